@@ -1,5 +1,6 @@
-// Package orlop is Orlop OS: an immutable operating system with Kubernetes built in. The package itself holds the documents of this
-// repository, for `orlopctl docs`; its test keeps the rules of the house. ARCHITECTURE.md says where everything is.
+// Package orlop is Orlop OS: an immutable operating system with Kubernetes built in. The package
+// itself holds the documents of this repository, for `orlopctl docs`; its test keeps the rules of
+// the house. ARCHITECTURE.md says where everything is.
 package orlop
 
 import "embed"

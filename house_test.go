@@ -14,10 +14,12 @@ import (
 
 const module = "github.com/orlop-os/orlop"
 
-// layers is the order of the house, lowest first: a package may import packages of lower layers, and of its own layer only
-// where peers says so. It is a statement of policy: do not change it to make a build pass.
+// layers is the order of the house, lowest first: a package may import packages of lower layers,
+// and of its own layer only where peers says so. It is a statement of policy: do not change it to
+// make a build pass.
 var layers = [][]string{
-	{"pkg/...", ""}, // mechanisms; their own order is the next table's. The package at the root holds the documents
+	// mechanisms; their own order is the next table's. The package at the root holds the documents
+	{"pkg/...", ""},
 	{"machined/disk", "machined/documents", "machined/firewall", "machined/network", "machined/host", "machined/console", "machined/credentials", "machined/power", "machined/upgrade", "machined/install", "machined/seed", "apid", "hack/qemu/..."},
 	{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/..."},
 	{"test/..."},
@@ -26,10 +28,12 @@ var layers = [][]string{
 // mechanisms orders pkg: leaves < cell < reconcile, supervise. What is not named is a leaf.
 var mechanisms = map[string]int{"pkg/cell": 1, "pkg/reconcile": 2, "pkg/supervise": 2, "pkg/timesync": 2}
 
-// leavesOnly are the parts that see mechanisms only, never a domain, and of the mechanisms no loop and no supervision.
+// leavesOnly are the parts that see mechanisms only, never a domain, and of the mechanisms no loop
+// and no supervision.
 var leavesOnly = []string{"init", "apid", "imager/..."}
 
-// heavy are the only packages that may link Kubernetes itself: they take minutes to compile. See CONTRIBUTING.md.
+// heavy are the only packages that may link Kubernetes itself: they take minutes to compile. See
+// CONTRIBUTING.md.
 var heavy = []string{"orchestrator/..."}
 
 func match(pattern, pkg string) bool {
@@ -57,7 +61,8 @@ func layerOf(pkg string) int {
 	return -1
 }
 
-// root returns the part that a package belongs to: its first path element, or the first two below pkg and machined.
+// root returns the part that a package belongs to: its first path element, or the first two below
+// pkg and machined.
 func root(pkg string) string {
 	e := strings.SplitN(pkg, "/", 3)
 	if len(e) > 1 && (e[0] == "pkg" || e[0] == "machined") {

@@ -32,8 +32,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and looks at whether the call came
-// through to the backend.
+// TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and looks at
+// whether the call came through to the backend.
 func TestEveryMethodAsEveryRole(t *testing.T) {
 	b := newBed(t)
 	callers := []struct {
@@ -137,7 +137,8 @@ func TestAMethodWithoutARoleIsRefusedToEveryone(t *testing.T) {
 	}
 }
 
-// TestHandshake tries every certificate that must not get in. Nothing may reach the backend, not even a header.
+// TestHandshake tries every certificate that must not get in. Nothing may reach the backend, not
+// even a header.
 func TestHandshake(t *testing.T) {
 	b := newBed(t)
 	b.write(MachinesFile, nil)       // a machine without a cluster
@@ -189,7 +190,8 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// TestOldTLS shows that nothing below TLS 1.3 is spoken, and that a connection cannot be resumed by a ticket.
+// TestOldTLS shows that nothing below TLS 1.3 is spoken, and that a connection cannot be resumed by
+// a ticket.
 func TestOldTLS(t *testing.T) {
 	b := newBed(t)
 	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "alice", Usage: pki.Client, TTL: day})
@@ -250,8 +252,8 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// TestPassesThrough looks at everything that a proxy could lose: messages both ways at once, headers, trailers, the
-// status with its details, and deadlines.
+// TestPassesThrough looks at everything that a proxy could lose: messages both ways at once,
+// headers, trailers, the status with its details, and deadlines.
 func TestPassesThrough(t *testing.T) {
 	b := newBed(t)
 	detail := &api.Problem{File: "m.yaml", Line: 7, Reason: "unknown field"}
@@ -398,7 +400,8 @@ func listServices(ctx context.Context, conn grpc.ClientConnInterface) (string, e
 	return strings.Join(names, " "), nil
 }
 
-// TestLongQuestion: a question that nobody asks in good faith is refused, and not answered with itself.
+// TestLongQuestion: a question that nobody asks in good faith is refused, and not answered with
+// itself.
 func TestLongQuestion(t *testing.T) {
 	b := newBed(t)
 	stream, err := reflectionpb.NewServerReflectionClient(b.dial(pki.RoleReader).Conn()).ServerReflectionInfo(t.Context())
@@ -414,7 +417,8 @@ func TestLongQuestion(t *testing.T) {
 	}
 }
 
-// TestRevocation replaces the operators' CAs: a connection made before loses its calls, going on and new.
+// TestRevocation replaces the operators' CAs: a connection made before loses its calls, going on
+// and new.
 func TestRevocation(t *testing.T) {
 	b := newBed(t)
 	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
@@ -443,8 +447,8 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// TestRevokedCertificate revokes one certificate of two: calls that go on with it end, connections made before are good for nothing, new
-// ones are refused. A name that is restored counts again.
+// TestRevokedCertificate revokes one certificate of two: calls that go on with it end, connections
+// made before are good for nothing, new ones are refused. A name that is restored counts again.
 func TestRevokedCertificate(t *testing.T) {
 	b := newBed(t)
 	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
@@ -492,8 +496,8 @@ func TestRevokedCertificate(t *testing.T) {
 	b.waitReady(false) // and the last good ones stay in use
 }
 
-// TestLostList: where nobody knows any more what was revoked, a machine that came by a ticket is told so in words. TLS would say that it was
-// revoked, and a worker that was ends its pods.
+// TestLostList: where nobody knows any more what was revoked, a machine that came by a ticket is
+// told so in words. TLS would say that it was revoked, and a worker that was ends its pods.
 func TestLostList(t *testing.T) {
 	b := newBed(t)
 	b.write(RevokedFile, fmt.Appendf(nil, `[{"origin":%q}]`, trust.AnyTicket))
@@ -526,7 +530,8 @@ func TestExpiryEndsCalls(t *testing.T) {
 	}
 }
 
-// TestClockEndsCalls: a clock that is set past the end of a certificate ends the calls that go on with it.
+// TestClockEndsCalls: a clock that is set past the end of a certificate ends the calls that go on
+// with it.
 func TestClockEndsCalls(t *testing.T) {
 	b := newBed(t)
 	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "a", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
@@ -546,7 +551,8 @@ func TestClockEndsCalls(t *testing.T) {
 	}
 }
 
-// TestHealthAsksTheGateFirst: whoever's certificate gives no role is refused before his message is read.
+// TestHealthAsksTheGateFirst: whoever's certificate gives no role is refused before his message is
+// read.
 func TestHealthAsksTheGateFirst(t *testing.T) {
 	b := newBed(t)
 	conn := b.dial("none").Conn()
@@ -560,7 +566,8 @@ func TestHealthAsksTheGateFirst(t *testing.T) {
 	}
 }
 
-// TestCredentialsReload renews the server's certificate, and then breaks the files: the last good ones stay in use.
+// TestCredentialsReload renews the server's certificate, and then breaks the files: the last good
+// ones stay in use.
 func TestCredentialsReload(t *testing.T) {
 	b := newBed(t)
 	key, err := pki.NewKey()
@@ -573,7 +580,8 @@ func TestCredentialsReload(t *testing.T) {
 	b.write(ServerCertFile, renewed.CertPEM())
 	pinned := b.endpoint(mustLeaf(t, b.operator, pki.Spec{CN: "alice", Usage: pki.Client, TTL: day}))
 	pinned.CA, pinned.Fingerprint = nil, pki.Fingerprint(renewed.Cert)
-	// Whether apid was unready in between depends on when it looked, so the use is waited for and not the announcement.
+	// Whether apid was unready in between depends on when it looked, so the use is waited for and
+	// not the announcement.
 	eventually(t, "the renewed certificate is in use", func() bool {
 		c, err := client.Dial(t.Context(), pinned)
 		if err != nil {
@@ -588,7 +596,8 @@ func TestCredentialsReload(t *testing.T) {
 	b.dial(pki.RoleReader) // fails the test when it is refused
 }
 
-// TestOneAddressCannotTakeAllPlaces fills the places of one address and looks at the next connection, then frees one.
+// TestOneAddressCannotTakeAllPlaces fills the places of one address and looks at the next
+// connection, then frees one.
 func TestOneAddressCannotTakeAllPlaces(t *testing.T) {
 	b := newBed(t)
 	var open []net.Conn
@@ -621,7 +630,8 @@ func TestOneAddressCannotTakeAllPlaces(t *testing.T) {
 	})
 }
 
-// TestAsking: a machine without a ticket can ask where that is wanted, gets one answer, and gets no further; elsewhere it is refused as anybody.
+// TestAsking: a machine without a ticket can ask where that is wanted, gets one answer, and gets no
+// further; elsewhere it is refused as anybody.
 func TestAsking(t *testing.T) {
 	b := newBed(t)
 	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
@@ -679,8 +689,8 @@ func TestAsking(t *testing.T) {
 	}
 }
 
-// TestPairing: while there is no operator a connection is for pairing and for nothing else, whoever calls; afterwards it is for all
-// but that.
+// TestPairing: while there is no operator a connection is for pairing and for nothing else, whoever
+// calls; afterwards it is for all but that.
 func TestPairing(t *testing.T) {
 	b := newBed(t)
 	b.write(OperatorsFile, nil)
@@ -755,7 +765,8 @@ func TestPairing(t *testing.T) {
 	}
 }
 
-// TestRenewalGoesWithItsCA: a certificate that a machine has renewed is good for as long as the CA of what it was renewed from.
+// TestRenewalGoesWithItsCA: a certificate that a machine has renewed is good for as long as the CA
+// of what it was renewed from.
 func TestRenewalGoesWithItsCA(t *testing.T) {
 	b := newBed(t)
 	renewed := func(root string) *pki.Leaf {

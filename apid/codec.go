@@ -22,7 +22,8 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// Unmarshal implements encoding.CodecV2. gRPC frees its own reference to the buffers on return, so a frame takes one.
+// Unmarshal implements encoding.CodecV2. gRPC frees its own reference to the buffers on return, so
+// a frame takes one.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if f, ok := v.(*frame); ok {
 		data.Ref()

@@ -24,13 +24,19 @@ import (
 
 // The files in Options.Dir. machined replaces them by rename, so that each is whole at any moment.
 const (
-	ServerCertFile = "server.crt"    // PEM, the machine's certificate, followed by its issuers if there are any
-	ServerKeyFile  = "server.key"    // PEM
-	OperatorsFile  = "operators.pem" // PEM, the CAs whose certificates may call; empty on a machine that belongs to nobody yet
-	ClientsFile    = "clients.pem"   // PEM, the CAs of the certificates that the machines issue to operators; may be empty
-	MachinesFile   = "machines.pem"  // PEM, the CAs of the cluster's machines, whose certificates give no more than ROLE_MACHINE; may be empty
-	RevokedFile    = "revoked.json"  // JSON, a list of trust.Revocation; may be empty
-	AskingFile     = "asking"        // not empty where machines without a ticket may ask to be let in (package joinrequest)
+	// PEM, the machine's certificate, followed by its issuers if there are any
+	ServerCertFile = "server.crt"
+	ServerKeyFile  = "server.key" // PEM
+	// PEM, the CAs whose certificates may call; empty on a machine that belongs to nobody yet
+	OperatorsFile = "operators.pem"
+	// PEM, the CAs of the certificates that the machines issue to operators; may be empty
+	ClientsFile = "clients.pem"
+	// PEM, the CAs of the cluster's machines, whose certificates give no more than ROLE_MACHINE;
+	// may be empty
+	MachinesFile = "machines.pem"
+	RevokedFile  = "revoked.json" // JSON, a list of trust.Revocation; may be empty
+	// not empty where machines without a ticket may ask to be let in (package joinrequest)
+	AskingFile = "asking"
 )
 
 // files are all of them.
@@ -41,9 +47,11 @@ var errNoLongerTrusted = errors.New("the CA that signed your certificate is no l
 // trusted is the content of the files at one moment; it never changes.
 type trusted struct {
 	server tls.Certificate
-	cas    *x509.CertPool                 // all of roots
-	roots  map[[sha256.Size]byte]api.Role // the most that a CA can give, by the hash of the whole certificate
-	// refused certificates count no more, whichever CA has signed them. Its roots are those that can give every role.
+	cas    *x509.CertPool // all of roots
+	// the most that a CA can give, by the hash of the whole certificate
+	roots map[[sha256.Size]byte]api.Role
+	// refused certificates count no more, whichever CA has signed them. Its roots are those that
+	// can give every role.
 	refused trust.Refused
 	// unowned: there is no operator. Connections are for pairing with one, and for nothing else.
 	unowned bool
@@ -51,18 +59,21 @@ type trusted struct {
 	asking bool
 }
 
-// store keeps the credentials up to date with the files, and ends calls whose caller is no longer trusted.
+// store keeps the credentials up to date with the files, and ends calls whose caller is no longer
+// trusted.
 type store struct {
 	dir string
 
 	mu      sync.Mutex
 	stamp   string // of the files as last looked at
 	current *trusted
-	failure error             // why the files of that stamp could not be used; the credentials before them stay in use
+	// why the files of that stamp could not be used; the credentials before them stay in use
+	failure error
 	watched map[*watched]bool // the calls going on, and the connections that are open
 }
 
-// watched is what goes on for as long as its client counts. end is told why it does not any more, perhaps more than once.
+// watched is what goes on for as long as its client counts. end is told why it does not any more,
+// perhaps more than once.
 type watched struct {
 	chain []*x509.Certificate
 	end   func(why error)
@@ -72,8 +83,9 @@ func newStore(dir string) *store {
 	return &store{dir: dir, watched: map[*watched]bool{}}
 }
 
-// get returns the present credentials. It looks at the files' times and reads them only when those have changed, so
-// it is cheap enough for every handshake and every call. When new files cannot be used, the old ones stay in use.
+// get returns the present credentials. It looks at the files' times and reads them only when those
+// have changed, so it is cheap enough for every handshake and every call. When new files cannot be
+// used, the old ones stay in use.
 func (s *store) get() (*trusted, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,8 +120,9 @@ func (s *store) problem() error {
 	return s.failure
 }
 
-// hold watches over a call: its context ends when the client's certificate expires or its CA is removed.
-// role is what the chain, which was verified, gives its holder now. The caller must call release at the end of the call.
+// hold watches over a call: its context ends when the client's certificate expires or its CA is
+// removed. role is what the chain, which was verified, gives its holder now. The caller must call
+// release at the end of the call.
 func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held context.Context, role api.Role, release func(), err error) {
 	current, err := s.get()
 	if err != nil {
@@ -122,7 +135,8 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 	if !time.Now().Before(expiry) {
 		return nil, role, nil, errExpired(expiry)
 	}
-	held, end := context.WithCancelCause(ctx) // no deadline: that would be told to machined, which would then end the call in its own words
+	// no deadline: that would be told to machined, which would then end the call in its own words
+	held, end := context.WithCancelCause(ctx)
 	forget := s.watch(chain, end)
 	return held, role, func() {
 		forget()
@@ -130,8 +144,9 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 	}, nil
 }
 
-// keep watches over a connection: it is closed when the client's certificate expires or its CA is removed, partTime after its calls were told so.
-// Without calls nobody else would: each new one, also one that is refused, keeps it open. While the list of revocations is lost, each call is told
+// keep watches over a connection: it is closed when the client's certificate expires or its CA is
+// removed, partTime after its calls were told so. Without calls nobody else would: each new one,
+// also one that is refused, keeps it open. While the list of revocations is lost, each call is told
 // so instead. forget is to be called when it is closed.
 func (s *store) keep(chain []*x509.Certificate, closes func()) (forget func()) {
 	part := sync.OnceFunc(func() { time.AfterFunc(partTime, closes) })
@@ -148,7 +163,8 @@ func (s *store) watch(chain []*x509.Certificate, end func(why error)) (forget fu
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.watched[w] = true
-	// Nobody has been told of what has changed since the chain was verified: it was not among them yet.
+	// Nobody has been told of what has changed since the chain was verified: it was not among them
+	// yet.
 	if _, err := s.current.role(chain); err != nil {
 		end(err)
 	}
@@ -159,7 +175,8 @@ func (s *store) watch(chain []*x509.Certificate, end func(why error)) (forget fu
 	}
 }
 
-// endExpired ends the calls and connections of those whose certificate has expired by a clock that may have been set meanwhile.
+// endExpired ends the calls and connections of those whose certificate has expired by a clock that
+// may have been set meanwhile.
 func (s *store) endExpired(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +198,8 @@ func (t *trusted) role(chain []*x509.Certificate) (api.Role, error) {
 		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
 	}
 	switch err := t.refused.Why(chain[0]); {
-	case errors.Is(err, trust.ErrRoot): // who is removed with his CA does not stay by having renewed
+	// who is removed with his CA does not stay by having renewed
+	case errors.Is(err, trust.ErrRoot):
 		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
 	case err != nil:
 		return api.Role_ROLE_UNSPECIFIED, err
@@ -189,7 +207,8 @@ func (t *trusted) role(chain []*x509.Certificate) (api.Role, error) {
 	return roleOf(chain[0], most), nil
 }
 
-// isMachine tells whether a chain that was verified is of a machine of the cluster, and gives it nothing more.
+// isMachine tells whether a chain that was verified is of a machine of the cluster, and gives it
+// nothing more.
 func (s *store) isMachine(chain []*x509.Certificate) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,16 +291,18 @@ func (t *trusted) add(name string, text []byte, most api.Role) error {
 	return nil
 }
 
-// tlsConfig demands TLS 1.3 and a client certificate of one of the CAs. Only a connection for pairing needs none, while there is no
-// operator, and one of a machine that asks to be let in, where it may; they come to an end before a call could be made (door).
+// tlsConfig demands TLS 1.3 and a client certificate of one of the CAs. Only a connection for
+// pairing needs none, while there is no operator, and one of a machine that asks to be let in,
+// where it may; they come to an end before a call could be made (door).
 func (s *store) tlsConfig() *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"h2"},
 		ClientAuth: tls.RequireAndVerifyClientCert,
 		// An empty pool trusts nobody; a nil one would trust the system's CAs.
-		ClientCAs:              x509.NewCertPool(),
-		SessionTicketsDisabled: true, // a ticket would let a client in again without its certificate being verified
+		ClientCAs: x509.NewCertPool(),
+		// a ticket would let a client in again without its certificate being verified
+		SessionTicketsDisabled: true,
 	}
 	base.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		current, err := s.get()
@@ -298,12 +319,15 @@ func (s *store) tlsConfig() *tls.Config {
 			}
 			_, err := current.role(state.VerifiedChains[0])
 			if errors.Is(err, trust.ErrListLost) {
-				return nil // TLS has one alert for everything, which says that it was revoked; each call is told what it is
+				// TLS has one alert for everything, which says that it was revoked; each call is
+				// told what it is
+				return nil
 			}
 			return err
 		}
 		if current.unowned && slices.Contains(hello.SupportedProtos, pairing.Protocol) {
-			// Where the client offers "h2" too, which gRPC adds to this list, the first one is taken.
+			// Where the client offers "h2" too, which gRPC adds to this list, the first one is
+			// taken.
 			config.NextProtos, config.ClientAuth = []string{pairing.Protocol}, tls.NoClientCert
 		}
 		if current.asking && slices.Equal(hello.SupportedProtos, []string{joinrequest.Protocol}) {

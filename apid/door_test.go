@@ -160,7 +160,8 @@ func mustLeaf(t *testing.T, ca *pki.CA, spec pki.Spec) *pki.Leaf {
 	return leaf
 }
 
-// recorder stands in for machined: it notes every call and answers each message with the same message, twice.
+// recorder stands in for machined: it notes every call and answers each message with the same
+// message, twice.
 type recorder struct {
 	mu     sync.Mutex
 	calls  map[string]metadata.MD

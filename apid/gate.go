@@ -23,27 +23,37 @@ import (
 	"github.com/orlop-os/orlop/pkg/printable"
 )
 
-// The metadata by which machined learns who calls. The values are printable ASCII of at most 128 bytes.
+// The metadata by which machined learns who calls. The values are printable ASCII of at most 128
+// bytes.
 const (
-	MetadataSubject = "orlop-subject" // the certificate's subject as RFC 2253 writes it: "CN=alice,O=orlop:admin"
-	MetadataSerial  = "orlop-serial"  // its serial number, hexadecimal
-	MetadataRole    = "orlop-role"    // "machine", or one of pki.Roles
-	MetadataPeer    = "orlop-peer"    // address and port that the call comes from
-	MetadataAge     = "orlop-age"     // for how long the connection has been open, in milliseconds
-	MetadataName    = "orlop-name"    // the common name in it
-	MetadataOrigin  = "orlop-origin"  // serial number of what it was renewed from (pki.Origin); its own if it was not
-	MetadataTicket  = "orlop-ticket"  // serial number of the ticket by which a machine came to the cluster (pki.TicketOf); empty for all others
-	MetadataKey     = "orlop-key"     // fingerprint of the certificate's key (pki.Fingerprint)
-	MetadataIssuer  = "orlop-issuer"  // fingerprint (pki.Fingerprint) of the CA that vouches for what it was renewed from, or for itself
+	// the certificate's subject as RFC 2253 writes it: "CN=alice,O=orlop:admin"
+	MetadataSubject = "orlop-subject"
+	MetadataSerial  = "orlop-serial" // its serial number, hexadecimal
+	MetadataRole    = "orlop-role"   // "machine", or one of pki.Roles
+	MetadataPeer    = "orlop-peer"   // address and port that the call comes from
+	MetadataAge     = "orlop-age"    // for how long the connection has been open, in milliseconds
+	MetadataName    = "orlop-name"   // the common name in it
+	// serial number of what it was renewed from (pki.Origin); its own if it was not
+	MetadataOrigin = "orlop-origin"
+	// serial number of the ticket by which a machine came to the cluster (pki.TicketOf); empty for
+	// all others
+	MetadataTicket = "orlop-ticket"
+	MetadataKey    = "orlop-key" // fingerprint of the certificate's key (pki.Fingerprint)
+	// fingerprint (pki.Fingerprint) of the CA that vouches for what it was renewed from, or for
+	// itself
+	MetadataIssuer = "orlop-issuer"
 )
 
 // caller is who makes a call, as proven by the certificate.
 type caller struct {
 	subject, name, serial, origin, ticket, key, peer, issuer string
-	age                                                      string // of the connection when the call came, in milliseconds
-	holder                                                   string // whose calls are counted together (pki.HolderOf)
-	role                                                     api.Role
-	chain                                                    []*x509.Certificate // the client's certificate first, the CA last
+	// of the connection when the call came, in milliseconds
+	age string
+	// whose calls are counted together (pki.HolderOf)
+	holder string
+	role   api.Role
+	// the client's certificate first, the CA last
+	chain []*x509.Certificate
 }
 
 func (c caller) metadata() metadata.MD {
@@ -61,7 +71,8 @@ func (c caller) metadata() metadata.MD {
 	)
 }
 
-// changes tells an operator or admin from those who may only look, or do one thing, and from machines.
+// changes tells an operator or admin from those who may only look, or do one thing, and from
+// machines.
 func (c caller) changes() bool { return !isNarrow(c.role) && c.role >= api.Role_ROLE_OPERATOR }
 
 // roleName is "admin", or "nobody".
@@ -75,8 +86,8 @@ func callerOf(ctx context.Context) (caller, bool) {
 	return c, ok
 }
 
-// gate stands before every call, whichever service it is for: it asks who calls, whether the role is enough, and
-// writes the audit line.
+// gate stands before every call, whichever service it is for: it asks who calls, whether the role
+// is enough, and writes the audit line.
 type gate struct {
 	roles   roleTable
 	store   *store
@@ -117,7 +128,8 @@ func (g *gate) pass(ctx context.Context, method string, call func(context.Contex
 	if who.changes() {
 		most = maxCallsOperator
 	}
-	// Before anything else, because to refuse a call takes a moment, too, for which it holds what was sent.
+	// Before anything else, because to refuse a call takes a moment, too, for which it holds what
+	// was sent.
 	leave, busy := g.callers.enter(who.holder, most)
 	if busy != nil {
 		busy = status.Error(codes.ResourceExhausted, busy.Error())
@@ -179,8 +191,8 @@ const maxReason = 400
 // recordTime bounds having a refusal recorded.
 const recordTime = 2 * time.Second
 
-// refused logs a call that did not come to machined, or not to its end, has machined record it, and returns why. machined records all
-// others itself.
+// refused logs a call that did not come to machined, or not to its end, has machined record it, and
+// returns why. machined records all others itself.
 func (g *gate) refused(ctx context.Context, what string, who caller, method string, start time.Time, why error) error {
 	g.audit(what, who, method, start, why)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
@@ -195,8 +207,9 @@ func (g *gate) refused(ctx context.Context, what string, who caller, method stri
 	return why
 }
 
-// identify reads the caller from the connection, all but the role, which the present credentials decide. The handshake has verified the chain already; a connection without
-// one cannot get here, and is refused all the same.
+// identify reads the caller from the connection, all but the role, which the present credentials
+// decide. The handshake has verified the chain already; a connection without one cannot get here,
+// and is refused all the same.
 func identify(ctx context.Context) (caller, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// door wraps gRPC's TLS so that a refused handshake leaves a line in the log: to the client it is only a failed
-// handshake, and the machine's operator wants to know why.
+// door wraps gRPC's TLS so that a refused handshake leaves a line in the log: to the client it is
+// only a failed handshake, and the machine's operator wants to know why.
 type door struct {
 	credentials.TransportCredentials
 	log   *slog.Logger
@@ -80,13 +80,15 @@ func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, er
 	return conn, info, err
 }
 
-// admit counts a connection of somebody whose chain was verified, and has it end when that counts no more.
+// admit counts a connection of somebody whose chain was verified, and has it end when that counts
+// no more.
 func (d *door) admit(c *limitedConn, chain []*x509.Certificate) error {
 	kind := callerKind
 	if d.store.isMachine(chain) {
 		kind = machineKind
 	}
-	forget := d.store.keep(chain, func() { _ = c.Close() }) // nobody is there to be told that it failed
+	// nobody is there to be told that it failed
+	forget := d.store.keep(chain, func() { _ = c.Close() })
 	err := c.prove(kind, pki.HolderOf(chain[0]), forget)
 	if err != nil {
 		forget()
@@ -97,7 +99,8 @@ func (d *door) admit(c *limitedConn, chain []*x509.Certificate) error {
 // errPaired ends a connection that was for pairing: there are no calls on it.
 var errPaired = errors.New("it was for pairing")
 
-// pair has machined judge what comes over a connection without a client certificate. It never returns nil.
+// pair has machined judge what comes over a connection without a client certificate. It never
+// returns nil.
 func (d *door) pair(conn net.Conn, state tls.ConnectionState) error {
 	binding, err := pairing.Binding(state)
 	if err != nil {
@@ -126,7 +129,8 @@ func (d *door) pair(conn net.Conn, state tls.ConnectionState) error {
 // errAsked ends a connection over which a machine has asked to be let in: there are no calls on it.
 var errAsked = errors.New("it was for asking to be let in")
 
-// ask has machined judge what comes over a connection of a machine without a ticket. It never returns nil.
+// ask has machined judge what comes over a connection of a machine without a ticket. It never
+// returns nil.
 func (d *door) ask(conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
@@ -140,9 +144,10 @@ func (d *door) ask(conn net.Conn) error {
 	return cmp.Or(err, errAsked)
 }
 
-// keptConn is a connection during its handshake. It stays open when gRPC's TLS closes it after a refused one, so that linger can do its
-// work first. And it takes turns with the others: a handshake is some milliseconds of signatures, and strangers who ask for many
-// would otherwise slow down every call that goes on. While it waits for its client it has no turn.
+// keptConn is a connection during its handshake. It stays open when gRPC's TLS closes it after a
+// refused one, so that linger can do its work first. And it takes turns with the others: a
+// handshake is some milliseconds of signatures, and strangers who ask for many would otherwise slow
+// down every call that goes on. While it waits for its client it has no turn.
 type keptConn struct {
 	net.Conn
 	closes atomic.Bool
@@ -177,9 +182,9 @@ func (c *keptConn) Close() error {
 	return c.Conn.Close()
 }
 
-// linger lets the TLS alert reach the client before the connection is closed. A TLS 1.3 client sends its first data
-// before it knows that it was refused; closing with that data unread would make the kernel send a reset, and the
-// client's kernel would throw the alert away.
+// linger lets the TLS alert reach the client before the connection is closed. A TLS 1.3 client
+// sends its first data before it knows that it was refused; closing with that data unread would
+// make the kernel send a reset, and the client's kernel would throw the alert away.
 func linger(raw net.Conn) {
 	if half, ok := raw.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		if raw.SetReadDeadline(time.Now().Add(lingerTime)) == nil {

@@ -11,8 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// healthService describes the health service with all of its methods as streams: on the wire a call of one message is the same. gRPC reads
-// the message of any other call before it asks the gate, so that whoever has a certificate of no role could have it hold much.
+// healthService describes the health service with all of its methods as streams: on the wire a call
+// of one message is the same. gRPC reads the message of any other call before it asks the gate, so
+// that whoever has a certificate of no role could have it hold much.
 func healthService() *grpc.ServiceDesc {
 	out := healthpb.Health_ServiceDesc
 	out.Methods = nil
@@ -43,8 +44,8 @@ func single[R any](name string, do func(context.Context, healthpb.HealthServer, 
 	}}
 }
 
-// brief is the reflection service for questions as people ask them: each answer has its question in it, twice, so that long ones to which
-// nobody reads the answer would be held.
+// brief is the reflection service for questions as people ask them: each answer has its question in
+// it, twice, so that long ones to which nobody reads the answer would be held.
 type brief struct {
 	reflectionpb.ServerReflectionServer
 }

@@ -16,30 +16,47 @@ import (
 
 // What one client, and all together, may ask for.
 const (
-	maxRequest       = 1<<20 + 64<<10   // bytes of one message of a client: a piece of an archive, or the documents, has 1 MiB at most
-	maxAnswer        = 4 << 20          // bytes of one message to a client
-	maxStreams       = 100              // calls at once on one connection
-	maxCalls         = 32               // calls at once by one holder of certificates (pki.HolderOf) …
-	maxCallsOperator = 128              // … and by an operator's, who may call many machines through this one
-	maxHeader        = 16 << 10         // bytes of a call's headers
-	maxPerAddress    = 32               // connections at once from one address …
-	maxOfOne         = 32               // … and by one holder
-	streamWindow     = 256 << 10        // bytes that a peer may send of a call before they are taken, beside one message; gRPC would let it grow to 16 MiB
-	connWindow       = 1 << 20          // bytes on their way over a connection, of all calls; they are taken off it at once
-	maxConnections   = 256              // connections at once in all, of those who have shown a certificate and are no machines of the cluster
-	maxMachines      = 1024             // connections at once in all, of machines of the cluster: each keeps one with each control-plane machine (machined/learn.go)
-	maxUnproved      = 128              // connections at once in all, of those who have not yet; one of those who have the most makes room for the next
+	// bytes of one message of a client: a piece of an archive, or the documents, has 1 MiB at most
+	maxRequest = 1<<20 + 64<<10
+	maxAnswer  = 4 << 20 // bytes of one message to a client
+	maxStreams = 100     // calls at once on one connection
+	// calls at once by one holder of certificates (pki.HolderOf) …
+	maxCalls = 32
+	// … and by an operator's, who may call many machines through this one
+	maxCallsOperator = 128
+	maxHeader        = 16 << 10 // bytes of a call's headers
+	maxPerAddress    = 32       // connections at once from one address …
+	maxOfOne         = 32       // … and by one holder
+	// bytes that a peer may send of a call before they are taken, beside one message; gRPC would
+	// let it grow to 16 MiB
+	streamWindow = 256 << 10
+	// bytes on their way over a connection, of all calls; they are taken off it at once
+	connWindow = 1 << 20
+	// connections at once in all, of those who have shown a certificate and are no machines of the
+	// cluster
+	maxConnections = 256
+	// connections at once in all, of machines of the cluster: each keeps one with each
+	// control-plane machine (machined/learn.go)
+	maxMachines = 1024
+	// connections at once in all, of those who have not yet; one of those who have the most makes
+	// room for the next
+	maxUnproved      = 128
 	silentTimeout    = 3 * time.Second  // until the first byte of a connection
 	maxHandshake     = 32 << 10         // bytes that a client may send until it has
 	handshakeTimeout = 10 * time.Second // from the first byte to the end of TLS and HTTP/2 set-up
 	lingerTime       = time.Second      // how long a refused client may take to read why …
 	lingerBytes      = 64 << 10         // … and how much it may send meanwhile
-	partTime         = 10 * time.Second // how long the connection of a client stays open that counts no more: its calls are told so, and a machine that was removed asks every 4 seconds (machined/learn.go)
-	keepaliveMin     = 2 * time.Second  // a client that pings more often is disconnected; ours pings every 20 s, by a clock that may be eight times faster (docs/decisions/0042)
+	// how long the connection of a client stays open that counts no more: its calls are told so,
+	// and a machine that was removed asks every 4 seconds (machined/learn.go)
+	partTime = 10 * time.Second
+	// a client that pings more often is disconnected; ours pings every 20 s, by a clock that may be
+	// eight times faster (docs/decisions/0042)
+	keepaliveMin     = 2 * time.Second
 	keepaliveTime    = 30 * time.Second // apid pings a silent connection …
 	keepaliveTimeout = 20 * time.Second // … and closes it when no answer comes
 	maxIdle          = 15 * time.Minute // a connection without calls is closed
-	transportBuffer  = 4 << 10          // bytes of read and write buffer of a connection; small, for memory
+	// bytes of read and write buffer of a connection; small, for memory
+	transportBuffer = 4 << 10
 )
 
 // How fast one address may begin connections. The kernel is told, too (machined).
@@ -48,10 +65,12 @@ const (
 	NewAtOnce     = 50 // … and as many at once after a pause
 )
 
-// limitListener refuses connections above a number in all, and above a number and a rate from one address, by closing them at once:
-// that costs a hundredth of a handshake, which a stranger can ask for, too. Those who have shown no certificate yet are counted apart:
-// some addresses that only connect, and say nothing, take no place from those who do. Among themselves they share fairly (crowded): who has
-// fewer connections than others keeps them until he has shown a certificate, or his time is up.
+// limitListener refuses connections above a number in all, and above a number and a rate from one
+// address, by closing them at once: that costs a hundredth of a handshake, which a stranger can ask
+// for, too. Those who have shown no certificate yet are counted apart: some addresses that only
+// connect, and say nothing, take no place from those who do. Among themselves they share fairly
+// (crowded): who has fewer connections than others keeps them until he has shown a certificate, or
+// his time is up.
 type limitListener struct {
 	net.Listener
 	perAddress int
@@ -66,10 +85,12 @@ type limitListener struct {
 	sum       [2]int         // connections with a certificate, by kind …
 	holders   map[string]int // … and by the certificate's holder
 	waiting   []*limitedConn // those without, the oldest first
-	swept     time.Time      // when addresses were last looked through for those that can be forgotten
+	// when addresses were last looked through for those that can be forgotten
+	swept time.Time
 }
 
-// The kinds of those who have shown a certificate. They take no places from each other: however many machines a cluster has, its operators get in.
+// The kinds of those who have shown a certificate. They take no places from each other: however
+// many machines a cluster has, its operators get in.
 const (
 	callerKind = iota
 	machineKind
@@ -128,9 +149,10 @@ func (l *limitListener) take(c *limitedConn, now time.Time) (taken bool, out *li
 	return true, out
 }
 
-// crowdedLocked is the one of those without a certificate that makes room: of the network with the most of them, of its address with the
-// most, the oldest. Where several have the same, that with the oldest connection. So a dozen addresses that keep all places full take them from
-// each other, and not from somebody else, whether he is in their network or not.
+// crowdedLocked is the one of those without a certificate that makes room: of the network with the
+// most of them, of its address with the most, the oldest. Where several have the same, that with
+// the oldest connection. So a dozen addresses that keep all places full take them from each other,
+// and not from somebody else, whether he is in their network or not.
 func (l *limitListener) crowdedLocked() *limitedConn {
 	networks, addresses := map[netip.Prefix]int{}, map[netip.Addr]int{}
 	for _, c := range l.waiting {
@@ -147,8 +169,8 @@ func (l *limitListener) crowdedLocked() *limitedConn {
 	return out
 }
 
-// networkOf is whose an address is, as one that has several is likely to have them: an IPv4 /24, or an IPv6 /48, of which addresses
-// here are each a /64.
+// networkOf is whose an address is, as one that has several is likely to have them: an IPv4 /24, or
+// an IPv6 /48, of which addresses here are each a /64.
 func networkOf(addr netip.Addr) netip.Prefix {
 	bits := 24
 	if addr.Is6() {
@@ -161,7 +183,8 @@ func networkOf(addr netip.Addr) netip.Prefix {
 	return network
 }
 
-// prove counts a connection among those that have shown a certificate. It fails if there are too many, in all or of this holder.
+// prove counts a connection among those that have shown a certificate. It fails if there are too
+// many, in all or of this holder.
 func (l *limitListener) prove(c *limitedConn, kind int, holder string, forget func()) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,7 +237,8 @@ func (l *limitListener) sweepLocked(now time.Time) {
 	}
 }
 
-// remoteAddr is the peer's address without port and zone. An IPv6 client owns a whole /64, so that is what counts.
+// remoteAddr is the peer's address without port and zone. An IPv6 client owns a whole /64, so that
+// is what counts.
 func remoteAddr(conn net.Conn) netip.Addr {
 	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -243,7 +267,8 @@ type limitedConn struct {
 	since   time.Time
 }
 
-// RemoteAddr implements net.Conn. gRPC hands it on to every call: with it goes how old the connection is.
+// RemoteAddr implements net.Conn. gRPC hands it on to every call: with it goes how old the
+// connection is.
 func (c *limitedConn) RemoteAddr() net.Addr { return agedAddr{c.Conn.RemoteAddr(), c.since} }
 
 // agedAddr is the address of a peer, and since when there is a connection from it.
@@ -252,7 +277,8 @@ type agedAddr struct {
 	since time.Time
 }
 
-// ageOf is how old the connection is that an address came with, in milliseconds; empty: it is not known.
+// ageOf is how old the connection is that an address came with, in milliseconds; empty: it is not
+// known.
 func ageOf(a net.Addr) string {
 	if aged, ok := a.(agedAddr); ok {
 		return strconv.FormatInt(time.Since(aged.since).Milliseconds(), 10)
@@ -260,7 +286,8 @@ func ageOf(a net.Addr) string {
 	return ""
 }
 
-// prove says that the client has shown a certificate, and what is to be done when the connection is closed. It fails if there are too many.
+// prove says that the client has shown a certificate, and what is to be done when the connection is
+// closed. It fails if there are too many.
 func (c *limitedConn) prove(kind int, holder string, forget func()) error {
 	err := c.list.prove(c, kind, holder, forget)
 	c.proved = err == nil
@@ -309,10 +336,12 @@ func (c *limitedConn) CloseWrite() error {
 	return errors.New("connection: cannot close its sending half: it is not TCP")
 }
 
-// newLines is the pace of lines of a kind in the log that somebody else may cause: he must not be able to fill it.
+// newLines is the pace of lines of a kind in the log that somebody else may cause: he must not be
+// able to fill it.
 func newLines() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Second), 10) }
 
-// callers counts the calls that go on, by who makes them: each of them is a stream to machined, of which there are so many and no more.
+// callers counts the calls that go on, by who makes them: each of them is a stream to machined, of
+// which there are so many and no more.
 type callers struct {
 	mu  sync.Mutex
 	now map[string]int

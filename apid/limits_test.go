@@ -60,7 +60,8 @@ func TestConnectionLimits(t *testing.T) {
 	}
 }
 
-// TestConnectionsOfOne: one certificate does not take all places, from however many addresses it comes.
+// TestConnectionsOfOne: one certificate does not take all places, from however many addresses it
+// comes.
 func TestConnectionsOfOne(t *testing.T) {
 	l := newLimitListener(nil, 1, [2]int{2 * maxOfOne, 1}, 8, 1, 4)
 	forgotten := 0
@@ -86,7 +87,8 @@ func TestConnectionsOfOne(t *testing.T) {
 	}
 }
 
-// TestSilentMakeRoom: those who connect and show no certificate take no place from those who do; the oldest goes when one more comes.
+// TestSilentMakeRoom: those who connect and show no certificate take no place from those who do;
+// the oldest goes when one more comes.
 func TestSilentMakeRoom(t *testing.T) {
 	l := newLimitListener(nil, 8, [2]int{2, 2}, 3, 1, 8)
 	now, addr := time.Now(), netip.MustParseAddr("192.0.2.1")
@@ -115,7 +117,8 @@ func TestSilentMakeRoom(t *testing.T) {
 	}
 }
 
-// TestFairShare: those who have the most connections without a certificate make room, and nobody else, whatever he does in what network.
+// TestFairShare: those who have the most connections without a certificate make room, and nobody
+// else, whatever he does in what network.
 func TestFairShare(t *testing.T) {
 	const places = 12
 	attackers := []string{"192.0.2.66", "192.0.2.67", "198.51.100.1", "203.0.113.1"}
@@ -163,7 +166,8 @@ func TestFairShare(t *testing.T) {
 	}
 }
 
-// TestSilenceEnds: a connection over which nothing comes is closed, and one over which something has come is not.
+// TestSilenceEnds: a connection over which nothing comes is closed, and one over which something
+// has come is not.
 func TestSilenceEnds(t *testing.T) {
 	for _, speaks := range []bool{false, true} {
 		here, there := net.Pipe()
@@ -247,8 +251,8 @@ func TestCallsOfOne(t *testing.T) {
 	}
 }
 
-// TestConnectionPace: an address that comes too often is refused until time has passed, another one is not, and who has gone is
-// forgotten.
+// TestConnectionPace: an address that comes too often is refused until time has passed, another one
+// is not, and who has gone is forgotten.
 func TestConnectionPace(t *testing.T) {
 	l := newLimitListener(nil, 2, [2]int{3, 1}, 8, 1, 4)
 	now := time.Now()

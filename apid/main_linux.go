@@ -15,8 +15,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-// Main is the apid process: it gives up what it does not need, opens its port and serves until SIGTERM.
-// It returns the exit status. The garbage collector is tuned by its environment (GOGC, GOMEMLIMIT), which machined sets.
+// Main is the apid process: it gives up what it does not need, opens its port and serves until
+// SIGTERM. It returns the exit status. The garbage collector is tuned by its environment (GOGC,
+// GOMEMLIMIT), which machined sets.
 func Main() int {
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "apid:", err)
@@ -51,7 +52,8 @@ func run() error {
 		Backend:  paths.MachinedSocket,
 		Log:      os.Stdout,
 		Ready: func(ok bool, detail string) {
-			// A machined that does not read any more is about to stop us; there is nobody else to tell.
+			// A machined that does not read any more is about to stop us; there is nobody else to
+			// tell.
 			_ = ready.Send("apid", ok, detail)
 		},
 	})

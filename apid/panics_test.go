@@ -17,7 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// panicking is a connection to machined on which every call of the proxy panics; what apid itself asks is refused.
+// panicking is a connection to machined on which every call of the proxy panics; what apid itself
+// asks is refused.
 type panicking struct{ grpc.ClientConnInterface }
 
 func (panicking) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {

@@ -1,6 +1,7 @@
 //go:build !cgo
 
-// With cgo a process has threads that Go does not know, and system calls on all threads are refused; apid is built without.
+// With cgo a process has threads that Go does not know, and system calls on all threads are
+// refused; apid is built without.
 
 package apid
 

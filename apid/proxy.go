@@ -14,7 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// proxy hands calls on to machined, message by message, in both directions at once, without looking into them.
+// proxy hands calls on to machined, message by message, in both directions at once, without looking
+// into them.
 type proxy struct {
 	backend grpc.ClientConnInterface // for operators and admins
 	lookers grpc.ClientConnInterface // for all others
@@ -28,7 +29,8 @@ func (p *proxy) to(who caller) grpc.ClientConnInterface {
 	return p.lookers
 }
 
-// everyCall is the shape of a method that may stream both ways; to HTTP/2 the other shapes are cases of it.
+// everyCall is the shape of a method that may stream both ways; to HTTP/2 the other shapes are
+// cases of it.
 var everyCall = grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 
 // handle is the server's handler for every method of every service that apid does not serve itself.
@@ -109,7 +111,8 @@ func withoutReserved(md metadata.MD) metadata.MD {
 	return out
 }
 
-// unavailable gives a sentence to the error of a machined that cannot be reached; every other error stays as it is.
+// unavailable gives a sentence to the error of a machined that cannot be reached; every other error
+// stays as it is.
 func unavailable(err error) error {
 	if s, ok := status.FromError(err); ok && s.Code() == codes.Unavailable && strings.Contains(s.Message(), "connection error") {
 		return status.Error(codes.Unavailable, "machined does not answer on its socket (it may be starting or going down); try again")

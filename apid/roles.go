@@ -26,7 +26,8 @@ type rule struct {
 // roleTable is the rule of each method, by full name ("/orlop.v1alpha1.Machine/Version").
 type roleTable map[string]rule
 
-// newRoleTable reads the rules from the linked descriptors of the API, and adds the two standard services.
+// newRoleTable reads the rules from the linked descriptors of the API, and adds the two standard
+// services.
 func newRoleTable() roleTable {
 	table := roleTable{}
 	for _, m := range apiMethods() {
@@ -41,14 +42,16 @@ func newRoleTable() roleTable {
 }
 
 func ruleOf(m protoreflect.MethodDescriptor) rule {
-	// A method without the option gets ROLE_UNSPECIFIED, which nobody has: it is refused to everyone.
+	// A method without the option gets ROLE_UNSPECIFIED, which nobody has: it is refused to
+	// everyone.
 	least, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
 	narrow, _ := proto.GetExtension(m.Options(), api.E_Narrow).([]api.Role)
 	audited, _ := proto.GetExtension(m.Options(), api.E_Audited).(bool)
 	return rule{least: least, narrow: narrow, audited: audited}
 }
 
-// check tells whether a caller with that role may call the method. The error is one sentence for the caller.
+// check tells whether a caller with that role may call the method. The error is one sentence for
+// the caller.
 func (t roleTable) check(method string, role api.Role) error {
 	rule, known := t[method]
 	switch {
@@ -64,25 +67,27 @@ func (t roleTable) check(method string, role api.Role) error {
 	return fmt.Errorf("%s: cannot call: it needs the role %s, your certificate has %s", method, organisation(rule.least), organisation(role))
 }
 
-// mutates tells whether a method changes something or gives away a secret, which is when it is audited.
+// mutates tells whether a method changes something or gives away a secret, which is when it is
+// audited.
 func (t roleTable) mutates(method string) bool {
 	return t[method].least > api.Role_ROLE_READER || t[method].audited
 }
 
-// Mutates returns what tells whether a method, by its full name, changes something or gives away a secret, so that machined records
-// the calls that apid logs.
+// Mutates returns what tells whether a method, by its full name, changes something or gives away a
+// secret, so that machined records the calls that apid logs.
 func Mutates() func(method string) bool { return newRoleTable().mutates }
 
 func isNarrow(role api.Role) bool { return role > api.Role_ROLE_ADMIN }
 
-// ladder are the roles of which each may do all that the ones before it may; narrow may do one thing each.
+// ladder are the roles of which each may do all that the ones before it may; narrow may do one
+// thing each.
 var (
 	ladder = []api.Role{api.Role_ROLE_MACHINE, api.Role_ROLE_READER, api.Role_ROLE_OPERATOR, api.Role_ROLE_ADMIN}
 	narrow = []api.Role{api.Role_ROLE_LOG_READER, api.Role_ROLE_IMAGE_IMPORT, api.Role_ROLE_ETCD_BACKUP, api.Role_ROLE_JOIN}
 )
 
-// roleOf reads a role from a certificate whose CA can give most: the highest of the ladder that its organisations name, or else the
-// first narrow one, which only a CA that can give every role gives.
+// roleOf reads a role from a certificate whose CA can give most: the highest of the ladder that its
+// organisations name, or else the first narrow one, which only a CA that can give every role gives.
 func roleOf(cert *x509.Certificate, most api.Role) api.Role {
 	names := func(r api.Role) bool { return slices.Contains(cert.Subject.Organization, organisation(r)) }
 	for _, r := range slices.Backward(ladder) {
@@ -136,7 +141,8 @@ func fullMethod(m protoreflect.MethodDescriptor) string {
 	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
 }
 
-// services is what reflection lists: the API's services, which apid only passes on, and its own two.
+// services is what reflection lists: the API's services, which apid only passes on, and its own
+// two.
 type services struct{}
 
 // GetServiceInfo implements reflection.ServiceInfoProvider; reflection reads the names only.

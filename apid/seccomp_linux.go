@@ -8,9 +8,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/confine"
 )
 
-// systemCalls are those that apid makes once it serves: Go's runtime, connections, its credentials' folder, its log. No other program can
-// be started with them, no file made, no other process looked at; of sockets it makes only one for machined's.
-// Taken from strace(1) of this package's tests, in which it serves, is profiled and sees its files change, and from Go's runtime.
+// systemCalls are those that apid makes once it serves: Go's runtime, connections, its credentials'
+// folder, its log. No other program can be started with them, no file made, no other process looked
+// at; of sockets it makes only one for machined's. Taken from strace(1) of this package's tests, in
+// which it serves, is profiled and sees its files change, and from Go's runtime.
 var systemCalls = slices.Concat(confine.Runtime, []uint32{
 	// Connections, and what waits for them.
 	unix.SYS_ACCEPT4, unix.SYS_BIND, unix.SYS_CONNECT, unix.SYS_GETPEERNAME, unix.SYS_GETSOCKNAME, unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT,

@@ -35,13 +35,15 @@ type Options struct {
 // stopGrace is how long calls going on may take to end when apid is told to stop.
 const stopGrace = 2 * time.Second
 
-// Serve answers until ctx ends, then gives the calls going on a moment to end. It returns nil when it was told to stop.
+// Serve answers until ctx ends, then gives the calls going on a moment to end. It returns nil when
+// it was told to stop.
 func Serve(ctx context.Context, o Options) error {
 	backend, err := connect(o.Backend)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = backend.Close() }() // nothing can be done about a failure, and nothing depends on it
+	// nothing can be done about a failure, and nothing depends on it
+	defer func() { _ = backend.Close() }()
 	lookers, err := connect(o.Backend)
 	if err != nil {
 		return err
@@ -67,7 +69,8 @@ func Serve(ctx context.Context, o Options) error {
 	return nil
 }
 
-// connect makes a connection to machined, which takes so many calls at once over each, and lets others wait.
+// connect makes a connection to machined, which takes so many calls at once over each, and lets
+// others wait.
 func connect(socket string) (*grpc.ClientConn, error) {
 	backend, err := grpc.NewClient("unix:"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -82,8 +85,9 @@ func connect(socket string) (*grpc.ClientConn, error) {
 	return backend, nil
 }
 
-// newServer makes the server. Calls of those who may only look, and of machines, go over a connection of their own: however many there are,
-// an operator's call has a place, and so has what apid itself asks machined.
+// newServer makes the server. Calls of those who may only look, and of machines, go over a
+// connection of their own: however many there are, an operator's call has a place, and so has what
+// apid itself asks machined.
 func newServer(store *store, log *slog.Logger, backend, lookers grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
 	judge := api.NewDoorClient(backend)
 	g := &gate{roles: newRoleTable(), store: store, log: log, judge: judge, callers: callers{now: map[string]int{}}, lines: newLines()}
@@ -113,7 +117,8 @@ func stopServer(server *grpc.Server) {
 	server.GracefulStop()
 }
 
-// watcher keeps health and readiness true: they follow the connection to machined and the credentials' files.
+// watcher keeps health and readiness true: they follow the connection to machined and the
+// credentials' files.
 type watcher struct {
 	store   *store
 	backend *grpc.ClientConn
@@ -181,8 +186,8 @@ func (w *watcher) watchBackend(ctx context.Context, changes chan<- struct{}) {
 	}
 }
 
-// watchFiles looks at the folder as soon as something in it changes, so that a call of an operator whose CA was
-// removed ends at once and not with the next handshake.
+// watchFiles looks at the folder as soon as something in it changes, so that a call of an operator
+// whose CA was removed ends at once and not with the next handshake.
 func (w *watcher) watchFiles(ctx context.Context, changes chan<- struct{}) {
 	files, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -190,7 +195,8 @@ func (w *watcher) watchFiles(ctx context.Context, changes chan<- struct{}) {
 		err = files.Add(w.store.dir)
 	}
 	if err != nil {
-		// Handshakes and calls look at the files themselves, so only the ending of calls is delayed.
+		// Handshakes and calls look at the files themselves, so only the ending of calls is
+		// delayed.
 		w.log.Warn("apid: cannot watch the credentials' folder; changes are seen with the next call", "dir", w.store.dir, "reason", err.Error())
 		return
 	}

@@ -27,7 +27,8 @@ func (p bootPieces) parts() []Part {
 	}
 }
 
-// makeUKI makes the initramfs and the unified kernel image, and puts the kernel where tests find it.
+// makeUKI makes the initramfs and the unified kernel image, and puts the kernel where tests find
+// it.
 func (b *Build) makeUKI() error {
 	var err error
 	if b.pieces.stub, err = b.archive.file(loaderPackage, loaderStub); err != nil {
@@ -55,12 +56,14 @@ func (b *Build) bootImage(commandLine string, initramfs []byte) ([]byte, error) 
 		{Name: ".cmdline", Content: []byte(commandLine)},
 		{Name: ".uname", Content: []byte(b.kernel.Release)},
 		{Name: ".initrd", Content: initramfs},
-		{Name: ".linux", Content: b.pieces.kernel}, // last: the kernel may need more memory behind it than the file holds
+		// last: the kernel may need more memory behind it than the file holds
+		{Name: ".linux", Content: b.pieces.kernel},
 	})
 }
 
-// makeNetboot makes the boot image that carries its root, if the profile asks for it or for a medium: the same initramfs, behind it an archive of
-// what an installation puts on a disk, and one more argument.
+// makeNetboot makes the boot image that carries its root, if the profile asks for it or for a
+// medium: the same initramfs, behind it an archive of what an installation puts on a disk, and one
+// more argument.
 func (b *Build) makeNetboot() error {
 	if !slices.Contains(b.Profile.Outputs, outputNetboot) && !slices.Contains(b.Profile.Outputs, outputISO) {
 		return nil
@@ -98,7 +101,8 @@ func (b *Build) commandLine() string {
 	return strings.Join(append(slices.Clone(b.Profile.Kernel.Arguments), verity.Argument+"="+b.params.String()), " ")
 }
 
-// keepKernel puts the kernel and the modules of the root into kernel/ for tests that boot their own initramfs.
+// keepKernel puts the kernel and the modules of the root into kernel/ for tests that boot their own
+// initramfs.
 func (b *Build) keepKernel() error {
 	dir := b.out("kernel")
 	if err := os.RemoveAll(dir); err != nil {

@@ -28,7 +28,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Build makes the artefacts of one profile. The exported fields are its inputs; the rest is what stages hand on.
+// Build makes the artefacts of one profile. The exported fields are its inputs; the rest is what
+// stages hand on.
 type Build struct {
 	Profile *Profile
 	Release release.Release // Kernel, PauseImage and Disk are filled in by the build
@@ -37,7 +38,8 @@ type Build struct {
 	Log     io.Writer
 	// Programs are executables by name that are taken instead of being built from source.
 	Programs map[string]string
-	// Inputs are files of the source that the manifest names with their digests, beside what the profile names.
+	// Inputs are files of the source that the manifest names with their digests, beside what the
+	// profile names.
 	Inputs []string
 	// Kubectl is where kubectl is put for the user; empty: nowhere.
 	Kubectl string
@@ -52,7 +54,8 @@ type Build struct {
 	inputs   []HashedFile
 	manifest *Manifest // from the bill of materials on
 	ca       []byte    // the operator's CA certificate; nil in a generic image
-	// statement is the upgrade bundle's: with it a machine that runs this version can give it to others. Nil without a bundle.
+	// statement is the upgrade bundle's: with it a machine that runs this version can give it to
+	// others. Nil without a bundle.
 	statement []byte
 }
 
@@ -238,7 +241,8 @@ func (b *Build) makeRoot() error {
 	if err := makeErofs(dir, image, b.Profile.Root, b.Release.BuildTime); err != nil {
 		return err
 	}
-	// The salt only has to differ between images: it is the image's own digest, so that it is the same each time.
+	// The salt only has to differ between images: it is the image's own digest, so that it is the
+	// same each time.
 	plain, err := hashFile("root", image)
 	if err != nil {
 		return err
@@ -333,7 +337,8 @@ func (b *Build) makeBundle() error {
 	return f.Close()
 }
 
-// tellSignatures says where the version could not be given on by the machines that run it: they trust the keys of its own image.
+// tellSignatures says where the version could not be given on by the machines that run it: they
+// trust the keys of its own image.
 func (b *Build) tellSignatures() {
 	_, trust, err := b.Profile.trust()
 	if err == nil {
@@ -404,7 +409,8 @@ func (b *Build) describe() error {
 	return m.Print(b.Log)
 }
 
-// sourceTime is the time that the image carries, in seconds since 1970: SOURCE_DATE_EPOCH, or the time of the last commit.
+// sourceTime is the time that the image carries, in seconds since 1970: SOURCE_DATE_EPOCH, or the
+// time of the last commit.
 func sourceTime() (int64, error) {
 	text, from := os.Getenv("SOURCE_DATE_EPOCH"), "SOURCE_DATE_EPOCH"
 	if text == "" {

@@ -18,7 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/mkfs"
 )
 
-// names is the namespace of all GUIDs that are derived from a name, so that the same image has the same GUIDs.
+// names is the namespace of all GUIDs that are derived from a name, so that the same image has the
+// same GUIDs.
 var names = uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://orlop.dev/image"))
 
 // derivedGUID is the GUID of a part of the image with this root hash.
@@ -26,7 +27,8 @@ func derivedGUID(rootHash []byte, part string) uuid.UUID {
 	return uuid.NewSHA1(names, fmt.Appendf(nil, "%x %s", rootHash, part))
 }
 
-// makeErofs writes the tree below dir as an erofs image. Times, owners, identity and attributes are fixed.
+// makeErofs writes the tree below dir as an erofs image. Times, owners, identity and attributes are
+// fixed.
 func makeErofs(dir, image string, p RootProfile, epoch int64) error {
 	args := []string{"--quiet", "--all-root", "-x-1", fmt.Sprintf("-T%d", epoch), "-U" + names.String()}
 	switch p.Compression {
@@ -58,8 +60,8 @@ type diskPlan struct {
 	Work     string            // folder for intermediate files
 }
 
-// makeDisk writes a sparse GPT disk image: ESP, ROOT-A filled, ROOT-B empty. The machine enlarges the disk's table and
-// adds its own partitions at first boot.
+// makeDisk writes a sparse GPT disk image: ESP, ROOT-A filled, ROOT-B empty. The machine enlarges
+// the disk's table and adds its own partitions at first boot.
 func makeDisk(image string, p diskPlan) error {
 	size := int64(layout.Margin)
 	for _, part := range layout.System(p.Sizes) {
@@ -123,8 +125,9 @@ func copyInto(disk *os.File, offset int64, name string, limit int64) error {
 	return err
 }
 
-// makeESP writes a FAT32 file system into a part of the disk image, with Debian's tools: dosfstools for the empty file
-// system, mtools for the files. Times come from SOURCE_DATE_EPOCH, which both know.
+// makeESP writes a FAT32 file system into a part of the disk image, with Debian's tools: dosfstools
+// for the empty file system, mtools for the files. Times come from SOURCE_DATE_EPOCH, which both
+// know.
 func makeESP(image string, start, size, epoch int64, files map[string][]byte, work string) error {
 	run := func(argv ...string) error {
 		c := exec.Command(argv[0], argv[1:]...)
@@ -169,7 +172,8 @@ func foldersAbove(name string) []string {
 	return all
 }
 
-// compress writes a zstd copy of a file. The Go encoder and not the machine's zstd, so that go.sum pins the bytes.
+// compress writes a zstd copy of a file. The Go encoder and not the machine's zstd, so that go.sum
+// pins the bytes.
 func compress(src, dst string) error {
 	in, err := os.Open(src)
 	if err != nil {
@@ -181,7 +185,8 @@ func compress(src, dst string) error {
 		return err
 	}
 	defer out.Close()
-	// Two workers pipeline the stages of one stream; the result does not depend on how many there are.
+	// Two workers pipeline the stages of one stream; the result does not depend on how many there
+	// are.
 	enc, err := zstd.NewWriter(out, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(bundle.Window))
 	if err != nil {
 		return err

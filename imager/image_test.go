@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// sampleOut in the environment makes the test binary build the sample image and end: so that a test can have it built
-// by another user, in another folder.
+// sampleOut in the environment makes the test binary build the sample image and end: so that a test
+// can have it built by another user, in another folder.
 const sampleOut = "ORLOP_IMAGER_TEST_SAMPLE"
 
 func TestMain(m *testing.M) {
@@ -41,8 +41,9 @@ func TestMain(m *testing.M) {
 // sampleProfile is the profile that the sample is built from.
 const sampleProfile = "profiles/qemu.yaml"
 
-// buildSample builds the image of the qemu profile, with all outputs, in a copy of the source tree (the working folder), with a program
-// that does nothing (the file standin) for each executable that is built from source. All else is real.
+// buildSample builds the image of the qemu profile, with all outputs, in a copy of the source tree
+// (the working folder), with a program that does nothing (the file standin) for each executable
+// that is built from source. All else is real.
 func buildSample(out string) error {
 	p, err := ReadProfile(sampleProfile)
 	if err != nil {
@@ -60,7 +61,8 @@ func buildSample(out string) error {
 	return b.Run()
 }
 
-// sampleTree makes a folder that buildSample can work in. Packages come from the same cache as in `make image`.
+// sampleTree makes a folder that buildSample can work in. Packages come from the same cache as in
+// `make image`.
 func sampleTree(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tree")
@@ -104,8 +106,9 @@ func runSample(t *testing.T, tree string, how func(*exec.Cmd)) string {
 	return out
 }
 
-// TestImage builds the sample twice: in two folders, with other modes for new files, other times, other locale, and as
-// nobody if the test runs as root. Every artefact must be the same, and the contents must be what is expected.
+// TestImage builds the sample twice: in two folders, with other modes for new files, other times,
+// other locale, and as nobody if the test runs as root. Every artefact must be the same, and the
+// contents must be what is expected.
 func TestImage(t *testing.T) {
 	tree := sampleTree(t)
 	other := filepath.Join(t.TempDir(), "deeper", "elsewhere")
@@ -114,7 +117,8 @@ func TestImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(unpacked, filepath.Join(tree, "cache/kernel")); err != nil { // the other one unpacks its kernel itself
+	// the other one unpacks its kernel itself
+	if err := os.Symlink(unpacked, filepath.Join(tree, "cache/kernel")); err != nil {
 		t.Fatal(err)
 	}
 
@@ -137,7 +141,8 @@ func TestImage(t *testing.T) {
 	t.Run("bundle", func(t *testing.T) { checkBundle(t, one, filepath.Join(tree, "release/keys.pem")) })
 }
 
-// checkNetboot: the boot image that carries its root is the disk's, with one argument and one archive more.
+// checkNetboot: the boot image that carries its root is the disk's, with one argument and one
+// archive more.
 func checkNetboot(t *testing.T, out string) {
 	section := func(file, name string) []byte {
 		f, err := pe.Open(filepath.Join(out, file))
@@ -176,7 +181,8 @@ func checkNetboot(t *testing.T, out string) {
 	}
 }
 
-// checkISO: what a CD starts and what a USB stick starts are the same file system, which holds the boot image.
+// checkISO: what a CD starts and what a USB stick starts are the same file system, which holds the
+// boot image.
 func checkISO(t *testing.T, out string) {
 	iso := filepath.Join(out, outputISO)
 	f, err := os.Open(iso)
@@ -185,8 +191,8 @@ func checkISO(t *testing.T, out string) {
 	}
 	defer f.Close()
 	const sector = 2048
-	// UEFI 2.10, section 5.3: an entry begins with the type's GUID, and its first block is at 32. xorriso's table has more
-	// entries than the partition library reads.
+	// UEFI 2.10, section 5.3: an entry begins with the type's GUID, and its first block is at 32.
+	// xorriso's table has more entries than the partition library reads.
 	table, espType := make([]byte, 16*sector), []byte("\x28\x73\x2a\xc1\x1f\xf8\xd2\x11\xba\x4b\x00\xa0\xc9\x3e\xc9\x3b")
 	if _, err := f.ReadAt(table, 0); err != nil {
 		t.Fatal(err)
@@ -196,7 +202,8 @@ func checkISO(t *testing.T, out string) {
 		t.Fatal("no EFI system partition in the table")
 	}
 	first := binary.LittleEndian.Uint64(table[at+32:])
-	// El Torito 1.0: the boot record is in sector 17 and names the catalog; its first entry is the boot image's.
+	// El Torito 1.0: the boot record is in sector 17 and names the catalog; its first entry is the
+	// boot image's.
 	record, entry := make([]byte, sector), make([]byte, 64)
 	if _, err := f.ReadAt(record, 17*sector); err != nil {
 		t.Fatal(err)
@@ -259,7 +266,8 @@ func checkBundle(t *testing.T, out, keys string) {
 func checkManifest(t *testing.T, out string) {
 	var m Manifest
 	readJSON(t, filepath.Join(out, "manifest.json"), &m)
-	golden.Assert(t, strings.Join(m.Executables, "\n")+"\n", "../imager/testdata/executables.txt") // seen from testdata of the root, where the test runs
+	// seen from testdata of the root, where the test runs
+	golden.Assert(t, strings.Join(m.Executables, "\n")+"\n", "../imager/testdata/executables.txt")
 	for _, a := range m.Artefacts {
 		h, err := hashFile(a.Name, filepath.Join(out, a.Name))
 		if err != nil || h != a {
@@ -274,7 +282,8 @@ func checkManifest(t *testing.T, out string) {
 		Relationships []struct{ RelatedSpdxElement string }
 	}
 	readJSON(t, filepath.Join(out, "sbom.spdx.json"), &bill)
-	// The image itself, its Debian packages, its programs, pause, the static C libraries, and Go's own library.
+	// The image itself, its Debian packages, its programs, pause, the static C libraries, and Go's
+	// own library.
 	if want := 1 + len(wantedPackages()) - len(kernelPackages) + 1 + len(programs) + 1 + len(staticLibraries) + 1; len(bill.Packages) != want {
 		t.Errorf("%d packages in the SBOM, want %d", len(bill.Packages), want)
 	}
@@ -307,7 +316,8 @@ func checkRoot(t *testing.T, root string) {
 	}
 }
 
-// checkDisk: the root leads to its hash, and the partition table and the ESP are sound in the eyes of other tools.
+// checkDisk: the root leads to its hash, and the partition table and the ESP are sound in the eyes
+// of other tools.
 func checkDisk(t *testing.T, out string) {
 	var m Manifest
 	readJSON(t, filepath.Join(out, "manifest.json"), &m)

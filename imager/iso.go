@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// makeISO writes the boot image that carries its root as a medium, if the profile asks for it. The medium is one FAT file system
-// with the boot image where firmware looks for it, named twice: as the UEFI boot image of a CD (El Torito), and by a
-// partition table, which makes a USB stick of the same bytes.
+// makeISO writes the boot image that carries its root as a medium, if the profile asks for it. The
+// medium is one FAT file system with the boot image where firmware looks for it, named twice: as
+// the UEFI boot image of a CD (El Torito), and by a partition table, which makes a USB stick of the
+// same bytes.
 func (b *Build) makeISO() error {
 	if !slices.Contains(b.Profile.Outputs, outputISO) {
 		return nil
@@ -42,7 +43,8 @@ func (b *Build) makeISO() error {
 	}
 	c := exec.Command("xorriso", "-no_rc", "-as", "mkisofs", "-quiet", "-o", b.out(outputISO), "-V", "ORLOP",
 		"--norock", "--set_all_file_dates", time.Unix(b.Release.BuildTime, 0).UTC().Format("20060102150405")+"00",
-		// One sector means: to the end of the CD (UEFI 2.10, section 13.3.2.1). The field is too small for the size.
+		// One sector means: to the end of the CD (UEFI 2.10, section 13.3.2.1). The field is too
+		// small for the size.
 		"-e", filepath.Base(fat), "-no-emul-boot", "-boot-load-size", "1",
 		"-efi-boot-part", "--efi-boot-image", folder)
 	// All other times, and GUIDs that are made of them.

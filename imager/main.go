@@ -1,14 +1,16 @@
-// Command imager makes every artefact of a product variant from its profile: the root image with its hash tree, the
-// unified kernel image, the disk image, the boot image that carries its root, the upgrade bundle, the manifest and the software bill of materials.
+// Command imager makes every artefact of a product variant from its profile: the root image with
+// its hash tree, the unified kernel image, the disk image, the boot image that carries its root,
+// the upgrade bundle, the manifest and the software bill of materials.
 //
 //	imager -profile profiles/qemu.yaml -out build/qemu
 //	imager lock [-check]
 //	imager keys -out build/release
 //	imager sign -bundle build/qemu/orlop.bundle -key elsewhere/signing.key
 //
-// It runs in the top folder of the source, as any user, without loop devices or containers. What it needs from Debian
-// is pinned in imager/packages.lock (`imager lock` refreshes it, `imager lock -check` says whether that is due), what it builds is pinned by go.sum. Same source, same
-// bytes. It signs the upgrade bundle and nothing else, does not publish and does not start machines.
+// It runs in the top folder of the source, as any user, without loop devices or containers. What it
+// needs from Debian is pinned in imager/packages.lock (`imager lock` refreshes it, `imager lock
+// -check` says whether that is due), what it builds is pinned by go.sum. Same source, same bytes.
+// It signs the upgrade bundle and nothing else, does not publish and does not start machines.
 package main
 
 import (
@@ -64,7 +66,8 @@ func updateLock() error {
 	return nil
 }
 
-// checkLock fails if Debian, as far as apt's lists on this machine know it, has other versions than those that are pinned.
+// checkLock fails if Debian, as far as apt's lists on this machine know it, has other versions than
+// those that are pinned.
 func checkLock() error {
 	lock, err := debian.ReadLock(lockFile)
 	if err != nil {
@@ -82,7 +85,8 @@ func checkLock() error {
 	return fmt.Errorf("%s: is behind:\n%s\n`make lock` takes the newest", lockFile, strings.Join(behind, "\n"))
 }
 
-// makeKeys makes what signs an image's upgrades: one key, or several of which each is for another holder. A key that is there stays.
+// makeKeys makes what signs an image's upgrades: one key, or several of which each is for another
+// holder. A key that is there stays.
 func makeKeys(args []string) error {
 	flags := flag.NewFlagSet("imager keys", flag.ContinueOnError)
 	out := flags.String("out", "", "`folder` for signing.key and keys.pem")
@@ -102,7 +106,8 @@ func makeKeys(args []string) error {
 		private = append(private, filepath.Join(*out, name))
 	}
 	public := filepath.Join(*out, "keys.pem")
-	for _, file := range append(slices.Clone(private), public) { // the private ones may have been put away
+	// the private ones may have been put away
+	for _, file := range append(slices.Clone(private), public) {
 		if _, err := os.Lstat(file); err == nil {
 			return fmt.Errorf("%s: is there already; a new key would make every machine whose image trusts it impossible to upgrade: put the private key back, or remove all files if there are no such machines", file)
 		}
@@ -132,7 +137,8 @@ func makeKeys(args []string) error {
 	return renameio.WriteFile(public, known, 0o644)
 }
 
-// signBundle adds a signature to a bundle. The bundle may be its own copy: it takes its place when it is whole.
+// signBundle adds a signature to a bundle. The bundle may be its own copy: it takes its place when
+// it is whole.
 func signBundle(args []string) error {
 	flags := flag.NewFlagSet("imager sign", flag.ContinueOnError)
 	file := flags.String("bundle", "", "the bundle, a `file`")
@@ -219,8 +225,9 @@ func build(args []string) error {
 	return b.Run()
 }
 
-// sourceRelease describes the source: its version and epoch stand in the file VERSION beside the profiles, unless others are given (an
-// epoch below 0 is none), the version of Kubernetes in go.mod.
+// sourceRelease describes the source: its version and epoch stand in the file VERSION beside the
+// profiles, unless others are given (an epoch below 0 is none), the version of Kubernetes in
+// go.mod.
 func sourceRelease(profilePath, profile, version string, epoch int) (release.Release, error) {
 	r := release.Release{Name: "Orlop OS", Profile: profile, Version: version, Epoch: max(0, epoch)}
 	if version == "" || epoch < 0 {
@@ -241,7 +248,8 @@ func sourceRelease(profilePath, profile, version string, epoch int) (release.Rel
 		return r, fmt.Errorf("epoch %d: 0 to %d expected", r.Epoch, bundle.MaxEpoch)
 	}
 	if !semver.IsValid("v"+r.Version) || strings.ContainsAny(r.Version, "+-") || strings.Count(r.Version, ".") != 2 {
-		// The loader would read a plus sign as boot counting, and take 1.0.0-rc1 for newer than 1.0.0.
+		// The loader would read a plus sign as boot counting, and take 1.0.0-rc1 for newer than
+		// 1.0.0.
 		return r, fmt.Errorf("version %q: three numbers expected, such as 0.1.0", r.Version)
 	}
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
@@ -253,12 +261,14 @@ func sourceRelease(profilePath, profile, version string, epoch int) (release.Rel
 	return r, err
 }
 
-// parseVersion reads the file VERSION: the version, and in a second line, unless it is 0, the epoch:
+// parseVersion reads the file VERSION: the version, and in a second line, unless it is 0, the
+// epoch:
 //
 //	1.4.0
 //	epoch 2
 //
-// An epoch grows by 1 with a version that mends something for which no version before may run any more.
+// An epoch grows by 1 with a version that mends something for which no version before may run any
+// more.
 func parseVersion(text string) (version string, epoch int, err error) {
 	version, rest, more := strings.Cut(strings.TrimSpace(text), "\n")
 	if !more {

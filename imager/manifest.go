@@ -21,12 +21,14 @@ import (
 // Manifest says what a build consists of. It is written as manifest.json beside the artefacts.
 type Manifest struct {
 	Release release.Release `json:"release"`
-	// Root is the value of the kernel argument orlop.root; RootPartition the unique GUID of the partition it is in.
+	// Root is the value of the kernel argument orlop.root; RootPartition the unique GUID of the
+	// partition it is in.
 	Root          string `json:"root"`
 	RootPartition string `json:"rootPartition"`
 	CommandLine   string `json:"commandLine"`
 	GoVersion     string `json:"goVersion"`
-	// Tools are the versions of the Debian packages on the building machine that the bytes depend on.
+	// Tools are the versions of the Debian packages on the building machine that the bytes depend
+	// on.
 	Tools map[string]string `json:"tools"`
 	// Inputs are the pinned things that the build starts from; Artefacts what it made.
 	Inputs    []HashedFile `json:"inputs"`
@@ -100,8 +102,8 @@ func parts(t Tree) ([]Part, error) {
 	return all, nil
 }
 
-// tools are the packages on the building machine whose version the artefacts' bytes depend on. They are not in the
-// lock file: a compiler is not taken apart, it is installed.
+// tools are the packages on the building machine whose version the artefacts' bytes depend on. They
+// are not in the lock file: a compiler is not taken apart, it is installed.
 var tools = []string{"binutils", "dosfstools", "erofs-utils", "gcc", "kmod", "libc6-dev", "libseccomp-dev", "linux-libc-dev", "mtools", "xorriso"}
 
 // toolVersions asks the machine's package database.

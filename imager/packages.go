@@ -17,14 +17,15 @@ import (
 // lockFile is where the pinned versions stand, relative to the working folder.
 const lockFile = "imager/packages.lock"
 
-// libraryDir is where the C programs' libraries are; the dynamic loader looks there without being told.
+// libraryDir is where the C programs' libraries are; the dynamic loader looks there without being
+// told.
 const libraryDir = "/usr/lib/x86_64-linux-gnu"
 
 // loader is the dynamic loader, as the C programs name it.
 const loader = "/lib64/ld-linux-x86-64.so.2"
 
-// taken is everything that comes from Debian packages by name. Libraries are not named: they are found by what the
-// programs need (DT_NEEDED), in libraryPackages.
+// taken is everything that comes from Debian packages by name. Libraries are not named: they are
+// found by what the programs need (DT_NEEDED), in libraryPackages.
 var taken = []struct {
 	Package, From, To string
 	Mode              fs.FileMode
@@ -34,11 +35,13 @@ var taken = []struct {
 	{"e2fsprogs", "/sbin/resize2fs", "/usr/sbin/resize2fs", 0o755},
 	{"dosfstools", "/sbin/mkfs.fat", "/usr/sbin/mkfs.fat", 0o755}, // an installation makes the ESP
 	{"e2fsprogs", "/etc/mke2fs.conf", "/etc/mke2fs.conf", 0o644},
-	{"nftables", "/usr/sbin/nft", "/usr/sbin/nft", 0o755}, // kube-proxy and the portmap plugin start it
-	{"mount", "/bin/mount", "/usr/bin/mount", 0o755},      // the kubelet starts it for volumes
+	// kube-proxy and the portmap plugin start it
+	{"nftables", "/usr/sbin/nft", "/usr/sbin/nft", 0o755},
+	{"mount", "/bin/mount", "/usr/bin/mount", 0o755}, // the kubelet starts it for volumes
 	{"mount", "/bin/umount", "/usr/bin/umount", 0o755},
-	// containerd starts it to load the profile of pods that ask for the runtime's own (appArmorProfile: RuntimeDefault), and takes AppArmor
-	// for missing without it. The profile is for this version of the interface.
+	// containerd starts it to load the profile of pods that ask for the runtime's own
+	// (appArmorProfile: RuntimeDefault), and takes AppArmor for missing without it. The profile is
+	// for this version of the interface.
 	{"apparmor", "/sbin/apparmor_parser", "/usr/sbin/apparmor_parser", 0o755},
 	{"apparmor", "/etc/apparmor/parser.conf", "/etc/apparmor/parser.conf", 0o644},
 	{"apparmor", "/etc/apparmor.d/abi/3.0", "/etc/apparmor.d/abi/3.0", 0o644},
@@ -52,7 +55,8 @@ var taken = []struct {
 var libraryPackages = []string{
 	"libc6",
 	"libext2fs2", "libcom-err2", "libblkid1", "libuuid1", // e2fsprogs
-	"libnftables1", "libnftnl11", "libmnl0", "libxtables12", "libjansson4", "libgmp10", "libedit2", "libbsd0", "libmd0", "libtinfo6", // nft
+	// nft
+	"libnftables1", "libnftnl11", "libmnl0", "libxtables12", "libjansson4", "libgmp10", "libedit2", "libbsd0", "libmd0", "libtinfo6",
 	"libmount1", "libselinux1", "libpcre2-8-0", // mount
 }
 
@@ -187,8 +191,8 @@ func certificates(a *Archive) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// addLibraries adds the shared libraries that the programs and the libraries themselves need. They are not executable:
-// the loader maps them, nobody starts them.
+// addLibraries adds the shared libraries that the programs and the libraries themselves need. They
+// are not executable: the loader maps them, nobody starts them.
 func addLibraries(t Tree, a *Archive, programs []string) error {
 	available := map[string]Node{}
 	for _, want := range libraryPackages {

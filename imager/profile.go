@@ -21,26 +21,28 @@ type Profile struct {
 	Kernel KernelProfile `yaml:"kernel"`
 	Root   RootProfile   `yaml:"root"`
 	Disk   DiskProfile   `yaml:"disk"`
-	// OperatorCA is the certificate (PEM) whose clients may configure the machine; relative to the working folder.
-	// Empty: a generic image.
+	// OperatorCA is the certificate (PEM) whose clients may configure the machine; relative to the
+	// working folder. Empty: a generic image.
 	OperatorCA string `yaml:"operatorCA"`
-	// ReleaseKeys is a file of public keys (PEM, Ed25519), whose holders may sign the versions that follow; relative to the
-	// working folder. Empty: a machine of this profile cannot be upgraded.
+	// ReleaseKeys is a file of public keys (PEM, Ed25519), whose holders may sign the versions that
+	// follow; relative to the working folder. Empty: a machine of this profile cannot be upgraded.
 	ReleaseKeys string `yaml:"releaseKeys"`
 	// Signatures is how many of these keys have to sign a version that follows. 0 is 1.
 	Signatures int `yaml:"signatures"`
-	// SigningKey is the private key that signs the bundle of this version, if one is asked for; SigningKeys are more of them.
-	// Keys that are elsewhere sign afterwards: `imager sign`.
+	// SigningKey is the private key that signs the bundle of this version, if one is asked for;
+	// SigningKeys are more of them. Keys that are elsewhere sign afterwards: `imager sign`.
 	SigningKey  string   `yaml:"signingKey"`
 	SigningKeys []string `yaml:"signingKeys"`
-	// SupportDays is for how many days after the source's time this version is mended: a machine that runs it longer warns. 0: that is
-	// not said.
+	// SupportDays is for how many days after the source's time this version is mended: a machine
+	// that runs it longer warns. 0: that is not said.
 	SupportDays int `yaml:"supportDays"`
 	// MinimumVersion is the oldest version that this one can follow. Empty: any.
 	MinimumVersion string `yaml:"minimumVersion"`
-	// Images are OCI archives that become part of the system beside the pause image; relative to the working folder.
+	// Images are OCI archives that become part of the system beside the pause image; relative to
+	// the working folder.
 	Images []string `yaml:"images"`
-	// Outputs are the artefacts to make beyond root.img, orlop.efi, manifest.json and sbom.spdx.json.
+	// Outputs are the artefacts to make beyond root.img, orlop.efi, manifest.json and
+	// sbom.spdx.json.
 	Outputs []string `yaml:"outputs"`
 }
 
@@ -50,7 +52,8 @@ type KernelProfile struct {
 	Arguments []string `yaml:"arguments"` // of the command line; the root hash is added to them
 	Modules   []string `yaml:"modules"`   // in the root, with what they need (see kernel.Select)
 	Initramfs []string `yaml:"initramfs"` // in root and initramfs, loaded by init, in this order
-	Drivers   []string `yaml:"drivers"`   // in root and initramfs, loaded by init if the disk with the root does not show without
+	// in root and initramfs, loaded by init if the disk with the root does not show without
+	Drivers []string `yaml:"drivers"`
 }
 
 // RootProfile says how the root file system is written.
@@ -71,7 +74,8 @@ const (
 	outputZst = "disk.raw.zst"
 	// outputBundle is the version as an upgrade for machines that run another one (package bundle).
 	outputBundle = "orlop.bundle"
-	// outputNetboot is a boot image that carries its root: what a network boot or a medium starts (package medium).
+	// outputNetboot is a boot image that carries its root: what a network boot or a medium starts
+	// (package medium).
 	outputNetboot = "netboot.efi"
 	// outputISO is a CD and a USB stick with that boot image.
 	outputISO = "orlop.iso"

@@ -21,8 +21,9 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestHardening: every profile asks the kernel for the same protection, and holds the module by which init asks the firmware for the system
-// disk (docs/decisions/0049-system-disk.md, 0051-kernel-hardening.md).
+// TestHardening: every profile asks the kernel for the same protection, and holds the module by
+// which init asks the firmware for the system disk (docs/decisions/0049-system-disk.md,
+// 0051-kernel-hardening.md).
 func TestHardening(t *testing.T) {
 	files, err := filepath.Glob("../profiles/*.yaml")
 	if err != nil {

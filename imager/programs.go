@@ -21,8 +21,9 @@ type Program struct {
 	Package string
 	Tags    string
 	CGO     bool // static, with the C compiler; for runc's libseccomp
-	// Stamp names the module whose version the program shows as its own, and the variables that hold it. Release scripts set
-	// them; a program built from the module's source alone does not know which version it is.
+	// Stamp names the module whose version the program shows as its own, and the variables that
+	// hold it. Release scripts set them; a program built from the module's source alone does not
+	// know which version it is.
 	Stamp Stamp
 }
 
@@ -32,8 +33,8 @@ type Stamp struct {
 	Vars   []string
 }
 
-// kubernetesStamp is what makes `kubectl version` and a Node's status tell the version. Kubernetes' components take the first, clients
-// the second into their User-Agent.
+// kubernetesStamp is what makes `kubectl version` and a Node's status tell the version. Kubernetes'
+// components take the first, clients the second into their User-Agent.
 var kubernetesStamp = Stamp{"k8s.io/kubernetes", []string{
 	"k8s.io/component-base/version.gitVersion",
 	"k8s.io/client-go/pkg/version.gitVersion",
@@ -59,8 +60,8 @@ const containerdTags = "no_btrfs,no_zfs,no_aufs,no_devmapper"
 // kubectl is built for the user, beside orlopctl; it is not in the image.
 var kubectl = Program{Name: "kubectl", Module: ".", Package: "k8s.io/kubernetes/cmd/kubectl", Tags: "providerless", Stamp: kubernetesStamp}
 
-// Build makes the program's executable. The bytes depend on the source and the versions of the compilers only. The go
-// tool keeps what is up to date.
+// Build makes the program's executable. The bytes depend on the source and the versions of the
+// compilers only. The go tool keeps what is up to date.
 func (p Program) Build(out string) error {
 	abs, err := filepath.Abs(out)
 	if err != nil {

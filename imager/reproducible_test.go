@@ -22,9 +22,10 @@ import (
 // reproducible in the environment asks for TestReproducible.
 const reproducible = "ORLOP_TEST_REPRODUCIBLE"
 
-// TestReproducible builds the whole image of two copies of the source: one with the caches of the day, one at another
-// place with empty build caches, as nobody if the test runs as root. It compiles everything again, which takes some ten minutes,
-// so `make reproducible` asks for it; TestImage does the same for all but the compilers every time.
+// TestReproducible builds the whole image of two copies of the source: one with the caches of the
+// day, one at another place with empty build caches, as nobody if the test runs as root. It
+// compiles everything again, which takes some ten minutes, so `make reproducible` asks for it;
+// TestImage does the same for all but the compilers every time.
 func TestReproducible(t *testing.T) {
 	if os.Getenv(reproducible) == "" {
 		t.Skip("builds everything from nothing, which takes more than ten minutes: run by `make reproducible`")
@@ -73,7 +74,8 @@ func TestReproducible(t *testing.T) {
 	sameArtefacts(t, one, two)
 }
 
-// sameArtefacts compares all files of two builds, but not those of the folder for intermediate files.
+// sameArtefacts compares all files of two builds, but not those of the folder for intermediate
+// files.
 func sameArtefacts(t *testing.T, one, two string) {
 	t.Helper()
 	digests := func(dir string) map[string]HashedFile {
@@ -108,7 +110,8 @@ func sameArtefacts(t *testing.T, one, two string) {
 	}
 }
 
-// checkPartitions reads the table back: three partitions, the root's GUID, both copies of the table.
+// checkPartitions reads the table back: three partitions, the root's GUID, both copies of the
+// table.
 func checkPartitions(t *testing.T, disk string, p verity.Params) {
 	t.Helper()
 	f, err := os.Open(disk)
@@ -136,8 +139,8 @@ func checkPartitions(t *testing.T, disk string, p verity.Params) {
 	}
 }
 
-// fillCache makes sure that all packages that the sample needs, and its unpacked kernel, are in the cache. It returns the packages'
-// files.
+// fillCache makes sure that all packages that the sample needs, and its unpacked kernel, are in the
+// cache. It returns the packages' files.
 func fillCache(t *testing.T, cache string) []string {
 	t.Helper()
 	lock, err := debian.ReadLock(lockFile)
@@ -189,7 +192,8 @@ func goEnv(t *testing.T, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// copyTree copies folders and files, but not build, .git and links. The files are new ones, with the time of now.
+// copyTree copies folders and files, but not build, .git and links. The files are new ones, with
+// the time of now.
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

@@ -18,7 +18,8 @@ import (
 // part is the name under which the imager's own small files are counted.
 const part = "configuration"
 
-// users are the system's users, in the root's /etc/passwd. None can log in: there is nothing to log in to.
+// users are the system's users, in the root's /etc/passwd. None can log in: there is nothing to log
+// in to.
 var users = []struct {
 	Name string
 	ID   int
@@ -31,19 +32,21 @@ var users = []struct {
 	{"nobody", 65534},
 }
 
-// mountPoints are the empty folders of the root. Those behind DATA are there because agents in pods, such as those of storage and monitoring,
-// mount them from other systems, and cannot start where they are missing.
+// mountPoints are the empty folders of the root. Those behind DATA are there because agents in
+// pods, such as those of storage and monitoring, mount them from other systems, and cannot start
+// where they are missing.
 var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", paths.State, paths.Data,
 	"/boot", "/media", "/root", "/etc/pki", "/etc/ca-certificates", "/etc/selinux", "/etc/udev", "/usr/local/share/ca-certificates",
 	"/usr/share/ca-certificates", "/usr/src"}
 
-// links are the symbolic links of the root: the merged /usr, files that the running system writes, and apid and diskprobe,
-// which are machined under other names.
+// links are the symbolic links of the root: the merged /usr, files that the running system writes,
+// and apid and diskprobe, which are machined under other names.
 var links = map[string]string{
 	"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib64",
 	"/etc/resolv.conf": paths.ResolvConf, "/etc/hosts": paths.Hosts, "/etc/hostname": paths.Hostname, "/etc/machine-id": paths.MachineID,
 	"/etc/cni/net.d": paths.CNIConfig, // where a pod network that is not ours writes
-	// What hostPath volumes make folders in. The disk has them (machined/disk), with /opt/cni/bin and with /var/run, which is /run.
+	// What hostPath volumes make folders in. The disk has them (machined/disk), with /opt/cni/bin
+	// and with /var/run, which is /run.
 	"/opt": paths.HostOpt, "/mnt": paths.HostMnt, "/srv": paths.HostSrv, "/home": paths.HostHome, "/etc/kubernetes": paths.HostKubernetes,
 	"/etc/mtab":     "../proc/self/mounts",
 	"/usr/bin/apid": path.Base(paths.Machined),
@@ -88,22 +91,25 @@ func addSystem(t Tree, r release.Release) error {
 	return t.Add("/etc/os-release", Node{Target: "../usr/lib/os-release", From: part})
 }
 
-// utc is the machine's time zone in the form of RFC 8536, version 2: no change of time, one type of time. Machines keep UTC; pods that mount
-// the file take their time zone from it.
+// utc is the machine's time zone in the form of RFC 8536, version 2: no change of time, one type of
+// time. Machines keep UTC; pods that mount the file take their time zone from it.
 func utc() []byte {
 	var b bytes.Buffer
 	for range 2 { // for readers of version 1, and for others
 		b.WriteString("TZif2" + strings.Repeat("\x00", 15))
-		for _, count := range []uint32{0, 0, 0, 0, 1, 4} { // UT indicators, standard indicators, leap seconds, changes, types, bytes of names
+		// UT indicators, standard indicators, leap seconds, changes, types, bytes of names
+		for _, count := range []uint32{0, 0, 0, 0, 1, 4} {
 			b.Write(binary.BigEndian.AppendUint32(nil, count))
 		}
-		b.WriteString("\x00\x00\x00\x00" + "\x00" + "\x00" + "UTC\x00") // no offset, no summer time, the name
+		// no offset, no summer time, the name
+		b.WriteString("\x00\x00\x00\x00" + "\x00" + "\x00" + "UTC\x00")
 	}
 	b.WriteString("\nUTC0\n")
 	return b.Bytes()
 }
 
-// osRelease is os-release(5); the loader reads the same text from the UKI for its menu and to order versions.
+// osRelease is os-release(5); the loader reads the same text from the UKI for its menu and to order
+// versions.
 func osRelease(r release.Release) []byte {
 	return fmt.Appendf(nil, "NAME=%q\nPRETTY_NAME=\"%s %s\"\nID=orlop\nVERSION_ID=%s\nIMAGE_ID=orlop\nIMAGE_VERSION=%s\nVARIANT_ID=%s\n",
 		r.Name, r.Name, r.Version, r.Version, r.Version, r.Profile)

@@ -11,7 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/release"
 )
 
-// TestSystemTree: the folders, links and small files of the root, which programs of the system and of pods look for.
+// TestSystemTree: the folders, links and small files of the root, which programs of the system and
+// of pods look for.
 func TestSystemTree(t *testing.T) {
 	tree := Tree{}
 	if err := addSystem(tree, release.Release{Name: "Orlop OS", Version: "1.0.0", Profile: "qemu"}); err != nil {

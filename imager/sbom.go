@@ -25,8 +25,9 @@ type sbom struct {
 	programs map[string]common.ElementID
 }
 
-// writeSBOM writes an SPDX 2.3 document: the image contains the executables, the Debian packages and the archives of container images that the
-// profile names; each executable depends on the Go modules that it was linked from, as it says itself.
+// writeSBOM writes an SPDX 2.3 document: the image contains the executables, the Debian packages
+// and the archives of container images that the profile names; each executable depends on the Go
+// modules that it was linked from, as it says itself.
 func writeSBOM(path string, m *Manifest, built map[string]string, images []HashedFile, debs map[string]debian.Package, epoch int64) error {
 	s := sbom{seen: map[common.ElementID]bool{}, programs: map[string]common.ElementID{}, doc: &v2_3.Document{
 		SPDXVersion: v2_3.Version, DataLicense: v2_3.DataLicense, SPDXIdentifier: "DOCUMENT",
@@ -89,10 +90,12 @@ func (s *sbom) addProgram(image common.ElementID, name, file, version string) er
 	return nil
 }
 
-// staticLibraries are the Debian packages of the building machine that are linked into programs with C in them.
+// staticLibraries are the Debian packages of the building machine that are linked into programs
+// with C in them.
 var staticLibraries = []string{"libc6-dev", "libseccomp-dev"}
 
-// addStatic adds the C libraries that are part of programs (runc), with their versions on the building machine.
+// addStatic adds the C libraries that are part of programs (runc), with their versions on the
+// building machine.
 func (s *sbom) addStatic(versions map[string]string) {
 	for _, p := range programs {
 		if !p.CGO {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestSBOMOfImages: an archive that the profile embeds is in the bill of materials, with its digest.
+// TestSBOMOfImages: an archive that the profile embeds is in the bill of materials, with its
+// digest.
 func TestSBOMOfImages(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sbom.json")
 	m := &Manifest{Root: strings.Repeat("0", 64), Tools: map[string]string{}}

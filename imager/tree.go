@@ -13,21 +13,24 @@ import (
 	"strings"
 )
 
-// Node is one file of the root: exactly one of the fields beside Mode says what it is. All belong to root.
+// Node is one file of the root: exactly one of the fields beside Mode says what it is. All belong
+// to root.
 type Node struct {
 	Mode   fs.FileMode // permission bits
 	Dir    bool
 	Target string // of a symbolic link
 	Source string // file on this machine
 	Data   []byte // content; nil for an empty file
-	// From names the part that the file is counted under (a Debian package, a program, "kernel modules", …).
+	// From names the part that the file is counted under (a Debian package, a program, "kernel
+	// modules", …).
 	From string
 }
 
 // Tree is the root file system before it is written: clean absolute paths to nodes. "/" is implied.
 type Tree map[string]Node
 
-// Add puts a node in, and the folders above it. Two nodes at one path are an error, folders excepted.
+// Add puts a node in, and the folders above it. Two nodes at one path are an error, folders
+// excepted.
 func (t Tree) Add(name string, n Node) error {
 	if old, ok := t[name]; ok && !(old.Dir && n.Dir) {
 		return fmt.Errorf("%s: comes from %s and from %s", name, old.From, n.From)
@@ -62,8 +65,8 @@ func (n Node) open() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(n.Data)), nil
 }
 
-// Write makes the tree in the folder dir, which is emptied first. Modes do not depend on the umask. Times and owners
-// are left to the program that makes the file system.
+// Write makes the tree in the folder dir, which is emptied first. Modes do not depend on the umask.
+// Times and owners are left to the program that makes the file system.
 func (t Tree) Write(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -112,7 +115,8 @@ func (n Node) write(dst string) error {
 	return os.Chmod(dst, n.Mode)
 }
 
-// Executables returns the paths that a process can be started from, with symbolic links to them as "path -> target".
+// Executables returns the paths that a process can be started from, with symbolic links to them as
+// "path -> target".
 func (t Tree) Executables() []string {
 	var all []string
 	for _, name := range t.Names() {
@@ -141,8 +145,8 @@ var interpreters = []string{
 	"python", "perl", "ruby", "lua", "luajit", "tclsh", "awk", "gawk", "mawk", "sed", "node", "php", "guile", "gdb", "env", "vi", "vim", "ed", "m4",
 }
 
-// CheckNoInterpreter fails for a file that is an interpreter by its name, is a script, or is executable and not ELF.
-// It walks a finished root folder, not the plan of it.
+// CheckNoInterpreter fails for a file that is an interpreter by its name, is a script, or is
+// executable and not ELF. It walks a finished root folder, not the plan of it.
 func CheckNoInterpreter(root string) error {
 	return filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -28,8 +28,9 @@ const (
 	rootSize = 64 * mib
 )
 
-// kernelFolder is where the product's kernel lies: a folder with vmlinuz and modules/RELEASE, or an unpacked Debian
-// package. init is a whole machine's first process, so it cannot be tested inside another test's machine.
+// kernelFolder is where the product's kernel lies: a folder with vmlinuz and modules/RELEASE, or an
+// unpacked Debian package. init is a whole machine's first process, so it cannot be tested inside
+// another test's machine.
 func kernelFolder(t *testing.T) (image, modules string) {
 	t.Helper()
 	dir := os.Getenv("ORLOP_KERNEL")
@@ -103,8 +104,9 @@ func TestBoot(t *testing.T) {
 		{name: "machined hangs", cmdline: sound + " standin=hang", damage: -1, slot: "ROOT-A", end: "watchdog", want: []string{`standin: pid 1`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// One processor: with two, the emulator now and then runs an instruction that the kernel has just replaced, and
-			// the kernel dies of it before init begins (an int3 in sched_clock_cpu).
+			// One processor: with two, the emulator now and then runs an instruction that the
+			// kernel has just replaced, and the kernel dies of it before init begins (an int3 in
+			// sched_clock_cpu).
 			spec := qemu.MachineSpec{Name: "init", Dir: t.TempDir(), MemoryMiB: 512, CPUs: 1, Kernel: p.kernel, Initrd: p.initrd,
 				Append: "console=ttyS0 panic=1 quiet " + c.cmdline, Watchdog: true, NoReboot: true}
 			if c.list != nil {
@@ -261,7 +263,8 @@ func entries(t *testing.T, dir string) []initramfs.Entry {
 	return list
 }
 
-// copyModule copies NAME.ko or NAME.ko.xz from wherever it lies. A kernel that has it built in has no file.
+// copyModule copies NAME.ko or NAME.ko.xz from wherever it lies. A kernel that has it built in has
+// no file.
 func copyModule(t *testing.T, from, to, name string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, entry os.DirEntry, err error) error {
@@ -283,7 +286,8 @@ func copyModule(t *testing.T, from, to, name string) {
 	}
 }
 
-// makeDisk writes a disk image with the root in one of the slots. A slot called ROOT-C stands in A's place.
+// makeDisk writes a disk image with the root in one of the slots. A slot called ROOT-C stands in
+// A's place.
 func makeDisk(t *testing.T, p machineParts, slot string, damage int64) string {
 	t.Helper()
 	disk, err := os.Create(filepath.Join(t.TempDir(), "disk.img"))

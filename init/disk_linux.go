@@ -36,8 +36,8 @@ func listen() (eventSocket, error) {
 
 func (s eventSocket) close() { _ = unix.Close(s.fd) }
 
-// next waits for events and returns all that are there. lost is true when the kernel had more than the socket could
-// hold.
+// next waits for events and returns all that are there. lost is true when the kernel had more than
+// the socket could hold.
 func (s eventSocket) next(ctx context.Context) (events []deviceEvent, lost bool, err error) {
 	timeout := -1
 	if deadline, ok := ctx.Deadline(); ok {
@@ -104,8 +104,8 @@ func modaliases(batch []deviceEvent) []string {
 	return aliases
 }
 
-// nextBlock waits until a disk or partition has come or gone. Devices that come meanwhile get their drivers. lost is
-// true when events were lost, so that all devices have to be looked at again.
+// nextBlock waits until a disk or partition has come or gone. Devices that come meanwhile get their
+// drivers. lost is true when events were lost, so that all devices have to be looked at again.
 func (s eventSocket) nextBlock(ctx context.Context, drivers *kmod.Index) (lost bool, err error) {
 	for {
 		batch, lost, err := s.next(ctx)
@@ -119,7 +119,8 @@ func (s eventSocket) nextBlock(ctx context.Context, drivers *kmod.Index) (lost b
 	}
 }
 
-// loadDrivers loads what fits the devices. What fails is logged: another device may be the one with the root.
+// loadDrivers loads what fits the devices. What fails is logged: another device may be the one with
+// the root.
 func loadDrivers(drivers *kmod.Index, aliases []string) {
 	if len(aliases) == 0 {
 		return
@@ -134,8 +135,9 @@ func loadDrivers(drivers *kmod.Index, aliases []string) {
 	}
 }
 
-// blockDevices lists the disks and partitions that the kernel shows. dir is /sys/class/block. The GUIDs are read of disks that may hold a
-// root; of all others they are zero. guidsOf returns those of a disk, in the order of the partitions' numbers.
+// blockDevices lists the disks and partitions that the kernel shows. dir is /sys/class/block. The
+// GUIDs are read of disks that may hold a root; of all others they are zero. guidsOf returns those
+// of a disk, in the order of the partitions' numbers.
 func blockDevices(dir string, guidsOf func(disk string) []uuid.UUID) ([]blockDevice, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -164,7 +166,8 @@ func blockDevices(dir string, guidsOf func(disk string) []uuid.UUID) ([]blockDev
 			devices[i].partUUID = all[d.number-1]
 		}
 		if _, read := guids[d.name]; read {
-			devices[i].wwid = attribute(filepath.Join(dir, d.name), "wwid", "device/wwid") // NVMe, SCSI
+			// NVMe, SCSI
+			devices[i].wwid = attribute(filepath.Join(dir, d.name), "wwid", "device/wwid")
 		}
 	}
 	return devices, nil

@@ -23,7 +23,8 @@ const (
 	variablesModule = "efivarfs"
 )
 
-// askFirmware finds out which partition the firmware has booted. The variables are mounted for that alone, and read-only.
+// askFirmware finds out which partition the firmware has booted. The variables are mounted for that
+// alone, and read-only.
 func askFirmware(drivers *kmod.Index) firmware {
 	if _, err := os.Stat(firmwareFolder); err != nil {
 		return firmware{}
@@ -58,12 +59,14 @@ func (f *firmware) read(drivers *kmod.Index) (err error) {
 	return err
 }
 
-// describeDisk says what a disk is, as far as the kernel knows: "8 GiB, QEMU HARDDISK, serial disk0".
+// describeDisk says what a disk is, as far as the kernel knows: "8 GiB, QEMU HARDDISK, serial
+// disk0".
 func describeDisk(disk string) string {
 	return describe(filepath.Join("/sys/class/block", disk))
 }
 
-// attribute is the first of some attributes in sysfs that is there and not empty, with single spaces between its words; empty: none is.
+// attribute is the first of some attributes in sysfs that is there and not empty, with single
+// spaces between its words; empty: none is.
 func attribute(dir string, names ...string) string {
 	for _, name := range names {
 		b, err := os.ReadFile(filepath.Join(dir, name))
@@ -91,5 +94,6 @@ func describe(dir string) string {
 	if serial != "" {
 		facts = append(facts, "serial "+serial)
 	}
-	return printable.Text(strings.Join(facts, ", ")) // a foreign disk may say anything, to the console too
+	// a foreign disk may say anything, to the console too
+	return printable.Text(strings.Join(facts, ", "))
 }

@@ -23,7 +23,8 @@ const (
 	modulesList = "/usr/lib/orlop/modules.list"
 	// deadline is how long all of init may take, the wait for the disk included.
 	deadline = 3 * time.Minute
-	// panicDelay is how long a panic stays on the screen before the reset, if the command line does not say.
+	// panicDelay is how long a panic stays on the screen before the reset, if the command line does
+	// not say.
 	panicDelay = "10"
 )
 
@@ -40,8 +41,9 @@ func main() {
 func boot() error {
 	var times stopwatch
 	times.start()
-	// Its own thread, and gone with the exec of machined: then the watchdog is what resets a machine that hangs. A kernel that
-	// hangs in one of the drivers finds that out by itself (docs/decisions/0020-hangs.md).
+	// Its own thread, and gone with the exec of machined: then the watchdog is what resets a
+	// machine that hangs. A kernel that hangs in one of the drivers finds that out by itself
+	// (docs/decisions/0020-hangs.md).
 	time.AfterFunc(deadline, func() { reset(fmt.Errorf("not done after %s", deadline)) })
 	for _, m := range namespace {
 		if err := m.Do(); err != nil {
@@ -87,8 +89,10 @@ func boot() error {
 		return err
 	}
 	if dog == nil {
-		events.loadPending(drivers) // a watchdog may be a device that another driver has made just now (i2c-i801 makes iTCO_wdt)
-		dog = armWatchdog()         // its driver may have come with the others
+		// a watchdog may be a device that another driver has made just now (i2c-i801 makes
+		// iTCO_wdt)
+		events.loadPending(drivers)
+		dog = armWatchdog() // its driver may have come with the others
 	}
 	times.lap("disk")
 	device, err := verity.Open(root.device, params, "root")
@@ -112,8 +116,9 @@ func boot() error {
 	return execMachined(root.slot, dog, times.began)
 }
 
-// openConsole gives the process a standard input and output. The kernel could not: without /dev in the initramfs it
-// has nothing to open. Failing is harmless, so it is not looked at: everything that matters goes through the kernel log.
+// openConsole gives the process a standard input and output. The kernel could not: without /dev in
+// the initramfs it has nothing to open. Failing is harmless, so it is not looked at: everything
+// that matters goes through the kernel log.
 func openConsole() {
 	fd, err := unix.Open("/dev/console", unix.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -137,9 +142,10 @@ func resetOnPanic() {
 	}
 }
 
-// loadModules loads what the list names: the drivers of the common disks and watchdogs, device mapper and the root's
-// file system. All of it must load. Other drivers are only looked for if the disk does not show (see waitForRoot):
-// loading is most of the time that init takes, and machined serves all devices anyway. A root in memory needs loop too.
+// loadModules loads what the list names: the drivers of the common disks and watchdogs, device
+// mapper and the root's file system. All of it must load. Other drivers are only looked for if the
+// disk does not show (see waitForRoot): loading is most of the time that init takes, and machined
+// serves all devices anyway. A root in memory needs loop too.
 func loadModules(inMemory bool) (*kmod.Index, error) {
 	release, err := kmod.Release()
 	if err != nil {
@@ -211,6 +217,7 @@ func reset(cause error) {
 	say(critical, "cannot boot: %v", cause)
 	unix.Sync()
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
-	// A kernel without a way to restart: the end of the first process is a panic, and a panic is a reset.
+	// A kernel without a way to restart: the end of the first process is a panic, and a panic is a
+	// reset.
 	os.Exit(1)
 }

@@ -15,8 +15,9 @@ import (
 // loopModule makes a block device of a file.
 const loopModule = "loop"
 
-// attachRoot makes a read-only block device of the root that lies in the initramfs. It takes no memory: the file's pages are
-// the only copy (but for the page cache of what is read, which the kernel can drop).
+// attachRoot makes a read-only block device of the root that lies in the initramfs. It takes no
+// memory: the file's pages are the only copy (but for the page cache of what is read, which the
+// kernel can drop).
 func attachRoot() (choice, error) {
 	root := path.Join(medium.Folder, path.Base(paths.SystemRoot))
 	file, err := os.Open(root)
@@ -46,7 +47,8 @@ func attachRoot() (choice, error) {
 	return c, nil
 }
 
-// keepSystem leaves the files that came with the boot image visible below /run, where they are when the root has changed.
+// keepSystem leaves the files that came with the boot image visible below /run, where they are when
+// the root has changed.
 func keepSystem() error {
 	return mount.Bind(medium.Folder, paths.System, mount.ReadOnly|mount.NoSuid|mount.NoDev|mount.NoExec)
 }

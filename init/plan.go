@@ -19,8 +19,9 @@ import (
 // sysroot is where the root is mounted until it becomes "/".
 const sysroot = "/sysroot"
 
-// namespace is what is mounted before anything else, in this order. All of it moves into the root later.
-// /run stays until power-off; half of the memory bounds it (the kernel's default), which nothing of ours comes near.
+// namespace is what is mounted before anything else, in this order. All of it moves into the root
+// later. /run stays until power-off; half of the memory bounds it (the kernel's default), which
+// nothing of ours comes near.
 var namespace = []mount.Mount{
 	{Source: "devtmpfs", Target: "/dev", Type: "devtmpfs", Flags: mount.NoSuid | mount.NoExec, Data: "mode=0755"},
 	{Source: "proc", Target: "/proc", Type: "proc", Flags: mount.NoSuid | mount.NoDev | mount.NoExec},
@@ -28,7 +29,8 @@ var namespace = []mount.Mount{
 	{Source: "tmpfs", Target: "/run", Type: "tmpfs", Flags: mount.NoSuid | mount.NoDev | mount.NoExec, Data: "mode=0755"},
 }
 
-// rootMount is the verified root. nosuid: nobody in this system becomes another user by executing a file.
+// rootMount is the verified root. nosuid: nobody in this system becomes another user by executing a
+// file.
 func rootMount(device string) mount.Mount {
 	return mount.Mount{Source: device, Target: sysroot, Type: "erofs", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev}
 }
@@ -42,7 +44,8 @@ func rootInMemory(line string) (bool, error) {
 	return found, err
 }
 
-// moduleNames reads a list of modules: one name a line, empty lines and lines with '#' in front are skipped.
+// moduleNames reads a list of modules: one name a line, empty lines and lines with '#' in front are
+// skipped.
 func moduleNames(list string) []string {
 	var names []string
 	for line := range strings.Lines(list) {
@@ -60,11 +63,12 @@ type blockDevice struct {
 	number   int       // a partition's number in the table; 0 for a disk
 	label    string    // a partition's GPT label
 	partUUID uuid.UUID // a partition's unique GUID; zero if it has not been read
-	wwid     string    // a disk's world wide identifier; empty if it has none, or if it has not been read
+	// a disk's world wide identifier; empty if it has none, or if it has not been read
+	wwid string
 }
 
-// parseBlockDevice reads a uevent file below /sys/class/block. It has no unique GUID before Linux 6.14; the caller
-// reads it from the table.
+// parseBlockDevice reads a uevent file below /sys/class/block. It has no unique GUID before Linux
+// 6.14; the caller reads it from the table.
 func parseBlockDevice(uevent string) blockDevice {
 	var d blockDevice
 	for line := range strings.Lines(uevent) {
@@ -90,7 +94,8 @@ func (d blockDevice) mayBeRoot() bool {
 type choice struct {
 	device string // "/dev/vda2"
 	slot   string // "A" or "B"; empty for a root in memory
-	// others are further partitions with the same GUID, on disks that the firmware did not boot. They are not used.
+	// others are further partitions with the same GUID, on disks that the firmware did not boot.
+	// They are not used.
 	others []string
 }
 
@@ -104,9 +109,12 @@ func (c choice) String() string {
 
 // firmware is what the firmware and the boot loader say of this start.
 type firmware struct {
-	uefi      bool      // the machine was started by UEFI firmware; else a virtual machine's monitor has loaded the kernel
-	partition uuid.UUID // the unique GUID of the partition that the loader was started from; zero if it is not known
-	problem   string    // why it is not known
+	// the machine was started by UEFI firmware; else a virtual machine's monitor has loaded the
+	// kernel
+	uefi bool
+	// the unique GUID of the partition that the loader was started from; zero if it is not known
+	partition uuid.UUID
+	problem   string // why it is not known
 }
 
 // refusal is why no disk can be called the system's, although there are disks that hold the root.
@@ -119,9 +127,11 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.reason }
 
-// choose finds the partition with the GUID. The root's hash and its image are public, so any disk may have that partition: the system's
-// is the one that the firmware has booted. The choice has no device as long as no disk has the root. If it cannot be told which disk is
-// meant, the error is a *refusal; the kernel's names of the disks never decide, because they follow the order in which disks are found.
+// choose finds the partition with the GUID. The root's hash and its image are public, so any disk
+// may have that partition: the system's is the one that the firmware has booted. The choice has no
+// device as long as no disk has the root. If it cannot be told which disk is meant, the error is a
+// *refusal; the kernel's names of the disks never decide, because they follow the order in which
+// disks are found.
 func choose(devices []blockDevice, want uuid.UUID, f firmware) (choice, error) {
 	roots := map[string]blockDevice{} // by disk; of two slots with the same root the first is taken
 	for _, d := range devices {
@@ -188,8 +198,8 @@ func bootedDisk(disks []string, devices []blockDevice, f firmware) (string, erro
 		"remove the copies", f.partition, len(booted)), disks: booted, final: true}
 }
 
-// onePhysical reports whether some disks are one: the kernel shows a disk with two ports, or behind two controllers, once for each way to it.
-// Then it does not matter which way is taken.
+// onePhysical reports whether some disks are one: the kernel shows a disk with two ports, or behind
+// two controllers, once for each way to it. Then it does not matter which way is taken.
 func onePhysical(disks []string, devices []blockDevice) bool {
 	wwid := map[string]string{}
 	for _, d := range devices {
@@ -208,7 +218,8 @@ func complaint(r *refusal, describe func(disk string) string) string {
 	return "cannot tell the system disk: " + r.reason + "; disks with this system: " + strings.Join(disks, ", ")
 }
 
-// seen says in a few words which disks and partitions the kernel shows, for the message that ours is missing.
+// seen says in a few words which disks and partitions the kernel shows, for the message that ours
+// is missing.
 func seen(devices []blockDevice) string {
 	var names []string
 	for _, d := range devices {

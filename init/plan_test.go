@@ -140,7 +140,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestChooseNeedsNoNames: whatever the kernel calls the disks, and whichever of them comes first, the choice is the same disk.
+// TestChooseNeedsNoNames: whatever the kernel calls the disks, and whichever of them comes first,
+// the choice is the same disk.
 func TestChooseNeedsNoNames(t *testing.T) {
 	root, esp := uuid.New(), uuid.New()
 	for _, names := range [][2]string{{"vda", "vdb"}, {"vdb", "vda"}, {"nvme0n1", "sda"}, {"sda", "nvme0n1"}, {"sdaa", "sdb"}} {
@@ -167,7 +168,8 @@ func TestComplaint(t *testing.T) {
 	}
 }
 
-// TestDescribe: as sysfs has it for a virtio disk, an NVMe disk, a SCSI disk, and one that says nothing.
+// TestDescribe: as sysfs has it for a virtio disk, an NVMe disk, a SCSI disk, and one that says
+// nothing.
 func TestDescribe(t *testing.T) {
 	for want, files := range map[string]map[string]string{
 		"8 GiB, serial disk0":                  {"size": "16777216\n", "serial": "disk0"},
@@ -222,8 +224,8 @@ func TestParseEvent(t *testing.T) {
 	}
 }
 
-// The root of the file system tree and the writable parts keep to what README promises: no device files and no
-// set-user-id programs anywhere but in /dev.
+// The root of the file system tree and the writable parts keep to what README promises: no device
+// files and no set-user-id programs anywhere but in /dev.
 func TestMountsForbidWhatTheyCan(t *testing.T) {
 	for _, m := range append(slices.Clone(namespace), rootMount("/dev/dm-0")) {
 		flags := m.Flags.String()

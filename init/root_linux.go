@@ -11,9 +11,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
-// switchRoot makes what is mounted at sysroot the root of the file system tree: the pseudo file systems move into
-// it, the initramfs gives its memory back, and the mount moves to "/". See switch_root(8): a ramfs root cannot be
-// left with pivot_root(2).
+// switchRoot makes what is mounted at sysroot the root of the file system tree: the pseudo file
+// systems move into it, the initramfs gives its memory back, and the mount moves to "/". See
+// switch_root(8): a ramfs root cannot be left with pivot_root(2).
 func switchRoot() error {
 	for _, m := range namespace {
 		if err := mount.Move(m.Target, filepath.Join(sysroot, m.Target)); err != nil {
@@ -38,9 +38,8 @@ func switchRoot() error {
 	return nil
 }
 
-// emptyInitramfs deletes everything in the first root but the mount point of the next, and the system that is kept in memory.
-// It refuses to touch anything
-// that does not lie in memory.
+// emptyInitramfs deletes everything in the first root but the mount point of the next, and the
+// system that is kept in memory. It refuses to touch anything that does not lie in memory.
 func emptyInitramfs() error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs("/", &fs); err != nil {

@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// diskDeadline is how long the disk may take to appear, from when the drivers are loaded. Large disk shelves
-	// take 20 s to spin up.
+	// diskDeadline is how long the disk may take to appear, from when the drivers are loaded. Large
+	// disk shelves take 20 s to spin up.
 	diskDeadline = 30 * time.Second
-	// refusalDeadline is how long the console shows why the system disk cannot be told, before the reset.
+	// refusalDeadline is how long the console shows why the system disk cannot be told, before the
+	// reset.
 	refusalDeadline = 2 * time.Minute
 	// petEvery is how often the watchdog is kept quiet meanwhile.
 	petEvery = watchdog.Timeout / 4
@@ -28,8 +29,8 @@ type rootSearch struct {
 	firmware firmware
 	devices  func() ([]blockDevice, error)
 	coldplug func() error // gives all devices the drivers that the initramfs holds
-	// next waits until a disk or partition has come or gone. lost is true when that is not known, so that all devices have to be
-	// looked at again.
+	// next waits until a disk or partition has come or gone. lost is true when that is not known,
+	// so that all devices have to be looked at again.
 	next     func(ctx context.Context) (lost bool, err error)
 	pet      func() // keeps the watchdog quiet
 	describe func(disk string) string
@@ -37,12 +38,13 @@ type rootSearch struct {
 	said     string // the complaint that the console shows
 }
 
-// wait looks for the partition until it is there. If it is not there at once, all devices get the drivers that
-// the initramfs holds, and so do the devices that come later: a disk may stand behind a controller behind a bridge,
-// each of which shows the next one only when it is driven.
+// wait looks for the partition until it is there. If it is not there at once, all devices get the
+// drivers that the initramfs holds, and so do the devices that come later: a disk may stand behind
+// a controller behind a bridge, each of which shows the next one only when it is driven.
 //
-// Where the system disk cannot be told, the console shows why, and the search goes on until the cause is gone or refusalDeadline has
-// passed: a disk may be taken out, and the reset that follows lets the loader count the try.
+// Where the system disk cannot be told, the console shows why, and the search goes on until the
+// cause is gone or refusalDeadline has passed: a disk may be taken out, and the reset that follows
+// lets the loader count the try.
 func (s *rootSearch) wait() (choice, error) {
 	began := time.Now()
 	deadline := began.Add(diskDeadline)
@@ -84,7 +86,8 @@ func (s *rootSearch) wait() (choice, error) {
 	}
 }
 
-// complain shows why the search goes on, once. What may still come is waited for without a word until it is late.
+// complain shows why the search goes on, once. What may still come is waited for without a word
+// until it is late.
 func (s *rootSearch) complain(r *refusal, late bool) {
 	text := complaint(r, s.describe)
 	if text == s.said || !r.final && !late {

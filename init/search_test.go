@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/watchdog"
 )
 
-// TestSearch: what comes when, by a clock that passes at once, and what becomes of the search. The watchdog is never left alone.
+// TestSearch: what comes when, by a clock that passes at once, and what becomes of the search. The
+// watchdog is never left alone.
 func TestSearch(t *testing.T) {
 	root, esp := uuid.New(), uuid.New()
 	disk := func(name string, esp uuid.UUID) []blockDevice {

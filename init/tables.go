@@ -7,12 +7,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// tableTimeout is how long the partition table of one disk may take to be read. A disk that spins up has done so when the
-// kernel shows its partitions, so an answer takes milliseconds.
+// tableTimeout is how long the partition table of one disk may take to be read. A disk that spins
+// up has done so when the kernel shows its partitions, so an answer takes milliseconds.
 const tableTimeout = 5 * time.Second
 
-// tables reads partition tables, and gives up on a disk that does not answer: another disk may be the one with the root. A disk
-// that is still being read is not read a second time.
+// tables reads partition tables, and gives up on a disk that does not answer: another disk may be
+// the one with the root. A disk that is still being read is not read a second time.
 type tables struct {
 	read    func(disk string) ([]uuid.UUID, error) // in the order of the partitions' numbers
 	timeout time.Duration
@@ -27,8 +27,9 @@ type reading struct {
 	err   error
 }
 
-// guids returns the unique GUIDs of the partitions on a disk, in the order of their numbers. A disk whose table cannot be read,
-// or not in time, has none; the log says why, because it may be the system's own.
+// guids returns the unique GUIDs of the partitions on a disk, in the order of their numbers. A disk
+// whose table cannot be read, or not in time, has none; the log says why, because it may be the
+// system's own.
 func (t *tables) guids(disk string) []uuid.UUID {
 	if answer, again := t.pending[disk]; again {
 		select {

@@ -12,8 +12,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestTables: a disk that does not answer costs tableTimeout once, is not read a second time meanwhile, and counts as soon as it
-// has answered. An error and a panic of the reader are errors of that disk alone.
+// TestTables: a disk that does not answer costs tableTimeout once, is not read a second time
+// meanwhile, and counts as soon as it has answered. An error and a panic of the reader are errors
+// of that disk alone.
 func TestTables(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		id := uuid.New()

@@ -25,8 +25,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How the control-plane machines of a cluster agree on who is one of it, without Kubernetes and without etcd
-// (docs/decisions/0028-joining.md). What each may say is decided by trust.Book.
+// How the control-plane machines of a cluster agree on who is one of it, without Kubernetes and
+// without etcd (docs/decisions/0028-joining.md). What each may say is decided by trust.Book.
 //
 //  1. Each asks the others every few seconds for their roll, as for revocations (learn.go), and merges it into its own. The answer has their
 //     names, too, which are given to nobody else.
@@ -46,9 +46,10 @@ type electorate struct {
 	own    bool // this machine is one of it
 }
 
-// electorate is that of a control-plane machine with a configuration, which has a cluster. Where Cluster.spec.controlPlanes names
-// nobody, this machine is all of it. It takes what the caller has checked, and does not read it again: a call goes on with one
-// configuration from its beginning to its end.
+// electorate is that of a control-plane machine with a configuration, which has a cluster. Where
+// Cluster.spec.controlPlanes names nobody, this machine is all of it. It takes what the caller has
+// checked, and does not read it again: a call goes on with one configuration from its beginning to
+// its end.
 func (m *machine) electorate(c *config.Config) electorate {
 	e := electorate{others: m.teachers(c)}
 	e.own = len(c.Cluster.Spec.ControlPlanes) == 0 || len(e.others) < len(c.Cluster.Spec.ControlPlanes)
@@ -80,8 +81,8 @@ type connection struct {
 	shown  []byte // the certificate that it was made with, or was to be
 }
 
-// failedCall is why a call failed, and by which certificate of this machine it was made: what is said of one is not said of its successor,
-// which may have come meanwhile.
+// failedCall is why a call failed, and by which certificate of this machine it was made: what is
+// said of one is not said of its successor, which may have come meanwhile.
 type failedCall struct {
 	error
 	shown []byte // DER; empty if it is not known
@@ -89,7 +90,8 @@ type failedCall struct {
 
 func (f failedCall) Unwrap() error { return f.error }
 
-// to is the connection to a machine of the cluster, and the certificate that it was made with. Who has failed with it drops it.
+// to is the connection to a machine of the cluster, and the certificate that it was made with. Who
+// has failed with it drops it.
 func (m *machine) to(ctx context.Context, addr netip.Addr) (*client.Client, []byte, error) {
 	m.connections.Lock()
 	if m.connections.all == nil {
@@ -163,7 +165,8 @@ func call[T any](ctx context.Context, m *machine, addr netip.Addr, do func(*clie
 	}
 	answer, err := do(c)
 	if err != nil {
-		_ = c.Close() // it may be the connection: the certificate that it was made with counts no more
+		// it may be the connection: the certificate that it was made with counts no more
+		_ = c.Close()
 		return answer, failedCall{err, shown}
 	}
 	return answer, nil
@@ -176,8 +179,8 @@ type answered[T any] struct {
 	err    error
 }
 
-// askAll makes a call to each of some machines at the same time, until take has enough, or all have answered, or the time is up. Calls that
-// are under way then go on to their end.
+// askAll makes a call to each of some machines at the same time, until take has enough, or all have
+// answered, or the time is up. Calls that are under way then go on to their end.
 func askAll[T any](ctx context.Context, m *machine, addrs []netip.Addr, do func(context.Context, *client.Client) (T, error), take func(answered[T]) (enough bool)) {
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), agreeTime)
 	answers := make(chan answered[T], len(addrs))
@@ -266,7 +269,8 @@ func (b *book) learnRoll(ask func(*api.RollRequest) (*api.RollResponse, error)) 
 	return answer.Book, nil
 }
 
-// meet notes the name of the control-plane machine at an address. A version that does not say it has none.
+// meet notes the name of the control-plane machine at an address. A version that does not say it
+// has none.
 func (b *book) meet(addr netip.Addr, name string, planes []netip.Addr) error {
 	b.Lock()
 	defer b.Unlock()
@@ -280,7 +284,8 @@ func (b *book) meet(addr netip.Addr, name string, planes []netip.Addr) error {
 	return b.keepLocked(known)
 }
 
-// learnRolls asks the others, until so many have answered, and returns whose books those are, and why others did not answer.
+// learnRolls asks the others, until so many have answered, and returns whose books those are, and
+// why others did not answer.
 func (m *machine) learnRolls(ctx context.Context, others []netip.Addr, enough int) (books map[netip.Addr]string, silent []string) {
 	books = map[netip.Addr]string{}
 	askAll(ctx, m, others, func(ctx context.Context, c *client.Client) (string, error) {
@@ -296,7 +301,8 @@ func (m *machine) learnRolls(ctx context.Context, others []netip.Addr, enough in
 	return books, silent
 }
 
-// tell has others note what this machine knows, until so many of them hold a ticket, or its member. refused is why one of them would not.
+// tell has others note what this machine knows, until so many of them hold a ticket, or its member.
+// refused is why one of them would not.
 func (m *machine) tell(ctx context.Context, others []netip.Addr, r *api.TellRequest, ticket string, enough int) (noted, silent []string, refused error) {
 	askAll(ctx, m, others, func(ctx context.Context, c *client.Client) (*api.TellResponse, error) { return c.Cluster.Tell(ctx, r) }, func(a answered[*api.TellResponse]) bool {
 		switch {
@@ -315,8 +321,9 @@ func (m *machine) tell(ctx context.Context, others []netip.Addr, r *api.TellRequ
 	return noted, silent, refused
 }
 
-// fromControlPlane refuses everybody but the cluster's control-plane machines. A worker's certificate is by the same CA, and names its ticket. One
-// without is by who has the key of that CA, or by an operator's own, whose holder can be an admin.
+// fromControlPlane refuses everybody but the cluster's control-plane machines. A worker's
+// certificate is by the same CA, and names its ticket. One without is by who has the key of that
+// CA, or by an operator's own, whose holder can be an admin.
 func fromControlPlane(ctx context.Context) error {
 	if fromMachine(ctx) != nil || said(ctx, apid.MetadataTicket) != "" {
 		return status.Error(codes.PermissionDenied, "this is for the control-plane machines among themselves")
@@ -324,7 +331,8 @@ func fromControlPlane(ctx context.Context) error {
 	return nil
 }
 
-// fromMachine refuses everybody but the cluster's machines, people who may do more than they among them.
+// fromMachine refuses everybody but the cluster's machines, people who may do more than they among
+// them.
 func fromMachine(ctx context.Context) error {
 	if pki.RolePrefix+said(ctx, apid.MetadataRole) != pki.RoleMachine {
 		return status.Error(codes.PermissionDenied, "this is for the cluster's machines among themselves")
@@ -332,8 +340,8 @@ func fromMachine(ctx context.Context) error {
 	return nil
 }
 
-// memberOf says which machine of the cluster calls, whichever of its certificates it shows: by the ticket that it came by, or by its name, if it is
-// one of the control plane.
+// memberOf says which machine of the cluster calls, whichever of its certificates it shows: by the
+// ticket that it came by, or by its name, if it is one of the control plane.
 func memberOf(ctx context.Context) string {
 	return cmp.Or(said(ctx, apid.MetadataTicket), said(ctx, apid.MetadataName))
 }

@@ -40,7 +40,8 @@ func called(t *testing.T, role, ticket string) context.Context {
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataRole, role, apid.MetadataTicket, ticket, apid.MetadataName, "m2"))
 }
 
-// TestControlPlaneAmongItself: what control-plane machines say to each other nobody else can say, or hear.
+// TestControlPlaneAmongItself: what control-plane machines say to each other nobody else can say,
+// or hear.
 func TestControlPlaneAmongItself(t *testing.T) {
 	a := controlPlane(t)
 	calls := map[string]func(context.Context) error{
@@ -71,7 +72,8 @@ func TestControlPlaneAmongItself(t *testing.T) {
 	}
 }
 
-// TestTell: a ticket that another machine issues, and one that it has taken back, are on the disk; names of people are not revoked so.
+// TestTell: a ticket that another machine issues, and one that it has taken back, are on the disk;
+// names of people are not revoked so.
 func TestTell(t *testing.T) {
 	a := controlPlane(t)
 	ctx := called(t, "machine", "")
@@ -110,7 +112,8 @@ func TestTell(t *testing.T) {
 	}
 }
 
-// TestVouch: the first key that shows a ticket to a machine is on its disk before it says so, and it says so of no other key.
+// TestVouch: the first key that shows a ticket to a machine is on its disk before it says so, and
+// it says so of no other key.
 func TestVouch(t *testing.T) {
 	a := controlPlane(t)
 	ctx := called(t, "machine", "")
@@ -180,7 +183,8 @@ func TestLearnRoll(t *testing.T) {
 	}
 }
 
-// TestTooFew: where less than half of the control plane answers there are no tickets, and nobody comes by one.
+// TestTooFew: where less than half of the control plane answers there are no tickets, and nobody
+// comes by one.
 func TestTooFew(t *testing.T) {
 	a := controlPlane(t)
 	now, _ := a.m.config.Get()
@@ -242,7 +246,8 @@ func (w wire) dial(ctx context.Context, addr netip.Addr) (*client.Client, error)
 	return client.Dial(ctx, client.Endpoint{Address: w.listeners[addr], CA: w.pool})
 }
 
-// three is a control plane of three machines, at 10.0.0.11 to 13, which reach each other unless they are off.
+// three is a control plane of three machines, at 10.0.0.11 to 13, which reach each other unless
+// they are off.
 func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
 	off, wire := &sync.Map{}, newWire(t)
 	var list []netip.Addr
@@ -273,8 +278,8 @@ func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
 	return machines, off
 }
 
-// TestThree: a ticket that one machine has issued is good at another while the first is off, for one key; a member renews while two of three
-// are there, and not with one.
+// TestThree: a ticket that one machine has issued is good at another while the first is off, for
+// one key; a member renews while two of three are there, and not with one.
 func TestThree(t *testing.T) {
 	machines, off := three(t)
 	a, b, c := machines[0], machines[1], machines[2]
@@ -378,8 +383,8 @@ func TestThree(t *testing.T) {
 	}
 }
 
-// TestPlaneNames: the name of a control-plane machine is given to nobody else while that one is off, as long as it is one of the control plane;
-// who has it all the same is told of.
+// TestPlaneNames: the name of a control-plane machine is given to nobody else while that one is
+// off, as long as it is one of the control plane; who has it all the same is told of.
 func TestPlaneNames(t *testing.T) {
 	machines, off := three(t)
 	_, request := newRequest(t)

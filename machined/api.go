@@ -28,8 +28,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// The methods of the API: each calls the part that does it and translates its error. Who may call what was decided by apid
-// before the call came here; the socket belongs to root and apid alone.
+// The methods of the API: each calls the part that does it and translates its error. Who may call
+// what was decided by apid before the call came here; the socket belongs to root and apid alone.
 
 // register makes the machine answer on the server.
 func (m *machine) register(s *grpc.Server) {
@@ -47,7 +47,8 @@ func (m *machine) register(s *grpc.Server) {
 	api.RegisterDoorServer(s, doorAPI{m: m})
 }
 
-// caller names who made the call, for events: apid says so in the call's metadata, after it has dropped what the client said.
+// caller names who made the call, for events: apid says so in the call's metadata, after it has
+// dropped what the client said.
 func caller(ctx context.Context) string {
 	who := said(ctx, apid.MetadataSubject)
 	if from := said(ctx, apid.MetadataPeer); from != "" {
@@ -225,7 +226,8 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	}
 	out := &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install, Warnings: done.warnings}
 	switch {
-	case !done.trial.IsZero(): // what became of it is the answer to Confirm: this one may have no way back later
+	// what became of it is the answer to Confirm: this one may have no way back later
+	case !done.trial.IsZero():
 		out.Trial, out.TrialFor = timestamppb.New(done.trial), durationpb.New(time.Until(done.trial))
 		for _, address := range staticAddresses(done.config) {
 			out.Addresses = append(out.Addresses, address.String())
@@ -237,7 +239,8 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	return out, nil
 }
 
-// refused is the status of a configuration that was refused: the text for people, each problem as a detail for tools.
+// refused is the status of a configuration that was refused: the text for people, each problem as a
+// detail for tools.
 func refused(problems config.Problems) error {
 	s := status.New(codes.InvalidArgument, "configuration refused, nothing was changed:\n"+problems.Error())
 	for _, p := range problems {

@@ -40,22 +40,26 @@ import (
 //  5. The new value goes into the cell that every domain watches. Each reads, diffs and does by itself, now and whenever the
 //     kernel changes under it; what it does is an event, what goes wrong is in its state.
 
-// checkTimeout bounds the check of expressions about access, which takes less than a second on real hardware.
+// checkTimeout bounds the check of expressions about access, which takes less than a second on real
+// hardware.
 const checkTimeout = time.Minute
 
 // applied is the configuration in force.
 type applied struct {
-	config    *config.Config // nil before there is one
-	applied   time.Time
-	source    string    // where it came from: "STATE", "image", "API (CN=…)", "medium /dev/sdb1:machine.yaml"
-	documents []byte    // as they came, where they still have to be stored: on a machine that runs from memory
+	config  *config.Config // nil before there is one
+	applied time.Time
+	// where it came from: "STATE", "image", "API (CN=…)", "medium /dev/sdb1:machine.yaml"
+	source string
+	// as they came, where they still have to be stored: on a machine that runs from memory
+	documents []byte
 	problem   string    // what is wrong with one that lies there and cannot be used
 	trial     time.Time // when the one before comes back; zero: this one is here to stay
 	// tried are those that were on trial before this one, and that nobody has confirmed.
 	tried []*config.Config
 	// trialName is what the caller called the trial; empty: nothing.
 	trialName string
-	// sameNetwork tells that it asks for the same links, addresses and routes as the one before the trial.
+	// sameNetwork tells that it asks for the same links, addresses and routes as the one before the
+	// trial.
 	sameNetwork bool
 	// due is when it is put in force: by then the answer to its caller has left the machine.
 	due time.Time
@@ -76,8 +80,8 @@ type outcome struct {
 	config     *config.Config // that was put in force; nil: none was
 }
 
-// answerTime is how long a configuration on trial waits before it is put in force, so that the answer leaves over the connection
-// that the configuration may cut.
+// answerTime is how long a configuration on trial waits before it is put in force, so that the
+// answer leaves over the connection that the configuration may cut.
 const answerTime = time.Second
 
 // add notes what a domain does.
@@ -87,7 +91,8 @@ func (o *outcome) add(domain string, lines []string) {
 	}
 }
 
-// apply makes the machine what the documents say, or refuses them. The error is config.Problems when the documents are at fault.
+// apply makes the machine what the documents say, or refuses them. The error is config.Problems
+// when the documents are at fault.
 func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
 	m.applying.Lock()
 	defer m.applying.Unlock()
@@ -132,7 +137,8 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	return m.putInForce(ctx, now, next, text, r, out)
 }
 
-// judge reads the documents that a caller wants in force, and refuses what this machine cannot become.
+// judge reads the documents that a caller wants in force, and refuses what this machine cannot
+// become.
 func (m *machine) judge(ctx context.Context, now applied, filename string, r *api.ApplyRequest) (next *config.Config, text []byte, trial trialPlan, err error) {
 	filename, text, err = asked(now, filename, r)
 	if err != nil {
@@ -150,7 +156,8 @@ func (m *machine) judge(ctx context.Context, now applied, filename string, r *ap
 	if err := m.able(next); err != nil {
 		return nil, nil, trial, err
 	}
-	if t, _ := m.timeState.Get(); t.Synced { // with a clock that may be wrong, nobody can say what has expired
+	// with a clock that may be wrong, nobody can say what has expired
+	if t, _ := m.timeState.Get(); t.Synced {
 		if problems := next.CheckTime(time.Now()); len(problems) > 0 {
 			return nil, nil, trial, problems
 		}
@@ -168,8 +175,8 @@ func (m *machine) judge(ctx context.Context, now applied, filename string, r *ap
 	return next, text, trial, nil
 }
 
-// lasting is the configuration that would come back from a trial: the one in force or, while that is on trial itself, the one before; nil
-// where none can come back.
+// lasting is the configuration that would come back from a trial: the one in force or, while that
+// is on trial itself, the one before; nil where none can come back.
 func (m *machine) lasting(now applied) *config.Config {
 	if why, _ := m.noStorage.Get(); why != "" || m.medium != "" {
 		return nil // there is nothing to keep it on
@@ -203,7 +210,8 @@ func (m *machine) keepForStart(ctx context.Context, text []byte, out outcome) (o
 
 // putInForce stores what was judged and planned, and has all domains follow it. m.applying is held.
 func (m *machine) putInForce(ctx context.Context, now applied, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
-	if why, _ := m.noStorage.Get(); why != "" { // able has seen that the operator allows what it takes
+	// able has seen that the operator allows what it takes
+	if why, _ := m.noStorage.Get(); why != "" {
 		if err := m.bringStorage(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: there is no disk to keep it on: %w", err)
 		}
@@ -240,14 +248,16 @@ func (m *machine) putInForce(ctx context.Context, now applied, next *config.Conf
 	}
 	m.config.Set(fresh)
 	m.note(text, who)
-	// The caller's next call already meets the machine under its new name, so this part is not left to the loop.
+	// The caller's next call already meets the machine under its new name, so this part is not left
+	// to the loop.
 	state, _ := m.networkState.Get()
 	m.settling.Lock()
 	defer m.settling.Unlock()
 	return out, m.openDoor(ctx, next, state)
 }
 
-// untried is the end of an event's line where a change that can cut off its caller is not tried because the caller did not want it.
+// untried is the end of an event's line where a change that can cut off its caller is not tried
+// because the caller did not want it.
 func untried(r *api.ApplyRequest, p trialPlan) string {
 	if r.NoTrial && len(p.cuts) > 0 {
 		return ", without a trial, although it can cut off its caller"
@@ -285,8 +295,9 @@ func patched(now applied, patch []byte) ([]byte, error) {
 	return config.Merge(present, patch)
 }
 
-// readable refuses expressions about access that the API server could not read: it would not start with them. Only
-// Kubernetes can judge them, so the orchestrator is asked, as the API server's user.
+// readable refuses expressions about access that the API server could not read: it would not start
+// with them. Only Kubernetes can judge them, so the orchestrator is asked, as the API server's
+// user.
 func (m *machine) readable(ctx context.Context, c *config.Cluster) error {
 	if c == nil {
 		return nil
@@ -304,7 +315,8 @@ func (m *machine) readable(ctx context.Context, c *config.Cluster) error {
 	return err
 }
 
-// matchable refuses an expression about disks that nobody could evaluate, although an installed machine does not ask it.
+// matchable refuses an expression about disks that nobody could evaluate, although an installed
+// machine does not ask it.
 func (m *machine) matchable(ctx context.Context, next *config.Config) error {
 	if next.Machine.Spec.Install == nil || next.Machine.Spec.Install.Disk.Match == "" {
 		return nil
@@ -327,7 +339,8 @@ func lockedOut(ctx context.Context, next *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if len(list) > 0 && next.Cluster != nil && !next.Cluster.Spec.PKI.Client.Cert.IsZero() { // the client CA counts only beside operators
+	// the client CA counts only beside operators
+	if len(list) > 0 && next.Cluster != nil && !next.Cluster.Spec.PKI.Client.Cert.IsZero() {
 		own := next.Cluster.Spec.PKI
 		list = append(slices.Clone(list), trusted(own.Client.Cert, own.Accepted.Client)...)
 	}
@@ -337,7 +350,8 @@ func lockedOut(ctx context.Context, next *config.Config) error {
 	return errors.New("configuration refused, nothing was changed: the authority of your own certificate is neither in Machine.spec.trust.operatorCAs nor Cluster.spec.pki.client, so this machine would not know you any more; add it, or apply with a certificate of one that is")
 }
 
-// fixed refuses a change of what a cluster's data was written for. The hint is the same for all: only a reset forgets.
+// fixed refuses a change of what a cluster's data was written for. The hint is the same for all:
+// only a reset forgets.
 func fixed(before, next *config.Config) error {
 	if before == nil || before.Cluster == nil {
 		return nil
@@ -371,8 +385,8 @@ func fixed(before, next *config.Config) error {
 	)
 }
 
-// seals refuses to seal Secrets by a key that was not accepted before, and so may not be by the other machines, or not to read any more what
-// the present one has sealed.
+// seals refuses to seal Secrets by a key that was not accepted before, and so may not be by the
+// other machines, or not to read any more what the present one has sealed.
 func seals(was, is config.ClusterSpec) error {
 	own, next := was.SecretsEncryptionKey, is.SecretsEncryptionKey
 	if own.IsZero() || own.Equal(next.Secret) || hasKey(was.AcceptedEncryptionKeys, next) && hasKey(is.AcceptedEncryptionKeys, own) {
@@ -382,14 +396,15 @@ func seals(was, is config.ClusterSpec) error {
 		"`orlopctl trust rotate-key` does it step by step (Cluster.spec.acceptedEncryptionKeys)")
 }
 
-// otherKeys tells whether a machine of a cluster would have other keys of Secrets, or the same in another order.
+// otherKeys tells whether a machine of a cluster would have other keys of Secrets, or the same in
+// another order.
 func otherKeys(before, next *config.Config) bool {
 	return before != nil && before.Cluster != nil && next.Cluster != nil &&
 		!slices.EqualFunc(before.Cluster.Spec.SealingKeys(), next.Cluster.Spec.SealingKeys(), func(a, b config.EncryptionKey) bool { return a.Equal(b.Secret) })
 }
 
-// withPresentKeys is a configuration of earlier with the keys of Secrets that the present one has: the data are of now. One that cannot be read
-// stays as it is, and is told of by who uses it.
+// withPresentKeys is a configuration of earlier with the keys of Secrets that the present one has:
+// the data are of now. One that cannot be read stays as it is, and is told of by who uses it.
 func withPresentKeys(earlier, present []byte) ([]byte, error) {
 	then, problems := config.Parse("", earlier)
 	now, others := config.Parse("", present)
@@ -413,8 +428,9 @@ func hasKey(list []config.EncryptionKey, k config.EncryptionKey) bool {
 	return slices.ContainsFunc(list, func(o config.EncryptionKey) bool { return o.Equal(k.Secret) })
 }
 
-// unseal has all Secrets written again by the key that seals, before the machine lets go of another one, and returns what was done, or would be
-// with dry. What cannot be done is a refusal: who has let go of a key reads nothing any more that is sealed by it.
+// unseal has all Secrets written again by the key that seals, before the machine lets go of another
+// one, and returns what was done, or would be with dry. What cannot be done is a refusal: who has
+// let go of a key reads nothing any more that is sealed by it.
 func (m *machine) unseal(ctx context.Context, before, next *config.Config, dry bool) ([]string, error) {
 	gone := letGo(before, next)
 	if len(gone) == 0 {
@@ -423,7 +439,8 @@ func (m *machine) unseal(ctx context.Context, before, next *config.Config, dry b
 	refused := func(err error) ([]string, error) {
 		return nil, fmt.Errorf("configuration refused, nothing was changed but perhaps which key Secrets are sealed by: Cluster.spec.acceptedEncryptionKeys: cannot let go of %s: %w", strings.Join(gone, ", "), err)
 	}
-	// What seals by another key than the configuration says would go on after all is sealed, and what seals is told by a file that is written before it starts.
+	// What seals by another key than the configuration says would go on after all is sealed, and
+	// what seals is told by a file that is written before it starts.
 	waits, err := m.notYet(before)
 	if err != nil {
 		return refused(err)
@@ -440,7 +457,8 @@ func (m *machine) unseal(ctx context.Context, before, next *config.Config, dry b
 	return []string{fmt.Sprintf("let go of the key of Secrets %s: %d of %d Secrets were sealed by another than the present one, and are written again", strings.Join(gone, ", "), done.Resealed, done.Secrets)}, nil
 }
 
-// notYet are the services that do not run with a configuration yet, by name: those that have still to start, or to end, for it.
+// notYet are the services that do not run with a configuration yet, by name: those that have still
+// to start, or to end, for it.
 func (m *machine) notYet(c *config.Config) ([]string, error) {
 	want, err := m.wantedServices(c)
 	if err != nil {
@@ -472,8 +490,9 @@ func letGo(before, next *config.Config) (gone []string) {
 	return gone
 }
 
-// follows refuses an authority that nobody in the cluster believes yet, and one after which nobody is believed who has a certificate of
-// the one before. That one may have expired: then nobody believes it in any case.
+// follows refuses an authority that nobody in the cluster believes yet, and one after which nobody
+// is believed who has a certificate of the one before. That one may have expired: then nobody
+// believes it in any case.
 func follows(name string, was, is config.Certificate, accepted, still []config.Certificate) error {
 	has := func(list []config.Certificate, c config.Certificate) bool {
 		return slices.ContainsFunc(list, func(o config.Certificate) bool { return o.PEM() == c.PEM() })
@@ -512,7 +531,8 @@ func (m *machine) able(next *config.Config) error {
 	return nil
 }
 
-// unreservable refuses to keep more for the system than leaves something for pods: the kubelet does not start with it.
+// unreservable refuses to keep more for the system than leaves something for pods: the kubelet does
+// not start with it.
 func unreservable(r config.Reserved, has host.Facts) error {
 	if most := has.Memory / 2; int64(r.Memory) > most {
 		return fmt.Errorf("Machine.spec.reserved.memory: %s are more than half of the machine's %d MiB; reserve less", r.Memory, has.Memory>>20)
@@ -523,8 +543,9 @@ func unreservable(r config.Reserved, has host.Facts) error {
 	return nil
 }
 
-// unroutable refuses plain routes to pods by IPv6 when the machine has, and will have, no address by which others could route to them:
-// they would reach none of its pods any more, by IPv4 neither. have are its addresses now; without any, nothing is known yet.
+// unroutable refuses plain routes to pods by IPv6 when the machine has, and will have, no address
+// by which others could route to them: they would reach none of its pods any more, by IPv4 neither.
+// have are its addresses now; without any, nothing is known yet.
 func unroutable(next *config.Config, have []netip.Addr) error {
 	networks := next.Cluster.Spec.Networks
 	six := func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsGlobalUnicast() }
@@ -577,14 +598,16 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 	return out, nil
 }
 
-// networkChanges says whether something else connects the pods with the next configuration. What pods hang on cannot be taken from under
-// them: it takes a start of the machine, which leaves nothing of the one before.
+// networkChanges says whether something else connects the pods with the next configuration. What
+// pods hang on cannot be taken from under them: it takes a start of the machine, which leaves
+// nothing of the one before.
 func networkChanges(before, next *config.Config) bool {
 	return before != nil && before.Cluster != nil && next.Cluster != nil &&
 		before.Cluster.Spec.Supplies(config.PartNetwork) != next.Cluster.Spec.Supplies(config.PartNetwork)
 }
 
-// storageDryRun says what would be done to the disk when the operator allows to wipe what is in the way.
+// storageDryRun says what would be done to the disk when the operator allows to wipe what is in the
+// way.
 func storageDryRun(ctx context.Context) ([]string, error) {
 	have, err := disk.Read(ctx, nil)
 	if err != nil {
@@ -597,8 +620,9 @@ func storageDryRun(ctx context.Context) ([]string, error) {
 	return reconcile.Print(disk.Diff(have, want, nil)), nil
 }
 
-// load reads the configuration that the machine has: the one on STATE, else the one in the image, else none. A stored
-// configuration that cannot be read is an error and not the same as none: the machine must not become somebody else's.
+// load reads the configuration that the machine has: the one on STATE, else the one in the image,
+// else none. A stored configuration that cannot be read is an error and not the same as none: the
+// machine must not become somebody else's.
 func load() (applied, string, error) {
 	for _, place := range []struct{ file, source string }{{configs.Current(), "STATE"}, {paths.EmbeddedConfig, "image"}} {
 		from := place.file

@@ -11,7 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestFollows: the authorities of a cluster's data and machines are replaced step by step, or not at all.
+// TestFollows: the authorities of a cluster's data and machines are replaced step by step, or not
+// at all.
 func TestFollows(t *testing.T) {
 	made := func(life time.Duration, at time.Time) config.Certificate {
 		ca, err := pki.NewCAAt("ca", life, at)
@@ -52,7 +53,8 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// TestSeals: the key of Secrets is replaced step by step, or not at all; and which keys a machine lets go of.
+// TestSeals: the key of Secrets is replaced step by step, or not at all; and which keys a machine
+// lets go of.
 func TestSeals(t *testing.T) {
 	key := func(name byte) config.EncryptionKey {
 		if name == '-' {
@@ -104,7 +106,8 @@ func TestSeals(t *testing.T) {
 	}
 }
 
-// TestWithPresentKeys: a configuration of earlier that comes back has the keys of Secrets of now, and everything else as it was.
+// TestWithPresentKeys: a configuration of earlier that comes back has the keys of Secrets of now,
+// and everything else as it was.
 func TestWithPresentKeys(t *testing.T) {
 	parsed, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if err := problems.Err(); err != nil {
@@ -135,7 +138,8 @@ func TestWithPresentKeys(t *testing.T) {
 	}
 }
 
-// TestUnroutable: plain routes to pods by IPv6 need an address of the machine's that others can route to.
+// TestUnroutable: plain routes to pods by IPv6 need an address of the machine's that others can
+// route to.
 func TestUnroutable(t *testing.T) {
 	four, six := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")
 	at4, at6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fd00:77::1")
@@ -164,7 +168,8 @@ func TestUnroutable(t *testing.T) {
 	}
 }
 
-// TestUnreservable: what is kept for the system leaves something for pods, or the kubelet would not start.
+// TestUnreservable: what is kept for the system leaves something for pods, or the kubelet would not
+// start.
 func TestUnreservable(t *testing.T) {
 	has := host.Facts{Memory: 4 << 30, CPUs: 2}
 	for _, c := range []struct {

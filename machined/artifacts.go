@@ -18,7 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/registry"
 )
 
-// How the artefact of an add-on comes to the controllers, who do not reach containerd, and ask no registry:
+// How the artefact of an add-on comes to the controllers, who do not reach containerd, and ask no
+// registry:
 //
 //  1. It is looked for in a folder on DATA, then in containerd, where `orlopctl image import` has put it, then in the registries that the
 //     add-on names, in their order. What comes is verified by its digest, and kept in the folder (artifact.Store).
@@ -29,10 +30,12 @@ import (
 // Nothing waits for any of this, and what fails is tried again.
 
 const (
-	// localTime bounds what is asked of containerd, and registryTime one registry, all of the artefact included.
+	// localTime bounds what is asked of containerd, and registryTime one registry, all of the
+	// artefact included.
 	localTime    = 30 * time.Second
 	registryTime = 5 * time.Minute
-	// A first failure is followed by another try after retryFirst, each further one after twice the time, at most retryMost.
+	// A first failure is followed by another try after retryFirst, each further one after twice the
+	// time, at most retryMost.
 	retryFirst = 5 * time.Second
 	retryMost  = 5 * time.Minute
 	// lookTime is how often what is there is verified.
@@ -56,11 +59,12 @@ type artifactKeeper struct {
 	last artifacts
 }
 
-// artifacts says of artefacts, by the digest of their manifest, why they are missing; empty: they are there. Those that it does not name
-// are being looked for.
+// artifacts says of artefacts, by the digest of their manifest, why they are missing; empty: they
+// are there. Those that it does not name are being looked for.
 type artifacts map[string]string
 
-// wantedArtifacts are the add-ons of a configuration whose artefacts a machine needs, one for each artefact.
+// wantedArtifacts are the add-ons of a configuration whose artefacts a machine needs, one for each
+// artefact.
 func wantedArtifacts(c *config.Config) []config.AddonSpec {
 	var all []config.AddonSpec
 	for _, a := range c.Addons {
@@ -71,7 +75,8 @@ func wantedArtifacts(c *config.Config) []config.AddonSpec {
 	return all
 }
 
-// round looks once for all that is wanted, and says each time that it knows more what there is. It ends early with ctx.
+// round looks once for all that is wanted, and says each time that it knows more what there is. It
+// ends early with ctx.
 func (k *artifactKeeper) round(ctx context.Context, wanted []config.AddonSpec, tell func(artifacts)) artifacts {
 	found, local := artifacts{}, map[string]error{}
 	for _, w := range wanted {
@@ -100,7 +105,8 @@ func (k *artifactKeeper) round(ctx context.Context, wanted []config.AddonSpec, t
 	return found
 }
 
-// ask asks the registries for an artefact, and says why none of them has brought it. local is why it is not on the machine.
+// ask asks the registries for an artefact, and says why none of them has brought it. local is why
+// it is not on the machine.
 func (k *artifactKeeper) ask(ctx context.Context, w config.AddonSpec, local error) string {
 	var tried []string
 	switch {
@@ -151,8 +157,9 @@ func (k *artifactKeeper) bring(ctx context.Context, most time.Duration, a config
 	return err
 }
 
-// tidy lets go of what is not needed any more: in containerd what is in the folder, and, if settled says that nothing of before may come back, what
-// nobody has named for long; and then in the folder what is not wanted. It is called when all that is wanted is there.
+// tidy lets go of what is not needed any more: in containerd what is in the folder, and, if settled
+// says that nothing of before may come back, what nobody has named for long; and then in the folder
+// what is not wanted. It is called when all that is wanted is there.
 func (k *artifactKeeper) tidy(ctx context.Context, wanted []config.AddonSpec, settled bool) error {
 	var sums, digests []string
 	for _, w := range wanted {
@@ -189,7 +196,8 @@ func (a artifacts) missing() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(a)), func(why string) bool { return why != "" })
 }
 
-// keepArtifacts sees to it that the artefacts of the configuration's add-ons are on the machine, as long as it runs.
+// keepArtifacts sees to it that the artefacts of the configuration's add-ons are on the machine, as
+// long as it runs.
 func (m *machine) keepArtifacts(ctx context.Context) {
 	if m.medium != "" {
 		return

@@ -80,8 +80,9 @@ func spec(sum string, registries ...string) config.AddonSpec {
 	return s
 }
 
-// TestArtifactsCome: an artefact comes from what was brought, else from the first registry that has it, once; of what is missing it is said
-// where it was looked for; and what is not wanted any more goes when nothing of before may come back.
+// TestArtifactsCome: an artefact comes from what was brought, else from the first registry that has
+// it, once; of what is missing it is said where it was looked for; and what is not wanted any more
+// goes when nothing of before may come back.
 func TestArtifactsCome(t *testing.T) {
 	dead := httptest.NewServer(nil)
 	gone := strings.TrimPrefix(dead.URL, "http://")
@@ -148,7 +149,8 @@ func TestArtifactsCome(t *testing.T) {
 	}
 }
 
-// TestWantedArtifacts: each is wanted once, and those that there are not are tried again at longer and longer intervals.
+// TestWantedArtifacts: each is wanted once, and those that there are not are tried again at longer
+// and longer intervals.
 func TestWantedArtifacts(t *testing.T) {
 	sum := strings.Repeat("a", 64)
 	c := &config.Config{Addons: []config.Addon{{Spec: spec(sum)}, {Spec: config.AddonSpec{}}, {Spec: spec(sum)}, {Spec: spec(strings.Repeat("b", 64))}}}

@@ -10,8 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// ask has the orchestrator answer one question, in a process of its own as the user uid (0: root). The commands, and what each reads
-// and writes, stand in the orchestrator's package comment. A nil question is none. Files are open there as descriptors from 3 on.
+// ask has the orchestrator answer one question, in a process of its own as the user uid (0: root).
+// The commands, and what each reads and writes, stand in the orchestrator's package comment. A nil
+// question is none. Files are open there as descriptors from 3 on.
 func ask[A any](ctx context.Context, m *machine, uid uint32, command string, question any, files ...*os.File) (answer A, err error) {
 	text, err := m.orchestrator(ctx, uid, command, question, files...)
 	if err != nil {
@@ -23,11 +24,12 @@ func ask[A any](ctx context.Context, m *machine, uid uint32, command string, que
 	return answer, nil
 }
 
-// atOnce is how many questions of those who only look have a process at the same time: each is a large program, and whoever may look may ask
-// as often as he likes.
+// atOnce is how many questions of those who only look have a process at the same time: each is a
+// large program, and whoever may look may ask as often as he likes.
 const atOnce = 2
 
-// askInTurn is ask for what anybody may ask who may look: at most atOnce at a time, the others wait.
+// askInTurn is ask for what anybody may ask who may look: at most atOnce at a time, the others
+// wait.
 func askInTurn[A any](ctx context.Context, m *machine, command string, question any) (answer A, err error) {
 	done, err := turn(ctx, m.askers, command)
 	if err != nil {
@@ -37,7 +39,8 @@ func askInTurn[A any](ctx context.Context, m *machine, command string, question 
 	return ask[A](ctx, m, paths.UserAPI, command, question)
 }
 
-// turn waits for one of some places, until ctx is done. What says who waits; done gives the place back.
+// turn waits for one of some places, until ctx is done. What says who waits; done gives the place
+// back.
 func turn(ctx context.Context, places chan struct{}, what string) (done func(), err error) {
 	select {
 	case places <- struct{}{}:
@@ -47,8 +50,9 @@ func turn(ctx context.Context, places chan struct{}, what string) (done func(), 
 	}
 }
 
-// orchestrator runs one of the orchestrator's commands to its end and returns what it wrote to standard output, even when it fails:
-// Kubernetes' libraries log to standard error, which is only part of the error.
+// orchestrator runs one of the orchestrator's commands to its end and returns what it wrote to
+// standard output, even when it fails: Kubernetes' libraries log to standard error, which is only
+// part of the error.
 func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, question any, files ...*os.File) ([]byte, error) {
 	c := supervise.Command{Args: []string{paths.Orchestrator, command}, Env: []string{}, UID: uid, Apart: true, Files: files}
 	if question != nil {

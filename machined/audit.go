@@ -24,31 +24,37 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// The records of calls (package audit): one of those that changed or revealed something, and one of those that came to nothing and of
-// beginnings, so that the latter cannot push out the former (docs/decisions/0058-two-records.md). machined writes down every call that
-// changes something or gives away a secret, and every pairing that was asked for; apid reports what it has refused.
+// The records of calls (package audit): one of those that changed or revealed something, and one of
+// those that came to nothing and of beginnings, so that the latter cannot push out the former
+// (docs/decisions/0058-two-records.md). machined writes down every call that changes something or
+// gives away a secret, and every pairing that was asked for; apid reports what it has refused.
 
 // records are the records of calls.
 type callRecords struct {
 	changes, refused *audit.Log // nil where they cannot be written
 	going            audit.Journal
 	refusals         *refusals // bounds what is recorded in refused
-	spare            tries     // bounds, for each caller, what is recorded in changes of which it is not certain that it belongs there
+	// bounds, for each caller, what is recorded in changes of which it is not certain that it
+	// belongs there
+	spare tries
 
-	mu        sync.Mutex
-	unwritten []audit.Call // ends that could not be written, the oldest first; their calls are in going
+	mu sync.Mutex
+	// ends that could not be written, the oldest first; their calls are in going
+	unwritten []audit.Call
 }
 
-// maxUnwritten is how many ends are remembered that could not be written: no call begins while there is one, so these are of calls that
-// went on at the same time.
+// maxUnwritten is how many ends are remembered that could not be written: no call begins while
+// there is one, so these are of calls that went on at the same time.
 const maxUnwritten = 256
 
-// newCallRecords lets each caller have thirty entries at once, and one a minute in the long run, of calls that may have done nothing.
+// newCallRecords lets each caller have thirty entries at once, and one a minute in the long run, of
+// calls that may have done nothing.
 func newCallRecords() *callRecords {
 	return &callRecords{refusals: newRefusals(), spare: tries{each: time.Minute, atOnce: 30}}
 }
 
-// openRecords opens the records on STATE, or in memory as long as there is none. What went on when the machine stopped is recorded.
+// openRecords opens the records on STATE, or in memory as long as there is none. What went on when
+// the machine stopped is recorded.
 func (m *machine) openRecords() error {
 	dirs := [3]string{paths.Audit, paths.AuditRefused, paths.AuditGoing}
 	if why, _ := m.noStorage.Get(); why != "" {
@@ -94,7 +100,8 @@ func (m *machine) recordUnfinished() error {
 // bounded is a call as it is recorded: what the caller has said in it is cut.
 func bounded(c audit.Call) audit.Call {
 	c.Method = printable.ASCII(c.Method, 200)
-	if c.Reason = printable.Text(printable.Line(c.Reason)); len(c.Reason) > maxReason { // the caller's own words are in it
+	// the caller's own words are in it
+	if c.Reason = printable.Text(printable.Line(c.Reason)); len(c.Reason) > maxReason {
 		c.Reason = strings.ToValidUTF8(c.Reason[:maxReason], "") + "…"
 	}
 	return c
@@ -103,8 +110,8 @@ func bounded(c audit.Call) audit.Call {
 // maxReason is how much of a reason is recorded, in bytes.
 const maxReason = 400
 
-// record writes a call into the record of those that did something. One that cannot be written now is written before the next one
-// begins, or is recorded as unfinished by the next start.
+// record writes a call into the record of those that did something. One that cannot be written now
+// is written before the next one begins, or is recorded as unfinished by the next start.
 func (m *machine) record(c audit.Call) {
 	r := m.calls
 	if r == nil || r.changes == nil {
@@ -138,8 +145,9 @@ func (r *callRecords) flushLocked() error {
 	return nil
 }
 
-// recordRefused writes a call that came to nothing, or that begins, into the other record: not more of a caller than refusals allow.
-// Callers are told apart by who they are, and not by their certificates: a machine is given another whenever it asks.
+// recordRefused writes a call that came to nothing, or that begins, into the other record: not more
+// of a caller than refusals allow. Callers are told apart by who they are, and not by their
+// certificates: a machine is given another whenever it asks.
 func (m *machine) recordRefused(c audit.Call) {
 	r := m.calls
 	if r == nil || r.refused == nil {
@@ -164,19 +172,21 @@ func whose(c audit.Call) string { return cmp.Or(c.Subject, networkOf(c.Peer)) }
 type weight int
 
 const (
-	nothing  weight = iota // it changed and revealed nothing
-	doubtful               // it may have, or it revealed something that its caller may look at in any case
+	nothing weight = iota // it changed and revealed nothing
+	// it may have, or it revealed something that its caller may look at in any case
+	doubtful
 	certain
 )
 
-// reveals are the calls that change nothing, and show something that is not for everybody who may look.
+// reveals are the calls that change nothing, and show something that is not for everybody who may
+// look.
 var reveals = map[string]bool{
 	api.Machine_ReadFile_FullMethodName: true, api.Machine_ListFiles_FullMethodName: true, api.Machine_Relay_FullMethodName: true,
 	api.Debug_Capture_FullMethodName: true, api.Debug_Profile_FullMethodName: true,
 }
 
-// weigh tells how certain it is that a call did something that has ended: sent says that its caller has had an answer, unchanged that
-// its handler says that it did nothing.
+// weigh tells how certain it is that a call did something that has ended: sent says that its caller
+// has had an answer, unchanged that its handler says that it did nothing.
 func weigh(c audit.Call, code codes.Code, sent, unchanged bool) weight {
 	switch {
 	case code == codes.OK && unchanged:
@@ -197,7 +207,8 @@ var refusing = []codes.Code{
 	codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated,
 }
 
-// mayChange tells operators, and those who may do one thing that changes or reveals much, from those who may only look, and from machines.
+// mayChange tells operators, and those who may do one thing that changes or reveals much, from
+// those who may only look, and from machines.
 func mayChange(role string) bool {
 	return slices.Contains([]string{pki.RoleAdmin, pki.RoleOperator, pki.RoleImageImport, pki.RoleEtcdBackup}, pki.RolePrefix+role)
 }
@@ -205,7 +216,8 @@ func mayChange(role string) bool {
 // roleName is a role as apid says it: "admin".
 func roleName(organisation string) string { return strings.TrimPrefix(organisation, pki.RolePrefix) }
 
-// target is what a call is about, where its method alone does not say it. It may come from somebody whose call is refused.
+// target is what a call is about, where its method alone does not say it. It may come from somebody
+// whose call is refused.
 func target(request, answer any) string {
 	what := ""
 	switch r := request.(type) {
@@ -290,8 +302,9 @@ func enum(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
-// refusals bounds what is recorded of calls that are refused, and of those who may change nothing: the record holds some twenty thousand calls, and whoever has any certificate could
-// have all others forgotten. Those that are left out are counted.
+// refusals bounds what is recorded of calls that are refused, and of those who may change nothing:
+// the record holds some twenty thousand calls, and whoever has any certificate could have all
+// others forgotten. Those that are left out are counted.
 type refusals struct {
 	tries
 	left map[string]int // by who called, since the last one that was recorded

@@ -73,8 +73,9 @@ func (g guard) do(ctx context.Context, method string, err error) error {
 	return got
 }
 
-// TestGuard: a call that changes something is on record with who made it and what came of it; one that looks is not; what came to nothing
-// is on a record of its own; and before there is an owner none gets through but pairing.
+// TestGuard: a call that changes something is on record with who made it and what came of it; one
+// that looks is not; what came to nothing is on a record of its own; and before there is an owner
+// none gets through but pairing.
 func TestGuard(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	g := guard{m: m, audited: apid.Mutates()}
@@ -110,8 +111,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestRefusedPushOutNothing: however often an operator is refused, leaves, asks for what is there already, or looks, what a call has
-// changed before stays on record.
+// TestRefusedPushOutNothing: however often an operator is refused, leaves, asks for what is there
+// already, or looks, what a call has changed before stays on record.
 func TestRefusedPushOutNothing(t *testing.T) {
 	m := recording(t, 8000) // some seventy lines
 	g := guard{m: m, audited: apid.Mutates()}
@@ -173,7 +174,8 @@ type askingStream struct{ fakeStream }
 func (askingStream) RecvMsg(any) error { return nil }
 func (askingStream) SendMsg(any) error { return nil }
 
-// TestStreamBegins: a stream is on record when it begins, and one that the machine's end has ended is on record at the next start.
+// TestStreamBegins: a stream is on record when it begins, and one that the machine's end has ended
+// is on record at the next start.
 func TestStreamBegins(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	g := guard{m: m, audited: apid.Mutates()}
@@ -214,8 +216,8 @@ func TestStreamBegins(t *testing.T) {
 	}
 }
 
-// TestRecordCannotBeWritten: no call changes anything then, but for those by which the machine is helped. What had begun before is on
-// record when it can be written again.
+// TestRecordCannotBeWritten: no call changes anything then, but for those by which the machine is
+// helped. What had begun before is on record when it can be written again.
 func TestRecordCannotBeWritten(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	g := guard{m: m, audited: apid.Mutates()}
@@ -288,7 +290,8 @@ func closedLog(t *testing.T) *audit.Log {
 	return l
 }
 
-// TestRecordIsBounded: nobody has more than so many calls recorded that did nothing, of which each is short.
+// TestRecordIsBounded: nobody has more than so many calls recorded that did nothing, of which each
+// is short.
 func TestRecordIsBounded(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	g := guard{m: m, audited: apid.Mutates()}
@@ -342,7 +345,8 @@ func TestRefusalsAreBounded(t *testing.T) {
 	}
 }
 
-// TestTargetOfApply: the record shows a change that was applied without a trial, or against the checks.
+// TestTargetOfApply: the record shows a change that was applied without a trial, or against the
+// checks.
 func TestTargetOfApply(t *testing.T) {
 	for want, r := range map[string]*api.ApplyRequest{
 		"auto":                    {Mode: api.ApplyRequest_MODE_AUTO},

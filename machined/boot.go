@@ -17,44 +17,59 @@ import (
 // Step is one thing that happens at boot.
 type Step struct {
 	Name string
-	// Waits says what the step may have to wait for, as the console shows it; empty if for nothing but itself.
+	// Waits says what the step may have to wait for, as the console shows it; empty if for nothing
+	// but itself.
 	Waits string
 	Do    func(ctx context.Context, m *machine) error
 }
 
-// Boot is what happens at boot, in order. A step that fails stops the boot, and the machine resets (see boot); steps that can do
-// without (no disk, no network) say so in the machine's state and do not fail.
+// Boot is what happens at boot, in order. A step that fails stops the boot, and the machine resets
+// (see boot); steps that can do without (no disk, no network) say so in the machine's state and do
+// not fail.
 var Boot = []Step{
-	{"release", "", stepRelease},                                // what image is this
-	{"clock", "", stepClock},                                    // the clock is never earlier than the build
-	{"programs", "", stepPrograms},                              // begins to read what a node runs; nothing waits for it
-	{"host", "", stepHost},                                      // mounts, control groups, kernel parameters, modules
-	{"devices", "", stepDevices},                                // drivers for everything that is plugged in, now and later
-	{"storage", "the disk", stepStorage},                        // STATE and DATA: made on first boot, checked, mounted
-	{"time mark", "", stepTimeMark},                             // nor earlier than what STATE remembers
-	{"upgrade", "", stepUpgrade},                                // a new version on trial, or back from one that failed
-	{"configuration", "", stepConfiguration},                    // from STATE, else from the image, else from a medium, else none yet
-	{"identity", "", stepIdentity},                              // the machine's own key
-	{"network", "", stepNetwork},                                // begins; an address comes when it comes
-	{"time", "", stepTime},                                      // begins; nothing waits for it
-	{"api", "", stepAPI},                                        // the local socket, and apid in front of it
-	{"install", "", stepInstall},                                // from memory onto a disk, if a medium's configuration asks for it
-	{"services", "a configuration, and an address", stepFollow}, // everything that follows from a configuration
+	{"release", "", stepRelease}, // what image is this
+	// the clock is never earlier than the build
+	{"clock", "", stepClock},
+	// begins to read what a node runs; nothing waits for it
+	{"programs", "", stepPrograms},
+	// mounts, control groups, kernel parameters, modules
+	{"host", "", stepHost},
+	// drivers for everything that is plugged in, now and later
+	{"devices", "", stepDevices},
+	// STATE and DATA: made on first boot, checked, mounted
+	{"storage", "the disk", stepStorage},
+	// nor earlier than what STATE remembers
+	{"time mark", "", stepTimeMark},
+	// a new version on trial, or back from one that failed
+	{"upgrade", "", stepUpgrade},
+	// from STATE, else from the image, else from a medium, else none yet
+	{"configuration", "", stepConfiguration},
+	{"identity", "", stepIdentity}, // the machine's own key
+	// begins; an address comes when it comes
+	{"network", "", stepNetwork},
+	{"time", "", stepTime}, // begins; nothing waits for it
+	// the local socket, and apid in front of it
+	{"api", "", stepAPI},
+	// from memory onto a disk, if a medium's configuration asks for it
+	{"install", "", stepInstall},
+	// everything that follows from a configuration
+	{"services", "a configuration, and an address", stepFollow},
 }
 
-// bootDeadline bounds the boot: a step that hangs longer than this is a fault, and the machine resets. Checking a large DATA takes
-// the longest; ext4 replays its journal in seconds, and a full check of 10 TB takes about ten minutes.
+// bootDeadline bounds the boot: a step that hangs longer than this is a fault, and the machine
+// resets. Checking a large DATA takes the longest; ext4 replays its journal in seconds, and a full
+// check of 10 TB takes about ten minutes.
 const bootDeadline = 30 * time.Minute
 
-// checkDeadline is how long all may take while e2fsck works: a disk that is slow, or has very many files, takes hours, and a reset would have
-// it begin anew, for ever.
+// checkDeadline is how long all may take while e2fsck works: a disk that is slow, or has very many
+// files, takes hours, and a reset would have it begin anew, for ever.
 const checkDeadline = 24 * time.Hour
 
 // failPause is how long a failure stays on the console before the machine resets.
 const failPause = 10 * time.Second
 
-// boot does the steps. When one fails the machine says which and why, and resets: another try, or another slot, may do better, and
-// a machine that stands still helps nobody.
+// boot does the steps. When one fails the machine says which and why, and resets: another try, or
+// another slot, may do better, and a machine that stands still helps nobody.
 func (m *machine) boot(ctx context.Context) {
 	began, deadline := time.Now(), time.NewTimer(bootDeadline)
 	defer deadline.Stop()
@@ -75,7 +90,9 @@ func (m *machine) boot(ctx context.Context) {
 		}
 		m.mark(s.Name)
 		switch s.Name {
-		case "host": // the firmware's variables can be read: a version on trial is given no longer than it has for everything else
+		// the firmware's variables can be read: a version on trial is given no longer than it has
+		// for everything else
+		case "host":
 			if _, trial := esp.Counted(); trial {
 				deadline.Reset(config.DefaultUpgradeDeadline)
 			}

@@ -30,8 +30,8 @@ import (
 //
 // Whoever does one of these holds m.writing.
 
-// patience is how long a sender may bring nothing. A client notices a lost connection later than that (pkg/client), so it never
-// comes back while its former self still holds the place.
+// patience is how long a sender may bring nothing. A client notices a lost connection later than
+// that (pkg/client), so it never comes back while its former self still holds the place.
 const patience = 20 * time.Second
 
 // inbox is where a bundle is kept.
@@ -103,8 +103,9 @@ func (m *machine) done(bytes int64) {
 	m.upgrade.Update(func(s upgradeState) upgradeState { s.Done = bytes; return s })
 }
 
-// receive takes the rest of the bundle that was offered, and returns when it is whole and the right one. begun is called when the
-// upgrade has begun: from then on its record tells what becomes of it.
+// receive takes the rest of the bundle that was offered, and returns when it is whole and the right
+// one. begun is called when the upgrade has begun: from then on its record tells what becomes of
+// it.
 func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader, who string, begun func()) error {
 	began := false
 	err := inbox.Receive(m.working, from, func(head io.Reader) error {
@@ -134,8 +135,9 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 	return nil
 }
 
-// install writes the bundle into the other slot, and reboots into it. It gives m.writing back when the record says that the version
-// is entered, and not before: the next upgrade begins by forgetting what is not recorded.
+// install writes the bundle into the other slot, and reboots into it. It gives m.writing back when
+// the record says that the version is entered, and not before: the next upgrade begins by
+// forgetting what is not recorded.
 func (m *machine) install(i upgrade.Installer) {
 	defer m.writing.Unlock()
 	if err := panics.Do("upgrade", func() error { return m.enterVersion(i) }); err != nil {
@@ -145,7 +147,8 @@ func (m *machine) install(i upgrade.Installer) {
 	m.begin("", 0)
 }
 
-// enterVersion makes the boot loader and the record know the new version; then the machine goes down. Otherwise neither does.
+// enterVersion makes the boot loader and the record know the new version; then the machine goes
+// down. Otherwise neither does.
 func (m *machine) enterVersion(i upgrade.Installer) error {
 	f, err := inbox.Open()
 	if err != nil {
@@ -171,7 +174,8 @@ func (m *machine) enterVersion(i upgrade.Installer) error {
 func (m *machine) broken(began bool, why error) {
 	m.events.add("upgrade", "failure", why.Error())
 	m.begin("", 0)
-	if errors.As(why, new(upgrade.Refusal)) || errors.Is(why, bundle.ErrDamaged) { // another try would not mend it
+	// another try would not mend it
+	if errors.As(why, new(upgrade.Refusal)) || errors.Is(why, bundle.ErrDamaged) {
 		if err := inbox.Drop(); err != nil {
 			m.events.add("upgrade", "failure", err.Error())
 		}
@@ -200,7 +204,8 @@ func (a upgradeAPI) Offer(_ context.Context, r *api.OfferBundleRequest) (*api.Of
 
 // offer makes room for a bundle, and tells how much of it is there.
 func (m *machine) offer(sha256 string, size int64) (upgrade.Bundle, error) {
-	if now, _ := m.upgrade.Get(); now.Phase != slot.Writing { // that one is over: nobody holds writing
+	// that one is over: nobody holds writing
+	if now, _ := m.upgrade.Get(); now.Phase != slot.Writing {
 		if err := now.Undecided(); err != nil {
 			return upgrade.Bundle{}, fmt.Errorf("upgrade refused: %w", err)
 		}
@@ -255,7 +260,8 @@ func (m *machine) send(stream grpc.ClientStreamingServer[api.SendBundleRequest, 
 	return nil
 }
 
-// findTime bounds finding a bundle in a registry, or at another machine, which reads all of it first.
+// findTime bounds finding a bundle in a registry, or at another machine, which reads all of it
+// first.
 const findTime = 5 * time.Minute
 
 // origin is a bundle that is somewhere else.

@@ -79,14 +79,15 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 	}
 }
 
-// inForceTime is how long after a configuration has come the services that it changes may still be as they were: a moment. What takes longer
-// says so itself. inForceEvery is how often it is looked.
+// inForceTime is how long after a configuration has come the services that it changes may still be
+// as they were: a moment. What takes longer says so itself. inForceEvery is how often it is looked.
 const (
 	inForceTime  = 30 * time.Second
 	inForceEvery = time.Second
 )
 
-// unruled says in a machine's health that rules for packets are not in force, and why; an empty reason changes nothing.
+// unruled says in a machine's health that rules for packets are not in force, and why; an empty
+// reason changes nothing.
 func unruled(health *api.HealthResponse, why string, since time.Time) {
 	if why == "" {
 		return
@@ -110,7 +111,8 @@ func configurationFails(health *api.HealthResponse, why string) {
 	}
 }
 
-// clusterHealth is what the machine knows of its cluster: the configuration, its services and what their components say.
+// clusterHealth is what the machine knows of its cluster: the configuration, its services and what
+// their components say.
 func clusterHealth(now applied, member membershipState, services []supervise.Status) *api.HealthResponse {
 	out := &api.HealthResponse{Healthy: true}
 	add := func(name string, ok bool, detail string, since time.Time) {
@@ -164,8 +166,9 @@ func expected(c *config.Config) []string {
 const (
 	kubeconfigTTL    = 24 * time.Hour
 	kubeconfigMaxTTL = 30 * 24 * time.Hour
-	// administrators is the Kubernetes group of those who hold a kubeconfig; the orchestrator binds it to cluster-admin. It is not
-	// system:masters, which no RBAC rule could ever take anything away from.
+	// administrators is the Kubernetes group of those who hold a kubeconfig; the orchestrator binds
+	// it to cluster-admin. It is not system:masters, which no RBAC rule could ever take anything
+	// away from.
 	administrators = "orlop:cluster-admins"
 )
 
@@ -205,8 +208,8 @@ func (a clusterAPI) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*
 	return &api.KubeconfigResponse{Kubeconfig: text}, nil
 }
 
-// kubernetesURL is where people and programs outside the cluster's machines reach the Kubernetes API: the first virtual address, else the
-// endpoint.
+// kubernetesURL is where people and programs outside the cluster's machines reach the Kubernetes
+// API: the first virtual address, else the endpoint.
 func kubernetesURL(spec config.ClusterSpec) string {
 	if len(spec.VirtualAddresses) == 0 {
 		return spec.Endpoint.String()

@@ -18,7 +18,8 @@ func (m *machine) say(line string) {
 	}
 }
 
-// showConsole opens the consoles and keeps their status up to date. A machine without a console has its events.
+// showConsole opens the consoles and keeps their status up to date. A machine without a console has
+// its events.
 func (m *machine) showConsole(ctx context.Context) {
 	status := cell.New(console.Status{Stage: "starting"})
 	c, err := console.Open(status, func(err error) { m.events.add("console", "failure", err.Error()) })

@@ -28,7 +28,8 @@ var cutting = []string{
 	"Machine.metadata.name", // a name in the machine's certificate, and what it tells DHCP
 	"Machine.spec.kernelModules",
 	"Cluster.spec.endpoint",
-	"Cluster.spec.controlPlanes", // which of its addresses a machine stands for, and has in its certificate
+	// which of its addresses a machine stands for, and has in its certificate
+	"Cluster.spec.controlPlanes",
 	"Cluster.spec.virtualAddresses",
 	"Cluster.spec.pki.machine",
 	"Cluster.spec.pki.client",

@@ -204,7 +204,8 @@ func TestAwaitLinks(t *testing.T) {
 func TestEveryFieldIsJudged(t *testing.T) {
 	judged := map[string]bool{
 		"Network.spec.links": true, "Network.spec.firewall": true, "Network.spec.dns": false, "Network.spec.ntp": false,
-		"Machine.spec.trust": true, "Machine.spec.kernelModules": true, "Machine.spec.sysctls": false, // those of the network do, TestCutsOff
+		// those of the network do, TestCutsOff
+		"Machine.spec.trust": true, "Machine.spec.kernelModules": true, "Machine.spec.sysctls": false,
 		"Machine.spec.role": false, "Machine.spec.reserved": false, "Machine.spec.disk": false, "Machine.spec.install": false, "Machine.spec.join": false,
 		"Machine.spec.node": false, "Machine.spec.upgrade": false, "Machine.spec.registries": false, "Machine.spec.logging": false,
 	}

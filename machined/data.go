@@ -16,8 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/plainfile"
 )
 
-// What an upgrade has to do with the cluster's data. etcd and its files are the orchestrator's (orchestrator/etcd, keep.go): it
-// saves them before an upgrade, and puts them back by itself when this version finds what it cannot read.
+// What an upgrade has to do with the cluster's data. etcd and its files are the orchestrator's
+// (orchestrator/etcd, keep.go): it saves them before an upgrade, and puts them back by itself when
+// this version finds what it cannot read.
 
 // saveTimeout bounds saving: etcd holds at most 4 GiB, which a slow disk writes in minutes.
 const saveTimeout = 10 * time.Minute
@@ -40,8 +41,8 @@ func (m *machine) saveData(ctx context.Context) error {
 	return nil
 }
 
-// dropSaved removes what was saved for this version by an upgrade before: it is of then, and a version that comes back would take it for what was
-// there before this one.
+// dropSaved removes what was saved for this version by an upgrade before: it is of then, and a
+// version that comes back would take it for what was there before this one.
 func (m *machine) dropSaved() error {
 	err := os.Remove(filepath.Join(paths.EtcdKept, nodespec.SavedData(m.release.Version)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,8 +53,10 @@ func (m *machine) dropSaved() error {
 
 // dataRestored is what was lost of the cluster's data since a time; zero if nothing was put back.
 func dataRestored(since time.Time) (lost nodespec.DataRestored) {
-	const most = 4 << 10                                                     // some hundred bytes are written
-	text, err := plainfile.Read(paths.EtcdKept, nodespec.RestoredFile, most) // it is the orchestrator's folder
+	// some hundred bytes are written
+	const most = 4 << 10
+	// it is the orchestrator's folder
+	text, err := plainfile.Read(paths.EtcdKept, nodespec.RestoredFile, most)
 	if err != nil || json.Unmarshal(text, &lost) != nil || lost.At.Before(since) {
 		return nodespec.DataRestored{}
 	}

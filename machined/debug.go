@@ -22,7 +22,8 @@ import (
 const (
 	usualCapture = time.Minute
 	maxCapture   = 10 * time.Minute
-	// mostCaptures is how many go on at once. Each has up to 1 MiB of buffers in PID 1, and 4 MiB in the kernel.
+	// mostCaptures is how many go on at once. Each has up to 1 MiB of buffers in PID 1, and 4 MiB
+	// in the kernel.
 	mostCaptures = 2
 )
 
@@ -90,7 +91,8 @@ func captureCode(err error) codes.Code {
 	return codes.FailedPrecondition
 }
 
-// record sends what is captured until the context ends, or so many packets (0: any number) have come.
+// record sends what is captured until the context ends, or so many packets (0: any number) have
+// come.
 func record(ctx context.Context, c *capture.Capture, most uint64, send func(*api.CaptureResponse) error) error {
 	if err := send(&api.CaptureResponse{LinkType: uint32(c.LinkType())}); err != nil {
 		return err

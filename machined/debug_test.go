@@ -51,8 +51,8 @@ func newDebug(t *testing.T) debugAPI {
 	return debugAPI{m: m}
 }
 
-// TestCapture: a capture ends with enough packets, with the time, when the caller leaves or the machine goes down, and never are there
-// more than two.
+// TestCapture: a capture ends with enough packets, with the time, when the caller leaves or the
+// machine goes down, and never are there more than two.
 func TestCapture(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -181,7 +181,8 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-// TestCaptureIsOnRecord: of a stream it is on record what its caller asked for, as of any other call.
+// TestCaptureIsOnRecord: of a stream it is on record what its caller asked for, as of any other
+// call.
 func TestCaptureIsOnRecord(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	g := guard{m: m, audited: apid.Mutates()}

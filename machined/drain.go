@@ -10,14 +10,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// How pods leave before the machine goes into another version, goes back, or is reset. The orchestrator evicts them
-// (orchestrator/drain), and takes pods again by itself when the machine has come back.
+// How pods leave before the machine goes into another version, goes back, or is reset. The
+// orchestrator evicts them (orchestrator/drain), and takes pods again by itself when the machine
+// has come back.
 
-// drainRest is what the orchestrator has beyond the time for the pods, to start and to take pods again after a failure.
+// drainRest is what the orchestrator has beyond the time for the pods, to start and to take pods
+// again after a failure.
 const drainRest = 30 * time.Second
 
-// drains is what the configuration in force says of pods that have to leave, and whether it wants that. A machine that was taken out has
-// none that others would take, and nobody to ask.
+// drains is what the configuration in force says of pods that have to leave, and whether it wants
+// that. A machine that was taken out has none that others would take, and nobody to ask.
 func (m *machine) drains() (config.Drain, bool) {
 	now, _ := m.config.Get()
 	member, _ := m.membership.Get()
@@ -28,7 +30,8 @@ func (m *machine) drains() (config.Drain, bool) {
 	return want, want.Policy != config.DrainNone
 }
 
-// leave drains the node for what an operator asked for, if the configuration wants it. It goes on when the operator is gone.
+// leave drains the node for what an operator asked for, if the configuration wants it. It goes on
+// when the operator is gone.
 func (m *machine) leave() error {
 	want, drains := m.drains()
 	if !drains {

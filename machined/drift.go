@@ -21,9 +21,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// Drift is what would be done now to make the machine as it was configured: of every domain the operations of a diff, as a dry run says
-// them. A machine that is well has none, because each domain does them as soon as it sees them; what stays could not be done, and the
-// events say why. It is looked for only while somebody watches, and at most every driftEvery, because that reads the disks.
+// Drift is what would be done now to make the machine as it was configured: of every domain the
+// operations of a diff, as a dry run says them. A machine that is well has none, because each
+// domain does them as soon as it sees them; what stays could not be done, and the events say why.
+// It is looked for only while somebody watches, and at most every driftEvery, because that reads
+// the disks.
 
 const (
 	driftEvery = 10 * time.Second
@@ -33,10 +35,12 @@ const (
 
 // driftState is what one domain would do: one of topic "drift".
 type driftState struct {
-	Domain     string    `json:"domain"`
-	Operations []string  `json:"operations"`        // as a dry run says them; none: all is as it was configured
-	Since      time.Time `json:"since,omitzero"`    // when a look first found that something was to be done, or could not be
-	Problem    string    `json:"problem,omitempty"` // why it cannot be said, or what cannot be done
+	Domain string `json:"domain"`
+	// as a dry run says them; none: all is as it was configured
+	Operations []string `json:"operations"`
+	// when a look first found that something was to be done, or could not be
+	Since   time.Time `json:"since,omitzero"`
+	Problem string    `json:"problem,omitempty"` // why it cannot be said, or what cannot be done
 }
 
 // well tells whether there is nothing to say.
@@ -45,8 +49,8 @@ func (s driftState) well() bool { return len(s.Operations) == 0 && s.Problem == 
 // domain is a part of the machine that can say what it would do.
 type domain struct {
 	name string
-	// diff says what would be done. It fails when that cannot be said, or, with operations, when not all of it can be done. errNoDomain: the
-	// machine has no such part at present.
+	// diff says what would be done. It fails when that cannot be said, or, with operations, when
+	// not all of it can be done. errNoDomain: the machine has no such part at present.
 	diff func(context.Context) ([]string, error)
 }
 
@@ -57,7 +61,8 @@ type drift struct {
 	domains  []domain
 	every    time.Duration // driftEvery
 	patience time.Duration // driftTime
-	// epoch changes with what the domains compare with: what was found before says nothing any more. nil: it never does.
+	// epoch changes with what the domains compare with: what was found before says nothing any
+	// more. nil: it never does.
 	epoch func() uint64
 
 	mu       sync.Mutex
@@ -94,7 +99,8 @@ func (d *drift) topic() topic {
 	}
 }
 
-// look returns the drift, which is not older than driftEvery. Those who ask at the same time share one look.
+// look returns the drift, which is not older than driftEvery. Those who ask at the same time share
+// one look.
 func (d *drift) look(ctx context.Context) ([]driftState, uint64, error) {
 	for {
 		d.mu.Lock()
@@ -162,7 +168,8 @@ func (d *drift) refresh() {
 	d.running = nil
 }
 
-// ask asks one domain; nil where there is none. A domain that hangs (a disk that does not answer) is not asked again before it comes back.
+// ask asks one domain; nil where there is none. A domain that hangs (a disk that does not answer)
+// is not asked again before it comes back.
 func (d *drift) ask(one domain) *driftState {
 	s := &driftState{Domain: one.name, Operations: []string{}}
 	d.mu.Lock()
@@ -210,8 +217,8 @@ func (d *drift) mark(name string, hung bool) {
 	d.hung[name] = hung
 }
 
-// newDrift returns what looks at the machine's domains. None says a secret: operations name files and parameters, and those that write keys
-// do not show what they write.
+// newDrift returns what looks at the machine's domains. None says a secret: operations name files
+// and parameters, and those that write keys do not show what they write.
 func (m *machine) newDrift() *drift {
 	return &drift{every: driftEvery, patience: driftTime, epoch: m.driftEpoch, domains: []domain{
 		{"configuration", m.configurationDrift}, {"disk", m.diskDrift}, {"network", m.networkDrift}, {"firewall", m.firewallDrift},
@@ -219,15 +226,17 @@ func (m *machine) newDrift() *drift {
 	}}
 }
 
-// driftEpoch changes whenever another configuration is in force, and whenever one was tried to be put in force.
+// driftEpoch changes whenever another configuration is in force, and whenever one was tried to be
+// put in force.
 func (m *machine) driftEpoch() uint64 {
 	_, configured := m.config.Get()
 	_, settled := m.settled.Get()
 	return configured + settled
 }
 
-// configurationDrift has no operations of its own: it says what failed the last time that all domains were brought to the configuration,
-// whichever domain it was, so that nothing that settle does can fail without being seen here.
+// configurationDrift has no operations of its own: it says what failed the last time that all
+// domains were brought to the configuration, whichever domain it was, so that nothing that settle
+// does can fail without being seen here.
 func (m *machine) configurationDrift(context.Context) ([]string, error) {
 	c, _, err := m.inForce()
 	if err != nil {
@@ -259,7 +268,8 @@ func (m *machine) firewallDrift(context.Context) ([]string, error) {
 	return []string{setFirewall{m: m, want: want}.String()}, nil
 }
 
-// inForce is the configuration in force, nil for none, and the network as it is. A machine that goes down is not as it was configured.
+// inForce is the configuration in force, nil for none, and the network as it is. A machine that
+// goes down is not as it was configured.
 func (m *machine) inForce() (*config.Config, network.State, error) {
 	if m.going.Load() != nil {
 		return nil, network.State{}, errNoDomain
@@ -297,7 +307,9 @@ func (m *machine) networkDrift(context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var problems []error // a link that is configured and not there, a lease that does not come: nothing can be done about them here
+	// a link that is configured and not there, a lease that does not come: nothing can be done
+	// about them here
+	var problems []error
 	for _, p := range state.Problems {
 		problems = append(problems, errors.New(p))
 	}

@@ -34,11 +34,12 @@ func (s *saidDrift) diff(context.Context) ([]string, error) {
 	return s.lines, s.err
 }
 
-// TestDrift: each domain says what it would do, or why it cannot say it; the revision grows with changes only, and the time is that of the
-// first look that found something.
+// TestDrift: each domain says what it would do, or why it cannot say it; the revision grows with
+// changes only, and the time is that of the first look that found something.
 func TestDrift(t *testing.T) {
 	host, disk := &saidDrift{}, &saidDrift{}
-	d := &drift{domains: []domain{{"disk", disk.diff}, {"host", host.diff}}, patience: time.Minute} // every look is a new one
+	// every look is a new one
+	d := &drift{domains: []domain{{"disk", disk.diff}, {"host", host.diff}}, patience: time.Minute}
 	look := func(want string, revision uint64) []driftState {
 		t.Helper()
 		d.every = time.Hour
@@ -83,7 +84,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// TestDriftHangs: a domain that does not come back holds nobody up, and is not asked again before it has.
+// TestDriftHangs: a domain that does not come back holds nobody up, and is not asked again before
+// it has.
 func TestDriftHangs(t *testing.T) {
 	host, back, asked := &saidDrift{}, make(chan struct{}), atomic.Int32{}
 	hangs := func(context.Context) ([]string, error) {
@@ -110,7 +112,8 @@ func TestDriftHangs(t *testing.T) {
 		t.Errorf("%q, asked %d times", got, asked.Load())
 	}
 	close(back)
-	for deadline := time.Now().Add(20 * time.Second); first() != ""; { // it comes back in its own time
+	// it comes back in its own time
+	for deadline := time.Now().Add(20 * time.Second); first() != ""; {
 		if time.Now().After(deadline) {
 			t.Fatal("it never does")
 		}
@@ -172,9 +175,11 @@ func TestDriftOfAnotherConfiguration(t *testing.T) {
 	look("[]")
 }
 
-// TestDriftHasEveryDomain: what a dry run prints and what is brought to the configuration is looked at for drift too, whichever file does it.
+// TestDriftHasEveryDomain: what a dry run prints and what is brought to the configuration is looked
+// at for drift too, whichever file does it.
 func TestDriftHasEveryDomain(t *testing.T) {
-	// What has no state that could drift: the documents themselves, one call about keys, and a disk that the system is not on yet.
+	// What has no state that could drift: the documents themselves, one call about keys, and a disk
+	// that the system is not on yet.
 	seen := map[string]bool{"config": true, "etcd": true, "install": true}
 	for _, d := range (&machine{}).newDrift().domains {
 		seen[d.name] = true

@@ -31,20 +31,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// The cluster's data at an operator's word (docs/decisions/0025-etcd-restore.md). What they mean is the orchestrator's
-// (orchestrator/etcd); here they are bytes, in a file that has no name: whatever cuts a call short takes it along.
+// The cluster's data at an operator's word (docs/decisions/0025-etcd-restore.md). What they mean is
+// the orchestrator's (orchestrator/etcd); here they are bytes, in a file that has no name: whatever
+// cuts a call short takes it along.
 
 const (
 	// dataTime bounds what etcd has to read or write all of its data for.
 	dataTime = saveTimeout
-	// moveTime bounds what is moved between this machine and a caller: one that takes or brings a little at a time would keep others off, and the
-	// file's room on DATA.
+	// moveTime bounds what is moved between this machine and a caller: one that takes or brings a
+	// little at a time would keep others off, and the file's room on DATA.
 	moveTime = time.Hour
 	// serveTime is how long process "api" may take to end and to serve what was restored.
 	serveTime = 6 * time.Minute
 	// maxSnapshot is more than etcd can hold: a database of 4 GiB, which may grow a little beyond.
 	maxSnapshot = 8 << 30
-	// snapshotReserve is what a snapshot that comes leaves free on DATA, in bytes; the orchestrator has the same.
+	// snapshotReserve is what a snapshot that comes leaves free on DATA, in bytes; the orchestrator
+	// has the same.
 	snapshotReserve = 512 << 20
 	// componentEtcd is the component of process "api" that holds the data.
 	componentEtcd = "etcd"
@@ -77,8 +79,9 @@ func nameless() (*os.File, error) {
 	return f, nil
 }
 
-// transfer has something moved between this machine and a caller, in most that time. It ends when nothing has moved for a while, and when the
-// machine goes down: returning from a call ends what hangs in its stream.
+// transfer has something moved between this machine and a caller, in most that time. It ends when
+// nothing has moved for a while, and when the machine goes down: returning from a call ends what
+// hangs in its stream.
 func (m *machine) transfer(most time.Duration, move func(moved func()) error) error {
 	did, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
@@ -101,7 +104,8 @@ func (m *machine) transfer(most time.Duration, move func(moved func()) error) er
 	}
 }
 
-// within bounds a call whose process has files of DATA open: when the machine goes down they are in the way.
+// within bounds a call whose process has files of DATA open: when the machine goes down they are in
+// the way.
 func (m *machine) within(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	stop := context.AfterFunc(m.working, cancel)
@@ -148,8 +152,8 @@ func (a etcdAPI) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerSt
 	}))
 }
 
-// fillSnapshot fills a file with what etcd holds, or with a snapshot that is kept. Other snapshots wait for that, and not for whoever reads
-// the file: it changes no more.
+// fillSnapshot fills a file with what etcd holds, or with a snapshot that is kept. Other snapshots
+// wait for that, and not for whoever reads the file: it changes no more.
 func (m *machine) fillSnapshot(ctx context.Context, kept string, f *os.File) (taken nodespec.EtcdSnapshot, err error) {
 	if !m.moving.TryLock() {
 		return taken, errMoving
@@ -333,7 +337,8 @@ func (m *machine) receiveSnapshot(receive func() (*api.EtcdRestoreRequest, error
 	return nil
 }
 
-// restoreData has the orchestrator make data of a snapshot and put them in place, and returns when etcd serves them.
+// restoreData has the orchestrator make data of a snapshot and put them in place, and returns when
+// etcd serves them.
 func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.EtcdRestored, error) {
 	making, cancel := context.WithTimeout(m.working, dataTime)
 	defer cancel()
@@ -345,8 +350,8 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 	return m.putInPlace(made)
 }
 
-// restartEtcd has etcd started anew, and returns when what was to be done by it has begun, and it serves, or when its process has ended again: failed
-// is why.
+// restartEtcd has etcd started anew, and returns when what was to be done by it has begun, and it
+// serves, or when its process has ended again: failed is why.
 func (m *machine) restartEtcd(begun func() bool) (failed string, err error) {
 	defer m.forgetting.afresh() // also where it comes in force after this
 	if err := m.services.Restart(serviceKubeAPI); err != nil {
@@ -385,8 +390,8 @@ func (m *machine) putInPlace(made nodespec.EtcdRestored) (*api.EtcdRestored, err
 	return toRestored(done), nil
 }
 
-// notMade is the status of an order that failed, or was cut short: then it may have been written down by its process before, and only that
-// kind of process may take it back.
+// notMade is the status of an order that failed, or was cut short: then it may have been written
+// down by its process before, and only that kind of process may take it back.
 func notMade(kept string, err error) error {
 	if _, missing := os.Lstat(filepath.Join(kept, nodespec.AskedFile)); errors.Is(missing, fs.ErrNotExist) {
 		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: %v", err)

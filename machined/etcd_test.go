@@ -127,9 +127,11 @@ func TestTransferSlow(t *testing.T) {
 	}
 }
 
-// TestForgetAfresh: what was written down may come in force after the call has failed, and with it Nodes of machines that were removed.
+// TestForgetAfresh: what was written down may come in force after the call has failed, and with it
+// Nodes of machines that were removed.
 func TestForgetAfresh(t *testing.T) {
-	m := &machine{working: t.Context(), services: supervise.NewManager(supervise.Config{})} // which cannot start etcd
+	// which cannot start etcd
+	m := &machine{working: t.Context(), services: supervise.NewManager(supervise.Config{})}
 	for name, do := range map[string]func() error{
 		"restored":          func() error { _, err := m.putInPlace(nodespec.EtcdRestored{}); return err },
 		"recovered, joined": func() error { return m.startAnew(nodespec.AloneFile) },

@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// The members of etcd at an operator's word (docs/decisions/0029-members.md). What may be done is the orchestrator's to say
-// (orchestrator/etcd/members.go).
+// The members of etcd at an operator's word (docs/decisions/0029-members.md). What may be done is
+// the orchestrator's to say (orchestrator/etcd/members.go).
 
 func toMember(m nodespec.EtcdMember) *api.EtcdMember {
 	return &api.EtcdMember{Id: m.ID, Name: m.Name, PeerUrls: m.PeerURLs, Learner: m.Learner, Problem: m.Problem}
@@ -37,7 +37,8 @@ func (a etcdAPI) Remove(ctx context.Context, r *api.EtcdRemoveRequest) (*api.Etc
 	if r.Member == "" {
 		return nil, status.Error(codes.InvalidArgument, "etcd: no member is named; `orlopctl etcd members` lists them")
 	}
-	// Without the caller: what follows it cannot be asked for again, because there is no such member then.
+	// Without the caller: what follows it cannot be asked for again, because there is no such
+	// member then.
 	removed, err := ask[nodespec.EtcdMember](a.m.working, a.m, paths.UserAPI, "remove-member", r.Member)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
@@ -46,8 +47,9 @@ func (a etcdAPI) Remove(ctx context.Context, r *api.EtcdRemoveRequest) (*api.Etc
 	return &api.EtcdRemoveResponse{Removed: toMember(removed), Node: a.m.forgetMember(a.m.working, removed)}, nil
 }
 
-// forgetMember deletes the Node of a control-plane machine whose member was removed, with its pods, or says why it is still there. A machine
-// that the configuration names may come back, and one that takes its place may be there under its name already.
+// forgetMember deletes the Node of a control-plane machine whose member was removed, with its pods,
+// or says why it is still there. A machine that the configuration names may come back, and one that
+// takes its place may be there under its name already.
 func (m *machine) forgetMember(ctx context.Context, removed nodespec.EtcdMember) string {
 	if removed.Name == "" {
 		return "" // its etcd has never started, so it has no Node that is known
@@ -83,8 +85,10 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 	if err != nil {
 		return nil, err
 	}
-	// The others may have come back before it started anew; then it did not go on alone, but with them.
-	now, err := ask[nodespec.EtcdStatus](a.m.working, a.m, paths.UserAPI, "data-status", nil) // without the caller, as all of it
+	// The others may have come back before it started anew; then it did not go on alone, but with
+	// them.
+	// without the caller, as all of it
+	now, err := ask[nodespec.EtcdStatus](a.m.working, a.m, paths.UserAPI, "data-status", nil)
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "etcd: it serves, and whether it goes on alone is not known: %v; `orlopctl etcd members` tells", err)
 	}
@@ -103,8 +107,8 @@ func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.Etc
 	return &api.EtcdRejoinResponse{}, nil
 }
 
-// leaveMembers has etcd forget this machine, whose data are about to go, so that the others do not count on it. It is an error if they
-// would lose their quorum by it. It goes on without the caller.
+// leaveMembers has etcd forget this machine, whose data are about to go, so that the others do not
+// count on it. It is an error if they would lose their quorum by it. It goes on without the caller.
 func (m *machine) leaveMembers(by string) error {
 	if m.noData() != nil {
 		return nil
@@ -116,8 +120,9 @@ func (m *machine) leaveMembers(by string) error {
 	return err
 }
 
-// mayRest is an error if the others would lose their quorum while this machine, which keeps its data, has no configuration to start etcd with. What
-// is not known stands in nobody's way: a machine that cannot tell does not vote either.
+// mayRest is an error if the others would lose their quorum while this machine, which keeps its
+// data, has no configuration to start etcd with. What is not known stands in nobody's way: a
+// machine that cannot tell does not vote either.
 func (m *machine) mayRest() error {
 	if m.noData() != nil {
 		return nil
@@ -132,8 +137,8 @@ func (m *machine) mayRest() error {
 	return quorum.MayRest(nodespec.Votes(now.Members))
 }
 
-// changeMembership has something written down that etcd does when it starts next, starts it, and returns when that is done and etcd
-// serves. It goes on without the caller.
+// changeMembership has something written down that etcd does when it starts next, starts it, and
+// returns when that is done and etcd serves. It goes on without the caller.
 func changeMembership[Answer any](m *machine, command, mark string) (answer Answer, err error) {
 	if err := m.noData(); err != nil {
 		return answer, err

@@ -9,11 +9,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/printable"
 )
 
-// keptEvents is how many events are kept for those who ask later: about a day of a quiet machine, and a boot with all its
-// operations takes about 150.
+// keptEvents is how many events are kept for those who ask later: about a day of a quiet machine,
+// and a boot with all its operations takes about 150.
 const keptEvents = 1000
 
-// event is something that happened to the machine: an operation that was done, a change of state, a failure.
+// event is something that happened to the machine: an operation that was done, a change of state, a
+// failure.
 type event struct {
 	cursor  uint64 // 1 for the first event since boot, then growing by one
 	time    time.Time
@@ -22,7 +23,8 @@ type event struct {
 	message string // one line
 }
 
-// eventLog keeps the newest events. Readers follow it by cursor, so that one who is slow misses the oldest and holds up nobody.
+// eventLog keeps the newest events. Readers follow it by cursor, so that one who is slow misses the
+// oldest and holds up nobody.
 type eventLog struct {
 	mu   sync.Mutex
 	kept []event // ascending cursors, at most keptEvents
@@ -57,8 +59,8 @@ func (l *eventLog) after(cursor uint64) []event {
 	return nil
 }
 
-// follow calls each for every event after the cursor; without wait it ends with the newest, otherwise with ctx or with the first
-// error of each, which it returns.
+// follow calls each for every event after the cursor; without wait it ends with the newest,
+// otherwise with ctx or with the first error of each, which it returns.
 func (l *eventLog) follow(ctx context.Context, cursor uint64, wait bool, each func(event) error) error {
 	watch := l.last.Watch()
 	for {

@@ -25,14 +25,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Files that may be looked at (package peek). The list names what is known to hold no secret, and nothing is shown that is not on it: not
-// STATE, nothing of the cluster's data, of containers and of processes' credentials, and of processes themselves nothing at all (their
-// environment, memory and open files are there); of the firmware no variables.
+// Files that may be looked at (package peek). The list names what is known to hold no secret, and
+// nothing is shown that is not on it: not STATE, nothing of the cluster's data, of containers and
+// of processes' credentials, and of processes themselves nothing at all (their environment, memory
+// and open files are there); of the firmware no variables.
 
 const (
-	// mostReads is how many files are read at once. One that does not come back (a driver that hangs) keeps its place.
+	// mostReads is how many files are read at once. One that does not come back (a driver that
+	// hangs) keeps its place.
 	mostReads = 4
-	// maxRead bounds what one call sends of a file, in bytes, and how long it may take: in /proc and /sys a file may have no end.
+	// maxRead bounds what one call sends of a file, in bytes, and how long it may take: in /proc
+	// and /sys a file may have no end.
 	maxRead  = 16 << 20
 	readTime = 30 * time.Second
 	// readChunk is how much of it is in one message.
@@ -45,26 +48,31 @@ const (
 var files = &peek.List{
 	Root: "/",
 	Trees: append([]peek.Tree{
-		{Path: "/usr"}, {Path: "/etc"}, // of the image, whose every byte is public but for a configuration in it
-		{Path: paths.ResolvConf}, {Path: paths.Hosts}, {Path: paths.Hostname}, {Path: paths.MachineID}, // where /etc leads to
+		// of the image, whose every byte is public but for a configuration in it
+		{Path: "/usr"}, {Path: "/etc"},
+		// where /etc leads to
+		{Path: paths.ResolvConf}, {Path: paths.Hosts}, {Path: paths.Hostname}, {Path: paths.MachineID},
 		{Path: "/sys/block"}, {Path: "/sys/bus"}, {Path: "/sys/class"}, {Path: "/sys/dev"}, {Path: "/sys/devices"}, {Path: "/sys/module"},
 		{Path: "/sys/fs/cgroup"}, {Path: "/sys/fs/ext4"}, {Path: "/sys/kernel/iommu_groups"}, {Path: "/sys/kernel/mm"},
 		{Path: "/sys/kernel/security/lockdown"},
-		{Path: paths.Data + "/log", Private: true}, // what pods write, and what was asked of the Kubernetes API
+		// what pods write, and what was asked of the Kubernetes API
+		{Path: paths.Data + "/log", Private: true},
 	}, processTrees()...),
 	Hidden: []string{paths.EmbeddedConfig},
-	// The kernel checks rights when some of these are read, and grants them to PID 1: keys of NVMe over fabrics, passwords of iSCSI. The
-	// last ones are raw memory of devices, which may hold what nobody knows of, and which upsets some when all of it is read.
+	// The kernel checks rights when some of these are read, and grants them to PID 1: keys of NVMe
+	// over fabrics, passwords of iSCSI. The last ones are raw memory of devices, which may hold
+	// what nobody knows of, and which upsets some when all of it is read.
 	Secret: regexp.MustCompile(`(?i)secret|password|chap|psk|credential|(^|_)key$|^(config|eeprom|nvmem|nvram|rom|vpd)$`),
 }
 
-// processTrees are the parts of /proc that are not of a process. Not among them: what tells where the kernel lies in memory, and what does
-// something when it is read.
+// processTrees are the parts of /proc that are not of a process. Not among them: what tells where
+// the kernel lies in memory, and what does something when it is read.
 func processTrees() []peek.Tree {
 	names := []string{"buddyinfo", "cmdline", "consoles", "cpuinfo", "crypto", "devices", "diskstats", "filesystems", "fs/ext4", "fs/jbd2", "interrupts",
 		"irq", "loadavg", "locks", "mdstat", "meminfo", "misc", "modules", "mounts", "net", "partitions", "pressure", "schedstat", "scsi", "softirqs", "stat", "swaps", "sys",
 		"uptime", "version", "vmstat", "zoneinfo"}
-	// Where /proc/mounts and /proc/net lead to: this process has the machine's own mounts and network.
+	// Where /proc/mounts and /proc/net lead to: this process has the machine's own mounts and
+	// network.
 	own := fmt.Sprint(os.Getpid())
 	var trees []peek.Tree
 	for _, name := range append(names, own+"/mounts", own+"/mountinfo", own+"/net") {
@@ -107,8 +115,8 @@ func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*ap
 	return <-out, nil
 }
 
-// looksAt does what reads a file. It returns in time, even if that does not, and when the machine goes down: an open file would keep its
-// disk from being unmounted.
+// looksAt does what reads a file. It returns in time, even if that does not, and when the machine
+// goes down: an open file would keep its disk from being unmounted.
 func (m *machine) looksAt(ctx context.Context, path string, read func(context.Context) error) error {
 	if len(path) >= unix.PathMax { // it would be repeated in the error, and in the record
 		return status.Errorf(codes.InvalidArgument, "a path of %d bytes leads nowhere: the kernel knows none longer than %d", len(path), unix.PathMax-1)
@@ -203,7 +211,8 @@ func shownTrees() string {
 	for _, t := range files.Trees {
 		name, process := strings.CutPrefix(t.Path, "/proc/")
 		switch {
-		case strings.HasPrefix(t.Path, own), strings.HasPrefix(t.Path, paths.Run): // where others of the list lead to
+		// where others of the list lead to
+		case strings.HasPrefix(t.Path, own), strings.HasPrefix(t.Path, paths.Run):
 		case process:
 			proc = append(proc, name)
 		case t.Private:

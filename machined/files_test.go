@@ -175,7 +175,8 @@ func TestLooksAt(t *testing.T) {
 	}
 }
 
-// TestFilesList: the list of what may be looked at holds no place of secrets, and nothing that is above one.
+// TestFilesList: the list of what may be looked at holds no place of secrets, and nothing that is
+// above one.
 func TestFilesList(t *testing.T) {
 	for _, secret := range []string{
 		"/", "/state", "/state/config", "/var", "/var/lib", "/var/lib/etcd/x", "/var/lib/kubelet/pods/x", "/var/lib/containerd/x", "/run/orlop/kube/api/x", "/run/orlop/apid/server.key",

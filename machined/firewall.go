@@ -64,8 +64,9 @@ func firewallConfig(c *config.Config) *firewall.Config {
 	return out
 }
 
-// otherFamily is everybody with an IPv4 address where the control-plane machines are named by IPv6 and there is IPv4, too: a Node's first address,
-// by which API servers ask its kubelet, is then IPv4 (network.State.NodeAddresses), and by which of theirs they come the documents do not say.
+// otherFamily is everybody with an IPv4 address where the control-plane machines are named by IPv6
+// and there is IPv4, too: a Node's first address, by which API servers ask its kubelet, is then
+// IPv4 (network.State.NodeAddresses), and by which of theirs they come the documents do not say.
 func otherFamily(spec config.ClusterSpec) []netip.Prefix {
 	is4 := func(r netip.Prefix) bool { return r.Addr().Is4() }
 	if slices.ContainsFunc(spec.ControlPlanes, netip.Addr.Is4) || !slices.ContainsFunc(spec.Networks.Pods, is4) {
@@ -74,7 +75,8 @@ func otherFamily(spec config.ClusterSpec) []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
 }
 
-// guardConfig is what no Service and no pod takes of the machine, whatever its configuration (nil for none) says.
+// guardConfig is what no Service and no pod takes of the machine, whatever its configuration (nil
+// for none) says.
 func guardConfig(c *config.Config) firewall.Guard {
 	g := firewall.Guard{TCP: nodespec.MachineTCP(), UDP: nodespec.MachineUDP(), Loopback: nodespec.LoopbackTCP(), Closed: nodespec.ClosedToPods()}
 	if c != nil && c.Cluster != nil {
@@ -83,18 +85,21 @@ func guardConfig(c *config.Config) firewall.Guard {
 	return g
 }
 
-// packetRules is what the kernel was given of packet rules. It is remembered, not read: nobody else has to do with the tables.
+// packetRules is what the kernel was given of packet rules. It is remembered, not read: nobody else
+// has to do with the tables.
 type packetRules struct {
 	firewall string // the commands of the firewall's table; empty: none were given
 	guard    string // those of the guard's
-	begun    bool   // the cluster's services have been started: what was in force then goes on if other rules fail
+	// the cluster's services have been started: what was in force then goes on if other rules fail
+	begun bool
 }
 
 // setRules gives the kernel commands of nft(8), all of them or none; modules are what they need.
 type setRules func(ctx context.Context, commands string, modules ...string) error
 
-// put gives the kernel a firewall. If it takes none although one is wanted, nobody begins anything with the machine but callers of its own
-// API, as long as nothing of the cluster has been started; after that the rules of before stay.
+// put gives the kernel a firewall. If it takes none although one is wanted, nobody begins anything
+// with the machine but callers of its own API, as long as nothing of the cluster has been started;
+// after that the rules of before stay.
 func (r *packetRules) put(ctx context.Context, set setRules, want *firewall.Config) error {
 	commands := want.Commands(nodespec.PodBridge)
 	err := set(ctx, commands, "nft_reject_inet")
@@ -151,8 +156,9 @@ func (s setGuard) Do(ctx context.Context) error {
 	return nil
 }
 
-// convergeFirewall has the kernel let in what a configuration (nil for none) says, and keep Services and pods from the machine's own ports. Its
-// callers hold m.settling, or come before who does. What is not in force health tells.
+// convergeFirewall has the kernel let in what a configuration (nil for none) says, and keep
+// Services and pods from the machine's own ports. Its callers hold m.settling, or come before who
+// does. What is not in force health tells.
 func (m *machine) convergeFirewall(ctx context.Context, c *config.Config) error {
 	want, guard := firewallConfig(c), guardConfig(c).Commands(nodespec.PodBridge)
 	commands := want.Commands(nodespec.PodBridge)
@@ -179,7 +185,8 @@ func (m *machine) convergeFirewall(ctx context.Context, c *config.Config) error 
 	return err
 }
 
-// firewallDryRun says what another configuration would have the kernel let in, if that is something else.
+// firewallDryRun says what another configuration would have the kernel let in, if that is something
+// else.
 func firewallDryRun(before, next *config.Config) []string {
 	have, want := firewallConfig(before), firewallConfig(next)
 	switch {

@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestFirewallConfig: an empty firewall lets in what machines of each role need, as far as the documents know who has to come.
+// TestFirewallConfig: an empty firewall lets in what machines of each role need, as far as the
+// documents know who has to come.
 func TestFirewallConfig(t *testing.T) {
 	planes := []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
 	of := func(role config.Role, controlPlanes []netip.Addr, way config.Encapsulation) *config.Config {
@@ -63,8 +64,8 @@ func TestFirewallConfig(t *testing.T) {
 	}
 }
 
-// TestFirewallThatDoesNotLoad: nobody reaches more than the API's port until the kernel takes the rules, and a machine that works goes on
-// with the rules that it has.
+// TestFirewallThatDoesNotLoad: nobody reaches more than the API's port until the kernel takes the
+// rules, and a machine that works goes on with the rules that it has.
 func TestFirewallThatDoesNotLoad(t *testing.T) {
 	want := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}}, Own: []int{50000}}
 	other := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}, {Protocol: "tcp", Port: 9100}}, Own: []int{50000}}
@@ -106,8 +107,8 @@ func TestFirewallThatDoesNotLoad(t *testing.T) {
 	}
 }
 
-// TestGuardConfig: with and without a firewall, and without a cluster, the machine's ports stay its own, and pods do not reach those that they
-// have no reason to.
+// TestGuardConfig: with and without a firewall, and without a cluster, the machine's ports stay its
+// own, and pods do not reach those that they have no reason to.
 func TestGuardConfig(t *testing.T) {
 	c := config.New("m", config.RoleWorker)
 	c.Cluster = &config.Cluster{Spec: config.ClusterSpec{Networks: config.ClusterNetworks{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}}

@@ -25,11 +25,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// lookAgain is how often credentials are looked at even if nothing changes: the clock may have been set, and then a certificate
-// may be due at once. Reading them costs less than a millisecond.
+// lookAgain is how often credentials are looked at even if nothing changes: the clock may have been
+// set, and then a certificate may be due at once. Reading them costs less than a millisecond.
 const lookAgain = time.Minute
 
-// follow brings about what follows from the configuration, from the machine's addresses and from its book, each time one of them changes.
+// follow brings about what follows from the configuration, from the machine's addresses and from
+// its book, each time one of them changes.
 func (m *machine) follow(ctx context.Context) {
 	configs, states, members, artifacts := m.config.Watch(), m.networkState.Watch(), m.membership.Watch(), m.artifacts.Watch()
 	books := m.book.changes.Watch()
@@ -37,7 +38,8 @@ func (m *machine) follow(ctx context.Context) {
 	defer tick.Stop()
 	var problem string
 	for {
-		// Taken before it is acted on, which may take seconds: what changes meanwhile is seen below.
+		// Taken before it is acted on, which may take seconds: what changes meanwhile is seen
+		// below.
 		now, state := configs.Take(), states.Take()
 		members.Take()
 		artifacts.Take()
@@ -74,7 +76,8 @@ func (m *machine) follow(ctx context.Context) {
 	}
 }
 
-// settle does all that follows from a configuration (nil for none) once. It is safe to repeat, and does nothing when nothing changed.
+// settle does all that follows from a configuration (nil for none) once. It is safe to repeat, and
+// does nothing when nothing changed.
 func (m *machine) settle(ctx context.Context, c *config.Config, state network.State) error {
 	m.settling.Lock()
 	defer m.settling.Unlock()
@@ -119,7 +122,8 @@ func (m *machine) tellLeftOut(n config.ClusterNetworks, servers []netip.Addr) {
 
 // settleServices writes what the services read and then says which of them should run.
 func (m *machine) settleServices(ctx context.Context, c *config.Config, state network.State) error {
-	if c == nil || c.Cluster == nil || m.medium != "" { // a system that is not installed runs nothing
+	// a system that is not installed runs nothing
+	if c == nil || c.Cluster == nil || m.medium != "" {
 		return m.services.Set([]supervise.Service{door()})
 	}
 	if err := m.able(c); err != nil {
@@ -186,12 +190,13 @@ func (m *machine) settleRegistries(c *config.Config) error {
 	return writeRegistries(paths.ContainerdHosts, registryFiles(all, near, gate))
 }
 
-// lonelyTime is how long services go on with the addresses that they know when the machine has none any more. What lasts longer is no renewal of
-// a lease: the services would only fail and start anew, at full load, for as long as it lasts.
+// lonelyTime is how long services go on with the addresses that they know when the machine has none
+// any more. What lasts longer is no renewal of a lease: the services would only fail and start
+// anew, at full load, for as long as it lasts.
 const lonelyTime = time.Minute
 
-// rest stops what cannot work without an address once the machine has had none for lonelyTime. containerd goes on, and with it the pods.
-// m.settling is held.
+// rest stops what cannot work without an address once the machine has had none for lonelyTime.
+// containerd goes on, and with it the pods. m.settling is held.
 func (m *machine) rest() error {
 	if m.lonely.IsZero() {
 		m.lonely = time.Now()
@@ -283,7 +288,8 @@ func networkConfig(c *config.Config) network.Config {
 	s := c.Network.Spec
 	out := network.Config{Hostname: c.Machine.Metadata.Name, DNS: s.DNS.Servers, Search: s.DNS.Search, NTP: s.NTP.Servers}
 	for _, l := range s.Links {
-		mac, _ := net.ParseMAC(string(l.MAC)) // checked when the document was parsed; empty when the link goes by its name
+		// checked when the document was parsed; empty when the link goes by its name
+		mac, _ := net.ParseMAC(string(l.MAC))
 		one := network.LinkConfig{Name: l.Name, MAC: mac, MTU: l.MTU, DHCP4: l.DHCP4, Addresses: l.Addresses}
 		for _, r := range l.Routes {
 			one.Routes = append(one.Routes, network.RouteConfig{To: r.To, Via: r.Via, Metric: r.Metric})
@@ -303,7 +309,8 @@ func (m *machine) hostConfig(c *config.Config) host.Config {
 		out.Sysctls, out.Modules = c.Machine.Spec.Sysctls, c.Machine.Spec.KernelModules
 		out.Pods = c.Cluster != nil
 		if out.Pods && c.Cluster.Spec.Supplies(config.PartNetwork) {
-			out.Modules = append(slices.Clone(out.Modules), "dummy") // the link with the DNS's address (orchestrator/podnetwork)
+			// the link with the DNS's address (orchestrator/podnetwork)
+			out.Modules = append(slices.Clone(out.Modules), "dummy")
 		}
 		out.ReservedMemory = int64(c.Machine.Spec.Reserved.Memory)
 	}
@@ -335,8 +342,8 @@ const importTimeout = 2 * time.Minute
 // importAgain is how long an import that failed rests: the disk may have been full.
 const importAgain = 30 * time.Second
 
-// keepImages imports the container images that are part of the system, the pause image above all, whenever containerd has come up
-// without them.
+// keepImages imports the container images that are part of the system, the pause image above all,
+// whenever containerd has come up without them.
 func (m *machine) keepImages(ctx context.Context) {
 	up := false
 	for w := m.services.Status().Watch(); ; {

@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How Kubernetes forgets a machine that was taken out (docs/decisions/0028-joining.md). Others reach the pods of every Node, so the Node of a
-// stolen machine must neither stay nor come back:
+// How Kubernetes forgets a machine that was taken out (docs/decisions/0028-joining.md). Others
+// reach the pods of every Node, so the Node of a stolen machine must neither stay nor come back:
 //
 //  1. Whoever is asked to remove the machine deletes its Node and its pods at once (members.go).
 //  2. Until an API server has heard of it, the machine can make its Node anew there. So each control-plane machine, from when it has heard
@@ -25,23 +25,28 @@ import (
 //  3. A name that somebody has again is left alone. More than half of the control plane is asked for that first: so many know a ticket before
 //     anybody has it.
 //
-// How far it has come is not written down: a machine that has started begins anew with all that were removed within memberLife. Nothing that
-// was removed before that has a certificate that is valid.
+// How far it has come is not written down: a machine that has started begins anew with all that
+// were removed within memberLife. Nothing that was removed before that has a certificate that is
+// valid.
 
 const (
-	// forgetEvery is how often it is looked for the Nodes of removed machines that were not there when it was looked last. A look costs a process:
-	// under emulation ten seconds of a processor, on each control-plane machine, also after each of their starts.
+	// forgetEvery is how often it is looked for the Nodes of removed machines that were not there
+	// when it was looked last. A look costs a process: under emulation ten seconds of a processor,
+	// on each control-plane machine, also after each of their starts.
 	forgetEvery = time.Minute
-	// forgetSoon is how soon it is looked after one that was there, or that it has just heard of, or when a look came to nothing; the next time twice as
-	// late. It is longer than it takes others to hear of a removal (learnEvery) and their API servers to read it.
+	// forgetSoon is how soon it is looked after one that was there, or that it has just heard of,
+	// or when a look came to nothing; the next time twice as late. It is longer than it takes
+	// others to hear of a removal (learnEvery) and their API servers to read it.
 	forgetSoon = 15 * time.Second
-	// forgetLooks is how often in a row a Node must not be there: five minutes, in which what was not in force at once is tried again
-	// (lookAgain) some times.
+	// forgetLooks is how often in a row a Node must not be there: five minutes, in which what was
+	// not in force at once is tried again (lookAgain) some times.
 	forgetLooks = 5
-	// forgetTime bounds deleting Nodes: a process, which takes seconds to begin where a processor is slow, and an API server that may be down.
+	// forgetTime bounds deleting Nodes: a process, which takes seconds to begin where a processor
+	// is slow, and an API server that may be down.
 	forgetTime = time.Minute
-	// forgetMade is how long after it was looked who has the name a Node may be made that is deleted all the same: the API servers hear a moment
-	// later whom they refuse. A machine that is invited meanwhile under that name has made none by then.
+	// forgetMade is how long after it was looked who has the name a Node may be made that is
+	// deleted all the same: the API servers hear a moment later whom they refuse. A machine that is
+	// invited meanwhile under that name has made none by then.
 	forgetMade = 15 * time.Second
 )
 
@@ -50,11 +55,14 @@ type forgetting struct {
 	sync.Mutex
 	left map[string]int // by ticket: how often its Node is looked for yet
 
-	problem string                                                                // why the last look came to nothing
-	nodes   func(ctx context.Context, names []string) (there []string, err error) // deletes those that are there; nil for the usual way
+	// why the last look came to nothing
+	problem string
+	// deletes those that are there; nil for the usual way
+	nodes func(ctx context.Context, names []string) (there []string, err error)
 }
 
-// due are the names that are looked for, of machines that are gone. Those that it hears of for the first time it looks for.
+// due are the names that are looked for, of machines that are gone. Those that it hears of for the
+// first time it looks for.
 func (f *forgetting) due(gone []trust.Gone) []string {
 	f.Lock()
 	defer f.Unlock()
@@ -73,7 +81,8 @@ func (f *forgetting) due(gone []trust.Gone) []string {
 	return names
 }
 
-// looked notes a look for names, of which some were there. What again and afresh have asked for meanwhile is not known then, and is looked for anew.
+// looked notes a look for names, of which some were there. What again and afresh have asked for
+// meanwhile is not known then, and is looked for anew.
 func (f *forgetting) looked(gone []trust.Gone, names, there []string) {
 	f.Lock()
 	defer f.Unlock()
@@ -97,7 +106,8 @@ func (f *forgetting) fresh(gone []trust.Gone) bool {
 	return slices.ContainsFunc(gone, func(g trust.Gone) bool { _, known := f.left[g.Ticket]; return !known })
 }
 
-// again has the machines of some tickets looked for as if it had just been heard that they were removed.
+// again has the machines of some tickets looked for as if it had just been heard that they were
+// removed.
 func (f *forgetting) again(tickets []string) {
 	f.Lock()
 	defer f.Unlock()
@@ -106,7 +116,8 @@ func (f *forgetting) again(tickets []string) {
 	}
 }
 
-// afresh has all that were removed lately looked for as if it had just been heard: data of another time may hold their Nodes.
+// afresh has all that were removed lately looked for as if it had just been heard: data of another
+// time may hold their Nodes.
 func (f *forgetting) afresh() {
 	f.Lock()
 	defer f.Unlock()
@@ -118,7 +129,9 @@ func (m *machine) keepForgetting(ctx context.Context) {
 	tick := time.NewTicker(forgetSoon)
 	defer tick.Stop()
 	const most = int(forgetEvery / forgetSoon)
-	left, pause := 0, 1 // ticks without a look, and how many there are after the next one that came to something, or to nothing at all
+	// ticks without a look, and how many there are after the next one that came to something, or to
+	// nothing at all
+	left, pause := 0, 1
 	for {
 		select {
 		case <-tick.C:
@@ -154,7 +167,8 @@ func (m *machine) gone() []trust.Gone {
 	return m.book.known().Gone(time.Now().Add(-memberLife), time.Now())
 }
 
-// lookForGone looks once, and tells whether none was there. Where no machine was removed lately it does nothing.
+// lookForGone looks once, and tells whether none was there. Where no machine was removed lately it
+// does nothing.
 func (m *machine) lookForGone(ctx context.Context) bool {
 	now, _ := m.config.Get()
 	if !controls(now.config) {
@@ -182,7 +196,8 @@ func (m *machine) lookForGone(ctx context.Context) bool {
 	return err == nil && len(there) == 0
 }
 
-// forget deletes the Nodes of machines that were taken out, but those whose name somebody has again, and says which were there.
+// forget deletes the Nodes of machines that were taken out, but those whose name somebody has
+// again, and says which were there.
 func (m *machine) forget(ctx context.Context, c *config.Config, names []string) (there []string, err error) {
 	asked := time.Now() // before it is looked who has the names
 	of := m.electorate(c)
@@ -210,8 +225,8 @@ func (m *machine) forget(ctx context.Context, c *config.Config, names []string) 
 	return ask[[]string](ctx, m, paths.UserControllers, "forget-nodes", nodespec.ForgetOrder{Names: names, MadeBefore: asked.Add(forgetMade)})
 }
 
-// stillGone is what an API server is told of what counts no more: a revocation names its machine only while nobody has the name again, because
-// no pod of a machine of that name counts either.
+// stillGone is what an API server is told of what counts no more: a revocation names its machine
+// only while nobody has the name again, because no pod of a machine of that name counts either.
 func stillGone(c *config.Config, known trust.Book, refused []trust.Revocation, now time.Time) []trust.Revocation {
 	for i, r := range refused {
 		if r.Machine != "" && (reservedName(c, known, r.Machine) || known.Present(r.Machine, now)) {

@@ -66,8 +66,8 @@ func removed(t *testing.T, a clusterAPI, at time.Time, names ...string) {
 	}
 }
 
-// TestLookForGone: the Node of a machine that was removed goes, also when it is made anew, until it has stayed away long enough; names that
-// somebody has are left alone.
+// TestLookForGone: the Node of a machine that was removed goes, also when it is made anew, until it
+// has stayed away long enough; names that somebody has are left alone.
 func TestLookForGone(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
 	a.m.forgetting.nodes = n.forget
@@ -126,7 +126,8 @@ func TestLookForGone(t *testing.T) {
 	n.refuse, n.have = nil, []string{"w1"}
 	looks(1 + forgetLooks)
 
-	// After a start it is looked for again, because nobody knows how far it had come; what nothing is valid of any more is not.
+	// After a start it is looked for again, because nobody knows how far it had come; what nothing
+	// is valid of any more is not.
 	a.m.forgetting.left = nil
 	looks(forgetLooks)
 	long := controlPlane(t)
@@ -149,7 +150,8 @@ func TestLookForGone(t *testing.T) {
 	}
 }
 
-// TestStillGone: an API server is told the name of a machine that was taken out for as long as it is nobody's again.
+// TestStillGone: an API server is told the name of a machine that was taken out for as long as it
+// is nobody's again.
 func TestStillGone(t *testing.T) {
 	a := controlPlane(t)
 	removed(t, a, time.Now(), "w1", "w2", "m1") // m1 is the control plane's
@@ -193,8 +195,8 @@ func TestStillGone(t *testing.T) {
 	}
 }
 
-// TestForgetMember: the Node of a control-plane machine goes with its member, but that of a machine that may come back, or whose name another
-// one has.
+// TestForgetMember: the Node of a control-plane machine goes with its member, but that of a machine
+// that may come back, or whose name another one has.
 func TestForgetMember(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"m2", "m1", "w1"}}
 	a.m.forgetting.nodes = n.forget
@@ -226,7 +228,8 @@ func TestForgetMember(t *testing.T) {
 	}
 }
 
-// TestForgetAsks: a ticket that this machine has not heard of yet keeps the Node of the machine that comes by it.
+// TestForgetAsks: a ticket that this machine has not heard of yet keeps the Node of the machine
+// that comes by it.
 func TestForgetAsks(t *testing.T) {
 	machines, off := three(t)
 	a, b, n := machines[0], machines[1], &nodes{have: []string{"w1"}}
@@ -249,8 +252,8 @@ func TestForgetAsks(t *testing.T) {
 	}
 }
 
-// TestRemoveAgain: where a removal is written down and not in force, or nobody waits for it any more, the Node is forgotten all the same; and
-// it can be asked for again.
+// TestRemoveAgain: where a removal is written down and not in force, or nobody waits for it any
+// more, the Node is forgotten all the same; and it can be asked for again.
 func TestRemoveAgain(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
 	a.m.forgetting.nodes = n.forget
@@ -281,7 +284,8 @@ func TestRemoveAgain(t *testing.T) {
 	}
 }
 
-// TestWhoControls: who answers in the place of a control-plane machine shows no worker's certificate, and nobody one that was revoked.
+// TestWhoControls: who answers in the place of a control-plane machine shows no worker's
+// certificate, and nobody one that was revoked.
 func TestWhoControls(t *testing.T) {
 	a := controlPlane(t)
 	removed(t, a, time.Now(), "w1") // by the ticket 1a
@@ -306,7 +310,8 @@ func TestWhoControls(t *testing.T) {
 	}
 }
 
-// TestForgettingMeanwhile: what is asked for during a look, by a removal or by other data of etcd, is not undone by the look's end.
+// TestForgettingMeanwhile: what is asked for during a look, by a removal or by other data of etcd,
+// is not undone by the look's end.
 func TestForgettingMeanwhile(t *testing.T) {
 	gone := []trust.Gone{{Ticket: "1", Name: "a"}}
 	for what, meanwhile := range map[string]func(*forgetting){

@@ -17,7 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// guard stands before every call that comes from apid: it has the call recorded (audit.go), and a panic end only that (program.go).
+// guard stands before every call that comes from apid: it has the call recorded (audit.go), and a
+// panic end only that (program.go).
 type guard struct {
 	m       *machine
 	audited func(method string) bool // apid.Mutates
@@ -58,7 +59,8 @@ func (g guard) pass(ctx context.Context, method string, call func(context.Contex
 	return err
 }
 
-// ongoing is a call that is on record. Its methods may be called at once, and on nil, which is a call that is not.
+// ongoing is a call that is on record. Its methods may be called at once, and on nil, which is a
+// call that is not.
 type ongoing struct {
 	m     *machine
 	start time.Time
@@ -87,8 +89,8 @@ func (o *ongoing) about(what string) {
 	}
 }
 
-// begin writes down that the call begins, and what it is about; told: in the record too. A call that changes something and cannot be
-// written down is refused.
+// begin writes down that the call begins, and what it is about; told: in the record too. A call
+// that changes something and cannot be written down is refused.
 func (o *ongoing) begin(what string, told bool) error {
 	if o == nil {
 		return nil
@@ -108,9 +110,10 @@ func (o *ongoing) begin(what string, told bool) error {
 	return o.refused
 }
 
-// unstoppable are the calls that are made although the record cannot be written: those by which a machine with a bad disk is switched
-// off, restarted or reset, by which a stolen certificate is revoked, by which an object that keeps Kubernetes from serving is taken out, and
-// by which it is found out what is wrong, as far as everybody who may look may look at that.
+// unstoppable are the calls that are made although the record cannot be written: those by which a
+// machine with a bad disk is switched off, restarted or reset, by which a stolen certificate is
+// revoked, by which an object that keeps Kubernetes from serving is taken out, and by which it is
+// found out what is wrong, as far as everybody who may look may look at that.
 var unstoppable = map[string]bool{
 	api.Machine_Reboot_FullMethodName: true, api.Machine_Shutdown_FullMethodName: true, api.Machine_Reset_FullMethodName: true,
 	api.Trust_Revoke_FullMethodName: true, api.Cluster_Suspend_FullMethodName: true, api.Cluster_Resume_FullMethodName: true,

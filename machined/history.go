@@ -23,10 +23,11 @@ import (
 
 // A configuration on trial, and the ones that were in force before.
 //
-// While one is tried, the one before lies beside it on STATE (package documents) and comes back by itself: when the time is up, because
-// watchTrial puts it there, and at the next start, whatever the reason for that is. (Kernel parameters and modules go with the boot only,
-// so the machine reboots if it tried such.) Only Confirm ends that, which has to come over the API: a configuration that locks its
-// operator out is never confirmed.
+// While one is tried, the one before lies beside it on STATE (package documents) and comes back by
+// itself: when the time is up, because watchTrial puts it there, and at the next start, whatever
+// the reason for that is. (Kernel parameters and modules go with the boot only, so the machine
+// reboots if it tried such.) Only Confirm ends that, which has to come over the API: a
+// configuration that locks its operator out is never confirmed.
 
 // The time of a trial.
 const (
@@ -36,8 +37,8 @@ const (
 	maxTrialName = 64 // bytes
 )
 
-// trialRetry is how long a return that failed rests. After trialRetries of them the machine starts anew, which returns by itself, and looks after a disk
-// that does not take what is written to it.
+// trialRetry is how long a return that failed rests. After trialRetries of them the machine starts
+// anew, which returns by itself, and looks after a disk that does not take what is written to it.
 const (
 	trialRetry   = 10 * time.Second
 	trialRetries = 6
@@ -72,7 +73,8 @@ func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest, tri
 		if r.Mode == api.ApplyRequest_MODE_TRY {
 			return errors.New("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: other keys of Secrets cannot be tried: what is sealed by them would stay when they are gone; `orlopctl trust rotate-key` replaces the key")
 		}
-		if going, _ := m.upgrade.Get(); going.Undecided() != nil { // the version before would bring its keys along
+		// the version before would bring its keys along
+		if going, _ := m.upgrade.Get(); going.Undecided() != nil {
 			return fmt.Errorf("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: cannot change now: %w", going.Undecided())
 		}
 	}
@@ -97,8 +99,8 @@ func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest, tri
 	return nil
 }
 
-// beginConfiguration does what is due to the configuration when the machine starts, and says what the start did to it. adopt: one that is
-// staged is for this start.
+// beginConfiguration does what is due to the configuration when the machine starts, and says what
+// the start did to it. adopt: one that is staged is for this start.
 func (m *machine) beginConfiguration(adopt bool) string {
 	returned, staged, err := configs.Begin(adopt)
 	if err != nil {
@@ -116,7 +118,8 @@ func (m *machine) beginConfiguration(adopt bool) string {
 	return by
 }
 
-// note adds what is in force to the history. A history that cannot be written keeps no configuration from being in force.
+// note adds what is in force to the history. A history that cannot be written keeps no
+// configuration from being in force.
 func (m *machine) note(text []byte, by string) {
 	if why, _ := m.noStorage.Get(); why != "" {
 		return
@@ -166,7 +169,8 @@ func (m *machine) watchTrial(ctx context.Context) {
 	}
 }
 
-// reload puts in force what is stored by now. One that cannot be used is as when the machine starts. m.applying is held.
+// reload puts in force what is stored by now. One that cannot be used is as when the machine
+// starts. m.applying is held.
 func (m *machine) reload() (applied, error) {
 	a, from, err := load()
 	if err != nil {
@@ -199,8 +203,9 @@ func (m *machine) giveUp(until time.Time) error {
 	return nil
 }
 
-// stays reports whether something of a configuration outlasts it until the next start. Kernel modules do. Kernel parameters go back to their
-// former values (machined/host), but those of the network may have changed more than themselves: links, addresses and routes go with some.
+// stays reports whether something of a configuration outlasts it until the next start. Kernel
+// modules do. Kernel parameters go back to their former values (machined/host), but those of the
+// network may have changed more than themselves: links, addresses and routes go with some.
 func stays(tried, next *config.Config) bool {
 	t, n := tried.Machine.Spec, next.Machine.Spec
 	for name, value := range t.Sysctls {
@@ -240,8 +245,9 @@ func (m *machine) networked(ctx context.Context, c *config.Config) error {
 	}
 }
 
-// settled reports whether the network is what a configuration says, with a lease on each link that should have one and is connected. Where no link
-// is named all of them ask, and hardly a machine has a server on each: an address is enough.
+// settled reports whether the network is what a configuration says, with a lease on each link that
+// should have one and is connected. Where no link is named all of them ask, and hardly a machine
+// has a server on each: an address is enough.
 func settled(state network.State, c network.Config) bool {
 	if len(c.Links) == 0 {
 		return state.Converged && len(state.NodeAddresses(nil)) > 0
@@ -282,7 +288,8 @@ func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
 			return applied{}, err
 		}
 	}
-	// What was staged before would take the place of what is confirmed. It goes first: when the power is cut between the two nothing is confirmed.
+	// What was staged before would take the place of what is confirmed. It goes first: when the
+	// power is cut between the two nothing is confirmed.
 	var err error
 	if configs.Staged().Before(now.applied) {
 		err = configs.DropStaged()
@@ -339,7 +346,8 @@ func (a configAPI) Get(_ context.Context, r *api.GetConfigRequest) (*api.GetConf
 	return &api.GetConfigResponse{Documents: print(c), Applied: timestamppb.New(e.At), Source: e.By}, nil
 }
 
-// numbered is a configuration of the history, or, for 0, the one in force; and when and by whom it was put there.
+// numbered is a configuration of the history, or, for 0, the one in force; and when and by whom it
+// was put there.
 func (a configAPI) numbered(number uint64) (*config.Config, documents.Entry, error) {
 	if number == 0 {
 		now, _ := a.m.config.Get()

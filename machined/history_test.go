@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/dhcp"
 )
 
-// TestNetworkedWaits: a trial is not confirmed by how the network was before, however well that was.
+// TestNetworkedWaits: a trial is not confirmed by how the network was before, however well that
+// was.
 func TestNetworkedWaits(t *testing.T) {
 	c := config.New("n1", config.RoleWorker)
 	c.Network.Spec.Links = []config.Link{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}

@@ -32,8 +32,10 @@ import (
 // (docs/decisions/0041-images-from-neighbours.md):
 //
 //  1. The import marks its names (pkg/imagestore).
-//  2. containerd of another machine is to pull one. Before any registry it asks a mirror on loopback (registries.go, pkg/mirror).
-//  3. That looks at what was imported here, asks the control-plane machines (Find), and passes on what one of them sends (Read).
+//  2. containerd of another machine is to pull one. Before any registry it asks a mirror on
+//     loopback (registries.go, pkg/mirror).
+//  3. That looks at what was imported here, asks the control-plane machines (Find), and passes on
+//     what one of them sends (Read).
 
 type imageAPI struct {
 	api.UnimplementedImageServer
@@ -98,8 +100,9 @@ func (a imageAPI) Find(ctx context.Context, r *api.FindImageRequest) (*api.FindI
 	return &api.FindImageResponse{Digest: found.Digest.String(), MediaType: found.MediaType, Size: found.Size}, nil
 }
 
-// mostPulled is how many blobs are sent to other machines at once, and mostPulledByOne how many to one of them; whoever comes then waits. Each takes
-// some messages of containerd's, a mebibyte each, in PID 1. A machine that takes them slowly leaves the others two.
+// mostPulled is how many blobs are sent to other machines at once, and mostPulledByOne how many to
+// one of them; whoever comes then waits. Each takes some messages of containerd's, a mebibyte each,
+// in PID 1. A machine that takes them slowly leaves the others two.
 const (
 	mostPulled      = 4
 	mostPulledByOne = 2
@@ -154,19 +157,23 @@ func hasNeighbours(c *config.Config) bool {
 	return c.Cluster != nil && (worker(c) || len(c.Cluster.Spec.ControlPlanes) > 1)
 }
 
-// mirrorLimits are what the mirror holds. containerd fetches three layers of an image at once, and has connections of its own for
-// each pull and each registry that it asks through the mirror. Every pod with hostNetwork can connect, so a connection that has
-// not shown a token never takes the place of one that has.
+// mirrorLimits are what the mirror holds. containerd fetches three layers of an image at once, and
+// has connections of its own for each pull and each registry that it asks through the mirror. Every
+// pod with hostNetwork can connect, so a connection that has not shown a token never takes the
+// place of one that has.
 var mirrorLimits = mirror.Limits{Clients: 256, Strangers: 64, Header: 3 * time.Second, Idle: time.Minute}
 
-// ownMirror is the registry on loopback: of which the machine's containerd gets what other machines have, and through which it asks mirrors.
+// ownMirror is the registry on loopback: of which the machine's containerd gets what other machines
+// have, and through which it asks mirrors.
 type ownMirror struct {
-	url   string
-	token string // who does not show it gets nothing: pods of the machine's own network could ask otherwise
+	url string
+	// who does not show it gets nothing: pods of the machine's own network could ask otherwise
+	token string
 }
 
-// openMirror opens it, the first time that it is asked for. It has one token for what other machines have, and one for mirrors, which containerd
-// shows to whoever issues the tokens of a mirror, too.
+// openMirror opens it, the first time that it is asked for. It has one token for what other
+// machines have, and one for mirrors, which containerd shows to whoever issues the tokens of a
+// mirror, too.
 func (m *machine) openMirror() (near, gate ownMirror, err error) {
 	if m.mirror.url != "" {
 		return m.mirror, m.gate, nil
@@ -194,7 +201,8 @@ func (m *machine) openMirror() (near, gate ownMirror, err error) {
 	return m.mirror, m.gate, nil
 }
 
-// neighbours are what was imported on this machine, and the other machines of the control plane, as a source of images.
+// neighbours are what was imported on this machine, and the other machines of the control plane, as
+// a source of images.
 type neighbours struct {
 	m   *machine
 	own mirror.Source // with imagePullPolicy: Always, a pod's image is asked for where it is, too
@@ -204,9 +212,11 @@ type neighbours struct {
 }
 
 const (
-	// findImageTime bounds asking one machine. Every pull on this machine waits for it, whatever it pulls.
+	// findImageTime bounds asking one machine. Every pull on this machine waits for it, whatever it
+	// pulls.
 	findImageTime = 5 * time.Second
-	// neighbourRests is how long a machine that did not answer is not asked again: a pull asks for each layer by itself.
+	// neighbourRests is how long a machine that did not answer is not asked again: a pull asks for
+	// each layer by itself.
 	neighbourRests = 30 * time.Second
 )
 
@@ -250,7 +260,8 @@ func (n *neighbours) Open(ctx context.Context, digest string) (io.ReadCloser, er
 	return nil, failed
 }
 
-// open reads it from one of them, over a connection of its own: who fails with a shared one ends it.
+// open reads it from one of them, over a connection of its own: who fails with a shared one ends
+// it.
 func (n *neighbours) open(ctx context.Context, addr netip.Addr, digest string) (io.ReadCloser, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()

@@ -74,7 +74,8 @@ func (i imports) Open(_ context.Context, sum string) (io.ReadCloser, error) {
 	return nil, fs.ErrNotExist
 }
 
-// TestNeighbours: what one of the other control-plane machines has is found and read, and who does not answer is left alone for a while.
+// TestNeighbours: what one of the other control-plane machines has is found and read, and who does
+// not answer is left alone for a while.
 func TestNeighbours(t *testing.T) {
 	own, second, third := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")
 	m, wire := issuing(t, ""), newWire(t)

@@ -40,15 +40,17 @@ const (
 
 // installState is how far an installation is: topic "install".
 type installState struct {
-	Phase     string `json:"phase,omitempty"`
-	Disk      string `json:"disk,omitempty"`
-	Reason    string `json:"reason,omitempty"`    // why it failed, or was refused when nobody was there to be told
+	Phase string `json:"phase,omitempty"`
+	Disk  string `json:"disk,omitempty"`
+	// why it failed, or was refused when nobody was there to be told
+	Reason    string `json:"reason,omitempty"`
 	Operation string `json:"operation,omitempty"` // what is done now
 	Done      int64  `json:"done,omitempty"`      // bytes of it
 	Total     int64  `json:"total,omitempty"`
 }
 
-// stepInstall begins the installation that a medium's configuration asks for, and says when there is nothing to install.
+// stepInstall begins the installation that a medium's configuration asks for, and says when there
+// is nothing to install.
 func stepInstall(ctx context.Context, m *machine) error {
 	if m.medium == "" {
 		return nil
@@ -65,9 +67,9 @@ func stepInstall(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// installUnattended installs what the configuration of a medium, or of the image, asks for. Nobody is there to be told why it cannot
-// be, so the console and the topic say it. It is called again when disks come or go; what failed while the disk was written is not
-// tried again by itself.
+// installUnattended installs what the configuration of a medium, or of the image, asks for. Nobody
+// is there to be told why it cannot be, so the console and the topic say it. It is called again
+// when disks come or go; what failed while the disk was written is not tried again by itself.
 func (m *machine) installUnattended(ctx context.Context) {
 	now, _ := m.config.Get()
 	is, _ := m.installation.Get()
@@ -180,8 +182,8 @@ func (e *expressionError) problem(c *config.Config) config.Problems {
 	return config.Problems{{File: at.File, Line: at.Line, Column: at.Column, Field: config.MatchField, Reason: "the expression " + e.reason}}
 }
 
-// matchDisks asks of which disks an expression is true, by path. The orchestrator has the compiler; see
-// docs/decisions/0016-disk-expressions.md.
+// matchDisks asks of which disks an expression is true, by path. The orchestrator has the compiler;
+// see docs/decisions/0016-disk-expressions.md.
 func (m *machine) matchDisks(ctx context.Context, expression string, disks []disk.Disk) (map[string]bool, error) {
 	q := diskmatch.Question{Expression: expression}
 	for _, d := range disks {
@@ -206,8 +208,8 @@ func (m *machine) matchDisks(ctx context.Context, expression string, disks []dis
 	return matches, nil
 }
 
-// beginInstall begins the operations and returns. Only one installation is done at a time, and after one that succeeded there is no
-// other: the machine reboots.
+// beginInstall begins the operations and returns. Only one installation is done at a time, and
+// after one that succeeded there is no other: the machine reboots.
 func (m *machine) beginInstall(w install.Want, documents []byte, who string) error {
 	if !m.writing.TryLock() {
 		return errors.New("configuration refused, nothing was changed: an installation is under way (`orlopctl get install`)")

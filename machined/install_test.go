@@ -16,7 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestInstallDisk: nothing that choosing and judging a disk needs is lost on the way, and media are told.
+// TestInstallDisk: nothing that choosing and judging a disk needs is lost on the way, and media are
+// told.
 func TestInstallDisk(t *testing.T) {
 	root := uuid.New()
 	d := disk.Disk{
@@ -39,7 +40,8 @@ func TestInstallDisk(t *testing.T) {
 	}
 }
 
-// TestKeepsOperator: a medium adds nobody who may call an owned machine, and takes nobody away. The error names the field.
+// TestKeepsOperator: a medium adds nobody who may call an owned machine, and takes nobody away. The
+// error names the field.
 func TestKeepsOperator(t *testing.T) {
 	authority := func() config.Certificate {
 		ca, err := pki.NewCA("operator", time.Hour)

@@ -24,10 +24,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// Machines that come without a ticket (docs/decisions/0044-join-requests.md): those ask, and an operator decides. What one that is approved gets is
-// a ticket, for the key that it has shown; from there it goes as with every other (members.go, membership.go).
+// Machines that come without a ticket (docs/decisions/0044-join-requests.md): those ask, and an
+// operator decides. What one that is approved gets is a ticket, for the key that it has shown; from
+// there it goes as with every other (members.go, membership.go).
 
-// applicants are those that ask this control-plane machine. They are in memory alone: they ask again.
+// applicants are those that ask this control-plane machine. They are in memory alone: they ask
+// again.
 type applicants struct {
 	sync.Mutex
 	list  joinrequest.List
@@ -65,7 +67,8 @@ func (m *machine) answer(asks joinrequest.Machine) (answer joinrequest.Answer, k
 	if len(old.Ticket) > 0 && !m.stillOpen(old) {
 		desk.list = desk.list.Approved(asks.Key, nil, time.Time{}) // it was taken back
 	}
-	// One that was let in, and lost its power before it had what it was given, has its ticket again as long as that is good. It asks nobody anew.
+	// One that was let in, and lost its power before it had what it was given, has its ticket again
+	// as long as that is good. It asks nobody anew.
 	if member := m.book.known().Has(asks.Name); member && len(desk.list[asks.Key].Ticket) == 0 {
 		return joinrequest.Answer{Standing: joinrequest.Refused, Reason: nameTaken(asks.Name).Error()}, known
 	}
@@ -178,7 +181,8 @@ func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.Ap
 	}
 	if a.m.book.known().HasKey(m.Key) || len(m.Ticket) > 0 && a.m.stillOpen(m) {
 		didNothing(ctx)
-		return &api.ApproveResponse{}, nil // it was let in already: whoever asks again has had no answer
+		// it was let in already: whoever asks again has had no answer
+		return &api.ApproveResponse{}, nil
 	}
 	ticket, err := a.Invite(ctx, &api.InviteRequest{Name: m.Name, Request: m.Request, Life: r.Life})
 	if err != nil {
@@ -218,7 +222,8 @@ func (a clusterAPI) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResp
 	return out, nil
 }
 
-// deny notes the keys of machines that an operator does not let in, here or at another control-plane machine.
+// deny notes the keys of machines that an operator does not let in, here or at another
+// control-plane machine.
 func (a *applicants) deny(keys []string) error {
 	for _, k := range keys {
 		if _, err := pki.ParseFingerprint(k); err != nil {
@@ -233,8 +238,9 @@ func (a *applicants) deny(keys []string) error {
 	return nil
 }
 
-// askForTicket asks all control-plane machines, each of which an operator may have told, and returns the ticket of the first that has one.
-// Otherwise it says how it stands. waits: an operator has to decide.
+// askForTicket asks all control-plane machines, each of which an operator may have told, and
+// returns the ticket of the first that has one. Otherwise it says how it stands. waits: an operator
+// has to decide.
 func (m *machine) askForTicket(ctx context.Context, c *config.Config) (ticket *x509.Certificate, waits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -21,7 +21,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestJoinRequests: a machine without a ticket asks, is listed, denied, approved, and joins with the key that it has shown, and no other does.
+// TestJoinRequests: a machine without a ticket asks, is listed, denied, approved, and joins with
+// the key that it has shown, and no other does.
 func TestJoinRequests(t *testing.T) {
 	a := controlPlane(t)
 	a.m.asking = newApplicants()
@@ -169,7 +170,8 @@ func TestJoinRequests(t *testing.T) {
 	if r := ask("w1", peer, others); r.Standing != string(joinrequest.Refused) || !strings.Contains(r.Reason, "nodes remove w1") {
 		t.Errorf("%v", r)
 	}
-	// But it itself, if the power went before it had what it was given: by the same ticket. Who approves it again has had no answer.
+	// But it itself, if the power went before it had what it was given: by the same ticket. Who
+	// approves it again has had no answer.
 	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Approved) || !bytes.Equal(r.Certificate, ticket.Raw) {
 		t.Errorf("%v", r)
 	}

@@ -20,10 +20,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// The kernel's log on DATA (package bootlog): of this start, as it goes on, so that the next one can show it; and what the kernel saved by
-// the firmware when it crashed. A machine that is not installed keeps nothing.
+// The kernel's log on DATA (package bootlog): of this start, as it goes on, so that the next one
+// can show it; and what the kernel saved by the firmware when it crashed. A machine that is not
+// installed keeps nothing.
 
-// kernelLogEvery is the least time between two writes of the kernel's log, which is what a power cut takes of it.
+// kernelLogEvery is the least time between two writes of the kernel's log, which is what a power
+// cut takes of it.
 const kernelLogEvery = 5 * time.Second
 
 // keeper keeps the kernel's log until it is stopped.
@@ -77,7 +79,8 @@ func (m *machine) endKernelLog(ctx context.Context) {
 	}
 }
 
-// takeCrash keeps what the kernel saved when it crashed, and from now on has it saved when it does. Not every machine can.
+// takeCrash keeps what the kernel saved when it crashed, and from now on has it saved when it does.
+// Not every machine can.
 func (m *machine) takeCrash(l *bootlog.Log) {
 	if err := m.kernel.LoadModules("efi_pstore"); err != nil && !errors.Is(err, kmod.ErrNotFound) {
 		l.Report(err)

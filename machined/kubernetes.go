@@ -26,7 +26,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// minMemory is the least memory with which a machine runs Kubernetes: an idle control plane with its kernel uses about half of it.
+// minMemory is the least memory with which a machine runs Kubernetes: an idle control plane with
+// its kernel uses about half of it.
 const minMemory = 1400 * mib
 
 // nodeSpec tells the orchestrator about this node. It needs an address; without one it says so.
@@ -101,11 +102,13 @@ func resolvers(n config.ClusterNetworks, all []netip.Addr) (asked []netip.Addr, 
 	return asked, left
 }
 
-// clusterDNS is whom the cluster's DNS asks: who is configured, and else the machine's own resolvers.
+// clusterDNS is whom the cluster's DNS asks: who is configured, and else the machine's own
+// resolvers.
 func clusterDNS(c config.ClusterDNS, own []netip.Addr) nodespec.DNS {
 	dns := nodespec.DNS{Upstreams: c.Upstreams.AddrPorts(), CacheTTL: int(time.Duration(c.CacheTTL) / time.Second)}
 	if len(dns.Upstreams) == 0 {
-		for _, a := range own[:min(len(own), config.MaxNameServers)] { // networks may name dozens, and CoreDNS does not start with as many
+		// networks may name dozens, and CoreDNS does not start with as many
+		for _, a := range own[:min(len(own), config.MaxNameServers)] {
 			dns.Upstreams = append(dns.Upstreams, netip.AddrPortFrom(a, config.PortDNS))
 		}
 	}
@@ -132,7 +135,8 @@ func ranges(all []config.AddressRange) []nodespec.Range {
 	return out
 }
 
-// addons are those of the configuration, as the orchestrator reads them. found says which artefacts there are.
+// addons are those of the configuration, as the orchestrator reads them. found says which artefacts
+// there are.
 func addons(all []config.Addon, found artifacts) []nodespec.Addon {
 	out := []nodespec.Addon{}
 	for _, a := range all {
@@ -180,12 +184,14 @@ func nth(r netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// nodeAddresses are the machine's own addresses that others can reach, one of each family, IPv4 first.
+// nodeAddresses are the machine's own addresses that others can reach, one of each family, IPv4
+// first.
 func nodeAddresses(c *config.Config, state network.State) []netip.Addr {
 	if c == nil || c.Cluster == nil {
 		return state.NodeAddresses(nil)
 	}
-	return state.NodeAddresses(c.Cluster.Spec.ControlPlanes) // the others know it by the one that is named there
+	// the others know it by the one that is named there
+	return state.NodeAddresses(c.Cluster.Spec.ControlPlanes)
 }
 
 // ownAddresses are all addresses of the machine.
@@ -205,7 +211,8 @@ func access(c *config.Cluster) credentials.Access {
 	return credentials.Access{Authentication: k.Authentication, Authorization: k.Authorization}
 }
 
-// authorities are what this machine has its credentials by: the cluster's keys out of its document, or what a worker was given.
+// authorities are what this machine has its credentials by: the cluster's keys out of its document,
+// or what a worker was given.
 func (m *machine) authorities(c *config.Config) (credentials.Authorities, error) {
 	marked, err := json.Marshal(marks(c.Machine.Spec.Node))
 	if err != nil {
@@ -234,8 +241,8 @@ func (m *machine) authorities(c *config.Config) (credentials.Authorities, error)
 	return a, nil
 }
 
-// refused is what API server and kubelet are told of whose certificates count no more, as JSON: those of operators count as long as they do at the
-// machine's own door.
+// refused is what API server and kubelet are told of whose certificates count no more, as JSON:
+// those of operators count as long as they do at the machine's own door.
 func (m *machine) refused(c *config.Config) ([]byte, error) {
 	callers, err := m.callers(c)
 	if err != nil {
@@ -299,8 +306,8 @@ func x509s(certs []config.Certificate) []*x509.Certificate {
 	return out
 }
 
-// machineCAs and nodeCAs are the authorities of the cluster's machines and of Kubernetes: the one that issues first, then those that are
-// accepted beside it.
+// machineCAs and nodeCAs are the authorities of the cluster's machines and of Kubernetes: the one
+// that issues first, then those that are accepted beside it.
 func machineCAs(c *config.Config) []*x509.Certificate {
 	return append([]*x509.Certificate{c.Cluster.Spec.PKI.Machine.Cert.X509()}, x509s(c.Cluster.Spec.PKI.Accepted.Machine)...)
 }
@@ -318,7 +325,8 @@ func machinePool(c *config.Config) *x509.CertPool {
 	return pool
 }
 
-// trusted are an authority and those that are accepted beside it, in PEM; empty without the authority.
+// trusted are an authority and those that are accepted beside it, in PEM; empty without the
+// authority.
 func trusted(own config.Certificate, accepted []config.Certificate) []byte {
 	if own.IsZero() {
 		return nil
@@ -326,7 +334,8 @@ func trusted(own config.Certificate, accepted []config.Certificate) []byte {
 	return pki.EncodeCerts(append(x509s(accepted), own.X509())...)
 }
 
-// wantedServices are the services of a configuration, whether or not the machine has an address by now.
+// wantedServices are the services of a configuration, whether or not the machine has an address by
+// now.
 func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) {
 	services := []supervise.Service{door()}
 	if c == nil || c.Cluster == nil {
@@ -356,8 +365,8 @@ func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) 
 	return services, nil
 }
 
-// read is what a service reads of the description of the node: who resolves names, which may change with each lease, is no reason for
-// etcd and the API server to start anew.
+// read is what a service reads of the description of the node: who resolves names, which may change
+// with each lease, is no reason for etcd and the API server to start anew.
 func read(spec nodespec.Spec, service string) nodespec.Spec {
 	if service != serviceNode {
 		spec.DNS, spec.DNSUpstreams, spec.DNSSearch = nodespec.DNS{}, nil, nil
@@ -365,7 +374,8 @@ func read(spec nodespec.Spec, service string) nodespec.Spec {
 	return spec
 }
 
-// prepareKubernetes writes what the services of a cluster's node read at their start. It is safe to repeat.
+// prepareKubernetes writes what the services of a cluster's node read at their start. It is safe to
+// repeat.
 func (m *machine) prepareKubernetes(spec nodespec.Spec) error {
 	text, err := json.MarshalIndent(spec, "", "  ")
 	if err != nil {
@@ -390,9 +400,10 @@ func (m *machine) prepareKubernetes(spec nodespec.Spec) error {
 	return nil
 }
 
-// emptyPluginsOnce makes the folder into which a pod network that is not ours writes its plugins. containerd runs them as root, and the folder is
-// on a disk: in each start of the machine only those run that a pod of this start has written. That containerd's configuration, which is
-// in memory, is not there yet tells that this is a start of the machine.
+// emptyPluginsOnce makes the folder into which a pod network that is not ours writes its plugins.
+// containerd runs them as root, and the folder is on a disk: in each start of the machine only
+// those run that a pod of this start has written. That containerd's configuration, which is in
+// memory, is not there yet tells that this is a start of the machine.
 func emptyPluginsOnce(configuration, plugins string) error {
 	if _, err := os.Stat(configuration); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -14,7 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/release"
 )
 
-// TestNodeSpecControlPlanes: a worker knows where API servers are, and a control-plane machine who the other members of etcd are.
+// TestNodeSpecControlPlanes: a worker knows where API servers are, and a control-plane machine who
+// the other members of etcd are.
 func TestNodeSpecControlPlanes(t *testing.T) {
 	planes := []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
 	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.21/24")}}}}}
@@ -28,7 +29,8 @@ func TestNodeSpecControlPlanes(t *testing.T) {
 	}
 }
 
-// TestNodeAddressOfControlPlanes: a machine with several addresses is known to Kubernetes by the one that the others know it by.
+// TestNodeAddressOfControlPlanes: a machine with several addresses is known to Kubernetes by the
+// one that the others know it by.
 func TestNodeAddressOfControlPlanes(t *testing.T) {
 	link := func(address string) network.LinkState {
 		return network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix(address), Origin: "static"}}}
@@ -94,8 +96,8 @@ func TestClusterDNS(t *testing.T) {
 	}
 }
 
-// TestWorkerDocuments: what is the same on every machine of the cluster is so on one that comes by a ticket, but for the keys and what only a
-// control plane does.
+// TestWorkerDocuments: what is the same on every machine of the cluster is so on one that comes by
+// a ticket, but for the keys and what only a control plane does.
 func TestWorkerDocuments(t *testing.T) {
 	c, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if err := problems.Err(); err != nil {
@@ -142,7 +144,8 @@ func TestResolversOfPods(t *testing.T) {
 	}
 }
 
-// TestResolversRestartTheNodeAlone: other resolvers, as a lease brings them, are nothing to etcd and the API server.
+// TestResolversRestartTheNodeAlone: other resolvers, as a lease brings them, are nothing to etcd
+// and the API server.
 func TestResolversRestartTheNodeAlone(t *testing.T) {
 	resolver := netip.MustParseAddr("10.0.0.2")
 	one := nodespec.Spec{NodeName: "a", DNSSearch: []string{"corp.example"}, DNSUpstreams: []netip.Addr{resolver}, DNS: nodespec.DNS{Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}

@@ -21,17 +21,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How a revocation comes to every machine of a cluster (docs/decisions/0021-client-certificates.md):
+// How a revocation comes to every machine of a cluster
+// (docs/decisions/0021-client-certificates.md):
 //
 //  1. Each machine asks those that Cluster.spec.controlPlanes names, and a worker those that let it in, every few seconds and when it has started, what was revoked and
 //     restored there. It knocks as a machine, and verifies them as machines.
 //  2. What is news is written into its own book (trust.Book.Merge), and in force.
 //  3. Control-plane machines ask each other for the roll of the cluster's members in the same way (agree.go).
 //
-// So whoever was away learns it from anybody who was not, and nothing has to be remembered about who knows what.
+// So whoever was away learns it from anybody who was not, and nothing has to be remembered about
+// who knows what.
 
 const (
-	// learnEvery is how often the others are asked: what was revoked on one of them is in force here twice that time later at most.
+	// learnEvery is how often the others are asked: what was revoked on one of them is in force
+	// here twice that time later at most.
 	learnEvery = 4 * time.Second
 	// learnTime bounds one question, the connection included.
 	learnTime = 4 * time.Second
@@ -56,9 +59,11 @@ func (m *machine) learnRevocations(ctx context.Context) {
 
 // learner is the machine as one who learns.
 type learner struct {
-	m        *machine
-	problems map[netip.Addr]string // why nothing, or not all, was learnt the last time, of those that were asked
-	doubles  []string              // members that had the name of a control-plane machine the last time
+	m *machine
+	// why nothing, or not all, was learnt the last time, of those that were asked
+	problems map[netip.Addr]string
+	// members that had the name of a control-plane machine the last time
+	doubles []string
 }
 
 // round asks all of them once, at the same time.
@@ -97,8 +102,8 @@ func (l *learner) round(ctx context.Context, now applied) {
 	}
 }
 
-// tellDoubles says which members have the name of a control-plane machine, so that their certificates are for its Node. They were let in
-// where nobody had heard of that machine yet.
+// tellDoubles says which members have the name of a control-plane machine, so that their
+// certificates are for its Node. They were let in where nobody had heard of that machine yet.
 func (l *learner) tellDoubles(c *config.Config) {
 	known := l.m.book.known()
 	var doubles []string
@@ -134,7 +139,8 @@ func (m *machine) teachers(c *config.Config) []netip.Addr {
 	return slices.DeleteFunc(named, func(a netip.Addr) bool { return slices.Contains(own, a) })
 }
 
-// learn asks one machine, of those that configuration c names; the control plane asks for the roll, too.
+// learn asks one machine, of those that configuration c names; the control plane asks for the roll,
+// too.
 func (m *machine) learn(ctx context.Context, addr netip.Addr, c *config.Config) error {
 	asking, cancel := context.WithTimeout(ctx, learnTime)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Command machined is PID 1 of Orlop OS: it makes the machine what its configuration says, keeps its processes running and
-// answers the management API behind apid.
+// Command machined is PID 1 of Orlop OS: it makes the machine what its configuration says, keeps
+// its processes running and answers the management API behind apid.
 //
 // Where to read what:
 //
@@ -31,8 +31,9 @@
 //	kernellog.go   the kernel's log of the start before
 //	api.go, cluster.go, debug.go, etcd.go, files.go   the methods of the API
 //
-// Started under the name apid it is the API's door instead (package apid), and as diskprobe it examines a foreign disk (package diskprobe): the same
-// executable, so that the image holds the Go runtime and gRPC once.
+// Started under the name apid it is the API's door instead (package apid), and as diskprobe it
+// examines a foreign disk (package diskprobe): the same executable, so that the image holds the Go
+// runtime and gRPC once.
 package main
 
 import (
@@ -93,14 +94,17 @@ func main() {
 	m.loop(ctx)
 }
 
-// machine is everything that machined knows. Each field has one owner; parts get what they need, never the whole.
+// machine is everything that machined knows. Each field has one owner; parts get what they need,
+// never the whole.
 type machine struct {
 	release release.Release
-	slot    string    // "A" or "B"; empty when it runs from memory
-	medium  string    // what it runs from when it is not installed (medium.Memory); empty when it runs from a disk
+	slot    string // "A" or "B"; empty when it runs from memory
+	// what it runs from when it is not installed (medium.Memory); empty when it runs from a disk
+	medium  string
 	started time.Time // when init began
-	// facts are what stepHost found, and stay: MemTotal may grow by a page while the machine runs (the kernel gives back what only its
-	// start needed), and a plan that follows it would have something to do for ever.
+	// facts are what stepHost found, and stay: MemTotal may grow by a page while the machine runs
+	// (the kernel gives back what only its start needed), and a plan that follows it would have
+	// something to do for ever.
 	facts host.Facts
 
 	events   *eventLog
@@ -109,7 +113,8 @@ type machine struct {
 	kernel   *host.Kernel
 	network  *network.Controller
 	console  *console.Console
-	identity atomic.Pointer[pki.Leaf] // the machine's own key, with whatever certificate it was made with; nil before it is known
+	// the machine's own key, with whatever certificate it was made with; nil before it is known
+	identity atomic.Pointer[pki.Leaf]
 	modules  func() (*kmod.Index, error)
 	esp      *esp.Partition // where the boot loader's entries are
 	inputs   chan struct{}  // an input device has come
@@ -118,12 +123,14 @@ type machine struct {
 	// containerd is a connection to containerd's socket that opens itself when it is first used.
 	containerd *grpc.ClientConn
 
-	applying  sync.Mutex // one configuration at a time
-	settling  sync.Mutex // one settle at a time
-	lonely    time.Time  // since when services have no address to run with; zero: they have. Guarded by settling
-	packets   packetRules
-	stepping  sync.Mutex // one event of an upgrade at a time
-	writing   sync.Mutex // one system is received or written at a time: an upgrade, or an installation
+	applying sync.Mutex // one configuration at a time
+	settling sync.Mutex // one settle at a time
+	// since when services have no address to run with; zero: they have. Guarded by settling
+	lonely   time.Time
+	packets  packetRules
+	stepping sync.Mutex // one event of an upgrade at a time
+	// one system is received or written at a time: an upgrade, or an installation
+	writing   sync.Mutex
 	looking   sync.Mutex // one look at what the disks hold at a time
 	prober    *diskprobe.Prober
 	gifts     gifts
@@ -134,30 +141,34 @@ type machine struct {
 	moving    sync.Mutex    // one snapshot of the cluster's data is taken or restored at a time
 	askers    chan struct{} // holds one for each question of those who only look (ask.go)
 	rules     chan struct{} // holds one while the kernel's packet rules are read (rules.go)
-	handing   sync.Mutex    // held for one caller who takes a snapshot: the file takes room on DATA until he has it
-	routine   routine       // of taking them
-	sender    sender        // of those that are kept
-	calls     *callRecords  // who called what
-	shipping  shipping
-	book      book // client certificates issued and revoked
-	desk      desk
-	asking    applicants                   // to be let into the cluster
-	going     atomic.Pointer[powerRequest] // what it goes down for: nothing is started any more; nil: it stays up
-	working   context.Context              // ends then
-	stopWork  context.CancelCauseFunc
+	// held for one caller who takes a snapshot: the file takes room on DATA until he has it
+	handing  sync.Mutex
+	routine  routine      // of taking them
+	sender   sender       // of those that are kept
+	calls    *callRecords // who called what
+	shipping shipping
+	book     book // client certificates issued and revoked
+	desk     desk
+	asking   applicants // to be let into the cluster
+	// what it goes down for: nothing is started any more; nil: it stays up
+	going    atomic.Pointer[powerRequest]
+	working  context.Context // ends then
+	stopWork context.CancelCauseFunc
 	// stopFeeding leaves the machine to the watchdog.
 	stopFeeding context.CancelFunc
 
-	kernelLog atomic.Pointer[keeper] // keeps the kernel's log; nil before there is a disk to keep it on
+	// keeps the kernel's log; nil before there is a disk to keep it on
+	kernelLog atomic.Pointer[keeper]
 
 	// What can be observed. Cells that a part owns are given to it in newMachine.
-	topics        []topic
-	config        *cell.Cell[applied]
-	settled       *cell.Cell[settlement] // what became of putting a configuration in force
-	stage         *cell.Cell[stage]
-	timeline      *cell.Cell[[]moment]
-	noRules       *cell.Cell[string] // why rules for packets are not in force; empty when they are
-	noStorage     *cell.Cell[string] // why there is no disk to keep anything on; empty when there is
+	topics   []topic
+	config   *cell.Cell[applied]
+	settled  *cell.Cell[settlement] // what became of putting a configuration in force
+	stage    *cell.Cell[stage]
+	timeline *cell.Cell[[]moment]
+	noRules  *cell.Cell[string] // why rules for packets are not in force; empty when they are
+	// why there is no disk to keep anything on; empty when there is
+	noStorage     *cell.Cell[string]
 	disks         *cell.Cell[diskState]
 	networkConfig *cell.Cell[network.Config]
 	networkState  *cell.Cell[network.State]
@@ -174,11 +185,12 @@ type machine struct {
 	given       *imagestore.Imported // what other machines may have
 	pulls       *places              // of blobs that one of them gets
 	mirror      ownMirror            // opened by settle, which alone looks at it
-	leftOut     []string             // resolvers that are not asked for pods; settle alone looks at it
-	gate        ownMirror            // the same, for the mirrors of other registries
-	mirrors     upstreams            // those that are configured
-	suspending  suspender            // of Kubernetes' objects, at an administrator's word
-	forgetting  forgetting           // of the Nodes of machines that were taken out
+	// resolvers that are not asked for pods; settle alone looks at it
+	leftOut    []string
+	gate       ownMirror  // the same, for the mirrors of other registries
+	mirrors    upstreams  // those that are configured
+	suspending suspender  // of Kubernetes' objects, at an administrator's word
+	forgetting forgetting // of the Nodes of machines that were taken out
 }
 
 func newMachine() *machine {
@@ -252,7 +264,8 @@ func newMachine() *machine {
 	return m
 }
 
-// userspaceStart turns init's start, in nanoseconds on the monotonic clock (CLOCK_BOOTTIME), into a time.
+// userspaceStart turns init's start, in nanoseconds on the monotonic clock (CLOCK_BOOTTIME), into a
+// time.
 func userspaceStart(ns string) time.Time {
 	var began int64
 	if _, err := fmt.Sscan(ns, &began); err != nil {
@@ -284,10 +297,11 @@ func readRelease() (release.Release, error) {
 // petEvery is how often the watchdog is fed; it bites after watchdog.Timeout.
 const petEvery = 10 * time.Second
 
-// loop is PID 1's own, and never ends: it takes wishes to go down from signals and the power button.
+// loop is PID 1's own, and never ends: it takes wishes to go down from signals and the power
+// button.
 func (m *machine) loop(ctx context.Context) {
-	// Ctrl-Alt-Del arrives as SIGINT, where a keyboard is not switched off (machined/console), once the kernel was told not to reboot by itself
-	// (reboot(2)).
+	// Ctrl-Alt-Del arrives as SIGINT, where a keyboard is not switched off (machined/console), once
+	// the kernel was told not to reboot by itself (reboot(2)).
 	unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
 	m.keeper().Go(ctx, "power button", func(ctx context.Context) {
 		power.Buttons(ctx, "/dev/input", m.inputs, func(device string) {
@@ -300,11 +314,12 @@ func (m *machine) loop(ctx context.Context) {
 	select {} // PID 1 must not end
 }
 
-// servicesMute is how long the services may not answer while the watchdog is fed: one that is started waits for the disk, which may be away for a minute
-// and more, as when a SAN fails over.
+// servicesMute is how long the services may not answer while the watchdog is fed: one that is
+// started waits for the disk, which may be away for a minute and more, as when a SAN fails over.
 const servicesMute = 5 * time.Minute
 
-// lateWatchdog arms a watchdog whose driver is loaded after init: some are devices that another device's driver has made (i2c-i801 makes iTCO_wdt).
+// lateWatchdog arms a watchdog whose driver is loaded after init: some are devices that another
+// device's driver has made (i2c-i801 makes iTCO_wdt).
 func lateWatchdog(ctx context.Context) *watchdog.Watchdog {
 	tick := time.NewTicker(petEvery)
 	defer tick.Stop()
@@ -321,7 +336,8 @@ func lateWatchdog(ctx context.Context) *watchdog.Watchdog {
 	return nil
 }
 
-// feedWatchdog feeds the watchdog that init armed, as long as the parts that everything goes through answer.
+// feedWatchdog feeds the watchdog that init armed, as long as the parts that everything goes
+// through answer.
 func (m *machine) feedWatchdog(ctx context.Context) {
 	dog, err := watchdog.Inherit(os.Getenv(watchdog.FileEnv))
 	if err != nil {

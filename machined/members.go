@@ -24,11 +24,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How a control-plane machine lets others into the cluster, and takes them out (docs/decisions/0028-joining.md). Who may come is decided by
-// trust.Book, how several control-plane machines agree on it is in agree.go; membership.go is the other side.
+// How a control-plane machine lets others into the cluster, and takes them out
+// (docs/decisions/0028-joining.md). Who may come is decided by trust.Book, how several
+// control-plane machines agree on it is in agree.go; membership.go is the other side.
 
-// memberLife is how long the certificates of a member are valid. They are renewed after two thirds of it, so a machine that was switched
-// off for longer than a third needs no new ticket; one that was removed does not keep them that long, because they are revoked.
+// memberLife is how long the certificates of a member are valid. They are renewed after two thirds
+// of it, so a machine that was switched off for longer than a third needs no new ticket; one that
+// was removed does not keep them that long, because they are revoked.
 const memberLife = 90 * 24 * time.Hour
 
 // issuing is the configuration of a machine that can let others in, or why it cannot.
@@ -58,7 +60,8 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	if err := config.Check(documents).Err(); err != nil { // the name, usually
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	// A Node of that name may be there still, with the pods that a machine before had: their tokens would count as long as it is.
+	// A Node of that name may be there still, with the pods that a machine before had: their tokens
+	// would count as long as it is.
 	gone := a.m.book.known().Gone(time.Now().Add(-memberLife), time.Now())
 	if slices.ContainsFunc(gone, func(g trust.Gone) bool { return g.Name == r.Name }) {
 		if _, err := a.m.forget(ctx, c, []string{r.Name}); err != nil {
@@ -148,8 +151,8 @@ func tooFew(answer int, of electorate, what string, silent []string) error {
 	return status.Errorf(codes.Unavailable, "%d of %d control-plane machines %s, and %d have to; try again when more of them answer (%s)", answer, of.all(), what, of.majority(), strings.Join(silent, "; "))
 }
 
-// workerDocuments is the configuration of a worker of this cluster, which holds none of its keys. The ticket is put into it by whoever
-// has its key.
+// workerDocuments is the configuration of a worker of this cluster, which holds none of its keys.
+// The ticket is put into it by whoever has its key.
 func workerDocuments(c *config.Config, name string) *config.Config {
 	out := config.New(name, config.RoleWorker)
 	if cas := c.Machine.Spec.Trust.OperatorCAs; len(cas) > 0 {
@@ -259,7 +262,8 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	stand := func(b trust.Book) (trust.Book, error) { return b.Stand(member, known, &a.m.book.session, time.Now()) }
-	// What is refused costs no signature, and nobody can have the book written over and over, or others asked.
+	// What is refused costs no signature, and nobody can have the book written over and over, or
+	// others asked.
 	if err := a.m.book.try(stand); err != nil {
 		return nil, err
 	}
@@ -283,8 +287,9 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	return answer, nil
 }
 
-// votes notes here that a machine wants to be let in, and asks the others whether they stand for it, until enough do. It returns what they
-// know of its ticket, and how many of the control plane stand for it.
+// votes notes here that a machine wants to be let in, and asks the others whether they stand for
+// it, until enough do. It returns what they know of its ticket, and how many of the control plane
+// stand for it.
 func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Member, known bool, stand func(trust.Book) (trust.Book, error)) (claims []trust.Claim, stood int, err error) {
 	came := false
 	look := func(b trust.Book) (trust.Book, error) {
@@ -349,8 +354,9 @@ func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Membe
 	return nil, 0, tooFew(stood, of, "stand for "+member.Name, against)
 }
 
-// enter writes a machine into the book, and into those of others. When it returns, more than half of them hold it: before anybody has the
-// certificates, so that they can be revoked, and so that nobody else is given the name or the address.
+// enter writes a machine into the book, and into those of others. When it returns, more than half
+// of them hold it: before anybody has the certificates, so that they can be revoked, and so that
+// nobody else is given the name or the address.
 func (a clusterAPI) enter(ctx context.Context, of electorate, member trust.Member, known bool, claims []trust.Claim, stood int) error {
 	var entered trust.Roll
 	err := a.m.book.update(func(b trust.Book) (trust.Book, error) {
@@ -374,8 +380,9 @@ func (a clusterAPI) enter(ctx context.Context, of electorate, member trust.Membe
 	})
 }
 
-// notItsOwn refuses an address that is not the caller's alone: certificates with it would make him somebody else. He comes from this machine
-// itself if somebody passes his call on here, and from a pod's address if he is one.
+// notItsOwn refuses an address that is not the caller's alone: certificates with it would make him
+// somebody else. He comes from this machine itself if somebody passes his call on here, and from a
+// pod's address if he is one.
 func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
 	whose := ""
 	if slices.Contains(ownAddresses(state), a) {
@@ -389,7 +396,8 @@ func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
 	if a == c.Cluster.Spec.Endpoint.Addr() || slices.Contains(c.Cluster.Spec.ControlPlanes, a) || slices.Contains(c.Cluster.Spec.VirtualAddresses, a) {
 		whose = "the control plane"
 	}
-	for _, name := range c.Cluster.Spec.Kubernetes.APIServer.ExtraSANs { // whoever holds a certificate with one is the API server to clients
+	// whoever holds a certificate with one is the API server to clients
+	for _, name := range c.Cluster.Spec.Kubernetes.APIServer.ExtraSANs {
 		if san, err := netip.ParseAddr(name); err == nil && san.Unmap() == a.Unmap() {
 			whose = "the API server"
 		}
@@ -403,15 +411,17 @@ func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
 	return fmt.Errorf("the call comes from %s, which is the address of %s; a machine joins from an address of its own", a, whose)
 }
 
-// reservedName tells whether certificates with a name would make their holder somebody else of the cluster. known has the names of the
-// other control-plane machines that were up since they are of it.
+// reservedName tells whether certificates with a name would make their holder somebody else of the
+// cluster. known has the names of the other control-plane machines that were up since they are of
+// it.
 func reservedName(c *config.Config, known trust.Book, name string) bool {
 	for _, address := range c.Cluster.Spec.ControlPlanes {
 		if plane, met := known.Planes[address.String()]; met && plane == name {
 			return true
 		}
 	}
-	// Services have certificates by the Kubernetes CA, too, and their names end so (DNS-Based Service Discovery of Kubernetes).
+	// Services have certificates by the Kubernetes CA, too, and their names end so (DNS-Based
+	// Service Discovery of Kubernetes).
 	if name == c.Machine.Metadata.Name || name == "localhost" || name == "kubernetes" || strings.HasPrefix(name, "kubernetes.") ||
 		strings.HasSuffix(name, ".svc") || strings.HasSuffix(name, ".svc."+c.Cluster.Spec.Networks.Domain) {
 		return true
@@ -464,9 +474,11 @@ func (a clusterAPI) Members(context.Context, *api.MembersRequest) (*api.MembersR
 	return out, nil
 }
 
-// Remove is in force when it returns, here and on the other control-plane machines that answer, but for the Node object, without which
-// Kubernetes goes on expecting the machine: that is deleted at once where the API server answers, and looked for for some time (forget.go).
-// It can be called again, of a machine that is out already. Whoever has called may be gone: what was begun comes to its end.
+// Remove is in force when it returns, here and on the other control-plane machines that answer, but
+// for the Node object, without which Kubernetes goes on expecting the machine: that is deleted at
+// once where the API server answers, and looked for for some time (forget.go). It can be called
+// again, of a machine that is out already. Whoever has called may be gone: what was begun comes to
+// its end.
 func (a clusterAPI) Remove(ctx context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
 	c, err := a.issuing()
 	if err != nil {

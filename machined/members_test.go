@@ -54,7 +54,8 @@ func controlPlane(t *testing.T) clusterAPI {
 	m.working = t.Context()
 	m.membership = cell.New(membershipState{})
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
-	m.forgetting.nodes = func(context.Context, []string) ([]string, error) { return nil, nil } // there are no Nodes
+	// there are no Nodes
+	m.forgetting.nodes = func(context.Context, []string) ([]string, error) { return nil, nil }
 	return clusterAPI{m: m}
 }
 
@@ -65,7 +66,8 @@ func from(t *testing.T, cert *x509.Certificate, peer string) context.Context {
 	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(apid.MetadataPeer, peer, apid.MetadataTicket, pki.TicketOf(cert), apid.MetadataKey, pki.Fingerprint(cert))))
 }
 
-// TestMembers: a machine is invited, joins, renews, and is removed; its ticket is good for nobody else.
+// TestMembers: a machine is invited, joins, renews, and is removed; its ticket is good for nobody
+// else.
 func TestMembers(t *testing.T) {
 	a := controlPlane(t)
 	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
@@ -154,7 +156,8 @@ func TestMembers(t *testing.T) {
 	refused("another machine has used it", err)
 	_, err = asks(admin, &thief, "10.0.0.66:1")
 	refused("people ask for a ticket", err)
-	_, err = asks(held.machine.Cert, &thief, "10.0.0.66:1") // with the machine's certificate, but another key
+	// with the machine's certificate, but another key
+	_, err = asks(held.machine.Cert, &thief, "10.0.0.66:1")
 	refused("for the key that it has, and for no other", err)
 	_, err = a.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request(&ticketKey)})
 	refused("there is one of this name", err)
@@ -185,7 +188,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestNotItsOwn: nobody joins from an address whose certificate would make him somebody else, however the configuration spells it.
+// TestNotItsOwn: nobody joins from an address whose certificate would make him somebody else,
+// however the configuration spells it.
 func TestNotItsOwn(t *testing.T) {
 	at := netip.MustParseAddr
 	c := &config.Config{Cluster: &config.Cluster{}}

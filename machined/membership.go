@@ -34,8 +34,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How a worker becomes one of its cluster, and stays it (docs/decisions/0028-joining.md). What to do next is decided by membership.Next;
-// members.go is the other side, on a control-plane machine.
+// How a worker becomes one of its cluster, and stays it (docs/decisions/0028-joining.md). What to
+// do next is decided by membership.Next; members.go is the other side, on a control-plane machine.
 //
 //  1. It makes a key for each of its certificates, and asks a control-plane machine to sign them: by its ticket the first time, by its
 //     machine certificate afterwards.
@@ -44,14 +44,17 @@ import (
 
 // membershipState is what there is to say about it: topic "membership".
 type membershipState struct {
-	Joined  bool      `json:"joined"`            // it has what one of the cluster has
-	Removed bool      `json:"removed,omitempty"` // a control-plane machine says that it counts no more
-	Ended   bool      `json:"ended,omitempty"`   // after that, its pods have ended and its node has stopped
-	Problem string    `json:"problem,omitempty"` // what keeps it from joining, or from renewing what it has
-	From    []string  `json:"from,omitempty"`    // the control-plane machines that it asks
-	Ticket  string    `json:"ticket,omitempty"`  // serial number of the ticket by which it came
-	Expires time.Time `json:"expires,omitzero"`  // when what it has ends
-	Renews  time.Time `json:"renews,omitzero"`   // when it asks for new ones
+	Joined bool `json:"joined"` // it has what one of the cluster has
+	// a control-plane machine says that it counts no more
+	Removed bool `json:"removed,omitempty"`
+	// after that, its pods have ended and its node has stopped
+	Ended bool `json:"ended,omitempty"`
+	// what keeps it from joining, or from renewing what it has
+	Problem string    `json:"problem,omitempty"`
+	From    []string  `json:"from,omitempty"`   // the control-plane machines that it asks
+	Ticket  string    `json:"ticket,omitempty"` // serial number of the ticket by which it came
+	Expires time.Time `json:"expires,omitzero"` // when what it has ends
+	Renews  time.Time `json:"renews,omitzero"`  // when it asks for new ones
 
 	held heldLeaves
 }
@@ -138,13 +141,15 @@ func worker(c *config.Config) bool {
 func controls(c *config.Config) bool { return c != nil && c.Cluster != nil && !worker(c) }
 
 const (
-	// askAgain is how long it rests after a control-plane machine has refused, or did not answer: what is wrong is usually that it is not
-	// up yet. Each time after that it rests twice as long, up to askSeldom.
+	// askAgain is how long it rests after a control-plane machine has refused, or did not answer:
+	// what is wrong is usually that it is not up yet. Each time after that it rests twice as long,
+	// up to askSeldom.
 	askAgain  = 3 * time.Second
 	askSeldom = 2 * time.Minute
 	// calm is how long it rests when it has got what it asked for, and would ask for more.
 	calm = time.Hour
-	// askTimeout bounds asking all of them once. Each may have to ask the others three times (agreeTime).
+	// askTimeout bounds asking all of them once. Each may have to ask the others three times
+	// (agreeTime).
 	askTimeout = 45 * time.Second
 )
 
@@ -211,7 +216,8 @@ func (m *machine) followMembership(ctx context.Context) {
 	}
 }
 
-// joiner is a worker that becomes one of its cluster, and stays it, with what it remembers from one turn to the next.
+// joiner is a worker that becomes one of its cluster, and stays it, with what it remembers from one
+// turn to the next.
 type joiner struct {
 	*machine
 	held     heldLeaves
@@ -323,13 +329,15 @@ func (m *machine) tellMembership(f membership.Facts, s membership.Step, held hel
 	m.membership.Set(next)
 }
 
-// setAside is a ticket that was refused while what the machine has is good: it goes on with that, and tries the ticket again later.
+// setAside is a ticket that was refused while what the machine has is good: it goes on with that,
+// and tries the ticket again later.
 type setAside struct {
 	serial string
 	until  time.Time
 }
 
-// asideFor is how long: those who refuse a ticket because they have just started know better by then.
+// asideFor is how long: those who refuse a ticket because they have just started know better by
+// then.
 const asideFor = 10 * time.Minute
 
 func (a setAside) has(ticket *x509.Certificate, now time.Time) bool {
@@ -347,7 +355,8 @@ func definite(err error) bool {
 	})
 }
 
-// noteCounts notes that all control-plane machines have taken what this worker holds: if it was thought to be removed, it is not.
+// noteCounts notes that all control-plane machines have taken what this worker holds: if it was
+// thought to be removed, it is not.
 func (m *machine) noteCounts() {
 	m.membership.Update(func(s membershipState) membershipState {
 		if s.Removed {
@@ -357,10 +366,12 @@ func (m *machine) noteCounts() {
 	})
 }
 
-// noteRemoved notes that a control-plane machine has refused what this worker holds, because it was revoked: a call over a connection that
-// was made before, or the next connection. That what it held before is refused says nothing: it may have been invited anew meanwhile.
+// noteRemoved notes that a control-plane machine has refused what this worker holds, because it was
+// revoked: a call over a connection that was made before, or the next connection. That what it held
+// before is refused says nothing: it may have been invited anew meanwhile.
 func (m *machine) noteRemoved(refused error) {
-	// Who has not shown that he is of the cluster can have anything in his certificates, and so in the error about them.
+	// Who has not shown that he is of the cluster can have anything in his certificates, and so in
+	// the error about them.
 	if refused == nil || errors.Is(refused, client.ErrUntrusted) || errors.Is(refused, client.ErrUnreachable) ||
 		!errors.Is(refused, client.ErrRevoked) && !strings.Contains(refused.Error(), trust.WasRevoked) {
 		return
@@ -440,7 +451,8 @@ func part(ctx context.Context, left int) time.Duration {
 	return askOne
 }
 
-// firstOf asks one after the other until one gives what is asked for, and leaves those after it their part of the time.
+// firstOf asks one after the other until one gives what is asked for, and leaves those after it
+// their part of the time.
 func firstOf(ctx context.Context, all []string, ask func(ctx context.Context, from string) (*api.JoinResponse, error)) (*api.JoinResponse, error) {
 	var problems client.Failures
 	for i, from := range all {
@@ -465,8 +477,9 @@ func (e answerError) Error() string { return e.from + ": " + status.Convert(e.er
 
 func (e answerError) Unwrap() error { return e.err }
 
-// controlPlanes are the machines that can be asked, in that order: those that knew the ticket when it was issued, and all others of the
-// control plane; where the configuration names nobody, the one at the cluster's endpoint.
+// controlPlanes are the machines that can be asked, in that order: those that knew the ticket when
+// it was issued, and all others of the control plane; where the configuration names nobody, the one
+// at the cluster's endpoint.
 func controlPlanes(c *config.Config) []string {
 	var out []string
 	if join := c.Machine.Spec.Join; join != nil {

@@ -10,14 +10,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// doorRules (nft(8)) drop what one address, or one IPv6 network of 64 bits, wants to begin at the API's port faster than apid takes it.
-// apid refuses it as well, but a connection that the kernel accepts, hands over and closes costs a hundred times a packet that it drops;
-// and who was dropped comes again after a second by himself (RFC 6298), where one who was refused has failed.
+// doorRules (nft(8)) drop what one address, or one IPv6 network of 64 bits, wants to begin at the
+// API's port faster than apid takes it. apid refuses it as well, but a connection that the kernel
+// accepts, hands over and closes costs a hundred times a packet that it drops; and who was dropped
+// comes again after a second by himself (RFC 6298), where one who was refused has failed.
 //
-// What counts is not the first packet of a connection, in which anybody can write any sender to use up what somebody else may begin, but
-// the first that only its real sender can know how to write: the one that completes the handshake, of a connection that the kernel's table
-// has as established and that bears no mark yet. Loopback is the machine's own. The first two lines say: begin from nothing, whatever is
-// there.
+// What counts is not the first packet of a connection, in which anybody can write any sender to use
+// up what somebody else may begin, but the first that only its real sender can know how to write:
+// the one that completes the handshake, of a connection that the kernel's table has as established
+// and that bears no mark yet. Loopback is the machine's own. The first two lines say: begin from
+// nothing, whatever is there.
 var doorRules = fmt.Sprintf(`
 add table inet orlop_door
 delete table inet orlop_door
@@ -36,13 +38,15 @@ table inet orlop_door {
 }
 `, paths.PortApid, apid.NewPerAddress, apid.NewAtOnce, admittedMark)
 
-// admittedMark is the mark of a connection to the API that has been counted. Marks of connections are used by nobody else here.
+// admittedMark is the mark of a connection to the API that has been counted. Marks of connections
+// are used by nobody else here.
 const admittedMark = 0x646f6f72
 
 // rulesTimeout bounds setting rules, which takes milliseconds on real hardware.
 const rulesTimeout = time.Minute
 
-// setRules gives the kernel commands of nft(8), all of them or none. modules are what they need beside tables and the state of connections.
+// setRules gives the kernel commands of nft(8), all of them or none. modules are what they need
+// beside tables and the state of connections.
 func (m *machine) setRules(ctx context.Context, commands string, modules ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, rulesTimeout)
 	defer cancel()
@@ -53,8 +57,9 @@ func (m *machine) setRules(ctx context.Context, commands string, modules ...stri
 	return err
 }
 
-// paceDoor has the kernel keep strangers from asking for connections faster than apid takes them. The API answers without it as well, so
-// it is done when that is up, and a kernel that cannot is no reason not to go on.
+// paceDoor has the kernel keep strangers from asking for connections faster than apid takes them.
+// The API answers without it as well, so it is done when that is up, and a kernel that cannot is no
+// reason not to go on.
 func (m *machine) paceDoor(ctx context.Context) {
 	if err := m.setRules(ctx, doorRules, "nft_limit"); err != nil {
 		m.events.add("api", "failure", fmt.Sprintf("the kernel does not keep the pace of new connections, apid alone does: %v", err))

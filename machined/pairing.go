@@ -24,9 +24,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Who a machine belongs to: the operators whose CAs the configuration lists; else the one that the image was built for; else the one that
-// it was paired with. A machine that belongs to nobody shows a code on its console (package pairing,
-// docs/decisions/0005-first-contact.md). It is another one after each start, and there is none once it belongs to somebody.
+// Who a machine belongs to: the operators whose CAs the configuration lists; else the one that the
+// image was built for; else the one that it was paired with. A machine that belongs to nobody shows
+// a code on its console (package pairing, docs/decisions/0005-first-contact.md). It is another one
+// after each start, and there is none once it belongs to somebody.
 
 // operators are the CAs of those who may call, in PEM; empty when the machine belongs to nobody.
 func operators(c *config.Config) ([]byte, error) {
@@ -40,7 +41,8 @@ func operators(c *config.Config) ([]byte, error) {
 	return owner()
 }
 
-// owner is the CA of the operator whom the machine belongs to without a configuration, in PEM; empty when that is nobody.
+// owner is the CA of the operator whom the machine belongs to without a configuration, in PEM;
+// empty when that is nobody.
 func owner() ([]byte, error) {
 	for _, name := range []string{paths.OperatorCA, paths.PairedCA, paths.PairedCAInMemory} {
 		text, err := os.ReadFile(name)
@@ -54,7 +56,8 @@ func owner() ([]byte, error) {
 	return nil, nil
 }
 
-// keepOwner stores whom the machine was paired with: on STATE, or, as long as there is none, in memory.
+// keepOwner stores whom the machine was paired with: on STATE, or, as long as there is none, in
+// memory.
 func (m *machine) keepOwner(ca []byte) error {
 	name := paths.PairedCA
 	if why, _ := m.noStorage.Get(); why != "" {
@@ -85,8 +88,8 @@ func moveOwner() error {
 	return err
 }
 
-// unowned tells whether the machine belongs to nobody, so that it may be paired. One with a configuration that cannot be read does
-// not: that may name its operators.
+// unowned tells whether the machine belongs to nobody, so that it may be paired. One with a
+// configuration that cannot be read does not: that may name its operators.
 func (m *machine) unowned(c *config.Config, operators []byte) bool {
 	return len(operators) == 0 && !(c == nil && m.medium == "" && stored())
 }
@@ -104,15 +107,16 @@ type desk struct {
 	tries tries
 }
 
-// newDesk is one where somebody may try a code five times at once, and five times a minute. It cannot be guessed (2^100); this keeps the log and
-// the processor free.
+// newDesk is one where somebody may try a code five times at once, and five times a minute. It
+// cannot be guessed (2^100); this keeps the log and the processor free.
 func newDesk() desk {
 	return desk{code: cell.New(pairing.Code("")), tries: tries{each: 12 * time.Second, atOnce: 5}}
 }
 
 const tooManyTries = "there were too many tries from your address; wait a minute"
 
-// open shows a code while the machine belongs to nobody, and none otherwise. The caller holds m.settling, or is alone.
+// open shows a code while the machine belongs to nobody, and none otherwise. The caller holds
+// m.settling, or is alone.
 func (d *desk) open(unowned bool) {
 	d.Lock()
 	defer d.Unlock()
@@ -157,7 +161,8 @@ func soleCA(text []byte) error {
 	return err
 }
 
-// refusedEvents bounds the events about refused tries, from whatever address: the log holds more than those who keep trying.
+// refusedEvents bounds the events about refused tries, from whatever address: the log holds more
+// than those who keep trying.
 var refusedEvents = rate.NewLimiter(rate.Every(10*time.Second), 10)
 
 func (a doorAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairResponse, error) {
@@ -183,8 +188,8 @@ func (a doorAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairRespons
 	return answer, nil
 }
 
-// pair lets nothing else decide meanwhile whom the machine belongs to: no configuration that is being taken, no installation that
-// carries the owner to a disk, no look at whether there is one.
+// pair lets nothing else decide meanwhile whom the machine belongs to: no configuration that is
+// being taken, no installation that carries the owner to a disk, no look at whether there is one.
 func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairResponse {
 	if !m.applying.TryLock() {
 		return &api.PairResponse{Refusal: "a configuration is being taken; try again"}
@@ -209,7 +214,8 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 			return err
 		}
 		m.say(fmt.Sprintf("paired by %s with the operator %q, %s", r.Peer, cert.Subject.CommonName, pki.Fingerprint(cert)))
-		if now.config != nil { // who configured the machine before may call it beside its new operator
+		// who configured the machine before may call it beside its new operator
+		if now.config != nil {
 			for _, a := range callingAuthorities(now.config) {
 				m.say(fmt.Sprintf("the configuration that the machine has from %s also lets the holders of certificates by %q call it (%s)", now.source, a.ca.Subject.CommonName, a.field))
 			}
@@ -218,15 +224,16 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 	})
 	if answer.Refusal == "" {
 		state, _ := m.networkState.Get()
-		if err := m.openDoor(ctx, now.config, state); err != nil { // the next change of anything opens it
+		// the next change of anything opens it
+		if err := m.openDoor(ctx, now.config, state); err != nil {
 			m.events.add("pairing", "failure", err.Error())
 		}
 	}
 	return answer
 }
 
-// beforeOwner lets nothing but pairing come from apid while the machine belongs to nobody. apid does so too; what strangers can reach
-// is not to be alone with that.
+// beforeOwner lets nothing but pairing come from apid while the machine belongs to nobody. apid
+// does so too; what strangers can reach is not to be alone with that.
 func (m *machine) beforeOwner(method string) error {
 	if code, _ := m.desk.code.Get(); code != "" && method != api.Door_Pair_FullMethodName {
 		return status.Error(codes.FailedPrecondition, "the machine belongs to nobody yet; pair with it")

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestDesk goes through the life of a machine that belongs to nobody: what is refused keeps nothing and leaves the code as it is, and
-// the first good claim is the last.
+// TestDesk goes through the life of a machine that belongs to nobody: what is refused keeps nothing
+// and leaves the code as it is, and the first good claim is the last.
 func TestDesk(t *testing.T) {
 	ca, err := pki.NewCA("operator", time.Hour)
 	if err != nil {

@@ -54,11 +54,12 @@ type gifts struct {
 	takers *places // of those that get it
 }
 
-// bootImage is where the boot image is kept for others: the ESP is not open for longer than copying it takes.
+// bootImage is where the boot image is kept for others: the ESP is not open for longer than copying
+// it takes.
 const bootImage = paths.Bundle + "/given.efi"
 
-// present returns what this machine gives, or why it gives nothing. It is made when it is first asked for, and kept until the machine
-// goes down: the version that runs does not change.
+// present returns what this machine gives, or why it gives nothing. It is made when it is first
+// asked for, and kept until the machine goes down: the version that runs does not change.
 func (m *machine) present() (*gift, error) {
 	if now, _ := m.upgrade.Get(); now.Phase == slot.Trial && now.To == m.release.Version {
 		return nil, fmt.Errorf("version %s is on trial here, and may be no good; ask again when it is committed", m.release.Version)
@@ -77,7 +78,8 @@ func (m *machine) present() (*gift, error) {
 	return all.made, all.err
 }
 
-// lookAgainAtGift is how long it rests when what lies on the disk could not be given: all of it is read each time.
+// lookAgainAtGift is how long it rests when what lies on the disk could not be given: all of it is
+// read each time.
 const lookAgainAtGift = time.Minute
 
 // wrap makes what this machine gives.
@@ -121,8 +123,8 @@ func (m *machine) copyBootImage(name string) (signed []byte, err error) {
 	return signed, errors.Join(err, f.Close())
 }
 
-// with opens the files while do works with them, and lets nothing be read of them once ctx has ended: a file of DATA that is open
-// keeps DATA from being unmounted.
+// with opens the files while do works with them, and lets nothing be read of them once ctx has
+// ended: a file of DATA that is open keeps DATA from being unmounted.
 func (g *gift) with(ctx context.Context, do func(bundle.Copy) error) error {
 	root, err := os.Open(g.root)
 	if err != nil {
@@ -161,7 +163,8 @@ func (a upgradeAPI) Describe(context.Context, *api.DescribeBundleRequest) (*api.
 const (
 	// givenChunk is how much of a bundle is sent in one message, in bytes.
 	givenChunk = 256 << 10
-	// mostGiven is how many get it at once: each takes some buffers of that size, in PID 1. One that was cut off may come again before that is known.
+	// mostGiven is how many get it at once: each takes some buffers of that size, in PID 1. One
+	// that was cut off may come again before that is known.
 	mostGiven      = 4
 	mostGivenToOne = 2
 )
@@ -190,8 +193,9 @@ func (a upgradeAPI) Give(r *api.GiveBundleRequest, stream grpc.ServerStreamingSe
 	})
 }
 
-// give has send pass something on to another machine, which says each time that some of it was taken. It ends when nothing was for a while,
-// and when this machine goes down; a send that hangs then ends after it.
+// give has send pass something on to another machine, which says each time that some of it was
+// taken. It ends when nothing was for a while, and when this machine goes down; a send that hangs
+// then ends after it.
 func (m *machine) give(ctx context.Context, send func(ctx context.Context, taken func()) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -245,7 +249,8 @@ type peer struct {
 	bundle   *api.DescribeBundleResponse
 }
 
-// peerAt is the machine of this cluster at an address, as this one calls it: by its own certificate.
+// peerAt is the machine of this cluster at an address, as this one calls it: by its own
+// certificate.
 func (m *machine) peerAt(address string) (client.Endpoint, error) {
 	e := client.Endpoint{Address: address}
 	now, _ := m.config.Get()
@@ -273,8 +278,8 @@ func (m *machine) stillOne(cert *x509.Certificate) error {
 	return nil
 }
 
-// controlsStill refuses the certificate of a worker, too, in the place of a control-plane machine: a worker gets one for the address that it
-// asks from, and keeps it when it has another one.
+// controlsStill refuses the certificate of a worker, too, in the place of a control-plane machine:
+// a worker gets one for the address that it asks from, and keeps it when it has another one.
 func (m *machine) controlsStill(cert *x509.Certificate) error {
 	if pki.TicketOf(cert) != "" {
 		return errors.New("it shows the certificate of a worker, and is asked as one of the control plane; look who has that address")
@@ -318,7 +323,8 @@ func (p peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = c.Close() }) // whoever reads may leave without a word
+	// whoever reads may leave without a word
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	stream, err := c.Upgrade.Give(ctx, &api.GiveBundleRequest{Sha256: p.bundle.Sha256, Offset: at})
 	if err != nil {
 		return nil, errors.Join(err, c.Close())

@@ -42,7 +42,8 @@ func wrapped(t *testing.T) (*gift, []byte) {
 	return g, all.Bytes()
 }
 
-// TestGiftFromAnywhere: from whichever byte it is asked for, exactly the rest comes, in pieces that a message can hold.
+// TestGiftFromAnywhere: from whichever byte it is asked for, exactly the rest comes, in pieces that
+// a message can hold.
 func TestGiftFromAnywhere(t *testing.T) {
 	g, all := wrapped(t)
 	for _, offset := range []int{0, 1, 511, 512, 5_000, 1 << 20, len(all) - 1, len(all)} {

@@ -12,7 +12,8 @@ var (
 	errOwnTaken = errors.New("the caller has all places that he may have")
 )
 
-// places are what so many may do at once in all, and each caller fewer times: whoever takes all that he may leaves some to the others.
+// places are what so many may do at once in all, and each caller fewer times: whoever takes all
+// that he may leaves some to the others.
 type places struct {
 	most, ofOne int
 
@@ -26,7 +27,8 @@ func newPlaces(most, ofOne int) *places {
 	return &places{most: most, ofOne: ofOne, of: map[string]int{}, freed: make(chan struct{})}
 }
 
-// take takes a place for a caller, and returns what gives it back; or why there is none, and what is closed when that may have changed.
+// take takes a place for a caller, and returns what gives it back; or why there is none, and what
+// is closed when that may have changed.
 func (p *places) take(who string) (leave func(), freed <-chan struct{}, why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,7 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// TestPlaces: nobody has more than he may, nor all together; a place that is given back, once or twice, is there for the next.
+// TestPlaces: nobody has more than he may, nor all together; a place that is given back, once or
+// twice, is there for the next.
 func TestPlaces(t *testing.T) {
 	p := newPlaces(3, 2)
 	var leave []func()
@@ -28,7 +29,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestPlacesWait: who waits gets the place that is given back, and nobody waits for longer than he wants.
+// TestPlacesWait: who waits gets the place that is given back, and nobody waits for longer than he
+// wants.
 func TestPlacesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlaces(1, 1)

@@ -36,12 +36,13 @@ const (
 	defaultGrace = 60 * time.Second
 	// restTime is what unmounting, wiping and the like have beyond that.
 	restTime = 30 * time.Second
-	// wipeTime is what a reset has beyond that: STATE is overwritten and read back, 256 MiB, and of DATA what the disk does not discard.
+	// wipeTime is what a reset has beyond that: STATE is overwritten and read back, 256 MiB, and of
+	// DATA what the disk does not discard.
 	wipeTime = 2 * time.Minute
 )
 
-// goDown lets the machine go down and returns at once, so that the caller can be answered. Only the first request counts; another one is an
-// error if it wants something else.
+// goDown lets the machine go down and returns at once, so that the caller can be answered. Only the
+// first request counts; another one is an error if it wants something else.
 func (m *machine) goDown(r powerRequest) error {
 	if !m.going.CompareAndSwap(nil, &r) {
 		if first := m.going.Load(); len(r.wipe) > 0 || r.to != first.to {
@@ -61,8 +62,8 @@ func (m *machine) goingDown() error {
 	return nil
 }
 
-// takeDown takes the machine down (package power says in which order); it does not return. Kubernetes' own processes stop before
-// the pods, so that nobody starts what is being stopped.
+// takeDown takes the machine down (package power says in which order); it does not return.
+// Kubernetes' own processes stop before the pods, so that nobody starts what is being stopped.
 func (m *machine) takeDown(r powerRequest) {
 	if r.grace == 0 {
 		r.grace = defaultGrace
@@ -98,7 +99,8 @@ func (m *machine) takeDown(r powerRequest) {
 	select {}
 }
 
-// leaving ends so much earlier than ctx, to leave time for what comes after, unless that were more than half of what is left.
+// leaving ends so much earlier than ctx, to leave time for what comes after, unless that were more
+// than half of what is left.
 func leaving(ctx context.Context, rest time.Duration) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok || time.Until(end) <= 2*rest {
@@ -107,8 +109,9 @@ func leaving(ctx context.Context, rest time.Duration) (context.Context, context.
 	return context.WithDeadline(ctx, end.Add(-rest))
 }
 
-// askKubelet has the kubelet end the pods in order, with their hooks and within their graces, and waits until it has. A
-// kubelet that is not there or is late is passed over: the containers are stopped afterwards in any case.
+// askKubelet has the kubelet end the pods in order, with their hooks and within their graces, and
+// waits until it has. A kubelet that is not there or is late is passed over: the containers are
+// stopped afterwards in any case.
 func (m *machine) askKubelet(ctx context.Context) {
 	if m.services.Signal(serviceNode, unix.SIGPWR) != nil {
 		return
@@ -127,7 +130,8 @@ func (m *machine) askKubelet(ctx context.Context) {
 	}
 }
 
-// stopPods ends the pods: first by the kubelet, then what it left, after the services that could start pods anew.
+// stopPods ends the pods: first by the kubelet, then what it left, after the services that could
+// start pods anew.
 func (m *machine) stopPods(ctx context.Context) error {
 	m.askKubelet(ctx)
 	keep := slices.DeleteFunc(m.services.Services(), func(s supervise.Service) bool {
@@ -151,7 +155,8 @@ func (m *machine) stopPods(ctx context.Context) error {
 	return m.stopContainers(ctx)
 }
 
-// stopContainers asks every container to end, waits until all have, and kills those that are left shortly before ctx ends.
+// stopContainers asks every container to end, waits until all have, and kills those that are left
+// shortly before ctx ends.
 func (m *machine) stopContainers(ctx context.Context) error {
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", imagestore.Namespace)
 	client := tasks.NewTasksClient(m.containerd)

@@ -33,14 +33,16 @@ func (m *machine) startProbe(ctx context.Context, question []byte, files []*os.F
 		UID: paths.UserProbe, Apart: true, Most: most, Nice: 10, Expendable: true,
 	})
 	if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) {
-		return nil, errors.New("its process " + exit.Exit.String()) // what it wrote may be the disk's words
+		// what it wrote may be the disk's words
+		return nil, errors.New("its process " + exit.Exit.String())
 	}
 	return text, err
 }
 
-// examinedBeforeMount examines foreign disks until STATE is mounted, because one of them may be a clone of the system disk
-// (disk.Plan refuses it). A disk that does not answer within the prober's patience delays the start no longer. After that
-// nothing waits for foreign disks here: followDisks has them examined.
+// examinedBeforeMount examines foreign disks until STATE is mounted, because one of them may be a
+// clone of the system disk (disk.Plan refuses it). A disk that does not answer within the prober's
+// patience delays the start no longer. After that nothing waits for foreign disks here: followDisks
+// has them examined.
 func (m *machine) examinedBeforeMount() disk.Examine {
 	if _, mounted, err := mount.At(paths.State); err == nil && mounted {
 		return nil

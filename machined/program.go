@@ -16,22 +16,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// What becomes of a panic in PID 1 (docs/decisions/0059-panics.md): a call that panics fails, and a task that panics is run again.
-// Both are recorded and counted, and a version on trial in which that happens is left. What keeps the machine itself going is not
-// recovered (main.go): the process ends, and the machine resets.
+// What becomes of a panic in PID 1 (docs/decisions/0059-panics.md): a call that panics fails, and a
+// task that panics is run again. Both are recorded and counted, and a version on trial in which
+// that happens is left. What keeps the machine itself going is not recovered (main.go): the process
+// ends, and the machine resets.
 
 // programState is what of the program has failed since it started: topic "program".
 type programState struct {
-	Panics  int       `json:"panics"`            // that were recovered
-	Last    string    `json:"last,omitempty"`    // the last one
-	At      time.Time `json:"at,omitzero"`       // when it was
-	Resting []string  `json:"resting,omitempty"` // tasks that do not run at present because they panicked, and are run again
+	Panics int       `json:"panics"`         // that were recovered
+	Last   string    `json:"last,omitempty"` // the last one
+	At     time.Time `json:"at,omitzero"`    // when it was
+	// tasks that do not run at present because they panicked, and are run again
+	Resting []string `json:"resting,omitempty"`
 }
 
 const (
 	restFirst = time.Second
 	restMost  = 5 * time.Minute
-	// maxPanicsRecorded is how many panics of one start have their stack recorded. More are counted.
+	// maxPanicsRecorded is how many panics of one start have their stack recorded. More are
+	// counted.
 	maxPanicsRecorded = 20
 )
 
@@ -48,8 +51,9 @@ func (m *machine) keeper() panics.Keeper {
 	}}
 }
 
-// panicked records a panic. It takes no lock that the one who panicked can hold, but for those of the events and of the record,
-// whose own panics are not recovered twice: they have recorded by then, or the process ends.
+// panicked records a panic. It takes no lock that the one who panicked can hold, but for those of
+// the events and of the record, whose own panics are not recovered twice: they have recorded by
+// then, or the process ends.
 func (m *machine) panicked(e *panics.Error) {
 	count := 0
 	m.program.Update(func(s programState) programState {
@@ -70,7 +74,8 @@ func (m *machine) panicked(e *panics.Error) {
 	m.record(audit.Call{Role: "nobody", Method: "panic", Target: e.Where, Outcome: codes.Internal.String(), Reason: e.Value})
 }
 
-// stackLines is how many lines of a stack become events: twice as many as calls. The log of events holds a day of a quiet machine.
+// stackLines is how many lines of a stack become events: twice as many as calls. The log of events
+// holds a day of a quiet machine.
 const stackLines = 40
 
 // failedProgram is what a caller hears whose call has panicked.
@@ -81,8 +86,8 @@ func failedProgram(err error) error {
 	return err
 }
 
-// programCheck says in the health what of the program has failed. It is not well while a task rests; a call that has panicked is
-// counted alone, because nothing is left of it.
+// programCheck says in the health what of the program has failed. It is not well while a task
+// rests; a call that has panicked is counted alone, because nothing is left of it.
 func programCheck(health *api.HealthResponse, s programState) {
 	if s.Panics == 0 {
 		return

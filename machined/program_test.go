@@ -39,8 +39,8 @@ type fakeStream struct {
 
 func (s fakeStream) Context() context.Context { return s.ctx }
 
-// TestCallPanics: a call that panics fails, alone. It is recorded, with the caller and apart from that with its stack; it counts in the health, and a
-// version on trial is left for it.
+// TestCallPanics: a call that panics fails, alone. It is recorded, with the caller and apart from
+// that with its stack; it counts in the health, and a version on trial is left for it.
 func TestCallPanics(t *testing.T) {
 	a := controlPlane(t)
 	m := a.m
@@ -133,8 +133,8 @@ func TestResting(t *testing.T) {
 	}
 }
 
-// TestConfigurationGoes: a call whose configuration goes between two of its steps (a trial that ends in one that cannot be read) is
-// answered, and ends nothing.
+// TestConfigurationGoes: a call whose configuration goes between two of its steps (a trial that
+// ends in one that cannot be read) is answered, and ends nothing.
 func TestConfigurationGoes(t *testing.T) {
 	a := controlPlane(t)
 	whole, _ := a.m.config.Get()
@@ -172,7 +172,8 @@ var bare = map[string]string{
 	"goDown":       "its end resets the machine, which goes down in any case",
 }
 
-// TestGoroutines: no goroutine of PID 1 begins without somebody who recovers its panics, but those above.
+// TestGoroutines: no goroutine of PID 1 begins without somebody who recovers its panics, but those
+// above.
 func TestGoroutines(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -213,7 +214,8 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
-// goroutine is what a statement runs on a goroutine of its own, or nil: by go, or in a sync.WaitGroup.
+// goroutine is what a statement runs on a goroutine of its own, or nil: by go, or in a
+// sync.WaitGroup.
 func goroutine(n ast.Node) ast.Node {
 	switch n := n.(type) {
 	case *ast.GoStmt:
@@ -228,7 +230,8 @@ func goroutine(n ast.Node) ast.Node {
 	return nil
 }
 
-// guarded tells whether what runs on a goroutine goes through package panics: by itself, or in the function that it calls (fetch, install).
+// guarded tells whether what runs on a goroutine goes through package panics: by itself, or in the
+// function that it calls (fetch, install).
 func guarded(begun ast.Node) bool {
 	found := false
 	ast.Inspect(begun, func(n ast.Node) bool {
@@ -245,7 +248,8 @@ func guarded(begun ast.Node) bool {
 		case from != nil && from.Name == "panics":
 			found = true
 		case f.Sel.Name == "fetch", f.Sel.Name == "install", f.Sel.Name == "Run", f.Sel.Name == "Wait":
-			found = true // they guard what they do; a keeper; the wait for a group whose members are guarded
+			// they guard what they do; a keeper; the wait for a group whose members are guarded
+			found = true
 		}
 		return true
 	})

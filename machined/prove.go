@@ -18,13 +18,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// What a version on trial does itself, once its configuration is in force and its services say that they are well.
+// What a version on trial does itself, once its configuration is in force and its services say that
+// they are well.
 
-// proofTimeout bounds one try of each proof. What fails is tried again until the deadline of the upgrade.
+// proofTimeout bounds one try of each proof. What fails is tried again until the deadline of the
+// upgrade.
 const proofTimeout = time.Minute
 
-// prove does once what a good system can do, and returns what it could not: reach its own management API over its addresses,
-// reach its gateway if the version before could (reached), and make a pod's sandbox if it runs pods.
+// prove does once what a good system can do, and returns what it could not: reach its own
+// management API over its addresses, reach its gateway if the version before could (reached), and
+// make a pod's sandbox if it runs pods.
 func (m *machine) prove(ctx context.Context, now applied, reached bool) error {
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
@@ -52,8 +55,9 @@ func (m *machine) prove(ctx context.Context, now applied, reached bool) error {
 	return nil
 }
 
-// doorAnswers tells whether apid answers at an address with this machine's certificate. It asks for nothing, and shows none of
-// its own: whoever calls without a certificate gets no further than this.
+// doorAnswers tells whether apid answers at an address with this machine's certificate. It asks for
+// nothing, and shows none of its own: whoever calls without a certificate gets no further than
+// this.
 func doorAnswers(ctx context.Context, at netip.AddrPort) error {
 	text, err := os.ReadFile(filepath.Join(paths.ApidDir, apid.ServerCertFile))
 	if err != nil {
@@ -86,8 +90,8 @@ func (m *machine) reached() bool {
 	return reachesGateway(m.working, state) == nil
 }
 
-// gatewayTimeout is how long a gateway may take to answer; the kernel itself asks three times, a second apart
-// (Documentation/networking/ip-sysctl.rst, neigh mcast_solicit and retrans_time_ms).
+// gatewayTimeout is how long a gateway may take to answer; the kernel itself asks three times, a
+// second apart (Documentation/networking/ip-sysctl.rst, neigh mcast_solicit and retrans_time_ms).
 const gatewayTimeout = 4 * time.Second
 
 // reachesGateway tells whether one of the machine's gateways answers.
@@ -97,7 +101,8 @@ func reachesGateway(ctx context.Context, state network.State) error {
 	return oneAnswers(ctx, state.Gateways(), network.AwaitGateway)
 }
 
-// oneAnswers asks all gateways at once, and waits for the first that answers: one that is dead takes all the time there is.
+// oneAnswers asks all gateways at once, and waits for the first that answers: one that is dead
+// takes all the time there is.
 func oneAnswers(ctx context.Context, gateways []network.RouteState, ask func(context.Context, network.RouteState) error) error {
 	if len(gateways) == 0 {
 		return errors.New("network: no gateway, and the version before had one")

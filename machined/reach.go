@@ -24,12 +24,13 @@ const (
 
 // reachInput is what reaching judges by.
 type reachInput struct {
-	now      time.Time
-	config   *config.Config // in force, by identity; nil: none
-	decided  bool           // it is here to stay: neither it nor the version of the system is on trial
-	had      bool           // the machine has had an address with it, in this run or before
-	address  bool           // it has one now
-	comeback bool           // there is another one to return to
+	now    time.Time
+	config *config.Config // in force, by identity; nil: none
+	// it is here to stay: neither it nor the version of the system is on trial
+	decided  bool
+	had      bool // the machine has had an address with it, in this run or before
+	address  bool // it has one now
+	comeback bool // there is another one to return to
 }
 
 // reaching is since when the machine has had no address with a configuration.

@@ -110,8 +110,8 @@ func TestAddressed(t *testing.T) {
 	}
 }
 
-// TestWithoutAddress: without an address the door and containerd go on, and nothing that would fail again
-// and again.
+// TestWithoutAddress: without an address the door and containerd go on, and nothing that would fail
+// again and again.
 func TestWithoutAddress(t *testing.T) {
 	var names []string
 	for _, s := range resting(append(kubernetes(true), door())) {
@@ -183,7 +183,8 @@ func TestReturnToReached(t *testing.T) {
 	if in := m.reachInput(lost, state); in.address || in.had || !in.comeback {
 		t.Errorf("another one, by the state of the one before: %+v", in)
 	}
-	if err := m.returnToReached(now); err != nil || link() != "eth9" { // it is no longer the one in force
+	// it is no longer the one in force
+	if err := m.returnToReached(now); err != nil || link() != "eth9" {
 		t.Errorf("%v, link %s", err, link())
 	}
 	trying := lost

@@ -23,10 +23,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/mirror"
 )
 
-// registryFiles are the files, by their paths below paths.ContainerdHosts, that tell containerd how to ask registries: a folder for each
-// registry that something is said about, and one for all others (containerd's docs/hosts.md). containerd reads them again for every pull.
-// Where the machine has neighbours, their mirror is asked before all others. Registries that are mirrors of others are asked through gate, which
-// gives up on one that does not answer (docs/decisions/0061-images-that-can-run.md).
+// registryFiles are the files, by their paths below paths.ContainerdHosts, that tell containerd how
+// to ask registries: a folder for each registry that something is said about, and one for all
+// others (containerd's docs/hosts.md). containerd reads them again for every pull. Where the
+// machine has neighbours, their mirror is asked before all others. Registries that are mirrors of
+// others are asked through gate, which gives up on one that does not answer
+// (docs/decisions/0061-images-that-can-run.md).
 func registryFiles(all []config.ImageRegistry, near, gate ownMirror) map[string][]byte {
 	files := map[string][]byte{}
 	for i, r := range all {
@@ -59,7 +61,8 @@ func registryFiles(all []config.ImageRegistry, near, gate ownMirror) map[string]
 
 func authorityFile(i int) string { return fmt.Sprintf("authorities/%d.crt", i) }
 
-// registryFile says whom containerd asks for the images of one registry, and last of all how the registry itself is asked.
+// registryFile says whom containerd asks for the images of one registry, and last of all how the
+// registry itself is asked.
 func registryFile(name string, all []config.ImageRegistry, near, gate ownMirror) []byte {
 	var own, mirrors bytes.Buffer
 	if near.url != "" {
@@ -95,7 +98,8 @@ func registryFile(name string, all []config.ImageRegistry, near, gate ownMirror)
 	return append(own.Bytes(), mirrors.Bytes()...)
 }
 
-// asking says who vouches for a registry, and who asks. The table of headers comes last: what follows a table belongs to it.
+// asking says who vouches for a registry, and who asks. The table of headers comes last: what
+// follows a table belongs to it.
 func asking(b *bytes.Buffer, header string, i int, r config.ImageRegistry) {
 	if !r.CA.IsZero() {
 		fmt.Fprintf(b, "ca = %q\n", "../"+authorityFile(i))
@@ -159,7 +163,8 @@ func secretly(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// mirrorTransport verifies a mirror as containerd does: by the public authorities and by the mirror's own.
+// mirrorTransport verifies a mirror as containerd does: by the public authorities and by the
+// mirror's own.
 func mirrorTransport(r config.ImageRegistry) *http.Transport {
 	const idle, mostHeaders = 30 * time.Second, 64 << 10
 	t := &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: idle, DisableCompression: true, MaxResponseHeaderBytes: mostHeaders}
@@ -206,7 +211,8 @@ func writeRegistries(dir string, files map[string][]byte) error {
 	return tidyRegistries(dir, files)
 }
 
-// tidyRegistries removes what is not wanted. An empty folder goes, too: containerd asks nothing of "_default" where a registry has a folder.
+// tidyRegistries removes what is not wanted. An empty folder goes, too: containerd asks nothing of
+// "_default" where a registry has a folder.
 func tidyRegistries(dir string, files map[string][]byte) error {
 	wanted := map[string]bool{".": true}
 	for path := range files {

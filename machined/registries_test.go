@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestRegistryFiles shows how containerd is told of mirrors, of all registries and of some, and of registries with an authority and a user.
+// TestRegistryFiles shows how containerd is told of mirrors, of all registries and of some, and of
+// registries with an authority and a user.
 func TestRegistryFiles(t *testing.T) {
 	made, err := pki.NewCA("registries", time.Hour)
 	if err != nil {
@@ -105,7 +106,8 @@ Orlop-Mirror = "through"
 	}
 }
 
-// TestWriteRegistries: what is no longer wanted goes, a password with it, and nobody else reads the rest.
+// TestWriteRegistries: what is no longer wanted goes, a password with it, and nobody else reads the
+// rest.
 func TestWriteRegistries(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "hosts")
 	for _, files := range []map[string][]byte{
@@ -149,7 +151,8 @@ func TestWriteRegistries(t *testing.T) {
 	}
 }
 
-// TestUpstreams: a request goes to the mirror whose address its path begins with, to a folder before the registry that it is in.
+// TestUpstreams: a request goes to the mirror whose address its path begins with, to a folder
+// before the registry that it is in.
 func TestUpstreams(t *testing.T) {
 	var u upstreams
 	u.set([]config.ImageRegistry{

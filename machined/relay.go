@@ -18,31 +18,35 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// How a caller comes through this machine to another one of the cluster (docs/decisions/0022-relay.md):
+// How a caller comes through this machine to another one of the cluster
+// (docs/decisions/0022-relay.md):
 //
 //  1. He names its address. This machine connects to the door there and verifies its certificate by the cluster's machine CA, so that
 //     callers reach machines of the cluster, on the port of the API, and nothing else.
 //  2. It connects once more, and passes on bytes. In them the caller makes his own connection, with his own certificate.
 
 const (
-	// mostRelays and mostRelaysOfOne are how many connections are passed on at once, in all and of one caller. Another machine takes
-	// 32 of this one (apid's maxPerAddress), and each takes a message, a streamWindow and a relay.Chunk of PID 1's memory.
+	// mostRelays and mostRelaysOfOne are how many connections are passed on at once, in all and of
+	// one caller. Another machine takes 32 of this one (apid's maxPerAddress), and each takes a
+	// message, a streamWindow and a relay.Chunk of PID 1's memory.
 	mostRelays      = 16
 	mostRelaysOfOne = 8
-	// relayPace and relaysAtOnce are how many are begun in a second, and after a pause. Each is two connections to the same machine,
-	// which takes 10 a second from one address, and 50 at once.
+	// relayPace and relaysAtOnce are how many are begun in a second, and after a pause. Each is two
+	// connections to the same machine, which takes 10 a second from one address, and 50 at once.
 	relayPace    = 4
 	relaysAtOnce = 20
 	// relayDial bounds reaching the other machine, the wait for a turn included.
 	relayDial = 10 * time.Second
-	// relayIdle is how long nothing may come from either side. A connection that is in use brings something every 30 s (apid's
-	// keepaliveTime).
+	// relayIdle is how long nothing may come from either side. A connection that is in use brings
+	// something every 30 s (apid's keepaliveTime).
 	relayIdle = 2 * time.Minute
 )
 
 // relays are the connections that are passed on.
 type relays struct {
-	places *places // by the serial number of the certificate that each caller's was renewed from in the first place
+	// by the serial number of the certificate that each caller's was renewed from in the first
+	// place
+	places *places
 	pace   *rate.Limiter
 }
 
@@ -106,8 +110,9 @@ func (r *relays) serve(stream grpc.BidiStreamingServer[api.RelayData, api.RelayD
 	return err
 }
 
-// reach opens a connection to a machine that has shown before, on another one, that it is of this cluster. Which of several reasons
-// there is not to is not told: what the network holds beside machines is not for every reader.
+// reach opens a connection to a machine that has shown before, on another one, that it is of this
+// cluster. Which of several reasons there is not to is not told: what the network holds beside
+// machines is not for every reader.
 func reach(ctx context.Context, e client.Endpoint) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(e.Address)
 	if err != nil {

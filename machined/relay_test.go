@@ -66,7 +66,8 @@ func otherDoor(t *testing.T, ca *pki.CA, ip string, client tls.ClientAuthType) s
 	return listening(t, func(l net.Listener) { s.Serve(l) })
 }
 
-// TestReach: only a machine of the cluster is reached, and who asks for anything else learns nothing of it.
+// TestReach: only a machine of the cluster is reached, and who asks for anything else learns
+// nothing of it.
 func TestReach(t *testing.T) {
 	newCA := func() *pki.CA {
 		ca, err := pki.NewCA("machines", time.Hour)
@@ -115,7 +116,8 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// relaying is a machine whose Relay ends at this test; to is called with each connection's other end.
+// relaying is a machine whose Relay ends at this test; to is called with each connection's other
+// end.
 type relaying struct {
 	api.UnimplementedMachineServer
 	relays
@@ -133,7 +135,8 @@ func (r *relaying) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Rela
 	})
 }
 
-// serveMachine serves it, and returns what makes a call by somebody, which has been answered unless err says why not.
+// serveMachine serves it, and returns what makes a call by somebody, which has been answered unless
+// err says why not.
 func serveMachine(t *testing.T, m api.MachineServer, options ...grpc.ServerOption) func(who, target string) (stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], end func(), err error) {
 	t.Helper()
 	s := grpc.NewServer(options...)
@@ -158,7 +161,8 @@ func serveMachine(t *testing.T, m api.MachineServer, options ...grpc.ServerOptio
 	}
 }
 
-// TestRelayPlaces: nobody takes all places, all of them are no more than there are, and each comes free when its call ends.
+// TestRelayPlaces: nobody takes all places, all of them are no more than there are, and each comes
+// free when its call ends.
 func TestRelayPlaces(t *testing.T) {
 	others := make(chan net.Conn, mostRelays+1)
 	m := &relaying{relays: newRelays(), to: func(c net.Conn) { others <- c }}
@@ -226,7 +230,8 @@ func TestRelayOnRecord(t *testing.T) {
 	for _, e := range entries(t, m.calls.refused, audit.Refused) {
 		seen[e.Target+" "+e.Outcome] = true
 	}
-	if want := "machine 10.0.0.12 FailedPrecondition"; len(seen) != 6 || !seen[want] { // of each its beginning and its end
+	// of each its beginning and its end
+	if want := "machine 10.0.0.12 FailedPrecondition"; len(seen) != 6 || !seen[want] {
 		t.Errorf("%v; want %s", seen, want)
 	}
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// What a worker does that was taken out of its cluster, and knows it (noteRemoved): its pods are made anew elsewhere, so those here end, in order, and
-// its node stops, which would go on asking an API server that lets it in no more. It keeps its data, its configuration and its door, and is
+// What a worker does that was taken out of its cluster, and knows it (noteRemoved): its pods are
+// made anew elsewhere, so those here end, in order, and its node stops, which would go on asking an
+// API server that lets it in no more. It keeps its data, its configuration and its door, and is
 // what it was when it is invited anew (docs/decisions/0028-joining.md).
 
 // followRemoval ends pods and node whenever the machine learns that it was taken out.
@@ -28,7 +29,8 @@ func (m *machine) followRemoval(ctx context.Context) {
 		ending, cancel := context.WithTimeout(ctx, defaultGrace)
 		err = m.stopPods(ending)
 		cancel()
-		if err != nil && !errors.Is(err, context.Canceled) { // whatever is left has neither a kubelet nor an API server
+		// whatever is left has neither a kubelet nor an API server
+		if err != nil && !errors.Is(err, context.Canceled) {
 			m.events.add("membership", "failure", "not all pods have ended: "+err.Error())
 		}
 		// What they would have started with again, Secrets among it.

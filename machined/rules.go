@@ -11,16 +11,18 @@ import (
 
 // ruleTable is a table of the kernel's packet rules: topic "nftables".
 type ruleTable struct {
-	Table string `json:"table"`         // its family and name: "ip kube-proxy"
-	Rules string `json:"rules"`         // its sets, maps and chains, in nft's own form
-	Cut   bool   `json:"cut,omitempty"` // whether it is longer than is shown; then its end is there, or nothing
+	Table string `json:"table"` // its family and name: "ip kube-proxy"
+	Rules string `json:"rules"` // its sets, maps and chains, in nft's own form
+	// whether it is longer than is shown; then its end is there, or nothing
+	Cut bool `json:"cut,omitempty"`
 }
 
 // maxRules bounds what is told of all tables, in bytes: an answer is one message (maxMessage).
 const maxRules = 2 << 20
 
-// ruleTables reads the rules by nft, which has the one complete form of them. A table that goes meanwhile is left out. Of several who ask, one is
-// answered after the other: nft reads all rules for each, and whoever may look may ask as often as he likes.
+// ruleTables reads the rules by nft, which has the one complete form of them. A table that goes
+// meanwhile is left out. Of several who ask, one is answered after the other: nft reads all rules
+// for each, and whoever may look may ask as often as he likes.
 func (m *machine) ruleTables(ctx context.Context) ([]ruleTable, error) {
 	done, err := turn(ctx, m.rules, "nftables")
 	if err != nil {
@@ -51,7 +53,8 @@ func (m *machine) ruleTables(ctx context.Context) ([]ruleTable, error) {
 	return all, nil
 }
 
-// spaced has spaces for tabs, and none at the ends of lines: YAML shows such a text line by line, and any other as one long line.
+// spaced has spaces for tabs, and none at the ends of lines: YAML shows such a text line by line,
+// and any other as one long line.
 func spaced(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {

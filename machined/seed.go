@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// followSeeds takes a configuration from a medium that is plugged in later, and the disk that it asks for.
+// followSeeds takes a configuration from a medium that is plugged in later, and the disk that it
+// asks for.
 func (m *machine) followSeeds(ctx context.Context) {
 	for w := m.disks.Watch(); ; {
 		if _, _, err := w.Next(ctx); err != nil {
@@ -24,12 +25,14 @@ func (m *machine) followSeeds(ctx context.Context) {
 	}
 }
 
-// takeSeed takes the configuration that lies on a labelled medium, if the machine has none. An installed machine keeps it on STATE,
-// as if it had been applied, so that the medium can go; one that runs from memory installs itself with it. What is wrong with it is
-// on the console and in topic "configuration".
+// takeSeed takes the configuration that lies on a labelled medium, if the machine has none. An
+// installed machine keeps it on STATE, as if it had been applied, so that the medium can go; one
+// that runs from memory installs itself with it. What is wrong with it is on the console and in
+// topic "configuration".
 //
-// The search holds no lock: a medium that does not answer would keep the operator from pairing and from applying a configuration.
-// What it finds is taken only if the machine still has no configuration then.
+// The search holds no lock: a medium that does not answer would keep the operator from pairing and
+// from applying a configuration. What it finds is taken only if the machine still has no
+// configuration then.
 func (m *machine) takeSeed(ctx context.Context) {
 	if !m.wantsSeed() {
 		return
@@ -50,14 +53,16 @@ func (m *machine) takeSeed(ctx context.Context) {
 	if now, _ := m.config.Get(); now.config != nil || now.problem == problem {
 		return
 	}
-	// Said before it is set: the console shows what is set by itself, and the reason comes before what follows from it.
+	// Said before it is set: the console shows what is set by itself, and the reason comes before
+	// what follows from it.
 	for line := range strings.Lines(problem) {
 		m.say("configuration: " + strings.TrimSpace(line))
 	}
 	m.config.Update(func(a applied) applied { a.problem = problem; return a })
 }
 
-// wantsSeed reports whether the machine has no configuration, and none on STATE that cannot be read.
+// wantsSeed reports whether the machine has no configuration, and none on STATE that cannot be
+// read.
 func (m *machine) wantsSeed() bool {
 	now, _ := m.config.Get()
 	return now.config == nil && (m.medium != "" || !stored())
@@ -99,10 +104,11 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	return nil
 }
 
-// keepsOperator refuses a configuration that would lock out the operator whom the machine belongs to (the CAs in PEM; empty for
-// nobody), or that would let anyone else call as an operator: whoever stands before the machine can plug in a medium, and nothing
-// about a medium is authenticated. An authority counts as the owner's when it is one of those CAs. The certificates
-// of Cluster.spec.pki.machine give no more than the role of a machine, and are not looked at.
+// keepsOperator refuses a configuration that would lock out the operator whom the machine belongs
+// to (the CAs in PEM; empty for nobody), or that would let anyone else call as an operator: whoever
+// stands before the machine can plug in a medium, and nothing about a medium is authenticated. An
+// authority counts as the owner's when it is one of those CAs. The certificates of
+// Cluster.spec.pki.machine give no more than the role of a machine, and are not looked at.
 func keepsOperator(own []byte, next *config.Config) error {
 	if len(own) == 0 {
 		return nil
@@ -131,16 +137,16 @@ func keepsOperator(own []byte, next *config.Config) error {
 	return nil
 }
 
-// callingAuthority is a CA of a configuration whose certificates may give every role, up to admin (apid.OperatorsFile and
-// apid.ClientsFile).
+// callingAuthority is a CA of a configuration whose certificates may give every role, up to admin
+// (apid.OperatorsFile and apid.ClientsFile).
 type callingAuthority struct {
 	field    string // "Machine.spec.trust.operatorCAs[1]"
 	ca       *x509.Certificate
 	operator bool // it is in the list of operators
 }
 
-// callingAuthorities are all of a configuration. The accepted client CAs are named even where there is no client CA, without which
-// they do not count: a later change would bring them into force.
+// callingAuthorities are all of a configuration. The accepted client CAs are named even where there
+// is no client CA, without which they do not count: a later change would bring them into force.
 func callingAuthorities(c *config.Config) []callingAuthority {
 	var out []callingAuthority
 	for i, ca := range c.Machine.Spec.Trust.OperatorCAs {

@@ -11,11 +11,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// The snapshots that the machine keeps, and that are encrypted, go to Cluster.spec.etcd.snapshots.target. The orchestrator reads and sends
-// them, as its own user (orchestrator/etcd/sent.go); here is when.
+// The snapshots that the machine keeps, and that are encrypted, go to
+// Cluster.spec.etcd.snapshots.target. The orchestrator reads and sends them, as its own user
+// (orchestrator/etcd/sent.go); here is when.
 
 const (
-	// sendTime bounds the sending of one: all of 4 GiB over a slow line. One that does not move at all ends sooner.
+	// sendTime bounds the sending of one: all of 4 GiB over a slow line. One that does not move at
+	// all ends sooner.
 	sendTime = time.Hour
 	// firstRest is how long it rests after a failure; each time twice as long, up to snapshotRest.
 	firstRest = 5 * time.Minute
@@ -136,7 +138,8 @@ func (m *machine) sendDue(now time.Time) bool {
 	return err == nil && left > 0
 }
 
-// sendSnapshot sends the newest that the target does not have, and returns how many are left then. Its caller is the one who sends.
+// sendSnapshot sends the newest that the target does not have, and returns how many are left then.
+// Its caller is the one who sends.
 func (m *machine) sendSnapshot(target nodespec.EtcdTarget) (left int, err error) {
 	ctx, cancel := m.within(context.Background(), sendTime)
 	defer cancel()

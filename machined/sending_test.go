@@ -11,7 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestSending: what was not sent is tried again, after a rest that grows; a change of the target begins anew.
+// TestSending: what was not sent is tried again, after a rest that grows; a change of the target
+// begins anew.
 func TestSending(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	one := nodespec.EtcdTarget{Place: "https://s3.example.com:443/backups", SecretKey: "old"}
@@ -61,7 +62,8 @@ func TestSending(t *testing.T) {
 	next(false, nodespec.EtcdTarget{})
 }
 
-// TestSnapshotTarget: only what is encrypted has a target, and only the process that sends gets the secret.
+// TestSnapshotTarget: only what is encrypted has a target, and only the process that sends gets the
+// secret.
 func TestSnapshotTarget(t *testing.T) {
 	ref, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -79,7 +81,8 @@ func TestSnapshotTarget(t *testing.T) {
 	}
 }
 
-// TestSender: who looks on is told what the last try to that place has come to, and a wake is not lost.
+// TestSender: who looks on is told what the last try to that place has come to, and a wake is not
+// lost.
 func TestSender(t *testing.T) {
 	s := sender{woke: make(chan struct{}, 1)}
 	s.state.next(nodespec.EtcdTarget{Place: "a"}, time.Now())

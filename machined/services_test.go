@@ -14,7 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestGolden shows every process of a machine with all that it is started with, and containerd's configuration.
+// TestGolden shows every process of a machine with all that it is started with, and containerd's
+// configuration.
 func TestGolden(t *testing.T) {
 	show := func(services []supervise.Service) []byte {
 		if err := supervise.Validate(services); err != nil {
@@ -37,7 +38,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestExternalNetwork: a pod network that is not ours brings its plugins, and those of an earlier start of the machine do not run.
+// TestExternalNetwork: a pod network that is not ours brings its plugins, and those of an earlier
+// start of the machine do not run.
 func TestExternalNetwork(t *testing.T) {
 	const ours, both = `bin_dirs = ["/usr/libexec/cni"]`, `bin_dirs = ["/var/lib/cni/bin", "/usr/libexec/cni"]`
 	own := string(containerdConfig("pause", false))
@@ -92,7 +94,8 @@ func TestNetworkChanges(t *testing.T) {
 	}
 }
 
-// TestHealthWaitsForTheConfiguration: what is healthy as it was before a change is not so called until the change is in force.
+// TestHealthWaitsForTheConfiguration: what is healthy as it was before a change is not so called
+// until the change is in force.
 func TestHealthWaitsForTheConfiguration(t *testing.T) {
 	health := &api.HealthResponse{Healthy: true, Checks: []*api.HealthCheck{{Name: "configuration", Ok: true, Detail: "story"}, {Name: "etcd", Ok: true}}}
 	notInForce(health, []string{serviceKubeAPI})
@@ -114,7 +117,8 @@ func TestServiceOf(t *testing.T) {
 	}
 }
 
-// TestHealthNamesTrouble: what is wrong without a process being to blame is not healthy, and says what it is.
+// TestHealthNamesTrouble: what is wrong without a process being to blame is not healthy, and says
+// what it is.
 func TestHealthNamesTrouble(t *testing.T) {
 	services := []supervise.Status{{Name: serviceKubeAPI, State: supervise.Running, Components: []supervise.Component{
 		{Name: "etcd", Ready: true, Detail: "serving"}, {Name: "extensions", Ready: true, Detail: "trouble: APIService v1.example.org: it cannot be reached"},

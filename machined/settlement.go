@@ -15,10 +15,11 @@ import (
 
 // settlement is the outcome of the latest attempt to put a configuration in force (follow.go).
 type settlement struct {
-	config   *config.Config // the one that is meant, by identity; nil: none
-	done     bool           // false before the first attempt
-	first    time.Time      // when the first attempt with this configuration ended, or the first one that succeeded
-	failures []string       // what failed, one line each: "host: cannot load kernel modules x: …"
+	config *config.Config // the one that is meant, by identity; nil: none
+	done   bool           // false before the first attempt
+	// when the first attempt with this configuration ended, or the first one that succeeded
+	first    time.Time
+	failures []string // what failed, one line each: "host: cannot load kernel modules x: …"
 }
 
 // settleTime is how long the answer to a call waits for the operations of the configuration. Longer
@@ -53,7 +54,8 @@ func (m *machine) awaitSettled(ctx context.Context, c *config.Config, before net
 		}
 		return []string{"configuration: its operations are not done after " + settleTime.String() + "; `orlopctl get drift` shows those that are left"}
 	}
-	if len(s.failures) > 0 { // perhaps of something that is there in a moment: only what stays is a failure
+	// perhaps of something that is there in a moment: only what stays is a failure
+	if len(s.failures) > 0 {
 		soon, stop := context.WithTimeout(ctx, settleAgain)
 		defer stop()
 		if later, _ := cell.Wait(soon, m.settled, func(s settlement) bool { return s.config == c && len(s.failures) == 0 }); later.config == c {
@@ -82,8 +84,8 @@ func (m *machine) networkFailures() (lines []string) {
 }
 
 // brokenConfiguration says which operations of the configuration in force fail, for the health;
-// empty: none. The network does its operations by itself: one that failed is in its state, and a link
-// that does not exist is one that cannot be configured.
+// empty: none. The network does its operations by itself: one that failed is in its state, and a
+// link that does not exist is one that cannot be configured.
 func brokenConfiguration(now applied, s settlement, state network.State) string {
 	if now.config == nil || s.config != now.config {
 		return ""

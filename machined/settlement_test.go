@@ -69,7 +69,8 @@ func TestAwaitSettled(t *testing.T) {
 	}
 }
 
-// TestBrokenConfiguration: the health names what failed, whichever part of the machine does it, and nothing of another configuration.
+// TestBrokenConfiguration: the health names what failed, whichever part of the machine does it, and
+// nothing of another configuration.
 func TestBrokenConfiguration(t *testing.T) {
 	mine := config.New("n1", config.RoleWorker)
 	mine.Network.Spec.Links = []config.Link{{Name: "eth0"}, {MAC: "02:00:00:00:00:01"}}

@@ -29,8 +29,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/ship"
 )
 
-// What the machine writes goes to the receivers of its configuration (package ship). Each source is a store that is there anyway: the
-// record of calls on STATE, the events, the services' logs, the kernel's. Receivers come and go with the configuration.
+// What the machine writes goes to the receivers of its configuration (package ship). Each source is
+// a store that is there anyway: the record of calls on STATE, the events, the services' logs, the
+// kernel's. Receivers come and go with the configuration.
 
 // shipping is what the machine has to do with receivers.
 type shipping struct {
@@ -50,7 +51,8 @@ type shipment struct {
 	ended   chan struct{}
 }
 
-// ship has logs go where the configuration says. A system that is not installed is nobody's yet, and sends nothing.
+// ship has logs go where the configuration says. A system that is not installed is nobody's yet,
+// and sends nothing.
 func (m *machine) ship(ctx context.Context) {
 	if m.medium != "" {
 		return
@@ -70,7 +72,8 @@ func (m *machine) ship(ctx context.Context) {
 	}
 }
 
-// shipTo sends to these receivers and to no others. Those that were sent to before and have not changed are left alone.
+// shipTo sends to these receivers and to no others. Those that were sent to before and have not
+// changed are left alone.
 func (m *machine) shipTo(ctx context.Context, machine string, receivers []config.Receiver) error {
 	s := &m.shipping
 	s.mu.Lock()
@@ -129,8 +132,9 @@ func (m *machine) sendTo(ctx context.Context, machine string, r config.Receiver,
 	return one
 }
 
-// cursors is the folder where it is kept what the receivers have; empty where there is no disk. What others had is forgotten, but only
-// at the next change: a configuration that was tried may have gone by then.
+// cursors is the folder where it is kept what the receivers have; empty where there is no disk.
+// What others had is forgotten, but only at the next change: a configuration that was tried may
+// have gone by then.
 func (m *machine) cursors(receivers []config.Receiver) (string, error) {
 	if why, _ := m.noStorage.Get(); why != "" {
 		return "", nil
@@ -203,8 +207,8 @@ func receiverTLS(r config.Receiver) *tls.Config {
 	return c
 }
 
-// ownCertificate is the machine's own, as it is now, for a receiver that knows who signed it: where there is a cluster, that is its machine
-// CA. Any other gets an empty one, which means none.
+// ownCertificate is the machine's own, as it is now, for a receiver that knows who signed it: where
+// there is a cluster, that is its machine CA. Any other gets an empty one, which means none.
 func ownCertificate(asked *tls.CertificateRequestInfo, cert, key string) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
@@ -362,11 +366,13 @@ func (m *machine) servicesSource(boot string) ship.Source {
 					return err
 				}
 				for _, s := range list {
-					if ring, err := m.services.Log(s.Name); err == nil { // otherwise it has just gone
+					// otherwise it has just gone
+					if ring, err := m.services.Log(s.Name); err == nil {
 						all.set(s.Name, ring)
 					}
 				}
-				for service, n := range all.get() { // those too that are gone, and may have said why
+				// those too that are gone, and may have said why
+				for service, n := range all.get() {
 					if following[service] == n.ring {
 						continue
 					}
@@ -390,7 +396,8 @@ func (m *machine) servicesSource(boot string) ship.Source {
 	}
 }
 
-// rings are the services' logs. A service that goes and comes back has another one; its lines are counted on.
+// rings are the services' logs. A service that goes and comes back has another one; its lines are
+// counted on.
 type rings struct {
 	mu  sync.Mutex
 	all map[string]counted

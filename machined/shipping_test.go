@@ -96,8 +96,9 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// TestShipping: receivers come and go with the configuration. What arrives of the record of calls is its chain; a receiver gets what it
-// wants and nothing else; and the end of the machine is the end in order of each.
+// TestShipping: receivers come and go with the configuration. What arrives of the record of calls
+// is its chain; a receiver gets what it wants and nothing else; and the end of the machine is the
+// end in order of each.
 func TestShipping(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
@@ -170,7 +171,8 @@ func TestRecordBegunAnew(t *testing.T) {
 	}
 }
 
-// TestRings: the lines of a service that comes back are counted on, and what was not read of the log before is a gap in the numbers.
+// TestRings: the lines of a service that comes back are counted on, and what was not read of the
+// log before is a gap in the numbers.
 func TestRings(t *testing.T) {
 	var all rings
 	write := func(r *logring.Ring, lines ...string) *logring.Ring {
@@ -204,7 +206,8 @@ func TestRings(t *testing.T) {
 	}
 }
 
-// TestKernelLines: the kernel's records have numbers above 0, in their order, and times that have passed.
+// TestKernelLines: the kernel's records have numbers above 0, in their order, and times that have
+// passed.
 func TestKernelLines(t *testing.T) {
 	if _, err := kmsg.Tail(1); err != nil {
 		t.Skip("the kernel's log cannot be read here")
@@ -229,7 +232,8 @@ func TestKernelLines(t *testing.T) {
 	}
 }
 
-// TestOwnCertificate: the machine shows its own to a receiver that knows who signed it, and none to another.
+// TestOwnCertificate: the machine shows its own to a receiver that knows who signed it, and none to
+// another.
 func TestOwnCertificate(t *testing.T) {
 	ca, err := pki.NewCA("machines", time.Hour)
 	check(t, err)

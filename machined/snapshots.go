@@ -11,20 +11,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// The snapshots of the cluster's data that the machine takes by itself (Cluster.spec.etcd.snapshots). The files are the orchestrator's
-// (orchestrator/etcd/kept.go); here is when. They are sent elsewhere in sending.go.
+// The snapshots of the cluster's data that the machine takes by itself
+// (Cluster.spec.etcd.snapshots). The files are the orchestrator's (orchestrator/etcd/kept.go); here
+// is when. They are sent elsewhere in sending.go.
 
 const (
 	// snapshotLook is how often the machine looks whether one is due.
 	snapshotLook = time.Minute
-	// snapshotQuiet is how long after its start the machine takes none: it has other things to do, and its clock may be wrong.
+	// snapshotQuiet is how long after its start the machine takes none: it has other things to do,
+	// and its clock may be wrong.
 	snapshotQuiet = 10 * time.Minute
-	// snapshotRest is how long a failure rests at most: what is wrong is seldom over sooner, and the next one would fill the events.
+	// snapshotRest is how long a failure rests at most: what is wrong is seldom over sooner, and
+	// the next one would fill the events.
 	snapshotRest = time.Hour
 )
 
-// due tells whether a snapshot is to be taken, which is so often after the last one (0: never) and at once where there is none (the zero
-// time). One of the future says nothing: the clock was wrong then.
+// due tells whether a snapshot is to be taken, which is so often after the last one (0: never) and
+// at once where there is none (the zero time). One of the future says nothing: the clock was wrong
+// then.
 func due(last, now time.Time, every time.Duration) bool {
 	return every > 0 && (last.After(now) || now.Sub(last) >= every)
 }
@@ -72,7 +76,8 @@ func (r *routine) rest(until time.Time) {
 	r.rests = until
 }
 
-// wantedSnapshots is what the configuration wants of the cluster's data that lie on this machine; false if they do not.
+// wantedSnapshots is what the configuration wants of the cluster's data that lie on this machine;
+// false if they do not.
 func (m *machine) wantedSnapshots() (config.Snapshots, bool) {
 	in, _ := m.config.Get()
 	if m.noData() != nil || in.config == nil || in.config.Cluster == nil {

@@ -58,8 +58,8 @@ func (m *machine) noteSoundness(now []disk.Soundness) {
 	m.disks.Update(func(d diskState) diskState { d.Filesystems = next; return d })
 }
 
-// unsound lists the file systems with errors now, and those whose errors the check at this start has
-// repaired.
+// unsound lists the file systems with errors now, and those whose errors the check at this start
+// has repaired.
 func unsound(before, now []disk.Soundness) []disk.Soundness {
 	var out []disk.Soundness
 	for _, s := range now {

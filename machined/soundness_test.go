@@ -10,8 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// TestStorageHealth: an error that the kernel finds is one event, on the console, in topic "disks" and in
-// health. One that the check at the start has repaired stays visible, and the machine is healthy.
+// TestStorageHealth: an error that the kernel finds is one event, on the console, in topic "disks"
+// and in health. One that the check at the start has repaired stays visible, and the machine is
+// healthy.
 func TestStorageHealth(t *testing.T) {
 	m := &machine{events: newEventLog(), disks: cell.New(diskState{})}
 	health := func() *api.HealthResponse {

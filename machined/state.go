@@ -14,7 +14,8 @@ import (
 
 // stage is where the boot stands: topic "stage".
 type stage struct {
-	Name  string    `json:"name"`            // of the step in boot.go, or "running", "not installed", "going down"
+	// of the step in boot.go, or "running", "not installed", "going down"
+	Name  string    `json:"name"`
 	Waits string    `json:"waits,omitempty"` // what it waits for
 	Since time.Time `json:"since"`
 }
@@ -29,54 +30,81 @@ type moment struct {
 type diskState struct {
 	Disks   []disk.Disk `json:"disks"`
 	Problem string      `json:"problem,omitempty"` // why there is nothing to keep anything on
-	// Filesystems are those of STATE and DATA that have something to say: errors now, or before the check at this start.
+	// Filesystems are those of STATE and DATA that have something to say: errors now, or before the
+	// check at this start.
 	Filesystems []disk.Soundness `json:"filesystems,omitempty"`
 }
 
-// configurationState is what there is to say about the configuration: topic "configuration". Its text is in Config.Get.
+// configurationState is what there is to say about the configuration: topic "configuration". Its
+// text is in Config.Get.
 type configurationState struct {
 	Present bool      `json:"present"`
 	Machine string    `json:"machine,omitempty"` // the machine's name
 	Role    string    `json:"role,omitempty"`
 	Cluster string    `json:"cluster,omitempty"`
 	Applied time.Time `json:"applied,omitzero"`
-	Source  string    `json:"source,omitempty"`  // STATE, image, API or medium, with who or where
-	Problem string    `json:"problem,omitempty"` // what is wrong with one that lies there and cannot be used
-	Staged  time.Time `json:"staged,omitzero"`   // when another one was put by for the next start; zero: none
-	Sealing []string  `json:"sealing,omitempty"` // the names of the keys of Secrets, on a control plane: the first seals
-	Waits   []string  `json:"waits,omitempty"`   // services that do not run with it yet
-	Trial   time.Time `json:"trial,omitzero"`    // when the one before comes back unless this one is confirmed; zero: it is here to stay
+	Source  string    `json:"source,omitempty"` // STATE, image, API or medium, with who or where
+	// what is wrong with one that lies there and cannot be used
+	Problem string `json:"problem,omitempty"`
+	// when another one was put by for the next start; zero: none
+	Staged time.Time `json:"staged,omitzero"`
+	// the names of the keys of Secrets, on a control plane: the first seals
+	Sealing []string `json:"sealing,omitempty"`
+	Waits   []string `json:"waits,omitempty"` // services that do not run with it yet
+	// when the one before comes back unless this one is confirmed; zero: it is here to stay
+	Trial time.Time `json:"trial,omitzero"`
 }
 
-// observable is every topic of the machine's state, one line each. The JSON form of the named type is what the API sends.
+// observable is every topic of the machine's state, one line each. The JSON form of the named type
+// is what the API sends.
 func (m *machine) observable() []topic {
 	return []topic{
-		looked("certificates", ignoreContext(certificates)),          // []credentials.State, with when they expire
-		looked("cgroups", ignoreContext(m.kernel.ReadGroups)),        // []host.GroupUsage: control groups, and what each uses
+		// []credentials.State, with when they expire
+		looked("certificates", ignoreContext(certificates)),
+		// []host.GroupUsage: control groups, and what each uses
+		looked("cgroups", ignoreContext(m.kernel.ReadGroups)),
 		looked("configuration", ignoreContext(m.configurationState)), // configurationState
-		watched("disks", m.disks),                                    // diskState: disks, partitions, file systems
-		m.newDrift().topic(),                                         // []driftState: what is not as it was configured
-		looked("filesystems", ignoreContext(m.kernel.ReadUsage)),     // []host.FilesystemState: how full each is
-		watched("install", m.installation),                           // installState: how far an installation is
-		watched("membership", m.membership),                          // membershipState: whether a worker is one of its cluster
-		looked("memory", ignoreContext(m.kernel.ReadMemory)),         // host.Memory, bytes
-		looked("modules", ignoreContext(m.kernel.ReadModules)),       // []host.LoadedModule
-		looked("mounts", ignoreContext(m.kernel.ReadMounts)),         // []host.MountState
-		watched("network", m.networkState),                           // network.State: links, addresses, routes, leases, resolver
-		looked("nftables", m.ruleTables),                             // []ruleTable: the kernel's packet rules, as nft writes them
-		looked("pci", ignoreContext(m.kernel.ReadPCI)),               // []host.PCIDevice
-		looked("processes", ignoreContext(m.kernel.ReadProcesses)),   // []host.ProcessState, with their memory
-		watched("program", m.program),                                // programState: what of the program itself has failed
-		looked("routes", ignoreContext(network.KernelRoutes)),        // []network.KernelRoute: all the kernel has, whoever made them
-		looked("sensors", ignoreContext(m.kernel.ReadSensors)),       // []host.Sensor: temperatures, fans, voltages, power
-		watched("services", m.services.Status()),                     // []supervise.Status, with their components
-		looked("shipping", ignoreContext(m.shipping.states)),         // []ship.State: the receivers of logs
-		watched("stage", m.stage),                                    // stage: where the boot stands and what it waits for
-		looked("sysctls", ignoreContext(m.sysctls)),                  // []host.SysctlState: the kernel parameters that are set
-		looked("system", ignoreContext(m.kernel.ReadSystem)),         // host.System: kernel, processors, uptime
-		watched("time", m.timeState),                                 // timesync.Status
-		watched("timeline", m.timeline),                              // []moment: what was reached when
-		watched("upgrade", m.upgrade),                                // upgradeState: the last upgrade, and how far it is
+		// diskState: disks, partitions, file systems
+		watched("disks", m.disks),
+		// []driftState: what is not as it was configured
+		m.newDrift().topic(),
+		// []host.FilesystemState: how full each is
+		looked("filesystems", ignoreContext(m.kernel.ReadUsage)),
+		// installState: how far an installation is
+		watched("install", m.installation),
+		// membershipState: whether a worker is one of its cluster
+		watched("membership", m.membership),
+		looked("memory", ignoreContext(m.kernel.ReadMemory)),   // host.Memory, bytes
+		looked("modules", ignoreContext(m.kernel.ReadModules)), // []host.LoadedModule
+		looked("mounts", ignoreContext(m.kernel.ReadMounts)),   // []host.MountState
+		// network.State: links, addresses, routes, leases, resolver
+		watched("network", m.networkState),
+		// []ruleTable: the kernel's packet rules, as nft writes them
+		looked("nftables", m.ruleTables),
+		looked("pci", ignoreContext(m.kernel.ReadPCI)), // []host.PCIDevice
+		// []host.ProcessState, with their memory
+		looked("processes", ignoreContext(m.kernel.ReadProcesses)),
+		// programState: what of the program itself has failed
+		watched("program", m.program),
+		// []network.KernelRoute: all the kernel has, whoever made them
+		looked("routes", ignoreContext(network.KernelRoutes)),
+		// []host.Sensor: temperatures, fans, voltages, power
+		looked("sensors", ignoreContext(m.kernel.ReadSensors)),
+		// []supervise.Status, with their components
+		watched("services", m.services.Status()),
+		// []ship.State: the receivers of logs
+		looked("shipping", ignoreContext(m.shipping.states)),
+		// stage: where the boot stands and what it waits for
+		watched("stage", m.stage),
+		// []host.SysctlState: the kernel parameters that are set
+		looked("sysctls", ignoreContext(m.sysctls)),
+		// host.System: kernel, processors, uptime
+		looked("system", ignoreContext(m.kernel.ReadSystem)),
+		watched("time", m.timeState), // timesync.Status
+		// []moment: what was reached when
+		watched("timeline", m.timeline),
+		// upgradeState: the last upgrade, and how far it is
+		watched("upgrade", m.upgrade),
 	}
 }
 

@@ -82,11 +82,12 @@ func (m *machine) notBefore(floor time.Time, what string) error {
 	return err
 }
 
-// stepPrograms begins to read Kubernetes' and containerd's programs into memory, one after the other. They are 170 MiB,
-// every block of which has to be hashed (dm-verity), and are read in any case; while the disk is mounted and the network
-// comes up, one processor has nothing better to do. Measured under emulation: a node is Ready 3 s earlier, the machine's
-// API answers 0.4 s later; begun when the API answers, it makes both later. What is read so stays reclaimable. A machine that
-// runs from memory has it there already, and runs none of it.
+// stepPrograms begins to read Kubernetes' and containerd's programs into memory, one after the
+// other. They are 170 MiB, every block of which has to be hashed (dm-verity), and are read in any
+// case; while the disk is mounted and the network comes up, one processor has nothing better to do.
+// Measured under emulation: a node is Ready 3 s earlier, the machine's API answers 0.4 s later;
+// begun when the API answers, it makes both later. What is read so stays reclaimable. A machine
+// that runs from memory has it there already, and runs none of it.
 func stepPrograms(ctx context.Context, m *machine) error {
 	if m.medium != "" {
 		return nil
@@ -128,7 +129,8 @@ func stepHost(ctx context.Context, m *machine) error {
 	if facts.Memory < minMemory {
 		m.say(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, minMemory>>20))
 	}
-	// What fails here (a parameter that this kernel does not have) is an event and no reason not to boot.
+	// What fails here (a parameter that this kernel does not have) is an event and no reason not to
+	// boot.
 	if err := m.convergeHost(ctx, nil); err != nil {
 		m.say(err.Error())
 	}
@@ -182,7 +184,8 @@ func kick(c chan<- struct{}) {
 	}
 }
 
-// followDisks keeps what the machine knows of its disks true, as disks come and go. A disk that could not be examined is examined again when it has rested.
+// followDisks keeps what the machine knows of its disks true, as disks come and go. A disk that
+// could not be examined is examined again when it has rested.
 func (m *machine) followDisks(ctx context.Context) {
 	rested := time.NewTimer(0)
 	defer rested.Stop()
@@ -210,8 +213,9 @@ func (m *machine) followDisks(ctx context.Context) {
 // notInstalled is why a machine that runs from memory keeps nothing.
 const notInstalled = "the system runs from memory; it touches no disk before it is installed on one"
 
-// stepStorage mounts STATE and DATA. Without them the machine goes on in maintenance: it has an address and an API to ask what is
-// wrong, and keeps nothing. A machine that is not installed only looks at its disks.
+// stepStorage mounts STATE and DATA. Without them the machine goes on in maintenance: it has an
+// address and an API to ask what is wrong, and keeps nothing. A machine that is not installed only
+// looks at its disks.
 func stepStorage(ctx context.Context, m *machine) error {
 	if m.medium != "" {
 		m.noStorage.Set(notInstalled)
@@ -231,7 +235,8 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 	run := func(ctx context.Context, args ...string) ([]byte, error) {
 		out, err := m.reaper.Run(ctx, args...)
 		if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) && args[0] == paths.E2fsck {
-			m.events.add("disk", "failure", err.Error()) // what it has repaired; status 1 is no failure of its (machined/disk)
+			// what it has repaired; status 1 is no failure of its (machined/disk)
+			m.events.add("disk", "failure", err.Error())
 		}
 		return out, err
 	}
@@ -265,7 +270,8 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 	return err
 }
 
-// ownDisk is what was just read of the disk that the system was booted from, with what was known of the others.
+// ownDisk is what was just read of the disk that the system was booted from, with what was known of
+// the others.
 func ownDisk(read, known []disk.Disk) []disk.Disk {
 	out := slices.Clone(read)
 	for i, d := range out {
@@ -276,10 +282,12 @@ func ownDisk(read, known []disk.Disk) []disk.Disk {
 	return out
 }
 
-// stepConfiguration loads the configuration. One that is there and cannot be read stops the machine from becoming anything else:
-// it goes into maintenance with the reason, and the operator who owns it can apply another.
+// stepConfiguration loads the configuration. One that is there and cannot be read stops the machine
+// from becoming anything else: it goes into maintenance with the reason, and the operator who owns
+// it can apply another.
 //
-// The rules for packets come before the network does. What the kernel does not take is tried again (settle).
+// The rules for packets come before the network does. What the kernel does not take is tried again
+// (settle).
 func stepConfiguration(ctx context.Context, m *machine) error {
 	loadConfiguration(ctx, m)
 	m.settling.Lock()
@@ -293,7 +301,8 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 
 func loadConfiguration(ctx context.Context, m *machine) {
 	last, _ := m.upgrade.Get()
-	by := m.beginConfiguration(!last.Leaving(m.release.Version)) // then what is staged is the other version's
+	// then what is staged is the other version's
+	by := m.beginConfiguration(!last.Leaving(m.release.Version))
 	a, from, err := load()
 	if err != nil {
 		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
@@ -314,9 +323,11 @@ func loadConfiguration(ctx context.Context, m *machine) {
 	}
 }
 
-// stepIdentity reads the machine's key, or makes it on first boot. Without a disk the key lives until power-off.
+// stepIdentity reads the machine's key, or makes it on first boot. Without a disk the key lives
+// until power-off.
 func stepIdentity(_ context.Context, m *machine) error {
-	const lostKey, lostCert = paths.Run + "/identity.key", paths.Run + "/identity.crt" // with the power
+	// with the power
+	const lostKey, lostCert = paths.Run + "/identity.key", paths.Run + "/identity.crt"
 	key, cert := paths.MachineKey, paths.MachineCert
 	if why, _ := m.noStorage.Get(); why != "" {
 		// With DATA alone at fault STATE is there, and the machine is who it has always been.
@@ -359,8 +370,8 @@ func readIdentity(key, cert string) (*pki.Leaf, error) {
 // identityLife is longer than any machine's: the certificate only carries the key's name.
 const identityLife = 50 * 365 * 24 * time.Hour
 
-// makeIdentity makes the key. The certificate is written last, so that a power cut between the two leaves no identity, and the
-// next boot makes another before anyone has seen the first.
+// makeIdentity makes the key. The certificate is written last, so that a power cut between the two
+// leaves no identity, and the next boot makes another before anyone has seen the first.
 func makeIdentity(key, cert string) (*pki.Leaf, error) {
 	leaf, err := pki.SelfSigned(pki.Spec{CN: network.DefaultHostname, Usage: pki.Server, TTL: identityLife, Backdate: pki.CABackdate})
 	if err != nil {
@@ -369,8 +380,8 @@ func makeIdentity(key, cert string) (*pki.Leaf, error) {
 	return leaf, storeIdentity(leaf, key, cert)
 }
 
-// keepIdentity stores the key of a machine that had no disk when it made it. A disk that has one keeps its own: it is what
-// the operators know, and the next boot finds it.
+// keepIdentity stores the key of a machine that had no disk when it made it. A disk that has one
+// keeps its own: it is what the operators know, and the next boot finds it.
 func keepIdentity(leaf *pki.Leaf) error {
 	if _, err := readIdentity(paths.MachineKey, paths.MachineCert); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -395,7 +406,8 @@ func storeIdentity(leaf *pki.Leaf, key, cert string) error {
 	return nil
 }
 
-// networkRetry is how long the network rests after its socket to the kernel broke; see network.Controller.Run.
+// networkRetry is how long the network rests after its socket to the kernel broke; see
+// network.Controller.Run.
 const networkRetry = time.Second
 
 func stepNetwork(ctx context.Context, m *machine) error {
@@ -424,14 +436,16 @@ func stepTime(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// The limits of the local API. apid has its own towards the outside; these keep a broken apid from hurting PID 1.
+// The limits of the local API. apid has its own towards the outside; these keep a broken apid from
+// hurting PID 1.
 const (
 	maxMessage = 4 << 20 // bytes
 	maxStreams = 256
-	// streamWindow is what apid may send of a stream before machined has read it, in bytes, beside one message. gRPC would let it grow to
-	// 16 MiB.
+	// streamWindow is what apid may send of a stream before machined has read it, in bytes, beside
+	// one message. gRPC would let it grow to 16 MiB.
 	streamWindow = 256 << 10
-	connWindow   = 1 << 20 // bytes on their way from apid, of all streams; machined takes them off the socket at once
+	// bytes on their way from apid, of all streams; machined takes them off the socket at once
+	connWindow = 1 << 20
 )
 
 // stepAPI opens the local socket and starts apid.

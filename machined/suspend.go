@@ -31,16 +31,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// How an administrator takes an object out of Kubernetes that keeps it from serving, and puts it back
-// (docs/decisions/0055-suspend.md). The orchestrator does it (orchestrator/breakglass) with a certificate that is issued for
-// the one call. The object is on STATE before it is taken out, so that nothing that cuts the call short loses it.
+// How an administrator takes an object out of Kubernetes that keeps it from serving, and puts it
+// back (docs/decisions/0055-suspend.md). The orchestrator does it (orchestrator/breakglass) with a
+// certificate that is issued for the one call. The object is on STATE before it is taken out, so
+// that nothing that cuts the call short loses it.
 
 const (
-	// suspendTime bounds one step: a process, which takes seconds to begin where a processor is slow, and a busy API server.
+	// suspendTime bounds one step: a process, which takes seconds to begin where a processor is
+	// slow, and a busy API server.
 	suspendTime = time.Minute
 	// suspendCert is how long the certificate of a call is valid.
 	suspendCert = 10 * time.Minute
-	// maxSuspended bounds how many objects are kept on STATE, maxSuspendedSize how large one may be, in bytes: etcd takes 1.5 MiB.
+	// maxSuspended bounds how many objects are kept on STATE, maxSuspendedSize how large one may
+	// be, in bytes: etcd takes 1.5 MiB.
 	maxSuspended     = 64
 	maxSuspendedSize = 2 << 20
 )
@@ -137,7 +140,8 @@ func (s keptObjects) list() ([]suspended, error) {
 	return out, nil
 }
 
-// suspender takes objects out and puts them back, one call at a time. step has the orchestrator do a part of it.
+// suspender takes objects out and puts them back, one call at a time. step has the orchestrator do
+// a part of it.
 type suspender struct {
 	sync.Mutex
 	shelf keptObjects
@@ -161,7 +165,8 @@ func (s *suspender) suspend(ctx context.Context, kind, name, by string, now time
 		return suspended{}, err
 	}
 	if _, err := step(ctx, nodespec.SuspendOrder{Action: nodespec.SuspendRemove, Kind: kind, Name: name, UID: read.UID}); err != nil {
-		// It may have been removed all the same. What is kept of it is dropped only if it is known to be there.
+		// It may have been removed all the same. What is kept of it is dropped only if it is known
+		// to be there.
 		if again, unread := step(ctx, nodespec.SuspendOrder{Action: nodespec.SuspendRead, Kind: kind, Name: name}); unread == nil && again.UID == read.UID {
 			err = errors.Join(err, s.shelf.undo(o, before, had))
 		}
@@ -201,7 +206,8 @@ func (s *suspender) resume(ctx context.Context, kind, name string, forget bool, 
 
 var errSuspending = status.Error(codes.Aborted, "another object is being suspended or resumed on this machine; try again when that is done")
 
-// objectName is what the API server takes as the name of a kind that can be suspended (RFC 1123 subdomains).
+// objectName is what the API server takes as the name of a kind that can be suspended (RFC 1123
+// subdomains).
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 
 func suspendTarget(kind, name string) (string, error) {
@@ -258,7 +264,8 @@ func (a clusterAPI) ListSuspended(context.Context, *api.ListSuspendedRequest) (*
 	return out, nil
 }
 
-// failedStep gives an error a code, if it has none: what the API server does not do is no fault of the call's.
+// failedStep gives an error a code, if it has none: what the API server does not do is no fault of
+// the call's.
 func failedStep(err error) error {
 	if _, has := status.FromError(err); has {
 		return err
@@ -266,7 +273,8 @@ func failedStep(err error) error {
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
-// breakGlass checks what a call is about, and returns what does its steps, on a control-plane machine.
+// breakGlass checks what a call is about, and returns what does its steps, on a control-plane
+// machine.
 func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, suspendStep, error) {
 	kind, err := suspendTarget(kind, name)
 	if err != nil {

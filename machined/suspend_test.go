@@ -46,7 +46,8 @@ func (f *fakeKubernetes) step(_ context.Context, o nodespec.SuspendOrder) (nodes
 	return nodespec.SuspendDone{UID: "1", Object: json.RawMessage(f.object)}, nil
 }
 
-// TestSuspend: an object is on the disk before it goes, comes back as it was, and is never lost between.
+// TestSuspend: an object is on the disk before it goes, comes back as it was, and is never lost
+// between.
 func TestSuspend(t *testing.T) {
 	const kind, name = "apiservice", "v1.example.org"
 	ctx, at := t.Context(), time.Unix(1000, 0)
@@ -87,7 +88,8 @@ func TestSuspend(t *testing.T) {
 	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); err != nil || k.object != "" {
 		t.Errorf("%q, %v", k.object, err)
 	}
-	// Another one comes, and cannot be removed: the first is kept as before. Nor is it lost when it cannot come back.
+	// Another one comes, and cannot be removed: the first is kept as before. Nor is it lost when it
+	// cannot come back.
 	k.object, k.stuck = `{"b":2}`, errors.New("the server is down")
 	if _, err := s.suspend(ctx, kind, name, "bob", at, k.step); err == nil {
 		t.Error("suspended although it could not be removed")
@@ -112,7 +114,8 @@ func TestSuspend(t *testing.T) {
 	}
 }
 
-// TestKeptObjects: what is kept is bounded and root's alone, and one file that was damaged hides no other.
+// TestKeptObjects: what is kept is bounded and root's alone, and one file that was damaged hides no
+// other.
 func TestKeptObjects(t *testing.T) {
 	s := keptObjects{filepath.Join(t.TempDir(), "suspended")}
 	object := json.RawMessage(`{}`)

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
-// lookEvery is how often a watched topic that is read from the kernel on demand is read again. Such topics (memory, processes)
-// change all the time, so there is nothing to wait for.
+// lookEvery is how often a watched topic that is read from the kernel on demand is read again. Such
+// topics (memory, processes) change all the time, so there is nothing to wait for.
 const lookEvery = 2 * time.Second
 
 // topic is one observable part of the machine's state, as the API names it.
@@ -39,7 +39,8 @@ func watched[T any](name string, c *cell.Cell[T]) topic {
 	}
 }
 
-// looked is a topic whose value is read anew each time. Its revision counts milliseconds since 1970.
+// looked is a topic whose value is read anew each time. Its revision counts milliseconds since
+// 1970.
 func looked[T any](name string, read func(context.Context) (T, error)) topic {
 	return topic{
 		name: name,

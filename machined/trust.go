@@ -30,8 +30,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// Client certificates (docs/decisions/0021-client-certificates.md). The operators' own CAs are not on the machine. What the machine
-// issues is signed by the cluster's client CA and stands in its book, as does what was revoked, whoever has issued it.
+// Client certificates (docs/decisions/0021-client-certificates.md). The operators' own CAs are not
+// on the machine. What the machine issues is signed by the cluster's client CA and stands in its
+// book, as does what was revoked, whoever has issued it.
 
 // book is the machine's trust.Book on STATE.
 type book struct {
@@ -44,14 +45,17 @@ type book struct {
 	damaged error         // why what was on STATE could not be read
 	told    bool          // that it is
 
-	renewals, joins *rate.Limiter   // of people, and of machines
-	each            tries           // of each ticket, and of each row of renewals, so that nobody takes the places of all others
-	changes         *cell.Cell[int] // how often the content has changed
+	renewals, joins *rate.Limiter // of people, and of machines
+	// of each ticket, and of each row of renewals, so that nobody takes the places of all others
+	each    tries
+	changes *cell.Cell[int] // how often the content has changed
 
-	past func() time.Time // what has passed for certain, by which things are dropped; nil: by the clock
+	// what has passed for certain, by which things are dropped; nil: by the clock
+	past func() time.Time
 }
 
-// newBook is the one in a file. Each renewal is a signature and a flush of STATE, and everybody who may call may ask for it.
+// newBook is the one in a file. Each renewal is a signature and a flush of STATE, and everybody who
+// may call may ask for it.
 func newBook(file string) book {
 	return book{
 		file: file, renewals: rate.NewLimiter(1, 60), joins: rate.NewLimiter(1, 60), each: tries{each: 10 * time.Second, atOnce: 10},
@@ -59,7 +63,8 @@ func newBook(file string) book {
 	}
 }
 
-// openLocked reads the book, once. Where there is no storage the book is empty, and nothing can be written into it.
+// openLocked reads the book, once. Where there is no storage the book is empty, and nothing can be
+// written into it.
 func (b *book) openLocked() trust.Book {
 	known := b.readLocked()
 	if b.past != nil {
@@ -87,7 +92,8 @@ func (b *book) readLocked() trust.Book {
 	return b.content
 }
 
-// refusedLocked is what counts no more. Of a list that cannot be read nobody knows which machine was removed, so none of them counts.
+// refusedLocked is what counts no more. Of a list that cannot be read nobody knows which machine
+// was removed, so none of them counts.
 func (b *book) refusedLocked() []trust.Revocation {
 	known := b.openLocked()
 	if b.damaged != nil {
@@ -132,7 +138,8 @@ func (m *machine) callers(c *config.Config) (credentials.Callers, error) {
 	if c != nil && c.Cluster != nil {
 		own := c.Cluster.Spec.PKI
 		out.Machines = trusted(own.Machine.Cert, own.Accepted.Machine)
-		// Which of the issued certificates were revoked is not known any more; the operators' own still count.
+		// Which of the issued certificates were revoked is not known any more; the operators' own
+		// still count.
 		if !own.Client.Cert.IsZero() && damaged == nil {
 			out.Clients = trusted(own.Client.Cert, own.Accepted.Client)
 		}
@@ -203,7 +210,8 @@ func (a trustAPI) issue(ctx context.Context, request []byte, life time.Duration,
 	if entry.Origin != "" {
 		root = said(ctx, apid.MetadataIssuer)
 	}
-	// The certificate begins as early as those of the operators' own CAs do, so that a machine whose clock is behind takes it too.
+	// The certificate begins as early as those of the operators' own CAs do, so that a machine
+	// whose clock is behind takes it too.
 	leaf, err := ca.Issue(pki.Spec{
 		CN: entry.Name, O: []string{pki.RolePrefix + entry.Role}, Usage: pki.Client, TTL: life, Backdate: pki.CABackdate, For: key, Origin: entry.Origin, Root: root,
 	})
@@ -219,7 +227,8 @@ func (a trustAPI) issue(ctx context.Context, request []byte, life time.Duration,
 	if a.m.book.damaged != nil {
 		return nil, status.Error(codes.FailedPrecondition, "no certificate is issued: "+a.m.book.damaged.Error()+"; `orlopctl trust revoke --new-list` begins a new one")
 	}
-	// A certificate that is not in the book could not be found to be revoked, so it is handed out only when it is.
+	// A certificate that is not in the book could not be found to be revoked, so it is handed out
+	// only when it is.
 	if err := a.m.book.keepLocked(known.With(entry)); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
@@ -247,7 +256,8 @@ func (a trustAPI) List(context.Context, *api.ListTrustRequest) (*api.ListTrustRe
 	return out, nil
 }
 
-// Revoke is in force when it returns: apid looks at the list with each call, and ends those that go on.
+// Revoke is in force when it returns: apid looks at the list with each call, and ends those that go
+// on.
 func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
 	wanted, err := revocation(r)
 	if err != nil {
@@ -258,10 +268,12 @@ func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.Revoke
 	if err != nil {
 		return nil, err
 	}
-	if !r.Restore && !r.NewList && done.At.Before(wanted.At) && done.Name == "" { // it was revoked before
+	// it was revoked before
+	if !r.Restore && !r.NewList && done.At.Before(wanted.At) && done.Name == "" {
 		didNothing(ctx)
 	}
-	if err := a.m.enforce(context.WithoutCancel(ctx)); err != nil { // whoever asked for it may be gone
+	// whoever asked for it may be gone
+	if err := a.m.enforce(context.WithoutCancel(ctx)); err != nil {
 		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", err, lookAgain)
 	}
 	return &api.RevokeResponse{Revocation: toldRevocation(done), IssuedHere: known}, nil
@@ -282,8 +294,8 @@ func revocation(r *api.RevokeRequest) (wanted trust.Revocation, err error) {
 	return wanted, trust.CheckHolder(r.Name)
 }
 
-// change revokes or restores, but not the certificate of who asks for it: nobody might be left who could take it back. known: the
-// machine has issued what is revoked.
+// change revokes or restores, but not the certificate of who asks for it: nobody might be left who
+// could take it back. known: the machine has issued what is revoked.
 func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, ownName string) (done trust.Revocation, known bool, err error) {
 	b.Lock()
 	defer b.Unlock()
@@ -291,7 +303,8 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 	if b.damaged != nil && !r.NewList {
 		return done, false, status.Error(codes.FailedPrecondition, b.damaged.Error()+"; with --new-list a new one is begun, and what was revoked before counts again")
 	}
-	if member := next.MemberBy(wanted); member != "" && !r.Restore { // its other certificates have other names
+	// its other certificates have other names
+	if member := next.MemberBy(wanted); member != "" && !r.Restore {
 		return done, false, status.Errorf(codes.FailedPrecondition, "revocation refused: it is of machine %s of the cluster, which has more of them; `orlopctl nodes remove %s` takes all", member, member)
 	}
 	done, known = wanted, next.Knows(wanted.Origin)
@@ -318,8 +331,9 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 	return done, known, nil
 }
 
-// keepDamaged gives the file another name too. It keeps its own until another content takes its place: without a file nothing would be
-// revoked, and a power cut between the two must not come to that.
+// keepDamaged gives the file another name too. It keeps its own until another content takes its
+// place: without a file nothing would be revoked, and a power cut between the two must not come to
+// that.
 func (b *book) keepDamaged() error {
 	aside := b.file + ".damaged"
 	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {

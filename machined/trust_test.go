@@ -155,7 +155,8 @@ func TestRevokedCallers(t *testing.T) {
 	m := issuing(t, file)
 	m.events = newEventLog()
 	now, _ := m.config.Get()
-	now.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.config.Cluster.Spec.PKI.Client.Cert} // any will do
+	// any will do
+	now.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.config.Cluster.Spec.PKI.Client.Cert}
 	revoke := func(name string, r *api.RevokeRequest) error {
 		_, _, err := m.book.change(trust.Revocation{Name: name, At: time.Now()}, r, "1f", "admin")
 		return err
@@ -210,14 +211,16 @@ func TestRevokedCallers(t *testing.T) {
 	}
 }
 
-// TestLockedOut: a configuration has to trust who applies it, whichever of the CAs his certificate is by.
+// TestLockedOut: a configuration has to trust who applies it, whichever of the CAs his certificate
+// is by.
 func TestLockedOut(t *testing.T) {
 	m := issuing(t, "")
 	now, _ := m.config.Get()
 	client := now.config.Cluster.Spec.PKI.Client
 	other := issuing(t, "")
 	next, _ := other.config.Get()
-	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.config.Cluster.Spec.PKI.Client.Cert} // any will do
+	// any will do
+	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.config.Cluster.Spec.PKI.Client.Cert}
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataIssuer, pki.Fingerprint(client.Cert.X509())))
 	if err := lockedOut(ctx, next.config); err == nil {
 		t.Error("whoever applies it would not get in again")
@@ -233,7 +236,8 @@ func TestLockedOut(t *testing.T) {
 	}
 }
 
-// TestLearnt: what was revoked on one machine is refused by another that has learnt it, after a restart too, until it is restored on either.
+// TestLearnt: what was revoked on one machine is refused by another that has learnt it, after a
+// restart too, until it is restored on either.
 func TestLearnt(t *testing.T) {
 	dir := t.TempDir()
 	a, b := issuing(t, filepath.Join(dir, "a", "book.json")), issuing(t, filepath.Join(dir, "b", "book.json"))

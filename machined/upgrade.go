@@ -58,8 +58,8 @@ type upgradeState struct {
 // records is where the record is kept.
 var records = upgrade.Store{Dir: paths.Upgrade}
 
-// stepUpgrade reads what is remembered of the last upgrade. Only when it has not ended the ESP is looked at, before the
-// configuration is loaded, which may be another one then.
+// stepUpgrade reads what is remembered of the last upgrade. Only when it has not ended the ESP is
+// looked at, before the configuration is loaded, which may be another one then.
 func stepUpgrade(ctx context.Context, m *machine) error {
 	if why, _ := m.noStorage.Get(); why != "" {
 		return nil
@@ -79,8 +79,9 @@ func stepUpgrade(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// lookForTrial sees to a version on trial of which nothing is remembered: a reset may have wiped STATE meanwhile. A version that is not on
-// trial raises the floor of epochs, also where that was lost with STATE.
+// lookForTrial sees to a version on trial of which nothing is remembered: a reset may have wiped
+// STATE meanwhile. A version that is not on trial raises the floor of epochs, also where that was
+// lost with STATE.
 func (m *machine) lookForTrial(ctx context.Context) {
 	if now, _ := m.upgrade.Get(); !now.Phase.Done() {
 		return // stepUpgrade has seen to it
@@ -113,8 +114,9 @@ func (m *machine) noteBoot(ctx context.Context) error {
 	return m.happened(ctx, slot.Booted{Entries: entries, At: time.Now(), Log: records.KeptLog()})
 }
 
-// unread is what stands for the entries when the ESP cannot be read: a version on trial is watched all the same, or nobody would go back from one that
-// cannot read its disk. The loader says whether it counts (counted, if known), or else the record that is not at its end. Otherwise ok is false.
+// unread is what stands for the entries when the ESP cannot be read: a version on trial is watched
+// all the same, or nobody would go back from one that cannot read its disk. The loader says whether
+// it counts (counted, if known), or else the record that is not at its end. Otherwise ok is false.
 func unread(running string, r slot.Record, counted slot.Entry, known bool) (entries []slot.Entry, ok bool) {
 	if known && counted.Version == running {
 		return []slot.Entry{counted}, true
@@ -125,7 +127,8 @@ func unread(running string, r slot.Record, counted slot.Entry, known bool) (entr
 // readAgain is how long after the ESP could not be read it is tried again.
 const readAgain = 10 * time.Second
 
-// noteBootLater goes on to do what noteBoot could not, because the ESP could not be read: a machine that has gone back gets its configuration back.
+// noteBootLater goes on to do what noteBoot could not, because the ESP could not be read: a machine
+// that has gone back gets its configuration back.
 func (m *machine) noteBootLater(ctx context.Context) {
 	tick := time.NewTicker(readAgain)
 	defer tick.Stop()
@@ -168,14 +171,16 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 		return is
 	})
 	if r.Phase == slot.Committed {
-		// Nobody hears of a version as committed whose entry a power cut would leave on trial: the other one may not start any more.
+		// Nobody hears of a version as committed whose entry a power cut would leave on trial: the
+		// other one may not start any more.
 		for _, a := range actions {
 			if err := m.act(ctx, a); err != nil {
 				return err
 			}
 		}
 		actions = nil
-		// After the entry: a version that is not good yet must not raise it. A cut in between is made up for when this version starts.
+		// After the entry: a version that is not good yet must not raise it. A cut in between is
+		// made up for when this version starts.
 		if err := m.raiseFloor(); err != nil {
 			return err
 		}
@@ -190,10 +195,12 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	if tidy != nil {
 		m.say(tidy.Error())
 	}
-	if why, _ := m.noStorage.Get(); why == "" && !reflect.DeepEqual(r, before.Record) { // most boots change nothing
+	// most boots change nothing
+	if why, _ := m.noStorage.Get(); why == "" && !reflect.DeepEqual(r, before.Record) {
 		if err := records.Save(r); err != nil {
 			switch e.(type) {
-			case slot.Booted, slot.GateHeld, slot.GateFailed: // what the entries say counts; the record only says why
+			// what the entries say counts; the record only says why
+			case slot.Booted, slot.GateHeld, slot.GateFailed:
 				m.say(err.Error())
 			default: // nothing has happened yet
 				return err
@@ -211,11 +218,13 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	var failed error
 	for _, a := range actions {
 		if err := m.act(ctx, a); err != nil {
-			// A version that has not proved itself is left even if its entry cannot be renamed: the loader goes on counting.
+			// A version that has not proved itself is left even if its entry cannot be renamed: the
+			// loader goes on counting.
 			switch e.(type) {
 			case slot.GateFailed:
 			case slot.BackAsked:
-				// Unless the entry says otherwise nothing has happened, and nobody waits for a version that would have to prove itself.
+				// Unless the entry says otherwise nothing has happened, and nobody waits for a
+				// version that would have to prove itself.
 				mark, is := a.(slot.Rename)
 				if entries, unread := m.esp.Entries(); is && unread == nil && !slices.Contains(entries, mark.To) {
 					m.upgrade.Update(func(s upgradeState) upgradeState { s.Record = before.Record; return s })
@@ -250,7 +259,8 @@ func (m *machine) act(ctx context.Context, a slot.Action) error {
 		if err != nil || kept == nil {
 			return err
 		}
-		if present, err := os.ReadFile(configs.Current()); err == nil { // without one there is nothing whose keys could be kept
+		// without one there is nothing whose keys could be kept
+		if present, err := os.ReadFile(configs.Current()); err == nil {
 			if kept, err = withPresentKeys(kept, present); err != nil {
 				return fmt.Errorf("upgrade: cannot put the configuration back: %w", err)
 			}
@@ -265,7 +275,8 @@ func (m *machine) act(ctx context.Context, a slot.Action) error {
 	return nil
 }
 
-// floor is the lowest epoch that somebody can have this machine run: the highest of a version that was committed on it.
+// floor is the lowest epoch that somebody can have this machine run: the highest of a version that
+// was committed on it.
 func (m *machine) floor() int {
 	floor, err := records.Floor()
 	if err != nil {
@@ -283,8 +294,9 @@ func (m *machine) raiseFloor() error {
 	return records.RaiseFloor(m.release.Epoch)
 }
 
-// releaseCheck warns in the health of a version that is not mended any more, or that is of a time before what was committed on this machine. Neither
-// makes the machine unhealthy: it does what it did yesterday.
+// releaseCheck warns in the health of a version that is not mended any more, or that is of a time
+// before what was committed on this machine. Neither makes the machine unhealthy: it does what it
+// did yesterday.
 func releaseCheck(health *api.HealthResponse, r release.Release, floor int, now time.Time) {
 	warn := func(detail string, since time.Time) {
 		health.Checks = append(health.Checks, &api.HealthCheck{Name: "release", Ok: true, Detail: "warning: " + detail, Since: timestamppb.New(since)})
@@ -375,7 +387,9 @@ func (m *machine) watchGate(ctx context.Context) {
 		}
 		err := m.happened(ctx, e)
 		_, held := e.(slot.GateHeld)
-		if held && errors.Is(err, esp.ErrNoEntry) { // the loader would start the other one the next time: better now, and with its configuration
+		// the loader would start the other one the next time: better now, and with its
+		// configuration
+		if held && errors.Is(err, esp.ErrNoEntry) {
 			held, err = false, m.happened(ctx, slot.GateFailed{Reason: err.Error(), Log: m.lastLines()})
 		}
 		if err == nil {
@@ -393,9 +407,10 @@ func (m *machine) watchGate(ctx context.Context) {
 	}
 }
 
-// gate tells what a version on trial still has to show; "" when that is everything. Without a configuration that is the
-// management API, through which one can come; with one it is all that `orlopctl health` asks for. storage is why there is no STATE: the version
-// before had one, or it could not have been upgraded.
+// gate tells what a version on trial still has to show; "" when that is everything. Without a
+// configuration that is the management API, through which one can come; with one it is all that
+// `orlopctl health` asks for. storage is why there is no STATE: the version before had one, or it
+// could not have been upgraded.
 func gate(now applied, member membershipState, services []supervise.Status, stored bool, storage string) string {
 	switch {
 	case storage != "":
@@ -417,8 +432,8 @@ func gate(now applied, member membershipState, services []supervise.Status, stor
 	return ""
 }
 
-// usersTrouble tells a fault that comes of what users have put into the cluster: it says nothing against a version, and a version
-// that does away with it has to be able to come.
+// usersTrouble tells a fault that comes of what users have put into the cluster: it says nothing
+// against a version, and a version that does away with it has to be able to come.
 func usersTrouble(c *api.HealthCheck) bool {
 	return strings.HasPrefix(c.Detail, nodespec.Trouble) && slices.Contains([]string{"bootstrap", "metrics", nodespec.Extensions}, c.Name)
 }
@@ -432,8 +447,8 @@ func stored() bool {
 // keepLogEvery is how often a version on trial keeps the end of its log.
 const keepLogEvery = 5 * time.Second
 
-// keepLog keeps the end of the log of a version on trial, for the case that it ends without a word: the version that the machine
-// goes back to shows it.
+// keepLog keeps the end of the log of a version on trial, for the case that it ends without a word:
+// the version that the machine goes back to shows it.
 func (m *machine) keepLog(ctx context.Context) {
 	tick := time.NewTicker(keepLogEvery)
 	defer tick.Stop()
@@ -450,7 +465,8 @@ func (m *machine) keepLog(ctx context.Context) {
 	}
 }
 
-// lastLines is the end of what happened in this boot, of each a third: the events, the last words of the services, the kernel's.
+// lastLines is the end of what happened in this boot, of each a third: the events, the last words
+// of the services, the kernel's.
 func (m *machine) lastLines() []string {
 	const third = keptLines / 3
 	line := func(at time.Time, source, text string) string {
@@ -487,8 +503,8 @@ type upgradeAPI struct {
 	m *machine
 }
 
-// keepConfiguration keeps the configuration in force as the one that the running version is good with. One on trial ends with this
-// boot, so the one before it is kept.
+// keepConfiguration keeps the configuration in force as the one that the running version is good
+// with. One on trial ends with this boot, so the one before it is kept.
 func (m *machine) keepConfiguration() error {
 	text, err := configs.Lasting()
 	if err != nil || text == nil {

@@ -52,7 +52,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestUnreadESP: a version on trial that cannot read the ESP is on trial all the same, by the loader's word or by the record's; no other one is.
+// TestUnreadESP: a version on trial that cannot read the ESP is on trial all the same, by the
+// loader's word or by the record's; no other one is.
 func TestUnreadESP(t *testing.T) {
 	trial := slot.Entry{Version: "2.0.0", Trial: true, Left: 2, Done: 1}
 	for _, c := range []struct {

@@ -31,8 +31,8 @@ import (
 	"github.com/orlop-os/orlop/test/issuer"
 )
 
-// outside is what an operator's site may have beside the cluster: an issuer of OpenID Connect tokens and the services
-// that the API server asks about tokens and about access.
+// outside is what an operator's site may have beside the cluster: an issuer of OpenID Connect
+// tokens and the services that the API server asks about tokens and about access.
 type outside struct {
 	server *httptest.Server
 	id     *issuer.Issuer
@@ -268,8 +268,8 @@ func boundToken(ctx context.Context, t *testing.T, m machine, admin kubernetes.I
 	}
 }
 
-// rights shows who may do what: reviews agree with RBAC (NA-14 to NA-16), and a service can forbid what RBAC allows
-// (NA-13), without the cluster's own components being asked about.
+// rights shows who may do what: reviews agree with RBAC (NA-14 to NA-16), and a service can forbid
+// what RBAC allows (NA-13), without the cluster's own components being asked about.
 func rights(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, o *outside) {
 	for _, name := range []string{"open", "closed"} {
 		if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
@@ -299,7 +299,8 @@ func rights(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		return review.Status
 	}
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
-		return may("open").Allowed && may("closed").Allowed && !may("default").Allowed, nil // the binding has reached the authorizer
+		// the binding has reached the authorizer
+		return may("open").Allowed && may("closed").Allowed && !may("default").Allowed, nil
 	})
 	if err != nil {
 		t.Fatalf("reviews do not agree with RBAC: %+v", may("open"))
@@ -356,7 +357,8 @@ func rights(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	}
 }
 
-// withoutServices shows that the cluster works on for those who do not need the services, which are gone.
+// withoutServices shows that the cluster works on for those who do not need the services, which are
+// gone.
 func withoutServices(ctx context.Context, t *testing.T, m machine, o *outside) {
 	o.server.Close()
 	if _, err := whoAmI(ctx, m.withToken(t, "t3")); !apierrors.IsUnauthorized(err) {
@@ -387,8 +389,8 @@ func plainPod(name string) *corev1.Pod {
 	}
 }
 
-// TestCheckAccess: what the API server could not read is told by the operator's own name for it, and what it can read
-// passes.
+// TestCheckAccess: what the API server could not read is told by the operator's own name for it,
+// and what it can read passes.
 func TestCheckAccess(t *testing.T) {
 	certificate := func() config.Bundle {
 		ca, err := pki.NewCA("x", time.Hour)

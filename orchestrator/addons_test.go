@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// shopChart is what `helm template` could have printed: a definition with a resource of it, a role of the chart's own program, a list, and a
-// test that is not run.
+// shopChart is what `helm template` could have printed: a definition with a resource of it, a role
+// of the chart's own program, a list, and a test that is not run.
 const shopChart = `---
 # Source: shop/crds/orders.yaml
 apiVersion: apiextensions.k8s.io/v1
@@ -101,7 +101,8 @@ func (m machine) configure(t *testing.T, all ...nodespec.Addon) {
 	}
 }
 
-// addOns shows with the real API server how add-ons come, are healed, change and go, and that they do not get beyond their rights.
+// addOns shows with the real API server how add-ons come, are healed, change and go, and that they
+// do not get beyond their rights.
 func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	records := admin.CoreV1().ConfigMaps(addons.Namespace)
 	await := func(what string, good func(ctx context.Context) bool) {
@@ -132,7 +133,8 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		}
 	}
 
-	// Too new for this API server, which in a test says that it is v0.0.0: nothing of it is there, not even the rights.
+	// Too new for this API server, which in a test says that it is v0.0.0: nothing of it is there,
+	// not even the rights.
 	late := shop()
 	late.Kubernetes = "9.1"
 	m.configure(t, late)
@@ -185,7 +187,8 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		return apierrors.IsNotFound(err)
 	})
 
-	// Another one is kept to its namespaces, and from what is not its own. Its namespace has a name that nobody else can take.
+	// Another one is kept to its namespaces, and from what is not its own. Its namespace has a name
+	// that nobody else can take.
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "orlop-guest"}}, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("an administrator makes a namespace of add-ons: %v", err)
 	}
@@ -199,7 +202,8 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"}
 	m.configure(t, next, guest)
 	state("guest", "Ready", "")
-	// With its namespace there is the cluster's CA in it, when the controller manager comes to that.
+	// With its namespace there is the cluster's CA in it, when the controller manager comes to
+	// that.
 	await("its namespace has the CA", func(ctx context.Context) bool {
 		_, err := admin.CoreV1().ConfigMaps("orlop-guest").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 		return err == nil
@@ -211,7 +215,8 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	m.configure(t, next, guest)
 	state("guest", "Ready", "")
 
-	// What it wants next lies in an artefact. It stays as it is while that is missing, and becomes what it says when it has come.
+	// What it wants next lies in an artefact. It stays as it is while that is missing, and becomes
+	// what it says when it has come.
 	shelf := artifacttest.Shelf{}
 	sum := shelf.Put("{apiVersion: v1, kind: ConfigMap, metadata: {name: fetched}}")
 	guest.Manifests = nil
@@ -234,7 +239,8 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 		t.Errorf("what was wanted before: %v", err)
 	}
 
-	// They go, and their rights with them. The namespace stays, and so does a definition of which somebody has made a resource.
+	// They go, and their rights with them. The namespace stays, and so does a definition of which
+	// somebody has made a resource.
 	order.SetName("second")
 	order.SetLabels(nil)
 	order.SetResourceVersion("")

@@ -37,9 +37,9 @@ import (
 // The controllers' components that have to work whatever users put into the cluster.
 var controllersWork = []string{"node-ipam", "namespaces", "kube-controller-manager", "kube-scheduler", "local-volumes", "metrics", "addons", "node-taints"}
 
-// TestBrokenExtensions breaks a cluster in each way in which users' objects can, starts the processes anew, and shows that
-// they get ready, say which objects it is, still ask those about everybody else's requests, and that an administrator's
-// repair passes.
+// TestBrokenExtensions breaks a cluster in each way in which users' objects can, starts the
+// processes anew, and shows that they get ready, say which objects it is, still ask those about
+// everybody else's requests, and that an administrator's repair passes.
 func TestBrokenExtensions(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -102,7 +102,8 @@ func TestBrokenExtensions(t *testing.T) {
 	}
 }
 
-// breakAll makes one object of each kind that holds up requests, the policy last but one and the webhook last.
+// breakAll makes one object of each kind that holds up requests, the policy last but one and the
+// webhook last.
 func breakAll(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	t.Helper()
 	must := func(_ any, err error) {

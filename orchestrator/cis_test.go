@@ -22,11 +22,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestCIS judges what a control-plane machine's components are started with by the CIS Kubernetes Benchmark, and docs/cis.md is what comes
-// of it. kube-bench itself looks for processes of upstream's names and for files of kubeadm's, of which there are none here.
+// TestCIS judges what a control-plane machine's components are started with by the CIS Kubernetes
+// Benchmark, and docs/cis.md is what comes of it. kube-bench itself looks for processes of
+// upstream's names and for files of kubeadm's, of which there are none here.
 func TestCIS(t *testing.T) {
 	spec := testSpec()
-	spec.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, spec.NodeIPs...) // alone, etcd has no network at all
+	// alone, etcd has no network at all
+	spec.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, spec.NodeIPs...)
 	machine := described{components: map[string]component.Component{}}
 	for _, c := range Services(spec, layout.System()) {
 		machine.components[c.Name] = c
@@ -62,7 +64,8 @@ func TestCIS(t *testing.T) {
 			fmt.Fprintf(&page, "| %s | %s | %s |\n", c.id, c.wanted, result)
 		}
 	}
-	golden.Assert(t, page.String(), filepath.Join("..", "..", "docs", "cis.md")) // seen from testdata
+	// seen from testdata
+	golden.Assert(t, page.String(), filepath.Join("..", "..", "docs", "cis.md"))
 }
 
 const cisHead = `# The CIS Kubernetes Benchmark, control by control
@@ -73,7 +76,8 @@ are really started with, and writes this page; a control that is no longer met f
 what. Of what is *met by how it is built* the test has nothing to ask for. *Not met* can only be a control that the benchmark leaves to judgement (manual, a WARN), and says why.
 `
 
-// described is what a machine starts, by the components' names, and the files that it writes for that beforehand.
+// described is what a machine starts, by the components' names, and the files that it writes for
+// that beforehand.
 type described struct {
 	components  map[string]component.Component
 	credentials credentials.Want
@@ -185,7 +189,8 @@ func equal(want any) func(any) bool { return func(v any) bool { return v == want
 func given(v any) bool              { return v != nil && v != "" }
 func absent(v any) bool             { return v == nil }
 
-// strong wants a list to have suites in it that Go calls secure and that keep past sessions secret, and no others.
+// strong wants a list to have suites in it that Go calls secure and that keep past sessions secret,
+// and no others.
 func strong(v any) bool {
 	list, _ := v.([]any)
 	for _, suite := range list {
@@ -213,8 +218,8 @@ func closed(names ...string) func(described) string {
 	}
 }
 
-// kept wants what machined writes to be its user's only, and not to be written to. What is issued is 0400 and folders are 0700 without being asked
-// (credentials.Leaf, credentials.Folder).
+// kept wants what machined writes to be its user's only, and not to be written to. What is issued
+// is 0400 and folders are 0700 without being asked (credentials.Leaf, credentials.Folder).
 func kept(d described) string {
 	if len(d.credentials.Folders) == 0 || len(d.credentials.Files) == 0 || len(d.credentials.Leaves) == 0 {
 		return "there are no credentials"
@@ -239,7 +244,8 @@ func unprivileged(folder string) func(described) string {
 	}
 }
 
-// sealing wants the first of the providers that seal Secrets, which is the one that writes, to be a certain one and to have a key.
+// sealing wants the first of the providers that seal Secrets, which is the one that writes, to be a
+// certain one and to have a key.
 func sealing(provider string) func(described) string {
 	return func(d described) string {
 		for _, f := range d.credentials.Files {
@@ -278,7 +284,8 @@ func all(checks ...func(described) string) func(described) string {
 	}
 }
 
-// over wants the API server to reach etcd over a socket of the machine, which has no network and so no TLS.
+// over wants the API server to reach etcd over a socket of the machine, which has no network and so
+// no TLS.
 func over(d described) string {
 	if v, _ := d.value(apiServer, "etcd-servers"); !strings.HasPrefix(v, "unix:///") {
 		return "--etcd-servers is " + v
@@ -427,8 +434,9 @@ func authorizers(kind string, want bool) func(described) string {
 	}
 }
 
-// audited wants every request for what is secret, and every change, to leave a line, and none of them to have a Secret's content, whoever asks. It has
-// upstream's own judge say what the policy makes of such requests.
+// audited wants every request for what is secret, and every change, to leave a line, and none of
+// them to have a Secret's content, whoever asks. It has upstream's own judge say what the policy
+// makes of such requests.
 func audited(d described) string {
 	for _, f := range d.components[apiServer].Files {
 		if filepath.Base(f.Path) != "audit-policy.yaml" {

@@ -38,8 +38,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// TestControlPlane starts the processes "api" and "controllers" as machined would, with real certificates, and shows
-// that they serve, do their work, keep strangers out and stop. It prints the timeline of the start.
+// TestControlPlane starts the processes "api" and "controllers" as machined would, with real
+// certificates, and shows that they serve, do their work, keep strangers out and stop. It prints
+// the timeline of the start.
 func TestControlPlane(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -185,7 +186,8 @@ func strangers(ctx context.Context, t *testing.T, m machine) {
 			t.Errorf("%s without credentials: %v, want 401", path, err)
 		}
 	}
-	// Who asks whether it may answer for the cluster's address leaves out what depends on etcd; upstream has other names for that if it warns here.
+	// Who asks whether it may answer for the cluster's address leaves out what depends on etcd;
+	// upstream has other names for that if it warns here.
 	answer, err := client.Get().RequestURI(virtualaddress.Question + "&verbose").Do(ctx).Raw()
 	if err != nil || !bytes.Contains(answer, []byte("[+]etcd excluded: ok")) || bytes.Contains(answer, []byte("cannot be excluded")) {
 		t.Errorf("%s: %v\n%s", virtualaddress.Question, err, answer)
@@ -262,7 +264,8 @@ func podSecurity(ctx context.Context, t *testing.T, admin kubernetes.Interface) 
 	}
 }
 
-// podEviction: a pod that says nothing of it stays on a node that is lost or not ready for as long as the configuration says.
+// podEviction: a pod that says nothing of it stays on a node that is lost or not ready for as long
+// as the configuration says.
 func podEviction(ctx context.Context, t *testing.T, admin kubernetes.Interface, want int64) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none.local/x"}}}}
 	pod, err := admin.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -278,8 +281,8 @@ func podEviction(ctx context.Context, t *testing.T, admin kubernetes.Interface, 
 	}
 }
 
-// leastRights shows for each of the machine's own identities something that it must be able to do and something that
-// it must not.
+// leastRights shows for each of the machine's own identities something that it must be able to do
+// and something that it must not.
 func leastRights(ctx context.Context, t *testing.T, m machine) {
 	dns := m.client(t, "orlop:coredns")
 	if _, err := dns.CoreV1().Services("").List(ctx, metav1.ListOptions{}); err != nil {
@@ -325,7 +328,8 @@ func leastRights(ctx context.Context, t *testing.T, m machine) {
 	}
 }
 
-// documents shows that the first client who asks for OpenAPI documents gets all of them, in both versions.
+// documents shows that the first client who asks for OpenAPI documents gets all of them, in both
+// versions.
 func documents(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	paths, err := admin.Discovery().OpenAPIV3().Paths()
 	if err != nil {
@@ -408,8 +412,8 @@ func names(ctx context.Context, t *testing.T, m machine, spec nodespec.Spec) {
 	}
 }
 
-// logsPass shows that Kubernetes' log does not wait for itself beside CoreDNS, which would stop the kubelet, even when
-// the standard library's log is sent through it.
+// logsPass shows that Kubernetes' log does not wait for itself beside CoreDNS, which would stop the
+// kubelet, even when the standard library's log is sent through it.
 func logsPass(ctx context.Context, t *testing.T) {
 	log.SetOutput(logs.KlogWriter{})
 	defer log.SetOutput(os.Stderr)

@@ -24,8 +24,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// conventions shows that the API keeps Kubernetes' conventions as clients know them (NA-10 to NA-12, NA-18, NA-20 to
-// NA-25). It is upstream's own code; what is shown is that it is put together whole.
+// conventions shows that the API keeps Kubernetes' conventions as clients know them (NA-10 to
+// NA-12, NA-18, NA-20 to NA-25). It is upstream's own code; what is shown is that it is put
+// together whole.
 func conventions(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	t.Run("accounts", func(t *testing.T) { accounts(ctx, t, admin) })
 	t.Run("defaults", func(t *testing.T) { defaults(ctx, t, admin) })
@@ -36,7 +37,8 @@ func conventions(ctx context.Context, t *testing.T, m machine, admin kubernetes.
 	t.Run("own kinds", func(t *testing.T) { ownKinds(ctx, t, m, admin) })
 }
 
-// accounts: a namespace gets its default account within 10 s, without a Secret, and a pod gets the account's token.
+// accounts: a namespace gets its default account within 10 s, without a Secret, and a pod gets the
+// account's token.
 func accounts(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	const namespace = "accounts"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
@@ -155,7 +157,8 @@ func versions(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	}
 }
 
-// ownKinds: a kind of one's own is found, selected by label, has a status, and is defaulted and checked like any other.
+// ownKinds: a kind of one's own is found, selected by label, has a status, and is defaulted and
+// checked like any other.
 func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	config := m.config(t, "admin", "orlop:cluster-admins")
 	definitions := apiextensions.NewForConfigOrDie(config).ApiextensionsV1().CustomResourceDefinitions()
@@ -190,7 +193,8 @@ func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Int
 	}
 	var resources *metav1.APIResourceList
 	var last error
-	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) { // another controller sees to discovery
+	// another controller sees to discovery
+	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
 		resources, last = admin.Discovery().ServerResourcesForGroupVersion("example.org/v1")
 		return last == nil && slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == "boats" && r.Kind == "Boat" }), nil
 	})
@@ -232,8 +236,8 @@ func ownKinds(ctx context.Context, t *testing.T, m machine, admin kubernetes.Int
 	}
 }
 
-// endPods makes 30 pods that have ended, and returns what waits until no more of them are kept than the node's
-// description says (NX-42); upstream looks every 20 s.
+// endPods makes 30 pods that have ended, and returns what waits until no more of them are kept than
+// the node's description says (NX-42); upstream looks every 20 s.
 func endPods(ctx context.Context, t *testing.T, admin kubernetes.Interface, kept int) (check func(t *testing.T)) {
 	const namespace = "ended"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {

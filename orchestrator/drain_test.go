@@ -20,7 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// drains empties a node with the kubelet's own rights, while upstream's controller counts the disruption budgets.
+// drains empties a node with the kubelet's own rights, while upstream's controller counts the
+// disruption budgets.
 func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, node string) {
 	const namespace = "drained"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
@@ -50,7 +51,8 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	add("ended", node, corev1.PodSucceeded, nil)
 	add("daemon", node, corev1.PodRunning, func(p *corev1.Pod) {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "gone", UID: "1", Controller: &yes}}
-		p.Finalizers = []string{"orlop.dev/test"} // its owner does not exist, so the garbage collector takes it
+		// its owner does not exist, so the garbage collector takes it
+		p.Finalizers = []string{"orlop.dev/test"}
 	})
 	add("elsewhere", "another", corev1.PodRunning, nil)
 	one := intstr.FromInt32(1)

@@ -32,8 +32,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// The test binary starts itself again as the control plane's two processes. The test's own body has a network of
-// its own (rtnltest.Isolate), so that the fixed ports are free whatever else runs on the machine.
+// The test binary starts itself again as the control plane's two processes. The test's own body has
+// a network of its own (rtnltest.Isolate), so that the fixed ports are free whatever else runs on
+// the machine.
 const (
 	envProcess = "ORLOP_TEST_PROCESS"
 	envRoot    = "ORLOP_TEST_ROOT"
@@ -44,7 +45,8 @@ func TestMain(m *testing.M) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		dirs := layout.Under(os.Getenv(envRoot))
 		begin := func() error { return run(ctx, name, dirs) }
-		if len(os.Args) == 2 && os.Args[1] == controllermanager.Name { // the process of the controllers starts itself so
+		// the process of the controllers starts itself so
+		if len(os.Args) == 2 && os.Args[1] == controllermanager.Name {
 			name, begin = controllermanager.Name, func() error { return manage(ctx, dirs) }
 		}
 		profiled := record(ctx, name)
@@ -57,12 +59,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // plain pods are enough here, whatever the namespace would want of them
+	// plain pods are enough here, whatever the namespace would want of them
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	os.Exit(m.Run())
 }
 
-// record writes the processor's profile and, at the process's end, the heap's into the folder that ORLOP_TEST_PROFILE
-// names, for go tool pprof. Without the variable it does nothing.
+// record writes the processor's profile and, at the process's end, the heap's into the folder that
+// ORLOP_TEST_PROFILE names, for go tool pprof. Without the variable it does nothing.
 func record(ctx context.Context, name string) (end func()) {
 	dir := os.Getenv("ORLOP_TEST_PROFILE")
 	if dir == "" {
@@ -170,7 +173,8 @@ func prepare(t *testing.T, spec nodespec.Spec) machine {
 	return m
 }
 
-// modify changes an object that controllers write to, too: what came between is read again. put is Update or UpdateStatus of the client that get is of.
+// modify changes an object that controllers write to, too: what came between is read again. put is
+// Update or UpdateStatus of the client that get is of.
 func modify[T any](ctx context.Context, t *testing.T, get func(context.Context, string, metav1.GetOptions) (T, error), put func(context.Context, T, metav1.UpdateOptions) (T, error), name string, change func(T)) {
 	t.Helper()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -208,7 +212,8 @@ type started struct {
 	done   bool
 }
 
-// start starts a process and follows what it announces, printing each change with its time since zero.
+// start starts a process and follows what it announces, printing each change with its time since
+// zero.
 func (m machine) start(t *testing.T, name string, zero time.Time) *started {
 	t.Helper()
 	r, w, err := os.Pipe()

@@ -28,8 +28,9 @@ func balanced(name string) *corev1.Service {
 	}
 }
 
-// serviceAddresses shows with the real API server that Services get the pool's addresses, keep them, and let them go: at their end, and
-// when they become of another type. Who goes without is told why. A Service of another implementation is left alone.
+// serviceAddresses shows with the real API server that Services get the pool's addresses, keep
+// them, and let them go: at their end, and when they become of another type. Who goes without is
+// told why. A Service of another implementation is left alone.
 func serviceAddresses(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	services := admin.CoreV1().Services("default")
 	add := func(s *corev1.Service) {

@@ -46,7 +46,8 @@ func (s storing) report(ctx context.Context, t *testing.T, r localvolumes.Report
 	}
 }
 
-// claim makes a claim of the default class, filled from something if that is named, and a pod that uses it.
+// claim makes a claim of the default class, filled from something if that is named, and a pod that
+// uses it.
 func (s storing) claim(ctx context.Context, t *testing.T, name, size string, from *corev1.TypedLocalObjectReference) {
 	t.Helper()
 	_, err := s.admin.CoreV1().PersistentVolumeClaims("default").Create(ctx, &corev1.PersistentVolumeClaim{
@@ -69,8 +70,9 @@ func (s storing) claim(ctx context.Context, t *testing.T, name, size string, fro
 	}
 }
 
-// localVolumes shows with the real scheduler and upstream's controllers that a claim without a class gets a volume where its pod runs,
-// that a full node is avoided, that a claim grows, and that a volume goes, and its room comes back, when the node has destroyed it.
+// localVolumes shows with the real scheduler and upstream's controllers that a claim without a
+// class gets a volume where its pod runs, that a full node is avoided, that a claim grows, and that
+// a volume goes, and its room comes back, when the node has destroyed it.
 func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	node := storing{"disk-1", admin, 1600 << 20}
 	made, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.name, Labels: map[string]string{corev1.LabelHostname: node.name}}}, metav1.CreateOptions{})
@@ -191,9 +193,10 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 	}
 }
 
-// localSnapshots shows with real definitions that a snapshot is promised, taken by the node and found ready, that its room comes back but for
-// what is in it, that a claim of it is bound before a pod is scheduled, and a clone too, and that all of it goes again. The claim large has
-// 600 of the node's 960 MiB.
+// localSnapshots shows with real definitions that a snapshot is promised, taken by the node and
+// found ready, that its room comes back but for what is in it, that a claim of it is bound before a
+// pod is scheduled, and a clone too, and that all of it goes again. The claim large has 600 of the
+// node's 960 MiB.
 func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(what string, look func(ctx context.Context) (bool, string, error))) {
 	api := node.admin.CoreV1().RESTClient()
 	const all = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots"

@@ -1,16 +1,17 @@
-// Command orchestrator is Kubernetes: upstream's components, embedded as libraries, in three processes by failure
-// domain and privilege.
+// Command orchestrator is Kubernetes: upstream's components, embedded as libraries, in three
+// processes by failure domain and privilege.
 //
 //	orchestrator api          etcd and kube-apiserver                        user 101, control plane
 //	orchestrator controllers  scheduler, IPAM, metrics, controller manager   user 102, control plane
 //	orchestrator node         kubelet, kube-proxy, CoreDNS, pod network      root, every node
 //
-// The controller manager has a process of its own, which the process of the controllers starts, and starts again when it ends
-// (docs/decisions/0054-system-requests.md):
+// The controller manager has a process of its own, which the process of the controllers starts, and
+// starts again when it ends (docs/decisions/0054-system-requests.md):
 //
 //	orchestrator kube-controller-manager
 //
-// And two that machined runs before it accepts a configuration, because the compiler of expressions comes with Kubernetes:
+// And two that machined runs before it accepts a configuration, because the compiler of expressions
+// comes with Kubernetes:
 //
 //	orchestrator check-access  reads a nodespec.AccessCheck, writes what is wrong; status 1 when something is
 //	orchestrator match-disks   reads a diskmatch.Question, writes the diskmatch.Answer
@@ -41,10 +42,11 @@
 //	orchestrator reseal-secrets   reads a nodespec.EtcdReseal, seals all Secrets by the key that seals, writes a nodespec.Resealed
 //	orchestrator disarm-data      writes the alarms that it has taken back
 //
-// Each process reads the node's description (paths.NodeSpec), writes its components' configuration files beside the
-// credentials that machined put into its folder, and runs its components until SIGTERM. Readiness goes to machined
-// over pkg/notify. On SIGPWR the node ends its pods in order and says so (nodespec.PodsEnded). When a component ends, its
-// process ends with status 1 and a line that says which and why.
+// Each process reads the node's description (paths.NodeSpec), writes its components' configuration
+// files beside the credentials that machined put into its folder, and runs its components until
+// SIGTERM. Readiness goes to machined over pkg/notify. On SIGPWR the node ends its pods in order
+// and says so (nodespec.PodsEnded). When a component ends, its process ends with status 1 and a
+// line that says which and why.
 //
 // main.go wires; what a component is stands in services.go and in the component's own package.
 package main
@@ -61,7 +63,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	_ "time/tzdata" // a CronJob names its zone, and the image has no zones in files; upstream's own main packages import it too
+	// a CronJob names its zone, and the image has no zones in files; upstream's own main packages
+	// import it too
+	_ "time/tzdata"
 
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
@@ -128,7 +132,8 @@ func main() {
 	}
 }
 
-// checkAccess writes what the API server would not take of the configuration on in, and returns the process's status.
+// checkAccess writes what the API server would not take of the configuration on in, and returns the
+// process's status.
 func checkAccess(in io.Reader, out io.Writer) int {
 	problems, err := kubeapiserver.CheckAccess(in)
 	if err != nil {
@@ -241,11 +246,12 @@ func run(ctx context.Context, name string, dirs layout.Dirs) error {
 	if err != nil {
 		return err
 	}
-	// Several components of a process set up the same global logging; the first one's settings, which are all
-	// components' defaults, stay.
+	// Several components of a process set up the same global logging; the first one's settings,
+	// which are all components' defaults, stay.
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
-	// Logs go to the standard error, each line at once. The standard library's log stays beside Kubernetes' and is not sent
-	// through it, as logs.InitLogs would: CoreDNS sends Kubernetes' log to the standard one.
+	// Logs go to the standard error, each line at once. The standard library's log stays beside
+	// Kubernetes' and is not sent through it, as logs.InitLogs would: CoreDNS sends Kubernetes' log
+	// to the standard one.
 	down := make(chan os.Signal, 1)
 	if name == component.Node {
 		signal.Notify(down, syscall.SIGPWR)
@@ -260,7 +266,8 @@ func run(ctx context.Context, name string, dirs layout.Dirs) error {
 		return err
 	}
 	if name != component.Node {
-		// Everything these processes write is for themselves. The kubelet's folders are entered by containers too.
+		// Everything these processes write is for themselves. The kubelet's folders are entered by
+		// containers too.
 		syscall.Umask(0o077)
 	}
 	settle := memory.Manage(ctx)

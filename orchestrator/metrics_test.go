@@ -43,7 +43,8 @@ const (
 	metricsPath       = "/apis/metrics.k8s.io/v1beta1/"
 )
 
-// fakeKubelet is a node's kubelet as far as it tells what is used: the node half a core, each pod a quarter of one.
+// fakeKubelet is a node's kubelet as far as it tells what is used: the node half a core, each pod a
+// quarter of one.
 type fakeKubelet struct {
 	client kubernetes.Interface
 	since  time.Time
@@ -180,8 +181,9 @@ func (k *fakeKubelet) scaled(ctx context.Context, t *testing.T) {
 	}
 }
 
-// resourceMetrics shows that what nodes and pods use is told to those who may know, that the autoscaler works with it, and that nobody
-// gets at it past the API server (GV-12, RM-21, NA-36, SR-09, SL-58, MX-04).
+// resourceMetrics shows that what nodes and pods use is told to those who may know, that the
+// autoscaler works with it, and that nobody gets at it past the API server (GV-12, RM-21, NA-36,
+// SR-09, SL-58, MX-04).
 func resourceMetrics(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, k *fakeKubelet) {
 	rest := admin.Discovery().RESTClient()
 	registrations := registration.NewForConfigOrDie(m.config(t, "admin", "orlop:cluster-admins")).APIServices()
@@ -322,7 +324,8 @@ func pastTheServer(ctx context.Context, t *testing.T, m machine) {
 	}
 }
 
-// metricsRights: the component's own identity may ask kubelets what is used, and nothing else of theirs.
+// metricsRights: the component's own identity may ask kubelets what is used, and nothing else of
+// theirs.
 func metricsRights(ctx context.Context, t *testing.T, admin kubernetes.Interface) {
 	for _, c := range []struct {
 		allowed    bool

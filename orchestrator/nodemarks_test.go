@@ -20,8 +20,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// nodeMarks lets the node's half work by a kubelet's identity, with upstream's admission and the real control plane: labels and taints of a
-// configuration come, change and go, what others have set stays, and a kubelet alone gets nowhere.
+// nodeMarks lets the node's half work by a kubelet's identity, with upstream's admission and the
+// real control plane: labels and taints of a configuration come, change and go, what others have
+// set stays, and a kubelet alone gets nowhere.
 func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	const name = "marked-1"
 	kubelet := m.client(t, "system:node:"+name, "system:nodes")
@@ -78,7 +79,8 @@ func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 		return has(n, "dedicated=gpu:NoSchedule") && !has(n, nodespec.TaintsPending+":NoSchedule") && n.Labels["topology.kubernetes.io/zone"] == "east"
 	})
 
-	// A kubelet may not touch its taints, nor be rid of somebody's by wanting it and wanting it no more.
+	// A kubelet may not touch its taints, nor be rid of somebody's by wanting it and wanting it no
+	// more.
 	patch := func(by kubernetes.Interface, text string) error {
 		_, err := by.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{})
 		return err

@@ -22,7 +22,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestLoopbackPorts: whatever port of loopback a part of the node is told of is one that no host port takes.
+// TestLoopbackPorts: whatever port of loopback a part of the node is told of is one that no host
+// port takes.
 func TestLoopbackPorts(t *testing.T) {
 	known := slices.Concat(nodespec.MachineTCP(), nodespec.LoopbackTCP())
 	for _, port := range []int{kubelet.HealthPort, kubeproxy.HealthPort, controllermanager.Port, scheduler.Port} {
@@ -49,7 +50,8 @@ func TestLoopbackPorts(t *testing.T) {
 	}
 }
 
-// machinePorts shows with the real API server that nobody takes a machine's address for a Service, or its port for a pod.
+// machinePorts shows with the real API server that nobody takes a machine's address for a Service,
+// or its port for a pod.
 func machinePorts(ctx context.Context, t *testing.T, admin kubernetes.Interface, machine string) {
 	services := admin.CoreV1().Services("default")
 	refused := func(what string, err error, why string) {
@@ -81,7 +83,8 @@ func machinePorts(ctx context.Context, t *testing.T, admin kubernetes.Interface,
 	}
 	pod := plainPod("grab")
 	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 6443}}
-	_, err = admin.CoreV1().Pods("kube-system").Create(ctx, pod, metav1.CreateOptions{}) // where Pod Security says nothing
+	// where Pod Security says nothing
+	_, err = admin.CoreV1().Pods("kube-system").Create(ctx, pod, metav1.CreateOptions{})
 	refused("port of a machine", err, "cannot take port 6443 of the machine")
 	if err := services.Delete(ctx, "grab", metav1.DeleteOptions{}); err != nil {
 		t.Error(err)

@@ -21,8 +21,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// removedNodes shows that the tokens of pods end with their Node, while the pods are still there and the API server remembers the tokens;
-// that what somebody watches ends, too; and that a machine that comes again by the same name has tokens that count.
+// removedNodes shows that the tokens of pods end with their Node, while the pods are still there
+// and the API server remembers the tokens; that what somebody watches ends, too; and that a machine
+// that comes again by the same name has tokens that count.
 func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	const namespace, name = "removed", "removed-1"
 	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
@@ -117,7 +118,8 @@ func removedNodes(ctx context.Context, t *testing.T, m machine, admin kubernetes
 		t.Errorf("a token of the machine that had the name before: %v, want 401", err)
 	}
 
-	// Without a quorum the Node stays. What is revoked names the machine until somebody has its name again.
+	// Without a quorum the Node stays. What is revoked names the machine until somebody has its
+	// name again.
 	again := m.withToken(t, token("fourth"))
 	if _, err := whoAmI(ctx, again); err != nil {
 		t.Error(err)

@@ -42,8 +42,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// wire returns the components of one process ready to run, and how its memory is managed. After something came from down,
-// the node's pods are ended, and podsEnded is called.
+// wire returns the components of one process ready to run, and how its memory is managed. After
+// something came from down, the node's pods are ended, and podsEnded is called.
 func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs, down <-chan os.Signal, podsEnded func()) ([]component.Component, process.Memory, error) {
 	fail := func(err error) ([]component.Component, process.Memory, error) { return nil, process.Memory{}, err }
 	folder, memory, err := resources(name, dirs)
@@ -92,8 +92,8 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs
 	return own, memory, nil
 }
 
-// resources returns a process's folder and how it uses memory: its first collection comes when it uses about one and a
-// half times what it keeps.
+// resources returns a process's folder and how it uses memory: its first collection comes when it
+// uses about one and a half times what it keeps.
 func resources(name string, dirs layout.Dirs) (string, process.Memory, error) {
 	switch name {
 	case component.API:
@@ -234,11 +234,12 @@ func (w *wiring) attach(c *component.Component) {
 	}
 }
 
-// forgiven is how long a component that is started again by itself may keep its process from being ready: machined ends
-// a process that does not get ready, and its other components work.
+// forgiven is how long a component that is started again by itself may keep its process from being
+// ready: machined ends a process that does not get ready, and its other components work.
 const forgiven = time.Minute
 
-// apart runs a component as a process of its own, with a watch of its health, and starts it again when it ends.
+// apart runs a component as a process of its own, with a watch of its health, and starts it again
+// when it ends.
 func apart(name string, check health.Check) func(context.Context, component.Announce) error {
 	return func(ctx context.Context, announce component.Announce) error {
 		program, err := os.Executable()

@@ -24,7 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// applyTimeout bounds applying: a first configuration formats disks, which takes its time on a slow machine.
+// applyTimeout bounds applying: a first configuration formats disks, which takes its time on a slow
+// machine.
 const applyTimeout = 5 * time.Minute
 
 func (t *tool) validateCommand() *cobra.Command {
@@ -81,7 +82,8 @@ type judgement struct {
 }
 
 func judge(file string, c *config.Config, problems config.Problems, now time.Time) judgement {
-	list := func(all config.Problems) config.Problems { return append(config.Problems{}, all...) } // none is [], and not null
+	// none is [], and not null
+	list := func(all config.Problems) config.Problems { return append(config.Problems{}, all...) }
 	j := judgement{File: file, Valid: len(problems) == 0, Problems: list(problems), Warnings: list(nil)}
 	if !j.Valid {
 		return j
@@ -308,7 +310,8 @@ func edited(text []byte) (name string, after []byte, err error) {
 	// An editor is a command line ("code --wait"), as for git and others.
 	c := exec.Command("sh", "-c", editor+` "$1"`, "sh", f.Name())
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// Ctrl-C and Ctrl-\ are for the editor, and reach this program too. They are caught and not ignored: what is ignored the editor inherits.
+	// Ctrl-C and Ctrl-\ are for the editor, and reach this program too. They are caught and not
+	// ignored: what is ignored the editor inherits.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGINT, syscall.SIGQUIT)
 	err = c.Run()

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestEditorInterrupted: Ctrl-C in an editor reaches this program as well, which has to live on to send what was edited.
+// TestEditorInterrupted: Ctrl-C in an editor reaches this program as well, which has to live on to
+// send what was edited.
 func TestEditorInterrupted(t *testing.T) {
 	t.Setenv("VISUAL", "kill -INT "+strconv.Itoa(os.Getpid())+"; kill -QUIT "+strconv.Itoa(os.Getpid())+"; sh -c 'echo edited >>\"$0\"'")
 	name, after, err := edited([]byte("before\n"))

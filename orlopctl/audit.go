@@ -213,8 +213,8 @@ func (t *tool) printVerified(chain, refused audit.Chain) {
 	t.printf("calls %d to %d are as they were recorded; the mark of the last one is\n%s\n", chain.First.Number, chain.Last.Number, chain.Last)
 }
 
-// readRecord reads a machine's record from a number on, and checks each line if it is to. A machine of a version that has one record
-// alone sends that for the other one, too: it has none.
+// readRecord reads a machine's record from a number on, and checks each line if it is to. A machine
+// of a version that has one record alone sends that for the other one, too: it has none.
 func readRecord(ctx context.Context, c *client.Client, chain *audit.Chain, after uint64, follow, check bool, do func(auditLine) error) error {
 	stream, err := c.Audit.Read(ctx, &api.ReadAuditRequest{After: after, Follow: follow, Refused: chain.Record != ""})
 	if err != nil {

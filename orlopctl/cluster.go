@@ -38,7 +38,8 @@ func (t *tool) clusterCommand() *cobra.Command {
 	return c
 }
 
-// clusterRunnerCommand is the background process of a local cluster; qemu.Launch starts it with "-dir FOLDER".
+// clusterRunnerCommand is the background process of a local cluster; qemu.Launch starts it with
+// "-dir FOLDER".
 func (t *tool) clusterRunnerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "runner", Hidden: true, DisableFlagParsing: true,
@@ -238,12 +239,14 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 			if _, err := os.Stat(dir); err != nil {
 				return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot destroy: there is no such cluster", name), hint: "`orlopctl cluster status` lists them"}
 			}
-			// What tells the cluster's own contexts goes with its folder. Without it nothing is theirs: it is written before any of them.
+			// What tells the cluster's own contexts goes with its folder. Without it nothing is
+			// theirs: it is written before any of them.
 			own, err := readSecrets(filepath.Join(dir, "secrets.yaml"))
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				t.errorln("the contexts of " + name + " stay: " + message(err))
 			}
-			// Before the folder goes, so that it can be called again when the contexts or the kubeconfig cannot be changed.
+			// Before the folder goes, so that it can be called again when the contexts or the
+			// kubeconfig cannot be changed.
 			if own != nil {
 				if err := forgetCluster(name, own); err != nil {
 					return err
@@ -282,7 +285,8 @@ func clusterContexts(name string) []string {
 	return all
 }
 
-// moveContexts has the contexts of a local cluster's machines lead to where these are reached now. Another cluster's of the same name stay.
+// moveContexts has the contexts of a local cluster's machines lead to where these are reached now.
+// Another cluster's of the same name stay.
 func moveContexts(name string, own *secrets, now qemu.Status) error {
 	return changeContexts(func(f *contextsFile) error {
 		for _, m := range now.Machines {
@@ -298,7 +302,8 @@ func moveContexts(name string, own *secrets, now qemu.Status) error {
 	})
 }
 
-// isCA tells whether what is in PEM holds the CA of the machines' API of these secrets, or the one that takes its place.
+// isCA tells whether what is in PEM holds the CA of the machines' API of these secrets, or the one
+// that takes its place.
 func (s *secrets) isCA(pem string) bool { return shareCert(pem, s.Machine.Cert+s.Next["machine"].Cert) }
 
 // shareCert tells whether two texts in PEM have a certificate in common.
@@ -308,8 +313,8 @@ func shareCert(a, b string) bool {
 	return err == nil && err2 == nil && slices.ContainsFunc(these, func(c *x509.Certificate) bool { return slices.ContainsFunc(those, c.Equal) })
 }
 
-// forgetCluster removes a local cluster from the contexts and from the kubeconfig. What has one of its names and another CA is another
-// cluster's and stays.
+// forgetCluster removes a local cluster from the contexts and from the kubeconfig. What has one of
+// its names and another CA is another cluster's and stays.
 func forgetCluster(name string, own *secrets) error {
 	err := changeContexts(func(f *contextsFile) error {
 		for _, one := range clusterContexts(name) {

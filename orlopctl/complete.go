@@ -13,8 +13,8 @@ import (
 // completionTimeout is how long the shell waits for words that only the machine knows.
 const completionTimeout = 2 * time.Second
 
-// completed has the shell offer what a machine answers, for a command's one argument. Nothing is offered when the machine does not answer
-// in time, and no certificate is renewed for it.
+// completed has the shell offer what a machine answers, for a command's one argument. Nothing is
+// offered when the machine does not answer in time, and no certificate is renewed for it.
 func (t *tool) completed(ask func(context.Context, *client.Client) ([]string, error)) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
 		if len(args) > 0 {

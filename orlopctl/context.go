@@ -22,7 +22,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// contextsFile is the tool's own file, ~/.orlop/config: the machines it knows, with the key to each. Mode 0600.
+// contextsFile is the tool's own file, ~/.orlop/config: the machines it knows, with the key to
+// each. Mode 0600.
 type contextsFile struct {
 	Current  string                    `json:"current,omitempty"`
 	Contexts map[string]machineContext `json:"contexts,omitempty"`
@@ -31,14 +32,16 @@ type contextsFile struct {
 // machineContext is one machine and how to talk to it. The texts are PEM.
 type machineContext struct {
 	Endpoint string `json:"endpoint"` // host[:port]
-	// Fallback are other machines of the cluster, which do as well; they are tried in order when the ones before do not let the caller in.
+	// Fallback are other machines of the cluster, which do as well; they are tried in order when
+	// the ones before do not let the caller in.
 	Fallback    []string `json:"fallback,omitempty"`
 	ServerName  string   `json:"serverName,omitempty"`  // what the machine's certificate must hold
 	CA          string   `json:"ca,omitempty"`          // the cluster's machine CA
 	Fingerprint string   `json:"fingerprint,omitempty"` // instead of the CA
 	Cert        string   `json:"cert"`
 	Key         string   `json:"key"`
-	// Operator is the folder with the CA that Cert can be made anew by, if its key lies there; empty if it is not known.
+	// Operator is the folder with the CA that Cert can be made anew by, if its key lies there;
+	// empty if it is not known.
 	Operator string `json:"operator,omitempty"`
 	// RenewAfter is when Cert is old enough to be renewed; zero if a machine has not issued it.
 	RenewAfter time.Time `json:"renewAfter,omitzero"`
@@ -177,7 +180,8 @@ func (t *tool) overlay(c machineContext) (machineContext, error) {
 	return c, nil
 }
 
-// endpoint turns a context into what the client wants, with a sentence for each thing that is missing.
+// endpoint turns a context into what the client wants, with a sentence for each thing that is
+// missing.
 func (c machineContext) endpoint() (client.Endpoint, error) {
 	missing := func(what, hint string) (client.Endpoint, error) {
 		return client.Endpoint{}, &exitError{code: exitUsage, err: fmt.Errorf("machine: cannot connect: %s", what), hint: hint}
@@ -272,10 +276,12 @@ func (f *contextsFile) forget(name string) {
 	}
 }
 
-// lockTimeout bounds the wait for another orlopctl that changes the contexts: it reads and writes one small file.
+// lockTimeout bounds the wait for another orlopctl that changes the contexts: it reads and writes
+// one small file.
 const lockTimeout = 10 * time.Second
 
-// changeContexts reads the contexts, changes them and writes them back. Nobody else does meanwhile, or what one of the two adds would be lost.
+// changeContexts reads the contexts, changes them and writes them back. Nobody else does meanwhile,
+// or what one of the two adds would be lost.
 func changeContexts(change func(*contextsFile) error) error {
 	unlock, err := lockContexts()
 	if err != nil {
@@ -292,8 +298,8 @@ func changeContexts(change func(*contextsFile) error) error {
 	return file.save()
 }
 
-// lockContexts takes the lock beside the contexts' file: that itself is another file after each change. The kernel lets go of the lock when
-// the process ends, however it ends.
+// lockContexts takes the lock beside the contexts' file: that itself is another file after each
+// change. The kernel lets go of the lock when the process ends, however it ends.
 func lockContexts() (unlock func(), err error) {
 	path, err := contextsPath()
 	if err != nil {
@@ -311,7 +317,8 @@ func lockContexts() (unlock func(), err error) {
 	go func() { locked <- unix.Flock(int(file.Fd()), unix.LOCK_EX) }()
 	select {
 	case err = <-locked:
-	case <-time.After(lockTimeout): // the file stays open: the kernel is still asked for its lock, and this process ends soon
+	// the file stays open: the kernel is still asked for its lock, and this process ends soon
+	case <-time.After(lockTimeout):
 		return nil, &exitError{code: exitFailure, err: fmt.Errorf("contexts: cannot lock %s: another orlopctl holds it since %s", path, lockTimeout), hint: "end that one, or wait for it, and call this again"}
 	}
 	if err != nil {
@@ -386,12 +393,14 @@ type secretFile struct {
 	content []byte
 }
 
-// writeSecret writes a file that only its owner may read, in one piece. Without replace it refuses to overwrite.
+// writeSecret writes a file that only its owner may read, in one piece. Without replace it refuses
+// to overwrite.
 func writeSecret(path string, content []byte, replace bool) error {
 	return writeSecrets([]secretFile{{path, content}}, replace)
 }
 
-// writeSecrets is writeSecret for several files: none of them is at its place before all are on the disk.
+// writeSecrets is writeSecret for several files: none of them is at its place before all are on the
+// disk.
 func writeSecrets(files []secretFile, replace bool) error {
 	for _, f := range files {
 		if _, err := os.Lstat(f.path); err == nil && !replace {
@@ -424,8 +433,8 @@ func writeSecrets(files []secretFile, replace bool) error {
 	return nil
 }
 
-// writeWhole has a file written that only its owner may read. It is at its place, and replaces what was there, when all of it is on the
-// disk; if write fails there is nothing.
+// writeWhole has a file written that only its owner may read. It is at its place, and replaces what
+// was there, when all of it is on the disk; if write fails there is nothing.
 func writeWhole(path string, write func(io.Writer) error) error {
 	temporary, err := stage(path, write)
 	if err != nil {
@@ -438,7 +447,8 @@ func writeWhole(path string, write func(io.Writer) error) error {
 	return nil
 }
 
-// linked is where a file lies that is written to path. A link stays a link: what it leads to is replaced.
+// linked is where a file lies that is written to path. A link stays a link: what it leads to is
+// replaced.
 func linked(path string) string {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		return target
@@ -446,7 +456,8 @@ func linked(path string) string {
 	return path
 }
 
-// stage has a file written to the disk under another name beside its place, and returns that; if write fails there is nothing.
+// stage has a file written to the disk under another name beside its place, and returns that; if
+// write fails there is nothing.
 func stage(path string, write func(io.Writer) error) (temporary string, err error) {
 	place := linked(path)
 	file, err := os.CreateTemp(filepath.Dir(place), "."+filepath.Base(place)+"-*") // mode 0600

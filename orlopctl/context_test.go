@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestContextsTogether: of several that change the contexts at the same time none loses what another one has added.
+// TestContextsTogether: of several that change the contexts at the same time none loses what
+// another one has added.
 func TestContextsTogether(t *testing.T) {
 	t.Setenv("ORLOP_CONFIG", filepath.Join(t.TempDir(), "folder", "config"))
 	const count = 30

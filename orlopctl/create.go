@@ -28,7 +28,8 @@ const (
 	createTimeout = 15 * time.Minute
 	// machineName is the name of a local cluster's first machine.
 	machineName = "cp1"
-	// mostControlPlanes bounds a local cluster: etcd's own advice is seven members at most, and each is a machine on this computer.
+	// mostControlPlanes bounds a local cluster: etcd's own advice is seven members at most, and
+	// each is a machine on this computer.
 	mostControlPlanes = 7
 	// consoleLines is how much of the console is shown when a creation fails.
 	consoleLines = 30
@@ -153,7 +154,8 @@ func (c *creation) prepare() error {
 	if _, err := os.Stat(c.dir); err == nil {
 		return &exitError{code: exitUsage, err: fmt.Errorf("cluster %q: cannot create: it exists already", c.name), hint: "`orlopctl cluster destroy " + c.name + "` removes it; `cluster start` switches it on"}
 	}
-	// There is no such cluster: contexts of these names are somebody else's, and may hold the only key to a machine.
+	// There is no such cluster: contexts of these names are somebody else's, and may hold the only
+	// key to a machine.
 	known, err := loadContexts()
 	if err != nil {
 		return err
@@ -322,7 +324,8 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 	}
 }
 
-// documents makes a control-plane machine's configuration and keeps it, with the cluster's secrets, in the cluster's folder.
+// documents makes a control-plane machine's configuration and keeps it, with the cluster's secrets,
+// in the cluster's folder.
 func (c *creation) documents(machine qemu.MachineStatus) ([]byte, error) {
 	addresses := []string{c.machine.Addr.String()}
 	for _, m := range c.others {
@@ -338,7 +341,8 @@ func (c *creation) documents(machine qemu.MachineStatus) ([]byte, error) {
 	return text, writeSecret(filepath.Join(c.dir, machine.Name+".yaml"), text, true)
 }
 
-// configuration is that of a control-plane machine of a cluster whose control-plane machines have these addresses.
+// configuration is that of a control-plane machine of a cluster whose control-plane machines have
+// these addresses.
 func (c *creation) configuration(name string, addresses []string) ([]byte, error) {
 	made := generated{
 		name: name, cluster: c.name, secrets: c.secrets,
@@ -361,7 +365,8 @@ func (c *creation) configuration(name string, addresses []string) ([]byte, error
 	return text, nil
 }
 
-// readPatch reads the patch, and finds what is wrong with it before a machine is started. The addresses are those that the machines will have.
+// readPatch reads the patch, and finds what is wrong with it before a machine is started. The
+// addresses are those that the machines will have.
 func (c *creation) readPatch() error {
 	if c.patchFile == "" {
 		return nil
@@ -378,7 +383,8 @@ func (c *creation) readPatch() error {
 	return err
 }
 
-// explain adds the end of the machine's console to a failure. The machine is left as it is, to be looked at.
+// explain adds the end of the machine's console to a failure. The machine is left as it is, to be
+// looked at.
 func (c *creation) explain(err error) error {
 	text, reading := os.ReadFile(c.machine.Console)
 	if reading != nil {

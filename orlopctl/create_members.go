@@ -27,8 +27,9 @@ type member struct {
 	apiAddress string
 }
 
-// configureOthers gives the control-plane machines beside the first their configurations: the cluster begins when all of them have
-// said that they have no data. It returns how each of them is reached.
+// configureOthers gives the control-plane machines beside the first their configurations: the
+// cluster begins when all of them have said that they have no data. It returns how each of them is
+// reached.
 func (c *creation) configureOthers(ctx context.Context) ([]client.Endpoint, error) {
 	var all []client.Endpoint
 	for _, m := range c.others {

@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// TestBringUp brings a fake machine up the way `cluster create` does after QEMU has started: from its console to the
-// stored context and kubeconfig.
+// TestBringUp brings a fake machine up the way `cluster create` does after QEMU has started: from
+// its console to the stored context and kubeconfig.
 func TestBringUp(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(dir, "config"))
@@ -56,7 +56,8 @@ func TestBringUp(t *testing.T) {
 	if err != nil || file.Current != "t1" || file.Contexts["t1"].Fingerprint != "" {
 		t.Errorf("contexts: got %+v, %v", file, err)
 	}
-	// After it was switched off and on it is elsewhere; one of the same name and another CA is another cluster's machine.
+	// After it was switched off and on it is elsewhere; one of the same name and another CA is
+	// another cluster's machine.
 	if err := changeContexts(func(f *contextsFile) error {
 		f.Contexts["t1-w1"], f.Contexts["t1-w2"] = c.known("127.0.0.1:1", "w1"), machineContext{Endpoint: "127.0.0.1:2", CA: c.secrets.Etcd.Cert}
 		return nil
@@ -80,7 +81,8 @@ func TestBringUp(t *testing.T) {
 	if err != nil || !strings.Contains(string(kube), "https://127.0.0.1:6443") {
 		t.Errorf("kubeconfig: got %s, %v", kube, err)
 	}
-	// "dev" is the cluster in the fake's kubeconfig. While it has no CA, or another one's, it is not this cluster.
+	// "dev" is the cluster in the fake's kubeconfig. While it has no CA, or another one's, it is
+	// not this cluster.
 	ca := base64.StdEncoding.EncodeToString([]byte(c.secrets.Etcd.Cert))
 	withCA := strings.Replace(string(kube), "server:", "certificate-authority-data: "+ca+"\n      server:", 1)
 	for _, foreign := range []string{string(kube), withCA} {
@@ -112,7 +114,8 @@ func TestBringUp(t *testing.T) {
 	}
 }
 
-// TestBringUpFails shows what a person sees when the machine does not come up: the end of its console and what to do.
+// TestBringUpFails shows what a person sees when the machine does not come up: the end of its
+// console and what to do.
 func TestBringUpFails(t *testing.T) {
 	_, c, out := newCreation(t, t.TempDir())
 	if err := os.WriteFile(c.machine.Console, []byte("orlop: init: cannot boot: no disk\r\n"), 0o600); err != nil {
@@ -188,7 +191,8 @@ func TestFreePort(t *testing.T) {
 	}
 }
 
-// TestConfigPatch: what is patched is in the configuration of the control-plane machines, and what cannot be used is said before there is a machine.
+// TestConfigPatch: what is patched is in the configuration of the control-plane machines, and what
+// cannot be used is said before there is a machine.
 func TestConfigPatch(t *testing.T) {
 	c := &creation{tool: &tool{}, name: "t1", controlPlanes: 3, patchFile: filepath.Join(t.TempDir(), "patch.yaml")}
 	var err error

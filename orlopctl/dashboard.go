@@ -21,13 +21,14 @@ import (
 )
 
 const (
-	// askAgain is the time after which a machine is asked again for what has no watch (its version), or whose watch it has ended (a
-	// health that was good).
+	// askAgain is the time after which a machine is asked again for what has no watch (its
+	// version), or whose watch it has ended (a health that was good).
 	askAgain = 5 * time.Second
-	// The time between two attempts to connect to a machine that is away doubles from the first to the most.
+	// The time between two attempts to connect to a machine that is away doubles from the first to
+	// the most.
 	firstPause, mostPause = time.Second, 30 * time.Second
-	// renewEvery is how often the caller's certificate is looked at: it ends connections when it expires. The shortest that a machine
-	// issues by itself is valid for a day.
+	// renewEvery is how often the caller's certificate is looked at: it ends connections when it
+	// expires. The shortest that a machine issues by itself is valid for a day.
 	renewEvery = 10 * time.Minute
 	// logTail is how many lines of a log come at first.
 	logTail = 500
@@ -92,7 +93,8 @@ func (t *tool) feeds(contexts []string) ([]*feed, error) {
 		if len(t.flags.endpoints) > 0 {
 			known.Context = ""
 		}
-		one.stderr = io.Discard // from here on, what is written there would be written into the picture
+		// from here on, what is written there would be written into the picture
+		one.stderr = io.Discard
 		feeds = append(feeds, &feed{index: i, known: known, tool: &one, files: files})
 	}
 	return feeds, nil
@@ -252,8 +254,9 @@ func pass[T any](f *feed, source string, stream interface{ Recv() (T, error) }, 
 	})
 }
 
-// again asks once more when the machine has ended a stream. It returns an error when the connection is lost, and none when the machine
-// refuses, which is told: asking again would be refused again, and be on its record each time.
+// again asks once more when the machine has ended a stream. It returns an error when the connection
+// is lost, and none when the machine refuses, which is told: asking again would be refused again,
+// and be on its record each time.
 func (f *feed) again(ctx context.Context, source string, ask func(context.Context) error) error {
 	for {
 		err := ask(ctx)
@@ -287,7 +290,8 @@ func (f *feed) heartbeat(ctx context.Context, c *client.Client) error {
 	}
 }
 
-// log tells the lines of the log that is wanted, as long as that is one of this machine. It returns when the connection is lost.
+// log tells the lines of the log that is wanted, as long as that is one of this machine. It returns
+// when the connection is lost.
 func (f *feed) log(ctx context.Context, c *client.Client) error {
 	for watch := f.wanted.Watch(); ; {
 		want, _, err := watch.Next(ctx)
@@ -329,7 +333,8 @@ func (n named) Recv() (dashboard.LogLine, error) {
 	return dashboard.LogLine{Service: n.service, Line: line}, err
 }
 
-// keepFresh looks now and then whether the caller's certificate is to be renewed, as every command does once.
+// keepFresh looks now and then whether the caller's certificate is to be renewed, as every command
+// does once.
 func (f *feed) keepFresh(ctx context.Context, c *client.Client) {
 	for {
 		f.renew(ctx, c)

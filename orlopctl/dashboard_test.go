@@ -23,7 +23,8 @@ import (
 // dashboardLimit bounds what a test waits for.
 const dashboardLimit = 30 * time.Second
 
-// startDashboardMachine starts a fake machine, and returns it with a tool whose current context it is, with a reader's certificate.
+// startDashboardMachine starts a fake machine, and returns it with a tool whose current context it
+// is, with a reader's certificate.
 func startDashboardMachine(t *testing.T, name string) (*fakeMachine, *tool) {
 	t.Helper()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(t.TempDir(), "contexts"))
@@ -73,7 +74,8 @@ func (p *picture) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestDashboard runs the whole program without a terminal: the machine's name appears, keys change the screen, and q ends it.
+// TestDashboard runs the whole program without a terminal: the machine's name appears, keys change
+// the screen, and q ends it.
 func TestDashboard(t *testing.T) {
 	_, tool := startDashboardMachine(t, "zebra")
 	feeds, err := tool.feeds(nil)
@@ -147,7 +149,8 @@ func (l *line) serve() {
 	}
 }
 
-// TestDashboardComesBack: a machine that goes away is shown as away with the reason, and is there again when it answers.
+// TestDashboardComesBack: a machine that goes away is shown as away with the reason, and is there
+// again when it answers.
 func TestDashboardComesBack(t *testing.T) {
 	fake, tool := startDashboardMachine(t, "zebra")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -59,7 +59,8 @@ func (t *tool) captureCommand() *cobra.Command {
 	return c
 }
 
-// capture writes what comes. The file is begun when the machine has, so that a call that is refused leaves an older one alone.
+// capture writes what comes. The file is begun when the machine has, so that a call that is refused
+// leaves an older one alone.
 func (t *tool) capture(ctx context.Context, c *client.Client, request *api.CaptureRequest, out string) error {
 	stream, err := c.Debug.Capture(ctx, request)
 	if err != nil {

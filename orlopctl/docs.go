@@ -15,12 +15,14 @@ import (
 
 // page is one document of this project.
 type page struct {
-	Name  string `json:"name"` // its path in small letters, without docs/ and .md: "decisions/0014-media"
+	// its path in small letters, without docs/ and .md: "decisions/0014-media"
+	Name  string `json:"name"`
 	Title string `json:"title"`
 	text  string
 }
 
-// referencePage is the annotated reference of the configuration, which lies with the package that it is a test of.
+// referencePage is the annotated reference of the configuration, which lies with the package that
+// it is a test of.
 const referencePage = "config/reference"
 
 func (t *tool) docsCommand() *cobra.Command {
@@ -71,7 +73,8 @@ func (t *tool) docsCommand() *cobra.Command {
 	return c
 }
 
-// pages are all documents, in the order of their paths; the reference of the configuration is the last.
+// pages are all documents, in the order of their paths; the reference of the configuration is the
+// last.
 func pages() []page {
 	var all []page
 	must(fs.WalkDir(orlop.Documents, ".", func(file string, d fs.DirEntry, err error) error {

@@ -117,7 +117,8 @@ func (t *tool) etcdRejoinCommand() *cobra.Command {
 	})
 }
 
-// etcdConsented completes a command that cannot be taken back: it makes the machine do what it says only when its name was typed.
+// etcdConsented completes a command that cannot be taken back: it makes the machine do what it says
+// only when its name was typed.
 func (t *tool) etcdConsented(c *cobra.Command, what string, do func(context.Context, *client.Client) (answer proto.Message, done string, err error)) *cobra.Command {
 	yes := c.Flags().Bool("yes", false, "do not ask")
 	c.Args = cobra.NoArgs

@@ -83,13 +83,15 @@ func needsIdentity(name string) error {
 	return &exitError{code: exitUsage, err: fmt.Errorf("%s: cannot restore: it is encrypted", name), hint: "name the file with the key to it: `--identity KEY`"}
 }
 
-// etcdRestoreSealed restores a snapshot that the machine has kept and cannot read: it comes as it is, and goes back decrypted.
+// etcdRestoreSealed restores a snapshot that the machine has kept and cannot read: it comes as it
+// is, and goes back decrypted.
 func (t *tool) etcdRestoreSealed(ctx context.Context, c *client.Client, kept string, identities []agecrypt.Identity) error {
 	file, err := os.CreateTemp("", "orlop-snapshot-*") // mode 0600
 	if err != nil {
 		return fmt.Errorf("etcd: cannot fetch the snapshot: %w", err)
 	}
-	defer func() { _ = errors.Join(file.Close(), os.Remove(file.Name())) }() // what is left of it says nothing to others
+	// what is left of it says nothing to others
+	defer func() { _ = errors.Join(file.Close(), os.Remove(file.Name())) }()
 	if _, err := t.receiveSnapshot(ctx, c, kept, file); err != nil {
 		if errors.Is(err, errNotWhole) {
 			return fmt.Errorf("%w, and nothing was changed; try again", err)
@@ -138,7 +140,8 @@ func look(file *os.File, name string, identities []agecrypt.Identity) (*stored, 
 	return s, nil
 }
 
-// open begins it anew, decrypted. What comes out was not changed by anybody: age tells, before each piece.
+// open begins it anew, decrypted. What comes out was not changed by anybody: age tells, before each
+// piece.
 func (s *stored) open() (io.Reader, error) {
 	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
 		return nil, usagef("%s: cannot read the snapshot: %w", s.name, err)
@@ -191,7 +194,8 @@ func identities(files []string) (all []agecrypt.Identity, err error) {
 	return all, nil
 }
 
-// etcdRestore sends a snapshot, unless from is nil: the machine has what is asked for, and waits for what becomes of it.
+// etcdRestore sends a snapshot, unless from is nil: the machine has what is asked for, and waits
+// for what becomes of it.
 func (t *tool) etcdRestore(ctx context.Context, c *client.Client, first *api.EtcdRestoreRequest, from *stored) error {
 	var text io.Reader
 	if from != nil {

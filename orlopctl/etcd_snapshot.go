@@ -106,7 +106,8 @@ func (t *tool) etcdSnapshot(ctx context.Context, c *client.Client, kept, out str
 // errNotWhole is the end of a snapshot that is not the one that was announced.
 var errNotWhole = errors.New("etcd: the snapshot has not come whole")
 
-// receiveSnapshot writes what a machine sends: the data as they are, or a snapshot that it has kept.
+// receiveSnapshot writes what a machine sends: the data as they are, or a snapshot that it has
+// kept.
 func (t *tool) receiveSnapshot(ctx context.Context, c *client.Client, kept string, to io.Writer) (taken takenSnapshot, err error) {
 	stream, err := c.Etcd.Snapshot(ctx, &api.EtcdSnapshotRequest{Kept: kept})
 	if err != nil {

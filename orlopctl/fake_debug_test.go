@@ -18,7 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-// fakeDebugService has one link, on which three packets pass, and two are lost. Filters are run as the kernel would.
+// fakeDebugService has one link, on which three packets pass, and two are lost. Filters are run as
+// the kernel would.
 type fakeDebugService struct{ api.UnimplementedDebugServer }
 
 func (fakeDebugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServer[api.CaptureResponse]) error {
@@ -65,7 +66,8 @@ func (fakeDebugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreami
 	return stream.Send(&api.CaptureResponse{Dropped: 2})
 }
 
-// fakePackets are a question for a name, the beginning of a connection to a web server, and a piece of one with the API.
+// fakePackets are a question for a name, the beginning of a connection to a web server, and a piece
+// of one with the API.
 func fakePackets() [][]byte {
 	ip := func(p layers.IPProtocol) *layers.IPv4 {
 		return &layers.IPv4{Version: 4, IHL: 5, TTL: 64, SrcIP: net.IP{10, 0, 0, 11}, DstIP: net.IP{10, 0, 0, 1}, Protocol: p}

@@ -18,10 +18,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// fakeEtcdService has data of 300 kB, whose snapshot breaks off the second time it is asked for and is damaged on its way the third. It
-// restores what it has given and what it keeps, which is two snapshots once it was asked for some, one of them for fakeReader, and can
-// take that back once. It has no space until it is defragmented and disarmed, and does not run after that. Its target takes nothing but
-// what is kept after the first time.
+// fakeEtcdService has data of 300 kB, whose snapshot breaks off the second time it is asked for and
+// is damaged on its way the third. It restores what it has given and what it keeps, which is two
+// snapshots once it was asked for some, one of them for fakeReader, and can take that back once. It
+// has no space until it is defragmented and disarmed, and does not run after that. Its target takes
+// nothing but what is kept after the first time.
 type fakeEtcdService struct {
 	api.UnimplementedEtcdServer
 	mu               sync.Mutex

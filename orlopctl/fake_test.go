@@ -29,8 +29,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// fakeMachine is a machine without a machine: the services of the API with canned answers on a Unix socket, behind a
-// real apid on a real TCP port.
+// fakeMachine is a machine without a machine: the services of the API with canned answers on a Unix
+// socket, behind a real apid on a real TCP port.
 type fakeMachine struct {
 	code                 pairing.Code // what its console shows
 	address, fingerprint string
@@ -41,16 +41,17 @@ type fakeMachine struct {
 	network              *fakeNetwork // nil when it is on none
 	node                 netip.Addr   // its address there
 
-	mu       sync.Mutex
-	config   *config.Config
-	applied  time.Time
-	past     []*config.Config // that were in force; number 1 first
-	slips    []string         // what its programs have let slip: lines of every log, events, and texts in topic "memory"
-	install  string           // the name of a machine that runs from memory and is being installed
-	trial    string           // the name of what is on trial
-	confirms int              // calls to confirm it
-	invited  bool             // somebody has asked for a ticket
-	watched  int              // how often somebody asked how far that is
+	mu      sync.Mutex
+	config  *config.Config
+	applied time.Time
+	past    []*config.Config // that were in force; number 1 first
+	// what its programs have let slip: lines of every log, events, and texts in topic "memory"
+	slips    []string
+	install  string // the name of a machine that runs from memory and is being installed
+	trial    string // the name of what is on trial
+	confirms int    // calls to confirm it
+	invited  bool   // somebody has asked for a ticket
+	watched  int    // how often somebody asked how far that is
 }
 
 // startFake starts a machine that trusts an operator's CA and has no configuration yet.
@@ -141,7 +142,8 @@ func (f *fakeMachine) current() *config.Config {
 	return f.config
 }
 
-// configure takes a configuration and gets a certificate from the cluster's machine CA, as machined does.
+// configure takes a configuration and gets a certificate from the cluster's machine CA, as machined
+// does.
 func (f *fakeMachine) configure(c *config.Config) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,7 +188,8 @@ func (f *fakeMachine) replace(name string, content []byte) error {
 	return os.Rename(temporary, filepath.Join(f.dir, name))
 }
 
-// fakeNetwork is what fake machines reach each other by: the TCP address of each machine, by its own.
+// fakeNetwork is what fake machines reach each other by: the TCP address of each machine, by its
+// own.
 type fakeNetwork struct{ sync.Map }
 
 // join gives a machine an address, before it gets a configuration.
@@ -287,8 +290,8 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Sta
 	return &api.StateSnapshot{Topic: r.Topic, Revision: 7, Value: v}, nil
 }
 
-// watchInstall is an installation during which the connection is lost once. That of the machine "worn" fails, and "restless" is started
-// from its medium again.
+// watchInstall is an installation during which the connection is lost once. That of the machine
+// "worn" fails, and "restless" is started from its medium again.
 func (s *fakeMachineService) watchInstall(stream grpc.ServerStreamingServer[api.StateSnapshot]) error {
 	s.f.mu.Lock()
 	s.f.watched++
@@ -664,8 +667,9 @@ contexts:
 `)}, nil
 }
 
-// fakeAuditService has a record of three calls. It is read as it is, or as a mischievous machine would send it: after 100, without
-// the second; after 200, with another third. The record of refused calls has two.
+// fakeAuditService has a record of three calls. It is read as it is, or as a mischievous machine
+// would send it: after 100, without the second; after 200, with another third. The record of
+// refused calls has two.
 type fakeAuditService struct{ api.UnimplementedAuditServer }
 
 func (fakeAuditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {

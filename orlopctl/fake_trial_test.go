@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// Confirm keeps what is on trial, but for a configuration of link eth9, with which no such call would come.
+// Confirm keeps what is on trial, but for a configuration of link eth9, with which no such call
+// would come.
 func (s *fakeConfigService) Confirm(_ context.Context, r *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
 	now := s.f.current()
 	s.f.mu.Lock()
@@ -38,7 +39,8 @@ func (s *fakeConfigService) Confirm(_ context.Context, r *api.ConfirmConfigReque
 	return &api.ConfirmConfigResponse{Failures: failuresIn(now)}, nil
 }
 
-// failuresIn are the operations of a configuration that fail on the fake machine: it has no module iscsi_tcp.
+// failuresIn are the operations of a configuration that fail on the fake machine: it has no module
+// iscsi_tcp.
 func failuresIn(c *config.Config) []string {
 	if slices.Contains(c.Machine.Spec.KernelModules, "iscsi_tcp") {
 		return []string{"host: cannot load kernel modules iscsi_tcp: iscsi_tcp: not found"}

@@ -25,7 +25,8 @@ func bundled(own config.Certificate, accepted []config.Certificate) []byte {
 	return pki.EncodeCerts(certs...)
 }
 
-// certificates is topic "certificates": of each authority a leaf, and the bundle that it is believed by.
+// certificates is topic "certificates": of each authority a leaf, and the bundle that it is
+// believed by.
 func (f *fakeMachine) certificates() any {
 	list := []any{}
 	c := f.current()

@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// fakeUpgradeService is a machine at the end of a bad line: what is sent to it breaks off, and so does what it says.
+// fakeUpgradeService is a machine at the end of a bad line: what is sent to it breaks off, and so
+// does what it says.
 type fakeUpgradeService struct {
 	api.UnimplementedUpgradeServer
 	mu     sync.Mutex

@@ -11,7 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// fleet are the machines that a command is for which sees all of them at once: those of --nodes, or else all endpoints of the context.
+// fleet are the machines that a command is for which sees all of them at once: those of --nodes, or
+// else all endpoints of the context.
 type fleet struct {
 	tool    *tool
 	names   []string          // their addresses
@@ -86,7 +87,8 @@ func (f *fleet) call(ctx context.Context, i int, do func(context.Context, *clien
 	return do(ctx, c)
 }
 
-// all makes a call to each at the same time, and returns how each ended. do is called for several at once.
+// all makes a call to each at the same time, and returns how each ended. do is called for several
+// at once.
 func (f *fleet) all(ctx context.Context, do func(ctx context.Context, i int, c *client.Client) error) []error {
 	ctx, cancel := context.WithTimeout(ctx, f.tool.timeout(usualTimeout))
 	defer cancel()
@@ -113,7 +115,8 @@ func (f *fleet) all(ctx context.Context, do func(ctx context.Context, i int, c *
 	return errs
 }
 
-// failed is nil when all machines have done it, and says otherwise which have not, and why. The exit status is that of the first of them.
+// failed is nil when all machines have done it, and says otherwise which have not, and why. The
+// exit status is that of the first of them.
 func (f *fleet) failed(errs []error, meaning string) error {
 	if len(f.names) == 1 {
 		return errs[0]
@@ -136,7 +139,8 @@ func (f *fleet) failed(errs []error, meaning string) error {
 	return &exitError{code: code, err: fmt.Errorf("%d of %d machines failed: %s; %s", len(names), len(f.names), strings.Join(names, ", "), meaning)}
 }
 
-// close ends all connections. Those that are needed afterwards are made anew, with what the context holds then.
+// close ends all connections. Those that are needed afterwards are made anew, with what the context
+// holds then.
 func (f *fleet) close() {
 	for i, c := range f.clients {
 		if c != nil {

@@ -23,10 +23,11 @@ const (
 	// operatorCALife is long: the CA is part of the image.
 	operatorCALife = 20 * year
 	clusterCALife  = 10 * year
-	// clientLife is short, so that a certificate that was stolen is not good for long. Who has the CA makes another one in a second;
-	// who has not has a machine renew his (trust.go).
+	// clientLife is short, so that a certificate that was stolen is not good for long. Who has the
+	// CA makes another one in a second; who has not has a machine renew his (trust.go).
 	clientLife = 24 * time.Hour
-	// clientBackdate lets a client certificate be used towards a machine whose clock stands at the build time of its image.
+	// clientBackdate lets a client certificate be used towards a machine whose clock stands at the
+	// build time of its image.
 	clientBackdate = 2 * year
 )
 
@@ -79,7 +80,8 @@ func makeOperator(dir, name string, force bool) error {
 	if err != nil {
 		return err
 	}
-	// All in one: ca.key may be kept elsewhere, and the others must not be replaced because of that.
+	// All in one: ca.key may be kept elsewhere, and the others must not be replaced because of
+	// that.
 	return writeSecrets(append([]secretFile{
 		{filepath.Join(dir, operatorKey), ca.KeyPEM()}, {filepath.Join(dir, operatorCert), ca.CertPEM()},
 	}, leafFiles(dir, adminName, admin)...), force)
@@ -171,8 +173,8 @@ func leafFiles(dir, name string, leaf *pki.Leaf) []secretFile {
 	return []secretFile{{filepath.Join(dir, name+".key"), leaf.KeyPEM()}, {filepath.Join(dir, name+".crt"), leaf.CertPEM()}}
 }
 
-// secrets is the file that gen secrets writes and gen config reads: what must be the same on every machine of a
-// cluster and be known to nobody else. The texts are PEM.
+// secrets is the file that gen secrets writes and gen config reads: what must be the same on every
+// machine of a cluster and be known to nobody else. The texts are PEM.
 type secrets struct {
 	Kubernetes           certKey `json:"kubernetes"`
 	Etcd                 certKey `json:"etcd"`
@@ -181,11 +183,13 @@ type secrets struct {
 	Client               certKey `json:"client"`
 	ServiceAccountKey    string  `json:"serviceAccountKey"`
 	SecretsEncryptionKey []byte  `json:"secretsEncryptionKey"` // 32 bytes; base64 in the file
-	// NextEncryptionKey is about to take the place of SecretsEncryptionKey, and FormerEncryptionKeys had it: backups of then need them (rotate_key.go).
+	// NextEncryptionKey is about to take the place of SecretsEncryptionKey, and
+	// FormerEncryptionKeys had it: backups of then need them (rotate_key.go).
 	NextEncryptionKey    []byte   `json:"nextEncryptionKey,omitempty"`
 	FormerEncryptionKeys [][]byte `json:"formerEncryptionKeys,omitempty"`
 	read                 []byte   // the file as it was read; nil: it is a new one
-	// Next are the CAs that are about to take the place of those above (rotate.go), by their names there.
+	// Next are the CAs that are about to take the place of those above (rotate.go), by their names
+	// there.
 	Next map[string]certKey `json:"next,omitempty"`
 }
 
@@ -302,7 +306,8 @@ func (s *secrets) acceptedKeys() []config.EncryptionKey {
 	return []config.EncryptionKey{config.NewEncryptionKey([32]byte(s.NextEncryptionKey))}
 }
 
-// underWay are the replacements that the file is amid of: what is made out of it now is of the time before them.
+// underWay are the replacements that the file is amid of: what is made out of it now is of the time
+// before them.
 func (s *secrets) underWay() []string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(s.Next)) {

@@ -168,7 +168,8 @@ type generated struct {
 	node          config.Node
 }
 
-// machines reads whose configurations are asked for: the one that is named alone, or each NAME=ADDRESS, whose addresses it notes.
+// machines reads whose configurations are asked for: the one that is named alone, or each
+// NAME=ADDRESS, whose addresses it notes.
 func (g *generated) machines(alone, each []string) (names []string, err error) {
 	switch {
 	case len(alone) > 0 && len(each) > 0:

@@ -53,13 +53,15 @@ func (t *tool) healthCommand() *cobra.Command {
 	return c
 }
 
-// healthReport is what waitHealthy tells while it waits: an answer of the machine, or why there is none.
+// healthReport is what waitHealthy tells while it waits: an answer of the machine, or why there is
+// none.
 type healthReport struct {
 	answer  *api.HealthResponse
 	waiting error
 }
 
-// waitHealthy follows the health until it is good, across reconnections, and returns why it gave up otherwise.
+// waitHealthy follows the health until it is good, across reconnections, and returns why it gave up
+// otherwise.
 func waitHealthy(ctx context.Context, endpoint client.Endpoint, once bool, show func(healthReport) error) error {
 	var last *api.HealthResponse
 	for {
@@ -98,8 +100,8 @@ func rest(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// attempt connects once, of several times, and hands the connection on. The context given to do ends with the time for
-// connecting.
+// attempt connects once, of several times, and hands the connection on. The context given to do
+// ends with the time for connecting.
 func attempt(ctx context.Context, endpoint client.Endpoint, do func(dialing context.Context, c *client.Client) error) error {
 	dialing, cancel := context.WithTimeout(ctx, dialTry)
 	defer cancel()
@@ -126,8 +128,8 @@ func passing(err error) bool {
 	return ok && s.Code() == codes.Unavailable
 }
 
-// timedOut tells whether a call ended because its time was up. The machine knows the deadline too, and its answer may
-// be here a moment before our own clock has reached it.
+// timedOut tells whether a call ended because its time was up. The machine knows the deadline too,
+// and its answer may be here a moment before our own clock has reached it.
 func timedOut(err error) bool {
 	s, ok := statusOf(err)
 	return ok && s.Code() == codes.DeadlineExceeded
@@ -159,7 +161,8 @@ func unhealthy(last *api.HealthResponse) error {
 	}
 }
 
-// healthView shows reports: on a terminal a table that is redrawn, elsewhere a line for each change.
+// healthView shows reports: on a terminal a table that is redrawn, elsewhere a line for each
+// change.
 type healthView struct {
 	tool   *tool
 	start  time.Time

@@ -97,8 +97,8 @@ func (t *tool) importImage(name string) error {
 	})
 }
 
-// waiting shows for how long a machine has been at something, until the function that it returns is called: on a terminal each second, elsewhere
-// as a line when it takes long.
+// waiting shows for how long a machine has been at something, until the function that it returns is
+// called: on a terminal each second, elsewhere as a line when it takes long.
 func (t *tool) waiting(what string) (done func()) {
 	const often, long = time.Second, 15 * time.Second
 	_, terminal := t.terminal()
@@ -139,7 +139,8 @@ func (t *tool) errorSoFar(terminal bool, what string, taken time.Duration) {
 	t.errorln(line)
 }
 
-// input opens the archive that a command takes, or the standard input for "-", and tells its size if it has one.
+// input opens the archive that a command takes, or the standard input for "-", and tells its size
+// if it has one.
 func (t *tool) input(name string) (file io.ReadCloser, size int64, err error) {
 	if name == "-" {
 		return io.NopCloser(t.stdin), 0, nil
@@ -154,8 +155,8 @@ func (t *tool) input(name string) (file io.ReadCloser, size int64, err error) {
 	return f, size, nil
 }
 
-// send copies a file into a stream, chunk by chunk. When the machine ends the stream early, its reason is told by
-// CloseAndRecv.
+// send copies a file into a stream, chunk by chunk. When the machine ends the stream early, its
+// reason is told by CloseAndRecv.
 func send(file io.Reader, progress func(int64), stream func(chunk []byte) error) error {
 	buffer, sent := make([]byte, chunkSize), int64(0)
 	for {
@@ -180,7 +181,8 @@ func send(file io.Reader, progress func(int64), stream func(chunk []byte) error)
 	}
 }
 
-// progress shows on a terminal how much was done ("sent"); elsewhere it is silent. What is shown goes when all is done.
+// progress shows on a terminal how much was done ("sent"); elsewhere it is silent. What is shown
+// goes when all is done.
 func (t *tool) progress(did string, total int64) func(bytes int64) {
 	if _, ok := t.terminal(); !ok {
 		return func(int64) {}

@@ -36,8 +36,8 @@ func (t *tool) told(line string) {
 	}
 }
 
-// awaitInstall shows an installation as it goes, until the machine reboots into the disk. A connection that is lost is made again;
-// the installation does not depend on it.
+// awaitInstall shows an installation as it goes, until the machine reboots into the disk. A
+// connection that is lost is made again; the installation does not depend on it.
 func (t *tool) awaitInstall() error {
 	endpoint, err := t.machine()
 	if err != nil {
@@ -61,7 +61,8 @@ func (t *tool) awaitInstall() error {
 	}
 }
 
-// followInstall connects and shows what the machine says, until it is installed (errInstalled) or it has failed.
+// followInstall connects and shows what the machine says, until it is installed (errInstalled) or
+// it has failed.
 func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last *installProgress) error {
 	return attempt(ctx, endpoint, func(dialing context.Context, c *client.Client) error {
 		v, err := c.Machine.Version(dialing, &api.VersionRequest{})

@@ -90,8 +90,9 @@ func kubeconfigPath() (string, error) {
 	return filepath.Join(home, ".kube", "config"), nil
 }
 
-// mergeKubeconfigFile merges into a file, which may be missing, and returns the current context. A cluster of the same name that is another one is
-// replaced with force only: its users would show their credentials to the new one.
+// mergeKubeconfigFile merges into a file, which may be missing, and returns the current context. A
+// cluster of the same name that is another one is replaced with force only: its users would show
+// their credentials to the new one.
 func mergeKubeconfigFile(path string, fresh []byte, force bool) (current string, err error) {
 	err = changeKubeconfig(path, func(old []byte) ([]byte, error) {
 		if name := otherCluster(old, fresh); name != "" && !force {
@@ -113,8 +114,8 @@ func mergeKubeconfigFile(path string, fresh []byte, force bool) (current string,
 // kubeconfigPatience is how long somebody else may change a kubeconfig meanwhile.
 const kubeconfigPatience = 10 * time.Second
 
-// changeKubeconfig changes a kubeconfig, which may be missing; nil leaves it as it is. kubectl's own lock is taken: a file beside it (client-go,
-// tools/clientcmd, lockFile).
+// changeKubeconfig changes a kubeconfig, which may be missing; nil leaves it as it is. kubectl's
+// own lock is taken: a file beside it (client-go, tools/clientcmd, lockFile).
 func changeKubeconfig(path string, change func(old []byte) ([]byte, error)) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("kubeconfig: cannot make the folder: %w", err)
@@ -146,7 +147,8 @@ func changeKubeconfig(path string, change func(old []byte) ([]byte, error)) erro
 	return writeSecret(path, next, true)
 }
 
-// otherCluster is the name of a cluster of fresh that old has as well, and that is another one (sameCluster).
+// otherCluster is the name of a cluster of fresh that old has as well, and that is another one
+// (sameCluster).
 func otherCluster(old, fresh []byte) string {
 	have, err := parseMapping(old)
 	if err != nil {
@@ -167,7 +169,8 @@ func otherCluster(old, fresh []byte) string {
 	return ""
 }
 
-// sameCluster tells whether two entries are of one cluster: by their CAs, or where neither has one by the server.
+// sameCluster tells whether two entries are of one cluster: by their CAs, or where neither has one
+// by the server.
 func sameCluster(a, b *yaml.Node) bool {
 	if these, those := clusterCA(a), clusterCA(b); these+those != "" {
 		return shareCert(these, those)
@@ -185,9 +188,9 @@ func clusterCA(item *yaml.Node) string {
 	return string(ca)
 }
 
-// mergeKubeconfig puts the clusters, users and contexts of one kubeconfig into another, replacing those of the same
-// name, and makes its current context the current one. It works on the YAML itself, so that comments, order and
-// fields that this program does not know stay as they are.
+// mergeKubeconfig puts the clusters, users and contexts of one kubeconfig into another, replacing
+// those of the same name, and makes its current context the current one. It works on the YAML
+// itself, so that comments, order and fields that this program does not know stay as they are.
 func mergeKubeconfig(old, fresh []byte) (merged []byte, current string, err error) {
 	from, err := parseMapping(fresh)
 	if err != nil {
@@ -256,8 +259,9 @@ func mergeNamed(into *yaml.Node, section string, fresh *yaml.Node) error {
 	return nil
 }
 
-// removeFromKubeconfig takes a cluster out again, with its contexts and their users. One of the same name whose CA is none of own is
-// somebody else's, and nothing is returned: there is nothing to change.
+// removeFromKubeconfig takes a cluster out again, with its contexts and their users. One of the
+// same name whose CA is none of own is somebody else's, and nothing is returned: there is nothing
+// to change.
 func removeFromKubeconfig(old []byte, cluster, own string) ([]byte, error) {
 	root, err := parseMapping(old)
 	if err != nil {
@@ -275,7 +279,8 @@ func removeFromKubeconfig(old []byte, cluster, own string) ([]byte, error) {
 			users[scalarOf(valueOf(valueOf(item, "context"), "user"))] = true
 		}
 	}
-	for _, item := range itemsOf(root, "contexts") { // somebody may use a user for another cluster, too
+	// somebody may use a user for another cluster, too
+	for _, item := range itemsOf(root, "contexts") {
 		if scalarOf(valueOf(valueOf(item, "context"), "cluster")) != cluster {
 			delete(users, scalarOf(valueOf(valueOf(item, "context"), "user")))
 		}

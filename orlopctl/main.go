@@ -1,11 +1,12 @@
-// Command orlopctl is the operator's tool for Orlop OS machines: it generates keys and configurations, applies them,
-// shows what a machine does, and starts local machines in QEMU.
+// Command orlopctl is the operator's tool for Orlop OS machines: it generates keys and
+// configurations, applies them, shows what a machine does, and starts local machines in QEMU.
 //
-// It talks to machines over their gRPC API and over nothing else. It keeps one file of its own, ~/.orlop/config, with
-// the machines it knows (contexts). Each file of this package holds the commands of one noun.
+// It talks to machines over their gRPC API and over nothing else. It keeps one file of its own,
+// ~/.orlop/config, with the machines it knows (contexts). Each file of this package holds the
+// commands of one noun.
 //
-// It holds no policy: what a configuration may say is decided by pkg/config and by the machine, and what a caller may
-// do by the machine's door.
+// It holds no policy: what a configuration may say is decided by pkg/config and by the machine, and
+// what a caller may do by the machine's door.
 package main
 
 import (

@@ -59,8 +59,8 @@ func writeManPages(c *cobra.Command, folder string) (int, error) {
 	return pages, nil
 }
 
-// manPage is the page of one command. It says nothing of when it was written: the library wants a date, and puts today's where there is
-// none.
+// manPage is the page of one command. It says nothing of when it was written: the library wants a
+// date, and puts today's where there is none.
 func manPage(c *cobra.Command) ([]byte, error) {
 	var page bytes.Buffer
 	c.DisableAutoGenTag = true

@@ -63,7 +63,8 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 			if _, err := os.Lstat(out); out != "-" && err == nil && !force {
 				return usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
-			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error { // one of its name may have to be forgotten first
+			// one of its name may have to be forgotten first
+			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
 				text, err := inviteBy(ctx, c, &api.InviteRequest{Name: args[0], Request: request, Life: lifeOf(life)}, key, node)
 				if err != nil {
 					return err
@@ -93,8 +94,8 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 	return c
 }
 
-// inviteBy has a machine issue a ticket, and returns the worker's configuration with it, and with what its Kubernetes node is to carry. A nil
-// ticket is none.
+// inviteBy has a machine issue a ticket, and returns the worker's configuration with it, and with
+// what its Kubernetes node is to carry. A nil ticket is none.
 func inviteBy(ctx context.Context, c *client.Client, r *api.InviteRequest, ticket *pki.Leaf, node config.Node) ([]byte, error) {
 	answer, err := c.Cluster.Invite(ctx, r)
 	if err != nil {
@@ -113,7 +114,8 @@ func inviteBy(ctx context.Context, c *client.Client, r *api.InviteRequest, ticke
 	return withTicket(answer, pair, node)
 }
 
-// withTicket puts a ticket, and what its Kubernetes node is to carry, into a worker's configuration, and judges the whole as the machine would.
+// withTicket puts a ticket, and what its Kubernetes node is to carry, into a worker's
+// configuration, and judges the whole as the machine would.
 func withTicket(answer *api.InviteResponse, ticket config.CertKey, node config.Node) ([]byte, error) {
 	c, problems := config.Parse("worker", answer.Documents)
 	if len(problems) == 0 {

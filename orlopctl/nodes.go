@@ -17,19 +17,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// One call to several machines (--nodes). The command runs anew for each of them, as a tool of its own whose machine is reached through
-// that of the endpoint (docs/decisions/0022-relay.md), and whose output says which machine it is of.
+// One call to several machines (--nodes). The command runs anew for each of them, as a tool of its
+// own whose machine is reached through that of the endpoint (docs/decisions/0022-relay.md), and
+// whose output says which machine it is of.
 
 // manner is how a command is made on several machines.
 type manner int
 
 const (
-	notAtAll  manner = iota // it calls no machine, or asks, or writes something here that is for one machine
-	atOnce                  // it looks: on all at the same time, each answer as a whole, in the order of the machines
-	following               // it goes on: on all at the same time, line by line
-	inTurn                  // it changes something: one after the other, up to the first that fails
-	single                  // it changes something by a file that is for one machine
-	together                // it sees to all of them itself (fleet)
+	// it calls no machine, or asks, or writes something here that is for one machine
+	notAtAll manner = iota
+	// it looks: on all at the same time, each answer as a whole, in the order of the machines
+	atOnce
+	following // it goes on: on all at the same time, line by line
+	inTurn    // it changes something: one after the other, up to the first that fails
+	single    // it changes something by a file that is for one machine
+	together  // it sees to all of them itself (fleet)
 )
 
 // manners are those of all commands that can be made so.
@@ -43,7 +46,8 @@ var manners = map[string]manner{
 	"trust revoke": together, "trust rotate-ca": together, "trust rotate-key": together,
 }
 
-// A machine passes on eight connections of one caller, and one that has ended keeps its place until both ends have let go.
+// A machine passes on eight connections of one caller, and one that has ended keeps its place until
+// both ends have let go.
 const (
 	mostFollowed = 8 // machines that are called at the same time, when each call goes on
 	mostAtOnce   = 4 // and when a call makes room for the next one
@@ -90,7 +94,8 @@ func parseNodes(named []string) ([]string, error) {
 	return nodes, nil
 }
 
-// onNodes makes a command on each of the machines that are named, and returns which of them failed: each has said why.
+// onNodes makes a command on each of the machines that are named, and returns which of them failed:
+// each has said why.
 func (t *tool) onNodes(c *cobra.Command) error {
 	nodes, err := parseNodes(t.flags.nodes)
 	if err != nil {
@@ -151,7 +156,8 @@ func (w *way) dial(ctx context.Context, address string) (net.Conn, error) {
 	return c.Relay(ctx, address)
 }
 
-// connected is the connection, made anew if it was lost: the endpoint's machine may be one of those that reboot.
+// connected is the connection, made anew if it was lost: the endpoint's machine may be one of those
+// that reboot.
 func (w *way) connected(ctx context.Context) (*client.Client, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -188,7 +194,8 @@ type round struct {
 	mu     sync.Mutex // one write to the terminal at a time
 }
 
-// run makes the command on one machine. Of what it writes to its standard error each line begins with the machine.
+// run makes the command on one machine. Of what it writes to its standard error each line begins
+// with the machine.
 func (r *round) run(i int, stdout io.Writer) {
 	if r.ctx.Err() != nil {
 		r.codes[i] = exitFailure
@@ -246,8 +253,8 @@ func (r *round) inTurn() {
 	}
 }
 
-// to runs the command on one machine, with something before each line that is for people. Documents for programs say themselves which
-// machine they are of.
+// to runs the command on one machine, with something before each line that is for people. Documents
+// for programs say themselves which machine they are of.
 func (r *round) to(i int, stdout io.Writer, prefix string) {
 	if !r.tool.human() {
 		r.run(i, stdout)

@@ -34,7 +34,8 @@ func (t *tool) print(answer proto.Message, table func(*tabwriter.Writer)) error 
 	return t.printAnswer(answer, false)
 }
 
-// printNext writes one of a stream of answers: a line of JSON, a YAML document, or whatever the function writes.
+// printNext writes one of a stream of answers: a line of JSON, a YAML document, or whatever the
+// function writes.
 func (t *tool) printNext(answer proto.Message, human func() error) error {
 	if t.human() {
 		return human()
@@ -67,8 +68,9 @@ func (t *tool) printPlain(value any) error {
 	return t.printDocument(text, false)
 }
 
-// printDocument writes a document, which is given as JSON, in one piece. One of several is a line of JSON, or a YAML document with its
-// mark before it. What a run for one of several machines writes says which machine it is from.
+// printDocument writes a document, which is given as JSON, in one piece. One of several is a line
+// of JSON, or a YAML document with its mark before it. What a run for one of several machines
+// writes says which machine it is from.
 func (t *tool) printDocument(text []byte, several bool) (err error) {
 	if t.node != "" {
 		several = true
@@ -117,7 +119,8 @@ func row(w io.Writer, cells ...string) {
 		// A tab or a line break inside a cell would break the table.
 		cells[i] = strings.Join(strings.Fields(cell), " ")
 	}
-	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t")) // Flush reports the failure
+	// Flush reports the failure
+	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 }
 
 // age is how long ago something was: "12s", "5m", "3h", "9d"; "-" when it is not known.

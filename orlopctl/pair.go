@@ -27,7 +27,8 @@ func (t *tool) pairCommand() *cobra.Command {
 			if name == "" {
 				name = args[0]
 			}
-			// Before the machine is taken: a context that is lost may hold the only key to another one.
+			// Before the machine is taken: a context that is lost may hold the only key to another
+			// one.
 			known, err := loadContexts()
 			if err != nil {
 				return err

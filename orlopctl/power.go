@@ -15,18 +15,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// drainTime is how long a machine may take to move its pods away, at most (Machine.spec.upgrade.drain.timeout), and to leave the others.
+// drainTime is how long a machine may take to move its pods away, at most
+// (Machine.spec.upgrade.drain.timeout), and to leave the others.
 const drainTime = 65 * time.Minute
 
 // resetTimeout leaves a person time to find and type the machine's name, too.
 const resetTimeout = drainTime + 5*time.Minute
 
-// goesOn says of a call that moves pods away first that whoever gives it up does not stop the machine.
+// goesOn says of a call that moves pods away first that whoever gives it up does not stop the
+// machine.
 func goesOn(err error) error {
 	return cutShort(err, "the machine goes on: it moves its pods away first; `orlopctl events` shows it")
 }
 
-// cutShort says of a call that was given up, or whose connection broke, what the machine may do all the same.
+// cutShort says of a call that was given up, or whose connection broke, what the machine may do all
+// the same.
 func cutShort(err error, hint string) error {
 	if s, ok := statusOf(err); ok && (s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unavailable) {
 		code, _ := exitCode(err)
@@ -128,7 +131,8 @@ func (t *tool) resetCommand() *cobra.Command {
 	return c
 }
 
-// confirm lets the operator type the machine's name, so that it is not the wrong machine that does what cannot be taken back.
+// confirm lets the operator type the machine's name, so that it is not the wrong machine that does
+// what cannot be taken back.
 func (t *tool) confirm(ctx context.Context, c *client.Client, what string) error {
 	if t.node != "" {
 		return usagef("cannot ask for confirmation for each of several machines; pass --yes")

@@ -9,20 +9,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// What redact knows by its form. Machines give readers no secret on purpose; this is for what a program has let slip into a log or an
-// error. A secret without a form (a password, 32 random bytes) is not found by it.
+// What redact knows by its form. Machines give readers no secret on purpose; this is for what a
+// program has let slip into a log or an error. A secret without a form (a password, 32 random
+// bytes) is not found by it.
 var (
-	// keyEdge is the first or the last line of a private key in PEM (RFC 7468), as OpenSSH and OpenPGP write it, too.
+	// keyEdge is the first or the last line of a private key in PEM (RFC 7468), as OpenSSH and
+	// OpenPGP write it, too.
 	keyEdge = regexp.MustCompile(`-----(BEGIN|END) (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----`)
 	// longBase64 may be a private key that was encoded in one piece, as in a kubeconfig.
 	longBase64 = regexp.MustCompile(`[A-Za-z0-9+/]{40,}={0,2}`)
-	// webToken is a signed JSON web token (RFC 7515, section 7.1), as service accounts have: its first part encodes {".
+	// webToken is a signed JSON web token (RFC 7515, section 7.1), as service accounts have: its
+	// first part encodes {".
 	webToken = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`)
 	// urlPassword is a name and a password in a URL (RFC 3986, section 3.2.1).
 	urlPassword = regexp.MustCompile(`://[^/\s:@"]*:[^/\s@"]+@`)
 )
 
-// maxKeyLines is the length in lines up to which a private key is looked for: RSA with 8192 bits has 102.
+// maxKeyLines is the length in lines up to which a private key is looked for: RSA with 8192 bits
+// has 102.
 const maxKeyLines = 128
 
 // redact replaces what looks like a secret by config.Redacted and says how often.
@@ -44,8 +48,8 @@ func redact(text string) (clean string, count int) {
 	return clean, count
 }
 
-// redactKeys replaces private keys in PEM, whatever stands before and after their lines. Of one whose other end is missing it takes the
-// maxKeyLines lines that may belong to it.
+// redactKeys replaces private keys in PEM, whatever stands before and after their lines. Of one
+// whose other end is missing it takes the maxKeyLines lines that may belong to it.
 func redactKeys(text string) (clean string, count int) {
 	var out strings.Builder
 	edges := keyEdge.FindAllStringSubmatchIndex(text, -1)
@@ -124,7 +128,8 @@ func encodesKey(text string) bool {
 	return pkcs8 == nil || sec1 == nil || pkcs1 == nil
 }
 
-// redactValue is redact for every text in a value of JSON. Texts in a list are lines to it: those of a log are.
+// redactValue is redact for every text in a value of JSON. Texts in a list are lines to it: those
+// of a log are.
 func redactValue(value any) (clean any, count int) {
 	switch v := value.(type) {
 	case string:

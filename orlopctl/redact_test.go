@@ -35,7 +35,8 @@ func TestRedact(t *testing.T) {
 			t.Errorf("%s: got %d, %q; want %d, %q", c.name, count, got, c.count, c.want)
 		}
 	}
-	// It takes as long as the text is long, however hostile that is: a square of this would not end.
+	// It takes as long as the text is long, however hostile that is: a square of this would not
+	// end.
 	if got, count := redact(strings.Repeat(strings.TrimSpace(begin), 200_000)); got != "(redacted)" || count != 1 {
 		t.Errorf("many beginnings: got %d, %.40q", count, got)
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// rollout takes the machines of a fleet through the steps of a rotation, one machine after the other.
+// rollout takes the machines of a fleet through the steps of a rotation, one machine after the
+// other.
 type rollout struct {
 	tool            *tool
 	file            string // of secrets
@@ -25,8 +26,8 @@ type rollout struct {
 	planes  []plane // of the machines of the fleet, as far as the rotation has asked
 }
 
-// order is the one in which machines take a step: those of the control plane first. A worker asks it for certificates as soon as it has the step, and
-// by the old CA they would do it no good.
+// order is the one in which machines take a step: those of the control plane first. A worker asks
+// it for certificates as soon as it has the step, and by the old CA they would do it no good.
 func (r *rollout) order() []int {
 	var first, then []int
 	for i := range r.fleet.names {
@@ -41,13 +42,15 @@ func (r *rollout) order() []int {
 
 // rotation is something of a cluster that is replaced step by step.
 type rotation interface {
-	// begin finds the new one in the file of secrets, or makes it and keeps it there before any machine sees it.
+	// begin finds the new one in the file of secrets, or makes it and keeps it there before any
+	// machine sees it.
 	begin(ctx context.Context) error
 	// look reads how far the machines are.
 	look(ctx context.Context) error
 	// state is how far one of them is; false: it has nothing to do with it.
 	state(i int) (state, bool)
-	// settle waits until what the machines took last is in force on all of them, and does what comes before the next step.
+	// settle waits until what the machines took last is in force on all of them, and does what
+	// comes before the next step.
 	settle(ctx context.Context, at state) error
 	// request is the next step of a machine, and apply has it taken.
 	request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error)
@@ -160,7 +163,8 @@ func (r *rollout) plan(ctx context.Context, of rotation, at state) error {
 // rotationTimeout bounds the wait for a machine after a step.
 const rotationTimeout = 10 * time.Minute
 
-// take has one machine take a step, waits until what starts anew for it has done so, and returns what the machine says that it does.
+// take has one machine take a step, waits until what starts anew for it has done so, and returns
+// what the machine says that it does.
 func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (operations []string, err error) {
 	was := map[string]int32{}
 	var restarts []string
@@ -197,7 +201,8 @@ func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (o
 	return operations, r.healthy(ctx, i) // one after the other: the others serve meanwhile
 }
 
-// confirm keeps what a machine has put on trial, over a new connection: the step changes whom it trusts.
+// confirm keeps what a machine has put on trial, over a new connection: the step changes whom it
+// trusts.
 func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.ApplyResponse) error {
 	left := answer.TrialFor.AsDuration()
 	until := time.Now().Add(left)
@@ -217,7 +222,8 @@ func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.A
 	return nil
 }
 
-// notYetAnew is a service that has to start anew and has not yet, or nothing. services is what topic "services" shows.
+// notYetAnew is a service that has to start anew and has not yet, or nothing. services is what
+// topic "services" shows.
 func notYetAnew(services []byte, was map[string]int32, restarts []string) (string, error) {
 	var list []struct {
 		Name string `json:"name"`
@@ -236,8 +242,8 @@ func notYetAnew(services []byte, was map[string]int32, restarts []string) (strin
 	return "", nil
 }
 
-// await looks at a machine until there is nothing that it waits for. look says what it sees by calling its last argument, as often as that
-// changes, and returns what that returns.
+// await looks at a machine until there is nothing that it waits for. look says what it sees by
+// calling its last argument, as often as that changes, and returns what that returns.
 func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *client.Client, func(waits string) error) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.tool.timeout(rotationTimeout))
 	defer cancel()

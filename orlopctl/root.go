@@ -26,7 +26,8 @@ type tool struct {
 	node string
 	way  *way
 
-	stay *client.Stay // of several endpoints a command keeps to one: what it waits for has begun there
+	// of several endpoints a command keeps to one: what it waits for has begun there
+	stay *client.Stay
 
 	flags struct {
 		context, serverName        string
@@ -89,8 +90,8 @@ func (t *tool) rootCommand() *cobra.Command {
 	return root
 }
 
-// noteStart makes every command note that it has begun: what fails before is a mistake in the command line. One that is for several
-// machines runs anew for each.
+// noteStart makes every command note that it has begun: what fails before is a mistake in the
+// command line. One that is for several machines runs anew for each.
 func (t *tool) noteStart(c *cobra.Command) {
 	if c.HasParent() && c.HasSubCommands() && !c.Runnable() {
 		c.RunE = group
@@ -109,8 +110,8 @@ func (t *tool) noteStart(c *cobra.Command) {
 	}
 }
 
-// group is a command that only has others. The library would show its help for a word that is none of them, and call that a success: what a script does
-// next would be done to something else.
+// group is a command that only has others. The library would show its help for a word that is none
+// of them, and call that a success: what a script does next would be done to something else.
 func group(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()
@@ -151,8 +152,8 @@ func (t *tool) callFor(work time.Duration, do func(context.Context, *client.Clie
 	return t.connected(ctx, ctx, do)
 }
 
-// stream connects within the usual time and makes a call that may last; it ends with the call, with Ctrl-C, or after
-// --timeout when that was given.
+// stream connects within the usual time and makes a call that may last; it ends with the call, with
+// Ctrl-C, or after --timeout when that was given.
 func (t *tool) stream(do func(context.Context, *client.Client) error) error {
 	ctx, stop := interruptible()
 	defer stop()
@@ -203,8 +204,8 @@ func (t *tool) terminal() (width int, ok bool) {
 	return width, true
 }
 
-// println writes a line to the standard output. A reader that has gone away (a closed pipe) ends the process by
-// SIGPIPE, as of any Unix tool; other failures have nobody left to be told.
+// println writes a line to the standard output. A reader that has gone away (a closed pipe) ends
+// the process by SIGPIPE, as of any Unix tool; other failures have nobody left to be told.
 func (t *tool) println(line string) { _, _ = fmt.Fprintln(t.stdout, line) }
 
 func (t *tool) printf(format string, args ...any) { _, _ = fmt.Fprintf(t.stdout, format, args...) }

@@ -22,13 +22,15 @@ import (
 type rotatable struct {
 	field string // in Cluster.spec.pki, and in the file of secrets
 	cn    string // of a new one
-	// hold is how long a step is in force before the next: those who read files only now and then have done so by then.
+	// hold is how long a step is in force before the next: those who read files only now and then
+	// have done so by then.
 	hold time.Duration
 	end  string // what whoever replaced it still has to do
 }
 
-// kubernetesHold: Kubernetes' clients read their CA and their certificate again every 5 minutes (client-go, transport: caRefreshDuration,
-// CertCallbackRefreshDuration), and a pod's volume has a new CA within 2.
+// kubernetesHold: Kubernetes' clients read their CA and their certificate again every 5 minutes
+// (client-go, transport: caRefreshDuration, CertCallbackRefreshDuration), and a pod's volume has a
+// new CA within 2.
 const kubernetesHold = 10 * time.Minute
 
 var rotatables = map[string]rotatable{
@@ -96,7 +98,8 @@ func (r *rotating) stepName(to state) string { return stepNames[to] }
 
 func (r *rotating) what() string { return r.next.Cert.Subject.String() }
 
-// begin finds the new CA in the file of secrets, or makes it and keeps it there before any machine sees it.
+// begin finds the new CA in the file of secrets, or makes it and keeps it there before any machine
+// sees it.
 func (r *rotating) begin(ctx context.Context) error {
 	pair, begun := r.secrets.Next[r.ca.field]
 	var err error
@@ -201,8 +204,8 @@ func (r *rotating) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest
 	return &api.ApplyRequest{Documents: patch, Filename: "rotate-ca", Patch: true, Mode: mode}, err
 }
 
-// settle waits until what the machines took last is in force on all of them: their files show it, they are healthy, and it has been so
-// for as long as it is to hold.
+// settle waits until what the machines took last is in force on all of them: their files show it,
+// they are healthy, and it has been so for as long as it is to hold.
 func (r *rotating) settle(ctx context.Context, at state) error {
 	for i, h := range r.all {
 		if h.own == nil {
@@ -266,8 +269,8 @@ func (r *rotating) since(ctx context.Context, i int) (time.Time, error) {
 	})
 }
 
-// contextBelieves has every context that believes the machine CA of this cluster believe another one too. It comes before the machines show
-// certificates by it.
+// contextBelieves has every context that believes the machine CA of this cluster believe another
+// one too. It comes before the machines show certificates by it.
 func (r *rotating) contextBelieves(ca *x509.Certificate) error {
 	return r.changeContexts(func(known []*x509.Certificate) []*x509.Certificate { return append(known, ca) })
 }

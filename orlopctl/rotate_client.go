@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// ownCertificate gets the caller another certificate, if the client CA that is about to be dropped vouches for his, and refuses to leave
-// others without.
+// ownCertificate gets the caller another certificate, if the client CA that is about to be dropped
+// vouches for his, and refuses to leave others without.
 func (r *rotating) ownCertificate(ctx context.Context) error {
 	if r.ca.field != "client" {
 		return nil

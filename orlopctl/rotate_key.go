@@ -18,8 +18,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// How the key that seals Secrets is replaced (docs/decisions/0027-ca-rotation.md): by the same states as a CA (rotation.go), but that keys are
-// known here by their names, because no machine shows one.
+// How the key that seals Secrets is replaced (docs/decisions/0027-ca-rotation.md): by the same
+// states as a CA (rotation.go), but that keys are known here by their names, because no machine
+// shows one.
 
 // keyStepNames are the names of the steps that lead to the states.
 var keyStepNames = []string{accepted: "accept", issues: "seal", alone: "drop"}
@@ -31,7 +32,8 @@ type sealing struct {
 	plane
 }
 
-// readSealing reads it from topic "configuration" and from the documents, out of which the keys were taken.
+// readSealing reads it from topic "configuration" and from the documents, out of which the keys
+// were taken.
 func readSealing(topic, documents []byte) (s sealing, err error) {
 	var shown struct {
 		Sealing []string `json:"sealing"`
@@ -57,7 +59,8 @@ func (s sealing) step(next string) sealing {
 	return s
 }
 
-// patch is what changes in the machine's configuration when it comes to have s. keys are those that are known here, by name.
+// patch is what changes in the machine's configuration when it comes to have s. keys are those that
+// are known here, by name.
 func (s sealing) patch(keys map[string]string) ([]byte, error) {
 	var list []string // null removes it
 	for _, name := range append([]string{s.own}, s.accepted...) {
@@ -71,7 +74,8 @@ func (s sealing) patch(keys map[string]string) ([]byte, error) {
 	return sigsyaml.Marshal(map[string]any{"kind": "Cluster", "spec": map[string]any{"secretsEncryptionKey": keys[s.own], "acceptedEncryptionKeys": list}})
 }
 
-// checkSealing refuses what is not all of one cluster's control plane, or another one's file of secrets. own is the key in the file.
+// checkSealing refuses what is not all of one cluster's control plane, or another one's file of
+// secrets. own is the key in the file.
 func checkSealing(names []string, all []sealing, own, next string) error {
 	planes := make([]plane, len(all))
 	for i, s := range all {
@@ -122,7 +126,8 @@ func (r *rotatingKey) stepName(to state) string { return keyStepNames[to] }
 
 func (r *rotatingKey) what() string { return "the key " + r.next }
 
-// settle waits until every machine's API server runs with the step that was taken last: who was stopped amid it calls the command again.
+// settle waits until every machine's API server runs with the step that was taken last: who was
+// stopped amid it calls the command again.
 func (r *rotatingKey) settle(ctx context.Context, _ state) error {
 	for i, name := range r.fleet.names {
 		if _, has := r.state(i); !has {
@@ -150,7 +155,8 @@ func (r *rotatingKey) settle(ctx context.Context, _ state) error {
 	return nil
 }
 
-// begin finds the new key in the file of secrets, or makes it and keeps it there before any machine has it.
+// begin finds the new key in the file of secrets, or makes it and keeps it there before any machine
+// has it.
 func (r *rotatingKey) begin(ctx context.Context) error {
 	begun := len(r.secrets.NextEncryptionKey) > 0
 	next := r.secrets.NextEncryptionKey

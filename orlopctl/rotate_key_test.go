@@ -18,7 +18,8 @@ func TestKeyStates(t *testing.T) {
 		{sealing{own: "old", accepted: []string{"next"}}, accepted, "next + old"},
 		{sealing{own: "next", accepted: []string{"old"}}, issues, "next +"},
 		{sealing{own: "next"}, alone, "next +"},
-		// Others are left of a restore, or of a rotation with another new key: what is read is read until the end.
+		// Others are left of a restore, or of a rotation with another new key: what is read is read
+		// until the end.
 		{sealing{own: "old", accepted: []string{"older"}}, before, "old + older next"},
 		{sealing{own: "old", accepted: []string{"older", "next"}}, accepted, "next + old older"},
 		{sealing{own: "next", accepted: []string{"old", "older"}}, issues, "next +"},
@@ -32,8 +33,9 @@ func TestKeyStates(t *testing.T) {
 	}
 }
 
-// TestEverySecretIsRead: whichever states two machines are in, one at most before the other, each reads what the other seals; and what was sealed
-// before a step is read after it, until the last, before which it is sealed anew.
+// TestEverySecretIsRead: whichever states two machines are in, one at most before the other, each
+// reads what the other seals; and what was sealed before a step is read after it, until the last,
+// before which it is sealed anew.
 func TestEverySecretIsRead(t *testing.T) {
 	reads := func(s sealing, key string) bool {
 		return strings.Contains(" "+s.own+" "+strings.Join(s.accepted, " ")+" ", " "+key+" ")

@@ -17,15 +17,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// How one of a cluster's CAs is replaced while everybody works (docs/decisions/0027-ca-rotation.md). Each machine goes through four
-// states, and no machine is more than one before another:
+// How one of a cluster's CAs is replaced while everybody works
+// (docs/decisions/0027-ca-rotation.md). Each machine goes through four states, and no machine is
+// more than one before another:
 //
-//	before     accept →  accepted   issue →  issues     drop →  alone
-//	old issues           old issues          new issues         new issues
-//	                     new accepted        old accepted
+// 	before     accept →  accepted   issue →  issues     drop →  alone
+// 	old issues           old issues          new issues         new issues
+// 	                     new accepted        old accepted
 //
-// Which state a machine is in stands in its configuration, and which CA is the new one in the file of secrets: nothing else has to be
-// remembered, so whoever is stopped begins where he was.
+// Which state a machine is in stands in its configuration, and which CA is the new one in the file
+// of secrets: nothing else has to be remembered, so whoever is stopped begins where he was.
 
 // state is how far a machine is.
 type state int
@@ -42,8 +43,9 @@ var stepNames = []string{accepted: "accept", issues: "issue", alone: "drop"}
 
 // holding is what a machine's configuration says of one authority.
 type holding struct {
-	own      *x509.Certificate // that issues; nil: the machine has nothing to do with this authority
-	key      bool              // it has the key too
+	// that issues; nil: the machine has nothing to do with this authority
+	own      *x509.Certificate
+	key      bool // it has the key too
 	accepted []*x509.Certificate
 }
 
@@ -77,8 +79,9 @@ func readPlane(documents []byte) (p plane, err error) {
 	}
 }
 
-// wholePlane refuses what is not all of a cluster's control plane, and counts its machines: one that did not learn of the next step in time would
-// not know the others any more, or could not read what they write.
+// wholePlane refuses what is not all of a cluster's control plane, and counts its machines: one
+// that did not learn of the next step in time would not know the others any more, or could not read
+// what they write.
 func wholePlane(names []string, all []plane) (count int, err error) {
 	machines := map[string]bool{} // one may be named by two addresses
 	for _, p := range all {
@@ -103,14 +106,15 @@ func (h holding) state(next *x509.Certificate) state {
 	return stateOf((*x509.Certificate).Equal, h.own, h.accepted, next)
 }
 
-// step is what the machine holds one state later. Whoever was believed before is believed until the last step, others too, who may be
-// left of a rotation that was begun with another new CA.
+// step is what the machine holds one state later. Whoever was believed before is believed until the
+// last step, others too, who may be left of a rotation that was begun with another new CA.
 func (h holding) step(next *x509.Certificate) holding {
 	h.own, h.accepted = stepOf((*x509.Certificate).Equal, h.own, h.accepted, next)
 	return h
 }
 
-// stateOf is how far a machine is with the next one, by the one that it has for its own and those that it accepts beside it.
+// stateOf is how far a machine is with the next one, by the one that it has for its own and those
+// that it accepts beside it.
 func stateOf[T any](same func(T, T) bool, own T, beside []T, next T) state {
 	switch isNext := func(o T) bool { return same(o, next) }; {
 	case !isNext(own) && !slices.ContainsFunc(beside, isNext):
@@ -135,8 +139,8 @@ func stepOf[T any](same func(T, T) bool, own T, beside []T, next T) (T, []T) {
 	return own, nil
 }
 
-// related refuses machines that are not of one cluster, and a file of secrets that is another cluster's. known is the CA in the file; it
-// may be nil.
+// related refuses machines that are not of one cluster, and a file of secrets that is another
+// cluster's. known is the CA in the file; it may be nil.
 func related(names []string, all []holding, known, next *x509.Certificate) error {
 	with := -1 // the last machine that has the authority
 	fits := known == nil
@@ -159,7 +163,8 @@ func related(names []string, all []holding, known, next *x509.Certificate) error
 	return nil
 }
 
-// readHolding finds an authority in a machine's configuration, from which the secrets were taken out.
+// readHolding finds an authority in a machine's configuration, from which the secrets were taken
+// out.
 func readHolding(documents []byte, name string) (h holding, err error) {
 	for dec := yaml.NewDecoder(bytes.NewReader(documents)); ; {
 		var doc struct {
@@ -193,8 +198,8 @@ func readHolding(documents []byte, name string) (h holding, err error) {
 	}
 }
 
-// patch is what changes in a machine's configuration when it comes to hold h. key is that of the CA that issues then, and is said only
-// when that is another one.
+// patch is what changes in a machine's configuration when it comes to hold h. key is that of the CA
+// that issues then, and is said only when that is another one.
 func (h holding) patch(name string, was holding, key string) ([]byte, error) {
 	authorities := map[string]any{}
 	if !h.own.Equal(was.own) {

@@ -43,7 +43,8 @@ func TestStates(t *testing.T) {
 		{holding{own: old, accepted: list(next)}, accepted, "next + old"},
 		{holding{own: next, accepted: list(old)}, issues, "next +"},
 		{holding{own: next}, alone, "next +"},
-		// Another rotation was begun, and given up in its first or its second step: nobody who is believed is dropped before the end.
+		// Another rotation was begun, and given up in its first or its second step: nobody who is
+		// believed is dropped before the end.
 		{holding{own: old, accepted: list(other)}, before, "old + other next"},
 		{holding{own: old, accepted: list(other, next)}, accepted, "next + old other"},
 		{holding{own: next, accepted: list(old, other)}, issues, "next +"},
@@ -58,8 +59,9 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestEverybodyIsBelieved takes three machines through the rotation, machine by machine, and stops and begins again after each: at every
-// moment each believes what each of the others shows, also what was issued before the last step.
+// TestEverybodyIsBelieved takes three machines through the rotation, machine by machine, and stops
+// and begins again after each: at every moment each believes what each of the others shows, also
+// what was issued before the last step.
 func TestEverybodyIsBelieved(t *testing.T) {
 	old, next := testCA(t, "old").Cert, testCA(t, "next").Cert
 	all := []holding{{own: old}, {}, {own: old}, {own: old}} // the second has nothing to do with it

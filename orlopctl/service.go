@@ -50,7 +50,8 @@ func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
 			case strings.HasPrefix(c.Detail, nodespec.Trouble):
 				state = "trouble"
 			}
-			// The marker keeps the component visibly below its service; tabs and leading blanks would be joined.
+			// The marker keeps the component visibly below its service; tabs and leading blanks
+			// would be joined.
 			row(w, "└ "+c.Name, state, "-", "-", age(c.Since), c.Detail)
 		}
 	}

@@ -94,7 +94,8 @@ func first(args []string) string {
 	return args[0]
 }
 
-// printValue shows the value of a topic, of unknown shape: a list of objects as a table, anything else as YAML.
+// printValue shows the value of a topic, of unknown shape: a list of objects as a table, anything
+// else as YAML.
 func (t *tool) printValue(topic string, value *structpb.Value) error {
 	if list := value.GetListValue().GetValues(); len(list) > 0 && allObjects(list) {
 		return drawTable(t.stdout, func(w *tabwriter.Writer) { tableOf(w, list, layouts[topic]) })
@@ -116,7 +117,8 @@ func allObjects(list []*structpb.Value) bool {
 	return true
 }
 
-// tableLayout says how the table of a topic differs from the others. -o json and yaml show all as it is.
+// tableLayout says how the table of a topic differs from the others. -o json and yaml show all as
+// it is.
 type tableLayout struct {
 	lead  []string // the first columns, where they exist
 	bytes []string // fields that are numbers of bytes
@@ -142,7 +144,8 @@ func (l tableLayout) place(column string) int {
 	return len(l.lead) + 1
 }
 
-// tableOf writes one row for each object; the columns are all the fields: those that lead, then "name", then the others by the alphabet.
+// tableOf writes one row for each object; the columns are all the fields: those that lead, then
+// "name", then the others by the alphabet.
 func tableOf(w io.Writer, list []*structpb.Value, layout tableLayout) {
 	seen := map[string]bool{}
 	var columns []string
@@ -184,7 +187,8 @@ func cell(v *structpb.Value) string {
 	case *structpb.Value_ListValue:
 		var parts []string
 		for _, part := range kind.ListValue.GetValues() {
-			// A list of named things within a row (the components of a service) would make the row too long; -o yaml has all of it.
+			// A list of named things within a row (the components of a service) would make the row
+			// too long; -o yaml has all of it.
 			if name := part.GetStructValue().GetFields()["name"].GetStringValue(); name != "" {
 				parts = append(parts, name)
 				continue

@@ -7,7 +7,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// TestTables: the table of file systems begins with which it is and how full it is, in units for people; others begin with the name.
+// TestTables: the table of file systems begins with which it is and how full it is, in units for
+// people; others begin with the name.
 func TestTables(t *testing.T) {
 	for topic, c := range map[string]struct {
 		fields map[string]any

@@ -27,10 +27,12 @@ import (
 )
 
 const (
-	// supportTimeout bounds the reading of a whole support bundle, and partTimeout that of each part.
+	// supportTimeout bounds the reading of a whole support bundle, and partTimeout that of each
+	// part.
 	supportTimeout = 10 * time.Minute
 	partTimeout    = 30 * time.Second
-	// maxPartLines and maxPartBytes bound a part that is a log; the newest lines are kept. Machines keep less.
+	// maxPartLines and maxPartBytes bound a part that is a log; the newest lines are kept. Machines
+	// keep less.
 	maxPartLines = 20000
 	maxPartBytes = 8 << 20
 	// maxSupportBytes bounds the whole, whatever the machine sends.
@@ -116,7 +118,8 @@ func (t *tool) support(ctx context.Context, c *client.Client, out string, reader
 	return nil
 }
 
-// encrypt is a file for some readers; for everybody if none are named. Closing it does not close the file.
+// encrypt is a file for some readers; for everybody if none are named. Closing it does not close
+// the file.
 func encrypt(file io.Writer, readers []agecrypt.Recipient) (io.WriteCloser, error) {
 	if len(readers) == 0 {
 		return forAll{file}, nil
@@ -133,7 +136,8 @@ type forAll struct{ io.Writer }
 
 func (forAll) Close() error { return nil }
 
-// supportIndex is index.json of a support bundle: what was asked for, in this order, and what became of it.
+// supportIndex is index.json of a support bundle: what was asked for, in this order, and what
+// became of it.
 type supportIndex struct {
 	Machine string        `json:"machine,omitempty"` // its name
 	Tool    string        `json:"tool"`              // version of the orlopctl that wrote it
@@ -160,8 +164,8 @@ type supportBundle struct {
 	first    error // why the first part that could not be had could not
 }
 
-// collect asks a machine for all parts, one after the other. What fails is noted; the errors that it returns are of the file, of a
-// person who has stopped it, or that there was nothing at all.
+// collect asks a machine for all parts, one after the other. What fails is noted; the errors that
+// it returns are of the file, of a person who has stopped it, or that there was nothing at all.
 func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
 	var version *api.VersionResponse
 	var services *api.ListServicesResponse
@@ -428,7 +432,8 @@ func recipientsFile(name string) ([]agecrypt.Recipient, error) {
 	return all, nil
 }
 
-// secretKey tells whether a text holds the other half of what is wanted. It must not be in any message.
+// secretKey tells whether a text holds the other half of what is wanted. It must not be in any
+// message.
 func secretKey(text string) bool {
 	return keyEdge.MatchString(text) || strings.Contains(text, "AGE-SECRET-KEY-")
 }

@@ -28,8 +28,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestSupportHoldsNoSecret gives a machine every secret that a configuration can have, lets its programs write them to every log, and
-// looks for them in its support bundle.
+// TestSupportHoldsNoSecret gives a machine every secret that a configuration can have, lets its
+// programs write them to every log, and looks for them in its support bundle.
 func TestSupportHoldsNoSecret(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(dir, "config"))
@@ -105,7 +105,8 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	if err := json.Unmarshal([]byte(files["m1/index.json"]), &index); err != nil {
 		t.Fatal(err)
 	}
-	if len(index.Parts)+1 != len(files) { // the index itself and what was said; and one service has no log
+	// the index itself and what was said; and one service has no log
+	if len(index.Parts)+1 != len(files) {
 		t.Errorf("the index names %d parts, and there are %d files", len(index.Parts), len(files))
 	}
 	for _, p := range index.Parts {
@@ -214,7 +215,8 @@ func unpacked(archive []byte) (map[string]string, error) {
 	}
 }
 
-// TestSupportPart: a part that hangs, breaks off or is too large is told and does not end the bundle; Ctrl-C does.
+// TestSupportPart: a part that hangs, breaks off or is too large is told and does not end the
+// bundle; Ctrl-C does.
 func TestSupportPart(t *testing.T) {
 	var out bytes.Buffer
 	b := &supportBundle{tar: tar.NewWriter(&out), folder: "m", patience: time.Millisecond, bytes: maxSupportBytes - 10}
@@ -279,7 +281,8 @@ func TestSupportLines(t *testing.T) {
 	}
 }
 
-// TestRecipients encrypts to every kind of key and tells which texts are none, without showing them.
+// TestRecipients encrypts to every kind of key and tells which texts are none, without showing
+// them.
 func TestRecipients(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {

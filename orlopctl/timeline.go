@@ -16,9 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// timeline prints what a machine reached and when, in seconds since power-on. What comes before the machine's API
-// answers is read from the serial console; the rest is the machine's own topic "timeline", whose clock begins with
-// init and is tied to ours by a line on the console.
+// timeline prints what a machine reached and when, in seconds since power-on. What comes before the
+// machine's API answers is read from the serial console; the rest is the machine's own topic
+// "timeline", whose clock begins with init and is tied to ours by a line on the console.
 type timeline struct {
 	tool     *tool
 	clock    qemu.Clock // the machines'; all times below are of it
@@ -87,7 +87,8 @@ func (l *timeline) readConsole(ctx context.Context, path string) (string, error)
 	return fingerprint, err
 }
 
-// shownIdentity is the identity that a machine shows on its console, for which it waits. begun is called when the console shows anything.
+// shownIdentity is the identity that a machine shows on its console, for which it waits. begun is
+// called when the console shows anything.
 func shownIdentity(ctx context.Context, path string, begun func()) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, bootLimit)
 	defer cancel()
@@ -124,7 +125,8 @@ type moment struct {
 	seconds float64 // since init began
 }
 
-// follow prints the moments that are new. A machine that does not answer now is asked again with the next report.
+// follow prints the moments that are new. A machine that does not answer now is asked again with
+// the next report.
 func (l *timeline) follow(ctx context.Context, c *client.Client) {
 	answer, err := c.Machine.Get(ctx, &api.GetRequest{Topic: "timeline"})
 	if err != nil {
@@ -151,8 +153,8 @@ func (l *timeline) follow(ctx context.Context, c *client.Client) {
 	}
 }
 
-// anchor ties the machine's clock to ours by the identity, which it showed on the console and noted as a moment, and
-// prints where the kernel and init began.
+// anchor ties the machine's clock to ours by the identity, which it showed on the console and noted
+// as a moment, and prints where the kernel and init began.
 func (l *timeline) anchor(ctx context.Context, c *client.Client, moments []moment) {
 	for _, m := range moments {
 		if m.what == "identity" {
@@ -191,7 +193,8 @@ func kernelTime(ctx context.Context, c *client.Client) (time.Duration, bool) {
 	}
 }
 
-// shortSteps are steps of the boot that take no time worth a line, and what other lines say already.
+// shortSteps are steps of the boot that take no time worth a line, and what other lines say
+// already.
 var shortSteps = map[string]bool{
 	"release": true, "clock": true, "configuration": true, "time": true, "network": true, "api": true, "services": true, "apid/apid": true,
 }

@@ -206,7 +206,8 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 	return c
 }
 
-// revoke revokes or restores on all machines of the context at the same time: one that cannot be reached keeps no other from refusing.
+// revoke revokes or restores on all machines of the context at the same time: one that cannot be
+// reached keeps no other from refusing.
 func (t *tool) revoke(r *api.RevokeRequest) error {
 	ctx, stop := interruptible()
 	defer stop()
@@ -221,7 +222,8 @@ func (t *tool) revoke(r *api.RevokeRequest) error {
 		return err
 	}
 	errs := f.all(ctx, ask)
-	// Only the machine that has issued a certificate knows the first one of its row; the others are told.
+	// Only the machine that has issued a certificate knows the first one of its row; the others are
+	// told.
 	if i := slices.IndexFunc(answers, func(a *api.RevokeResponse) bool { return a.GetIssuedHere() && a.Revocation.Origin != r.Serial }); i >= 0 && r.Serial != "" {
 		r.Serial = answers[i].Revocation.Origin
 		errs = f.all(ctx, ask)
@@ -286,7 +288,8 @@ func newRequest() (*pki.Leaf, []byte, error) {
 	return &pki.Leaf{Key: key}, request, err
 }
 
-// renew has a machine sign a new key for the caller, whose certificate is present. What it signs has to be as good.
+// renew has a machine sign a new key for the caller, whose certificate is present. What it signs
+// has to be as good.
 func renew(ctx context.Context, c *client.Client, present *pki.Leaf, life time.Duration) (*pki.Leaf, error) {
 	leaf, request, err := newRequest()
 	if err != nil {
@@ -330,7 +333,8 @@ func writePair(certFile, keyFile string, leaf *pki.Leaf) error {
 	return nil
 }
 
-// keep stores a new certificate in a context, if that has not changed meanwhile, and in the others of the same cluster that have the same one.
+// keep stores a new certificate in a context, if that has not changed meanwhile, and in the others
+// of the same cluster that have the same one.
 func keep(name string, was machineContext, leaf *pki.Leaf) error {
 	return changeContexts(func(f *contextsFile) error {
 		for other, c := range f.Contexts {
@@ -347,13 +351,15 @@ func keep(name string, was machineContext, leaf *pki.Leaf) error {
 // renewBefore is how long before its end a certificate is made anew, if no machine has issued it.
 const renewBefore = 8 * time.Hour
 
-// ending tells whether a certificate has expired or soon will; one that cannot be read is for others to complain about.
+// ending tells whether a certificate has expired or soon will; one that cannot be read is for
+// others to complain about.
 func ending(cert, key string) (*pki.Leaf, bool) {
 	leaf, err := pki.ParseLeaf([]byte(cert), []byte(key))
 	return leaf, err == nil && time.Until(leaf.Cert.NotAfter) < renewBefore
 }
 
-// freshAdmin makes the admin's certificate in an operator's folder anew, if that is necessary and the CA's key lies there.
+// freshAdmin makes the admin's certificate in an operator's folder anew, if that is necessary and
+// the CA's key lies there.
 func freshAdmin(dir string) error {
 	cert, err := os.ReadFile(filepath.Join(dir, adminName+".crt"))
 	key, keyErr := os.ReadFile(filepath.Join(dir, adminName+".key"))
@@ -375,8 +381,8 @@ func (t *tool) ownContext() bool {
 	return t.flags.cert == "" && t.flags.key == "" && len(t.flags.endpoints) == 0
 }
 
-// signedAgain is a context with a new certificate by the operator's CA, if it is necessary and the CA's key lies where it lay when
-// the context was made. It works for one that has expired, too.
+// signedAgain is a context with a new certificate by the operator's CA, if it is necessary and the
+// CA's key lies where it lay when the context was made. It works for one that has expired, too.
 func (t *tool) signedAgain(name string, c machineContext) machineContext {
 	leaf, is := ending(c.Cert, c.Key)
 	if !is || c.Operator == "" || !t.ownContext() {
@@ -386,7 +392,8 @@ func (t *tool) signedAgain(name string, c machineContext) machineContext {
 	if err != nil {
 		return c
 	}
-	// The CA that lies there now may be another one. A renewal says which one the first of its row is by.
+	// The CA that lies there now may be another one. A renewal says which one the first of its row
+	// is by.
 	if _, root := pki.OriginOf(leaf.Cert); leaf.Cert.CheckSignatureFrom(ca.Cert) != nil && root != pki.Fingerprint(ca.Cert) {
 		return c
 	}
@@ -405,8 +412,8 @@ func renewAt(leaf *pki.Leaf) time.Time {
 	return time.Now().Add(time.Until(leaf.Cert.NotAfter) / 3 * 2).UTC().Truncate(time.Second)
 }
 
-// keepFresh has the machine renew the context's certificate when it is time. One that does not is no reason for a command to fail: the
-// certificate is still valid.
+// keepFresh has the machine renew the context's certificate when it is time. One that does not is
+// no reason for a command to fail: the certificate is still valid.
 func (t *tool) keepFresh(ctx context.Context, c *client.Client, name string, chosen machineContext) {
 	if !t.ownContext() {
 		return

@@ -22,7 +22,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// upgradeTimeout bounds sending, writing, rebooting and proving; a machine gives a new version five minutes a try.
+// upgradeTimeout bounds sending, writing, rebooting and proving; a machine gives a new version five
+// minutes a try.
 const upgradeTimeout = 30 * time.Minute
 
 func (t *tool) upgradeCommand() *cobra.Command {
@@ -176,7 +177,8 @@ func (t *tool) fetchBundle(r *api.FetchBundleRequest) (begun *api.UpgradeBegun, 
 	return begun, err
 }
 
-// sendBundle sends a bundle, going on where a lost connection broke it off, and returns when the machine has it.
+// sendBundle sends a bundle, going on where a lost connection broke it off, and returns when the
+// machine has it.
 func (t *tool) sendBundle(name string, withoutData bool) (*api.UpgradeBegun, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -201,8 +203,8 @@ type upload struct {
 	withoutData bool
 }
 
-// send makes one attempt after the other until the machine has the bundle. The first one has to be let in; after that a connection
-// may be lost, and a machine may restart.
+// send makes one attempt after the other until the machine has the bundle. The first one has to be
+// let in; after that a connection may be lost, and a machine may restart.
 func (u upload) send() (begun *api.UpgradeBegun, err error) {
 	endpoint, err := u.tool.machine()
 	if err != nil {
@@ -263,8 +265,8 @@ func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.
 	return stream.CloseAndRecv() // or the machine's reason, if it did not take it
 }
 
-// awaitUpgrade waits for an upgrade's outcome, across reboots, and shows what the machine does. It is good when the version wanted
-// runs; with no version wanted, when the upgrade was committed.
+// awaitUpgrade waits for an upgrade's outcome, across reboots, and shows what the machine does. It
+// is good when the version wanted runs; with no version wanted, when the upgrade was committed.
 func (t *tool) awaitUpgrade(wanted string) error {
 	endpoint, err := t.machine()
 	if err != nil {
@@ -294,7 +296,8 @@ func (t *tool) awaitUpgrade(wanted string) error {
 	}
 }
 
-// followUpgrade connects and hands on what the machine says, until that is enough or the connection is lost.
+// followUpgrade connects and hands on what the machine says, until that is enough or the connection
+// is lost.
 func followUpgrade(ctx context.Context, endpoint client.Endpoint, enough func(*api.UpgradeStatus) bool) error {
 	return attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
 		stream, err := c.Upgrade.Watch(ctx, &api.WatchUpgradeRequest{})

@@ -1,5 +1,5 @@
-// Package charts names what test/integration takes other people's charts from, and with what it renders them: go.mod has their
-// versions, go.sum what they consist of.
+// Package charts names what test/integration takes other people's charts from, and with what it
+// renders them: go.mod has their versions, go.sum what they consist of.
 package charts
 
 import (

@@ -16,8 +16,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// Flow is the frames of a capture with the same addresses, protocol and destination port. Source ports are left out:
-// a client that tries again uses another one.
+// Flow is the frames of a capture with the same addresses, protocol and destination port. Source
+// ports are left out: a client that tries again uses another one.
 type Flow struct {
 	Src      netip.Addr `json:"src"`
 	Dst      netip.Addr `json:"dst"`
@@ -45,8 +45,8 @@ type CaptureReport struct {
 	Frames int `json:"frames"`
 	// Inside is how many went to a unicast address inside.
 	Inside int `json:"inside"`
-	// Outside are the flows to unicast addresses that are not inside, among them ARP requests for such an address. A
-	// closed network has none.
+	// Outside are the flows to unicast addresses that are not inside, among them ARP requests for
+	// such an address. A closed network has none.
 	Outside []Flow `json:"outside"`
 	// Group are the flows to multicast and broadcast addresses: they do not leave the link.
 	Group []Flow `json:"group"`
@@ -54,8 +54,9 @@ type CaptureReport struct {
 	Other map[string]int `json:"other,omitempty"`
 }
 
-// AnalyseCapture reads a capture. inside are the allowed ranges: the network's subnet and, if they may be seen on the
-// wire, those of pods and services. Link-local IPv6 addresses are always inside: no router forwards them.
+// AnalyseCapture reads a capture. inside are the allowed ranges: the network's subnet and, if they
+// may be seen on the wire, those of pods and services. Link-local IPv6 addresses are always inside:
+// no router forwards them.
 func AnalyseCapture(path string, inside ...netip.Prefix) (*CaptureReport, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -88,7 +89,8 @@ type analysis struct {
 	report         *CaptureReport
 }
 
-// frame sorts one frame. It decodes what it needs and no more, so that a truncated payload does not matter.
+// frame sorts one frame. It decodes what it needs and no more, so that a truncated payload does not
+// matter.
 func (a *analysis) frame(data []byte, info gopacket.CaptureInfo) {
 	a.report.Frames++
 	packet := gopacket.NewPacket(data, layers.LayerTypeEthernet, gopacket.DecodeOptions{Lazy: true, NoCopy: true})

@@ -51,11 +51,13 @@ func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
 		add("-device qemu-xhci")
 	}
 	for _, d := range s.Disks {
-		// Flushes need not reach the host's platter: what QEMU wrote survives QEMU, and the host is not what loses power.
+		// Flushes need not reach the host's platter: what QEMU wrote survives QEMU, and the host is
+		// not what loses power.
 		a = append(a, s.drive(d)...)
 		device := string(d.Bus)
 		if d.Record {
-			// QEMU joins writes to the longest that the host takes (IOV_MAX), and blklogwrites adds to that: it would fail (7.2).
+			// QEMU joins writes to the longest that the host takes (IOV_MAX), and blklogwrites adds
+			// to that: it would fail (7.2).
 			device += ",request-merging=off"
 		}
 		add("-device %s,drive=%s,serial=%s%s", device, d.Name, d.Name, s.bootIndex(d.Name))
@@ -65,7 +67,8 @@ func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
 		// Without a ROM the firmware's own driver and network stack are used.
 		add("-device virtio-net-pci,id=nic0,netdev=net0,mac=%s,romfile=%s", mac, s.bootIndex(BootPXE, BootHTTP))
 	}
-	// The firmware tries all that it knows over the network, one after the other, each for a minute if nobody answers.
+	// The firmware tries all that it knows over the network, one after the other, each for a minute
+	// if nobody answers.
 	if s.bootsFrom(BootHTTP) && !s.bootsFrom(BootPXE) {
 		add("-fw_cfg name=opt/org.tianocore/IPv4PXESupport,string=n")
 	}
@@ -100,7 +103,8 @@ func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
 // drive is how QEMU opens a disk.
 func (s MachineSpec) drive(d Disk) []string {
 	if d.Record {
-		// The driver must see the guest's flushes, which cache=unsafe drops before they come to it; the files below need none.
+		// The driver must see the guest's flushes, which cache=unsafe drops before they come to it;
+		// the files below need none.
 		return []string{"-blockdev", fmt.Sprintf("driver=blklogwrites,node-name=%s,discard=unmap,log-sector-size=%d,"+
 			"file.driver=file,file.cache.no-flush=on,file.discard=unmap,file.filename=%s,log.driver=file,log.cache.no-flush=on,log.filename=%s",
 			d.Name, writelog.SectorSize, comma(s.diskPath(d)), comma(s.logPath(d)))}
@@ -126,7 +130,8 @@ func (s MachineSpec) smbios() string {
 	return identity
 }
 
-// bootIndex is the place that a device has in the firmware's order, as its option for QEMU; empty: none.
+// bootIndex is the place that a device has in the firmware's order, as its option for QEMU; empty:
+// none.
 func (s MachineSpec) bootIndex(names ...string) string {
 	for i, b := range s.Boot {
 		if slices.Contains(names, b) {

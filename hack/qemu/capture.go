@@ -12,8 +12,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// captureSnap is how many bytes of a frame are kept: all headers, and DHCP and DNS messages whole. Every frame is in
-// the file with its true length.
+// captureSnap is how many bytes of a frame are kept: all headers, and DHCP and DNS messages whole.
+// Every frame is in the file with its true length.
 const captureSnap = 640
 
 // capture writes frames to a pcap file. The zero file means: keep nothing.
@@ -48,7 +48,8 @@ func newCapture(path string) (*capture, error) {
 	return c, nil
 }
 
-// flushes keeps the file at most a second behind, for somebody who watches it or if this process is killed.
+// flushes keeps the file at most a second behind, for somebody who watches it or if this process is
+// killed.
 func (c *capture) flushes() {
 	defer close(c.ended)
 	tick := time.NewTicker(time.Second)

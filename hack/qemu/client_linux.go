@@ -35,9 +35,10 @@ type Client struct {
 	http *http.Client
 }
 
-// Launch starts a cluster in the background: its folder dir is made, must not hold a cluster yet, and keeps
-// everything. runner is the command that calls Run; "-dir" and the folder are put after it. Without one it is this
-// executable with the argument "run". It returns when all machines are switched on.
+// Launch starts a cluster in the background: its folder dir is made, must not hold a cluster yet,
+// and keeps everything. runner is the command that calls Run; "-dir" and the folder are put after
+// it. Without one it is this executable with the argument "run". It returns when all machines are
+// switched on.
 func Launch(ctx context.Context, dir string, spec ClusterSpec, runner ...string) (*Client, error) {
 	if err := spec.check(); err != nil {
 		return nil, err
@@ -82,7 +83,8 @@ func Resume(ctx context.Context, dir string, runner ...string) (*Client, error) 
 	cmd := exec.Command(runner[0], append(runner[1:], "-dir", dir)...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{theirs}
 	cmd.Env = append(os.Environ(), readyFD+"=3")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives this command and its terminal
+	// it outlives this command and its terminal
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
 	theirs.Close()
 	if err != nil {
@@ -115,7 +117,8 @@ func awaitReady(ctx context.Context, pipe *os.File) error {
 	return nil
 }
 
-// Connect returns a client for the cluster in dir. errors.Is(err, ErrNotRunning): it was there and does not run.
+// Connect returns a client for the cluster in dir. errors.Is(err, ErrNotRunning): it was there and
+// does not run.
 func Connect(dir string) (*Client, error) {
 	if _, err := ReadSpec(dir); err != nil {
 		return nil, err
@@ -180,8 +183,8 @@ func (c *Client) Stop(ctx context.Context) error {
 // Destroy ends the cluster and removes its folder.
 func (c *Client) Destroy(ctx context.Context) error { return Destroy(ctx, c.dir) }
 
-// Destroy ends the cluster in dir, if it is running, and removes the folder. Exactly the runner of dir and its machines
-// end. A folder without a cluster is refused.
+// Destroy ends the cluster in dir, if it is running, and removes the folder. Exactly the runner of
+// dir and its machines end. A folder without a cluster is refused.
 func Destroy(ctx context.Context, dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, specFile)); err != nil {
 		return fmt.Errorf("cluster: no cluster in %s: %w", dir, err)

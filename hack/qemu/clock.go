@@ -9,10 +9,12 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// Clock is the time on a network: of its machines, and of its NTP server. With a Dilation of more than 1 it passes more slowly than outside,
-// so that each of several emulated machines gets as much done in a second of its own as a faster computer would let it (time dilation: Gupta
-// et al., "To Infinity and Beyond: Time-Warped Network Emulation", NSDI 2006). What machines compute takes as long outside as ever; what they
-// wait for takes longer outside, and costs the processors less. docs/decisions/0042-time-dilation.md says what figures in this time mean.
+// Clock is the time on a network: of its machines, and of its NTP server. With a Dilation of more
+// than 1 it passes more slowly than outside, so that each of several emulated machines gets as much
+// done in a second of its own as a faster computer would let it (time dilation: Gupta et al., "To
+// Infinity and Beyond: Time-Warped Network Emulation", NSDI 2006). What machines compute takes as
+// long outside as ever; what they wait for takes longer outside, and costs the processors less.
+// docs/decisions/0042-time-dilation.md says what figures in this time mean.
 //
 // The zero value is the time outside.
 type Clock struct {
@@ -42,7 +44,8 @@ func (c Clock) Outside(d time.Duration) time.Duration { return d * time.Duration
 // Since is how much of this clock's time has passed since a time outside.
 func (c Clock) Since(outside time.Time) time.Duration { return c.Now().Sub(c.At(outside)) }
 
-// dilator is the library that has QEMU live by another clock (Debian's package libfaketime); the form for programs with threads.
+// dilator is the library that has QEMU live by another clock (Debian's package libfaketime); the
+// form for programs with threads.
 const dilator = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 
 func (c Clock) check() error {
@@ -58,9 +61,10 @@ func (c Clock) check() error {
 	return nil
 }
 
-// environment is what QEMU is started with beside our own environment, so that it lives by this clock from now on. All that QEMU shows its
-// machine comes from clock_gettime and from how long it waits, which the library changes, but for the processor's time stamp counter: the
-// guest measures that with the other clocks, and finds it so much faster.
+// environment is what QEMU is started with beside our own environment, so that it lives by this
+// clock from now on. All that QEMU shows its machine comes from clock_gettime and from how long it
+// waits, which the library changes, but for the processor's time stamp counter: the guest measures
+// that with the other clocks, and finds it so much faster.
 func (c Clock) environment(now time.Time) []string {
 	if c.Dilation <= 1 {
 		return nil
@@ -84,7 +88,8 @@ func (c Clock) sweep(pid int) {
 	}
 }
 
-// stackClock is a clock for the IP stacks of this process's own hosts: how long they wait for a neighbour, and when they send again.
+// stackClock is a clock for the IP stacks of this process's own hosts: how long they wait for a
+// neighbour, and when they send again.
 type stackClock struct {
 	outside tcpip.Clock
 	clock   Clock

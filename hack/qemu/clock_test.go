@@ -39,7 +39,8 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestStackClock has a host wait for a neighbour that is not there: for 3 s of the network's clock, as other systems do.
+// TestStackClock has a host wait for a neighbour that is not there: for 3 s of the network's clock,
+// as other systems do.
 func TestStackClock(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{Dilation: 2})
 	began := time.Now()

@@ -24,7 +24,8 @@ type ClusterSpec struct {
 // ForwardSpec is a port of a machine that is wanted on 127.0.0.1.
 type ForwardSpec struct {
 	Machine string `json:"machine,omitempty"`
-	// Addr is an IPv4 address of the network that is no machine's own, such as one that moves between machines; instead of Machine.
+	// Addr is an IPv4 address of the network that is no machine's own, such as one that moves
+	// between machines; instead of Machine.
 	Addr netip.Addr `json:"addr,omitzero"`
 	Port uint16     `json:"port"`
 	// HostPort is the port on 127.0.0.1; 0: a free one, told by Status.
@@ -85,7 +86,8 @@ const (
 	socketFile = "control.sock"
 )
 
-// ErrNotRunning is why there is no client for a folder: its runner has ended or was killed, and the machines with it.
+// ErrNotRunning is why there is no client for a folder: its runner has ended or was killed, and the
+// machines with it.
 var ErrNotRunning = errors.New("the cluster is not running")
 
 // ErrExists is why a folder is not taken for a new cluster.

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// launchFake starts a cluster of fake machines in a folder whose path is too long for a Unix socket.
+// launchFake starts a cluster of fake machines in a folder whose path is too long for a Unix
+// socket.
 func launchFake(t *testing.T) (*Client, string, []string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), strings.Repeat("deck-", 22))
@@ -128,8 +129,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestRunnerIsKilled: the machines die with their runner, the folder tells that nothing runs, and the cluster can be
-// started again or destroyed.
+// TestRunnerIsKilled: the machines die with their runner, the folder tells that nothing runs, and
+// the cluster can be started again or destroyed.
 func TestRunnerIsKilled(t *testing.T) {
 	c, dir, command := launchFake(t)
 	ctx := within(t, 30*time.Second)

@@ -14,7 +14,8 @@ import (
 // consoleMemory is how much of a console is kept in memory; the file has all of it.
 const consoleMemory = 4 << 20
 
-// Console is what a machine wrote on its serial port, over all its power-ons: all of it in a file, the end in memory.
+// Console is what a machine wrote on its serial port, over all its power-ons: all of it in a file,
+// the end in memory.
 type Console struct {
 	file *os.File
 
@@ -53,7 +54,8 @@ func (c *Console) Write(p []byte) (int, error) {
 // Path is the file that has the whole console.
 func (c *Console) Path() string { return c.file.Name() }
 
-// Offset is how many bytes the machine has written so far. WaitFrom with it waits for what comes from now on.
+// Offset is how many bytes the machine has written so far. WaitFrom with it waits for what comes
+// from now on.
 func (c *Console) Offset() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,8 +75,8 @@ func (c *Console) Tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// WaitFrom waits for a line after offset that matches re. It returns the match with its groups and the offset after
-// the match. A line that is not finished yet may match too.
+// WaitFrom waits for a line after offset that matches re. It returns the match with its groups and
+// the offset after the match. A line that is not finished yet may match too.
 func (c *Console) WaitFrom(ctx context.Context, offset int64, re *regexp.Regexp) ([]string, int64, error) {
 	for {
 		match, next, changed := c.search(offset, re)
@@ -90,7 +92,8 @@ func (c *Console) WaitFrom(ctx context.Context, offset int64, re *regexp.Regexp)
 	}
 }
 
-// search looks at each line once: without a match it returns the start of the last line, which may grow.
+// search looks at each line once: without a match it returns the start of the last line, which may
+// grow.
 func (c *Console) search(offset int64, re *regexp.Regexp) ([]string, int64, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

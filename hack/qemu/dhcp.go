@@ -67,7 +67,8 @@ func (n *Network) startDHCP() (func(), error) {
 	return func() { server.Close(); <-ended }, nil
 }
 
-// answerDHCP is the server's handler. Only machines that were announced to the network get an answer.
+// answerDHCP is the server's handler. Only machines that were announced to the network get an
+// answer.
 func (n *Network) answerDHCP(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv4) {
 	if m.OpCode != dhcpv4.OpcodeBootRequest || len(m.ClientHWAddr) != 6 || n.dhcp.off.Load() {
 		return
@@ -86,7 +87,8 @@ func (n *Network) answerDHCP(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv
 	if err != nil || reply == nil {
 		return
 	}
-	// A client without an address is answered by broadcast; one that renews has an address (RFC 2131, section 4.1).
+	// A client without an address is answered by broadcast; one that renews has an address (RFC
+	// 2131, section 4.1).
 	to := &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ClientPort}
 	if !m.ClientIPAddr.IsUnspecified() && reply.MessageType() != dhcpv4.MessageTypeNak {
 		to.IP = m.ClientIPAddr

@@ -44,8 +44,8 @@ func (s MachineSpec) emptyLogs() error {
 	return nil
 }
 
-// makeDisk makes a sparse copy of image (empty: none), enlarged to size bytes, unless path exists. It is made under
-// another name first, so that a half-made disk is never taken for a whole one.
+// makeDisk makes a sparse copy of image (empty: none), enlarged to size bytes, unless path exists.
+// It is made under another name first, so that a half-made disk is never taken for a whole one.
 func makeDisk(path, image string, size int64) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -79,8 +79,8 @@ func makeDisk(path, image string, size int64) error {
 	return nil
 }
 
-// copySparse copies the data of from and leaves its holes out; where the filesystem can, both share their blocks. It
-// returns the length of from.
+// copySparse copies the data of from and leaves its holes out; where the filesystem can, both share
+// their blocks. It returns the length of from.
 func copySparse(to, from *os.File) (int64, error) {
 	info, err := from.Stat()
 	if err != nil {

@@ -12,7 +12,8 @@ type dnsServer struct {
 	udp, tcp *dns.Server
 }
 
-// addName adds an address to a name of the network's DNS. A name without a dot gets the network's domain as well.
+// addName adds an address to a name of the network's DNS. A name without a dot gets the network's
+// domain as well.
 func (n *Network) addName(name string, addr netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -27,7 +28,8 @@ func (n *Network) addNameLocked(name string, addr netip.Addr) {
 	}
 }
 
-// Lookup returns the addresses of a name as the network's DNS knows it; none: the name does not exist.
+// Lookup returns the addresses of a name as the network's DNS knows it; none: the name does not
+// exist.
 func (n *Network) Lookup(name string) []netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -68,7 +70,8 @@ func (n *Network) answerDNS(w dns.ResponseWriter, query *dns.Msg) {
 	reply := new(dns.Msg).SetReply(query)
 	reply.RecursionAvailable = false
 	if query.Opcode != dns.OpcodeQuery || len(query.Question) != 1 {
-		w.WriteMsg(reply.SetRcode(query, dns.RcodeNotImplemented)) // a client that went away needs no answer
+		// a client that went away needs no answer
+		w.WriteMsg(reply.SetRcode(query, dns.RcodeNotImplemented))
 		return
 	}
 	q := query.Question[0]

@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// fakeQEMU makes the test binary behave as a QEMU, so that everything around machines is tested in milliseconds. Its
-// value is what it does: "serve" until it is told to end, or end by itself with "fail" or "silent".
+// fakeQEMU makes the test binary behave as a QEMU, so that everything around machines is tested in
+// milliseconds. Its value is what it does: "serve" until it is told to end, or end by itself with
+// "fail" or "silent".
 const fakeQEMU = "ORLOP_FAKE_QEMU"
 
 func TestMain(m *testing.M) {
@@ -31,7 +32,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// fakeMain writes on the console, answers on the monitor, and ends as a guest does when its power button is pressed.
+// fakeMain writes on the console, answers on the monitor, and ends as a guest does when its power
+// button is pressed.
 func fakeMain(behaviour, args string) int {
 	inherited := func(pattern string) net.Conn {
 		m := regexp.MustCompile(pattern).FindStringSubmatch(args)
@@ -164,7 +166,8 @@ func TestPowerCut(t *testing.T) {
 	m.PowerCut() // once more does nothing
 }
 
-// TestUnexpectedEnds: a QEMU that falls over and one that ends without a word can be told apart, and from a shutdown.
+// TestUnexpectedEnds: a QEMU that falls over and one that ends without a word can be told apart,
+// and from a shutdown.
 func TestUnexpectedEnds(t *testing.T) {
 	_, err := Start(within(t, 20*time.Second), fakeSpec(t, "fail"))
 	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "could not open the deck") {

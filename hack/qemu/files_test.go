@@ -166,8 +166,8 @@ func TestAnalysis(t *testing.T) {
 	}
 }
 
-// TestCaptureOfWholeNetwork: what goes from machine to machine is in the file too, with true lengths, and a file that
-// was cut off can still be read.
+// TestCaptureOfWholeNetwork: what goes from machine to machine is in the file too, with true
+// lengths, and a file that was cut off can still be read.
 func TestCaptureOfWholeNetwork(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "capture.pcap")
 	n := newTestNetwork(t, NetworkSpec{Capture: file})

@@ -25,8 +25,8 @@ type Forward struct {
 	running  sync.WaitGroup
 }
 
-// Forward listens on 127.0.0.1 (port 0: a free one) and passes each connection to an address inside. It is the only
-// way between the host's network and this one, and it leads inwards only.
+// Forward listens on 127.0.0.1 (port 0: a free one) and passes each connection to an address
+// inside. It is the only way between the host's network and this one, and it leads inwards only.
 func (n *Network) Forward(port uint16, to string) (*Forward, error) {
 	listener, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
@@ -38,7 +38,8 @@ func (n *Network) Forward(port uint16, to string) (*Forward, error) {
 		Addr:        to,
 		DialContext: f.dial,
 		DialTimeout: 20 * time.Second,
-		OnDialError: func(src net.Conn, _ error) { src.Close() }, // the client sees a connection that ends, as with a dead machine
+		// the client sees a connection that ends, as with a dead machine
+		OnDialError: func(src net.Conn, _ error) { src.Close() },
 	}
 	f.running.Go(func() {
 		for {

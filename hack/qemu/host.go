@@ -29,8 +29,9 @@ const (
 	networkMTU = 1500
 )
 
-// Host is a computer on the closed network that is a part of this process: an IP stack of its own on a port of the
-// switch. The gateway is one; tests make others, as clients, receivers and scanners. It never forwards.
+// Host is a computer on the closed network that is a part of this process: an IP stack of its own
+// on a port of the switch. The gateway is one; tests make others, as clients, receivers and
+// scanners. It never forwards.
 type Host struct {
 	name  string
 	mac   macAddr
@@ -43,7 +44,8 @@ type Host struct {
 	ended chan struct{}
 }
 
-// newHost attaches a host, whose stack lives by the network's clock as machines do. gateway is its default route; not valid: only the subnet is reachable.
+// newHost attaches a host, whose stack lives by the network's clock as machines do. gateway is its
+// default route; not valid: only the subnet is reachable.
 func newHost(sw *ethSwitch, clock Clock, name string, mac macAddr, addr netip.Prefix, gateway netip.Addr) (*Host, error) {
 	h := &Host{name: name, mac: mac, addr: addr.Addr(), ended: make(chan struct{})}
 	h.stack = stack.New(stack.Options{
@@ -52,7 +54,8 @@ func newHost(sw *ethSwitch, clock Clock, name string, mac macAddr, addr netip.Pr
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 	})
 	h.link = channel.New(portQueue, networkMTU+ethHeader, tcpip.LinkAddress(mac[:]))
-	h.link.LinkEPCapabilities = stack.CapabilityRXChecksumOffload // frames come from memory, they are not damaged
+	// frames come from memory, they are not damaged
+	h.link.LinkEPCapabilities = stack.CapabilityRXChecksumOffload
 	if err := h.stack.CreateNIC(nic, ethernet.New(h.link)); err != nil {
 		return nil, fmt.Errorf("host %s: cannot create the interface: %s", name, err)
 	}
@@ -101,8 +104,9 @@ func (h *Host) deliver(frames []frame) error {
 	return nil
 }
 
-// hear forgets what the host knows of an address when another machine announces that it has it now (RFC 5227, 3), so that the next packet
-// asks anew: the stack pays no attention to announcements, which other systems do.
+// hear forgets what the host knows of an address when another machine announces that it has it now
+// (RFC 5227, 3), so that the next packet asks anew: the stack pays no attention to announcements,
+// which other systems do.
 func (h *Host) hear(eth []byte) {
 	if header.Ethernet(eth).Type() != header.ARPProtocolNumber {
 		return
@@ -147,8 +151,9 @@ func (h *Host) Addr() netip.Addr { return h.addr }
 // Name is the host's name, also on the switch (Network.Partition, Network.SetFaults).
 func (h *Host) Name() string { return h.name }
 
-// DialContext connects to a TCP or UDP address of the closed network ("10.77.0.11:50000" or "cp1:50000"). It is usable
-// as http.Transport.DialContext and, with the network fixed, as gRPC's dialer. It cannot reach the host's network.
+// DialContext connects to a TCP or UDP address of the closed network ("10.77.0.11:50000" or
+// "cp1:50000"). It is usable as http.Transport.DialContext and, with the network fixed, as gRPC's
+// dialer. It cannot reach the host's network.
 func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := h.resolve(address)
 	if err != nil {

@@ -61,7 +61,8 @@ func (m *Machine) Addr() netip.Addr { return m.addr }
 // Spec is what the machine was started from, with all defaults filled in.
 func (m *Machine) Spec() MachineSpec { return m.spec }
 
-// DiskPath is the raw file of the disk of that name, for tests that damage or look at it while the power is off.
+// DiskPath is the raw file of the disk of that name, for tests that damage or look at it while the
+// power is off.
 func (m *Machine) DiskPath(name string) string {
 	for _, d := range m.spec.Disks {
 		if d.Name == name {
@@ -71,7 +72,8 @@ func (m *Machine) DiskPath(name string) string {
 	return ""
 }
 
-// LogPath is the record of what was written to the disk of that name (Disk.Record). It grows while the machine is on.
+// LogPath is the record of what was written to the disk of that name (Disk.Record). It grows while
+// the machine is on.
 func (m *Machine) LogPath(name string) string { return m.spec.logPath(Disk{Name: name}) }
 
 // Console is what the machine wrote on its serial port.
@@ -80,8 +82,9 @@ func (m *Machine) Console() *Console { return m.console }
 // ConsoleTail is the last n lines of the console.
 func (m *Machine) ConsoleTail(n int) string { return m.console.Tail(n) }
 
-// WaitConsole waits for a line of the console since power-on that matches re and returns the match and its groups. It
-// fails when ctx ends and when the machine ends first, and then shows the end of the console.
+// WaitConsole waits for a line of the console since power-on that matches re and returns the match
+// and its groups. It fails when ctx ends and when the machine ends first, and then shows the end of
+// the console.
 func (m *Machine) WaitConsole(ctx context.Context, re *regexp.Regexp) ([]string, error) {
 	p := m.current()
 	return m.waitConsole(ctx, p, p.consoleStart, re)
@@ -148,7 +151,8 @@ func (m *Machine) Channel(name string) (io.ReadWriteCloser, error) {
 	return c, nil
 }
 
-// Wait waits until the machine is off and tells how it ended. The error is ctx's only; Exit.Err judges the end.
+// Wait waits until the machine is off and tells how it ended. The error is ctx's only; Exit.Err
+// judges the end.
 func (m *Machine) Wait(ctx context.Context) (Exit, error) {
 	p := m.current()
 	select {
@@ -186,7 +190,8 @@ func (m *Machine) PowerOn(ctx context.Context) error {
 	return nil
 }
 
-// ForgetVariables puts the firmware's variables back to what the firmware came with, as an empty battery does. The machine is off.
+// ForgetVariables puts the firmware's variables back to what the firmware came with, as an empty
+// battery does. The machine is off.
 func (m *Machine) ForgetVariables() error {
 	if m.Running() {
 		return fmt.Errorf("machine %s: it is on", m.Name())
@@ -197,11 +202,12 @@ func (m *Machine) ForgetVariables() error {
 	return m.spec.prepare()
 }
 
-// PowerCut takes the power away: QEMU is killed. It returns when nothing of it runs any more. Cutting the power of a
-// machine that is off does nothing.
+// PowerCut takes the power away: QEMU is killed. It returns when nothing of it runs any more.
+// Cutting the power of a machine that is off does nothing.
 func (m *Machine) PowerCut() { m.current().kill("power cut") }
 
-// PowerButton presses the ACPI power button. Whether and when the machine ends is its own decision: see Wait.
+// PowerButton presses the ACPI power button. Whether and when the machine ends is its own decision:
+// see Wait.
 func (m *Machine) PowerButton(ctx context.Context) error {
 	return m.monitor(ctx, "press the power button", "system_powerdown", nil)
 }
@@ -211,7 +217,8 @@ func (m *Machine) Reset(ctx context.Context) error {
 	return m.monitor(ctx, "reset", "system_reset", nil)
 }
 
-// Pause stops all CPUs of the machine, Resume lets them run on. The guest's clock stands still meanwhile.
+// Pause stops all CPUs of the machine, Resume lets them run on. The guest's clock stands still
+// meanwhile.
 func (m *Machine) Pause(ctx context.Context) error { return m.monitor(ctx, "pause", "stop", nil) }
 
 // Resume ends a Pause.
@@ -289,5 +296,6 @@ func readTail(path string, size int64) string {
 	return string(data)
 }
 
-// exitTime is how long the last output of a QEMU that has ended may take to be read: it is in the sockets already.
+// exitTime is how long the last output of a QEMU that has ended may take to be read: it is in the
+// sockets already.
 const exitTime = 5 * time.Second

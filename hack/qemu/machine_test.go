@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// The firmware finds no system on a blank disk and says so on the serial console: pflash, disk, console and monitor work.
+// The firmware finds no system on a blank disk and says so on the serial console: pflash, disk,
+// console and monitor work.
 func TestFirmwareBoot(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a machine, which -short leaves out")

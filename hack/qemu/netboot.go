@@ -20,8 +20,9 @@ const (
 	httpPort = 80
 )
 
-// ServeBoot has the network offer a boot image (a UEFI program) to machines that want to boot from it: by DHCP where it is,
-// by TFTP (PXE) and by HTTP (UEFI HTTP boot) the file itself. Called again, it offers another file.
+// ServeBoot has the network offer a boot image (a UEFI program) to machines that want to boot from
+// it: by DHCP where it is, by TFTP (PXE) and by HTTP (UEFI HTTP boot) the file itself. Called
+// again, it offers another file.
 func (n *Network) ServeBoot(file string) error {
 	if _, err := os.Stat(file); err != nil {
 		return fmt.Errorf("network: cannot serve the boot image: %w", err)
@@ -73,7 +74,8 @@ func (n *Network) answerHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, bootName, time.Time{}, f)
 }
 
-// offerBoot tells a firmware that asks for a boot image where it is: UEFI 2.10, sections 24.3 (PXE) and 24.7 (HTTP).
+// offerBoot tells a firmware that asks for a boot image where it is: UEFI 2.10, sections 24.3 (PXE)
+// and 24.7 (HTTP).
 func (n *Network) offerBoot(m, reply *dhcpv4.DHCPv4) {
 	switch class := m.ClassIdentifier(); {
 	case strings.HasPrefix(class, "PXEClient"):

@@ -73,8 +73,8 @@ func TestServeBoot(t *testing.T) {
 	}
 }
 
-// fetchTFTP reads a file as firmware does: with the options blksize, tsize and windowsize (RFC 2347 to 2349, 7440). The tenth block
-// gets lost once.
+// fetchTFTP reads a file as firmware does: with the options blksize, tsize and windowsize (RFC 2347
+// to 2349, 7440). The tenth block gets lost once.
 func fetchTFTP(h *Host, server net.IP, name string) ([]byte, error) {
 	conn, err := h.ListenPacket(0)
 	if err != nil {

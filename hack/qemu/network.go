@@ -20,8 +20,8 @@ const GatewayName = "gateway"
 
 // NetworkSpec describes a closed network. The zero value is a good one.
 type NetworkSpec struct {
-	// Subnet is an IPv4 network of /16 to /28; default 10.77.0.0/24. The gateway has the first address, machines get the
-	// eleventh and following.
+	// Subnet is an IPv4 network of /16 to /28; default 10.77.0.0/24. The gateway has the first
+	// address, machines get the eleventh and following.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
 	// Domain is the DNS domain of the machines, default "orlop.test".
 	Domain string `json:"domain,omitempty"`
@@ -35,13 +35,15 @@ type NetworkSpec struct {
 	NoRouter bool `json:"noRouter,omitempty"`
 	// ClockOffset is added to the time that the NTP server tells.
 	ClockOffset time.Duration `json:"clockOffset,omitempty"`
-	// Dilation is how many times more slowly time passes on the network than outside (Clock); 0 is 1.
+	// Dilation is how many times more slowly time passes on the network than outside (Clock); 0 is
+	// 1.
 	Dilation int `json:"dilation,omitempty"`
 	// Names are additional DNS names (without a trailing dot) and their addresses.
 	Names map[string][]netip.Addr `json:"names,omitempty"`
 }
 
-// Network is a closed Ethernet network with a gateway that serves DHCP, DNS and NTP and leads nowhere.
+// Network is a closed Ethernet network with a gateway that serves DHCP, DNS and NTP and leads
+// nowhere.
 type Network struct {
 	spec    NetworkSpec
 	clock   Clock
@@ -128,7 +130,8 @@ func (n *Network) macOf(addr netip.Addr) macAddr {
 	return macAddr{0x52, 0x54, 0x4f, a[1], a[2], a[3]}
 }
 
-// Subnet is the network's range: what is outside of it (and of the pods and services) must never be seen in the capture.
+// Subnet is the network's range: what is outside of it (and of the pods and services) must never be
+// seen in the capture.
 func (n *Network) Subnet() netip.Prefix { return n.spec.Subnet }
 
 // Clock is the time on the network.
@@ -145,7 +148,8 @@ func (n *Network) CaptureFile() (string, error) {
 	return n.spec.Capture, n.capture.flush()
 }
 
-// DialContext connects from the gateway to a machine: "10.77.0.11:50000" or "cp1:50000"; networks "tcp" and "udp".
+// DialContext connects from the gateway to a machine: "10.77.0.11:50000" or "cp1:50000"; networks
+// "tcp" and "udp".
 func (n *Network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	return n.gateway.DialContext(ctx, network, address)
 }
@@ -175,8 +179,8 @@ func (n *Network) NewHost(name string, addr netip.Addr) (*Host, error) {
 	return h, nil
 }
 
-// reserve gives name an address and a hardware address and answers for both by DHCP and DNS. A name that is known
-// keeps its own.
+// reserve gives name an address and a hardware address and answers for both by DHCP and DNS. A name
+// that is known keeps its own.
 func (n *Network) reserve(name string, addr netip.Addr) (netip.Addr, macAddr, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -240,7 +244,8 @@ func (n *Network) plug(name string) (*os.File, error) {
 	return theirs, nil
 }
 
-// SetFaults sets what goes wrong on the cable of a machine, host or the gateway. They stay over power cuts.
+// SetFaults sets what goes wrong on the cable of a machine, host or the gateway. They stay over
+// power cuts.
 func (n *Network) SetFaults(name string, f Faults) error {
 	n.mu.Lock()
 	p := n.ports[name]
@@ -255,11 +260,12 @@ func (n *Network) SetFaults(name string, f Faults) error {
 	return nil
 }
 
-// Partition splits the network: names of different groups do not hear each other; names in no group (the gateway, if
-// it is not named) hear everybody. Without groups the network is whole again.
+// Partition splits the network: names of different groups do not hear each other; names in no group
+// (the gateway, if it is not named) hear everybody. Without groups the network is whole again.
 func (n *Network) Partition(groups ...[]string) { n.sw.partition(groups) }
 
-// Close ends all forwards and hosts of the network. Machines that are still running lose their carrier.
+// Close ends all forwards and hosts of the network. Machines that are still running lose their
+// carrier.
 func (n *Network) Close() error {
 	n.mu.Lock()
 	if n.closed {

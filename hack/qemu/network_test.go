@@ -91,8 +91,8 @@ func hostSockets(t *testing.T) []string {
 	return found
 }
 
-// TestNoWayOut: a guest that tries to leave gets no answer, no socket of the host's network is opened on its behalf,
-// nothing on the host's loopback hears of it, and the capture shows each try.
+// TestNoWayOut: a guest that tries to leave gets no answer, no socket of the host's network is
+// opened on its behalf, nothing on the host's loopback hears of it, and the capture shows each try.
 func TestNoWayOut(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "capture.pcap")
 	n := newTestNetwork(t, NetworkSpec{Capture: file})
@@ -146,7 +146,8 @@ func TestNoWayOut(t *testing.T) {
 		}
 		conn.Close()
 	}
-	// Raw frames to the gateway's hardware address, as a router would get them: ping outside, and the host's loopback.
+	// Raw frames to the gateway's hardware address, as a router would get them: ping outside, and
+	// the host's loopback.
 	g.port.receive(icmpEcho(g, n.gateway.mac, netip.MustParseAddr("192.0.2.1")))
 	g.port.receive(icmpEcho(g, n.gateway.mac, netip.MustParseAddr("127.0.0.1")))
 
@@ -179,8 +180,8 @@ func TestNoWayOut(t *testing.T) {
 	}
 }
 
-// socketNames leaves out what changes in a socket's line (its place in the table, queues, timers): kind and addresses
-// remain.
+// socketNames leaves out what changes in a socket's line (its place in the table, queues, timers):
+// kind and addresses remain.
 func socketNames(lines []string) []string {
 	var names []string
 	for _, l := range lines {
@@ -191,7 +192,8 @@ func socketNames(lines []string) []string {
 	return names
 }
 
-// icmpEcho is an echo request without a checksum: gateways that forward do so before anybody looks at it.
+// icmpEcho is an echo request without a checksum: gateways that forward do so before anybody looks
+// at it.
 func icmpEcho(from *Host, via macAddr, to netip.Addr) frame {
 	f := newFrame(ethHeader + 20 + 8)
 	b := f.eth()
@@ -260,7 +262,8 @@ func TestDHCP(t *testing.T) {
 		ack.IPAddressLeaseTime(0) != time.Minute || ack.HostName() != "cp1" || ack.DomainName() != "orlop.test" || ack.SubnetMask().String() != "ffffff00" {
 		t.Errorf("unexpected options: %s", ack.Summary())
 	}
-	if err := h.setAddress(netip.PrefixFrom(addr, 24), n.Gateway()); err != nil { // the answer to a renewal comes to the address
+	// the answer to a renewal comes to the address
+	if err := h.setAddress(netip.PrefixFrom(addr, 24), n.Gateway()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := client.Renew(within(t, 20*time.Second), lease); err != nil {
@@ -277,7 +280,8 @@ func TestDHCP(t *testing.T) {
 	if err := n.SetMachineDHCP("cp1", DHCPSilent); err != nil {
 		t.Fatal(err)
 	}
-	// The context ends before the client's first wait does: how often the client would ask is not of interest here.
+	// The context ends before the client's first wait does: how often the client would ask is not
+	// of interest here.
 	if _, err := client.Request(within(t, time.Second)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("silent machine: expected no answer, got %v", err)
 	}
@@ -292,7 +296,8 @@ func TestDHCP(t *testing.T) {
 	if _, err := client.Request(within(t, 20*time.Second)); err != nil {
 		t.Errorf("server on again: %v", err)
 	}
-	// A request for an address of another network is refused (RFC 2131, section 4.3.2, INIT-REBOOT).
+	// A request for an address of another network is refused (RFC 2131, section 4.3.2,
+	// INIT-REBOOT).
 	request, err := dhcpv4.New(dhcpv4.WithHwAddr(mac[:]), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(net.IPv4(192, 0, 2, 9))))
 	if err != nil {
@@ -423,7 +428,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// TestAddressThatMoves: a host that knows where an address is follows it when another machine announces it, as other systems do.
+// TestAddressThatMoves: a host that knows where an address is follows it when another machine
+// announces it, as other systems do.
 func TestAddressThatMoves(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	asks, one, two := guest(t, n, "asks"), guest(t, n, "one"), guest(t, n, "two")

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// ntpEpoch is the difference between NTP's era 0 (1900) and Unix time, in seconds (RFC 5905, section 6).
+// ntpEpoch is the difference between NTP's era 0 (1900) and Unix time, in seconds (RFC 5905,
+// section 6).
 const ntpEpoch = 2208988800
 
 // ntpPacket is the size of an NTP message without extensions (RFC 5905, section 7.3).
@@ -33,7 +34,8 @@ func (n *Network) startNTP() (func(), error) {
 			if size < ntpPacket || request[0]&7 != client || n.noNTP.Load() {
 				continue
 			}
-			conn.WriteTo(ntpReply(request[:ntpPacket], n.clock.Now().Add(n.spec.ClockOffset)), from) // a lost answer is asked for again
+			// a lost answer is asked for again
+			conn.WriteTo(ntpReply(request[:ntpPacket], n.clock.Now().Add(n.spec.ClockOffset)), from)
 		}
 	}()
 	return func() { conn.Close(); <-ended }, nil

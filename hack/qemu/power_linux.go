@@ -21,8 +21,8 @@ type Exit struct {
 	Code int `json:"code"`
 	// Signal is the signal that ended QEMU.
 	Signal string `json:"signal,omitempty"`
-	// Reason is QEMU's own (QMP's ShutdownCause): "guest-shutdown", "guest-reset" with NoReboot, "guest-panic",
-	// "host-signal", …; empty if it ended without a word.
+	// Reason is QEMU's own (QMP's ShutdownCause): "guest-shutdown", "guest-reset" with NoReboot,
+	// "guest-panic", "host-signal", …; empty if it ended without a word.
 	Reason string `json:"reason,omitempty"`
 	// Request is what we did to end it: "power cut", "closed"; empty: nothing.
 	Request string `json:"request,omitempty"`
@@ -170,8 +170,8 @@ func (m *Machine) startQEMU() (*power, error) {
 	return p, nil
 }
 
-// launch starts QEMU from a thread that lives as long as QEMU does: the kernel's "parent" in PR_SET_PDEATHSIG is the
-// thread, not the process.
+// launch starts QEMU from a thread that lives as long as QEMU does: the kernel's "parent" in
+// PR_SET_PDEATHSIG is the thread, not the process.
 func (p *power) launch(m *Machine, console net.Conn) error {
 	started, consoleRead := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -202,7 +202,8 @@ func (p *power) launch(m *Machine, console net.Conn) error {
 	}
 	go func() {
 		defer close(consoleRead)
-		io.Copy(m.console, console) // ends when QEMU closes its end; a full host disk shows in the missing console
+		// ends when QEMU closes its end; a full host disk shows in the missing console
+		io.Copy(m.console, console)
 	}()
 	return nil
 }

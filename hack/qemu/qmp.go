@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Event is something that QEMU reported: SHUTDOWN, RESET, WATCHDOG, POWERDOWN, STOP, … (QEMU's QMP reference).
+// Event is something that QEMU reported: SHUTDOWN, RESET, WATCHDOG, POWERDOWN, STOP, … (QEMU's QMP
+// reference).
 type Event struct {
 	Name string    `json:"event"`
 	At   time.Time `json:"at"`

@@ -38,8 +38,8 @@ type runner struct {
 	forwards []ForwardStatus
 }
 
-// Run holds the cluster of dir (spec.json) until ctx ends or a client ends it. It is what Launch runs in the
-// background; a command that calls Launch has a (hidden) subcommand that calls Run.
+// Run holds the cluster of dir (spec.json) until ctx ends or a client ends it. It is what Launch
+// runs in the background; a command that calls Launch has a (hidden) subcommand that calls Run.
 func Run(ctx context.Context, dir string) (err error) {
 	ready := readyPipe()
 	defer func() { ready(err) }()
@@ -195,7 +195,8 @@ func (r *runner) close() error {
 	return errors.Join(errs...)
 }
 
-// handler is the control interface: JSON over HTTP on a Unix socket that only the owner of the folder can reach.
+// handler is the control interface: JSON over HTTP on a Unix socket that only the owner of the
+// folder can reach.
 func (r *runner) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.status(), nil) })
@@ -276,7 +277,8 @@ func (r *runner) act(ctx context.Context, name string, action Action) error {
 
 func (r *runner) status() Status {
 	s := Status{Name: r.spec.Name, Dir: r.dir, PID: os.Getpid(), Subnet: r.network.Subnet(), Clock: r.network.Clock(), Gateway: r.network.Gateway()}
-	s.Capture, _ = r.network.CaptureFile() // an error of the capture is reported when the cluster ends
+	// an error of the capture is reported when the cluster ends
+	s.Capture, _ = r.network.CaptureFile()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, spec := range r.spec.Machines {

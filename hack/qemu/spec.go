@@ -19,17 +19,19 @@ const (
 type MachineSpec struct {
 	// Name is the machine's name: on the switch, in DNS, as DHCP's host name. A DNS label.
 	Name string `json:"name"`
-	// Dir is the machine's folder; it is made if it is missing. Disks and firmware variables that are in it already are
-	// used as they are, so a machine started again from its folder is the same machine.
+	// Dir is the machine's folder; it is made if it is missing. Disks and firmware variables that
+	// are in it already are used as they are, so a machine started again from its folder is the
+	// same machine.
 	Dir string `json:"dir,omitempty"`
 
 	// MemoryMiB defaults to 2048, CPUs to 2.
 	MemoryMiB int `json:"memoryMiB,omitempty"`
 	CPUs      int `json:"cpus,omitempty"`
-	// Disks in order of their appearance to the machine; none: a machine without a disk. The firmware tries them in this order,
-	// unless Boot says otherwise.
+	// Disks in order of their appearance to the machine; none: a machine without a disk. The
+	// firmware tries them in this order, unless Boot says otherwise.
 	Disks []Disk `json:"disks,omitempty"`
-	// Boot is what the firmware tries to boot from, in this order: names of disks, BootPXE, BootHTTP. Default: the disks.
+	// Boot is what the firmware tries to boot from, in this order: names of disks, BootPXE,
+	// BootHTTP. Default: the disks.
 	Boot []string `json:"boot,omitempty"`
 
 	// Network is what the NIC is plugged into; nil: no NIC.
@@ -58,7 +60,8 @@ type MachineSpec struct {
 	// UUID and Serial are the machine's identity in SMBIOS type 1.
 	UUID   string `json:"uuid,omitempty"`
 	Serial string `json:"serial,omitempty"`
-	// Channels are names of virtio-serial ports (/dev/virtio-ports/NAME in the guest); Machine.Channel has our ends.
+	// Channels are names of virtio-serial ports (/dev/virtio-ports/NAME in the guest);
+	// Machine.Channel has our ends.
 	Channels []string `json:"channels,omitempty"`
 	// TranslationMiB is the size of TCG's translation cache, default 512.
 	TranslationMiB int `json:"translationMiB,omitempty"`
@@ -83,12 +86,14 @@ const (
 	BusNVMe   Bus = "nvme"
 	BusSATA   Bus = "ide-hd"
 	BusUSB    Bus = "usb-storage"
-	BusCD     Bus = "ide-cd" // a CD in its drive: Image itself is what the machine sees, and it cannot write to it
+	// a CD in its drive: Image itself is what the machine sees, and it cannot write to it
+	BusCD Bus = "ide-cd"
 )
 
 // Disk is a disk in the machine's folder, called NAME.raw.
 type Disk struct {
-	// Name is the file's name and the disk's serial number in the guest; default "disk0", "disk1", …
+	// Name is the file's name and the disk's serial number in the guest; default "disk0", "disk1",
+	// …
 	Name string `json:"name,omitempty"`
 	// Image is the raw image that the disk is a sparse copy of; empty: a blank disk.
 	Image string `json:"image,omitempty"`
@@ -96,10 +101,11 @@ type Disk struct {
 	SizeMiB int64 `json:"sizeMiB,omitempty"`
 	// ReadOnly is for media that carry a configuration.
 	ReadOnly bool `json:"readOnly,omitempty"`
-	// Record keeps all that is written to the disk and each flush of it, in order, in NAME.log beside it; package writelog reads
-	// that. It begins anew with each power-on. BusVirtio only.
+	// Record keeps all that is written to the disk and each flush of it, in order, in NAME.log
+	// beside it; package writelog reads that. It begins anew with each power-on. BusVirtio only.
 	Record bool `json:"record,omitempty"`
-	// Forget lets the machine write, but not to the file: at the next power-on the disk is what it was.
+	// Forget lets the machine write, but not to the file: at the next power-on the disk is what it
+	// was.
 	Forget bool `json:"forget,omitempty"`
 	// Bus is how it is attached, default BusVirtio.
 	Bus Bus `json:"bus,omitempty"`

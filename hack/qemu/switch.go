@@ -10,17 +10,21 @@ import (
 )
 
 const (
-	// frameHeader is the length (4 bytes, big endian) that QEMU's stream backend puts before each frame. Frames are kept
-	// with it from reading to writing, so that a frame is never copied on its way through the switch.
+	// frameHeader is the length (4 bytes, big endian) that QEMU's stream backend puts before each
+	// frame. Frames are kept with it from reading to writing, so that a frame is never copied on
+	// its way through the switch.
 	frameHeader = 4
-	// maxFrame is larger than any frame of a guest without offloads (MTU 1500) and of one with jumbo frames.
+	// maxFrame is larger than any frame of a guest without offloads (MTU 1500) and of one with
+	// jumbo frames.
 	maxFrame = 65536
-	// portQueue is how many frames wait for a slow port before more are dropped. A stopped machine must not stop the rest.
+	// portQueue is how many frames wait for a slow port before more are dropped. A stopped machine
+	// must not stop the rest.
 	portQueue = 2048
 	ethHeader = 14
 )
 
-// frame is the length prefix followed by an Ethernet frame. It is shared by all ports it goes to: nobody changes it.
+// frame is the length prefix followed by an Ethernet frame. It is shared by all ports it goes to:
+// nobody changes it.
 type frame []byte
 
 func newFrame(size int) frame {
@@ -43,7 +47,8 @@ func (m macAddr) String() string { return net.HardwareAddr(m[:]).String() }
 
 // Faults is what goes wrong on one port of the switch, in both directions.
 type Faults struct {
-	// Down drops every frame. The guest still sees a carrier; QEMU's set_link (Machine.Monitor) takes that away too.
+	// Down drops every frame. The guest still sees a carrier; QEMU's set_link (Machine.Monitor)
+	// takes that away too.
 	Down bool
 	// Latency is added to each frame to and from the port, in time outside.
 	Latency time.Duration
@@ -51,7 +56,8 @@ type Faults struct {
 	Loss float64
 }
 
-// ethSwitch is a learning Ethernet switch. It floods broadcast, multicast and unknown unicast, as real ones do.
+// ethSwitch is a learning Ethernet switch. It floods broadcast, multicast and unknown unicast, as
+// real ones do.
 type ethSwitch struct {
 	capture *capture
 
@@ -61,7 +67,8 @@ type ethSwitch struct {
 	cut   map[[2]string]bool // pairs of port names, both orders, that do not hear each other
 }
 
-// port is one socket of the switch. Frames for it are queued and handed to write by its own goroutine.
+// port is one socket of the switch. Frames for it are queued and handed to write by its own
+// goroutine.
 type port struct {
 	name  string
 	sw    *ethSwitch
@@ -86,7 +93,8 @@ func newSwitch(c *capture) *ethSwitch {
 	return &ethSwitch{capture: c, ports: map[*port]struct{}{}, table: map[macAddr]*port{}, cut: map[[2]string]bool{}}
 }
 
-// attach adds a port. write is called from one goroutine with one or more frames; an error closes the port.
+// attach adds a port. write is called from one goroutine with one or more frames; an error closes
+// the port.
 func (s *ethSwitch) attach(name string, write func([]frame) error) *port {
 	var seed uint64
 	for _, c := range []byte(name) {
@@ -101,7 +109,8 @@ func (s *ethSwitch) attach(name string, write func([]frame) error) *port {
 	return p
 }
 
-// attachConn adds a port that speaks QEMU's stream protocol on conn and reads from it until it fails or p is closed.
+// attachConn adds a port that speaks QEMU's stream protocol on conn and reads from it until it
+// fails or p is closed.
 func (s *ethSwitch) attachConn(name string, conn net.Conn) *port {
 	p := s.attach(name, func(frames []frame) error {
 		buffers := make(net.Buffers, len(frames))
@@ -246,8 +255,8 @@ func (p *port) drain() {
 	}
 }
 
-// more adds the frames that wait already. A frame with a due time ends the batch and is written in its turn: latency
-// was just set, and one frame without its delay does no harm.
+// more adds the frames that wait already. A frame with a due time ends the batch and is written in
+// its turn: latency was just set, and one frame without its delay does no harm.
 func (p *port) more(batch []frame) []frame {
 	for len(batch) < cap(batch) {
 		select {
@@ -263,7 +272,8 @@ func (p *port) more(batch []frame) []frame {
 	return batch
 }
 
-// shut takes the port off the switch. It does not wait for the port's goroutines, so they may call it themselves.
+// shut takes the port off the switch. It does not wait for the port's goroutines, so they may call
+// it themselves.
 func (p *port) shut() {
 	p.closeOnce.Do(func() {
 		s := p.sw

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// hears tells whether a UDP packet from one host gets to another one. What is expected may take its time on a busy computer.
+// hears tells whether a UDP packet from one host gets to another one. What is expected may take its
+// time on a busy computer.
 func hears(t *testing.T, from, to *Host, expected bool) bool {
 	t.Helper()
 	patience := 400 * time.Millisecond
@@ -81,8 +82,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestStoppedMachine: a machine that reads nothing does not stop the others, and its cable is given to it again after
-// a power cut with the faults it had.
+// TestStoppedMachine: a machine that reads nothing does not stop the others, and its cable is given
+// to it again after a power cut with the faults it had.
 func TestStoppedMachine(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	a, b := guest(t, n, "a"), guest(t, n, "b")

@@ -27,8 +27,9 @@ const (
 	tftpTries    = 10          // of one window
 )
 
-// tftpServer sends files, as far as firmware asks for it: whole, as octets, with the options blksize, tsize and windowsize (RFC
-// 2348, 2349, 7440). The library for it (pin/tftp) opens sockets of the host, and without one has blocks of 512 bytes.
+// tftpServer sends files, as far as firmware asks for it: whole, as octets, with the options
+// blksize, tsize and windowsize (RFC 2348, 2349, 7440). The library for it (pin/tftp) opens sockets
+// of the host, and without one has blocks of 512 bytes.
 type tftpServer struct {
 	open   func(name string) (*os.File, error)
 	listen func() (net.PacketConn, error) // a socket of its own for each transfer
@@ -135,7 +136,8 @@ func (t *tftpTransfer) send() {
 				return
 			}
 			binary.BigEndian.PutUint16(packet, tftpData)
-			binary.BigEndian.PutUint16(packet[2:], uint16(number)) // it starts again at 0 behind 65535
+			// it starts again at 0 behind 65535
+			binary.BigEndian.PutUint16(packet[2:], uint16(number))
 			if _, err := t.conn.WriteTo(packet[:4+length], t.to); err != nil {
 				return
 			}

@@ -5,16 +5,20 @@ import "encoding/binary"
 // guardSection is the section of the guard.
 const guardSection = ".orlop"
 
-// guardCode is what runs first of a boot image. systemd's stub takes load options, which a loader hands over, for the kernel's command
-// line in place of the one in the image, unless Secure Boot is on (systemd 252, src/boot/efi/stub.c, use_load_options). iPXE always hands
-// over the name of the image, and other loaders their own words. The guard empties the load options, and goes on to the stub.
+// guardCode is what runs first of a boot image. systemd's stub takes load options, which a loader
+// hands over, for the kernel's command line in place of the one in the image, unless Secure Boot is
+// on (systemd 252, src/boot/efi/stub.c, use_load_options). iPXE always hands over the name of the
+// image, and other loaders their own words. The guard empties the load options, and goes on to the
+// stub.
 //
-// It is position-independent code for x86-64 and the calling convention of UEFI (UEFI 2.10, 2.3.4): the image's handle is in rcx, the
-// system table in rdx. The comments are the source, for the GNU assembler with .intel_syntax noprefix.
+// It is position-independent code for x86-64 and the calling convention of UEFI (UEFI 2.10, 2.3.4):
+// the image's handle is in rcx, the system table in rdx. The comments are the source, for the GNU
+// assembler with .intel_syntax noprefix.
 var guardCode = []byte{
-	0x51,                   // push rcx
-	0x52,                   // push rdx
-	0x48, 0x83, 0xec, 0x28, // sub rsp, 40                    room for the callee's, and for the result at rsp+32; aligned to 16
+	0x51, // push rcx
+	0x52, // push rdx
+	// sub rsp, 40                    room for the callee's, and for the result at rsp+32; aligned to 16
+	0x48, 0x83, 0xec, 0x28,
 	0x48, 0x8b, 0x42, 0x60, // mov rax, [rdx+96]              EFI_SYSTEM_TABLE.BootServices
 	0x48, 0x8d, 0x15, 0x2c, 0x00, 0x00, 0x00, // lea rdx, [rip+guid]
 	0x4c, 0x8d, 0x44, 0x24, 0x20, // lea r8, [rsp+32]
@@ -22,7 +26,8 @@ var guardCode = []byte{
 	0x48, 0x85, 0xc0, // test rax, rax
 	0x75, 0x17, // jnz failed
 	0x48, 0x8b, 0x44, 0x24, 0x20, // mov rax, [rsp+32]
-	0xc7, 0x40, 0x30, 0x00, 0x00, 0x00, 0x00, // mov dword ptr [rax+48], 0  EFI_LOADED_IMAGE_PROTOCOL.LoadOptionsSize
+	// mov dword ptr [rax+48], 0 EFI_LOADED_IMAGE_PROTOCOL.LoadOptionsSize
+	0xc7, 0x40, 0x30, 0x00, 0x00, 0x00, 0x00,
 	0x48, 0x83, 0xc4, 0x28, // add rsp, 40
 	0x5a,                         // pop rdx
 	0x59,                         // pop rcx
@@ -34,10 +39,12 @@ var guardCode = []byte{
 	0xa1, 0x31, 0x1b, 0x5b, 0x62, 0x95, 0xd2, 0x11, 0x8e, 0x3f, 0x00, 0xa0, 0xc9, 0x69, 0x72, 0x3b,
 }
 
-// guardJump is where in the guard the distance to the stub stands, in bytes from its begin. It counts from behind itself.
+// guardJump is where in the guard the distance to the stub stands, in bytes from its begin. It
+// counts from behind itself.
 const guardJump = 52
 
-// guard is the guard for an address, which goes on to the stub's entry. Both are relative to the image's begin.
+// guard is the guard for an address, which goes on to the stub's entry. Both are relative to the
+// image's begin.
 func guard(at, entry uint32) []byte {
 	code := append([]byte{}, guardCode...)
 	binary.LittleEndian.PutUint32(code[guardJump:], entry-(at+guardJump+4))

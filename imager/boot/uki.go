@@ -7,7 +7,8 @@ import (
 	"fmt"
 )
 
-// Section is one section that a unified kernel image has beyond its stub (UAPI group, "Unified Kernel Image").
+// Section is one section that a unified kernel image has beyond its stub (UAPI group, "Unified
+// Kernel Image").
 type Section struct {
 	Name    string // at most 8 bytes, with the leading dot
 	Content []byte
@@ -31,10 +32,11 @@ const (
 	memoryRead        = 0x40000000
 )
 
-// UKI appends sections to a loader stub (systemd's linuxx64.efi.stub), in the order given: each starts on its own
-// page behind the last one, so that the stub can run the kernel in place. In front of them stands a section with the guard, which
-// runs before the stub does: the command line is then the one of the section .cmdline, whatever the loader says. Nothing else of the
-// stub changes.
+// UKI appends sections to a loader stub (systemd's linuxx64.efi.stub), in the order given: each
+// starts on its own page behind the last one, so that the stub can run the kernel in place. In
+// front of them stands a section with the guard, which runs before the stub does: the command line
+// is then the one of the section .cmdline, whatever the loader says. Nothing else of the stub
+// changes.
 func UKI(stub []byte, sections []Section) ([]byte, error) {
 	sections = append([]Section{{Name: guardSection}}, sections...)
 	f, err := pe.NewFile(bytes.NewReader(stub))

@@ -17,8 +17,9 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// Walk calls visit for every entry of the package's data archive (deb(5)), in the archive's order. Names are absolute
-// and clean. The reader holds the entry's content and is good during the call only.
+// Walk calls visit for every entry of the package's data archive (deb(5)), in the archive's order.
+// Names are absolute and clean. The reader holds the entry's content and is good during the call
+// only.
 func Walk(deb string, visit func(name string, h *tar.Header, content io.Reader) error) error {
 	f, err := os.Open(deb)
 	if err != nil {
@@ -47,8 +48,8 @@ func Walk(deb string, visit func(name string, h *tar.Header, content io.Reader) 
 	}
 }
 
-// dataArchive finds the member data.tar.* of an ar archive (ar(5), the common format without long names) and returns
-// its decompressed content.
+// dataArchive finds the member data.tar.* of an ar archive (ar(5), the common format without long
+// names) and returns its decompressed content.
 func dataArchive(r *bufio.Reader) (io.Reader, error) {
 	const magic, headLen = "!<arch>\n", 60
 	head := make([]byte, headLen)

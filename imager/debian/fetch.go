@@ -14,8 +14,9 @@ import (
 	"strings"
 )
 
-// Fetch returns the .deb files of the packages, in their order: from the folder cache, or downloaded into it with
-// apt-get under the machine's own configuration. Every file is checked against its SHA-256, cached or not.
+// Fetch returns the .deb files of the packages, in their order: from the folder cache, or
+// downloaded into it with apt-get under the machine's own configuration. Every file is checked
+// against its SHA-256, cached or not.
 func Fetch(packages []Package, cache string) ([]string, error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return nil, err
@@ -61,8 +62,9 @@ func download(p Package, file string) (string, error) {
 	return sum, os.Rename(got[0], file)
 }
 
-// Resolve asks apt for the newest version of each wanted package. A wanted name that is a meta package for a kernel
-// (linux-image-6.12-cloud-amd64) gives the real kernel package that it depends on.
+// Resolve asks apt for the newest version of each wanted package. A wanted name that is a meta
+// package for a kernel (linux-image-6.12-cloud-amd64) gives the real kernel package that it depends
+// on.
 func Resolve(want []string) (Lock, error) {
 	var l Lock
 	for _, w := range want {
@@ -86,8 +88,8 @@ func Resolve(want []string) (Lock, error) {
 	return l, nil
 }
 
-// Closure asks apt for the names of the packages and of all that they depend on, with every alternative, in order. Names of virtual packages
-// are not in it.
+// Closure asks apt for the names of the packages and of all that they depend on, with every
+// alternative, in order. Names of virtual packages are not in it.
 func Closure(names ...string) ([]string, error) {
 	options := []string{"depends", "--recurse", "--no-pre-depends", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances"}
 	out, err := apt(".", append([]string{"apt-cache"}, append(options, names...)...)...)
@@ -96,7 +98,8 @@ func Closure(names ...string) ([]string, error) {
 	}
 	var all []string
 	for line := range strings.Lines(out) {
-		if line[0] != ' ' && line[0] != '<' { // indented: one dependency; in angle brackets: virtual
+		// indented: one dependency; in angle brackets: virtual
+		if line[0] != ' ' && line[0] != '<' {
 			all = append(all, strings.TrimSpace(line))
 		}
 	}
@@ -118,7 +121,8 @@ func stanza(text string) map[string]string {
 	return f
 }
 
-// apt runs one of apt's tools in dir. Its "unsandboxed as root" warning is silenced by telling it so.
+// apt runs one of apt's tools in dir. Its "unsandboxed as root" warning is silenced by telling it
+// so.
 func apt(dir string, argv ...string) (string, error) {
 	if os.Geteuid() == 0 {
 		argv = append([]string{argv[0], "-o", "APT::Sandbox::User=root"}, argv[1:]...)

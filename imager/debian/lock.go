@@ -12,8 +12,8 @@ import (
 
 // Package is one line of the lock file.
 type Package struct {
-	// Want is the name that the imager asks for. It differs from Name for kernels only, where a meta package names
-	// the newest real one.
+	// Want is the name that the imager asks for. It differs from Name for kernels only, where a
+	// meta package names the newest real one.
 	Want    string
 	Name    string // real package name
 	Version string // exact Debian version
@@ -75,8 +75,9 @@ func (l Lock) Write(path string) error {
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
-// Behind says what the lock does not have of newer ones, one line for each package: another version, or a package that is missing. Of what
-// was pinned and is not wanted any more it says nothing.
+// Behind says what the lock does not have of newer ones, one line for each package: another
+// version, or a package that is missing. Of what was pinned and is not wanted any more it says
+// nothing.
 func (l Lock) Behind(newest Lock) []string {
 	var lines []string
 	for _, n := range newest {

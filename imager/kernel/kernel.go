@@ -1,7 +1,8 @@
-// Package kernel takes a Debian kernel package apart: the kernel itself, and a closed selection of its modules,
-// decompressed, with the indexes that depmod makes.
+// Package kernel takes a Debian kernel package apart: the kernel itself, and a closed selection of
+// its modules, decompressed, with the indexes that depmod makes.
 //
-// It does not decide which modules a product needs (the profile does) and does not load any (init and machined do).
+// It does not decide which modules a product needs (the profile does) and does not load any (init
+// and machined do).
 package kernel
 
 import (
@@ -24,7 +25,8 @@ type Kernel struct {
 	Image   string // file with the bzImage
 	// base is a folder with lib/modules/<Release>, all modules decompressed.
 	base string
-	// deps maps the file of each module, relative to lib/modules/<Release>, to those it needs, in modules.dep's order.
+	// deps maps the file of each module, relative to lib/modules/<Release>, to those it needs, in
+	// modules.dep's order.
 	deps map[string][]string
 	// files maps the name of each module to its file.
 	files map[string]string
@@ -32,7 +34,8 @@ type Kernel struct {
 	builtin map[string]bool
 }
 
-// Unpack unpacks the kernel package into a folder of cache that is named by the package's SHA-256, or finds it there.
+// Unpack unpacks the kernel package into a folder of cache that is named by the package's SHA-256,
+// or finds it there.
 func Unpack(deb, sha256, cache string) (*Kernel, error) {
 	dir := filepath.Join(cache, sha256)
 	if _, err := os.Stat(dir); os.IsNotExist(err) {
@@ -147,7 +150,8 @@ func open(dir string) (*Kernel, error) {
 	return k, nil
 }
 
-// moduleName is the name of a module's file as the kernel spells it: without folder and suffix, - as _.
+// moduleName is the name of a module's file as the kernel spells it: without folder and suffix, -
+// as _.
 func moduleName(file string) string {
 	name, _, _ := strings.Cut(filepath.Base(file), ".ko")
 	return strings.ReplaceAll(name, "-", "_")

@@ -9,12 +9,14 @@ import (
 	"strings"
 )
 
-// indexes are the files of depmod that our own programs read; the binary ones are for kmod's library.
+// indexes are the files of depmod that our own programs read; the binary ones are for kmod's
+// library.
 var indexes = []string{"modules.alias", "modules.builtin", "modules.dep", "modules.softdep"}
 
-// Select returns the files of the modules that the patterns name, with all that they depend on, sorted. A pattern is a
-// module's name (dm-verity; - and _ are the same), or a folder below kernel/ with a slash at its end (net/netfilter/)
-// for everything in it. A module that is built into the kernel counts as found. A pattern that finds nothing is an error.
+// Select returns the files of the modules that the patterns name, with all that they depend on,
+// sorted. A pattern is a module's name (dm-verity; - and _ are the same), or a folder below kernel/
+// with a slash at its end (net/netfilter/) for everything in it. A module that is built into the
+// kernel counts as found. A pattern that finds nothing is an error.
 func (k *Kernel) Select(patterns []string) ([]string, error) {
 	selected := map[string]bool{}
 	for _, p := range patterns {
@@ -45,7 +47,8 @@ func (k *Kernel) Select(patterns []string) ([]string, error) {
 	return slices.Sorted(maps.Keys(selected)), nil
 }
 
-// Names returns the names of the patterns' own modules (not of what they need) that are loadable, in the order given.
+// Names returns the names of the patterns' own modules (not of what they need) that are loadable,
+// in the order given.
 func (k *Kernel) Names(patterns []string) []string {
 	var names []string
 	for _, p := range patterns {
@@ -56,8 +59,8 @@ func (k *Kernel) Names(patterns []string) []string {
 	return names
 }
 
-// Tree returns the module tree of a selection: paths below lib/modules/<release>/ to files on this machine. Indexes are
-// made for exactly these modules, in the folder work, which is emptied first.
+// Tree returns the module tree of a selection: paths below lib/modules/<release>/ to files on this
+// machine. Indexes are made for exactly these modules, in the folder work, which is emptied first.
 func (k *Kernel) Tree(files []string, work string) (map[string]string, error) {
 	if err := os.RemoveAll(work); err != nil {
 		return nil, err

@@ -1,7 +1,9 @@
-// Package pause makes the one container image that is part of the system: the process that holds a pod's namespaces.
+// Package pause makes the one container image that is part of the system: the process that holds a
+// pod's namespaces.
 //
-// The program is 40 lines of C without a C library (src/pause.c). C and not Go, because one of them runs in every pod:
-// a Go runtime would cost each pod more than a megabyte, this costs a few pages. A compiler is needed for runc anyway.
+// The program is 40 lines of C without a C library (src/pause.c). C and not Go, because one of them
+// runs in every pod: a Go runtime would cost each pod more than a megabyte, this costs a few pages.
+// A compiler is needed for runc anyway.
 package pause
 
 import (
@@ -19,19 +21,20 @@ import (
 //go:embed src/pause.c
 var source []byte
 
-// Reference is the image's name. It is our own: the program is not the one that others publish as pause, and a name
-// that no registry serves is never pulled by mistake.
+// Reference is the image's name. It is our own: the program is not the one that others publish as
+// pause, and a name that no registry serves is never pulled by mistake.
 const Reference = "orlop.dev/pause:1"
 
-// flags make a small static executable that depends on the compiler's version only: no path, no build id, no
-// sections for unwinding, and no page that is both writable and executable.
+// flags make a small static executable that depends on the compiler's version only: no path, no
+// build id, no sections for unwinding, and no page that is both writable and executable.
 var flags = []string{
 	"-x", "c", "-std=c11", "-Os", "-Wall", "-Wextra", "-Werror",
 	"-static", "-nostdlib", "-ffreestanding", "-fno-asynchronous-unwind-tables", "-fno-stack-protector",
 	"-fcf-protection=none", "-Wl,--build-id=none,-z,noseparate-code,-z,noexecstack,-s",
 }
 
-// Image is the image of the program, made at a time of its own. The user is nobody (65535, as upstream's pause image has it).
+// Image is the image of the program, made at a time of its own. The user is nobody (65535, as
+// upstream's pause image has it).
 func Image(program []byte, created time.Time) ociarchive.Image {
 	image := ociarchive.Program(Reference, "pause", program)
 	image.Config.User, image.Created = "65535:65535", created

@@ -40,7 +40,8 @@ func TestCompileIsSmallAndTheSame(t *testing.T) {
 	}
 }
 
-// In a pod, pause is the first process of a PID namespace, where the kernel drops signals that nobody waits for.
+// In a pod, pause is the first process of a PID namespace, where the kernel drops signals that
+// nobody waits for.
 func TestEndsOnSignal(t *testing.T) {
 	file := program(t)
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
@@ -64,7 +65,8 @@ func TestEndsOnSignal(t *testing.T) {
 // rtSigtimedwait is the number of the system call on x86-64.
 const rtSigtimedwait = "128"
 
-// A process that becomes pause keeps its children: this is how a test gives it some without a namespace.
+// A process that becomes pause keeps its children: this is how a test gives it some without a
+// namespace.
 func TestReaps(t *testing.T) {
 	c := exec.Command("sh", "-c", "sleep 0.05 & sleep 0.1 & exec "+program(t))
 	if err := c.Start(); err != nil {

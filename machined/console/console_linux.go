@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// active is where the kernel lists the consoles that it writes to (Documentation/ABI/testing/sysfs-tty).
+// active is where the kernel lists the consoles that it writes to
+// (Documentation/ABI/testing/sysfs-tty).
 const active = "/sys/class/tty/console/active"
 
 // keptLines is how many lines a serial line may be behind before some are left out.
@@ -28,7 +29,8 @@ type Console struct {
 	serial []string      // paths of serial lines
 }
 
-// Open finds the consoles. report is told of consoles that cannot be used, and must not write to a console.
+// Open finds the consoles. report is told of consoles that cannot be used, and must not write to a
+// console.
 func Open(status *cell.Cell[Status], report func(error)) (*Console, error) {
 	text, err := os.ReadFile(active)
 	if err != nil {
@@ -56,7 +58,8 @@ func isScreen(name string) bool {
 	return ok && strings.Trim(number, "0123456789") == ""
 }
 
-// Line adds a line to the timeline on the serial lines. It never blocks: a serial line that is far behind leaves it out.
+// Line adds a line to the timeline on the serial lines. It never blocks: a serial line that is far
+// behind leaves it out.
 func (c *Console) Line(text string) {
 	for _, lines := range c.lines {
 		select {
@@ -126,8 +129,8 @@ func (c *Console) runScreen(ctx context.Context, path string) {
 			return
 		}
 		width, height := size(f)
-		// console_codes(4): no cursor; home; each line cleared to its end as it is written, so that nothing flickers; the
-		// rest of the screen cleared.
+		// console_codes(4): no cursor; home; each line cleared to its end as it is written, so that
+		// nothing flickers; the rest of the screen cleared.
 		page := strings.ReplaceAll(Render(status, width, height), "\n", "\x1b[K\r\n")
 		if _, err := f.WriteString("\x1b[?25l\x1b[H" + page + "\x1b[K\x1b[J"); err != nil {
 			if ctx.Err() == nil {
@@ -141,12 +144,13 @@ func (c *Console) runScreen(ctx context.Context, path string) {
 // From include/uapi/linux/kd.h.
 const (
 	kdSetKeyboardMode = 0x4B45 // KDSKBMODE
-	keyboardOff       = 0x04   // K_OFF: keys produce nothing, Ctrl-Alt-Del neither (k_spec in drivers/tty/vt/keyboard.c)
+	// K_OFF: keys produce nothing, Ctrl-Alt-Del neither (k_spec in drivers/tty/vt/keyboard.c)
+	keyboardOff = 0x04
 )
 
-// openTTY opens a terminal without making it anyone's controlling terminal, and takes its input away: no echo, no
-// signals, no receiver, no keyboard. What cannot be taken away (a console without a receiver of its own) is nobody's to
-// read. Output waits for no handshake lines.
+// openTTY opens a terminal without making it anyone's controlling terminal, and takes its input
+// away: no echo, no signals, no receiver, no keyboard. What cannot be taken away (a console without
+// a receiver of its own) is nobody's to read. Output waits for no handshake lines.
 func openTTY(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 	if err != nil {

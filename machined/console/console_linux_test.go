@@ -18,7 +18,8 @@ import (
 
 const identity = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-// story is a machine from power-on to Ready, with a fright on the way, and then one that is not installed.
+// story is a machine from power-on to Ready, with a fright on the way, and then one that is not
+// installed.
 var story = []Status{
 	{Version: "1.0.0", Slot: "A", Stage: "disks", WaitsFor: []string{"the boot disk"}},
 	{Version: "1.0.0", Slot: "A", Stage: "configuration", WaitsFor: []string{"an operator: orlopctl apply-config"}, Addresses: []string{"10.0.2.15/24"},
@@ -104,7 +105,8 @@ func TestSerial(t *testing.T) {
 		}
 	}
 	expect("orlop: stage: disks")
-	if _, err := other.WriteString("root\r\n"); err != nil { // somebody types: there must be no echo
+	// somebody types: there must be no echo
+	if _, err := other.WriteString("root\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	status.Set(story[1])

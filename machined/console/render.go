@@ -10,17 +10,18 @@ import (
 
 // Status is what a console shows. It is a value: set a new one for each change.
 type Status struct {
-	Name        string   // the machine's name; empty before there is a configuration
-	Version     string   // of the OS
-	Kubernetes  string   // version with a leading v; empty where it does not run
-	Slot        string   // "A" or "B"; empty where the system is not installed
-	Medium      string   // what a system runs from that is not installed: "memory"
-	Stage       string   // what is being done: "disks", "configuration", "ready", …
-	WaitsFor    []string // what the stage waits for, one line each
-	Addresses   []string // of the machine, "10.0.2.15/24"
-	Endpoint    string   // where the machine's API answers, "10.0.2.15:50000"; empty before it does
-	Identity    string   // fingerprint of the machine's certificate, "sha256:…"
-	PairingCode string   // on a machine that belongs to nobody: what an operator needs to know to make it his
+	Name       string   // the machine's name; empty before there is a configuration
+	Version    string   // of the OS
+	Kubernetes string   // version with a leading v; empty where it does not run
+	Slot       string   // "A" or "B"; empty where the system is not installed
+	Medium     string   // what a system runs from that is not installed: "memory"
+	Stage      string   // what is being done: "disks", "configuration", "ready", …
+	WaitsFor   []string // what the stage waits for, one line each
+	Addresses  []string // of the machine, "10.0.2.15/24"
+	Endpoint   string   // where the machine's API answers, "10.0.2.15:50000"; empty before it does
+	Identity   string   // fingerprint of the machine's certificate, "sha256:…"
+	// on a machine that belongs to nobody: what an operator needs to know to make it his
+	PairingCode string
 	Problem     string   // what needs the operator, or empty
 	Services    []string // "containerd running", one for each
 }
@@ -133,12 +134,14 @@ func Changes(before, after Status) []string {
 	return lines
 }
 
-// clean makes one line without control characters of a text that may come from anywhere: a terminal obeys them.
+// clean makes one line without control characters of a text that may come from anywhere: a terminal
+// obeys them.
 func clean(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
 }
 
-// wrap divides a line at blanks into parts of at most width characters; words longer than that are cut.
+// wrap divides a line at blanks into parts of at most width characters; words longer than that are
+// cut.
 func wrap(s string, width int) []string {
 	var parts []string
 	line := ""

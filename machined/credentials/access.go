@@ -17,8 +17,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Access is who the API server believes and whom it asks, beside what always holds: client certificates and
-// service-account tokens for who a caller is, the Node authorizer and RBAC for what it may do.
+// Access is who the API server believes and whom it asks, beside what always holds: client
+// certificates and service-account tokens for who a caller is, the Node authorizer and RBAC for
+// what it may do.
 type Access struct {
 	Authentication config.Authentication
 	Authorization  config.Authorization
@@ -30,9 +31,10 @@ type NamedFile struct {
 	Content []byte
 }
 
-// Files are the configuration files that kube-apiserver reads about access, each after those that it names. The server
-// reads the two configurations again whenever they change, but no kubeconfig; so a kubeconfig's name goes with its
-// content. dir is the folder in which the server will find the files.
+// Files are the configuration files that kube-apiserver reads about access, each after those that
+// it names. The server reads the two configurations again whenever they change, but no kubeconfig;
+// so a kubeconfig's name goes with its content. dir is the folder in which the server will find the
+// files.
 func (a Access) Files(dir string) []NamedFile {
 	var files []NamedFile
 	if w := a.tokenWebhook(); w != nil {
@@ -58,8 +60,8 @@ func (a Access) TokenWebhook() *nodespec.TokenWebhook {
 	return &nodespec.TokenWebhook{Kubeconfig: f.Name, CacheTTL: time.Duration(a.Authentication.Webhook.CacheTTL).String()}
 }
 
-// Check is what `orchestrator check-access` is asked, so that the API server is not given what it could not read; nil
-// when there is nothing in it that pkg/config has not judged.
+// Check is what `orchestrator check-access` is asked, so that the API server is not given what it
+// could not read; nil when there is nothing in it that pkg/config has not judged.
 func (a Access) Check(dnsDomain string) *nodespec.AccessCheck {
 	if len(a.Authentication.JWT) == 0 && len(a.Authorization.Webhooks) == 0 {
 		return nil
@@ -85,7 +87,8 @@ var ours = strings.NewReplacer(
 	".claimValidationRules", ".claimRules", ".userValidationRules", ".userRules",
 )
 
-// InDocument turns the lines that `orchestrator check-access` writes into words about the Cluster document.
+// InDocument turns the lines that `orchestrator check-access` writes into words about the Cluster
+// document.
 func InDocument(lines string) string {
 	var out []string
 	for line := range strings.Lines(lines) {
@@ -109,8 +112,8 @@ const (
 	authorizationPrefix = "authorization-"
 )
 
-// object is a part of a document of Kubernetes. It is written with its fields sorted, so the same value gives the same
-// text.
+// object is a part of a document of Kubernetes. It is written with its fields sorted, so the same
+// value gives the same text.
 type object = map[string]any
 
 func text(o object) []byte {
@@ -176,8 +179,9 @@ func rules(list []config.Rule) []object {
 	return out
 }
 
-// Who the cluster's own components are: the users, and the groups, that are theirs alone. The add-ons are among them, because one of them may
-// bring the service that is asked, and so is the API server where it calls kubelets, which ask it whether it may.
+// Who the cluster's own components are: the users, and the groups, that are theirs alone. The
+// add-ons are among them, because one of them may bring the service that is asked, and so is the
+// API server where it calls kubelets, which ask it whether it may.
 var (
 	ownUsers = []string{
 		"system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", "kube-apiserver-kubelet-client", "orlop:coredns",
@@ -188,12 +192,13 @@ var (
 	}
 )
 
-// notOurselves keeps the cluster's own components out of the questions to webhooks: a service that is away and whose
-// failure means no would otherwise stop the components that have to bring it back.
+// notOurselves keeps the cluster's own components out of the questions to webhooks: a service that
+// is away and whose failure means no would otherwise stop the components that have to bring it
+// back.
 var notOurselves = fmt.Sprintf("!(request.user in ['%s'] || request.groups.exists(g, g in ['%s']))", strings.Join(ownUsers, "', '"), strings.Join(ownGroups, "', '"))
 
-// authorization is the order in which the authorizers are asked; the first that has an opinion decides.
-// kubeconfigs are the webhooks' own, in the same order.
+// authorization is the order in which the authorizers are asked; the first that has an opinion
+// decides. kubeconfigs are the webhooks' own, in the same order.
 func authorization(a config.Authorization, kubeconfigs []string) object {
 	authorizers := []object{{"type": "Node", "name": "node"}}
 	for i, w := range a.Webhooks {

@@ -62,8 +62,8 @@ func access(t *testing.T) (Access, config.CertKey) {
 	}, pair
 }
 
-// TestAccessGolden shows the files of a cluster that trusts two issuers and asks two services, and of one that does
-// neither.
+// TestAccessGolden shows the files of a cluster that trusts two issuers and asks two services, and
+// of one that does neither.
 func TestAccessGolden(t *testing.T) {
 	full, pair := access(t)
 	for name, a := range map[string]Access{"access": full, "access-none": {}} {
@@ -81,7 +81,8 @@ func TestAccessGolden(t *testing.T) {
 	}
 }
 
-// TestNotOurselves: no identity that a component of the cluster has, or acts as, is put to a webhook; those of people are.
+// TestNotOurselves: no identity that a component of the cluster has, or acts as, is put to a
+// webhook; those of people are.
 func TestNotOurselves(t *testing.T) {
 	type identity struct {
 		user   string
@@ -89,7 +90,8 @@ func TestNotOurselves(t *testing.T) {
 	}
 	own := []identity{
 		{"system:serviceaccount:kube-system:generic-garbage-collector", []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"}},
-		{"system:serviceaccount:orlop-addons:policy", []string{"system:serviceaccounts", "system:serviceaccounts:orlop-addons", "system:authenticated"}}, // an add-on
+		// an add-on
+		{"system:serviceaccount:orlop-addons:policy", []string{"system:serviceaccounts", "system:serviceaccounts:orlop-addons", "system:authenticated"}},
 	}
 	a := authorities(t)
 	want, err := Plan(node(), a)
@@ -122,8 +124,8 @@ func TestNotOurselves(t *testing.T) {
 	}
 }
 
-// TestAccessChanges: another certificate of a service is another file, so that the API server notices, and the old one
-// and the key in it do not stay.
+// TestAccessChanges: another certificate of a service is another file, so that the API server
+// notices, and the old one and the key in it do not stay.
 func TestAccessChanges(t *testing.T) {
 	root, a := t.TempDir(), authorities(t)
 	a.Access, _ = access(t)
@@ -162,7 +164,8 @@ func TestAccessChanges(t *testing.T) {
 	}
 }
 
-// TestCheck: what only Kubernetes can judge is asked for, and its answers name the operator's fields.
+// TestCheck: what only Kubernetes can judge is asked for, and its answers name the operator's
+// fields.
 func TestCheck(t *testing.T) {
 	if c := (Access{}).Check("cluster.local"); c != nil {
 		t.Errorf("nothing to judge, but asks %+v", c)

@@ -106,7 +106,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestLaws: after the operations nothing is left to do, and stopping after any of them and starting again converges.
+// TestLaws: after the operations nothing is left to do, and stopping after any of them and starting
+// again converges.
 func TestLaws(t *testing.T) {
 	a := authorities(t)
 	all := len(diff(t, plan(t, node(), a, t.TempDir())))
@@ -135,7 +136,8 @@ func TestLaws(t *testing.T) {
 	}
 }
 
-// TestReissue: what a leaf should say, and how long it lives, decides whether it is made anew; nothing else is touched.
+// TestReissue: what a leaf should say, and how long it lives, decides whether it is made anew;
+// nothing else is touched.
 func TestReissue(t *testing.T) {
 	a, root := authorities(t), t.TempDir()
 	w := plan(t, node(), a, root)
@@ -154,7 +156,8 @@ func TestReissue(t *testing.T) {
 	}
 	moved := node()
 	moved.NodeIPs = []netip.Addr{netip.MustParseAddr("10.77.0.99")}
-	if n := count(plan(t, moved, a, root), "other names or addresses"); n != 3 { // API server, etcd peer, kubelet
+	// API server, etcd peer, kubelet
+	if n := count(plan(t, moved, a, root), "other names or addresses"); n != 3 {
 		t.Errorf("a new address: %d leaves are issued anew, want 3", n)
 	}
 	virtual := node()

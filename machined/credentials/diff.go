@@ -32,7 +32,8 @@ type Found struct {
 	Content []byte
 }
 
-// Diff returns the operations that turn have into want. It is pure: issuing happens in the operation.
+// Diff returns the operations that turn have into want. It is pure: issuing happens in the
+// operation.
 func Diff(have Have, want Want) []reconcile.Op {
 	var ops []reconcile.Op
 	for _, f := range want.Folders {
@@ -89,7 +90,8 @@ func leafProblem(have Have, want Leaf) string {
 	return ""
 }
 
-// selfSigned says whether a leaf was signed by its own key. (CheckSignatureFrom wants a CA as the issuer.)
+// selfSigned says whether a leaf was signed by its own key. (CheckSignatureFrom wants a CA as the
+// issuer.)
 func selfSigned(c *x509.Certificate) bool {
 	return c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature) == nil
 }

@@ -15,16 +15,19 @@ import (
 
 // State is a certificate that lies on the machine.
 type State struct {
-	File      string    `json:"file"`
-	Subject   string    `json:"subject"` // as RFC 2253 writes it
-	Issuer    string    `json:"issuer"`
-	IssuerKey string    `json:"issuerKey,omitempty"` // identifier of the key that signed it (RFC 5280, 4.2.1.1), hexadecimal: names may be the same
-	Serial    string    `json:"serial"`              // hexadecimal
+	File    string `json:"file"`
+	Subject string `json:"subject"` // as RFC 2253 writes it
+	Issuer  string `json:"issuer"`
+	// identifier of the key that signed it (RFC 5280, 4.2.1.1), hexadecimal: names may be the same
+	IssuerKey string    `json:"issuerKey,omitempty"`
+	Serial    string    `json:"serial"` // hexadecimal
 	Authority bool      `json:"authority,omitempty"`
 	Expires   time.Time `json:"expires"`
-	// Renews is when the machine makes it anew; missing for an authority, which comes from the configuration or the image.
-	Renews  time.Time `json:"renews,omitzero"`
-	Problem string    `json:"problem,omitempty"` // why it cannot be read; nothing but File is known then
+	// Renews is when the machine makes it anew; missing for an authority, which comes from the
+	// configuration or the image.
+	Renews time.Time `json:"renews,omitzero"`
+	// why it cannot be read; nothing but File is known then
+	Problem string `json:"problem,omitempty"`
 }
 
 // Folders are those in which the machine's processes find their certificates.
@@ -32,7 +35,8 @@ func Folders() []string {
 	return []string{paths.ApidDir, paths.KubeNode, paths.KubeAPI, paths.KubeControllers}
 }
 
-// List reads the certificates in some folders, those first that expire first. A folder that is not there holds none.
+// List reads the certificates in some folders, those first that expire first. A folder that is not
+// there holds none.
 func List(folders ...string) ([]State, error) {
 	var list []State
 	for _, folder := range folders {

@@ -54,8 +54,8 @@ func (o removeFile) Do(context.Context) error {
 	return nil
 }
 
-// issue makes a certificate and its key. The key is written first: a certificate without its key would be found to be
-// unreadable and issued again.
+// issue makes a certificate and its key. The key is written first: a certificate without its key
+// would be found to be unreadable and issued again.
 type issue struct {
 	Leaf
 	why string
@@ -82,7 +82,8 @@ func (o issue) Do(context.Context) error {
 	return write(o.Cert, o.UID, 0o400, leaf.CertPEM())
 }
 
-// write replaces a file as one step: readers see the old content or the new, and never somebody else's file mode.
+// write replaces a file as one step: readers see the old content or the new, and never somebody
+// else's file mode.
 func write(path string, uid uint32, mode fs.FileMode, content []byte) error {
 	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(mode), renameio.WithExistingPermissions())
 	if err != nil {

@@ -19,12 +19,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// leafTTL is the life of every leaf. A leaf is renewed after two thirds of it, so a machine that is switched off has no use for
-// a longer one; a shorter one would end while a machine without any time source runs on its build time.
+// leafTTL is the life of every leaf. A leaf is renewed after two thirds of it, so a machine that is
+// switched off has no use for a longer one; a shorter one would end while a machine without any
+// time source runs on its build time.
 const leafTTL = 365 * 24 * time.Hour
 
-// Backdate is how long before its making a leaf begins to be valid: a machine without a battery-backed clock may be corrected
-// backwards by that much without a leaf becoming one of the future.
+// Backdate is how long before its making a leaf begins to be valid: a machine without a
+// battery-backed clock may be corrected backwards by that much without a leaf becoming one of the
+// future.
 const Backdate = 30 * 24 * time.Hour
 
 // Authority is one of the cluster's.
@@ -38,27 +40,29 @@ func (a Authority) Bundle() []byte {
 	return pki.EncodeCerts(append(slices.Clone(a.Accepted), a.Cert)...)
 }
 
-// Authorities are the cluster's keys that a machine needs to issue its own credentials. A worker has none: it knows the certificate
-// of Kubernetes, and what it was given.
+// Authorities are the cluster's keys that a machine needs to issue its own credentials. A worker
+// has none: it knows the certificate of Kubernetes, and what it was given.
 type Authorities struct {
 	Kubernetes, Etcd, FrontProxy Authority
-	ServiceAccountKey            []byte                 // PEM, private
-	ServiceAccountPub            []byte                 // PEM
-	Sealing                      []config.EncryptionKey // for Secrets at rest: the first seals, by all of them is read
-	Access                       Access
-	Refused                      []byte // JSON, a trust.Refused
-	Addons                       []byte // JSON, a list of nodespec.Addon
-	Marks                        []byte // JSON, a nodespec.Marks
-	Given                        Given
+	ServiceAccountKey            []byte // PEM, private
+	ServiceAccountPub            []byte // PEM
+	// for Secrets at rest: the first seals, by all of them is read
+	Sealing []config.EncryptionKey
+	Access  Access
+	Refused []byte // JSON, a trust.Refused
+	Addons  []byte // JSON, a list of nodespec.Addon
+	Marks   []byte // JSON, a nodespec.Marks
+	Given   Given
 }
 
 // Given is what a worker was given, by the name of the certificate's file.
 type Given map[string]*pki.Leaf
 
-// AtStart is what a process of the orchestrator reads of them at its start only, by its folder; all else is read again when it changes.
-// etcd has its peers' authority so, the API server and the controllers the key for tokens, and the controllers the authority that
-// they put into every namespace. The keys of Secrets the API server would find by itself, within a minute; whoever changes them has to know that
-// it has.
+// AtStart is what a process of the orchestrator reads of them at its start only, by its folder; all
+// else is read again when it changes. etcd has its peers' authority so, the API server and the
+// controllers the key for tokens, and the controllers the authority that they put into every
+// namespace. The keys of Secrets the API server would find by itself, within a minute; whoever
+// changes them has to know that it has.
 func (a Authorities) AtStart(folder string) []byte {
 	switch folder {
 	case paths.KubeAPI:
@@ -128,9 +132,10 @@ type Callers struct {
 	Asking    bool   // machines without a ticket may ask to be let in
 }
 
-// Door says what apid needs: the machine's own key with a certificate of the cluster's machine CA, which was given to the machine or is
-// issued here, or with a self-signed one as long as there is neither (both are nil); and whose calls to take. By its certificate the
-// other machines of the cluster know it, too.
+// Door says what apid needs: the machine's own key with a certificate of the cluster's machine CA,
+// which was given to the machine or is issued here, or with a self-signed one as long as there is
+// neither (both are nil); and whose calls to take. By its certificate the other machines of the
+// cluster know it, too.
 func Door(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, given *pki.Leaf, callers Callers) Want {
 	var w Want
 	var asking []byte
@@ -278,8 +283,9 @@ func client(cn string, groups ...string) pki.Spec {
 	return pki.Spec{CN: cn, O: groups, Usage: pki.Client}
 }
 
-// encryption is the API server's EncryptionConfiguration: Secrets are sealed with AES-GCM's successor of choice for one static
-// key, secretbox (XSalsa20-Poly1305), which needs no rotation after 2^32 writes; identity last, so that nothing is unreadable.
+// encryption is the API server's EncryptionConfiguration: Secrets are sealed with AES-GCM's
+// successor of choice for one static key, secretbox (XSalsa20-Poly1305), which needs no rotation
+// after 2^32 writes; identity last, so that nothing is unreadable.
 func encryption(keys []config.EncryptionKey) []byte {
 	var list strings.Builder
 	for _, k := range keys {

@@ -15,12 +15,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestRotation goes through the configurations of a rotation of the Kubernetes CA with the files as the API server and a component read
-// them: in each of them both reach each other, and so does who still has the files of the one before. Two configurations apart they do not.
+// TestRotation goes through the configurations of a rotation of the Kubernetes CA with the files as
+// the API server and a component read them: in each of them both reach each other, and so does who
+// still has the files of the one before. Two configurations apart they do not.
 func TestRotation(t *testing.T) {
 	base := authorities(t)
 	before, next := base.Kubernetes.CA, authorities(t).Kubernetes.CA
-	// The files of each configuration. All of them are made in one folder after the other, as on one machine; what was read before is kept.
+	// The files of each configuration. All of them are made in one folder after the other, as on
+	// one machine; what was read before is kept.
 	root := t.TempDir()
 	type files struct{ server, client, ca []byte }
 	var all []files

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// Diff lists what has to be done, in order. It is empty when both volumes are mounted and the table is as planned.
-// The operations run programs with run; nil is enough to print them.
+// Diff lists what has to be done, in order. It is empty when both volumes are mounted and the table
+// is as planned. The operations run programs with run; nil is enough to print them.
 func Diff(have Have, want Want, run mkfs.Runner) []reconcile.Op {
 	var ops []reconcile.Op
 	i := slices.IndexFunc(have.Disks, func(d Disk) bool { return d.Path == want.Disk })
@@ -58,8 +58,8 @@ func diffTable(disk Disk, want Want) (WriteTable, bool) {
 	return t, t.Mirror || len(t.Add)+len(t.Grow)+len(t.Remove) > 0
 }
 
-// same reports whether both are the same partition: everything is equal but the size, which may grow. A number alone
-// says nothing: a new partition may take the number of one that is removed.
+// same reports whether both are the same partition: everything is equal but the size, which may
+// grow. A number alone says nothing: a new partition may take the number of one that is removed.
 func same(a, b Entry) bool {
 	a.Size = b.Size
 	return a == b
@@ -106,8 +106,9 @@ func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run
 	return ops
 }
 
-// Identify gives the disk and its partitions GUIDs of their own in place of those of the disk image, which every machine that the image was
-// written to would have: the first process finds the system disk by the GUID of its ESP. Roots keep theirs, which name what they hold.
+// Identify gives the disk and its partitions GUIDs of their own in place of those of the disk
+// image, which every machine that the image was written to would have: the first process finds the
+// system disk by the GUID of its ESP. Roots keep theirs, which name what they hold.
 type Identify struct {
 	Disk string // path
 }
@@ -121,7 +122,8 @@ type WriteTable struct {
 	Remove []Entry // by number; nothing else is removed
 	Add    []Entry
 	Grow   []Entry // with the size they get
-	Mirror bool    // write both copies of the table, the backup at the end of the disk (any change does that too)
+	// write both copies of the table, the backup at the end of the disk (any change does that too)
+	Mirror bool
 }
 
 // creates reports whether the partition's content is gone or has never been.
@@ -160,8 +162,8 @@ type Format struct {
 
 func (f Format) String() string { return "format " + f.Label + " (" + f.Device + ") as ext4" }
 
-// Check replays the journal and repairs what can be repaired without asking. It does not go on to mount what it could
-// not repair.
+// Check replays the journal and repairs what can be repaired without asking. It does not go on to
+// mount what it could not repair.
 type Check struct {
 	Label  string
 	Device string
@@ -193,7 +195,8 @@ func (g GrowFilesystem) String() string {
 	return fmt.Sprintf("grow the file system of %s (%s) to %s", g.Label, g.Target, layout.FormatSize(g.Size))
 }
 
-// Wipe empties a partition, so that the next boot makes its file system anew. Its content is unreachable then, but still there.
+// Wipe empties a partition, so that the next boot makes its file system anew. Its content is
+// unreachable then, but still there.
 type Wipe struct {
 	Label  string
 	Device string
@@ -201,9 +204,10 @@ type Wipe struct {
 
 func (w Wipe) String() string { return "wipe " + w.Label + " (" + w.Device + ")" }
 
-// Erase has the content of a partition that was wiped go. STATE has the machine's keys, and is overwritten and read back; of DATA, which would take
-// hours, the disk discards it, and samples are read back. Where the disk keeps it, as much as possible is overwritten, and the rest is
-// said to be there. Secrets in etcd are encrypted with a key of STATE.
+// Erase has the content of a partition that was wiped go. STATE has the machine's keys, and is
+// overwritten and read back; of DATA, which would take hours, the disk discards it, and samples are
+// read back. Where the disk keeps it, as much as possible is overwritten, and the rest is said to
+// be there. Secrets in etcd are encrypted with a key of STATE.
 type Erase struct {
 	Label  string
 	Device string
@@ -217,10 +221,11 @@ func (e Erase) String() string {
 	return "discard " + e.Label + " (" + e.Device + ")"
 }
 
-// Reset lists what a reset of some of our volumes does, by their labels. They must be unmounted by then. Those of other disks, which may be another
-// machine's, or this one's from before, stay as they are. DATA goes first: a reset
-// that is cut short leaves a machine that is still configured and can be reset again, never one with a new identity and old data.
-// What may take long comes after that, and of it the keys first. tell is given what became of the content, and may be nil.
+// Reset lists what a reset of some of our volumes does, by their labels. They must be unmounted by
+// then. Those of other disks, which may be another machine's, or this one's from before, stay as
+// they are. DATA goes first: a reset that is cut short leaves a machine that is still configured
+// and can be reset again, never one with a new identity and old data. What may take long comes
+// after that, and of it the keys first. tell is given what became of the content, and may be nil.
 func Reset(have Have, labels []string, tell func(string)) []reconcile.Op {
 	var ops, slow []reconcile.Op
 	for _, label := range []string{layout.Data, layout.State} {

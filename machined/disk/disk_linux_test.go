@@ -30,8 +30,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// TestScenariosOnRealDisk runs the scenarios of the goldens on a real disk: the kernel's facts lead to the same
-// operations, and doing them leads to where there is nothing left to do, and stays there after a reboot.
+// TestScenariosOnRealDisk runs the scenarios of the goldens on a real disk: the kernel's facts lead
+// to the same operations, and doing them leads to where there is nothing left to do, and stays
+// there after a reboot.
 func TestScenariosOnRealDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
 	for _, s := range scenarios {
@@ -90,7 +91,8 @@ func TestStopAfterEachOperation(t *testing.T) {
 	}
 }
 
-// TestKilledFormat kills mke2fs at several moments; what is on the disk then must look blank or be complete.
+// TestKilledFormat kills mke2fs at several moments; what is on the disk then must look blank or be
+// complete.
 func TestKilledFormat(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, but(data, func(p *partSpec) { p.content = ext4("DATA", 300) }))}}
@@ -122,14 +124,15 @@ func TestKilledFormat(t *testing.T) {
 	}
 }
 
-// shutdownNow is EXT4_IOC_SHUTDOWN, _IOR('X', 125, __u32), with EXT4_GOING_FLAGS_NOLOGFLUSH: the file system stops at
-// once, as if the power had gone. See fs/ext4/ext4.h.
+// shutdownNow is EXT4_IOC_SHUTDOWN, _IOR('X', 125, __u32), with EXT4_GOING_FLAGS_NOLOGFLUSH: the
+// file system stops at once, as if the power had gone. See fs/ext4/ext4.h.
 const (
 	shutdownNow = 0x8004587d
 	noLogFlush  = 2
 )
 
-// TestPowerCutUnderWrites stops both file systems in the middle of writing. What was synced is there afterwards.
+// TestPowerCutUnderWrites stops both file systems in the middle of writing. What was synced is
+// there afterwards.
 func TestPowerCutUnderWrites(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
@@ -166,7 +169,8 @@ func TestPowerCutUnderWrites(t *testing.T) {
 	checkVolumes(t, s)
 }
 
-// TestDamageIsRefused damages the superblock of DATA. It must not be taken for a partition that was never formatted.
+// TestDamageIsRefused damages the superblock of DATA. It must not be taken for a partition that was
+// never formatted.
 func TestDamageIsRefused(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
@@ -249,11 +253,12 @@ func readAfresh(t *testing.T, path string, at uint64, length int) []byte {
 	return page[:length]
 }
 
-// TestFaultsOnRealDisk has the kernel find an error in DATA: it is seen while mounted, and before the check at the
-// next start, which clears it.
+// TestFaultsOnRealDisk has the kernel find an error in DATA: it is seen while mounted, and before
+// the check at the next start, which clears it.
 func TestFaultsOnRealDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
-	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state)}} // DATA is formatted as on a first start
+	// DATA is formatted as on a first start
+	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state)}}
 	build(t, s)
 	settle(t, s)
 	of := func(all []Soundness, label string) Soundness {
@@ -323,7 +328,8 @@ func do(t *testing.T, op reconcile.Op) {
 	}
 }
 
-// facts reads the machine's disk of the scenario, as the one that was booted from unless the scenario says otherwise.
+// facts reads the machine's disk of the scenario, as the one that was booted from unless the
+// scenario says otherwise.
 func facts(t *testing.T, s scenario) Have {
 	t.Helper()
 	mounts, err := mount.List()
@@ -521,8 +527,8 @@ func overwrite(t *testing.T, path string, at int64, length int) {
 	}
 }
 
-// checkVolumes writes to both volumes, boots again in the way of a later boot, and finds what was written, on sound
-// file systems that fill their partitions.
+// checkVolumes writes to both volumes, boots again in the way of a later boot, and finds what was
+// written, on sound file systems that fill their partitions.
 func checkVolumes(t *testing.T, s scenario) {
 	t.Helper()
 	text := []byte("kept\n")

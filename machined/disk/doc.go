@@ -1,12 +1,13 @@
 // Package disk owns the writable partitions of the machine: STATE and DATA.
 //
-// It makes them on first boot behind the partitions of the image, formats them, checks them before each mount, mounts
-// them, and grows DATA when the disk has grown. On every later boot there is nothing to make; when both are mounted,
-// there is nothing to do at all. It also lists the disks, for the machine's state, and empties the partitions for a
-// reset.
+// It makes them on first boot behind the partitions of the image, formats them, checks them before
+// each mount, mounts them, and grows DATA when the disk has grown. On every later boot there is
+// nothing to make; when both are mounted, there is nothing to do at all. It also lists the disks,
+// for the machine's state, and empties the partitions for a reset.
 //
-// It never takes what is not ours. A foreign partition table, an unknown partition in the way, or a foreign file
-// system where ours should be is refused with a sentence, unless the configuration says that it may be wiped.
+// It never takes what is not ours. A foreign partition table, an unknown partition in the way, or a
+// foreign file system where ours should be is refused with a sentence, unless the configuration
+// says that it may be wiped.
 //
 // How it survives a power cut, operation by operation:
 //
@@ -16,6 +17,6 @@
 //     first. So a file system that can be seen is complete, and a half-made one looks blank and is made again.
 //   - e2fsck, mount and growing are safe by themselves.
 //
-// The package does not choose what is stored on the partitions, does not encrypt, and does not write to the slots
-// (that is machined/upgrade) or the ESP.
+// The package does not choose what is stored on the partitions, does not encrypt, and does not
+// write to the slots (that is machined/upgrade) or the ESP.
 package disk

@@ -12,8 +12,9 @@ import (
 
 // erasable is a partition, as far as having its content go is concerned.
 type erasable interface {
-	size() uint64                          // bytes
-	discard(start, length uint64) error    // tells the disk that the range is not needed; it may keep every byte
+	size() uint64 // bytes
+	// tells the disk that the range is not needed; it may keep every byte
+	discard(start, length uint64) error
 	zeroOut(start, length uint64) error    // has the kernel or the disk write zeros
 	write(p []byte, start uint64) error    // by ourselves
 	flush() error                          // until all that was written is on the disk

@@ -39,8 +39,9 @@ func ReadSoundness() ([]Soundness, error) {
 	return all, nil
 }
 
-// refusesWrites tries to make a file without a name. After an error Linux 6.12 stops all writes of a file
-// system that says errors=remount-ro, and does not call it read-only (fs/ext4/super.c, ext4_handle_error).
+// refusesWrites tries to make a file without a name. After an error Linux 6.12 stops all writes of
+// a file system that says errors=remount-ro, and does not call it read-only (fs/ext4/super.c,
+// ext4_handle_error).
 func refusesWrites(target string) bool {
 	fd, err := unix.Open(target, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err == nil {

@@ -97,7 +97,8 @@ func done(have Have, op reconcile.Op) Have {
 	return have
 }
 
-// cut lists the models that a power cut in the middle of an operation may leave, besides those before and after it.
+// cut lists the models that a power cut in the middle of an operation may leave, besides those
+// before and after it.
 func cut(have Have, op reconcile.Op) []Have {
 	switch op := op.(type) {
 	case Identify: // the backup is new, and the primary is the old one, or broken
@@ -109,7 +110,8 @@ func cut(have Have, op reconcile.Op) []Have {
 		if op.New { // the old table goes before the new one comes
 			wiped.Disks[0].Table, wiped.Disks[0].Partitions, wiped.Disks[0].BackupAtEnd = "", nil, false
 		}
-		torn.Disks[0].BackupAtEnd = false // the backup is new, the primary broken: the new table is read
+		// the backup is new, the primary broken: the new table is read
+		torn.Disks[0].BackupAtEnd = false
 		return []Have{wiped, torn}
 	case Format:
 		blank := clone(have)
@@ -153,8 +155,8 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// TestLaws holds both laws of a domain against every scenario: after Diff's operations Diff is empty, and stopping in or
-// after any operation and starting again converges.
+// TestLaws holds both laws of a domain against every scenario: after Diff's operations Diff is
+// empty, and stopping in or after any operation and starting again converges.
 func TestLaws(t *testing.T) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) { checkLaws(t, s.config, model(s)) })
@@ -264,8 +266,9 @@ func TestLawsOnRandomDisks(t *testing.T) {
 	}
 }
 
-// TestClone: a clone of the system disk is refused until STATE is mounted, whichever comes first by name. Another disk with the same image, a
-// clone of an older version, and another way to the same disk are no clones, and nothing is done to any of them.
+// TestClone: a clone of the system disk is refused until STATE is mounted, whichever comes first by
+// name. Another disk with the same image, a clone of an older version, and another way to the same
+// disk are no clones, and nothing is done to any of them.
 func TestClone(t *testing.T) {
 	for name, c := range map[string]struct {
 		same             []string // partitions whose GUIDs are the same
@@ -323,7 +326,8 @@ func TestReset(t *testing.T) {
 	for i := range other.Partitions {
 		other.Partitions[i].Path = parttable.PartitionPath(other.Path, i+1)
 	}
-	have.Disks = append(have.Disks, other) // of another machine, and none of what happens is about it
+	// of another machine, and none of what happens is about it
+	have.Disks = append(have.Disks, other)
 	ops := Reset(have, []string{layout.Data, layout.State}, nil)
 	golden.Assert(t, printed(ops, nil), "reset.txt")
 	golden.Assert(t, printed(Reset(have, []string{layout.State}, nil), nil), "reset, keep data.txt")

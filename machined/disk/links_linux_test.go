@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestLink: the link comes to be whatever was there, which is kept; and what is right stays as it is.
+// TestLink: the link comes to be whatever was there, which is kept; and what is right stays as it
+// is.
 func TestLink(t *testing.T) {
 	for what, c := range map[string]struct {
 		before func(name string) error
@@ -50,7 +51,8 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// TestDataFolders: every folder that a symbolic link of the root leads to is made before the links in it.
+// TestDataFolders: every folder that a symbolic link of the root leads to is made before the links
+// in it.
 func TestDataFolders(t *testing.T) {
 	have := map[string]bool{".": true}
 	for _, f := range dataFolders() {

@@ -21,7 +21,8 @@ type Disk struct {
 	Model      string `json:"model,omitempty"`  // as the disk says
 	Serial     string `json:"serial,omitempty"` // as the disk says
 	WWID       string `json:"wwid,omitempty"`   // world wide identifier
-	Bus        string `json:"bus,omitempty"`    // path of the controller in sysfs: "/pci0000:00/0000:00:03.0"
+	// path of the controller in sysfs: "/pci0000:00/0000:00:03.0"
+	Bus        string `json:"bus,omitempty"`
 	Transport  string `json:"transport,omitempty"`
 	Rotational bool   `json:"rotational"`
 	ReadOnly   bool   `json:"readOnly"`
@@ -29,16 +30,20 @@ type Disk struct {
 	Boot bool `json:"boot"`
 	// Root is the unique GUID of the partition that the running root lies on; zero on other disks.
 	Root uuid.UUID `json:"-"`
-	// Table is the kind of partition table: "gpt", "" for a blank disk, otherwise what is there instead.
+	// Table is the kind of partition table: "gpt", "" for a blank disk, otherwise what is there
+	// instead.
 	Table string `json:"table"`
-	// BackupAtEnd says that the primary GPT is whole, and that its backup stands in the last sector and mirrors it. It
-	// does not after a disk image was written to a larger disk.
+	// BackupAtEnd says that the primary GPT is whole, and that its backup stands in the last sector
+	// and mirrors it. It does not after a disk image was written to a larger disk.
 	BackupAtEnd bool `json:"-"`
-	// Shared says that the disk has GUIDs which come from its disk image (parttable.Shared): other disks have the same.
-	Shared     bool        `json:"-"`
-	First      uint64      `json:"-"` // first byte that a partition may use
-	End        uint64      `json:"-"` // first byte behind the space for partitions, when the backup is at the end
-	Alignment  uint64      `json:"-"` // of partitions: the larger of 1 MiB and what the disk prefers
+	// Shared says that the disk has GUIDs which come from its disk image (parttable.Shared): other
+	// disks have the same.
+	Shared bool   `json:"-"`
+	First  uint64 `json:"-"` // first byte that a partition may use
+	// first byte behind the space for partitions, when the backup is at the end
+	End uint64 `json:"-"`
+	// of partitions: the larger of 1 MiB and what the disk prefers
+	Alignment  uint64      `json:"-"`
 	Partitions []Partition `json:"partitions"`
 }
 
@@ -67,12 +72,15 @@ type Partition struct {
 	Content Content   `json:"content"`
 	// Faults are the errors that an ext4 of ours has recorded, on the disk that was booted from.
 	Faults superblock.Faults `json:"faults,omitzero"`
-	Loader bool              `json:"-"` // it holds a boot loader that firmware would start; not looked for on the disk that was booted from
+	// it holds a boot loader that firmware would start; not looked for on the disk that was booted
+	// from
+	Loader bool `json:"-"`
 }
 
 // Content is what a partition holds, as far as it is known by its signature.
 type Content struct {
-	Kind  string    `json:"kind"` // "" when blank, "ext4", another file system's name, or "unknown data"
+	// "" when blank, "ext4", another file system's name, or "unknown data"
+	Kind  string    `json:"kind"`
 	Label string    `json:"label,omitempty"`
 	UUID  uuid.UUID `json:"uuid"`
 	Size  uint64    `json:"size,omitempty"` // of the file system, in bytes; 0 when not known
@@ -92,8 +100,8 @@ func (c Content) String() string {
 	return c.Kind
 }
 
-// Want is the plan: all choices are made. It belongs to the facts it was made from, but stays true while the
-// operations of Diff are done one by one.
+// Want is the plan: all choices are made. It belongs to the facts it was made from, but stays true
+// while the operations of Diff are done one by one.
 type Want struct {
 	Disk       string  // path of the disk
 	Partitions []Entry // every partition of the table, by number
@@ -109,7 +117,8 @@ type Volume struct {
 	Mount  mount.Mount // where it goes
 	// Folders are those that folders of several users lie in, relative to Mount.Target.
 	Folders []string
-	// Links are symbolic links, by name relative to Mount.Target. The folders above them are Folders.
+	// Links are symbolic links, by name relative to Mount.Target. The folders above them are
+	// Folders.
 	Links map[string]string
 	// Wipe says that a foreign file system in the partition may be replaced.
 	Wipe bool

@@ -28,8 +28,8 @@ func (f Format) Do(ctx context.Context) error {
 	return mkfs.Ext4(ctx, f.run, f.Device, f.Label, f.ReservedPercent, f.Quotas)
 }
 
-// Do runs e2fsck. Its status 1 says that it has repaired something, which any runner reports as an error. So it runs a
-// second time then: what it repaired is clean now.
+// Do runs e2fsck. Its status 1 says that it has repaired something, which any runner reports as an
+// error. So it runs a second time then: what it repaired is clean now.
 func (c Check) Do(ctx context.Context) error {
 	if _, err := c.run(ctx, paths.E2fsck, "-p", c.Device); err == nil {
 		return nil
@@ -40,8 +40,8 @@ func (c Check) Do(ctx context.Context) error {
 	return nil
 }
 
-// Do mounts, unless it has been done, and makes the folders. Their mode must not be left to who happens to be the first to need a
-// folder in one of them, and may want that for itself alone.
+// Do mounts, unless it has been done, and makes the folders. Their mode must not be left to who
+// happens to be the first to need a folder in one of them, and may want that for itself alone.
 func (m Mount) Do(context.Context) error {
 	there, mounted, err := mount.At(m.Target)
 	if err != nil {
@@ -70,8 +70,8 @@ func (m Mount) Do(context.Context) error {
 	return nil
 }
 
-// link makes a symbolic link. What has its name is kept under another one, with ".old" behind it, in place of what was kept before: pods of
-// earlier versions could make a folder there.
+// link makes a symbolic link. What has its name is kept under another one, with ".old" behind it,
+// in place of what was kept before: pods of earlier versions could make a folder there.
 func link(name, target string) error {
 	if now, err := os.Readlink(name); err == nil && now == target {
 		return nil

@@ -16,20 +16,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// growStep is the least that DATA is grown by, in bytes. File systems and partitions may stay smaller than their place by less.
+// growStep is the least that DATA is grown by, in bytes. File systems and partitions may stay
+// smaller than their place by less.
 const growStep = 16 << 20
 
 // Config is what the configuration says about disks. The zero value is right for most machines.
 type Config struct {
-	// Disk selects the disk for STATE and DATA by path, serial number or WWID. Empty is the disk that the system was
-	// booted from.
+	// Disk selects the disk for STATE and DATA by path, serial number or WWID. Empty is the disk
+	// that the system was booted from.
 	Disk string
-	// Wipe allows to remove foreign partitions in the way, a foreign table and foreign file systems on that disk.
+	// Wipe allows to remove foreign partitions in the way, a foreign table and foreign file systems
+	// on that disk.
 	Wipe bool
 }
 
-// Plan chooses the disk, the places of STATE and DATA and how they are made, or says why it cannot. It changes
-// nothing, and it is the only place where something is chosen.
+// Plan chooses the disk, the places of STATE and DATA and how they are made, or says why it cannot.
+// It changes nothing, and it is the only place where something is chosen.
 func Plan(config Config, have Have) (Want, error) {
 	disk, err := choose(config.Disk, have.Disks)
 	if err != nil {
@@ -77,17 +79,20 @@ func volumes() []Volume {
 			Mount:  mount.Mount{Target: paths.State, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoExec | mount.NoAtime},
 		},
 		{
-			// Root may use the last percent, so that the system can tidy up a full disk. The volumes of claims are projects.
+			// Root may use the last percent, so that the system can tidy up a full disk. The
+			// volumes of claims are projects.
 			Format:  Format{Label: layout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
 			Mount:   mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
 			Folders: dataFolders(),
-			// What is below /run ends with the start, under this name, too. Plugins of pod networks are looked for in the other.
+			// What is below /run ends with the start, under this name, too. Plugins of pod networks
+			// are looked for in the other.
 			Links: map[string]string{"run": "/run", rel(paths.HostOpt) + "/cni/bin": paths.ExternalCNIPlugins},
 		},
 	}
 }
 
-// dataFolders are the folders of DATA that several users have folders in, among them those that the root's symbolic links lead to.
+// dataFolders are the folders of DATA that several users have folders in, among them those that the
+// root's symbolic links lead to.
 func dataFolders() []string {
 	folders := []string{"lib", "log"}
 	for _, path := range []string{paths.HostOpt, paths.HostOpt + "/cni", paths.HostMnt, paths.HostSrv, paths.HostHome, paths.HostKubernetes} {
@@ -127,8 +132,9 @@ func choose(selector string, disks []Disk) (Disk, error) {
 	return Disk{}, fmt.Errorf("disk %q: not found; %s", selector, there)
 }
 
-// onlyOne refuses to begin with a system disk of which there is a clone: the first process took it for the only one, because the other had
-// not been found yet. Once STATE is mounted, a clone that is plugged in changes nothing until the next start.
+// onlyOne refuses to begin with a system disk of which there is a clone: the first process took it
+// for the only one, because the other had not been found yet. Once STATE is mounted, a clone that
+// is plugged in changes nothing until the next start.
 func onlyOne(disk Disk, have Have) error {
 	if _, mounted := mountedAt(have.Mounts, paths.State); mounted || !disk.Boot {
 		return nil
@@ -139,7 +145,8 @@ func onlyOne(disk Disk, have Have) error {
 	}
 	esp := disk.Partitions[i].UUID
 	for _, other := range have.Disks {
-		if other.Path == disk.Path || other.WWID != "" && other.WWID == disk.WWID { // another way to the same disk
+		// another way to the same disk
+		if other.Path == disk.Path || other.WWID != "" && other.WWID == disk.WWID {
 			continue
 		}
 		if other.has(esp) && other.has(disk.Root) {
@@ -178,8 +185,8 @@ func foreignTable(disk Disk) string {
 // ours reports whether the entry is one of the five partitions.
 func ours(e Entry) bool { return layout.Ours(e.Label, e.Type) }
 
-// arrange gives every partition its place. What exists keeps its number and its start; only DATA may grow. New
-// partitions go behind the last one.
+// arrange gives every partition its place. What exists keeps its number and its start; only DATA
+// may grow. New partitions go behind the last one.
 func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 	var entries []Entry
 	for _, p := range kept {
@@ -255,8 +262,10 @@ func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error)
 	return append(entries, Entry{Number: next, Label: layout.Data, Type: layout.TypeData, Start: start, Size: free}), nil
 }
 
-// gapFor finds a gap before a partition that has room for size bytes, and is no larger than the space behind the last one: the library that writes the table
-// would put a new partition there, and give the partitions behind it other numbers. It returns the partition behind the gap, and the gap's size; 0: none.
+// gapFor finds a gap before a partition that has room for size bytes, and is no larger than the
+// space behind the last one: the library that writes the table would put a new partition there, and
+// give the partitions behind it other numbers. It returns the partition behind the gap, and the
+// gap's size; 0: none.
 func gapFor(disk Disk, entries []Entry, size, free uint64) (behind Entry, gap uint64) {
 	sorted := slices.SortedFunc(slices.Values(entries), func(a, b Entry) int { return cmp.Compare(a.Start, b.Start) })
 	at := disk.align(disk.First)

@@ -26,18 +26,21 @@ import (
 
 const sysBlock = diskprobe.Sys
 
-// Examine tells what lies on disks that are not the machine's own. What it says of a disk that it cannot examine is why.
+// Examine tells what lies on disks that are not the machine's own. What it says of a disk that it
+// cannot examine is why.
 type Examine func(ctx context.Context, devices []diskprobe.Device) []diskprobe.Result
 
 // unexamined is what holds data as far as anybody knows.
 const unexamined = "content that has not been examined"
 
-// Read looks at all disks and mounts. An empty card reader is left out. Devices that are made of others (device mapper, loop, RAM disks, RAID) and optical
-// drives are not disks.
+// Read looks at all disks and mounts. An empty card reader is left out. Devices that are made of
+// others (device mapper, loop, RAM disks, RAID) and optical drives are not disks.
 //
-// Only the disk that the system was booted from is read here: its partition table, and the superblocks of our own partitions, whose authors are this
-// system and who has the disk in his hands. All others are examined by examine, for a bounded time each, in a process of their own; a disk for which
-// that fails is listed as one that holds data. Without examine they are listed as unexamined, and nothing waits for them.
+// Only the disk that the system was booted from is read here: its partition table, and the
+// superblocks of our own partitions, whose authors are this system and who has the disk in his
+// hands. All others are examined by examine, for a bounded time each, in a process of their own; a
+// disk for which that fails is listed as one that holds data. Without examine they are listed as
+// unexamined, and nothing waits for them.
 func Read(ctx context.Context, examine Examine) (Have, error) {
 	mounts, err := mount.List()
 	if err != nil {
@@ -118,7 +121,8 @@ func foreignDisk(r diskprobe.Result) (Disk, bool) {
 	default:
 		disk.resize(a.Size)
 		disk.Table, disk.BackupAtEnd = a.Table, a.Mirrored
-		if a.Table == "gpt" && a.Whole.Kind != "" && a.Whole.Kind != "iso9660" { // the table is the array's, and not the disk's
+		// the table is the array's, and not the disk's
+		if a.Table == "gpt" && a.Whole.Kind != "" && a.Whole.Kind != "iso9660" {
 			disk.Table = a.Whole.Kind + " with a GPT partition table"
 		}
 	}
@@ -139,7 +143,8 @@ func newDisk(d diskprobe.Device) Disk {
 	return disk
 }
 
-// resize sets the size, and what follows from it. The table's 128 entries of 128 bytes and its header stand at both ends; the protective MBR in front.
+// resize sets the size, and what follows from it. The table's 128 entries of 128 bytes and its
+// header stand at both ends; the protective MBR in front.
 func (d *Disk) resize(size uint64) {
 	tableSectors := (128*128 + d.SectorSize - 1) / d.SectorSize
 	d.Size, d.First = size, d.align((2+tableSectors)*d.SectorSize)
@@ -168,8 +173,8 @@ func partitionOf(path, disk string) bool {
 	return found && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// isDisk tells real disks from what the kernel makes of them, by the folder in sysfs: only what hangs on a bus has a
-// device, and optical drives have type 5 (scsi/scsi_proto.h, TYPE_ROM).
+// isDisk tells real disks from what the kernel makes of them, by the folder in sysfs: only what
+// hangs on a bus has a device, and optical drives have type 5 (scsi/scsi_proto.h, TYPE_ROM).
 func isDisk(sys string) bool {
 	if _, err := os.Stat(filepath.Join(sys, "device")); err != nil {
 		return false
@@ -230,12 +235,14 @@ func readOwn(d diskprobe.Device) (Disk, error) {
 	return disk, nil
 }
 
-// ownContent reads the superblock of one of our partitions, through the partition's own device: the disk's has a cache of its own, which may be
-// older. It knows what we put there; everything else is unknown data.
+// ownContent reads the superblock of one of our partitions, through the partition's own device: the
+// disk's has a cache of its own, which may be older. It knows what we put there; everything else is
+// unknown data.
 func ownContent(path string) (Content, superblock.Faults, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Content{Kind: unknownData}, superblock.Faults{}, nil // the kernel does not show it: nothing that we could use
+		// the kernel does not show it: nothing that we could use
+		return Content{Kind: unknownData}, superblock.Faults{}, nil
 	}
 	if err != nil {
 		return Content{}, superblock.Faults{}, err
@@ -250,7 +257,8 @@ func ownContent(path string) (Content, superblock.Faults, error) {
 	return c, e.Faults, err
 }
 
-// examineOwn tells a file system of ours, nothing or one that was not finished, and everything else.
+// examineOwn tells a file system of ours, nothing or one that was not finished, and everything
+// else.
 func examineOwn(r io.ReaderAt, size uint64) (Content, error) {
 	unfinished, err := superblock.Unfinished(r, size)
 	if err == nil && unfinished {
@@ -264,7 +272,8 @@ func examineOwn(r io.ReaderAt, size uint64) (Content, error) {
 	return Content(c), nil
 }
 
-// describeDevice fills in what the hardware says of itself. What it does not say stays empty. The device is named and not opened (O_PATH, open(2)).
+// describeDevice fills in what the hardware says of itself. What it does not say stays empty. The
+// device is named and not opened (O_PATH, open(2)).
 func describeDevice(disk *Disk) {
 	f, err := os.OpenFile(disk.Path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -275,7 +284,8 @@ func describeDevice(disk *Disk) {
 	if err != nil {
 		return
 	}
-	disk.Model, disk.Serial, disk.WWID = printable.Text(p.Model), printable.Text(p.Serial), printable.Text(p.WWID) // as the disk says
+	// as the disk says
+	disk.Model, disk.Serial, disk.WWID = printable.Text(p.Model), printable.Text(p.Serial), printable.Text(p.WWID)
 	disk.Bus, disk.Transport, disk.Rotational = p.BusPath, p.Transport, p.Rotational
 	if disk.Serial == "" {
 		page, err := os.ReadFile(filepath.Join(sysBlock, filepath.Base(disk.Path), "device", "vpd_pg80"))

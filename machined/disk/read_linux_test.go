@@ -16,7 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// TestForeignDisks: what an examination says of a disk, and that one that failed holds data and stays in the list.
+// TestForeignDisks: what an examination says of a disk, and that one that failed holds data and
+// stays in the list.
 func TestForeignDisks(t *testing.T) {
 	device := func(name string) diskprobe.Device {
 		return diskprobe.Device{Name: name, Path: "/dev/" + name, Size: 8 << 30, SectorSize: 512}

@@ -14,8 +14,9 @@ const mib = 1 << 20
 // typeLinux is a partition type of somebody else.
 var typeLinux = uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4")
 
-// scenario is one disk as a machine may find it. The same scenarios are run on a model (laws_test.go) and, under the
-// product kernel, on a real disk (disk_linux_test.go): both print the same golden.
+// scenario is one disk as a machine may find it. The same scenarios are run on a model
+// (laws_test.go) and, under the product kernel, on a real disk (disk_linux_test.go): both print the
+// same golden.
 type scenario struct {
 	name   string
 	config Config

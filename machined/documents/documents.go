@@ -1,5 +1,6 @@
-// Package documents keeps a machine's configurations on STATE: the one in force, one that waits for the next start, the one to come back
-// to while another is tried, and those that were in force before.
+// Package documents keeps a machine's configurations on STATE: the one in force, one that waits for
+// the next start, the one to come back to while another is tried, and those that were in force
+// before.
 //
 // Files of the folder, all of mode 0600:
 //
@@ -9,8 +10,9 @@
 //	reached.yaml    the last one with which the machine had an address.
 //	history/N.json  was in force as number N (Entry).
 //
-// Every change is one rename or one removal, or an order of them of which each prefix is the state before or the state after; it is said
-// where that is so. A change that was reported as done survives a power cut.
+// Every change is one rename or one removal, or an order of them of which each prefix is the state
+// before or the state after; it is said where that is so. A change that was reported as done
+// survives a power cut.
 package documents
 
 import (
@@ -36,10 +38,12 @@ func (s Store) staged() string  { return filepath.Join(s.Dir, "staged.yaml") }
 func (s Store) reached() string { return filepath.Join(s.Dir, "reached.yaml") }
 func (s Store) before() string  { return filepath.Join(s.Dir, "return.json") }
 
-// comeback is what comes back after a trial. It counts only while what is in force is what was tried: whoever puts other documents in
-// force, and be it a version of the system that knows no trials, ends the trial by that.
+// comeback is what comes back after a trial. It counts only while what is in force is what was
+// tried: whoever puts other documents in force, and be it a version of the system that knows no
+// trials, ends the trial by that.
 type comeback struct {
-	Tried     []string `json:"tried"`     // SHA-256 of what is on trial, and of what takes its place there
+	// SHA-256 of what is on trial, and of what takes its place there
+	Tried     []string `json:"tried"`
 	Documents string   `json:"documents"` // empty: there were none
 }
 
@@ -59,8 +63,8 @@ func (s Store) Put(documents []byte) error {
 	return s.Confirm()
 }
 
-// Try puts documents in force until Confirm. Without it Return, or Begin at the next start, puts those in force that are now; if these
-// are on trial themselves, those before them.
+// Try puts documents in force until Confirm. Without it Return, or Begin at the next start, puts
+// those in force that are now; if these are on trial themselves, those before them.
 func (s Store) Try(documents []byte) error {
 	present, err := read(s.current())
 	if err != nil {
@@ -94,7 +98,8 @@ func (s Store) trial() (c comeback, trying bool) {
 // Confirm ends a trial; what is in force stays. Without a trial it does nothing.
 func (s Store) Confirm() error { return s.remove(s.before()) }
 
-// Return ends a trial: what was in force before it is again. Without a trial it does nothing; it tells whether there was one.
+// Return ends a trial: what was in force before it is again. Without a trial it does nothing; it
+// tells whether there was one.
 func (s Store) Return() (returned bool, err error) {
 	c, trying := s.trial()
 	switch {
@@ -109,7 +114,8 @@ func (s Store) Return() (returned bool, err error) {
 	return trying, s.Confirm() // it counts no more
 }
 
-// Lasting returns the documents that are in force whatever becomes of a trial; nil if there are none.
+// Lasting returns the documents that are in force whatever becomes of a trial; nil if there are
+// none.
 func (s Store) Lasting() ([]byte, error) {
 	c, trying := s.trial()
 	switch {
@@ -136,8 +142,9 @@ func (s Store) Staged() time.Time {
 // DropStaged forgets what was staged.
 func (s Store) DropStaged() error { return s.remove(s.staged()) }
 
-// Begin does what is due when the machine starts, and says what it did: it returns from a trial that nobody has confirmed, and puts in
-// force what was staged, if adopt says so. A cut between the two is a start of its own.
+// Begin does what is due when the machine starts, and says what it did: it returns from a trial
+// that nobody has confirmed, and puts in force what was staged, if adopt says so. A cut between the
+// two is a start of its own.
 func (s Store) Begin(adopt bool) (returned, staged bool, err error) {
 	if returned, err = s.Return(); err != nil {
 		return returned, false, err
@@ -158,7 +165,8 @@ func (s Store) Begin(adopt bool) (returned, staged bool, err error) {
 // MarkReached notes that the machine had an address with these documents.
 func (s Store) MarkReached(documents []byte) error { return s.write(s.reached(), documents) }
 
-// Reached returns the last documents with which the machine had an address (nil if there are none), and whether they are those in force.
+// Reached returns the last documents with which the machine had an address (nil if there are none),
+// and whether they are those in force.
 func (s Store) Reached() (documents []byte, current bool, err error) {
 	if documents, err = read(s.reached()); err != nil || documents == nil {
 		return nil, false, err

@@ -100,8 +100,9 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestCut starts a machine on each state that a power cut can leave between two steps of a change: it comes up with the documents before
-// the change or with those after it, and what was tried never stays.
+// TestCut starts a machine on each state that a power cut can leave between two steps of a change:
+// it comes up with the documents before the change or with those after it, and what was tried never
+// stays.
 func TestCut(t *testing.T) {
 	for name, c := range map[string]struct {
 		left content
@@ -193,7 +194,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestReached: what the machine had an address with is known after any change and any start, and whether that is in force.
+// TestReached: what the machine had an address with is known after any change and any start, and
+// whether that is in force.
 func TestReached(t *testing.T) {
 	for name, c := range map[string]struct {
 		have    content

@@ -18,17 +18,20 @@ const (
 	maxEntries = 32
 	// maxHistory bounds what it takes on STATE, in bytes; the latest stays even if it is larger.
 	maxHistory = 16 << 20
-	// maxChanges bounds the changes of an entry, so that a list of all fits into one message of the API.
+	// maxChanges bounds the changes of an entry, so that a list of all fits into one message of the
+	// API.
 	maxChanges = 200
 )
 
 // Entry is a configuration that was put in force.
 type Entry struct {
-	Number    uint64    `json:"number"` // from 1 on, never given twice on one STATE
-	At        time.Time `json:"at"`
-	By        string    `json:"by"`      // who or what put it in force: "CN=admin,O=orlop:admin from 10.0.0.2:4711", "start"
-	Changes   []string  `json:"changes"` // against the one before, at most maxChanges; secrets are named, not shown
-	Documents string    `json:"documents"`
+	Number uint64    `json:"number"` // from 1 on, never given twice on one STATE
+	At     time.Time `json:"at"`
+	// who or what put it in force: "CN=admin,O=orlop:admin from 10.0.0.2:4711", "start"
+	By string `json:"by"`
+	// against the one before, at most maxChanges; secrets are named, not shown
+	Changes   []string `json:"changes"`
+	Documents string   `json:"documents"`
 }
 
 func (s Store) history() string { return filepath.Join(s.Dir, "history") }
@@ -70,7 +73,8 @@ func (s Store) Entry(number uint64) (Entry, error) {
 	return e, nil
 }
 
-// Last returns the latest one; the zero Entry if there is none. One that cannot be read counts as none, but its number is not given again.
+// Last returns the latest one; the zero Entry if there is none. One that cannot be read counts as
+// none, but its number is not given again.
 func (s Store) Last() (Entry, error) {
 	numbers, err := s.Numbers()
 	if err != nil || len(numbers) == 0 {
@@ -84,7 +88,8 @@ func (s Store) Last() (Entry, error) {
 	return e, nil
 }
 
-// Add notes that documents are in force now, unless they are what was noted last. changes is asked for what differs from those.
+// Add notes that documents are in force now, unless they are what was noted last. changes is asked
+// for what differs from those.
 func (s Store) Add(documents []byte, by string, at time.Time, changes func(before string) []string) error {
 	last, err := s.Last()
 	if err != nil || last.Documents == string(documents) {

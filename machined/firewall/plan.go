@@ -36,8 +36,8 @@ func (r Rule) String() string {
 	return fmt.Sprintf("let in %s port %d from %s", r.Protocol, r.Port, from)
 }
 
-// Allow lets more in by rules. One for a port that is open to everybody has it open to its networks alone, and to own: the cluster's
-// control-plane machines.
+// Allow lets more in by rules. One for a port that is open to everybody has it open to its networks
+// alone, and to own: the cluster's control-plane machines.
 func Allow(open, rules []Rule, own []netip.Prefix) []Rule {
 	out := slices.Clone(open)
 	for _, r := range rules {
@@ -69,8 +69,9 @@ func (c *Config) Lines() []string {
 // Absent are the commands that leave no firewall, whatever there was.
 const Absent = "add table inet " + Table + "\ndelete table inet " + Table + "\n"
 
-// Closed are the commands for a machine whose firewall the kernel does not take: nobody begins anything with it but callers of its own API,
-// at the TCP port given, so that the operator can. They need as little of the kernel as can be, and use the same table.
+// Closed are the commands for a machine whose firewall the kernel does not take: nobody begins
+// anything with it but callers of its own API, at the TCP port given, so that the operator can.
+// They need as little of the kernel as can be, and use the same table.
 func Closed(port int) string {
 	return fmt.Sprintf(Absent+`table inet %s {
 	chain input {
@@ -86,8 +87,9 @@ func Closed(port int) string {
 `, Table, port)
 }
 
-// Commands are the commands of nft(8), one transaction, that bring the firewall about; without one those that leave none. pods is the link over
-// which the machine's own pods come. Those of other machines come as their machines (they are masqueraded); what comes to the machine itself by a
+// Commands are the commands of nft(8), one transaction, that bring the firewall about; without one
+// those that leave none. pods is the link over which the machine's own pods come. Those of other
+// machines come as their machines (they are masqueraded); what comes to the machine itself by a
 // tunnel was sent by somebody who means to go round the rules.
 func (c *Config) Commands(pods string) string {
 	if c == nil {
@@ -100,11 +102,12 @@ func (c *Config) Commands(pods string) string {
 	rule("ct state established,related accept")
 	rule("iifname { \"lo\", %q } accept", pods)
 	rule("meta l4proto { icmp, ipv6-icmp } accept")
-	// What a Service has rewritten to a pod that shares the machine's network. The API server has a Service, too, and a virtual address; who may
-	// come to it by those is who may come to its port.
+	// What a Service has rewritten to a pod that shares the machine's network. The API server has a
+	// Service, too, and a virtual address; who may come to it by those is who may come to its port.
 	rule("ct status dnat tcp dport != { %s } accept", numbers(c.Own))
 	rule("ct status dnat meta l4proto != tcp accept")
-	// A server's answer is not the answer of a connection: it may come from another address than was asked (RFC 2131, 4.1; RFC 8415, 7.2).
+	// A server's answer is not the answer of a connection: it may come from another address than
+	// was asked (RFC 2131, 4.1; RFC 8415, 7.2).
 	rule("meta nfproto ipv4 udp dport 68 accept")
 	rule("ip6 saddr fe80::/10 udp dport 546 accept")
 	for _, r := range c.Open {
@@ -114,7 +117,8 @@ func (c *Config) Commands(pods string) string {
 		}
 		senders(r.From, func(match string) { rule("%s %s", match, to) })
 	}
-	rule("meta l4proto tcp counter reject with tcp reset") // as where nothing listens: who has mistaken the port is told at once
+	// as where nothing listens: who has mistaken the port is told at once
+	rule("meta l4proto tcp counter reject with tcp reset")
 	rule("counter")
 	b.WriteString("\t}\n}\n")
 	return b.String()
@@ -132,7 +136,8 @@ func senders(from []netip.Prefix, do func(match string)) {
 				b.AddPrefix(p)
 			}
 		}
-		set, _ := b.IPSet() // it fails for prefixes that are none, and those were refused with the document
+		// it fails for prefixes that are none, and those were refused with the document
+		set, _ := b.IPSet()
 		own := set.Prefixes()
 		switch {
 		case len(own) == 0:

@@ -22,7 +22,8 @@ type Have struct {
 	MachineID string
 }
 
-// ModuleState says whether a module is in the kernel. The zero value means that the image does not have it.
+// ModuleState says whether a module is in the kernel. The zero value means that the image does not
+// have it.
 type ModuleState struct {
 	Loaded bool // or built in
 	Known  bool // there is a file to load
@@ -108,8 +109,8 @@ func (r Rlimit) String() string {
 	return fmt.Sprintf("%s %s to %s", r.Name, word(r.Soft), word(r.Hard))
 }
 
-// Diff returns the operations that turn what is into what should be. Modules come first, because file systems and
-// parameters come with them.
+// Diff returns the operations that turn what is into what should be. Modules come first, because
+// file systems and parameters come with them.
 func Diff(have Have, want Want) []Op {
 	ops := diffModules(have, want)
 	ops = append(ops, diffMounts(have, want)...)
@@ -137,8 +138,9 @@ func Diff(have Have, want Want) []Op {
 	return ops
 }
 
-// sameValue reports whether a kernel parameter that reads as one value was set to the other. Blanks do not matter, nor does the base of numbers,
-// which the kernel reads as C does (0x10, 020) and writes in decimal (proc_dointvec in kernel/sysctl.c).
+// sameValue reports whether a kernel parameter that reads as one value was set to the other. Blanks
+// do not matter, nor does the base of numbers, which the kernel reads as C does (0x10, 020) and
+// writes in decimal (proc_dointvec in kernel/sysctl.c).
 func sameValue(read, set string) bool {
 	a, b := strings.Fields(read), strings.Fields(set)
 	return slices.EqualFunc(a, b, func(x, y string) bool {
@@ -180,7 +182,8 @@ func diffMounts(have Have, want Want) []Op {
 			ops = append(ops, Op{Verb: Remount, Mount: m, Old: have.Mounts[i].Flags.String()})
 		}
 	}
-	// A mount below a shared one is shared from the beginning, so this is done once, after the first ones.
+	// A mount below a shared one is shared from the beginning, so this is done once, after the
+	// first ones.
 	if want.Shared && !have.Shared {
 		ops = append(ops, Op{Verb: Share})
 	}
@@ -204,8 +207,9 @@ func diffGroups(have Have, want Want) []Op {
 			}
 			ops = append(ops, Op{Verb: SetGroup, Group: g.Path, Name: file, Value: g.Files[file], Old: old})
 		}
-		// What a group that does not exist yet can hand down is what its parent will, and what the root of a hierarchy
-		// that is not mounted yet can is seen when the operation is done, which leaves out what there is not.
+		// What a group that does not exist yet can hand down is what its parent will, and what the
+		// root of a hierarchy that is not mounted yet can is seen when the operation is done, which
+		// leaves out what there is not.
 		available := state.Available
 		if !there {
 			available = have.Groups["/"].Available

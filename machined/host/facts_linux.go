@@ -78,7 +78,8 @@ type System struct {
 	Load1       float64 `json:"load1"` // tasks that ran or waited, mean of the last minute
 }
 
-// ReadSystem reads what is known of the machine and its kernel. What the firmware does not say is left empty.
+// ReadSystem reads what is known of the machine and its kernel. What the firmware does not say is
+// left empty.
 func (k *Kernel) ReadSystem() (System, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -201,9 +202,11 @@ type ProcessState struct {
 	Name      string `json:"name"`
 	UID       int    `json:"uid"`
 	Anonymous int64  `json:"anonymous"` // bytes of memory of its own (RssAnon)
-	File      int64  `json:"file"`      // bytes of files that it has mapped, shared with others (RssFile)
-	Threads   int    `json:"threads"`
-	// ProcessorSeconds is the processor time that it has taken, its own and the kernel's on its behalf.
+	// bytes of files that it has mapped, shared with others (RssFile)
+	File    int64 `json:"file"`
+	Threads int   `json:"threads"`
+	// ProcessorSeconds is the processor time that it has taken, its own and the kernel's on its
+	// behalf.
 	ProcessorSeconds float64 `json:"processorSeconds"`
 }
 
@@ -235,11 +238,12 @@ func (k *Kernel) ReadProcesses() ([]ProcessState, error) {
 	return list, nil
 }
 
-// userHZ is the unit of times in /proc/PID/stat, per second; every kernel for x86-64 and arm64 has this one (USER_HZ).
+// userHZ is the unit of times in /proc/PID/stat, per second; every kernel for x86-64 and arm64 has
+// this one (USER_HZ).
 const userHZ = 100
 
-// processorSeconds understands /proc/PID/stat (proc_pid_stat(5)): utime and stime are the 14th and 15th field. The second
-// is the name in brackets, which may itself hold blanks and brackets.
+// processorSeconds understands /proc/PID/stat (proc_pid_stat(5)): utime and stime are the 14th and
+// 15th field. The second is the name in brackets, which may itself hold blanks and brackets.
 func processorSeconds(stat string) float64 {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 13 {
@@ -250,8 +254,8 @@ func processorSeconds(stat string) float64 {
 	return float64(user+system) / userHZ
 }
 
-// parseStatus understands /proc/PID/status (proc_pid_status(5)). Threads of the kernel and zombies have no memory, and
-// so no line that starts with Rss.
+// parseStatus understands /proc/PID/status (proc_pid_status(5)). Threads of the kernel and zombies
+// have no memory, and so no line that starts with Rss.
 func parseStatus(pid int, text string) (p ProcessState, program bool) {
 	p.PID = pid
 	readKiB(text, map[string]*int64{"RssAnon:": &p.Anonymous, "RssFile:": &p.File})

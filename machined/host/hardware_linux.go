@@ -16,19 +16,23 @@ import (
 
 // Sensor is one thing that the hardware measures (Documentation/hwmon/sysfs-interface).
 type Sensor struct {
-	Chip   string `json:"chip"`             // the driver's name for it: "coretemp", "nvme"; of a thermal zone its type
+	// the driver's name for it: "coretemp", "nvme"; of a thermal zone its type
+	Chip   string `json:"chip"`
 	Device string `json:"device,omitempty"` // what it belongs to: "coretemp.0", "nvme0"
-	Name   string `json:"name"`             // what is measured: its label ("Package id 0"), or else the kernel's name ("temp1")
-	Kind   string `json:"kind"`             // temperature, fan, voltage, current, power, humidity
+	// what is measured: its label ("Package id 0"), or else the kernel's name ("temp1")
+	Name string `json:"name"`
+	Kind string `json:"kind"` // temperature, fan, voltage, current, power, humidity
 	// Value is in Unit: °C, rpm, V, A, W, %.
-	Value    float64 `json:"value"`
-	Unit     string  `json:"unit"`
-	Max      float64 `json:"max,omitempty"`      // where it becomes too much, in the same unit; 0: the chip does not say
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	// where it becomes too much, in the same unit; 0: the chip does not say
+	Max      float64 `json:"max,omitempty"`
 	Critical float64 `json:"critical,omitempty"` // where it breaks, likewise
 	Problem  string  `json:"problem,omitempty"`  // why there is no value
 }
 
-// quantities are what hwmon measures, by the beginning of the files' names, and how many of the file's units are one of ours.
+// quantities are what hwmon measures, by the beginning of the files' names, and how many of the
+// file's units are one of ours.
 var quantities = []struct {
 	prefix, kind, unit string
 	scale              float64
@@ -37,8 +41,9 @@ var quantities = []struct {
 	{"power", "power", "W", 1e6}, {"humidity", "humidity", "%", 1e3},
 }
 
-// ReadSensors reads what the hardware measures: all chips of /sys/class/hwmon, and where none of them measures a temperature, the thermal
-// zones of the firmware. A machine without sensors has an empty list.
+// ReadSensors reads what the hardware measures: all chips of /sys/class/hwmon, and where none of
+// them measures a temperature, the thermal zones of the firmware. A machine without sensors has an
+// empty list.
 func (k *Kernel) ReadSensors() ([]Sensor, error) {
 	list := []Sensor{}
 	chips, err := names(filepath.Join(k.sys, "class/hwmon"))
@@ -114,17 +119,21 @@ func (s *Sensor) measure(file string, scale float64) {
 		s.Value /= scale
 	}
 	if err != nil {
-		s.Problem = err.Error() // "resource temporarily unavailable": the path is in the other fields
+		// "resource temporarily unavailable": the path is in the other fields
+		s.Problem = err.Error()
 	}
 }
 
-// PCIDevice is a device on the PCI bus, as the kernel sees it (Documentation/ABI/testing/sysfs-bus-pci).
+// PCIDevice is a device on the PCI bus, as the kernel sees it
+// (Documentation/ABI/testing/sysfs-bus-pci).
 type PCIDevice struct {
 	Address string `json:"address"` // "0000:00:03.0"
-	Kind    string `json:"kind"`    // what its class is in general: "network", "storage"; empty for what the specification does not name
-	Class   string `json:"class"`   // hexadecimal, as are the following: "020000"
-	Vendor  string `json:"vendor"`  // "8086"
-	Device  string `json:"device"`
+	// what its class is in general: "network", "storage"; empty for what the specification does not
+	// name
+	Kind   string `json:"kind"`
+	Class  string `json:"class"`  // hexadecimal, as are the following: "020000"
+	Vendor string `json:"vendor"` // "8086"
+	Device string `json:"device"`
 	// Subsystem is who made the card, and which: "1af4:0001".
 	Subsystem string `json:"subsystem,omitempty"`
 	Driver    string `json:"driver,omitempty"` // empty: none has taken it
@@ -133,14 +142,16 @@ type PCIDevice struct {
 	IOMMUGroup string `json:"iommuGroup,omitempty"`
 }
 
-// pciKinds are the base classes of the PCI Code and ID Assignment Specification, by the first byte of the class.
+// pciKinds are the base classes of the PCI Code and ID Assignment Specification, by the first byte
+// of the class.
 var pciKinds = map[string]string{
 	"01": "storage", "02": "network", "03": "display", "04": "multimedia", "05": "memory", "06": "bridge", "07": "communication", "08": "system",
 	"09": "input", "0a": "docking", "0b": "processor", "0c": "serial bus", "0d": "wireless", "0e": "intelligent controller", "0f": "satellite",
 	"10": "encryption", "11": "signal processing", "12": "accelerator", "13": "instrumentation", "40": "coprocessor",
 }
 
-// ReadPCI lists the devices on the PCI bus by their address. A machine without one has an empty list.
+// ReadPCI lists the devices on the PCI bus by their address. A machine without one has an empty
+// list.
 func (k *Kernel) ReadPCI() ([]PCIDevice, error) {
 	list := []PCIDevice{}
 	addresses, err := names(filepath.Join(k.sys, "bus/pci/devices"))
@@ -189,8 +200,9 @@ func word(dir, file string) string {
 	return text
 }
 
-// attribute reads a file of sysfs, which one call reads as a whole. The error is the system's alone. EAGAIN, with which some drivers say
-// that they have no value, is one too: package os would wait for a value, and some of these never tell that they have one.
+// attribute reads a file of sysfs, which one call reads as a whole. The error is the system's
+// alone. EAGAIN, with which some drivers say that they have no value, is one too: package os would
+// wait for a value, and some of these never tell that they have one.
 func attribute(file string) (string, error) {
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -51,7 +51,8 @@ func TestSensors(t *testing.T) {
 	}
 }
 
-// TestThermalZones: they count where no chip measures a temperature. A machine with nothing has an empty list.
+// TestThermalZones: they count where no chip measures a temperature. A machine with nothing has an
+// empty list.
 func TestThermalZones(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"sys/class/hwmon/hwmon0/name": "acpi_fan\n", "sys/class/hwmon/hwmon0/fan1_input": "900\n",
@@ -98,7 +99,8 @@ func TestPCI(t *testing.T) {
 	}
 }
 
-// TestMeasurable: each file system counts once, and those of others that may not answer are not asked.
+// TestMeasurable: each file system counts once, and those of others that may not answer are not
+// asked.
 func TestMeasurable(t *testing.T) {
 	of := func(source, target, kind string) mount.Mount {
 		return mount.Mount{Source: source, Target: target, Type: kind}
@@ -146,7 +148,8 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestSysctls: those that are set are listed with what they are and should be, and the operator's are told from the system's.
+// TestSysctls: those that are set are listed with what they are and should be, and the operator's
+// are told from the system's.
 func TestSysctls(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"proc/meminfo": "MemTotal: 2000000 kB\n", "proc/sys/kernel/panic": "10\n", "proc/sys/net/core/somaxconn": "128\n", "proc/sys/vm/min_free_kbytes": "70000\n",

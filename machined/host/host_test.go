@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
-// afterInit is a machine as init leaves it: four mounts, defaults of the kernel, all modules on disk.
+// afterInit is a machine as init leaves it: four mounts, defaults of the kernel, all modules on
+// disk.
 func afterInit(w Want) Have {
 	have := Have{Modules: map[string]ModuleState{}, Sysctls: map[string]string{}, Rlimits: map[string]Rlimit{}, Groups: map[string]GroupState{}}
 	for _, m := range w.Modules {
@@ -124,7 +125,8 @@ func cases() map[string]struct {
 	lost.Sysctls["vm.panic_on_oom"] = "1"
 	unconfigured := Plan(Config{}, small)
 	big := Plan(custom, large)
-	uneven := Plan(Config{Pods: true, ReservedMemory: 500_000_000}, Facts{Memory: 1_007_562_752, CPUs: 2}) // half of it is no whole page
+	// half of it is no whole page
+	uneven := Plan(Config{Pods: true, ReservedMemory: 500_000_000}, Facts{Memory: 1_007_562_752, CPUs: 2})
 	bare := afterInit(big)
 	delete(bare.Modules, "zfs")
 	delete(bare.Modules, "evdev")
@@ -150,8 +152,8 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// TestAfterTheOperationsNothingIsLeft is the first law. A hierarchy that is mounted by an operation is seen only by the
-// next look, so two looks are allowed.
+// TestAfterTheOperationsNothingIsLeft is the first law. A hierarchy that is mounted by an operation
+// is seen only by the next look, so two looks are allowed.
 func TestAfterTheOperationsNothingIsLeft(t *testing.T) {
 	for name, c := range cases() {
 		have := clone(c.have)
@@ -218,7 +220,8 @@ func TestReservationIsBounded(t *testing.T) {
 		{Config{}, small, "41943040"},
 		{Config{ReservedMemory: 512 << 20}, small, "536870912"},
 		{Config{ReservedMemory: 200 << 30}, small, "1073741824"},
-		{Config{ReservedMemory: 512 << 20}, Facts{Memory: 1_007_562_752}, "503775232"}, // whole pages of any size
+		// whole pages of any size
+		{Config{ReservedMemory: 512 << 20}, Facts{Memory: 1_007_562_752}, "503775232"},
 		{Config{ReservedMemory: 500_000_000}, small, "499974144"},
 	} {
 		groups := Plan(c.config, c.facts).Groups

@@ -10,15 +10,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// TestUnderTheProductKernel does everything to a real machine, with the kernel of the product: the two laws again, and
-// what the kubelet and the kernel say of the outcome. See hack/qemu/kerneltest:
+// TestUnderTheProductKernel does everything to a real machine, with the kernel of the product: the
+// two laws again, and what the kubelet and the kernel say of the outcome. See hack/qemu/kerneltest:
 //
 //	go test -exec 'qemu kernel-test -kernel DIR -module bridge -module br_netfilter …' ./machined/host
 func TestUnderTheProductKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") == "" {
 		t.Skip("changes the whole machine; runs under hack/qemu/kerneltest only")
 	}
-	empty := t.TempDir() // the modules are loaded already; those that are not count as missing from the image
+	// the modules are loaded already; those that are not count as missing from the image
+	empty := t.TempDir()
 	if err := os.WriteFile(filepath.Join(empty, "modules.dep"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +42,8 @@ func TestUnderTheProductKernel(t *testing.T) {
 	if ops, err := loop.Diff(t.Context()); len(ops) != 0 || err != nil {
 		t.Fatalf("not settled: %q, %v", reconcile.Print(ops), err)
 	}
-	// Each operation is safe to repeat, mounts excepted, which would stack: those are decided by Diff.
+	// Each operation is safe to repeat, mounts excepted, which would stack: those are decided by
+	// Diff.
 	for _, op := range Diff(have, want) {
 		if op.Verb == MountFS {
 			continue

@@ -36,7 +36,8 @@ type boundOp struct {
 // Do implements reconcile.Op.
 func (b boundOp) Do(context.Context) error { return b.kernel.do(b.Op) }
 
-// Diff returns a function for reconcile.Config.Diff that brings the machine to what plan returns when it is called.
+// Diff returns a function for reconcile.Config.Diff that brings the machine to what plan returns
+// when it is called.
 func (k *Kernel) Diff(plan func() Want) reconcile.Diff {
 	return func(context.Context) ([]reconcile.Op, error) {
 		want := plan()
@@ -68,7 +69,8 @@ func (k *Kernel) do(o Op) error {
 		if err != nil {
 			return err
 		}
-		// Through package syscall, so that children get it too (see its documentation of Setrlimit and open files).
+		// Through package syscall, so that children get it too (see its documentation of Setrlimit
+		// and open files).
 		return syscall.Setrlimit(resource, &syscall.Rlimit{Cur: o.Rlimit.Soft, Max: o.Rlimit.Hard})
 	case MakeGroup:
 		return os.MkdirAll(filepath.Join(string(k.tree), o.Name), 0o755)
@@ -84,7 +86,8 @@ func (k *Kernel) do(o Op) error {
 	return fmt.Errorf("operation %q: unknown", o.Verb)
 }
 
-// LoadModules loads kernel modules, with what they need. One that is not known does not keep the others out.
+// LoadModules loads kernel modules, with what they need. One that is not known does not keep the
+// others out.
 func (k *Kernel) LoadModules(names ...string) error {
 	index, err := k.modules()
 	if err != nil {
@@ -94,8 +97,9 @@ func (k *Kernel) LoadModules(names ...string) error {
 	return errors.Join(unknown, kmod.Load(steps))
 }
 
-// remount changes the flags of a mount, not of the file system (which other mounts may share): MS_BIND says so, see
-// mount(2). The flags that it has already and that are not ours are kept where they are stricter.
+// remount changes the flags of a mount, not of the file system (which other mounts may share):
+// MS_BIND says so, see mount(2). The flags that it has already and that are not ours are kept where
+// they are stricter.
 func remount(m mount.Mount) error {
 	have, there, err := mount.At(m.Target)
 	if err != nil {

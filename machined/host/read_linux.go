@@ -25,18 +25,20 @@ type Kernel struct {
 	tree      cgroup.Tree
 	modules   func() (*kmod.Index, error) // of the running kernel's modules, read once
 
-	mu     sync.Mutex
-	former map[string]string // values of kernel parameters from before they were first set here, by name
-	loaded []string          // modules that were loaded by an operation
+	mu sync.Mutex
+	// values of kernel parameters from before they were first set here, by name
+	former map[string]string
+	loaded []string // modules that were loaded by an operation
 }
 
-// NewKernel returns the running kernel. Its modules' index is read when it is first needed, by index: usually
-// sync.OnceValues around kmod.Read, shared with those who load modules for devices.
+// NewKernel returns the running kernel. Its modules' index is read when it is first needed, by
+// index: usually sync.OnceValues around kmod.Read, shared with those who load modules for devices.
 func NewKernel(index func() (*kmod.Index, error)) *Kernel {
 	return &Kernel{proc: "/proc", sys: "/sys", machineID: paths.MachineID, tree: cgroup.Mount, modules: index}
 }
 
-// ModuleIndex returns a function that reads the index of the running kernel's modules when it is first called.
+// ModuleIndex returns a function that reads the index of the running kernel's modules when it is
+// first called.
 func ModuleIndex() func() (*kmod.Index, error) {
 	return sync.OnceValues(func() (*kmod.Index, error) {
 		release, err := kmod.Release()
@@ -109,7 +111,8 @@ func (k *Kernel) readModules(wanted []Module) (map[string]ModuleState, error) {
 		if err != nil {
 			return nil, err
 		}
-		states[m.Name] = ModuleState{Known: true, Loaded: len(steps) == 0} // nothing to load: it is built in
+		// nothing to load: it is built in
+		states[m.Name] = ModuleState{Known: true, Loaded: len(steps) == 0}
 	}
 	return states, nil
 }
@@ -160,15 +163,16 @@ func (k *Kernel) readGroups(have *Have, wanted []Group) error {
 		return fmt.Errorf("machined's control group: cannot read: %w", err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if home, ok := strings.CutPrefix(line, "0::"); ok { // cgroups(7): the unified hierarchy has number 0
+		// cgroups(7): the unified hierarchy has number 0
+		if home, ok := strings.CutPrefix(line, "0::"); ok {
 			have.Home = strings.TrimSpace(home)
 		}
 	}
 	return nil
 }
 
-// sysctlPath turns "net.ipv4.ip_forward" into its file. As in sysctl(8), a slash in a name stands for a dot inside a
-// part ("net.ipv4.conf.eth0/100.arp_ignore").
+// sysctlPath turns "net.ipv4.ip_forward" into its file. As in sysctl(8), a slash in a name stands
+// for a dot inside a part ("net.ipv4.conf.eth0/100.arp_ignore").
 func (k *Kernel) sysctlPath(name string) string {
 	swap := func(r rune) rune {
 		switch r {

@@ -18,18 +18,20 @@ import (
 
 // FilesystemState is how full a mounted file system is.
 type FilesystemState struct {
-	Target     string `json:"target"`
-	Source     string `json:"source"`
-	Type       string `json:"type"`
-	Size       int64  `json:"size"` // bytes, as the following
-	Used       int64  `json:"used"`
-	Available  int64  `json:"available"`        // to programs that are not root's; less than what is free
-	Inodes     int64  `json:"inodes,omitempty"` // how many files there can be; missing where there is no limit
-	InodesUsed int64  `json:"inodesUsed,omitempty"`
+	Target string `json:"target"`
+	Source string `json:"source"`
+	Type   string `json:"type"`
+	Size   int64  `json:"size"` // bytes, as the following
+	Used   int64  `json:"used"`
+	// to programs that are not root's; less than what is free
+	Available int64 `json:"available"`
+	// how many files there can be; missing where there is no limit
+	Inodes     int64 `json:"inodes,omitempty"`
+	InodesUsed int64 `json:"inodesUsed,omitempty"`
 }
 
-// localTypes are the file systems that answer at once, because nobody else has to: no network, no FUSE. Overlays are left out, for they
-// repeat what lies below.
+// localTypes are the file systems that answer at once, because nobody else has to: no network, no
+// FUSE. Overlays are left out, for they repeat what lies below.
 var localTypes = []string{"erofs", "ext2", "ext3", "ext4", "iso9660", "squashfs", "tmpfs", "vfat", "xfs", "btrfs"}
 
 // ReadUsage tells how full the local file systems are, each once, in the order of mounting.
@@ -49,8 +51,9 @@ func (k *Kernel) ReadUsage() ([]FilesystemState, error) {
 	return list, nil
 }
 
-// measurable are the mounts of which each shows a file system of its own: the first of each device, and those in memory but for the
-// volumes of pods and the shared memory that containerd mounts for each of them, which are many and count as the pods' memory.
+// measurable are the mounts of which each shows a file system of its own: the first of each device,
+// and those in memory but for the volumes of pods and the shared memory that containerd mounts for
+// each of them, which are many and count as the pods' memory.
 func measurable(mounts []mount.Mount) []mount.Mount {
 	var list []mount.Mount
 	seen := map[string]bool{}
@@ -91,8 +94,9 @@ type GroupUsage struct {
 	Tasks      int64  `json:"tasks"`
 	Memory     int64  `json:"memory"` // bytes, with files that are cached
 	MemoryPeak int64  `json:"memoryPeak"`
-	MemoryMax  int64  `json:"memoryMax,omitempty"` // bytes above which it is killed; missing: no limit of its own
-	Anonymous  int64  `json:"anonymous"`           // bytes that are no file's
+	// bytes above which it is killed; missing: no limit of its own
+	MemoryMax int64 `json:"memoryMax,omitempty"`
+	Anonymous int64 `json:"anonymous"` // bytes that are no file's
 	// ProcessorSeconds is the processor time that it has taken since it was made.
 	ProcessorSeconds float64 `json:"processorSeconds"`
 	OOMKills         int64   `json:"oomKills"` // processes that were killed for lack of memory
@@ -135,7 +139,8 @@ type SysctlState struct {
 	By     string `json:"by"`     // who says so: "system" or "configuration"
 }
 
-// ReadSysctls lists the kernel parameters that a configuration and the system itself set. The others can be read below /proc/sys.
+// ReadSysctls lists the kernel parameters that a configuration and the system itself set. The
+// others can be read below /proc/sys.
 func (k *Kernel) ReadSysctls(c Config) ([]SysctlState, error) {
 	facts, err := k.ReadFacts()
 	if err != nil {
@@ -159,7 +164,8 @@ func (k *Kernel) ReadSysctls(c Config) ([]SysctlState, error) {
 	return list, nil
 }
 
-// oneBlank sets the values of a parameter apart by one blank each, as nobody else does reliably: the kernel prints tabs.
+// oneBlank sets the values of a parameter apart by one blank each, as nobody else does reliably:
+// the kernel prints tabs.
 func oneBlank(value string) string { return strings.Join(strings.Fields(value), " ") }
 
 // readSysctl reads a kernel parameter; there is false where the kernel does not have it.

@@ -9,7 +9,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/layout"
 )
 
-// choose finds the one disk that matches, and says of each other one why it does not; or says it of all.
+// choose finds the one disk that matches, and says of each other one why it does not; or says it of
+// all.
 func choose(c Config, f Facts) (Disk, []string, error) {
 	var found []Disk
 	var lines, others []string
@@ -36,7 +37,8 @@ func choose(c Config, f Facts) (Disk, []string, error) {
 	return Disk{}, nil, fmt.Errorf("%s: no disk matches:\n%s", selector, strings.Join(lines, "\n"))
 }
 
-// sector is the size of sectors in bytes for which the ESP is made and written to (pkg/esp, pkg/mkfs).
+// sector is the size of sectors in bytes for which the ESP is made and written to (pkg/esp,
+// pkg/mkfs).
 const sector = 512
 
 // unfit says why a disk is never taken.

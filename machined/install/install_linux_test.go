@@ -61,7 +61,8 @@ func tools() Tools {
 	}
 }
 
-// TestInstall installs onto a disk with somebody else's data, stopping after each operation and beginning again.
+// TestInstall installs onto a disk with somebody else's data, stopping after each operation and
+// beginning again.
 func TestInstall(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := standIn(t)
@@ -99,7 +100,8 @@ func dirty(t *testing.T) {
 	}
 }
 
-// checkBoot looks whether the firmware would find a loader on the disk, as the next installation does.
+// checkBoot looks whether the firmware would find a loader on the disk, as the next installation
+// does.
 func checkBoot(t *testing.T, want bool) {
 	t.Helper()
 	have, err := disk.Read(t.Context(), diskprobetest.Here)

@@ -153,8 +153,9 @@ func done(d Disk, op reconcile.Op) Disk {
 	return d
 }
 
-// TestStopAnywhere: an installation that stopped after any operation is the same installation again, and needs nobody's leave, on a
-// medium or over the API. After the last one it is refused, before and after the installed system ran.
+// TestStopAnywhere: an installation that stopped after any operation is the same installation
+// again, and needs nobody's leave, on a medium or over the API. After the last one it is refused,
+// before and after the installed system ran.
 func TestStopAnywhere(t *testing.T) {
 	for _, before := range []Disk{virtio, with(virtio, "photos"), holding(virtio, "unknown data"), cutOff, flashed, ran} {
 		w, err := Plan(Config{Wipe: virtio.Path}, Facts{Disks: []Disk{before}, System: system()})
@@ -175,8 +176,10 @@ func TestStopAnywhere(t *testing.T) {
 				t.Errorf("stopped after %q: %q is left", op, got)
 			}
 		}
-		d.Partitions = append(d.Partitions, Partition{Number: 5, Label: layout.Data, Type: layout.TypeData, Size: gib}) // its first start
-		d.Bootable = false                                                                                              // nobody looks for it then
+		// its first start
+		d.Partitions = append(d.Partitions, Partition{Number: 5, Label: layout.Data, Type: layout.TypeData, Size: gib})
+		// nobody looks for it then
+		d.Bootable = false
 		if _, err := Plan(Config{}, Facts{Disks: []Disk{d}, System: system()}); err == nil {
 			t.Error("a system that ran is installed over")
 		}
@@ -211,7 +214,8 @@ func TestStoppable(t *testing.T) {
 	}
 }
 
-// TestUnexamined: a disk that nothing is known of holds data: it is taken only by its name, as any other that does.
+// TestUnexamined: a disk that nothing is known of holds data: it is taken only by its name, as any
+// other that does.
 func TestUnexamined(t *testing.T) {
 	for _, table := range []string{"content that cannot be examined: no answer within 15s", "content that has not been examined", "a whole-disk Linux RAID member",
 		"Intel RAID member with a GPT partition table"} {

@@ -17,8 +17,9 @@ const (
 	foreign          // anything else
 )
 
-// judge tells what a disk holds. A table of ours without DATA never ran, because the installed system makes DATA with the first thing
-// it does to the disk; and without a boot loader, which an installation writes last, it could not have.
+// judge tells what a disk holds. A table of ours without DATA never ran, because the installed
+// system makes DATA with the first thing it does to the disk; and without a boot loader, which an
+// installation writes last, it could not have.
 func judge(d Disk) state {
 	if d.Table == "" {
 		return blank
@@ -70,7 +71,8 @@ func admit(d Disk, c Config) error {
 		d, content(d), name(d))
 }
 
-// name is what the operator should write for a disk: what stays the same from one start to the next, if the disk has it.
+// name is what the operator should write for a disk: what stays the same from one start to the
+// next, if the disk has it.
 func name(d Disk) string {
 	for _, n := range []string{d.Serial, d.WWID} {
 		if n != "" && !strings.ContainsAny(n, ":#\"' ") {

@@ -14,15 +14,17 @@ import (
 type Config struct {
 	Disk config.DiskSelector
 	Wipe string // path, serial number or WWID of the disk whose content may be lost
-	// Unattended says that nobody asked just now: the configuration lay on a medium. A disk with an installed system is refused
-	// then even if it is named, or a machine that starts from its medium again would wipe itself each time.
+	// Unattended says that nobody asked just now: the configuration lay on a medium. A disk with an
+	// installed system is refused then even if it is named, or a machine that starts from its
+	// medium again would wipe itself each time.
 	Unattended bool
 }
 
 // Facts are what the machine knows.
 type Facts struct {
 	Disks []Disk // sorted by path
-	// Matches says of each disk, by path, what the expression of the selector says; nil without one.
+	// Matches says of each disk, by path, what the expression of the selector says; nil without
+	// one.
 	Matches map[string]bool
 	System  System
 }
@@ -42,7 +44,8 @@ type Disk struct {
 	Size                                      uint64 // bytes
 	SectorSize                                uint64 // bytes
 	ReadOnly                                  bool
-	// Medium says why the disk is not for installing to: the system or its configuration came on it. Empty for all others.
+	// Medium says why the disk is not for installing to: the system or its configuration came on
+	// it. Empty for all others.
 	Medium     string
 	Bootable   bool   // the firmware finds a boot loader there
 	Table      string // "gpt", "" for a blank disk, otherwise what is there instead
@@ -66,7 +69,8 @@ type Want struct {
 	System System
 }
 
-// String names a disk as an operator finds it again: "/dev/vda (8 GiB, QEMU HARDDISK, serial disk0, virtio)".
+// String names a disk as an operator finds it again: "/dev/vda (8 GiB, QEMU HARDDISK, serial disk0,
+// virtio)".
 func (d Disk) String() string {
 	facts := []string{layout.FormatSize(d.Size)}
 	for _, f := range []struct{ before, value string }{{"", d.Model}, {"serial ", d.Serial}, {"wwid ", d.WWID}, {"", d.Transport}, {"", d.Bus}} {

@@ -24,9 +24,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Do wipes both ends of the disk, so that no half of the old table is left, and the places of the new partitions, so that they are
-// blank; then it writes the table, backup first. The disk and its partitions get random GUIDs, by which the first process tells the disk
-// from others with the same system (docs/decisions/0049-system-disk.md). The kernel knows the partitions when it returns.
+// Do wipes both ends of the disk, so that no half of the old table is left, and the places of the
+// new partitions, so that they are blank; then it writes the table, backup first. The disk and its
+// partitions get random GUIDs, by which the first process tells the disk from others with the same
+// system (docs/decisions/0049-system-disk.md). The kernel knows the partitions when it returns.
 func (d Divide) Do(context.Context) error {
 	if err := d.divide(); err != nil {
 		return fmt.Errorf("%s: cannot partition: %w", d.Disk, err)
@@ -111,8 +112,8 @@ func (k Keep) Do(context.Context) (err error) {
 	return nil
 }
 
-// Do writes it as a good entry: there is no older version to go back to. Its signed statement, with which the machine can give it to
-// others, comes first.
+// Do writes it as a good entry: there is no older version to go back to. Its signed statement, with
+// which the machine can give it to others, comes first.
 func (e Enter) Do(context.Context) error {
 	statement, err := os.ReadFile(paths.SystemStatement)
 	if err == nil {
@@ -129,7 +130,8 @@ func (e Enter) Do(context.Context) error {
 	return e.boot.Enter(slot.Entry{Version: e.Version}, f)
 }
 
-// Do writes the loader's settings, and then the loader itself under the name that the firmware looks for.
+// Do writes the loader's settings, and then the loader itself under the name that the firmware
+// looks for.
 func (l WriteLoader) Do(context.Context) error {
 	if err := l.boot.Write(esp.Settings, strings.NewReader(esp.SettingsText)); err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Plan chooses the disk and checks that the system fits, or says why it cannot be installed. It changes nothing, and it is the only
-// place where something is chosen.
+// Plan chooses the disk and checks that the system fits, or says why it cannot be installed. It
+// changes nothing, and it is the only place where something is chosen.
 func Plan(c Config, f Facts) (Want, error) {
 	d, others, err := choose(c, f)
 	if err != nil {
@@ -57,8 +57,8 @@ type Tools struct {
 	Files   []File                      // what is kept on STATE, in this order
 }
 
-// Operations lists what installing is, in the one order that a power cut cannot spoil. There is no difference to compute: an
-// installation that was cut short is done again from the beginning.
+// Operations lists what installing is, in the one order that a power cut cannot spoil. There is no
+// difference to compute: an installation that was cut short is done again from the beginning.
 func Operations(w Want, t Tools) []reconcile.Op {
 	if t.Tell == nil {
 		t.Tell = func(int64, int64) {}
@@ -119,7 +119,8 @@ func (r ReadBack) String() string { return "read it back (" + r.Device + ")" }
 // Do reads the whole root.
 func (r ReadBack) Do(context.Context) error { return verity.Verify(r.Device, r.Root) }
 
-// NameRoot gives the root partition the GUID by which its boot image finds it (docs/decisions/0002-slot-by-root-hash.md).
+// NameRoot gives the root partition the GUID by which its boot image finds it
+// (docs/decisions/0002-slot-by-root-hash.md).
 type NameRoot struct {
 	Disk   string
 	Number int

@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// TestAdvertised: a link that takes no router advertisements keeps nothing of earlier ones; nothing else of the kernel's or of others
-// goes, nor from other links.
+// TestAdvertised: a link that takes no router advertisements keeps nothing of earlier ones; nothing
+// else of the kernel's or of others goes, nor from other links.
 func TestAdvertised(t *testing.T) {
 	f := newFake(veth("eth0"), veth("eth1"))
 	for index, link := range map[int]string{2: "eth0", 3: "eth1"} {

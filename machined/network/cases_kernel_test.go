@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// newKernel makes the links and returns the kernel of this namespace, in the state in which the fake begins.
+// newKernel makes the links and returns the kernel of this namespace, in the state in which the
+// fake begins.
 func newKernel(t *testing.T, links ...string) *Kernel {
 	t.Helper()
 	if err := unix.Sethostname([]byte("localhost")); err != nil {

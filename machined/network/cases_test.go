@@ -21,11 +21,13 @@ type stage struct {
 	former formerMTUs // what the controller remembers; made when the case or the laws begin
 }
 
-// testCase is a machine and what is applied to it. testdata/<name>.txt holds the operations of every stage.
+// testCase is a machine and what is applied to it. testdata/<name>.txt holds the operations of
+// every stage.
 type testCase struct {
 	name  string
 	links []Link
-	// hardware says that the case needs links that look like hardware: those a namespace can make do not.
+	// hardware says that the case needs links that look like hardware: those a namespace can make
+	// do not.
 	hardware bool
 	stages   []stage
 }

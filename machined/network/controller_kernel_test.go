@@ -146,8 +146,8 @@ func dhcpLink(name string) network.Config {
 	return network.Config{Links: []network.LinkConfig{{Name: name, DHCP4: true}}}
 }
 
-// TestFirstLeaseKernel is the first minute of a machine: a link that is down, a server somewhere on it, everything
-// configured as the server says.
+// TestFirstLeaseKernel is the first minute of a machine: a link that is down, a server somewhere on
+// it, everything configured as the server says.
 func TestFirstLeaseKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -228,7 +228,8 @@ func TestStaticKernel(t *testing.T) {
 	}
 }
 
-// TestFlapAndReplugKernel takes the carrier, the link's being up, an address and at last the link itself away.
+// TestFlapAndReplugKernel takes the carrier, the link's being up, an address and at last the link
+// itself away.
 func TestFlapAndReplugKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -261,7 +262,8 @@ func TestFlapAndReplugKernel(t *testing.T) {
 	s.wait(t, unhurried, "back after it was plugged in again", withRoute)
 }
 
-// TestStrangersKernel has somebody else's addresses and routes on the managed link and on a link of its own.
+// TestStrangersKernel has somebody else's addresses and routes on the managed link and on a link of
+// its own.
 func TestStrangersKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -307,7 +309,8 @@ func TestStrangersKernel(t *testing.T) {
 	}
 }
 
-// TestPulledCableKernel pulls the cable of the preferred one of two links: what is sent goes over the other, until the cable is back.
+// TestPulledCableKernel pulls the cable of the preferred one of two links: what is sent goes over
+// the other, until the cable is back.
 func TestPulledCableKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -356,7 +359,8 @@ func TestPulledCableKernel(t *testing.T) {
 	sends("both links again", "10.0.0.5", "2001:db8::5")
 }
 
-// TestAdvertisedKernel has what router advertisements have made on a link whose configuration takes none.
+// TestAdvertisedKernel has what router advertisements have made on a link whose configuration takes
+// none.
 func TestAdvertisedKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -399,7 +403,8 @@ func TestAdvertisedKernel(t *testing.T) {
 	}
 }
 
-// TestSolicitKernel: a link that is to take router advertisements again has its routers asked for one, although it was up all the time.
+// TestSolicitKernel: a link that is to take router advertisements again has its routers asked for
+// one, although it was up all the time.
 func TestSolicitKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -446,8 +451,9 @@ func TestSolicitKernel(t *testing.T) {
 	}
 }
 
-// TestRenewKernel lives through the whole life of a lease on a configured link: renewed by unicast, rebound by
-// broadcast when the server does not answer that, taken away when nobody answers, and found again.
+// TestRenewKernel lives through the whole life of a lease on a configured link: renewed by unicast,
+// rebound by broadcast when the server does not answer that, taken away when nobody answers, and
+// found again.
 func TestRenewKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -500,7 +506,8 @@ func TestUnusableKernel(t *testing.T) {
 	s := launch(t, dhcpLink("eth0"))
 	s.wait(t, unhurried, "leased", has("eth0", "192.0.2.55/24"))
 	server.Wait(t, unhurried, func(seen []string) bool {
-		return slices.Index(seen, "REQUEST renewing") != len(seen)-1 && slices.Contains(seen, "REQUEST renewing") // the first one was answered
+		// the first one was answered
+		return slices.Index(seen, "REQUEST renewing") != len(seen)-1 && slices.Contains(seen, "REQUEST renewing")
 	})
 	if got, want := read(t, s.files.ResolvConf), "nameserver 192.0.2.54\nsearch example.test\n"; got != want {
 		t.Errorf("resolv.conf is %q, want %q", got, want)
@@ -519,7 +526,8 @@ func TestUnusableKernel(t *testing.T) {
 	}
 }
 
-// TestNakKernel has a server that takes its word back when the lease is to be renewed: the address goes at once.
+// TestNakKernel has a server that takes its word back when the lease is to be renewed: the address
+// goes at once.
 func TestNakKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -565,8 +573,9 @@ func TestRestartKernel(t *testing.T) {
 	}
 }
 
-// TestHardwareKernel is a machine without a configuration, with its real network card on a network that answers DHCP.
-// It takes over the machine's network, so it runs only where that is what the machine is for.
+// TestHardwareKernel is a machine without a configuration, with its real network card on a network
+// that answers DHCP. It takes over the machine's network, so it runs only where that is what the
+// machine is for.
 func TestHardwareKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("needs a machine of its own under the product kernel (ORLOP_KERNEL_TEST=1)")
@@ -586,7 +595,8 @@ func TestHardwareKernel(t *testing.T) {
 	}
 }
 
-// TestGatewayKernel: a router that is there answers; one that is not, or is on a link without anybody, does not.
+// TestGatewayKernel: a router that is there answers; one that is not, or is on a link without
+// anybody, does not.
 func TestGatewayKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

@@ -23,8 +23,8 @@ type Deps struct {
 	Config *cell.Cell[Config] // read: what the network should be
 	State  *cell.Cell[State]  // written: what it is
 	Files  FilePaths          // SystemFiles on a machine
-	// Leases is a folder on a disk in which leases are remembered across restarts, so that the machine asks for its old
-	// address first; empty: they are not.
+	// Leases is a folder on a disk in which leases are remembered across restarts, so that the
+	// machine asks for its old address first; empty: they are not.
 	Leases LeaseFolder
 	// Log is called with one line for every operation, lease and new problem. It must not block.
 	Log func(line string)
@@ -36,7 +36,8 @@ const (
 	firstRetry  = 250 * time.Millisecond
 	lastRetry   = 15 * time.Second
 	steadyLook  = time.Minute // when all is well: a lost notification does not stay lost
-	maxRounds   = 4           // read, diff, do: the second round is empty unless somebody changes things at the same time
+	// read, diff, do: the second round is empty unless somebody changes things at the same time
+	maxRounds = 4
 )
 
 // Controller keeps the network as it should be.
@@ -50,9 +51,10 @@ type Controller struct {
 	status  map[int]dhcp.Status
 	mtus    formerMTUs
 
-	clients map[int]*client        // by the link's index; the controller's goroutine only
-	last    map[string]*dhcp.Lease // the last lease in force, by MAC; the controller's goroutine only
-	failed  []string               // of the last round, to log a problem once
+	clients map[int]*client // by the link's index; the controller's goroutine only
+	// the last lease in force, by MAC; the controller's goroutine only
+	last   map[string]*dhcp.Lease
+	failed []string // of the last round, to log a problem once
 }
 
 // client is a DHCP client that runs on a link.
@@ -73,8 +75,8 @@ func New(d Deps) *Controller {
 	}
 }
 
-// Run works until ctx is done, and then leaves the network as it is. The only errors besides ctx's are sockets to the
-// kernel that cannot be opened or stop working; run it again then.
+// Run works until ctx is done, and then leaves the network as it is. The only errors besides ctx's
+// are sockets to the kernel that cannot be opened or stop working; run it again then.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -167,7 +169,8 @@ func (c *Controller) wake() {
 	}
 }
 
-// reconcile looks, plans and does until nothing is left, and publishes what it saw. It reports whether all is well.
+// reconcile looks, plans and does until nothing is left, and publishes what it saw. It reports
+// whether all is well.
 func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, revision uint64) bool {
 	old, _ := c.deps.State.Get()
 	o := observation{config: cfg, revision: revision, node: old.Node}
@@ -203,8 +206,8 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, 
 	return len(o.failed) == 0
 }
 
-// do performs operations. One that fails does not keep the others from being done: a link without its route is better
-// than no link.
+// do performs operations. One that fails does not keep the others from being done: a link without
+// its route is better than no link.
 func (c *Controller) do(ctx context.Context, kernel *Kernel, ops []Op) []string {
 	var failed []string
 	for _, op := range kernel.Bind(ops) {
@@ -262,8 +265,9 @@ func (c *Controller) leases() (map[string]*dhcp.Lease, map[int]dhcp.Status) {
 	return leases, status
 }
 
-// runClients starts a DHCP client on every link that wants one, ends the others, and tells them about carriers and the
-// log about leases. A link that was replugged, renamed or got another MAC is another link.
+// runClients starts a DHCP client on every link that wants one, ends the others, and tells them
+// about carriers and the log about leases. A link that was replugged, renamed or got another MAC is
+// another link.
 func (c *Controller) runClients(ctx context.Context, cfg Config, have Have, links []WantLink) {
 	keep := map[int]bool{}
 	for _, w := range links {
@@ -306,7 +310,8 @@ func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client
 	if last := c.last[l.MAC]; last != nil {
 		remembered = last
 	}
-	// After a restart of this controller the link still has its address: it is not taken away while the server is asked.
+	// After a restart of this controller the link still has its address: it is not taken away while
+	// the server is asked.
 	inForce := remembered != nil && slices.Contains(have.Addresses, Address{l.Name, l.Index, remembered.Address})
 	if inForce {
 		cl.lease = remembered
@@ -336,10 +341,12 @@ func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client
 	return cl
 }
 
-// dhcpKeeper runs a client again when it has panicked: a reply of a stranger may be what it fails on.
+// dhcpKeeper runs a client again when it has panicked: a reply of a stranger may be what it fails
+// on.
 var dhcpKeeper = panics.Keeper{Rest: time.Second, MostRest: time.Minute}
 
-// stopClient ends a client; its lease is no longer in force, and the next plan takes the address away.
+// stopClient ends a client; its lease is no longer in force, and the next plan takes the address
+// away.
 func (c *Controller) stopClient(index int) {
 	c.clients[index].stop()
 	delete(c.clients, index)
@@ -371,7 +378,8 @@ func (c *Controller) noteLease(cl *client) {
 	}
 }
 
-// Missing returns the selectors of configured links that do not exist now, and the names of those links that could be configured.
+// Missing returns the selectors of configured links that do not exist now, and the names of those
+// links that could be configured.
 func (c *Controller) Missing(cfg Config) (missing, there []string, err error) {
 	kernel, err := Open(c.deps.Files)
 	if err != nil {
@@ -389,8 +397,8 @@ func (c *Controller) Missing(cfg Config) (missing, there []string, err error) {
 	return Missing(cfg, Facts{Links: links}), there, nil
 }
 
-// DryRun returns what applying a configuration would do now, one line for each operation. Leases that are in force
-// count; a link that would ask for one only then shows nothing of it.
+// DryRun returns what applying a configuration would do now, one line for each operation. Leases
+// that are in force count; a link that would ask for one only then shows nothing of it.
 func (c *Controller) DryRun(cfg Config) ([]string, error) {
 	kernel, err := Open(c.deps.Files)
 	if err != nil {

@@ -24,7 +24,8 @@ type Link struct {
 	Sysctls map[string]string
 }
 
-// Physical reports whether it is an Ethernet link with hardware (real or of a virtual machine) behind it.
+// Physical reports whether it is an Ethernet link with hardware (real or of a virtual machine)
+// behind it.
 func (l Link) Physical() bool { return l.Ethernet && l.Kind == "" && !l.Loopback }
 
 // Have is what the kernel holds: every link, and those addresses and routes that carry the mark.
@@ -32,8 +33,9 @@ type Have struct {
 	Links     []Link
 	Addresses []Address
 	Routes    []Route
-	// Foreign are the other addresses, by the way they came. They are shown, and changed only where they came by router
-	// advertisement to a link that takes none; so are Advertised, the routes that came this way.
+	// Foreign are the other addresses, by the way they came. They are shown, and changed only where
+	// they came by router advertisement to a link that takes none; so are Advertised, the routes
+	// that came this way.
 	Foreign    []ForeignAddress
 	Advertised []Route
 	Hostname   string
@@ -158,9 +160,10 @@ const acceptRA = "2"
 // sysctls returns what a managed link needs, by key below net, with slashes because a
 // link's name may have dots.
 //
-// promote_secondaries: without it the kernel takes the other addresses of a subnet away together with the first one.
-// ignore_routes_with_linkdown: without it the routes of a link whose cable was pulled stay in use, and no other link takes over.
-// accept_ra: 2 means although the machine forwards, which a Kubernetes node does; 0 means never, whatever it forwards.
+// promote_secondaries: without it the kernel takes the other addresses of a subnet away together
+// with the first one. ignore_routes_with_linkdown: without it the routes of a link whose cable was
+// pulled stay in use, and no other link takes over. accept_ra: 2 means although the machine
+// forwards, which a Kubernetes node does; 0 means never, whatever it forwards.
 //
 // A configuration cannot set them: OwnSysctl of pkg/config has the same list.
 func sysctls(l WantLink) map[string]string {
@@ -179,9 +182,10 @@ func sysctls(l WantLink) map[string]string {
 	}
 }
 
-// Diff returns what to do to get from have to want, in an order in which the kernel follows and no connection is lost
-// that need not be: sysctls (they rule what comes after), links, old routes, new addresses, old addresses (after the new
-// ones: a link that loses its last IPv4 address loses its routes), new routes, names. It is pure.
+// Diff returns what to do to get from have to want, in an order in which the kernel follows and no
+// connection is lost that need not be: sysctls (they rule what comes after), links, old routes, new
+// addresses, old addresses (after the new ones: a link that loses its last IPv4 address loses its
+// routes), new routes, names. It is pure.
 func Diff(have Have, want Want) []Op {
 	ops := diffLinks(have, want)
 	// The kernel lists in an order of its own; a dry run says the same twice.
@@ -224,8 +228,8 @@ func Diff(have Have, want Want) []Op {
 	return ops
 }
 
-// takesNone reports whether a link takes no router advertisements. What came by earlier ones has to go, or it would work until
-// it expires, and a configuration on trial would be confirmed over it.
+// takesNone reports whether a link takes no router advertisements. What came by earlier ones has to
+// go, or it would work until it expires, and a configuration on trial would be confirmed over it.
 func (w Want) takesNone(index int) bool {
 	return slices.ContainsFunc(w.Links, func(l WantLink) bool { return l.Index == index && !l.Loopback && !l.AcceptRA })
 }
@@ -270,7 +274,8 @@ func diffAddresses(have Have, want Want) []Op {
 			return
 		}
 		op := Op{Verb: DelAddress, Link: a.Link, Index: a.Index, Prefix: a.Prefix, Advertised: advertised}
-		// The kernel has an IPv6 address once, whatever its prefix length: it goes before it can come back.
+		// The kernel has an IPv6 address once, whatever its prefix length: it goes before it can
+		// come back.
 		if a.Prefix.Addr().Is6() && slices.ContainsFunc(add, func(o Op) bool { return o.Index == a.Index && o.Prefix.Addr() == a.Prefix.Addr() }) {
 			before = append(before, op)
 		} else {
@@ -288,8 +293,8 @@ func diffAddresses(have Have, want Want) []Op {
 	return slices.Concat(before, add, after)
 }
 
-// losesIPv4 reports whether the kernel will drop a route although it is wanted, because the last IPv4 address of its
-// link goes.
+// losesIPv4 reports whether the kernel will drop a route although it is wanted, because the last
+// IPv4 address of its link goes.
 func losesIPv4(have Have, want Want, r Route) bool {
 	if !r.To.Addr().Is4() {
 		return false

@@ -15,12 +15,14 @@ type machine interface {
 }
 
 // fake is a kernel in memory. It follows the rules of Linux that Diff has to know:
-//   - A route needs a link that is up and a next hop that an address, a route on the link, or "onlink" makes reachable.
+//   - A route needs a link that is up and a next hop that an address, a route on the link, or
+//     "onlink" makes reachable.
 //   - Destination and metric are a route's key (the table is always main).
 //   - The first IPv4 address of a subnet takes the others with it, unless promote_secondaries is 1.
 //   - The last IPv4 address of a link takes the link's IPv4 routes with it.
 //   - An IPv6 address is on a link once, whatever its prefix length.
-//   - Hardware takes no MTU above a limit, and what a message asks for besides one that is refused is not done.
+//   - Hardware takes no MTU above a limit, and what a message asks for besides one that is refused
+//     is not done.
 type fake struct {
 	have    Have
 	mostMTU int // 0: any

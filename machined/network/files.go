@@ -45,7 +45,9 @@ func resolvConf(r Resolver) string {
 		b.WriteString("# no name server is known\n")
 	}
 	if len(r.Servers) > 1 {
-		b.WriteString("options timeout:2\n") // before the next one is asked, seconds, each of two times; 5 unless it is said (resolv.conf(5))
+		// before the next one is asked, seconds, each of two times; 5 unless it is said
+		// (resolv.conf(5))
+		b.WriteString("options timeout:2\n")
 	}
 	for i, s := range r.Servers {
 		if i == maxServers {
@@ -59,8 +61,8 @@ func resolvConf(r Resolver) string {
 	return b.String()
 }
 
-// hosts names the machine itself, so that its own name resolves without a name server: at its first address (IPv4
-// before IPv6), else on the loopback.
+// hosts names the machine itself, so that its own name resolves without a name server: at its first
+// address (IPv4 before IPv6), else on the loopback.
 func hosts(w Want) string {
 	own := netip.AddrFrom4([4]byte{127, 0, 1, 1})
 	found := false

@@ -17,14 +17,16 @@ func (s State) Gateways() []RouteState {
 	return slices.DeleteFunc(slices.Clone(s.Routes), func(r RouteState) bool { return !r.Via.IsValid() || r.To.Bits() != 0 })
 }
 
-// resolved are the states of a neighbour whose link-layer address the kernel knows (include/uapi/linux/neighbour.h).
+// resolved are the states of a neighbour whose link-layer address the kernel knows
+// (include/uapi/linux/neighbour.h).
 const resolved = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT | unix.NUD_NOARP
 
 // lookEvery is how often the kernel is asked whether a neighbour has answered.
 const lookEvery = 100 * time.Millisecond
 
-// AwaitGateway waits until a router answers on its link, to ARP or to neighbour discovery. Nothing is sent to it but the question
-// and an empty datagram to its discard port (RFC 863), which makes the kernel ask.
+// AwaitGateway waits until a router answers on its link, to ARP or to neighbour discovery. Nothing
+// is sent to it but the question and an empty datagram to its discard port (RFC 863), which makes
+// the kernel ask.
 func AwaitGateway(ctx context.Context, r RouteState) error {
 	link, err := net.InterfaceByName(r.Link)
 	if err != nil {

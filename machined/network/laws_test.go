@@ -10,9 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/dhcp"
 )
 
-// randomStage makes a configuration and leases out of few addresses and routes, so that they meet often. The links
-// share the IPv4 subnets; each has IPv6 subnets of its own, because the kernel refuses an IPv6 gateway that another
-// link's subnet covers.
+// randomStage makes a configuration and leases out of few addresses and routes, so that they meet
+// often. The links share the IPv4 subnets; each has IPv6 subnets of its own, because the kernel
+// refuses an IPv6 gateway that another link's subnet covers.
 func randomStage(r *rand.Rand, links []string) stage {
 	s := stage{leases: map[string]*dhcp.Lease{}}
 	pick := func(list []string) string { return list[r.IntN(len(list))] }
@@ -48,8 +48,9 @@ func randomStage(r *rand.Rand, links []string) stage {
 	return s
 }
 
-// checkLaws applies random stages to a machine, stopping in the middle of some, and checks the two laws of a domain:
-// after Diff's operations Diff is empty; stopping after any operation and starting again converges.
+// checkLaws applies random stages to a machine, stopping in the middle of some, and checks the two
+// laws of a domain: after Diff's operations Diff is empty; stopping after any operation and
+// starting again converges.
 func checkLaws(t *testing.T, m machine, r *rand.Rand, links []string, stages int) {
 	t.Helper()
 	former := formerMTUs{}

@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/dhcp"
 )
 
-// LeaseFolder is the path of a folder that remembers leases, one JSON file for each MAC. The empty path remembers nothing.
+// LeaseFolder is the path of a folder that remembers leases, one JSON file for each MAC. The empty
+// path remembers nothing.
 type LeaseFolder string
 
 // Load returns the lease that is remembered for a MAC, or nil.
@@ -37,8 +38,8 @@ func (f LeaseFolder) Load(mac string) (*dhcp.Lease, error) {
 	return &l, nil
 }
 
-// Save remembers a lease, or forgets it when l is nil. A power cut leaves the old file, the new one or none; all are
-// fine, because the server decides.
+// Save remembers a lease, or forgets it when l is nil. A power cut leaves the old file, the new one
+// or none; all are fine, because the server decides.
 func (f LeaseFolder) Save(mac string, l *dhcp.Lease) error {
 	if f == "" {
 		return nil

@@ -60,7 +60,8 @@ func TestFormerMTUs(t *testing.T) {
 	}
 }
 
-// TestLeasedMTU: a lease has no say where the configuration has one, nor in whether a link speaks IPv6.
+// TestLeasedMTU: a lease has no say where the configuration has one, nor in whether a link speaks
+// IPv6.
 func TestLeasedMTU(t *testing.T) {
 	static6 := []netip.Prefix{netip.MustParsePrefix("2001:db8::5/64")}
 	for _, test := range []struct {

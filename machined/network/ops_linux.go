@@ -95,8 +95,8 @@ func (k *Kernel) setLink(o Op) error {
 	return k.route.Link.Set(m)
 }
 
-// solicit asks the routers on a link to advertise themselves now (RFC 4861 section 4.1): the kernel asks only when a link comes up,
-// and by themselves they may rest for half an hour.
+// solicit asks the routers on a link to advertise themselves now (RFC 4861 section 4.1): the kernel
+// asks only when a link comes up, and by themselves they may rest for half an hour.
 func solicit(index int) error {
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
 	if err != nil {
@@ -119,7 +119,8 @@ func marked(o Op) rtnl.Address {
 	return a
 }
 
-// addRoute adds a route and never replaces one: a route with the same destination and metric may be somebody else's.
+// addRoute adds a route and never replaces one: a route with the same destination and metric may be
+// somebody else's.
 func (k *Kernel) addRoute(r Route) error {
 	err := k.route.Route.Add(routeMessage(r))
 	if !errors.Is(err, unix.EEXIST) {
@@ -179,7 +180,8 @@ func (k *Kernel) path(name string) string {
 	return k.files.Hostname
 }
 
-// writeFile replaces a file in one step, so that a reader sees the old or the new one. The folder is made when missing.
+// writeFile replaces a file in one step, so that a reader sees the old or the new one. The folder
+// is made when missing.
 func writeFile(path, content string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

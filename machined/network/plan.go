@@ -10,8 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// Config is what the machine's network should be. The zero Config stands for a machine that has none yet: DHCPv4 and
-// router advertisements on every physical Ethernet link. It has passed validation: prefixes are valid, names unique.
+// Config is what the machine's network should be. The zero Config stands for a machine that has
+// none yet: DHCPv4 and router advertisements on every physical Ethernet link. It has passed
+// validation: prefixes are valid, names unique.
 type Config struct {
 	Hostname string       // empty: what a lease says, else DefaultHostname
 	Links    []LinkConfig // in order of preference; empty: every physical Ethernet link
@@ -22,11 +23,12 @@ type Config struct {
 
 // LinkConfig is one link. Exactly one of Name and MAC is set.
 type LinkConfig struct {
-	Name      string
-	MAC       net.HardwareAddr // the physical link with this address
-	MTU       int              // bytes; 0: what the lease says, else as the driver has it
-	DHCP4     bool
-	AcceptRA  bool // IPv6 addresses and routes from router advertisements, although the machine forwards
+	Name  string
+	MAC   net.HardwareAddr // the physical link with this address
+	MTU   int              // bytes; 0: what the lease says, else as the driver has it
+	DHCP4 bool
+	// IPv6 addresses and routes from router advertisements, although the machine forwards
+	AcceptRA  bool
 	Addresses []netip.Prefix
 	Routes    []RouteConfig
 }
@@ -41,8 +43,9 @@ type RouteConfig struct {
 // Protocol marks addresses and routes as made by this package (IFA_PROTO, rtm_protocol).
 const Protocol = rtnl.ProtoMachine
 
-// Metrics of routes that name none. The n-th link in order of preference adds n, so that two links can both have a
-// default route: the first one wins, and the other takes over when it loses its routes or its carrier (see sysctls).
+// Metrics of routes that name none. The n-th link in order of preference adds n, so that two links
+// can both have a default route: the first one wins, and the other takes over when it loses its
+// routes or its carrier (see sysctls).
 const (
 	metricStatic = 512
 	metricLease  = 1024
@@ -58,7 +61,8 @@ type Facts struct {
 	MTUs   map[int]int            // what links had before, by index; see formerMTUs
 }
 
-// Want is what the kernel should hold. Links come by preference, everything else in the order it is made.
+// Want is what the kernel should hold. Links come by preference, everything else in the order it is
+// made.
 type Want struct {
 	Links     []WantLink
 	Addresses []Address
@@ -92,8 +96,8 @@ type Route struct {
 	To     netip.Prefix
 	Via    netip.Addr // invalid: on the link
 	Metric uint32     // never 0
-	// OnLink says that Via is reachable although no address of the link covers it, as some clouds have it. It does not
-	// count when routes are compared.
+	// OnLink says that Via is reachable although no address of the link covers it, as some clouds
+	// have it. It does not count when routes are compared.
 	OnLink bool
 }
 
@@ -104,7 +108,8 @@ type Files struct {
 	Hostname   string
 }
 
-// Plan says what the kernel should hold. It is pure. A configured link that does not exist is left out; see Missing.
+// Plan says what the kernel should hold. It is pure. A configured link that does not exist is left
+// out; see Missing.
 func Plan(c Config, f Facts) Want {
 	w := Want{Links: planLinks(c, f)}
 	for n, l := range w.Links {
@@ -140,7 +145,8 @@ func planLinks(c Config, f Facts) []WantLink {
 			return // a link named twice, by name and by MAC: the first one counts
 		}
 		wl := WantLink{Name: l.Name, Index: l.Index, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.AcceptRA, Config: n}
-		// With less than IPv6 needs (RFC 8200) the kernel would take it off the link: a server of IPv4 has no say in that.
+		// With less than IPv6 needs (RFC 8200) the kernel would take it off the link: a server of
+		// IPv4 has no say in that.
 		if lease := f.Leases[l.Name]; wl.MTU == 0 && wl.DHCP4 && lease != nil && (lease.MTU >= 1280 || !lc.speaksIPv6()) {
 			wl.MTU = lease.MTU
 		}
@@ -174,8 +180,8 @@ func (lc LinkConfig) speaksIPv6() bool {
 	return lc.AcceptRA || slices.ContainsFunc(lc.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
-// selectLink finds the link of a configuration. Several links can have one MAC (a VLAN has its parent's): a physical
-// one is meant.
+// selectLink finds the link of a configuration. Several links can have one MAC (a VLAN has its
+// parent's): a physical one is meant.
 func selectLink(lc LinkConfig, links []Link) (Link, bool) {
 	for _, l := range sortedLinks(links) {
 		switch {
@@ -224,7 +230,8 @@ func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 			w.Addresses = append(w.Addresses, a)
 		}
 	}
-	// A route whose next hop is behind another route of this link comes after it (RFC 3442 servers send the two).
+	// A route whose next hop is behind another route of this link comes after it (RFC 3442 servers
+	// send the two).
 	slices.SortStableFunc(routes, func(a, b Route) int {
 		switch av, bv := a.Via.IsValid(), b.Via.IsValid(); {
 		case !av && bv:
@@ -238,7 +245,8 @@ func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 		r.OnLink = r.Via.IsValid() && !r.Via.IsLinkLocalUnicast() && !slices.ContainsFunc(addresses, func(p netip.Prefix) bool {
 			return p.Masked().Contains(r.Via)
 		}) && !slices.ContainsFunc(routes, func(o Route) bool { return !o.Via.IsValid() && o.To.Contains(r.Via) })
-		// Destination and metric are the key of a route in the kernel: the more preferred link keeps it.
+		// Destination and metric are the key of a route in the kernel: the more preferred link
+		// keeps it.
 		if !slices.ContainsFunc(w.Routes, func(o Route) bool { return o.To == r.To && o.Metric == r.Metric }) {
 			w.Routes = append(w.Routes, r)
 		}
@@ -269,8 +277,8 @@ func planHostname(c Config, f Facts, links []WantLink) string {
 	return DefaultHostname
 }
 
-// planTimeServers takes what is configured, else what the leases say, in order of preference. There is no default: a
-// machine that nobody gave a time server asks none.
+// planTimeServers takes what is configured, else what the leases say, in order of preference. There
+// is no default: a machine that nobody gave a time server asks none.
 func planTimeServers(c Config, f Facts, links []WantLink) []string {
 	out := c.NTP
 	if len(out) == 0 {

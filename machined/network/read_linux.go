@@ -25,7 +25,8 @@ type FilePaths struct{ ResolvConf, Hosts, Hostname string }
 // SystemFiles are the files of the running system.
 var SystemFiles = FilePaths{ResolvConf: paths.ResolvConf, Hosts: paths.Hosts, Hostname: paths.Hostname}
 
-// Kernel reads and changes the network of the process's namespace. It is for one goroutine at a time.
+// Kernel reads and changes the network of the process's namespace. It is for one goroutine at a
+// time.
 type Kernel struct {
 	files FilePaths
 	route *rtnetlink.Conn // links and routes
@@ -61,7 +62,8 @@ func (k *Kernel) Close() error {
 	return errors.Join(k.route.Close(), k.addr.Close(), unix.Close(k.ioctl))
 }
 
-// Read looks at the kernel and the files. Settings of links (sysctls, drivers) are read only for those that c manages.
+// Read looks at the kernel and the files. Settings of links (sysctls, drivers) are read only for
+// those that c manages.
 func (k *Kernel) Read(c Config) (Have, error) {
 	links, err := k.readLinks()
 	if err != nil {
@@ -108,7 +110,8 @@ func (k *Kernel) readLinks() ([]Link, error) {
 			Up:       m.Flags&unix.IFF_UP != 0,
 			Loopback: m.Flags&unix.IFF_LOOPBACK != 0,
 			Ethernet: m.Type == unix.ARPHRD_ETHER,
-			// Not IFLA_CARRIER: that is 1 a moment before the link's queue is started, and what is sent then is lost.
+			// Not IFLA_CARRIER: that is 1 a moment before the link's queue is started, and what is
+			// sent then is lost.
 			Carrier: m.Flags&unix.IFF_RUNNING != 0,
 		}
 		if m.Attributes.Info != nil {
@@ -166,14 +169,16 @@ func foreign(link string, a rtnl.Address) ForeignAddress {
 	switch {
 	case a.Protocol == rtnl.ProtoKernelLoopback, a.Protocol == rtnl.ProtoKernelLL:
 		f.Origin = "kernel"
-	// The kernel makes a temporary address beside an advertised one, and need not say where that came from.
+	// The kernel makes a temporary address beside an advertised one, and need not say where that
+	// came from.
 	case a.Protocol == rtnl.ProtoKernelRA, a.Protocol == rtnl.ProtoUnspecified && temporary(a):
 		f.Origin, f.Advertised = "kernel", true
 	}
 	return f
 }
 
-// temporary reports whether an address is of IPv6's privacy extensions. The flag says something else of an IPv4 address.
+// temporary reports whether an address is of IPv6's privacy extensions. The flag says something
+// else of an IPv4 address.
 func temporary(a rtnl.Address) bool {
 	return a.Prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 && a.Flags&unix.IFA_F_PERMANENT == 0
 }
@@ -193,7 +198,8 @@ func unfit(a rtnl.Address) string {
 	return ""
 }
 
-// readRoutes returns the routes of the main table that carry the mark, and those that came by router advertisement.
+// readRoutes returns the routes of the main table that carry the mark, and those that came by
+// router advertisement.
 func (k *Kernel) readRoutes(links []Link) (own, advertised []Route, err error) {
 	all, err := dumpRoutes(k.route)
 	if err != nil {

@@ -13,19 +13,24 @@ import (
 
 // KernelRoute is a route as the kernel has it, whoever has made it.
 type KernelRoute struct {
-	To     netip.Prefix `json:"to"`
-	Via    netip.Addr   `json:"via"`              // the zero Addr (empty in JSON) when the destination is on the link, or there are several ways
-	Link   string       `json:"link,omitempty"`   // empty when there is none, or several
-	Metric uint32       `json:"metric,omitempty"` // lower wins
-	Origin string       `json:"origin"`           // "machine", "pods" (the network between the nodes), "kernel", "static" or the number of rtm_protocol
-	Kind   string       `json:"kind,omitempty"`   // "blackhole", "unreachable", "prohibit", "multicast" or the number of rtm_type; empty: unicast
-	Table  uint32       `json:"table,omitempty"`  // 0: the main one, 254
+	To netip.Prefix `json:"to"`
+	// the zero Addr (empty in JSON) when the destination is on the link, or there are several ways
+	Via    netip.Addr `json:"via"`
+	Link   string     `json:"link,omitempty"`   // empty when there is none, or several
+	Metric uint32     `json:"metric,omitempty"` // lower wins
+	// "machine", "pods" (the network between the nodes), "kernel", "static" or the number of
+	// rtm_protocol
+	Origin string `json:"origin"`
+	// "blackhole", "unreachable", "prohibit", "multicast" or the number of rtm_type; empty: unicast
+	Kind  string `json:"kind,omitempty"`
+	Table uint32 `json:"table,omitempty"` // 0: the main one, 254
 }
 
 // maxShown bounds the routes that are shown: an answer is one message of at most 4 MiB.
 const maxShown = 10_000
 
-// KernelRoutes returns the routes of all tables but the local one, which holds the machine's own addresses, IPv4 before IPv6.
+// KernelRoutes returns the routes of all tables but the local one, which holds the machine's own
+// addresses, IPv4 before IPv6.
 func KernelRoutes() ([]KernelRoute, error) {
 	conn, err := rtnetlink.Dial(nil)
 	if err != nil {
@@ -50,7 +55,8 @@ func KernelRoutes() ([]KernelRoute, error) {
 		if r.Attributes.Table != 0 {
 			table = r.Attributes.Table // one that the byte in the header has no room for
 		}
-		if table == unix.RT_TABLE_LOCAL || r.Flags&unix.RTM_F_CLONED != 0 { // a cloned one is the cache's
+		// a cloned one is the cache's
+		if table == unix.RT_TABLE_LOCAL || r.Flags&unix.RTM_F_CLONED != 0 {
 			continue
 		}
 		if table == unix.RT_TABLE_MAIN {

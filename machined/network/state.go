@@ -11,30 +11,35 @@ import (
 
 // State is what the machine shows of its network. A value is never changed after it was published.
 type State struct {
-	Hostname    string       `json:"hostname"`
-	Links       []LinkState  `json:"links"`            // lo, hardware and what is configured; not the links that others made
-	Routes      []RouteState `json:"routes"`           // those made here
-	Servers     []netip.Addr `json:"servers"`          // name servers in use
-	Search      []string     `json:"search"`           // search domains in use
-	TimeServers []string     `json:"timeServers"`      // time servers to use; addresses or names
-	Node        []netip.Addr `json:"node"`             // NodeAddresses, when nothing else names one
-	Converged   bool         `json:"converged"`        // whether the kernel holds all that is wanted
-	Revision    uint64       `json:"revision"`         // of the configuration that is meant by that: the cell's
-	Problems    []string     `json:"problems"`         // what is wrong, one line each
-	Failed      []string     `json:"failed,omitempty"` // operations that did not succeed, and why; they are among the problems too
+	Hostname string `json:"hostname"`
+	// lo, hardware and what is configured; not the links that others made
+	Links       []LinkState  `json:"links"`
+	Routes      []RouteState `json:"routes"`      // those made here
+	Servers     []netip.Addr `json:"servers"`     // name servers in use
+	Search      []string     `json:"search"`      // search domains in use
+	TimeServers []string     `json:"timeServers"` // time servers to use; addresses or names
+	Node        []netip.Addr `json:"node"`        // NodeAddresses, when nothing else names one
+	// whether the kernel holds all that is wanted
+	Converged bool `json:"converged"`
+	// of the configuration that is meant by that: the cell's
+	Revision uint64   `json:"revision"`
+	Problems []string `json:"problems"` // what is wrong, one line each
+	// operations that did not succeed, and why; they are among the problems too
+	Failed []string `json:"failed,omitempty"`
 }
 
 // LinkState is one link.
 type LinkState struct {
-	Name      string         `json:"name"`
-	Index     int            `json:"index"`
-	MAC       string         `json:"mac,omitempty"`
-	MTU       int            `json:"mtu"`
-	Up        bool           `json:"up"`
-	Carrier   bool           `json:"carrier"`
-	Kind      string         `json:"kind,omitempty"`   // empty for hardware and lo
-	Driver    string         `json:"driver,omitempty"` // of the hardware
-	Managed   bool           `json:"managed"`          // whether the configuration (or its absence) names it
+	Name    string `json:"name"`
+	Index   int    `json:"index"`
+	MAC     string `json:"mac,omitempty"`
+	MTU     int    `json:"mtu"`
+	Up      bool   `json:"up"`
+	Carrier bool   `json:"carrier"`
+	Kind    string `json:"kind,omitempty"`   // empty for hardware and lo
+	Driver  string `json:"driver,omitempty"` // of the hardware
+	// whether the configuration (or its absence) names it
+	Managed   bool           `json:"managed"`
 	Addresses []AddressState `json:"addresses"`
 	DHCP      *DHCPState     `json:"dhcp,omitempty"` // if it asks for a lease
 }
@@ -42,31 +47,35 @@ type LinkState struct {
 // AddressState is one address of a link.
 type AddressState struct {
 	Prefix netip.Prefix `json:"prefix"`
-	Origin string       `json:"origin"` // "static", "dhcp", "kernel" (loopback, link-local, router advertisement) or "other"
-	// Unfit says why nobody should be told of the address: "duplicate" (somebody else has it), "tentative" (whether somebody else has
-	// it is being found out), "deprecated" (it is about to go) or "temporary" (for privacy).
+	// "static", "dhcp", "kernel" (loopback, link-local, router advertisement) or "other"
+	Origin string `json:"origin"`
+	// Unfit says why nobody should be told of the address: "duplicate" (somebody else has it),
+	// "tentative" (whether somebody else has it is being found out), "deprecated" (it is about to
+	// go) or "temporary" (for privacy).
 	Unfit string `json:"unfit,omitempty"`
 }
 
 // RouteState is one route.
 type RouteState struct {
-	To     netip.Prefix `json:"to"`
-	Via    netip.Addr   `json:"via"` // the zero Addr (empty in JSON) when the destination is on the link
-	Link   string       `json:"link"`
-	Metric uint32       `json:"metric"`
+	To netip.Prefix `json:"to"`
+	// the zero Addr (empty in JSON) when the destination is on the link
+	Via    netip.Addr `json:"via"`
+	Link   string     `json:"link"`
+	Metric uint32     `json:"metric"`
 }
 
 // DHCPState is a DHCP client at work.
 type DHCPState struct {
-	Phase    string      `json:"phase"`             // RFC 2131's: init, selecting, requesting, rebooting, bound, renewing, rebinding
+	// RFC 2131's: init, selecting, requesting, rebooting, bound, renewing, rebinding
+	Phase    string      `json:"phase"`
 	Lease    *dhcp.Lease `json:"lease,omitempty"`   // in force
 	Expires  time.Time   `json:"expires,omitzero"`  // when the lease ends; zero when never
 	Attempts int         `json:"attempts"`          // messages sent in this phase
 	Problem  string      `json:"problem,omitempty"` // the last thing that went wrong
 }
 
-// Addresses returns the addresses at which others reach the machine: those of managed links that are neither loopback
-// nor link-local, in order of the links, IPv4 before IPv6.
+// Addresses returns the addresses at which others reach the machine: those of managed links that
+// are neither loopback nor link-local, in order of the links, IPv4 before IPv6.
 func (s State) Addresses() []netip.Addr {
 	var v4, v6 []netip.Addr
 	for _, l := range s.Links {
@@ -86,9 +95,9 @@ func (s State) Addresses() []netip.Addr {
 	return append(v4, v6...)
 }
 
-// NodeAddresses returns the addresses that stand for the machine, one of each family, IPv4 first. It is one of those that are named, else
-// the first that the configuration or a lease gives, else the one that it was before, and only then another: processes start anew
-// when it changes.
+// NodeAddresses returns the addresses that stand for the machine, one of each family, IPv4 first.
+// It is one of those that are named, else the first that the configuration or a lease gives, else
+// the one that it was before, and only then another: processes start anew when it changes.
 func (s State) NodeAddresses(named []netip.Addr) []netip.Addr {
 	rank := func(a AddressState) int {
 		switch ip := a.Prefix.Addr(); {

@@ -16,22 +16,25 @@ import (
 
 // Config is what going down needs to know.
 type Config struct {
-	// Pods ends the pods, with those services that would start them anew; Services stops all services. Each has until its
-	// context ends. They may be nil.
+	// Pods ends the pods, with those services that would start them anew; Services stops all
+	// services. Each has until its context ends. They may be nil.
 	Pods, Services func(context.Context) error
-	// Wipe is done when nothing is mounted any more: a reset. Nil for a machine that only goes down.
+	// Wipe is done when nothing is mounted any more: a reset. Nil for a machine that only goes
+	// down.
 	Wipe func(context.Context) error
-	// Last is called when all that is left is reboot(2), which may hang in a driver: nobody should feed the watchdog any more, which then sees to
-	// it that the machine starts. May be nil.
+	// Last is called when all that is left is reboot(2), which may hang in a driver: nobody should
+	// feed the watchdog any more, which then sees to it that the machine starts. May be nil.
 	Last func()
-	// Report is told each step as it begins (err is nil) and what went wrong in it. It must not block. May be nil.
+	// Report is told each step as it begins (err is nil) and what went wrong in it. It must not
+	// block. May be nil.
 	Report func(message string, err error)
 }
 
 // Machine goes down.
 type Machine struct {
 	config Config
-	// The edges, replaced in tests: kill sends a signal to every process but this one, running counts them.
+	// The edges, replaced in tests: kill sends a signal to every process but this one, running
+	// counts them.
 	kill    func(unix.Signal) error
 	running func() (int, error)
 	unmount func(context.Context) error
@@ -49,7 +52,8 @@ func New(c Config) *Machine {
 	}
 	return &Machine{
 		config: c, running: programs, sync: unix.Sync, reboot: unix.Reboot,
-		kill: func(s unix.Signal) error { // PID -1: all that this process may signal, itself excepted (kill(2))
+		// PID -1: all that this process may signal, itself excepted (kill(2))
+		kill: func(s unix.Signal) error {
 			if err := unix.Kill(-1, s); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
 			}
@@ -59,8 +63,8 @@ func New(c Config) *Machine {
 	}
 }
 
-// lastResort is how long after the deadline the machine goes down without any further ceremony: when a step, or even
-// the code between steps, hangs.
+// lastResort is how long after the deadline the machine goes down without any further ceremony:
+// when a step, or even the code between steps, hangs.
 const lastResort = 5 * time.Second
 
 // Down takes the machine down within total. It returns only if the kernel refuses to.
@@ -94,8 +98,8 @@ func (m *Machine) Down(mode Mode, total time.Duration) error {
 	return nil
 }
 
-// within runs do until the deadline. When it does not come back by then, it is left running: whatever it hangs on will
-// be gone with the machine.
+// within runs do until the deadline. When it does not come back by then, it is left running:
+// whatever it hangs on will be gone with the machine.
 func within(deadline time.Time, do func(context.Context) error) error {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
@@ -160,7 +164,8 @@ func (m *Machine) endAll(ctx context.Context, s unix.Signal) error {
 	}
 }
 
-// programs counts the processes but this one. Threads of the kernel and those that have ended have no executable.
+// programs counts the processes but this one. Threads of the kernel and those that have ended have
+// no executable.
 func programs() (int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -179,7 +184,8 @@ func programs() (int, error) {
 	return count, nil
 }
 
-// unmountAll unmounts what PlanUnmount says, and makes read-only what is busy: then nothing can be lost.
+// unmountAll unmounts what PlanUnmount says, and makes read-only what is busy: then nothing can be
+// lost.
 func unmountAll(ctx context.Context, report func(string, error)) error {
 	mounts, err := mount.List()
 	if err != nil {

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestFindsThePowerButton looks for the ACPI power button that every virtual machine has. See hack/qemu/kerneltest:
+// TestFindsThePowerButton looks for the ACPI power button that every virtual machine has. See
+// hack/qemu/kerneltest:
 //
 //	go test -exec 'qemu kernel-test -kernel DIR -module button -module evdev' ./machined/power
 func TestFindsThePowerButton(t *testing.T) {

@@ -20,7 +20,8 @@ const (
 // Step is a part of going down.
 type Step struct {
 	Do StepName
-	By time.Duration // since the beginning, when the next step begins whether this one is done or not
+	// since the beginning, when the next step begins whether this one is done or not
+	By time.Duration
 }
 
 // StepName says what a step does.
@@ -39,8 +40,9 @@ const (
 // String is "by 27s: end pods".
 func (s Step) String() string { return fmt.Sprintf("by %v: %s", s.By, s.Do) }
 
-// Plan divides the time. Pods and services get most of it; what a step does not use the next ones have. Pods end before
-// the services that run them. Every step needs some time, so a total of less than 5 s counts as 5 s.
+// Plan divides the time. Pods and services get most of it; what a step does not use the next ones
+// have. Pods end before the services that run them. Every step needs some time, so a total of less
+// than 5 s counts as 5 s.
 func Plan(total time.Duration) []Step {
 	total = max(total, 5*time.Second)
 	part := func(percent int) time.Duration {
@@ -52,11 +54,13 @@ func Plan(total time.Duration) []Step {
 	}
 }
 
-// keep are the trees that stay mounted to the end: they have nothing on disk, and the last steps need them.
+// keep are the trees that stay mounted to the end: they have nothing on disk, and the last steps
+// need them.
 var keep = []string{"/proc", "/sys", "/dev"}
 
-// PlanUnmount lists the mount points to unmount, in order: later mounts lie on top of earlier ones or depend on them, so
-// the order is the reverse of mounting. The root, /run and the kernel's own trees stay.
+// PlanUnmount lists the mount points to unmount, in order: later mounts lie on top of earlier ones
+// or depend on them, so the order is the reverse of mounting. The root, /run and the kernel's own
+// trees stay.
 func PlanUnmount(mounts []mount.Mount) []string {
 	var targets []string
 	for _, m := range slices.Backward(mounts) {

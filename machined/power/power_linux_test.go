@@ -114,8 +114,8 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// TestDownWhenEverythingHangs: pods that do not end, processes that only SIGKILL ends, a disk that never answers. The
-// machine goes down all the same, in time.
+// TestDownWhenEverythingHangs: pods that do not end, processes that only SIGKILL ends, a disk that
+// never answers. The machine goes down all the same, in time.
 func TestDownWhenEverythingHangs(t *testing.T) {
 	f := newFake(Config{Pods: func(ctx context.Context) error { <-ctx.Done(); return errors.New("2 pods are left") }})
 	f.left = 3

@@ -11,8 +11,9 @@ import (
 type Feeder struct {
 	Every time.Duration // how often; at most a quarter of the watchdog's timeout
 	Pet   func() error  // feeds it (pkg/watchdog)
-	// Alive goes through machined's own loops and locks and returns when it got through: a machine whose PID 1 hangs must
-	// not be kept running. It has Every to answer. It must not depend on services, disks or the network.
+	// Alive goes through machined's own loops and locks and returns when it got through: a machine
+	// whose PID 1 hangs must not be kept running. It has Every to answer. It must not depend on
+	// services, disks or the network.
 	Alive func(context.Context) error
 	// Report is told when it stops feeding and when it goes on (err is nil). It must not block.
 	Report func(err error)

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// modeOf says what a signal to PID 1 means; empty for nothing. SIGINT is Ctrl-Alt-Del (kernel.ctrl-alt-del=0, reboot(2)),
-// SIGPWR a power supply that ends, SIGTERM what a machine's host may send to a container's first process.
+// modeOf says what a signal to PID 1 means; empty for nothing. SIGINT is Ctrl-Alt-Del
+// (kernel.ctrl-alt-del=0, reboot(2)), SIGPWR a power supply that ends, SIGTERM what a machine's
+// host may send to a container's first process.
 func modeOf(s os.Signal) Mode {
 	switch s {
 	case unix.SIGINT, unix.SIGTERM:
@@ -29,8 +30,9 @@ func modeOf(s os.Signal) Mode {
 
 // Signals calls wish for every signal that asks the machine to go down, until the context ends.
 //
-// All other signals that would end a Go program are taken and forgotten: the kernel lets PID 1 ignore them, but the Go
-// runtime does not, and the end of PID 1 is a panic. They are not set to be ignored, because children would inherit that.
+// All other signals that would end a Go program are taken and forgotten: the kernel lets PID 1
+// ignore them, but the Go runtime does not, and the end of PID 1 is a panic. They are not set to be
+// ignored, because children would inherit that.
 func Signals(ctx context.Context, wish func(mode Mode, why string)) {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGPWR, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
@@ -55,11 +57,13 @@ const (
 	keyMax   = 0x2ff
 )
 
-// inputEvent is the size of struct input_event on 64-bit machines: two words of time, type, code, value.
+// inputEvent is the size of struct input_event on 64-bit machines: two words of time, type, code,
+// value.
 const inputEvent = 24
 
-// Buttons watches the power buttons: input devices in dir (/dev/input) that have KEY_POWER. It looks for new devices
-// whenever rescan delivers (an "input" device event), and calls pressed for each press, until the context ends.
+// Buttons watches the power buttons: input devices in dir (/dev/input) that have KEY_POWER. It
+// looks for new devices whenever rescan delivers (an "input" device event), and calls pressed for
+// each press, until the context ends.
 func Buttons(ctx context.Context, dir string, rescan <-chan struct{}, pressed func(device string)) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -82,7 +86,8 @@ func Buttons(ctx context.Context, dir string, rescan <-chan struct{}, pressed fu
 				watchButton(ctx, path, pressed)
 				mu.Lock()
 				defer mu.Unlock()
-				delete(open, path) // gone, or no button: a device that comes by this name later may be one
+				// gone, or no button: a device that comes by this name later may be one
+				delete(open, path)
 			})
 		}
 	}
@@ -110,7 +115,8 @@ func watchButton(ctx context.Context, path string, pressed func(device string)) 
 	readButton(f, func() { pressed(path) })
 }
 
-// readButton reads input events until the reader ends. A button that is held repeats with value 2; only the press counts.
+// readButton reads input events until the reader ends. A button that is held repeats with value 2;
+// only the press counts.
 func readButton(f *os.File, pressed func()) {
 	buffer := make([]byte, 64*inputEvent)
 	for {

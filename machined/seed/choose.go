@@ -31,8 +31,8 @@ var media = []medium{
 	{label: "cidata", file: "user-data"},
 }
 
-// system is the label of the medium that the system comes on (imager/iso.go). It carries no configuration, but whoever looks for a disk
-// to write to should know it.
+// system is the label of the medium that the system comes on (imager/iso.go). It carries no
+// configuration, but whoever looks for a disk to write to should know it.
 const system = "ORLOP"
 
 // known tells whether a file system with this label may carry a configuration, or the system.
@@ -46,7 +46,8 @@ func choose(devices []Device) (Device, string, error) {
 	for _, m := range media {
 		var found []Device
 		for _, d := range devices {
-			// A whole device and its first partition may be the same file system, as on a CD image that also boots from a stick.
+			// A whole device and its first partition may be the same file system, as on a CD image
+			// that also boots from a stick.
 			same := func(f Device) bool { return f.Disk == d.Disk }
 			if strings.EqualFold(m.label, d.Label) && !slices.ContainsFunc(found, same) {
 				found = append(found, d)

@@ -50,7 +50,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestLabelled: what of an examined disk may carry a configuration. Nothing of a disk that could not be examined does.
+// TestLabelled: what of an examined disk may carry a configuration. Nothing of a disk that could
+// not be examined does.
 func TestLabelled(t *testing.T) {
 	held := func(number int, kind, label string) diskprobe.Held {
 		return diskprobe.Held{Number: number, Content: superblock.Content{Kind: kind, Label: label}}

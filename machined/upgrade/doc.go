@@ -1,5 +1,5 @@
-// Package upgrade writes the next version of the system into the other slot, and does with the entries of the boot loader
-// what package slot decides.
+// Package upgrade writes the next version of the system into the other slot, and does with the
+// entries of the boot loader what package slot decides.
 //
 // Where to read what:
 //
@@ -12,13 +12,17 @@
 //
 // How it survives a power cut, operation by operation (docs/decisions/0012-upgrade-order.md):
 //
-//   - Forget: entries of other versions than the running one go first, so that nothing starts a slot that is being written.
+//   - Forget: entries of other versions than the running one go first, so that nothing starts a
+//     slot that is being written.
 //   - Write, Check: the other root partition. No entry knows it yet.
-//   - Name: the partition gets the GUID by which its boot image finds it (docs/decisions/0002-slot-by-root-hash.md).
+//   - Name: the partition gets the GUID by which its boot image finds it
+//     (docs/decisions/0002-slot-by-root-hash.md).
 //   - Keep: the configuration in force is kept for the running version.
-//   - Statement: what the release key has signed, for other machines (docs/decisions/0019-from-a-peer.md).
-//   - Enter: the boot image is written under a name that the loader does not know, flushed, and renamed.
+//   - Statement: what the release key has signed, for other machines
+//     (docs/decisions/0019-from-a-peer.md).
+//   - Enter: the boot image is written under a name that the loader does not know, flushed, and
+//     renamed.
 //
-// The entry of the running version is never written to, so it can always be started. The package does not choose when to
-// upgrade, and never touches the running slot.
+// The entry of the running version is never written to, so it can always be started. The package
+// does not choose when to upgrade, and never touches the running slot.
 package upgrade

@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/progress"
 )
 
-// Inbox is the folder on DATA that keeps one bundle: the one that is received, or was received last. It is for one caller at a
-// time.
+// Inbox is the folder on DATA that keeps one bundle: the one that is received, or was received
+// last. It is for one caller at a time.
 type Inbox struct {
 	Dir string
 	// Free is how many bytes the file system of a folder has left.
@@ -38,11 +38,13 @@ type Inbox struct {
 type Bundle struct {
 	SHA256 string `json:"sha256"` // lower-case hexadecimal
 	Size   int64  `json:"size"`   // bytes
-	Have   int64  `json:"have"`   // bytes from its beginning that are on the disk: a power cut does not take them
-	Hash   []byte `json:"hash"`   // the state of SHA-256 after those; empty: none has come yet
+	// bytes from its beginning that are on the disk: a power cut does not take them
+	Have int64  `json:"have"`
+	Hash []byte `json:"hash"` // the state of SHA-256 after those; empty: none has come yet
 }
 
-// Refusal is why a bundle cannot be installed as it is. Receiving it again would change nothing, so it is not kept.
+// Refusal is why a bundle cannot be installed as it is. Receiving it again would change nothing, so
+// it is not kept.
 type Refusal struct{ Err error }
 
 func (r Refusal) Error() string { return "upgrade refused, nothing was written: " + r.Err.Error() }
@@ -64,7 +66,8 @@ func (u Unfinished) Unwrap() error { return u.Err }
 const (
 	// reserve is what a bundle leaves free on DATA, in bytes, for etcd, logs and the like.
 	reserve = 512 << 20
-	// keepEvery is how many bytes are received between two flushes: so many may have to be sent again after a power cut.
+	// keepEvery is how many bytes are received between two flushes: so many may have to be sent
+	// again after a power cut.
 	keepEvery = 16 << 20
 	// pieceSize is how much is read from a source at a time, in bytes; two pieces are in memory.
 	pieceSize = 256 << 10
@@ -81,8 +84,8 @@ func FreeSpace(dir string) (int64, error) {
 
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// Offer makes room for a bundle and tells how much of it is there. Another one than the last takes its place. It is refused, and
-// nothing changes, when DATA has not enough space.
+// Offer makes room for a bundle and tells how much of it is there. Another one than the last takes
+// its place. It is refused, and nothing changes, when DATA has not enough space.
 func (in Inbox) Offer(sha256 string, size int64) (Bundle, error) {
 	if !digestForm.MatchString(sha256) || size <= 0 {
 		return Bundle{}, fmt.Errorf("upgrade refused: a bundle of %d bytes with SHA-256 %q cannot be", size, sha256)
@@ -144,9 +147,10 @@ func (in Inbox) Drop() error {
 	return nil
 }
 
-// Receive appends what a source brings until the bundle is whole, and is the one that was offered. As soon as its head is there,
-// and before more is read, admit is asked whether it may come. After that done is told, now and then, how much is there. What has
-// come is on the disk when Receive returns, with or without an error; the source may still be read from then, and has to be closed
+// Receive appends what a source brings until the bundle is whole, and is the one that was offered.
+// As soon as its head is there, and before more is read, admit is asked whether it may come. After
+// that done is told, now and then, how much is there. What has come is on the disk when Receive
+// returns, with or without an error; the source may still be read from then, and has to be closed
 // by the caller.
 func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.Reader) error, done func(have int64)) (err error) {
 	b, err := in.Bundle()
@@ -221,7 +225,8 @@ type piece struct {
 	err     error
 }
 
-// read reads a source ahead by one piece, until it ends or the context does. A piece is good until the next one is taken.
+// read reads a source ahead by one piece, until it ends or the context does. A piece is good until
+// the next one is taken.
 func read(ctx context.Context, from io.Reader) <-chan piece {
 	pieces := make(chan piece)
 	go func() {

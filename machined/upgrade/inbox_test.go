@@ -43,8 +43,9 @@ type failing struct{ err error }
 
 func (e failing) Read([]byte) (int, error) { return 0, e.err }
 
-// TestReceiveGoesOn: a bundle that breaks off anywhere is gone on with from that byte, by whoever opens the folder, and is whole in
-// the end. After a power cut it is gone on with from the last flush.
+// TestReceiveGoesOn: a bundle that breaks off anywhere is gone on with from that byte, by whoever
+// opens the folder, and is whole in the end. After a power cut it is gone on with from the last
+// flush.
 func TestReceiveGoesOn(t *testing.T) {
 	lost := errors.New("the line is dead")
 	const size = keepEvery + 3*pieceSize + 7
@@ -97,7 +98,8 @@ func TestReceiveFlushes(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := make(chan Bundle, 1)
-	from := io.MultiReader(bytes.NewReader(content[:size-pieceSize]), asked(func() { // all but the piece before it was dealt with
+	// all but the piece before it was dealt with
+	from := io.MultiReader(bytes.NewReader(content[:size-pieceSize]), asked(func() {
 		b, _ := in.Bundle()
 		last <- b
 	}), bytes.NewReader(content[size-pieceSize:]))
@@ -114,8 +116,9 @@ type asked func()
 
 func (a asked) Read([]byte) (int, error) { a(); return 0, io.EOF }
 
-// TestAdmit: whoever decides sees the head and nothing is read beyond the piece that completes it; a source that goes on is asked
-// about again; a bundle smaller than that is decided on when it is whole.
+// TestAdmit: whoever decides sees the head and nothing is read beyond the piece that completes it;
+// a source that goes on is asked about again; a bundle smaller than that is decided on when it is
+// whole.
 func TestAdmit(t *testing.T) {
 	const size = 4 << 20
 	content, digest := some(t, size)

@@ -39,16 +39,20 @@ type Installer struct {
 	Trust   bundle.Trust
 	Place   Place
 	ESP     *esp.Partition
-	// Save saves the cluster's data for the running version, before anything is touched; nil: they are not saved.
+	// Save saves the cluster's data for the running version, before anything is touched; nil: they
+	// are not saved.
 	Save func(context.Context) error
-	// Drop drops what was saved for the running version by an upgrade before, when nothing is saved now: it is of another time; nil: there is nothing.
+	// Drop drops what was saved for the running version by an upgrade before, when nothing is saved
+	// now: it is of another time; nil: there is nothing.
 	Drop func() error
-	// Keep keeps the configuration in force for the running version, as the last thing before the loader knows the new one.
+	// Keep keeps the configuration in force for the running version, as the last thing before the
+	// loader knows the new one.
 	Keep func() error
-	// Drain moves the pods away before the machine goes down; nil: they stay. An error gives the upgrade up.
+	// Drain moves the pods away before the machine goes down; nil: they stay. An error gives the
+	// upgrade up.
 	Drain func(context.Context) error
-	// Begin tells of each operation as it begins, with how many bytes it will do (0: that is not told). Done tells, now and then,
-	// how many it has done.
+	// Begin tells of each operation as it begins, with how many bytes it will do (0: that is not
+	// told). Done tells, now and then, how many it has done.
 	Begin func(operation string, total int64)
 	Done  func(bytes int64)
 }
@@ -85,8 +89,8 @@ func (i Installer) Check(head io.Reader) (bundle.Statement, error) {
 // espReserve is what FAT needs for its own tables, generously, in bytes.
 const espReserve = 1 << 20
 
-// Install writes a bundle that was checked. When it returns nil, the boot loader knows the new version. Anything else leaves the
-// running version the only one.
+// Install writes a bundle that was checked. When it returns nil, the boot loader knows the new
+// version. Anything else leaves the running version the only one.
 func (i Installer) Install(ctx context.Context, from io.Reader) error {
 	r, err := bundle.Open(from, i.Trust)
 	if err != nil {
@@ -158,8 +162,9 @@ func (i Installer) do(ctx context.Context, all []operation) error {
 	return nil
 }
 
-// Whole reads all of the version in the other slot. It is an error if that would not start: who goes back to it by hand would have the
-// machine try it for ever, because its entry has no tries that could be used up.
+// Whole reads all of the version in the other slot. It is an error if that would not start: who
+// goes back to it by hand would have the machine try it for ever, because its entry has no tries
+// that could be used up.
 func (p Place) Whole(version string, from *esp.Partition) error {
 	root, err := os.Open(p.Root)
 	if err != nil {
@@ -190,8 +195,8 @@ func (p Place) Whole(version string, from *esp.Partition) error {
 	return nil
 }
 
-// Epochs are those of the versions that the boot loader knows, by their statements. A version without one has none: it is from before
-// epochs, or was built without a bundle.
+// Epochs are those of the versions that the boot loader knows, by their statements. A version
+// without one has none: it is from before epochs, or was built without a bundle.
 func Epochs(entries []slot.Entry, from *esp.Partition) (map[string]int, error) {
 	epochs := map[string]int{}
 	for _, e := range entries {

@@ -13,12 +13,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// Store is the folder on STATE that keeps the record of the last upgrade, and the configuration that each version was good
-// with.
+// Store is the folder on STATE that keeps the record of the last upgrade, and the configuration
+// that each version was good with.
 type Store struct{ Dir string }
 
-// Load reads the record; none is the zero one. One that cannot be read is an error with the zero record: it only says why,
-// and a machine comes up without it.
+// Load reads the record; none is the zero one. One that cannot be read is an error with the zero
+// record: it only says why, and a machine comes up without it.
 func (s Store) Load() (slot.Record, error) {
 	text, err := os.ReadFile(s.record())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,7 +67,8 @@ type floor struct {
 	Epoch int `json:"epoch"`
 }
 
-// RaiseFloor has Floor be at least an epoch, and returns when that is on the disk. It never lowers it. One that cannot be read is written anew.
+// RaiseFloor has Floor be at least an epoch, and returns when that is on the disk. It never lowers
+// it. One that cannot be read is written anew.
 func (s Store) RaiseFloor(epoch int) error {
 	if now, err := s.Floor(); err == nil && now >= epoch {
 		return nil
@@ -81,8 +82,10 @@ func (s Store) RaiseFloor(epoch int) error {
 
 func (s Store) floor() string { return filepath.Join(s.Dir, "floor.json") }
 
-// Keep stores a configuration as the one that a version is good with, and forgets those of all others: it is called for the running version when
-// the other slot has been written over, so there is no third one to go back to. Kept for ever they would fill STATE, and keep keys that were replaced.
+// Keep stores a configuration as the one that a version is good with, and forgets those of all
+// others: it is called for the running version when the other slot has been written over, so there
+// is no third one to go back to. Kept for ever they would fill STATE, and keep keys that were
+// replaced.
 func (s Store) Keep(version string, configuration []byte) error {
 	kept := s.configuration(version)
 	if err := s.write(kept, configuration); err != nil {
@@ -120,7 +123,8 @@ func (s Store) KeptLog() []string {
 	if err != nil || len(text) == 0 {
 		return nil
 	}
-	return strings.Split(strings.ToValidUTF8(string(text), "\uFFFD"), "\n") // a version of before may have kept other bytes
+	// a version of before may have kept other bytes
+	return strings.Split(strings.ToValidUTF8(string(text), "\uFFFD"), "\n")
 }
 
 // DropLog forgets it.

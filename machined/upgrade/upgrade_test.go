@@ -49,7 +49,8 @@ func TestStore(t *testing.T) {
 	if text, err := s.Kept("1"); text != nil || err != nil {
 		t.Errorf("of a version whose slot was written over: %q, %v", text, err)
 	}
-	if r, err := s.Load(); err == nil { // the record, which is garbage here, is not forgotten with it
+	// the record, which is garbage here, is not forgotten with it
+	if r, err := s.Load(); err == nil {
 		t.Errorf("%+v", r)
 	}
 	if lines := s.KeptLog(); lines != nil {
@@ -66,7 +67,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestFloor: it rises and never falls, is of the last whole write, and what cannot be read is no floor of 0.
+// TestFloor: it rises and never falls, is of the last whole write, and what cannot be read is no
+// floor of 0.
 func TestFloor(t *testing.T) {
 	s := Store{Dir: filepath.Join(t.TempDir(), "upgrade")}
 	for _, c := range []struct{ raise, want int }{{0, 0}, {2, 2}, {1, 2}, {2, 2}, {5, 5}, {0, 5}} {

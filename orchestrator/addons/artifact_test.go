@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestArtifact: what an artefact holds counts as what stands in the document; as long as it cannot be read nothing is wanted, and nothing
-// goes.
+// TestArtifact: what an artefact holds counts as what stands in the document; as long as it cannot
+// be read nothing is wanted, and nothing goes.
 func TestArtifact(t *testing.T) {
 	shelf := artifacttest.Shelf{}
 	const text = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"

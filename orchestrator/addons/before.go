@@ -20,8 +20,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// An add-on goes back by itself: the manifests that were applied to the end and found healthy are kept in a Secret beside the record, and
-// when others do not become healthy in time, they are what is wanted again, until the document has others still.
+// An add-on goes back by itself: the manifests that were applied to the end and found healthy are
+// kept in a Secret beside the record, and when others do not become healthy in time, they are what
+// is wanted again, until the document has others still.
 
 // Withdrawn are manifests that did not become healthy in time. The zero value is none.
 type Withdrawn struct {
@@ -31,7 +32,8 @@ type Withdrawn struct {
 	Node   string `json:"node"`  // the machine whose document has them
 }
 
-// kept is what an add-on's document had when all of it was healthy: JSON compressed by gzip, in a Secret of the add-on's name.
+// kept is what an add-on's document had when all of it was healthy: JSON compressed by gzip, in a
+// Secret of the add-on's name.
 type kept struct {
 	Digest    string   `json:"digest"`    // of the manifests, as in Record.Finished
 	Namespace string   `json:"namespace"` // of objects that name none
@@ -44,11 +46,13 @@ const (
 	keptType   = corev1.SecretType("orlop.dev/addon")
 )
 
-// retryAnnotation is, on an add-on's record, what an operator has manifests tried again with that were withdrawn.
+// retryAnnotation is, on an add-on's record, what an operator has manifests tried again with that
+// were withdrawn.
 const retryAnnotation = "orlop.dev/retry"
 
-// mostKept is how large the Secret may be. The API server takes as much in the fields of one together (ValidateSecret); unpacked, it is
-// what an artefact may have (package artifact) beside what a document has.
+// mostKept is how large the Secret may be. The API server takes as much in the fields of one
+// together (ValidateSecret); unpacked, it is what an artefact may have (package artifact) beside
+// what a document has.
 const (
 	mostKept     = corev1.MaxSecretSize
 	mostUnpacked = 40 << 20
@@ -91,8 +95,8 @@ func unpack(s *corev1.Secret) (kept, error) {
 	return k, nil
 }
 
-// Trial is how long changed manifests have been looked at that are not healthy yet. It is in the record, because a machine that leads from
-// now on must not begin anew.
+// Trial is how long changed manifests have been looked at that are not healthy yet. It is in the
+// record, because a machine that leads from now on must not begin anew.
 type Trial struct {
 	Digest  string `json:"digest"`
 	Minutes int    `json:"minutes"`
@@ -105,8 +109,8 @@ type trial struct {
 	last   time.Time
 }
 
-// mostGap is the most of the time between two looks that counts: when nobody looked, because the API server or all machines were away,
-// nothing could become healthy either.
+// mostGap is the most of the time between two looks that counts: when nobody looked, because the
+// API server or all machines were away, nothing could become healthy either.
 const mostGap = 2 * backoff
 
 // add counts a look at manifests, of which the record has told before.
@@ -121,15 +125,17 @@ func (t *trial) add(digest string, told Trial, now time.Time) {
 	t.last = now
 }
 
-// weigh says what a pass means for the manifests as a whole: all of them are healthy, and are to be kept; or the time that they have is over.
-// The first ones that an add-on ever had have no limit: there is nothing to go back to. Nor have those that are healthy already, and wait
-// only for what was there before to go.
+// weigh says what a pass means for the manifests as a whole: all of them are healthy, and are to be
+// kept; or the time that they have is over. The first ones that an add-on ever had have no limit:
+// there is nothing to go back to. Nor have those that are healthy already, and wait only for what
+// was there before to go.
 func (k *keeper) weigh(w Wanted, r *Record, out outcome, limit time.Duration, now time.Time) (healthy, over bool) {
 	if r.Finished == w.Digest {
 		k.trial, r.Trial = trial{}, Trial{}
 		return len(out.problems)+len(out.waits) == 0, false
 	}
-	if r.Finished == "" || len(w.Refused) > 0 || limit == 0 || out.there { // nothing of what is refused as a whole was applied
+	// nothing of what is refused as a whole was applied
+	if r.Finished == "" || len(w.Refused) > 0 || limit == 0 || out.there {
 		return false, false
 	}
 	k.trial.add(w.Digest, r.Trial, now)
@@ -137,14 +143,16 @@ func (k *keeper) weigh(w Wanted, r *Record, out outcome, limit time.Duration, no
 	return false, k.trial.spent >= limit
 }
 
-// termsOf changes with what a document says of an add-on beside its manifests. Others may let the same manifests become healthy.
+// termsOf changes with what a document says of an add-on beside its manifests. Others may let the
+// same manifests become healthy.
 func termsOf(a nodespec.Addon) string {
-	text, _ := json.Marshal([]any{a.Namespaces, a.Rights, a.Kubernetes, a.Within}) // strings and numbers are always encoded
+	// strings and numbers are always encoded
+	text, _ := json.Marshal([]any{a.Namespaces, a.Rights, a.Kubernetes, a.Within})
 	return fmt.Sprintf("%x", sha256.Sum256(text))[:16]
 }
 
-// choose has what is from before wanted in the place of manifests that were withdrawn, as long as the document has those, under the same
-// terms, and nobody asks for another try.
+// choose has what is from before wanted in the place of manifests that were withdrawn, as long as
+// the document has those, under the same terms, and nobody asks for another try.
 func (m *manager) choose(ctx context.Context, t *task, now time.Time) error {
 	gone := t.record.Withdrawn
 	if gone.Digest == "" || t.unreadable || len(t.wanted.Refused) > 0 {
@@ -155,14 +163,16 @@ func (m *manager) choose(ctx context.Context, t *task, now time.Time) error {
 		t.record.Running, t.record.Done = "", nil // hooks that failed run again
 	case gone.Digest == t.wanted.Digest && gone.Terms == termsOf(*t.addon):
 		return m.wantBefore(ctx, t, now)
-	case t.wanted.Digest == t.record.Finished && gone.Node != m.spec.NodeName: // that machine's document may have them still
+	// that machine's document may have them still
+	case t.wanted.Digest == t.record.Finished && gone.Node != m.spec.NodeName:
 		return nil
 	}
 	t.record.Withdrawn, t.record.Trial = Withdrawn{}, Trial{}
 	return nil
 }
 
-// wantBefore has what is from before wanted. Where that is not to be had, what is there stays as it is.
+// wantBefore has what is from before wanted. Where that is not to be had, what is there stays as it
+// is.
 func (m *manager) wantBefore(ctx context.Context, t *task, now time.Time) error {
 	gone := t.record.Withdrawn
 	before, why, err := m.before(ctx, t, now)
@@ -183,8 +193,8 @@ func (m *manager) wantBefore(ctx context.Context, t *task, now time.Time) error 
 	return nil
 }
 
-// conclude is what follows from a pass for the manifests of the document as a whole. Trouble with what is kept for going back is told, and
-// stands in the way of nothing else.
+// conclude is what follows from a pass for the manifests of the document as a whole. Trouble with
+// what is kept for going back is told, and stands in the way of nothing else.
 func (m *manager) conclude(ctx context.Context, t *task, k *remembered, r Record, out outcome, now time.Time) (Record, outcome) {
 	healthy, over := k.weigh(t.wanted, &r, out, t.addon.Within, now)
 	var why string
@@ -209,7 +219,8 @@ type copied struct {
 	wanted    Wanted
 }
 
-// before are the manifests of the record's Finished; nil when there are none to go back to, and then why. They are read again now and then.
+// before are the manifests of the record's Finished; nil when there are none to go back to, and
+// then why. They are read again now and then.
 func (m *manager) before(ctx context.Context, t *task, now time.Time) (*copied, string, error) {
 	if c := m.copies[t.name]; c != nil && c.digest == t.record.Finished && c.stamp == m.stamp && now.Sub(c.at) < reapply &&
 		(len(c.wanted.Unknown) == 0 || !c.at.Before(m.kinds.asked)) {
@@ -246,8 +257,8 @@ func (m *manager) before(ctx context.Context, t *task, now time.Time) (*copied, 
 	return c, "", nil
 }
 
-// remember keeps the manifests of an add-on that is healthy, and looks now and then whether they are still kept. It says why they are not; empty:
-// they are.
+// remember keeps the manifests of an add-on that is healthy, and looks now and then whether they
+// are still kept. It says why they are not; empty: they are.
 func (m *manager) remember(ctx context.Context, t *task, k *remembered, now time.Time) (why string) {
 	if k.kept == t.wanted.Digest && now.Sub(k.keptAt) < reapply {
 		return k.unkept
@@ -294,7 +305,8 @@ func (m *manager) remember(ctx context.Context, t *task, k *remembered, now time
 	return done("")
 }
 
-// withdraw notes which manifests are withdrawn, if there are others to go back to, and says why not if there are none.
+// withdraw notes which manifests are withdrawn, if there are others to go back to, and says why not
+// if there are none.
 func (m *manager) withdraw(ctx context.Context, t *task, k *remembered, r Record, out outcome, now time.Time) (Record, string) {
 	back, none, err := m.before(ctx, t, now)
 	switch {
@@ -327,7 +339,8 @@ func (m *manager) drop(ctx context.Context, name string) error {
 	return nil
 }
 
-// said is the problem of an add-on whose manifests were withdrawn. back: those from before are there again.
+// said is the problem of an add-on whose manifests were withdrawn. back: those from before are
+// there again.
 func (w Withdrawn) said(name string, back bool) string {
 	now := "and those from before are wanted again"
 	if back {

@@ -50,7 +50,8 @@ const (
 {apiVersion: v1, kind: Pod, metadata: {name: never}}`
 )
 
-// TestGoesBack: manifests that do not become healthy in time are taken back, until the document has others or somebody asks for another try.
+// TestGoesBack: manifests that do not become healthy in time are taken back, until the document has
+// others or somebody asks for another try.
 func TestGoesBack(t *testing.T) {
 	r := newRow(t, "a", "b")
 	resources := r.client.Discovery().(*fakediscovery.FakeDiscovery)
@@ -143,8 +144,8 @@ func TestGoesBack(t *testing.T) {
 	}
 }
 
-// TestNoWayBack: without what was kept, what was healthy stays as it is, says so, and no other add-on is concerned; others that the
-// document states let the same be tried again.
+// TestNoWayBack: without what was kept, what was healthy stays as it is, says so, and no other
+// add-on is concerned; others that the document states let the same be tried again.
 func TestNoWayBack(t *testing.T) {
 	r := newRow(t, "a", "b")
 	r.m.kinds = newKinds(r.client)

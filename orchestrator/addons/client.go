@@ -57,8 +57,9 @@ func (l live) get(ctx context.Context, i Item) (o *unstructured.Unstructured, er
 	return o, err
 }
 
-// wherever asks for an item in its version, and where that is not served any more, in one that is: the object may be there all the same.
-// A kind that is served in none is not there, and neither are its objects.
+// wherever asks for an item in its version, and where that is not served any more, in one that is:
+// the object may be there all the same. A kind that is served in none is not there, and neither are
+// its objects.
 func (l live) wherever(i Item, ask func(dynamic.ResourceInterface) error) error {
 	err := ask(l.at(i))
 	if !apierrors.IsNotFound(err) || !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
@@ -75,7 +76,8 @@ func (l live) wherever(i Item, ask func(dynamic.ResourceInterface) error) error 
 	return ask(l.at(i))
 }
 
-// apply takes fields over that others have set: what stands in the manifests counts (kubernetes.io, "Server-Side Apply", for controllers).
+// apply takes fields over that others have set: what stands in the manifests counts (kubernetes.io,
+// "Server-Side Apply", for controllers).
 func (l live) apply(ctx context.Context, i Item, body *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	return l.at(i).Apply(ctx, i.Name, body, metav1.ApplyOptions{FieldManager: l.manager, Force: true})
 }
@@ -112,7 +114,8 @@ func (l live) used(ctx context.Context, definition *unstructured.Unstructured) (
 	return false, nil
 }
 
-// kinds is what the API server knows, asked anew when something is unknown, and then not before a while.
+// kinds is what the API server knows, asked anew when something is unknown, and then not before a
+// while.
 type kinds struct {
 	mapper *restmapper.DeferredDiscoveryRESTMapper
 	asked  time.Time
@@ -136,7 +139,8 @@ func (k *kinds) refresh(now time.Time) bool {
 	return true
 }
 
-// of is what is known of a kind. That the API server does not answer is remembered: then nothing is known, and that says nothing.
+// of is what is known of a kind. That the API server does not answer is remembered: then nothing is
+// known, and that says nothing.
 func (k *kinds) of(gvk schema.GroupVersionKind) (Kind, bool) {
 	m, err := k.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
@@ -148,7 +152,8 @@ func (k *kinds) of(gvk schema.GroupVersionKind) (Kind, bool) {
 	return Kind{Resource: m.Resource.Resource, Namespaced: m.Scope.Name() == meta.RESTScopeNameNamespace}, true
 }
 
-// served is the version of a kind that the API server serves, when it does not serve but; false: it knows the kind in no version.
+// served is the version of a kind that the API server serves, when it does not serve but; false: it
+// knows the kind in no version.
 func (k *kinds) served(kind schema.GroupKind, but string) (string, bool, error) {
 	m, err := k.mapper.RESTMapping(kind)
 	if err == nil && m.GroupVersionKind.Version == but {

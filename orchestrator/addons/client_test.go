@@ -14,7 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// oneKind is an API server that knows Widgets of example.org in some versions, and keeps the names of those that are there.
+// oneKind is an API server that knows Widgets of example.org in some versions, and keeps the names
+// of those that are there.
 type oneKind struct {
 	versions []string
 	there    map[string]bool
@@ -31,7 +32,8 @@ func (s *oneKind) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, v := range s.versions {
 		versions = append(versions, metav1.GroupVersionForDiscovery{GroupVersion: "example.org/" + v, Version: v})
 	}
-	part := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // apis, group, version, namespaces, namespace, resource, name
+	// apis, group, version, namespaces, namespace, resource, name
+	part := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	switch {
 	case r.URL.Path == "/api":
 		say(200, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}})
@@ -58,8 +60,8 @@ func (s *oneKind) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestVersionNotServed: an object of a version that the API server has stopped to serve is there all the same, and can be taken away. It is
-// taken for gone only if its kind is.
+// TestVersionNotServed: an object of a version that the API server has stopped to serve is there
+// all the same, and can be taken away. It is taken for gone only if its kind is.
 func TestVersionNotServed(t *testing.T) {
 	for name, test := range map[string]struct {
 		before, after []string // what is served when kinds are asked for first, and then

@@ -57,8 +57,9 @@ func present(ctx context.Context, client kubernetes.Interface) (granted, error) 
 	return g, nil
 }
 
-// grant makes the rights what is wanted. given are the roles and bindings that somebody has more by than before, by namespace and name. One that
-// cannot be made concerns one add-on, so the others' are made all the same; failed says why.
+// grant makes the rights what is wanted. given are the roles and bindings that somebody has more by
+// than before, by namespace and name. One that cannot be made concerns one add-on, so the others'
+// are made all the same; failed says why.
 func grant(ctx context.Context, client kubernetes.Interface, want granted) (given map[[2]string]bool, failed map[[2]string]error, err error) {
 	have, err := present(ctx, client)
 	if err != nil {

@@ -16,12 +16,14 @@ func (d difference) empty() bool {
 	return len(d.unbind)+len(d.drop)+len(d.add)+len(d.change)+len(d.bind)+len(d.resubject) == 0
 }
 
-// TestGrant: the cluster has the roles and bindings that are wanted, whatever it had before, and nothing is written twice.
+// TestGrant: the cluster has the roles and bindings that are wanted, whatever it had before, and
+// nothing is written twice.
 func TestGrant(t *testing.T) {
 	ctx, client := context.Background(), clientfake.NewClientset()
 	first := granting(append(Rights(nodespec.Addon{Name: "a", Rights: nodespec.AddonRights{ClusterAdmin: true}}), home()))
 	second := granting(append(Removing("b", []Item{{Version: "v1", Kind: "Pod", Resource: "pods", Namespace: "x", Name: "p"}}), home()))
-	// Of the right to take a pod away there is a role; who has given rights back has not been given any.
+	// Of the right to take a pod away there is a role; who has given rights back has not been given
+	// any.
 	for i, want := range []granted{first, second, granting(nil)} {
 		for _, news := range [][]int{{2, 1, 0}, {0, 0, 0}} {
 			given, failed, err := grant(ctx, client, want)

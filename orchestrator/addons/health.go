@@ -16,8 +16,8 @@ const (
 	Broken         // it will not become healthy by itself
 )
 
-// Judge says how a live object is, and why it is not healthy. What an object of a kind without a rule of its own says about itself counts:
-// the condition Ready, if it has one.
+// Judge says how a live object is, and why it is not healthy. What an object of a kind without a
+// rule of its own says about itself counts: the condition Ready, if it has one.
 func Judge(o *unstructured.Unstructured) (Health, string) {
 	if o.GetDeletionTimestamp() != nil {
 		if f := o.GetFinalizers(); len(f) > 0 {
@@ -82,15 +82,17 @@ func classOf(name string) Item {
 	return Item{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClass", Resource: "storageclasses", Name: name}
 }
 
-// The annotations of a claim for which the volume controller or the scheduler has begun (k8s.io/component-helpers/storage/volume).
+// The annotations of a claim for which the volume controller or the scheduler has begun
+// (k8s.io/component-helpers/storage/volume).
 const (
 	claimProvisioner     = "volume.kubernetes.io/storage-provisioner"
 	claimProvisionerBeta = "volume.beta.kubernetes.io/storage-provisioner"
 	claimNode            = "volume.kubernetes.io/selected-node"
 )
 
-// unused says of a claim without a volume that it has none because no pod uses it yet: its class waits for the first one
-// (WaitForFirstConsumer), as for that of a CronJob. Where the class cannot be read (nil), a claim for which nothing has begun is such a one.
+// unused says of a claim without a volume that it has none because no pod uses it yet: its class
+// waits for the first one (WaitForFirstConsumer), as for that of a CronJob. Where the class cannot
+// be read (nil), a claim for which nothing has begun is such a one.
 func unused(claim, class *unstructured.Unstructured) bool {
 	notes := claim.GetAnnotations()
 	if notes[claimNode] != "" {

@@ -49,7 +49,8 @@ func keep(body, live map[string]any, path []string) {
 	switch {
 	case err != nil:
 	case found:
-		_ = unstructured.SetNestedField(body, value, path...) // on the way is what is no mapping: it stays as it is
+		// on the way is what is no mapping: it stays as it is
+		_ = unstructured.SetNestedField(body, value, path...)
 	default:
 		unstructured.RemoveNestedField(body, path...)
 	}

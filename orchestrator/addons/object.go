@@ -29,7 +29,8 @@ const Label = "orlop.dev/addon"
 // digestAnnotation is, on a hook's object, the digest of the manifests for which it runs.
 const digestAnnotation = "orlop.dev/addon-digest"
 
-// The annotations of Helm's charts that count here (Helm's documentation, "Chart Hooks" and "Chart Development Tips and Tricks").
+// The annotations of Helm's charts that count here (Helm's documentation, "Chart Hooks" and "Chart
+// Development Tips and Tricks").
 const (
 	helmHook   = "helm.sh/hook"
 	helmWeight = "helm.sh/hook-weight"
@@ -93,14 +94,16 @@ type Wanted struct {
 	Notes   []string // what is left out on purpose
 }
 
-// mostObjects is the number of objects of an add-on, so that its record fits into a ConfigMap. What the record says of one takes at most 831
-// bytes: 253 each of a name and a group, 63 each of a version, a kind, a resource and a namespace, 73 of JSON. 1000 are 812 KiB, of the 832
-// that the record has (mostRecord); usual ones take a quarter, so that an upgrade which replaces them all fits, too. What does not all the
-// same is told before anything is made (Record.most). And all of them are read every 10 s (healing), by a client that asks 50 a second.
+// mostObjects is the number of objects of an add-on, so that its record fits into a ConfigMap. What
+// the record says of one takes at most 831 bytes: 253 each of a name and a group, 63 each of a
+// version, a kind, a resource and a namespace, 73 of JSON. 1000 are 812 KiB, of the 832 that the
+// record has (mostRecord); usual ones take a quarter, so that an upgrade which replaces them all
+// fits, too. What does not all the same is told before anything is made (Record.most). And all of
+// them are read every 10 s (healing), by a client that asks 50 a second.
 const mostObjects = 1000
 
-// Read is what an add-on wants; files are those of its artefact. kinds says what the API server knows; kinds that the add-on brings itself
-// need not be among them.
+// Read is what an add-on wants; files are those of its artefact. kinds says what the API server
+// knows; kinds that the add-on brings itself need not be among them.
 func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersionKind) (Kind, bool)) Wanted {
 	var w Wanted
 	var bodies []*unstructured.Unstructured
@@ -187,7 +190,8 @@ func parse(text string) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// values are the JSON of a document: one value of YAML, or values of JSON one after the other, as kubectl reads them.
+// values are the JSON of a document: one value of YAML, or values of JSON one after the other, as
+// kubectl reads them.
 func values(document []byte) (all [][]byte, err error) {
 	if stream := json.NewDecoder(bytes.NewReader(document)); bytes.HasPrefix(bytes.TrimSpace(document), []byte("{")) {
 		for {
@@ -204,7 +208,8 @@ func values(document []byte) (all [][]byte, err error) {
 	}
 	content, err := yaml.YAMLToJSON(document)
 	if err != nil {
-		return nil, errors.New("a document cannot be read as YAML") // the library's message may show a Secret
+		// the library's message may show a Secret
+		return nil, errors.New("a document cannot be read as YAML")
 	}
 	decoder := goyaml.NewDecoder(bytes.NewReader(document))
 	var ignored goyaml.Node
@@ -280,8 +285,8 @@ func isCRD(gk schema.GroupKind) bool {
 	return gk.Group == apiextensionsv1.GroupName && gk.Kind == "CustomResourceDefinition"
 }
 
-// textsOnly says which label or annotation is no text, as 1.30 without quotes is none. The API server refuses it; here all of them would be read
-// as none.
+// textsOnly says which label or annotation is no text, as 1.30 without quotes is none. The API
+// server refuses it; here all of them would be read as none.
 func textsOnly(body *unstructured.Unstructured) error {
 	for _, field := range []string{"labels", "annotations"} {
 		if _, _, err := unstructured.NestedNullCoercingStringMap(body.Object, "metadata", field); err != nil {
@@ -307,14 +312,16 @@ func object(a nodespec.Addon, body *unstructured.Unstructured, k Kind, digest st
 		case "pre-install", "pre-upgrade", "post-install", "post-upgrade":
 			o.Hook.events = append(o.Hook.events, event)
 		case "", "crd-install":
-		default: // pre-delete, post-delete, pre-rollback, post-rollback, test, test-success, test-failure
+		// pre-delete, post-delete, pre-rollback, post-rollback, test, test-success, test-failure
+		default:
 		}
 	}
 	if named := annotations[helmHook]; named != "" && named != "crd-install" {
 		if len(o.Hook.events) == 0 {
 			return o, fmt.Sprintf("%s: a hook for %s is not run", o, named)
 		}
-		o.Hook.weight, _ = strconv.Atoi(annotations[helmWeight]) // Helm, too, takes anything else as 0
+		// Helm, too, takes anything else as 0
+		o.Hook.weight, _ = strconv.Atoi(annotations[helmWeight])
 		annotations[digestAnnotation] = digest
 		body.SetAnnotations(annotations)
 	}
@@ -359,7 +366,8 @@ func isCustom(i Item) bool {
 	return strings.Contains(i.Group, ".") && !builtin[i.Group]
 }
 
-// builtin are the groups of Kubernetes' own kinds that have a dot. Projects beside Kubernetes use *.k8s.io too, so the end says nothing.
+// builtin are the groups of Kubernetes' own kinds that have a dot. Projects beside Kubernetes use
+// *.k8s.io too, so the end says nothing.
 var builtin = map[string]bool{
 	"admissionregistration.k8s.io": true, "apiextensions.k8s.io": true, "apiregistration.k8s.io": true, "authentication.k8s.io": true,
 	"authorization.k8s.io": true, "certificates.k8s.io": true, "coordination.k8s.io": true, "discovery.k8s.io": true, "events.k8s.io": true,

@@ -13,7 +13,8 @@ import (
 // ended sets the condition of a Job.
 func ended(o *unstructured.Unstructured, condition string) {
 	conditions := []any{map[string]any{"type": condition, "status": "True", "message": "too often"}}
-	_ = unstructured.SetNestedSlice(o.Object, conditions, "status", "conditions") // an object has room for it
+	// an object has room for it
+	_ = unstructured.SetNestedSlice(o.Object, conditions, "status", "conditions")
 }
 
 const (
@@ -109,7 +110,8 @@ func TestPodOnce(t *testing.T) {
 	s.expect("it is made", "apply Pod web/task", 0, 1)
 	delete(s.objects, at)
 	s.expect("deleted while it ran", "apply Pod web/task", 0, 1)
-	_ = unstructured.SetNestedField(s.objects[at].Object, "Succeeded", "status", "phase") // an object has room for it
+	// an object has room for it
+	_ = unstructured.SetNestedField(s.objects[at].Object, "Succeeded", "status", "phase")
 	s.expect("it has ended", "", 0, 0)
 	delete(s.objects, at)
 	s.expect("ended and gone", "", 0, 0)

@@ -38,15 +38,18 @@ type keeper struct {
 	name    string
 	as      cluster
 	remover removal
-	// granted is when the add-on's rights changed last. The API server takes a moment to hear of it.
+	// granted is when the add-on's rights changed last. The API server takes a moment to hear of
+	// it.
 	granted time.Time
 	// applied are the objects as they were after they were applied.
 	applied map[key]mark
-	// returns says that what is applied may be taken back, as long as it is not healthy (before.go).
+	// returns says that what is applied may be taken back, as long as it is not healthy
+	// (before.go).
 	returns bool
 	trial   trial
-	well    time.Time    // since when all looks at changed manifests found them healthy; zero: they were not
-	anew    map[key]bool // hooks that are not to run again because they failed; nil: none may
+	// since when all looks at changed manifests found them healthy; zero: they were not
+	well time.Time
+	anew map[key]bool // hooks that are not to run again because they failed; nil: none may
 }
 
 // mark is an object as it was after it was applied.
@@ -57,15 +60,16 @@ type mark struct {
 	at      time.Time
 }
 
-// settling is how long a refusal may come of rights that are not known everywhere yet; reapply is how long an object that looks the same is
-// not applied again: labels and annotations can change without being seen.
+// settling is how long a refusal may come of rights that are not known everywhere yet; reapply is
+// how long an object that looks the same is not applied again: labels and annotations can change
+// without being seen.
 const (
 	settling = 5 * time.Second
 	reapply  = 5 * time.Minute
 )
 
-// steady is how long changed manifests have to be healthy before those from before are let go of: a container that ends after a while is
-// available until then.
+// steady is how long changed manifests have to be healthy before those from before are let go of: a
+// container that ends after a while is available until then.
 const steady = time.Minute
 
 // outcome is what a pass has seen.
@@ -74,11 +78,13 @@ type outcome struct {
 	problems         []string // what has to be changed by somebody
 	waits            []string // what time may settle
 	notes            []string // what somebody may want to know
-	there            bool     // all that is wanted is there and healthy, whatever else is left to do
+	// all that is wanted is there and healthy, whatever else is left to do
+	there bool
 }
 
-// pass looks at an add-on once and does what can be done now. It waits for nothing: what is not ready yet is looked at in the next one. save
-// is called with the record before anything is made that is not in the inventory.
+// pass looks at an add-on once and does what can be done now. It waits for nothing: what is not
+// ready yet is looked at in the next one. save is called with the record before anything is made
+// that is not in the inventory.
 func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, save func(Record) error) (Record, outcome, error) {
 	var out outcome
 	r.Kept = slices.DeleteFunc(slices.Clone(r.Kept), func(kept Kept) bool {
@@ -151,7 +157,8 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 	} else if k.well.IsZero() {
 		k.well = now
 	}
-	// What is no longer wanted goes when all that takes its place has come; while that may be taken back, when it has proved itself.
+	// What is no longer wanted goes when all that takes its place has come; while that may be taken
+	// back, when it has proved itself.
 	if len(out.problems) > 0 || !everythingApplied(stages, applied) || changed && !out.there {
 		return r, out, nil
 	}
@@ -191,7 +198,8 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 		return k.over(o, r, *ran, live)
 	}
 	again := isHook && live != nil && live.GetAnnotations()[digestAnnotation] != digest
-	if isHook && live != nil && k.anew != nil && !k.anew[o.key()] { // once: what fails then has failed
+	// once: what fails then has failed
+	if isHook && live != nil && k.anew != nil && !k.anew[o.key()] {
 		health, _ := Judge(live)
 		again = again || health == Broken
 	}
@@ -203,7 +211,8 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 		if why == "" {
 			return k.clear(ctx, o.Item, live, now)
 		}
-		// A definition, a claim or a namespace would take with it what others have put there: it is changed in place.
+		// A definition, a claim or a namespace would take with it what others have put there: it is
+		// changed in place.
 	}
 	if live == nil || again || !isHook && k.stale(o, live, now) {
 		if live, err = k.as.apply(ctx, o.Item, yielding(o.Body, live)); err != nil {
@@ -232,7 +241,8 @@ func (k *keeper) health(ctx context.Context, o Object, live *unstructured.Unstru
 		return health, why, nil
 	}
 	if len(o.Hook.events) > 0 {
-		return Healthy, "", nil // many classes wait for the pod that uses it, which comes in a later stage
+		// many classes wait for the pod that uses it, which comes in a later stage
+		return Healthy, "", nil
 	}
 	name := fields{live.Object}.text("spec", "storageClassName")
 	if name == "" {
@@ -301,7 +311,8 @@ func refusal(i Item, what string, err error) error {
 	return fmt.Errorf("%s %s: %w", i, what, err)
 }
 
-// marked is an error of a request, marked as errAway when the API server has not judged the request.
+// marked is an error of a request, marked as errAway when the API server has not judged the
+// request.
 func marked(err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
@@ -331,13 +342,15 @@ func (i Item) resourceArgument() string {
 	return i.Resource + "." + i.Group
 }
 
-// stale says whether an object has to be applied: it was never, or is another by now, or has changed.
+// stale says whether an object has to be applied: it was never, or is another by now, or has
+// changed.
 func (k *keeper) stale(o Object, live *unstructured.Unstructured, now time.Time) bool {
 	m, before := k.applied[o.key()]
 	return !before || m.uid != live.GetUID() || m.version != versionOf(live) || m.digest != o.Digest || now.Sub(m.at) >= reapply
 }
 
-// versionOf changes with what is wanted of an object, where the API server counts that; else with everything.
+// versionOf changes with what is wanted of an object, where the API server counts that; else with
+// everything.
 func versionOf(o *unstructured.Unstructured) string {
 	if g := o.GetGeneration(); g > 0 {
 		return fmt.Sprint("g", g)
@@ -345,7 +358,8 @@ func versionOf(o *unstructured.Unstructured) string {
 	return "r" + o.GetResourceVersion()
 }
 
-// take takes items away, step by step, and out of the inventory when they are gone. It is repeated until nothing is left.
+// take takes items away, step by step, and out of the inventory when they are gone. It is repeated
+// until nothing is left.
 func (k *keeper) take(ctx context.Context, items []Item, r Record, out *outcome, now time.Time) (Record, error) {
 	gone := map[key]bool{}
 	for _, step := range Removal(items) {
@@ -392,7 +406,8 @@ func (r Record) without(gone map[key]bool) Record {
 	return r
 }
 
-// away takes one item away. It says what is left of it, which is nothing when it is gone, and when it stays; then it says why.
+// away takes one item away. It says what is left of it, which is nothing when it is gone, and when
+// it stays; then it says why.
 func (k *keeper) away(ctx context.Context, i Item) (left, stays string, err error) {
 	live, err := k.remover.get(ctx, i)
 	switch {
@@ -413,7 +428,8 @@ func (k *keeper) away(ctx context.Context, i Item) (left, stays string, err erro
 	return "is being deleted", "", nil
 }
 
-// stays says why something is not taken away: people's data would go with it, or its chart says so. Empty: it goes.
+// stays says why something is not taken away: people's data would go with it, or its chart says so.
+// Empty: it goes.
 func (k *keeper) stays(ctx context.Context, i Item, live *unstructured.Unstructured) (string, error) {
 	switch {
 	case live.GetAnnotations()[helmPolicy] == "keep":

@@ -220,7 +220,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestLeaving: while a kind is unknown nothing counts as no longer wanted, and hooks run again all the same.
+// TestLeaving: while a kind is unknown nothing counts as no longer wanted, and hooks run again all
+// the same.
 func TestLeaving(t *testing.T) {
 	own := Object{Item: Item{"batch", "v1", "Job", "jobs", "web", "hook"}, Hook: hook{events: []string{"pre-install"}}}
 	old := Item{"", "v1", "ConfigMap", "configmaps", "web", "old"}

@@ -18,15 +18,21 @@ const recordLabel = "orlop.dev/addon-record"
 
 // Record is what has to be known of an add-on beyond its document and its objects.
 type Record struct {
-	Inventory []Item    `json:"inventory"`          // all objects that it may have made, and that are still there
-	Node      string    `json:"node"`               // the machine by whose documents it was applied last
-	Finished  string    `json:"finished,omitempty"` // the digest of the manifests that were applied to the end; empty: none yet
-	Running   string    `json:"running,omitempty"`  // the digest of those whose hooks run
-	Done      []string  `json:"done,omitempty"`     // the hooks of Running that have run, as Item.String
-	Ran       []Ran     `json:"ran,omitempty"`      // objects that are not made again when they are gone
-	Kept      []Kept    `json:"kept,omitempty"`     // what was wanted once, and stays
-	Withdrawn Withdrawn `json:"withdrawn,omitzero"` // the last manifests that were, if the document still has them
-	Trial     Trial     `json:"trial,omitzero"`     // of those that are being applied
+	// all objects that it may have made, and that are still there
+	Inventory []Item `json:"inventory"`
+	// the machine by whose documents it was applied last
+	Node string `json:"node"`
+	// the digest of the manifests that were applied to the end; empty: none yet
+	Finished string `json:"finished,omitempty"`
+	Running  string `json:"running,omitempty"` // the digest of those whose hooks run
+	// the hooks of Running that have run, as Item.String
+	Done []string `json:"done,omitempty"`
+	// objects that are not made again when they are gone
+	Ran  []Ran  `json:"ran,omitempty"`
+	Kept []Kept `json:"kept,omitempty"` // what was wanted once, and stays
+	// the last manifests that were, if the document still has them
+	Withdrawn Withdrawn `json:"withdrawn,omitzero"`
+	Trial     Trial     `json:"trial,omitzero"` // of those that are being applied
 }
 
 // Kept is an object that was not taken away when it was no longer wanted.
@@ -157,14 +163,16 @@ func encode(name string, r Record, s State) (*corev1.ConfigMap, error) {
 	}, nil
 }
 
-// The API server takes at most 1 MiB in the fields of a ConfigMap together (ValidateConfigMap). The record has 832 KiB of that, each of the three
-// fields of lines 60 KiB, and the rest is for the others, and for what is kept: that takes a few bytes more than it took in the inventory.
+// The API server takes at most 1 MiB in the fields of a ConfigMap together (ValidateConfigMap). The
+// record has 832 KiB of that, each of the three fields of lines 60 KiB, and the rest is for the
+// others, and for what is kept: that takes a few bytes more than it took in the inventory.
 const (
 	mostRecord = 832 << 10
 	mostLines  = 60 << 10
 )
 
-// most is how large the record can become, in bytes, while so much is in the inventory: with all hooks done.
+// most is how large the record can become, in bytes, while so much is in the inventory: with all
+// hooks done.
 func (r Record) most(inventory []Item, wanted []Object) int {
 	r.Inventory, r.Done, r.Ran = inventory, nil, nil
 	for _, o := range wanted {

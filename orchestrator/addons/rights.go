@@ -15,16 +15,20 @@ import (
 
 const rbacGroup = rbacv1.GroupName
 
-// Namespace is where the records are, and the service accounts that add-ons act as. Nobody else's account belongs there.
+// Namespace is where the records are, and the service accounts that add-ons act as. Nobody else's
+// account belongs there.
 const Namespace = nodespec.AddonsNamespace
 
-// grantLabel is on every role and binding of this package, so that those that are no longer wanted are found.
+// grantLabel is on every role and binding of this package, so that those that are no longer wanted
+// are found.
 const grantLabel = "orlop.dev/addon-rights"
 
-// remover is the account that takes away what an add-on no longer wants. An add-on's name has no dot, so no add-on is called so.
+// remover is the account that takes away what an add-on no longer wants. An add-on's name has no
+// dot, so no add-on is called so.
 func remover(addon string) string { return addon + ".remover" }
 
-// Grant is a role, and its binding to one identity. Without rules it is a role of Kubernetes that is bound.
+// Grant is a role, and its binding to one identity. Without rules it is a role of Kubernetes that
+// is bound.
 type Grant struct {
 	Name      string // of the binding, and of the role that has the rules
 	Namespace string // empty: the whole cluster
@@ -33,7 +37,8 @@ type Grant struct {
 	Subject   rbacv1.Subject
 }
 
-// home is what this package's own identity may do in Namespace: keep records and the manifests before, and act as the accounts there.
+// home is what this package's own identity may do in Namespace: keep records and the manifests
+// before, and act as the accounts there.
 func home() Grant {
 	return Grant{
 		Name: "orlop:addons", Namespace: Namespace,
@@ -78,8 +83,8 @@ func Rights(a nodespec.Addon) []Grant {
 	return all
 }
 
-// Removing are the rights to look at and delete certain items, and nothing else. Before a definition goes, it is looked whether there are
-// resources of it.
+// Removing are the rights to look at and delete certain items, and nothing else. Before a
+// definition goes, it is looked whether there are resources of it.
 func Removing(addon string, items []Item) []Grant {
 	type place struct{ namespace, group, resource string }
 	names := map[place][]string{}
@@ -147,8 +152,9 @@ func granting(all []Grant) granted {
 	return g
 }
 
-// difference is what turns some grants into others. Bindings go before the roles that they bind, and come after them. A binding that binds
-// another role than is wanted goes and comes again, because its role cannot be changed.
+// difference is what turns some grants into others. Bindings go before the roles that they bind,
+// and come after them. A binding that binds another role than is wanted goes and comes again,
+// because its role cannot be changed.
 type difference struct {
 	unbind, drop      [][2]string // bindings and roles that go
 	add, change, bind [][2]string // roles that come or change, bindings that come

@@ -25,8 +25,9 @@ import (
 // Name is the component's name.
 const Name = "addons"
 
-// look is how often the file and the times of the add-ons are looked at. An add-on that is as it should be is looked at every healing, one
-// that is on its way sooner, one that was refused at most every backoff. Without add-ons it is looked every idle whether there were any.
+// look is how often the file and the times of the add-ons are looked at. An add-on that is as it
+// should be is looked at every healing, one that is on its way sooner, one that was refused at most
+// every backoff. Without add-ons it is looked every idle whether there were any.
 const (
 	look    = time.Second
 	soon    = 2 * time.Second
@@ -41,8 +42,9 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
 }
 
-// Run keeps the add-ons until ctx is done. rights waits until the component may do what it does. It is announced as ready whatever becomes
-// of the add-ons: one that fails says nothing against the machine, nor against the version of the system that runs.
+// Run keeps the add-ons until ctx is done. rights waits until the component may do what it does. It
+// is announced as ready whatever becomes of the add-ons: one that fails says nothing against the
+// machine, nor against the version of the system that runs.
 func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {
@@ -107,7 +109,8 @@ type remembered struct {
 	keeper
 	next  time.Time // when it is looked at again
 	tries int       // looks one after the other that did not find it as it should be
-	// kept is the digest of the manifests for which remember did, at keptAt, what it could; unkept is why they are not kept.
+	// kept is the digest of the manifests for which remember did, at keptAt, what it could; unkept
+	// is why they are not kept.
 	kept, unkept string
 	keptAt       time.Time
 	state        State
@@ -159,13 +162,15 @@ func (m *manager) read() (changed bool, err error) {
 	}
 	var all []nodespec.Addon
 	if err := json.Unmarshal(text, &all); err != nil {
-		return false, fmt.Errorf("add-ons of the configuration: %s cannot be decoded", m.file) // the message may show a Secret
+		// the message may show a Secret
+		return false, fmt.Errorf("add-ons of the configuration: %s cannot be decoded", m.file)
 	}
 	m.stamp, m.all, m.wanted = stamp, all, map[string]Wanted{}
 	return true, nil
 }
 
-// detail is how the add-ons are, in one line: the first one that fails, or else that is on its way, with what it says.
+// detail is how the add-ons are, in one line: the first one that fails, or else that is on its way,
+// with what it says.
 func (m *manager) detail() string {
 	if len(m.memories) == 0 {
 		return "no add-ons"

@@ -18,7 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// fake is a cluster of objects that become healthy when the test says so. It writes down what is done.
+// fake is a cluster of objects that become healthy when the test says so. It writes down what is
+// done.
 type fake struct {
 	objects map[key]*unstructured.Unstructured
 	refused map[string]error // by Item.String
@@ -232,7 +233,8 @@ func (s *site) expect(what, done string, problems, waits int) {
 	}
 }
 
-// TestLife takes a chart through its life: it comes in order, is healed, changes, and goes in order.
+// TestLife takes a chart through its life: it comes in order, is healed, changes, and goes in
+// order.
 func TestLife(t *testing.T) {
 	s := newSite(t)
 	for _, name := range []string{"CustomResourceDefinition sites.web.example.com", "Job web/migrate", "Deployment web/web"} {
@@ -251,7 +253,8 @@ func TestLife(t *testing.T) {
 	s.expect("nothing is left", "", 0, 0)
 
 	delete(s.objects, key{"", "ConfigMap", "web", "settings"})
-	delete(s.objects, key{"batch", "Job", "web", "migrate"}) // as its ttlSecondsAfterFinished has it
+	// as its ttlSecondsAfterFinished has it
+	delete(s.objects, key{"batch", "Job", "web", "migrate"})
 	s.objects[key{"", "Namespace", "", "web"}].SetResourceVersion("other")
 	s.expect("what is lost comes back, hooks do not run again", "apply Namespace web; apply ConfigMap web/settings", 0, 0)
 	s.now = s.now.Add(reapply)
@@ -287,7 +290,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestHooksThatHoldData: what others keep something in does not go so that a hook runs again, not even for a moment.
+// TestHooksThatHoldData: what others keep something in does not go so that a hook runs again, not
+// even for a moment.
 func TestHooksThatHoldData(t *testing.T) {
 	s := newSite(t)
 	hook := func(text string) string {
@@ -335,7 +339,8 @@ metadata: {name: again, annotations: {helm.sh/hook: "pre-install,pre-upgrade"}}
 	}
 }
 
-// TestClaimOfHook: a hook that is a claim does not keep its consumer, which many classes wait for, from being applied.
+// TestClaimOfHook: a hook that is a claim does not keep its consumer, which many classes wait for,
+// from being applied.
 func TestClaimOfHook(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{`
@@ -350,7 +355,8 @@ metadata: {name: fill, annotations: {helm.sh/hook: pre-install}}
 	s.expect("the claim and what uses it", "apply PersistentVolumeClaim web/data; apply Job web/fill", 0, 0)
 }
 
-// TestRightsOnTheirWay: an object that is refused because its rights were given a moment ago is not there, so what it replaces stays.
+// TestRightsOnTheirWay: an object that is refused because its rights were given a moment ago is not
+// there, so what it replaces stays.
 func TestRightsOnTheirWay(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{"{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}"}
@@ -366,7 +372,8 @@ func TestRightsOnTheirWay(t *testing.T) {
 	}
 }
 
-// TestRefusals: nothing is forced, and what is refused says why and keeps nothing else from being applied.
+// TestRefusals: nothing is forced, and what is refused says why and keeps nothing else from being
+// applied.
 func TestRefusals(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{`

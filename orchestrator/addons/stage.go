@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// Stage is objects that are applied together, when those of all stages before are as they should be.
+// Stage is objects that are applied together, when those of all stages before are as they should
+// be.
 type Stage struct {
 	place
 	Objects []Object
@@ -43,8 +44,8 @@ func (p place) String() string {
 	return "objects"
 }
 
-// Stages are the objects of an add-on in the order in which they are applied. With hooks those of Helm's charts are among them, for the
-// event, which is install or upgrade; without, they have run.
+// Stages are the objects of an add-on in the order in which they are applied. With hooks those of
+// Helm's charts are among them, for the event, which is install or upgrade; without, they have run.
 func Stages(objects []Object, hooks bool, event string) []Stage {
 	places := map[key]place{}
 	var all []Object
@@ -93,7 +94,8 @@ var order = []string{
 	"StatefulSet", "Job", "CronJob", "PodDisruptionBudget", "HorizontalPodAutoscaler", "IngressClass", "Ingress", "APIService",
 }
 
-// rank is an item's place in order. Custom resources come after everything that serves them, webhooks after what they are about.
+// rank is an item's place in order. Custom resources come after everything that serves them,
+// webhooks after what they are about.
 func rank(i Item) int {
 	if at := slices.Index(order, i.Kind); at >= 0 {
 		return at
@@ -106,9 +108,10 @@ func rank(i Item) int {
 
 func isWebhook(i Item) bool { return i.Group == "admissionregistration.k8s.io" }
 
-// Removal is the items in the order in which they are taken away: those of a step are gone before the next one begins. Custom resources go
-// first, while what serves and finishes them is there; then webhooks and APIs, which without their servers would stand in the way; then
-// the rest, in the reverse of the order in which they came; then the definitions.
+// Removal is the items in the order in which they are taken away: those of a step are gone before
+// the next one begins. Custom resources go first, while what serves and finishes them is there;
+// then webhooks and APIs, which without their servers would stand in the way; then the rest, in the
+// reverse of the order in which they came; then the definitions.
 func Removal(items []Item) [][]Item {
 	const steps = 4
 	step := func(i Item) int {

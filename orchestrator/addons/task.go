@@ -33,12 +33,13 @@ type task struct {
 	gone Withdrawn
 	// lost are items whose namespaces are gone, and they with them.
 	lost map[key]bool
-	// unreadable: what is stored cannot be decoded. It is left as it is, because it holds the inventory.
+	// unreadable: what is stored cannot be decoded. It is left as it is, because it holds the
+	// inventory.
 	unreadable bool
 }
 
-// due looks at the add-ons that are due, or at all of them. One whose record is refused is told at the end, and keeps no other from being
-// looked at; it is due again in the next round.
+// due looks at the add-ons that are due, or at all of them. One whose record is refused is told at
+// the end, and keeps no other from being looked at; it is due again in the next round.
 func (m *manager) due(ctx context.Context, now time.Time, all bool) error {
 	if len(m.all) == 0 {
 		_, err := m.client.CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{})
@@ -157,7 +158,8 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 	return all, nil
 }
 
-// unknown tells whether anything of what is wanted, now or from before, is of a kind that was unknown when it was read.
+// unknown tells whether anything of what is wanted, now or from before, is of a kind that was
+// unknown when it was read.
 func (m *manager) unknown() bool {
 	for _, w := range m.wanted {
 		if len(w.Unknown) > 0 {
@@ -172,8 +174,9 @@ func (m *manager) unknown() bool {
 	return false
 }
 
-// want is what an add-on wants. It is read once for each content of the file, and anew while it has kinds that are unknown, or an artefact
-// that cannot be read. Without its artefact nothing is known of it, so that it stays as it is.
+// want is what an add-on wants. It is read once for each content of the file, and anew while it has
+// kinds that are unknown, or an artefact that cannot be read. Without its artefact nothing is known
+// of it, so that it stays as it is.
 func (m *manager) want(a nodespec.Addon, anew bool) (Wanted, error) {
 	if w, before := m.wanted[a.Name]; before && (len(w.Unknown) == 0 || !anew) {
 		return w, nil
@@ -258,8 +261,9 @@ func (m *manager) tooOld(a nodespec.Addon) (string, error) {
 	return fmt.Sprintf("needs Kubernetes >=%s, the API server is %s; nothing of it is applied", a.Kubernetes, info.GitVersion), nil
 }
 
-// hold says why an add-on is left as it is although its document is gone: another machine's documents had it, and that machine's may have it
-// still. Machines are given their documents one by one, and who leads changes meanwhile.
+// hold says why an add-on is left as it is although its document is gone: another machine's
+// documents had it, and that machine's may have it still. Machines are given their documents one by
+// one, and who leads changes meanwhile.
 func (m *manager) hold(ctx context.Context, r Record) (string, error) {
 	if !lead.Several(m.spec) || r.Node == m.spec.NodeName || r.Node == "" {
 		return "", nil
@@ -276,8 +280,8 @@ func (m *manager) hold(ctx context.Context, r Record) (string, error) {
 		r.Node, m.spec.NodeName, m.spec.NodeName), nil
 }
 
-// give gives the add-ons their rights, and takes away those that nobody needs any more. given are the add-ons that have been given something,
-// trouble is what stands in the way of one add-on.
+// give gives the add-ons their rights, and takes away those that nobody needs any more. given are
+// the add-ons that have been given something, trouble is what stands in the way of one add-on.
 func (m *manager) give(ctx context.Context, tasks []*task) (given map[string]bool, trouble map[string]string, err error) {
 	all := []Grant{home()}
 	given, trouble = map[string]bool{}, map[string]string{}
@@ -304,7 +308,8 @@ func (m *manager) give(ctx context.Context, tasks []*task) (given map[string]boo
 	changed, failed, err := grant(ctx, m.client, granting(all))
 	own := home()
 	for _, t := range tasks {
-		given[t.name] = changed[[2]string{own.Namespace, own.Name}] // by which it acts as any of them
+		// by which it acts as any of them
+		given[t.name] = changed[[2]string{own.Namespace, own.Name}]
 		for _, g := range ofTask[t.name] {
 			at := [2]string{g.Namespace, g.Name}
 			given[t.name] = given[t.name] || changed[at]
@@ -316,7 +321,8 @@ func (m *manager) give(ctx context.Context, tasks []*task) (given map[string]boo
 	return given, trouble, err
 }
 
-// namespaces are those that have to be there for an add-on, apart from those that are among its objects.
+// namespaces are those that have to be there for an add-on, apart from those that are among its
+// objects.
 func (t *task) namespaces() []string {
 	if len(t.addon.Namespaces) > 0 {
 		return t.addon.Namespaces
@@ -328,7 +334,8 @@ func (t *task) namespaces() []string {
 	return []string{t.addon.Namespace}
 }
 
-// leaving are the items that an add-on has to take away: what is no longer wanted, and hooks that run again.
+// leaving are the items that an add-on has to take away: what is no longer wanted, and hooks that
+// run again.
 func (t *task) leaving() []Item {
 	if t.held != "" || len(t.wanted.Refused) > 0 {
 		return nil
@@ -348,7 +355,8 @@ func (t *task) leaving() []Item {
 	return items
 }
 
-// reachable are the items whose namespaces are there. In others nobody can be given rights, and nothing is left: those items are lost.
+// reachable are the items whose namespaces are there. In others nobody can be given rights, and
+// nothing is left: those items are lost.
 func (m *manager) reachable(ctx context.Context, items []Item) (all []Item, lost map[key]bool, err error) {
 	there := map[string]bool{"": true}
 	lost = map[key]bool{}
@@ -403,7 +411,8 @@ func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Tim
 		}
 		out.problems = append(out.problems, err.Error())
 	}
-	if t.addon == nil && len(t.record.Inventory) == 0 && !t.unreadable { // its rights are gone by now, too
+	// its rights are gone by now, too
+	if t.addon == nil && len(t.record.Inventory) == 0 && !t.unreadable {
 		return m.forget(ctx, t, r)
 	}
 	k.state = t.judge(out, r, k.state, now)

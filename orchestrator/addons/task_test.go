@@ -23,7 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// row is several add-ons, each with one ConfigMap, beside each other. Their objects are in fakes, their records where they belong.
+// row is several add-ons, each with one ConfigMap, beside each other. Their objects are in fakes,
+// their records where they belong.
 type row struct {
 	*testing.T
 	m       *manager
@@ -78,8 +79,8 @@ func (r *row) record(name string) *corev1.ConfigMap {
 	return m
 }
 
-// TestOthersGoOn: the record of one add-on is refused, and the others are looked at all the same, and not again before they are due. Without
-// an answer nobody else is.
+// TestOthersGoOn: the record of one add-on is refused, and the others are looked at all the same,
+// and not again before they are due. Without an answer nobody else is.
 func TestOthersGoOn(t *testing.T) {
 	r := newRow(t, "a", "b", "c")
 	r.refused["b"] = errors.New("connection refused")
@@ -104,7 +105,8 @@ func TestOthersGoOn(t *testing.T) {
 	}
 }
 
-// TestUnreadable: a record that cannot be decoded holds its add-on alone, and stays as it is, with a document and without.
+// TestUnreadable: a record that cannot be decoded holds its add-on alone, and stays as it is, with
+// a document and without.
 func TestUnreadable(t *testing.T) {
 	r := newRow(t, "a", "b", "c")
 	if did, err := r.round(); did != "a b c" || err != nil {
@@ -147,7 +149,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestMostObjects: what is too much for the record is refused, and that of the most with the longest names fits into a ConfigMap.
+// TestMostObjects: what is too much for the record is refused, and that of the most with the
+// longest names fits into a ConfigMap.
 func TestMostObjects(t *testing.T) {
 	label, name := strings.Repeat("l", 63), strings.Repeat("n", 249)
 	one := func(i int) string {
@@ -192,7 +195,8 @@ func TestMostObjects(t *testing.T) {
 	}
 }
 
-// TestMostRecord: what would not fit into the record beside what it has already is told before anything is made, and what is there can go.
+// TestMostRecord: what would not fit into the record beside what it has already is told before
+// anything is made, and what is there can go.
 func TestMostRecord(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"}
@@ -212,7 +216,8 @@ func TestMostRecord(t *testing.T) {
 	}
 }
 
-// TestNamespaceIsGone: what was in a namespace that somebody has deleted is gone with it, and does not keep the add-on from being taken out.
+// TestNamespaceIsGone: what was in a namespace that somebody has deleted is gone with it, and does
+// not keep the add-on from being taken out.
 func TestNamespaceIsGone(t *testing.T) {
 	r := newRow(t, "a")
 	r.m.all[0].Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: x}}"}

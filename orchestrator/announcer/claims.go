@@ -8,30 +8,34 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbour"
 )
 
-// What an address is announced with: RFC 4861 (10) has at most three unsolicited advertisements, a second apart, RFC 5227 (1.1) two ARP
-// Announcements, two seconds apart.
+// What an address is announced with: RFC 4861 (10) has at most three unsolicited advertisements, a
+// second apart, RFC 5227 (1.1) two ARP Announcements, two seconds apart.
 const (
 	announcements = 3
 	apart         = time.Second
-	// reminding is how often an address is announced from then on. What others keep may be wrong without this node's having a chance to know: an
-	// announcement was lost or could not be sent, or somebody was wrong and is gone. A router may keep it for hours.
+	// reminding is how often an address is announced from then on. What others keep may be wrong
+	// without this node's having a chance to know: an announcement was lost or could not be sent,
+	// or somebody was wrong and is gone. A router may keep it for hours.
 	reminding = 30 * time.Second
 )
 
 const (
-	// probing is how often a node that is cut off asks whether another one speaks for an address by now.
+	// probing is how often a node that is cut off asks whether another one speaks for an address by
+	// now.
 	probing = 5 * time.Second
-	// doubting is how long a node that is cut off does not believe another one that speaks for an address. If that one only had not heard this
-	// node, it has by then, and speaks for it no more.
+	// doubting is how long a node that is cut off does not believe another one that speaks for an
+	// address. If that one only had not heard this node, it has by then, and speaks for it no more.
 	doubting = neighbour.Saying + 500*time.Millisecond
-	// yielding is how long another one speaks for an address after it was heard to do so last. It ends: two nodes may yield to each other,
-	// and the other one may have been wrong.
+	// yielding is how long another one speaks for an address after it was heard to do so last. It
+	// ends: two nodes may yield to each other, and the other one may have been wrong.
 	yielding = 4 * probing
-	// defending is between two times that a node announces an address because another one spoke for it (RFC 5227, 2.4).
+	// defending is between two times that a node announces an address because another one spoke for
+	// it (RFC 5227, 2.4).
 	defending = 10 * time.Second
 )
 
-// claims are the addresses that the node won, and what it does about each. Step makes them from one moment to the next.
+// claims are the addresses that the node won, and what it does about each. Step makes them from one
+// moment to the next.
 type claims map[netip.Addr]claim
 
 // claim is one address. The zero claim is about to be announced.
@@ -39,9 +43,10 @@ type claim struct {
 	announced int       // how many times
 	told      time.Time // the last time
 	next      time.Time // the next announcement, or the next probe
-	yielded   time.Time // another machine spoke for it last, and the node cannot know better; zero: none does
-	doubted   time.Time // another machine spoke for it first, and the node is cut off
-	defended  time.Time // another machine spoke for it, and the node knew better
+	// another machine spoke for it last, and the node cannot know better; zero: none does
+	yielded  time.Time
+	doubted  time.Time // another machine spoke for it first, and the node is cut off
+	defended time.Time // another machine spoke for it, and the node knew better
 }
 
 // view is what a step depends on.
@@ -57,9 +62,10 @@ type doings struct{ announce, probe []netip.Addr }
 
 // step follows the view. Pure: it changes nothing, and the clock is the view's.
 //
-// An address is announced when it is won, or is answered for again. A claim by another machine makes the node yield only while it is cut
-// off: else the two have seen the same, or will have in a moment, and the node announces the address once more for those who heard the claim
-// (RFC 5227, 2.4 (b)).
+// An address is announced when it is won, or is answered for again. A claim by another machine
+// makes the node yield only while it is cut off: else the two have seen the same, or will have in a
+// moment, and the node announces the address once more for those who heard the claim (RFC 5227, 2.4
+// (b)).
 func (c claims) step(v view) (claims, doings) {
 	next := claims{}
 	var do doings
@@ -111,7 +117,8 @@ func (c claims) answered() []netip.Addr {
 	return all
 }
 
-// again has the addresses announced once more: the links are others, or another node may have answered for them.
+// again has the addresses announced once more: the links are others, or another node may have
+// answered for them.
 func (c claims) again() claims {
 	next := claims{}
 	for a, now := range c {
@@ -120,16 +127,18 @@ func (c claims) again() claims {
 	return next
 }
 
-// lease is when the node's Lease was last seen to be another one than before: when it was asked for. It is an instant of this machine's clock that does not
-// jump; what time the Lease itself names does not matter.
+// lease is when the node's Lease was last seen to be another one than before: when it was asked
+// for. It is an instant of this machine's clock that does not jump; what time the Lease itself
+// names does not matter.
 type lease struct {
 	version string
 	seen    time.Time
 }
 
-// The kubelet renews the Lease every 10 seconds (a quarter of its duration, 40), and the control plane takes the node for lost when it has
-// not seen a renewal for 50 (node-monitor-grace-period). A renewal is seen here at most looking late,
-// and where a question was not answered in time, which is as long, as late once more.
+// The kubelet renews the Lease every 10 seconds (a quarter of its duration, 40), and the control
+// plane takes the node for lost when it has not seen a renewal for 50 (node-monitor-grace-period).
+// A renewal is seen here at most looking late, and where a question was not answered in time, which
+// is as long, as late once more.
 const (
 	looking = 5 * time.Second
 	tooOld  = 40*time.Second - looking

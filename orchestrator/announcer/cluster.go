@@ -149,8 +149,8 @@ func readNode(n *corev1.Node) Node {
 	return node
 }
 
-// readService reads a Service with its EndpointSlices. An address that is of no pool is left out: whoever may write a status must not be
-// able to make nodes answer for the gateway.
+// readService reads a Service with its EndpointSlices. An address that is of no pool is left out:
+// whoever may write a status must not be able to make nodes answer for the gateway.
 func readService(o *corev1.Service, parts []any, pools []nodespec.Pool) Service {
 	s := Service{Local: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal}
 	for _, a := range loadbalancer.Addresses(o) {
@@ -178,7 +178,8 @@ func readService(o *corev1.Service, parts []any, pools []nodespec.Pool) Service 
 		}
 	}
 	if len(s.Endpoints) == 0 {
-		s.Endpoints = ending // which kube-proxy leads to when there are no others (its topology.go, KEP-1669)
+		// which kube-proxy leads to when there are no others (its topology.go, KEP-1669)
+		s.Endpoints = ending
 	}
 	slices.Sort(s.Endpoints)
 	s.Endpoints = slices.Compact(s.Endpoints)

@@ -43,7 +43,8 @@ func many(n int) []netip.Addr {
 	return all
 }
 
-// owners is who answers for each address by each node's own reckoning; an address that two claim fails the test.
+// owners is who answers for each address by each node's own reckoning; an address that two claim
+// fails the test.
 func owners(t *testing.T, nodes []Node, services []Service) map[netip.Addr]string {
 	t.Helper()
 	all := map[netip.Addr]string{}
@@ -226,8 +227,8 @@ func words(addresses []netip.Addr) string {
 	return strings.Join(all, " ")
 }
 
-// TestCutOff simulates a node that loses the API server at some moment: it knows before the control plane could have told the others,
-// and not while the Lease is renewed in time.
+// TestCutOff simulates a node that loses the API server at some moment: it knows before the control
+// plane could have told the others, and not while the Lease is renewed in time.
 func TestCutOff(t *testing.T) {
 	const grace = 50 * time.Second // node-monitor-grace-period
 	r := rand.New(rand.NewPCG(3, 4))

@@ -19,16 +19,19 @@ type Node struct {
 // Service is what counts of a Service that has addresses from a pool.
 type Service struct {
 	Addresses []netip.Addr
-	// Local: its traffic must not go on to another node (externalTrafficPolicy), so that only nodes with an endpoint come into question.
+	// Local: its traffic must not go on to another node (externalTrafficPolicy), so that only nodes
+	// with an endpoint come into question.
 	Local     bool
 	Endpoints []string // the nodes that have a ready endpoint of it; of use only with Local
 }
 
-// Elect returns the addresses for which a node answers, in order. Pure: every node that has the same view comes to the same result, and
-// then each address is one node's at most. Of Services that name the same address, which the allocator does not make, the first counts.
+// Elect returns the addresses for which a node answers, in order. Pure: every node that has the
+// same view comes to the same result, and then each address is one node's at most. Of Services that
+// name the same address, which the allocator does not make, the first counts.
 //
-// Of the nodes that come into question the one with the highest hash of its name and the address wins (rendezvous hashing), so that
-// when a node comes or goes, only addresses move that it wins or had.
+// Of the nodes that come into question the one with the highest hash of its name and the address
+// wins (rendezvous hashing), so that when a node comes or goes, only addresses move that it wins or
+// had.
 func Elect(self string, nodes []Node, services []Service) []netip.Addr {
 	var won []netip.Addr
 	seen := map[netip.Addr]bool{}

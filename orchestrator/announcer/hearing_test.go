@@ -11,9 +11,10 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbour"
 )
 
-// TestHearing plays what a node hears of another one, step by step: ! that it announces itself, + another packet of it, . nothing, _ that the
-// node stood still for a second, and - for three. What it makes of it: h the other one is heard, ? and is asked, s it is silent, b the API server is believed;
-// and in capital letters when the node has to announce its addresses again.
+// TestHearing plays what a node hears of another one, step by step: ! that it announces itself, +
+// another packet of it, . nothing, _ that the node stood still for a second, and - for three. What
+// it makes of it: h the other one is heard, ? and is asked, s it is silent, b the API server is
+// believed; and in capital letters when the node has to announce its addresses again.
 func TestHearing(t *testing.T) {
 	for name, c := range map[string]struct{ heard, want string }{
 		"announced":            {"!....!....!....!", "hhhhhhhhhhhhhhhh"},
@@ -70,7 +71,8 @@ func TestHearing(t *testing.T) {
 	}
 }
 
-// TestSaying: a node says each second that it is here, if there is anybody else; and at once when it was away or somebody is back.
+// TestSaying: a node says each second that it is here, if there is anybody else; and at once when
+// it was away or somebody is back.
 func TestSaying(t *testing.T) {
 	others := []Node{{Name: "other", Addresses: []netip.Addr{vip4}}}
 	var h hearing

@@ -45,7 +45,8 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	t.Cleanup(s.agent.ports.Close)
 	s.Do(func() {
 		rtnltest.Give(t, name+"-eth0", own...)
-		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} { // as every node of a cluster
+		// as every node of a cluster
+		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
 		}
 	})
@@ -57,8 +58,8 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	return s
 }
 
-// newBridge makes the network of the test, with a neighbour on it. A bridge without an address of its own takes the lowest of its ports', and
-// forgets its neighbours when a new port changes it.
+// newBridge makes the network of the test, with a neighbour on it. A bridge without an address of
+// its own takes the lowest of its ports', and forgets its neighbours when a new port changes it.
 func newBridge(t *testing.T) netlink.Link {
 	t.Helper()
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}))
@@ -68,7 +69,8 @@ func newBridge(t *testing.T) netlink.Link {
 	return bridge
 }
 
-// win has the node, which knows of no other one, win these addresses, and do what is to be done at this moment.
+// win has the node, which knows of no other one, win these addresses, and do what is to be done at
+// this moment.
 func (s *station) win(t *testing.T, addresses ...netip.Addr) {
 	t.Helper()
 	s.knows([]Node{{Name: s.agent.spec.NodeName, Ready: true}}, addresses)
@@ -114,9 +116,10 @@ func until(t *testing.T, what string, nodes []*station, so func() bool) {
 	t.Logf("%s, after %v", what, time.Since(since))
 }
 
-// TestKernel is a neighbour on a bridge with two nodes. It finds an address by ARP and by NDP at the node that won it; when the address
-// moves, it is told and asks nobody; it finds that the node is still there; and the node that had it answers no more. A node that is
-// cut off learns from the link that another one took over.
+// TestKernel is a neighbour on a bridge with two nodes. It finds an address by ARP and by NDP at
+// the node that won it; when the address moves, it is told and asks nobody; it finds that the node
+// is still there; and the node that had it answers no more. A node that is cut off learns from the
+// link that another one took over.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -171,8 +174,9 @@ func TestKernel(t *testing.T) {
 	b.agent.stale = false
 	b.win(t)
 
-	// c had them, and was cut off so that it did not hear a: it asks until a hears it, and a answers. The bridge may drop the first
-	// question: it begins to forward for a new port a moment after the link is up.
+	// c had them, and was cut off so that it did not hear a: it asks until a hears it, and a
+	// answers. The bridge may drop the first question: it begins to forward for a new port a moment
+	// after the link is up.
 	c := newStation(t, bridge, "c", "192.0.2.13/24", "2001:db8::13/64")
 	c.knows([]Node{{Name: "c", Ready: true}}, both)
 	c.agent.stale, c.agent.claims = true, claims{vip4: {announced: announcements}, vip6: {announced: announcements}}
@@ -191,9 +195,10 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestKernelGone is a neighbour on a bridge with two nodes that share some addresses, one of them with an IPv6 address before its IPv4 one. While
-// a node's announcer does nothing, its kernel says that it is there; when the machine is gone, the other node takes its addresses; and when
-// it is back, each has its own. The API server says all the time that both are ready.
+// TestKernelGone is a neighbour on a bridge with two nodes that share some addresses, one of them
+// with an IPv6 address before its IPv4 one. While a node's announcer does nothing, its kernel says
+// that it is there; when the machine is gone, the other node takes its addresses; and when it is
+// back, each has its own. The API server says all the time that both are ready.
 func TestKernelGone(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -268,10 +273,12 @@ func known(t *testing.T, link netlink.Link, a netip.Addr) entry {
 	return entry{}
 }
 
-// ask has the neighbour's kernel ask for an address, by sending something there, and returns what it knows at this moment.
+// ask has the neighbour's kernel ask for an address, by sending something there, and returns what
+// it knows at this moment.
 func ask(t *testing.T, link netlink.Link, a netip.Addr) neighbour.MAC {
 	t.Helper()
-	if conn, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String()); err == nil { // while the link is down, there is no way
+	// while the link is down, there is no way
+	if conn, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String()); err == nil {
 		_, _ = conn.Write([]byte("?"))
 		conn.Close()
 	}
@@ -287,7 +294,8 @@ func resolve(t *testing.T, link netlink.Link, a netip.Addr, want neighbour.MAC) 
 	}
 }
 
-// probe has the neighbour's kernel ask whether the address is still where it was. That question goes to the node alone.
+// probe has the neighbour's kernel ask whether the address is still where it was. That question
+// goes to the node alone.
 func probe(t *testing.T, link netlink.Link, a netip.Addr, at neighbour.MAC) {
 	t.Helper()
 	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: at[:], State: netlink.NUD_PROBE}))

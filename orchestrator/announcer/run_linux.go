@@ -37,7 +37,8 @@ func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	return []component.Component{{Process: component.Node, Name: Name, Files: []component.File{config}}}
 }
 
-// Run answers for the node's addresses until ctx is done. rights waits until the component may do what it does.
+// Run answers for the node's addresses until ctx is done. rights waits until the component may do
+// what it does.
 func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {
@@ -76,7 +77,8 @@ func kubeletClient(config *rest.Config, dirs layout.Dirs) (kubernetes.Interface,
 	return api, nil
 }
 
-// followLease tells the version of the node's Lease again and again, as long as the API server answers.
+// followLease tells the version of the node's Lease again and again, as long as the API server
+// answers.
 func followLease(ctx context.Context, api kubernetes.Interface, node string, versions chan<- asked) {
 	tick := time.NewTicker(looking)
 	defer tick.Stop()
@@ -97,14 +99,15 @@ func followLease(ctx context.Context, api kubernetes.Interface, node string, ver
 	}
 }
 
-// asked is an answer of the API server's about the Lease, and when it was asked for: what it says was true then at the earliest.
+// asked is an answer of the API server's about the Lease, and when it was asked for: what it says
+// was true then at the earliest.
 type asked struct {
 	version string
 	at      time.Time
 }
 
-// mostHeard is how many claims are kept from one step to the next, and a claim that is told again and again is told in the log once in defending:
-// anybody on the link can send them.
+// mostHeard is how many claims are kept from one step to the next, and a claim that is told again
+// and again is told in the log once in defending: anybody on the link can send them.
 const mostHeard = 256
 
 // agent is the loop around the election, the claims and the ports.
@@ -131,7 +134,8 @@ type rival struct {
 	told time.Time
 }
 
-// newAgent returns an agent that follows the cluster with a function. That it just began to is as good as a Lease.
+// newAgent returns an agent that follows the cluster with a function. That it just began to is as
+// good as a Lease.
 func newAgent(spec nodespec.Spec, follow func(context.Context) (*cluster, error)) *agent {
 	return &agent{spec: spec, follow: follow, ports: neighbour.NewPorts(), lease: lease{seen: time.Now()}, others: map[netip.Addr]rival{}}
 }
@@ -158,14 +162,16 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 		case answer := <-versions:
 			a.lease = a.lease.renewed(answer.version, answer.at)
 			if a.stale && !anew && !a.lease.cutOff(time.Now()) {
-				// A watch may take long to find out that it was cut. What is listed now is from now.
+				// A watch may take long to find out that it was cut. What is listed now is from
+				// now.
 				if err := a.followAnew(ctx); err != nil {
 					return err
 				}
 				anew = true
 			}
 		case other := <-a.ports.Heard:
-			if a.known && len(a.heard) < mostHeard && !slices.Contains(a.heard, other) { // else nothing is made of it, however long that lasts
+			// else nothing is made of it, however long that lasts
+			if a.known && len(a.heard) < mostHeard && !slices.Contains(a.heard, other) {
 				a.heard = append(a.heard, other)
 			}
 			continue
@@ -215,8 +221,9 @@ func (a *agent) read() error {
 	return nil
 }
 
-// relink reads the links. On links that are others, everything is announced once more, and the node listens anew to the others: it did not
-// hear them while its link was down, and they are not silent for that.
+// relink reads the links. On links that are others, everything is announced once more, and the node
+// listens anew to the others: it did not hear them while its link was down, and they are not silent
+// for that.
 func (a *agent) relink() error {
 	links, err := neighbour.ReadLinks()
 	if err != nil {
@@ -227,14 +234,16 @@ func (a *agent) relink() error {
 	}
 	before := a.station()
 	a.links, a.claims = links, a.claims.again()
-	same := func(x, y neighbour.Link) bool { return x.Index == y.Index && x.MAC == y.MAC } // addresses come and go
+	// addresses come and go
+	same := func(x, y neighbour.Link) bool { return x.Index == y.Index && x.MAC == y.MAC }
 	if !slices.EqualFunc(before, a.station(), same) {
 		a.hearing = hearing{}
 	}
 	return nil
 }
 
-// own is the address by which the node says that it is here. It has none in tests that are about something else.
+// own is the address by which the node says that it is here. It has none in tests that are about
+// something else.
 func (a *agent) own() netip.Addr {
 	if len(a.spec.NodeIPs) == 0 {
 		return netip.Addr{}
@@ -242,7 +251,8 @@ func (a *agent) own() netip.Addr {
 	return a.spec.NodeIPs[0]
 }
 
-// station are the links on which the node says that it is here. Where there is none it hears nobody, and the API server's word counts.
+// station are the links on which the node says that it is here. Where there is none it hears
+// nobody, and the API server's word counts.
 func (a *agent) station() []neighbour.Link {
 	return neighbour.Place(a.own(), a.links, a.spec.NodeIPs)
 }

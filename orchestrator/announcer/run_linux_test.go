@@ -51,8 +51,9 @@ func (b *board) is(want string) bool {
 	return b.text == want
 }
 
-// TestRun is one node with its API server: the node answers for an address as soon as a Service has it, also on a link that comes later,
-// with a ready endpoint where the Service wants that, and no more when the Node is not Ready.
+// TestRun is one node with its API server: the node answers for an address as soon as a Service has
+// it, also on a link that comes later, with a ready endpoint where the Service wants that, and no
+// more when the Node is not Ready.
 func TestRun(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -97,7 +98,8 @@ func TestRun(t *testing.T) {
 	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: vip4.String()}, {IP: "192.0.2.1"}}
 	_, err := api.CoreV1().Services("default").UpdateStatus(ctx, service, metav1.UpdateOptions{})
 	must(t, err)
-	says.await(t, "answers for 0 of 1 addresses") // no endpoint yet, and the other one is of no pool
+	// no endpoint yet, and the other one is of no pool
+	says.await(t, "answers for 0 of 1 addresses")
 	here := "here"
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
@@ -140,8 +142,9 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestBack: a node that was cut off and left an address to another one does not take it up by what it knew before. When the API server
-// answers again, it reads the cluster anew, and learns there what it lost.
+// TestBack: a node that was cut off and left an address to another one does not take it up by what
+// it knew before. When the API server answers again, it reads the cluster anew, and learns there
+// what it lost.
 func TestBack(t *testing.T) {
 	ready := func(name string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
@@ -156,7 +159,8 @@ func TestBack(t *testing.T) {
 	lost := ready("here")
 	lost.Status.Conditions[0].Status = corev1.ConditionUnknown
 	states := make(chan *fake.Clientset, 2)
-	states <- fake.NewClientset(ready("here"), service) // what the node knew when it was cut off, for ever: no watch says anything
+	// what the node knew when it was cut off, for ever: no watch says anything
+	states <- fake.NewClientset(ready("here"), service)
 	states <- fake.NewClientset(lost, ready("there"), service)
 	spec := nodespec.Spec{NodeName: "here", Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}
 	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, <-states, spec.Pools) })

@@ -11,20 +11,24 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbour/linktest"
 )
 
-// Nodes on one link that die, stand still, are started again and are cut off from each other and from the API server, and the code that decides.
+// Nodes on one link that die, stand still, are started again and are cut off from each other and
+// from the API server, and the code that decides.
 
 const (
-	// replaced is when there is one node that answers for an address, and one only, after anything has changed. Where packets are lost, nodes
-	// may be wrong about each other for as long.
+	// replaced is when there is one node that answers for an address, and one only, after anything
+	// has changed. Where packets are lost, nodes may be wrong about each other for as long.
 	replaced = 3 * time.Second
 	// settled is from when on nothing moves any more, if no packets are lost.
 	settled = 5 * time.Second
-	// untangled is the same as replaced among nodes that know different things, because some are cut off from the API server, or that did and
-	// yielded for it. One that is cut off does not know it at first.
+	// untangled is the same as replaced among nodes that know different things, because some are
+	// cut off from the API server, or that did and yielded for it. One that is cut off does not
+	// know it at first.
 	untangled = found + 2*probing
-	// lost is when the API server takes a node for lost that does not renew its Lease, and found when a node knows the same of itself.
+	// lost is when the API server takes a node for lost that does not renew its Lease, and found
+	// when a node knows the same of itself.
 	lost, found = 50 * time.Second, 40 * time.Second
-	// forgotten is when everybody has given up waiting for a node that says nothing, whatever stood still meanwhile.
+	// forgotten is when everybody has given up waiting for a node that says nothing, whatever stood
+	// still meanwhile.
 	forgotten = patience + 45*time.Second
 )
 
@@ -104,8 +108,8 @@ func (w *world) change(how func(*facts)) {
 	w.tell()
 }
 
-// lease is what the kubelets and the API server do about Leases, again and again. While the API server is away it judges nobody, and when it
-// is back it gives all nodes time.
+// lease is what the kubelets and the API server do about Leases, again and again. While the API
+// server is away it judges nobody, and when it is back it gives all nodes time.
 func (w *world) lease() {
 	for i, m := range w.machines {
 		renews := m.Running && m.online && !w.away
@@ -288,7 +292,8 @@ func (w *world) disturb() {
 	w.In(w.UpTo(40*time.Second), w.disturb)
 }
 
-// judge looks at the world, again and again. What is wrong may be so for as long as the nodes need to find it out.
+// judge looks at the world, again and again. What is wrong may be so for as long as the nodes need
+// to find it out.
 func (w *world) judge() {
 	wrong := map[string]time.Duration{}
 	for _, m := range w.machines {
@@ -296,7 +301,8 @@ func (w *world) judge() {
 		switch {
 		case m.announces():
 			m.spoke = w.Now
-		case m.Running && mute >= patience && mute < forgotten: // the others give up waiting for it, each by its own clock
+		// the others give up waiting for it, each by its own clock
+		case m.Running && mute >= patience && mute < forgotten:
 			w.changed = w.Now
 		case m.Running && mute >= forgotten:
 			w.mute++
@@ -336,7 +342,8 @@ func (w *world) judge() {
 			for _, m := range here {
 				if m.Running && !m.announces() {
 					down = down || w.Now-m.spoke < forgotten
-					taken = within + neighbour.Silence // who has just begun to listen believes the API server that it is there
+					// who has just begun to listen believes the API server that it is there
+					taken = within + neighbour.Silence
 				}
 				if m.announces() && slices.Contains(m.answers, a) {
 					answer = append(answer, m.name)
@@ -348,7 +355,8 @@ func (w *world) judge() {
 			if len(answer) > 1 {
 				find(within, "%v answer for %s", answer, a)
 			}
-			// An announcer that is being started leaves its addresses to nobody: its machine is there. Not for ever.
+			// An announcer that is being started leaves its addresses to nobody: its machine is
+			// there. Not for ever.
 			if agree && !down && len(could) > 0 {
 				w.judged++
 				if len(answer) == 0 {
@@ -361,8 +369,9 @@ func (w *world) judge() {
 	w.In(100*time.Millisecond, w.judge)
 }
 
-// TestSimulation: whatever happens to nodes and their network, 3 seconds later those that hear each other and know the same have one that answers
-// for each address, and one only, if any may; it is one that may; and then nothing moves.
+// TestSimulation: whatever happens to nodes and their network, 3 seconds later those that hear each
+// other and know the same have one that answers for each address, and one only, if any may; it is
+// one that may; and then nothing moves.
 func TestSimulation(t *testing.T) {
 	const worlds = 500
 	var moves, judged, takeovers, mute int

@@ -9,12 +9,14 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbour"
 )
 
-// state is what a node has made of what it saw. The zero state has just begun to listen, and answers for nothing.
+// state is what a node has made of what it saw. The zero state has just begun to listen, and
+// answers for nothing.
 type state struct {
 	hearing hearing
 	claims  claims
-	voters  []Node       // the Nodes of the last election, as they were heard then; nil: another one is due
-	won     []netip.Addr // by it
+	// the Nodes of the last election, as they were heard then; nil: another one is due
+	voters []Node
+	won    []netip.Addr // by it
 }
 
 // sight is what a step depends on.
@@ -24,8 +26,9 @@ type sight struct {
 	nodes    []Node
 	services []Service         // when they are others, voters is to be nil
 	heard    []neighbour.Claim // since the last step
-	deaf     bool              // it has no link to hear the other nodes on, so that the API server's word counts alone
-	cutOff   bool              // from the API server, for so long that others may have taken over
+	// it has no link to hear the other nodes on, so that the API server's word counts alone
+	deaf   bool
+	cutOff bool // from the API server, for so long that others may have taken over
 }
 
 // orders are what a step has to do, besides answering.

@@ -1,11 +1,12 @@
-// Package apigate tells when the API server can be used, so that components are started at once and wait for it instead
-// of failing and backing off for seconds.
+// Package apigate tells when the API server can be used, so that components are started at once and
+// wait for it instead of failing and backing off for seconds.
 //
-// Two moments matter: the server answers at all (a kubelet can register), and the rights exist (controllers may act).
-// Health is the one thing the server tells without credentials, so the gate needs none; and it is told only once the
-// rights exist, because the right to ask for it is made last of all (kubeapiserver/rights.go). The gate does not wait
-// for the server to call itself ready, which comes a second later. It asks at short intervals, because a process cannot
-// wait for another's socket to be opened; asking a closed port costs microseconds.
+// Two moments matter: the server answers at all (a kubelet can register), and the rights exist
+// (controllers may act). Health is the one thing the server tells without credentials, so the gate
+// needs none; and it is told only once the rights exist, because the right to ask for it is made
+// last of all (kubeapiserver/rights.go). The gate does not wait for the server to call itself
+// ready, which comes a second later. It asks at short intervals, because a process cannot wait for
+// another's socket to be opened; asking a closed port costs microseconds.
 package apigate
 
 import (
@@ -21,8 +22,8 @@ import (
 	"time"
 )
 
-// interval is between two questions. It is the most that a waiting component loses; 7 questions a second to a port
-// that is closed are less than a thousandth of a processor.
+// interval is between two questions. It is the most that a waiting component loses; 7 questions a
+// second to a port that is closed are less than a thousandth of a processor.
 const interval = 150 * time.Millisecond
 
 // Gate watches one API server until it can be used. Make it with New and start Run.
@@ -34,8 +35,8 @@ type Gate struct {
 	once    sync.Once
 }
 
-// New returns a gate for the server at url (https://host:port), whose certificate is checked against the CA in caFile
-// and must be for serverName (for the URL's host when empty).
+// New returns a gate for the server at url (https://host:port), whose certificate is checked
+// against the CA in caFile and must be for serverName (for the URL's host when empty).
 func New(url, serverName, caFile string) (*Gate, error) {
 	pem, err := os.ReadFile(caFile)
 	if err != nil {

@@ -14,12 +14,15 @@ import (
 )
 
 const (
-	// connectTime is how long a server may take to accept a connection: the first packet may get lost once, which costs a second.
+	// connectTime is how long a server may take to accept a connection: the first packet may get
+	// lost once, which costs a second.
 	connectTime = 1500 * time.Millisecond
-	// silence is how long the other end may leave sent data unacknowledged, or the kernel's question whether it is still there, before a
-	// connection ends. A server that is gone is noticed before; this is for one behind an address that others answer at, too.
+	// silence is how long the other end may leave sent data unacknowledged, or the kernel's
+	// question whether it is still there, before a connection ends. A server that is gone is
+	// noticed before; this is for one behind an address that others answer at, too.
 	silence = 10 * time.Second
-	// rest is how long one direction may go on when the other was broken off, for what had been sent before.
+	// rest is how long one direction may go on when the other was broken off, for what had been
+	// sent before.
 	rest = 5 * time.Second
 )
 
@@ -35,8 +38,9 @@ func (c *connection) close() {
 	_ = c.upstream.Close()
 }
 
-// carry copies both ways until both have ended, and closes both ends. A direction that ends is ended at the other end, while the
-// opposite one goes on. One that is broken off looks ended there, too: TLS, which is inside, tells the two apart.
+// carry copies both ways until both have ended, and closes both ends. A direction that ends is
+// ended at the other end, while the opposite one goes on. One that is broken off looks ended there,
+// too: TLS, which is inside, tells the two apart.
 func (c *connection) carry() {
 	var both sync.WaitGroup
 	both.Go(func() { c.forward(c.client, c.upstream) })
@@ -56,8 +60,8 @@ func (c *connection) forward(to, from *net.TCPConn) {
 	_ = to.CloseWrite() // an end that is gone is the opposite direction's to notice
 }
 
-// dialer connects with API servers. It refuses to connect with listen, where the balancer is: an endpoint whose name is this
-// machine's would have it talk to itself.
+// dialer connects with API servers. It refuses to connect with listen, where the balancer is: an
+// endpoint whose name is this machine's would have it talk to itself.
 func dialer(listen netip.AddrPort) *net.Dialer {
 	return &net.Dialer{
 		Timeout:         connectTime,

@@ -29,7 +29,8 @@ const patience = 2 * time.Second
 // acceptAgain is how long it is waited when a connection could not be taken.
 const acceptAgain = 100 * time.Millisecond
 
-// Components describes the balancer without its Run function. A control plane of one machine has none.
+// Components describes the balancer without its Run function. A control plane of one machine has
+// none.
 func Components(spec nodespec.Spec) []component.Component {
 	if _, there := kubeconfig.Balancer(spec); !there {
 		return nil
@@ -81,14 +82,16 @@ func newBalancer(socket *net.TCPListener, caFile string, servers []string, stand
 	}
 }
 
-// newProber asks API servers whether they are ready. The certificate of each is for the name, whatever its address.
+// newProber asks API servers whether they are ready. The certificate of each is for the name,
+// whatever its address.
 func newProber(caFile string, dialer *net.Dialer) *health.Prober {
 	return &health.Prober{
 		CAFile: caFile, Name: kubeconfig.Local().Name, Path: "/readyz", Patience: patience, Idle: 2 * standby, Dial: dialer.DialContext,
 	}
 }
 
-// run does what the state says until ctx is done or no connection can be accepted, and ends when all of its parts have.
+// run does what the state says until ctx is done or no connection can be accepted, and ends when
+// all of its parts have.
 func (b *balancer) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	var parts sync.WaitGroup
@@ -167,14 +170,16 @@ func (b *balancer) close(servers []string) {
 	}
 }
 
-// accept accepts connections until the socket is closed. Those that are too many are closed at once.
+// accept accepts connections until the socket is closed. Those that are too many are closed at
+// once.
 func (b *balancer) accept(ctx context.Context, parts *sync.WaitGroup) error {
 	for {
 		client, err := b.socket.AcceptTCP()
 		if errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("cannot accept connections: %w", err)
 		}
-		if err != nil { // no descriptors or memory at present (accept(2)): the next one may be taken
+		// no descriptors or memory at present (accept(2)): the next one may be taken
+		if err != nil {
 			select {
 			case <-time.After(acceptAgain):
 				continue
@@ -210,8 +215,8 @@ func (b *balancer) serve(ctx context.Context, client *net.TCPConn) {
 	})
 }
 
-// connect connects a client with the first server that lets itself be connected with; nil when none does. What the client has sent
-// waits in its socket meanwhile.
+// connect connects a client with the first server that lets itself be connected with; nil when none
+// does. What the client has sent waits in its socket meanwhile.
 func (b *balancer) connect(ctx context.Context, client *net.TCPConn) *connection {
 	b.mu.Lock()
 	order := b.state.Order()

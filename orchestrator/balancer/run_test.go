@@ -54,8 +54,8 @@ func (c cluster) write(t testing.TB, cas ...*pki.CA) {
 	}
 }
 
-// backend is an API server: over TLS it answers on /readyz, and with its name on other paths. To a connection without TLS it
-// sends back what comes, to its end.
+// backend is an API server: over TLS it answers on /readyz, and with its name on other paths. To a
+// connection without TLS it sends back what comes, to its end.
 type backend struct {
 	name    string
 	address string
@@ -175,7 +175,8 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, b.name)
 }
 
-// prefixed is a connection of which the first byte was read already. What comes while it hangs is read by nobody.
+// prefixed is a connection of which the first byte was read already. What comes while it hangs is
+// read by nobody.
 type prefixed struct {
 	net.Conn
 	first []byte
@@ -389,7 +390,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestNone: with no server that works a client is told so at once, and the operator why; and one that comes back is used at once.
+// TestNone: with no server that works a client is told so at once, and the operator why; and one
+// that comes back is used at once.
 func TestNone(t *testing.T) {
 	c, other := newCluster(t), newCluster(t)
 	a, stranger := c.backend(t, "a"), other.backend(t, "stranger")
@@ -418,7 +420,8 @@ func TestNone(t *testing.T) {
 	}
 }
 
-// TestNewAuthority: servers whose certificate another authority has signed are used when the file names it.
+// TestNewAuthority: servers whose certificate another authority has signed are used when the file
+// names it.
 func TestNewAuthority(t *testing.T) {
 	old, young := newCluster(t), newCluster(t)
 	a := young.backend(t, "a")
@@ -528,7 +531,8 @@ func TestDialer(t *testing.T) {
 	}
 }
 
-// BenchmarkRequest is a question and an answer of 1 KiB over an open connection, with and without the balancer.
+// BenchmarkRequest is a question and an answer of 1 KiB over an open connection, with and without
+// the balancer.
 func BenchmarkRequest(b *testing.B) {
 	each(b, func(b *testing.B, conn *net.TCPConn) {
 		data := bytes.Repeat([]byte("x"), 1<<10)

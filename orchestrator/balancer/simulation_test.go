@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Servers that begin and cease to work in each way that there is, clients that connect all the time, and the state that decides.
+// Servers that begin and cease to work in each way that there is, clients that connect all the
+// time, and the state that decides.
 
 // mode is what a server does.
 type mode int
@@ -55,8 +56,10 @@ type event struct {
 
 // world is one run.
 type world struct {
-	t       *testing.T
-	lossy   bool // sometimes one answer is lost of a server that works, which must not matter to connections that there are
+	t *testing.T
+	// sometimes one answer is lost of a server that works, which must not matter to connections
+	// that there are
+	lossy   bool
 	random  *rand.Rand
 	now     time.Duration
 	events  []event
@@ -130,7 +133,8 @@ func (w *world) ask(name string) {
 	})
 }
 
-// connect is what serve does for a client that came at a time, with the servers that are left to try.
+// connect is what serve does for a client that came at a time, with the servers that are left to
+// try.
 func (w *world) connect(came time.Duration, order []string) {
 	if len(order) == 0 {
 		w.say("a client of %v gets nothing", came)
@@ -169,8 +173,9 @@ func (w *world) end(c opened) {
 	}
 }
 
-// judge checks whom a client that came at a time got: when nothing has changed for long enough, one that works, if there is one; and
-// nobody while a server that the node prefers, such as a control-plane machine's own, works for long enough.
+// judge checks whom a client that came at a time got: when nothing has changed for long enough, one
+// that works, if there is one; and nobody while a server that the node prefers, such as a
+// control-plane machine's own, works for long enough.
 func (w *world) judge(came time.Duration, got string) {
 	if w.lossy {
 		return
@@ -267,8 +272,8 @@ func (w *world) run(end time.Duration) {
 	}
 }
 
-// TestSimulation: whatever servers do, within the times that the package promises a client gets one that works, and the one that its
-// node prefers when that works.
+// TestSimulation: whatever servers do, within the times that the package promises a client gets one
+// that works, and the one that its node prefers when that works.
 func TestSimulation(t *testing.T) {
 	const worlds = 2000
 	var served, moved, judged, first, away int

@@ -17,15 +17,18 @@ import (
 )
 
 const (
-	// steady is between an answer and the next question to a server that has connections, is the preferred one, or is not ready.
+	// steady is between an answer and the next question to a server that has connections, is the
+	// preferred one, or is not ready.
 	steady = 2 * time.Second
-	// standby is the same for others, which are asked at once when they get a connection and were not for long. So each of three
-	// servers is asked by a hundred nodes 24 times a second, in all, and a question is a small one over a connection that is there.
+	// standby is the same for others, which are asked at once when they get a connection and were
+	// not for long. So each of three servers is asked by a hundred nodes 24 times a second, in all,
+	// and a question is a small one over a connection that is there.
 	standby = 10 * time.Second
 	// again is the same after a first failure, and while no server works.
 	again = 500 * time.Millisecond
-	// alone is how long after the start no server has to work before connections go to what stands in for one: as long as one that
-	// starts anew, or a link that comes up, may take without anybody's being worse off.
+	// alone is how long after the start no server has to work before connections go to what stands
+	// in for one: as long as one that starts anew, or a link that comes up, may take without
+	// anybody's being worse off.
 	alone = 10 * time.Second
 )
 
@@ -36,8 +39,9 @@ const (
 	ready   level = iota
 	doubted       // it was ready, and then failed once
 	unknown       // it was not asked yet
-	unready       // it answers that it is not ready, or does not let us ask: connections are better than none
-	down          // it does not answer, or is not of this cluster; it gets no connection
+	// it answers that it is not ready, or does not let us ask: connections are better than none
+	unready
+	down // it does not answer, or is not of this cluster; it gets no connection
 )
 
 // server is one API server.
@@ -50,10 +54,12 @@ type server struct {
 	open     int       // connections
 }
 
-// State is what the balancer knows of the API servers, those first that this node prefers. Make it with NewState.
+// State is what the balancer knows of the API servers, those first that this node prefers. Make it
+// with NewState.
 type State struct {
 	servers []server
-	standIn string    // the address of what stands in for an API server; empty when there is none, or one has worked
+	// the address of what stands in for an API server; empty when there is none, or one has worked
+	standIn string
 	began   time.Time // when it was first asked what to do
 	stands  bool      // connections go to standIn
 	met     bool      // a server has worked
@@ -67,18 +73,21 @@ type Answer struct {
 
 // Todo is what is to be done now.
 type Todo struct {
-	Ask   []string  // servers; each is told to Answered
-	Close []string  // servers whose connections are to be closed
-	Met   bool      // for the first time one has worked: nothing stands in for it from now on
-	Until time.Time // when there is something to be done again if nothing happens before; zero for never
+	Ask   []string // servers; each is told to Answered
+	Close []string // servers whose connections are to be closed
+	Met   bool     // for the first time one has worked: nothing stands in for it from now on
+	// when there is something to be done again if nothing happens before; zero for never
+	Until time.Time
 }
 
-// Servers returns the addresses (host:port) of the API servers that the node's description names, in the order in which the node
-// prefers them. A control-plane machine's own, by loopback, is the first one: nothing of the network has to work for it. The others
-// are in an order of the node's own, so that nodes spread over them, and only those of a server that is gone move (rendezvous
+// Servers returns the addresses (host:port) of the API servers that the node's description names,
+// in the order in which the node prefers them. A control-plane machine's own, by loopback, is the
+// first one: nothing of the network has to work for it. The others are in an order of the node's
+// own, so that nodes spread over them, and only those of a server that is gone move (rendezvous
 // hashing: Thaler, Ravishankar, 1998).
 //
-// The endpoint comes last: it is another way to one of them, and the only one that is known when none is named.
+// The endpoint comes last: it is another way to one of them, and the only one that is known when
+// none is named.
 func Servers(spec nodespec.Spec) ([]string, error) {
 	endpoint, err := url.Parse(spec.Endpoint)
 	if err != nil || endpoint.Hostname() == "" || endpoint.Port() == "" {
@@ -112,8 +121,9 @@ func weight(node, server string) string {
 	return string(sum[:])
 }
 
-// NewState knows nothing of the servers yet. They are given in the order of preference. standIn is the address of what stands in for them after
-// the start (package standin), empty when there is nothing.
+// NewState knows nothing of the servers yet. They are given in the order of preference. standIn is
+// the address of what stands in for them after the start (package standin), empty when there is
+// nothing.
 func NewState(addresses []string, standIn string) State {
 	s := State{standIn: standIn}
 	for _, a := range addresses {
@@ -140,8 +150,8 @@ func (s *State) sorted() []server {
 	return slices.SortedStableFunc(slices.Values(s.servers), func(a, b server) int { return cmp.Compare(a.level, b.level) })
 }
 
-// Answered tells what became of a question to a server. Two failures in a row count, or the first one of a server that was not ready
-// anyway.
+// Answered tells what became of a question to a server. Two failures in a row count, or the first
+// one of a server that was not ready anyway.
 func (s *State) Answered(address string, a Answer, now time.Time) {
 	one := s.find(address)
 	one.asking, one.answered, one.why = false, now, a.Problem
@@ -158,8 +168,8 @@ func (s *State) Answered(address string, a Answer, now time.Time) {
 	}
 }
 
-// Failed tells that a server did not take a connection. That may be this machine's fault, so it is asked at once, and its other
-// connections stay; but new ones go elsewhere until it has answered.
+// Failed tells that a server did not take a connection. That may be this machine's fault, so it is
+// asked at once, and its other connections stay; but new ones go elsewhere until it has answered.
 func (s *State) Failed(address, problem string) {
 	if one := s.find(address); one.level == ready {
 		one.level, one.why, one.answered = doubted, problem, time.Time{}
@@ -172,8 +182,9 @@ func (s *State) Opened(address string) { s.find(address).open++ }
 // Closed is Opened's opposite.
 func (s *State) Closed(address string) { s.find(address).open-- }
 
-// Next decides what is to be done at a time, and takes it for done. Connections are closed only when there is a better server for
-// them: to have them closed leads a client nowhere otherwise, and the network ends those whose other end is gone.
+// Next decides what is to be done at a time, and takes it for done. Connections are closed only
+// when there is a better server for them: to have them closed leads a client nowhere otherwise, and
+// the network ends those whose other end is gone.
 func (s *State) Next(now time.Time) Todo {
 	var todo Todo
 	better := s.have(ready) > 0
@@ -181,7 +192,8 @@ func (s *State) Next(now time.Time) Todo {
 	if s.began.IsZero() {
 		s.began = now
 	}
-	// Those that answer and are not ready have nothing to lose by it: they are asked on, and met when they are.
+	// Those that answer and are not ready have nothing to lose by it: they are asked on, and met
+	// when they are.
 	if due := s.began.Add(alone); s.standIn != "" && !s.stands && s.have(ready)+s.have(doubted)+s.have(unknown) == 0 {
 		if s.stands = !due.After(now); !s.stands {
 			todo.Until = due
@@ -236,8 +248,8 @@ func (s *State) have(l level) int {
 	return n
 }
 
-// Describe tells whether there is a server that works, which one gets new connections, and what is wrong with the others. Before the
-// first answer there is nothing to tell.
+// Describe tells whether there is a server that works, which one gets new connections, and what is
+// wrong with the others. Before the first answer there is nothing to tell.
 func (s *State) Describe() (works bool, detail string) {
 	if s.have(unknown) == len(s.servers) {
 		return false, ""

@@ -56,7 +56,8 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// TestOwn: a control-plane machine's own server comes first, once, and on loopback; the others as anywhere.
+// TestOwn: a control-plane machine's own server comes first, once, and on loopback; the others as
+// anywhere.
 func TestOwn(t *testing.T) {
 	planes := addressesOf("192.0.2.10", "192.0.2.11", "192.0.2.12")
 	for _, tc := range []struct{ name, endpoint, own, last string }{
@@ -123,7 +124,8 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestState: each line is something that happens, and what is known, who gets connections, and who loses them after it.
+// TestState: each line is something that happens, and what is known, who gets connections, and who
+// loses them after it.
 func TestState(t *testing.T) {
 	const a, b, c = "a:1", "b:1", "c:1"
 	good, sick, dead := Answer{Heard: true}, Answer{Heard: true, Problem: "500: etcd failed"}, Answer{Problem: "does not answer"}
@@ -253,8 +255,9 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestStandIn: what stands in for the servers gets connections when none has worked for a while after the start, also while one answers that it
-// is not ready, and never again when one has worked.
+// TestStandIn: what stands in for the servers gets connections when none has worked for a while
+// after the start, also while one answers that it is not ready, and never again when one has
+// worked.
 func TestStandIn(t *testing.T) {
 	const a, b, stand = "192.0.2.10:6443", "192.0.2.11:6443", "127.0.0.1:1"
 	s := NewState([]string{a, b}, stand)

@@ -1,11 +1,13 @@
-// Package bootstrap makes the few objects that Orlop's cluster has beyond upstream's: who may be what (role bindings of
-// the identities that machined issues), the cluster DNS Service, the registration of the resource metrics API, the
-// StorageClass of local volumes with its CSI driver, and the kinds and the class of their snapshots. It also marks the machine's Node as part of the
+// Package bootstrap makes the few objects that Orlop's cluster has beyond upstream's: who may be
+// what (role bindings of the identities that machined issues), the cluster DNS Service, the
+// registration of the resource metrics API, the StorageClass of local volumes with its CSI driver,
+// and the kinds and the class of their snapshots. It also marks the machine's Node as part of the
 // control plane, which a kubelet may not do for itself.
 //
-// It runs in the process "api" over the API server's connection to itself, because before these objects exist nobody
-// else has the right to make them. Objects are made when missing and put right when their contents differ; what others
-// added beside them (labels, annotations, and in roles and bindings further rules and subjects) stays.
+// It runs in the process "api" over the API server's connection to itself, because before these
+// objects exist nobody else has the right to make them. Objects are made when missing and put right
+// when their contents differ; what others added beside them (labels, annotations, and in roles and
+// bindings further rules and subjects) stays.
 package bootstrap
 
 import (
@@ -37,8 +39,9 @@ import (
 // Name is the component's name.
 const Name = "bootstrap"
 
-// A refused object waits for retry: the server refuses Services for a moment until its address book is there. After some refusals, patience,
-// which are ordinary during a start, the reason is told, and it waits longer each time, up to slowly.
+// A refused object waits for retry: the server refuses Services for a moment until its address book
+// is there. After some refusals, patience, which are ordinary during a start, the reason is told,
+// and it waits longer each time, up to slowly.
 const (
 	retry    = 50 * time.Millisecond
 	patience = 100
@@ -54,8 +57,8 @@ func pause(refusals int) time.Duration {
 // markAgain is how long a Node waits whose marks were refused.
 const markAgain = 10 * time.Second
 
-// Rights makes the roles and bindings. The API server calls it while it makes upstream's, so that one moment tells
-// everybody that all rights exist.
+// Rights makes the roles and bindings. The API server calls it while it makes upstream's, so that
+// one moment tells everybody that all rights exist.
 func Rights(ctx context.Context, client kubernetes.Interface) error {
 	wanted := rights()
 	failed := make(chan error, len(wanted))
@@ -71,8 +74,8 @@ func Rights(ctx context.Context, client kubernetes.Interface) error {
 	return first
 }
 
-// Run makes the rest as soon as the server answers, announces that, and then keeps the Node's label until ctx is
-// done. loopback gives the server's privileged connection to itself.
+// Run makes the rest as soon as the server answers, announces that, and then keeps the Node's label
+// until ctx is done. loopback gives the server's privileged connection to itself.
 func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback func(context.Context) (*rest.Config, error), announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	config, err := loopback(ctx)
@@ -170,7 +173,8 @@ func keptServices(spec nodespec.Spec, client kubernetes.Interface) []kept {
 	}
 }
 
-// troubles are what is not as it should be, told together: there are several at once when the start is over.
+// troubles are what is not as it should be, told together: there are several at once when the start
+// is over.
 type troubles struct {
 	announce component.Announce
 
@@ -212,8 +216,9 @@ func (t *troubles) tellLocked() {
 	t.announce(Name, t.ready, detail)
 }
 
-// placed makes a Service as untilDone does. Where another one is in its place, which only people can change, it says so aside and goes on
-// trying, and the start does not wait: an API server that never gets ready would be ended, and with it what those people need.
+// placed makes a Service as untilDone does. Where another one is in its place, which only people
+// can change, it says so aside and goes on trying, and the start does not wait: an API server that
+// never gets ready would be ended, and with it what those people need.
 func placed(ctx context.Context, object string, do func() error, tell, aside func(why string)) error {
 	blocked := false
 	err := untilDone(ctx, object, func() error {
@@ -244,8 +249,9 @@ func ensureUntilDone(ctx context.Context, client kubernetes.Interface, object ru
 	return untilDone(ctx, fmt.Sprintf("%T", object), func() error { return Ensure(client, object) }, tell)
 }
 
-// untilDone repeats the making of an object until it is done, and tells why when that takes long, or when the server refuses it: an administrator's
-// policy may be why, and may go. It is no reason to end, which would take etcd along.
+// untilDone repeats the making of an object until it is done, and tells why when that takes long,
+// or when the server refuses it: an administrator's policy may be why, and may go. It is no reason
+// to end, which would take etcd along.
 func untilDone(ctx context.Context, object string, do func() error, tell func(why string)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -285,9 +291,11 @@ func notYet(err error) bool {
 	return false
 }
 
-// Ensure makes a role or a binding, or adds to it what is missing, as upstream does with its own at each start. What is there beyond that stays:
-// while a cluster is being upgraded an older server would else take away what the newer version's parts need. A binding to another role is
-// made anew, because that cannot be changed; and what somebody has marked with rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
+// Ensure makes a role or a binding, or adds to it what is missing, as upstream does with its own at
+// each start. What is there beyond that stays: while a cluster is being upgraded an older server
+// would else take away what the newer version's parts need. A binding to another role is made anew,
+// because that cannot be changed; and what somebody has marked with
+// rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
 func Ensure(client kubernetes.Interface, object runtime.Object) error {
 	roles, bindings := rbac.ReconcileRoleOptions{Confirm: true}, rbac.ReconcileRoleBindingOptions{Confirm: true}
 	namespaces := client.CoreV1().Namespaces()

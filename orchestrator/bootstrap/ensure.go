@@ -26,15 +26,17 @@ type objects[T metav1.Object] interface {
 	Update(ctx context.Context, object T, opts metav1.UpdateOptions) (T, error)
 }
 
-// ensureObject makes an object. When it is there already, settle puts right in it what differs, and says whether anything did. Nothing is written
-// that is there as it should be: an administrator's policy, which admission asks first, may forbid even that.
+// ensureObject makes an object. When it is there already, settle puts right in it what differs, and
+// says whether anything did. Nothing is written that is there as it should be: an administrator's
+// policy, which admission asks first, may forbid even that.
 func ensureObject[T metav1.Object](ctx context.Context, all objects[T], want T, settle func(have T) (changed bool)) error {
 	have, err := all.Get(ctx, want.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		if _, err = all.Create(ctx, want, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 			return err
 		}
-		have, err = all.Get(ctx, want.GetName(), metav1.GetOptions{}) // another control-plane machine was faster
+		// another control-plane machine was faster
+		have, err = all.Get(ctx, want.GetName(), metav1.GetOptions{})
 	}
 	if err != nil || !settle(have) {
 		return err
@@ -52,8 +54,9 @@ func settle[T any](have *T, want T) bool {
 	return true
 }
 
-// labelOwn marks the Services that are made here. Another one of the same name is somebody's who supplies that part himself; it may have no
-// selector either, when what it leads to is outside the cluster.
+// labelOwn marks the Services that are made here. Another one of the same name is somebody's who
+// supplies that part himself; it may have no selector either, when what it leads to is outside the
+// cluster.
 const labelOwn = "orlop.dev/own"
 
 func ours(s *corev1.Service) bool {
@@ -61,16 +64,19 @@ func ours(s *corev1.Service) bool {
 	return marked
 }
 
-// inTheWay says of another Service that it has the name or the address of one of ours, which lasts until somebody does something about it.
+// inTheWay says of another Service that it has the name or the address of one of ours, which lasts
+// until somebody does something about it.
 type inTheWay string
 
 func (w inTheWay) Error() string { return string(w) }
 
-// allocated is what the server says of an address that another Service has (ipallocator.ErrAllocated).
+// allocated is what the server says of an address that another Service has
+// (ipallocator.ErrAllocated).
 const allocated = "provided IP is already allocated"
 
-// ensureService makes a Service or puts its ports and traffic policy right. Its addresses cannot be changed; a Service
-// with other addresses than wanted is in the way, and so is one that is not ours, or has the address of ours.
+// ensureService makes a Service or puts its ports and traffic policy right. Its addresses cannot be
+// changed; a Service with other addresses than wanted is in the way, and so is one that is not
+// ours, or has the address of ours.
 func ensureService(ctx context.Context, client kubernetes.Interface, want *corev1.Service) error {
 	all := client.CoreV1().Services(want.Namespace)
 	have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
@@ -110,8 +116,9 @@ func ensureService(ctx context.Context, client kubernetes.Interface, want *corev
 	return err
 }
 
-// withdraw deletes a Service of our own, so that another one can have its name and address. One that selects pods is not ours any more, whatever
-// its label says: somebody has changed it into his.
+// withdraw deletes a Service of our own, so that another one can have its name and address. One
+// that selects pods is not ours any more, whatever its label says: somebody has changed it into
+// his.
 func withdraw(ctx context.Context, client kubernetes.Interface, own *corev1.Service) error {
 	all := client.CoreV1().Services(own.Namespace)
 	have, err := all.Get(ctx, own.Name, metav1.GetOptions{})
@@ -127,8 +134,9 @@ func withdraw(ctx context.Context, client kubernetes.Interface, own *corev1.Serv
 // markControlPlane marks a Node for people and schedulers: the key of a label, and of a taint.
 const markControlPlane = "node-role.kubernetes.io/control-plane"
 
-// mark is the merge patch by which a control-plane machine's Node has its label, and, with tainted and only then, its taint; nil when it is so
-// already. Which other taints there are is not changed: resourceVersion has the patch refused when somebody has changed the Node meanwhile.
+// mark is the merge patch by which a control-plane machine's Node has its label, and, with tainted
+// and only then, its taint; nil when it is so already. Which other taints there are is not changed:
+// resourceVersion has the patch refused when somebody has changed the Node meanwhile.
 func mark(node *corev1.Node, tainted bool) []byte {
 	meta, patch := map[string]any{}, map[string]any{}
 	if _, labelled := node.Labels[markControlPlane]; !labelled {
@@ -156,9 +164,10 @@ func mark(node *corev1.Node, tainted bool) []byte {
 	return text
 }
 
-// markNode keeps the machine's own Node as mark has it until ctx is done. The kubelet's own registerWithTaints is not enough: upstream looks at
-// it only when it makes the Node (pkg/kubelet/kubelet_node_status.go, initialNode), and the configuration may change later.
-// A refusal, which may be a webhook's, is told and tried again after again.
+// markNode keeps the machine's own Node as mark has it until ctx is done. The kubelet's own
+// registerWithTaints is not enough: upstream looks at it only when it makes the Node
+// (pkg/kubelet/kubelet_node_status.go, initialNode), and the configuration may change later. A
+// refusal, which may be a webhook's, is told and tried again after again.
 func markNode(ctx context.Context, client kubernetes.Interface, name string, tainted bool, again time.Duration, tell func(why string)) error {
 	own := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()

@@ -25,8 +25,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestEnsure shows that a role and a binding are made when missing, left alone when they have what is wanted, given what they lack, and that a
-// binding to another role is made anew.
+// TestEnsure shows that a role and a binding are made when missing, left alone when they have what
+// is wanted, given what they lack, and that a binding to another role is made anew.
 func TestEnsure(t *testing.T) {
 	client := fake.NewClientset()
 	roles, bindings := client.RbacV1().ClusterRoles(), client.RbacV1().ClusterRoleBindings()
@@ -90,7 +90,8 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
-// TestServiceOfOthers: a Service that somebody else has made in the place of ours is left as it is, and the error says what to do.
+// TestServiceOfOthers: a Service that somebody else has made in the place of ours is left as it is,
+// and the error says what to do.
 func TestServiceOfOthers(t *testing.T) {
 	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
 	theirs := own.DeepCopy()
@@ -105,7 +106,8 @@ func TestServiceOfOthers(t *testing.T) {
 	}
 }
 
-// TestInTheWay: a Service in the place of ours is told, and the start goes on without ours, which is made when its place is free.
+// TestInTheWay: a Service in the place of ours is told, and the start goes on without ours, which
+// is made when its place is free.
 func TestInTheWay(t *testing.T) {
 	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
 	theirs, moved, other := own.DeepCopy(), own.DeepCopy(), own.DeepCopy()
@@ -168,7 +170,8 @@ func TestInTheWay(t *testing.T) {
 	}
 }
 
-// TestTroubles: what is not as it should be is told together, and does not take back that the cluster's objects are there.
+// TestTroubles: what is not as it should be is told together, and does not take back that the
+// cluster's objects are there.
 func TestTroubles(t *testing.T) {
 	var got []string
 	said := &troubles{why: map[string]string{}, announce: func(_ string, ready bool, detail string) { got = append(got, fmt.Sprint(ready, " ", detail)) }}
@@ -193,7 +196,8 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestWithdraw: the Service of our own goes; one that selects pods stays, and one that somebody else has made for something outside.
+// TestWithdraw: the Service of our own goes; one that selects pods stays, and one that somebody
+// else has made for something outside.
 func TestWithdraw(t *testing.T) {
 	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
 	theirs := own.DeepCopy()
@@ -218,7 +222,8 @@ func TestWithdraw(t *testing.T) {
 func TestMark(t *testing.T) {
 	own := corev1.Taint{Key: markControlPlane, Effect: corev1.TaintEffectNoSchedule}
 	other := corev1.Taint{Key: "gpu", Value: "1", Effect: corev1.TaintEffectNoSchedule}
-	harder := corev1.Taint{Key: markControlPlane, Effect: corev1.TaintEffectNoExecute} // somebody's own
+	// somebody's own
+	harder := corev1.Taint{Key: markControlPlane, Effect: corev1.TaintEffectNoExecute}
 	labels := map[string]string{markControlPlane: ""}
 	for name, c := range map[string]struct {
 		labels  map[string]string

@@ -19,14 +19,17 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// What is made at the start is put back while the machine runs, too: a user may delete it together with a chart that
-// brings the same part. A change is noticed at once, by watching; looking again from time to time finds what was missed.
+// What is made at the start is put back while the machine runs, too: a user may delete it together
+// with a chart that brings the same part. A change is noticed at once, by watching; looking again
+// from time to time finds what was missed.
 const (
 	// keepEvery is between two looks without a change.
 	keepEvery = time.Minute
-	// keepFirst is how long after the start it is looked first: what is deleted before the watches are there is missed.
+	// keepFirst is how long after the start it is looked first: what is deleted before the watches
+	// are there is missed.
 	keepFirst = 10 * time.Second
-	// keepSoon is between a change and the look, so that many changes make one look; it is also the first pause after a refusal.
+	// keepSoon is between a change and the look, so that many changes make one look; it is also the
+	// first pause after a refusal.
 	keepSoon = 500 * time.Millisecond
 	// reopenAfter is the pause after a watch that could not be opened, or was ended.
 	reopenAfter = 5 * time.Second
@@ -76,8 +79,8 @@ func keptRights(client kubernetes.Interface) []kept {
 	return all
 }
 
-// keep puts the objects back until ctx is done. changed asks for a look. tell hears of each object why it cannot be put
-// back, and "" when it can again.
+// keep puts the objects back until ctx is done. changed asks for a look. tell hears of each object
+// why it cannot be put back, and "" when it can again.
 func keep(ctx context.Context, all []kept, changed <-chan struct{}, every, soon time.Duration, tell func(what, why string)) {
 	timer := time.NewTimer(min(every, keepFirst))
 	defer timer.Stop()
@@ -127,7 +130,8 @@ func slept(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// watchKept asks for a look whenever one of the objects was changed or deleted. Nothing of them is kept in memory.
+// watchKept asks for a look whenever one of the objects was changed or deleted. Nothing of them is
+// kept in memory.
 func watchKept(ctx context.Context, client metadata.Interface, all []kept, look func()) {
 	type place struct {
 		resource  schema.GroupVersionResource
@@ -149,8 +153,8 @@ func watchKept(ctx context.Context, client metadata.Interface, all []kept, look 
 	}
 }
 
-// Changes calls look whenever an object for which counts is true was changed or deleted, and after each end of the
-// watch, because some of that may have been missed. It returns when ctx is done.
+// Changes calls look whenever an object for which counts is true was changed or deleted, and after
+// each end of the watch, because some of that may have been missed. It returns when ctx is done.
 func Changes(ctx context.Context, open func(context.Context) (watch.Interface, error), counts func(metav1.Object) bool, again time.Duration, look func()) {
 	for {
 		if w, err := open(ctx); err == nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestDeletedIsPutBack deletes each object of our own that one client makes, and it is there again after one look.
+// TestDeletedIsPutBack deletes each object of our own that one client makes, and it is there again
+// after one look.
 func TestDeletedIsPutBack(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -51,8 +52,8 @@ func TestDeletedIsPutBack(t *testing.T) {
 	}
 }
 
-// TestKeep: a look comes of a change and of time; what is refused is told, tried again soon, and told no more when it is
-// over; what only a person can change is tried again at the next look.
+// TestKeep: a look comes of a change and of time; what is refused is told, tried again soon, and
+// told no more when it is over; what only a person can change is tried again at the next look.
 func TestKeep(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -87,7 +88,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestChanges: what is changed or deleted counts if it is ours; what was there before does not; the end of a watch does.
+// TestChanges: what is changed or deleted counts if it is ours; what was there before does not; the
+// end of a watch does.
 func TestChanges(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

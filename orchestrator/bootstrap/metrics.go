@@ -13,14 +13,16 @@ import (
 const (
 	// MetricsAPI is the name of the resource metrics API's registration.
 	MetricsAPI = "v1beta1.metrics.k8s.io"
-	// MetricsService is the Service in kube-system that the registration names. nodespec.MetricsHost is the name that follows from both.
+	// MetricsService is the Service in kube-system that the registration names.
+	// nodespec.MetricsHost is the name that follows from both.
 	MetricsService = "orlop-metrics"
 
 	metricsPort = 443
 )
 
-// metricsService is there because a registration must name one. The API server knows by its name alone that the server is on its own
-// machine (package metrics): it has no endpoints, and nobody else can find the server by it.
+// metricsService is there because a registration must name one. The API server knows by its name
+// alone that the server is on its own machine (package metrics): it has no endpoints, and nobody
+// else can find the server by it.
 func metricsService() *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: MetricsService, Namespace: metav1.NamespaceSystem, Labels: map[string]string{labelOwn: ""}},
@@ -32,7 +34,8 @@ func metricsService() *corev1.Service {
 	}
 }
 
-// metricsAPI is the registration without its CA, which the server itself adds. The priorities are those that upstream's metrics-server has.
+// metricsAPI is the registration without its CA, which the server itself adds. The priorities are
+// those that upstream's metrics-server has.
 func metricsAPI() *apiregistrationv1.APIService {
 	return &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: MetricsAPI},
@@ -43,8 +46,8 @@ func metricsAPI() *apiregistrationv1.APIService {
 	}
 }
 
-// OwnMetrics tells whether a registration of the resource metrics API leads to our own server. Somebody who has installed another one has
-// made it lead there, and it stays so.
+// OwnMetrics tells whether a registration of the resource metrics API leads to our own server.
+// Somebody who has installed another one has made it lead there, and it stays so.
 func OwnMetrics(r *apiregistrationv1.APIService) bool {
 	s := r.Spec.Service
 	return s != nil && s.Namespace == metav1.NamespaceSystem && s.Name == MetricsService

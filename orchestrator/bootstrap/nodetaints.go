@@ -1,4 +1,5 @@
 package bootstrap
 
-// NodeTaintsAccount is the service account in kube-system by which Nodes get the taints of their configurations (package nodemarks).
+// NodeTaintsAccount is the service account in kube-system by which Nodes get the taints of their
+// configurations (package nodemarks).
 const NodeTaintsAccount = "orlop-node-taints"

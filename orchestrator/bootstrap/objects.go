@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Identities and names that the cluster's own objects bind. They are the subjects of the certificates that machined
-// issues (pkg/nodespec).
+// Identities and names that the cluster's own objects bind. They are the subjects of the
+// certificates that machined issues (pkg/nodespec).
 const (
 	userKubeletClient  = "kube-apiserver-kubelet-client"
 	userDNS            = "orlop:coredns"
@@ -38,7 +38,8 @@ const (
 	roleSnapshotEditor = "orlop:snapshot-editor"
 )
 
-// DNSService is the name of the cluster DNS Service in kube-system; its EndpointSlices are the nodes' own.
+// DNSService is the name of the cluster DNS Service in kube-system; its EndpointSlices are the
+// nodes' own.
 const DNSService = "kube-dns"
 
 // DNSSlice is the name of a node's EndpointSlice of one address family.
@@ -57,8 +58,9 @@ func rights() []runtime.Object {
 			rule("discovery.k8s.io", []string{"endpointslices"}, "list", "watch")),
 		bind(roleDNS, roleDNS, rbacv1.UserKind, userDNS),
 
-		// The resource metrics API asks kubelets and nothing else of theirs, asks the API server who may read, and keeps its CA where the
-		// API server looks for it. Who may read pods may read what they use.
+		// The resource metrics API asks kubelets and nothing else of theirs, asks the API server
+		// who may read, and keeps its CA where the API server looks for it. Who may read pods may
+		// read what they use.
 		clusterRole(roleMetrics,
 			rule("", []string{"nodes", "pods"}, "list", "watch"),
 			rule("", []string{"nodes/metrics"}, "get"),
@@ -70,16 +72,17 @@ func rights() []runtime.Object {
 		bind(roleMetrics, roleMetrics, rbacv1.UserKind, userMetrics),
 		aggregated("view", clusterRole(roleMetricsReader, rule("metrics.k8s.io", []string{"nodes", "pods"}, "get", "list"))),
 
-		// Whoever keeps add-ons hands out the rights that their documents state, so it may hand out any. It uses none of them itself: it
-		// gives itself the right to act as add-ons, which no rule for all namespaces could keep to them (docs/decisions/0035-addons.md).
+		// Whoever keeps add-ons hands out the rights that their documents state, so it may hand out
+		// any. It uses none of them itself: it gives itself the right to act as add-ons, which no
+		// rule for all namespaces could keep to them (docs/decisions/0035-addons.md).
 		clusterRole(roleAddons,
 			rule("", []string{"namespaces"}, "get", "create"),
 			rule("", []string{"nodes"}, "get"),
 			rule(rbacv1.GroupName, []string{"clusterroles", "roles"}, "list", "create", "update", "delete", "escalate", "bind"),
 			rule(rbacv1.GroupName, []string{"clusterrolebindings", "rolebindings"}, "list", "create", "update", "delete")),
 		bind(roleAddons, roleAddons, rbacv1.UserKind, userAddons),
-		// The controller of local volumes makes and ends them, lets claims grow, and tells nodes what is obsolete. What it reads the process's
-		// own identity may.
+		// The controller of local volumes makes and ends them, lets claims grow, and tells nodes
+		// what is obsolete. What it reads the process's own identity may.
 		clusterRole(roleLocalVolumes,
 			rule("", []string{"persistentvolumes"}, "get", "create", "patch", "delete"),
 			rule("", []string{"persistentvolumeclaims", "persistentvolumeclaims/status", "nodes"}, "patch"),
@@ -94,11 +97,13 @@ func rights() []runtime.Object {
 			rule(snapshotv1.GroupName, []string{"volumesnapshots"}, "create", "update", "patch", "delete", "deletecollection"))),
 		bindAccount(roleLocalVolumes, roleLocalVolumes, LocalVolumesAccount),
 
-		// What Nodes' configurations say of taints is set by this account: no kubelet may change its own Node's.
+		// What Nodes' configurations say of taints is set by this account: no kubelet may change
+		// its own Node's.
 		clusterRole(roleNodeTaints, rule("", []string{"nodes"}, "patch")),
 		bindAccount(roleNodeTaints, roleNodeTaints, NodeTaintsAccount),
 
-		// The signer of pods' certificates answers requests as one signer, says whom to believe, and keeps its authorities in a Secret.
+		// The signer of pods' certificates answers requests as one signer, says whom to believe,
+		// and keeps its authorities in a Secret.
 		clusterRole(rolePodSigner,
 			rule(certificates.GroupName, []string{"podcertificaterequests/status"}, "update"),
 			rule(certificates.GroupName, []string{"clustertrustbundles"}, "create"),
@@ -118,8 +123,9 @@ func rights() []runtime.Object {
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: PodCertificatesAccount, Namespace: metav1.NamespaceSystem}},
 		},
 
-		// A node agent reads Nodes, and Services with their endpoints, no more than kubelet and kube-proxy of any node may, and keeps
-		// the DNS endpoints of its node; and it enforces network policies, which are about the labels of all Pods and Namespaces
+		// A node agent reads Nodes, and Services with their endpoints, no more than kubelet and
+		// kube-proxy of any node may, and keeps the DNS endpoints of its node; and it enforces
+		// network policies, which are about the labels of all Pods and Namespaces
 		// (docs/decisions/0030-network-policy.md).
 		clusterRole(roleNodeAgent,
 			rule("", []string{"nodes"}, "get", "list", "watch"),
@@ -141,7 +147,8 @@ func rights() []runtime.Object {
 	}
 }
 
-// dnsService has no selector: no pod serves it. Every node answers for itself, so a question never leaves the node.
+// dnsService has no selector: no pod serves it. Every node answers for itself, so a question never
+// leaves the node.
 func dnsService(spec nodespec.Spec) *corev1.Service {
 	local := corev1.ServiceInternalTrafficPolicyLocal
 	policy := corev1.IPFamilyPolicySingleStack
@@ -163,7 +170,8 @@ func dnsService(spec nodespec.Spec) *corev1.Service {
 			Name:      DNSService,
 			Namespace: metav1.NamespaceSystem,
 			Labels: map[string]string{
-				"k8s-app":                       DNSService, // by which clients have always found it
+				// by which clients have always found it
+				"k8s-app":                       DNSService,
 				"kubernetes.io/cluster-service": "true",
 				"kubernetes.io/name":            "CoreDNS",
 				labelOwn:                        "",
@@ -184,7 +192,8 @@ func dnsService(spec nodespec.Spec) *corev1.Service {
 	}
 }
 
-// aggregated makes a role part of one of upstream's roles for people: of view, which edit and admin contain, or of edit, which admin contains.
+// aggregated makes a role part of one of upstream's roles for people: of view, which edit and admin
+// contain, or of edit, which admin contains.
 func aggregated(to string, role *rbacv1.ClusterRole) *rbacv1.ClusterRole {
 	role.Labels = map[string]string{"rbac.authorization.k8s.io/aggregate-to-" + to: "true"}
 	return role

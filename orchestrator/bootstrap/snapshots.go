@@ -24,7 +24,8 @@ const (
 	DefaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
 )
 
-// approved says where upstream has discussed the kinds: the API server wants to know that of every definition in a group below k8s.io.
+// approved says where upstream has discussed the kinds: the API server wants to know that of every
+// definition in a group below k8s.io.
 const approved = "https://github.com/kubernetes-csi/external-snapshotter/pull/814"
 
 // localSnapshotClass destroys what was taken with the object that asked for it.
@@ -35,14 +36,16 @@ func localSnapshotClass() *snapshotv1.VolumeSnapshotClass {
 	}
 }
 
-// keptSnapshots are the kinds of snapshots and their class, each made where it is missing. What is there stays: the definitions may be an
-// add-on's, whose driver has snapshots too, and newer than these.
+// keptSnapshots are the kinds of snapshots and their class, each made where it is missing. What is
+// there stays: the definitions may be an add-on's, whose driver has snapshots too, and newer than
+// these.
 func keptSnapshots(config *rest.Config) ([]kept, error) {
 	definitions, err := clientset.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	asJSON := rest.CopyConfig(config) // the server's connection to itself speaks protobuf, which these kinds have none of
+	// the server's connection to itself speaks protobuf, which these kinds have none of
+	asJSON := rest.CopyConfig(config)
 	asJSON.ContentType, asJSON.AcceptContentTypes = runtime.ContentTypeJSON, ""
 	snapshots, err := versioned.NewForConfig(asJSON)
 	if err != nil {
@@ -54,13 +57,14 @@ func keptSnapshots(config *rest.Config) ([]kept, error) {
 			return ensureObject(ctx, definitions.ApiextensionsV1().CustomResourceDefinitions(), d.DeepCopy(), func(*apiextensionsv1.CustomResourceDefinition) bool { return false })
 		}})
 	}
-	return append(all, kept{snapshotsResource, "", LocalSnapshotClass, func(ctx context.Context) error { // it is refused until its kind is served
+	// it is refused until its kind is served
+	return append(all, kept{snapshotsResource, "", LocalSnapshotClass, func(ctx context.Context) error {
 		return ensureObject(ctx, snapshots.SnapshotV1().VolumeSnapshotClasses(), localSnapshotClass(), func(*snapshotv1.VolumeSnapshotClass) bool { return false })
 	}}), nil
 }
 
-// snapshotDefinitions are the three kinds of snapshot.storage.k8s.io/v1. Their fields are those of upstream's types; what those do not tell,
-// because it stands in comments, stands here.
+// snapshotDefinitions are the three kinds of snapshot.storage.k8s.io/v1. Their fields are those of
+// upstream's types; what those do not tell, because it stands in comments, stands here.
 func snapshotDefinitions() []*apiextensionsv1.CustomResourceDefinition {
 	snapshot := schemaOf(reflect.TypeFor[snapshotv1.VolumeSnapshot]())
 	snapshot.Description = "What somebody wants to have of a claim's volume: what is in it at a moment, or a snapshot that is there already."
@@ -120,7 +124,8 @@ func column(name, kind, path string) apiextensionsv1.CustomResourceColumnDefinit
 	return apiextensionsv1.CustomResourceColumnDefinition{Name: name, Type: kind, JSONPath: path}
 }
 
-// schemaOf is the schema of a Go type, by its JSON: a field without omitempty that is no pointer has to be there.
+// schemaOf is the schema of a Go type, by its JSON: a field without omitempty that is no pointer
+// has to be there.
 func schemaOf(t reflect.Type) *apiextensionsv1.JSONSchemaProps {
 	switch t {
 	case reflect.TypeFor[metav1.ObjectMeta]():

@@ -10,19 +10,21 @@ import (
 )
 
 const (
-	// VolumeDriver is the CSI driver of local volumes (package localvolumes), and the provisioner that a StorageClass names.
+	// VolumeDriver is the CSI driver of local volumes (package localvolumes), and the provisioner
+	// that a StorageClass names.
 	VolumeDriver = "volumes.orlop.dev"
 	// LocalClass is the StorageClass that the cluster has from the beginning.
 	LocalClass = "orlop-local"
-	// LocalVolumesAccount is the service account in kube-system by which local volumes are made and ended.
+	// LocalVolumesAccount is the service account in kube-system by which local volumes are made and
+	// ended.
 	LocalVolumesAccount = "orlop-local-volumes"
 )
 
 // defaultClass marks the StorageClass of claims that name none.
 const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
-// csiDriver says how the driver wants to be used: nothing is attached, the scheduler looks at what nodes have room for, and the kubelet
-// gives files to a pod's fsGroup.
+// csiDriver says how the driver wants to be used: nothing is attached, the scheduler looks at what
+// nodes have room for, and the kubelet gives files to a pod's fsGroup.
 func csiDriver() *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: VolumeDriver},
@@ -45,7 +47,8 @@ func localClass() *storagev1.StorageClass {
 	}
 }
 
-// keptVolumes are both, each made where it is missing. What somebody has changed of them stays: that another class is the default, above all.
+// keptVolumes are both, each made where it is missing. What somebody has changed of them stays:
+// that another class is the default, above all.
 func keptVolumes(client kubernetes.Interface) []kept {
 	return []kept{
 		{driversResource, "", VolumeDriver, func(ctx context.Context) error {

@@ -1,7 +1,8 @@
-// Package breakglass takes an object out of the cluster that keeps the API from serving, and puts it back later, for an
-// administrator who asks the machine (Cluster.Suspend, Cluster.Resume). It runs in a process of its own, with a
-// certificate that machined issues for the one call; neither webhooks nor policies are asked about what it does
-// (kubeapiserver/thirdparty.go). What it has read is kept by machined.
+// Package breakglass takes an object out of the cluster that keeps the API from serving, and puts
+// it back later, for an administrator who asks the machine (Cluster.Suspend, Cluster.Resume). It
+// runs in a process of its own, with a certificate that machined issues for the one call; neither
+// webhooks nor policies are asked about what it does (kubeapiserver/thirdparty.go). What it has
+// read is kept by machined.
 package breakglass
 
 import (
@@ -94,7 +95,8 @@ func suspendable(kind nodespec.SuspendKind, object *unstructured.Unstructured) e
 	return nil
 }
 
-// remove deletes the object; of a definition it takes the converter alone, and each object keeps the version that it has.
+// remove deletes the object; of a definition it takes the converter alone, and each object keeps
+// the version that it has.
 func remove(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.SuspendKind, o nodespec.SuspendOrder) error {
 	if kind.Name == nodespec.DefinitionKind {
 		return patchConversion(ctx, all, o.Name, o.UID, map[string]any{"strategy": "None", "webhook": nil})
@@ -118,7 +120,8 @@ func restore(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.S
 		if err != nil || !has {
 			return nil, errors.Join(fmt.Errorf("%s %s: what was kept has no converter", kind.Name, o.Name), err)
 		}
-		// A definition that was deleted and made anew has another UID, and gets its converter from whoever has made it.
+		// A definition that was deleted and made anew has another UID, and gets its converter from
+		// whoever has made it.
 		if err := patchConversion(ctx, all, o.Name, string(object.GetUID()), conversion); err != nil {
 			return nil, err
 		}

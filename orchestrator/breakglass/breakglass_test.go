@@ -45,7 +45,8 @@ func cluster() *fake.FakeDynamicClient {
 		hook.DeepCopy(), definition.DeepCopy(), plain.DeepCopy(), local.DeepCopy(), metrics.DeepCopy(), foreign.DeepCopy())
 }
 
-// TestRefused: what is the system's own stays, and so does what is not there, or has nothing to take out.
+// TestRefused: what is the system's own stays, and so does what is not there, or has nothing to
+// take out.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct{ kind, name, want string }{
 		{"apiservice", "v1.apps", "the API server serves it itself"},

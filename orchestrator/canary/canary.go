@@ -1,6 +1,7 @@
-// Package canary makes a pod's sandbox and takes it away again: the proof that this machine can run pods. It asks containerd
-// as the kubelet does (CRI), so runc, the pause image, control groups and the pod network are all part of it. It needs no API
-// server, starts no container in the sandbox, and never touches anybody else's.
+// Package canary makes a pod's sandbox and takes it away again: the proof that this machine can run
+// pods. It asks containerd as the kubelet does (CRI), so runc, the pause image, control groups and
+// the pod network are all part of it. It needs no API server, starts no container in the sandbox,
+// and never touches anybody else's.
 package canary
 
 import (
@@ -15,7 +16,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/layout"
 )
 
-// Namespace is where the sandbox would be if it were a pod's. There is no such namespace in the API server.
+// Namespace is where the sandbox would be if it were a pod's. There is no such namespace in the API
+// server.
 const Namespace = "orlop-canary"
 
 // uid is the canary's; those of pods have the form of RFC 9562.

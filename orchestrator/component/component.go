@@ -1,5 +1,5 @@
-// Package component describes a component of the orchestrator as data: its process, its flags and the files it reads.
-// It starts nothing (package process does) and knows no particular component.
+// Package component describes a component of the orchestrator as data: its process, its flags and
+// the files it reads. It starts nothing (package process does) and knows no particular component.
 package component
 
 import (
@@ -15,12 +15,16 @@ import (
 
 // The three processes, by failure domain and privilege.
 const (
-	API         = "api"         // etcd and kube-apiserver, user paths.UserAPI
-	Controllers = "controllers" // kube-controller-manager, kube-scheduler and resource metrics, user paths.UserControllers
-	Node        = "node"        // kubelet, kube-proxy, CoreDNS, the pod network, its policies and the way to the API server, root
+	API = "api" // etcd and kube-apiserver, user paths.UserAPI
+	// kube-controller-manager, kube-scheduler and resource metrics, user paths.UserControllers
+	Controllers = "controllers"
+	// kubelet, kube-proxy, CoreDNS, the pod network, its policies and the way to the API server,
+	// root
+	Node = "node"
 )
 
-// PodCertificateFeatures are upstream's feature gates that pods' certificates take, in the API server, the controllers and the kubelet.
+// PodCertificateFeatures are upstream's feature gates that pods' certificates take, in the API
+// server, the controllers and the kubelet.
 func PodCertificateFeatures() []string {
 	return []string{"ClusterTrustBundle", "ClusterTrustBundleProjection", "PodCertificateRequest"}
 }
@@ -46,12 +50,13 @@ type Component struct {
 	Name    string
 	Args    []string // upstream's flags, where the component is an upstream program
 	Files   []File
-	// Run works until ctx is done, then returns nil; any other return ends the process. Nil in a description that is
-	// only printed.
+	// Run works until ctx is done, then returns nil; any other return ends the process. Nil in a
+	// description that is only printed.
 	Run func(ctx context.Context, announce Announce) error
 }
 
-// Elsewhere stands in a part's place where something else in the cluster does its work (Cluster.spec.external): it says by whom, and is ready.
+// Elsewhere stands in a part's place where something else in the cluster does its work
+// (Cluster.spec.external): it says by whom, and is ready.
 func Elsewhere(name, by string) Component {
 	return Component{Process: Node, Name: name, Run: func(ctx context.Context, announce Announce) error {
 		announce(name, true, NotHere(by))
@@ -79,7 +84,8 @@ func (c Component) String() string {
 	return b.String()
 }
 
-// WriteFiles writes the component's files, each in one step, so that a reader never sees half of one.
+// WriteFiles writes the component's files, each in one step, so that a reader never sees half of
+// one.
 func (c Component) WriteFiles() error {
 	for _, f := range c.Files {
 		if err := WriteFile(f); err != nil {
@@ -100,8 +106,8 @@ func WriteFile(f File) error {
 	return nil
 }
 
-// StrongSuites are the TLS 1.2 cipher suites of every server: forward secret, authenticated encryption. TLS 1.3 chooses
-// its own.
+// StrongSuites are the TLS 1.2 cipher suites of every server: forward secret, authenticated
+// encryption. TLS 1.3 chooses its own.
 func StrongSuites() []string {
 	return []string{
 		"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",

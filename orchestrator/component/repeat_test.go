@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestRepeat makes passes of which one fails: it is made again by itself, all others when something has changed.
+// TestRepeat makes passes of which one fails: it is made again by itself, all others when something
+// has changed.
 func TestRepeat(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

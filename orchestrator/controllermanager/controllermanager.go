@@ -1,10 +1,10 @@
-// Package controllermanager runs upstream's kube-controller-manager, with its flags as data, in a process of its own beside
-// the process "controllers", which starts it: it ends when one of its controllers cannot begin, it cannot begin twice in
-// one process (cache.NewInformerName), and the scheduler must not end with it. Every controller acts under its own service
-// account.
+// Package controllermanager runs upstream's kube-controller-manager, with its flags as data, in a
+// process of its own beside the process "controllers", which starts it: it ends when one of its
+// controllers cannot begin, it cannot begin twice in one process (cache.NewInformerName), and the
+// scheduler must not end with it. Every controller acts under its own service account.
 //
-// It is prepared while the API server starts and runs as soon as its rights exist, not before: a controller that is
-// refused backs off for seconds.
+// It is prepared while the API server starts and runs as soon as its rights exist, not before: a
+// controller that is refused backs off for seconds.
 package controllermanager
 
 import (
@@ -48,7 +48,8 @@ func flags(spec nodespec.Spec, dirs layout.Dirs, config string) []string {
 		"--kubeconfig=" + config,
 		"--authentication-kubeconfig=" + config,
 		"--authorization-kubeconfig=" + config,
-		// The CA is at hand, so the API server need not be asked for it before this server can start.
+		// The CA is at hand, so the API server need not be asked for it before this server can
+		// start.
 		"--authentication-skip-lookup=true",
 		"--client-ca-file=" + at(nodespec.CA),
 		"--bind-address=127.0.0.1",
@@ -70,7 +71,8 @@ func flags(spec nodespec.Spec, dirs layout.Dirs, config string) []string {
 		"--allocate-node-cidrs=false",
 		"--controller-start-interval=0s",
 		fmt.Sprintf("--terminated-pod-gc-threshold=%d", spec.FinishedPods),
-		// Every controller has a limit of its own; the default of 20 a second makes the first minute wait.
+		// Every controller has a limit of its own; the default of 20 a second makes the first
+		// minute wait.
 		"--kube-api-qps=100",
 		"--kube-api-burst=200",
 		"--profiling=false",
@@ -81,8 +83,8 @@ func flags(spec nodespec.Spec, dirs layout.Dirs, config string) []string {
 	return args
 }
 
-// Run works with upstream's flags args until ctx is done. rights is asked for between preparing and starting: it
-// waits until the component may do what it does.
+// Run works with upstream's flags args until ctx is done. rights is asked for between preparing and
+// starting: it waits until the component may do what it does.
 func Run(ctx context.Context, args []string, rights func(context.Context) error) error {
 	opts, err := options.NewKubeControllerManagerOptions()
 	if err != nil {

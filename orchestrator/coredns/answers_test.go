@@ -58,8 +58,9 @@ func silent(string, bool, string) {}
 
 const known = "kubernetes.default.svc.cluster.local."
 
-// describe is what is to be known of an answer: the response code, "NODATA" when there is the name but nothing of the kind,
-// and the records in order. The TTL of names from outside is written as "-" when it is within bounds.
+// describe is what is to be known of an answer: the response code, "NODATA" when there is the name
+// but nothing of the kind, and the records in order. The TTL of names from outside is written as
+// "-" when it is within bounds.
 func describe(m *dns.Msg) string {
 	var lines []string
 	for _, rr := range m.Answer {
@@ -79,7 +80,8 @@ func describe(m *dns.Msg) string {
 	return strings.Join(strings.Fields(strings.Join(lines, " | ")), " ")
 }
 
-// TestSpecification asks for what the DNS specification of Kubernetes (schema 1.1.0) wants, and for what lies outside.
+// TestSpecification asks for what the DNS specification of Kubernetes (schema 1.1.0) wants, and for
+// what lies outside.
 func TestSpecification(t *testing.T) {
 	o := newOutside(t)
 	url, _ := newAPI(t, cluster())
@@ -112,7 +114,8 @@ func TestSpecification(t *testing.T) {
 		{"5.0.244.10.in-addr.arpa.", ptr, "5.0.244.10.in-addr.arpa. 30 IN PTR db-0.db.default.svc.cluster.local."},
 		{reverse(t, "fd00:244::5"), ptr, reverse(t, "fd00:244::5") + " 30 IN PTR db-0.db.default.svc.cluster.local."},
 		{"8.0.0.10.in-addr.arpa.", ptr, "8.0.0.10.in-addr.arpa. 30 IN PTR 10-0-0-8.agent.default.svc.cluster.local."},
-		{"idle.default.svc.cluster.local.", a, "NXDOMAIN"}, // as the specification wants it when no endpoint is ready
+		// as the specification wants it when no endpoint is ready
+		{"idle.default.svc.cluster.local.", a, "NXDOMAIN"},
 		// 2.5: Services that stand for a name outside
 		{"out.default.svc.cluster.local.", a, "db.corp.example. - IN A 192.0.2.3 | out.default.svc.cluster.local. 30 IN CNAME db.corp.example."},
 		{"out.default.svc.cluster.local.", dns.TypeCNAME, "out.default.svc.cluster.local. 30 IN CNAME db.corp.example."},
@@ -155,7 +158,8 @@ func TestSpecification(t *testing.T) {
 			if got := describe(m); got != test.want {
 				t.Errorf("%s %s %s:\n got %s\nwant %s", network, test.name, dns.TypeToString[test.kind], got, test.want)
 			}
-			// A "no" of the cluster's holds a start of authority, which says how long it counts (RFC 2308, 3).
+			// A "no" of the cluster's holds a start of authority, which says how long it counts
+			// (RFC 2308, 3).
 			if ours := strings.HasSuffix(test.name, "cluster.local.") || strings.HasSuffix(test.name, "244.10.in-addr.arpa."); ours && len(m.Answer) == 0 {
 				if len(m.Ns) != 1 || m.Ns[0].Header().Rrtype != dns.TypeSOA || m.Ns[0].Header().Ttl != clusterTTL {
 					t.Errorf("%s %s: a negative answer with the authority %v", network, test.name, m.Ns)
@@ -168,8 +172,8 @@ func TestSpecification(t *testing.T) {
 	}
 }
 
-// TestNoNameOutside: that nobody outside has a name for an address is asked anew each time, because the cluster may have one next; other
-// answers from outside are kept.
+// TestNoNameOutside: that nobody outside has a name for an address is asked anew each time, because
+// the cluster may have one next; other answers from outside are kept.
 func TestNoNameOutside(t *testing.T) {
 	o := newOutside(t)
 	url, _ := newAPI(t, cluster())
@@ -280,8 +284,8 @@ func TestAPIDies(t *testing.T) {
 	}
 }
 
-// TestStartsWithoutAPI: names outside are answered, and the cluster's with SERVFAIL: a client would remember NXDOMAIN. When the
-// API server comes, they are there.
+// TestStartsWithoutAPI: names outside are answered, and the cluster's with SERVFAIL: a client would
+// remember NXDOMAIN. When the API server comes, they are there.
 func TestStartsWithoutAPI(t *testing.T) {
 	o := newOutside(t)
 	closed := testSpec()

@@ -1,11 +1,13 @@
 // Package coredns runs CoreDNS inside the process "node" as the cluster's DNS on this node.
 //
-// It listens on the node's bridge address (see package podnetwork), which the node publishes as an endpoint of the
-// kube-dns Service, so that the cluster DNS address is answered on every node by the node itself. Nothing outside the
-// cluster is asked unless the machine or the cluster was given resolvers.
+// It listens on the node's bridge address (see package podnetwork), which the node publishes as an
+// endpoint of the kube-dns Service, so that the cluster DNS address is answered on every node by
+// the node itself. Nothing outside the cluster is asked unless the machine or the cluster was given
+// resolvers.
 //
-// It keeps the cluster's names in memory, so it goes on when the API server is away. When it starts while the API server
-// is away, it answers names outside, and says SERVFAIL about the cluster's, never that there are none: clients remember that.
+// It keeps the cluster's names in memory, so it goes on when the API server is away. When it starts
+// while the API server is away, it answers names outside, and says SERVFAIL about the cluster's,
+// never that there are none: clients remember that.
 package coredns
 
 import (
@@ -17,7 +19,8 @@ import (
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
-	_ "github.com/coredns/coredns/plugin/bind" // the plugins that the Corefile names register themselves
+	// the plugins that the Corefile names register themselves
+	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/forward"
@@ -42,8 +45,8 @@ const (
 	starting = 300 * time.Millisecond
 )
 
-// Component describes CoreDNS without its Run function, or what stands in its place where something else does its work. Its Corefile
-// depends on the node's pod range and is made when that is known.
+// Component describes CoreDNS without its Run function, or what stands in its place where something
+// else does its work. Its Corefile depends on the node's pod range and is made when that is known.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	if spec.External.DNS {
 		return component.Elsewhere(Name, "something else answers at the cluster DNS's address")
@@ -62,8 +65,8 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, addresses fu
 	registerRanges()
 	corefile := Corefile(spec, layout.Kubeconfig(dirs.Node, Name), listen)
 	server, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
-	// CoreDNS takes Kubernetes' log of the whole process for its own. Its own goes to the standard log (see main.go, which
-	// must not send that back to Kubernetes' log: two locks, one deadlock).
+	// CoreDNS takes Kubernetes' log of the whole process for its own. Its own goes to the standard
+	// log (see main.go, which must not send that back to Kubernetes' log: two locks, one deadlock).
 	klog.ClearLogger()
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", words(listen), err)

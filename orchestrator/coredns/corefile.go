@@ -11,30 +11,31 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// clusterTTL is how long clients may keep a name of the cluster, seconds. CoreDNS keeps no answer about it: what those are made
-// of is in memory anyway.
+// clusterTTL is how long clients may keep a name of the cluster, seconds. CoreDNS keeps no answer
+// about it: what those are made of is in memory anyway.
 const clusterTTL = 30
 
 // failover are the answers of a resolver that does not do its work; the next one is asked then.
 // That there is no such name is an answer.
 const failover = "SERVFAIL REFUSED NOTIMP NOTAUTH FORMERR"
 
-// Corefile returns CoreDNS's configuration: the cluster's zone and the reverse zones from the API server, stub domains from
-// their resolvers, other names from the upstream resolvers, or "no such name" when there are none. client is the path of a
-// kubeconfig. Pure.
+// Corefile returns CoreDNS's configuration: the cluster's zone and the reverse zones from the API
+// server, stub domains from their resolvers, other names from the upstream resolvers, or "no such
+// name" when there are none. client is the path of a kubeconfig. Pure.
 //
-// CoreDNS gives a question to the server block with the longest zone that it is in. So that a stub domain such as
-// 10.in-addr.arpa leaves the cluster its addresses, the reverse zones of the cluster's ranges are zones of the cluster's
-// block. Other addresses are in it too, because an endpoint may have one; those without a name in the cluster are looked up
-// outside. That somebody outside has no name is not kept: an endpoint may get that address at any time, and the cache is asked before
-// the cluster.
+// CoreDNS gives a question to the server block with the longest zone that it is in. So that a stub
+// domain such as 10.in-addr.arpa leaves the cluster its addresses, the reverse zones of the
+// cluster's ranges are zones of the cluster's block. Other addresses are in it too, because an
+// endpoint may have one; those without a name in the cluster are looked up outside. That somebody
+// outside has no name is not kept: an endpoint may get that address at any time, and the cache is
+// asked before the cluster.
 //
 // Resolvers are asked in their order, as resolv.conf(5) has it: the next one if one does not
 // answer, or not with its work done. They are not taken for equal, because the first may know
 // names that the others deny.
 //
-// A name outside does not exist on a machine without resolvers. To say so at once is better than to refuse, which
-// clients take for a broken server and ask again.
+// A name outside does not exist on a machine without resolvers. To say so at once is better than to
+// refuse, which clients take for a broken server and ask again.
 func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 	dns, reverse := spec.DNS, reverseZones(slices.Concat(spec.PodCIDRs, spec.ServiceCIDRs))
 	block := func(zones, plugins string) string {
@@ -65,7 +66,8 @@ func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 	return out
 }
 
-// reverseZones are the zones that hold the names of ranges' addresses: several for a range that ends within a label.
+// reverseZones are the zones that hold the names of ranges' addresses: several for a range that
+// ends within a label.
 func reverseZones(ranges []netip.Prefix) []string {
 	var zones []string
 	for _, r := range ranges {

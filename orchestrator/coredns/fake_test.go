@@ -61,7 +61,8 @@ func (a fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}{list, metav1.ListMeta{ResourceVersion: "1"}, items})
 		return
 	}
-	if r.URL.Query().Get("sendInitialEvents") == "true" { // a list by watch, which ends with a bookmark
+	// a list by watch, which ends with a bookmark
+	if r.URL.Query().Get("sendInitialEvents") == "true" {
 		for _, o := range a[r.URL.Path] {
 			to.Encode(map[string]any{"type": "ADDED", "object": o})
 		}
@@ -140,7 +141,8 @@ type resolver struct {
 	asked []string
 }
 
-// newResolver answers with the records until the test ends, and otherwise says that there is no such name.
+// newResolver answers with the records until the test ends, and otherwise says that there is no
+// such name.
 func newResolver(t *testing.T, records ...string) *resolver {
 	t.Helper()
 	return newFailing(t, dns.RcodeNameError, records...)
@@ -170,7 +172,8 @@ func newFailing(t *testing.T, otherwise int, records ...string) *resolver {
 				}
 			}
 		}
-		if answer.Rcode == dns.RcodeNameError { // it may be kept for as long as this says (RFC 2308, 5)
+		// it may be kept for as long as this says (RFC 2308, 5)
+		if answer.Rcode == dns.RcodeNameError {
 			soa, err := dns.NewRR(". 300 IN SOA ns.example. hostmaster.example. 1 300 300 300 300")
 			if err != nil {
 				t.Error(err)
@@ -268,7 +271,8 @@ func start(t *testing.T, spec nodespec.Spec, api string, announce component.Anno
 	return n
 }
 
-// ask asks one question. size is the largest answer that the client takes, bytes; 0 stands for RFC 1035's, without EDNS.
+// ask asks one question. size is the largest answer that the client takes, bytes; 0 stands for RFC
+// 1035's, without EDNS.
 func (n node) ask(network, name string, kind uint16, size uint16) (*dns.Msg, error) {
 	question := new(dns.Msg)
 	question.SetQuestion(name, kind)

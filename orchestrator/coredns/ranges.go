@@ -14,12 +14,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// rangesName is the name of a CoreDNS plugin: it ends the search for names of the addresses in the cluster's own ranges, which
-// are its arguments, as reverse zones.
+// rangesName is the name of a CoreDNS plugin: it ends the search for names of the addresses in the
+// cluster's own ranges, which are its arguments, as reverse zones.
 //
-// The plugin kubernetes gives addresses that it has no name for to the next one, because machines have names elsewhere. It
-// does so before it knows any, too. Resolvers elsewhere do not know the cluster's ranges, would say that there is no name, and
-// would learn the addresses of pods.
+// The plugin kubernetes gives addresses that it has no name for to the next one, because machines
+// have names elsewhere. It does so before it knows any, too. Resolvers elsewhere do not know the
+// cluster's ranges, would say that there is no name, and would learn the addresses of pods.
 const rangesName = "clusterranges"
 
 // registerRanges tells CoreDNS of the plugin, behind kubernetes.

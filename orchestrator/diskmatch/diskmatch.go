@@ -46,7 +46,8 @@ func facts(d diskmatch.Disk) map[string]any {
 	return all
 }
 
-// match returns the paths of the disks of which the expression is true. The error says where it is wrong.
+// match returns the paths of the disks of which the expression is true. The error says where it is
+// wrong.
 func match(q diskmatch.Question) ([]string, error) {
 	var variables []cel.EnvOption
 	for name, value := range facts(diskmatch.Disk{}) {

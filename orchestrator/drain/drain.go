@@ -1,10 +1,11 @@
-// Package drain empties the node before the machine reboots into another version: the scheduler gives it no more pods, and those
-// that it has are evicted, which their disruption budgets may forbid (PodDisruptionBudget, policy/v1). It acts with the kubelet's
-// own certificate, so it can do nothing to another node's pods. Pods that belong to the node (of DaemonSets, static ones) and
+// Package drain empties the node before the machine reboots into another version: the scheduler
+// gives it no more pods, and those that it has are evicted, which their disruption budgets may
+// forbid (PodDisruptionBudget, policy/v1). It acts with the kubelet's own certificate, so it can do
+// nothing to another node's pods. Pods that belong to the node (of DaemonSets, static ones) and
 // pods that have ended stay.
 //
-// A drain outlasts whoever asked for it: the Node carries a mark, and Run, which is a component of every node, takes pods again
-// when the machine has come back.
+// A drain outlasts whoever asked for it: the Node carries a mark, and Run, which is a component of
+// every node, takes pods again when the machine has come back.
 package drain
 
 import (
@@ -36,8 +37,8 @@ const Name = "schedulable"
 // mark is the annotation of a Node that a drain, and no operator, has closed.
 const mark = "orlop.dev/drained"
 
-// every is how long after one round the next one looks what has become of the pods. A budget is looked at again by upstream's
-// controller as soon as a pod changes.
+// every is how long after one round the next one looks what has become of the pods. A budget is
+// looked at again by upstream's controller as soon as a pod changes.
 const every = time.Second
 
 // undoTime bounds taking pods again after a drain that failed.
@@ -48,8 +49,8 @@ func Component() component.Component {
 	return component.Component{Process: component.Node, Name: Name}
 }
 
-// Run takes pods again, if the machine did not before it went down, and then has nothing to do until ctx is done. registered
-// waits for the Node object.
+// Run takes pods again, if the machine did not before it went down, and then has nothing to do
+// until ctx is done. registered waits for the Node object.
 func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, registered func(context.Context) error, announce component.Announce) error {
 	if err := registered(ctx); err != nil {
 		return nil // asked to stop
@@ -74,7 +75,9 @@ func Client(dirs layout.Dirs) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("%s: cannot use: %w", path, err)
 	}
 	config.Timeout = 10 * time.Second // of one call: the server may be gone
-	config.QPS = -1                   // a node has at most some hundred pods, each of which is asked for once in a round; the server has its own limits
+	// a node has at most some hundred pods, each of which is asked for once in a round; the server
+	// has its own limits
+	config.QPS = -1
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
@@ -82,8 +85,8 @@ func Client(dirs layout.Dirs) (kubernetes.Interface, error) {
 	return api, nil
 }
 
-// Do closes the node and evicts its pods, round after round, until none is left or the time is up. If it is refused, or with an
-// error, the node takes pods again.
+// Do closes the node and evicts its pods, round after round, until none is left or the time is up.
+// If it is refused, or with an error, the node takes pods again.
 func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.DrainOrder) (out nodespec.Drained, err error) {
 	working, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -137,9 +140,11 @@ type drain struct {
 	evicted map[types.UID]bool
 }
 
-// round closes the node, asks for the eviction of every pod that has not been asked to end, and says which are left and why, and whether a budget forbids
-// one of them to go, as far as is known. That one cannot be evicted does not keep the others; it is an error of the round all the same. The node is closed
-// in each round: process "node", if it is started anew meanwhile, opens it (Run).
+// round closes the node, asks for the eviction of every pod that has not been asked to end, and
+// says which are left and why, and whether a budget forbids one of them to go, as far as is known.
+// That one cannot be evicted does not keep the others; it is an error of the round all the same.
+// The node is closed in each round: process "node", if it is started anew meanwhile, opens it
+// (Run).
 func (d *drain) round(ctx context.Context) (left []string, forbidden bool, err error) {
 	if err := closeNode(ctx, d.api, d.node); err != nil {
 		return nil, false, err
@@ -165,7 +170,8 @@ func (d *drain) round(ctx context.Context) (left []string, forbidden bool, err e
 	return left, forbidden, err
 }
 
-// evict asks for the eviction of one pod, and says how that went, and whether the pod must stay: by a budget, or as long as nobody has looked at that.
+// evict asks for the eviction of one pod, and says how that went, and whether the pod must stay: by
+// a budget, or as long as nobody has looked at that.
 func (d *drain) evict(ctx context.Context, p *corev1.Pod) (why string, must bool, failed error) {
 	only := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))}
 	err := d.api.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
@@ -175,16 +181,19 @@ func (d *drain) evict(ctx context.Context, p *corev1.Pod) (why string, must bool
 	switch {
 	case forbidden && !d.order.Delete:
 		return "must stay: " + budget.Message, true, nil
-	case forbidden, d.order.Delete && apierrors.IsInternalError(err): // which is what the server says of a pod with two budgets
+	// which is what the server says of a pod with two budgets
+	case forbidden, d.order.Delete && apierrors.IsInternalError(err):
 		err = d.api.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *only)
 	}
 	switch {
 	case err == nil:
 		d.evicted[p.UID] = true
 		return "still ending", false, nil
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it went by itself, or another one has its name
+	// it went by itself, or another one has its name
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return "still ending", false, nil
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // it goes with its namespace
+	// it goes with its namespace
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return "still ending", false, nil
 	case apierrors.IsTooManyRequests(err): // the server is busy
 		return "not asked yet: " + err.Error(), true, nil
@@ -204,8 +213,8 @@ func stays(p corev1.Pod) bool {
 	return owner != nil && owner.Kind == "DaemonSet"
 }
 
-// closeNode has the scheduler give the node no more pods. One that an operator has closed is not marked, and so stays closed; one that is no
-// Node any more gets none.
+// closeNode has the scheduler give the node no more pods. One that an operator has closed is not
+// marked, and so stays closed; one that is no Node any more gets none.
 func closeNode(ctx context.Context, api kubernetes.Interface, name string) error {
 	node, err := read(ctx, api, name)
 	if err != nil || node == nil || node.Spec.Unschedulable {
@@ -226,8 +235,8 @@ func Undo(ctx context.Context, api kubernetes.Interface, name string) error {
 	return patch(ctx, api, name, `{"metadata":{"annotations":{"`+mark+`":null}},"spec":{"unschedulable":null}}`)
 }
 
-// reopen is Undo until it succeeds, because the server may be gone for a moment, or until ctx is done; then the error is the last problem. Each new one
-// is told when it comes.
+// reopen is Undo until it succeeds, because the server may be gone for a moment, or until ctx is
+// done; then the error is the last problem. Each new one is told when it comes.
 func reopen(ctx context.Context, api kubernetes.Interface, name string, tell func(problem error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -20,7 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestRound: a pod that cannot be evicted does not keep the others, and the node is closed in each round.
+// TestRound: a pod that cannot be evicted does not keep the others, and the node is closed in each
+// round.
 func TestRound(t *testing.T) {
 	pod := func(namespace, name string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}, Spec: corev1.PodSpec{NodeName: "a"}}
@@ -90,7 +91,8 @@ func TestRound(t *testing.T) {
 	}
 }
 
-// TestNoNode: a machine that was removed from the cluster has nothing to close; what pods it still has are evicted.
+// TestNoNode: a machine that was removed from the cluster has nothing to close; what pods it still
+// has are evicted.
 func TestNoNode(t *testing.T) {
 	api := fake.NewClientset()
 	got, err := Do(t.Context(), api, "a", nodespec.DrainOrder{Timeout: time.Minute})
@@ -102,8 +104,8 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
-// TestNoTime: where no round came to its end nobody has looked at the budgets, and a drain that respects them is refused. So it is while the server is too busy
-// to look.
+// TestNoTime: where no round came to its end nobody has looked at the budgets, and a drain that
+// respects them is refused. So it is while the server is too busy to look.
 func TestNoTime(t *testing.T) {
 	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "p"}, Spec: corev1.PodSpec{NodeName: "a"}})
@@ -120,7 +122,8 @@ func TestNoTime(t *testing.T) {
 	}
 }
 
-// TestUndo: that the server is gone for a moment does not leave the node closed, and if it stays away that is the error.
+// TestUndo: that the server is gone for a moment does not leave the node closed, and if it stays
+// away that is the error.
 func TestUndo(t *testing.T) {
 	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{mark: "true"}}, Spec: corev1.NodeSpec{Unschedulable: true}})
 	away := 2

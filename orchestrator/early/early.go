@@ -1,8 +1,8 @@
-// Package early runs those of upstream's controllers for which a node or a pod waits, beside the controller manager
-// instead of inside it: the controller manager makes one controller after the other before it starts any, some fifty
-// service accounts and tokens, most of the time between the API server and a running pod
-// (docs/decisions/0008-early-controllers.md). The controllers are unchanged, and each has the identity that it has in the
-// controller manager.
+// Package early runs those of upstream's controllers for which a node or a pod waits, beside the
+// controller manager instead of inside it: the controller manager makes one controller after the
+// other before it starts any, some fifty service accounts and tokens, most of the time between the
+// API server and a running pod (docs/decisions/0008-early-controllers.md). The controllers are
+// unchanged, and each has the identity that it has in the controller manager.
 package early
 
 import (
@@ -25,11 +25,13 @@ import (
 // again is how long after a refusal an identity is asked for again.
 const again = 100 * time.Millisecond
 
-// Left are the controllers of this package, as the controller manager's flag --controllers calls them.
+// Left are the controllers of this package, as the controller manager's flag --controllers calls
+// them.
 var Left = []string{"node-ipam-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller"}
 
-// Identity waits until a component of the process "controllers" may do what it does, and returns the client that watches for it, its
-// own, and the client of the service account that changes things. Without an error both are nil when ctx was done before.
+// Identity waits until a component of the process "controllers" may do what it does, and returns
+// the client that watches for it, its own, and the client of the service account that changes
+// things. Without an error both are nil when ctx was done before.
 func Identity(ctx context.Context, name, account string, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) (own, acting kubernetes.Interface, err error) {
 	watches, acts, err := Configs(ctx, name, account, dirs, rights, announce)
 	if watches == nil {
@@ -56,7 +58,8 @@ func Configs(ctx context.Context, name, account string, dirs layout.Dirs, rights
 	if config == nil {
 		return nil, nil, nil
 	}
-	// client-go's five requests a second are for people; with them, one tenant's thousand claims would hold up everybody's for minutes.
+	// client-go's five requests a second are for people; with them, one tenant's thousand claims
+	// would hold up everybody's for minutes.
 	config.QPS, config.Burst = 100, 200
 	return who.config, config, nil
 }
@@ -70,8 +73,8 @@ func describe(name string, spec nodespec.Spec, dirs layout.Dirs) component.Compo
 	}
 }
 
-// identities are the clients of one component. As in the controller manager its own identity watches, and the service
-// account of each controller changes things.
+// identities are the clients of one component. As in the controller manager its own identity
+// watches, and the service account of each controller changes things.
 type identities struct {
 	name     string // the component's
 	announce component.Announce
@@ -79,7 +82,8 @@ type identities struct {
 	root     kubernetes.Interface
 }
 
-// begin waits until a component may do what it does, and returns its identities; nil when it was asked to stop before.
+// begin waits until a component may do what it does, and returns its identities; nil when it was
+// asked to stop before.
 func begin(ctx context.Context, name string, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) (*identities, error) {
 	announce(name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {
@@ -97,8 +101,8 @@ func begin(ctx context.Context, name string, dirs layout.Dirs, rights func(conte
 	return &identities{name: name, announce: announce, config: config, root: root}, nil
 }
 
-// of returns a client that speaks for a service account of kube-system, or nil when ctx is done. The account is made when
-// missing, which the server may refuse for a moment.
+// of returns a client that speaks for a service account of kube-system, or nil when ctx is done.
+// The account is made when missing, which the server may refuse for a moment.
 func (i *identities) of(ctx context.Context, account string) kubernetes.Interface {
 	return asked(ctx, i, account, i.builder().Client)
 }
@@ -107,7 +111,8 @@ func (i *identities) builder() clientbuilder.ControllerClientBuilder {
 	return clientbuilder.NewDynamicClientBuilder(rest.AnonymousClientConfig(i.config), i.root.CoreV1(), metav1.NamespaceSystem)
 }
 
-// asked asks for what belongs to a service account until there is an answer; the zero value when ctx is done before.
+// asked asks for what belongs to a service account until there is an answer; the zero value when
+// ctx is done before.
 func asked[T any](ctx context.Context, i *identities, account string, ask func(account string) (T, error)) T {
 	ticker := time.NewTicker(again)
 	defer ticker.Stop()

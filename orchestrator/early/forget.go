@@ -17,18 +17,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// nodeController is the service account of upstream's controller that looks after Nodes; it may delete them, and pods.
+// nodeController is the service account of upstream's controller that looks after Nodes; it may
+// delete them, and pods.
 const nodeController = "node-controller"
 
-// ForgetNodes deletes Nodes and then their pods, so that Kubernetes makes others of them, and returns which Nodes were there. A Node that is
-// not there is forgotten; pods of it go all the same. It works beside the process of the controllers, with whose identity it begins.
+// ForgetNodes deletes Nodes and then their pods, so that Kubernetes makes others of them, and
+// returns which Nodes were there. A Node that is not there is forgotten; pods of it go all the
+// same. It works beside the process of the controllers, with whose identity it begins.
 func ForgetNodes(ctx context.Context, dirs layout.Dirs, order nodespec.ForgetOrder) ([]string, error) {
 	rights := func(context.Context) error { return nil } // a refusal is an answer here
 	who, err := begin(ctx, Namespaces, dirs, rights, component.Announce(func(string, bool, string) {}))
 	if err != nil {
 		return nil, err
 	}
-	who.config.QPS = -1 // a Node has more pods than a client may delete in time otherwise; the server has its own limits
+	// a Node has more pods than a client may delete in time otherwise; the server has its own
+	// limits
+	who.config.QPS = -1
 	client := who.of(ctx, nodeController)
 	if client == nil {
 		return nil, fmt.Errorf("Nodes: cannot be deleted: the API server does not answer: %w", context.Cause(ctx))
@@ -36,8 +40,9 @@ func ForgetNodes(ctx context.Context, dirs layout.Dirs, order nodespec.ForgetOrd
 	return forgetNodes(ctx, client, order, settled)
 }
 
-// forgetNodes looks again for what was there: until the API server has seen that its certificate counts no more, the node may make its Node
-// anew. One that does so without end is for who looks next.
+// forgetNodes looks again for what was there: until the API server has seen that its certificate
+// counts no more, the node may make its Node anew. One that does so without end is for who looks
+// next.
 func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespec.ForgetOrder, every time.Duration) (there []string, err error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -84,8 +89,8 @@ func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespe
 	return there, errors.Join(failed...)
 }
 
-// endPods deletes the pods of a Node without waiting for anybody who would end them: the kubelet that would is nobody any more. Upstream's
-// collector does the same 40 to 60 seconds later.
+// endPods deletes the pods of a Node without waiting for anybody who would end them: the kubelet
+// that would is nobody any more. Upstream's collector does the same 40 to 60 seconds later.
 func endPods(ctx context.Context, client kubernetes.Interface, node string) error {
 	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
 	if err != nil {
@@ -94,7 +99,8 @@ func endPods(ctx context.Context, client kubernetes.Interface, node string) erro
 	var failed []error
 	for _, p := range pods.Items {
 		now := metav1.NewDeleteOptions(0)
-		now.Preconditions = metav1.NewUIDPreconditions(string(p.UID)) // one that has its name by now is on another machine
+		// one that has its name by now is on another machine
+		now.Preconditions = metav1.NewUIDPreconditions(string(p.UID))
 		err := client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *now)
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			failed = append(failed, fmt.Errorf("pod %s/%s of the Node %s: cannot be deleted: %w", p.Namespace, p.Name, node, err))
@@ -103,8 +109,10 @@ func endPods(ctx context.Context, client kubernetes.Interface, node string) erro
 	return errors.Join(failed...)
 }
 
-// skew is how much clocks of control-plane machines may differ before the time at which a Node was made says nothing.
+// skew is how much clocks of control-plane machines may differ before the time at which a Node was
+// made says nothing.
 const skew = 15 * time.Second
 
-// settled is how often it is looked whether a Node is there again; the API server looks each second at what is revoked.
+// settled is how often it is looked whether a Node is there again; the API server looks each second
+// at what is revoked.
 const settled = time.Second

@@ -18,7 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestForgetNodes: Nodes that are there go with their pods, also one that is made anew at once, and none is an error that is not there.
+// TestForgetNodes: Nodes that are there go with their pods, also one that is made anew at once, and
+// none is an error that is not there.
 func TestForgetNodes(t *testing.T) {
 	node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 	pod := func(name, node string) *corev1.Pod {
@@ -79,7 +80,8 @@ func TestForgetNodes(t *testing.T) {
 		t.Errorf("%v, %v", there, err)
 	}
 
-	// A Node that by this machine's clock is not made yet may be that of the machine that is gone: it stays, and that is told.
+	// A Node that by this machine's clock is not made yet may be that of the machine that is gone:
+	// it stays, and that is told.
 	ahead := node("w5")
 	ahead.CreationTimestamp = metav1.NewTime(time.Now().Add(24 * time.Hour))
 	if _, err := client.CoreV1().Nodes().Create(t.Context(), ahead, metav1.CreateOptions{}); err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// IPAM is the name of the component that gives every node its share of the pod range; without it a node is not Ready.
+// IPAM is the name of the component that gives every node its share of the pod range; without it a
+// node is not Ready.
 const IPAM = "node-ipam"
 
 // IPAMComponent describes it without its Run function.
@@ -58,8 +59,8 @@ func networks(ranges []netip.Prefix) []*net.IPNet {
 	return out
 }
 
-// masks says how large one node's share of each range is: 256 addresses, 2⁶⁴ with IPv6. A range that is not larger than
-// that becomes one node's as a whole.
+// masks says how large one node's share of each range is: 256 addresses, 2⁶⁴ with IPv6. A range
+// that is not larger than that becomes one node's as a whole.
 func masks(pods []netip.Prefix) []int {
 	var out []int
 	for _, p := range pods {

@@ -20,8 +20,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Namespaces is the name of the component that puts into every namespace what its pods need: without the service account
-// "default" a pod is refused, without the API server's CA it does not start.
+// Namespaces is the name of the component that puts into every namespace what its pods need:
+// without the service account "default" a pod is refused, without the API server's CA it does not
+// start.
 const Namespaces = "namespaces"
 
 // NamespacesComponent describes it without its Run function.
@@ -29,8 +30,8 @@ func NamespacesComponent(spec nodespec.Spec, dirs layout.Dirs) component.Compone
 	return describe(Namespaces, spec, dirs)
 }
 
-// RunNamespaces works until ctx is done, and announces itself as ready when the namespace "default" takes pods. rights
-// waits until the component may do what it does.
+// RunNamespaces works until ctx is done, and announces itself as ready when the namespace "default"
+// takes pods. rights waits until the component may do what it does.
 func RunNamespaces(ctx context.Context, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	authority, err := os.ReadFile(filepath.Join(dirs.Controllers, nodespec.CA))
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/quorum"
 )
 
-// Command is what machined asks about etcd, in a process of its own as the user of process "api". It reads a question, and its answer is
-// written as JSON.
+// Command is what machined asks about etcd, in a process of its own as the user of process "api".
+// It reads a question, and its answer is written as JSON.
 type Command func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (answer any, err error)
 
 // Commands are all of them, by the name that the orchestrator is started with.
@@ -117,14 +117,15 @@ func given() *os.File { return os.NewFile(3, "snapshot") }
 const (
 	// answerTime is how long etcd has for what it answers from memory.
 	answerTime = 10 * time.Second
-	// reserve is what is left free on DATA, in bytes, for what runs there; a new log of etcd's takes 128 MiB of it.
+	// reserve is what is left free on DATA, in bytes, for what runs there; a new log of etcd's
+	// takes 128 MiB of it.
 	reserve = 512 << 20
 )
 
 func endpoint(dirs layout.Dirs) string { return "unix://" + dirs.EtcdSocket() }
 
-// connect connects with the etcd that runs on this machine. The client would wait for a server for ever; one that does not listen is
-// an answer.
+// connect connects with the etcd that runs on this machine. The client would wait for a server for
+// ever; one that does not listen is an answer.
 func connect(ctx context.Context, dirs layout.Dirs) (*clientv3.Client, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "unix", dirs.EtcdSocket())
 	if err != nil {
@@ -137,7 +138,8 @@ func connect(ctx context.Context, dirs layout.Dirs) (*clientv3.Client, error) {
 // silence is the log of clients: what goes wrong is in their answers.
 var silence = zap.NewNop()
 
-// answer is what etcd says of itself, within askTime: until there is a quorum for the first time it says nothing, and clients would wait for it.
+// answer is what etcd says of itself, within askTime: until there is a quorum for the first time it
+// says nothing, and clients would wait for it.
 func answer(ctx context.Context, c *clientv3.Client, dirs layout.Dirs) (*clientv3.StatusResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -159,7 +161,8 @@ func (k keeper) status(ctx context.Context) nodespec.EtcdStatus {
 			s.Size = info.Size()
 		}
 		s.Revision, _ = lastRevision(k.database()) // 0: not known
-		s.Term, s.Index, _ = k.agreed()            // as well: whoever decides which machine goes on alone compares them
+		// as well: whoever decides which machine goes on alone compares them
+		s.Term, s.Index, _ = k.agreed()
 	}
 	return s
 }
@@ -214,8 +217,9 @@ func names(alarms []*etcdserverpb.AlarmMember) []string {
 	return all
 }
 
-// defragment gives what the database does not use back to the disk. Without space old revisions are dropped first: the API server, which
-// does that every few minutes, writes down when, and cannot then.
+// defragment gives what the database does not use back to the disk. Without space old revisions are
+// dropped first: the API server, which does that every few minutes, writes down when, and cannot
+// then.
 func defragment(ctx context.Context, dirs layout.Dirs) (done nodespec.EtcdDefragmented, err error) {
 	c, err := connect(ctx, dirs)
 	if err != nil {
@@ -236,7 +240,8 @@ func defragment(ctx context.Context, dirs layout.Dirs) (done nodespec.EtcdDefrag
 	for _, a := range alarms.Alarms {
 		if a.Alarm == etcdserverpb.AlarmType_NOSPACE && done.Compacted == 0 {
 			_, err := c.Compact(ctx, before.Header.Revision, clientv3.WithCompactPhysical())
-			if err != nil && !errors.Is(err, rpctypes.ErrCompacted) { // they were dropped before, and nothing could be written since
+			// they were dropped before, and nothing could be written since
+			if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 				return done, fmt.Errorf("etcd: cannot drop old revisions: %w", err)
 			}
 			done.Compacted = before.Header.Revision

@@ -1,12 +1,15 @@
-// Package etcd runs etcd inside the process "api": upstream's server, embedded, with its configuration as data.
+// Package etcd runs etcd inside the process "api": upstream's server, embedded, with its
+// configuration as data.
 //
-// Each member's client is the API server of the same process, over a Unix socket in a folder that only the process's user
-// may enter. Where the configuration names control-plane machines, the port for other members and one for those that join
-// (meet.go) listen on the machine's address, and take holders of a certificate of the etcd CA. Otherwise the first listens
-// on loopback, and there is no TCP port for clients.
+// Each member's client is the API server of the same process, over a Unix socket in a folder that
+// only the process's user may enter. Where the configuration names control-plane machines, the port
+// for other members and one for those that join (meet.go) listen on the machine's address, and take
+// holders of a certificate of the etcd CA. Otherwise the first listens on loopback, and there is no
+// TCP port for clients.
 //
-// Every write is on the disk before it is answered; nothing here turns that off. Old revisions are compacted by the API
-// server, or when there is no more space by defragment (commands.go). Who becomes a member is decided by package quorum.
+// Every write is on the disk before it is answered; nothing here turns that off. Old revisions are
+// compacted by the API server, or when there is no more space by defragment (commands.go). Who
+// becomes a member is decided by package quorum.
 package etcd
 
 import (
@@ -62,8 +65,10 @@ func peerURL(spec nodespec.Spec) string {
 }
 
 // configFile is etcd's own configuration file. The numbers:
-//   - quota 4 GiB: half of what etcd calls its limit; a full database stops writes, it never fills the disk;
-//   - a snapshot every 5000 entries, of which 1000 are kept: entries are held in memory, and there is no slow follower
+//   - quota 4 GiB: half of what etcd calls its limit; a full database stops writes, it never fills
+//     the disk;
+//   - a snapshot every 5000 entries, of which 1000 are kept: entries are held in memory, and there
+//     is no slow follower
 //     to serve from them on one machine;
 //   - health and metrics on a socket of their own, so that the one for requests speaks gRPC only, without guessing;
 //   - the advertised client address is a form that etcd insists on, and nobody asks for it;
@@ -118,8 +123,9 @@ warning-unary-request-duration: 300000000
 	return component.File{Path: at("etcd.yaml"), Mode: 0o600, Content: content}
 }
 
-// Run serves with the configuration file until ctx is done. tell says what it waits for; ready is called once, when the member answers and
-// has a vote. Before it starts, it sees to it that the data are this version's (keep.go), and that without data it is one of its cluster.
+// Run serves with the configuration file until ctx is done. tell says what it waits for; ready is
+// called once, when the member answers and has a vote. Before it starts, it sees to it that the
+// data are this version's (keep.go), and that without data it is one of its cluster.
 func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs, tell func(why string), ready func()) error {
 	nameServer()
 	k := keeper{dirs, spec}
@@ -143,7 +149,8 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs,
 			return stopped(ctx, err)
 		}
 		if err := sign(ctx, v3client.New(server.Server), ownFormat()); err != nil {
-			klog.Warningf("etcd: the data do not say who writes them: %v", err) // a full database takes nothing
+			// a full database takes nothing
+			klog.Warningf("etcd: the data do not say who writes them: %v", err)
 		}
 		ready()
 	case err := <-server.Err():
@@ -164,8 +171,9 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs,
 	}
 }
 
-// start starts the server, after it has become clear what it starts as. A machine that joins needs to know all members at that moment, so it
-// joins anew when another one has come or gone meanwhile. Each time the others remember for good, so it rests longer and longer, up to askSeldom.
+// start starts the server, after it has become clear what it starts as. A machine that joins needs
+// to know all members at that moment, so it joins anew when another one has come or gone meanwhile.
+// Each time the others remember for good, so it rests longer and longer, up to askSeldom.
 func start(ctx context.Context, file string, k keeper, tell func(why string)) (*embed.Etcd, error) {
 	for rest := askEvery; ; rest = min(2*rest, askSeldom) {
 		config, err := embed.ConfigFromFile(file)
@@ -173,7 +181,8 @@ func start(ctx context.Context, file string, k keeper, tell func(why string)) (*
 			return nil, fmt.Errorf("%s: cannot use: %w", file, err)
 		}
 		if !k.hasData() {
-			// A cluster that is begun twice is two, and neither takes the other's members for its own. Who joins takes over the first one's.
+			// A cluster that is begun twice is two, and neither takes the other's members for its
+			// own. Who joins takes over the first one's.
 			config.InitialClusterToken += " " + rand.Text()
 			if err := (newcomer{k.spec, k.dirs, tell}).meet(ctx, config); err != nil {
 				return nil, err
@@ -204,7 +213,8 @@ func start(ctx context.Context, file string, k keeper, tell func(why string)) (*
 	}
 }
 
-// ended is why a server has ended: what its listeners say when it stops by itself is not the reason.
+// ended is why a server has ended: what its listeners say when it stops by itself is not the
+// reason.
 func ended(server *embed.Etcd, err error) error {
 	select {
 	case <-server.Server.StoppingNotify():
@@ -214,16 +224,19 @@ func ended(server *embed.Etcd, err error) error {
 	}
 }
 
-// logFolder is etcd's write-ahead log in the data folder. While it is not there, the member has taken part in nothing.
+// logFolder is etcd's write-ahead log in the data folder. While it is not there, the member has
+// taken part in nothing.
 const logFolder = member + "/wal"
 
 func (k keeper) hasData() bool { return exists(filepath.Join(k.dirs.EtcdData, logFolder)) }
 
-// foundingFile, beside the data, says that this machine begins a cluster, and that its etcd has not served it yet.
+// foundingFile, beside the data, says that this machine begins a cluster, and that its etcd has not
+// served it yet.
 const foundingFile = "founding"
 
-// dropUnbegun removes the data of a cluster that was to begin when the power was cut. Etcd writes down that the founder is a member after it has
-// made its log; with a log that says nothing it would wait for ever for somebody to tell it. Nothing was agreed on by then, so nothing is lost.
+// dropUnbegun removes the data of a cluster that was to begin when the power was cut. Etcd writes
+// down that the founder is a member after it has made its log; with a log that says nothing it
+// would wait for ever for somebody to tell it. Nothing was agreed on by then, so nothing is lost.
 func (k keeper) dropUnbegun() error {
 	if !k.hasData() || !exists(k.at(foundingFile)) {
 		return nil
@@ -247,7 +260,8 @@ func (k keeper) dropData() error {
 	return durable.SyncFolder(k.dirs.EtcdData)
 }
 
-// whose are the numbers of the member that the data are of, and of its cluster: each file of the log begins with them.
+// whose are the numbers of the member that the data are of, and of its cluster: each file of the
+// log begins with them.
 func (k keeper) whose() (number, cluster uint64, err error) {
 	err = k.readLog(func(r walpb.Record) (more bool, err error) {
 		if r.Type != wal.MetadataType {
@@ -264,8 +278,9 @@ func (k keeper) whose() (number, cluster uint64, err error) {
 	return number, cluster, err
 }
 
-// agreed is how far the member knows that the cluster has come, as its log has it: raft's term, and the index of the last entry that was agreed on,
-// which is all that going on alone keeps (etcd's force-new-cluster). Each file of the log has it near its beginning, and at every change.
+// agreed is how far the member knows that the cluster has come, as its log has it: raft's term, and
+// the index of the last entry that was agreed on, which is all that going on alone keeps (etcd's
+// force-new-cluster). Each file of the log has it near its beginning, and at every change.
 func (k keeper) agreed() (term, index uint64, err error) {
 	err = k.readLog(func(r walpb.Record) (more bool, err error) {
 		if r.Type != wal.StateType {
@@ -279,8 +294,8 @@ func (k keeper) agreed() (term, index uint64, err error) {
 	return term, index, err
 }
 
-// readLog calls do with each record of the newest file of the log, until it wants no more. Etcd may be writing to it: what it has begun to write is
-// the end.
+// readLog calls do with each record of the newest file of the log, until it wants no more. Etcd may
+// be writing to it: what it has begun to write is the end.
 func (k keeper) readLog(do func(r walpb.Record) (more bool, err error)) error {
 	files, err := filepath.Glob(filepath.Join(k.dirs.EtcdData, logFolder, "*.wal"))
 	if err != nil || len(files) == 0 {
@@ -318,11 +333,12 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// errRemoved is why a server stops that was not asked to (etcd's rafthttp reports nothing else as critical).
+// errRemoved is why a server stops that was not asked to (etcd's rafthttp reports nothing else as
+// critical).
 var errRemoved = errors.New("this machine's member was removed from the cluster, and its data are not the cluster's any more; `orlopctl etcd rejoin` drops them and joins anew")
 
-// vote has a learner become a voting member, which the leader allows when it has nearly all of the data. It also tells the cluster when
-// the member's address is another one than before.
+// vote has a learner become a voting member, which the leader allows when it has nearly all of the
+// data. It also tells the cluster when the member's address is another one than before.
 func vote(ctx context.Context, s *etcdserver.EtcdServer, url string, tell func(why string)) error {
 	ticker := time.NewTicker(askEvery)
 	defer ticker.Stop()

@@ -23,8 +23,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// The data follow a machine that goes back to the version before. Upstream writes data that an older minor version may not
-// understand, etcd its own and Kubernetes its objects, and promises no way back. So:
+// The data follow a machine that goes back to the version before. Upstream writes data that an
+// older minor version may not understand, etcd its own and Kubernetes its objects, and promises no
+// way back. So:
 //
 //   - Before an upgrade machined has this version save the data (Save), under the version's name.
 //   - Each version writes down, before it opens the data, which etcd and Kubernetes wrote them last (format).
@@ -72,16 +73,19 @@ func (k keeper) saved() string { return k.at(nodespec.SavedData(k.spec.Version))
 
 const (
 	savedSuffix = nodespec.SavedSuffix
-	unfinished  = ".part" // etcd's client adds it until the file is whole (snapshot.SaveWithVersion)
+	// etcd's client adds it until the file is whole (snapshot.SaveWithVersion)
+	unfinished = ".part"
 )
 
-// Save writes a snapshot of what etcd holds now, flushed, under the name of the version that runs. It asks the etcd that runs on
-// this machine. An error refuses the upgrade, of which this is the first step.
+// Save writes a snapshot of what etcd holds now, flushed, under the name of the version that runs.
+// It asks the etcd that runs on this machine. An error refuses the upgrade, of which this is the
+// first step.
 func Save(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs) (nodespec.DataSaved, error) {
 	return keeper{dirs, spec}.save(ctx, reserve)
 }
 
-// save leaves so many bytes of DATA free: without them etcd could not begin its next log, and the API would go down amid an upgrade.
+// save leaves so many bytes of DATA free: without them etcd could not begin its next log, and the
+// API would go down amid an upgrade.
 func (k keeper) save(ctx context.Context, spare int64) (nodespec.DataSaved, error) {
 	c, err := connect(ctx, k.dirs)
 	if err != nil {
@@ -117,8 +121,9 @@ func (k keeper) save(ctx context.Context, spare int64) (nodespec.DataSaved, erro
 	return nodespec.DataSaved{Revision: status.Revision, Size: status.TotalSize}, nil
 }
 
-// dropUnfinished removes what is left of a save that was cut short. It has the name of the version that ran then, so no other version's
-// save would take its place. A save that still goes on fails: settle calls this when the etcd that was asked is gone.
+// dropUnfinished removes what is left of a save that was cut short. It has the name of the version
+// that ran then, so no other version's save would take its place. A save that still goes on fails:
+// settle calls this when the etcd that was asked is gone.
 func (k keeper) dropUnfinished() error {
 	all, err := filepath.Glob(k.at("*" + savedSuffix + unfinished))
 	if err != nil {
@@ -132,8 +137,9 @@ func (k keeper) dropUnfinished() error {
 	return nil
 }
 
-// forgetSaved removes what was saved for versions of which nothing can be on the machine any more: all but the one that runs
-// and the last before it, to which the machine can go back until the new version is written.
+// forgetSaved removes what was saved for versions of which nothing can be on the machine any more:
+// all but the one that runs and the last before it, to which the machine can go back until the new
+// version is written.
 func (k keeper) forgetSaved() error {
 	all, err := filepath.Glob(k.at("*" + savedSuffix))
 	if err != nil {
@@ -157,8 +163,8 @@ func (k keeper) forgetSaved() error {
 	return nil
 }
 
-// What lies beside the snapshots, and beside nodespec.RestoredFile, which says what the last restoring has lost. What an admin has asked
-// for has names of its own (restore.go).
+// What lies beside the snapshots, and beside nodespec.RestoredFile, which says what the last
+// restoring has lost. What an admin has asked for has names of its own (restore.go).
 const (
 	formatFile = "format.json"
 	member     = "member"    // how etcd calls the folder that holds all of its data
@@ -166,9 +172,9 @@ const (
 	dropped    = "dropped"   // the data that it takes the place of, for as long as that lasts
 )
 
-// settle sees to it that the data are such that this version can serve them, and writes down that it does. It does nothing
-// when they are; when a newer version has written them, it puts back what was saved for this version. A cut at any moment
-// is finished by the next call:
+// settle sees to it that the data are such that this version can serve them, and writes down that
+// it does. It does nothing when they are; when a newer version has written them, it puts back what
+// was saved for this version. A cut at any moment is finished by the next call:
 //
 //	live data   dropped/   restoring/member   what was cut
 //	there       -          any                nothing, or the restoring, which is done again from its beginning
@@ -192,7 +198,8 @@ func (k keeper) settle(own format) error {
 		return err
 	}
 	live, made := filepath.Join(k.dirs.EtcdData, member), k.at(restoring+"/"+member)
-	// Where there are other members the data are theirs, too; etcd judges itself whether it can serve them.
+	// Where there are other members the data are theirs, too; etcd judges itself whether it can
+	// serve them.
 	shared := k.shared()
 	if last.newer(own) && !shared {
 		if exists(live) && !exists(k.at(dropped)) {
@@ -228,8 +235,9 @@ func (k keeper) settle(own format) error {
 	return nil
 }
 
-// served is called when etcd serves: newer data that settle has left alone are this version's from then on, and what was saved for it is older
-// than they are. A time when the machine is the only member must not find them newer still.
+// served is called when etcd serves: newer data that settle has left alone are this version's from
+// then on, and what was saved for it is older than they are. A time when the machine is the only
+// member must not find them newer still.
 func (k keeper) served(own format) error {
 	last, err := k.lastFormat()
 	if err != nil || !last.newer(own) {
@@ -241,8 +249,8 @@ func (k keeper) served(own format) error {
 	return k.tidy(nodespec.SavedData(k.spec.Version))
 }
 
-// shared tells whether other members have the data, too. Where a swap has begun it was judged before that, by data that are not in their
-// place any more.
+// shared tells whether other members have the data, too. Where a swap has begun it was judged
+// before that, by data that are not in their place any more.
 func (k keeper) shared() bool {
 	if len(k.spec.OtherControlPlanes()) == 0 || exists(k.at(dropped)) {
 		return false
@@ -270,8 +278,9 @@ func (k keeper) lastFormat() (format, error) {
 // bumpSpare is for revisions that lie in etcd's log and not yet in its database.
 const bumpSpare = 1_000_000
 
-// restore makes a data folder of what was saved for this version. Its revisions go on above those of the data that it takes
-// the place of: whoever remembers one of those is told that it is gone, and does not take an older object for a newer one.
+// restore makes a data folder of what was saved for this version. Its revisions go on above those
+// of the data that it takes the place of: whoever remembers one of those is told that it is gone,
+// and does not take an older object for a newer one.
 func (k keeper) restore(last, own format) error {
 	if !exists(k.saved()) {
 		return fmt.Errorf("etcd: the data were written by etcd %s and Kubernetes %s, which are newer than this version's %s and %s, and no data were saved for version %s of the system; upgrade again, or reset the machine and its data",

@@ -42,7 +42,8 @@ func TestNewer(t *testing.T) {
 	}
 }
 
-// testMember is an etcd with its data below a folder, served on the socket that the API server would use.
+// testMember is an etcd with its data below a folder, served on the socket that the API server
+// would use.
 type testMember struct {
 	k     keeper
 	t     *testing.T
@@ -134,7 +135,8 @@ func (m testMember) restored() (r nodespec.DataRestored) {
 	return r
 }
 
-// TestBack: the data go back with the version, when a newer minor version has written them, and only then.
+// TestBack: the data go back with the version, when a newer minor version has written them, and
+// only then.
 func TestBack(t *testing.T) {
 	old, patch, next := format{"3.6.8", "v1.36.3"}, format{"3.6.9", "v1.36.4"}, format{"3.6.9", "v1.37.0"}
 	m := newMember(t)
@@ -195,7 +197,8 @@ func TestBack(t *testing.T) {
 	})
 }
 
-// TestServed: newer data that etcd serves all the same are this version's, and what was saved for it does not come in their place any more.
+// TestServed: newer data that etcd serves all the same are this version's, and what was saved for
+// it does not come in their place any more.
 func TestServed(t *testing.T) {
 	own := format{"3.6.8", "v1.36.3"}
 	for _, c := range []struct {
@@ -230,7 +233,8 @@ func TestSaveNothing(t *testing.T) {
 	}
 }
 
-// TestSaveRoom: what takes the room of others is not saved. What earlier saves have left goes before that, and when etcd starts.
+// TestSaveRoom: what takes the room of others is not saved. What earlier saves have left goes
+// before that, and when etcd starts.
 func TestSaveRoom(t *testing.T) {
 	m := newMember(t)
 	names := func() string {
@@ -319,7 +323,8 @@ func TestBackWithout(t *testing.T) {
 func TestBackCut(t *testing.T) {
 	for name, named := range map[string][]netip.Addr{
 		"a single machine": nil,
-		"others are named": {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}, // and are no members yet
+		// and are no members yet
+		"others are named": {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")},
 	} {
 		t.Run(name, func(t *testing.T) { testBackCut(t, named) })
 	}

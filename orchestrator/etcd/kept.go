@@ -21,17 +21,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// The snapshots that the machine takes by itself (docs/decisions/0025-etcd-restore.md) lie in a folder beside the data. machined says
-// when. The name of each says all that is to be said of it, so that a list reads none of them: 20261122T201140Z-1234-3.6.0.db, or
+// The snapshots that the machine takes by itself (docs/decisions/0025-etcd-restore.md) lie in a
+// folder beside the data. machined says when. The name of each says all that is to be said of it,
+// so that a list reads none of them: 20261122T201140Z-1234-3.6.0.db, or
 // 20261122T201140Z-1234-3.6.0.db.age of one that is encrypted.
 
 const (
 	keptFolder = "snapshots"
-	coming     = "coming" // in that folder: a snapshot that is not whole, or was not when the power was cut
-	keptTime   = "20060102T150405Z"
-	sealed     = ".age" // ends the names of those that are encrypted
-	// untouched is the part of DATA, in percent, that stays free of them. With less the kubelet begins to delete images, and then pods
-	// (imageGCHighThresholdPercent and evictionHard in orchestrator/kubelet/config.go).
+	// in that folder: a snapshot that is not whole, or was not when the power was cut
+	coming   = "coming"
+	keptTime = "20060102T150405Z"
+	sealed   = ".age" // ends the names of those that are encrypted
+	// untouched is the part of DATA, in percent, that stays free of them. With less the kubelet
+	// begins to delete images, and then pods (imageGCHighThresholdPercent and evictionHard in
+	// orchestrator/kubelet/config.go).
 	untouched = 20
 )
 
@@ -88,8 +91,8 @@ func (k keeper) kept(place string) ([]nodespec.EtcdKept, error) {
 	return all, nil
 }
 
-// keep takes one more, reads it back, encrypts it for whom it is meant, and removes what is too much then. When it returns, the snapshot is
-// there for good. So many percent of DATA stay free.
+// keep takes one more, reads it back, encrypts it for whom it is meant, and removes what is too
+// much then. When it returns, the snapshot is there for good. So many percent of DATA stay free.
 func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (made nodespec.EtcdKept, err error) {
 	readers, err := recipients(order.Recipients)
 	if err != nil {
@@ -102,7 +105,8 @@ func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (ma
 	if len(readers) > 0 {
 		copies = 2 // what is read back is not what stays
 	}
-	// What is too much already goes first: the number may be a smaller one now, because there is no room.
+	// What is too much already goes first: the number may be a smaller one now, because there is no
+	// room.
 	if _, err := k.thin(nodespec.EtcdKept{At: time.Now()}, order.Most+1); err != nil {
 		return made, err
 	}
@@ -139,7 +143,8 @@ func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (ma
 	return made, nil
 }
 
-// thin removes those that are too much with one that was made, or is about to be, and returns all that there were.
+// thin removes those that are too much with one that was made, or is about to be, and returns all
+// that there were.
 func (k keeper) thin(made nodespec.EtcdKept, most int) ([]nodespec.EtcdKept, error) {
 	all, err := k.kept("")
 	if err != nil {
@@ -153,7 +158,8 @@ func (k keeper) thin(made nodespec.EtcdKept, most int) ([]nodespec.EtcdKept, err
 	return all, nil
 }
 
-// fill writes a snapshot into a new file, flushed, for some readers; for everybody if there are none.
+// fill writes a snapshot into a new file, flushed, for some readers; for everybody if there are
+// none.
 func (k keeper) fill(ctx context.Context, name string, readers []age.Recipient) (about nodespec.EtcdSnapshot, err error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -174,8 +180,8 @@ func (k keeper) fill(ctx context.Context, name string, readers []age.Recipient) 
 	return about, nil
 }
 
-// fillSealed has the snapshot itself in a file without a name, beside the database that has it all too: what cannot be read back is not
-// worth encrypting.
+// fillSealed has the snapshot itself in a file without a name, beside the database that has it all
+// too: what cannot be read back is not worth encrypting.
 func (k keeper) fillSealed(ctx context.Context, to io.Writer, readers []age.Recipient) (about nodespec.EtcdSnapshot, err error) {
 	fd, err := unix.Open(k.dirs.EtcdKept, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -219,8 +225,8 @@ func recipients(keys []string) ([]age.Recipient, error) {
 	return all, nil
 }
 
-// tooMany are those to remove so that the one just made and the newest others remain, so many in all. What claims to be of a later time
-// was made under a wrong clock, and goes first.
+// tooMany are those to remove so that the one just made and the newest others remain, so many in
+// all. What claims to be of a later time was made under a wrong clock, and goes first.
 func tooMany(all []nodespec.EtcdKept, made nodespec.EtcdKept, most int) []nodespec.EtcdKept {
 	others := slices.DeleteFunc(slices.Clone(all), func(s nodespec.EtcdKept) bool { return s.Name == made.Name })
 	later := func(s nodespec.EtcdKept) int { return max(s.At.Compare(made.At), 0) }

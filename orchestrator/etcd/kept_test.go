@@ -32,7 +32,8 @@ func TestKeptName(t *testing.T) {
 	}
 }
 
-// TestTooMany: the newest remain, the one just made in any case, and those of a clock that ran ahead go first.
+// TestTooMany: the newest remain, the one just made in any case, and those of a clock that ran
+// ahead go first.
 func TestTooMany(t *testing.T) {
 	at := func(hour int) nodespec.EtcdKept {
 		s := nodespec.EtcdKept{At: time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC), Revision: 1, Version: "3.6.0"}

@@ -31,14 +31,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/quorum"
 )
 
-// A machine without data asks the other control-plane machines before its etcd starts (docs/decisions/0029-members.md). What it does on
-// their answers is package quorum's; here it asks and does. All of that is between holders of a certificate of the etcd CA: where no etcd
-// runs yet, the port for members answers one question, whether the machine waits, too.
+// A machine without data asks the other control-plane machines before its etcd starts
+// (docs/decisions/0029-members.md). What it does on their answers is package quorum's; here it asks
+// and does. All of that is between holders of a certificate of the etcd CA: where no etcd runs yet,
+// the port for members answers one question, whether the machine waits, too.
 
 const (
 	// askTime bounds one question to another machine.
 	askTime = 3 * time.Second
-	// askEvery is between two rounds of them, and askSeldom what it comes to between tries to join that fail.
+	// askEvery is between two rounds of them, and askSeldom what it comes to between tries to join
+	// that fail.
 	askEvery  = time.Second
 	askSeldom = 2 * time.Minute
 	// changeTime bounds a change of the members, which takes a vote of them.
@@ -59,7 +61,8 @@ func self(spec nodespec.Spec) quorum.Self {
 	}
 }
 
-// identity is how this machine proves itself to other members, and knows them. Its files may have been renewed, so it is read each time.
+// identity is how this machine proves itself to other members, and knows them. Its files may have
+// been renewed, so it is read each time.
 func identity(dirs layout.Dirs) transport.TLSInfo {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
 	return transport.TLSInfo{
@@ -139,7 +142,8 @@ func (n newcomer) do(ctx context.Context, step quorum.Step, config *embed.Config
 	return true, nil
 }
 
-// initialCluster is how a member's first configuration names all of them. One that has not started has no name yet, and needs one here.
+// initialCluster is how a member's first configuration names all of them. One that has not started
+// has no name yet, and needs one here.
 func initialCluster(name string, id uint64, all []*etcdserverpb.Member) string {
 	var words []string
 	for _, m := range all {
@@ -208,7 +212,8 @@ func askOthers[Answer any](n newcomer, ask func(netip.Addr) Answer) []Answer {
 	return answers
 }
 
-// clusterAt is the number of the cluster that the etcd at a machine is of; 0 if none says so. It does as soon as it runs, and at once.
+// clusterAt is the number of the cluster that the etcd at a machine is of; 0 if none says so. It
+// does as soon as it runs, and at once.
 func (n newcomer) clusterAt(ctx context.Context, a netip.Addr) uint64 {
 	answer, err := askPeer(ctx, n.dirs, quorum.PeerURL(a)+membersPath)
 	if err != nil {
@@ -246,7 +251,8 @@ func (n newcomer) ask(ctx context.Context, a netip.Addr) quorum.Answer {
 	case errors.Is(err, rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)):
 		return says(quorum.Silent, errors.New("is joining itself"))
 	}
-	// What has no quorum answers from its own memory only, and the time for the first question is over.
+	// What has no quorum answers from its own memory only, and the time for the first question is
+	// over.
 	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
 	defer cancel()
 	if list, err := c.MemberList(again, clientv3.WithSerializable()); err == nil {
@@ -258,8 +264,9 @@ func (n newcomer) ask(ctx context.Context, a netip.Addr) quorum.Answer {
 	return says(quorum.Silent, err)
 }
 
-// toldToPeers are the members that an etcd tells at its URL for members. It does so as soon as it runs, of what is on its disk; its port for clients, and
-// its socket, answer nothing until a quorum has been there once since it started (its embed, serve.go).
+// toldToPeers are the members that an etcd tells at its URL for members. It does so as soon as it
+// runs, of what is on its disk; its port for clients, and its socket, answer nothing until a quorum
+// has been there once since it started (its embed, serve.go).
 func toldToPeers(ctx context.Context, dirs layout.Dirs, url string) ([]membership.Member, error) {
 	answer, err := askPeer(ctx, dirs, url+membersPath)
 	if err != nil {

@@ -27,13 +27,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/quorum"
 )
 
-// What an operator does about the members (docs/decisions/0029-members.md): removes one, goes on with one alone when a quorum is lost for
-// good, and has one come back whose data are of no use any more. None of it needs Kubernetes.
+// What an operator does about the members (docs/decisions/0029-members.md): removes one, goes on
+// with one alone when a quorum is lost for good, and has one come back whose data are of no use any
+// more. None of it needs Kubernetes.
 
 // waits is the problem of a member that runs and has not heard of a quorum since it started.
 const waits = "it runs, and waits for a quorum"
 
-// members are what etcd knows of them, and whether each answers. It needs no quorum, if there was one since it started.
+// members are what etcd knows of them, and whether each answers. It needs no quorum, if there was
+// one since it started.
 func (k keeper) members(ctx context.Context, c *clientv3.Client) ([]nodespec.EtcdMember, error) {
 	asking, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -48,7 +50,8 @@ func (k keeper) members(ctx context.Context, c *clientv3.Client) ([]nodespec.Etc
 	return askEach(all, func(i int) error { return k.answers(ctx, c, list.Members[i]) }), nil
 }
 
-// waiting are the members as an etcd knows them that waits for a quorum, and whether each of them does.
+// waiting are the members as an etcd knows them that waits for a quorum, and whether each of them
+// does.
 func (k keeper) waiting(ctx context.Context) ([]nodespec.EtcdMember, error) {
 	list, err := toldToPeers(ctx, k.dirs, peerURL(k.spec))
 	if err != nil {
@@ -169,7 +172,8 @@ func (k keeper) removeMember(ctx context.Context, name string) (nodespec.EtcdMem
 	return all[i], nil
 }
 
-// remove removes a member. A member that was not connected with the others for five seconds does not do it yet.
+// remove removes a member. A member that was not connected with the others for five seconds does
+// not do it yet.
 func remove(ctx context.Context, c *clientv3.Client, id uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
@@ -188,9 +192,10 @@ func remove(ctx context.Context, c *clientv3.Client, id uint64) error {
 	}
 }
 
-// leave removes this machine's own member before its data go. Where there is no other member, or nobody who has a quorum that could be told, there
-// is nothing to leave; it is an error if the others would have no quorum afterwards, or if that cannot be told: the machine's own etcd runs, and
-// neither it nor another one answers.
+// leave removes this machine's own member before its data go. Where there is no other member, or
+// nobody who has a quorum that could be told, there is nothing to leave; it is an error if the
+// others would have no quorum afterwards, or if that cannot be told: the machine's own etcd runs,
+// and neither it nor another one answers.
 func (k keeper) leave(ctx context.Context) (left nodespec.EtcdMember, err error) {
 	var s nodespec.EtcdStatus
 	mute := k.ask(ctx, &s)
@@ -224,7 +229,8 @@ func (k keeper) leave(ctx context.Context) (left nodespec.EtcdMember, err error)
 	return left, nil
 }
 
-// own is this machine's member among those that etcd knows; less than 0: it is none. One that has just been added has no name yet.
+// own is this machine's member among those that etcd knows; less than 0: it is none. One that has
+// just been added has no name yet.
 func (k keeper) own(all []nodespec.EtcdMember) int {
 	number, _, err := k.whose()
 	return slices.IndexFunc(all, func(m nodespec.EtcdMember) bool {
@@ -235,9 +241,10 @@ func (k keeper) own(all []nodespec.EtcdMember) int {
 	})
 }
 
-// throughAnother does something with this machine's member at another one that serves the data which are on this one, too; served tells whether
-// there is one. It is an error if the others would lose their quorum without this machine, and nothing is done. This is for a machine whose etcd does not
-// answer: it may run all the same, and be one of those whose votes count.
+// throughAnother does something with this machine's member at another one that serves the data
+// which are on this one, too; served tells whether there is one. It is an error if the others would
+// lose their quorum without this machine, and nothing is done. This is for a machine whose etcd
+// does not answer: it may run all the same, and be one of those whose votes count.
 func (k keeper) throughAnother(ctx context.Context, answers []quorum.Answer, do func(c *clientv3.Client, own nodespec.EtcdMember) error) (served bool, err error) {
 	_, cluster, unread := k.whose()
 	i := slices.IndexFunc(answers, func(a quorum.Answer) bool { return a.Says == quorum.Serving && (unread != nil || a.Cluster == cluster) })
@@ -267,8 +274,8 @@ func (k keeper) throughAnother(ctx context.Context, answers []quorum.Answer, do 
 	return true, do(c, all[own])
 }
 
-// recover has etcd start as the only member, with this machine's data. It is for a cluster that has lost its quorum for good, so one that
-// has a quorum is not touched.
+// recover has etcd start as the only member, with this machine's data. It is for a cluster that has
+// lost its quorum for good, so one that has a quorum is not touched.
 func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err error) {
 	if !k.hasData() {
 		return r, errors.New("etcd: there are no data on this machine; ask one that has them")
@@ -300,8 +307,9 @@ func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err erro
 	return r, nil
 }
 
-// order writes down what etcd is to do when it starts next. It holds until the machine itself starts anew: what somebody wanted then was for the
-// machines that were on then, and if the power went first, nobody may remember it when all of them are back.
+// order writes down what etcd is to do when it starts next. It holds until the machine itself
+// starts anew: what somebody wanted then was for the machines that were on then, and if the power
+// went first, nobody may remember it when all of them are back.
 func (k keeper) order(name string) error {
 	return durable.WriteFile(k.at(name), []byte(bootlog.ID()), 0o600)
 }
@@ -315,8 +323,8 @@ func (k keeper) stale(name string) bool {
 // errNoVote is why the data of a machine are not those to go on with.
 var errNoVote = errors.New("this machine had no vote yet, and may not have all of the data; ask another one that has them")
 
-// known are the members as etcd tells them, to clients or to members, or where it does not run as its database has them; then nobody is asked whether he
-// answers.
+// known are the members as etcd tells them, to clients or to members, or where it does not run as
+// its database has them; then nobody is asked whether he answers.
 func (k keeper) known(ctx context.Context) ([]nodespec.EtcdMember, error) {
 	c, err := connect(ctx, k.dirs)
 	if err == nil {
@@ -360,9 +368,11 @@ func (k keeper) stored() (all []nodespec.EtcdMember, err error) {
 // asker asks the other control-plane machines that the configuration names.
 func (k keeper) asker() newcomer { return newcomer{k.spec, k.dirs, func(string) {}} }
 
-// goesAlone tells whether etcd starts as the only member, because somebody has asked for it. If the others have a quorum by now, or will have one
-// with this machine, that was long ago: they would stop, and what they have acknowledged would be lost. Nor does it with data that give this machine no vote, which the database alone tells: a new member's etcd that has not
-// heard from the others yet says that it has one.
+// goesAlone tells whether etcd starts as the only member, because somebody has asked for it. If the
+// others have a quorum by now, or will have one with this machine, that was long ago: they would
+// stop, and what they have acknowledged would be lost. Nor does it with data that give this machine
+// no vote, which the database alone tells: a new member's etcd that has not heard from the others
+// yet says that it has one.
 func (k keeper) goesAlone(ctx context.Context) (bool, error) {
 	if !exists(k.at(nodespec.AloneFile)) {
 		return false, nil
@@ -387,7 +397,8 @@ func (k keeper) goesAlone(ctx context.Context) (bool, error) {
 	return false, errors.Join(err, k.goneAlone())
 }
 
-// willMeet is an error if enough of the other members run to be a quorum with this one, whose etcd does not run yet.
+// willMeet is an error if enough of the other members run to be a quorum with this one, whose etcd
+// does not run yet.
 func (k keeper) willMeet(ctx context.Context, all []nodespec.EtcdMember, own int) error {
 	asked := askEach(slices.Clone(all), func(i int) error {
 		if i == own {
@@ -401,8 +412,9 @@ func (k keeper) willMeet(ctx context.Context, all []nodespec.EtcdMember, own int
 	return nil
 }
 
-// leftBehind is an error if another machine serves data of another cluster, and nobody those of this one's: a member that was left out, and
-// whose place other data have taken by a restore, would be part of a second cluster with others that were. It asks once: who is silent, or waits, may be
+// leftBehind is an error if another machine serves data of another cluster, and nobody those of
+// this one's: a member that was left out, and whose place other data have taken by a restore, would
+// be part of a second cluster with others that were. It asks once: who is silent, or waits, may be
 // of this machine's cluster, and wait for it.
 func (k keeper) leftBehind(ctx context.Context) error {
 	_, own, err := k.whose()
@@ -440,8 +452,9 @@ func (k keeper) unmark(name string) error {
 	return durable.SyncFolder(k.dirs.EtcdKept)
 }
 
-// rejoin has the data of this machine dropped when etcd starts next, so that it joins the others anew. The last database stays, as what
-// `restore --undo` puts back. A member that the others count on is not touched.
+// rejoin has the data of this machine dropped when etcd starts next, so that it joins the others
+// anew. The last database stays, as what `restore --undo` puts back. A member that the others count
+// on is not touched.
 func (k keeper) rejoin(ctx context.Context) (struct{}, error) {
 	none := struct{}{}
 	if len(k.spec.OtherControlPlanes()) == 0 {
@@ -469,14 +482,16 @@ func (k keeper) drop() error {
 	if !exists(k.at(nodespec.RejoinFile)) {
 		return nil
 	}
-	if k.stale(nodespec.RejoinFile) && exists(k.database()) { // nothing was dropped yet: the database is what goes first
+	// nothing was dropped yet: the database is what goes first
+	if k.stale(nodespec.RejoinFile) && exists(k.database()) {
 		return k.unmark(nodespec.RejoinFile)
 	}
 	// What is begun anew does not go on alone.
 	if err := k.goneAlone(); err != nil {
 		return err
 	}
-	// Data that were of no member, because joining was cut short, are no reason to lose those that were.
+	// Data that were of no member, because joining was cut short, are no reason to lose those that
+	// were.
 	if k.hasData() && exists(k.database()) {
 		if err := k.tidy(undo); err != nil {
 			return err
@@ -488,7 +503,8 @@ func (k keeper) drop() error {
 	if err := k.dropData(); err != nil {
 		return err
 	}
-	// What was saved is of the data that are gone, as is who has written them: none of it is to come in the place of those that it joins with.
+	// What was saved is of the data that are gone, as is who has written them: none of it is to
+	// come in the place of those that it joins with.
 	saved, err := filepath.Glob(k.at("*" + savedSuffix))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
@@ -498,10 +514,12 @@ func (k keeper) drop() error {
 			return err
 		}
 	}
-	return k.unmark(nodespec.RejoinFile) // if it came back, it would drop what this machine has joined with by then
+	// if it came back, it would drop what this machine has joined with by then
+	return k.unmark(nodespec.RejoinFile)
 }
 
-// alone is an error in a cluster of several members: what is done to the data of one of them would not be done to the others'.
+// alone is an error in a cluster of several members: what is done to the data of one of them would
+// not be done to the others'.
 func (k keeper) alone(ctx context.Context, what string) error {
 	if a, ok := k.asker().serving(ctx); ok {
 		return fmt.Errorf("etcd: %s, nothing was changed: %v serves the cluster's data, and would keep them; remove the other members first (`orlopctl etcd remove`), and have them join again afterwards (`orlopctl etcd rejoin`)", what, a)

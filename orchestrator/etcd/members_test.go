@@ -27,7 +27,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// plane is a control-plane machine as far as etcd goes: Run, as process "api" runs it, on an address of its own of the loopback network.
+// plane is a control-plane machine as far as etcd goes: Run, as process "api" runs it, on an
+// address of its own of the loopback network.
 type plane struct {
 	t     *testing.T
 	spec  nodespec.Spec
@@ -48,7 +49,8 @@ func turnOn(all []*plane) {
 	}
 }
 
-// planes makes n of them, which hold the same authority and name each other. Each test has addresses of its own.
+// planes makes n of them, which hold the same authority and name each other. Each test has
+// addresses of its own.
 func planes(t *testing.T, test byte, n int) []*plane {
 	t.Helper()
 	ca, err := pki.NewCA("etcd", time.Hour)
@@ -57,7 +59,8 @@ func planes(t *testing.T, test byte, n int) []*plane {
 	}
 	var list []netip.Addr
 	for i := range n {
-		list = append(list, netip.AddrFrom4([4]byte{127, byte(64 + os.Getpid()%128), test, byte(i + 1)})) // of this process, too
+		// of this process, too
+		list = append(list, netip.AddrFrom4([4]byte{127, byte(64 + os.Getpid()%128), test, byte(i + 1)}))
 	}
 	var all []*plane
 	for i, a := range list {
@@ -241,7 +244,8 @@ func (p *plane) members() (names []string) {
 	return names
 }
 
-// TestMembers has three machines found a cluster, lose one with its disk, and get it back without anybody doing anything.
+// TestMembers has three machines found a cluster, lose one with its disk, and get it back without
+// anybody doing anything.
 func TestMembers(t *testing.T) {
 	t.Parallel()
 	all := planes(t, 1, 3)
@@ -282,7 +286,8 @@ func TestMembers(t *testing.T) {
 	c.get("/x", "2")
 }
 
-// TestRemove: a member goes only if the others have a quorum without it, and is told what to do when it comes back.
+// TestRemove: a member goes only if the others have a quorum without it, and is told what to do
+// when it comes back.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	all := planes(t, 2, 3)
@@ -342,8 +347,8 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestRecover: two of three disks are lost. Nothing happens by itself; at an operator's word the third goes on alone, with all that was
-// acknowledged, and the others join it.
+// TestRecover: two of three disks are lost. Nothing happens by itself; at an operator's word the
+// third goes on alone, with all that was acknowledged, and the others join it.
 func TestRecover(t *testing.T) {
 	t.Parallel()
 	all := planes(t, 3, 3)
@@ -371,7 +376,8 @@ func TestRecover(t *testing.T) {
 	a.says(c.at() + " is a member of etcd, which has no quorum at present: it knows 3 members, and not enough of them answer since it started")
 	c.listens()
 	began := time.Now()
-	// Whoever decides which one goes on alone has to see how far each is, although etcd answers nothing.
+	// Whoever decides which one goes on alone has to see how far each is, although etcd answers
+	// nothing.
 	if s := c.keeper().status(context.Background()); s.Term == 0 || s.Index == 0 {
 		t.Errorf("how far it is nobody can see: %+v", s)
 	}
@@ -442,7 +448,8 @@ func (p *plane) ends(part string) {
 	}
 }
 
-// TestUnbegun: the power goes when the founder's log is made, and says nothing yet. The machine begins anew.
+// TestUnbegun: the power goes when the founder's log is made, and says nothing yet. The machine
+// begins anew.
 func TestUnbegun(t *testing.T) {
 	t.Parallel()
 	a := planes(t, 5, 1)[0]
@@ -490,7 +497,8 @@ func newLog(t *testing.T, k keeper, number, cluster uint64) (beside string) {
 	return beside
 }
 
-// TestRecoverVote: a machine goes on alone only if its own database says that it votes, also before it has told its name.
+// TestRecoverVote: a machine goes on alone only if its own database says that it votes, also before
+// it has told its name.
 func TestRecoverVote(t *testing.T) {
 	const own, other = 0xa1, 0xb2
 	one := func(id types.ID, name string, learner bool) membership.Member {
@@ -615,8 +623,8 @@ func TestLeaveDeaf(t *testing.T) {
 	}
 }
 
-// TestLeftBehind: two of three were left out, and the third one's data have given way to a snapshot, which is another cluster to etcd. The two come
-// back, and would be a majority.
+// TestLeftBehind: two of three were left out, and the third one's data have given way to a
+// snapshot, which is another cluster to etcd. The two come back, and would be a majority.
 func TestLeftBehind(t *testing.T) {
 	t.Parallel()
 	all := planes(t, 7, 3)
@@ -676,8 +684,8 @@ func TestLeftBehind(t *testing.T) {
 	}
 }
 
-// TestBackShared: data that were left alone when the version went back, because there were other members, are there for good, also when there is
-// nobody else any more.
+// TestBackShared: data that were left alone when the version went back, because there were other
+// members, are there for good, also when there is nobody else any more.
 func TestBackShared(t *testing.T) {
 	t.Parallel()
 	all := planes(t, 8, 2)

@@ -25,8 +25,9 @@ const (
 	resealTime = 10 * time.Minute
 )
 
-// reseal writes all Secrets again that are not sealed by the key by which the API server seals (docs/decisions/0027-ca-rotation.md). It works on etcd
-// itself: no webhook has a say, and it does not matter whether the API server is up. It changes nothing with count only.
+// reseal writes all Secrets again that are not sealed by the key by which the API server seals
+// (docs/decisions/0027-ca-rotation.md). It works on etcd itself: no webhook has a say, and it does
+// not matter whether the API server is up. It changes nothing with count only.
 func reseal(ctx context.Context, dirs layout.Dirs, count bool) (nodespec.Resealed, error) {
 	ctx, cancel := context.WithTimeout(ctx, resealTime)
 	defer cancel()
@@ -42,7 +43,8 @@ func reseal(ctx context.Context, dirs layout.Dirs, count bool) (nodespec.Reseale
 	if _, err := answer(ctx, c, dirs); err != nil {
 		return nodespec.Resealed{}, fmt.Errorf("etcd does not answer: %w", err)
 	}
-	asking, done := context.WithTimeout(ctx, answerTime) // who has no quorum answers that, and would be asked again and again
+	// who has no quorum answers that, and would be asked again and again
+	asking, done := context.WithTimeout(ctx, answerTime)
 	defer done()
 	if _, err := c.Get(asking, secretsAt, clientv3.WithCountOnly()); err != nil {
 		return nodespec.Resealed{}, fmt.Errorf("etcd has no quorum: %w", err)
@@ -100,7 +102,8 @@ func resealed(ctx context.Context, seals value.Transformer, key, stored []byte) 
 	return seals.TransformToStorage(ctx, plain, where)
 }
 
-// seals reads the API server's EncryptionConfiguration as that does: it seals by the first key, and reads by all, and what is not sealed.
+// seals reads the API server's EncryptionConfiguration as that does: it seals by the first key, and
+// reads by all, and what is not sealed.
 func seals(ctx context.Context, file string) (value.Transformer, error) {
 	c, err := encryptionconfig.LoadEncryptionConfig(ctx, file, false, "")
 	if err != nil {

@@ -26,7 +26,8 @@ func sealingBy(names ...string) []byte {
 		list.String() + "  - identity: {}\n")
 }
 
-// TestReseal: whatever Secrets are sealed by, and those that are not, are sealed by the first key, page after page, and nothing else is written.
+// TestReseal: whatever Secrets are sealed by, and those that are not, are sealed by the first key,
+// page after page, and nothing else is written.
 func TestReseal(t *testing.T) {
 	ctx := context.Background()
 	m := newMember(t)

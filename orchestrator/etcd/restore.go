@@ -29,9 +29,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// A snapshot goes to whoever may have it, and comes back at an admin's word (docs/decisions/0025-etcd-restore.md). What comes is made
-// into a data folder beside the data (prepare), by a process of its own: etcd need not run, and goes on if it does. The file asked.json
-// is written last. Process "api", which machined starts anew then, swaps the folders before it opens the data (putBack).
+// A snapshot goes to whoever may have it, and comes back at an admin's word
+// (docs/decisions/0025-etcd-restore.md). What comes is made into a data folder beside the data
+// (prepare), by a process of its own: etcd need not run, and goes on if it does. The file
+// asked.json is written last. Process "api", which machined starts anew then, swaps the folders
+// before it opens the data (putBack).
 
 // What lies beside the data for that.
 const (
@@ -66,7 +68,8 @@ func Snapshot(ctx context.Context, dirs layout.Dirs, to *os.File) (about nodespe
 	return about, err
 }
 
-// room is an error unless DATA, which dir lies on, can take so many bytes more and has some to spare then.
+// room is an error unless DATA, which dir lies on, can take so many bytes more and has some to
+// spare then.
 func room(dir string, bytes, spare int64, what string) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -79,8 +82,8 @@ func room(dir string, bytes, spare int64, what string) error {
 	return nil
 }
 
-// look checks a snapshot that etcd has sent, and says what is in it and who has written that. The digest comes first: what follows
-// does not expect bytes that nobody meant.
+// look checks a snapshot that etcd has sent, and says what is in it and who has written that. The
+// digest comes first: what follows does not expect bytes that nobody meant.
 func look(f *os.File) (about nodespec.EtcdSnapshot, writer format, err error) {
 	defer runtime.KeepAlive(f) // its path does not keep it open
 	info, err := f.Stat()
@@ -133,7 +136,8 @@ func lookInto(path string) (about nodespec.EtcdSnapshot, writer format, err erro
 		return about, writer, fmt.Errorf("etcd: cannot tell who has written the snapshot: %w", err)
 	}
 	if minor(s.Version).GreaterThan(minor(writer.Etcd)) {
-		writer.Etcd = s.Version // of a version of the system that left no word of itself, or not yet
+		// of a version of the system that left no word of itself, or not yet
+		writer.Etcd = s.Version
 	}
 	return nodespec.EtcdSnapshot{Revision: s.Revision, Keys: s.TotalKey, Version: s.Version}, writer, nil
 }
@@ -154,7 +158,8 @@ func view(path string, read func(keys *bolt.Bucket) error) error {
 
 // viewDatabase reads a database that nobody has open.
 func viewDatabase(path string, read func(tx *bolt.Tx) error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a file that is too short (mmap(2), SIGBUS)
+	// a file that is too short (mmap(2), SIGBUS)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%s: damaged: %v", path, r)
@@ -182,18 +187,19 @@ func lastRevision(path string) (revision int64, err error) {
 	return revision, err
 }
 
-// writerKey holds, among the data and so in every snapshot, the format of those who write them. No component of Kubernetes looks at it:
-// what is theirs begins with /registry/.
+// writerKey holds, among the data and so in every snapshot, the format of those who write them. No
+// component of Kubernetes looks at it: what is theirs begins with /registry/.
 const writerKey = "/orlop/format"
 
-// signature is what writerKey holds: the newest format of those who may write the data, and that of each member by its number.
+// signature is what writerKey holds: the newest format of those who may write the data, and that of
+// each member by its number.
 type signature struct {
 	format
 	By map[string]format `json:"by,omitempty"`
 }
 
-// signed is a signature after one of the members has said that it writes own. A member that has said nothing may be the one that the
-// signature is of; one that is gone is not.
+// signed is a signature after one of the members has said that it writes own. A member that has
+// said nothing may be the one that the signature is of; one that is gone is not.
 func (s signature) signed(own format, by string, members []string) signature {
 	next := signature{own, map[string]format{by: own}}
 	for _, m := range members {
@@ -254,11 +260,12 @@ func sign(ctx context.Context, c *clientv3.Client, own format) error {
 	}
 }
 
-// bumpBlind is added to the revisions of a snapshot where nobody can tell how far those of the data have come that it takes the place of.
+// bumpBlind is added to the revisions of a snapshot where nobody can tell how far those of the data
+// have come that it takes the place of.
 const bumpBlind = 1_000_000_000
 
-// prepare makes a data folder of a snapshot, or of what the last one has replaced, and has it put in place when etcd starts next. After
-// an error nothing is changed.
+// prepare makes a data folder of a snapshot, or of what the last one has replaced, and has it put
+// in place when etcd starts next. After an error nothing is changed.
 func (k keeper) prepare(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (nodespec.EtcdRestored, error) {
 	unlock, err := k.lock()
 	if err != nil {
@@ -336,7 +343,8 @@ func (k keeper) make(ctx context.Context, order nodespec.EtcdRestore, file *os.F
 	return nodespec.EtcdRestored{At: time.Now().UTC(), By: order.By, Undo: order.Undo, Revision: about.Revision, Keys: about.Keys}, nil
 }
 
-// presentRevision is the last revision of the data that are there, which etcd may have open; 0 if there are none.
+// presentRevision is the last revision of the data that are there, which etcd may have open; 0 if
+// there are none.
 func (k keeper) presentRevision(ctx context.Context) (int64, error) {
 	var s nodespec.EtcdStatus
 	if k.ask(ctx, &s) == nil {
@@ -349,14 +357,16 @@ func (k keeper) presentRevision(ctx context.Context) (int64, error) {
 	return revision, err
 }
 
-// build makes a data folder beside the data. Its revisions are raised, and those before marked as gone, so that nobody takes an older
-// object for a newer one. What is no snapshot but a database has no digest.
+// build makes a data folder beside the data. Its revisions are raised, and those before marked as
+// gone, so that nobody takes an older object for a newer one. What is no snapshot but a database
+// has no digest.
 func (k keeper) build(from, folder string, bump uint64, database bool) error {
 	url := peerURL(k.spec)
 	return etcdutl.NewV3(zap.NewNop()).Restore(etcdutl.RestoreConfig{
 		SnapshotPath: from, OutputDataDir: k.at(folder), SkipHashCheck: database,
 		Name: k.spec.NodeName, PeerURLs: []string{url}, InitialCluster: k.spec.NodeName + "=" + url,
-		// Another cluster to etcd: a member that was left out, and has the data as they were, is not taken for one of it.
+		// Another cluster to etcd: a member that was left out, and has the data as they were, is
+		// not taken for one of it.
 		InitialClusterToken: k.spec.Cluster + time.Now().UTC().Format(" 2006-01-02T15:04:05Z"),
 		RevisionBump:        bump, MarkCompacted: true,
 	})
@@ -380,8 +390,8 @@ func (k keeper) dropAsked() error {
 	return nil
 }
 
-// putBack puts in place what was asked for, and otherwise removes what is left of something that was not finished. A cut at any moment
-// is finished by the next call. Once there is an asked.json:
+// putBack puts in place what was asked for, and otherwise removes what is left of something that
+// was not finished. A cut at any moment is finished by the next call. Once there is an asked.json:
 //
 //	live data   replaced/   asked/member   what was cut
 //	there       -           there          nothing yet
@@ -417,7 +427,8 @@ func (k keeper) finish() error {
 	return nil
 }
 
-// swap is what putBack does, once there is an asked.json. After each step everything can be begun anew.
+// swap is what putBack does, once there is an asked.json. After each step everything can be begun
+// anew.
 func (k keeper) swap() []func() error {
 	live, made, old := filepath.Join(k.dirs.EtcdData, member), k.at(asked+"/"+member), k.at(replaced+"/snap/db")
 	madeBy := k.at(asked + "/" + formatFile)
@@ -443,7 +454,8 @@ func (k keeper) swap() []func() error {
 			if !exists(made) {
 				return nil
 			}
-			// What is to be put back from now on is what this replaces, if it does, and no earlier data.
+			// What is to be put back from now on is what this replaces, if it does, and no earlier
+			// data.
 			return errors.Join(k.tidy(undo), move(made, live))
 		},
 		func() error {
@@ -452,7 +464,8 @@ func (k keeper) swap() []func() error {
 			}
 			return move(old, k.at(undo))
 		},
-		func() error { // settle looks at it next, and is not to judge them by those that they replace
+		// settle looks at it next, and is not to judge them by those that they replace
+		func() error {
 			if !exists(madeBy) {
 				return nil
 			}
@@ -463,7 +476,8 @@ func (k keeper) swap() []func() error {
 	}
 }
 
-// lock keeps putBack and prepare apart, which are of two processes. unix.EWOULDBLOCK: the other one is at work.
+// lock keeps putBack and prepare apart, which are of two processes. unix.EWOULDBLOCK: the other one
+// is at work.
 func (k keeper) lock() (unlock func(), err error) {
 	dir, err := os.Open(k.dirs.EtcdKept)
 	if err != nil {

@@ -75,8 +75,8 @@ func (m testMember) expect(c *clientv3.Client, keys ...string) {
 	}
 }
 
-// TestRestore: a snapshot comes back while etcd runs, with revisions above all that anybody has seen; and what it has replaced comes
-// back, when etcd does not run.
+// TestRestore: a snapshot comes back while etcd runs, with revisions above all that anybody has
+// seen; and what it has replaced comes back, when etcd does not run.
 func TestRestore(t *testing.T) {
 	m := newMember(t)
 	var last int64
@@ -116,12 +116,14 @@ func TestRestore(t *testing.T) {
 	}
 	m.prepare(nil)
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "again", "kept") })
-	if left, _ := filepath.Glob(m.k.at("*")); len(left) != 3 { // format.json, put-back.json, undo.snapshot
+	// format.json, put-back.json, undo.snapshot
+	if left, _ := filepath.Glob(m.k.at("*")); len(left) != 3 {
 		t.Errorf("%q is left", left)
 	}
 }
 
-// collecting has memory collected, and what was found unused closed, whenever somebody asks for its deadline.
+// collecting has memory collected, and what was found unused closed, whenever somebody asks for its
+// deadline.
 type collecting struct{ context.Context }
 
 func (c collecting) Deadline() (time.Time, bool) {
@@ -186,7 +188,8 @@ func TestRestoreBroken(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_, err = f.WriteAt([]byte(strings.Repeat("rubbish ", 1024)), 8192) // behind the two that say where all is
+			// behind the two that say where all is
+			_, err = f.WriteAt([]byte(strings.Repeat("rubbish ", 1024)), 8192)
 			return errors.Join(err, f.Close())
 		},
 	} {
@@ -274,7 +277,8 @@ func TestRestoreRefused(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
 }
 
-// TestSigned: a signature says the newest format of those who may write the data, and of nobody else.
+// TestSigned: a signature says the newest format of those who may write the data, and of nobody
+// else.
 func TestSigned(t *testing.T) {
 	old, next := format{"3.6.8", "v1.36.3"}, format{"3.6.8", "v1.37.0"}
 	both := []string{"a", "b"}
@@ -341,8 +345,9 @@ func TestRestoreAmid(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
 }
 
-// TestRestoreCut: the power goes after each step of the swap, and before it; also where a newer version has written what is replaced,
-// which what was saved for this version must not come in place of.
+// TestRestoreCut: the power goes after each step of the swap, and before it; also where a newer
+// version has written what is replaced, which what was saved for this version must not come in
+// place of.
 func TestRestoreCut(t *testing.T) {
 	for cut := range 2 * (len(keeper{}.swap()) + 1) {
 		cut, newer := cut/2, cut%2 == 1
@@ -380,8 +385,8 @@ func TestRestoreCut(t *testing.T) {
 	}
 }
 
-// TestRestoreAmidSwap: the power goes after each step of the swap, and somebody asks for something else, in vain, before etcd starts: nothing is
-// lost that is nowhere else.
+// TestRestoreAmidSwap: the power goes after each step of the swap, and somebody asks for something
+// else, in vain, before etcd starts: nothing is lost that is nowhere else.
 func TestRestoreAmidSwap(t *testing.T) {
 	for cut := range len(keeper{}.swap()) + 1 {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
@@ -436,8 +441,8 @@ func TestRestoreUnfinished(t *testing.T) {
 	}
 }
 
-// TestRestoreThenBack: what was asked for is put in place, and then gives way to the data of this version, because the version that made
-// it may have written what this one does not understand.
+// TestRestoreThenBack: what was asked for is put in place, and then gives way to the data of this
+// version, because the version that made it may have written what this one does not understand.
 func TestRestoreThenBack(t *testing.T) {
 	m, next := newMember(t), format{"3.7.0", "v1.37.0"}
 	m.serve(thisFormat, func(c *clientv3.Client) {
@@ -455,12 +460,14 @@ func TestRestoreThenBack(t *testing.T) {
 		}
 	})
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
-	if left, _ := filepath.Glob(m.k.at("*")); len(left) != 5 { // format.json, put-back.json, restored.json, undo.snapshot, 1.0.0.db
+	// format.json, put-back.json, restored.json, undo.snapshot, 1.0.0.db
+	if left, _ := filepath.Glob(m.k.at("*")); len(left) != 5 {
 		t.Errorf("%q is left", left)
 	}
 }
 
-// TestNoSpace: a full database takes writes again when it was defragmented and the alarm is taken back.
+// TestNoSpace: a full database takes writes again when it was defragmented and the alarm is taken
+// back.
 func TestNoSpace(t *testing.T) {
 	m := newMember(t)
 	m.quota = 4 << 20

@@ -16,8 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/s3"
 )
 
-// Snapshots that the machine has kept and encrypted go to the target of the configuration, each once. machined says when, and goes on
-// until none is left; what was sent is written down beside the snapshots.
+// Snapshots that the machine has kept and encrypted go to the target of the configuration, each
+// once. machined says when, and goes on until none is left; what was sent is written down beside
+// the snapshots.
 
 // sentFile holds what was sent, sentNote.
 const sentFile = "sent.json"
@@ -94,7 +95,8 @@ func (k keeper) noteSent(place string, all []nodespec.EtcdKept, one nodespec.Etc
 	return k.note(sentFile, n)
 }
 
-// isSealed is an error unless a file begins as those of age do: its name alone is not believed where others will have it.
+// isSealed is an error unless a file begins as those of age do: its name alone is not believed
+// where others will have it.
 func isSealed(f io.ReaderAt) error {
 	const head = "age-encryption.org/v1\n"
 	begins := make([]byte, len(head))

@@ -28,8 +28,8 @@ func operator(t *testing.T) (*age.X25519Identity, []string) {
 	return identity, []string{identity.Recipient().String()}
 }
 
-// TestKeepSealed: a snapshot that is for somebody lies nowhere else, says nothing to others, is given as it is, and comes back when it was
-// decrypted.
+// TestKeepSealed: a snapshot that is for somebody lies nowhere else, says nothing to others, is
+// given as it is, and comes back when it was decrypted.
 func TestKeepSealed(t *testing.T) {
 	m := newMember(t)
 	identity, recipients := operator(t)
@@ -86,8 +86,8 @@ func TestKeepSealed(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "known-to-the-operator-alone") })
 }
 
-// TestSend: each encrypted snapshot comes to the target once, the newest first; what failed is tried again, another target gets all, and
-// nobody gets what is not encrypted.
+// TestSend: each encrypted snapshot comes to the target once, the newest first; what failed is
+// tried again, another target gets all, and nobody gets what is not encrypted.
 func TestSend(t *testing.T) {
 	m := newMember(t)
 	folder := m.k.at(keptFolder)

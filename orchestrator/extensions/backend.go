@@ -37,7 +37,8 @@ func dial(ctx context.Context, address string) error {
 	return conn.Close()
 }
 
-// reach says why the backend takes no connection; "" when it does, or when that cannot be found out.
+// reach says why the backend takes no connection; "" when it does, or when that cannot be found
+// out.
 func (r reacher) reach(ctx context.Context, b backend) string {
 	if b.url != "" {
 		return r.reachURL(ctx, b.url)

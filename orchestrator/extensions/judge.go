@@ -25,8 +25,9 @@ type world struct {
 }
 
 type webhook struct {
-	kind, config, name string // "ValidatingWebhookConfiguration", its name, and the webhook's within it
-	closed             bool   // a failed call refuses the request (failurePolicy: Fail)
+	// "ValidatingWebhookConfiguration", its name, and the webhook's within it
+	kind, config, name string
+	closed             bool // a failed call refuses the request (failurePolicy: Fail)
 	backend            backend
 }
 
@@ -41,13 +42,15 @@ type namespace struct{ name, problem string } // problem: why its content cannot
 
 // obstacle is one object that holds up requests.
 type obstacle struct {
-	object  string // "ValidatingWebhookConfiguration policy"
-	why     string
-	suspend string // the arguments of `orlopctl kubernetes suspend`; empty where nothing can be suspended
+	object string // "ValidatingWebhookConfiguration policy"
+	why    string
+	// the arguments of `orlopctl kubernetes suspend`; empty where nothing can be suspended
+	suspend string
 }
 
-// judge returns the obstacles. reach says why a backend cannot be reached; refused is what the server answered to a
-// request of the system, and failed which webhooks it could not call lately, by name.
+// judge returns the obstacles. reach says why a backend cannot be reached; refused is what the
+// server answered to a request of the system, and failed which webhooks it could not call lately,
+// by name.
 func judge(w world, reach func(backend) string, failed map[string]string, refused refusal) []obstacle {
 	found := map[string]obstacle{}
 	add := func(kind, name, why string) {
@@ -126,8 +129,8 @@ func some(kind string, names []string) string {
 	return kind + "s " + strings.Join(names, ", ")
 }
 
-// lasting keeps the obstacles that have been there for some time: a backend that starts anew is none. first is when each
-// was seen first, by object, and is brought up to date.
+// lasting keeps the obstacles that have been there for some time: a backend that starts anew is
+// none. first is when each was seen first, by object, and is brought up to date.
 func lasting(all []obstacle, first map[string]time.Time, now time.Time, patience time.Duration) []obstacle {
 	var out []obstacle
 	present := map[string]bool{}
@@ -144,13 +147,15 @@ func lasting(all []obstacle, first map[string]time.Time, now time.Time, patience
 	return out
 }
 
-// maxText is the length of what is announced, in bytes: a message carries 500 (pkg/notify), and what can be done comes after it.
+// maxText is the length of what is announced, in bytes: a message carries 500 (pkg/notify), and
+// what can be done comes after it.
 const maxText = 420
 
 // whys are the lengths to which reasons are cut, in bytes, until all objects fit.
 var whys = []int{150, 80, 40, 0}
 
-// text is what is announced: each object by name, with as much of the reasons as fits, and what can be done.
+// text is what is announced: each object by name, with as much of the reasons as fits, and what can
+// be done.
 func text(all []obstacle) string {
 	if len(all) == 0 {
 		return ""

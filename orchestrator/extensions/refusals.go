@@ -14,7 +14,8 @@ const remembered = time.Minute
 // maxRemembered bounds what is kept; there are as many names as webhooks.
 const maxRemembered = 256
 
-// Refusals remembers which webhooks the API server could not call. The zero value is ready. It is for several goroutines.
+// Refusals remembers which webhooks the API server could not call. The zero value is ready. It is
+// for several goroutines.
 type Refusals struct {
 	mu     sync.Mutex
 	failed map[string]failure // by the webhook's name
@@ -61,8 +62,9 @@ type refusal struct {
 	why             string
 }
 
-// The errors of upstream's plugins (apiserver/pkg/util/webhook/error.go, admission/plugin/webhook/errors/statuserror.go,
-// admission/plugin/policy/validating/dispatcher.go and .../policy/generic/policy_dispatcher.go).
+// The errors of upstream's plugins (apiserver/pkg/util/webhook/error.go,
+// admission/plugin/webhook/errors/statuserror.go, admission/plugin/policy/validating/dispatcher.go
+// and .../policy/generic/policy_dispatcher.go).
 var (
 	callFailed    = regexp.MustCompile(`failed calling webhook "([^"]+)": (.*)`)
 	webhookDenied = regexp.MustCompile(`admission webhook "([^"]+)" denied the request(.*)`)

@@ -37,7 +37,8 @@ const (
 	patience = 15 * time.Second
 	// deadlock is how long a namespace may take to be deleted before it is looked why.
 	deadlock = time.Minute
-	// askEvery is between two requests that ask whether the system may do what it does; askTime is how long one may take.
+	// askEvery is between two requests that ask whether the system may do what it does; askTime is
+	// how long one may take.
 	askEvery = time.Minute
 	askTime  = 35 * time.Second // a webhook may take 30 s
 )
@@ -106,7 +107,8 @@ func newWatcher(config *rest.Config, refusals *Refusals) (*watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}
-	// A request that acts as somebody else is put to webhooks and policies, also when it comes from the server itself.
+	// A request that acts as somebody else is put to webhooks and policies, also when it comes from
+	// the server itself.
 	as := rest.CopyConfig(config)
 	as.Impersonate = rest.ImpersonationConfig{UserName: user.KubeControllerManager, Groups: []string{user.AllAuthenticated}}
 	ask, err := kubernetes.NewForConfig(as)
@@ -170,8 +172,8 @@ func (w *watcher) look(ctx context.Context) []obstacle {
 	return judge(now, reach, w.refusals.lately(time.Now()), w.refused)
 }
 
-// mayWork asks the server, in intervals, whether one of its components may do in kube-system what it does. Nothing comes
-// of the request. Where nobody has a say it is not asked.
+// mayWork asks the server, in intervals, whether one of its components may do in kube-system what
+// it does. Nothing comes of the request. Where nobody has a say it is not asked.
 func (w *watcher) mayWork(ctx context.Context, now world) {
 	if len(now.webhooks) == 0 && !now.bindings {
 		w.refused = refusal{}
@@ -196,7 +198,8 @@ func (w *watcher) world(now time.Time) world {
 	var out world
 	admission := w.kube.Admissionregistration().V1()
 	all := labels.Everything()
-	validating, _ := admission.ValidatingWebhookConfigurations().Lister().List(all) // a lister of a cache has no errors
+	// a lister of a cache has no errors
+	validating, _ := admission.ValidatingWebhookConfigurations().Lister().List(all)
 	for _, c := range validating {
 		for _, h := range c.Webhooks {
 			out.webhooks = append(out.webhooks, webhook{"ValidatingWebhookConfiguration", c.Name, h.Name, closed(h.FailurePolicy), backendOf(h.ClientConfig)})

@@ -18,7 +18,8 @@ const Table = "orlop_machines"
 type World struct {
 	Machines []netip.Addr // addresses of the cluster's machines
 	Pods     []netip.Prefix
-	// Kubelet says who reaches the kubelets; Readers are the addresses of this node's pods that do although they are closed to pods.
+	// Kubelet says who reaches the kubelets; Readers are the addresses of this node's pods that do
+	// although they are closed to pods.
 	Kubelet nodespec.Kubelet
 	Readers []netip.Addr
 }
@@ -31,11 +32,11 @@ type family struct {
 
 var families = []family{{"ip", "ipv4", "ipv4_addr", true}, {"ip6", "ipv6", "ipv6_addr", false}}
 
-// Commands are the commands of nft(8), one transaction, that bring the table about, whatever is there. They are the same for the same world
-// in any order.
+// Commands are the commands of nft(8), one transaction, that bring the table about, whatever is
+// there. They are the same for the same world in any order.
 //
-// A connection that gets its own destination as its translation is asked about by no later chain of the type nat; see
-// machined/firewall.Guard, which does the same for the machine's own addresses.
+// A connection that gets its own destination as its translation is asked about by no later chain of
+// the type nat; see machined/firewall.Guard, which does the same for the machine's own addresses.
 func (w World) Commands() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", Table)
@@ -72,8 +73,8 @@ func (w World) ports() []int {
 	return nodespec.ClosedToPods()
 }
 
-// closed refuses ports to pods: to this node's, which come over its bridge, and to all that come with a pod's address. With led it refuses
-// them to what a Service has led there, too.
+// closed refuses ports to pods: to this node's, which come over its bridge, and to all that come
+// with a pod's address. With led it refuses them to what a Service has led there, too.
 func (w World) closed(b *strings.Builder, f family, to string, ports []int, led bool) {
 	if w.Kubelet.ClosedToPods && len(w.Readers) > 0 {
 		fmt.Fprintf(b, "\t\tiifname %q %s saddr @%s %stcp dport %d accept\n", nodespec.PodBridge, f.name, f.setName("readers"), to, paths.PortKubelet)

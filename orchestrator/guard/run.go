@@ -36,7 +36,8 @@ const Name = "guard"
 const (
 	// pace is the least time between two tables; what changes meanwhile is one change.
 	pace = 200 * time.Millisecond
-	// heal is how long the table may be amiss in the kernel by somebody's hand, and soon how long after a failure it is tried again.
+	// heal is how long the table may be amiss in the kernel by somebody's hand, and soon how long
+	// after a failure it is tried again.
 	heal, soon = time.Minute, 2 * time.Second
 	// refused is how long after a refusal the addresses are published again.
 	refused = 30 * time.Second
@@ -44,14 +45,15 @@ const (
 	patience = 30 * time.Second
 )
 
-// Component describes the component without its Run function. It is the node's agent to the API server.
+// Component describes the component without its Run function. It is the node's agent to the API
+// server.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	config := kubeconfig.NodeFile(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
 }
 
-// Run keeps the table until ctx is done; the table stays. It begins with the addresses that the specification knows. rights waits until the
-// API server can be asked.
+// Run keeps the table until ctx is done; the table stays. It begins with the addresses that the
+// specification knows. rights waits until the API server can be asked.
 func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	config, err := clientcmd.BuildConfigFromFlags("", layout.Kubeconfig(dirs.Node, Name))
 	if err != nil {
@@ -113,8 +115,8 @@ func links() ([]netip.Addr, error) {
 	return out, nil
 }
 
-// keepPublished publishes the machine's addresses on its Node, for the other nodes, until ctx is done. It looks every few seconds until they
-// stand there, and every minute from then on.
+// keepPublished publishes the machine's addresses on its Node, for the other nodes, until ctx is
+// done. It looks every few seconds until they stand there, and every minute from then on.
 func (f *follower) keepPublished(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -195,7 +197,8 @@ func newFollower(api kubernetes.Interface, spec nodespec.Spec) (*follower, error
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { change() }, DeleteFunc: func(any) { change() },
 		UpdateFunc: func(before, now any) {
-			if !slices.Equal(addressesOf(before), addressesOf(now)) { // a Node speaks up every few seconds
+			// a Node speaks up every few seconds
+			if !slices.Equal(addressesOf(before), addressesOf(now)) {
 				change()
 			}
 		},
@@ -249,7 +252,8 @@ func lean(object any) (any, error) {
 	return object, nil
 }
 
-// addressesOf are a Node's addresses, of its status and published ones, or those of a Pod that has some of its own and has not ended.
+// addressesOf are a Node's addresses, of its status and published ones, or those of a Pod that has
+// some of its own and has not ended.
 func addressesOf(object any) []netip.Addr {
 	var texts []string
 	var out []netip.Addr
@@ -320,7 +324,8 @@ func (k *keeper) run(ctx context.Context, changed <-chan struct{}, world func() 
 	}
 }
 
-// step writes the table where it is another one, or where again says so: somebody's hand may have taken it away.
+// step writes the table where it is another one, or where again says so: somebody's hand may have
+// taken it away.
 func (k *keeper) step(ctx context.Context, w World, again bool) (string, error) {
 	commands := w.Commands()
 	if commands != k.have || again {

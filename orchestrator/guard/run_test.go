@@ -54,8 +54,9 @@ func wait(t *testing.T, tables <-chan string, words, without []string) {
 	}
 }
 
-// TestFollow: the table begins with what the specification knows, gets the address of a machine that comes, and the pods of the namespace
-// that reaches kubelets; a failure is told, and tried again.
+// TestFollow: the table begins with what the specification knows, gets the address of a machine
+// that comes, and the pods of the namespace that reaches kubelets; a failure is told, and tried
+// again.
 func TestFollow(t *testing.T) {
 	spec := nodespec.Spec{
 		NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
@@ -114,7 +115,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestPublish: a machine's further addresses come to its Node once it is there, and are left alone while they stand there.
+// TestPublish: a machine's further addresses come to its Node once it is there, and are left alone
+// while they stand there.
 func TestPublish(t *testing.T) {
 	spec := nodespec.Spec{NodeName: "a", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
 	f, err := newFollower(fake.NewClientset(), spec)

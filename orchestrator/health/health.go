@@ -1,5 +1,6 @@
-// Package health asks components and API servers that answer on a health address whether they work: Check announces one, first as soon as it
-// does, then whenever that changes; Prober asks many of one kind. It judges nothing itself; their own checks decide.
+// Package health asks components and API servers that answer on a health address whether they work:
+// Check announces one, first as soon as it does, then whenever that changes; Prober asks many of
+// one kind. It judges nothing itself; their own checks decide.
 package health
 
 import (
@@ -18,9 +19,11 @@ import (
 )
 
 const (
-	// starting is between two questions until the first good answer: what a watcher of the machine's start loses at most.
+	// starting is between two questions until the first good answer: what a watcher of the
+	// machine's start loses at most.
 	starting = 300 * time.Millisecond
-	// steady is between two questions afterwards; a component that ends is noticed at once by other means.
+	// steady is between two questions afterwards; a component that ends is noticed at once by other
+	// means.
 	steady = 10 * time.Second
 	// patience is how long one answer may take.
 	patience = 5 * time.Second
@@ -53,7 +56,8 @@ func (c Check) Watch(ctx context.Context, announce component.Announce) error {
 			everReady = true
 			ticker.Reset(steady)
 		}
-		// Before the first good answer every detail is a step of the start; it is worth telling only when it is one.
+		// Before the first good answer every detail is a step of the start; it is worth telling
+		// only when it is one.
 		if problem != last && ctx.Err() == nil && (problem == "" || everReady) {
 			announce(c.Component, problem == "", problem)
 			last = problem
@@ -66,7 +70,8 @@ func (c Check) Watch(ctx context.Context, announce component.Announce) error {
 	}
 }
 
-// client is what asks, and the content of CAFile that it believes: last, as long as that has not changed.
+// client is what asks, and the content of CAFile that it believes: last, as long as that has not
+// changed.
 func (c Check) client(last *http.Client, believed []byte) (*http.Client, []byte, error) {
 	transport := &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 2 * steady}
 	var pem []byte
@@ -110,7 +115,8 @@ func (c Check) ask(ctx context.Context, client *http.Client) string {
 	return problem
 }
 
-// Problem reads the answer of a Kubernetes health address and returns what it says is wrong, or "". The body is the caller's to close.
+// Problem reads the answer of a Kubernetes health address and returns what it says is wrong, or "".
+// The body is the caller's to close.
 func Problem(response *http.Response) (string, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
 	if err != nil {
@@ -122,7 +128,8 @@ func Problem(response *http.Response) (string, error) {
 	return fmt.Sprintf("%s: %s", response.Status, firstFailure(string(body))), nil
 }
 
-// firstFailure picks the first failed check out of a Kubernetes health answer ("[-]name failed: reason").
+// firstFailure picks the first failed check out of a Kubernetes health answer ("[-]name failed:
+// reason").
 func firstFailure(body string) string {
 	for line := range strings.Lines(body) {
 		if strings.HasPrefix(line, "[-]") {

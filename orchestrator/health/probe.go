@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Prober asks servers of one kind whether they are ready, as anybody may: without credentials. It is for several goroutines; do not change
-// its fields after the first question.
+// Prober asks servers of one kind whether they are ready, as anybody may: without credentials. It
+// is for several goroutines; do not change its fields after the first question.
 type Prober struct {
 	CAFile   string        // who signs the servers' certificates; read again when it changes
 	Name     string        // what the certificates must be for, whatever the servers' addresses
@@ -60,7 +60,8 @@ func (p *Prober) Ask(ctx context.Context, address string) Answer {
 	return Answer{Heard: true, Problem: problem}
 }
 
-// Client returns the client that believes what CAFile holds now, or held last when it cannot be used now.
+// Client returns the client that believes what CAFile holds now, or held last when it cannot be
+// used now.
 func (p *Prober) Client() (*http.Client, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +99,8 @@ func late(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// Reason says in a few words why there was no answer. It is the same as long as the cause is: no ports and times are in it.
+// Reason says in a few words why there was no answer. It is the same as long as the cause is: no
+// ports and times are in it.
 func Reason(err error) string {
 	var name *net.DNSError
 	var operation *net.OpError

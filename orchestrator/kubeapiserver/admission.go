@@ -8,8 +8,9 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// ownPlugins are the admission plugins that are compiled in. They say what RBAC cannot, and no object of the cluster takes them away.
-// Policies (ValidatingAdmissionPolicy) could say it, too, but they make the server build the whole of its OpenAPI documents at its start
+// ownPlugins are the admission plugins that are compiled in. They say what RBAC cannot, and no
+// object of the cluster takes them away. Policies (ValidatingAdmissionPolicy) could say it, too,
+// but they make the server build the whole of its OpenAPI documents at its start
 // (docs/decisions/0006-openapi-when-asked.md).
 var ownPlugins = []struct {
 	name string

@@ -8,8 +8,9 @@ import (
 	auditing "k8s.io/apiserver/pkg/audit"
 )
 
-// withoutQueries is an audit backend that is told nothing of what stands behind the question mark where that is somebody's own text: the command of
-// an exec or attach, and what a proxy hands on. Upstream has the whole URL in every event, at whatever level (k8s.io/apiserver/pkg/audit,
+// withoutQueries is an audit backend that is told nothing of what stands behind the question mark
+// where that is somebody's own text: the command of an exec or attach, and what a proxy hands on.
+// Upstream has the whole URL in every event, at whatever level (k8s.io/apiserver/pkg/audit,
 // LogRequestMetadata), and a command line can hold a password.
 type withoutQueries struct{ auditing.Backend }
 

@@ -18,8 +18,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// CheckAccess reads a nodespec.AccessCheck, as JSON, and returns what kube-apiserver would not take in it, one sentence
-// each, none when all is well. It looks at what only upstream can judge, the expressions; the rest pkg/config knows.
+// CheckAccess reads a nodespec.AccessCheck, as JSON, and returns what kube-apiserver would not take
+// in it, one sentence each, none when all is well. It looks at what only upstream can judge, the
+// expressions; the rest pkg/config knows.
 func CheckAccess(from io.Reader) ([]string, error) {
 	var in nodespec.AccessCheck
 	if err := json.NewDecoder(from).Decode(&in); err != nil {

@@ -40,12 +40,14 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 )
 
-// resync is how often the server's own caches hand every object to their users again (upstream's value).
+// resync is how often the server's own caches hand every object to their users again (upstream's
+// value).
 const resync = 10 * time.Minute
 
-// newConfig makes the configuration of the three servers that are kube-apiserver: the core, the custom resources and
-// the aggregator. It opens the listening socket and, after etcd returned, the connections to etcd. The core's OpenAPI
-// documents are not part of it: attach them to the core server. metricsAt is where the resource metrics API answers.
+// newConfig makes the configuration of the three servers that are kube-apiserver: the core, the
+// custom resources and the aggregator. It opens the listening socket and, after etcd returned, the
+// connections to etcd. The core's OpenAPI documents are not part of it: attach them to the core
+// server. metricsAt is where the resource metrics API answers.
 func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revocations, metricsAt []netip.AddrPort) (*app.Config, *documents, error) {
 	generic, shared, storage, err := genericConfig(opts, etcd, revoked)
 	if err != nil {
@@ -81,7 +83,8 @@ func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revoca
 	return &app.Config{Options: opts, KubeAPIs: core, ApiExtensions: custom, Aggregator: aggregator}, documents, nil
 }
 
-// genericConfig applies the options that all three servers share, in the order in which they need each other.
+// genericConfig applies the options that all three servers share, in the order in which they need
+// each other.
 func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *revocations) (*genericapiserver.Config, informers.SharedInformerFactory, *serverstorage.DefaultStorageFactory, error) {
 	fail := func(what string, err error) (*genericapiserver.Config, informers.SharedInformerFactory, *serverstorage.DefaultStorageFactory, error) {
 		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
@@ -140,8 +143,8 @@ func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *re
 	return config, shared, storage, nil
 }
 
-// serve opens the port and gives the server a connection to itself: a random bearer token and a certificate of its own
-// that is served for a name nobody else asks for.
+// serve opens the port and gives the server a connection to itself: a random bearer token and a
+// certificate of its own that is served for a name nobody else asks for.
 func serve(opts options.CompletedOptions, config *genericapiserver.Config) error {
 	if err := opts.SecureServing.SecureServingOptions.ApplyTo(&config.SecureServing); err != nil {
 		return err
@@ -166,7 +169,8 @@ func serve(opts options.CompletedOptions, config *genericapiserver.Config) error
 	return nil
 }
 
-// describe tells the server how its types are described in OpenAPI, which server-side apply needs too.
+// describe tells the server how its types are described in OpenAPI, which server-side apply needs
+// too.
 func describe(config *genericapiserver.Config) {
 	definitions := enabledopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)
 	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme, extensions.Scheme, aggregatorscheme.Scheme)
@@ -199,7 +203,8 @@ func store(opts options.CompletedOptions, config *genericapiserver.Config) (*ser
 	return storage, opts.Etcd.ApplyWithStorageFactoryTo(storage, config)
 }
 
-// admit sets who may do what. It needs the OpenAPI documents (their security definitions) to be there.
+// admit sets who may do what. It needs the OpenAPI documents (their security definitions) to be
+// there.
 func admit(opts options.CompletedOptions, config *genericapiserver.Config, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
 	ctx := wait.ContextForChannel(config.DrainedNotify())
 	if err := opts.Authentication.ApplyTo(ctx, &config.Authentication, config.SecureServing, config.EgressSelector,

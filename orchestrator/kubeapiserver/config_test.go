@@ -29,7 +29,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// parsed returns the completed options of a server with files in a temporary folder and a port of its own.
+// parsed returns the completed options of a server with files in a temporary folder and a port of
+// its own.
 func parsed(t *testing.T) options.CompletedOptions {
 	t.Helper()
 	dirs := layout.Under(t.TempDir())
@@ -89,8 +90,9 @@ func credentialFiles(t *testing.T, dir string) {
 	}
 }
 
-// TestSameAsUpstream compares the configuration with the one that upstream's own function makes of the same options:
-// every field that one sets, the other sets. A new version of Kubernetes that sets one more fails here.
+// TestSameAsUpstream compares the configuration with the one that upstream's own function makes of
+// the same options: every field that one sets, the other sets. A new version of Kubernetes that
+// sets one more fails here.
 func TestSameAsUpstream(t *testing.T) {
 	own, _, _, err := genericConfig(parsed(t), func() error { return nil }, &revocations{})
 	if err != nil {
@@ -114,7 +116,8 @@ func compare(t *testing.T, name string, own, upstream reflect.Value) {
 	t.Helper()
 	for i := range own.NumField() {
 		field := own.Type().Field(i)
-		// The checks lack the one for the loopback certificate's end: ours outlives every run of the process.
+		// The checks lack the one for the loopback certificate's end: ours outlives every run of
+		// the process.
 		if field.Name == "DisabledPostStartHooks" || field.Name == "HealthzChecks" || field.Name == "LivezChecks" {
 			continue
 		}

@@ -26,10 +26,11 @@ func files(spec nodespec.Spec, dirs layout.Dirs) []component.File {
 	}
 }
 
-// admission enforces the cluster's Pod Security level where a namespace does not say otherwise. The same level warns the client
-// that applies a Deployment or another object with a pod template: the refusal itself reaches only the controller that creates
-// the pods, as an event of a ReplicaSet. A stricter level would warn about nearly every chart, and hide that warning. The
-// configuration also names the addresses that no Service may have.
+// admission enforces the cluster's Pod Security level where a namespace does not say otherwise. The
+// same level warns the client that applies a Deployment or another object with a pod template: the
+// refusal itself reaches only the controller that creates the pods, as an event of a ReplicaSet. A
+// stricter level would warn about nearly every chart, and hide that warning. The configuration also
+// names the addresses that no Service may have.
 func admissionConfig(spec nodespec.Spec) string {
 	exempt := "[]"
 	if len(spec.PodSecurityExempt) > 0 {
@@ -60,11 +61,13 @@ plugins:
 
 // audit is one policy for every cluster; the first rule that matches a request decides.
 //
-// Nothing is kept of the server's own reads, of leases and of health, and of what the system's parts read of the cluster's shape all the
-// time; of what they read of anybody's objects one line (docs/decisions/0053-audit-of-reads.md); of who changed the rules of
-// access everything; of everything else who did what to which object, never its content: a Secret's content, a token or
-// a command line must not end in a log (for what stands in the URL see auditlog.go). Who has read a Secret is told of everybody, because when a
-// machine was stolen somebody has to know which to replace.
+// Nothing is kept of the server's own reads, of leases and of health, and of what the system's
+// parts read of the cluster's shape all the time; of what they read of anybody's objects one line
+// (docs/decisions/0053-audit-of-reads.md); of who changed the rules of access everything; of
+// everything else who did what to which object, never its content: a Secret's content, a token or a
+// command line must not end in a log (for what stands in the URL see auditlog.go). Who has read a
+// Secret is told of everybody, because when a machine was stolen somebody has to know which to
+// replace.
 const audit = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages:

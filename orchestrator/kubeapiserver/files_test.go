@@ -9,8 +9,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// TestAudit: whoever reads what belongs to somebody leaves a line, the system's own parts as well; what they read of the cluster's shape all
-// the time leaves none.
+// TestAudit: whoever reads what belongs to somebody leaves a line, the system's own parts as well;
+// what they read of the cluster's shape all the time leaves none.
 func TestAudit(t *testing.T) {
 	policy, err := auditpolicy.LoadPolicyFromBytes([]byte(audit))
 	if err != nil {
@@ -27,14 +27,16 @@ func TestAudit(t *testing.T) {
 		who                              user.Info
 		verb, group, resource, subobject string
 		want                             auditinternal.Level
-		late                             bool // told of a watch when it ends, and not when it begins
+		// told of a watch when it ends, and not when it begins
+		late bool
 	}{
 		{kubelet, "get", "", "secrets", "", line, true},
 		{kubelet, "watch", "", "configmaps", "", line, true},
 		{kubelet, "list", "", "pods", "", line, true},
 		{kubelet, "get", "", "services", "", line, true},
 		{kubelet, "list", "", "persistentvolumeclaims", "", line, true},
-		{kubelet, "list", "apps", "deployments", "", line, true}, // it may not, and the line says so
+		// it may not, and the line says so
+		{kubelet, "list", "apps", "deployments", "", line, true},
 		{kubelet, "get", "", "nodes", "", none, false},
 		{kubelet, "watch", "node.k8s.io", "runtimeclasses", "", none, false},
 		{kubelet, "update", "coordination.k8s.io", "leases", "", none, false},

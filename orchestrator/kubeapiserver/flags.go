@@ -25,8 +25,8 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	}
 }
 
-// Issuer is the issuer of service account tokens. Names of services do not change with addresses, so tokens stay valid
-// when the endpoint moves.
+// Issuer is the issuer of service account tokens. Names of services do not change with addresses,
+// so tokens stay valid when the endpoint moves.
 func Issuer(spec nodespec.Spec) string {
 	return "https://kubernetes.default.svc." + spec.DNSDomain
 }
@@ -67,7 +67,8 @@ func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
 		"--service-account-issuer=" + Issuer(spec),
 		"--service-account-signing-key-file=" + at(nodespec.ServiceAccountKey),
 		"--service-account-key-file=" + at(nodespec.ServiceAccountPub),
-		// A pod's token lasts as long as it says, an hour. Upstream lets it live for a year, for clients of before 2021 that never read it again.
+		// A pod's token lasts as long as it says, an hour. Upstream lets it live for a year, for
+		// clients of before 2021 that never read it again.
 		"--service-account-extend-token-expiration=false",
 
 		"--requestheader-client-ca-file=" + at(nodespec.FrontProxyCA),
@@ -84,11 +85,13 @@ func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
 		"--audit-log-mode=blocking",
 		fmt.Sprintf("--audit-log-maxsize=%d", spec.AuditFileMiB),
 		fmt.Sprintf("--audit-log-maxbackup=%d", spec.AuditFiles),
-		// Old files are a tenth of their size then. They go by their number; CIS wants an age to be set as well.
+		// Old files are a tenth of their size then. They go by their number; CIS wants an age to be
+		// set as well.
 		"--audit-log-compress=true",
 		"--audit-log-maxage=3650",
 
-		// While it stops, the server sends clients away instead of waiting a minute for those that watch.
+		// While it stops, the server sends clients away instead of waiting a minute for those that
+		// watch.
 		"--shutdown-send-retry-after=true",
 		"--profiling=false",
 		"--contention-profiling=false",
@@ -106,7 +109,8 @@ func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
 	return args
 }
 
-// bindAddress is every address of the machine: of both families when it has an IPv6 address of its own.
+// bindAddress is every address of the machine: of both families when it has an IPv6 address of its
+// own.
 func bindAddress(own []netip.Addr) string {
 	for _, a := range own {
 		if a.Is6() {

@@ -22,12 +22,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// MachinePorts is the admission plugin that keeps Services and pods from the machines' own addresses and ports. The service proxy and
-// the plugin for host ports rewrite packets on every machine by what these objects say; upstream lets them say a machine's address and a
-// port of the system, so that whoever may make a Service in one namespace could take a port of every machine, or close it.
+// MachinePorts is the admission plugin that keeps Services and pods from the machines' own
+// addresses and ports. The service proxy and the plugin for host ports rewrite packets on every
+// machine by what these objects say; upstream lets them say a machine's address and a port of the
+// system, so that whoever may make a Service in one namespace could take a port of every machine,
+// or close it.
 //
-// It judges what an object begins to say. What it has said before stays, so that others can still change the object; package loadbalancer
-// takes an address from a Service when a machine comes that has it.
+// It judges what an object begins to say. What it has said before stays, so that others can still
+// change the object; package loadbalancer takes an address from a Service when a machine comes that
+// has it.
 const MachinePorts = "OrlopMachinePorts"
 
 type machinePorts struct {
@@ -129,8 +132,8 @@ func (p *machinePorts) service(now, before *core.Service) error {
 	return nil
 }
 
-// serviceClaims are the addresses that a Service names and did not before. An address whose load balancer is a proxy (ipMode) is not one:
-// no machine rewrites what is sent to it.
+// serviceClaims are the addresses that a Service names and did not before. An address whose load
+// balancer is a proxy (ipMode) is not one: no machine rewrites what is sent to it.
 func serviceClaims(now, before *core.Service) []claim {
 	var out []claim
 	for _, text := range added(now.Spec.ExternalIPs, before.Spec.ExternalIPs) {
@@ -156,8 +159,8 @@ func programmed(s *core.Service) []string {
 	return out
 }
 
-// wished are the addresses that a Service asks a load balancer for. What stands in the annotation and is no address is for the load
-// balancer to say.
+// wished are the addresses that a Service asks a load balancer for. What stands in the annotation
+// and is no address is for the load balancer to say.
 func wished(s *core.Service) []string {
 	var out []string
 	if s.Spec.LoadBalancerIP != "" {
@@ -181,7 +184,8 @@ func parseAddress(text string) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// addresses are those of all Nodes, of whatever type, and those that their machines have besides. It waits for the first list of them, and fails closed.
+// addresses are those of all Nodes, of whatever type, and those that their machines have besides.
+// It waits for the first list of them, and fails closed.
 func (p *machinePorts) addresses() ([]netip.Addr, error) {
 	if !p.known() {
 		return nil, errors.New("the Nodes are not known yet; try again")
@@ -202,7 +206,8 @@ func (p *machinePorts) addresses() ([]netip.Addr, error) {
 	return out, nil
 }
 
-// serviceRange refuses a range of service addresses that holds a machine's: a Service could have it as its cluster address.
+// serviceRange refuses a range of service addresses that holds a machine's: a Service could have it
+// as its cluster address.
 func (p *machinePorts) serviceRange(ranges []string) error {
 	nodes, err := p.addresses()
 	if err != nil {
@@ -222,8 +227,9 @@ func (p *machinePorts) serviceRange(ranges []string) error {
 	return nil
 }
 
-// hostPorts refuses a pod that takes a port of the machine: what is sent there would come to the pod. A pod with hostNetwork names the
-// ports that it listens on, and could have one before the system does.
+// hostPorts refuses a pod that takes a port of the machine: what is sent there would come to the
+// pod. A pod with hostNetwork names the ports that it listens on, and could have one before the
+// system does.
 func hostPorts(spec *core.PodSpec) error {
 	host := spec.SecurityContext != nil && spec.SecurityContext.HostNetwork
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
@@ -240,8 +246,9 @@ func hostPorts(spec *core.PodSpec) error {
 	return nil
 }
 
-// takenPorts are the ports of a protocol that no pod may have. What a pod with hostNetwork listens on is rewritten by nobody; loopback's
-// ports and the tunnels' may be its own, where it does the work of a part of the system (Cluster.spec.external).
+// takenPorts are the ports of a protocol that no pod may have. What a pod with hostNetwork listens
+// on is rewritten by nobody; loopback's ports and the tunnels' may be its own, where it does the
+// work of a part of the system (Cluster.spec.external).
 func takenPorts(p core.Protocol, host bool) []int {
 	switch {
 	case p == core.ProtocolUDP && !host:

@@ -20,7 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// newTestPorts is the plugin of a control plane at 10.0.0.5 and 10.0.0.6, with a Node at 10.0.0.20 and 2001:db8::20.
+// newTestPorts is the plugin of a control plane at 10.0.0.5 and 10.0.0.6, with a Node at 10.0.0.20
+// and 2001:db8::20.
 func newTestPorts(t *testing.T, spec nodespec.Spec, ready bool) *machinePorts {
 	t.Helper()
 	plugin, err := newMachinePorts(strings.NewReader(reservedConfig(spec)))
@@ -63,7 +64,8 @@ func judge(t *testing.T, p *machinePorts, now, before runtime.Object, part strin
 	return p.Validate(t.Context(), a, nil)
 }
 
-// TestServicesAndMachines: no Service gets a machine's address, by whatever field; what it has said before does not keep others from it.
+// TestServicesAndMachines: no Service gets a machine's address, by whatever field; what it has said
+// before does not keep others from it.
 func TestServicesAndMachines(t *testing.T) {
 	external := func(all ...string) *core.Service { return &core.Service{Spec: core.ServiceSpec{ExternalIPs: all}} }
 	ingress := func(mode core.LoadBalancerIPMode, all ...string) *core.Service {
@@ -129,7 +131,8 @@ func TestServicesAndMachines(t *testing.T) {
 	}
 }
 
-// TestUnknownNodes: until the Nodes are known no Service gets an address, and one that asks for none does not wait.
+// TestUnknownNodes: until the Nodes are known no Service gets an address, and one that asks for
+// none does not wait.
 func TestUnknownNodes(t *testing.T) {
 	p := newTestPorts(t, portsSpec(), false)
 	if err := judge(t, p, &core.Service{}, nil, ""); err != nil {

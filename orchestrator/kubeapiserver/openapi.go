@@ -31,13 +31,15 @@ const (
 	openAPIV3     = "/openapi/v3"
 )
 
-// documents are the OpenAPI documents of Kubernetes' own API groups. Upstream makes them before it serves the first
-// request, which is a fifth of the server's start and some 30 MiB, though only tools for people read them (kubectl apply
-// and explain). Here they are made when a client first asks for one, or some time after the start. Custom resources and aggregated APIs have theirs from
+// documents are the OpenAPI documents of Kubernetes' own API groups. Upstream makes them before it
+// serves the first request, which is a fifth of the server's start and some 30 MiB, though only
+// tools for people read them (kubectl apply and explain). Here they are made when a client first
+// asks for one, or some time after the start. Custom resources and aggregated APIs have theirs from
 // upstream, which merges all.
 //
-// The server itself asks for the list of documents every five seconds, for mutating admission policies (upstream's
-// patch.typeConverterManager). That counts only when there is a policy: see watchPolicies.
+// The server itself asks for the list of documents every five seconds, for mutating admission
+// policies (upstream's patch.typeConverterManager). That counts only when there is a policy: see
+// watchPolicies.
 type documents struct {
 	v2 *openapi.Config
 	v3 *openapi.OpenAPIV3Config
@@ -51,20 +53,22 @@ type documents struct {
 	aggregator http.Handler
 }
 
-// The documents are made ahead of the first client: a client that applies something waits for them, for half a minute where a
-// processor is slow, and some give up. It is done when a start is over, and gives way to the server's requests.
+// The documents are made ahead of the first client: a client that applies something waits for them,
+// for half a minute where a processor is slow, and some give up. It is done when a start is over,
+// and gives way to the server's requests.
 const (
 	aheadAfter = 90 * time.Second
-	// lowPriority is the niceness of the thread that makes them (setpriority(2)): a third of the share of one that serves. It is
-	// not lower, because a client that comes meanwhile waits for it.
+	// lowPriority is the niceness of the thread that makes them (setpriority(2)): a third of the
+	// share of one that serves. It is not lower, because a client that comes meanwhile waits for
+	// it.
 	lowPriority = 5
 )
 
 // documentsHook is the name of what makes the documents ahead of clients. /readyz shows it.
 const documentsHook = "orlop/documents"
 
-// none is what the aggregator learns until a client has asked: an OpenAPI v3 root document without groups. It asks again
-// every second.
+// none is what the aggregator learns until a client has asked: an OpenAPI v3 root document without
+// groups. It asks again every second.
 const none = `{"paths":{}}`
 
 // lookAgain is between two looks at whether the aggregator has learned of the documents.
@@ -84,8 +88,8 @@ func (d *documents) attach(core *genericapiserver.GenericAPIServer) {
 	core.Handler.NonGoRestfulMux.HandlePrefix(openAPIV3+"/", d)
 }
 
-// ServeHTTP answers the aggregator and what it passes on. It asks for version 3 by itself, for version 2 on behalf of
-// clients only.
+// ServeHTTP answers the aggregator and what it passes on. It asks for version 3 by itself, for
+// version 2 on behalf of clients only.
 func (d *documents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !d.asked.Load() {
 		w.Header().Set("Content-Type", "application/json")

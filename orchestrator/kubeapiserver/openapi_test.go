@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestDocumentsAhead: the documents are made without a client when the time has come, once, and a client that comes before
-// has them made at once.
+// TestDocumentsAhead: the documents are made without a client when the time has come, once, and a
+// client that comes before has them made at once.
 func TestDocumentsAhead(t *testing.T) {
 	for _, client := range []bool{false, true} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -17,11 +17,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A pod's token says on which Node the pod is, by name and UID. Kubernetes looks only whether the pod is there, and remembers for ten
-// seconds that it was. The pods of a machine that was removed are there for up to a minute, and whoever has the machine has their tokens.
-// So a token counts only as long as its Node is there, which goes when the machine is removed (orchestrator/early/forget.go); one of
-// another UID is another machine's, which has the name by now. Without a quorum of etcd no Node goes: so the list of what was revoked, which
-// does not need it, is asked about the name first. There it stands as long as nobody has it again.
+// A pod's token says on which Node the pod is, by name and UID. Kubernetes looks only whether the
+// pod is there, and remembers for ten seconds that it was. The pods of a machine that was removed
+// are there for up to a minute, and whoever has the machine has their tokens. So a token counts
+// only as long as its Node is there, which goes when the machine is removed
+// (orchestrator/early/forget.go); one of another UID is another machine's, which has the name by
+// now. Without a quorum of etcd no Node goes: so the list of what was revoked, which does not need
+// it, is asked about the name first. There it stands as long as nobody has it again.
 
 // nodeTime bounds asking for a Node that is not known here.
 const nodeTime = 5 * time.Second
@@ -84,7 +86,8 @@ func (s served) ask(ctx context.Context, name string) (types.UID, error) {
 func (r *revocations) follows(client kubernetes.Interface, informer coreinformers.NodeInformer) error {
 	r.nodes = served{client, informer}
 	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(before, after any) { // one that went and one that came look so to who has missed a moment
+		// one that went and one that came look so to who has missed a moment
+		UpdateFunc: func(before, after any) {
 			was, known := before.(*corev1.Node)
 			if is, ok := after.(*corev1.Node); ok && known && was.UID != is.UID {
 				r.left(was)
@@ -124,8 +127,8 @@ func errGone(name string) error {
 // goingKey is where a request's context has its going.
 type goingKey struct{}
 
-// present is nil if the Node is there that the caller's token names, or names none. Of a request that goes on it notes the Node, before it
-// looks: one that goes after that ends it (left).
+// present is nil if the Node is there that the caller's token names, or names none. Of a request
+// that goes on it notes the Node, before it looks: one that goes after that ends it (left).
 func (r *revocations) present(ctx context.Context, on node) error {
 	if on.name == "" {
 		return nil

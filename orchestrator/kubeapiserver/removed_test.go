@@ -19,7 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// some are nodes: those that are known here, those that are found when asked, and why nobody can be asked.
+// some are nodes: those that are known here, those that are found when asked, and why nobody can be
+// asked.
 type some struct {
 	here, there map[string]types.UID
 	silent      error
@@ -50,7 +51,8 @@ func caller(name, uid string) user.Info {
 func TestRemoved(t *testing.T) {
 	there := &some{here: map[string]types.UID{"w1": "1", "old": "1", "out": "1"}, there: map[string]types.UID{"new": "2", "old": "2"}}
 	file := filepath.Join(t.TempDir(), "revoked.json")
-	list(t, file, trust.Revocation{Origin: "12ab", Machine: "out"}, trust.Revocation{Origin: "34cd"}) // somebody has the other's name again
+	// somebody has the other's name again
+	list(t, file, trust.Revocation{Origin: "12ab", Machine: "out"}, trust.Revocation{Origin: "34cd"})
 	r, err := newRevocations(file)
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +78,8 @@ func TestRemoved(t *testing.T) {
 		{who: caller("w2", "1"), silent: true, want: "token: whether its Node w2 is there cannot be found out: etcd is away"},
 		{who: caller("out", "1"), want: "token: the machine out that it was issued for was taken out of the cluster"},
 		{who: caller("", "")}, // a token that names none
-		{who: &user.DefaultInfo{Name: "dora", Extra: map[string][]string{serviceaccount.NodeNameKey: {"w2"}}}}, // somebody else's words
+		// somebody else's words
+		{who: &user.DefaultInfo{Name: "dora", Extra: map[string][]string{serviceaccount.NodeNameKey: {"w2"}}}},
 		{who: nil},
 	} {
 		there.silent = nil
@@ -116,7 +119,8 @@ func TestRemoved(t *testing.T) {
 			t.Errorf("ended: %s", got)
 		}
 	}
-	r.left(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new", UID: "1"}}) // another one of that name
+	// another one of that name
+	r.left(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new", UID: "1"}})
 	list(t, file, trust.Revocation{Origin: "12ab", Machine: "new"})
 	look(t, r)
 	if got := <-ended; got != errOut("new").Error() {

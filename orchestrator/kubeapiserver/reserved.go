@@ -14,8 +14,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// ReservedNamespaces is the admission plugin that keeps the names of namespaces that begin with nodespec.ReservedPrefix for add-ons: what a
-// document puts there meets nobody else's. The namespace of what is known about add-ons cannot be deleted, as little as kube-system can.
+// ReservedNamespaces is the admission plugin that keeps the names of namespaces that begin with
+// nodespec.ReservedPrefix for add-ons: what a document puts there meets nobody else's. The
+// namespace of what is known about add-ons cannot be deleted, as little as kube-system can.
 const ReservedNamespaces = "OrlopReservedNamespaces"
 
 type reservedNamespaces struct{ *admission.Handler }

@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/refused"
 )
 
-// What counts no more (package refused) is asked with every request, and ends those that go on. What the pods of a machine show that was removed stands
-// in removed.go.
+// What counts no more (package refused) is asked with every request, and ends those that go on.
+// What the pods of a machine show that was removed stands in removed.go.
 
 // revocations is the list, the Nodes that are there, and the requests that go on.
 type revocations struct {
@@ -70,7 +70,8 @@ func (r *revocations) enforce() {
 	}
 }
 
-// guard stands around an authenticator: with a certificate that counts no more nobody is anybody, nor is a pod whose Node is gone.
+// guard stands around an authenticator: with a certificate that counts no more nobody is anybody,
+// nor is a pod whose Node is gone.
 func (r *revocations) guard(next authenticator.Request) authenticator.Request {
 	known := r.file.Guard(next)
 	return authenticator.RequestFunc(func(request *http.Request) (*authenticator.Response, bool, error) {
@@ -90,8 +91,8 @@ func (r *revocations) guard(next authenticator.Request) authenticator.Request {
 	})
 }
 
-// admit marks a request as authenticated: from now on a revocation ends it (enforce). A revocation that came since guard has
-// checked the certificate is an error.
+// admit marks a request as authenticated: from now on a revocation ends it (enforce). A revocation
+// that came since guard has checked the certificate is an error.
 func (r *revocations) admit(request *http.Request) error {
 	g, ok := request.Context().Value(goingKey{}).(*going)
 	if !ok {
@@ -103,7 +104,8 @@ func (r *revocations) admit(request *http.Request) error {
 	return r.file.Refusal(request)
 }
 
-// hold stands around the server: a request ends when its certificate is revoked, or the Node of its pod goes.
+// hold stands around the server: a request ends when its certificate is revoked, or the Node of its
+// pod goes.
 func (r *revocations) hold(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		ctx, end := context.WithCancelCause(request.Context())
@@ -125,8 +127,9 @@ func (r *revocations) hold(next http.Handler) http.Handler {
 	})
 }
 
-// ended is the answer to a request that asks for another protocol (exec, attach, port-forward by SPDY). What is spoken on its connection
-// then does not end with the request's context, so the connection is closed.
+// ended is the answer to a request that asks for another protocol (exec, attach, port-forward by
+// SPDY). What is spoken on its connection then does not end with the request's context, so the
+// connection is closed.
 type ended struct {
 	http.ResponseWriter
 	ctx context.Context
@@ -136,7 +139,8 @@ type ended struct {
 func (e *ended) Unwrap() http.ResponseWriter { return e.ResponseWriter }
 
 // Flush implements http.Flusher.
-func (e *ended) Flush() { _ = http.NewResponseController(e.ResponseWriter).Flush() } // one that cannot has nothing to flush
+// one that cannot has nothing to flush
+func (e *ended) Flush() { _ = http.NewResponseController(e.ResponseWriter).Flush() }
 
 // CloseNotify implements http.CloseNotifier, which upstream asks for.
 func (e *ended) CloseNotify() <-chan bool {
@@ -150,7 +154,8 @@ func (e *ended) CloseNotify() <-chan bool {
 func (e *ended) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(e.ResponseWriter).Hijack()
 	if err == nil {
-		context.AfterFunc(e.ctx, func() { _ = conn.Close() }) // the request is over, or its caller counts no more
+		// the request is over, or its caller counts no more
+		context.AfterFunc(e.ctx, func() { _ = conn.Close() })
 	}
 	return conn, rw, err
 }

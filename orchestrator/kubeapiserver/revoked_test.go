@@ -39,8 +39,8 @@ func look(t *testing.T, r *revocations) {
 	}
 }
 
-// TestRevoked: what a machine got by its ticket counts no more when the ticket is revoked, a request that goes on ends, and nobody else
-// notices.
+// TestRevoked: what a machine got by its ticket counts no more when the ticket is revoked, a
+// request that goes on ends, and nobody else notices.
 func TestRevoked(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {
@@ -93,7 +93,8 @@ func TestRevoked(t *testing.T) {
 	if got, want := <-ended, "12ab: your certificate was revoked at 2026-05-01T12:00:00Z (certificate 12ab)"; got != want {
 		t.Errorf("ended: %s", got)
 	}
-	// A request that came before it was authenticated is rejected, and not ended: the client gets 401, and not a timeout.
+	// A request that came before it was authenticated is rejected, and not ended: the client gets
+	// 401, and not a timeout.
 	r.hold(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
 		list(t, file, trust.Revocation{Origin: "12ab", At: at}, trust.Revocation{Origin: "56ef", At: at})
 		look(t, r)

@@ -24,11 +24,13 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 )
 
-// rightsHook is the name of what takes the place of upstream's hook rbac/bootstrap-roles. /readyz shows it.
+// rightsHook is the name of what takes the place of upstream's hook rbac/bootstrap-roles. /readyz
+// shows it.
 const rightsHook = "orlop/rights"
 
-// lastBinding is made after all other objects. It is what lets anybody ask for the server's health, so that a caller
-// without credentials who is answered knows that every right exists (package apigate waits for that).
+// lastBinding is made after all other objects. It is what lets anybody ask for the server's health,
+// so that a caller without credentials who is answered knows that every right exists (package
+// apigate waits for that).
 const lastBinding = "system:public-info-viewer"
 
 // anyRole is one that every cluster has.
@@ -37,17 +39,19 @@ const anyRole = "cluster-admin"
 // keepAgain is how long keepProbed waits after a refusal, which may be a policy's.
 const keepAgain = 10 * time.Second
 
-// atOnce is how many objects are made at the same time. etcd writes what arrives together with one sync of the disk.
+// atOnce is how many objects are made at the same time. etcd writes what arrives together with one
+// sync of the disk.
 const atOnce = 16
 
 // rightsTime is how long a server of a cluster that has rights waits for those that are missing.
 const rightsTime = 30 * time.Second
 
-// ensureRights makes upstream's roles and bindings, about 140 objects, and our own. In a new cluster they are made side
-// by side and at once; upstream's own hook waits for a second and then makes one after the other, which on a slow disk
-// takes longer than the rest of the server's start. In a cluster that has roles upstream's hook looks after them beside
-// everything else: it brings old ones up to date, and the server counts as ready before, because nobody has fewer rights
-// than in the moment in which the machine went down.
+// ensureRights makes upstream's roles and bindings, about 140 objects, and our own. In a new
+// cluster they are made side by side and at once; upstream's own hook waits for a second and then
+// makes one after the other, which on a slow disk takes longer than the rest of the server's start.
+// In a cluster that has roles upstream's hook looks after them beside everything else: it brings
+// old ones up to date, and the server counts as ready before, because nobody has fewer rights than
+// in the moment in which the machine went down.
 func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error {
 	client, err := kubernetes.NewForConfig(hook.LoopbackClientConfig)
 	if err != nil {
@@ -67,8 +71,9 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 		go keepUpstream(hook, client, keepAgain, reconcile)
 		return nil
 	} else if missing {
-		// The first start was cut short, and who waits for the last object waits for all. Or somebody has deleted it, and the policy by which he
-		// keeps it away must not end the server, without which he could not change it.
+		// The first start was cut short, and who waits for the last object waits for all. Or
+		// somebody has deleted it, and the policy by which he keeps it away must not end the
+		// server, without which he could not change it.
 		bounded, cancel := context.WithTimeout(hook, rightsTime)
 		err := s.makeRights(bounded, client)
 		cancel()
@@ -76,8 +81,8 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 			klog.ErrorS(err, "Not all rights could be made; the server goes on, and they are tried again")
 		}
 	}
-	// New ones of a newer version may be refused by somebody's policy. What works in the cluster works without them, and he needs a server that
-	// is ready to change it.
+	// New ones of a newer version may be refused by somebody's policy. What works in the cluster
+	// works without them, and he needs a server that is ready to change it.
 	made := make(chan error, 1)
 	go func() { made <- s.rights(hook, client) }()
 	select {
@@ -103,8 +108,9 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 // bootstrapped selects upstream's own roles and bindings.
 const bootstrapped = "kubernetes.io/bootstrapping=rbac-defaults"
 
-// keepUpstream has upstream's roles and bindings reconciled whenever one of them was changed or deleted, as upstream
-// itself does at each start only, until ctx is done. A controller without its role fails in ways that name no role.
+// keepUpstream has upstream's roles and bindings reconciled whenever one of them was changed or
+// deleted, as upstream itself does at each start only, until ctx is done. A controller without its
+// role fails in ways that name no role.
 func keepUpstream(ctx context.Context, client kubernetes.Interface, again time.Duration, reconcile func() error) {
 	changed := make(chan struct{}, 1)
 	look := func() {
@@ -143,7 +149,8 @@ func keepUpstream(ctx context.Context, client kubernetes.Interface, again time.D
 	}
 }
 
-// lacks tells whether the cluster's last object of all is missing, and whether it is because the cluster is new and has none of the others either.
+// lacks tells whether the cluster's last object of all is missing, and whether it is because the
+// cluster is new and has none of the others either.
 func lacks(ctx context.Context, client kubernetes.Interface) (missing, fresh bool) {
 	_, err := client.RbacV1().ClusterRoleBindings().Get(ctx, lastBinding, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
@@ -153,10 +160,11 @@ func lacks(ctx context.Context, client kubernetes.Interface) (missing, fresh boo
 	return true, apierrors.IsNotFound(err)
 }
 
-// keepProbed puts the last binding and its role back whenever they were deleted or lack something, until ctx is done. Without them every machine
-// takes every server for one that is not ready, the shared address has no owner, and what starts anew waits; upstream would put them back at the
-// next start of a server. What is marked with rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is. missed says that they may be missing
-// since before.
+// keepProbed puts the last binding and its role back whenever they were deleted or lack something,
+// until ctx is done. Without them every machine takes every server for one that is not ready, the
+// shared address has no owner, and what starts anew waits; upstream would put them back at the next
+// start of a server. What is marked with rbac.authorization.kubernetes.io/autoupdate: "false" stays
+// as it is. missed says that they may be missing since before.
 func keepProbed(ctx context.Context, client kubernetes.Interface, again time.Duration, missed <-chan struct{}) {
 	role, binding := probed()
 	named := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -214,9 +222,11 @@ func probed() (role rbacv1.ClusterRole, binding rbacv1.ClusterRoleBinding) {
 	return role, binding
 }
 
-// makeRights makes every object, the last binding last. An object that is there already stays as it is.
+// makeRights makes every object, the last binding last. An object that is there already stays as it
+// is.
 func (s *Server) makeRights(ctx context.Context, client kubernetes.Interface) error {
-	// Everybody's first requests need the namespaces, and the server's own controller takes its time.
+	// Everybody's first requests need the namespaces, and the server's own controller takes its
+	// time.
 	var namespaces []func() error
 	for _, name := range []string{metav1.NamespaceSystem, metav1.NamespacePublic, metav1.NamespaceDefault, corev1.NamespaceNodeLease} {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -238,7 +248,8 @@ func (s *Server) makeRights(ctx context.Context, client kubernetes.Interface) er
 	return sideBySide(ctx, []func() error{last})
 }
 
-// upstreamRights returns the making of each of upstream's objects, and of the one that has to be last.
+// upstreamRights returns the making of each of upstream's objects, and of the one that has to be
+// last.
 func upstreamRights(ctx context.Context, rbac rbacclient.RbacV1Interface) (work []func() error, last func() error) {
 	for _, o := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
 		work = append(work, func() error { _, err := rbac.ClusterRoles().Create(ctx, &o, metav1.CreateOptions{}); return err })
@@ -293,8 +304,8 @@ func sideBySide(ctx context.Context, work []func() error) error {
 	return first
 }
 
-// patiently makes one object. The server may say for a moment that it is not ready; that is tried again for as long as
-// upstream's hook would. That the object is there is no error.
+// patiently makes one object. The server may say for a moment that it is not ready; that is tried
+// again for as long as upstream's hook would. That the object is there is no error.
 func patiently(ctx context.Context, make func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -16,13 +16,14 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestKeepProbed: the right to ask for the server's health comes back when its role or its binding was deleted or emptied, also after a refusal,
-// and not where somebody has said that it shall not.
+// TestKeepProbed: the right to ask for the server's health comes back when its role or its binding
+// was deleted or emptied, also after a refusal, and not where somebody has said that it shall not.
 func TestKeepProbed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	wantRole, wantBinding := probed()
-	client := fake.NewClientset(wantRole.DeepCopy()) // the binding was deleted while there was no server
+	// the binding was deleted while there was no server
+	client := fake.NewClientset(wantRole.DeepCopy())
 	roles, bindings := client.RbacV1().ClusterRoles(), client.RbacV1().ClusterRoleBindings()
 	watched := make(chan struct{}, 2)
 	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
@@ -79,7 +80,8 @@ func TestKeepProbed(t *testing.T) {
 	if _, err := bindings.Update(ctx, emptied, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := roles.Delete(ctx, lastBinding, metav1.DeleteOptions{}); err != nil { // what comes back after it was looked at both
+	// what comes back after it was looked at both
+	if err := roles.Delete(ctx, lastBinding, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -103,7 +105,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// TestLacks: a cluster is new when it has nothing, and not when somebody has deleted the one binding by which servers are probed.
+// TestLacks: a cluster is new when it has nothing, and not when somebody has deleted the one
+// binding by which servers are probed.
 func TestLacks(t *testing.T) {
 	_, binding := probed()
 	admin := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: anyRole}}
@@ -121,7 +124,8 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// TestKeepUpstream: a role of upstream's that was deleted is reconciled, again after a refusal; nothing is at the start.
+// TestKeepUpstream: a role of upstream's that was deleted is reconciled, again after a refusal;
+// nothing is at the start.
 func TestKeepUpstream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

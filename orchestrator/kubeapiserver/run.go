@@ -18,7 +18,8 @@ import (
 
 // Server is one kube-apiserver. Make it with New.
 type Server struct {
-	// Refused, if set before Run, hears each error with which a webhook or a policy ends a request. It must not block.
+	// Refused, if set before Run, hears each error with which a webhook or a policy ends a request.
+	// It must not block.
 	Refused func(error)
 
 	args     []string
@@ -30,9 +31,10 @@ type Server struct {
 	started  chan struct{} // about to serve
 }
 
-// New returns a server with upstream's flags args. It is started by Run. etcd waits until etcd answers: a connection
-// that is refused is tried again only a second later. revoked is the file with the client certificates that count no more, metricsAt where
-// the resource metrics API answers (metrics.Addresses). rights makes the roles and bindings of our own, beside upstream's.
+// New returns a server with upstream's flags args. It is started by Run. etcd waits until etcd
+// answers: a connection that is refused is tried again only a second later. revoked is the file
+// with the client certificates that count no more, metricsAt where the resource metrics API answers
+// (metrics.Addresses). rights makes the roles and bindings of our own, beside upstream's.
 func New(args []string, revoked string, metricsAt []netip.AddrPort, etcd func(context.Context) error, rights func(context.Context, kubernetes.Interface) error) *Server {
 	return &Server{args: args, revoked: revoked, metrics: metricsAt, etcd: etcd, rights: rights, started: make(chan struct{})}
 }
@@ -84,8 +86,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return prepared.Run(ctx)
 }
 
-// Loopback returns the server's privileged connection to itself, for what makes the cluster's own objects and looks after
-// the server. It waits until the server is about to serve.
+// Loopback returns the server's privileged connection to itself, for what makes the cluster's own
+// objects and looks after the server. It waits until the server is about to serve.
 func (s *Server) Loopback(ctx context.Context) (*rest.Config, error) {
 	select {
 	case <-s.started:
@@ -95,7 +97,8 @@ func (s *Server) Loopback(ctx context.Context) (*rest.Config, error) {
 	}
 }
 
-// parse turns upstream's flags into upstream's options, completed and checked. refused is Server.Refused.
+// parse turns upstream's flags into upstream's options, completed and checked. refused is
+// Server.Refused.
 func parse(ctx context.Context, args []string, refused func(error)) (options.CompletedOptions, error) {
 	opts := options.NewServerRunOptions()
 	registerPlugins(opts)

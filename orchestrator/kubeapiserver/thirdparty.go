@@ -22,13 +22,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// thirdParty are upstream's admission plugins that ask what users have put into the cluster: webhooks and policies.
-// A webhook without a backend refuses what it is asked about, so some requests of the system are never put to them
-// (docs/decisions/0054-system-requests.md).
+// thirdParty are upstream's admission plugins that ask what users have put into the cluster:
+// webhooks and policies. A webhook without a backend refuses what it is asked about, so some
+// requests of the system are never put to them (docs/decisions/0054-system-requests.md).
 var thirdParty = []string{mutatingwebhook.PluginName, validatingwebhook.PluginName, mutatingpolicy.PluginName, validatingpolicy.PluginName}
 
-// passSystemRequests wraps those plugins by upstream's own hook for it (options.AdmissionOptions.Decorators). refused
-// hears each error with which one of them ends a request.
+// passSystemRequests wraps those plugins by upstream's own hook for it
+// (options.AdmissionOptions.Decorators). refused hears each error with which one of them ends a
+// request.
 func passSystemRequests(opts *options.ServerRunOptions, refused func(error)) {
 	generic := opts.Admission.GenericAdmission
 	generic.Decorators = append(slices.Clone(generic.Decorators), admission.DecoratorFunc(func(inner admission.Interface, name string) admission.Interface {
@@ -70,14 +71,17 @@ func (p passing) heard(err error) error {
 	return err
 }
 
-// exemption is a set of requests that no third party is asked about. Empty fields but user and group match everything.
+// exemption is a set of requests that no third party is asked about. Empty fields but user and
+// group match everything.
 type exemption struct {
 	user, group string // exactly one is set
-	masters     bool   // the caller has to be in system:masters, too, which neither a signed request nor a role gives
-	operations  []admission.Operation
-	resources   []string // "GROUP/RESOURCE" or "GROUP/RESOURCE/SUBRESOURCE"; the core group is empty
-	namespace   string
-	names       []string
+	// the caller has to be in system:masters, too, which neither a signed request nor a role gives
+	masters    bool
+	operations []admission.Operation
+	// "GROUP/RESOURCE" or "GROUP/RESOURCE/SUBRESOURCE"; the core group is empty
+	resources []string
+	namespace string
+	names     []string
 }
 
 const (
@@ -86,9 +90,10 @@ const (
 	remove = admission.Delete
 )
 
-// exemptions are what a machine takes to become Ready and reachable after a start, and what its repair takes. Each row
-// names one identity of the system and the objects that are its own. No row is about what users' objects look like:
-// Deployments, ReplicaSets, Jobs and the scheduler's bindings are asked about as ever.
+// exemptions are what a machine takes to become Ready and reachable after a start, and what its
+// repair takes. Each row names one identity of the system and the objects that are its own. No row
+// is about what users' objects look like: Deployments, ReplicaSets, Jobs and the scheduler's
+// bindings are asked about as ever.
 var exemptions = []exemption{
 	// The server's own requests, over its connection to itself. It acts for no user on it.
 	{user: user.APIServerUser, masters: true},
@@ -100,8 +105,9 @@ var exemptions = []exemption{
 		"admissionregistration.k8s.io/validatingadmissionpolicybindings", "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
 	}},
 
-	// A kubelet registers its Node, reports it and its pods, and fetches the tokens of pods that are bound to it.
-	// NodeRestriction, which is not a third party, keeps it to its own Node and pods.
+	// A kubelet registers its Node, reports it and its pods, and fetches the tokens of pods that
+	// are bound to it. NodeRestriction, which is not a third party, keeps it to its own Node and
+	// pods.
 	{group: user.NodesGroup, operations: []admission.Operation{create, update}, resources: []string{
 		"/nodes", "/nodes/status", "/pods/status", "storage.k8s.io/csinodes",
 	}},
@@ -110,7 +116,8 @@ var exemptions = []exemption{
 		"/serviceaccounts/token", "certificates.k8s.io/podcertificaterequests",
 		"authentication.k8s.io/tokenreviews", "authorization.k8s.io/subjectaccessreviews",
 	}},
-	{group: user.NodesGroup, operations: []admission.Operation{remove}, resources: []string{"/pods"}}, // a pod that has ended
+	// a pod that has ended
+	{group: user.NodesGroup, operations: []admission.Operation{remove}, resources: []string{"/pods"}},
 	{group: nodespec.NodeAgentGroup, resources: []string{"discovery.k8s.io/endpointslices"}, namespace: "kube-system"},
 
 	// The controllers' processes give themselves their identities, and elect one of them.
@@ -126,12 +133,14 @@ var exemptions = []exemption{
 	// What is known about add-ons.
 	{user: nodespec.AddonsUser, resources: []string{"/configmaps", "/serviceaccounts"}, namespace: nodespec.AddonsNamespace},
 
-	// A Node gets its share of the pod range and loses the taint of one that is not ready; its pods are told ready.
+	// A Node gets its share of the pod range and loses the taint of one that is not ready; its pods
+	// are told ready.
 	{user: account("node-controller"), operations: []admission.Operation{update}, resources: []string{"/nodes", "/nodes/status", "/pods/status"}},
 	// The Node of a machine that was removed goes at once: others would reach its pods.
 	{user: account("node-controller"), operations: []admission.Operation{remove}, resources: []string{"/nodes"}},
 	{user: account(bootstrap.NodeTaintsAccount), operations: []admission.Operation{update}, resources: []string{"/nodes"}},
-	// Services lead to pods that have other addresses after a start, the backend of the broken webhook among them.
+	// Services lead to pods that have other addresses after a start, the backend of the broken
+	// webhook among them.
 	{user: account("endpointslice-controller"), resources: []string{"discovery.k8s.io/endpointslices"}},
 	{user: account("endpoint-controller"), resources: []string{"/endpoints"}},
 	// Every namespace has these two, without which no pod starts there.
@@ -148,8 +157,9 @@ var reviews = []string{"authentication.k8s.io/tokenreviews", "authorization.k8s.
 
 func account(name string) string { return serviceaccount.MakeUsername("kube-system", name) }
 
-// systemRequest tells whether no third party is asked about a request. A caller that acts as somebody else is never the
-// system, whoever that is: an administrator may not get around the site's policies by impersonation.
+// systemRequest tells whether no third party is asked about a request. A caller that acts as
+// somebody else is never the system, whoever that is: an administrator may not get around the
+// site's policies by impersonation.
 func systemRequest(ctx context.Context, a admission.Attributes) bool {
 	who := a.GetUserInfo()
 	if who == nil || ctx.Value(impersonating{}) != nil {

@@ -50,8 +50,8 @@ func (r asked) attributes() admission.Attributes {
 		&user.DefaultInfo{Name: r.who, Groups: r.groups})
 }
 
-// TestSystemRequests: third parties are not asked about what the system takes to start and to be repaired, and are about
-// everything else, also of the same identities.
+// TestSystemRequests: third parties are not asked about what the system takes to start and to be
+// repaired, and are about everything else, also of the same identities.
 func TestSystemRequests(t *testing.T) {
 	const (
 		manager   = "system:kube-controller-manager"
@@ -121,8 +121,8 @@ func TestSystemRequests(t *testing.T) {
 	}
 }
 
-// TestThirdPartiesAreWrapped: exactly upstream's plugins that ask webhooks and policies are wrapped, and a plugin of one
-// kind does not become one of both.
+// TestThirdPartiesAreWrapped: exactly upstream's plugins that ask webhooks and policies are
+// wrapped, and a plugin of one kind does not become one of both.
 func TestThirdPartiesAreWrapped(t *testing.T) {
 	opts := options.NewServerRunOptions()
 	passSystemRequests(opts, nil)

@@ -1,5 +1,6 @@
-// Package kubeconfig writes the client configuration of a component: where the API server is and which certificate
-// file speaks for the component. Files are named, never embedded, so that a renewed certificate is picked up.
+// Package kubeconfig writes the client configuration of a component: where the API server is and
+// which certificate file speaks for the component. Files are named, never embedded, so that a
+// renewed certificate is picked up.
 package kubeconfig
 
 import (
@@ -20,18 +21,21 @@ type Server struct {
 	Name string
 }
 
-// Loopback is where the API server of a control-plane machine listens for that machine, and where package balancer leads to one on a worker.
-// So whatever runs on a machine finds one there.
+// Loopback is where the API server of a control-plane machine listens for that machine, and where
+// package balancer leads to one on a worker. So whatever runs on a machine finds one there.
 var Loopback = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), paths.PortKubernetes)
 
-// beside is where package balancer listens on a control-plane machine, which has its own API server at Loopback, on all addresses.
+// beside is where package balancer listens on a control-plane machine, which has its own API server
+// at Loopback, on all addresses.
 var beside = netip.AddrPortFrom(Loopback.Addr(), 6444)
 
-// Local returns the API server at Loopback: this machine's own for the control plane's processes, which work with no other.
+// Local returns the API server at Loopback: this machine's own for the control plane's processes,
+// which work with no other.
 func Local() Server { return at(Loopback) }
 
-// Balancer is where package balancer leads the node's components to an API server that works. There is none on a control-plane machine
-// that has no other one to lead to: there it would only be in the way.
+// Balancer is where package balancer leads the node's components to an API server that works. There
+// is none on a control-plane machine that has no other one to lead to: there it would only be in
+// the way.
 func Balancer(spec nodespec.Spec) (listen netip.AddrPort, there bool) {
 	switch {
 	case !spec.ControlPlane:
@@ -42,8 +46,8 @@ func Balancer(spec nodespec.Spec) (listen netip.AddrPort, there bool) {
 	return netip.AddrPort{}, false
 }
 
-// Node returns the API server for the components of process "node": the balancer where there is one. So neither the machine's address
-// nor one certain server has to work.
+// Node returns the API server for the components of process "node": the balancer where there is
+// one. So neither the machine's address nor one certain server has to work.
 func Node(spec nodespec.Spec) Server {
 	if listen, there := Balancer(spec); there {
 		return at(listen)
@@ -51,8 +55,9 @@ func Node(spec nodespec.Spec) Server {
 	return Local()
 }
 
-// Authorities is the file of those who say who is an API server to the components of process "node": the cluster's CA, and, where the balancer
-// may lead to what stands in for one (package standin), that.
+// Authorities is the file of those who say who is an API server to the components of process
+// "node": the cluster's CA, and, where the balancer may lead to what stands in for one (package
+// standin), that.
 func Authorities(spec nodespec.Spec, dirs layout.Dirs) string {
 	if _, there := Balancer(spec); there {
 		return dirs.Authorities()
@@ -60,12 +65,14 @@ func Authorities(spec nodespec.Spec, dirs layout.Dirs) string {
 	return filepath.Join(dirs.Node, nodespec.CA)
 }
 
-// at is an API server by its address on loopback. Whoever leads there, the certificate is for the same name.
+// at is an API server by its address on loopback. Whoever leads there, the certificate is for the
+// same name.
 func at(address netip.AddrPort) Server {
 	return Server{URL: "https://" + address.String(), Name: "localhost"}
 }
 
-// NodeFile returns the kubeconfig of the named component of process "node", with the client certificate cert and key of its folder.
+// NodeFile returns the kubeconfig of the named component of process "node", with the client
+// certificate cert and key of its folder.
 func NodeFile(spec nodespec.Spec, dirs layout.Dirs, name, cert, key string) component.File {
 	return file(spec, Node(spec), Authorities(spec, dirs), dirs.Node, name, cert, key)
 }

@@ -43,12 +43,14 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	}
 }
 
-// reservedPIDs are the tasks of the machine that pods together leave to the system: the kubelet bounds them by what is left of
-// kernel.threads-max, which a machine with 2 GiB of memory has 16,000 of. The most that the system uses is a dozen for the
-// shim of each pod. Without it a few pods with podPidsLimit each would leave no process to anybody.
+// reservedPIDs are the tasks of the machine that pods together leave to the system: the kubelet
+// bounds them by what is left of kernel.threads-max, which a machine with 2 GiB of memory has
+// 16,000 of. The most that the system uses is a dozen for the shim of each pod. Without it a few
+// pods with podPidsLimit each would leave no process to anybody.
 const reservedPIDs = 4096
 
-// nodeIPs is the preferred address, and with it the first one of the other family: the kubelet takes no more.
+// nodeIPs is the preferred address, and with it the first one of the other family: the kubelet
+// takes no more.
 func nodeIPs(own []netip.Addr) string {
 	words := []string{own[0].String()}
 	for _, ip := range own[1:] {
@@ -98,11 +100,12 @@ func searchDomains(spec nodespec.Spec) []string {
 	return out
 }
 
-// tokenCache is how long the kubelet remembers that the API server knows a token (upstream: two minutes): one of a machine that was removed
-// counts so long at most.
+// tokenCache is how long the kubelet remembers that the API server knows a token (upstream: two
+// minutes): one of a machine that was removed counts so long at most.
 const tokenCache = 5 * time.Second
 
-// configuration is the kubelet's file (kubelet.config.k8s.io/v1beta1). What is not named keeps upstream's default.
+// configuration is the kubelet's file (kubelet.config.k8s.io/v1beta1). What is not named keeps
+// upstream's default.
 func configuration(spec nodespec.Spec, dirs layout.Dirs, resolvConf string) string {
 	at := func(name string) string { return filepath.Join(dirs.Node, name) }
 	var dns []string
@@ -113,7 +116,8 @@ func configuration(spec nodespec.Spec, dirs layout.Dirs, resolvConf string) stri
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
 
-		// Who may ask, and what. Both are answered by the API server, except for who has a certificate of the CA.
+		// Who may ask, and what. Both are answered by the API server, except for who has a
+		// certificate of the CA.
 		"authentication": map[string]any{
 			"anonymous": map[string]any{"enabled": false},
 			"webhook":   map[string]any{"enabled": true, "cacheTTL": tokenCache.String()},
@@ -188,7 +192,8 @@ func configuration(spec nodespec.Spec, dirs layout.Dirs, resolvConf string) stri
 	}
 	text, err := yaml.Marshal(content)
 	if err != nil {
-		panic(fmt.Sprintf("kubelet: a map of plain values has no YAML form: %v", err)) // cannot happen
+		// cannot happen
+		panic(fmt.Sprintf("kubelet: a map of plain values has no YAML form: %v", err))
 	}
 	return string(text)
 }

@@ -27,7 +27,8 @@ func spec() nodespec.Spec {
 	}
 }
 
-// TestUpstreamTakesTheConfiguration decodes the file as the kubelet does, strictly, and looks at what must not be lost.
+// TestUpstreamTakesTheConfiguration decodes the file as the kubelet does, strictly, and looks at
+// what must not be lost.
 func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	dirs := layout.Under(t.TempDir())
 	c := Component(spec(), dirs)
@@ -61,7 +62,8 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestUpstreamTakesTheMarks: a new Node has the labels of the configuration at once, and takes no pods before its taints are there.
+// TestUpstreamTakesTheMarks: a new Node has the labels of the configuration at once, and takes no
+// pods before its taints are there.
 func TestUpstreamTakesTheMarks(t *testing.T) {
 	dirs := layout.Under(t.TempDir())
 	c := Component(spec(), dirs)
@@ -97,7 +99,8 @@ func TestUpstreamTakesTheMarks(t *testing.T) {
 	}
 }
 
-// TestNoUnknownField decodes the file strictly, because the kubelet itself only warns of a field that it does not know.
+// TestNoUnknownField decodes the file strictly, because the kubelet itself only warns of a field
+// that it does not know.
 func TestNoUnknownField(t *testing.T) {
 	content := configuration(spec(), layout.System(), "/run/resolv.conf")
 	if err := yaml.UnmarshalStrict([]byte(content), &v1beta1.KubeletConfiguration{}); err != nil {
@@ -137,8 +140,8 @@ func TestSearchFits(t *testing.T) {
 	}
 }
 
-// TestVolumePlugins: which kinds of volumes there are, all of them upstream's own and none of them a program on a disk. Each other kind is a CSI
-// driver's.
+// TestVolumePlugins: which kinds of volumes there are, all of them upstream's own and none of them
+// a program on a disk. Each other kind is a CSI driver's.
 func TestVolumePlugins(t *testing.T) {
 	c := Component(spec(), layout.Under(t.TempDir()))
 	if err := c.WriteFiles(); err != nil {

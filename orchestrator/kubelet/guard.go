@@ -12,8 +12,9 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/refused"
 )
 
-// guard has the kubelet let nobody in whose client certificate counts no more: upstream's own believes each one of the CA until it ends, and asks the API
-// server about its holder's name alone. What goes on (exec, logs) ends by itself.
+// guard has the kubelet let nobody in whose client certificate counts no more: upstream's own
+// believes each one of the CA until it ends, and asks the API server about its holder's name alone.
+// What goes on (exec, logs) ends by itself.
 func guard(ctx context.Context, s *options.KubeletServer, parts *kubelet.Dependencies, counts string) error {
 	list, err := refused.Open(counts, nil)
 	if err != nil {

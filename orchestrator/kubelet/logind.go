@@ -18,10 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kubelet ends its pods in order (hooks, each pod's grace, critical ones last) when systemd-logind tells it that the
-// machine goes down, and only then. There is no systemd here, so the process itself is logind to its kubelet: it answers
-// the three calls that upstream's pkg/kubelet/nodeshutdown/systemd makes, and sends the one signal that it waits for
-// (systemd, Inhibitor Locks; D-Bus Specification, Authentication Protocol and Message Protocol).
+// The kubelet ends its pods in order (hooks, each pod's grace, critical ones last) when
+// systemd-logind tells it that the machine goes down, and only then. There is no systemd here, so
+// the process itself is logind to its kubelet: it answers the three calls that upstream's
+// pkg/kubelet/nodeshutdown/systemd makes, and sends the one signal that it waits for (systemd,
+// Inhibitor Locks; D-Bus Specification, Authentication Protocol and Message Protocol).
 const (
 	logindInterface = "org.freedesktop.login1.Manager"
 	logindPath      = dbus.ObjectPath("/org/freedesktop/login1")
@@ -35,10 +36,12 @@ type logind struct {
 	listener net.Listener
 	mu       sync.Mutex
 	clients  map[net.Conn]*sync.Mutex // held while one message is written
-	locks    []*os.File               // read ends of pipes: at their end when the kubelet has let go of its lock
+	// read ends of pipes: at their end when the kubelet has let go of its lock
+	locks []*os.File
 }
 
-// newLogind listens at path and makes it this process's system bus. The folder must be the process's own.
+// newLogind listens at path and makes it this process's system bus. The folder must be the
+// process's own.
 func newLogind(path string) (*logind, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("logind: cannot remove the former socket: %w", err)
@@ -95,8 +98,8 @@ func (l *logind) serve(conn net.Conn) error {
 	}
 }
 
-// welcome is the server's part of the authentication. The socket lies in the process's own folder, so whoever reaches it
-// is this process, and there is nothing to prove.
+// welcome is the server's part of the authentication. The socket lies in the process's own folder,
+// so whoever reaches it is this process, and there is nothing to prove.
 func welcome(in *bufio.Reader, out io.Writer) error {
 	if _, err := in.ReadByte(); err != nil { // the nul byte that carries credentials
 		return err
@@ -144,7 +147,8 @@ func (l *logind) reply(call *dbus.Message) *dbus.Message {
 	return message(dbus.TypeMethodReply, map[dbus.HeaderField]any{dbus.FieldReplySerial: call.Serial()}, body...)
 }
 
-// inhibit makes a lock. It is a file descriptor; the client being in this process, its number is all that has to be sent.
+// inhibit makes a lock. It is a file descriptor; the client being in this process, its number is
+// all that has to be sent.
 func (l *logind) inhibit() (uint32, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -179,8 +183,8 @@ func (l *logind) send(conn net.Conn, m *dbus.Message) error {
 	return m.EncodeTo(conn, binary.LittleEndian)
 }
 
-// shutdown says that the machine goes down and waits until every lock is let go, which the kubelet does when its pods
-// have ended, or until ctx is done.
+// shutdown says that the machine goes down and waits until every lock is let go, which the kubelet
+// does when its pods have ended, or until ctx is done.
 func (l *logind) shutdown(ctx context.Context) error {
 	signal := message(dbus.TypeSignal, map[dbus.HeaderField]any{
 		dbus.FieldPath: logindPath, dbus.FieldInterface: logindInterface, dbus.FieldMember: "PrepareForShutdown",

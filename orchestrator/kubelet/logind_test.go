@@ -10,7 +10,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/nodeshutdown/systemd"
 )
 
-// TestLogind: the kubelet's own client reads the delay, takes a lock and hears of the shutdown, which waits for the lock.
+// TestLogind: the kubelet's own client reads the delay, takes a lock and hears of the shutdown,
+// which waits for the lock.
 func TestLogind(t *testing.T) {
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "") // set by newLogind; this gives it back
 	l, err := newLogind(filepath.Join(t.TempDir(), "logind.sock"))

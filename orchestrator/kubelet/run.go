@@ -27,9 +27,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Run works with upstream's flags args until ctx is done. marks are what a new Node is given. Pods keep running when it ends. When something comes from down,
-// the pods are ended in order instead, and then ended is called; the kubelet accepts no others from then on. bus is where
-// the kubelet's D-Bus socket is made. counts is the file that says which client certificates count no more. standIn tells whether something answers in the place of an API server until one works.
+// Run works with upstream's flags args until ctx is done. marks are what a new Node is given. Pods
+// keep running when it ends. When something comes from down, the pods are ended in order instead,
+// and then ended is called; the kubelet accepts no others from then on. bus is where the kubelet's
+// D-Bus socket is made. counts is the file that says which client certificates count no more.
+// standIn tells whether something answers in the place of an API server until one works.
 func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate.Gate, standIn bool, counts, bus string, down <-chan os.Signal, ended func()) error {
 	server, err := parse(ctx, args)
 	if err != nil {
@@ -77,15 +79,15 @@ func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate
 	return app.Run(ctx, server, parts, utilfeature.DefaultFeatureGate)
 }
 
-// reportGrace is how long the API server may take to hear how the pods have ended, and silence how long it may say nothing at all; then the
-// machine goes down all the same.
+// reportGrace is how long the API server may take to hear how the pods have ended, and silence how
+// long it may say nothing at all; then the machine goes down all the same.
 const (
 	reportGrace = 15 * time.Second
 	silence     = 5 * time.Second
 )
 
-// reported waits until the API server knows of every pod of the node that it has ended: the kubelet lets go of its lock
-// when the containers are gone, and tells how they ended only then.
+// reported waits until the API server knows of every pod of the node that it has ended: the kubelet
+// lets go of its lock when the containers are gone, and tells how they ended only then.
 func reported(ctx context.Context, client kubernetes.Interface, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, reportGrace)
 	defer cancel()
@@ -115,7 +117,8 @@ func reported(ctx context.Context, client kubernetes.Interface, node string) err
 	}
 }
 
-// parse turns upstream's flags and the file that they name into upstream's options. Upstream's Run checks them.
+// parse turns upstream's flags and the file that they name into upstream's options. Upstream's Run
+// checks them.
 func parse(ctx context.Context, args []string) (*options.KubeletServer, error) {
 	server, err := options.NewKubeletServer()
 	if err != nil {
@@ -141,8 +144,9 @@ func parse(ctx context.Context, args []string) (*options.KubeletServer, error) {
 	return server, nil
 }
 
-// prepare are upstream's parts of a kubelet, but for the one that looks for FlexVolume drivers: programs in a folder, which it runs as root. The
-// folder could only be on DATA, and what lay on the disk before never runs.
+// prepare are upstream's parts of a kubelet, but for the one that looks for FlexVolume drivers:
+// programs in a folder, which it runs as root. The folder could only be on DATA, and what lay on
+// the disk before never runs.
 func prepare(ctx context.Context, server *options.KubeletServer) (*kubelet.Dependencies, error) {
 	parts, err := app.UnsecuredDependencies(ctx, server, utilfeature.DefaultFeatureGate)
 	if err != nil {
@@ -152,7 +156,8 @@ func prepare(ctx context.Context, server *options.KubeletServer) (*kubelet.Depen
 	return parts, nil
 }
 
-// carry has a new Node made with the labels of the configuration, and, if that has taints, with one that keeps pods off until those are there.
+// carry has a new Node made with the labels of the configuration, and, if that has taints, with one
+// that keeps pods off until those are there.
 func carry(server *options.KubeletServer, marks nodespec.Marks) {
 	for key, value := range marks.Labels {
 		server.NodeLabels[key] = value
@@ -162,7 +167,8 @@ func carry(server *options.KubeletServer, marks nodespec.Marks) {
 	}
 }
 
-// connect gives the kubelet its three clients, as upstream makes them, with the gate before each, and returns the configuration of the first.
+// connect gives the kubelet its three clients, as upstream makes them, with the gate before each,
+// and returns the configuration of the first.
 func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *apigate.Gate) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", server.KubeConfig)
 	if err != nil {
@@ -195,7 +201,8 @@ func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *a
 	return config, nil
 }
 
-// awaitRuntime waits until the container runtime accepts connections. Upstream waits for two seconds after a refused one.
+// awaitRuntime waits until the container runtime accepts connections. Upstream waits for two
+// seconds after a refused one.
 func awaitRuntime(ctx context.Context, socket string) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

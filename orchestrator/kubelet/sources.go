@@ -26,13 +26,16 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/standin"
 )
 
-// calm is how long after an API server has said which pods there are the kubelet has certainly taken them up.
+// calm is how long after an API server has said which pods there are the kubelet has certainly
+// taken them up.
 const calm = 10 * time.Second
 
-// incomplete gives the kubelet its source of pods, upstream's, and beside it one that says nothing until an API server has said which pods there are.
-// Until all have said something the kubelet starts pods, and removes nothing of those that it does not know: what stands in for an API server
-// (package standin) knows of some pods only, and the others' folders are theirs still. An API server that works for a moment, and is gone before
-// it was asked for pods, changes nothing of that. config is that of the kubelet's client.
+// incomplete gives the kubelet its source of pods, upstream's, and beside it one that says nothing
+// until an API server has said which pods there are. Until all have said something the kubelet
+// starts pods, and removes nothing of those that it does not know: what stands in for an API server
+// (package standin) knows of some pods only, and the others' folders are theirs still. An API
+// server that works for a moment, and is gone before it was asked for pods, changes nothing of
+// that. config is that of the kubelet's client.
 func incomplete(ctx context.Context, parts *kubelet.Dependencies, config *rest.Config, node string) error {
 	answered, told := make(chan struct{}), make(chan struct{})
 	config = rest.CopyConfig(config)
@@ -86,8 +89,8 @@ func (l listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// overheard returns what passes on to to, and closes told when the first has passed that came after from was closed. Upstream's type of what a source
-// says has no name outside.
+// overheard returns what passes on to to, and closes told when the first has passed that came after
+// from was closed. Upstream's type of what a source says has no name outside.
 func overheard[T any](ctx context.Context, to chan<- T, from <-chan struct{}, told chan<- struct{}) chan<- T {
 	in := make(chan T)
 	go func() {

@@ -19,7 +19,8 @@ func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: a.status, TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}, nil
 }
 
-// TestListener: what an API server refuses, and what stands in for one answers, says nothing of which pods there are.
+// TestListener: what an API server refuses, and what stands in for one answers, says nothing of
+// which pods there are.
 func TestListener(t *testing.T) {
 	for _, c := range []struct {
 		answers
@@ -40,7 +41,8 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestOverheard: all passes on, in order; what is said before an API server has answered counts for nothing, and the first after that does once it has passed.
+// TestOverheard: all passes on, in order; what is said before an API server has answered counts for
+// nothing, and the first after that does once it has passed.
 func TestOverheard(t *testing.T) {
 	to, from, told := make(chan int, 3), make(chan struct{}), make(chan struct{})
 	in := overheard(t.Context(), to, from, told)

@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestUpstreamTakesTheConfiguration has upstream decode and check the file, for one and for two address families. Node ports answer on the
-// machine's own addresses, whatever the Node says.
+// TestUpstreamTakesTheConfiguration has upstream decode and check the file, for one and for two
+// address families. Node ports answer on the machine's own addresses, whatever the Node says.
 func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	four, six := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")
 	for _, c := range []struct {
@@ -62,7 +62,8 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestExternal: what ours has left is taken away when something else takes its place, and never again after that.
+// TestExternal: what ours has left is taken away when something else takes its place, and never
+// again after that.
 func TestExternal(t *testing.T) {
 	configuration := filepath.Join(t.TempDir(), "kube-proxy.yaml")
 	cleanups, fails := 0, true

@@ -1,5 +1,6 @@
-// Package layout says where the orchestrator finds and puts its files: the fixed paths of pkg/paths in the running
-// system, or the same folders below a root of their own in a test. It makes no folder and opens no file.
+// Package layout says where the orchestrator finds and puts its files: the fixed paths of pkg/paths
+// in the running system, or the same folders below a root of their own in a test. It makes no
+// folder and opens no file.
 package layout
 
 import (
@@ -10,21 +11,22 @@ import (
 
 // Dirs holds every path that the orchestrator uses. A path's meaning and owner stand in pkg/paths.
 type Dirs struct {
-	Spec             string // the node's description, JSON (pkg/nodespec)
-	API              string // credentials and run time files of process "api"
-	Controllers      string // the same of process "controllers"
-	Node             string // the same of process "node"
-	EtcdData         string
-	EtcdKept         string
-	AuditLog         string
-	KubeletData      string
-	LocalVolumes     string
-	Addons           string // the artefacts of add-ons
-	PodLogs          string
-	PodNetwork       string
-	StandIn          string // what pods take to start without an API server
-	CNIConfig        string
-	CNIState         string // host-local's address book; on a tmpfs, because no pod outlives the machine's power
+	Spec         string // the node's description, JSON (pkg/nodespec)
+	API          string // credentials and run time files of process "api"
+	Controllers  string // the same of process "controllers"
+	Node         string // the same of process "node"
+	EtcdData     string
+	EtcdKept     string
+	AuditLog     string
+	KubeletData  string
+	LocalVolumes string
+	Addons       string // the artefacts of add-ons
+	PodLogs      string
+	PodNetwork   string
+	StandIn      string // what pods take to start without an API server
+	CNIConfig    string
+	// host-local's address book; on a tmpfs, because no pod outlives the machine's power
+	CNIState         string
 	CNIPlugins       string
 	ContainerdSocket string
 }
@@ -56,10 +58,12 @@ func Under(root string) Dirs {
 	}
 }
 
-// EtcdSocket is where etcd serves its only client, the API server of the same process. The folder is 0700.
+// EtcdSocket is where etcd serves its only client, the API server of the same process. The folder
+// is 0700.
 func (d Dirs) EtcdSocket() string { return filepath.Join(d.API, "etcd.sock") }
 
-// Authorities is the file of those whom the components of process "node" believe to be an API server, where a balancer is (package standin).
+// Authorities is the file of those whom the components of process "node" believe to be an API
+// server, where a balancer is (package standin).
 func (d Dirs) Authorities() string { return filepath.Join(d.Node, "api-servers.crt") }
 
 // Kubeconfig is the kubeconfig that the named component writes into its process's folder.

@@ -1,12 +1,15 @@
-// Package lead lets the controllers of one control-plane machine work at a time, where there are several: the others stand by, with
-// nothing started, until the lease of the one that leads has run out or was given back.
+// Package lead lets the controllers of one control-plane machine work at a time, where there are
+// several: the others stand by, with nothing started, until the lease of the one that leads has run
+// out or was given back.
 //
-// It is one lease for the whole process, not one for each component: they start and end together, and who leads is one line to look up.
-// A control plane of one machine has no such component: there is nobody to elect, and an election costs seconds after a power cut, when
-// the dead process's lease has to run out first.
+// It is one lease for the whole process, not one for each component: they start and end together,
+// and who leads is one line to look up. A control plane of one machine has no such component: there
+// is nobody to elect, and an election costs seconds after a power cut, when the dead process's
+// lease has to run out first.
 //
-// Each of these processes works with the API server of its own machine alone, and not through the balancer as the node does: a machine whose
-// API server does not work lets go of the lead, and those of one whose does take it (docs/decisions/0032-balancer.md).
+// Each of these processes works with the API server of its own machine alone, and not through the
+// balancer as the node does: a machine whose API server does not work lets go of the lead, and
+// those of one whose does take it (docs/decisions/0032-balancer.md).
 package lead
 
 import (
@@ -31,12 +34,14 @@ import (
 // Name is the component's name.
 const Name = "lead"
 
-// leaseName is the lease's, in kube-system. Upstream's controller manager has the right to this one, and does not use it here.
+// leaseName is the lease's, in kube-system. Upstream's controller manager has the right to this
+// one, and does not use it here.
 const leaseName = "kube-controller-manager"
 
-// Others take over when the leader was silent for lease; it stops by itself after renew without an answer, and what it asks last, and the two
-// requests with which it gives the lease back, end before that. The times are about twice upstream's: a leader that stops because the API
-// server is slow starts anew, and makes it slower.
+// Others take over when the leader was silent for lease; it stops by itself after renew without an
+// answer, and what it asks last, and the two requests with which it gives the lease back, end
+// before that. The times are about twice upstream's: a leader that stops because the API server is
+// slow starts anew, and makes it slower.
 const (
 	lease   = 36 * time.Second
 	renew   = 20 * time.Second
@@ -44,10 +49,12 @@ const (
 	request = 5 * time.Second
 )
 
-// Several tells whether there may be anybody to lead: another machine may name this one while this one names only itself.
+// Several tells whether there may be anybody to lead: another machine may name this one while this
+// one names only itself.
 func Several(spec nodespec.Spec) bool { return spec.ControlPlane && len(spec.ControlPlanes) > 0 }
 
-// Component describes it without its Run function. It comes before those that it leads, and so stops after them.
+// Component describes it without its Run function. It comes before those that it leads, and so
+// stops after them.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	return component.Component{
 		Process: component.Controllers,
@@ -68,7 +75,8 @@ func New(spec nodespec.Spec, dirs layout.Dirs) *Lead {
 	return &Lead{spec: spec, dirs: dirs, leading: make(chan struct{})}
 }
 
-// After returns run for when this process leads. Until then the component stands by, and that is all that is expected of it.
+// After returns run for when this process leads. Until then the component stands by, and that is
+// all that is expected of it.
 func (l *Lead) After(name string, run func(context.Context, component.Announce) error) func(context.Context, component.Announce) error {
 	return func(ctx context.Context, announce component.Announce) error {
 		announce(name, true, "stands by")
@@ -81,8 +89,9 @@ func (l *Lead) After(name string, run func(context.Context, component.Announce) 
 	}
 }
 
-// Run stands for the lead until ctx is done, and gives it back then. Having lost it is an error: the process ends and begins anew, because
-// what its controllers would still do is the next one's by now. rights waits until leases can be asked for.
+// Run stands for the lead until ctx is done, and gives it back then. Having lost it is an error:
+// the process ends and begins anew, because what its controllers would still do is the next one's
+// by now. rights waits until leases can be asked for.
 func (l *Lead) Run(ctx context.Context, rights func(context.Context) error, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {

@@ -31,8 +31,8 @@ import (
 // Name is the component's name.
 const Name = "loadbalancer"
 
-// account is the service account that writes: upstream's for controllers of load balancers, which upstream makes rights for and,
-// without a cloud, does not use.
+// account is the service account that writes: upstream's for controllers of load balancers, which
+// upstream makes rights for and, without a cloud, does not use.
 const account = "service-controller"
 
 // again is how long after a failure it is tried again; patience is how long one request may take.
@@ -41,7 +41,8 @@ const (
 	patience = 10 * time.Second
 )
 
-// Component describes the component without its Run function. Without pools it says to Services why they have no address.
+// Component describes the component without its Run function. Without pools it says to Services why
+// they have no address.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
@@ -60,7 +61,8 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(
 	return c.run(ctx, func(detail string) { announce(Name, true, detail) })
 }
 
-// controller brings the status of the Services in line with Step. One pass at a time is made, and it sees what the ones before wrote.
+// controller brings the status of the Services in line with Step. One pass at a time is made, and
+// it sees what the ones before wrote.
 type controller struct {
 	pools    []nodespec.Pool
 	own      []netip.Addr // of machines that the specification knows, and of the API
@@ -71,7 +73,8 @@ type controller struct {
 	services cache.SharedIndexInformer
 	nodes    cache.SharedIndexInformer
 	changed  chan struct{}
-	written  map[string]string // by Service, the version that was written upon: a cache that still has it is behind
+	// by Service, the version that was written upon: a cache that still has it is behind
+	written  map[string]string
 	doubtful map[string]string // the same, where no answer came
 	later    *time.Timer       // has a pass begin though nothing changes
 	told     map[types.UID][]Problem
@@ -117,7 +120,8 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	change := c.change
 	onService := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }, DeleteFunc: func(any) { change() }}
 	onNode := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, DeleteFunc: func(any) { change() }, UpdateFunc: func(before, now any) {
-		if !slices.Equal(nodeAddresses(before), nodeAddresses(now)) { // a Node speaks up every few seconds
+		// a Node speaks up every few seconds
+		if !slices.Equal(nodeAddresses(before), nodeAddresses(now)) {
 			change()
 		}
 	}}
@@ -135,8 +139,9 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	return nil
 }
 
-// pass looks at everything once and writes what is missing; a write that is not answered ends it. It says how things are; with nothing
-// to say, because the cache does not show yet what was written, nothing: the cache's next change begins the next pass.
+// pass looks at everything once and writes what is missing; a write that is not answered ends it.
+// It says how things are; with nothing to say, because the cache does not show yet what was
+// written, nothing: the cache's next change begins the next pass.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	if err := c.settle(ctx); err != nil {
 		return "", err
@@ -190,7 +195,8 @@ func (c *controller) settle(ctx context.Context) error {
 	return nil
 }
 
-// behind says whether the cache lacks something that was written: deciding by it could give an address twice.
+// behind says whether the cache lacks something that was written: deciding by it could give an
+// address twice.
 func (c *controller) behind() bool {
 	for key, version := range c.written {
 		object, found, err := c.services.GetStore().GetByKey(key)
@@ -232,7 +238,8 @@ func nodeAddresses(object any) []netip.Addr {
 	return all
 }
 
-// carryOut writes a Service's status when it says something else, and tells problems when they are new.
+// carryOut writes a Service's status when it says something else, and tells problems when they are
+// new.
 func (c *controller) carryOut(ctx context.Context, s *corev1.Service, d Decision) error {
 	if want := ingress(d.Addresses); !d.Left && !equality.Semantic.DeepEqual(want, s.Status.LoadBalancer.Ingress) {
 		if err := c.write(ctx, s, d.Key, want); err != nil {

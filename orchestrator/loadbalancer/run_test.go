@@ -180,7 +180,8 @@ func (s *server) await(t *testing.T, want map[string]string) {
 	}
 }
 
-// TestRun follows Services from their first address to their end; a controller that begins anew takes over what stands in the status.
+// TestRun follows Services from their first address to their end; a controller that begins anew
+// takes over what stands in the status.
 func TestRun(t *testing.T) {
 	foreign := object(1)
 	class := "example.com/other"
@@ -218,8 +219,8 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestLostAnswers: what became of a write that was not answered is found out before anything else is given; a Service whose status is
-// refused does not keep the others waiting.
+// TestLostAnswers: what became of a write that was not answered is found out before anything else
+// is given; a Service whose status is refused does not keep the others waiting.
 func TestLostAnswers(t *testing.T) {
 	lost := errors.New("connection lost")
 	refused := apierrors.NewForbidden(corev1.Resource("services"), "s1", errors.New("by a policy"))
@@ -250,7 +251,8 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestWithoutPools: a Service is told why it has no address, when another load balancer has had its time, and nothing is written to any.
+// TestWithoutPools: a Service is told why it has no address, when another load balancer has had its
+// time, and nothing is written to any.
 func TestWithoutPools(t *testing.T) {
 	served := object(1)
 	served.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.99"}}
@@ -269,7 +271,8 @@ func TestWithoutPools(t *testing.T) {
 	}
 }
 
-// TestField: the field loadBalancerIP asks for an address as the annotation does, which goes before it.
+// TestField: the field loadBalancerIP asks for an address as the annotation does, which goes before
+// it.
 func TestField(t *testing.T) {
 	with := func(annotation, field string) Service {
 		s := object(1)

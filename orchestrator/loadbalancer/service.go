@@ -13,9 +13,10 @@ import (
 
 // What a Service says.
 const (
-	Class             = "orlop.dev/pool"    // its loadBalancerClass, or none
-	PoolAnnotation    = "orlop.dev/pool"    // the name of a pool
-	AddressAnnotation = "orlop.dev/address" // addresses, separated by commas, one of each family at most
+	Class          = "orlop.dev/pool" // its loadBalancerClass, or none
+	PoolAnnotation = "orlop.dev/pool" // the name of a pool
+	// addresses, separated by commas, one of each family at most
+	AddressAnnotation = "orlop.dev/address"
 )
 
 // Ours says whether a Service gets its addresses from the pools.
@@ -23,8 +24,8 @@ func Ours(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && (s.Spec.LoadBalancerClass == nil || *s.Spec.LoadBalancerClass == Class)
 }
 
-// Addresses are those that a Service's status names. Whoever may write a status may write anything into it, so that callers look
-// whether an address is of a pool.
+// Addresses are those that a Service's status names. Whoever may write a status may write anything
+// into it, so that callers look whether an address is of a pool.
 func Addresses(s *corev1.Service) []netip.Addr {
 	var all []netip.Addr
 	for _, i := range s.Status.LoadBalancer.Ingress {
@@ -52,7 +53,8 @@ func read(s *corev1.Service) Service {
 	return out
 }
 
-// machinePort says whether one of the Service's ports is one that the machines answer at themselves.
+// machinePort says whether one of the Service's ports is one that the machines answer at
+// themselves.
 func machinePort(s *corev1.Service) bool {
 	return slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
 		switch p.Protocol {
@@ -66,7 +68,8 @@ func machinePort(s *corev1.Service) bool {
 	})
 }
 
-// wishes reads the addresses that a Service asks for by what is named (its annotation, or its field), and says what is wrong with them.
+// wishes reads the addresses that a Service asks for by what is named (its annotation, or its
+// field), and says what is wrong with them.
 func wishes(by, text string, families []corev1.IPFamily) (wanted []netip.Addr, invalid string) {
 	refuse := func(format string, args ...any) ([]netip.Addr, string) {
 		return nil, fmt.Sprintf("%s cannot be used: %s; expected addresses separated by commas, one for each of the Service's ipFamilies at most",
@@ -90,11 +93,12 @@ func wishes(by, text string, families []corev1.IPFamily) (wanted []netip.Addr, i
 	return wanted, ""
 }
 
-// ingress is the status for addresses. They are of the mode VIP: packets arrive with the address as their destination, and the service
-// proxy of every node takes them.
+// ingress is the status for addresses. They are of the mode VIP: packets arrive with the address as
+// their destination, and the service proxy of every node takes them.
 func ingress(addresses []netip.Addr) []corev1.LoadBalancerIngress {
 	mode := corev1.LoadBalancerIPModeVIP
-	out := []corev1.LoadBalancerIngress{} // not null: an empty list is what a patch empties the status with
+	// not null: an empty list is what a patch empties the status with
+	out := []corev1.LoadBalancerIngress{}
 	for _, a := range addresses {
 		out = append(out, corev1.LoadBalancerIngress{IP: a.String(), IPMode: &mode})
 	}

@@ -40,15 +40,19 @@ type World struct {
 	Pools    []nodespec.Pool
 	Services []Service
 	Machines []netip.Addr // no Service may have them
-	Nodes    []netip.Addr // machines say that they have them: no Service gets one, and none loses one for it, because a machine can say anything
+	// machines say that they have them: no Service gets one, and none loses one for it, because a
+	// machine can say anything
+	Nodes []netip.Addr
 }
 
-// Decision is what a Service of ours should have: the addresses in the order of its families, and why one is missing.
+// Decision is what a Service of ours should have: the addresses in the order of its families, and
+// why one is missing.
 type Decision struct {
 	Key       string
 	Addresses []netip.Addr
 	Problems  []Problem
-	// Left says that the Service is left as it is: where there is no pool, something else in the cluster may give it addresses.
+	// Left says that the Service is left as it is: where there is no pool, something else in the
+	// cluster may give it addresses.
 	Left bool
 	// Again is when the Service is to be looked at again, though nothing changes; zero: never.
 	Again time.Time
@@ -68,7 +72,8 @@ const (
 	ofMachine   = "AddressOfMachine"
 )
 
-// grace is how long a Service without a class waits for another load balancer, where there is no pool, before it is told that there is none.
+// grace is how long a Service without a class waits for another load balancer, where there is no
+// pool, before it is told that there is none.
 const grace = 30 * time.Second
 
 // leave decides about a Service of ours where there is no pool.
@@ -86,11 +91,12 @@ func (s Service) leave(now time.Time) Decision {
 	return d
 }
 
-// Step decides about all Services of ours, the oldest first. Pure: the same world gives the same decisions, and a world in which they
-// were carried out gives them again.
+// Step decides about all Services of ours, the oldest first. Pure: the same world gives the same
+// decisions, and a world in which they were carried out gives them again.
 //
-// What a Service has is kept before anything is given, and what is asked for by address is given before what is not. A Service that
-// asks for something else than it has keeps that until it gets the other.
+// What a Service has is kept before anything is given, and what is asked for by address is given
+// before what is not. A Service that asks for something else than it has keeps that until it gets
+// the other.
 func Step(w World) []Decision {
 	a := allocation{pools: w.Pools, taken: map[netip.Addr]string{}, next: map[netip.Addr]netip.Addr{}}
 	for _, m := range w.Machines {
@@ -120,7 +126,8 @@ func Step(w World) []Decision {
 		for f, kept := range shares[i] {
 			switch {
 			case !slices.Contains(w.Nodes, kept.address):
-			case s.MachinePort: // what is sent to the machine's own port would be refused, or come to the Service
+			// what is sent to the machine's own port would be refused, or come to the Service
+			case s.MachinePort:
 				a.taken[kept.address] = "a machine"
 				delete(shares[i], f)
 			default:
@@ -194,8 +201,9 @@ func familyOf(a netip.Addr) corev1.IPFamily {
 // allocation is the addresses while they are given out. Within a step none becomes free.
 type allocation struct {
 	pools []nodespec.Pool
-	taken map[netip.Addr]string     // who has it
-	next  map[netip.Addr]netip.Addr // by the first address of a range: all before it are taken; not valid: the range is full
+	taken map[netip.Addr]string // who has it
+	// by the first address of a range: all before it are taken; not valid: the range is full
+	next map[netip.Addr]netip.Addr
 }
 
 // keep takes over what a Service has, one address of a family.
@@ -303,7 +311,8 @@ func (a allocation) poolOf(address netip.Addr) (nodespec.Pool, bool) {
 	return a.pools[i], true
 }
 
-// free is the first free address of a range, and not valid when there is none. It looks at each taken address once in a step.
+// free is the first free address of a range, and not valid when there is none. It looks at each
+// taken address once in a step.
 func (a allocation) free(r nodespec.Range) netip.Addr {
 	at, known := a.next[r.First]
 	if !known {

@@ -157,9 +157,10 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestSimulation lets a cluster live: Services come, go and change what they ask for, pools and machines change, and decisions are
-// carried out in part only. No address is ever two Services', what is settled stays as it is, and nobody goes without while there is a
-// free address that he may have.
+// TestSimulation lets a cluster live: Services come, go and change what they ask for, pools and
+// machines change, and decisions are carried out in part only. No address is ever two Services',
+// what is settled stays as it is, and nobody goes without while there is a free address that he may
+// have.
 func TestSimulation(t *testing.T) {
 	for seed := range uint64(200) {
 		simulate(t, seed, rand.New(rand.NewPCG(seed, 31)))
@@ -233,7 +234,8 @@ func (w World) usable(a netip.Addr) bool {
 	return slices.ContainsFunc(w.Pools, func(p nodespec.Pool) bool { return p.Contains(a) }) && !slices.Contains(w.Machines, a)
 }
 
-// check looks at decisions: each address once, of a pool, of a family of the Service, and none left over that somebody waits for.
+// check looks at decisions: each address once, of a pool, of a family of the Service, and none left
+// over that somebody waits for.
 func (w World) check(decisions []Decision) error {
 	owner := map[netip.Addr]string{}
 	for _, d := range decisions {

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clearing removes volumes beside everything else: millions of files take minutes. The zero value is ready.
+// clearing removes volumes beside everything else: millions of files take minutes. The zero value
+// is ready.
 type clearing struct {
 	mu      sync.Mutex
 	busy    bool
@@ -20,8 +21,8 @@ type clearing struct {
 	running sync.WaitGroup // until nothing is removed any more
 }
 
-// start lets a removal begin unless one goes on, and returns why the last one left something. ended is called when something is gone, or when
-// nothing is left.
+// start lets a removal begin unless one goes on, and returns why the last one left something. ended
+// is called when something is gone, or when nothing is left.
 func (c *clearing) start(do func() (some bool, err error), ended func()) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,8 +59,9 @@ func (n *node) clear(ctx context.Context) error {
 }
 
 const (
-	// mostOpen is how many folders that lie within each other are open at a time while a tree is removed. os.RemoveAll has all of them open, with
-	// 8 KiB each: a pod can make hundreds of thousands in a small volume, which would take descriptors and memory of the whole process.
+	// mostOpen is how many folders that lie within each other are open at a time while a tree is
+	// removed. os.RemoveAll has all of them open, with 8 KiB each: a pod can make hundreds of
+	// thousands in a small volume, which would take descriptors and memory of the whole process.
 	mostOpen = 64
 	// atOnce is how many names are read of each of them.
 	atOnce = 128
@@ -73,8 +75,9 @@ type tree struct {
 	moved int // folders that were moved to the top
 }
 
-// removeTree removes a folder with all that is in it, until ctx is done. What is in it may be hostile, and nobody else writes there. It follows no symbolic
-// link. Folders that lie deeper than mostOpen are moved to the top and go from there; own gives one to the top's project, because the
+// removeTree removes a folder with all that is in it, until ctx is done. What is in it may be
+// hostile, and nobody else writes there. It follows no symbolic link. Folders that lie deeper than
+// mostOpen are moved to the top and go from there; own gives one to the top's project, because the
 // kernel moves nothing between projects. What cannot be removed does not keep the rest.
 func removeTree(ctx context.Context, folder string, own func(folder string) error) error {
 	top, err := os.OpenFile(folder, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)

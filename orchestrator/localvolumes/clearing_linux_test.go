@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dig makes folders that lie within each other, which no path could name, and a file in the last one.
+// dig makes folders that lie within each other, which no path could name, and a file in the last
+// one.
 func dig(t *testing.T, folder string, depth int) {
 	t.Helper()
 	at, err := unix.Open(folder, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -37,7 +38,8 @@ func dig(t *testing.T, folder string, depth int) {
 	unix.Close(at)
 }
 
-// TestRemoveTree: however deep a pod's folders lie, and whatever they are called, they go with few descriptors, and what is elsewhere stays.
+// TestRemoveTree: however deep a pod's folders lie, and whatever they are called, they go with few
+// descriptors, and what is elsewhere stays.
 func TestRemoveTree(t *testing.T) {
 	elsewhere := t.TempDir()
 	kept := filepath.Join(elsewhere, "kept")
@@ -82,7 +84,8 @@ func TestRemoveTree(t *testing.T) {
 	}
 }
 
-// TestClearing: what is removed holds nobody up; what cannot be is told, tried again, and does not keep the rest.
+// TestClearing: what is removed holds nobody up; what cannot be is told, tried again, and does not
+// keep the rest.
 func TestClearing(t *testing.T) {
 	n, _, root := copier(t)
 	for _, name := range []string{named(2), named(3)} {

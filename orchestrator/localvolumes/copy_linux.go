@@ -15,8 +15,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/projectquota"
 )
 
-// slack is what a copy may take beyond its size while it is made: how many blocks hold a file's extents depends on where the disk has room,
-// so a copy of a full volume can need a few more than that.
+// slack is what a copy may take beyond its size while it is made: how many blocks hold a file's
+// extents depends on where the disk has room, so a copy of a full volume can need a few more than
+// that.
 func slack(size int64) int64 { return size/64 + 1<<20 }
 
 // errWait says that a copy cannot be made now, and that nothing is wrong.
@@ -34,15 +35,17 @@ func (e inUse) Error() string {
 	return fmt.Sprintf("volume %s is mounted at %s", e.volume, strings.Join(e.places, ", "))
 }
 
-// job is a copy that was begun: what it is made of is neither shown nor destroyed until it is finished.
+// job is a copy that was begun: what it is made of is neither shown nor destroyed until it is
+// finished.
 type job struct {
 	copy     Copy
 	project  uint32
 	from, to string
 }
 
-// reserve begins a copy. What is copied must be whole, and mounted nowhere: of a folder that is written to while it is read, a copy has some
-// files as they were before others. From then on the source can be neither shown nor removed, until finish.
+// reserve begins a copy. What is copied must be whole, and mounted nowhere: of a folder that is
+// written to while it is read, a copy has some files as they were before others. From then on the
+// source can be neither shown nor removed, until finish.
 func (s *store) reserve(c Copy) (job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +91,8 @@ func (s *store) reserve(c Copy) (job, error) {
 	return j, nil
 }
 
-// fits says whether as much is left on the disk as is in what is copied, without that the kubelet puts pods out: what is promised to volumes
-// may have been taken by others.
+// fits says whether as much is left on the disk as is in what is copied, without that the kubelet
+// puts pods out: what is promised to volumes may have been taken by others.
 func (s *store) fits(c Copy, source volume) error {
 	_, used, err := s.quotas.Get(s.root, source.project)
 	if err != nil {
@@ -106,9 +109,9 @@ func (s *store) fits(c Copy, source volume) error {
 	return nil
 }
 
-// work makes the copy, which waits for everybody else at the disk and cannot take more than it is to have, and returns its limit: a volume's
-// is its size, a snapshot's is what is in it, because nobody writes to it. Without an error the copy is on the disk, whole, and nobody uses
-// it yet.
+// work makes the copy, which waits for everybody else at the disk and cannot take more than it is
+// to have, and returns its limit: a volume's is its size, a snapshot's is what is in it, because
+// nobody writes to it. Without an error the copy is on the disk, whole, and nobody uses it yet.
 func (s *store) work(ctx context.Context, j job) (size int64, err error) {
 	size = j.copy.Size
 	if err := errors.Join(s.limit(j.project, size+slack(size)), s.quotas.Assign(j.to, j.project)); err != nil {
@@ -136,11 +139,13 @@ func (s *store) work(ctx context.Context, j job) (size int64, err error) {
 	if err != nil {
 		return size, err
 	}
-	keeps := projectquota.Limit{Bytes: max(used.Bytes, 1<<10), Inodes: max(used.Inodes, 1)} // none would be no limit
+	// none would be no limit
+	keeps := projectquota.Limit{Bytes: max(used.Bytes, 1<<10), Inodes: max(used.Inodes, 1)}
 	return int64(keeps.Bytes), errors.Join(s.quotas.SetLimit(s.root, j.project, keeps), persistAll(s.root))
 }
 
-// finish ends a copy of this limit: after work without an error it can be used, otherwise what was made of it is to be removed.
+// finish ends a copy of this limit: after work without an error it can be used, otherwise what was
+// made of it is to be removed.
 func (s *store) finish(j job, size int64, failed error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +157,8 @@ func (s *store) finish(j job, size int64, failed error) error {
 		target = removing
 	}
 	if err := os.Rename(j.to, filepath.Join(s.root, target, j.copy.Name)); err != nil {
-		return errors.Join(failed, fmt.Errorf("%s: cannot be put in place: %w", j.copy.Name, err)) // it stays as it is until the next start
+		// it stays as it is until the next start
+		return errors.Join(failed, fmt.Errorf("%s: cannot be put in place: %w", j.copy.Name, err))
 	}
 	s.all[j.copy.Name] = volume{project: j.project, size: size, going: failed != nil}
 	return errors.Join(failed, persist(filepath.Join(s.root, target)))

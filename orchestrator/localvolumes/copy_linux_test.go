@@ -20,7 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/projectquota"
 )
 
-// copier is a node with a volume that has a file in it, and a kernel that counts 12 KiB in everything.
+// copier is a node with a volume that has a file in it, and a kernel that counts 12 KiB in
+// everything.
 func copier(t *testing.T) (*node, *memory, string) {
 	t.Helper()
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
@@ -61,7 +62,9 @@ func use(t *testing.T, s *store, name, from, text string) string {
 // afterCopies lets a node copy until it is done, and returns its report.
 func afterCopies(t *testing.T, n *node, copies ...Copy) Report {
 	t.Helper()
-	for range 3 { // what was not finished is removed, a copy is made, and what was not finished of that is removed
+	// what was not finished is removed, a copy is made, and what was not finished of that is
+	// removed
+	for range 3 {
 		if _, err := n.obey(t.Context(), nil, copies); err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +88,8 @@ func afterRemoval(t *testing.T, n *node, names ...string) (Report, error) {
 	return n.obey(t.Context(), names, nil)
 }
 
-// TestCopies takes a snapshot, changes the volume, and makes a volume of the snapshot and one of the volume.
+// TestCopies takes a snapshot, changes the volume, and makes a volume of the snapshot and one of
+// the volume.
 func TestCopies(t *testing.T) {
 	n, kernel, root := copier(t)
 	began := time.Now().Unix()
@@ -137,7 +141,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestCopyWaits: what pods use is not copied, and they are named; what is copied is not used, and not destroyed.
+// TestCopyWaits: what pods use is not copied, and they are named; what is copied is not used, and
+// not destroyed.
 func TestCopyWaits(t *testing.T) {
 	n, _, _ := copier(t)
 	const known, unknown = "0a1b2c3d-0000-4000-8000-000000000001", "0a1b2c3d-0000-4000-8000-000000000002"
@@ -200,7 +205,8 @@ func TestCopyWaits(t *testing.T) {
 	}
 }
 
-// TestCopyStops: a copy that is not wanted any more, or whose machine loses power, leaves nothing, and can be made anew.
+// TestCopyStops: a copy that is not wanted any more, or whose machine loses power, leaves nothing,
+// and can be made anew.
 func TestCopyStops(t *testing.T) {
 	n, kernel, root := copier(t)
 	take := Copy{snapped(1), named(1), mib}
@@ -271,8 +277,8 @@ func TestCopyFails(t *testing.T) {
 	}
 }
 
-// TestManyWait: for all copies that wait the pods are asked for once, and not when none waits for pods; what is reported has a bound, also of
-// lists that are longer than they should be.
+// TestManyWait: for all copies that wait the pods are asked for once, and not when none waits for
+// pods; what is reported has a bound, also of lists that are longer than they should be.
 func TestManyWait(t *testing.T) {
 	n, _, _ := copier(t)
 	asked := 0
@@ -336,7 +342,8 @@ func TestCopyFits(t *testing.T) {
 	}
 }
 
-// TestPublishFilled: the kubelet gets a volume that is filled when it is, and whoever waits for a volume hears that it is free.
+// TestPublishFilled: the kubelet gets a volume that is filled when it is, and whoever waits for a
+// volume hears that it is free.
 func TestPublishFilled(t *testing.T) {
 	n, _, _ := copier(t)
 	d := &driver{node: "a", filesystem: "f1", store: n.store, changed: n.change,

@@ -16,14 +16,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// A copy that failed is made anew after as many times as long as it took, and after leastRest at least: whatever fails again and again has the
-// disk for a tenth of the time.
+// A copy that failed is made anew after as many times as long as it took, and after leastRest at
+// least: whatever fails again and again has the disk for a tenth of the time.
 const (
 	restTimes = 9
 	leastRest = time.Minute
 )
 
-// copying is the copy that a node makes at the moment, and those that failed. The zero value is ready.
+// copying is the copy that a node makes at the moment, and those that failed. The zero value is
+// ready.
 type copying struct {
 	mu      sync.Mutex
 	name    string // empty: none
@@ -38,8 +39,8 @@ type setback struct {
 	until time.Time
 }
 
-// keep stops the copy that is being made unless it is wanted still, and forgets those that failed when they have rested: one that is not
-// wanted now may have its turn again before that.
+// keep stops the copy that is being made unless it is wanted still, and forgets those that failed
+// when they have rested: one that is not wanted now may have its turn again before that.
 func (c *copying) keep(wanted func(name string) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,8 +87,8 @@ func (c *copying) start(ctx context.Context, name string, do func(context.Contex
 	})
 }
 
-// copy begins the first copy that can be made, unless one is being made, and reports on all. However many wait for pods, these are asked for
-// once.
+// copy begins the first copy that can be made, unless one is being made, and reports on all.
+// However many wait for pods, these are asked for once.
 func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 	report.Made, report.Waits = map[string]int64{}, map[string]string{}
 	waits := func(c Copy, why string) { report.Waits[c.Name] = short(why) }
@@ -152,7 +153,8 @@ func (n *node) podNames(ctx context.Context) map[string]string {
 	return names
 }
 
-// users says by whom a volume is used that is mounted at some places: pods' names where they are known, their UIDs otherwise.
+// users says by whom a volume is used that is mounted at some places: pods' names where they are
+// known, their UIDs otherwise.
 func users(places []string, names map[string]string) string {
 	var users []string
 	for _, p := range places {

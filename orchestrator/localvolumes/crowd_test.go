@@ -24,7 +24,8 @@ func crowd(volumes, snapshots int) World {
 	return w
 }
 
-// told are the copies that a step tells the node, or those that it was told when there is nothing new.
+// told are the copies that a step tells the node, or those that it was told when there is nothing
+// new.
 func told(t *testing.T, w World) []Copy {
 	t.Helper()
 	tell := w.Nodes[0].Copies
@@ -39,8 +40,9 @@ func told(t *testing.T, w World) []Copy {
 	return tell
 }
 
-// TestTurns: a node is told a bounded number of copies, the same for a turn, and each in some turn; volumes that are used for ever keep no other
-// one waiting, and the copy that is being made goes on.
+// TestTurns: a node is told a bounded number of copies, the same for a turn, and each in some turn;
+// volumes that are used for ever keep no other one waiting, and the copy that is being made goes
+// on.
 func TestTurns(t *testing.T) {
 	w := crowd(10, 90)
 	w.Nodes[0].Report.Copying = w.Contents[17].Handle
@@ -59,7 +61,8 @@ func TestTurns(t *testing.T) {
 				t.Fatal("it does not settle")
 			}
 		}
-		w.Contents[20].Deleting = !w.Contents[20].Deleting // that something else comes or goes changes one of them at most
+		// that something else comes or goes changes one of them at most
+		w.Contents[20].Deleting = !w.Contents[20].Deleting
 		after := told(t, w)
 		if same := len(slices.DeleteFunc(slices.Clone(after), func(c Copy) bool { return !slices.Contains(all, c) })); same < mostCopies-1 {
 			t.Fatalf("%d are told still", same)
@@ -73,7 +76,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnIsSaid: a snapshot that is not told yet says so, and keeps what was said when its turn is over.
+// TestTurnIsSaid: a snapshot that is not told yet says so, and keeps what was said when its turn is
+// over.
 func TestTurnIsSaid(t *testing.T) {
 	w := crowd(1, 65)
 	w.Nodes[0].Copies = told(t, w)
@@ -94,7 +98,8 @@ func TestTurnIsSaid(t *testing.T) {
 	}
 }
 
-// TestCrowded: a node takes volumes and snapshots up to a number, however small they are, and says why it takes no more; what is on it can grow.
+// TestCrowded: a node takes volumes and snapshots up to a number, however small they are, and says
+// why it takes no more; what is on it can grow.
 func TestCrowded(t *testing.T) {
 	w := crowd(mostNames-1, 0)
 	w.Classes = local
@@ -126,7 +131,8 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
-// TestAnnotationsFit: all that a crowded node says and is told fits into its annotations, beside those of others.
+// TestAnnotationsFit: all that a crowded node says and is told fits into its annotations, beside
+// those of others.
 func TestAnnotationsFit(t *testing.T) {
 	const largest = 1<<63 - 1
 	r := Report{Filesystem: "0123456789abcdef", Size: largest, Copying: snapped(0), Volumes: map[string]int64{}, Made: map[string]int64{}, Waits: map[string]string{}}
@@ -167,8 +173,8 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// TestManyGo deletes thousands of volumes and snapshots at once, some before they were taken: the node is told some at a time, what it is not
-// told stays, and all end.
+// TestManyGo deletes thousands of volumes and snapshots at once, some before they were taken: the
+// node is told some at a time, what it is not told stays, and all end.
 func TestManyGo(t *testing.T) {
 	w := crowd(2500, 0)
 	for i := range w.Volumes {

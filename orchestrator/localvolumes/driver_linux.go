@@ -18,8 +18,8 @@ import (
 // versions of CSI that the driver speaks.
 var versions = []string{"1.9.0"}
 
-// driver is the node's service of CSI, and the registration of both with the kubelet. There is no controller's service: the controller
-// (run.go) is not asked by CSI.
+// driver is the node's service of CSI, and the registration of both with the kubelet. There is no
+// controller's service: the controller (run.go) is not asked by CSI.
 type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedNodeServer
@@ -30,7 +30,8 @@ type driver struct {
 	version    string // of the system
 	store      *store // nil: the node has no volumes, for this reason:
 	problem    string
-	changed    func()                       // a volume was made, has another size, or is used no more
+	// a volume was made, has another size, or is used no more
+	changed    func()
 	registered func(ok bool, detail string) // as the kubelet says
 	bind       func(from, to string, flags mount.Flags) error
 	mounted    func(target string) (bool, error)
@@ -80,7 +81,8 @@ var mountOptions = map[string]mount.Flags{
 	"ro": mount.ReadOnly, "nosuid": mount.NoSuid, "nodev": mount.NoDev, "noexec": mount.NoExec, "noatime": mount.NoAtime,
 }
 
-// NodePublishVolume shows a volume at a place of the kubelet's, and makes it when it is needed for the first time.
+// NodePublishVolume shows a volume at a place of the kubelet's, and makes it when it is needed for
+// the first time.
 func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if r.GetTargetPath() == "" || r.GetVolumeCapability().GetMount() == nil {
 		return nil, status.Error(codes.InvalidArgument, "a volume is shown as a folder, at a place that has to be named")
@@ -128,7 +130,8 @@ func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 	}
 	err := d.unmount(r.GetTargetPath())
 	if err == nil {
-		err = os.Remove(r.GetTargetPath()) // not all below it: what were still mounted would be lost
+		// not all below it: what were still mounted would be lost
+		err = os.Remove(r.GetTargetPath())
 	}
 	if err != nil && !os.IsNotExist(err) {
 		return nil, status.Error(codes.Internal, err.Error())

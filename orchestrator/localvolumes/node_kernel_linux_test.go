@@ -48,8 +48,9 @@ func fill(path string) (fitted int, err error) {
 	return fitted, err
 }
 
-// TestNode speaks to the node's half as the kubelet does, on a real disk: it registers, a volume is made and shown, takes what it is
-// large and no more, grows while it is used, is there after the power was cut, and leaves nothing.
+// TestNode speaks to the node's half as the kubelet does, on a real disk: it registers, a volume is
+// made and shown, takes what it is large and no more, grows while it is used, is there after the
+// power was cut, and leaves nothing.
 func TestNode(t *testing.T) {
 	mkfstest.Overwrites(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // under emulation, beside others
@@ -119,7 +120,8 @@ func TestNode(t *testing.T) {
 	if _, err := n.obey(ctx, []string{named(1)}, nil); err == nil {
 		t.Error("a volume that is mounted was destroyed")
 	}
-	// Its pod gives the folder another project, which may be a neighbour's. It has its own again when the node starts.
+	// Its pod gives the folder another project, which may be a neighbour's. It has its own again
+	// when the node starts.
 	folder := filepath.Join(data.Target, "local-volumes", volumes, named(1))
 	own, err := projectquota.Of(folder)
 	if err = errors.Join(err, projectquota.Assign(folder, own+1)); err != nil {
@@ -177,8 +179,9 @@ func cutPower(ctx context.Context, t *testing.T, data mount.Mount, mounted ...st
 	}
 }
 
-// TestSnapshotOnDisk takes a snapshot of a full volume on a real disk, restores it after the power was cut, and shows that what was half a
-// copy is gone, that a restored volume has a limit, and that a copy does not take more than its own.
+// TestSnapshotOnDisk takes a snapshot of a full volume on a real disk, restores it after the power
+// was cut, and shows that what was half a copy is gone, that a restored volume has a limit, and
+// that a copy does not take more than its own.
 func TestSnapshotOnDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // under emulation, beside others

@@ -34,7 +34,8 @@ import (
 // NodeName is the name of the component on each node.
 const NodeName = "volumes"
 
-// Nodes describes the component on each node, without its Run function. There is none where local volumes are not wanted.
+// Nodes describes the component on each node, without its Run function. There is none where local
+// volumes are not wanted.
 func Nodes(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	if spec.LocalVolumes.Disabled {
 		return nil
@@ -43,8 +44,8 @@ func Nodes(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	return []component.Component{{Process: component.Node, Name: NodeName, Files: []component.File{config}}}
 }
 
-// RunNode serves the kubelet, and keeps the Node's report true, until ctx is done. Volumes that are there are served without the API
-// server; rights waits until it can be spoken to.
+// RunNode serves the kubelet, and keeps the Node's report true, until ctx is done. Volumes that are
+// there are served without the API server; rights waits until it can be spoken to.
 func RunNode(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	n, err := newNode(spec, dirs.LocalVolumes, kernelQuotas{})
 	if err != nil {
@@ -91,10 +92,12 @@ type node struct {
 	changed    chan struct{}
 	copying    copying
 	clearing   clearing
-	pods       func(ctx context.Context) (names map[string]string, err error) // namespace/name of the node's pods, by UID
+	// namespace/name of the node's pods, by UID
+	pods func(ctx context.Context) (names map[string]string, err error)
 }
 
-// newNode opens the store at root. That the file system has no quotas is no error, but what the node says.
+// newNode opens the store at root. That the file system has no quotas is no error, but what the
+// node says.
 func newNode(spec nodespec.Spec, root string, q quotas) (*node, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make a folder for volumes: %w", err)
@@ -123,8 +126,9 @@ func (n *node) change() {
 	}
 }
 
-// serve speaks CSI on one socket, and registers on another one that the kubelet finds (its pkg/kubelet/pluginmanager), which says
-// by registered whether it takes it. failed gets the error of a server that ended before it was stopped.
+// serve speaks CSI on one socket, and registers on another one that the kubelet finds (its
+// pkg/kubelet/pluginmanager), which says by registered whether it takes it. failed gets the error
+// of a server that ended before it was stopped.
 func (n *node) serve(kubelet string, registered func(ok bool, detail string)) (stop func(), failed <-chan error, err error) {
 	d := &driver{
 		node: n.name, filesystem: n.filesystem, version: n.version, store: n.store, problem: n.problem, changed: n.change,
@@ -177,7 +181,8 @@ func listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// follow destroys what the own Node says is obsolete, copies what it says, and keeps what it says about the volumes true.
+// follow destroys what the own Node says is obsolete, copies what it says, and keeps what it says
+// about the volumes true.
 func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail string)) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -238,12 +243,14 @@ func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.N
 	return problems
 }
 
-// obey takes out of use what is obsolete, and lets its removal and one copy begin, which end by themselves or with ctx, and reports. Of a
-// list that is too long for the report the rest has to wait: whoever wrote it has it shorter when the first of it are done.
+// obey takes out of use what is obsolete, and lets its removal and one copy begin, which end by
+// themselves or with ctx, and reports. Of a list that is too long for the report the rest has to
+// wait: whoever wrote it has it shorter when the first of it are done.
 func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Report, error) {
 	report := Report{Problem: n.problem, Filesystem: n.filesystem}
 	obsolete, copies = obsolete[:min(len(obsolete), mostObsolete)], copies[:min(len(copies), mostCopies)]
-	// What is obsolete is not copied, nor begun when it was said to be gone: whoever hears of that takes it for gone for good.
+	// What is obsolete is not copied, nor begun when it was said to be gone: whoever hears of that
+	// takes it for gone for good.
 	copies = slices.DeleteFunc(slices.Clone(copies), func(c Copy) bool { return slices.Contains(obsolete, c.Name) })
 	if n.store == nil { // an earlier file system's volumes went with it
 		report.Gone = slices.Sorted(slices.Values(obsolete))

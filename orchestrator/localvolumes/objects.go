@@ -31,7 +31,9 @@ func readNode(object any) *Node {
 		return nil
 	}
 	hostname := n.Labels[corev1.LabelHostname]
-	if hostname != n.Name { // not labelled yet, or by somebody who would speak for another node: a kubelet may label its own
+	// not labelled yet, or by somebody who would speak for another node: a kubelet may label its
+	// own
+	if hostname != n.Name {
 		return nil
 	}
 	return &Node{
@@ -63,7 +65,8 @@ func readVolume(v *corev1.PersistentVolume) Volume {
 	switch v.Status.Phase {
 	case corev1.VolumeReleased, corev1.VolumeFailed:
 		read.Released = true
-	case corev1.VolumeAvailable: // somebody took the former claim away, so that another one could have it
+	// somebody took the former claim away, so that another one could have it
+	case corev1.VolumeAvailable:
 		read.Released = read.Deleting
 	}
 	return read
@@ -261,7 +264,8 @@ func tellNode[T any](ctx context.Context, c *controller, node, annotation string
 	return ignoreNotFound(err)
 }
 
-// growing is what the status of a claim says while its volume's limit is raised on the node (KEP-1790).
+// growing is what the status of a claim says while its volume's limit is raised on the node
+// (KEP-1790).
 func growing(claim *corev1.PersistentVolumeClaim, size int64) map[string]any {
 	conditions := slices.DeleteFunc(slices.Clone(claim.Status.Conditions), func(c corev1.PersistentVolumeClaimCondition) bool {
 		return c.Type == corev1.PersistentVolumeClaimFileSystemResizePending

@@ -32,8 +32,9 @@ import (
 // Name is the name of the component that decides.
 const Name = "local-volumes"
 
-// again is how long after a failure it is tried again; patience is how long one request may take; soon is how often it is looked for what is
-// about to be there; turn is how long a node is told the same of more copies, or of more to destroy, than it is told at a time.
+// again is how long after a failure it is tried again; patience is how long one request may take;
+// soon is how often it is looked for what is about to be there; turn is how long a node is told the
+// same of more copies, or of more to destroy, than it is told at a time.
 const (
 	soon     = 250 * time.Millisecond
 	again    = 2 * time.Second
@@ -41,7 +42,8 @@ const (
 	turn     = time.Minute
 )
 
-// Controllers describes the component that decides, without its Run function. There is none where local volumes are not wanted.
+// Controllers describes the component that decides, without its Run function. There is none where
+// local volumes are not wanted.
 func Controllers(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	if spec.LocalVolumes.Disabled {
 		return nil
@@ -90,8 +92,9 @@ func clientsOf(config *rest.Config) (c clients, err error) {
 	return c, nil
 }
 
-// served waits until the kinds of snapshots are defined (package bootstrap), because without knowing what is promised to snapshots nothing
-// can be promised. It is false when ctx is done before.
+// served waits until the kinds of snapshots are defined (package bootstrap), because without
+// knowing what is promised to snapshots nothing can be promised. It is false when ctx is done
+// before.
 func served(ctx context.Context, c clients, tell func(detail string)) bool {
 	ticker := time.NewTicker(soon)
 	defer ticker.Stop()
@@ -118,7 +121,8 @@ type promise struct {
 	name    string
 }
 
-// controller does what Step says. One pass at a time is made, and it sees what the ones before promised.
+// controller does what Step says. One pass at a time is made, and it sees what the ones before
+// promised.
 type controller struct {
 	reserve    int64
 	client     kubernetes.Interface
@@ -134,8 +138,9 @@ type controller struct {
 	wanted     cache.SharedIndexInformer // VolumeSnapshots
 	contents   cache.SharedIndexInformer // VolumeSnapshotContents
 	changed    chan struct{}
-	promised   map[promise]string   // the version that was written upon, none for a new one: a cache that still has it is behind
-	told       map[types.UID]string // why a claim gets nothing
+	// the version that was written upon, none for a new one: a cache that still has it is behind
+	promised map[promise]string
+	told     map[types.UID]string // why a claim gets nothing
 }
 
 // factory makes informers.
@@ -226,9 +231,9 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	return nil
 }
 
-// pass looks at everything once and does what Step says. What is refused is told, and no reason for the rest to wait. It says how
-// things are; with nothing to say, because the cache does not show yet what was promised, nothing: the cache's next change, which
-// brings it, begins the next pass.
+// pass looks at everything once and does what Step says. What is refused is told, and no reason for
+// the rest to wait. It says how things are; with nothing to say, because the cache does not show
+// yet what was promised, nothing: the cache's next change, which brings it, begins the next pass.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	behind, err := c.behind(ctx)
 	if behind || err != nil {
@@ -254,7 +259,8 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 		doing, done := context.WithTimeout(ctx, patience)
 		err := c.do(doing, objects, op)
 		done()
-		if err != nil && !apierrors.IsConflict(err) && first == nil { // a conflict: the cache is about to change
+		// a conflict: the cache is about to change
+		if err != nil && !apierrors.IsConflict(err) && first == nil {
 			first = fmt.Errorf("cannot %s: %w", op, err)
 		}
 	}
@@ -281,7 +287,8 @@ func message(op Op) (key, reason, why string) {
 	return "", "", ""
 }
 
-// behind says whether the cache lacks something that was promised: deciding by it could promise the same room twice.
+// behind says whether the cache lacks something that was promised: deciding by it could promise the
+// same room twice.
 func (c *controller) behind(ctx context.Context) (bool, error) {
 	for what, version := range c.promised {
 		store := c.volumes.GetStore()
@@ -294,7 +301,8 @@ func (c *controller) behind(ctx context.Context) (bool, error) {
 		} else if o, ok := object.(metav1.Object); found && ok {
 			cached = o.GetResourceVersion()
 		}
-		if cached == version { // the cache is behind, unless the server refused it, or it has gone already
+		// the cache is behind, unless the server refused it, or it has gone already
+		if cached == version {
 			asking, done := context.WithTimeout(ctx, patience)
 			have, err := c.get(asking, what)
 			done()
@@ -393,7 +401,8 @@ func (c *controller) kept(w *World, all objects) {
 			continue
 		}
 		read := readSnapshot(s)
-		// Of a claim that there is not nobody knows the driver. Another driver's controller may say so too: it is said once.
+		// Of a claim that there is not nobody knows the driver. Another driver's controller may say
+		// so too: it is said once.
 		_, known, err := c.claims.GetStore().GetByKey(read.Claim)
 		nobodys := err == nil && !known && read.Claim != "" && s.Status == nil
 		if read.Guarded || all.contents[read.Content] != nil || all.claims[read.Claim] != nil || nobodys {

@@ -59,7 +59,8 @@ func readSnapshot(s *snapshotv1.VolumeSnapshot) Snapshot {
 	return read
 }
 
-// readContent reads a content. One that names nothing that a snapshot of ours can be called has no handle, and no node either.
+// readContent reads a content. One that names nothing that a snapshot of ours can be called has no
+// handle, and no node either.
 func readContent(c *snapshotv1.VolumeSnapshotContent) Content {
 	ref := c.Spec.VolumeSnapshotRef
 	read := Content{
@@ -140,7 +141,8 @@ func writeContent(o CreateContent, s *snapshotv1.VolumeSnapshot) *snapshotv1.Vol
 	}
 }
 
-// contentStatus and snapshotStatus are patches of what a status says. What there is nothing to say about is taken away.
+// contentStatus and snapshotStatus are patches of what a status says. What there is nothing to say
+// about is taken away.
 func contentStatus(handle string, s State) map[string]any {
 	status := map[string]any{"snapshotHandle": nil, "creationTime": nil, "restoreSize": nil, "readyToUse": s.Ready, "error": failure(s.Problem)}
 	if s.Taken != 0 || s.Ready {

@@ -81,7 +81,8 @@ type (
 		Name, Snapshot, Hostname, Filesystem string
 		Size                                 int64
 	}
-	// DeleteContent begins the end of a content; its finalizer keeps it until the node has destroyed it.
+	// DeleteContent begins the end of a content; its finalizer keeps it until the node has
+	// destroyed it.
 	DeleteContent struct{ Name string }
 	// FinishContent lets a content go.
 	FinishContent struct{ Name string }
@@ -153,7 +154,8 @@ func lost(node Node, there bool, filesystem string) bool {
 	return !there || node.Report.Filesystem != "" && node.Report.Filesystem != filesystem
 }
 
-// copies says what each node is to copy, by hostname; of what is needed for it nothing is destroyed.
+// copies says what each node is to copy, by hostname; of what is needed for it nothing is
+// destroyed.
 func copies(w World, nodes map[string]Node) (todo map[string][]Copy, needed map[string]bool) {
 	todo, needed = map[string][]Copy{}, map[string]bool{}
 	add := func(hostname, filesystem string, c Copy) {
@@ -178,8 +180,9 @@ func copies(w World, nodes map[string]Node) (todo map[string][]Copy, needed map[
 	return todo, needed
 }
 
-// some are those of a node's copies that it is told in a turn: the one that it makes, then one of each source, and then more of each: what
-// waits for the pods of one volume, for ever perhaps, keeps nothing of others waiting. What is not told is wanted still.
+// some are those of a node's copies that it is told in a turn: the one that it makes, then one of
+// each source, and then more of each: what waits for the pods of one volume, for ever perhaps,
+// keeps nothing of others waiting. What is not told is wanted still.
 func some(all []Copy, making string, turn int64) []Copy {
 	if len(all) <= mostCopies {
 		return all
@@ -196,7 +199,8 @@ func some(all []Copy, making string, turn int64) []Copy {
 	return sorted(order[:mostCopies], name)
 }
 
-// fills tells nodes what to copy, writes down what they have copied, and tells claims why their volumes are not filled yet.
+// fills tells nodes what to copy, writes down what they have copied, and tells claims why their
+// volumes are not filled yet.
 func fills(w World, nodes map[string]Node) []Op {
 	var ops []Op
 	todo, _ := copies(w, nodes)
@@ -271,7 +275,8 @@ func origin(w World, s Source) (of string, least int64, node Node, why string) {
 	return of, least, w.Nodes[i], ""
 }
 
-// snapshots promises snapshots, says how they are, and brings those to their end that nobody wants any more.
+// snapshots promises snapshots, says how they are, and brings those to their end that nobody wants
+// any more.
 func snapshots(w World, nodes map[string]Node, free rooms) []Op {
 	var ops []Op
 	contents := map[string]Content{}
@@ -331,7 +336,8 @@ func snapshots(w World, nodes map[string]Node, free rooms) []Op {
 	return ops
 }
 
-// taken begins to take a snapshot, or says why not: first the snapshot is kept from going, then it gets its content.
+// taken begins to take a snapshot, or says why not: first the snapshot is kept from going, then it
+// gets its content.
 func taken(w World, s Snapshot, free rooms) (Op, string) {
 	class, why := w.snapshotClass(s.Class)
 	if why != "" {
@@ -400,7 +406,8 @@ func (c Content) look(nodes map[string]Node) State {
 	return state
 }
 
-// waits says why a content is not taken yet. What was said last holds until its node says something else: it may not be the copy's turn.
+// waits says why a content is not taken yet. What was said last holds until its node says something
+// else: it may not be the copy's turn.
 func (c Content) waits(node Node) string {
 	told := slices.ContainsFunc(node.Copies, func(x Copy) bool { return x.Name == c.Handle })
 	switch why := node.Report.Waits[c.Handle]; {

@@ -32,7 +32,8 @@ func TestSnapshots(t *testing.T) {
 		v.Source = source
 		return v
 	}
-	// world is one with the first claim, which has a volume of 1 GiB on node a, and nothing to be said about capacities.
+	// world is one with the first claim, which has a volume of 1 GiB on node a, and nothing to be
+	// said about capacities.
 	world := func(w World, there map[string]int64, report func(r *Report)) World {
 		n := able("a", there)
 		if report != nil {

@@ -17,7 +17,8 @@ const leastSize = 1 << 20
 
 // World is what the API server holds about claims and their volumes.
 type World struct {
-	Reserve    int64 // bytes of each node's DATA that are the system's and the pods' own; 0: defaultReserve
+	// bytes of each node's DATA that are the system's and the pods' own; 0: defaultReserve
+	Reserve    int64
 	Turn       int64 // another one now and then, so that of many things that wait each has its turn
 	Nodes      []Node
 	Classes    []StorageClass // of this driver
@@ -85,7 +86,8 @@ type Op interface{ String() string }
 
 // The changes. A change that is about a claim says the claim's key.
 type (
-	// CreateVolume gives a claim a volume, which is filled from another one or from a snapshot if there is one.
+	// CreateVolume gives a claim a volume, which is filled from another one or from a snapshot if
+	// there is one.
 	CreateVolume struct {
 		Claim, Name, Hostname, Filesystem string
 		Size                              int64
@@ -105,7 +107,8 @@ type (
 		Claim string
 		Size  int64
 	}
-	// DeleteVolume begins the end of a volume; its finalizer keeps it until the node has destroyed it.
+	// DeleteVolume begins the end of a volume; its finalizer keeps it until the node has destroyed
+	// it.
 	DeleteVolume struct{ Name string }
 	// Finish lets a volume go.
 	Finish struct{ Name string }
@@ -146,8 +149,9 @@ func (o SetCapacity) String() string {
 }
 func (o DropCapacity) String() string { return "drop capacity " + o.Name }
 
-// Step says what is to be done, in order. Nothing is promised twice: the sum of all volumes and snapshots of a node, of those that are on
-// their way out too, and of what else lies in its folder of volumes, is never more than its DATA without the reserve.
+// Step says what is to be done, in order. Nothing is promised twice: the sum of all volumes and
+// snapshots of a node, of those that are on their way out too, and of what else lies in its folder
+// of volumes, is never more than its DATA without the reserve.
 func Step(w World) []Op {
 	var ops []Op
 	free := rooms{} // of nodes that can have volumes
@@ -166,13 +170,14 @@ func Step(w World) []Op {
 	return append(ops, capacities(w, free)...)
 }
 
-// defaultReserve is what a node keeps for images, logs, the control plane's data and the pods' own files when nothing else is
-// configured: a quarter of DATA, or 20 GiB if that is less, but a tenth at least. With spared that keeps volumes that are full below three
-// quarters: from four fifths on the kubelet deletes the images that no pod uses (imageGCHighThresholdPercent of package kubelet).
+// defaultReserve is what a node keeps for images, logs, the control plane's data and the pods' own
+// files when nothing else is configured: a quarter of DATA, or 20 GiB if that is less, but a tenth
+// at least. With spared that keeps volumes that are full below three quarters: from four fifths on
+// the kubelet deletes the images that no pod uses (imageGCHighThresholdPercent of package kubelet).
 func defaultReserve(size int64) int64 { return max(min(size/4, 20<<30), size/10) }
 
-// spared is the share of DATA, in percent, below which the kubelet puts pods out (evictionHard of package kubelet): it must be left when
-// all volumes are full.
+// spared is the share of DATA, in percent, below which the kubelet puts pods out (evictionHard of
+// package kubelet): it must be left when all volumes are full.
 const spared = 15
 
 // room is what can still be promised on a node.
@@ -194,8 +199,9 @@ func crowded(node string) string {
 	return fmt.Sprintf("node %s has %d volumes and snapshots, and can have no more: delete some", node, mostNames)
 }
 
-// left is what can still be promised on a node; fewer bytes than none when its DATA became smaller, or the reserve larger. A snapshot
-// counts as its volume until it is taken, and as what is in it from then on: nobody can write to it.
+// left is what can still be promised on a node; fewer bytes than none when its DATA became smaller,
+// or the reserve larger. A snapshot counts as its volume until it is taken, and as what is in it
+// from then on: nobody can write to it.
 func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
 	if reserve == 0 {
 		reserve = defaultReserve(n.Report.Size)
@@ -237,7 +243,8 @@ func ends(w World, nodes map[string]Node) []Op {
 				ops = append(ops, DeleteVolume{v.Name})
 			}
 		case v.Retain, // the object goes, and the data stay
-			!there, there && node.Report.Filesystem != "" && node.Report.Filesystem != v.Filesystem, // they went with the machine, or its reset
+			// they went with the machine, or its reset
+			!there, there && node.Report.Filesystem != "" && node.Report.Filesystem != v.Filesystem,
 			slices.Contains(node.Report.Gone, v.Name):
 			ops = append(ops, Finish{v.Name})
 		case !needed[v.Name]:
@@ -258,8 +265,9 @@ func ends(w World, nodes map[string]Node) []Op {
 	return ops
 }
 
-// shuffled has everything in an order that is the same for a turn, whatever is added or goes, and another one in the next. Whoever is first in
-// a list that is cut gives way in the next turn, so that what cannot be done does not keep from being told what can.
+// shuffled has everything in an order that is the same for a turn, whatever is added or goes, and
+// another one in the next. Whoever is first in a list that is cut gives way in the next turn, so
+// that what cannot be done does not keep from being told what can.
 func shuffled[T any](all []T, turn int64, name func(T) string) []T {
 	lots := map[string]string{}
 	for _, x := range all {
@@ -352,8 +360,9 @@ func births(w World, free rooms) []Op {
 	return ops
 }
 
-// copied gives a claim a volume that is filled from another one or from a snapshot. It can only be where that is, so it is made before the
-// scheduler chooses, which then finds one node to choose from.
+// copied gives a claim a volume that is filled from another one or from a snapshot. It can only be
+// where that is, so it is made before the scheduler chooses, which then finds one node to choose
+// from.
 func copied(w World, c Claim, name string, free rooms) Op {
 	of, least, n, why := origin(w, c.Source)
 	want, room := max(c.Size, leastSize), free[n.Hostname]
@@ -371,7 +380,8 @@ func copied(w World, c Claim, name string, free rooms) Op {
 	return CreateVolume{c.Key, name, n.Hostname, n.Report.Filesystem, want, of}
 }
 
-// capacities says what is left, after all that is promised in this step. A node that is crowded has no room, so that the scheduler takes another.
+// capacities says what is left, after all that is promised in this step. A node that is crowded has
+// no room, so that the scheduler takes another.
 func capacities(w World, free rooms) []Op {
 	have := map[string]Capacity{}
 	for _, c := range w.Capacities {

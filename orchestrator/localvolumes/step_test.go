@@ -43,7 +43,8 @@ func contentOf(n int, node string, size, taken int64) Content {
 		Node: node, Filesystem: "f1", Size: size, State: State{Taken: taken, Ready: taken != 0, Size: min(taken, 1) * size}}
 }
 
-// able is a node with a DATA of 10 GiB: 2.5 GiB are the reserve and 1.5 GiB are spared, so that 6 GiB can be promised.
+// able is a node with a DATA of 10 GiB: 2.5 GiB are the reserve and 1.5 GiB are spared, so that 6
+// GiB can be promised.
 func able(name string, there map[string]int64) Node {
 	return Node{Name: name, Hostname: name, Report: Report{Filesystem: "f1", Size: 10 * gib, Volumes: there}}
 }
@@ -194,7 +195,8 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// cluster is a World with what surrounds it: the scheduler, upstream's controllers, kubelets, and disks.
+// cluster is a World with what surrounds it: the scheduler, upstream's controllers, kubelets, and
+// disks.
 type cluster struct {
 	World
 	disks map[string]map[string]int64 // by node: what lies on it, with its limit
@@ -286,7 +288,8 @@ func (c *cluster) applySnapshot(op Op) {
 	}
 }
 
-// ends says that what an object stood for is not on a disk any more when the object goes, and that nothing was to be filled from it.
+// ends says that what an object stood for is not on a disk any more when the object goes, and that
+// nothing was to be filled from it.
 func (c *cluster) ends(op Op, node, filesystem, name string) {
 	if _, there := c.disks[node][name]; there {
 		c.t.Fatalf("%s: it is on the disk still", op)
@@ -300,7 +303,8 @@ func (c *cluster) ends(op Op, node, filesystem, name string) {
 	}
 }
 
-// check says that neither what is promised nor what lies on a disk is ever more than there is room for.
+// check says that neither what is promised nor what lies on a disk is ever more than there is room
+// for.
 func (c *cluster) check() {
 	for _, n := range c.Nodes {
 		if free := left(0, n, c.Volumes, c.Contents).bytes; free < 0 {
@@ -316,7 +320,8 @@ func (c *cluster) check() {
 	}
 }
 
-// kubelet uses volumes, which makes them, and writes to them, obeys, and reports. Copies wait at times for pods.
+// kubelet uses volumes, which makes them, and writes to them, obeys, and reports. Copies wait at
+// times for pods.
 func (c *cluster) kubelet(r *rand.Rand, i int) {
 	n := &c.Nodes[i]
 	disk := c.disks[n.Name]
@@ -414,9 +419,10 @@ func (c *cluster) happen(r *rand.Rand, n int) {
 	}
 }
 
-// TestSimulation lets claims come, grow and go on three nodes, snapshots be taken and volumes be made of them and of others, machines be reset,
-// nodes be silent for a while, and passes be cut short: nothing is ever promised twice, nothing goes while it is on a disk or something is
-// to be filled from it, and when all claims and snapshots have gone nothing is left.
+// TestSimulation lets claims come, grow and go on three nodes, snapshots be taken and volumes be
+// made of them and of others, machines be reset, nodes be silent for a while, and passes be cut
+// short: nothing is ever promised twice, nothing goes while it is on a disk or something is to be
+// filled from it, and when all claims and snapshots have gone nothing is left.
 func TestSimulation(t *testing.T) {
 	filled, kept := 0, 0
 	for seed := range uint64(100) {

@@ -20,29 +20,33 @@ import (
 	"github.com/orlop-os/orlop/pkg/projectquota"
 )
 
-// The folders below the store's root. A volume is made in one, used in the next and removed in the last, and moves between them by
-// rename(2), so that at any moment it is whole, or nothing that anybody uses.
+// The folders below the store's root. A volume is made in one, used in the next and removed in the
+// last, and moves between them by rename(2), so that at any moment it is whole, or nothing that
+// anybody uses.
 const (
 	making   = "making"
 	volumes  = "volumes"
 	removing = "removing"
 )
 
-// destroyed is a file with the names of volumes that were destroyed, one a line. An object of such a volume may come back, with data
-// of the cluster that were put back; an empty folder must not pass for what it had. mostDestroyed bytes of the file are kept.
+// destroyed is a file with the names of volumes that were destroyed, one a line. An object of such
+// a volume may come back, with data of the cluster that were put back; an empty folder must not
+// pass for what it had. mostDestroyed bytes of the file are kept.
 const (
 	destroyed     = "destroyed"
 	mostDestroyed = 1 << 20
 )
 
-// firstProject is where the numbers of the volumes' projects begin, far from those that others choose (the kubelet's own begin at 2²⁰).
-// lastProject is where they end: 2³⁰ volumes later.
+// firstProject is where the numbers of the volumes' projects begin, far from those that others
+// choose (the kubelet's own begin at 2²⁰). lastProject is where they end: 2³⁰ volumes later.
 const firstProject, lastProject = 1 << 24, 1<<24 + 1<<30
 
-// nothing is what the project of a volume may have that is gone. A file of it that somebody holds open still is the last one.
+// nothing is what the project of a volume may have that is gone. A file of it that somebody holds
+// open still is the last one.
 var nothing = projectquota.Limit{Bytes: 1 << 10, Inodes: 1}
 
-// inodeShare is how many bytes of a volume go with one inode: as many as DATA has for each (pkg/mkfs). leastInodes a small one has too.
+// inodeShare is how many bytes of a volume go with one inode: as many as DATA has for each
+// (pkg/mkfs). leastInodes a small one has too.
 const (
 	inodeShare  = 16 << 10
 	leastInodes = 256
@@ -62,8 +66,9 @@ type kernelQuotas struct{}
 
 func (kernelQuotas) Enforce(folder string) error { return projectquota.Enforce(folder) }
 
-// note is the extended attribute of a volume's folder that holds its project, in decimal. A pod that owns the folder can give it another project
-// (FS_IOC_FSSETXATTR), a neighbour's, and the neighbour would have to make room; attributes of this kind it cannot write (xattr(7), trusted).
+// note is the extended attribute of a volume's folder that holds its project, in decimal. A pod
+// that owns the folder can give it another project (FS_IOC_FSSETXATTR), a neighbour's, and the
+// neighbour would have to make room; attributes of this kind it cannot write (xattr(7), trusted).
 const note = "trusted.orlop.project"
 
 // Assign puts a folder into a project, and notes it.
@@ -74,7 +79,8 @@ func (kernelQuotas) Assign(folder string, id uint32) error {
 	return projectquota.Assign(folder, id)
 }
 
-// Of is the project of a folder: the one that is noted, which it gets back if somebody has given it another.
+// Of is the project of a folder: the one that is noted, which it gets back if somebody has given it
+// another.
 func (kernelQuotas) Of(folder string) (uint32, error) {
 	is, err := projectquota.Of(folder)
 	if err != nil {
@@ -111,7 +117,8 @@ type volume struct {
 	making  bool  // it is a copy that is not whole yet
 }
 
-// store is the folder of all volumes and snapshots of a node. Its methods may be called from several goroutines.
+// store is the folder of all volumes and snapshots of a node. Its methods may be called from
+// several goroutines.
 type store struct {
 	root    string
 	device  string // major:minor of its file system …
@@ -133,7 +140,8 @@ func (s *store) locate() error {
 	}
 	var at *mountinfo.Info
 	for _, m := range above {
-		if at == nil || len(m.Mountpoint) >= len(at.Mountpoint) { // of two at one place the later one hides the other
+		// of two at one place the later one hides the other
+		if at == nil || len(m.Mountpoint) >= len(at.Mountpoint) {
 			at = m
 		}
 	}
@@ -148,7 +156,8 @@ func (s *store) locate() error {
 	return nil
 }
 
-// openStore makes the folders where they are missing, removes what was not finished when the machine stopped, and reads what there is.
+// openStore makes the folders where they are missing, removes what was not finished when the
+// machine stopped, and reads what there is.
 func openStore(root string, q quotas) (*store, error) {
 	s := &store{root: root, quotas: q, all: map[string]volume{}, reading: map[string]int{}, next: firstProject}
 	s.mounts = func() ([]*mountinfo.Info, error) { return mountinfo.GetMounts(nil) }
@@ -177,7 +186,8 @@ func openStore(root string, q quotas) (*store, error) {
 		if os.Remove(folder) == nil {
 			continue // nothing was in it
 		}
-		err := os.Rename(folder, filepath.Join(root, removing, e.Name())) // what is in it may be much: it goes later
+		// what is in it may be much: it goes later
+		err := os.Rename(folder, filepath.Join(root, removing, e.Name()))
 		if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
 			err = os.RemoveAll(folder)
 		}
@@ -199,9 +209,10 @@ func openStore(root string, q quotas) (*store, error) {
 // isVolumes tells whether a project can be a volume's.
 func isVolumes(project uint32) bool { return project >= firstProject && project < lastProject }
 
-// renumber gives those volumes projects of their own that have none, or one that another has too. A pod that is root without a user namespace
-// owns its volume's folder, and may have set any number: that of another volume, whose limit would be set with this one's, or none, which is
-// that of everything else on DATA. How large they may be is said again when they are used (ensure).
+// renumber gives those volumes projects of their own that have none, or one that another has too. A
+// pod that is root without a user namespace owns its volume's folder, and may have set any number:
+// that of another volume, whose limit would be set with this one's, or none, which is that of
+// everything else on DATA. How large they may be is said again when they are used (ensure).
 func (s *store) renumber() error {
 	owners := map[uint32]int{}
 	for _, v := range s.all {
@@ -263,9 +274,10 @@ func (s *store) sizes() map[string]int64 {
 	return sizes
 }
 
-// show lets do mount a volume's folder, which is made where it is missing: the limit stands, and is on the disk, before anybody can write.
-// Between the look whether it may be used and the mount nothing begins to copy or to remove it. One that is filled from something is
-// made by a copy and not here.
+// show lets do mount a volume's folder, which is made where it is missing: the limit stands, and is
+// on the disk, before anybody can write. Between the look whether it may be used and the mount
+// nothing begins to copy or to remove it. One that is filled from something is made by a copy and
+// not here.
 func (s *store) show(name string, size int64, from string, do func(folder string) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,7 +332,8 @@ func (s *store) ensure(name string, size int64, from string) (folder string, err
 	err = errors.Join(
 		s.limit(v.project, size),
 		s.quotas.Assign(unfinished, v.project),
-		os.Chmod(unfinished, 0o777), // as an emptyDir: pods have many users, and nobody else comes through the store's root
+		// as an emptyDir: pods have many users, and nobody else comes through the store's root
+		os.Chmod(unfinished, 0o777),
 	)
 	if err == nil {
 		err = persist(unfinished)
@@ -343,12 +356,14 @@ func (s *store) limit(project uint32, size int64) error {
 	return s.quotas.SetLimit(s.root, project, projectquota.Limit{Bytes: uint64(size), Inodes: max(uint64(size)/inodeShare, leastInodes)})
 }
 
-// grow raises a volume's limit, which is on the disk then: the kubelet asks only once. It is never lowered.
+// grow raises a volume's limit, which is on the disk then: the kubelet asks only once. It is never
+// lowered.
 func (s *store) grow(name string, size int64) error {
 	if grown, err := s.raise(name, size); grown || err != nil {
 		return err
 	}
-	if err := persistAll(s.root); err != nil { // outside the lock: it takes as long as all of DATA has to be written
+	// outside the lock: it takes as long as all of DATA has to be written
+	if err := persistAll(s.root); err != nil {
 		return fmt.Errorf("volume %s: that it has grown is not on the disk: %w", name, err)
 	}
 	s.mu.Lock()
@@ -382,8 +397,8 @@ func (s *store) raise(name string, size int64) (grown bool, err error) {
 	return false, nil
 }
 
-// retire takes a volume out of use, for good, and tells whether something of it is left on the disk, which clear removes. While something of it
-// is mounted it stays, and that is an error.
+// retire takes a volume out of use, for good, and tells whether something of it is left on the
+// disk, which clear removes. While something of it is mounted it stays, and that is an error.
 func (s *store) retire(name string) (left bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -490,7 +505,8 @@ func persist(folder string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// persistAll waits until the whole file system that a folder is on is on the disk: limits are no part of any folder.
+// persistAll waits until the whole file system that a folder is on is on the disk: limits are no
+// part of any folder.
 func persistAll(folder string) error {
 	f, err := os.Open(folder)
 	if err != nil {
@@ -499,8 +515,9 @@ func persistAll(folder string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
-// filesystem tells the file system that a folder is on from others, and how many bytes all its files can have: the last percent is
-// root's (machined/disk). statfs(2) tells that share too, but another one when the disk is almost full.
+// filesystem tells the file system that a folder is on from others, and how many bytes all its
+// files can have: the last percent is root's (machined/disk). statfs(2) tells that share too, but
+// another one when the disk is almost full.
 func filesystem(folder string) (id string, size int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(folder, &s); err != nil {

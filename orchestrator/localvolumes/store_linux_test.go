@@ -78,7 +78,8 @@ func open(t *testing.T, root string, q quotas) *store {
 	return s
 }
 
-// TestStore makes volumes, lets one grow, and opens the store again in every state that a power cut can leave.
+// TestStore makes volumes, lets one grow, and opens the store again in every state that a power cut
+// can leave.
 func TestStore(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
@@ -139,7 +140,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestRemove: a volume that is mounted, or a part of it, stays; another one whose name begins alike does not matter.
+// TestRemove: a volume that is mounted, or a part of it, stays; another one whose name begins alike
+// does not matter.
 func TestRemove(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
@@ -224,7 +226,8 @@ func TestMakingFails(t *testing.T) {
 	}
 }
 
-// TestUnsupported: on a file system without quotas the node runs, says why it has no volumes, and refuses each.
+// TestUnsupported: on a file system without quotas the node runs, says why it has no volumes, and
+// refuses each.
 func TestUnsupported(t *testing.T) {
 	n, err := newNode(nodespec.Spec{NodeName: "a"}, t.TempDir(), &memory{err: projectquota.ErrUnsupported})
 	if err != nil {
@@ -248,7 +251,8 @@ func request(name, filesystem, size, target string) *csi.NodePublishVolumeReques
 	}
 }
 
-// TestPublish: a volume is shown once, of this file system only, and with the options that there are.
+// TestPublish: a volume is shown once, of this file system only, and with the options that there
+// are.
 func TestPublish(t *testing.T) {
 	var bound []mount.Flags
 	d := &driver{
@@ -289,8 +293,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestNumbersOfOthers: whatever a pod has made of the project of its volume, no limit but its own is ever set with it, and the next volumes
-// have numbers that nobody has.
+// TestNumbersOfOthers: whatever a pod has made of the project of its volume, no limit but its own
+// is ever set with it, and the next volumes have numbers that nobody has.
 func TestNumbersOfOthers(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)

@@ -29,8 +29,9 @@ type report struct {
 	pods map[types.NamespacedName]map[string]sample
 }
 
-// The names in a kubelet's answer to /metrics/resource (kubernetes/pkg/kubelet/metrics/collectors/resource_metrics.go). All but the
-// last are stable, by upstream's promise.
+// The names in a kubelet's answer to /metrics/resource
+// (kubernetes/pkg/kubelet/metrics/collectors/resource_metrics.go). All but the last are stable, by
+// upstream's promise.
 const (
 	nodeCPU          = "node_cpu_usage_seconds_total"
 	nodeMemory       = "node_memory_working_set_bytes"
@@ -39,9 +40,10 @@ const (
 	containerStarted = "container_start_time_seconds"
 )
 
-// parse reads a kubelet's answer, in the text format of Prometheus. received is the time of samples that have none. What has not both
-// processor time and memory does not run, or not yet, and is left out. Whose kubelet it is may write anything: the parser sees only lines
-// of what is wanted, and if it fails in a way that would end this process, that is an error like another.
+// parse reads a kubelet's answer, in the text format of Prometheus. received is the time of samples
+// that have none. What has not both processor time and memory does not run, or not yet, and is left
+// out. Whose kubelet it is may write anything: the parser sees only lines of what is wanted, and if
+// it fails in a way that would end this process, that is an error like another.
 func parse(text io.Reader, received time.Time) (r report, err error) {
 	defer func() {
 		if why := recover(); why != nil {
@@ -125,7 +127,8 @@ func containerOf(m *dto.Metric) container {
 	return c
 }
 
-// value is a counter's or a gauge's. What cannot be an amount (negative, infinite, not a number) counts as none.
+// value is a counter's or a gauge's. What cannot be an amount (negative, infinite, not a number)
+// counts as none.
 func value(m *dto.Metric) float64 {
 	var v float64
 	switch {

@@ -83,7 +83,8 @@ container_memory_working_set_bytes{container="d",namespace="shop",pod="web-1"} +
 	}
 }
 
-// TestParseHostile: whose kubelet it is can write what the parser does not survive, or what takes its memory.
+// TestParseHostile: whose kubelet it is can write what the parser does not survive, or what takes
+// its memory.
 func TestParseHostile(t *testing.T) {
 	good := "node_cpu_usage_seconds_total 1\nnode_memory_working_set_bytes 2\n"
 	want, err := parse(strings.NewReader(good), received)

@@ -33,8 +33,9 @@ func nodeMetrics(node *corev1.Node, known measured, now time.Time) (metrics.Node
 	}, true
 }
 
-// podMetrics returns a pod's usage; false when that of one of its containers is not known, because a sum without it would be wrong. known
-// is the pod's own node's: another node's kubelet is not believed. The time is that of the oldest container's sample.
+// podMetrics returns a pod's usage; false when that of one of its containers is not known, because
+// a sum without it would be wrong. known is the pod's own node's: another node's kubelet is not
+// believed. The time is that of the oldest container's sample.
 func podMetrics(pod *corev1.Pod, known measured, now time.Time) (metrics.PodMetrics, bool) {
 	containers := known.pods[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
 	if len(containers) == 0 {
@@ -58,7 +59,8 @@ func podMetrics(pod *corev1.Pod, known measured, now time.Time) (metrics.PodMetr
 	return out, true
 }
 
-// about is the metadata of what is known about an object. There is no version: nothing is stored, and nothing can be watched.
+// about is the metadata of what is known about an object. There is no version: nothing is stored,
+// and nothing can be watched.
 func about(object metav1.Object, w window) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: object.GetName(), Namespace: object.GetNamespace(), Labels: object.GetLabels(), CreationTimestamp: metav1.NewTime(w.last.at),

@@ -14,11 +14,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// connecting is how long another machine may take to be connected with; on this one it takes no time.
+// connecting is how long another machine may take to be connected with; on this one it takes no
+// time.
 const connecting = 300 * time.Millisecond
 
-// Addresses are where the resource metrics API answers, this machine's own first: on loopback where it has one API server to answer, and
-// on every control-plane machine's address where there are several.
+// Addresses are where the resource metrics API answers, this machine's own first: on loopback where
+// it has one API server to answer, and on every control-plane machine's address where there are
+// several.
 func Addresses(spec nodespec.Spec) []netip.AddrPort {
 	if len(spec.ControlPlanes) == 0 {
 		return []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), paths.PortMetrics)}
@@ -30,9 +32,11 @@ func Addresses(spec nodespec.Spec) []netip.AddrPort {
 	return all
 }
 
-// Nearby finds services as next does, but the resource metrics API at the first of the addresses that takes connections. Each
-// control-plane machine serves it, and an API server that asked another machine's would depend on that one for no gain. While its own is
-// away it does all the same: all API servers write into one object whether the API is available, and would go on contradicting each other.
+// Nearby finds services as next does, but the resource metrics API at the first of the addresses
+// that takes connections. Each control-plane machine serves it, and an API server that asked
+// another machine's would depend on that one for no gain. While its own is away it does all the
+// same: all API servers write into one object whether the API is available, and would go on
+// contradicting each other.
 func Nearby(next aggregator.ServiceResolver, addresses []netip.AddrPort) aggregator.ServiceResolver {
 	return nearby{next, addresses}
 }

@@ -29,13 +29,14 @@ import (
 const Name = "metrics"
 
 const (
-	// starting is between two looks at the registration until the API is available: what a watcher of the start loses at most.
+	// starting is between two looks at the registration until the API is available: what a watcher
+	// of the start loses at most.
 	starting = 500 * time.Millisecond
 	// steady is between two looks afterwards.
 	steady = 10 * time.Second
-	// missed is how long the component is not ready without the API. Afterwards it is, and says what is missing: whoever has deleted or
-	// replaced the registration has lost this API, and is not to lose the controllers of the same process, which is restarted if it
-	// does not get ready.
+	// missed is how long the component is not ready without the API. Afterwards it is, and says
+	// what is missing: whoever has deleted or replaced the registration has lost this API, and is
+	// not to lose the controllers of the same process, which is restarted if it does not get ready.
 	missed = time.Minute
 )
 
@@ -97,7 +98,8 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(
 	return nil
 }
 
-// needed keeps of a Node or a Pod what the component reads. Of all pods of a cluster the rest would be a lot.
+// needed keeps of a Node or a Pod what the component reads. Of all pods of a cluster the rest would
+// be a lot.
 func needed(object any) (any, error) {
 	about := func(o metav1.Object) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
@@ -113,7 +115,8 @@ func needed(object any) (any, error) {
 	return object, nil
 }
 
-// watch looks at the API's registration until ctx is done, and announces every change of what it finds.
+// watch looks at the API's registration until ctx is done, and announces every change of what it
+// finds.
 func watch(ctx context.Context, dirs layout.Dirs, registrations registration.APIServicesGetter, s *scraper, announce component.Announce) {
 	ticker := time.NewTicker(starting)
 	defer ticker.Stop()
@@ -152,18 +155,21 @@ type state struct {
 	detail string
 }
 
-// served is the registration's annotation that says since when the API is served. It is written when the API server has not found anybody
-// before: at a start it asks sooner than there is somebody, and then in ever longer intervals, but after a change at once.
+// served is the registration's annotation that says since when the API is served. It is written
+// when the API server has not found anybody before: at a start it asks sooner than there is
+// somebody, and then in ever longer intervals, but after a change at once.
 const served = "orlop.dev/served-since"
 
 // registrar sees to the registration.
 type registrar struct {
-	ca   string // file with the authorities that the component's certificate is by
-	mark string // what is written under served, once; empty when it was: other machines write theirs there
+	ca string // file with the authorities that the component's certificate is by
+	// what is written under served, once; empty when it was: other machines write theirs there
+	mark string
 	api  registration.APIServiceInterface
 }
 
-// look sees to it that the registration names the CA, and says whether the API server reaches the component.
+// look sees to it that the registration names the CA, and says whether the API server reaches the
+// component.
 func (r *registrar) look(ctx context.Context) state {
 	have, err := r.api.Get(ctx, bootstrap.MetricsAPI, metav1.GetOptions{})
 	if err != nil {

@@ -25,15 +25,18 @@ import (
 )
 
 const (
-	// interval is between two questions to a kubelet, which measures every 10 to 15 s by itself. The autoscaler of pods looks as often.
+	// interval is between two questions to a kubelet, which measures every 10 to 15 s by itself.
+	// The autoscaler of pods looks as often.
 	interval = 15 * time.Second
-	// reach is how long it may take to connect with a kubelet: a site that is cut off must not take the others' turns.
+	// reach is how long it may take to connect with a kubelet: a site that is cut off must not take
+	// the others' turns.
 	reach = 2 * time.Second
 	// answer is how long a kubelet may take.
 	answer = 10 * time.Second
 	// atOnce is how many kubelets are asked at a time.
 	atOnce = 16
-	// largest is the longest answer that is read, bytes: about five times that of a node with 500 pods. Parsed, it takes at most ten times as much memory.
+	// largest is the longest answer that is read, bytes: about five times that of a node with 500
+	// pods. Parsed, it takes at most ten times as much memory.
 	largest = 8 << 20
 )
 
@@ -48,8 +51,8 @@ type scraper struct {
 	asked    int               // nodes, in the last round
 }
 
-// newScraper returns a scraper with the component's own certificate. A kubelet has to prove that it is its node's: its certificate must
-// be for the node's name, wherever the Node says that it is.
+// newScraper returns a scraper with the component's own certificate. A kubelet has to prove that it
+// is its node's: its certificate must be for the node's name, wherever the Node says that it is.
 func newScraper(dirs layout.Dirs, nodes corelisters.NodeLister, book *book) (*scraper, error) {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	transport, err := rest.TransportFor(&rest.Config{
@@ -73,7 +76,8 @@ func newScraper(dirs layout.Dirs, nodes corelisters.NodeLister, book *book) (*sc
 	if err != nil {
 		return nil, fmt.Errorf("cannot talk to kubelets: %w", err)
 	}
-	// A kubelet that sends its caller elsewhere would have the control plane ask where a node cannot.
+	// A kubelet that sends its caller elsewhere would have the control plane ask where a node
+	// cannot.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &scraper{client: &http.Client{Transport: transport, Timeout: answer, CheckRedirect: stay}, nodes: nodes, book: book}, nil
 }
@@ -102,7 +106,8 @@ func (s *scraper) run(ctx context.Context) {
 	}
 }
 
-// round asks every kubelet once. What one of them has to do with others is nothing: each answer counts when it comes.
+// round asks every kubelet once. What one of them has to do with others is nothing: each answer
+// counts when it comes.
 func (s *scraper) round(ctx context.Context) {
 	all, err := s.nodes.List(labels.Everything())
 	if err != nil {

@@ -24,7 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestRound shows that kubelets are asked with the component's certificate, and that only one that has its node's own name is believed.
+// TestRound shows that kubelets are asked with the component's certificate, and that only one that
+// has its node's own name is believed.
 func TestRound(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {
@@ -91,7 +92,8 @@ func issue(t *testing.T, ca *pki.CA, spec pki.Spec) *pki.Leaf {
 	return leaf
 }
 
-// kubelet is a node's kubelet as far as it tells what is used, and returns its port. It knows its callers by their certificates.
+// kubelet is a node's kubelet as far as it tells what is used, and returns its port. It knows its
+// callers by their certificates.
 func kubelet(t *testing.T, ca *pki.CA, name string) int {
 	t.Helper()
 	leaf := issue(t, ca, pki.Spec{CN: "system:node:" + name, Usage: pki.Server, DNS: []string{name}, TTL: time.Hour})

@@ -35,13 +35,15 @@ import (
 )
 
 const (
-	// decided is how long a decision of the API server about who may read is kept (upstream's value for servers like this one).
+	// decided is how long a decision of the API server about who may read is kept (upstream's value
+	// for servers like this one).
 	decided = 10 * time.Second
 	// patience is how long one request may take. All answers come from memory.
 	patience = 5 * time.Second
 )
 
-// newServer returns a server of the two resources. It opens the port at an address. api is how it asks the API server who may read.
+// newServer returns a server of the two resources. It opens the port at an address. api is how it
+// asks the API server who may read.
 func newServer(address netip.AddrPort, dirs layout.Dirs, api *clientrest.Config, nodes, pods rest.Storage) (*genericapiserver.GenericAPIServer, error) {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	scheme := runtime.NewScheme()
@@ -53,7 +55,8 @@ func newServer(address netip.AddrPort, dirs layout.Dirs, api *clientrest.Config,
 	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
 	config.EnableIndex, config.EnableProfiling, config.EnableMetrics = false, false, false
 	config.RequestTimeout = patience
-	config.LoopbackClientConfig = api // it has no use for a connection to itself, but insists on one
+	// it has no use for a connection to itself, but insists on one
+	config.LoopbackClientConfig = api
 	namer := openapi.NewDefinitionNamer(scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
@@ -81,8 +84,8 @@ func newServer(address netip.AddrPort, dirs layout.Dirs, api *clientrest.Config,
 	return server, nil
 }
 
-// definitions are the OpenAPI definitions of the API's own types and of the general ones. Upstream has them among those of all of
-// Kubernetes, which would be kept in memory.
+// definitions are the OpenAPI definitions of the API's own types and of the general ones. Upstream
+// has them among those of all of Kubernetes, which would be kept in memory.
 func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	all := generatedopenapi.GetOpenAPIDefinitions(ref)
 	maps.DeleteFunc(all, func(name string, _ common.OpenAPIDefinition) bool {
@@ -91,8 +94,9 @@ func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefiniti
 	return all
 }
 
-// admit takes calls of the aggregator only, and asks the API server about those for whom it calls. Nobody else is anybody here: no
-// client certificate of the cluster's, no token, and no anonymous caller, not for health either.
+// admit takes calls of the aggregator only, and asks the API server about those for whom it calls.
+// Nobody else is anybody here: no client certificate of the cluster's, no token, and no anonymous
+// caller, not for health either.
 func admit(config *genericapiserver.Config, frontProxyCA string, api *clientrest.Config) error {
 	authority, err := dynamiccertificates.NewDynamicCAContentFromFile("front-proxy", frontProxyCA)
 	if err != nil {
@@ -101,7 +105,8 @@ func admit(config *genericapiserver.Config, frontProxyCA string, api *clientrest
 	if err := config.Authentication.ApplyClientCert(authority, config.SecureServing); err != nil {
 		return fmt.Errorf("cannot tell the aggregator from others: %w", err)
 	}
-	proxy := &authenticatorfactory.RequestHeaderConfig{ // the API server's flags --requestheader-...
+	// the API server's flags --requestheader-...
+	proxy := &authenticatorfactory.RequestHeaderConfig{
 		UsernameHeaders:     headerrequest.StaticStringSlice{"X-Remote-User"},
 		UIDHeaders:          headerrequest.StaticStringSlice{"X-Remote-Uid"},
 		GroupHeaders:        headerrequest.StaticStringSlice{"X-Remote-Group"},

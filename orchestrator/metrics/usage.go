@@ -11,9 +11,11 @@ import (
 )
 
 const (
-	// stale is how old a sample may be. A node that does not answer for so long has no usage, rather than that of the past.
+	// stale is how old a sample may be. A node that does not answer for so long has no usage,
+	// rather than that of the past.
 	stale = time.Minute
-	// fresh is how long a container has to run before its only sample tells its usage since its start. In less, starting counts too much.
+	// fresh is how long a container has to run before its only sample tells its usage since its
+	// start. In less, starting counts too much.
 	fresh = 10 * time.Second
 )
 
@@ -24,7 +26,8 @@ type window struct{ first, last sample }
 func (w window) next(now sample) window {
 	switch {
 	case w.last.at.IsZero(), now.at.Sub(w.last.at) > stale, w.last.at.Sub(now.at) > stale, now.started.After(w.last.at), now.at.After(w.last.at) && now.cpu < w.last.cpu:
-		// The first one, the first one after a long time or after the clock was set back, or the first one of another run.
+		// The first one, the first one after a long time or after the clock was set back, or the
+		// first one of another run.
 		age := now.at.Sub(now.started)
 		if !now.started.IsZero() && age >= fresh && age <= stale {
 			return window{first: sample{at: now.started}, last: now}
@@ -36,7 +39,8 @@ func (w window) next(now sample) window {
 	return window{first: w.last, last: now}
 }
 
-// usage is what is used in the window: cores on average, bytes at its end; none while there is one sample only, or the last is stale.
+// usage is what is used in the window: cores on average, bytes at its end; none while there is one
+// sample only, or the last is stale.
 func (w window) usage(now time.Time) (corev1.ResourceList, bool) {
 	if w.first.at.IsZero() || now.Sub(w.last.at) > stale {
 		return nil, false
@@ -71,7 +75,8 @@ func (m measured) next(r report) measured {
 	return out
 }
 
-// book holds what is known of every node. Its values are never changed, only replaced, so that they can be read without the lock.
+// book holds what is known of every node. Its values are never changed, only replaced, so that they
+// can be read without the lock.
 type book struct {
 	mu    sync.RWMutex
 	nodes map[string]measured

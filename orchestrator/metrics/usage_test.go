@@ -47,7 +47,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestBook shows that what a report does not name is forgotten, a container at a time, and a node when it is not there any more.
+// TestBook shows that what a report does not name is forgotten, a container at a time, and a node
+// when it is not there any more.
 func TestBook(t *testing.T) {
 	b := &book{}
 	of := func(seconds int, containers ...string) report {

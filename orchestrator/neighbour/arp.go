@@ -69,9 +69,11 @@ func askARP(own MAC, from, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: from, target: address}
 }
 
-// answerARP says what to answer to a packet, if anything, and for which address that concerns us another machine speaks in it: any packet
-// of such a sender is a claim (RFC 5227, 2.4). It may be a question too, and is answered (RFC 826 asks nobody who he is): what others say of
-// their own addresses must not keep anybody from ours. Whoever probes is answered, and learns that the address is in use.
+// answerARP says what to answer to a packet, if anything, and for which address that concerns us
+// another machine speaks in it: any packet of such a sender is a claim (RFC 5227, 2.4). It may be a
+// question too, and is answered (RFC 826 asks nobody who he is): what others say of their own
+// addresses must not keep anybody from ours. Whoever probes is answered, and learns that the
+// address is in use.
 func answerARP(p arp, own MAC, role func(netip.Addr) Role) (answer arp, answers bool, claimed netip.Addr) {
 	if p.senderMAC == own {
 		return arp{}, false, netip.Addr{} // our own, sent back by the link

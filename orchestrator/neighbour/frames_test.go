@@ -25,7 +25,8 @@ var (
 
 func ours(a netip.Addr) bool { return a == vip4 || a == vip6 }
 
-// answering and listening are the roles of a machine that has our addresses, and of one that wants to know who has them.
+// answering and listening are the roles of a machine that has our addresses, and of one that wants
+// to know who has them.
 func answering(a netip.Addr) Role {
 	if ours(a) {
 		return Answer
@@ -57,7 +58,8 @@ func TestARPBytes(t *testing.T) {
 	if !bytes.Equal(p.bytes(), buffer.Bytes()) {
 		t.Errorf("got  %x\nwant %x", p.bytes(), buffer.Bytes())
 	}
-	if got, ok := parseARP(append(buffer.Bytes(), make([]byte, 18)...)); !ok || got != p { // with Ethernet's padding
+	// with Ethernet's padding
+	if got, ok := parseARP(append(buffer.Bytes(), make([]byte, 18)...)); !ok || got != p {
 		t.Errorf("read %+v, %v", got, ok)
 	}
 }
@@ -231,7 +233,8 @@ func summed(b []byte, change func(m []byte)) []byte {
 	return b
 }
 
-// FuzzFrames: whatever is on the wire, nothing is answered for an address that is not ours, and what is read can be written and read again.
+// FuzzFrames: whatever is on the wire, nothing is answered for an address that is not ours, and
+// what is read can be written and read again.
 func FuzzFrames(f *testing.F) {
 	f.Add(announceARP(other, vip4).bytes())
 	f.Add(probeNDP(vip6).bytes())

@@ -21,7 +21,8 @@ type Claim struct {
 	Announced bool   // nobody had asked
 }
 
-// source is the address of this machine by which it asks somebody who was heard; invalid when it has none of the family on the link.
+// source is the address of this machine by which it asks somebody who was heard; invalid when it
+// has none of the family on the link.
 func source(c Claim, links []Link) netip.Addr {
 	var from netip.Addr
 	for _, l := range links {
@@ -40,9 +41,10 @@ func source(c Claim, links []Link) netip.Addr {
 	return from
 }
 
-// Place says on which links a machine answers for an address: those whose network the address is in. An address that is in none is for a
-// router that knows the pool to be on the machines' link: the one that has the machine's own address of the family. Where there is
-// none either, nobody could ask, and there is none.
+// Place says on which links a machine answers for an address: those whose network the address is
+// in. An address that is in none is for a router that knows the pool to be on the machines' link:
+// the one that has the machine's own address of the family. Where there is none either, nobody
+// could ask, and there is none.
 func Place(address netip.Addr, links []Link, own []netip.Addr) []Link {
 	var in []Link
 	for _, l := range links {

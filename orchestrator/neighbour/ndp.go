@@ -5,14 +5,18 @@ import (
 	"net/netip"
 )
 
-// ndp is a Neighbor Solicitation or a Neighbor Advertisement (RFC 4861, 4.3 and 4.4) in its IPv6 packet, without the frame's header.
+// ndp is a Neighbor Solicitation or a Neighbor Advertisement (RFC 4861, 4.3 and 4.4) in its IPv6
+// packet, without the frame's header.
 type ndp struct {
 	from, to      netip.Addr
 	advertisement bool
-	solicited     bool       // of an advertisement: it is the answer to somebody's question
-	router        bool       // of an advertisement: the machine forwards, as each of a cluster does at its own addresses
-	target        netip.Addr // whom it is about
-	link          MAC        // the link-layer address option: the sender's in a question, the target's in an answer; zero: none
+	solicited     bool // of an advertisement: it is the answer to somebody's question
+	// of an advertisement: the machine forwards, as each of a cluster does at its own addresses
+	router bool
+	target netip.Addr // whom it is about
+	// the link-layer address option: the sender's in a question, the target's in an answer; zero:
+	// none
+	link MAC
 }
 
 // The parts of the packet, in bytes and as numbers of their registries.
@@ -47,8 +51,8 @@ func groupMAC(group netip.Addr) MAC {
 	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// parseNDP reads a packet, and refuses what RFC 4861 (7.1.1, 7.1.2) says is to be dropped. The hop limit is what no router leaves at 255,
-// so that nobody outside the link can say anything.
+// parseNDP reads a packet, and refuses what RFC 4861 (7.1.1, 7.1.2) says is to be dropped. The hop
+// limit is what no router leaves at 255, so that nobody outside the link can say anything.
 func parseNDP(b []byte) (ndp, bool) {
 	if len(b) < ipv6Head+ndpSize || b[0]>>4 != 6 || b[6] != icmpv6 || b[7] != hopLimit {
 		return ndp{}, false
@@ -117,8 +121,8 @@ func (p ndp) bytes() []byte {
 	return append(b, m...)
 }
 
-// checksum is ICMPv6's (RFC 4443, 2.3): over the addresses, the length, the protocol and the message. Over a message that holds its
-// right checksum it is 0.
+// checksum is ICMPv6's (RFC 4443, 2.3): over the addresses, the length, the protocol and the
+// message. Over a message that holds its right checksum it is 0.
 func checksum(from, to netip.Addr, m []byte) uint16 {
 	sum := uint32(len(m)) + icmpv6
 	for _, part := range [][]byte{from.AsSlice(), to.AsSlice(), m} {
@@ -135,24 +139,28 @@ func checksum(from, to netip.Addr, m []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// announceNDP tells everybody who has the address: an unsolicited Neighbor Advertisement (RFC 4861, 7.2.6).
+// announceNDP tells everybody who has the address: an unsolicited Neighbor Advertisement (RFC 4861,
+// 7.2.6).
 func announceNDP(own MAC, address netip.Addr) ndp {
 	return ndp{from: address, to: allNodes(), advertisement: true, target: address, link: own}
 }
 
-// probeNDP asks who has the address without claiming it, as duplicate address detection does (RFC 4862, 5.4.2).
+// probeNDP asks who has the address without claiming it, as duplicate address detection does (RFC
+// 4862, 5.4.2).
 func probeNDP(address netip.Addr) ndp {
 	return ndp{from: netip.IPv6Unspecified(), to: solicitedNode(address), target: address}
 }
 
-// askNDP asks the machine that has the address, alone, whether it is still there (RFC 4861, 7.3.1). Its kernel takes a question from an
-// unspecified address for a rival's, as long as the address is new to it, and gives the address up; this one it answers or leaves.
+// askNDP asks the machine that has the address, alone, whether it is still there (RFC 4861, 7.3.1).
+// Its kernel takes a question from an unspecified address for a rival's, as long as the address is
+// new to it, and gives the address up; this one it answers or leaves.
 func askNDP(own MAC, from, address netip.Addr) ndp {
 	return ndp{from: from, to: address, target: address, link: own}
 }
 
-// answerNDP says what to answer to a packet that came from a hardware address, and to which one, if anything; and for which address that
-// concerns us another machine speaks in it. Whoever probes is answered too, and with him all.
+// answerNDP says what to answer to a packet that came from a hardware address, and to which one, if
+// anything; and for which address that concerns us another machine speaks in it. Whoever probes is
+// answered too, and with him all.
 func answerNDP(p ndp, from, own MAC, role func(netip.Addr) Role) (answer ndp, to MAC, answers bool, claimed netip.Addr) {
 	switch {
 	case from == own || role(p.target) == None:

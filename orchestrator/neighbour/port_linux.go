@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// port answers on one link for one family. A packet socket sees what the kernel has no use for: questions about an address that the
-// machine does not have, also those that come to the machine alone, with which a neighbour looks whether it is still there.
+// port answers on one link for one family. A packet socket sees what the kernel has no use for:
+// questions about an address that the machine does not have, also those that come to the machine
+// alone, with which a neighbour looks whether it is still there.
 type port struct {
 	link   Link
 	six    bool
@@ -24,12 +25,13 @@ type port struct {
 	closed atomic.Bool
 }
 
-// filter lets through what is for this machine or for several, and of IPv6 the two messages that count. Offsets are from the network
-// header.
+// filter lets through what is for this machine or for several, and of IPv6 the two messages that
+// count. Offsets are from the network header.
 func filter(six bool) ([]bpf.RawInstruction, error) {
 	program := []bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},
-		bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: unix.PACKET_MULTICAST, SkipTrue: 1}, // to another machine, or from this one
+		// to another machine, or from this one
+		bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: unix.PACKET_MULTICAST, SkipTrue: 1},
 		bpf.RetConstant{Val: 1500},
 		bpf.RetConstant{},
 	}
@@ -86,7 +88,8 @@ func (p *port) leave() {
 	}
 }
 
-// serve answers until the port is closed, and returns nil then; else what went wrong. heard is told of other machines' claims.
+// serve answers until the port is closed, and returns nil then; else what went wrong. heard is told
+// of other machines' claims.
 func (p *port) serve(heard func(Claim)) error {
 	b := make([]byte, 1500)
 	for {
@@ -112,7 +115,8 @@ func (p *port) serve(heard func(Claim)) error {
 	}
 }
 
-// answer is what to send for a packet, and to whom; and who else speaks for an address that concerns us.
+// answer is what to send for a packet, and to whom; and who else speaks for an address that
+// concerns us.
 func (p *port) answer(b []byte, from MAC) (answer []byte, to MAC, other Claim) {
 	if p.six {
 		if question, ok := parseNDP(b); ok {
@@ -164,8 +168,8 @@ func (p *port) set(roles map[netip.Addr]Role) error {
 	return errors.Join(errs...)
 }
 
-// membership joins a group on the link or leaves it. The kernel tells switches (MLD), which else may keep the questions from the machine, and
-// the network card.
+// membership joins a group on the link or leaves it. The kernel tells switches (MLD), which else
+// may keep the questions from the machine, and the network card.
 func (p *port) membership(group netip.Addr, option int) error {
 	request := &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(p.link.Index)}
 	return unix.SetsockoptIPv6Mreq(p.groups, unix.IPPROTO_IPV6, option, request)

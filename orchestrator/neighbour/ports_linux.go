@@ -26,10 +26,11 @@ type Role int
 
 // The roles.
 const (
-	None    Role = iota
-	Listen       // hear who speaks for it
-	Present      // announce it, and hear who else speaks for it: it is the machine's own, and the kernel answers
-	Answer       // speak for it, and hear who else does
+	None   Role = iota
+	Listen      // hear who speaks for it
+	// announce it, and hear who else speaks for it: it is the machine's own, and the kernel answers
+	Present
+	Answer // speak for it, and hear who else does
 )
 
 // Duty is a role on some links.
@@ -38,7 +39,8 @@ type Duty struct {
 	On   []Link
 }
 
-// Ports are the machine's sockets on its links. They are for one goroutine; make them with NewPorts.
+// Ports are the machine's sockets on its links. They are for one goroutine; make them with
+// NewPorts.
 type Ports struct {
 	// Heard are the claims of other machines. What is not taken is dropped: it is said again.
 	Heard chan Claim
@@ -58,7 +60,8 @@ func NewPorts() *Ports {
 	return &Ports{open: map[where]*port{}, Heard: make(chan Claim, 64), Failed: make(chan Failure, 16)}
 }
 
-// Apply does the duty of each address, and no other. What cannot be done is tried again with the next call.
+// Apply does the duty of each address, and no other. What cannot be done is tried again with the
+// next call.
 func (ps *Ports) Apply(duties map[netip.Addr]Duty) error {
 	want, links := map[where]map[netip.Addr]Role{}, map[where]Link{}
 	for a, duty := range duties {
@@ -124,19 +127,21 @@ func (ps *Ports) Close() {
 	}
 }
 
-// Announce tells everybody who has these addresses, on the links where the machine has them or answers for them.
+// Announce tells everybody who has these addresses, on the links where the machine has them or
+// answers for them.
 func (ps *Ports) Announce(addresses []netip.Addr) error {
 	return ps.say(addresses, func(r Role) bool { return r == Present || r == Answer }, (*port).announce)
 }
 
-// Probe asks who has these addresses without claiming them, on the links where they concern the machine. Who answers is in Heard.
+// Probe asks who has these addresses without claiming them, on the links where they concern the
+// machine. Who answers is in Heard.
 func (ps *Ports) Probe(addresses []netip.Addr) error {
 	return ps.say(addresses, func(r Role) bool { return r != None }, (*port).probe)
 }
 
-// Ask asks machines that were heard whether they are still there, each alone, on the link where it was heard. It is the question of an
-// ordinary neighbour, so that the machine's kernel answers, whatever its programs do. Who answers is in Heard. links are the machine's
-// present ones.
+// Ask asks machines that were heard whether they are still there, each alone, on the link where it
+// was heard. It is the question of an ordinary neighbour, so that the machine's kernel answers,
+// whatever its programs do. Who answers is in Heard. links are the machine's present ones.
 func (ps *Ports) Ask(whom []Claim, links []Link) error {
 	var errs []error
 	for _, c := range whom {
@@ -193,8 +198,9 @@ func ReadLinks() ([]Link, error) {
 	return links, nil
 }
 
-// WithLinks runs something that is told of the machine's links: once at the beginning, and whenever links or addresses have changed. It
-// ends when ctx does, or when there is no way to know of changes any more, which is an error then.
+// WithLinks runs something that is told of the machine's links: once at the beginning, and whenever
+// links or addresses have changed. It ends when ctx does, or when there is no way to know of
+// changes any more, which is an error then.
 func WithLinks(ctx context.Context, run func(ctx context.Context, links <-chan struct{}) error) error {
 	watcher, err := rtnl.Subscribe()
 	if err != nil {

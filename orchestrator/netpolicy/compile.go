@@ -22,12 +22,14 @@ import (
 
 // World is what a node's table follows from.
 type World struct {
-	Node       string                    // whose table it is
-	Bridge     string                    // the link that its pods hang on
-	Tunnel     string                    // the link that packets of other nodes' pods come by; empty if that may be any
-	Cluster    []netip.Prefix            // the cluster's pod ranges
-	Ranges     map[string][]netip.Prefix // each node's; what is not in its node's ranges is no pod's address
-	Pods       []*corev1.Pod             // of all nodes
+	Node   string // whose table it is
+	Bridge string // the link that its pods hang on
+	// the link that packets of other nodes' pods come by; empty if that may be any
+	Tunnel  string
+	Cluster []netip.Prefix // the cluster's pod ranges
+	// each node's; what is not in its node's ranges is no pod's address
+	Ranges     map[string][]netip.Prefix
+	Pods       []*corev1.Pod // of all nodes
 	Namespaces []*corev1.Namespace
 	Policies   []*networkingv1.NetworkPolicy
 }
@@ -41,8 +43,9 @@ const (
 	cluster = "cluster" // the cluster's pod ranges
 )
 
-// Compile returns the table that the node should have, and why parts of policies have no effect: these are such as the API server
-// does not let in. It is the same for the same world, whatever the order in its lists. Without a policy the table is empty.
+// Compile returns the table that the node should have, and why parts of policies have no effect:
+// these are such as the API server does not let in. It is the same for the same world, whatever the
+// order in its lists. Without a policy the table is empty.
 func Compile(w World) (Table, []error) {
 	if len(w.Policies) == 0 {
 		return Table{}, nil
@@ -71,11 +74,14 @@ func Compile(w World) (Table, []error) {
 	return c.table, c.problems
 }
 
-// mostOfAll bounds what the policies of all namespaces have in a node's table, in bytes as the kernel is told of them: it takes a table in one message or not
-// at all, and what is longer than a socket may send (kernel_linux.go) would leave nobody's policies in force. Whoever has the most is cut off for it.
+// mostOfAll bounds what the policies of all namespaces have in a node's table, in bytes as the
+// kernel is told of them: it takes a table in one message or not at all, and what is longer than a
+// socket may send (kernel_linux.go) would leave nobody's policies in force. Whoever has the most is
+// cut off for it.
 const mostOfAll = 64 << 20
 
-// What an element of a set and a rule are in that message, in bytes, at most: a rule with a jump to a chain of the longest name.
+// What an element of a set and a rule are in that message, in bytes, at most: a rule with a jump to
+// a chain of the longest name.
 const (
 	elementSize = 100
 	ruleSize    = 512
@@ -106,7 +112,8 @@ func compile(w World, closed map[string]int) compiler {
 	return c
 }
 
-// Closed is the table of a node that does not know yet what there is: nothing is forwarded from a pod or to one.
+// Closed is the table of a node that does not know yet what there is: nothing is forwarded from a
+// pod or to one.
 func Closed(w World) Table {
 	w.Pods = nil
 	c := compiler{World: w}
@@ -136,10 +143,13 @@ type compiler struct {
 	pods     []pod
 	table    Table
 	problems []error
-	spent    map[string]int                     // by namespace: what its policies have in the table, in elements and rules
-	size     map[string]int                     // the same in bytes, with what leads to them
-	closed   map[string]int                     // namespaces whose policies allow nothing here, because they were too much
-	to       map[string]map[netip.Addr][]string // by direction: the policies' chains that an address is subject to
+	// by namespace: what its policies have in the table, in elements and rules
+	spent map[string]int
+	size  map[string]int // the same in bytes, with what leads to them
+	// namespaces whose policies allow nothing here, because they were too much
+	closed map[string]int
+	// by direction: the policies' chains that an address is subject to
+	to map[string]map[netip.Addr][]string
 }
 
 // read takes what counts from a Pod: one that has an address of its own and has not ended.
@@ -174,7 +184,8 @@ func (c *compiler) read(p *corev1.Pod) (pod, bool) {
 	return out, len(out.addresses) > 0
 }
 
-// policy makes the chains of a policy that selects a pod of this node. What is amiss in it selects, and allows, nothing.
+// policy makes the chains of a policy that selects a pod of this node. What is amiss in it selects,
+// and allows, nothing.
 func (c *compiler) policy(p *networkingv1.NetworkPolicy) error {
 	selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
 	if err != nil {
@@ -202,7 +213,8 @@ func (c *compiler) policy(p *networkingv1.NetworkPolicy) error {
 			for _, t := range targets {
 				for _, a := range t.addresses {
 					if c.to[direction][a] == nil {
-						c.to[direction][a] = []string{} // subject to policies, none of which allows anything
+						// subject to policies, none of which allows anything
+						c.to[direction][a] = []string{}
 					}
 				}
 			}
@@ -248,7 +260,8 @@ type rule struct {
 	ports     []networkingv1.NetworkPolicyPort
 }
 
-// rule returns what lets packets of the rule's peers and ports pass, and adds the sets and chains for it to the table.
+// rule returns what lets packets of the rule's peers and ports pass, and adds the sets and chains
+// for it to the table.
 func (c *compiler) rule(r rule) []Rule {
 	who := c.peers(r)
 	numbers, names := c.portsOf(r)
@@ -263,7 +276,8 @@ func (c *compiler) rule(r rule) []Rule {
 	}
 	// Named ports of an egress rule are the peers' own, so their set holds the peers already.
 	only := r.direction == egress && len(r.ports) > 0 && len(numbers) == 0
-	// The peers' sets depend on the policy and not on what there is at the moment: an empty one keeps its rule.
+	// The peers' sets depend on the policy and not on what there is at the moment: an empty one
+	// keeps its rule.
 	var matches [][]Match
 	if who.all {
 		matches = append(matches, nil)
@@ -315,9 +329,10 @@ func (c *compiler) rule(r rule) []Rule {
 	return out
 }
 
-// mostOfNamespace is how many elements and rules the policies of a namespace have in a node's table. Whoever may write policies could else fill the
-// memory of the process that runs the node, or have a table that the kernel does not take, and then nobody's policies would be in force.
-// 100 policies that let 2500 pods in each are half of it.
+// mostOfNamespace is how many elements and rules the policies of a namespace have in a node's
+// table. Whoever may write policies could else fill the memory of the process that runs the node,
+// or have a table that the kernel does not take, and then nobody's policies would be in force. 100
+// policies that let 2500 pods in each are half of it.
 const mostOfNamespace = 1 << 19
 
 // affordable tells whether a rule has room, and takes it.
@@ -476,17 +491,20 @@ func (c *compiler) endpoints(names []endpoint, pods []pod, v6 bool, has func(net
 	return out
 }
 
-// gates adds the chains with a hook and what they need. A packet has to pass both: its sender's egress, its destination's ingress.
+// gates adds the chains with a hook and what they need. A packet has to pass both: its sender's
+// egress, its destination's ingress.
 //
-// What comes from the bridge with a sender that is no known pod's, and what goes to an address there that is none's, is dropped. So a
-// new pod reaches nobody, and nobody reaches it, before it is known here and its policies with it; and none escapes its own by another
-// sender. And who says that he is a pod of another node has to come by the tunnel, if there is one.
+// What comes from the bridge with a sender that is no known pod's, and what goes to an address
+// there that is none's, is dropped. So a new pod reaches nobody, and nobody reaches it, before it
+// is known here and its policies with it; and none escapes its own by another sender. And who says
+// that he is a pod of another node has to come by the tunnel, if there is one.
 func (c *compiler) gates() {
 	out, in := hook(egress, -1), hook(ingress, 0)
 	bridged := []Match{{Test: In, Link: c.Bridge}, {Test: Out, Link: c.Bridge}}
 	pass := []Rule{
 		{Matches: []Match{{Test: Established}}, Verdict: Accept},
-		// Among the bridge's pods only: routed, or in the protocol's name, it would be a way past every policy.
+		// Among the bridge's pods only: routed, or in the protocol's name, it would be a way past
+		// every policy.
 		{Matches: append(slices.Clone(bridged), Match{Test: Neighbour}), Verdict: Accept},
 	}
 	var ranges netipx.IPSetBuilder
@@ -531,15 +549,16 @@ func (c *compiler) gates() {
 	c.table.Chains = append(c.table.Chains, out, in)
 }
 
-// subjects adds the map from addresses that policies of a direction are for to a chain which asks all of them, and returns its name.
-// Pods with the same policies share the chain.
+// subjects adds the map from addresses that policies of a direction are for to a chain which asks
+// all of them, and returns its name. Pods with the same policies share the chain.
 func (c *compiler) subjects(direction string, v6 bool) string {
 	var elements []Element
 	for _, a := range slices.SortedFunc(maps.Keys(c.to[direction]), netip.Addr.Compare) {
 		if a.Is6() != v6 {
 			continue
 		}
-		policies := slices.Compact(slices.Sorted(slices.Values(c.to[direction][a]))) // two pods may claim an address for a while
+		// two pods may claim an address for a while
+		policies := slices.Compact(slices.Sorted(slices.Values(c.to[direction][a])))
 		chain := Chain{Name: direction + "-of-" + short(strings.Join(policies, " "))}
 		for _, p := range policies {
 			chain.Rules = append(chain.Rules, Rule{Verdict: Jump, Chain: p})

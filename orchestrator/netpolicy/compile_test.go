@@ -84,8 +84,8 @@ func TestGolden(t *testing.T) {
 	golden.Assert(t, got, "shop.golden")
 }
 
-// TestRandomWorlds compares the tables of all nodes with the oracle, over random clusters and connections. A connection is judged on
-// the sender's node and on the receiver's.
+// TestRandomWorlds compares the tables of all nodes with the oracle, over random clusters and
+// connections. A connection is judged on the sender's node and on the receiver's.
 func TestRandomWorlds(t *testing.T) {
 	seen := map[bool]int{}
 	for seed := range uint64(1000) {
@@ -295,14 +295,16 @@ func randomPorts(r *rand.Rand) (out []networkingv1.NetworkPolicyPort) {
 	return out
 }
 
-// TestGates: what is no known pod's, on the bridge, gets nothing through, and a sender from outside is no pod.
+// TestGates: what is no known pod's, on the bridge, gets nothing through, and a sender from outside
+// is no pod.
 func TestGates(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
 	w := worldOf(t, 1, string(documents))
 	table := compiled(t, w)
 	a := netip.MustParseAddr
-	known, unknown := a("10.244.1.20"), a("10.244.1.99") // the first one is a pod that no policy selects
+	// the first one is a pod that no policy selects
+	known, unknown := a("10.244.1.20"), a("10.244.1.99")
 	for _, c := range []struct {
 		what string
 		p    packet
@@ -340,7 +342,8 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// TestProblems: what the API server would not have let in allows nothing, is named, and does no harm to the rest.
+// TestProblems: what the API server would not have let in allows nothing, is named, and does no
+// harm to the rest.
 func TestProblems(t *testing.T) {
 	const pod = `
 kind: Pod
@@ -379,7 +382,8 @@ spec: {podSelector: {}, ingress: [%s]}`
 	}
 }
 
-// TestBounds: what is said twice is in the table once, and a namespace whose policies say too much is closed, and no other one.
+// TestBounds: what is said twice is in the table once, and a namespace whose policies say too much
+// is closed, and no other one.
 func TestBounds(t *testing.T) {
 	const world = `
 kind: Pod
@@ -416,8 +420,8 @@ spec: {podSelector: {}, ingress: [{from: [%s], ports: [%s]}]}`
 	}
 }
 
-// TestTooMuch: when the policies of all namespaces together are more than the kernel takes, those of the one that has the most allow nothing, and
-// the others' are in force.
+// TestTooMuch: when the policies of all namespaces together are more than the kernel takes, those
+// of the one that has the most allow nothing, and the others' are in force.
 func TestTooMuch(t *testing.T) {
 	const world = `
 kind: Pod

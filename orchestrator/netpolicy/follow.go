@@ -19,12 +19,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// follower follows what the API server says of Pods, Namespaces, NetworkPolicies and Nodes. While it says nothing, what it said last
-// stays.
+// follower follows what the API server says of Pods, Namespaces, NetworkPolicies and Nodes. While
+// it says nothing, what it said last stays.
 type follower struct {
 	spec                              nodespec.Spec
 	pods, namespaces, policies, nodes cache.SharedIndexInformer
-	changed                           chan struct{} // something has that counts, or a list could not be read
+	// something has that counts, or a list could not be read
+	changed chan struct{}
 
 	mu      sync.Mutex
 	problem string // why the last list or watch ended
@@ -85,7 +86,8 @@ func (f *follower) change() {
 	}
 }
 
-// world returns what there is. Before the first complete lists it is an error: what is not known yet would be taken for gone.
+// world returns what there is. Before the first complete lists it is an error: what is not known
+// yet would be taken for gone.
 func (f *follower) world() (World, error) {
 	if slices.ContainsFunc(f.lists(), func(l cache.SharedIndexInformer) bool { return !l.HasSynced() }) {
 		f.mu.Lock()
@@ -118,7 +120,8 @@ func all[T any](list cache.SharedIndexInformer) []T {
 	return out
 }
 
-// lean keeps of an object what World is read for. A Pod of some kilobytes becomes a few hundred bytes of its own.
+// lean keeps of an object what World is read for. A Pod of some kilobytes becomes a few hundred
+// bytes of its own.
 func lean(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Pod:
@@ -163,7 +166,8 @@ func ports(containers []corev1.Container) []corev1.Container {
 	return out
 }
 
-// same tells whether two states of an object say the same: most changes of a Pod or a Node are of nothing that is kept here.
+// same tells whether two states of an object say the same: most changes of a Pod or a Node are of
+// nothing that is kept here.
 func same(before, after any) bool {
 	a, ok := before.(metav1.Object)
 	b, is := after.(metav1.Object)
@@ -171,7 +175,8 @@ func same(before, after any) bool {
 		return false
 	}
 	version := a.GetResourceVersion()
-	switch o := after.(type) { // a copy that shares all but the version: objects of the list are not changed
+	// a copy that shares all but the version: objects of the list are not changed
+	switch o := after.(type) {
 	case *corev1.Pod:
 		c := *o
 		after, b = &c, &c

@@ -19,7 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestFollow: nothing is known before rights are there and every list is; then changes that count are told.
+// TestFollow: nothing is known before rights are there and every list is; then changes that count
+// are told.
 func TestFollow(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)

@@ -18,13 +18,16 @@ import (
 // tableName is the table that is ours alone, of the family inet.
 const tableName = "orlop_netpolicy"
 
-// fingerprint is a chain that no packet comes to. The comment of its only rule is the table's fingerprint.
+// fingerprint is a chain that no packet comes to. The comment of its only rule is the table's
+// fingerprint.
 const fingerprint = "fingerprint"
 
 const (
-	// piece is how many elements go into one message: an attribute has 64 KiB at most, and an element about 100 bytes.
+	// piece is how many elements go into one message: an attribute has 64 KiB at most, and an
+	// element about 100 bytes.
 	piece = 400
-	// room is for a batch and for what the kernel answers to it, bytes; the kernel makes it twice as much (socket(7), SO_SNDBUF).
+	// room is for a batch and for what the kernel answers to it, bytes; the kernel makes it twice
+	// as much (socket(7), SO_SNDBUF).
 	room = mostOfAll
 	// patience is how long the kernel may take to answer.
 	patience = 30 * time.Second
@@ -43,8 +46,9 @@ func (kernel) conn() (*nftables.Conn, error) {
 	return conn, nil
 }
 
-// read returns the fingerprint of the table in the kernel, with an empty one for none of ours. The chains that packets begin in are
-// looked at, too: without them, or without their rules, a table is none.
+// read returns the fingerprint of the table in the kernel, with an empty one for none of ours. The
+// chains that packets begin in are looked at, too: without them, or without their rules, a table is
+// none.
 func (k kernel) read() (string, error) {
 	conn, err := k.conn()
 	if err != nil {
@@ -83,7 +87,8 @@ func (k kernel) read() (string, error) {
 	return string(sum), nil
 }
 
-// comment is what the rule of the chain fingerprint says: the table's fingerprint, and how many rules read will find.
+// comment is what the rule of the chain fingerprint says: the table's fingerprint, and how many
+// rules read will find.
 func comment(t Table) string {
 	counts := map[string]int{}
 	for _, c := range t.Chains {
@@ -92,7 +97,8 @@ func comment(t Table) string {
 	return fmt.Sprintf("%s %d;%d;", t.Fingerprint(), counts[egress], counts[ingress])
 }
 
-// write replaces the table, all at once: a packet meets the whole old one or the whole new one. Connections stay.
+// write replaces the table, all at once: a packet meets the whole old one or the whole new one.
+// Connections stay.
 func (k kernel) write(t Table) error {
 	conn, err := k.conn()
 	if err != nil {
@@ -163,8 +169,9 @@ func netfilterSet(s Set) *nftables.Set {
 	return set
 }
 
-// netfilterElements are the set's elements as the kernel wants them: parts of a key fill up registers of four bytes, and the end of a
-// range is an element of its own, the first address after it. A range that goes up to the last address of all has none.
+// netfilterElements are the set's elements as the kernel wants them: parts of a key fill up
+// registers of four bytes, and the end of a range is an element of its own, the first address after
+// it. A range that goes up to the last address of all has none.
 func netfilterElements(s Set) []nftables.SetElement {
 	var out []nftables.SetElement
 	for _, e := range s.Elements {
@@ -190,7 +197,8 @@ func netfilterElements(s Set) []nftables.SetElement {
 	return out
 }
 
-// register is the first of the kernel's registers of four bytes (NFT_REG32_00); parts of a key follow each other there.
+// register is the first of the kernel's registers of four bytes (NFT_REG32_00); parts of a key
+// follow each other there.
 const register = unix.NFT_REG32_00
 
 func expressions(r Rule, sets map[string]*nftables.Set) []expr.Any {
@@ -209,7 +217,8 @@ func expressions(r Rule, sets map[string]*nftables.Set) []expr.Any {
 	return out
 }
 
-// match loads what a test looks at and compares; with follow the set is a map whose verdict is taken.
+// match loads what a test looks at and compares; with follow the set is a map whose verdict is
+// taken.
 func match(m Match, sets map[string]*nftables.Set, follow bool) []expr.Any {
 	equal := expr.CmpOpEq
 	if m.Not {

@@ -25,7 +25,8 @@ import (
 )
 
 const (
-	// quiet is how long nothing has to come before it is said to be dropped; prompt is how long something may take that comes.
+	// quiet is how long nothing has to come before it is said to be dropped; prompt is how long
+	// something may take that comes.
 	quiet  = 500 * time.Millisecond
 	prompt = 20 * time.Second
 )
@@ -35,8 +36,9 @@ type testCluster struct {
 	places map[string]*rtnltest.Other
 }
 
-// newCluster makes the network that package podnetwork makes, with pods web, client and idle on the node, a pod behind the tunnel
-// and somebody outside. Each answers to TCP on ports 80, 8080 and 9090, and to UDP on 53.
+// newCluster makes the network that package podnetwork makes, with pods web, client and idle on the
+// node, a pod behind the tunnel and somebody outside. Each answers to TCP on ports 80, 8080 and
+// 9090, and to UDP on 53.
 func newCluster(t *testing.T) *testCluster {
 	t.Helper()
 	runtime.LockOSThread()
@@ -247,8 +249,9 @@ spec:
     ports: [{port: http}]
 `
 
-// TestKernel sends packets through the tables: between pods of one node over the bridge, from and to a pod of another node, from and
-// to outside, from the node, in both families, before a policy, under it, and after it.
+// TestKernel sends packets through the tables: between pods of one node over the bridge, from and
+// to a pod of another node, from and to outside, from the node, in both families, before a policy,
+// under it, and after it.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -281,7 +284,8 @@ func TestKernel(t *testing.T) {
 			name, port, _ := strings.Cut(x.to, ":")
 			c.expect(t, x.from, hosts[name]+":"+port, x.want)
 		}
-		// An error about what a pod sent comes back to it, through its ingress policy: here that nobody listens, as elsewhere a path's MTU.
+		// An error about what a pod sent comes back to it, through its ingress policy: here that
+		// nobody listens, as elsewhere a path's MTU.
 		if err := c.refused("web", hosts["outside"]+":9"); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("web to outside, where nobody listens: %v, want a refusal", err)
 		}
@@ -313,11 +317,13 @@ func TestService(t *testing.T) {
 	c.expect(t, "client", "10.96.0.1:1", true)
 	c.expect(t, "client", "10.96.0.2:80", false)
 	c.expect(t, "idle", "10.96.0.1:1", false)
-	redirect(t, "10.96.0.3", 80, "10.244.1.20", 80) // a pod that reaches itself by its Service is not stopped on its way
+	// a pod that reaches itself by its Service is not stopped on its way
+	redirect(t, "10.96.0.3", 80, "10.244.1.20", 80)
 	c.expect(t, "client", "10.96.0.3:80", true)
 }
 
-// redirect does what the service proxy does: another destination before it is routed, and the node's sender if a pod meets itself.
+// redirect does what the service proxy does: another destination before it is routed, and the
+// node's sender if a pod meets itself.
 func redirect(t *testing.T, service string, port uint16, pod string, to uint16) {
 	t.Helper()
 	conn, err := nftables.New()
@@ -346,8 +352,8 @@ func redirect(t *testing.T, service string, port uint16, pod string, to uint16) 
 	must(t, conn.Flush())
 }
 
-// TestReplacement: while the table is replaced again and again, no packet passes that may not, those that may pass do, an open
-// connection stays, and stays when it may not be begun any more.
+// TestReplacement: while the table is replaced again and again, no packet passes that may not,
+// those that may pass do, an open connection stays, and stays when it may not be begun any more.
 func TestReplacement(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -441,7 +447,8 @@ func TestListed(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	// nft takes the names of protocols from /etc/protocols, and prints their numbers where there is no such file.
+	// nft takes the names of protocols from /etc/protocols, and prints their numbers where there is
+	// no such file.
 	out = bytes.ReplaceAll(out, []byte(" . 6 . "), []byte(" . tcp . "))
 	for _, want := range []string{
 		"type filter hook forward priority filter - 1; policy accept;",

@@ -10,8 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// allows is what the API's documentation says of one connection, pod by pod and policy by policy: whether the world's policies let
-// from begin to talk to to. It shares nothing with Compile. Addresses that are no pod's are somebody's outside.
+// allows is what the API's documentation says of one connection, pod by pod and policy by policy:
+// whether the world's policies let from begin to talk to to. It shares nothing with Compile.
+// Addresses that are no pod's are somebody's outside.
 func allows(w World, from, to netip.Addr, protocol corev1.Protocol, port int32) bool {
 	sender, receiver := owner(w, from), owner(w, to)
 	if sender != nil && sender == receiver {
@@ -21,7 +22,8 @@ func allows(w World, from, to netip.Addr, protocol corev1.Protocol, port int32) 
 		side(w, networkingv1.PolicyTypeIngress, receiver, from, sender, receiver, protocol, port)
 }
 
-// side asks the policies of one direction for the pod at one end. The pod is not isolated, or at least one rule has to allow the peer.
+// side asks the policies of one direction for the pod at one end. The pod is not isolated, or at
+// least one rule has to allow the peer.
 func side(
 	w World, t networkingv1.PolicyType, pod *corev1.Pod, address netip.Addr, peer, receiver *corev1.Pod, protocol corev1.Protocol, port int32,
 ) bool {

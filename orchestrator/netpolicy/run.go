@@ -20,23 +20,27 @@ import (
 const Name = "netpolicy"
 
 const (
-	// pace is the least time between two looks at all there is; what changes meanwhile is one change. In a cluster so large that a look
-	// takes long, it is share times as long: a fraction of a processor for this, however much happens.
+	// pace is the least time between two looks at all there is; what changes meanwhile is one
+	// change. In a cluster so large that a look takes long, it is share times as long: a fraction
+	// of a processor for this, however much happens.
 	pace  = 100 * time.Millisecond
 	share = 10
-	// slowest is the longest such pause: time passes also when nothing is computed, as while another one changes the kernel's tables.
+	// slowest is the longest such pause: time passes also when nothing is computed, as while
+	// another one changes the kernel's tables.
 	slowest = 2 * time.Second
 	// heal is how long the table may be amiss in the kernel by somebody's hand.
 	heal = time.Minute
-	// soon and late are how long after a failure it is tried again: first, doubled each time, and at most.
+	// soon and late are how long after a failure it is tried again: first, doubled each time, and
+	// at most.
 	soon, late = time.Second, 30 * time.Second
 )
 
 // shown bounds how many problems of policies are told.
 const shown = 3
 
-// Component describes the engine without its Run function, or what stands in its place where something else connects the pods: that has
-// policies of its own, and packets do not come by here. It is the node's agent to the API server.
+// Component describes the engine without its Run function, or what stands in its place where
+// something else connects the pods: that has policies of its own, and packets do not come by here.
+// It is the node's agent to the API server.
 func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	if spec.External.Network {
 		return component.Elsewhere(Name, "what connects pods enforces network policies")
@@ -45,8 +49,9 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
 }
 
-// Run keeps the table as the cluster's policies say until ctx is done; the table stays. rights waits until the API server can be
-// asked. A node without a table, such as one that was just started, has a closed one until then.
+// Run keeps the table as the cluster's policies say until ctx is done; the table stays. rights
+// waits until the API server can be asked. A node without a table, such as one that was just
+// started, has a closed one until then.
 func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	config, err := clientcmd.BuildConfigFromFlags("", layout.Kubeconfig(dirs.Node, Name))
 	if err != nil {
@@ -113,7 +118,8 @@ func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() 
 	}
 }
 
-// step makes the table such as the world wants it, and says how the node is. While the world is not known, a table that is there stays.
+// step makes the table such as the world wants it, and says how the node is. While the world is not
+// known, a table that is there stays.
 func (e *engine) step(w World, unknown error) (ready bool, detail string, err error) {
 	if time.Since(e.looked) >= heal {
 		if e.have, err = e.read(); err != nil {

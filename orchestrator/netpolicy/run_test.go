@@ -40,7 +40,8 @@ func (k *fakeKernel) write(t Table) error {
 	return nil
 }
 
-// TestRun follows an engine from the start of a machine over a change, a failure and somebody's hand to the restart of the process.
+// TestRun follows an engine from the start of a machine over a change, a failure and somebody's
+// hand to the restart of the process.
 func TestRun(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
@@ -108,7 +109,8 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestLean: what is kept of objects makes the same table, and a change of anything else is no change.
+// TestLean: what is kept of objects makes the same table, and a change of anything else is no
+// change.
 func TestLean(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)

@@ -45,8 +45,8 @@ type Element struct {
 	Chain    string     // of Verdicts: where the packet goes on
 }
 
-// Chain is a list of rules. A packet that comes to the end goes back to the rule that sent it there, and at the end of a chain
-// with a hook, on its way.
+// Chain is a list of rules. A packet that comes to the end goes back to the rule that sent it
+// there, and at the end of a chain with a hook, on its way.
 type Chain struct {
 	Name     string
 	Forward  bool  // packets that are forwarded or bridged begin here
@@ -69,7 +69,8 @@ const (
 	Accept Verdict = iota // it passes the chain with a hook that it began in
 	Drop                  // it is gone
 	Jump                  // it goes on in another chain and may come back
-	Follow                // it goes on in the chain that the map of the last match names, if it names one
+	// it goes on in the chain that the map of the last match names, if it names one
+	Follow
 )
 
 // Test is what a match looks at.
@@ -77,15 +78,19 @@ type Test int
 
 // The tests.
 const (
-	Established         Test = iota // the packet belongs to a connection that was let pass, or is an error about one
-	Neighbour                       // IPv6 neighbour solicitation or advertisement that was not routed (RFC 4861: types 135 and 136, hop limit 255)
-	In                              // it came in on the link
-	Source                          // its sender is in the set
-	Destination                     // its destination is in the set
-	Self                            // its sender and destination are a pair of the set
-	DestinationEndpoint             // its destination, protocol and destination port are in the set
-	Ports                           // its protocol is the one given, its destination port from the first to the last
-	Out                             // it goes out on the link
+	// the packet belongs to a connection that was let pass, or is an error about one
+	Established Test = iota
+	// IPv6 neighbour solicitation or advertisement that was not routed (RFC 4861: types 135 and
+	// 136, hop limit 255)
+	Neighbour
+	In                  // it came in on the link
+	Source              // its sender is in the set
+	Destination         // its destination is in the set
+	Self                // its sender and destination are a pair of the set
+	DestinationEndpoint // its destination, protocol and destination port are in the set
+	// its protocol is the one given, its destination port from the first to the last
+	Ports
+	Out // it goes out on the link
 )
 
 // Match is one test of a packet.

@@ -28,8 +28,8 @@ import (
 // NodeName is the name of the component on each node.
 const NodeName = "node-labels"
 
-// look is how often the file with the marks is looked at; again is how long after a failure it is tried again; patience is how long one
-// request may take.
+// look is how often the file with the marks is looked at; again is how long after a failure it is
+// tried again; patience is how long one request may take.
 const (
 	look     = time.Second
 	again    = 2 * time.Second
@@ -56,8 +56,9 @@ func Read(dirs layout.Dirs) (nodespec.Marks, error) {
 	return m, nil
 }
 
-// RunNode keeps the labels of the machine's own Node, and what it says of taints, until ctx is done. registered are the marks with which the
-// kubelet of this process has started. It is announced as ready whatever becomes of them: a Node without its labels says nothing against the
+// RunNode keeps the labels of the machine's own Node, and what it says of taints, until ctx is
+// done. registered are the marks with which the kubelet of this process has started. It is
+// announced as ready whatever becomes of them: a Node without its labels says nothing against the
 // version of the system that runs.
 func RunNode(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, registered nodespec.Marks, rights func(context.Context) error, announce component.Announce) error {
 	announce(NodeName, true, "")
@@ -103,7 +104,8 @@ func (n *node) run(ctx context.Context, tell func(detail string)) error {
 	return nil
 }
 
-// pass brings the Node in line with the file once. A Node that is not there is made by the kubelet, which takes its time.
+// pass brings the Node in line with the file once. A Node that is not there is made by the kubelet,
+// which takes its time.
 func (n *node) pass(ctx context.Context) (string, error) {
 	object, there, err := n.nodes.GetStore().GetByKey(n.name)
 	own, ok := object.(*corev1.Node)
@@ -121,7 +123,8 @@ func (n *node) pass(ctx context.Context) (string, error) {
 	return describe(n.name, have, want), nil
 }
 
-// write does a change. A conflict is no error: the cache is behind, and what brings it forward begins the next pass.
+// write does a change. A conflict is no error: the cache is behind, and what brings it forward
+// begins the next pass.
 func write(ctx context.Context, api kubernetes.Interface, n *corev1.Node, c change) error {
 	if c.empty() {
 		return nil

@@ -17,7 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestRun lets both halves work on a Node while the file with its marks is replaced: what it says is on the Node, and goes again.
+// TestRun lets both halves work on a Node while the file with its marks is replaced: what it says
+// is on the Node, and goes again.
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -18,9 +18,11 @@ import (
 const (
 	// LabelsAnnotation holds the keys of the labels that the node's half has set, as a JSON list.
 	LabelsAnnotation = "orlop.dev/node-labels"
-	// WantedAnnotation holds the taints that the node's configuration states, as a JSON list of nodespec.Taint. Without it nothing is said.
+	// WantedAnnotation holds the taints that the node's configuration states, as a JSON list of
+	// nodespec.Taint. Without it nothing is said.
 	WantedAnnotation = "orlop.dev/node-taints"
-	// SetAnnotation holds those of them that the control plane has set. No kubelet can write it (kubeapiserver.NodeNotes).
+	// SetAnnotation holds those of them that the control plane has set. No kubelet can write it
+	// (kubeapiserver.NodeNotes).
 	SetAnnotation = nodespec.TaintsSet
 )
 
@@ -40,7 +42,8 @@ func readNode(n *corev1.Node) Node {
 	}
 }
 
-// change is a merge patch of a Node's labels and annotations, and with taints its new taints. Nil values remove.
+// change is a merge patch of a Node's labels and annotations, and with taints its new taints. Nil
+// values remove.
 type change struct {
 	labels, annotations map[string]any
 	taints              *[]corev1.Taint
@@ -96,8 +99,9 @@ func (c change) apply(n Node) Node {
 	return n
 }
 
-// OfNode is what the node's half changes of its own Node: its labels, and what it says of taints. registered are the marks with which the
-// kubelet has started, and so made the Node if there was none: as long as nothing is remembered, those labels are the configuration's.
+// OfNode is what the node's half changes of its own Node: its labels, and what it says of taints.
+// registered are the marks with which the kubelet has started, and so made the Node if there was
+// none: as long as nothing is remembered, those labels are the configuration's.
 //
 //	label                          is stated: it gets the value   is not stated
 //	remembered, or registered      and stays remembered           it goes
@@ -125,7 +129,8 @@ func OfNode(n Node, want, registered nodespec.Marks) change {
 	}
 	keys := text(slices.Sorted(maps.Keys(want.Labels)))
 	if keys == "" && (n.Keys != "" || len(registered.Labels) > 0) {
-		keys = none // so that what somebody else sets later is not taken for what the kubelet has set
+		// so that what somebody else sets later is not taken for what the kubelet has set
+		keys = none
 	}
 	if n.Keys != keys {
 		c.annotations[LabelsAnnotation] = keys
@@ -140,22 +145,24 @@ func OfNode(n Node, want, registered nodespec.Marks) change {
 	return c
 }
 
-// OfControlPlane is what the control plane changes of a Node: its taints, by what the node says and by what was set before. A Node that
-// says nothing is left alone.
+// OfControlPlane is what the control plane changes of a Node: its taints, by what the node says and
+// by what was set before. A Node that says nothing is left alone.
 //
 //	taint (key and effect)         is wanted                      is not wanted
 //	set before                     it is there, with the value    it goes
 //	there, of somebody else        it stays as it is, not ours    it stays
 //	not there                      it is set                      -
 //
-// What Kubernetes or the system sets by itself (config.OwnTaint) no node can want: it could be rid of it then.
+// What Kubernetes or the system sets by itself (config.OwnTaint) no node can want: it could be rid
+// of it then.
 func OfControlPlane(n Node) (change, error) {
 	if n.Wanted == "" {
 		return change{}, nil
 	}
 	wanted, ok := parse[nodespec.Taint](n.Wanted)
 	if !ok {
-		return change{}, fmt.Errorf("its annotation %s cannot be read", WantedAnnotation) // the node writes it anew
+		// the node writes it anew
+		return change{}, fmt.Errorf("its annotation %s cannot be read", WantedAnnotation)
 	}
 	own := func(t nodespec.Taint) bool { return config.OwnTaint(t.Key) != "" }
 	wanted = slices.DeleteFunc(wanted, own)

@@ -144,8 +144,9 @@ func settle(t *testing.T, n Node, want nodespec.Marks) Node {
 	return n
 }
 
-// TestOthersAreLeftAlone changes configurations and Nodes at random, from any side and with any half lagging behind: what others have set is
-// never changed by us, what is stated is there in the end, and what is not stated any more is not.
+// TestOthersAreLeftAlone changes configurations and Nodes at random, from any side and with any
+// half lagging behind: what others have set is never changed by us, what is stated is there in the
+// end, and what is not stated any more is not.
 func TestOthersAreLeftAlone(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -28,7 +28,8 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
 }
 
-// Run sets the taints that Nodes' configurations state, until ctx is done. rights waits until the component may do what it does.
+// Run sets the taints that Nodes' configurations state, until ctx is done. rights waits until the
+// component may do what it does.
 func Run(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	own, acting, err := early.Identity(ctx, Name, bootstrap.NodeTaintsAccount, dirs, rights, announce)
 	if own == nil {
@@ -66,7 +67,8 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	return nil
 }
 
-// pass looks at all Nodes once. What is refused for one is told, and no reason for the others to wait.
+// pass looks at all Nodes once. What is refused for one is told, and no reason for the others to
+// wait.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	var all []*corev1.Node
 	for _, object := range c.nodes.GetStore().List() {

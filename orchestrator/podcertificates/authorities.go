@@ -11,18 +11,20 @@ import (
 )
 
 const (
-	// authorityLife is how long an authority lasts, and succession how old the newest is when its successor is made.
+	// authorityLife is how long an authority lasts, and succession how old the newest is when its
+	// successor is made.
 	authorityLife = 90 * 24 * time.Hour
 	succession    = 60 * 24 * time.Hour
-	// publicity is how long a successor is believed in before it issues: by then every kubelet has put it into every pod's volume.
+	// publicity is how long a successor is believed in before it issues: by then every kubelet has
+	// put it into every pod's volume.
 	publicity = 24 * time.Hour
 )
 
 // Authorities are those that are believed in, the oldest first.
 type Authorities []*pki.CA
 
-// Next is who is to be believed in at a time: without those that have ended, and with a successor when it is due. changed says whether
-// that is somebody else than before.
+// Next is who is to be believed in at a time: without those that have ended, and with a successor
+// when it is due. changed says whether that is somebody else than before.
 func (a Authorities) Next(cluster string, now time.Time) (next Authorities, changed bool, err error) {
 	for _, ca := range a {
 		if now.Before(ca.Cert.NotAfter) {
@@ -42,8 +44,9 @@ func (a Authorities) Next(cluster string, now time.Time) (next Authorities, chan
 // made is when an authority was made, which is some time after it begins (pki.CABackdate).
 func made(ca *pki.CA) time.Time { return ca.Cert.NotBefore.Add(pki.CABackdate) }
 
-// Issuing is the newest that everybody believes in; of those that there are, if that is none. One that ends before what it would issue now
-// gives way to its successor: pods that have not read of that one yet will before the other one's end.
+// Issuing is the newest that everybody believes in; of those that there are, if that is none. One
+// that ends before what it would issue now gives way to its successor: pods that have not read of
+// that one yet will before the other one's end.
 func (a Authorities) Issuing(now time.Time) *pki.CA {
 	for i := len(a) - 1; i > 0; i-- {
 		if !now.Before(made(a[i]).Add(publicity)) {

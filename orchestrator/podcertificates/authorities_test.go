@@ -13,8 +13,9 @@ import (
 
 var begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// TestAuthorities lives through two years, an hour at a time: whoever issues is believed by everybody who has looked within a day, for as long as
-// what it has issued lasts, and there are never more than two.
+// TestAuthorities lives through two years, an hour at a time: whoever issues is believed by
+// everybody who has looked within a day, for as long as what it has issued lasts, and there are
+// never more than two.
 func TestAuthorities(t *testing.T) {
 	const step = time.Hour
 	var all Authorities
@@ -51,7 +52,8 @@ func TestAuthorities(t *testing.T) {
 	}
 }
 
-// TestAfterLongAbsence: a cluster that was off for longer than its authorities last begins anew, and issues at once.
+// TestAfterLongAbsence: a cluster that was off for longer than its authorities last begins anew,
+// and issues at once.
 func TestAfterLongAbsence(t *testing.T) {
 	all, _, err := Authorities(nil).Next("c", begin)
 	if err != nil {
@@ -64,8 +66,8 @@ func TestAfterLongAbsence(t *testing.T) {
 	}
 }
 
-// TestLateSuccessor: the cluster was off until its authority had hours left. What is issued then is by the one after it, and never outlives
-// whoever has signed it.
+// TestLateSuccessor: the cluster was off until its authority had hours left. What is issued then is
+// by the one after it, and never outlives whoever has signed it.
 func TestLateSuccessor(t *testing.T) {
 	all, _, err := Authorities(nil).Next("c", begin)
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// longest is how long a pod's certificate lasts at most. The API wants it to be an hour at least, and lets a pod ask for less than a day.
+// longest is how long a pod's certificate lasts at most. The API wants it to be an hour at least,
+// and lets a pod ask for less than a day.
 const longest = 24 * time.Hour
 
 // identity is who a pod is: its service account.
@@ -26,7 +27,8 @@ func identity(cluster, namespace, account string) *url.URL {
 	return &url.URL{Scheme: "spiffe", Host: cluster, Path: "/ns/" + namespace + "/sa/" + account}
 }
 
-// answer is the status that a request gets: issued, or denied with the reason. The error is about the request's key, or of the system.
+// answer is the status that a request gets: issued, or denied with the reason. The error is about
+// the request's key, or of the system.
 func answer(ca *pki.CA, cluster string, r *certificates.PodCertificateRequest, now time.Time) (certificates.PodCertificateRequestStatus, error) {
 	condition := metav1.Condition{Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}
 	if unknown := r.Spec.UnverifiedUserAnnotations; len(unknown) > 0 {

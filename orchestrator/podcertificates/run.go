@@ -26,17 +26,20 @@ import (
 const Name = "pod-certificates"
 
 const (
-	// again is how long after a failure it is tried again; patience is how long one request may take.
+	// again is how long after a failure it is tried again; patience is how long one request may
+	// take.
 	again    = 2 * time.Second
 	patience = 10 * time.Second
-	// look is how often it is looked whether an authority needs a successor, and whether the bundle is as it should be.
+	// look is how often it is looked whether an authority needs a successor, and whether the bundle
+	// is as it should be.
 	look = 5 * time.Minute
 )
 
 // secretKey is where the authorities are in their Secret.
 const secretKey = "authorities.pem"
 
-// Components describes the signer without its Run function. There is none where pods are to have no certificates.
+// Components describes the signer without its Run function. There is none where pods are to have no
+// certificates.
 func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	if !spec.PodCertificates {
 		return nil
@@ -100,7 +103,8 @@ func (s *signer) run(ctx context.Context, tell func(detail string)) error {
 	return nil
 }
 
-// pass answers every request that has no answer. One that cannot be answered is no reason for the others to wait.
+// pass answers every request that has no answer. One that cannot be answered is no reason for the
+// others to wait.
 func (s *signer) pass(ctx context.Context) (string, error) {
 	now := s.now()
 	if since := now.Sub(s.looked); since >= look || since < 0 || len(s.known) == 0 {
@@ -115,7 +119,8 @@ func (s *signer) pass(ctx context.Context) (string, error) {
 		if !ok || r.Spec.SignerName != bootstrap.PodSigner || answered(r) {
 			continue
 		}
-		// By the time of each: a long list takes its time, and the API server refuses what begins more than five minutes ago.
+		// By the time of each: a long list takes its time, and the API server refuses what begins
+		// more than five minutes ago.
 		if err := s.answer(ctx, r, s.now()); err != nil && first == nil {
 			first = fmt.Errorf("pod %s/%s: %w", r.Namespace, r.Spec.PodName, err)
 		}

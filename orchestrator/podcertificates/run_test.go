@@ -48,8 +48,8 @@ func p256(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// TestSigner: requests get certificates that the published bundle vouches for, of the kind that the API takes; what is not for this signer,
-// or has its answer, is left alone.
+// TestSigner: requests get certificates that the published bundle vouches for, of the kind that the
+// API takes; what is not for this signer, or has its answer, is left alone.
 func TestSigner(t *testing.T) {
 	_, edwards, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -137,7 +137,8 @@ func newTestSigner(requests ...*certificates.PodCertificateRequest) (*signer, *f
 	return s, client
 }
 
-// TestFailures: one request that cannot be answered keeps no other waiting, and a Secret that cannot be read is not written over.
+// TestFailures: one request that cannot be answered keeps no other waiting, and a Secret that
+// cannot be read is not written over.
 func TestFailures(t *testing.T) {
 	bad, good := request(t, "bad", p256(t), 3600), request(t, "good", p256(t), 3600)
 	bad.Spec.StubPKCS10Request = []byte("x")

@@ -11,7 +11,8 @@ import (
 
 // Piece is one thing in the kernel that the mesh is made of.
 type Piece interface {
-	// Name says which it is: what the kernel has but once. A piece of the same name is changed into another, not added.
+	// Name says which it is: what the kernel has but once. A piece of the same name is changed into
+	// another, not added.
 	Name() string
 	// String says all that there is to it, so that two pieces are the same if their strings are.
 	String() string
@@ -59,11 +60,13 @@ type Peer struct {
 	Key    wgtypes.Key // public
 	At     netip.AddrPort
 	Ranges []netip.Prefix // packets from these are taken from it, and to these are sent to it
-	// Ahead: the last handshake with it has been lying in the future for long, because clocks went back since (handshakes.stays). Such a one is made anew.
+	// Ahead: the last handshake with it has been lying in the future for long, because clocks went
+	// back since (handshakes.stays). Such a one is made anew.
 	Ahead bool
 }
 
-// Name of a peer is its key. The kernel keeps the time of a peer's last handshake as long as it has the peer, so one that is ahead is another one.
+// Name of a peer is its key. The kernel keeps the time of a peer's last handshake as long as it has
+// the peer, so one that is ahead is another one.
 func (p Peer) Name() string {
 	if p.Ahead {
 		return "peer of a clock that went back " + p.Key.String()
@@ -134,7 +137,8 @@ func (r Route) String() string {
 // piece that is there beside the wanted one of its name goes: a network can have several routes.
 func Diff(have, want []Piece) (gone, set []Piece) {
 	names, texts := map[string]bool{}, map[string]bool{}
-	wanted, met := map[string]bool{}, map[string]bool{} // by text; names of which the wanted one is there
+	// by text; names of which the wanted one is there
+	wanted, met := map[string]bool{}, map[string]bool{}
 	for _, p := range want {
 		names[p.Name()], wanted[p.String()] = true, true
 	}

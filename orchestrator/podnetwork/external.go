@@ -11,15 +11,16 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
-// Where something else connects the node's pods (Cluster.spec.external), there is no bridge whose address the cluster DNS could have, and
-// nothing to route Services to.
+// Where something else connects the node's pods (Cluster.spec.external), there is no bridge whose
+// address the cluster DNS could have, and nothing to route Services to.
 
 // ownLink is the link that has the cluster DNS's addresses then: a dummy, which carries nothing.
 const ownLink = "orlop-dns"
 
-// The addresses of the cluster DNS on every node. What a pod sends to the cluster DNS address is rewritten to them on the pod's own node, and
-// no packet with them leaves it. The API refuses link-local and loopback addresses as endpoints. IPv4: the dummy address (RFC 7600 and
-// IANA's registry of special addresses); IPv6: of the range that routers discard (RFC 6666).
+// The addresses of the cluster DNS on every node. What a pod sends to the cluster DNS address is
+// rewritten to them on the pod's own node, and no packet with them leaves it. The API refuses
+// link-local and loopback addresses as endpoints. IPv4: the dummy address (RFC 7600 and IANA's
+// registry of special addresses); IPv6: of the range that routers discard (RFC 6666).
 var (
 	ownDNS4 = netip.MustParseAddr("192.0.0.8")
 	ownDNS6 = netip.MustParseAddr("100::8")
@@ -38,8 +39,9 @@ func ownDNS(podCIDRs []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// own gives the machine what neither the other network nor the service proxy brings: addresses for the cluster DNS, and routes by which
-// programs of the machine reach Services without a default route. The sender is the machine's own address.
+// own gives the machine what neither the other network nor the service proxy brings: addresses for
+// the cluster DNS, and routes by which programs of the machine reach Services without a default
+// route. The sender is the machine's own address.
 func (a *Agent) own() error {
 	want := ownDNS(a.spec.PodCIDRs)
 	if err := ensureDummy(ownLink, want); err != nil {
@@ -53,8 +55,8 @@ func (a *Agent) own() error {
 	return nil
 }
 
-// keepPublished publishes the cluster DNS's endpoint of this node, or takes it back, as often as there is a new state of its Node, until ctx
-// is done.
+// keepPublished publishes the cluster DNS's endpoint of this node, or takes it back, as often as
+// there is a new state of its Node, until ctx is done.
 func (a *Agent) keepPublished(ctx context.Context, api kubernetes.Interface, announce component.Announce) error {
 	timer := newTimer()
 	defer timer.Stop()

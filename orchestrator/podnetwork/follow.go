@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// mesh keeps what leads to the pods of other nodes. What it made stays when the process ends, and as it is while nobody
-// says what the Nodes are.
+// mesh keeps what leads to the pods of other nodes. What it made stays when the process ends, and
+// as it is while nobody says what the Nodes are.
 type mesh struct {
 	spec    nodespec.Spec
 	dirs    layout.Dirs
@@ -26,8 +26,9 @@ type mesh struct {
 // shown bounds how many problems are told.
 const shown = 3
 
-// update brings the kernel in line with the Nodes and says in a few words how the node is connected; with nothing to say, nothing.
-// Trouble with others is no reason for the node not to be ready: it is told, and tried again.
+// update brings the kernel in line with the Nodes and says in a few words how the node is
+// connected; with nothing to say, nothing. Trouble with others is no reason for the node not to be
+// ready: it is told, and tried again.
 func (m *mesh) update(ctx context.Context, own []netip.Prefix, objects []any) string {
 	var nodes []Node
 	var self *Node

@@ -14,7 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// table holds what the plan says of packets of pods: masquerading, and what they cannot send. It is ours alone; the service proxy has its own.
+// table holds what the plan says of packets of pods: masquerading, and what they cannot send. It is
+// ours alone; the service proxy has its own.
 const table = "orlop_pods"
 
 // ensureBridge makes the bridge, gives it exactly the wanted addresses and the MTU, and sets it up.
@@ -23,12 +24,13 @@ func ensureBridge(gateways []netip.Prefix, mtu int) error {
 	if err != nil {
 		return err
 	}
-	// A bridge whose hardware address was not set takes the lowest of its ports', and pods' neighbour entries go stale
-	// when that changes.
+	// A bridge whose hardware address was not set takes the lowest of its ports', and pods'
+	// neighbour entries go stale when that changes.
 	if err := netlink.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
 		return fmt.Errorf("%s: cannot fix hardware address: %w", Bridge, err)
 	}
-	// Set and not left to the kernel, which takes the smallest of the ports: pods made before another MTU was chosen.
+	// Set and not left to the kernel, which takes the smallest of the ports: pods made before
+	// another MTU was chosen.
 	if err := netlink.LinkSetMTU(link, mtu); err != nil {
 		return fmt.Errorf("%s: cannot set MTU: %w", Bridge, err)
 	}
@@ -122,7 +124,8 @@ func ensureAddresses(link netlink.Link, want []netip.Prefix) error {
 			return fmt.Errorf("%s: cannot use address %s: %w", name, p, err)
 		}
 		if p.Addr().Is6() {
-			// Nobody else is on the link yet; waiting for duplicates keeps the DNS from listening for a second.
+			// Nobody else is on the link yet; waiting for duplicates keeps the DNS from listening
+			// for a second.
 			address.Flags = unix.IFA_F_NODAD
 		}
 		if err := netlink.AddrReplace(link, address); err != nil {
@@ -159,7 +162,8 @@ func ensureRoutes(name string, routes []netip.Prefix, senders []netip.Addr) erro
 	return nil
 }
 
-// filter puts the rules of a plan in place, all at once: what leaves the cluster is masqueraded, and no pod speaks to a tunnel.
+// filter puts the rules of a plan in place, all at once: what leaves the cluster is masqueraded,
+// and no pod speaks to a tunnel.
 func filter(ctx context.Context, nft knftables.Interface, plan Plan) error {
 	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{Comment: knftables.PtrTo("pods of this node leaving the cluster")})

@@ -14,7 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// TestKernel shows that the bridge is brought to the wanted state from none, from itself and from another one.
+// TestKernel shows that the bridge is brought to the wanted state from none, from itself and from
+// another one.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -95,8 +96,8 @@ func check(t *testing.T, plan Plan) {
 	}
 }
 
-// TestOwn: where something else connects pods, the cluster DNS has addresses all the same, and Services have routes; also in a process that
-// starts when they are there.
+// TestOwn: where something else connects pods, the cluster DNS has addresses all the same, and
+// Services have routes; also in a process that starts when they are there.
 func TestOwn(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

@@ -31,8 +31,9 @@ const (
 	plain     = "none"
 )
 
-// overhead is what the tunnel adds to each packet, in bytes: its own header with a UDP header (32 and 16; VXLAN carries an
-// Ethernet header of 14 too), and an IP header of 20, or of 40 where the node has an IPv6 address: its tunnel may use that.
+// overhead is what the tunnel adds to each packet, in bytes: its own header with a UDP header (32
+// and 16; VXLAN carries an Ethernet header of 14 too), and an IP header of 20, or of 40 where the
+// node has an IPv6 address: its tunnel may use that.
 func overhead(spec nodespec.Spec) (int, error) {
 	header := 20
 	if slices.ContainsFunc(spec.NodeIPs, netip.Addr.Is6) {
@@ -58,7 +59,8 @@ type Node struct {
 	Key       string         // its public key, as it published it; empty for none
 }
 
-// nodeOf reads a Node object. Addresses that cannot be read are not there; ranges that cannot are an error.
+// nodeOf reads a Node object. Addresses that cannot be read are not there; ranges that cannot are
+// an error.
 func nodeOf(object *corev1.Node) (Node, error) {
 	n := Node{Name: object.Name, Since: object.CreationTimestamp.Time, Key: object.Annotations[KeyAnnotation]}
 	for _, a := range object.Status.Addresses {
@@ -88,10 +90,12 @@ type Mesh struct {
 	Problems []string // why others are not, in no more than one line for each
 }
 
-// NewMesh plans how the node reaches the pods of the others. Nodes may be in any order, and may hold the node itself.
+// NewMesh plans how the node reaches the pods of the others. Nodes may be in any order, and may
+// hold the node itself.
 //
-// A node is believed its own addresses and its own key, and no more: of two that claim the same range or the same key,
-// the one that has been registered longer has it. A range has to be such as the control plane gives out.
+// A node is believed its own addresses and its own key, and no more: of two that claim the same
+// range or the same key, the one that has been registered longer has it. A range has to be such as
+// the control plane gives out.
 func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	var m Mesh
 	var hosts []Node
@@ -144,7 +148,8 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 		}
 		if len(hosts) > 0 {
 			m.Pieces = append(m.Pieces, link(spec, self))
-			// What the kernel masquerades into the tunnel takes an address of this link: one that the answer comes back to.
+			// What the kernel masquerades into the tunnel takes an address of this link: one that
+			// the answer comes back to.
 			for _, g := range gateways(self.Ranges) {
 				m.Pieces = append(m.Pieces, Address{g})
 			}
@@ -154,7 +159,8 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	return m
 }
 
-// reach plans what one node needs besides its routes, and says over which address a range of it is reached.
+// reach plans what one node needs besides its routes, and says over which address a range of it is
+// reached.
 func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix) netip.Addr, parts []Piece, err error) {
 	switch spec.Encapsulation {
 	case wireguard:
@@ -192,8 +198,8 @@ func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix
 	return func(r netip.Prefix) netip.Addr { return ofFamily(n.Addresses, r.Addr().Is6()) }, nil, nil
 }
 
-// takenRanges are pod ranges of nodes. All of a family are of one size, so two overlap only where they are the same one, and a cluster of
-// thousands of nodes is looked through once.
+// takenRanges are pod ranges of nodes. All of a family are of one size, so two overlap only where
+// they are the same one, and a cluster of thousands of nodes is looked through once.
 type takenRanges struct {
 	all  map[netip.Prefix]bool // masked
 	bits map[bool]int          // of IPv6, and of IPv4
@@ -254,8 +260,8 @@ func link(spec nodespec.Spec, self Self) Link {
 	return l
 }
 
-// stationOf is the hardware address of a node's end of a VXLAN tunnel: a local one (IEEE 802, the second bit of the first
-// byte), made of the node's name, so that nobody has to be told.
+// stationOf is the hardware address of a node's end of a VXLAN tunnel: a local one (IEEE 802, the
+// second bit of the first byte), made of the node's name, so that nobody has to be told.
 func stationOf(name string) string {
 	sum := sha256.Sum256([]byte("orlop vxlan station\n" + name))
 	sum[0] = sum[0]&^1 | 2

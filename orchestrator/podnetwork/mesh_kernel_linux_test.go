@@ -49,7 +49,8 @@ func (n *testNode) describe(i int) Node {
 	}
 }
 
-// apply brings the node's kernel in line with the Nodes, twice: the second time there must be nothing to do.
+// apply brings the node's kernel in line with the Nodes, twice: the second time there must be
+// nothing to do.
 func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
 	t.Helper()
 	var done []string
@@ -72,9 +73,10 @@ func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
 	return first
 }
 
-// TestMeshKernel connects two machines, each with a pod, over a link of 1500 bytes in each of the encapsulations. Pods and
-// machines reach each other's pods in both families, with packets as large as they are said to be; nothing is disturbed by a
-// restart of the process; and a node that leaves is gone.
+// TestMeshKernel connects two machines, each with a pod, over a link of 1500 bytes in each of the
+// encapsulations. Pods and machines reach each other's pods in both families, with packets as large
+// as they are said to be; nothing is disturbed by a restart of the process; and a node that leaves
+// is gone.
 func TestMeshKernel(t *testing.T) {
 	for _, e := range []string{plain, vxlan, wireguard} {
 		t.Run(e, func(t *testing.T) {
@@ -86,8 +88,9 @@ func TestMeshKernel(t *testing.T) {
 	}
 }
 
-// TestUpdate: a node that is alone has no key; when a second one comes, it makes one and publishes it until its Node has it. What
-// cannot be done with the others is told, and nothing more comes of it.
+// TestUpdate: a node that is alone has no key; when a second one comes, it makes one and publishes
+// it until its Node has it. What cannot be done with the others is told, and nothing more comes of
+// it.
 func TestUpdate(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -296,8 +299,8 @@ func up(t *testing.T, name string, own ...netip.Prefix) {
 	must(t, netlink.LinkSetUp(link))
 }
 
-// patience bounds how long an answer takes: a link may still be coming up, and a first packet may be lost while neighbours are
-// looked for, so it is asked again until then.
+// patience bounds how long an answer takes: a link may still be coming up, and a first packet may
+// be lost while neighbours are looked for, so it is asked again until then.
 const patience = 20 * time.Second
 
 // echo answers datagrams with themselves until it is stopped.
@@ -325,7 +328,8 @@ func echo(t *testing.T, at place, address netip.Addr) (stop func()) {
 	}
 }
 
-// ask sends a datagram of size bytes that may not be cut, until it comes back, and returns the sender that was used.
+// ask sends a datagram of size bytes that may not be cut, until it comes back, and returns the
+// sender that was used.
 func ask(t *testing.T, from place, to netip.Addr, size int) netip.Addr {
 	t.Helper()
 	var socket *net.UDPConn

@@ -25,14 +25,15 @@ import (
 // protocol marks our routes (rtm_protocol).
 const protocol netlink.RouteProtocol = rtnl.ProtoPods
 
-// lastResort is the metric of a route that refuses: any other route to the same network comes before it.
+// lastResort is the metric of a route that refuses: any other route to the same network comes
+// before it.
 const lastResort = 4096
 
 // vni is the VXLAN network identifier. There is one network.
 const vni = 1
 
-// rounds bounds how often the kernel is looked at again: a link that is made anew takes its routes and neighbours along,
-// and the second round puts them back.
+// rounds bounds how often the kernel is looked at again: a link that is made anew takes its routes
+// and neighbours along, and the second round puts them back.
 const rounds = 3
 
 // kernel is the kernel's part of the mesh. The zero kernel has no WireGuard key.
@@ -49,15 +50,18 @@ type handshakes map[wgtypes.Key]struct {
 }
 
 const (
-	// wentBack is how far in the future a handshake has to be for the clock to have gone back since.
+	// wentBack is how far in the future a handshake has to be for the clock to have gone back
+	// since.
 	wentBack = 10 * time.Second
-	// shut is how long nothing newer has to come: where the clock of this machine alone went back, the other end begins another handshake by then, and a
-	// tunnel that works is not touched. A session is given up after three minutes (WireGuard, 6.1, Reject-After-Time).
+	// shut is how long nothing newer has to come: where the clock of this machine alone went back,
+	// the other end begins another handshake by then, and a tunnel that works is not touched. A
+	// session is given up after three minutes (WireGuard, 6.1, Reject-After-Time).
 	shut = 4 * time.Minute
 )
 
-// stays tells whether the last handshake with a peer lies in the future and nothing newer has come for long: the clocks of both ends went back, and
-// neither takes a handshake of the other. The kernel forgets how late it was only with the peer.
+// stays tells whether the last handshake with a peer lies in the future and nothing newer has come
+// for long: the clocks of both ends went back, and neither takes a handshake of the other. The
+// kernel forgets how late it was only with the peer.
 func (h handshakes) stays(peer wgtypes.Key, at, now time.Time) bool {
 	if h == nil || at.Sub(now) <= wentBack {
 		delete(h, peer)
@@ -285,7 +289,8 @@ func (k kernel) remove(p Piece) error {
 	return fmt.Errorf("%T: no such piece", p)
 }
 
-// setLink makes the link if there is none, with the kernel module that it needs, and gives it all that can be changed.
+// setLink makes the link if there is none, with the kernel module that it needs, and gives it all
+// that can be changed.
 func (k kernel) setLink(l Link) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = Tunnel, l.MTU
@@ -331,8 +336,8 @@ func (k kernel) setLink(l Link) error {
 	return netlink.LinkSetUp(end)
 }
 
-// load loads a kernel module with what it needs. The kernel does not ask for modules by itself here (machined/host), and
-// a machine that is alone needs none of these.
+// load loads a kernel module with what it needs. The kernel does not ask for modules by itself here
+// (machined/host), and a machine that is alone needs none of these.
 func load(module string) error {
 	release, err := kmod.Release()
 	if err != nil {
@@ -369,8 +374,9 @@ func (k kernel) setRoute(r Route) error {
 	return putRoute(route)
 }
 
-// keepalive is how often a peer hears from this machine that has nothing to send. Without it, one whose clock went back could open no tunnel for as long:
-// the kernel takes no handshake that is older than the last one (WireGuard, 5.4.2), and the other side would begin none.
+// keepalive is how often a peer hears from this machine that has nothing to send. Without it, one
+// whose clock went back could open no tunnel for as long: the kernel takes no handshake that is
+// older than the last one (WireGuard, 5.4.2), and the other side would begin none.
 const keepalive = 25 * time.Second
 
 func peerOf(p Peer) wgtypes.PeerConfig {
@@ -429,9 +435,11 @@ func underlayMTU(address netip.Addr) (int, error) {
 	return 0, fmt.Errorf("no link has the node's address %s", address)
 }
 
-// privateKey reads the node's WireGuard key, or makes it. It stays over a restart of the machine, so that the others' packets find
-// this node before it has asked the API. One that cannot be read any more, or is of another node, gives way to another, which the others follow: a
-// machine that has its data from a life under another name must not come with the key of a Node that is still there.
+// privateKey reads the node's WireGuard key, or makes it. It stays over a restart of the machine,
+// so that the others' packets find this node before it has asked the API. One that cannot be read
+// any more, or is of another node, gives way to another, which the others follow: a machine that
+// has its data from a life under another name must not come with the key of a Node that is still
+// there.
 func privateKey(folder, node string) (wgtypes.Key, error) {
 	path := filepath.Join(folder, "wireguard.key")
 	text, err := os.ReadFile(path)

@@ -22,7 +22,8 @@ import (
 // keyOf is a public key that can be told from others in a golden file.
 func keyOf(n byte) wgtypes.Key { return wgtypes.Key{0: n, 31: n} }
 
-// others are nodes 1 and 2 of a cluster with IPv4 and IPv6, in no order, and the node itself among them.
+// others are nodes 1 and 2 of a cluster with IPv4 and IPv6, in no order, and the node itself among
+// them.
 func others() []Node {
 	node := func(n int) Node {
 		return Node{
@@ -46,7 +47,8 @@ func (m Mesh) text() string {
 	return b.String()
 }
 
-// TestMesh shows what the kernel gets for each encapsulation, alone and with two others, and what is not believed.
+// TestMesh shows what the kernel gets for each encapsulation, alone and with two others, and what
+// is not believed.
 func TestMesh(t *testing.T) {
 	var b strings.Builder
 	show := func(title string, encapsulation string, nodes []Node) Mesh {
@@ -107,8 +109,8 @@ func TestMeshDoesNotDependOnOrder(t *testing.T) {
 	}
 }
 
-// TestDiff shows what is done when a node leaves, changes its address, changes its key, or when the encapsulation changes; and that
-// there is nothing to do after it.
+// TestDiff shows what is done when a node leaves, changes its address, changes its key, or when the
+// encapsulation changes; and that there is nothing to do after it.
 func TestDiff(t *testing.T) {
 	spec, ranges := dual()
 	self := Self{Ranges: ranges, MTU: 1420, Key: keyOf(3)}
@@ -157,8 +159,8 @@ func aged(pieces []Piece) []Piece {
 	return pieces
 }
 
-// TestHandshakes: a peer is given up when its last handshake has been lying in the future for minutes, and not because the clock goes back while others
-// come.
+// TestHandshakes: a peer is given up when its last handshake has been lying in the future for
+// minutes, and not because the clock goes back while others come.
 func TestHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, peer, last := handshakes{}, keyOf(1), time.Now().Add(8*time.Hour)
@@ -168,7 +170,8 @@ func TestHandshakes(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 		}
-		last = last.Add(time.Second) // another one, from before the clock of the other end went back
+		// another one, from before the clock of the other end went back
+		last = last.Add(time.Second)
 		for range 5 {
 			if h.stays(peer, last, time.Now()) {
 				t.Fatal("given up although another one came")
@@ -187,7 +190,8 @@ func TestHandshakes(t *testing.T) {
 	})
 }
 
-// TestNodeOf shows what is read of a Node: the addresses are the status's, the ranges the spec's, and only the key an annotation's.
+// TestNodeOf shows what is read of a Node: the addresses are the status's, the ranges the spec's,
+// and only the key an annotation's.
 func TestNodeOf(t *testing.T) {
 	since := time.Unix(1700000000, 0)
 	object := &corev1.Node{
@@ -261,7 +265,8 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestUpdateLeavesAll: a node that is not among the Nodes changes nothing, because something is wrong that it cannot know.
+// TestUpdateLeavesAll: a node that is not among the Nodes changes nothing, because something is
+// wrong that it cannot know.
 func TestUpdateLeavesAll(t *testing.T) {
 	spec, ranges := single()
 	m := mesh{spec: spec, dirs: layout.Under(t.TempDir()), publish: func(context.Context, string) error {

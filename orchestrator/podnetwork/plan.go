@@ -29,8 +29,9 @@ type Plan struct {
 	Closed   []string       // of the chains that say what pods cannot send
 }
 
-// NewPlan makes the plan for the node's pod ranges. Packets of pods leave room for the tunnel to other nodes in those of the
-// link under it, whose MTU is given, from the first pod on: a second node changes nothing for the pods of the first.
+// NewPlan makes the plan for the node's pod ranges. Packets of pods leave room for the tunnel to
+// other nodes in those of the link under it, whose MTU is given, from the first pod on: a second
+// node changes nothing for the pods of the first.
 func NewPlan(spec nodespec.Spec, dirs layout.Dirs, ranges []netip.Prefix, linkMTU int) (Plan, error) {
 	var p Plan
 	less, err := overhead(spec)
@@ -57,7 +58,8 @@ func NewPlan(spec nodespec.Spec, dirs layout.Dirs, ranges []netip.Prefix, linkMT
 		p.Rules = append(p.Rules, fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr != %[2]s oifname != %[3]q masquerade", family, r, Bridge))
 	}
 	if spec.Encapsulation == vxlan {
-		// A VXLAN believes every sender: a pod could put a packet of another pod into it, past all policies.
+		// A VXLAN believes every sender: a pod could put a packet of another pod into it, past all
+		// policies.
 		p.Closed = append(p.Closed, fmt.Sprintf("iifname %q udp dport %d drop", Bridge, paths.PortVXLAN))
 	}
 	return p, nil
@@ -74,8 +76,9 @@ func addressesOf(prefixes []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// former are the addresses of a bridge that an earlier process made, out of those that it has now: one in each of the cluster's pod
-// ranges, in their order, and the first of its network. When one is missing, the bridge was not finished, and there are none.
+// former are the addresses of a bridge that an earlier process made, out of those that it has now:
+// one in each of the cluster's pod ranges, in their order, and the first of its network. When one
+// is missing, the bridge was not finished, and there are none.
 func former(podCIDRs, have []netip.Prefix) []netip.Addr {
 	var out []netip.Addr
 	for _, r := range podCIDRs {
@@ -90,9 +93,9 @@ func former(podCIDRs, have []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// conflist is the CNI network configuration: a veth pair on the bridge, an address from the node's range, ports of the
-// host on request. The address book is on a tmpfs: pods do not outlive the machine's power, and neither may their
-// addresses.
+// conflist is the CNI network configuration: a veth pair on the bridge, an address from the node's
+// range, ports of the host on request. The address book is on a tmpfs: pods do not outlive the
+// machine's power, and neither may their addresses.
 func conflist(dirs layout.Dirs, ranges []netip.Prefix, mtu int) string {
 	var subnets [][]map[string]string
 	var routes []map[string]string
@@ -126,12 +129,14 @@ func conflist(dirs layout.Dirs, ranges []netip.Prefix, mtu int) string {
 	}
 	text, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
-		panic(fmt.Sprintf("podnetwork: a map of plain values has no JSON form: %v", err)) // cannot happen
+		// cannot happen
+		panic(fmt.Sprintf("podnetwork: a map of plain values has no JSON form: %v", err))
 	}
 	return string(text) + "\n"
 }
 
-// dnsSlices are the node's endpoints of the cluster DNS, one slice per address family. They go when the Node goes.
+// dnsSlices are the node's endpoints of the cluster DNS, one slice per address family. They go when
+// the Node goes.
 func dnsSlices(node *corev1.Node, addresses []netip.Addr) []*discoveryv1.EndpointSlice {
 	yes, udp, tcp := true, corev1.ProtocolUDP, corev1.ProtocolTCP
 	port := int32(53)

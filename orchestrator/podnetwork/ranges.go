@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Ranges returns the pod ranges of the nodes, by name, as far as they are believed: the same that NewMesh connects. A node that has
-// none yet, or none to be believed, is not there.
+// Ranges returns the pod ranges of the nodes, by name, as far as they are believed: the same that
+// NewMesh connects. A node that has none yet, or none to be believed, is not there.
 func Ranges(spec nodespec.Spec, objects []*corev1.Node) map[string][]netip.Prefix {
 	var all []Node
 	for _, o := range objects {
@@ -40,7 +40,8 @@ func Ranges(spec nodespec.Spec, objects []*corev1.Node) map[string][]netip.Prefi
 	return out
 }
 
-// TunnelOf returns the link that packets of other nodes' pods come by, empty if they come as all others do.
+// TunnelOf returns the link that packets of other nodes' pods come by, empty if they come as all
+// others do.
 func TunnelOf(spec nodespec.Spec) string {
 	if spec.Encapsulation == plain {
 		return ""

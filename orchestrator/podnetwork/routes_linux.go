@@ -47,7 +47,8 @@ func putRoute(route *netlink.Route) error {
 		err, old = deleteRoutes(old), nil
 	}
 	if !there {
-		err = errors.Join(err, netlink.RouteAddEcmp(route)) // without NLM_F_EXCL, NLM_F_REPLACE and NLM_F_APPEND
+		// without NLM_F_EXCL, NLM_F_REPLACE and NLM_F_APPEND
+		err = errors.Join(err, netlink.RouteAddEcmp(route))
 	}
 	return errors.Join(err, deleteRoutes(old))
 }

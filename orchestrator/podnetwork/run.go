@@ -29,7 +29,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name; NodeName is the name under which the Node object's own state is announced.
+// Name is the component's name; NodeName is the name under which the Node object's own state is
+// announced.
 const (
 	Name     = "network"
 	NodeName = "node"
@@ -38,16 +39,19 @@ const (
 // client is the name of the agent's kubeconfig.
 const client = "node-agent"
 
-// again is how long after a refusal the cluster DNS endpoint is written again: rights and namespace may be a moment away.
+// again is how long after a refusal the cluster DNS endpoint is written again: rights and namespace
+// may be a moment away.
 const again = 200 * time.Millisecond
 
-// heal is how long what leads to other nodes may be amiss in the kernel, by somebody's hand or because a link was down.
+// heal is how long what leads to other nodes may be amiss in the kernel, by somebody's hand or
+// because a link was down.
 const heal = time.Minute
 
 // soon is until what has failed is tried again.
 const soon = 2 * time.Second
 
-// Components describes the two parts without their Run function: the network, and the Node object as others see it.
+// Components describes the two parts without their Run function: the network, and the Node object
+// as others see it.
 func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	config := kubeconfig.NodeFile(spec, dirs, client, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 	return []component.Component{
@@ -199,8 +203,9 @@ func newTimer() *time.Timer {
 	return t
 }
 
-// recall takes the addresses of the bridge as they are, if a process before this one made it: pods hang on it, and the cluster
-// DNS has to answer them before the API server says again what the node's ranges are, which may be long.
+// recall takes the addresses of the bridge as they are, if a process before this one made it: pods
+// hang on it, and the cluster DNS has to answer them before the API server says again what the
+// node's ranges are, which may be long.
 func (a *Agent) recall() error {
 	have, err := bridgeAddresses()
 	if err != nil {
@@ -212,8 +217,8 @@ func (a *Agent) recall() error {
 	return nil
 }
 
-// watch follows the Nodes: it passes the newest state of the node's own on, and tells that there is something about any,
-// but not before all are known: those that are not would be taken for gone.
+// watch follows the Nodes: it passes the newest state of the node's own on, and tells that there is
+// something about any, but not before all are known: those that are not would be taken for gone.
 func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean))
 	informer := factory.Core().V1().Nodes().Informer()
@@ -245,7 +250,8 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: pass,
 		UpdateFunc: func(before, object any) {
-			// A Node's status changes every few seconds, for most of what it holds; of others only this matters here.
+			// A Node's status changes every few seconds, for most of what it holds; of others only
+			// this matters here.
 			if node := object.(*corev1.Node); node.Name == a.spec.NodeName || !alike(before.(*corev1.Node), node) {
 				pass(object)
 			}
@@ -264,7 +270,8 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 	return nil
 }
 
-// alike tells whether others make the same of two states of a Node: its addresses, pod ranges and key.
+// alike tells whether others make the same of two states of a Node: its addresses, pod ranges and
+// key.
 func alike(a, b *corev1.Node) bool {
 	return a.UID == b.UID && slices.Equal(a.Status.Addresses, b.Status.Addresses) && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) && a.Annotations[KeyAnnotation] == b.Annotations[KeyAnnotation]
 }
@@ -277,7 +284,8 @@ func lean(object any) (any, error) {
 	return object, nil
 }
 
-// apply brings the machine's network in line with the Node's pod ranges, when it has any and they are new.
+// apply brings the machine's network in line with the Node's pod ranges, when it has any and they
+// are new.
 func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1.Node) error {
 	ranges, err := podRanges(node)
 	if err != nil || len(ranges) == 0 || slices.Equal(ranges, a.applied) {
@@ -314,7 +322,8 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 	return a.finish(ctx, nft)
 }
 
-// finish sets what is beside the bridge. Somebody's hand may have taken it away, so it is done again and again.
+// finish sets what is beside the bridge. Somebody's hand may have taken it away, so it is done
+// again and again.
 func (a *Agent) finish(ctx context.Context, nft knftables.Interface) error {
 	if err := ensureRoutes(Bridge, a.plan.Routes, a.addrs); err != nil {
 		return err
@@ -338,7 +347,8 @@ func podRanges(node *corev1.Node) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// publish makes the node an endpoint of the cluster DNS; or takes it back, where something else answers at its address.
+// publish makes the node an endpoint of the cluster DNS; or takes it back, where something else
+// answers at its address.
 func (a *Agent) publish(ctx context.Context, api kubernetes.Interface, node *corev1.Node) error {
 	for _, want := range dnsSlices(node, a.addrs) {
 		all := api.DiscoveryV1().EndpointSlices(want.Namespace)
@@ -362,8 +372,8 @@ func (a *Agent) publish(ctx context.Context, api kubernetes.Interface, node *cor
 	return nil
 }
 
-// publishKey writes the node's public key to its Node, as the kubelet: upstream's admission (NodeRestriction) lets it change this
-// Node and no other.
+// publishKey writes the node's public key to its Node, as the kubelet: upstream's admission
+// (NodeRestriction) lets it change this Node and no other.
 func (a *Agent) publishKey(ctx context.Context, config *rest.Config, key string) error {
 	config = rest.CopyConfig(config)
 	config.CertFile, config.KeyFile = filepath.Join(a.dirs.Node, nodespec.KubeletCert), filepath.Join(a.dirs.Node, nodespec.KubeletKey)

@@ -7,16 +7,17 @@ import (
 	"time"
 )
 
-// The pause before a component is started again: the first one, and the longest. A component that ran for steady is
-// taken for one that works, and its next pause is the first one again.
+// The pause before a component is started again: the first one, and the longest. A component that
+// ran for steady is taken for one that works, and its next pause is the first one again.
 const (
 	firstPause   = time.Second
 	longestPause = time.Minute
 	steady       = 10 * time.Minute
 )
 
-// Again runs a component until ctx is done, and starts it again after a pause whenever it ends: its neighbours go on.
-// tell hears why it has ended. The component must keep nothing in this process that a second run meets.
+// Again runs a component until ctx is done, and starts it again after a pause whenever it ends: its
+// neighbours go on. tell hears why it has ended. The component must keep nothing in this process
+// that a second run meets.
 func Again(ctx context.Context, run func(context.Context) error, tell func(why string)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

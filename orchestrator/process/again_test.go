@@ -22,7 +22,8 @@ func TestPauseAfter(t *testing.T) {
 	}
 }
 
-// TestAgain: what ends is started again and says why; what is asked to stop is not, and its error is passed on.
+// TestAgain: what ends is started again and says why; what is asked to stop is not, and its error
+// is passed on.
 func TestAgain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -9,8 +9,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/notify"
 )
 
-// Announcer returns the announce function of a process: every component is announced as not ready at once, so that the
-// process is ready when all are; settle is called when that is so for the first time.
+// Announcer returns the announce function of a process: every component is announced as not ready
+// at once, so that the process is ready when all are; settle is called when that is so for the
+// first time.
 func Announcer(to *notify.Writer, components []component.Component, settle func()) component.Announce {
 	var mu sync.Mutex
 	ready := map[string]bool{}

@@ -18,20 +18,23 @@ import (
 // childGrace is how long a child may take to stop; it is less than grace.
 const childGrace = 6 * time.Second
 
-// Child runs a command to its end, as this process's user and in its control group. The command ends with this process
-// whatever ends that. When ctx is done it is asked to stop, and the answer is nil. An error carries the last line of
-// the command's standard error, which goes to this process's, too, that says what is wrong.
+// Child runs a command to its end, as this process's user and in its control group. The command
+// ends with this process whatever ends that. When ctx is done it is asked to stop, and the answer
+// is nil. An error carries the last line of the command's standard error, which goes to this
+// process's, too, that says what is wrong.
 func Child(ctx context.Context, cmd *exec.Cmd) error {
 	last := &lastLine{to: os.Stderr}
 	cmd.Stdout, cmd.Stderr = os.Stdout, last
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	// The kernel sends that signal when the thread ends that has started the child (prctl(2), PR_SET_PDEATHSIG).
+	// The kernel sends that signal when the thread ends that has started the child (prctl(2),
+	// PR_SET_PDEATHSIG).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("cannot start: %w", err)
 	}
-	asked := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // it may have ended
+	// it may have ended
+	asked := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	killed := make(chan struct{})
 	late := context.AfterFunc(ctx, func() {
 		timer := time.NewTimer(childGrace)
@@ -58,7 +61,8 @@ func Child(ctx context.Context, cmd *exec.Cmd) error {
 	return err
 }
 
-// lastLine passes on what is written, and remembers the last line of it that says what is wrong, up to maxLastLine bytes.
+// lastLine passes on what is written, and remembers the last line of it that says what is wrong, up
+// to maxLastLine bytes.
 type lastLine struct {
 	to io.Writer
 
@@ -85,14 +89,16 @@ func (l *lastLine) Write(p []byte) (int, error) {
 	return l.to.Write(p)
 }
 
-// wrong are the beginnings of lines that say why a process ends: its own last word, Go's, and klog's errors.
+// wrong are the beginnings of lines that say why a process ends: its own last word, Go's, and
+// klog's errors.
 var wrong = []string{"orchestrator: ", "panic: ", "fatal error: ", "E", "F"}
 
 func (l *lastLine) keep() {
 	text := strings.TrimSpace(string(l.current))
 	for _, prefix := range wrong {
 		rest, has := strings.CutPrefix(text, prefix)
-		if has && (len(prefix) > 1 || rest != "" && rest[0] >= '0' && rest[0] <= '9') { // "E1127 17:52:35.817596 …"
+		// "E1127 17:52:35.817596 …"
+		if has && (len(prefix) > 1 || rest != "" && rest[0] >= '0' && rest[0] <= '9') {
 			l.kept = text
 		}
 	}

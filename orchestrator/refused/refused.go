@@ -1,5 +1,6 @@
-// Package refused keeps those out whose client certificate counts no more. Kubernetes believes one until it ends, and some are good for months; so
-// machined keeps a file of what was revoked, and of whose callers count (trust.Refused), which the API server and the kubelet ask with every request.
+// Package refused keeps those out whose client certificate counts no more. Kubernetes believes one
+// until it ends, and some are good for months; so machined keeps a file of what was revoked, and of
+// whose callers count (trust.Refused), which the API server and the kubelet ask with every request.
 package refused
 
 import (
@@ -19,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// pollInterval is how often the file is checked while no request comes, so that requests in progress end. A new request
-// always checks the file first.
+// pollInterval is how often the file is checked while no request comes, so that requests in
+// progress end. A new request always checks the file first.
 const pollInterval = time.Second
 
 // File is the file as it was last read.
@@ -33,8 +34,9 @@ type File struct {
 	now   trust.Refused
 }
 
-// Open reads the file, and returns an error if it cannot be read: no revocation could be enforced. changed runs after each
-// later reading of new content, in the goroutine that read it; it may be nil.
+// Open reads the file, and returns an error if it cannot be read: no revocation could be enforced.
+// changed runs after each later reading of new content, in the goroutine that read it; it may be
+// nil.
 func Open(path string, changed func()) (*File, error) {
 	f := &File{path: path}
 	err := f.Look()
@@ -42,8 +44,8 @@ func Open(path string, changed func()) (*File, error) {
 	return f, err
 }
 
-// Look reads the file if it was replaced since the last reading: one stat(2) if it was not. A file that cannot be read
-// leaves the last reading in force.
+// Look reads the file if it was replaced since the last reading: one stat(2) if it was not. A file
+// that cannot be read leaves the last reading in force.
 func (f *File) Look() error {
 	read, err := f.read()
 	if read && f.changed != nil {
@@ -103,9 +105,10 @@ func (f *File) Follow(ctx context.Context) {
 	}
 }
 
-// Refusal returns why the request's client certificate is rejected; nil for a valid one, and for a request without one.
-// It checks the file first, so that a revocation is in force for every request that comes after the file was written. If the
-// file cannot be read, the last reading is in force, and Follow logs the error.
+// Refusal returns why the request's client certificate is rejected; nil for a valid one, and for a
+// request without one. It checks the file first, so that a revocation is in force for every request
+// that comes after the file was written. If the file cannot be read, the last reading is in force,
+// and Follow logs the error.
 func (f *File) Refusal(request *http.Request) error {
 	_ = f.Look()
 	cert := Certificate(request)
@@ -115,7 +118,8 @@ func (f *File) Refusal(request *http.Request) error {
 	return f.Now().Why(cert)
 }
 
-// Certificate is what the caller has shown; nil if that is nothing. Whether it is good is for the authenticator to say.
+// Certificate is what the caller has shown; nil if that is nothing. Whether it is good is for the
+// authenticator to say.
 func Certificate(request *http.Request) *x509.Certificate {
 	if request.TLS == nil || len(request.TLS.PeerCertificates) == 0 {
 		return nil
@@ -123,8 +127,8 @@ func Certificate(request *http.Request) *x509.Certificate {
 	return request.TLS.PeerCertificates[0]
 }
 
-// Guard stands around an authenticator: with a certificate that counts no more nobody is anybody, whatever else he shows. What the authenticator
-// remembers of earlier requests makes no difference.
+// Guard stands around an authenticator: with a certificate that counts no more nobody is anybody,
+// whatever else he shows. What the authenticator remembers of earlier requests makes no difference.
 func (f *File) Guard(next authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(request *http.Request) (*authenticator.Response, bool, error) {
 		if err := f.Refusal(request); err != nil {

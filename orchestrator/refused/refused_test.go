@@ -19,7 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestGuard: who was revoked, or whose operators' authority is one no more, is nobody; a file that cannot be read leaves it so.
+// TestGuard: who was revoked, or whose operators' authority is one no more, is nobody; a file that
+// cannot be read leaves it so.
 func TestGuard(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package scheduler runs upstream's kube-scheduler inside the process "controllers", with its flags and configuration
-// file as data. It is prepared while the API server starts and runs as soon as its rights exist.
+// Package scheduler runs upstream's kube-scheduler inside the process "controllers", with its flags
+// and configuration file as data. It is prepared while the API server starts and runs as soon as
+// its rights exist.
 package scheduler
 
 import (
@@ -36,7 +37,8 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 			"--config=" + config.Path,
 			"--authentication-kubeconfig=" + client.Path,
 			"--authorization-kubeconfig=" + client.Path,
-			// The CA is at hand, so the API server need not be asked for it before this server can start.
+			// The CA is at hand, so the API server need not be asked for it before this server can
+			// start.
 			"--authentication-skip-lookup=true",
 			"--client-ca-file=" + at(nodespec.CA),
 			"--bind-address=127.0.0.1",
@@ -50,7 +52,8 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	}
 }
 
-// configuration is the scheduler's file. It elects nobody: where there are several, package lead lets one process of controllers work.
+// configuration is the scheduler's file. It elects nobody: where there are several, package lead
+// lets one process of controllers work.
 func configuration(client string) string {
 	return fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -63,8 +66,8 @@ enableContentionProfiling: false
 `, client)
 }
 
-// Run works with upstream's flags args until ctx is done. rights is asked for between preparing and starting: it
-// waits until the component may do what it does.
+// Run works with upstream's flags args until ctx is done. rights is asked for between preparing and
+// starting: it waits until the component may do what it does.
 func Run(ctx context.Context, args []string, rights func(context.Context) error) error {
 	opts := options.NewOptions()
 	flags := pflag.NewFlagSet(Name, pflag.ContinueOnError)

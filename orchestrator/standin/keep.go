@@ -29,7 +29,8 @@ import (
 )
 
 const (
-	// fresh is how old what is kept may be of what the pods refer to and of the rest of the cluster; the node's own pods are followed.
+	// fresh is how old what is kept may be of what the pods refer to and of the rest of the
+	// cluster; the node's own pods are followed.
 	fresh = 5 * time.Minute
 	// soon is how long after a failure it is read again.
 	soon = 30 * time.Second
@@ -53,7 +54,8 @@ type keeper struct {
 	forbidden      map[string]bool   // volumes that could not be read the last time
 }
 
-// follow keeps the record until ctx is done. kubelet and agent are the kubeconfigs by which it reads.
+// follow keeps the record until ctx is done. kubelet and agent are the kubeconfigs by which it
+// reads.
 func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(string)) error {
 	own, err := client(kubelet)
 	if err != nil {
@@ -190,8 +192,8 @@ func noted(object any) bool {
 	return ok && pod.Annotations[Annotation] != ""
 }
 
-// alike tells whether the record would be as good of two states of a pod. When it gets an address, or ready, it becomes an endpoint of Services,
-// which a record from before does not have.
+// alike tells whether the record would be as good of two states of a pod. When it gets an address,
+// or ready, it becomes an endpoint of Services, which a record from before does not have.
 func alike(before, now any) bool {
 	a, ok := before.(*corev1.Pod)
 	b, is := now.(*corev1.Pod)
@@ -199,10 +201,12 @@ func alike(before, now any) bool {
 		a.Status.PodIP == b.Status.PodIP && (ready(a) || !ready(b))
 }
 
-// pass reads what there is and keeps it, if it is something else than before. Where no pod asks for it nothing is kept.
+// pass reads what there is and keeps it, if it is something else than before. Where no pod asks for
+// it nothing is kept.
 func (k *keeper) pass(ctx context.Context) (string, error) {
 	r, problems, err := k.read(ctx)
-	if own, listed := r.Objects[pods.resource]; err != nil && listed { // those that are gone go, whatever else cannot be read
+	// those that are gone go, whatever else cannot be read
+	if own, listed := r.Objects[pods.resource]; err != nil && listed {
 		left := map[string]bool{}
 		for _, o := range own {
 			left[string((&unstructured.Unstructured{Object: o}).GetUID())] = true
@@ -271,9 +275,11 @@ func (k *keeper) read(ctx context.Context) (r Record, problems []string, err err
 	return r, problems, k.rest(ctx, &r)
 }
 
-// refer reads what the pods refer to. A name that no object can have is no reference: the kubelet's client refuses it too, and as a part of a path it
-// could lead to something else. Nor may a node read a volume that is not the claim's, whatever the claim says; the API server may only not have heard yet
-// that it is, so it is asked twice. Of both the record knows nothing, and the kubelet waits for them.
+// refer reads what the pods refer to. A name that no object can have is no reference: the kubelet's
+// client refuses it too, and as a part of a path it could lead to something else. Nor may a node
+// read a volume that is not the claim's, whatever the claim says; the API server may only not have
+// heard yet that it is, so it is asked twice. Of both the record knows nothing, and the kubelet
+// waits for them.
 func (k *keeper) refer(ctx context.Context, r *Record, wanted []reference) error {
 	wanted = append(wanted, reference{csiNodes, "", k.node})
 	was := k.forbidden
@@ -328,8 +334,9 @@ func (k *keeper) rest(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// list reads the objects of a kind out of the API server's memory, which costs it the least and may be some seconds old. Each is given to take as soon
-// as it is read: of a large cluster all pods as they are would take gigabytes at once, next to the pods that run here.
+// list reads the objects of a kind out of the API server's memory, which costs it the least and may
+// be some seconds old. Each is given to take as soon as it is read: of a large cluster all pods as
+// they are would take gigabytes at once, next to the pods that run here.
 func list(ctx context.Context, by rest.Interface, k kind, selector string, take func(Object)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -352,7 +359,8 @@ func list(ctx context.Context, by rest.Interface, k kind, selector string, take 
 	return nil
 }
 
-// items reads a list of the API, as JSON, object by object. One that ends early is an error, after those that were whole.
+// items reads a list of the API, as JSON, object by object. One that ends early is an error, after
+// those that were whole.
 func items(list io.Reader, take func(Object)) error {
 	in := json.NewDecoder(list)
 	if _, err := in.Token(); err != nil { // {

@@ -90,7 +90,8 @@ func TestAsks(t *testing.T) {
 	}
 }
 
-// TestLean: what other nodes' pods hold is nobody's business here, and what changes all the time would have the record written all the time.
+// TestLean: what other nodes' pods hold is nobody's business here, and what changes all the time
+// would have the record written all the time.
 func TestLean(t *testing.T) {
 	pod := objects(t, `
 kind: Pod
@@ -158,8 +159,8 @@ func TestAlike(t *testing.T) {
 	}
 }
 
-// TestRead: a pod that asks is kept with what it may take. Names that lead elsewhere as a path, and volumes that the node may not read, are left out, and
-// keep nothing else from being kept.
+// TestRead: a pod that asks is kept with what it may take. Names that lead elsewhere as a path, and
+// volumes that the node may not read, are left out, and keep nothing else from being kept.
 func TestRead(t *testing.T) {
 	const own = `{"metadata": {"name": "p", "namespace": "one", "annotations": {"orlop.dev/start-without-api-server": "true"}}, "spec": {"nodeName": "n1",
 		"imagePullSecrets": [{"name": "../../../services"}, {"name": "../../two/secrets/s"}, {"name": ".."}],
@@ -214,7 +215,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestItems: a list is read object by object, wherever in it they stand; one that is cut is an error.
+// TestItems: a list is read object by object, wherever in it they stand; one that is cut is an
+// error.
 func TestItems(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"kind": "PodList", "metadata": {"x": [1]}, "items": [{"a": "1"}, {"a": "2"}], "more": {}}`: "12",

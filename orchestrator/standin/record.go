@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Annotation is by which a pod asks to be started when no API server works; its value is "true". What it takes is kept on the machine's disk
-// from then on, its Secrets too.
+// Annotation is by which a pod asks to be started when no API server works; its value is "true".
+// What it takes is kept on the machine's disk from then on, its Secrets too.
 const Annotation = "orlop.dev/start-without-api-server"
 
 // kind is one kind of objects in a record.
@@ -63,10 +63,12 @@ type Record struct {
 	Cluster string    `json:"cluster"`
 	Node    string    `json:"node"`
 	At      time.Time `json:"at"` // when it was read
-	// Objects are those of each kind, by its plural: the node's pods that ask for it, and all other nodes' pods as far as policies are about
-	// them; what the former refer to; and all that Services, policies and the pods' network are made of.
+	// Objects are those of each kind, by its plural: the node's pods that ask for it, and all other
+	// nodes' pods as far as policies are about them; what the former refer to; and all that
+	// Services, policies and the pods' network are made of.
 	Objects map[string][]Object `json:"objects"`
-	// Missing are those that a pod refers to and that are not there, as it may for what is optional.
+	// Missing are those that a pod refers to and that are not there, as it may for what is
+	// optional.
 	Missing []Missing `json:"missing,omitempty"`
 }
 
@@ -83,7 +85,8 @@ type Object = map[string]any
 // fileName is the record's in its folder.
 const fileName = "record.json"
 
-// Read returns the record in a folder. One that is not there, or that is another cluster's or another node's, is an error that wraps fs.ErrNotExist.
+// Read returns the record in a folder. One that is not there, or that is another cluster's or
+// another node's, is an error that wraps fs.ErrNotExist.
 func Read(folder string, spec nodespec.Spec) (*Record, error) {
 	path := filepath.Join(folder, fileName)
 	content, err := os.ReadFile(path)
@@ -100,7 +103,8 @@ func Read(folder string, spec nodespec.Spec) (*Record, error) {
 	return &r, nil
 }
 
-// keep keeps a record in a folder (0700), in place of the one before, so that a power cut leaves one of the two.
+// keep keeps a record in a folder (0700), in place of the one before, so that a power cut leaves
+// one of the two.
 func keep(folder string, r Record) error {
 	content, err := json.Marshal(r)
 	if err != nil {
@@ -123,7 +127,8 @@ func Forget(folder string) error {
 	return nil
 }
 
-// asks tells whether a pod asks to be started without an API server, and is one that would be: not one that has ended or is to end.
+// asks tells whether a pod asks to be started without an API server, and is one that would be: not
+// one that has ended or is to end.
 func asks(pod *corev1.Pod) bool {
 	return pod.Annotations[Annotation] == "true" && pod.DeletionTimestamp == nil &&
 		pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
@@ -135,7 +140,8 @@ type reference struct {
 	namespace, name string
 }
 
-// references are the Secrets, ConfigMaps and claims that a pod's containers and volumes refer to, each once.
+// references are the Secrets, ConfigMaps and claims that a pod's containers and volumes refer to,
+// each once.
 func references(pod *corev1.Pod) []reference {
 	var all []reference
 	add := func(k kind, name string) bool {
@@ -166,8 +172,8 @@ func lean(k kind, o Object) Object {
 		unstructured.RemoveNestedField(o, "status", "images")
 		unstructured.RemoveNestedField(o, "status", "conditions")
 	case pods:
-		// Another node's: what policies read (package netpolicy), and nothing of what it holds. Not its addresses: that node may have started
-		// anew as well, and given them to other pods.
+		// Another node's: what policies read (package netpolicy), and nothing of what it holds. Not
+		// its addresses: that node may have started anew as well, and given them to other pods.
 		var pod corev1.Pod
 		if runtime.DefaultUnstructuredConverter.FromUnstructured(o, &pod) != nil {
 			return o

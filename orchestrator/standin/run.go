@@ -24,15 +24,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Name is the component's name, and the one of the kubeconfig by which it reads as the node's agent.
+// Name is the component's name, and the one of the kubeconfig by which it reads as the node's
+// agent.
 const Name = "stand-in"
 
 // asKubelet is the name of the kubeconfig by which it reads as the kubelet.
 const asKubelet = "stand-in-kubelet"
 
 const (
-	// valid is how long the certificate is good, and was before: the machine may hear after its start what time it is. The key goes with the
-	// process.
+	// valid is how long the certificate is good, and was before: the machine may hear after its
+	// start what time it is. The key goes with the process.
 	valid = 10 * 365 * 24 * time.Hour
 	// believed is how often it is looked whether the cluster's CA is another one.
 	believed = 10 * time.Second
@@ -40,7 +41,8 @@ const (
 	farewell = 2 * time.Second
 )
 
-// Components describes it without its Run function. A control plane of one machine has none: its API server comes and goes with its node.
+// Components describes it without its Run function. A control plane of one machine has none: its
+// API server comes and goes with its node.
 func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 	if _, there := kubeconfig.Balancer(spec); !there {
 		return nil
@@ -65,7 +67,8 @@ type StandIn struct {
 	ended    chan struct{} // closed by End
 }
 
-// New reads the record, and writes the file of authorities that the node's components believe (layout.Dirs.Authorities).
+// New reads the record, and writes the file of authorities that the node's components believe
+// (layout.Dirs.Authorities).
 func New(spec nodespec.Spec, dirs layout.Dirs) (*StandIn, error) {
 	s := &StandIn{spec: spec, dirs: dirs, ended: make(chan struct{})}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
@@ -155,7 +158,8 @@ func (s *StandIn) serve(ctx context.Context) error {
 		return errors.New("cannot check who asks: no certificate in the cluster's CA")
 	}
 	own := tls.Certificate{Certificate: [][]byte{s.cert.Cert.Raw}, PrivateKey: s.cert.Key}
-	// A machine without a clock of its own does not know at its start how late it is, but that it is later than when something was kept.
+	// A machine without a clock of its own does not know at its start how late it is, but that it
+	// is later than when something was kept.
 	now, kept := time.Now, s.record.At
 	if now().Before(kept) {
 		now = func() time.Time { return kept }
@@ -183,7 +187,8 @@ func (s *StandIn) serve(ctx context.Context) error {
 	return nil
 }
 
-// authorities writes the file of those whom the node's components believe to be an API server: once one works, nobody but the cluster's CA.
+// authorities writes the file of those whom the node's components believe to be an API server: once
+// one works, nobody but the cluster's CA.
 func (s *StandIn) authorities() error {
 	content, err := os.ReadFile(filepath.Join(s.dirs.Node, nodespec.CA))
 	if err != nil {
@@ -222,12 +227,14 @@ func (s *StandIn) keepAuthorities(ctx context.Context) error {
 // commonName is that of the stand-in's certificate.
 const commonName = "orlop:" + Name
 
-// Answers tells whether a connection leads to a stand-in and not to an API server. The authority of API servers signs no certificate of this name.
+// Answers tells whether a connection leads to a stand-in and not to an API server. The authority of
+// API servers signs no certificate of this name.
 func Answers(state *tls.ConnectionState) bool {
 	return state != nil && len(state.PeerCertificates) > 0 && state.PeerCertificates[0].Subject.CommonName == commonName
 }
 
-// certificate makes one that is its own authority, for the name by which components ask for an API server on loopback.
+// certificate makes one that is its own authority, for the name by which components ask for an API
+// server on loopback.
 func certificate() (*pki.Leaf, error) {
 	return pki.SelfSigned(pki.Spec{CN: commonName, DNS: []string{kubeconfig.Local().Name}, Usage: pki.Server, TTL: valid, Backdate: valid})
 }

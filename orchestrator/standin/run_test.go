@@ -104,8 +104,9 @@ func (m *machine) as(t *testing.T, name string) kubernetes.Interface {
 	return client
 }
 
-// TestKubelet: the kubelet starts pods with upstream's own client: it follows them, reads what they refer to, gets something for a token, and
-// says how they are, which the service proxy hears. What is not known is never said not to be there, and nothing else can be changed.
+// TestKubelet: the kubelet starts pods with upstream's own client: it follows them, reads what they
+// refer to, gets something for a token, and says how they are, which the service proxy hears. What
+// is not known is never said not to be there, and nothing else can be changed.
 func TestKubelet(t *testing.T) {
 	m := start(t)
 	ctx := t.Context()
@@ -175,7 +176,8 @@ func TestKubelet(t *testing.T) {
 		t.Error("an API server was met")
 	}
 
-	// There is an API server: who watches is told to ask for all of it there, nobody believes the stand-in any more, and it is gone.
+	// There is an API server: who watches is told to ask for all of it there, nobody believes the
+	// stand-in any more, and it is gone.
 	watching, err := core.Pods("").Watch(ctx, metav1.ListOptions{ResourceVersion: "1"})
 	if err != nil {
 		t.Fatal(err)
@@ -201,7 +203,8 @@ func TestKubelet(t *testing.T) {
 	if err := m.standIn.authorities(); err != nil {
 		t.Fatal(err)
 	}
-	for found := false; !found; { // the process that comes after this one has nothing to stand in for
+	// the process that comes after this one has nothing to stand in for
+	for found := false; !found; {
 		_, err := os.Stat(m.standIn.met())
 		found = err == nil
 		select {
@@ -220,7 +223,8 @@ func TestKubelet(t *testing.T) {
 
 func errorOf(_ any, err error) error { return err }
 
-// TestStrangers: what pods of the machine's network could reach tells them nothing, and each component no more than an API server would.
+// TestStrangers: what pods of the machine's network could reach tells them nothing, and each
+// component no more than an API server would.
 func TestStrangers(t *testing.T) {
 	m := start(t)
 	ctx := t.Context()
@@ -241,7 +245,8 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%s changes a pod", name)
 		}
 	}
-	web := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // nobody's certificate
+	// nobody's certificate
+	web := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer web.CloseIdleConnections()
 	for path, want := range map[string]int{"/livez": 200, "/healthz": 200, "/api/v1/pods": 401, "/api/v1/namespaces/one/secrets/s": 401, "/": 401} {
 		answer, err := web.Get("https://" + m.standIn.Address() + path)
@@ -256,7 +261,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestNothingKept: without a record, or with one that is damaged, there is nothing to answer from, and the node starts as if there were no such thing.
+// TestNothingKept: without a record, or with one that is damaged, there is nothing to answer from,
+// and the node starts as if there were no such thing.
 func TestNothingKept(t *testing.T) {
 	for name, content := range map[string]string{"nothing": "", "half of one": `{"cluster":"c","node":"n1","obj`, "one without names": `{"cluster":"c","node":"n1","objects":{"pods":[{}]}}`} {
 		dirs := layout.Under(t.TempDir())

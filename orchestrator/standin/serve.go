@@ -30,7 +30,8 @@ import (
 // mostBody bounds what a request may hold: a pod's state, or the question for a token.
 const mostBody = 1 << 20
 
-// tokenTime is how long a token is said to be good that is none: so soon the kubelet asks again, perhaps an API server.
+// tokenTime is how long a token is said to be good that is none: so soon the kubelet asks again,
+// perhaps an API server.
 const tokenTime = time.Minute
 
 // noToken stands in pods' token files until there is an API server that gives some.
@@ -49,7 +50,8 @@ type server struct {
 // kubeletUser is the kubelet's name for an API server.
 func kubeletUser(node string) string { return "system:node:" + node }
 
-// user is who asks, by the common name of a certificate that the cluster's CA has signed; empty for nobody of this node.
+// user is who asks, by the common name of a certificate that the cluster's CA has signed; empty for
+// nobody of this node.
 func (s *server) user(state *tls.ConnectionState) string {
 	if state == nil || len(state.VerifiedChains) == 0 {
 		return ""
@@ -64,7 +66,8 @@ func (s *server) user(state *tls.ConnectionState) string {
 
 var requests = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 
-// ServeHTTP answers one request. Whatever it cannot answer is answered with 503, never with "not found": a client believes that.
+// ServeHTTP answers one request. Whatever it cannot answer is answered with 503, never with "not
+// found": a client believes that.
 func (s *server) ServeHTTP(out http.ResponseWriter, in *http.Request) {
 	switch in.URL.Path {
 	case "/livez", "/readyz", "/healthz":
@@ -171,8 +174,8 @@ func selectionOf(k kind, in *http.Request, info *request.RequestInfo) (selection
 	return s, nil
 }
 
-// list answers with all that is selected. The kubelet asks for Secrets and ConfigMaps one by one: one that the record does not have may well be
-// there.
+// list answers with all that is selected. The kubelet asks for Secrets and ConfigMaps one by one:
+// one that the record does not have may well be there.
 func (s *server) list(out http.ResponseWriter, selected selection) error {
 	found, version := s.world.list(selected)
 	if name, one := selected.fields.RequiresExactMatch(metav1.ObjectNameField); one && len(found) == 0 {
@@ -189,12 +192,14 @@ func (s *server) list(out http.ResponseWriter, selected selection) error {
 	})
 }
 
-// tell tells what changes until the client goes, its time is over, or there is an API server. Then the client is told that what it knows is too old,
-// so that it asks for all of it there, and forgets what is no more.
+// tell tells what changes until the client goes, its time is over, or there is an API server. Then
+// the client is told that what it knows is too old, so that it asks for all of it there, and
+// forgets what is no more.
 func (s *server) tell(out http.ResponseWriter, in *http.Request, selected selection) error {
 	query := in.URL.Query()
 	if query.Get("sendInitialEvents") != "" {
-		return apierrors.NewInvalid(schema.GroupKind{Kind: selected.kind.name}, "", nil) // the client lists instead
+		// the client lists instead
+		return apierrors.NewInvalid(schema.GroupKind{Kind: selected.kind.name}, "", nil)
 	}
 	ctx := in.Context()
 	if seconds, err := strconv.Atoi(query.Get("timeoutSeconds")); err == nil && seconds > 0 {

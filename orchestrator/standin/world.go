@@ -26,15 +26,19 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 )
 
-// reason is what the own Node's condition Ready says meanwhile: nobody else takes it for ready, and neither does the machine's health.
+// reason is what the own Node's condition Ready says meanwhile: nobody else takes it for ready, and
+// neither does the machine's health.
 const reason = "NoAPIServer"
 
-// world is what a record says, and what became of its pods since. It is all in memory, and safe for use by several goroutines.
+// world is what a record says, and what became of its pods since. It is all in memory, and safe for
+// use by several goroutines.
 type world struct {
 	node string
 
-	mu       sync.Mutex
-	version  int64 // of the last change; counted from 1, so that an API server takes each for one that has expired long ago
+	mu sync.Mutex
+	// of the last change; counted from 1, so that an API server takes each for one that has expired
+	// long ago
+	version  int64
 	objects  map[string]map[types.NamespacedName]Object
 	missing  map[reference]bool
 	recorded []discoveryv1.EndpointSlice
@@ -49,7 +53,8 @@ type selection struct {
 	fields    fields.Selector
 }
 
-// watch is somebody who is told of changes. One that does not listen for long is ended, and asks anew.
+// watch is somebody who is told of changes. One that does not listen for long is ended, and asks
+// anew.
 type watch struct {
 	selection
 	events chan Object // what has changed, as it is now; closed when too much was not listened to
@@ -58,8 +63,8 @@ type watch struct {
 // mostUnheard bounds what somebody has not listened to yet.
 const mostUnheard = 256
 
-// newWorld makes a world of a record, as it is when the machine has just started: its pods have no addresses yet and are not ready, and the Node
-// is told as one that has no API server.
+// newWorld makes a world of a record, as it is when the machine has just started: its pods have no
+// addresses yet and are not ready, and the Node is told as one that has no API server.
 func newWorld(r *Record) (*world, error) {
 	w := &world{node: r.Node, objects: map[string]map[types.NamespacedName]Object{}, missing: map[reference]bool{}, watches: map[*watch]struct{}{}, version: 1}
 	for _, k := range kinds {
@@ -113,7 +118,8 @@ func newWorld(r *Record) (*world, error) {
 	return w, w.followPods()
 }
 
-// list returns the selected objects in order of their names, and the version of the whole. They are not to be changed.
+// list returns the selected objects in order of their names, and the version of the whole. They are
+// not to be changed.
 func (w *world) list(s selection) (found []Object, version int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +151,8 @@ func (w *world) absent(k kind, key types.NamespacedName) bool {
 	return w.missing[reference{kind{resource: k.resource}, key.Namespace, key.Name}]
 }
 
-// watch begins to tell what has changed since a version, which must be one of its own. Ended with unwatch.
+// watch begins to tell what has changed since a version, which must be one of its own. Ended with
+// unwatch.
 func (w *world) watch(s selection, since int64) (*watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,8 +175,8 @@ func (w *world) unwatch(one *watch) {
 	delete(w.watches, one)
 }
 
-// patchStatus takes what the kubelet says of a pod's state (a strategic merge patch, as of the subresource status), and has the endpoints of
-// Services follow. It returns the pod as it is then.
+// patchStatus takes what the kubelet says of a pod's state (a strategic merge patch, as of the
+// subresource status), and has the endpoints of Services follow. It returns the pod as it is then.
 func (w *world) patchStatus(key types.NamespacedName, patch []byte) (Object, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -226,8 +233,10 @@ func (w *world) followPods() error {
 	return nil
 }
 
-// follow returns a recorded slice as it is now that of the node's pods only own are there: an endpoint has its pod's address and readiness,
-// and there is none of a pod that has no address. early: the Service has pods reached before they are ready. Those elsewhere, and those that are no pods, stay as they are.
+// follow returns a recorded slice as it is now that of the node's pods only own are there: an
+// endpoint has its pod's address and readiness, and there is none of a pod that has no address.
+// early: the Service has pods reached before they are ready. Those elsewhere, and those that are no
+// pods, stay as they are.
 func follow(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*corev1.Pod, early bool) discoveryv1.EndpointSlice {
 	out := *recorded.DeepCopy()
 	out.Endpoints = nil
@@ -296,7 +305,8 @@ func (s selection) matches(o Object) bool {
 	return s.labels.Matches(labels.Set(u.GetLabels())) && s.fields.Matches(fieldsOf(o))
 }
 
-// selectable are the fields that can be selected by, and where they stand; of another one nothing is known.
+// selectable are the fields that can be selected by, and where they stand; of another one nothing
+// is known.
 var selectable = map[string][]string{
 	metav1.ObjectNameField: {"metadata", "name"},
 	"metadata.namespace":   {"metadata", "namespace"},

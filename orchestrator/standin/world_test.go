@@ -43,7 +43,8 @@ func objects(t *testing.T, text string) (all []Object) {
 	return all
 }
 
-// record is one of node n1: pods a (with an address) and b (of the machine's network) that ask for it, c on another node, and their Service.
+// record is one of node n1: pods a (with an address) and b (of the machine's network) that ask for
+// it, c on another node, and their Service.
 func record(t *testing.T) *Record {
 	t.Helper()
 	return &Record{Cluster: "c", Node: "n1", At: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), Objects: map[string][]Object{
@@ -122,7 +123,8 @@ func endpoints(t *testing.T, w *world) (found []string) {
 	return found
 }
 
-// TestPodsStartAgain: pods have no address until the kubelet says so, and the endpoints of Services follow what it says. Whoever watches is told.
+// TestPodsStartAgain: pods have no address until the kubelet says so, and the endpoints of Services
+// follow what it says. Whoever watches is told.
 func TestPodsStartAgain(t *testing.T) {
 	w, err := newWorld(record(t))
 	if err != nil {
@@ -187,7 +189,8 @@ func TestPodsStartAgain(t *testing.T) {
 	}
 }
 
-// TestNodeIsNotReady: nobody takes the Node of the record for a ready one, and volumes that were obsolete then are not removed now.
+// TestNodeIsNotReady: nobody takes the Node of the record for a ready one, and volumes that were
+// obsolete then are not removed now.
 func TestNodeIsNotReady(t *testing.T) {
 	w, err := newWorld(record(t))
 	if err != nil {
@@ -318,7 +321,8 @@ spec: {publishNotReadyAddresses: true}`)
 	}
 }
 
-// TestPrune: a pod that has ended is not started from what was kept before, whatever else could not be read.
+// TestPrune: a pod that has ended is not started from what was kept before, whatever else could not
+// be read.
 func TestPrune(t *testing.T) {
 	k := keeper{cluster: "c", node: "n1", folder: t.TempDir()}
 	if err := keep(k.folder, *record(t)); err != nil {

@@ -24,8 +24,9 @@ import (
 
 var vip4, vip6 = netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::9")
 
-// station is a control-plane machine of the test: an agent in a namespace of its own at a port of the bridge, something that listens where
-// an API server does and says the machine's name, and a pod.
+// station is a control-plane machine of the test: an agent in a namespace of its own at a port of
+// the bridge, something that listens where an API server does and says the machine's name, and a
+// pod.
 type station struct {
 	*rtnltest.Other
 	name  string
@@ -51,7 +52,8 @@ func newStation(t *testing.T, bridge netlink.Link, name string, planes []netip.A
 		ControlPlanes: planes, VirtualAddresses: []netip.Addr{vip4, vip6},
 	})
 	s.Do(func() {
-		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} { // as every node of a cluster
+		// as every node of a cluster
+		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
 		}
 		rtnltest.Give(t, name+"-eth0", own4+"/24", own6+"/64")
@@ -165,9 +167,10 @@ func (p place) connect(t *testing.T, address netip.Addr) (who string, conn net.C
 	return who, conn, err
 }
 
-// TestKernel is two control-plane machines on a bridge, and those who call the API: somebody on the network, the machines' own programs, and
-// pods. All of them reach the machine whose API server is ready, by both families; when the address moves, new connections go to the other
-// one, and old ones end at once.
+// TestKernel is two control-plane machines on a bridge, and those who call the API: somebody on the
+// network, the machines' own programs, and pods. All of them reach the machine whose API server is
+// ready, by both families; when the address moves, new connections go to the other one, and old
+// ones end at once.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -179,7 +182,8 @@ func TestKernel(t *testing.T) {
 		must(t, err)
 	}
 	must(t, writeRedirects(nil))
-	// A bridge without an address of its own takes the lowest of its ports', and forgets its neighbours when a new port changes it.
+	// A bridge without an address of its own takes the lowest of its ports', and forgets its
+	// neighbours when a new port changes it.
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}))
 	bridge, err := netlink.LinkByName("br0")
 	must(t, err)
@@ -255,13 +259,15 @@ func TestKernel(t *testing.T) {
 		}
 	})
 
-	ready("b") // that of a hangs; what listens there goes on in this test, and so shows who is reached
+	// that of a hangs; what listens there goes on in this test, and so shows who is reached
+	ready("b")
 	since := time.Now()
 	both.until(t, "b answers", b.answers)
 	t.Logf("b answers after %v", time.Since(since))
 	ended(first)
 	second := reach("b")
-	// What is forgotten late, which takes long where the kernel knows many connections, is none of those that were made since.
+	// What is forgotten late, which takes long where the kernel knows many connections, is none of
+	// those that were made since.
 	for i, s := range both {
 		s.Do(func() {
 			for _, r := range []redirect{{vip4, planes[i]}, {vip6, s.agent.spec.NodeIPs[1]}} {

@@ -13,16 +13,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// tableName is the table that is ours alone, of the family inet. It is there while this machine answers for an address.
+// tableName is the table that is ours alone, of the family inet. It is there while this machine
+// answers for an address.
 const tableName = "orlop_virtual_address"
 
-// before the service proxy's chains (dstnat, -100): no Service may take the address from the API server.
+// before the service proxy's chains (dstnat, -100): no Service may take the address from the API
+// server.
 const before = -110
 
-// redirect leads connections for an address of the API to the API server at an address of this machine.
+// redirect leads connections for an address of the API to the API server at an address of this
+// machine.
 type redirect struct{ from, to netip.Addr }
 
-// writeRedirects has the kernel make these redirects and no others, all at once, in the network namespace of the calling thread.
+// writeRedirects has the kernel make these redirects and no others, all at once, in the network
+// namespace of the calling thread.
 func writeRedirects(all []redirect) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -33,7 +37,8 @@ func writeRedirects(all []redirect) error {
 	conn.DelTable(table)
 	if len(all) > 0 {
 		conn.AddTable(table)
-		// What comes from the network and from pods is in prerouting, what this machine's own programs send in output.
+		// What comes from the network and from pods is in prerouting, what this machine's own
+		// programs send in output.
 		for name, hook := range map[string]*nftables.ChainHook{"incoming": nftables.ChainHookPrerouting, "own": nftables.ChainHookOutput} {
 			chain := conn.AddChain(&nftables.Chain{
 				Name: name, Table: table, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: nftables.ChainPriorityRef(before),
@@ -51,7 +56,8 @@ func writeRedirects(all []redirect) error {
 
 // expressions are the rule: tcp to the address at the API's port, dnat.
 func (r redirect) expressions() []expr.Any {
-	family, offset := byte(unix.NFPROTO_IPV4), uint32(16) // of the destination: RFC 791, section 3.1
+	// of the destination: RFC 791, section 3.1
+	family, offset := byte(unix.NFPROTO_IPV4), uint32(16)
 	if r.from.Is6() {
 		family, offset = unix.NFPROTO_IPV6, 24 // RFC 8200, section 3
 	}
@@ -72,8 +78,9 @@ func (r redirect) expressions() []expr.Any {
 	}
 }
 
-// misled are connections to an address of the API that the kernel leads elsewhere than it would lead new ones: where this machine answers (here) those
-// that do not come to its own API server, else those that do.
+// misled are connections to an address of the API that the kernel leads elsewhere than it would
+// lead new ones: where this machine answers (here) those that do not come to its own API server,
+// else those that do.
 type misled struct {
 	redirect
 	here bool
@@ -89,10 +96,12 @@ func (m misled) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	return asked.Unmap() == m.from && (answers.Unmap() == m.to) != m.here
 }
 
-// forget drops what the kernel knows of connections that it misleads. It has decided about each once, and would go on so: their next
-// packets are decided about anew, and reach a server that does not know them and says so. Else clients on this machine, whose packets
-// nobody else's network card would answer, would wait for a server that is gone. Others stay: somebody may have connected since the address
-// moved, and answers to a connection that the kernel has forgotten leave by another address than he asks at.
+// forget drops what the kernel knows of connections that it misleads. It has decided about each
+// once, and would go on so: their next packets are decided about anew, and reach a server that does
+// not know them and says so. Else clients on this machine, whose packets nobody else's network card
+// would answer, would wait for a server that is gone. Others stay: somebody may have connected
+// since the address moved, and answers to a connection that the kernel has forgotten leave by
+// another address than he asks at.
 func forget(m misled) error {
 	family := netlink.InetFamily(unix.AF_INET)
 	if m.from.Is6() {

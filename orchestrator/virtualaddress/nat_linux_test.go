@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMisled: where the machine answers, connections that come to its own API server stay, and all others to the address go; elsewhere it is the other
-// way round. Nothing else is touched.
+// TestMisled: where the machine answers, connections that come to its own API server stay, and all
+// others to the address go; elsewhere it is the other way round. Nothing else is touched.
 func TestMisled(t *testing.T) {
 	own, address := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.9")
 	flow := func(protocol uint8, to string, port uint16, from string) *netlink.ConntrackFlow {

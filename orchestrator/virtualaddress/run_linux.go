@@ -28,7 +28,8 @@ import (
 // Name is the component's name.
 const Name = "virtual-address"
 
-// Components describes the component without its Run function. Without addresses there is none, nor on a worker.
+// Components describes the component without its Run function. Without addresses there is none, nor
+// on a worker.
 func Components(spec nodespec.Spec) []component.Component {
 	if len(spec.VirtualAddresses) == 0 || !spec.ControlPlane {
 		return nil
@@ -50,16 +51,17 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, announce com
 
 // agent is the loop around the decisions, the questions, the ports and the redirects.
 type agent struct {
-	spec      nodespec.Spec
-	ports     *neighbour.Ports
-	links     []neighbour.Link
-	servers   map[netip.Addr]Server            // by the addresses of the control-plane machines
-	states    map[netip.Addr]State             // by virtual address
-	claims    map[netip.Addr][]neighbour.Claim // since the last step
-	machines  map[neighbour.MAC]netip.Addr     // control-plane machines, as far as they were looked up
-	redirects []redirect                       // in the kernel
-	again     time.Time                        // when they are written again after a failure
-	failure   error                            // of the last time
+	spec    nodespec.Spec
+	ports   *neighbour.Ports
+	links   []neighbour.Link
+	servers map[netip.Addr]Server            // by the addresses of the control-plane machines
+	states  map[netip.Addr]State             // by virtual address
+	claims  map[netip.Addr][]neighbour.Claim // since the last step
+	// control-plane machines, as far as they were looked up
+	machines  map[neighbour.MAC]netip.Addr
+	redirects []redirect // in the kernel
+	again     time.Time  // when they are written again after a failure
+	failure   error      // of the last time
 	write     func([]redirect) error
 	forget    func(misled) error
 	moved     []misled   // connections that are to be forgotten, of one address once
@@ -67,7 +69,8 @@ type agent struct {
 	forgotten time.Time  // the last time that it began
 }
 
-// forgetting is between two times that the kernel's connections are gone through, all of them: whoever forges claims must not keep it at that.
+// forgetting is between two times that the kernel's connections are gone through, all of them:
+// whoever forges claims must not keep it at that.
 const forgetting = time.Second
 
 func newAgent(spec nodespec.Spec) *agent {
@@ -164,7 +167,8 @@ func follow(ctx context.Context, address netip.Addr, own bool, ask func(context.
 	}
 }
 
-// step does what is to be done at this moment, and says whether the addresses are answered for, and by whom.
+// step does what is to be done at this moment, and says whether the addresses are answered for, and
+// by whom.
 func (a *agent) step(now time.Time) (works bool, detail string) {
 	own := a.spec.OwnAddress()
 	duties := map[netip.Addr]neighbour.Duty{}
@@ -234,8 +238,8 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 	return works, strings.Join(parts, "; ")
 }
 
-// place is the link on which this machine would answer for an address, and its own address that the API server is reached by; else what is
-// missing.
+// place is the link on which this machine would answer for an address, and its own address that the
+// API server is reached by; else what is missing.
 func (a *agent) place(address netip.Addr) (place neighbour.Link, to netip.Addr, missing string) {
 	family := func(ip netip.Addr) bool { return ip.Is4() == address.Is4() }
 	if to = a.spec.OwnAddress(); !family(to) {
@@ -252,7 +256,8 @@ func (a *agent) place(address netip.Addr) (place neighbour.Link, to netip.Addr, 
 	return on[0], to, ""
 }
 
-// redirect has the kernel lead connections to the API server of this machine, when that is something new, or failed a moment ago.
+// redirect has the kernel lead connections to the API server of this machine, when that is
+// something new, or failed a moment ago.
 func (a *agent) redirect(want []redirect, now time.Time) error {
 	if slices.Equal(want, a.redirects) && a.failure == nil {
 		return nil
@@ -268,8 +273,9 @@ func (a *agent) redirect(want []redirect, now time.Time) error {
 	return nil
 }
 
-// forgetMoved drops what the kernel knows of connections to the addresses that have moved, and misleads. It may know a hundred thousand of others, and is
-// asked for all of them; nothing waits for that.
+// forgetMoved drops what the kernel knows of connections to the addresses that have moved, and
+// misleads. It may know a hundred thousand of others, and is asked for all of them; nothing waits
+// for that.
 func (a *agent) forgetMoved(now time.Time) {
 	if len(a.moved) == 0 || now.Sub(a.forgotten) < forgetting || !a.dropping.TryLock() {
 		return
@@ -297,7 +303,8 @@ func (a *agent) describe(address netip.Addr, s State, now time.Time) (answered b
 	return true, fmt.Sprintf("%s answers for %s", a.who(s.Other), address)
 }
 
-// who names a machine by its hardware address. It is asked for readiness all the time, so the kernel knows both of its addresses.
+// who names a machine by its hardware address. It is asked for readiness all the time, so the
+// kernel knows both of its addresses.
 func (a *agent) who(mac neighbour.MAC) string {
 	if ip, known := a.machines[mac]; known {
 		return ip.String()

@@ -70,8 +70,10 @@ func (p *plane) await(t *testing.T, works bool, words string) {
 	}
 }
 
-// TestRun is one machine whose other one does not answer: it takes the address when its API server is ready and its link has a network for it, and leaves it
-// when either is not so any more, the first only when the other one is ready. The redirects are taken down only: the kernel need not be able to translate.
+// TestRun is one machine whose other one does not answer: it takes the address when its API server
+// is ready and its link has a network for it, and leaves it when either is not so any more, the
+// first only when the other one is ready. The redirects are taken down only: the kernel need not be
+// able to translate.
 func TestRun(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -99,7 +101,8 @@ func TestRun(t *testing.T) {
 	p.set(own, health.Answer{Heard: true})
 	p.await(t, true, "answers for 192.0.2.9 since ")
 	p.set(own, health.Answer{Heard: true, Problem: "500: shutdown failed"})
-	p.await(t, true, "; the API server of this machine: 500: shutdown failed") // nobody else is ready
+	// nobody else is ready
+	p.await(t, true, "; the API server of this machine: 500: shutdown failed")
 	p.set("192.0.2.12:6443", health.Answer{Heard: true})
 	p.await(t, false, "nobody answers for 192.0.2.9; the API server of this machine: 500: shutdown failed")
 	p.set(own, health.Answer{Heard: true})

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// pause is between an answer of another machine's API server and the next question; pauseOwn is the same of this machine's. When one
-	// came late, the next question follows at once.
+	// pause is between an answer of another machine's API server and the next question; pauseOwn is
+	// the same of this machine's. When one came late, the next question follows at once.
 	pause    = time.Second
 	pauseOwn = 500 * time.Millisecond
 	// patience is how long an API server may take to answer.
@@ -17,8 +17,9 @@ const (
 	lateAtMost = 1
 )
 
-// Question is what API servers are asked. Of what makes one ready, two things depend on etcd once it was ready for the first time, and they do
-// not count here: when etcd has no majority no API server can do more than another, and reads from caches go on.
+// Question is what API servers are asked. Of what makes one ready, two things depend on etcd once
+// it was ready for the first time, and they do not count here: when etcd has no majority no API
+// server can do more than another, and reads from caches go on.
 const Question = "/readyz?exclude=etcd&exclude=etcd-readiness"
 
 // Server is what is known of an API server. The zero Server was not asked yet, and is not ready.
@@ -28,8 +29,8 @@ type Server struct {
 	late    int    // answers in a row
 }
 
-// Answered follows an answer. One that says that the server is not ready, or not there, counts at once. A late one may be late because
-// the machine is busy, so the first one changes nothing.
+// Answered follows an answer. One that says that the server is not ready, or not there, counts at
+// once. A late one may be late because the machine is busy, so the first one changes nothing.
 func (s Server) Answered(problem string, late bool) Server {
 	if !late {
 		return Server{Ready: problem == "", Problem: problem}

@@ -9,7 +9,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbour/linktest"
 )
 
-// Control-plane machines on one network that begin and cease to work in each way that there is, and the code that decides.
+// Control-plane machines on one network that begin and cease to work in each way that there is, and
+// the code that decides.
 
 // mode is what an API server does.
 type mode int
@@ -27,7 +28,8 @@ const (
 
 	// promised is when there is a machine that answers, once there is one that can.
 	promised = 5 * time.Second
-	// agreed is when of two machines that hear each other at most one answers; agreedLossy is the same where packets are lost.
+	// agreed is when of two machines that hear each other at most one answers; agreedLossy is the
+	// same where packets are lost.
 	agreed      = 3 * time.Second
 	agreedLossy = 8 * time.Second
 )
@@ -102,8 +104,9 @@ func (w *world) step(m *machine) {
 	if next.Answering != before {
 		w.moves++
 		w.Say("%d answers: %t", m.index, next.Answering)
-		established := w.Clock(&m.Machine).Sub(since) > agreedLossy // two may begin at the same time
-		slept := m.state.stepped.Sub(stepped) >= silence            // others may have taken over
+		// two may begin at the same time
+		established := w.Clock(&m.Machine).Sub(since) > agreedLossy
+		slept := m.state.stepped.Sub(stepped) >= silence // others may have taken over
 		if before && able && established && !slept && w.Now-w.troubled > agreedLossy {
 			w.Fail("that is wrong: it could have gone on, and all have heard each other since %v", w.troubled)
 		}
@@ -223,8 +226,9 @@ func (w *world) settledSince(a, b *machine) time.Duration {
 
 var begin = linktest.Begin()
 
-// TestSimulation: whatever happens to machines and their network, within the times that the package promises one of them answers, one
-// alone where they hear each other, and the same one as long as it can.
+// TestSimulation: whatever happens to machines and their network, within the times that the package
+// promises one of them answers, one alone where they hear each other, and the same one as long as
+// it can.
 func TestSimulation(t *testing.T) {
 	const worlds = 2000
 	var moves, judged int

@@ -8,21 +8,27 @@ import (
 )
 
 const (
-	// saying is between two announcements of the machine that answers, silence how long nothing has to be heard until another one takes the
-	// address, and suspicious how long until the link is asked. Two announcements in a row that are lost move nothing.
+	// saying is between two announcements of the machine that answers, silence how long nothing has
+	// to be heard until another one takes the address, and suspicious how long until the link is
+	// asked. Two announcements in a row that are lost move nothing.
 	//
-	// A machine that dies is missed after 2 seconds or later, when the others' etcd has missed it too, if it was the leader (orchestrator/etcd:
-	// 1 to 2 seconds). Who asks at the address sooner than that has his write passed on to a leader that is gone, and hears of it 7 seconds later.
+	// A machine that dies is missed after 2 seconds or later, when the others' etcd has missed it
+	// too, if it was the leader (orchestrator/etcd: 1 to 2 seconds). Who asks at the address sooner
+	// than that has his write passed on to a leader that is gone, and hears of it 7 seconds later.
 	saying, suspicious, silence = 400 * time.Millisecond, 1400 * time.Millisecond, 2400 * time.Millisecond
-	// stagger is how much longer a machine waits for each one that stands before it and is ready, so that one takes the address and the
-	// others hear it. Whatever keeps those before it from doing so, it comes to the others.
+	// stagger is how much longer a machine waits for each one that stands before it and is ready,
+	// so that one takes the address and the others hear it. Whatever keeps those before it from
+	// doing so, it comes to the others.
 	stagger = 500 * time.Millisecond
-	// keeping is how long a machine whose API server is not ready keeps the address while it knows of nobody who could do better. It ends,
-	// because another one that is ready may be so for all but this one.
+	// keeping is how long a machine whose API server is not ready keeps the address while it knows
+	// of nobody who could do better. It ends, because another one that is ready may be so for all
+	// but this one.
 	keeping = time.Minute
-	// insisting is how long the one of two that gives way by its hardware address waits whether the other one does.
+	// insisting is how long the one of two that gives way by its hardware address waits whether the
+	// other one does.
 	insisting = time.Second
-	// cutOff is how long a machine that knew of few others counts as one that was cut off from them.
+	// cutOff is how long a machine that knew of few others counts as one that was cut off from
+	// them.
 	cutOff = 3 * time.Second
 )
 
@@ -32,7 +38,8 @@ type State struct {
 	Since     time.Time     // it answers, or does not
 	Other     neighbour.MAC // who was heard last to speak for the address; zero: nobody was
 	Heard     time.Time     // when that was
-	quiet     time.Time     // nobody was heard since then, though this machine listened and could have taken the address
+	// nobody was heard since then, though this machine listened and could have taken the address
+	quiet     time.Time
 	holder    neighbour.MAC // who was known last to have the address; zero: nobody was
 	claimed   time.Time     // when it announced the address last
 	able      time.Time     // when it was able to answer last
@@ -43,9 +50,11 @@ type State struct {
 
 // View is what a step depends on.
 type View struct {
-	Now    time.Time       // of a clock that does not jump
-	Able   bool            // the API server of this machine is ready, and there is a link to answer on
-	Last   bool            // there is a link, but no API server is known to be ready, here or elsewhere
+	Now time.Time // of a clock that does not jump
+	// the API server of this machine is ready, and there is a link to answer on
+	Able bool
+	// there is a link, but no API server is known to be ready, here or elsewhere
+	Last   bool
 	Most   bool            // more than half of the API servers are known to be ready
 	Ahead  int             // control-plane machines that stand before this one and are ready
 	Own    neighbour.MAC   // of this machine's link
@@ -56,17 +65,22 @@ type View struct {
 type Todo struct {
 	Announce bool // that the address is here
 	Probe    bool // who has it
-	Moved    bool // another machine than before has it, so what the kernel knows of connections to it is not true any more
+	// another machine than before has it, so what the kernel knows of connections to it is not true
+	// any more
+	Moved bool
 }
 
 // Step follows the view. Pure: the clock is the view's.
 //
-// The machine that answers keeps the address while it is able to, whoever else is; else nothing would be gained, and connections lost. When
-// two answer, because they could not hear each other, the one that was cut off from most gives way: its etcd has no leader yet. If neither was,
-// the one with the lower hardware address goes on. A machine that was stopped for so long that others have taken over listens first, as if it had just been started.
+// The machine that answers keeps the address while it is able to, whoever else is; else nothing
+// would be gained, and connections lost. When two answer, because they could not hear each other,
+// the one that was cut off from most gives way: its etcd has no leader yet. If neither was, the one
+// with the lower hardware address goes on. A machine that was stopped for so long that others have
+// taken over listens first, as if it had just been started.
 //
-// Where no API server is ready the address stays where it is, for a while: when all are slow because all machines are busy, a slow answer is
-// better than none, and an address that nobody has makes those slower who look for it.
+// Where no API server is ready the address stays where it is, for a while: when all are slow
+// because all machines are busy, a slow answer is better than none, and an address that nobody has
+// makes those slower who look for it.
 func (s State) Step(v View) (State, Todo) {
 	var todo Todo
 	if s.stepped.IsZero() || v.Now.Sub(s.stepped) >= silence {
@@ -85,7 +99,8 @@ func (s State) Step(v View) (State, Todo) {
 			s.contested = v.Now
 		}
 		s.Other, s.Heard = other, v.Now
-		apart := v.Now.Sub(s.few) < cutOff && v.Now.Sub(s.Since) >= cutOff // and not that both have just begun
+		// and not that both have just begun
+		apart := v.Now.Sub(s.few) < cutOff && v.Now.Sub(s.Since) >= cutOff
 		lower := bytes.Compare(other[:], v.Own[:]) < 0 && v.Now.Sub(s.contested) >= insisting
 		switch {
 		case !s.Answering:

@@ -14,9 +14,11 @@ var (
 	claims         = map[byte]neighbour.MAC{'l': low, 'h': high, 'L': low, 'H': high}
 )
 
-// TestStep plays what a machine sees, step by step: a letter for each, a time of 200 ms apart. In see, "." is nothing, "l" and "h" are
-// claims of machines with a lower and a higher hardware address, "x" is that this one cannot answer, "o" that nobody can, as far as it knows, "i" that it knows of no majority, "L" and "H" claims meanwhile, and "_" that it is stopped. In do,
-// "." is nothing, "?" asks the link, "A" announces and "a" answers without.
+// TestStep plays what a machine sees, step by step: a letter for each, a time of 200 ms apart. In
+// see, "." is nothing, "l" and "h" are claims of machines with a lower and a higher hardware
+// address, "x" is that this one cannot answer, "o" that nobody can, as far as it knows, "i" that it
+// knows of no majority, "L" and "H" claims meanwhile, and "_" that it is stopped. In do, "." is
+// nothing, "?" asks the link, "A" announces and "a" answers without.
 func TestStep(t *testing.T) {
 	for name, c := range map[string]struct {
 		ahead   int

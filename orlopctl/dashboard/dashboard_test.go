@@ -120,7 +120,8 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// TestFits: on a terminal of any size there are as many rows as it has and none is wider, and colours change nothing else.
+// TestFits: on a terminal of any size there are as many rows as it has and none is wider, and
+// colours change nothing else.
 func TestFits(t *testing.T) {
 	for name, s := range everyScreen(t) {
 		for _, width := range []int{1, leastWidth, 79, 80, 81, 133, 200} {
@@ -149,7 +150,8 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// TestHostile: whatever a machine sends, nothing but printable characters and the rows' ends comes out.
+// TestHostile: whatever a machine sends, nothing but printable characters and the rows' ends comes
+// out.
 func TestHostile(t *testing.T) {
 	evil := "\x1b[2J\x1b]0;x\a\u009b31m\r\n\u202e" + strings.Repeat("é", 300) + "\xff"
 	s := New([]Machine{{evil, evil}}, false).At(now).Sized(100, 30)
@@ -194,7 +196,8 @@ func TestNothingInPlace(t *testing.T) {
 	}
 }
 
-// TestWants: the log of the chosen service is wanted while it is looked at, and lines of no other are shown.
+// TestWants: the log of the chosen service is wanted while it is looked at, and lines of no other
+// are shown.
 func TestWants(t *testing.T) {
 	s := sample(t)
 	for keys, want := range map[string]Log{

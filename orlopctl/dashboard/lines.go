@@ -9,13 +9,15 @@ import (
 )
 
 const (
-	// keptLines is how many lines of a log, and how many events, can be gone back to: what a machine keeps of its events.
+	// keptLines is how many lines of a log, and how many events, can be gone back to: what a
+	// machine keeps of its events.
 	keptLines = 1000
 	// maxLine bounds a line, in bytes: as many as fill a large screen.
 	maxLine = 16 << 10
 )
 
-// lines is a text that grows at its end, and the place in it that is looked at: the end, or a line that stays on top.
+// lines is a text that grows at its end, and the place in it that is looked at: the end, or a line
+// that stays on top.
 type lines struct {
 	kept []line
 	held bool // top stays where it is; otherwise the end is shown

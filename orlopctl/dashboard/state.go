@@ -1,8 +1,9 @@
-// Package dashboard is what `orlopctl dashboard` shows: what is known of the machines, what a key changes, and the rows of the screen.
-// All of it is one value and functions of it; the terminal, the network and the clock belong to whoever feeds it.
+// Package dashboard is what `orlopctl dashboard` shows: what is known of the machines, what a key
+// changes, and the rows of the screen. All of it is one value and functions of it; the terminal,
+// the network and the clock belong to whoever feeds it.
 //
-// Machines are not to be trusted with somebody's terminal: a text is drawn through fit, wrap or prose only, which take out what is not
-// printable.
+// Machines are not to be trusted with somebody's terminal: a text is drawn through fit, wrap or
+// prose only, which take out what is not printable.
 package dashboard
 
 import (
@@ -17,7 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// State is all that is known and chosen. Its methods return the next one and leave the present one as it is. Make it with New.
+// State is all that is known and chosen. Its methods return the next one and leave the present one
+// as it is. Make it with New.
 type State struct {
 	width, height int // of the terminal, in cells
 	colour        bool
@@ -122,8 +124,8 @@ const (
 // Message is what came from one machine, or became of it.
 type Message struct {
 	Machine int // of those that New was given
-	// Body is one of Connected, Away, Began, Failed, LogLine, and the API's VersionResponse, HealthResponse, StateSnapshot of one of
-	// Topics, Event and UpgradeStatus, by pointer.
+	// Body is one of Connected, Away, Began, Failed, LogLine, and the API's VersionResponse,
+	// HealthResponse, StateSnapshot of one of Topics, Event and UpgradeStatus, by pointer.
 	Body any
 }
 
@@ -347,7 +349,8 @@ func (s State) Key(key string) State {
 // most is further than any list goes.
 const most = 1 << 30
 
-// page is how many rows of a log or of events there are on the screen, and how far a key for a page goes.
+// page is how many rows of a log or of events there are on the screen, and how far a key for a page
+// goes.
 func (s State) page() int { return max(1, s.rows()-1) }
 
 // move goes up or down in what the screen shows.

@@ -10,7 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// TestEveryMethodHasARole fails for a method that nobody decided about: apid would refuse it to everyone.
+// TestEveryMethodHasARole fails for a method that nobody decided about: apid would refuse it to
+// everyone.
 func TestEveryMethodHasARole(t *testing.T) {
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {
 		role, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
@@ -20,7 +21,8 @@ func TestEveryMethodHasARole(t *testing.T) {
 	})
 }
 
-// TestReadersLookOnly keeps the roles honest: a method that a reader or a machine may call is one that by its name only looks.
+// TestReadersLookOnly keeps the roles honest: a method that a reader or a machine may call is one
+// that by its name only looks.
 func TestReadersLookOnly(t *testing.T) {
 	looks := []string{"Get", "List", "Watch", "Events", "Version", "Health", "Service", "Kernel", "Status", "Describe", "Give", "Read", "History", "Compare",
 		"ReadFile", "ListFiles",
@@ -44,7 +46,8 @@ func TestReadersLookOnly(t *testing.T) {
 	})
 }
 
-// TestRequestsAreNotShared fails when two methods share a request, so that one cannot get a field without the other.
+// TestRequestsAreNotShared fails when two methods share a request, so that one cannot get a field
+// without the other.
 func TestRequestsAreNotShared(t *testing.T) {
 	shared := map[protoreflect.FullName]bool{
 		"orlop.v1alpha1.GetRequest":   true, // Get and Watch look at the same topics

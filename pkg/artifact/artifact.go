@@ -1,14 +1,17 @@
-// Package artifact is the OCI artefact that an add-on has its manifests in: which blobs it consists of, the texts in them, and a folder that
-// keeps both by their digests. It knows no registry and no Kubernetes: where blobs come from is its caller's (Origin), and whether a text is
-// YAML is for whoever reads it.
+// Package artifact is the OCI artefact that an add-on has its manifests in: which blobs it consists
+// of, the texts in them, and a folder that keeps both by their digests. It knows no registry and no
+// Kubernetes: where blobs come from is its caller's (Origin), and whether a text is YAML is for
+// whoever reads it.
 //
-// An artefact is an image manifest of OCI (image-spec, manifest.md), of whatever artifactType and config, as `oras push` and `flux push
-// artifact` make them. A layer is a file by itself, or a tar of files, either of them compressed by gzip or not; which one is told by the
-// bytes, because the media types are everybody's own. Of the files those count whose names end with .yaml, .yml or .json, and layers that
-// have no name.
+// An artefact is an image manifest of OCI (image-spec, manifest.md), of whatever artifactType and
+// config, as `oras push` and `flux push artifact` make them. A layer is a file by itself, or a tar
+// of files, either of them compressed by gzip or not; which one is told by the bytes, because the
+// media types are everybody's own. Of the files those count whose names end with .yaml, .yml or
+// .json, and layers that have no name.
 //
-// What comes in is believed by its digest alone, and its digest says only that it is what a document names: all of it may be hostile. So
-// everything is bounded before it is read, and nothing of an archive is written anywhere.
+// What comes in is believed by its digest alone, and its digest says only that it is what a
+// document names: all of it may be hostile. So everything is bounded before it is read, and nothing
+// of an archive is written anywhere.
 package artifact
 
 import (
@@ -90,7 +93,8 @@ type Text struct {
 	Content string // UTF-8
 }
 
-// Texts are the files of an artefact, in the order in which they lie in it. read gives the content of a layer.
+// Texts are the files of an artefact, in the order in which they lie in it. read gives the content
+// of a layer.
 func Texts(layers []Layer, read func(Layer) ([]byte, error)) ([]Text, error) {
 	return texts(layers, read, MaxUnpacked)
 }
@@ -117,7 +121,8 @@ func texts(layers []Layer, read func(Layer) ([]byte, error), most int64) ([]Text
 	return u.all, nil
 }
 
-// ignored is the name of a layer that is no text by its name. It may be an archive all the same, as those of folders are.
+// ignored is the name of a layer that is no text by its name. It may be an archive all the same, as
+// those of folders are.
 const ignored = ""
 
 // counts says whether a file is read.
@@ -177,7 +182,8 @@ func (u *unpacking) layer(name string, content []byte) error {
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
 		return fmt.Errorf("%s: %w", place(name), u.reason(err))
-	case err == nil && bytes.HasPrefix(head[257:], []byte("ustar")): // pax(1), "ustar Interchange Format"
+	// pax(1), "ustar Interchange Format"
+	case err == nil && bytes.HasPrefix(head[257:], []byte("ustar")):
 		return u.archive(name, in)
 	case name == ignored:
 		return nil

@@ -166,7 +166,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// sparse is a tar with one file that is a hole of that size (GNU tar's format 1.0 of sparse files, by records of pax(1)).
+// sparse is a tar with one file that is a hole of that size (GNU tar's format 1.0 of sparse files,
+// by records of pax(1)).
 func sparse(t *testing.T, name string, size int64) []byte {
 	t.Helper()
 	const block = 512
@@ -174,7 +175,8 @@ func sparse(t *testing.T, name string, size int64) []byte {
 	copy(holes, "0\n") // no piece of it is there
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	// The writer refuses these records, so that they have other names of the same length until it has written them.
+	// The writer refuses these records, so that they have other names of the same length until it
+	// has written them.
 	err := w.WriteHeader(&tar.Header{Name: "x", Size: block, Mode: 0o644, Format: tar.FormatPAX, PAXRecords: map[string]string{
 		"XNU.sparse.major": "1", "XNU.sparse.minor": "0", "XNU.sparse.name": name, "XNU.sparse.realsize": fmt.Sprint(size),
 	}})
@@ -225,7 +227,8 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// FuzzTexts: whatever an artefact is, what comes out of it are texts within the bounds, under names that are their own and lead nowhere.
+// FuzzTexts: whatever an artefact is, what comes out of it are texts within the bounds, under names
+// that are their own and lead nowhere.
 func FuzzTexts(f *testing.F) {
 	const most = 1 << 16
 	folder := tarOf(f, entry{"a/b.yaml", "b: 1", 0}, entry{"c.json", "{}", 0})

@@ -22,8 +22,9 @@ type Origin interface {
 	Open(ctx context.Context, b Blob) (io.ReadCloser, error)
 }
 
-// Store is a folder of artefacts: a file for each manifest and each layer, by its digest. The manifest comes last, so where it is there is
-// all of it. Whoever reads verifies what he reads. It is for one writer.
+// Store is a folder of artefacts: a file for each manifest and each layer, by its digest. The
+// manifest comes last, so where it is there is all of it. Whoever reads verifies what he reads. It
+// is for one writer.
 type Store struct {
 	Dir   string
 	Group int // whose members may read; the manifests may be Secrets
@@ -64,8 +65,9 @@ func (s Store) layers(sum string) ([]Layer, error) {
 	return Layers(manifest)
 }
 
-// Texts are the files of an artefact, by the digest of its manifest. The error is fs.ErrNotExist or ErrDamaged where it has to be fetched
-// again; another one says what is wrong with the artefact itself.
+// Texts are the files of an artefact, by the digest of its manifest. The error is fs.ErrNotExist or
+// ErrDamaged where it has to be fetched again; another one says what is wrong with the artefact
+// itself.
 func (s Store) Texts(sum string) ([]Text, error) {
 	layers, err := s.layers(sum)
 	if err != nil {
@@ -74,7 +76,8 @@ func (s Store) Texts(sum string) ([]Text, error) {
 	return Texts(layers, func(l Layer) ([]byte, error) { return s.read(l.Blob) })
 }
 
-// Whole says whether all of an artefact is there, and undamaged: nil, fs.ErrNotExist, ErrDamaged, or what is wrong with the manifest.
+// Whole says whether all of an artefact is there, and undamaged: nil, fs.ErrNotExist, ErrDamaged,
+// or what is wrong with the manifest.
 func (s Store) Whole(sum string) error {
 	layers, err := s.layers(sum)
 	for _, l := range layers {
@@ -85,7 +88,8 @@ func (s Store) Whole(sum string) error {
 	return err
 }
 
-// Fetch brings an artefact into the store, as far as it is not there. What it returns nil for survives a power cut.
+// Fetch brings an artefact into the store, as far as it is not there. What it returns nil for
+// survives a power cut.
 func (s Store) Fetch(ctx context.Context, sum string, from Origin) error {
 	if err := s.folder(); err != nil {
 		return fmt.Errorf("artefacts: no folder for them: %w", err)

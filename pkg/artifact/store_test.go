@@ -35,7 +35,8 @@ func (s *shelf) Open(_ context.Context, b Blob) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(content)), nil
 }
 
-// TestStore: an artefact is fetched once, is there as long as it is wanted, and what is damaged is seen and mended.
+// TestStore: an artefact is fetched once, is there as long as it is wanted, and what is damaged is
+// seen and mended.
 func TestStore(t *testing.T) {
 	from := &shelf{blobs: map[string][]byte{}}
 	a, b, c := []byte("a: 1"), []byte("b: 1"), []byte("c: 1")

@@ -1,15 +1,20 @@
-// Package audit keeps a record of who called what, so that a line that was changed or taken out later is noticed.
+// Package audit keeps a record of who called what, so that a line that was changed or taken out
+// later is noticed.
 //
-// The record is JSON, one line for each call, in files of a folder (audit-NNNNNNNNNNNNNNNNNNNN.jsonl, named after the number of their
-// first line). Each line holds its number and the SHA-256 of the line before. Old files go when there are too many: a chain that begins
-// at a number above 1 is whole from there on. Whoever has noted a line's number and digest can tell later that nothing up to it has
-// changed; without such a note, a record that was written anew from some line on looks whole.
+// The record is JSON, one line for each call, in files of a folder
+// (audit-NNNNNNNNNNNNNNNNNNNN.jsonl, named after the number of their first line). Each line holds
+// its number and the SHA-256 of the line before. Old files go when there are too many: a chain that
+// begins at a number above 1 is whole from there on. Whoever has noted a line's number and digest
+// can tell later that nothing up to it has changed; without such a note, a record that was written
+// anew from some line on looks whole.
 //
-// A machine keeps two records, each with a chain of its own, so that calls that came to nothing cannot push out those that did
-// something: the one without a name, and Refused. Each line of a named record says which one it belongs to. What goes on at present is
-// in neither: a Journal holds it, so that what a power cut has ended is known afterwards.
+// A machine keeps two records, each with a chain of its own, so that calls that came to nothing
+// cannot push out those that did something: the one without a name, and Refused. Each line of a
+// named record says which one it belongs to. What goes on at present is in neither: a Journal holds
+// it, so that what a power cut has ended is known afterwards.
 //
-// The package does not decide what is recorded where, and does not send it anywhere (package ship does).
+// The package does not decide what is recorded where, and does not send it anywhere (package ship
+// does).
 package audit
 
 import (
@@ -34,22 +39,26 @@ import (
 
 // Call is what is recorded of one.
 type Call struct {
-	Subject  string        `json:"subject"`          // of the caller's certificate, RFC 2253
-	Serial   string        `json:"serial"`           // of it, hexadecimal
-	Role     string        `json:"role"`             // "admin"; "nobody" if it gives none
-	Peer     string        `json:"peer"`             // address and port
-	Method   string        `json:"method"`           // "/orlop.v1alpha1.Machine/Reboot"
-	Target   string        `json:"target,omitempty"` // what the call was about, where the method does not say it
-	Outcome  string        `json:"outcome"`          // gRPC's name of the status: "OK", "PermissionDenied"
+	Subject string `json:"subject"` // of the caller's certificate, RFC 2253
+	Serial  string `json:"serial"`  // of it, hexadecimal
+	Role    string `json:"role"`    // "admin"; "nobody" if it gives none
+	Peer    string `json:"peer"`    // address and port
+	Method  string `json:"method"`  // "/orlop.v1alpha1.Machine/Reboot"
+	// what the call was about, where the method does not say it
+	Target string `json:"target,omitempty"`
+	// gRPC's name of the status: "OK", "PermissionDenied"
+	Outcome  string        `json:"outcome"`
 	Reason   string        `json:"reason,omitempty"` // why not
 	Duration time.Duration `json:"duration"`         // nanoseconds
-	ID       string        `json:"id,omitempty"`     // the same in what is recorded at the beginning and at the end of one call
+	// the same in what is recorded at the beginning and at the end of one call
+	ID string `json:"id,omitempty"`
 }
 
 // The outcomes of a call that has not ended, beside gRPC's.
 const (
-	Begun      = "Begun"      // it goes on
-	Unfinished = "Unfinished" // the machine stopped before it had ended, so that it is not known what came of it
+	Begun = "Begun" // it goes on
+	// the machine stopped before it had ended, so that it is not known what came of it
+	Unfinished = "Unfinished"
 )
 
 // Refused is the name of the record of calls that came to nothing, and of beginnings.
@@ -59,16 +68,19 @@ const Refused = "refused"
 type Entry struct {
 	Number uint64    `json:"number"` // from 1
 	At     time.Time `json:"at"`
-	Before string    `json:"before,omitempty"` // SHA-256 of the line before, lower-case hexadecimal; empty in the first of all
-	Record string    `json:"record,omitempty"` // the name of the record that the line belongs to; empty for the one without a name
+	// SHA-256 of the line before, lower-case hexadecimal; empty in the first of all
+	Before string `json:"before,omitempty"`
+	// the name of the record that the line belongs to; empty for the one without a name
+	Record string `json:"record,omitempty"`
 	Call
 }
 
-// Log is a record in a folder. Its methods may be called at once. It holds no file open between them, so that the file system can be
-// unmounted.
+// Log is a record in a folder. Its methods may be called at once. It holds no file open between
+// them, so that the file system can be unmounted.
 type Log struct {
 	dir, record string
-	size, files int // a file's size in bytes at which the next one begins; how many there are at most
+	// a file's size in bytes at which the next one begins; how many there are at most
+	size, files int
 
 	mu      sync.Mutex
 	file    string // the last one; empty before the first line
@@ -78,15 +90,16 @@ type Log struct {
 	grown   chan struct{}
 }
 
-// DefaultSize and DefaultFiles bound the record: some 20,000 calls. RefusedFiles bound the one of that name.
+// DefaultSize and DefaultFiles bound the record: some 20,000 calls. RefusedFiles bound the one of
+// that name.
 const (
 	DefaultSize  = 1 << 20
 	DefaultFiles = 8
 	RefusedFiles = 4
 )
 
-// Open opens the record without a name in a folder, or begins one. A last line that a power cut has torn was never acknowledged, and is
-// removed.
+// Open opens the record without a name in a folder, or begins one. A last line that a power cut has
+// torn was never acknowledged, and is removed.
 func Open(dir string, size, files int) (*Log, error) { return OpenNamed(dir, "", size, files) }
 
 // OpenNamed is Open for the record of a name.
@@ -225,8 +238,8 @@ func (l *Log) Grown() <-chan struct{} {
 	return l.grown
 }
 
-// Read calls do with each line after a number, as it was written, without its end, and with its own number; 0 for one that cannot be
-// read.
+// Read calls do with each line after a number, as it was written, without its end, and with its own
+// number; 0 for one that cannot be read.
 func (l *Log) Read(after uint64, do func(number uint64, line []byte) error) error {
 	names, err := l.names()
 	if err != nil {
@@ -259,7 +272,8 @@ func (l *Log) Read(after uint64, do func(number uint64, line []byte) error) erro
 // firstOf is the number of a file's first line, by its name.
 func firstOf(name string) uint64 {
 	var n uint64
-	_, _ = fmt.Sscanf(strings.TrimPrefix(filepath.Base(name), prefix), "%d", &n) // no number is number 0: nothing is skipped
+	// no number is number 0: nothing is skipped
+	_, _ = fmt.Sscanf(strings.TrimPrefix(filepath.Base(name), prefix), "%d", &n)
 	return n
 }
 

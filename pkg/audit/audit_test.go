@@ -64,7 +64,8 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
-// TestGoesOn: a record goes on after it was closed, over the end of a file, and with a torn last line, wherever it was torn.
+// TestGoesOn: a record goes on after it was closed, over the end of a file, and with a torn last
+// line, wherever it was torn.
 func TestGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	for range 4 {
@@ -162,7 +163,8 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestTogether: lines from several callers at once are one chain, and whoever follows sees each of them once.
+// TestTogether: lines from several callers at once are one chain, and whoever follows sees each of
+// them once.
 func TestTogether(t *testing.T) {
 	l := open(t, t.TempDir())
 	l.size = 1 << 20

@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/durable"
 )
 
-// Journal holds the calls that go on, in a file each, in a folder of its own. It is bounded by how many go on at once.
+// Journal holds the calls that go on, in a file each, in a folder of its own. It is bounded by how
+// many go on at once.
 type Journal struct {
 	Dir string
 }
@@ -56,8 +57,9 @@ func (j Journal) End(id string) error {
 
 func (j Journal) file(id string) string { return filepath.Join(j.Dir, filepath.Base(id)+".json") }
 
-// Left are the calls that had begun and not ended when the journal was last written, the oldest first. It is for the start, before
-// the first call begins. What cannot be read is taken for a call of which nothing is known but its ID.
+// Left are the calls that had begun and not ended when the journal was last written, the oldest
+// first. It is for the start, before the first call begins. What cannot be read is taken for a call
+// of which nothing is known but its ID.
 func (j Journal) Left() (calls []Entry, err error) {
 	names, err := filepath.Glob(filepath.Join(j.Dir, "*.json"))
 	if err != nil {

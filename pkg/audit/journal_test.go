@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestJournal: what has begun and not ended is known afterwards, whatever a power cut has left of its file.
+// TestJournal: what has begun and not ended is known afterwards, whatever a power cut has left of
+// its file.
 func TestJournal(t *testing.T) {
 	j := Journal{Dir: filepath.Join(t.TempDir(), "open")}
 	if left, err := j.Left(); err != nil || len(left) != 0 {

@@ -1,10 +1,13 @@
-// Package bootlog keeps the end of the kernel's log on a disk, of this start and of the one before: the kernel forgets its own when the
-// machine goes down. It keeps besides what the kernel saved when it crashed last (pstore).
+// Package bootlog keeps the end of the kernel's log on a disk, of this start and of the one before:
+// the kernel forgets its own when the machine goes down. It keeps besides what the kernel saved
+// when it crashed last (pstore).
 //
-// What is kept is bounded: 512 KiB for each of the two starts, of which 256 KiB go at once when there are more, and of a flood between two
-// batches at least the last 128 KiB. It is written in batches, each of which is flushed: a
-// power cut, or a kernel that stands still, takes what was written to the log since the last one. The files belong to this package alone;
-// no file is open between two batches, so that the disk can be unmounted. The folder above may be somebody else's: no link leads out of ours.
+// What is kept is bounded: 512 KiB for each of the two starts, of which 256 KiB go at once when
+// there are more, and of a flood between two batches at least the last 128 KiB. It is written in
+// batches, each of which is flushed: a power cut, or a kernel that stands still, takes what was
+// written to the log since the last one. The files belong to this package alone; no file is open
+// between two batches, so that the disk can be unmounted. The folder above may be somebody else's:
+// no link leads out of ours.
 package bootlog
 
 import (
@@ -26,10 +29,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/plainfile"
 )
 
-// maxPart is the greatest size of each of a start's two files, in bytes. The older one is dropped when the newer one is full.
+// maxPart is the greatest size of each of a start's two files, in bytes. The older one is dropped
+// when the newer one is full.
 const maxPart = 256 << 10
 
-// The names in a log's folder: one folder for each of the two starts, which holds two files, and one file for the crash.
+// The names in a log's folder: one folder for each of the two starts, which holds two files, and
+// one file for the crash.
 const (
 	now, before, crash = "now", "before", "crash"
 	older, newer       = "older", "newer"
@@ -42,8 +47,8 @@ type Line struct {
 	Text     string
 }
 
-// entry is a line of a file, as JSON. One that says when the kernel began goes for all lines, those before it too: the clock may have been
-// wrong when they were written.
+// entry is a line of a file, as JSON. One that says when the kernel began goes for all lines, those
+// before it too: the clock may have been wrong when they were written.
 type entry struct {
 	Started  time.Time `json:"started,omitzero"`
 	At       int64     `json:"us,omitempty"`  // microseconds since the kernel began; or
@@ -64,11 +69,13 @@ type Log struct {
 	Every time.Duration
 	// Started tells when the kernel began, by the present clock.
 	Started func() (time.Time, error)
-	// Report is told what keeps the log from being written, each reason once until it is written again.
+	// Report is told what keeps the log from being written, each reason once until it is written
+	// again.
 	Report func(error)
 }
 
-// within does something in the log's folder, whatever somebody makes of its name or of those in it meanwhile.
+// within does something in the log's folder, whatever somebody makes of its name or of those in it
+// meanwhile.
 func (l *Log) within(do func(*os.Root) error) error {
 	fd, err := unix.Openat2(unix.AT_FDCWD, l.Dir, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 	if err != nil {
@@ -105,8 +112,8 @@ func (l *Log) Begin() error {
 	return nil
 }
 
-// Keep writes what follow delivers until follow ends, which it does with its context, and writes the last batch then. It returns follow's
-// error.
+// Keep writes what follow delivers until follow ends, which it does with its context, and writes
+// the last batch then. It returns follow's error.
 func (l *Log) Keep(ctx context.Context, follow func(context.Context, func(kmsg.Record) error) error) error {
 	var b batch
 	more, ended := make(chan struct{}, 1), make(chan error, 1)
@@ -211,7 +218,8 @@ func (w *writer) writeTo(root *os.Root, l *Log, lines []byte) error {
 		lines = append(entry{Started: started.UTC()}.encode(), lines...)
 		w.started = started
 	}
-	f, err := root.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, 0o600) // a pipe would wait
+	// a pipe would wait
+	f, err := root.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
 	}
@@ -226,7 +234,8 @@ func (w *writer) writeTo(root *os.Root, l *Log, lines []byte) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Before returns what was kept of the log of the start before, oldest first. The error is fs.ErrNotExist when nothing was.
+// Before returns what was kept of the log of the start before, oldest first. The error is
+// fs.ErrNotExist when nothing was.
 func (l *Log) Before() ([]Line, error) {
 	var text []byte
 	for _, part := range []string{older, newer} {
@@ -242,7 +251,8 @@ func (l *Log) Before() ([]Line, error) {
 	return decode(text), nil
 }
 
-// read reads one of the files, which may be a little larger than it should be: a batch is not divided.
+// read reads one of the files, which may be a little larger than it should be: a batch is not
+// divided.
 func (l *Log) read(name string) ([]byte, error) {
 	var text []byte
 	err := l.within(func(root *os.Root) (err error) {

@@ -88,7 +88,8 @@ func same(t *testing.T, read func() ([]Line, error), want []Line) {
 	}
 }
 
-// TestBounds: whatever the kernel writes, the newest lines are kept, and never more than two files of them in each start.
+// TestBounds: whatever the kernel writes, the newest lines are kept, and never more than two files
+// of them in each start.
 func TestBounds(t *testing.T) {
 	l := newLog(t)
 	for range 2 { // the second time, in one flood
@@ -130,8 +131,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestKeepGoesOn: what cannot be written is reported once, and the log goes on when it can be again. Its end is written when it is told to
-// end.
+// TestKeepGoesOn: what cannot be written is reported once, and the log goes on when it can be
+// again. Its end is written when it is told to end.
 func TestKeepGoesOn(t *testing.T) {
 	l := newLog(t)
 	if err := l.Begin(); err != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/plainfile"
 )
 
-// What pstore may hold, in bytes and files: the kernel saves the last 10 KiB of its log when it panics, and as much for each fault before.
+// What pstore may hold, in bytes and files: the kernel saves the last 10 KiB of its log when it
+// panics, and as much for each fault before.
 const (
 	maxRecord = 64 << 10
 	maxCrash  = 256 << 10
@@ -40,9 +41,10 @@ var head = regexp.MustCompile(`^(\w+#(\d+)) Part(\d+)$`)
 // priority is what a line of a record begins with: "<6>[   12.345678] text".
 var priority = regexp.MustCompile(`^<(\d+)>`)
 
-// TakeCrash keeps what the kernel saved in a pstore (a folder in which one is mounted) when it crashed, in place of what was kept of an
-// earlier crash, and then removes it there, because the firmware has little room; also what cannot be read, which is an error. It tells
-// whether there was anything.
+// TakeCrash keeps what the kernel saved in a pstore (a folder in which one is mounted) when it
+// crashed, in place of what was kept of an earlier crash, and then removes it there, because the
+// firmware has little room; also what cannot be read, which is an error. It tells whether there was
+// anything.
 func (l *Log) TakeCrash(pstore string) (bool, error) {
 	entries, err := os.ReadDir(pstore)
 	if err != nil {
@@ -136,8 +138,9 @@ func encodeCrash(records []record) []byte {
 	return text
 }
 
-// Crash returns what the kernel saved when it crashed last, oldest first. All lines have the time of the crash; their texts begin with the
-// seconds since that start. The error is fs.ErrNotExist when there is none.
+// Crash returns what the kernel saved when it crashed last, oldest first. All lines have the time
+// of the crash; their texts begin with the seconds since that start. The error is fs.ErrNotExist
+// when there is none.
 func (l *Log) Crash() ([]Line, error) {
 	text, err := l.read(crash)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,7 +1,9 @@
-// Package bundle reads and writes upgrade bundles: one file that holds a whole version of the system, signed.
+// Package bundle reads and writes upgrade bundles: one file that holds a whole version of the
+// system, signed.
 //
-// A bundle is a tar archive in the OCI image layout (image-spec, image-layout.md), so that the usual tools can look into it. Its
-// members come in this order, which a reader insists on, so that it can decide before it has to keep anything:
+// A bundle is a tar archive in the OCI image layout (image-spec, image-layout.md), so that the
+// usual tools can look into it. Its members come in this order, which a reader insists on, so that
+// it can decide before it has to keep anything:
 //
 //	oci-layout, index.json      as the layout wants them; not signed, and not needed to read the bundle
 //	blobs/sha256/…              the OCI manifest
@@ -10,10 +12,12 @@
 //	blobs/sha256/…              the unified kernel image
 //	blobs/sha256/…              the bill of materials (SPDX)
 //
-// A machine that gives the version that it runs to another one (Copy) has the statement, the root image as it lies on its disk, and
-// the boot image. What it gives is a bundle too: its root image is not packed, and there is no bill of materials.
+// A machine that gives the version that it runs to another one (Copy) has the statement, the root
+// image as it lies on its disk, and the boot image. What it gives is a bundle too: its root image
+// is not packed, and there is no bill of materials.
 //
-// Nothing is believed but the statement, once enough of the keys that the reader trusts have signed it; every byte that follows is checked against it.
+// Nothing is believed but the statement, once enough of the keys that the reader trusts have signed
+// it; every byte that follows is checked against it.
 package bundle
 
 import (
@@ -43,7 +47,8 @@ type Statement struct {
 	Profile string `json:"profile"`
 	// MinimumVersion is the oldest version that this one can follow; empty: any.
 	MinimumVersion string `json:"minimumVersion,omitempty"`
-	// Epoch is the version's (release.Release). A machine of a version that knows no epochs takes none that has one above 0.
+	// Epoch is the version's (release.Release). A machine of a version that knows no epochs takes
+	// none that has one above 0.
 	Epoch int `json:"epoch,omitempty"`
 	// Root is the root's description for dm-verity, as it stands on the kernel's command line.
 	Root string `json:"root"`
@@ -69,8 +74,8 @@ var (
 // MaxEpoch is the highest epoch.
 const MaxEpoch = 1_000_000
 
-// What the parts can have at most, in bytes: the root image goes to a disk, the boot image through memory. Real ones have
-// 260 and 14 MiB.
+// What the parts can have at most, in bytes: the root image goes to a disk, the boot image through
+// memory. Real ones have 260 and 14 MiB.
 const (
 	maxPart = 8 << 30
 	maxUKI  = 128 << 20

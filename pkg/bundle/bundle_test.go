@@ -167,7 +167,8 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// TestRefused: whatever is wrong is found, and told in a sentence; nothing of a statement is believed before.
+// TestRefused: whatever is wrong is found, and told in a sentence; nothing of a statement is
+// believed before.
 func TestRefused(t *testing.T) {
 	file, root, trust := made(t)
 	stranger, err := NewKey()
@@ -180,21 +181,24 @@ func TestRefused(t *testing.T) {
 	if _, err := Open(strings.NewReader(strings.Repeat("no archive ", 200)), trust); err == nil || !strings.Contains(err.Error(), "not an upgrade bundle") {
 		t.Errorf("something else: %v", err)
 	}
-	signed := bytes.Replace(file, []byte("eyJ2"), []byte("eyJ3"), 1) // the head of the payload, in base64
+	// the head of the payload, in base64
+	signed := bytes.Replace(file, []byte("eyJ2"), []byte("eyJ3"), 1)
 	if bytes.Equal(signed, file) {
 		t.Fatal("the payload does not begin as expected")
 	}
 	if _, err := Open(bytes.NewReader(signed), trust); err == nil || !strings.Contains(err.Error(), "no key that this system trusts") {
 		t.Errorf("a changed statement: %v", err)
 	}
-	// Cut anywhere it is not accepted; with one bit changed it is not, or the bit stood between the parts.
+	// Cut anywhere it is not accepted; with one bit changed it is not, or the bit stood between the
+	// parts.
 	end := bytes.Index(file, []byte("a kernel")) + len("a kernel")
 	for at := 0; at < end; at += 4099 {
 		if _, _, err := read(bytes.NewReader(file[:at]), trust); !errors.Is(err, ErrDamaged) {
 			t.Errorf("cut at %d of %d: %v", at, len(file), err)
 		}
 	}
-	begin := bytes.Index(file, []byte{0x28, 0xb5, 0x2f, 0xfd}) // zstd's magic number: the root image
+	// zstd's magic number: the root image
+	begin := bytes.Index(file, []byte{0x28, 0xb5, 0x2f, 0xfd})
 	refused := 0
 	for at := begin; at < end; at += 7919 {
 		damaged := bytes.Clone(file)
@@ -279,7 +283,8 @@ func (c *counting) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestThreshold: so many of the trusted keys have to have signed, each counts once, and others do not count.
+// TestThreshold: so many of the trusted keys have to have signed, each counts once, and others do
+// not count.
 func TestThreshold(t *testing.T) {
 	keys := make([]Key, 4)
 	var public []byte
@@ -340,7 +345,8 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// TestEpoch: an epoch of 0 is not in the statement, which versions read that know none; one that cannot be is refused.
+// TestEpoch: an epoch of 0 is not in the statement, which versions read that know none; one that
+// cannot be is refused.
 func TestEpoch(t *testing.T) {
 	part := Part{SHA256: strings.Repeat("a", 64), Size: 1}
 	s := Statement{Version: "1", Profile: "test", Root: "r", RootImage: part, Packed: part, UKI: part, SBOM: part}

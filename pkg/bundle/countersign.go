@@ -11,9 +11,9 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 )
 
-// Countersign copies a bundle, and adds the signature of one more key to its statement. It checks that the parts are what the statement
-// says, and not who has signed it: the holder of the key has to know what he signs. Only a packed bundle can be signed, as the imager
-// makes it.
+// Countersign copies a bundle, and adds the signature of one more key to its statement. It checks
+// that the parts are what the statement says, and not who has signed it: the holder of the key has
+// to know what he signs. Only a packed bundle can be signed, as the imager makes it.
 func Countersign(to io.Writer, from io.Reader, key Key) (Statement, error) {
 	r := &Reader{tar: tar.NewReader(from)}
 	header, err := r.tar.Next()

@@ -67,7 +67,8 @@ func (t Trust) Needing(threshold int) (Trust, error) {
 	return t, nil
 }
 
-// ParseTrust reads public keys in PEM, one after the other. One signature is enough; Needing says otherwise.
+// ParseTrust reads public keys in PEM, one after the other. One signature is enough; Needing says
+// otherwise.
 func ParseTrust(text []byte) (Trust, error) {
 	all := Trust{Threshold: 1}
 	for len(text) > 0 {

@@ -19,9 +19,11 @@ import (
 const (
 	// maxStatement bounds what is kept of a bundle before anything of it is believed.
 	maxStatement = 64 << 10
-	// Head is how much of a bundle's beginning is enough for Open, in bytes: the statement and the small members before it.
+	// Head is how much of a bundle's beginning is enough for Open, in bytes: the statement and the
+	// small members before it.
 	Head = 2 * maxStatement
-	// Window is the most that a packed root image refers back, in bytes: the memory that unpacking takes.
+	// Window is the most that a packed root image refers back, in bytes: the memory that unpacking
+	// takes.
 	Window = 4 << 20
 )
 
@@ -64,7 +66,8 @@ func Open(from io.Reader, trust Trust) (*Reader, error) {
 	return r, err
 }
 
-// Verify returns a statement that enough of the trusted keys have signed. A key counts once, however often it has.
+// Verify returns a statement that enough of the trusted keys have signed. A key counts once,
+// however often it has.
 func Verify(text []byte, trust Trust) (Statement, error) {
 	envelope, err := opened(text)
 	if err != nil {
@@ -91,7 +94,8 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 	return parse(payload)
 }
 
-// Stated is the statement of an envelope whoever signed it: of a version that lies on a disk, and whose signatures were looked at when it came.
+// Stated is the statement of an envelope whoever signed it: of a version that lies on a disk, and
+// whose signatures were looked at when it came.
 func Stated(text []byte) (Statement, error) { return unproved(text) }
 
 // unproved is the statement of an envelope whoever signed it.
@@ -147,8 +151,8 @@ func cut(part string, err error) error {
 	return fmt.Errorf("bundle: cannot read its %s: %w", part, err)
 }
 
-// Root writes the root image, unpacked, and checks it. It must be called before UKI. What has been written is worth
-// nothing when it returns an error.
+// Root writes the root image, unpacked, and checks it. It must be called before UKI. What has been
+// written is worth nothing when it returns an error.
 func (r *Reader) Root(to io.Writer) error {
 	if err := r.next("root image"); err != nil {
 		return err

@@ -25,8 +25,9 @@ type Source struct {
 	Epoch                            int
 	Root                             string // for dm-verity, as it stands on the command line
 	RootImage, UKI, SBOM             string // file names
-	Packed                           string // file with the root image as zstd; it refers back no more than Window
-	Time                             time.Time
+	// file with the root image as zstd; it refers back no more than Window
+	Packed string
+	Time   time.Time
 }
 
 // Seal signs what a source holds, by each of some keys. The result belongs to Write.
@@ -75,7 +76,8 @@ type Copy struct {
 	UKI      io.ReaderAt
 }
 
-// Write makes a bundle of it that is not packed. The same version gives the same bytes. Nothing is checked: whoever takes it does.
+// Write makes a bundle of it that is not packed. The same version gives the same bytes. Nothing is
+// checked: whoever takes it does.
 func (c Copy) Write(to io.Writer) error {
 	s, err := unproved(c.Envelope)
 	if err != nil {
@@ -87,8 +89,9 @@ func (c Copy) Write(to io.Writer) error {
 	})
 }
 
-// Check reads all of it, and returns the digest (lower-case hexadecimal) and the size in bytes of what Write makes. It is an error if
-// that is not what the statement promises, or if nobody who is trusted has signed that.
+// Check reads all of it, and returns the digest (lower-case hexadecimal) and the size in bytes of
+// what Write makes. It is an error if that is not what the statement promises, or if nobody who is
+// trusted has signed that.
 func (c Copy) Check(trust Trust) (digest string, size int64, err error) {
 	from, to := io.Pipe()
 	done := make(chan error, 1)
@@ -107,8 +110,9 @@ func (c Copy) Check(trust Trust) (digest string, size int64, err error) {
 	return digest, size, err
 }
 
-// Whole reads all of it, and returns what its statement says of it. It is an error if the parts are not what that promises. Who has
-// signed it is not asked: a key that was trusted when the version came may be replaced since.
+// Whole reads all of it, and returns what its statement says of it. It is an error if the parts are
+// not what that promises. Who has signed it is not asked: a key that was trusted when the version
+// came may be replaced since.
 func (c Copy) Whole() (Statement, error) {
 	s, err := unproved(c.Envelope)
 	if err != nil {
@@ -167,7 +171,8 @@ func write(to io.Writer, version string, at time.Time, envelope []byte, parts []
 	for _, p := range parts {
 		layers = append(layers, ocispec.Descriptor{MediaType: p.kind, Digest: digest.NewDigestFromEncoded(digest.SHA256, p.part.SHA256), Size: p.part.Size})
 	}
-	// The artifact guidelines of the image specification: an empty configuration, and the type beside it.
+	// The artifact guidelines of the image specification: an empty configuration, and the type
+	// beside it.
 	manifest, err := json.Marshal(ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: TypeBundle,
 		Config: ocispec.DescriptorEmptyJSON, Layers: layers,

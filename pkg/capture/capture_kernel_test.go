@@ -57,7 +57,8 @@ func newWire(t *testing.T) wire {
 			t.Fatalf("cannot send: %v", err)
 		}
 	}
-	// The queue of a link is started a moment after the link is up. What is sent before is lost, and nobody says so.
+	// The queue of a link is started a moment after the link is up. What is sent before is lost,
+	// and nobody says so.
 	for deadline := time.Now().Add(limit); !w.carries(t); {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing comes through in %v", limit)
@@ -145,7 +146,8 @@ func rest(t *testing.T, c *Capture, wanted func(Packet) bool) []Packet {
 // isOurs tells the test's own frames from what the kernel says on a new link.
 func isOurs(p Packet) bool { return len(p.Data) > 12 && bytes.Equal(p.Data[6:12], ours) }
 
-// TestCasesKernel sends every frame over a wire once for each case, and looks at what the kernel lets through.
+// TestCasesKernel sends every frame over a wire once for each case, and looks at what the kernel
+// lets through.
 func TestCasesKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -153,7 +155,8 @@ func TestCasesKernel(t *testing.T) {
 	w := newWire(t)
 	all := frames(t)
 	for _, c := range cases {
-		witness := open(t, "c0", Options{}) // first: the kernel hands a packet to the newest socket first
+		// first: the kernel hands a packet to the newest socket first
+		witness := open(t, "c0", Options{})
 		filtered := open(t, "c0", Options{Filter: compile(t, c.filter)})
 		begun := time.Now()
 		for _, f := range all {
@@ -180,7 +183,8 @@ func TestCasesKernel(t *testing.T) {
 	}
 }
 
-// TestTagKernel: a VLAN tag, which the kernel takes out of a packet, is in it again. What is cut off is not.
+// TestTagKernel: a VLAN tag, which the kernel takes out of a packet, is in it again. What is cut
+// off is not.
 func TestTagKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -203,7 +207,8 @@ func TestTagKernel(t *testing.T) {
 	}
 }
 
-// TestPromiscuousKernel: the link takes what is others' as long as the capture lasts, and only if that was asked for.
+// TestPromiscuousKernel: the link takes what is others' as long as the capture lasts, and only if
+// that was asked for.
 func TestPromiscuousKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

@@ -19,9 +19,11 @@ import (
 
 // Options is what to record.
 type Options struct {
-	Filter      []bpf.RawInstruction // from Compile, or whatever the kernel takes; none for all
-	Snaplen     int                  // bytes of each packet that are kept, up to MaxSnaplen; 0 for that
-	Promiscuous bool                 // the link also takes what is not addressed to it, as long as the capture lasts
+	Filter []bpf.RawInstruction // from Compile, or whatever the kernel takes; none for all
+	// bytes of each packet that are kept, up to MaxSnaplen; 0 for that
+	Snaplen int
+	// the link also takes what is not addressed to it, as long as the capture lasts
+	Promiscuous bool
 }
 
 // Packet is one packet.
@@ -32,8 +34,8 @@ type Packet struct {
 }
 
 const (
-	// kernelBuffer is how many bytes of packets, and of what the kernel keeps about them, may wait in the kernel. More are lost. It is
-	// 20 ms of a line of 1 Gbit/s.
+	// kernelBuffer is how many bytes of packets, and of what the kernel keeps about them, may wait
+	// in the kernel. More are lost. It is 20 ms of a line of 1 Gbit/s.
 	kernelBuffer = 2 << 20
 	// batch is how many bytes of packets Next returns; up to one packet more.
 	batch = 64 << 10
@@ -53,7 +55,8 @@ type Capture struct {
 	err     error // why nothing more comes
 }
 
-// Open begins to record. It takes nothing that the filter would not have let through, and ends with Close.
+// Open begins to record. It takes nothing that the filter would not have let through, and ends with
+// Close.
 func Open(link string, o Options) (*Capture, error) {
 	if o.Snaplen == 0 {
 		o.Snaplen = MaxSnaplen
@@ -104,7 +107,8 @@ func find(name string) (net.Interface, error) {
 	return found, fmt.Errorf("%w; those that are up are %s", err, strings.Join(up, ", "))
 }
 
-// attach makes the socket one that packets of the link come to. Until the last call the socket is of no protocol, and gets none.
+// attach makes the socket one that packets of the link come to. Until the last call the socket is
+// of no protocol, and gets none.
 func (c *Capture) attach(at net.Interface, o Options) (err error) {
 	if err = c.conn.Bind(&unix.SockaddrLinklayer{Ifindex: at.Index}); err != nil {
 		return err
@@ -172,12 +176,13 @@ func (c *Capture) LinkType() LinkType { return c.kind }
 // Close ends the capture.
 func (c *Capture) Close() error { return c.conn.Close() }
 
-// Next waits for packets and returns those that are there, the oldest first. When the context has ended it still returns what had come by
-// then, and after that the context's error.
+// Next waits for packets and returns those that are there, the oldest first. When the context has
+// ended it still returns what had come by then, and after that the context's error.
 func (c *Capture) Next(ctx context.Context) ([]Packet, error) {
 	// Not by giving the socket the context: see package uevent.
 	defer context.AfterFunc(ctx, func() {
-		_ = c.conn.SetReadDeadline(time.Unix(1, 0)) // fails only when the socket is closed, and then nobody waits
+		// fails only when the socket is closed, and then nobody waits
+		_ = c.conn.SetReadDeadline(time.Unix(1, 0))
 	})()
 	var got []Packet
 	if c.err == nil && ctx.Err() == nil {
@@ -202,7 +207,8 @@ func (c *Capture) Next(ctx context.Context) ([]Packet, error) {
 	return nil, ctx.Err()
 }
 
-// fill takes the packets that are there, up to a batch. It is true when there is something to return.
+// fill takes the packets that are there, up to a batch. It is true when there is something to
+// return.
 func (c *Capture) fill(fd int, got *[]Packet) bool {
 	for size := 0; size < batch; {
 		n, controls, _, _, err := unix.Recvmsg(fd, c.packet, c.control, 0)
@@ -271,9 +277,11 @@ func vlanTag(about unix.TpacketAuxdata) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, kind), about.Vlan_tci)
 }
 
-// Dropped returns how many packets that the filter let through have been lost so far, because Next was not called often enough.
+// Dropped returns how many packets that the filter let through have been lost so far, because Next
+// was not called often enough.
 func (c *Capture) Dropped() (uint64, error) {
-	since, err := c.conn.GetsockoptTpacketStats(unix.SOL_PACKET, unix.PACKET_STATISTICS) // since it was last asked
+	// since it was last asked
+	since, err := c.conn.GetsockoptTpacketStats(unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {
 		return c.dropped, fmt.Errorf("link %s: cannot tell what was lost: %w", c.link, err)
 	}

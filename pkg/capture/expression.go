@@ -11,7 +11,8 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// Language describes what Compile takes. Each expression of it means the same to tcpdump, but for the two things that it says.
+// Language describes what Compile takes. Each expression of it means the same to tcpdump, but for
+// the two things that it says.
 const Language = `A filter is made of
   tcp, udp, icmp, icmp6, arp, ip, ip6          packets of a protocol; ip is IPv4
   host ADDRESS                                 from or to an address; with IPv4, ARP about it too
@@ -92,7 +93,8 @@ func (p *parser) oneOf(words ...string) string {
 	return p.next()
 }
 
-// joined reads what is joined by "and" alone, or by "or" alone. To tcpdump both bind alike, to most people they do not.
+// joined reads what is joined by "and" alone, or by "or" alone. To tcpdump both bind alike, to most
+// people they do not.
 func (p *parser) joined() (code, error) {
 	c, err := p.negated()
 	for by := ""; err == nil; {

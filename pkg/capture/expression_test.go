@@ -40,7 +40,8 @@ func compile(t *testing.T, expression string) []bpf.RawInstruction {
 	return filter
 }
 
-// TestCases: each filter lets through what it should, with a VLAN tag as without, and on a link whose packets begin with an IP header.
+// TestCases: each filter lets through what it should, with a VLAN tag as without, and on a link
+// whose packets begin with an IP header.
 func TestCases(t *testing.T) {
 	for _, c := range cases {
 		filter := compile(t, c.filter)
@@ -73,10 +74,12 @@ func TestCases(t *testing.T) {
 	}
 }
 
-// TestOwnPortIsLeftOut: whatever is asked for, the connections that carry the answers are not among it.
+// TestOwnPortIsLeftOut: whatever is asked for, the connections that carry the answers are not among
+// it.
 func TestOwnPortIsLeftOut(t *testing.T) {
 	for _, f := range frames(t) {
-		at := map[string]int{"web4": 34, "web6": 54, "options": 38, "dns4": 34}[f.name] // of the ports
+		// of the ports
+		at := map[string]int{"web4": 34, "web6": 54, "options": 38, "dns4": 34}[f.name]
 		if at == 0 {
 			continue
 		}

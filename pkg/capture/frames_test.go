@@ -21,8 +21,8 @@ var (
 	theirs = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x01}
 )
 
-// frames are one Ethernet packet of each sort that a filter tells from the others. "A" is 10.0.0.1 or 2001:db8::1, "B" 10.0.0.2 or
-// 2001:db8::2, "C" 10.9.0.3 or 2001:db9::3.
+// frames are one Ethernet packet of each sort that a filter tells from the others. "A" is 10.0.0.1
+// or 2001:db8::1, "B" 10.0.0.2 or 2001:db8::2, "C" 10.9.0.3 or 2001:db9::3.
 func frames(t *testing.T) []frame {
 	t.Helper()
 	a4, b4, c4 := net.IP{10, 0, 0, 1}, net.IP{10, 0, 0, 2}, net.IP{10, 9, 0, 3}
@@ -59,18 +59,30 @@ func frames(t *testing.T) []frame {
 		}
 		all = append(all, frame{name, buffer.Bytes()})
 	}
-	add("web4", layers.EthernetTypeIPv4, v4(a4, b4, layers.IPProtocolTCP), tcp(40000, 80))       // A → B
-	add("web6", layers.EthernetTypeIPv6, v6(a6, b6, layers.IPProtocolTCP), tcp(40000, 80))       // A → B
-	add("dns4", layers.EthernetTypeIPv4, v4(b4, a4, layers.IPProtocolUDP), udp(53, 40001))       // B → A
-	add("dns6", layers.EthernetTypeIPv6, v6(b6, c6, layers.IPProtocolUDP), udp(53, 40001))       // B → C
-	add("options", layers.EthernetTypeIPv4, options, tcp(80, 443))                               // A → B
-	add("first", layers.EthernetTypeIPv4, first, udp(80, 53))                                    // A → B, the first fragment
-	add("later", layers.EthernetTypeIPv4, later, ports(80, 53))                                  // A → B, another one
-	add("sctp", layers.EthernetTypeIPv4, v4(c4, a4, layers.IPProtocolSCTP), ports(80, 9999))     // C → A
-	add("ping4", layers.EthernetTypeIPv4, v4(c4, b4, layers.IPProtocolICMPv4), ports(80, 80))    // C → B
-	add("ping6", layers.EthernetTypeIPv6, v6(c6, a6, layers.IPProtocolICMPv6), ports(80, 80))    // C → A
-	add("arp", layers.EthernetTypeARP, arp)                                                      // A asks for C
-	add("other", layers.EthernetType(0x88b5), ports(80, 80), gopacket.Payload(make([]byte, 40))) // for experiments (IEEE 802)
+	// A → B
+	add("web4", layers.EthernetTypeIPv4, v4(a4, b4, layers.IPProtocolTCP), tcp(40000, 80))
+	// A → B
+	add("web6", layers.EthernetTypeIPv6, v6(a6, b6, layers.IPProtocolTCP), tcp(40000, 80))
+	// B → A
+	add("dns4", layers.EthernetTypeIPv4, v4(b4, a4, layers.IPProtocolUDP), udp(53, 40001))
+	// B → C
+	add("dns6", layers.EthernetTypeIPv6, v6(b6, c6, layers.IPProtocolUDP), udp(53, 40001))
+	// A → B
+	add("options", layers.EthernetTypeIPv4, options, tcp(80, 443))
+	// A → B, the first fragment
+	add("first", layers.EthernetTypeIPv4, first, udp(80, 53))
+	// A → B, another one
+	add("later", layers.EthernetTypeIPv4, later, ports(80, 53))
+	// C → A
+	add("sctp", layers.EthernetTypeIPv4, v4(c4, a4, layers.IPProtocolSCTP), ports(80, 9999))
+	// C → B
+	add("ping4", layers.EthernetTypeIPv4, v4(c4, b4, layers.IPProtocolICMPv4), ports(80, 80))
+	// C → A
+	add("ping6", layers.EthernetTypeIPv6, v6(c6, a6, layers.IPProtocolICMPv6), ports(80, 80))
+	// A asks for C
+	add("arp", layers.EthernetTypeARP, arp)
+	// for experiments (IEEE 802)
+	add("other", layers.EthernetType(0x88b5), ports(80, 80), gopacket.Payload(make([]byte, 40)))
 	return all
 }
 

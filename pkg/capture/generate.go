@@ -8,9 +8,10 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// code is a program, or a piece of one, that leaves 1 in the accumulator when it is true of the packet, and 0 when it is not. It may use
-// the index register. Pieces are put together by and, or and not; a piece that need not run is jumped over, and must be where it reads
-// what another piece has to have seen: reading behind the packet's end ends the program, and the packet is not taken.
+// code is a program, or a piece of one, that leaves 1 in the accumulator when it is true of the
+// packet, and 0 when it is not. It may use the index register. Pieces are put together by and, or
+// and not; a piece that need not run is jumped over, and must be where it reads what another piece
+// has to have seen: reading behind the packet's end ends the program, and the packet is not taken.
 type code []bpf.Instruction
 
 // IP protocols (https://www.iana.org/assignments/protocol-numbers).
@@ -78,7 +79,8 @@ func etherType(want uint32) code {
 func protocol4(want uint32) code { return and(etherType(etherIPv4), field(9, 1, 0xff, want)) }
 func protocol6(want uint32) code { return and(etherType(etherIPv6), field(6, 1, 0xff, want)) }
 
-// either is true of the source, of the destination, or of one of them, as the direction wants it: "src", "dst" or "".
+// either is true of the source, of the destination, or of one of them, as the direction wants it:
+// "src", "dst" or "".
 func either(direction string, source, destination code) code {
 	switch direction {
 	case "src":
@@ -89,7 +91,8 @@ func either(direction string, source, destination code) code {
 	return or(source, destination)
 }
 
-// port is true of packets of the protocols from or to a port. Of an IPv4 packet in fragments only the first one has the ports.
+// port is true of packets of the protocols from or to a port. Of an IPv4 packet in fragments only
+// the first one has the ports.
 func port(protocols []uint32, direction string, number uint32) code {
 	var v4, v6 code
 	for i, p := range protocols {
@@ -104,8 +107,8 @@ func port(protocols []uint32, direction string, number uint32) code {
 		and(v6, either(direction, behind6(0, number), behind6(2, number))))
 }
 
-// network is true of packets from or to addresses with a prefix. family is an EtherType that they are to be of; 0 for any. Requests and
-// answers of ARP have IPv4 addresses, too.
+// network is true of packets from or to addresses with a prefix. family is an EtherType that they
+// are to be of; 0 for any. Requests and answers of ARP have IPv4 addresses, too.
 func network(family uint32, direction string, prefix netip.Prefix) code {
 	if prefix.Addr().Is6() {
 		return and(etherType(etherIPv6), either(direction, address(8, prefix), address(24, prefix)))

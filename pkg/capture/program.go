@@ -1,14 +1,15 @@
 // Package capture records the packets that pass a network link, as tcpdump does.
 //
-// It has two halves. Compile turns an expression into a filter: a program of classic BPF. That happens where the operator is, so that
-// PID 1 reads no language. Open has the kernel check the filter, attaches it to a packet socket, and reads what it lets through.
+// It has two halves. Compile turns an expression into a filter: a program of classic BPF. That
+// happens where the operator is, so that PID 1 reads no language. Open has the kernel check the
+// filter, attaches it to a packet socket, and reads what it lets through.
 //
-// A filter works on every kind of link. What differs between them stands before it, put there by Program: the place and the type of
-// the network layer's header, in two words of scratch memory.
+// A filter works on every kind of link. What differs between them stands before it, put there by
+// Program: the place and the type of the network layer's header, in two words of scratch memory.
 //
-// What goes to and comes from the API's port is never recorded. A capture is sent over that port: each packet that it holds would be
-// the cause of another one. All of the port is left out, and not the caller's connection alone, because two captures would feed each
-// other as well.
+// What goes to and comes from the API's port is never recorded. A capture is sent over that port:
+// each packet that it holds would be the cause of another one. All of the port is left out, and not
+// the caller's connection alone, because two captures would feed each other as well.
 package capture
 
 import (
@@ -22,7 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// LinkType is what the packets of a link begin with, by the number that pcap files have for it (https://www.tcpdump.org/linktypes.html).
+// LinkType is what the packets of a link begin with, by the number that pcap files have for it
+// (https://www.tcpdump.org/linktypes.html).
 type LinkType uint32
 
 // The kinds of links that packets can be recorded of.
@@ -31,8 +33,8 @@ const (
 	IP       LinkType = 101 // an IPv4 or IPv6 header: tunnels
 )
 
-// MaxSnaplen is how many bytes of a packet are kept at most: more than any has that the kernel hands over, 64 KiB of segments in one
-// and their headers.
+// MaxSnaplen is how many bytes of a packet are kept at most: more than any has that the kernel
+// hands over, 64 KiB of segments in one and their headers.
 const MaxSnaplen = 256 << 10
 
 // maxProgram is how many instructions the kernel takes (BPF_MAXINSNS of linux/bpf_common.h).
@@ -55,7 +57,8 @@ const (
 
 // prologues fill the two words.
 var prologues = map[LinkType][]bpf.Instruction{
-	// One VLAN tag is skipped. Few packets have it: the kernel keeps it apart where the driver lets it.
+	// One VLAN tag is skipped. Few packets have it: the kernel keeps it apart where the driver lets
+	// it.
 	Ethernet: {
 		bpf.LoadConstant{Dst: bpf.RegX, Val: 14},
 		bpf.LoadAbsolute{Off: 12, Size: 2},
@@ -79,7 +82,8 @@ var prologues = map[LinkType][]bpf.Instruction{
 	},
 }
 
-// Program makes of a filter what is attached to the socket of a link. No filter lets everything through but the API's port.
+// Program makes of a filter what is attached to the socket of a link. No filter lets everything
+// through but the API's port.
 func Program(link LinkType, filter []bpf.RawInstruction) ([]bpf.RawInstruction, error) {
 	before, err := bpf.Assemble(slices.Concat(prologues[link], not(port([]uint32{protoTCP}, "", paths.PortApid)), code{
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 1},
@@ -108,7 +112,8 @@ func Encode(filter []bpf.RawInstruction) ([]byte, error) {
 	return binary.Append(nil, binary.BigEndian, filter)
 }
 
-// Decode reads a filter that Encode has written. Whether it is one that the kernel takes is not looked at.
+// Decode reads a filter that Encode has written. Whether it is one that the kernel takes is not
+// looked at.
 func Decode(text []byte) ([]bpf.RawInstruction, error) {
 	if len(text)%8 != 0 || len(text) > 8*maxProgram {
 		return nil, fmt.Errorf("filter: %d bytes are no program: each instruction has 8, and there are at most %d", len(text), maxProgram)

@@ -37,8 +37,8 @@ func TestSlowWatcherSeesOnlyTheNewest(t *testing.T) {
 	}
 }
 
-// TestTake: a value that comes while the one before is acted on is not missed, and one that was taken is not announced
-// again.
+// TestTake: a value that comes while the one before is acted on is not missed, and one that was
+// taken is not announced again.
 func TestTake(t *testing.T) {
 	c := New("a")
 	w := c.Watch()
@@ -86,7 +86,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestManyWatchers is for the race detector: every watcher reaches the last value, with growing revisions.
+// TestManyWatchers is for the race detector: every watcher reaches the last value, with growing
+// revisions.
 func TestManyWatchers(t *testing.T) {
 	const last = 500
 	c := New(0)

@@ -1,8 +1,9 @@
-// Package cgroup makes, limits, reads and removes control groups of the unified hierarchy (cgroup v2).
+// Package cgroup makes, limits, reads and removes control groups of the unified hierarchy (cgroup
+// v2).
 //
-// It is a thin layer over the files of /sys/fs/cgroup (Documentation/admin-guide/cgroup-v2.rst). It knows no version 1,
-// no devices (BPF), and decides nothing: which groups there are and what they may use is machined/host's and the
-// services' business.
+// It is a thin layer over the files of /sys/fs/cgroup (Documentation/admin-guide/cgroup-v2.rst). It
+// knows no version 1, no devices (BPF), and decides nothing: which groups there are and what they
+// may use is machined/host's and the services' business.
 package cgroup
 
 import (
@@ -22,14 +23,16 @@ import (
 // Mount is where the hierarchy is mounted on a running machine.
 const Mount = "/sys/fs/cgroup"
 
-// Limits are what a group may use and what is kept for it. Zero values are left as the kernel has them.
+// Limits are what a group may use and what is kept for it. Zero values are left as the kernel has
+// them.
 type Limits struct {
 	MemoryMin  int64 // bytes never reclaimed from it (memory.min)
 	MemoryLow  int64 // bytes reclaimed only if nothing else is left (memory.low)
 	MemoryHigh int64 // bytes above which it is slowed down (memory.high)
 	MemoryMax  int64 // bytes above which it is killed (memory.max)
-	CPUWeight  int   // share of the CPU under contention, 1 to 10000, the kernel's default is 100 (cpu.weight)
-	PidsMax    int   // greatest number of tasks (pids.max)
+	// share of the CPU under contention, 1 to 10000, the kernel's default is 100 (cpu.weight)
+	CPUWeight int
+	PidsMax   int // greatest number of tasks (pids.max)
 }
 
 // Files returns the files to write for the limits, by name.
@@ -46,12 +49,13 @@ func (l Limits) Files() map[string]string {
 	return files
 }
 
-// Tree is a hierarchy mounted at a folder, Mount on a running machine. Groups are named by their path below it
-// ("/orlop/apid").
+// Tree is a hierarchy mounted at a folder, Mount on a running machine. Groups are named by their
+// path below it ("/orlop/apid").
 type Tree string
 
-// Make creates the group and its parents where they are missing and writes the limits. The parents must already hand
-// down the controllers that the limits need (see Delegate); a limit whose controller is missing is an error that says so.
+// Make creates the group and its parents where they are missing and writes the limits. The parents
+// must already hand down the controllers that the limits need (see Delegate); a limit whose
+// controller is missing is an error that says so.
 func (t Tree) Make(group string, limits Limits) error {
 	dir := t.path(group)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -60,7 +64,8 @@ func (t Tree) Make(group string, limits Limits) error {
 	return t.Set(group, limits.Files())
 }
 
-// Set writes files of the group, in the order of their names. Values that stand there already are not written again.
+// Set writes files of the group, in the order of their names. Values that stand there already are
+// not written again.
 func (t Tree) Set(group string, files map[string]string) error {
 	names := make([]string, 0, len(files))
 	for name := range files {
@@ -83,7 +88,8 @@ func (t Tree) Set(group string, files map[string]string) error {
 	return nil
 }
 
-// Read returns the content of one file of the group without the trailing newline; "" and no error when it is missing.
+// Read returns the content of one file of the group without the trailing newline; "" and no error
+// when it is missing.
 func (t Tree) Read(group, name string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(t.path(group), name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,8 +101,9 @@ func (t Tree) Read(group, name string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// Delegate hands the controllers down to the group's children (cgroup.subtree_control). A group that holds processes
-// itself cannot hand down most controllers ("no internal processes"), except the root.
+// Delegate hands the controllers down to the group's children (cgroup.subtree_control). A group
+// that holds processes itself cannot hand down most controllers ("no internal processes"), except
+// the root.
 func (t Tree) Delegate(group string, controllers []string) error {
 	have, err := t.Read(group, "cgroup.subtree_control")
 	if err != nil {
@@ -126,7 +133,8 @@ func (t Tree) Move(group string, pid int) error {
 	return nil
 }
 
-// Procs returns the ids of the processes in the group itself, without its children's; none when the group is missing.
+// Procs returns the ids of the processes in the group itself, without its children's; none when the
+// group is missing.
 func (t Tree) Procs(group string) ([]int, error) {
 	text, err := t.Read(group, "cgroup.procs")
 	if err != nil {
@@ -143,7 +151,8 @@ func (t Tree) Procs(group string) ([]int, error) {
 	return pids, nil
 }
 
-// Kill sends SIGKILL to every process in the group and below (cgroup.kill, Linux 5.14). A missing group is no error.
+// Kill sends SIGKILL to every process in the group and below (cgroup.kill, Linux 5.14). A missing
+// group is no error.
 func (t Tree) Kill(group string) error {
 	err := os.WriteFile(filepath.Join(t.path(group), "cgroup.kill"), []byte("1"), 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -152,7 +161,8 @@ func (t Tree) Kill(group string) error {
 	return nil
 }
 
-// Remove deletes the group, which must hold neither processes nor groups. A missing group is no error.
+// Remove deletes the group, which must hold neither processes nor groups. A missing group is no
+// error.
 func (t Tree) Remove(group string) error {
 	err := unix.Rmdir(t.path(group))
 	if err != nil && !errors.Is(err, syscall.ENOENT) {
@@ -161,8 +171,8 @@ func (t Tree) Remove(group string) error {
 	return nil
 }
 
-// Open returns the group's folder for starting a process directly in it (syscall.SysProcAttr.CgroupFD). The caller
-// closes it.
+// Open returns the group's folder for starting a process directly in it
+// (syscall.SysProcAttr.CgroupFD). The caller closes it.
 func (t Tree) Open(group string) (*os.File, error) {
 	dir, err := os.Open(t.path(group))
 	if err != nil {
@@ -171,7 +181,8 @@ func (t Tree) Open(group string) (*os.File, error) {
 	return dir, nil
 }
 
-// Usage is what a group uses now, with everything below it. Figures of controllers that are missing are 0.
+// Usage is what a group uses now, with everything below it. Figures of controllers that are missing
+// are 0.
 type Usage struct {
 	Memory     int64 // bytes, with page cache (memory.current)
 	Anon       int64 // bytes of anonymous memory (memory.stat)
@@ -200,8 +211,8 @@ func (t Tree) Usage(group string) (Usage, error) {
 	return u, nil
 }
 
-// number returns the number that stands after key at the beginning of a line, or the whole text when key is empty; 0
-// when there is none.
+// number returns the number that stands after key at the beginning of a line, or the whole text
+// when key is empty; 0 when there is none.
 func number(text, key string) int64 {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)

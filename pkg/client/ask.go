@@ -11,11 +11,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 )
 
-// ErrNotAsked is why a machine takes no request to be let into its cluster: it does not offer to, as one whose configuration does not say so.
+// ErrNotAsked is why a machine takes no request to be let into its cluster: it does not offer to,
+// as one whose configuration does not say so.
 var ErrNotAsked = errors.New("it takes no requests to join (Cluster.spec.joinRequests there)")
 
-// AskToJoin asks a control-plane machine to be let into its cluster (package joinrequest). The endpoint's own certificate is not shown: who asks
-// has none yet. The machine is verified as any other.
+// AskToJoin asks a control-plane machine to be let into its cluster (package joinrequest). The
+// endpoint's own certificate is not shown: who asks has none yet. The machine is verified as any
+// other.
 func AskToJoin(ctx context.Context, e Endpoint, r joinrequest.Request) (joinrequest.Answer, error) {
 	address, err := withPort(e.Address)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package client speaks the management API of an Orlop OS machine: it makes the mutually authenticated connection and
-// says in a sentence why that failed.
+// Package client speaks the management API of an Orlop OS machine: it makes the mutually
+// authenticated connection and says in a sentence why that failed.
 //
-// A machine is verified in one of two ways: by the cluster's machine CA (the usual one), or by the fingerprint of its
-// key, which its console shows (first contact, before the machine is part of a cluster), or which Pair has learnt by the code that its
-// console shows. There is no other way.
+// A machine is verified in one of two ways: by the cluster's machine CA (the usual one), or by the
+// fingerprint of its key, which its console shows (first contact, before the machine is part of a
+// cluster), or which Pair has learnt by the code that its console shows. There is no other way.
 //
 // The package keeps no files and knows no contexts; that is orlopctl's part.
 package client
@@ -40,18 +40,21 @@ type Endpoint struct {
 	CA          *x509.CertPool // the cluster's machine CA
 	Fingerprint string         // of the machine's key, as pki.Fingerprint writes it
 
-	// Fallback are the addresses of other machines of the cluster, which do as well: they are tried in order when Address does not let
-	// the caller in. They go with a CA only, and each is verified by the host of its own address.
+	// Fallback are the addresses of other machines of the cluster, which do as well: they are tried
+	// in order when Address does not let the caller in. They go with a CA only, and each is
+	// verified by the host of its own address.
 	Fallback []string
-	// Stay, if there is one, keeps to the machine that has let the caller in: it is the only one from then on.
+	// Stay, if there is one, keeps to the machine that has let the caller in: it is the only one
+	// from then on.
 	Stay *Stay
 
-	// Accepts, if there is one, judges the certificate of a machine that the CA vouches for: an error says why it is not the one to talk to. A
-	// machine that has left the cluster has its certificate still, and a worker has one for each address that it ever had.
+	// Accepts, if there is one, judges the certificate of a machine that the CA vouches for: an
+	// error says why it is not the one to talk to. A machine that has left the cluster has its
+	// certificate still, and a worker has one for each address that it ever had.
 	Accepts func(*x509.Certificate) error
 
-	// ServerName is the name or address that the machine's certificate must hold; the host of Address when empty.
-	// It is not looked at when the machine is verified by its fingerprint.
+	// ServerName is the name or address that the machine's certificate must hold; the host of
+	// Address when empty. It is not looked at when the machine is verified by its fingerprint.
 	ServerName string
 	// Dialer opens the TCP connection; nil for the usual one.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
@@ -79,8 +82,9 @@ type Client struct {
 // maxMessage is the greatest message in bytes, in either direction; apid has the same limit.
 const maxMessage = 4 << 20
 
-// Dial connects to a machine and returns when the machine has accepted the connection, or with the reason why it has
-// not (see Reason). It tries once; a caller that waits for a machine to start calls it again.
+// Dial connects to a machine and returns when the machine has accepted the connection, or with the
+// reason why it has not (see Reason). It tries once; a caller that waits for a machine to start
+// calls it again.
 func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 	if address := e.Stay.at(); address != "" {
 		e.Address, e.Fallback = address, nil
@@ -105,7 +109,8 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 	return nil, failed
 }
 
-// Stay remembers which of several machines has let the caller in: what was begun on one is not asked of another one. The zero value knows of none.
+// Stay remembers which of several machines has let the caller in: what was begun on one is not
+// asked of another one. The zero value knows of none.
 type Stay struct {
 	mu      sync.Mutex
 	address string
@@ -132,7 +137,8 @@ func (s *Stay) with(address string) {
 // tryTime is how long a machine may take to let the caller in, while there are others to try.
 const tryTime = 5 * time.Second
 
-// dialWithin tries one of so many machines that are left, and leaves the others their part of the time.
+// dialWithin tries one of so many machines that are left, and leaves the others their part of the
+// time.
 func dialWithin(ctx context.Context, e Endpoint, left int) (*Client, error) {
 	if left > 1 {
 		limit := tryTime
@@ -241,7 +247,8 @@ func (c *Client) connect(ctx context.Context) error {
 	}
 }
 
-// Conn is the connection itself, for services that the Client has no field for (health, reflection).
+// Conn is the connection itself, for services that the Client has no field for (health,
+// reflection).
 func (c *Client) Conn() grpc.ClientConnInterface { return c.conn }
 
 // Connected tells whether the connection is there now, as far as is known.
@@ -264,7 +271,8 @@ func withPort(address string) (string, error) {
 		return address, nil
 	}
 	host := strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
-	if _, err := netip.ParseAddr(host); strings.Contains(host, ":") && err != nil { // a link-local one has a zone (RFC 4007, 11)
+	// a link-local one has a zone (RFC 4007, 11)
+	if _, err := netip.ParseAddr(host); strings.Contains(host, ":") && err != nil {
 		return "", fmt.Errorf("machine %q: cannot connect: expected host, host:port or [IPv6]:port", address)
 	}
 	return net.JoinHostPort(host, strconv.Itoa(paths.PortApid)), nil
@@ -275,7 +283,8 @@ func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"h2"},
 		ServerName: e.ServerName,
-		// Send the certificate whatever CAs the machine asks for: "unknown CA" says more than "no certificate".
+		// Send the certificate whatever CAs the machine asks for: "unknown CA" says more than "no
+		// certificate".
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &e.Cert, nil },
 	}
 	if config.ServerName == "" {
@@ -306,7 +315,8 @@ func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		// The chain and the name mean nothing before there is a cluster; the key is compared instead.
+		// The chain and the name mean nothing before there is a cluster; the key is compared
+		// instead.
 		config.InsecureSkipVerify = true
 		config.VerifyConnection = func(state tls.ConnectionState) error {
 			if got := pki.Fingerprint(state.PeerCertificates[0]); got != pinned {

@@ -65,7 +65,8 @@ func TestUnreachable(t *testing.T) {
 		{"says nothing", func(c net.Conn) { _, _ = c.Read(make([]byte, 1)); _, _ = c.Read(make([]byte, 1<<16)) }, true, ErrUnreachable},
 		{"speaks something else", func(c net.Conn) { _, _ = c.Write([]byte("SSH-2.0-x\r\n")) }, true, ErrUnreachable},
 		{"another CA", serveTLS(pair), false, ErrUntrusted},
-		// Anybody can say so before the keys are agreed on: TLS 1.2 in the record, level fatal, bad_certificate (RFC 8446, section 6).
+		// Anybody can say so before the keys are agreed on: TLS 1.2 in the record, level fatal,
+		// bad_certificate (RFC 8446, section 6).
 		{"an alert in the clear", func(c net.Conn) { _, _ = c.Read(make([]byte, 1<<12)); _, _ = c.Write([]byte{21, 3, 3, 0, 2, 2, 42}) }, true, ErrUntrusted},
 		{"TLS but not HTTP/2", serveTLS(pair), true, ErrUnreachable},
 	}
@@ -133,7 +134,8 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// TestAccepts: who the CA vouches for is judged besides, and one who is refused is not the one expected.
+// TestAccepts: who the CA vouches for is judged besides, and one who is refused is not the one
+// expected.
 func TestAccepts(t *testing.T) {
 	ca, err := pki.NewCA("machines", time.Hour)
 	if err != nil {

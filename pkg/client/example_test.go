@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Ask a machine which versions it runs. Certificates come from `orlopctl trust issue` or `orlopctl gen client`, the CA is the cluster's
-// machine CA.
+// Ask a machine which versions it runs. Certificates come from `orlopctl trust issue` or `orlopctl
+// gen client`, the CA is the cluster's machine CA.
 func Example() {
 	address, cert, machineCA := startMachine()
 
@@ -41,7 +41,8 @@ func Example() {
 	// Output: m1 runs 1.2.3 with Kubernetes v1.36.3
 }
 
-// Follow what happens on a machine, from where one was before: the cursor of the last event that was seen.
+// Follow what happens on a machine, from where one was before: the cursor of the last event that
+// was seen.
 func Example_events() {
 	address, cert, machineCA := startMachine()
 
@@ -108,8 +109,8 @@ func (machine) Events(r *api.EventsRequest, to grpc.ServerStreamingServer[api.Ev
 	return nil
 }
 
-// startMachine serves the API on loopback, and returns what a caller has: the address, a certificate, the machine CA. It lives as long as
-// the test.
+// startMachine serves the API on loopback, and returns what a caller has: the address, a
+// certificate, the machine CA. It lives as long as the test.
 func startMachine() (address string, cert tls.Certificate, machineCA *x509.CertPool) {
 	ca, err := pki.NewCA("example", time.Hour)
 	must(err)

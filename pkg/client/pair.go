@@ -12,11 +12,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// ErrOwned is why a machine cannot be paired: it does not offer to be, as one that belongs to an operator does not.
+// ErrOwned is why a machine cannot be paired: it does not offer to be, as one that belongs to an
+// operator does not.
 var ErrOwned = errors.New("it belongs to an operator already, or is no machine that can be paired")
 
-// Pair makes the machine at an address, which must belong to nobody yet, belong to the operator of a CA (PEM). code is what the
-// machine's console shows. It returns the fingerprint of the machine's key, which Endpoint.Fingerprint takes.
+// Pair makes the machine at an address, which must belong to nobody yet, belong to the operator of
+// a CA (PEM). code is what the machine's console shows. It returns the fingerprint of the machine's
+// key, which Endpoint.Fingerprint takes.
 func Pair(ctx context.Context, address string, ca []byte, code pairing.Code) (fingerprint string, err error) {
 	if address, err = withPort(address); err != nil {
 		return "", err
@@ -35,7 +37,8 @@ func pair(ctx context.Context, address string, ca []byte, code pairing.Code) (st
 	}
 	defer raw.Close()
 	defer context.AfterFunc(ctx, func() { raw.Close() })()
-	// Nothing of the certificate is believed before the machine has proved that it knows the code, on this connection.
+	// Nothing of the certificate is believed before the machine has proved that it knows the code,
+	// on this connection.
 	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{pairing.Protocol}})
 	if err := conn.HandshakeContext(ctx); err != nil {
 		if strings.Contains(err.Error(), noProtocol) {

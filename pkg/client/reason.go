@@ -23,12 +23,14 @@ var (
 	ErrUntrusted = errors.New("the machine is not the one expected")
 	// ErrRefused: the machine does not accept the caller's certificate.
 	ErrRefused = errors.New("the machine refuses your certificate")
-	// ErrRevoked is why, with ErrRefused: TLS knows one alert for what a server finds wrong with a certificate after it was verified.
+	// ErrRevoked is why, with ErrRefused: TLS knows one alert for what a server finds wrong with a
+	// certificate after it was verified.
 	ErrRevoked = errors.New("it was revoked (`orlopctl trust list`), or is not a client certificate at all")
 )
 
-// unverifiedError ended a handshake. Nobody had shown yet who he is, and an alert that comes so early is not encrypted: anybody on the way can
-// have sent it. What it says of the caller's certificate is no verdict (RFC 8446: a server judges it after its own Finished).
+// unverifiedError ended a handshake. Nobody had shown yet who he is, and an alert that comes so
+// early is not encrypted: anybody on the way can have sent it. What it says of the caller's
+// certificate is no verdict (RFC 8446: a server judges it after its own Finished).
 type unverifiedError struct{ error }
 
 func (e unverifiedError) Unwrap() error { return e.error }
@@ -42,10 +44,12 @@ func (e *fingerprintError) Error() string {
 // remoteAlert begins what Go says of an alert that the other side has sent.
 const remoteAlert = "remote error: tls: "
 
-// noProtocol is Go's word for the alert no_application_protocol: the machine is not there for what the connection was made for.
+// noProtocol is Go's word for the alert no_application_protocol: the machine is not there for what
+// the connection was made for.
 const noProtocol = remoteAlert + "no application protocol"
 
-// An alert is what a machine means by a TLS alert (RFC 8446, section 6.2), by Go's own words for it.
+// An alert is what a machine means by a TLS alert (RFC 8446, section 6.2), by Go's own words for
+// it.
 type alert struct {
 	alert   string
 	meaning error
@@ -123,10 +127,11 @@ func (l *lastError) get() error {
 
 func (l *lastError) reason() error { return reasonOf(l.get()) }
 
-// watchedTLS remembers why a handshake failed. In TLS 1.3 a client has finished before the server has looked at its certificate, so a
-// refusal arrives with the first read after the handshake. That read comes before anything is written: a server that has closed the
-// connection answers what is still sent with a reset, which takes the refusal away unread. A machine speaks first (its settings, RFC 9113,
-// section 3.4), so nothing is lost by it.
+// watchedTLS remembers why a handshake failed. In TLS 1.3 a client has finished before the server
+// has looked at its certificate, so a refusal arrives with the first read after the handshake. That
+// read comes before anything is written: a server that has closed the connection answers what is
+// still sent with a reset, which takes the refusal away unread. A machine speaks first (its
+// settings, RFC 9113, section 3.4), so nothing is lost by it.
 type watchedTLS struct {
 	credentials.TransportCredentials
 	seen *lastError
@@ -150,7 +155,8 @@ func (w *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw 
 
 // readFirst reads what the machine says first.
 func readFirst(ctx context.Context, conn net.Conn) ([]byte, error) {
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) }) // the read tells whether it has ended
+	// the read tells whether it has ended
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
 	first := make([]byte, 4<<10)
 	n, err := conn.Read(first)
 	switch {

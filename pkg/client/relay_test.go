@@ -82,7 +82,8 @@ func newCA(t *testing.T) (*pki.CA, *x509.CertPool) {
 	return ca, pool
 }
 
-// TestRelay: the other machine is verified by the caller himself, whatever the one in between connects him with.
+// TestRelay: the other machine is verified by the caller himself, whatever the one in between
+// connects him with.
 func TestRelay(t *testing.T) {
 	ca, pool := newCA(t)
 	foreign, _ := newCA(t)
@@ -127,7 +128,8 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// TestFallback: the first machine that lets the caller in is taken; if none does, each has its reason told.
+// TestFallback: the first machine that lets the caller in is taken; if none does, each has its
+// reason told.
 func TestFallback(t *testing.T) {
 	ca, pool := newCA(t)
 	foreign, _ := newCA(t)
@@ -151,7 +153,8 @@ func TestFallback(t *testing.T) {
 	if answer, err := c.Machine.Version(ctx, &api.VersionRequest{}); err != nil || answer.Machine != "m1" || !c.Connected() {
 		t.Errorf("%v, %v", answer, err)
 	}
-	// Whoever stays with the one that was taken comes to no other one, also when that does not answer.
+	// Whoever stays with the one that was taken comes to no other one, also when that does not
+	// answer.
 	stay := new(Stay)
 	again := Endpoint{Address: "127.0.0.1:1", Fallback: []string{good.address}, CA: pool, Stay: stay}
 	first, err := Dial(ctx, again)

@@ -1,5 +1,6 @@
-// Package cmdline reads the kernel command line (Documentation/admin-guide/kernel-parameters.rst), which is how the boot image
-// tells the system what it belongs to. It does not know what the arguments mean.
+// Package cmdline reads the kernel command line (Documentation/admin-guide/kernel-parameters.rst),
+// which is how the boot image tells the system what it belongs to. It does not know what the
+// arguments mean.
 package cmdline
 
 import (

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Addon is the document of one add-on: objects that the control plane keeps in the cluster, and the rights with which it does. There may be
-// several, each with a name of its own.
+// Addon is the document of one add-on: objects that the control plane keeps in the cluster, and the
+// rights with which it does. There may be several, each with a name of its own.
 type Addon struct {
 	// Metadata names the add-on. The name is a DNS label, which no other add-on has.
 	Metadata Metadata `yaml:"metadata" jsonschema:"required"`
@@ -15,31 +15,45 @@ type Addon struct {
 	Spec AddonSpec `yaml:"spec" jsonschema:"required"`
 }
 
-// AddonSpec says what an add-on is. It is the same on every control-plane machine of the cluster: the one whose controllers work applies its own.
+// AddonSpec says what an add-on is. It is the same on every control-plane machine of the cluster:
+// the one whose controllers work applies its own.
 type AddonSpec struct {
-	// Manifests are the add-on's objects: texts of one or more YAML documents, as `helm template` or `kustomize build` print them. They may hold Secrets, so they are shown to nobody. There are manifests, or an artifact, or both.
+	// Manifests are the add-on's objects: texts of one or more YAML documents, as `helm template`
+	// or `kustomize build` print them. They may hold Secrets, so they are shown to nobody. There
+	// are manifests, or an artifact, or both.
 	Manifests []Manifest `yaml:"manifests,omitempty"`
-	// Artifact is an OCI artefact with more such texts: files of YAML or JSON, each a layer by itself, or in layers that are tar archives, plain or compressed by gzip. It comes from what was brought to the machine with `orlopctl image import`, else from registries.
+	// Artifact is an OCI artefact with more such texts: files of YAML or JSON, each a layer by
+	// itself, or in layers that are tar archives, plain or compressed by gzip. It comes from what
+	// was brought to the machine with `orlopctl image import`, else from registries.
 	Artifact Artifact `yaml:"artifact,omitempty"`
-	// Registries are where the artefact is fetched from when nobody has brought it, asked in this order: the one that it names, and mirrors. Without any, no registry is ever asked.
+	// Registries are where the artefact is fetched from when nobody has brought it, asked in this
+	// order: the one that it names, and mirrors. Without any, no registry is ever asked.
 	Registries []AddonRegistry `yaml:"registries,omitempty"`
 	// Namespace is where objects go that name none. It is made if it is missing.
 	Namespace string `yaml:"namespace,omitempty"`
 	// Scope is how far the add-on reaches.
 	Scope AddonScope `yaml:"scope" jsonschema:"required"`
-	// Rights are all that the add-on may do. Its objects are applied with them and no others, and no role among its objects can hand out more.
+	// Rights are all that the add-on may do. Its objects are applied with them and no others, and
+	// no role among its objects can hand out more.
 	Rights AddonRights `yaml:"rights" jsonschema:"required"`
-	// HealthyWithin is how long changed manifests may take until all objects are healthy, and have been so for a minute. When it is over, those that were healthy before are applied again, and the state of the add-on says so. What is no longer wanted stays until then. 0s leaves the changed ones, and takes away what is not wanted at once. Time without an API server does not count, and the first manifests have no limit.
+	// HealthyWithin is how long changed manifests may take until all objects are healthy, and have
+	// been so for a minute. When it is over, those that were healthy before are applied again, and
+	// the state of the add-on says so. What is no longer wanted stays until then. 0s leaves the
+	// changed ones, and takes away what is not wanted at once. Time without an API server does not
+	// count, and the first manifests have no limit.
 	HealthyWithin Duration `yaml:"healthyWithin"`
-	// Requires is what the add-on needs of the cluster. What is not there keeps all of it from being applied.
+	// Requires is what the add-on needs of the cluster. What is not there keeps all of it from
+	// being applied.
 	Requires AddonRequires `yaml:"requires"`
 }
 
 func (a *Addon) defaults() { a.Spec.HealthyWithin = Duration(10 * time.Minute) }
 
-// AddonRegistry is a registry that has the artefact of an add-on. What comes from it is believed by its digest.
+// AddonRegistry is a registry that has the artefact of an add-on. What comes from it is believed by
+// its digest.
 type AddonRegistry struct {
-	// Address is the registry, with or without a port; of a mirror that keeps what others have in a folder, with that folder.
+	// Address is the registry, with or without a port; of a mirror that keeps what others have in a
+	// folder, with that folder.
 	Address RegistryPath `yaml:"address" jsonschema:"required"`
 	// CA signs the registry's certificate, in PEM. Nothing else vouches for it.
 	CA Bundle `yaml:"ca,omitempty"`
@@ -53,7 +67,9 @@ type AddonRegistry struct {
 
 // AddonScope is how far an add-on reaches: into some namespaces, or everywhere.
 type AddonScope struct {
-	// Namespaces are those that the add-on is kept to; they are made if they are missing. Objects elsewhere, and objects of the whole cluster, are refused. Namespaces whose names begin with orlop- nobody but add-ons can make.
+	// Namespaces are those that the add-on is kept to; they are made if they are missing. Objects
+	// elsewhere, and objects of the whole cluster, are refused. Namespaces whose names begin with
+	// orlop- nobody but add-ons can make.
 	Namespaces []string `yaml:"namespaces,omitempty"`
 	// Cluster lets the add-on have objects in every namespace, and of the whole cluster.
 	Cluster bool `yaml:"cluster"`
@@ -61,7 +77,8 @@ type AddonScope struct {
 
 // AddonRights are the cluster rights of an add-on, which the API server holds it to.
 type AddonRights struct {
-	// Rules are rights as in a Role or a ClusterRole (rbac.authorization.k8s.io/v1, PolicyRule): in the namespaces of the scope, or everywhere.
+	// Rules are rights as in a Role or a ClusterRole (rbac.authorization.k8s.io/v1, PolicyRule): in
+	// the namespaces of the scope, or everywhere.
 	Rules []PolicyRule `yaml:"rules,omitempty"`
 	// NamespaceAdmin gives the role admin of Kubernetes in the namespaces of the scope.
 	NamespaceAdmin bool `yaml:"namespaceAdmin"`
@@ -77,9 +94,11 @@ type PolicyRule struct {
 	Resources []string `yaml:"resources,omitempty"`
 	// ResourceNames are the only objects that are meant.
 	ResourceNames []string `yaml:"resourceNames,omitempty"`
-	// NonResourceURLs are paths of the API server instead of resources; with the scope cluster only.
+	// NonResourceURLs are paths of the API server instead of resources; with the scope cluster
+	// only.
 	NonResourceURLs []string `yaml:"nonResourceURLs,omitempty"`
-	// Verbs are what may be done. Applying an object takes get, create and patch; taking it away needs no right.
+	// Verbs are what may be done. Applying an object takes get, create and patch; taking it away
+	// needs no right.
 	Verbs []string `yaml:"verbs" jsonschema:"required"`
 }
 

@@ -53,7 +53,8 @@ spec:
 `)
 }
 
-// TestAddons: several documents of the kind are read, printed and compared by their names, and no printing shows a manifest.
+// TestAddons: several documents of the kind are read, printed and compared by their names, and no
+// printing shows a manifest.
 func TestAddons(t *testing.T) {
 	before, problems := Parse("", []byte(addonDocuments(t)))
 	if len(problems) > 0 {

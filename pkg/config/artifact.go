@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// Artifact names an OCI artefact as a registry keeps it: the registry, the repository there, and the digest of the manifest. The zero value
-// is none. There is no tag in it: what the name leads to does not change.
+// Artifact names an OCI artefact as a registry keeps it: the registry, the repository there, and
+// the digest of the manifest. The zero value is none. There is no tag in it: what the name leads to
+// does not change.
 type Artifact struct {
 	Registry   string // host, or host:port
 	Repository string // such as team/ingress
@@ -19,7 +20,8 @@ type Artifact struct {
 
 const wantArtifact = "a registry, a repository and a digest, such as registry.example.com/team/ingress@sha256:… (64 hexadecimal digits)"
 
-// longestRepository is what registries take, together with their own name (OCI distribution specification 1.1).
+// longestRepository is what registries take, together with their own name (OCI distribution
+// specification 1.1).
 const longestRepository = 255
 
 // UnmarshalText reads REGISTRY/REPOSITORY@sha256:DIGEST.
@@ -48,8 +50,9 @@ func (a *Artifact) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// isRepository says whether a repository may have a name (OCI distribution specification 1.1, "Pulling manifests"): parts with slashes
-// between them, each of runs of lower-case letters and digits, with a dot, one or two underscores or hyphens between runs.
+// isRepository says whether a repository may have a name (OCI distribution specification 1.1,
+// "Pulling manifests"): parts with slashes between them, each of runs of lower-case letters and
+// digits, with a dot, one or two underscores or hyphens between runs.
 func isRepository(name string) bool {
 	for part := range strings.SplitSeq(name, "/") {
 		between := ""
@@ -73,7 +76,8 @@ func isRepository(name string) bool {
 	return true
 }
 
-// registryHost checks host or host:port of a registry. As everywhere with images, a name alone is none: it would be a folder.
+// registryHost checks host or host:port of a registry. As everywhere with images, a name alone is
+// none: it would be a folder.
 func registryHost(s string) error {
 	host, digits, err := net.SplitHostPort(s)
 	if err != nil {
@@ -88,7 +92,8 @@ func registryHost(s string) error {
 	if port, err := strconv.ParseUint(digits, 10, 16); err != nil || port == 0 {
 		return errors.New("has a port that is not in 1 to 65535")
 	}
-	// Not in a URL, where it ends up: containerd would lay the whole file of that registry aside, and say so in its log alone.
+	// Not in a URL, where it ends up: containerd would lay the whole file of that registry aside,
+	// and say so in its log alone.
 	if a, err := netip.ParseAddr(host); strings.HasPrefix(s, "[") && (err != nil || !a.Is6()) {
 		return errors.New("has brackets around something else than an IPv6 address")
 	}
@@ -112,7 +117,8 @@ func (a Artifact) Digest() string { return "sha256:" + a.SHA256 }
 // In is the name of the same artefact in another registry.
 func (a Artifact) In(r RegistryPath) string { return string(r) + "/" + a.Repository + "@" + a.Digest() }
 
-// RegistryPath is a registry, or a folder of one under which it has what others have: host, host:port or host:port/folder.
+// RegistryPath is a registry, or a folder of one under which it has what others have: host,
+// host:port or host:port/folder.
 type RegistryPath string
 
 const wantRegistry = "a registry, such as registry.example.com:5000, or with the folder of a mirror, such as mirror.example.com/outside"

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestArtifact: the names that registries give are read and printed as they are, and none that lead elsewhere or change.
+// TestArtifact: the names that registries give are read and printed as they are, and none that lead
+// elsewhere or change.
 func TestArtifact(t *testing.T) {
 	sum := strings.Repeat("0a", 32)
 	for _, name := range []string{

@@ -2,23 +2,29 @@ package config
 
 import "time"
 
-// Authentication adds ways to prove who a caller is. Client certificates and service-account tokens always work;
-// static tokens and passwords never do; a caller who proves nothing may only ask for health.
+// Authentication adds ways to prove who a caller is. Client certificates and service-account tokens
+// always work; static tokens and passwords never do; a caller who proves nothing may only ask for
+// health.
 type Authentication struct {
-	// JWT are the issuers whose OpenID Connect tokens are accepted, at most 64. Changing them needs no restart.
+	// JWT are the issuers whose OpenID Connect tokens are accepted, at most 64. Changing them needs
+	// no restart.
 	JWT []JWTIssuer `yaml:"jwt,omitempty"`
-	// Webhook is a service that is asked about bearer tokens that nobody else knows (the TokenReview API).
+	// Webhook is a service that is asked about bearer tokens that nobody else knows (the
+	// TokenReview API).
 	Webhook *AuthenticationWebhook `yaml:"webhook,omitempty"`
 }
 
-// JWTIssuer is one issuer of OpenID Connect tokens, with what its claims mean. Expressions are CEL over the variable
-// claims (userRules: user), as in the API server's AuthenticationConfiguration.
+// JWTIssuer is one issuer of OpenID Connect tokens, with what its claims mean. Expressions are CEL
+// over the variable claims (userRules: user), as in the API server's AuthenticationConfiguration.
 type JWTIssuer struct {
-	// URL is the token's iss claim: https, without query and fragment. Keys are found by OpenID discovery below it.
+	// URL is the token's iss claim: https, without query and fragment. Keys are found by OpenID
+	// discovery below it.
 	URL string `yaml:"url" jsonschema:"required"`
-	// DiscoveryURL is where the discovery document really is, when that is not below the issuer's URL.
+	// DiscoveryURL is where the discovery document really is, when that is not below the issuer's
+	// URL.
 	DiscoveryURL string `yaml:"discoveryURL,omitempty"`
-	// CA signs the issuer's server certificate, in PEM. Without it the system's own list of authorities counts.
+	// CA signs the issuer's server certificate, in PEM. Without it the system's own list of
+	// authorities counts.
 	CA Bundle `yaml:"ca,omitempty"`
 	// Audiences: the token's aud claim must hold one of these.
 	Audiences []string `yaml:"audiences" jsonschema:"required"`
@@ -30,7 +36,8 @@ type JWTIssuer struct {
 	Groups string `yaml:"groups,omitempty"`
 	// UID is an expression that gives the user's unique id.
 	UID string `yaml:"uid,omitempty"`
-	// Extra gives further attributes of the user: the key is a domain-prefixed path in lower case, the value an expression.
+	// Extra gives further attributes of the user: the key is a domain-prefixed path in lower case,
+	// the value an expression.
 	Extra map[string]string `yaml:"extra,omitempty"`
 	// UserRules must all be true for the user that came out.
 	UserRules []Rule `yaml:"userRules,omitempty"`
@@ -58,8 +65,8 @@ type AuthenticationWebhook struct {
 
 func (w *AuthenticationWebhook) defaults() { w.CacheTTL = Duration(2 * time.Minute) }
 
-// Authorization adds services that are asked what a caller may do. The order is: Node, then these in order, then RBAC;
-// so a service can forbid what RBAC would allow.
+// Authorization adds services that are asked what a caller may do. The order is: Node, then these
+// in order, then RBAC; so a service can forbid what RBAC would allow.
 type Authorization struct {
 	// Webhooks are asked in this order (the SubjectAccessReview API), at most 16.
 	Webhooks []AuthorizationWebhook `yaml:"webhooks,omitempty"`
@@ -81,9 +88,12 @@ type AuthorizationWebhook struct {
 	AuthorizedTTL Duration `yaml:"authorizedTTL"`
 	// UnauthorizedTTL is how long a no is kept, more than 0s, at most 1h.
 	UnauthorizedTTL Duration `yaml:"unauthorizedTTL"`
-	// FailurePolicy is what counts when the service does not answer: NoOpinion asks the next one, Deny refuses the call.
+	// FailurePolicy is what counts when the service does not answer: NoOpinion asks the next one,
+	// Deny refuses the call.
 	FailurePolicy FailurePolicy `yaml:"failurePolicy"`
-	// MatchConditions are CEL expressions over the variable request; the service is asked only when all are true. At most 63. The cluster's own components are never asked about, so that a service that is away cannot stop what has to bring it back.
+	// MatchConditions are CEL expressions over the variable request; the service is asked only when
+	// all are true. At most 63. The cluster's own components are never asked about, so that a
+	// service that is away cannot stop what has to bring it back.
 	MatchConditions []string `yaml:"matchConditions,omitempty"`
 }
 

@@ -9,9 +9,10 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// TestBad reads every document NAME.yaml of testdata/bad-*.txtar and compares the problems with NAME.want. The goldens
-// hold no certificate and no key: $NAME stands for one, made anew in each run. An ECDSA signature's DER is 70 to 72 bytes
-// long, so nothing that is reported stands behind a certificate on its line. Rewrite them with -run TestBad -update, and read the difference.
+// TestBad reads every document NAME.yaml of testdata/bad-*.txtar and compares the problems with
+// NAME.want. The goldens hold no certificate and no key: $NAME stands for one, made anew in each
+// run. An ECDSA signature's DER is 70 to 72 bytes long, so nothing that is reported stands behind a
+// certificate on its line. Rewrite them with -run TestBad -update, and read the difference.
 func TestBad(t *testing.T) {
 	files, err := filepath.Glob("testdata/bad-*.txtar")
 	if err != nil || len(files) == 0 {
@@ -66,7 +67,8 @@ func TestBadShowsNoSecret(t *testing.T) {
 			t.Errorf("%s: no problem found", document)
 		}
 		for _, name := range []string{"AES", "SA_KEY", "K8S_KEY"} {
-			// The first line of a PEM key's text is the same for all keys, so the middle is looked for.
+			// The first line of a PEM key's text is the same for all keys, so the middle is looked
+			// for.
 			secret := v[name][len(v[name])/3 : len(v[name])/3+12]
 			if strings.Contains(problems.Error(), secret) {
 				t.Errorf("%s: the messages show %s:\n%v", document, name, problems)
@@ -75,7 +77,8 @@ func TestBadShowsNoSecret(t *testing.T) {
 	}
 }
 
-// TestUnquotedShowsNoSecret: a secret that begins as an alias, an anchor or a tag does is not repeated.
+// TestUnquotedShowsNoSecret: a secret that begins as an alias, an anchor or a tag does is not
+// repeated.
 func TestUnquotedShowsNoSecret(t *testing.T) {
 	for _, value := range []string{"*Hunter2", "&Hunter2 x", "!Hunter2", "!Hunter2 x", "!!Hunter2 x"} {
 		text := "apiVersion: orlop.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c}\nspec:\n  secretsEncryptionKey: " + value + "\n"

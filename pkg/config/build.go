@@ -4,8 +4,8 @@ import (
 	"slices"
 )
 
-// New is the configuration of one machine with every default filled in, without Kubernetes. The With functions add to
-// a copy. What they make is not checked; Check does that.
+// New is the configuration of one machine with every default filled in, without Kubernetes. The
+// With functions add to a copy. What they make is not checked; Check does that.
 func New(name string, role Role) *Config {
 	c := &Config{}
 	c.Machine.defaults()
@@ -75,7 +75,8 @@ func ParseEndpoint(url string) (Endpoint, error) {
 	return e, err
 }
 
-// Check is Parse's judgement of a configuration that was not read but made. Lines count in what Marshal prints.
+// Check is Parse's judgement of a configuration that was not read but made. Lines count in what
+// Marshal prints.
 func Check(c *Config) Problems {
 	_, problems := Parse("generated", Marshal(c))
 	return problems

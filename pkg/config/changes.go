@@ -15,9 +15,10 @@ const none = "(none)"
 // Equal says that two configurations say the same. Where their fields were written does not count.
 func Equal(a, b *Config) bool { return len(Changes(a, b)) == 0 }
 
-// Changes lists what differs, one field a line, in the order of the documents: "Network.spec.links[0].mtu: 1500 → 9000".
-// Items of lists are compared by their place, add-ons by their name. Secrets are named but not shown. Either side may be nil: a machine
-// without configuration.
+// Changes lists what differs, one field a line, in the order of the documents:
+// "Network.spec.links[0].mtu: 1500 → 9000". Items of lists are compared by their place, add-ons by
+// their name. Secrets are named but not shown. Either side may be nil: a machine without
+// configuration.
 func Changes(before, after *Config) []string {
 	d := differ{}
 	a, b := map[string]reflect.Value{}, map[string]reflect.Value{}
@@ -75,7 +76,8 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 		for i := range some.NumField() {
 			d.compare(path+"."+fieldName(some.Type().Field(i)), part(a, reflect.Value.Field, i), part(b, reflect.Value.Field, i))
 		}
-		if optional && a.IsValid() != b.IsValid() && len(d.lines) == lines { // it has a meaning of its own, as "firewall: {}"
+		// it has a meaning of its own, as "firewall: {}"
+		if optional && a.IsValid() != b.IsValid() && len(d.lines) == lines {
 			d.lines = append(d.lines, path+": "+presence(a)+" → "+presence(b))
 		}
 	case reflect.Slice:
@@ -101,7 +103,8 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 	}
 }
 
-// entry is how a value of a map of texts is shown. That one is there says something also when it is empty, unlike an empty field.
+// entry is how a value of a map of texts is shown. That one is there says something also when it is
+// empty, unlike an empty field.
 func entry(v reflect.Value) string {
 	if v.IsValid() && v.Len() == 0 {
 		return `""`
@@ -134,7 +137,8 @@ func secretChange(was, is string) string {
 	return "(changed)"
 }
 
-// shown is how a value is shown to a person: in one line, without secrets, certificates by their names.
+// shown is how a value is shown to a person: in one line, without secrets, certificates by their
+// names.
 func shown(v reflect.Value) string {
 	if !v.IsValid() {
 		return none

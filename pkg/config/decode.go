@@ -13,7 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// value reads a node into v. Every problem is reported with its place; v is left as it was where there is one.
+// value reads a node into v. Every problem is reported with its place; v is left as it was where
+// there is one.
 func (p *parser) value(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 {
 		p.broken[path] = true // reported by narrow
@@ -84,7 +85,8 @@ func (p *parser) structure(n *yaml.Node, path string, v reflect.Value, skip ...s
 	}
 }
 
-// key checks a key of a mapping; path is that of its value, seen holds the lines of the keys before.
+// key checks a key of a mapping; path is that of its value, seen holds the lines of the keys
+// before.
 func (p *parser) key(key *yaml.Node, path string, seen map[string]int) bool {
 	if key.Kind != yaml.ScalarNode || key.Tag == "!!null" {
 		p.add(key.Line, key.Column, parent(path), wrong{reason: "a key is " + describe(key), expected: "the name of a field"})
@@ -185,7 +187,8 @@ func (p *parser) list(n *yaml.Node, path string, v reflect.Value) {
 	v.Set(items)
 }
 
-// mapping reads a map from text to text. Whole numbers are taken as they are written. A text may be empty: a label's is often.
+// mapping reads a map from text to text. Whole numbers are taken as they are written. A text may be
+// empty: a label's is often.
 func (p *parser) mapping(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		p.mismatch(n, path, v.Type())

@@ -10,21 +10,25 @@ import (
 	"time"
 )
 
-// ClusterDNS says whom the cluster's DNS asks about names outside the cluster. It answers on each machine by itself.
+// ClusterDNS says whom the cluster's DNS asks about names outside the cluster. It answers on each
+// machine by itself.
 type ClusterDNS struct {
 	// Upstreams are resolvers for every name without a stub domain, at most 8; they are asked in
 	// this order, the next one if one does not answer, or refuses, or fails. Without any, the
 	// machine's own are asked (Network.spec.dns, DHCP); without those there are no such names.
 	Upstreams NameServers `yaml:"upstreams,omitempty"`
-	// StubDomains have resolvers of their own, at most 64. When a name is in several, the longest counts.
+	// StubDomains have resolvers of their own, at most 64. When a name is in several, the longest
+	// counts.
 	StubDomains []StubDomain `yaml:"stubDomains,omitempty"`
-	// CacheTTL is how long an answer from outside is kept at most: whole seconds, 1s to 1h. The cluster's own names are answered from memory.
+	// CacheTTL is how long an answer from outside is kept at most: whole seconds, 1s to 1h. The
+	// cluster's own names are answered from memory.
 	CacheTTL Duration `yaml:"cacheTTL"`
 }
 
 // StubDomain is a domain that has resolvers of its own.
 type StubDomain struct {
-	// Domain is the domain, lower case, and with it all below. It is neither the cluster's own, nor above or below that. For addresses it is a reverse zone, such as 168.192.in-addr.arpa.
+	// Domain is the domain, lower case, and with it all below. It is neither the cluster's own, nor
+	// above or below that. For addresses it is a reverse zone, such as 168.192.in-addr.arpa.
 	Domain string `yaml:"domain" jsonschema:"required"`
 	// Servers are its resolvers, at most 8, asked in this order.
 	Servers NameServers `yaml:"servers" jsonschema:"required"`
@@ -50,7 +54,8 @@ type NameServer netip.AddrPort
 
 const wantNameServer = "an IP address, with a port or without, such as 10.0.0.2, 10.0.0.2:5353 or [2001:db8::2]:5353"
 
-// UnmarshalText reads an address, or an address with a port; an IPv6 address with a port stands in brackets.
+// UnmarshalText reads an address, or an address with a port; an IPv6 address with a port stands in
+// brackets.
 func (n *NameServer) UnmarshalText(text []byte) error {
 	s := string(text)
 	if a, err := netip.ParseAddr(s); err == nil {
@@ -83,7 +88,8 @@ func (n NameServer) String() string {
 // MarshalText is String.
 func (n NameServer) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
-// Bounds that no cluster should meet: what is asked of each resolver is small, what is configured is read by people.
+// Bounds that no cluster should meet: what is asked of each resolver is small, what is configured
+// is read by people.
 const (
 	MaxNameServers = 8 // CoreDNS takes 15 (plugin/forward)
 	maxStubDomains = 64
@@ -110,7 +116,8 @@ func (p *parser) clusterDNS(path string, spec *ClusterSpec) {
 	}
 }
 
-// stubDomain checks that the domain leaves the cluster its own names: CoreDNS gives a name to the longest domain that it is in.
+// stubDomain checks that the domain leaves the cluster its own names: CoreDNS gives a name to the
+// longest domain that it is in.
 func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
 	if domain == "" {
 		return
@@ -153,7 +160,8 @@ func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
 	}
 }
 
-// reverseZone is the network that a domain below in-addr.arpa (RFC 1035, 3.5) or ip6.arpa (RFC 3596, 2.5) stands for.
+// reverseZone is the network that a domain below in-addr.arpa (RFC 1035, 3.5) or ip6.arpa (RFC
+// 3596, 2.5) stands for.
 func reverseZone(domain string) (netip.Prefix, bool) {
 	base, bits, width := 10, 8, 4
 	rest, ok := strings.CutSuffix(domain, ".in-addr.arpa")
@@ -181,8 +189,8 @@ func reverseZone(domain string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, len(labels)*bits), ok
 }
 
-// nameServers checks who is asked: nobody would answer, or the cluster's DNS would ask itself, for as long as the question's
-// patience lasts.
+// nameServers checks who is asked: nobody would answer, or the cluster's DNS would ask itself, for
+// as long as the question's patience lasts.
 func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) {
 	if len(list) > MaxNameServers {
 		p.on(path, wrong{reason: fmt.Sprintf("%d servers", len(list)), expected: fmt.Sprintf("at most %d", MaxNameServers)})

@@ -13,14 +13,17 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Marshal prints the configuration with its secrets and with the defaults that were filled in. The same value gives
-// the same bytes, and Parse reads them back to an equal value. Write them to a file of its owner, nowhere else.
+// Marshal prints the configuration with its secrets and with the defaults that were filled in. The
+// same value gives the same bytes, and Parse reads them back to an equal value. Write them to a
+// file of its owner, nowhere else.
 func Marshal(c *Config) []byte { return encode(c, printer{reveal: true}) }
 
-// MarshalRedacted is Marshal with every secret replaced by Redacted. Parse refuses the result, with a hint.
+// MarshalRedacted is Marshal with every secret replaced by Redacted. Parse refuses the result, with
+// a hint.
 func MarshalRedacted(c *Config) []byte { return encode(c, printer{}) }
 
-// MarshalOrigins is MarshalRedacted with a comment beside each value that nobody has written, but is the default.
+// MarshalOrigins is MarshalRedacted with a comment beside each value that nobody has written, but
+// is the default.
 func MarshalOrigins(c *Config) []byte { return encode(c, printer{origin: c.Origin}) }
 
 // printer makes YAML nodes of values.
@@ -37,7 +40,8 @@ func encode(c *Config, pr printer) []byte {
 		doc := pr.structure(d.value, d.path)
 		doc.Content = append([]*yaml.Node{scalar("apiVersion"), scalar(APIVersion), scalar("kind"), scalar(d.kind)}, doc.Content...)
 		if err := enc.Encode(doc); err != nil {
-			panic(fmt.Sprintf("config: cannot print a %s document: %v", d.kind, err)) // the nodes are ours, the buffer takes everything
+			// the nodes are ours, the buffer takes everything
+			panic(fmt.Sprintf("config: cannot print a %s document: %v", d.kind, err))
 		}
 	}
 	if err := enc.Close(); err != nil {
@@ -110,7 +114,8 @@ func leaf(v reflect.Value) (string, bool) {
 	if m, ok := v.Interface().(encoding.TextMarshaler); ok && v.Kind() != reflect.Pointer {
 		text, err := m.MarshalText()
 		if err != nil {
-			panic(fmt.Sprintf("config: cannot print %s: %v", v.Type(), err)) // none of the types in use returns an error
+			// none of the types in use returns an error
+			panic(fmt.Sprintf("config: cannot print %s: %v", v.Type(), err))
 		}
 		return string(text), true
 	}

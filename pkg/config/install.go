@@ -5,16 +5,18 @@ import (
 	"strings"
 )
 
-// Install says which disk a machine that runs from memory (from a medium, or from the network) installs itself to. On a machine that
-// runs from a disk it says nothing.
+// Install says which disk a machine that runs from memory (from a medium, or from the network)
+// installs itself to. On a machine that runs from a disk it says nothing.
 type Install struct {
 	// Disk selects the disk: exactly one has to match everything that is given.
 	Disk DiskSelector `yaml:"disk" jsonschema:"required"`
-	// Wipe names the disk, by path, serial number or WWID, whose present content may be lost. Without it a disk that holds anything is refused.
+	// Wipe names the disk, by path, serial number or WWID, whose present content may be lost.
+	// Without it a disk that holds anything is refused.
 	Wipe string `yaml:"wipe,omitempty"`
 }
 
-// DiskSelector selects a disk by what is known of it. Texts are patterns: "*" is any text, "?" one character, [a-z] one of a set.
+// DiskSelector selects a disk by what is known of it. Texts are patterns: "*" is any text, "?" one
+// character, [a-z] one of a set.
 type DiskSelector struct {
 	// Size is a smallest size, a largest, or both: ">= 100GiB", "<= 2TiB", ">= 100GiB, <= 2TiB".
 	Size SizeRange `yaml:"size,omitempty"`
@@ -24,11 +26,14 @@ type DiskSelector struct {
 	Serial string `yaml:"serial,omitempty"`
 	// WWID is the disk's world wide identifier.
 	WWID string `yaml:"wwid,omitempty"`
-	// Bus is how the disk is connected: its transport (nvme, sata, sas, scsi, usb, virtio, mmc), or the path of its controller in sysfs.
+	// Bus is how the disk is connected: its transport (nvme, sata, sas, scsi, usb, virtio, mmc), or
+	// the path of its controller in sysfs.
 	Bus string `yaml:"bus,omitempty"`
 	// Path is the kernel's name of the disk. It may change from one start to the next.
 	Path string `yaml:"path,omitempty"`
-	// Match is an expression (CEL) over the disk: disk.size, disk.sectorSize (bytes), disk.model, disk.serial, disk.wwid, disk.bus, disk.transport, disk.path (texts), disk.rotational, disk.readOnly; KiB, MiB, GiB and TiB are numbers.
+	// Match is an expression (CEL) over the disk: disk.size, disk.sectorSize (bytes), disk.model,
+	// disk.serial, disk.wwid, disk.bus, disk.transport, disk.path (texts), disk.rotational,
+	// disk.readOnly; KiB, MiB, GiB and TiB are numbers.
 	Match string `yaml:"match,omitempty"`
 }
 
@@ -96,8 +101,8 @@ func (r SizeRange) String() string {
 // MarshalText is String.
 func (r SizeRange) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// MatchField is the path of the one field that Parse does not check as a whole: judging an expression takes a compiler that is not
-// linked here.
+// MatchField is the path of the one field that Parse does not check as a whole: judging an
+// expression takes a compiler that is not linked here.
 const MatchField = "Machine.spec.install.disk.match"
 
 // install checks what has a form.

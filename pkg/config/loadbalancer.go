@@ -9,22 +9,28 @@ import (
 
 // LoadBalancer says which addresses Services of type LoadBalancer get.
 type LoadBalancer struct {
-	// Pools are where the addresses come from, the first one that has a free one. Without pools such Services wait for something else in the cluster to serve them, and nothing of this runs: give Services that have an address another type before the last pool goes.
+	// Pools are where the addresses come from, the first one that has a free one. Without pools
+	// such Services wait for something else in the cluster to serve them, and nothing of this runs:
+	// give Services that have an address another type before the last pool goes.
 	Pools []AddressPool `yaml:"pools,omitempty"`
 }
 
-// AddressPool is a number of addresses for Services. The machines answer for those that are in use, by ARP and NDP, so they
-// belong to the machines' own network, and nobody else has them.
+// AddressPool is a number of addresses for Services. The machines answer for those that are in use,
+// by ARP and NDP, so they belong to the machines' own network, and nobody else has them.
 type AddressPool struct {
 	// Name is what a Service asks for with the annotation orlop.dev/pool: a DNS label.
 	Name string `yaml:"name" jsonschema:"required"`
-	// Ranges are the addresses, each a network or the first and the last address with a dash between, at most 65536 in each. All of them are given out, the first and last of a network too.
+	// Ranges are the addresses, each a network or the first and the last address with a dash
+	// between, at most 65536 in each. All of them are given out, the first and last of a network
+	// too.
 	Ranges []AddressRange `yaml:"ranges" jsonschema:"required"`
-	// OnRequest keeps the pool for Services that ask for it, or for an address of it. False gives its addresses to every Service.
+	// OnRequest keeps the pool for Services that ask for it, or for an address of it. False gives
+	// its addresses to every Service.
 	OnRequest bool `yaml:"onRequest"`
 }
 
-// AddressRange is the addresses from First to Last, of one family. It is written as a network or as first-last.
+// AddressRange is the addresses from First to Last, of one family. It is written as a network or as
+// first-last.
 type AddressRange struct{ First, Last netip.Addr }
 
 const wantAddressRange = "a network or first-last, such as 192.0.2.64/27 or 192.0.2.100-192.0.2.120"

@@ -15,21 +15,27 @@ type Logging struct {
 	Receivers []Receiver `yaml:"receivers,omitempty"`
 }
 
-// Receiver is a computer that takes logs. Nothing is lost while it is away, as long as the machine still has it.
+// Receiver is a computer that takes logs. Nothing is lost while it is away, as long as the machine
+// still has it.
 type Receiver struct {
-	// Name of the receiver in events and in the machine's state: a DNS label, unique. Under it the machine remembers what the receiver has.
+	// Name of the receiver in events and in the machine's state: a DNS label, unique. Under it the
+	// machine remembers what the receiver has.
 	Name string `yaml:"name" jsonschema:"required"`
 	// Address of the receiver: host:port. A name is resolved by the machine's own resolvers.
 	Address HostPort `yaml:"address" jsonschema:"required"`
-	// Format of what is sent: json is one JSON object a line; syslog is RFC 5424, with octet counting as in RFC 5425.
+	// Format of what is sent: json is one JSON object a line; syslog is RFC 5424, with octet
+	// counting as in RFC 5425.
 	Format LogFormat `yaml:"format"`
 	// CA signs the receiver's certificate, in PEM. Nothing else vouches for it.
 	CA Bundle `yaml:"ca" jsonschema:"required"`
-	// ServerName is the name or the address that the receiver's certificate must hold; without it, that in its address.
+	// ServerName is the name or the address that the receiver's certificate must hold; without it,
+	// that in its address.
 	ServerName string `yaml:"serverName,omitempty"`
-	// Client is the certificate and key that the machine shows to the receiver; without it, the machine's own by the cluster's machine CA.
+	// Client is the certificate and key that the machine shows to the receiver; without it, the
+	// machine's own by the cluster's machine CA.
 	Client *CertKey `yaml:"client,omitempty"`
-	// Sources are what is sent: audit is the record of calls, events those of the machine, services what the system's services write, kernel the kernel's log.
+	// Sources are what is sent: audit is the record of calls, events those of the machine, services
+	// what the system's services write, kernel the kernel's log.
 	Sources []LogSource `yaml:"sources"`
 }
 
@@ -89,7 +95,8 @@ func (h *HostPort) UnmarshalText(text []byte) error {
 	if err != nil {
 		w := &wrong{reason: fmt.Sprintf("%s is not a host and a port", quote(s)), expected: wantHostPort}
 		if hostOrAddr(strings.ToLower(s)) == nil {
-			w.reason, w.nearest = "the port is missing", net.JoinHostPort(strings.ToLower(s), "6514") // RFC 5425, 4.1
+			// RFC 5425, 4.1
+			w.reason, w.nearest = "the port is missing", net.JoinHostPort(strings.ToLower(s), "6514")
 		}
 		return w
 	}

@@ -10,10 +10,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Merge puts a patch into documents: a JSON merge patch (RFC 7396) for each kind, in YAML. A field of the patch takes the place of the
-// one in the document, mappings are merged, null removes, lists are replaced as a whole, and a kind that is not there yet is added.
-// Of add-ons it is the one of the same name that is changed; with spec: null the document itself is removed.
-// What the patch does not speak of keeps its place, its spelling and its comments. The result is for Parse to judge.
+// Merge puts a patch into documents: a JSON merge patch (RFC 7396) for each kind, in YAML. A field
+// of the patch takes the place of the one in the document, mappings are merged, null removes, lists
+// are replaced as a whole, and a kind that is not there yet is added. Of add-ons it is the one of
+// the same name that is changed; with spec: null the document itself is removed. What the patch
+// does not speak of keeps its place, its spelling and its comments. The result is for Parse to
+// judge.
 func Merge(documents, patch []byte) ([]byte, error) {
 	base, err := readDocuments(documents)
 	if err != nil {
@@ -53,8 +55,8 @@ func Merge(documents, patch []byte) ([]byte, error) {
 	return writeDocuments(base)
 }
 
-// Diff is the patch by which Merge makes after of before, without what both say. It is empty if they say the same. Documents other
-// than add-ons cannot be removed by a patch: that is an error.
+// Diff is the patch by which Merge makes after of before, without what both say. It is empty if
+// they say the same. Documents other than add-ons cannot be removed by a patch: that is an error.
 func Diff(before, after []byte) ([]byte, error) {
 	was, err := readDocuments(before)
 	if err != nil {
@@ -196,7 +198,8 @@ func removes(patch *yaml.Node) bool {
 	return at >= 0 && patch.Content[at+1].Tag == "!!null"
 }
 
-// addonPatch is the patch of the add-on of that name. Its metadata hold nothing else that could change.
+// addonPatch is the patch of the add-on of that name. Its metadata hold nothing else that could
+// change.
 func addonPatch(name string, fields ...*yaml.Node) *yaml.Node {
 	metadata := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{scalar("name"), scalar(name)}}
 	head := []*yaml.Node{scalar("kind"), scalar(kindAddon), scalar("metadata"), metadata}
@@ -235,7 +238,8 @@ func mergeMapping(into, patch *yaml.Node) {
 	into.Style &^= yaml.FlowStyle // what was added may not fit on its line
 }
 
-// withoutNulls is a value that comes where none was: what a patch removes is not there (RFC 7396, section 2).
+// withoutNulls is a value that comes where none was: what a patch removes is not there (RFC 7396,
+// section 2).
 func withoutNulls(v *yaml.Node) *yaml.Node {
 	if v.Kind != yaml.MappingNode {
 		return v
@@ -277,7 +281,8 @@ func diffMapping(was, is *yaml.Node) *yaml.Node {
 	return patch
 }
 
-// same tells whether two values say the same, however they are written. The order of fields does not count.
+// same tells whether two values say the same, however they are written. The order of fields does
+// not count.
 func same(a, b *yaml.Node) bool {
 	if a.Kind != b.Kind || len(a.Content) != len(b.Content) {
 		return false

@@ -88,7 +88,8 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestMergeKeepsSecrets: what a machine shows of itself, with a field changed, is a patch that leaves the secrets alone.
+// TestMergeKeepsSecrets: what a machine shows of itself, with a field changed, is a patch that
+// leaves the secrets alone.
 func TestMergeKeepsSecrets(t *testing.T) {
 	c := example(t)
 	shown := MarshalRedacted(c)

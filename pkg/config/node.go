@@ -8,11 +8,16 @@ import (
 	"strings"
 )
 
-// Node says what the machine's Kubernetes Node carries besides what Kubernetes and the system give it.
+// Node says what the machine's Kubernetes Node carries besides what Kubernetes and the system give
+// it.
 type Node struct {
-	// Labels of the Node, by their keys. Those of kubernetes.io and k8s.io are refused but for what a kubelet may say of its own Node: topology.kubernetes.io/zone and region, node.kubernetes.io/instance-type, and keys whose prefix ends with node.kubernetes.io or kubelet.kubernetes.io. At most 64.
+	// Labels of the Node, by their keys. Those of kubernetes.io and k8s.io are refused but for what
+	// a kubelet may say of its own Node: topology.kubernetes.io/zone and region,
+	// node.kubernetes.io/instance-type, and keys whose prefix ends with node.kubernetes.io or
+	// kubelet.kubernetes.io. At most 64.
 	Labels map[string]string `yaml:"labels,omitempty"`
-	// Taints of the Node: pods that do not tolerate them keep off. At most 32; a key once for each effect.
+	// Taints of the Node: pods that do not tolerate them keep off. At most 32; a key once for each
+	// effect.
 	Taints []Taint `yaml:"taints,omitempty"`
 }
 
@@ -22,7 +27,8 @@ type Taint struct {
 	Key string `yaml:"key" jsonschema:"required"`
 	// Value of the taint, as a label's.
 	Value string `yaml:"value,omitempty"`
-	// Effect of the taint: NoSchedule keeps new pods off, PreferNoSchedule does where there is another Node for them, NoExecute also puts pods out that run.
+	// Effect of the taint: NoSchedule keeps new pods off, PreferNoSchedule does where there is
+	// another Node for them, NoExecute also puts pods out that run.
 	Effect TaintEffect `yaml:"effect" jsonschema:"required"`
 }
 
@@ -50,7 +56,8 @@ func (TaintEffect) Names() []string {
 	return []string{string(TaintNoSchedule), string(TaintPreferNoSchedule), string(TaintNoExecute)}
 }
 
-// ParseTaint reads a taint as kubectl writes it: key=value:Effect, or key:Effect. Whether it can be used is for Check.
+// ParseTaint reads a taint as kubectl writes it: key=value:Effect, or key:Effect. Whether it can be
+// used is for Check.
 func ParseTaint(text string) (Taint, error) {
 	head, effect, found := strings.Cut(text, ":")
 	if !found || effect == "" || head == "" {
@@ -63,7 +70,8 @@ func ParseTaint(text string) (Taint, error) {
 	return Taint{Key: key, Value: value, Effect: TaintEffect(effect)}, nil
 }
 
-// ParseLabel reads a label as kubectl writes it: key=value, where the value may be empty. Whether it can be used is for Check.
+// ParseLabel reads a label as kubectl writes it: key=value, where the value may be empty. Whether
+// it can be used is for Check.
 func ParseLabel(text string) (key, value string, err error) {
 	key, value, found := strings.Cut(text, "=")
 	if !found || key == "" {
@@ -72,14 +80,16 @@ func ParseLabel(text string) (key, value string, err error) {
 	return key, value, nil
 }
 
-// How much a Node can be given here. All of it, and what is remembered of it, has to fit beside what else stands in a Node's annotations.
+// How much a Node can be given here. All of it, and what is remembered of it, has to fit beside
+// what else stands in a Node's annotations.
 const (
 	mostLabels = 64
 	mostTaints = 32
 )
 
-// kubeletLabels are those of Kubernetes' own labels that a kubelet may set on its Node and that are not its own affair
-// (k8s.io/kubelet/pkg/apis, well_known_labels.go); kubeletDomains are domains below which it may set any.
+// kubeletLabels are those of Kubernetes' own labels that a kubelet may set on its Node and that are
+// not its own affair (k8s.io/kubelet/pkg/apis, well_known_labels.go); kubeletDomains are domains
+// below which it may set any.
 var (
 	kubeletLabels  = []string{"node.kubernetes.io/instance-type", "topology.kubernetes.io/region", "topology.kubernetes.io/zone"}
 	kubeletDomains = []string{"kubelet.kubernetes.io", "node.kubernetes.io"}
@@ -92,7 +102,8 @@ var insteadOf = map[string]string{
 	"failure-domain.beta.kubernetes.io/zone":   "topology.kubernetes.io/zone",
 }
 
-// ownLabel says what is wrong with giving a Node a label of this key from its own machine: nothing, if reason is empty.
+// ownLabel says what is wrong with giving a Node a label of this key from its own machine: nothing,
+// if reason is empty.
 func ownLabel(key string) (w wrong) {
 	domain, _, found := strings.Cut(key, "/")
 	const byKubectl = "`kubectl label node` sets it; what it sets stays"
@@ -113,8 +124,8 @@ func ownLabel(key string) (w wrong) {
 	return wrong{}
 }
 
-// OwnTaint says why a taint of this key cannot be set by a configuration, or "" when it can: Kubernetes or the system sets it and takes
-// it away.
+// OwnTaint says why a taint of this key cannot be set by a configuration, or "" when it can:
+// Kubernetes or the system sets it and takes it away.
 func OwnTaint(key string) string {
 	domain, _, _ := strings.Cut(key, "/")
 	switch {
@@ -145,7 +156,8 @@ func (p *parser) node(path string, n *Node) {
 		} else if w := ownLabel(key); w.reason != "" {
 			p.on(at, w)
 		} else if slices.Contains(kubeletLabels, key) && n.Labels[key] == "" {
-			p.on(at, wrong{reason: "is empty", expected: "a value", hint: "leave it out if there is nothing to say"}) // the kubelet would take it away again
+			// the kubelet would take it away again
+			p.on(at, wrong{reason: "is empty", expected: "a value", hint: "leave it out if there is nothing to say"})
 		}
 		p.labelValue(at, n.Labels[key])
 	}
@@ -176,8 +188,8 @@ func (p *parser) labelValue(path, value string) {
 	}
 }
 
-// qualifiedName checks a label's key as Kubernetes does (k8s.io/apimachinery/pkg/util/validation, IsQualifiedName): a name, or a DNS name in
-// lower case, "/" and a name.
+// qualifiedName checks a label's key as Kubernetes does (k8s.io/apimachinery/pkg/util/validation,
+// IsQualifiedName): a name, or a DNS name in lower case, "/" and a name.
 func qualifiedName(key string) error {
 	name := key
 	if domain, rest, found := strings.Cut(key, "/"); found {
@@ -192,7 +204,8 @@ func qualifiedName(key string) error {
 	return nameOf63(name)
 }
 
-// nameOf63 checks a name of at most 63 letters, digits, "-", "_" and ".", the first and the last of which is a letter or digit.
+// nameOf63 checks a name of at most 63 letters, digits, "-", "_" and ".", the first and the last of
+// which is a letter or digit.
 func nameOf63(s string) error {
 	if len(s) > 63 {
 		return fmt.Errorf("has %d characters", len(s))

@@ -36,7 +36,8 @@ func TestNodeFlags(t *testing.T) {
 	}
 }
 
-// TestNodeLabelsStay: labels with empty values, and values that look like something else than text, are printed as they were read.
+// TestNodeLabelsStay: labels with empty values, and values that look like something else than text,
+// are printed as they were read.
 func TestNodeLabelsStay(t *testing.T) {
 	c := New("a", RoleWorker).WithNode(Node{
 		Labels: map[string]string{"gpu": "", "on": "true", "rack": "017", "topology.kubernetes.io/zone": "1.5"},
@@ -48,7 +49,8 @@ func TestNodeLabelsStay(t *testing.T) {
 	}
 }
 
-// TestKubeletLabels: what may be given to a Node is what upstream's kubelet takes and NodeRestriction lets it write.
+// TestKubeletLabels: what may be given to a Node is what upstream's kubelet takes and
+// NodeRestriction lets it write.
 func TestKubeletLabels(t *testing.T) {
 	may := strings.Fields("a example.com/a topology.kubernetes.io/zone topology.kubernetes.io/region node.kubernetes.io/instance-type " +
 		"node.kubernetes.io/exclude-from-external-load-balancers feature.node.kubernetes.io/x kubelet.kubernetes.io/x a.kubelet.kubernetes.io/x " +

@@ -17,12 +17,14 @@ import (
 const (
 	// MaxSize is the largest file, in bytes.
 	MaxSize = 1 << 20
-	// MaxDepth is the number of levels that mappings and lists may be nested. No field needs more than 9.
+	// MaxDepth is the number of levels that mappings and lists may be nested. No field needs more
+	// than 9.
 	MaxDepth = 32
 )
 
-// Parse reads the documents of one file, fills in defaults and checks everything. It returns the configuration, or
-// nil and every problem of the file in the order of the file. The name is used in messages only.
+// Parse reads the documents of one file, fills in defaults and checks everything. It returns the
+// configuration, or nil and every problem of the file in the order of the file. The name is used in
+// messages only.
 func Parse(filename string, data []byte) (*Config, Problems) {
 	if filename == "" {
 		filename = "-"
@@ -68,12 +70,13 @@ type parser struct {
 	file     string
 	cfg      *Config
 	problems Problems
-	// broken holds the paths that could not be read, so that the checks of whole values do not speak of them or of
-	// what is in them. judged holds those that a check has spoken of.
+	// broken holds the paths that could not be read, so that the checks of whole values do not
+	// speak of them or of what is in them. judged holds those that a check has spoken of.
 	broken, judged map[string]bool
 	// ours says that a document was of a kind that there is.
 	ours bool
-	// read says that every document could be read as YAML, so that what is missing is really missing.
+	// read says that every document could be read as YAML, so that what is missing is really
+	// missing.
 	read bool
 }
 
@@ -167,7 +170,8 @@ func (p *parser) documents(data []byte) {
 	}
 }
 
-// foreign replaces what was found wrong with a file of another system, as a whole, by what it looks like.
+// foreign replaces what was found wrong with a file of another system, as a whole, by what it looks
+// like.
 func (p *parser) foreign(data []byte) {
 	if p.ours {
 		return
@@ -178,8 +182,8 @@ func (p *parser) foreign(data []byte) {
 	}
 }
 
-// nextDocument reads one document. A panic of the YAML library becomes an error, because PID 1 must outlive every
-// text that somebody sends.
+// nextDocument reads one document. A panic of the YAML library becomes an error, because PID 1 must
+// outlive every text that somebody sends.
 func nextDocument(decoder *yaml.Decoder) (n *yaml.Node, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -199,7 +203,8 @@ func nextDocument(decoder *yaml.Decoder) (n *yaml.Node, err error) {
 // syntaxError takes the line out of the YAML library's message ("yaml: line 3: …").
 func syntaxError(err error) (line int, reason string) {
 	reason = strings.TrimPrefix(oneLine(err), "yaml: ")
-	if before, _, ok := strings.Cut(reason, "unknown anchor '"); ok { // its name may be a secret that nobody quoted
+	// its name may be a secret that nobody quoted
+	if before, _, ok := strings.Cut(reason, "unknown anchor '"); ok {
 		reason = before + "an alias (*) to an anchor that is not there; quote a value that begins so"
 	}
 	if rest, ok := strings.CutPrefix(reason, "line "); ok {
@@ -212,8 +217,8 @@ func syntaxError(err error) (line int, reason string) {
 	return 0, reason
 }
 
-// parserLag is 1 for the messages of the YAML library's parser, which counts lines from 0, and 0 for those of its
-// scanner, which counts from 1.
+// parserLag is 1 for the messages of the YAML library's parser, which counts lines from 0, and 0
+// for those of its scanner, which counts from 1.
 func parserLag(message string) int {
 	switch message {
 	case "did not find expected ',' or ']'", "did not find expected ',' or '}'", "did not find expected '-' indicator",
@@ -225,7 +230,8 @@ func parserLag(message string) int {
 	return 0
 }
 
-// narrow reports what is YAML but not accepted here. It is false when the document is too deep to be looked at.
+// narrow reports what is YAML but not accepted here. It is false when the document is too deep to
+// be looked at.
 func (p *parser) narrow(n *yaml.Node, depth int) bool {
 	switch {
 	case depth > MaxDepth:
@@ -269,9 +275,11 @@ const kindAddon = "Addon"
 
 // kind is one kind of document.
 type kind struct {
-	name    string
-	target  func() any  // pointer to the document's struct; made if it was not there, and for an add-on each time
-	present func() bool // whether the configuration has the document; nil where there may be several
+	name string
+	// pointer to the document's struct; made if it was not there, and for an add-on each time
+	target func() any
+	// whether the configuration has the document; nil where there may be several
+	present func() bool
 }
 
 // document is one that the configuration has.

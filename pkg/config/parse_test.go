@@ -204,7 +204,8 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-// TestMarshalOrigins: beside each value stands whether it is a default, and all of it can be read again.
+// TestMarshalOrigins: beside each value stands whether it is a default, and all of it can be read
+// again.
 func TestMarshalOrigins(t *testing.T) {
 	const written = "apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: a}\nspec: {role: worker, sysctls: {vm.swappiness: 1}, reserved: {cpu: 1}}\n" +
 		"---\napiVersion: orlop.dev/v1alpha1\nkind: Network\nspec: {links: [{name: eth0, dhcp4: true}], ntp: {servers: [10.0.0.1]}}\n"
@@ -260,7 +261,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSameAnswer parses a file with many problems several times: maps must not bring them into another order.
+// TestSameAnswer parses a file with many problems several times: maps must not bring them into
+// another order.
 func TestSameAnswer(t *testing.T) {
 	text := []byte("apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: A}\nspec: {role: worker, sysctls: {a: 1, b: 2, kernel.panic: 3, vm.x: '', d: 5}, kernelModules: [.]}\n")
 	_, first := Parse("", text)
@@ -292,8 +294,9 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestImports keeps the package small: PID 1 links it. Beside YAML it takes what tells a public key of age from a mistyped one (160 KiB): a
-// snapshot that nobody can read would be noticed when it is needed.
+// TestImports keeps the package small: PID 1 links it. Beside YAML it takes what tells a public key
+// of age from a mistyped one (160 KiB): a snapshot that nobody can read would be noticed when it is
+// needed.
 func TestImports(t *testing.T) {
 	allowed := []string{"go.yaml.in/yaml/v3", "filippo.io/age"}
 	files, err := filepath.Glob("*.go")

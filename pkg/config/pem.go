@@ -127,7 +127,8 @@ func (c Certificate) X509() *x509.Certificate { return c.cert }
 // IsZero says that there is no certificate.
 func (c Certificate) IsZero() bool { return c.cert == nil }
 
-// String names the certificate in one line: subject, end of validity and the SHA-256 fingerprint's first half.
+// String names the certificate in one line: subject, end of validity and the SHA-256 fingerprint's
+// first half.
 func (c Certificate) String() string {
 	if c.cert == nil {
 		return ""
@@ -148,8 +149,8 @@ func (c *Certificate) UnmarshalText(text []byte) error {
 	return err
 }
 
-// PrivateKey is a private key: ECDSA (P-256, P-384, P-521), Ed25519, or RSA of at least 2048 bits. It is written in
-// PEM and is a secret.
+// PrivateKey is a private key: ECDSA (P-256, P-384, P-521), Ed25519, or RSA of at least 2048 bits.
+// It is written in PEM and is a secret.
 type PrivateKey struct{ Secret }
 
 // ParsePrivateKey reads exactly one key in PEM: PKCS #8, SEC 1 or PKCS #1, not encrypted. Text

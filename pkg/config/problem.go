@@ -12,15 +12,18 @@ type Problem struct {
 	File   string `json:"-"`                // as given to Parse; "-" when that was empty
 	Line   int    `json:"line,omitempty"`   // from 1; 0 when unknown
 	Column int    `json:"column,omitempty"` // from 1, in characters; 0 when unknown
-	Field  string `json:"field,omitempty"`  // path, such as "Network.spec.links[0].mtu"; empty when the file as a whole is meant
-	Reason string `json:"reason"`           // what is wrong, without repeating the field
+	// path, such as "Network.spec.links[0].mtu"; empty when the file as a whole is meant
+	Field  string `json:"field,omitempty"`
+	Reason string `json:"reason"` // what is wrong, without repeating the field
 
 	Expected string `json:"expected,omitempty"` // what would be right; may be empty
-	Nearest  string `json:"nearest,omitempty"`  // the known name or the value that was probably meant; may be empty
-	Hint     string `json:"hint,omitempty"`     // what to do; may be empty
+	// the known name or the value that was probably meant; may be empty
+	Nearest string `json:"nearest,omitempty"`
+	Hint    string `json:"hint,omitempty"` // what to do; may be empty
 }
 
-// String is the problem in one line: file:line:col: Field: reason; expected …; did you mean "x"?; hint.
+// String is the problem in one line: file:line:col: Field: reason; expected …; did you mean "x"?;
+// hint.
 func (p Problem) String() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -47,8 +50,8 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems are all the things that are wrong with a configuration, in the order of the file. A nil value means that
-// nothing is wrong; use Err to get an error that is nil then.
+// Problems are all the things that are wrong with a configuration, in the order of the file. A nil
+// value means that nothing is wrong; use Err to get an error that is nil then.
 type Problems []Problem
 
 // Error is one line per problem.
@@ -71,7 +74,8 @@ func (p Problems) Err() error {
 // maxProblems bounds the answer to a file of garbage.
 const maxProblems = 100
 
-// sorted puts the problems into the order of the file, without repetitions, and bounds their number.
+// sorted puts the problems into the order of the file, without repetitions, and bounds their
+// number.
 func (p Problems) sorted() Problems {
 	slices.SortFunc(p, func(a, b Problem) int {
 		return cmp.Or(
@@ -87,7 +91,8 @@ func (p Problems) sorted() Problems {
 	return p
 }
 
-// wrong is what a type's UnmarshalText returns: a Problem without its place. It never holds a secret.
+// wrong is what a type's UnmarshalText returns: a Problem without its place. It never holds a
+// secret.
 type wrong struct{ reason, expected, nearest, hint string }
 
 func (w *wrong) Error() string {

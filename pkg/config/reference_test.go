@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestReferenceIsComplete finds every field of every struct in the reference, with a comment that ends with what
-// happens when the field is missing; a default that is told is the real one.
+// TestReferenceIsComplete finds every field of every struct in the reference, with a comment that
+// ends with what happens when the field is missing; a default that is told is the real one.
 func TestReferenceIsComplete(t *testing.T) {
 	comments := referenceComments()
 	documented := map[string]bool{}
@@ -38,7 +38,8 @@ func TestReferenceIsComplete(t *testing.T) {
 	}
 }
 
-// walk calls visit for every field below a struct. Items of lists and what pointers point to have their defaults.
+// walk calls visit for every field below a struct. Items of lists and what pointers point to have
+// their defaults.
 func walk(v reflect.Value, path string, visit func(string, reflect.StructField, reflect.Value)) {
 	switch v.Kind() {
 	case reflect.Slice, reflect.Pointer:
@@ -64,7 +65,8 @@ func judgeComment(comment string, f reflect.StructField, v reflect.Value) string
 	}
 	lines := strings.Split(comment, "\n")
 	last := strings.TrimPrefix(lines[len(lines)-1], "# ")
-	group := v.Kind() == reflect.Struct && !isText(v.Type()) // its fields have defaults of their own
+	// its fields have defaults of their own
+	group := v.Kind() == reflect.Struct && !isText(v.Type())
 	told, hasDefault := strings.CutPrefix(last, "Default: ")
 	required := f.Tag.Get("jsonschema") == "required"
 	switch {
@@ -113,7 +115,8 @@ func TestReferenceIsStable(t *testing.T) {
 	}
 }
 
-// TestOmittedMeansZero: Marshal may leave out a field only when nothing else would be filled in for it.
+// TestOmittedMeansZero: Marshal may leave out a field only when nothing else would be filled in for
+// it.
 func TestOmittedMeansZero(t *testing.T) {
 	for _, k := range new(Config).kinds() {
 		target := reflect.ValueOf(k.target()).Elem()
@@ -161,8 +164,8 @@ func TestBuilders(t *testing.T) {
 	}
 }
 
-// referenceComments are the comments above each field of Reference, by path without list indices. The comment of a
-// whole document stands under its kind.
+// referenceComments are the comments above each field of Reference, by path without list indices.
+// The comment of a whole document stands under its kind.
 func referenceComments() map[string]string {
 	found := map[string]string{}
 	decoder := yaml.NewDecoder(strings.NewReader(Reference))
@@ -175,7 +178,8 @@ func referenceComments() map[string]string {
 		if kind := lookup(root, "kind"); kind != nil {
 			head := strings.TrimSpace(n.HeadComment + "\n" + root.HeadComment + "\n" + root.Content[0].HeadComment)
 			if own := strings.LastIndex(head, "\n#\n"); own >= 0 {
-				head = head[own+len("\n#\n"):] // what stands before an empty line is about Reference itself
+				// what stands before an empty line is about Reference itself
+				head = head[own+len("\n#\n"):]
 			}
 			found[kind.Value] = head
 			collectComments(root, kind.Value, found)

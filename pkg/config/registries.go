@@ -8,21 +8,25 @@ import (
 
 // ImageRegistry is a registry that images of pods are pulled from.
 type ImageRegistry struct {
-	// Address is the registry, with or without a port; of a mirror that keeps what others have in a folder, with that folder.
+	// Address is the registry, with or without a port; of a mirror that keeps what others have in a
+	// folder, with that folder.
 	Address RegistryPath `yaml:"address" jsonschema:"required"`
-	// Mirrors are the registries whose images are asked for here first, as their names begin, such as docker.io; "*" are all. Without any it is asked for its own images only.
+	// Mirrors are the registries whose images are asked for here first, as their names begin, such
+	// as docker.io; "*" are all. Without any it is asked for its own images only.
 	Mirrors []RegistryName `yaml:"mirrors,omitempty"`
 	// CA signs the registry's certificate, in PEM; the public authorities do as well.
 	CA Bundle `yaml:"ca,omitempty"`
 	// PlainHTTP asks without TLS.
 	PlainHTTP bool `yaml:"plainHTTP"`
-	// Username is the user that the registry is told; without it, nobody but who a pod's imagePullSecrets name.
+	// Username is the user that the registry is told; without it, nobody but who a pod's
+	// imagePullSecrets name.
 	Username string `yaml:"username,omitempty"`
 	// Password is the user's password, or a token.
 	Password Secret `yaml:"password,omitempty"`
 }
 
-// RegistryName is what the names of a registry's images begin with: host or host:port; or AnyRegistry.
+// RegistryName is what the names of a registry's images begin with: host or host:port; or
+// AnyRegistry.
 type RegistryName string
 
 // AnyRegistry stands for every registry.
@@ -54,7 +58,8 @@ func (r RegistryPath) Host() (host, folder string) {
 	return host, folder
 }
 
-// Below is where the registry's repositories are: the host, "/v2", and the folder if there is one (distribution-spec, "Endpoints").
+// Below is where the registry's repositories are: the host, "/v2", and the folder if there is one
+// (distribution-spec, "Endpoints").
 func (r RegistryPath) Below() string {
 	host, folder := r.Host()
 	if folder == "" {

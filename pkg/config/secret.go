@@ -12,11 +12,11 @@ import (
 // Redacted is printed in the place of every secret.
 const Redacted = "(redacted)"
 
-// Secret is a text that must not reach a log, an API answer or a terminal by accident: every way of printing it gives
-// Redacted. Only Reveal gives the text.
+// Secret is a text that must not reach a log, an API answer or a terminal by accident: every way of
+// printing it gives Redacted. Only Reveal gives the text.
 //
-// The text stands behind a pointer because package fmt, when a Secret hides in an unexported field, calls no method
-// but prints what it finds; it then finds an address.
+// The text stands behind a pointer because package fmt, when a Secret hides in an unexported field,
+// calls no method but prints what it finds; it then finds an address.
 type Secret struct{ text *string }
 
 // NewSecret makes a secret of a text.
@@ -57,7 +57,8 @@ func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String()))
 // LogValue is String.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText is String, so that JSON and YAML encoders print no secret either. Marshal of this package does.
+// MarshalText is String, so that JSON and YAML encoders print no secret either. Marshal of this
+// package does.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText takes the text as it is.
@@ -76,7 +77,8 @@ func errRedacted() error {
 	}
 }
 
-// EncryptionKey is the key (secretbox: XSalsa20-Poly1305) for Secret objects at rest: 32 bytes, written in base64.
+// EncryptionKey is the key (secretbox: XSalsa20-Poly1305) for Secret objects at rest: 32 bytes,
+// written in base64.
 type EncryptionKey struct{ Secret }
 
 // NewEncryptionKey makes the key of its bytes.
@@ -103,8 +105,9 @@ func (k *EncryptionKey) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Name is what the key is called where it cannot be shown: beside what it has sealed, and where keys are compared. It is made of the key, of
-// which it tells nothing that helps to guess 32 random bytes.
+// Name is what the key is called where it cannot be shown: beside what it has sealed, and where
+// keys are compared. It is made of the key, of which it tells nothing that helps to guess 32 random
+// bytes.
 func (k EncryptionKey) Name() string {
 	if k.IsZero() {
 		return ""
@@ -117,7 +120,8 @@ func (k EncryptionKey) Name() string {
 func (k EncryptionKey) Bytes() []byte {
 	key, err := base64.StdEncoding.DecodeString(k.Reveal())
 	if err != nil || len(key) != 32 {
-		return nil // only the zero value comes here: UnmarshalText and NewEncryptionKey let nothing else in
+		// only the zero value comes here: UnmarshalText and NewEncryptionKey let nothing else in
+		return nil
 	}
 	return key
 }

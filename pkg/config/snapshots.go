@@ -9,21 +9,29 @@ import (
 	"filippo.io/age"
 )
 
-// Snapshots says how often a snapshot of the data is taken, how many are kept, and who can read them.
+// Snapshots says how often a snapshot of the data is taken, how many are kept, and who can read
+// them.
 type Snapshots struct {
-	// Every is the time from one to the next, 10m to 168h; with 0s none is taken, and those that are there stay.
+	// Every is the time from one to the next, 10m to 168h; with 0s none is taken, and those that
+	// are there stay.
 	Every Duration `yaml:"every"`
 	// Keep is the number of them that are kept, 1 to 32. Each takes as much of DATA as the data.
 	Keep int `yaml:"keep" jsonschema:"minimum=1,maximum=32"`
-	// Recipients are who can read them, as public keys of age (age-encryption.org), at most 8; without any they are not encrypted. The keys that belong to these are on no machine. Snapshots that are there already stay as they are.
+	// Recipients are who can read them, as public keys of age (age-encryption.org), at most 8;
+	// without any they are not encrypted. The keys that belong to these are on no machine.
+	// Snapshots that are there already stay as they are.
 	Recipients []Recipient `yaml:"recipients,omitempty"`
-	// Target is where those that are encrypted are sent, beside the machine's own disk. It needs recipients.
+	// Target is where those that are encrypted are sent, beside the machine's own disk. It needs
+	// recipients.
 	Target *SnapshotTarget `yaml:"target,omitempty"`
 }
 
-// SnapshotTarget is a bucket of a store that speaks the protocol of Amazon S3. Each snapshot is put there once as PREFIX/CLUSTER/MACHINE/NAME. Nothing there is read or deleted by the machine, and no user of the machine should be able to: how long snapshots stay is the bucket's to say.
+// SnapshotTarget is a bucket of a store that speaks the protocol of Amazon S3. Each snapshot is put
+// there once as PREFIX/CLUSTER/MACHINE/NAME. Nothing there is read or deleted by the machine, and
+// no user of the machine should be able to: how long snapshots stay is the bucket's to say.
 type SnapshotTarget struct {
-	// Endpoint is the URL of the store: https://host or https://host:port. The bucket is part of the path, not of the host's name.
+	// Endpoint is the URL of the store: https://host or https://host:port. The bucket is part of
+	// the path, not of the host's name.
 	Endpoint StoreEndpoint `yaml:"endpoint" jsonschema:"required"`
 	// Bucket is the name of the bucket: 3 to 63 lower-case letters, digits, "-" and ".".
 	Bucket string `yaml:"bucket" jsonschema:"required"`
@@ -31,7 +39,8 @@ type SnapshotTarget struct {
 	Prefix string `yaml:"prefix,omitempty"`
 	// Region is the region that requests are signed for. Stores without regions take the default.
 	Region string `yaml:"region"`
-	// AccessKey names the user to the store. The user should be allowed to put objects there (s3:PutObject), and nothing else.
+	// AccessKey names the user to the store. The user should be allowed to put objects there
+	// (s3:PutObject), and nothing else.
 	AccessKey Secret `yaml:"accessKey" jsonschema:"required"`
 	// SecretKey is the user's key, by which requests are signed.
 	SecretKey Secret `yaml:"secretKey" jsonschema:"required"`
@@ -41,9 +50,11 @@ type SnapshotTarget struct {
 
 func defaultSnapshots() Snapshots { return Snapshots{Every: Duration(6 * time.Hour), Keep: 4} }
 
-func (t *SnapshotTarget) defaults() { t.Region = "us-east-1" } // what stores without regions call theirs
+// what stores without regions call theirs
+func (t *SnapshotTarget) defaults() { t.Region = "us-east-1" }
 
-// Place is where snapshots are put, without what only the machine may know: https://host:port/bucket, and the prefix.
+// Place is where snapshots are put, without what only the machine may know:
+// https://host:port/bucket, and the prefix.
 func (t *SnapshotTarget) Place() string {
 	place := t.Endpoint.String() + "/" + t.Bucket
 	if t.Prefix != "" {
@@ -52,7 +63,8 @@ func (t *SnapshotTarget) Place() string {
 	return place
 }
 
-// Recipient is a public key of age: age1…, or age1pq1…, which a quantum computer does not break either.
+// Recipient is a public key of age: age1…, or age1pq1…, which a quantum computer does not break
+// either.
 type Recipient string
 
 const wantRecipient = "a public key of age, age1…, as `age-keygen` prints it"
@@ -86,7 +98,8 @@ func (e *StoreEndpoint) UnmarshalText(text []byte) error {
 // mostRecipients bounds who can read a snapshot: each adds to its head.
 const mostRecipients = 8
 
-// longestPrefix is so long that the longest names of a cluster, a machine and a snapshot fit behind it: a key has 1024 bytes at most.
+// longestPrefix is so long that the longest names of a cluster, a machine and a snapshot fit behind
+// it: a key has 1024 bytes at most.
 const longestPrefix = 512
 
 func (p *parser) snapshots(path string, s *Snapshots) {

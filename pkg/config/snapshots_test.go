@@ -42,7 +42,8 @@ func TestRecipients(t *testing.T) {
 	}
 }
 
-// TestPlace: what is remembered and shown of a target says where it leads, by a port too, and no secret.
+// TestPlace: what is remembered and shown of a target says where it leads, by a port too, and no
+// secret.
 func TestPlace(t *testing.T) {
 	target := SnapshotTarget{Bucket: "backups", SecretKey: NewSecret("secret")}
 	for _, c := range [][2]string{{"https://S3.example.com/", "https://s3.example.com:443/backups"}, {"https://[::1]:9000", "https://[::1]:9000/backups"}} {

@@ -2,9 +2,10 @@ package config
 
 import "strings"
 
-// OwnSysctl says why a kernel parameter cannot be set by a configuration, or "" when it can. These are the parameters
-// that harden the machine (Kernel Self-Protection Project), that pods need, that the kubelet insists on, or that the links have
-// (machined/network). All that machined/host sets is here but vm.min_free_kbytes, which an operator may know better.
+// OwnSysctl says why a kernel parameter cannot be set by a configuration, or "" when it can. These
+// are the parameters that harden the machine (Kernel Self-Protection Project), that pods need, that
+// the kubelet insists on, or that the links have (machined/network). All that machined/host sets is
+// here but vm.min_free_kbytes, which an operator may know better.
 func OwnSysctl(name string) string {
 	const (
 		hardening = "hardening"
@@ -13,8 +14,8 @@ func OwnSysctl(name string) string {
 		panics    = "a broken kernel must reset, or an upgrade could not be rolled back"
 		links     = "it follows from Network.spec.links"
 		strangers = "the machine takes no routes from strangers, and gives none"
-		// The kernel takes the greater of the two values, or both have to be set (IN_DEV_MAXCONF and IN_DEV_ANDCONF in
-		// include/linux/inetdevice.h): none of one link would be in force.
+		// The kernel takes the greater of the two values, or both have to be set (IN_DEV_MAXCONF
+		// and IN_DEV_ANDCONF in include/linux/inetdevice.h): none of one link would be in force.
 		all  = "that of all links (net.ipv4.conf.all) decides, and the system sets it"
 		many = "it has the value that many pods on one machine need"
 	)

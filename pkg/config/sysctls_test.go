@@ -2,7 +2,8 @@ package config
 
 import "testing"
 
-// TestOwnSysctlsOfLinks: what the network sets on its links a configuration cannot, on any link and on all of them.
+// TestOwnSysctlsOfLinks: what the network sets on its links a configuration cannot, on any link and
+// on all of them.
 func TestOwnSysctlsOfLinks(t *testing.T) {
 	for name, own := range map[string]bool{
 		"net.ipv6.conf.eth0.accept_ra":                      true,
@@ -12,14 +13,15 @@ func TestOwnSysctlsOfLinks(t *testing.T) {
 		"net.ipv6.conf.eth0.ignore_routes_with_linkdown":    true,
 		"net.ipv6.conf.eth0.accept_ra_defrtr":               false,
 		"net.ipv6.conf.eth0.use_tempaddr":                   false,
-		"net.ipv4.conf.eth0/100.rp_filter":                  true, // the greater one decides, and that of all links is 2
-		"net.ipv4.conf.eth0.accept_redirects":               true,
-		"net.ipv4.conf.eth0.accept_source_route":            true,
-		"net.ipv4.conf.eth0.forwarding":                     true,
-		"net.ipv6.conf.default.forwarding":                  true,
-		"net.ipv4.conf.eth0.send_redirects":                 false,
-		"net.ipv4.conf.eth0/100.arp_ignore":                 false,
-		"net.ipv4.accept_ra":                                false,
+		// the greater one decides, and that of all links is 2
+		"net.ipv4.conf.eth0/100.rp_filter":       true,
+		"net.ipv4.conf.eth0.accept_redirects":    true,
+		"net.ipv4.conf.eth0.accept_source_route": true,
+		"net.ipv4.conf.eth0.forwarding":          true,
+		"net.ipv6.conf.default.forwarding":       true,
+		"net.ipv4.conf.eth0.send_redirects":      false,
+		"net.ipv4.conf.eth0/100.arp_ignore":      false,
+		"net.ipv4.accept_ra":                     false,
 	} {
 		if why := OwnSysctl(name); (why != "") != own {
 			t.Errorf("%s: %q", name, why)

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Bytes is an amount of memory or disk. It is written as a whole number with a binary unit: 256MiB, 2GiB.
+// Bytes is an amount of memory or disk. It is written as a whole number with a binary unit: 256MiB,
+// 2GiB.
 type Bytes int64
 
 const wantBytes = "a whole number followed by KiB, MiB, GiB or TiB, such as 256MiB"
@@ -50,8 +51,8 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String prints the amount with the largest unit that keeps it a whole number. Less than a KiB is printed in bytes,
-// which UnmarshalText does not accept; no accepted value is that small, except 0.
+// String prints the amount with the largest unit that keeps it a whole number. Less than a KiB is
+// printed in bytes, which UnmarshalText does not accept; no accepted value is that small, except 0.
 func (b Bytes) String() string {
 	for _, unit := range byteUnits() {
 		if shift, _ := byteShift(unit); b != 0 && b%(1<<shift) == 0 {
@@ -85,7 +86,8 @@ func nearestBytes(number, unit string) string {
 	return ""
 }
 
-// MilliCPU is processor time in thousandths of a core. It is written as cores ("2") or as thousandths ("200m").
+// MilliCPU is processor time in thousandths of a core. It is written as cores ("2") or as
+// thousandths ("200m").
 type MilliCPU int64
 
 const wantCPU = `whole cores ("2") or thousandths of a core ("200m")`
@@ -130,7 +132,8 @@ func (c MilliCPU) String() string {
 // MarshalText is String.
 func (c MilliCPU) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// Duration is a length of time in whole milliseconds. It is written with its units: 10s, 1m30s, 500ms.
+// Duration is a length of time in whole milliseconds. It is written with its units: 10s, 1m30s,
+// 500ms.
 type Duration time.Duration
 
 const wantDuration = "whole numbers with the units h, m, s or ms, such as 10s or 1m30s"

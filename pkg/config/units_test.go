@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestUnits reads texts and prints them again. What cannot be read is in testdata/bad-machine.txtar too; here are the
-// edges.
+// TestUnits reads texts and prints them again. What cannot be read is in testdata/bad-machine.txtar
+// too; here are the edges.
 func TestUnits(t *testing.T) {
 	type unit interface {
 		encoding.TextUnmarshaler

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// validate checks what the types cannot see alone: names, ranges, and fields that contradict each other. It passes
-// over values that could not be read.
+// validate checks what the types cannot see alone: names, ranges, and fields that contradict each
+// other. It passes over values that could not be read.
 func (p *parser) validate() {
 	switch {
 	case !p.cfg.origins["Machine"].IsDefault():
@@ -76,8 +76,9 @@ func (p *parser) machine(m *Machine) {
 	}
 }
 
-// objectName checks a name that becomes a host name: a DNS subdomain of at most 63 characters, because Linux allows
-// 64 bytes for a host name (HOST_NAME_MAX) and the kubelet puts it into a label, which allows 63.
+// objectName checks a name that becomes a host name: a DNS subdomain of at most 63 characters,
+// because Linux allows 64 bytes for a host name (HOST_NAME_MAX) and the kubelet puts it into a
+// label, which allows 63.
 func (p *parser) objectName(path, name string) {
 	err := hostname(name)
 	if err == nil && len(name) > 63 {
@@ -93,8 +94,8 @@ func (p *parser) objectName(path, name string) {
 	p.on(path, w)
 }
 
-// kernelModule checks a module's name: at most 55 characters (MODULE_NAME_LEN in linux/moduleparam.h is 64 less one
-// pointer, with the final zero byte).
+// kernelModule checks a module's name: at most 55 characters (MODULE_NAME_LEN in
+// linux/moduleparam.h is 64 less one pointer, with the final zero byte).
 func (p *parser) kernelModule(path, name string) {
 	bad := name == "" || len(name) > 55
 	for i := range len(name) {
@@ -112,7 +113,8 @@ func (p *parser) kernelModule(path, name string) {
 	}
 }
 
-// sysctl checks a kernel parameter: its name, so that it stays below /proc/sys, and that it is not the system's own.
+// sysctl checks a kernel parameter: its name, so that it stays below /proc/sys, and that it is not
+// the system's own.
 func (p *parser) sysctl(path, name, value string) {
 	if err := sysctlName(name); err != "" {
 		p.on(path, wrong{reason: "the name " + err, expected: "a dotted name below /proc/sys, such as net.core.somaxconn"})
@@ -126,8 +128,8 @@ func (p *parser) sysctl(path, name, value string) {
 	}
 }
 
-// sysctlName says what is wrong with a parameter's name. A "/" stands for a dot inside a part, as in sysctl(8):
-// net.ipv4.conf.eth0/100.arp_ignore.
+// sysctlName says what is wrong with a parameter's name. A "/" stands for a dot inside a part, as
+// in sysctl(8): net.ipv4.conf.eth0/100.arp_ignore.
 func sysctlName(name string) string {
 	parts := strings.Split(name, ".")
 	if len(parts) < 2 {

@@ -11,7 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// mostAddons is the number of add-ons. Each has an identity of its own, whose rights the API server keeps in memory.
+// mostAddons is the number of add-ons. Each has an identity of its own, whose rights the API server
+// keeps in memory.
 const mostAddons = 64
 
 // addons checks the add-ons: each for itself, and that no two want the same object.
@@ -61,7 +62,8 @@ func (p *parser) addons() {
 	}
 }
 
-// mostRegistries is the number of registries of an add-on: each may take a while before it is given up.
+// mostRegistries is the number of registries of an add-on: each may take a while before it is given
+// up.
 const mostRegistries = 8
 
 // addonSource checks where the objects of an add-on come from.
@@ -119,7 +121,8 @@ func (p *parser) addonScope(path string, s *AddonSpec) {
 	}
 }
 
-// AddonNamespace is the namespace in which the control plane keeps what it knows about add-ons, and which none of them may have objects in.
+// AddonNamespace is the namespace in which the control plane keeps what it knows about add-ons, and
+// which none of them may have objects in.
 const AddonNamespace = "orlop-addons"
 
 func (p *parser) namespace(path, name string) {
@@ -161,7 +164,8 @@ func (p *parser) addonRights(path string, s *AddonSpec) {
 	}
 }
 
-// manifestObject is what an object is known by. The version does not count: it is one object in all of its versions.
+// manifestObject is what an object is known by. The version does not count: it is one object in all
+// of its versions.
 type manifestObject struct{ group, kind, namespace, name string }
 
 // String is "Deployment web/frontend", or "ClusterRole reader".
@@ -180,7 +184,8 @@ func (o manifestObject) placed(namespace string) manifestObject {
 	return o
 }
 
-// clusterKinds are Kubernetes' own kinds that belong to no namespace, by group. Those of custom resources are known to the cluster only.
+// clusterKinds are Kubernetes' own kinds that belong to no namespace, by group. Those of custom
+// resources are known to the cluster only.
 var clusterKinds = map[string][]string{
 	"":                             {"Namespace", "Node", "PersistentVolume"},
 	"admissionregistration.k8s.io": {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration"},
@@ -197,7 +202,8 @@ var clusterKinds = map[string][]string{
 	"storagemigration.k8s.io":      {"StorageVersionMigration"},
 }
 
-// outside says why an object is not in the scope; empty when it is, as far as that can be known here.
+// outside says why an object is not in the scope; empty when it is, as far as that can be known
+// here.
 func (s AddonScope) outside(o manifestObject) string {
 	switch {
 	case o.namespace == AddonNamespace || o.group == "" && o.kind == "Namespace" && o.name == AddonNamespace:
@@ -212,7 +218,8 @@ func (s AddonScope) outside(o manifestObject) string {
 	return ""
 }
 
-// objects reads what the objects of a manifest are known by. No message shows more of them: they may be Secrets.
+// objects reads what the objects of a manifest are known by. No message shows more of them: they
+// may be Secrets.
 func (m Manifest) objects() ([]manifestObject, error) {
 	decoder := yaml.NewDecoder(strings.NewReader(m.Reveal()))
 	var all []manifestObject

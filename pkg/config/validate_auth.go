@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Bounds that the API server itself has (k8s.io/apiserver/pkg/apis/apiserver/validation) or that keep a request quick.
+// Bounds that the API server itself has (k8s.io/apiserver/pkg/apis/apiserver/validation) or that
+// keep a request quick.
 const (
 	maxIssuers  = 64
 	maxWebhooks = 16
@@ -74,8 +75,8 @@ func (p *parser) issuer(path string, j *JWTIssuer) {
 	p.verifiedEmail(path, j)
 }
 
-// verifiedEmail asks for claims.email_verified beside claims.email, as the API server does: many issuers let people
-// enter any address.
+// verifiedEmail asks for claims.email_verified beside claims.email, as the API server does: many
+// issuers let people enter any address.
 func (p *parser) verifiedEmail(path string, j *JWTIssuer) {
 	if !strings.Contains(strings.ReplaceAll(j.Username, "claims.email_verified", ""), "claims.email") {
 		return
@@ -104,7 +105,8 @@ func (p *parser) rules(path string, rules []Rule, variable string) {
 	}
 }
 
-// extraKey checks a domain-prefixed path, in lower case, outside the names that Kubernetes keeps for itself.
+// extraKey checks a domain-prefixed path, in lower case, outside the names that Kubernetes keeps
+// for itself.
 func (p *parser) extraKey(path, key string) {
 	domain, rest, found := strings.Cut(key, "/")
 	reserved := false
@@ -119,8 +121,9 @@ func (p *parser) extraKey(path, key string) {
 	}
 }
 
-// expression checks as much of a CEL expression as can be checked without a CEL compiler, which PID 1 does not carry:
-// that brackets and quotes are closed and that the variable occurs. The API server checks the rest.
+// expression checks as much of a CEL expression as can be checked without a CEL compiler, which PID
+// 1 does not carry: that brackets and quotes are closed and that the variable occurs. The API
+// server checks the rest.
 func (p *parser) expression(path, text, variable string) {
 	if text == "" {
 		return
@@ -138,7 +141,8 @@ func (p *parser) expression(path, text, variable string) {
 	}
 }
 
-// brackets says what is not closed in an expression. Quotes are ' and ", with \ before a quote that does not end.
+// brackets says what is not closed in an expression. Quotes are ' and ", with \ before a quote that
+// does not end.
 func brackets(text string) string {
 	var open []rune
 	var quoted rune

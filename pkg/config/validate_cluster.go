@@ -95,7 +95,8 @@ func (p *parser) controlPlanes(path string, list []netip.Addr) {
 	}
 }
 
-// virtualAddresses checks each address for itself. That none is in a range of the cluster is checked with those of others (otherAddresses).
+// virtualAddresses checks each address for itself. That none is in a range of the cluster is
+// checked with those of others (otherAddresses).
 func (p *parser) virtualAddresses(path string, spec *ClusterSpec) {
 	if len(spec.VirtualAddresses) > 0 && len(spec.ControlPlanes) == 0 {
 		p.on(path, wrong{reason: "controlPlanes names no machine that could answer for it", expected: "Cluster.spec.controlPlanes with all control-plane machines"})
@@ -148,7 +149,8 @@ func (p *parser) external(path string, spec *ClusterSpec) {
 	}
 }
 
-// takenBy is the field of the Network document that gives an address to this machine, or names it as a gateway's or a resolver's.
+// takenBy is the field of the Network document that gives an address to this machine, or names it
+// as a gateway's or a resolver's.
 func (p *parser) takenBy(a netip.Addr) string {
 	spec := &p.cfg.Network.Spec
 	for i, l := range spec.Links {
@@ -169,7 +171,8 @@ func (p *parser) takenBy(a netip.Addr) string {
 	return ""
 }
 
-// hasFamily says whether machines of the cluster have addresses of a family, as far as the documents show.
+// hasFamily says whether machines of the cluster have addresses of a family, as far as the
+// documents show.
 func (p *parser) hasFamily(a netip.Addr, spec *ClusterSpec) bool {
 	same := func(b netip.Addr) bool { return b.IsValid() && b.Is4() == a.Is4() }
 	inside := func(r netip.Prefix) bool { return same(r.Addr()) }
@@ -199,8 +202,8 @@ func (p *parser) ranges(path string, n *ClusterNetworks) {
 	for i, r := range n.Services {
 		p.serviceRange(fmt.Sprintf("%s.services[%d]", path, i), r, n.Pods)
 	}
-	// The first ranges decide the family that nodes and pods are known by; with two of each, the API server and the
-	// controllers must agree on which comes first.
+	// The first ranges decide the family that nodes and pods are known by; with two of each, the
+	// API server and the controllers must agree on which comes first.
 	if len(n.Pods) > 0 && len(n.Services) > 0 && usable(n.Pods[0]) && usable(n.Services[0]) && len(n.Pods) == len(n.Services) && !sameFamily(n.Pods[0], n.Services[0]) {
 		p.on(path+".services", wrong{
 			reason:   fmt.Sprintf("the first service range is %s, the first pod range is %s", family(n.Services[0]), family(n.Pods[0])),
@@ -212,7 +215,8 @@ func (p *parser) ranges(path string, n *ClusterNetworks) {
 	}
 }
 
-// families checks that there is one range per address family, and that each is written as a network.
+// families checks that there is one range per address family, and that each is written as a
+// network.
 func (p *parser) families(path string, ranges []netip.Prefix) {
 	if len(ranges) == 0 {
 		p.on(path, wrong{reason: "is empty", expected: "one range per address family"})
@@ -241,8 +245,9 @@ func (p *parser) families(path string, ranges []netip.Prefix) {
 	}
 }
 
-// podRange checks that a machine's share fits in: the controllers give each machine a /24 or /64, and keep an IPv6
-// range of at most 16 bits of shares (k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset).
+// podRange checks that a machine's share fits in: the controllers give each machine a /24 or /64,
+// and keep an IPv6 range of at most 16 bits of shares
+// (k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset).
 func (p *parser) podRange(path string, r netip.Prefix) {
 	shortest, longest := 8, 24
 	if !r.Addr().Is4() {
@@ -256,12 +261,15 @@ func (p *parser) podRange(path string, r netip.Prefix) {
 	}
 }
 
-// serviceRange checks that the tenth address, the DNS service's, is in the range, and that its family has pods.
+// serviceRange checks that the tenth address, the DNS service's, is in the range, and that its
+// family has pods.
 func (p *parser) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) {
 	if !r.IsValid() {
 		return
 	}
-	const smallest = 4 // bits of addresses: 16, the tenth of which is the DNS service's and the last the broadcast address
+	// bits of addresses: 16, the tenth of which is the DNS service's and the last the broadcast
+	// address
+	const smallest = 4
 	if r.Addr().BitLen()-r.Bits() < smallest {
 		p.on(path, wrong{
 			reason:   fmt.Sprintf("the prefix length %d leaves no room for the cluster's own services", r.Bits()),
@@ -270,7 +278,9 @@ func (p *parser) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) 
 	}
 	shortest := 8
 	if r.Addr().Is6() {
-		shortest = 64 // Kubernetes gives no address out of a wider one (pkg/registry/core/service/ipallocator, New)
+		// Kubernetes gives no address out of a wider one (pkg/registry/core/service/ipallocator,
+		// New)
+		shortest = 64
 	}
 	if r.Bits() < shortest {
 		p.on(path, wrong{reason: fmt.Sprintf("the prefix length %d takes too much of the address space", r.Bits()), expected: fmt.Sprintf("/%d or longer", shortest)})
@@ -286,8 +296,8 @@ func (p *parser) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) 
 	}
 }
 
-// pki checks the authorities of one machine. A control plane holds all of them with their keys. A worker knows the
-// certificates of two of them.
+// pki checks the authorities of one machine. A control plane holds all of them with their keys. A
+// worker knows the certificates of two of them.
 func (p *parser) pki(path string, spec *ClusterSpec) {
 	controlPlane := p.cfg.Machine.Spec.Role == RoleControlPlane
 	worker := p.cfg.Machine.Spec.Role == RoleWorker

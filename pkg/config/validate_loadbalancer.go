@@ -8,8 +8,8 @@ import (
 // mostInRange is how many addresses a range may have: a larger one is a mistyped prefix length.
 const mostInRange = 1 << 16
 
-// pools checks the pools of addresses for Services: their names and ranges, each for itself and against the other ranges of the cluster. It
-// returns the ranges.
+// pools checks the pools of addresses for Services: their names and ranges, each for itself and
+// against the other ranges of the cluster. It returns the ranges.
 func (p *parser) pools(path string, n *ClusterNetworks) (before []AddressRange) {
 	names := map[string]bool{}
 	for i, pool := range n.LoadBalancer.Pools {
@@ -34,8 +34,8 @@ func (p *parser) pools(path string, n *ClusterNetworks) (before []AddressRange) 
 	return before
 }
 
-// externalIPs checks the ranges that Services may name addresses of. before are the ranges of the pools: an address is given out by one
-// of the two.
+// externalIPs checks the ranges that Services may name addresses of. before are the ranges of the
+// pools: an address is given out by one of the two.
 func (p *parser) externalIPs(path string, n *ClusterNetworks, before []AddressRange) {
 	for i, r := range n.ExternalIPs {
 		if r.First.IsValid() {
@@ -69,7 +69,8 @@ func (p *parser) poolRange(path string, r AddressRange, before []AddressRange) {
 	}
 }
 
-// inPools checks that what is known to be a machine's, or somebody else's, is in no pool, and in no range for external addresses.
+// inPools checks that what is known to be a machine's, or somebody else's, is in no pool, and in no
+// range for external addresses.
 func (p *parser) inPools() {
 	spec := &p.cfg.Cluster.Spec
 	taken := p.otherAddresses()

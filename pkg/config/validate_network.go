@@ -138,15 +138,17 @@ func (p *parser) linkName(path, name string) {
 	}
 }
 
-// madeLinks are the usual names of links that have to be made first, and what they are: systemd's, Debian's and ip-link(8)'s usual ones. The name of a
-// network card never is one of them (net.ifnames: eth0, eno1, ens3, enp0s3, enx…, usb0, ib0).
+// madeLinks are the usual names of links that have to be made first, and what they are: systemd's,
+// Debian's and ip-link(8)'s usual ones. The name of a network card never is one of them
+// (net.ifnames: eth0, eno1, ens3, enp0s3, enx…, usb0, ib0).
 var madeLinks = []struct{ prefix, kind string }{
 	{"bond", "a bond of several links"}, {"team", "a team of several links"}, {"vlan", "a VLAN"}, {"vxlan", "a VXLAN"}, {"br", "a bridge"},
 	{"wg", "a WireGuard tunnel"}, {"dummy", "a dummy link"}, {"veth", "one end of a veth pair"}, {"macvlan", "a MACVLAN"}, {"ipvlan", "an IPVLAN"},
 	{"tun", "a tunnel"}, {"tap", "a tap of a virtual machine"}, {"gre", "a GRE tunnel"}, {"sit", "a tunnel"}, {"ppp", "a PPP session"},
 }
 
-// madeLink says what a link of this name would be if that has to be made first; empty: it may be a network card.
+// madeLink says what a link of this name would be if that has to be made first; empty: it may be a
+// network card.
 func madeLink(name string) string {
 	digits := func(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 	if parent, id, dotted := strings.Cut(name, "."); dotted && parent != "" && digits(id) {
@@ -247,7 +249,8 @@ func (p *parser) route(path string, l *Link, r Route) {
 	}
 }
 
-// onLink checks a route without a gateway: the kernel takes one only on a link that has an address of the family.
+// onLink checks a route without a gateway: the kernel takes one only on a link that has an address
+// of the family.
 func (p *parser) onLink(path string, l *Link, to netip.Prefix) {
 	if !to.IsValid() || !to.Addr().Is4() || l.DHCP4 || p.unsure(path, l) || p.broken[path+".via"] {
 		return
@@ -260,8 +263,8 @@ func (p *parser) onLink(path string, l *Link, to netip.Prefix) {
 	p.on(path, wrong{reason: "the link has no IPv4 address to send from", expected: "an address of the route's family on the link"})
 }
 
-// unsure says that an address of the link could not be read, so that nothing can be said about what it reaches. The
-// path is that of one of the link's routes.
+// unsure says that an address of the link could not be read, so that nothing can be said about what
+// it reaches. The path is that of one of the link's routes.
 func (p *parser) unsure(path string, l *Link) bool {
 	link := parent(parent(path))
 	for i := range l.Addresses {
@@ -282,8 +285,9 @@ func (l *Link) has(addr netip.Addr) bool {
 	return false
 }
 
-// reaches says that a gateway may be on the link: in one of its networks, behind a route of the link without a gateway, link-local (RFC 4291,
-// every link has such an address), or in the network that DHCP will name, which is not known here.
+// reaches says that a gateway may be on the link: in one of its networks, behind a route of the
+// link without a gateway, link-local (RFC 4291, every link has such an address), or in the network
+// that DHCP will name, which is not known here.
 func (l *Link) reaches(via netip.Addr) bool {
 	if via.Is4() && l.DHCP4 || via.Is6() && via.IsLinkLocalUnicast() {
 		return true

@@ -103,8 +103,8 @@ func samePublic(a, b crypto.PublicKey) bool {
 	return ok && k.Equal(b)
 }
 
-// signingKey checks the kind of a key that the machine signs with: pkg/pki and the tokens of service accounts use
-// ECDSA on P-256, which is quick to make and to check.
+// signingKey checks the kind of a key that the machine signs with: pkg/pki and the tokens of
+// service accounts use ECDSA on P-256, which is quick to make and to check.
 func (p *parser) signingKey(path string, key PrivateKey) {
 	signer := key.Signer()
 	if signer == nil {
@@ -129,8 +129,9 @@ func (p *parser) client(path string, pair *CertKey) {
 	p.pair(path, *pair)
 }
 
-// authorities checks that no two authorities share a key: whoever holds a certificate of the one would be believed
-// where only the other counts (a Kubernetes client could write to etcd, or speak for any user through the front proxy).
+// authorities checks that no two authorities share a key: whoever holds a certificate of the one
+// would be believed where only the other counts (a Kubernetes client could write to etcd, or speak
+// for any user through the front proxy).
 func (p *parser) authorities() {
 	type holder struct {
 		path string
@@ -174,10 +175,11 @@ func acceptedPath(pki, name string, i int) string {
 	return fmt.Sprintf("%s.accepted.%s[%d]", pki, name, i)
 }
 
-// CheckTime reports the certificates that are not valid at that time. Parse does not look at the clock: a machine
-// whose clock is wrong, or whose authority has run out, must still be able to read the configuration it has. Call it
-// before a new configuration is accepted, with a clock that is known to be right. Authorities that are only accepted are
-// not looked at: one that has expired lets nobody in.
+// CheckTime reports the certificates that are not valid at that time. Parse does not look at the
+// clock: a machine whose clock is wrong, or whose authority has run out, must still be able to read
+// the configuration it has. Call it before a new configuration is accepted, with a clock that is
+// known to be right. Authorities that are only accepted are not looked at: one that has expired
+// lets nobody in.
 func (c *Config) CheckTime(now time.Time) Problems {
 	p := &parser{file: c.origins["Machine"].File, cfg: c, broken: map[string]bool{}, judged: map[string]bool{}}
 	if p.file == "" {

@@ -15,13 +15,14 @@ type placed struct {
 // usable says that a range was read and can be compared.
 func usable(r netip.Prefix) bool { return r.IsValid() && !r.Addr().Is4In6() }
 
-// mapped is what is wrong with an address, or a network of such, whose family nobody could tell (RFC 4291, 2.5.5.2).
+// mapped is what is wrong with an address, or a network of such, whose family nobody could tell
+// (RFC 4291, 2.5.5.2).
 func mapped(at fmt.Stringer) wrong {
 	return wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", at), expected: "one or the other"}
 }
 
-// overlaps checks that the ranges inside the cluster and the machine's own networks do not share addresses: a packet
-// could not know where to go.
+// overlaps checks that the ranges inside the cluster and the machine's own networks do not share
+// addresses: a packet could not know where to go.
 func (p *parser) overlaps() {
 	inside := p.clusterRanges()
 	for i, r := range inside {
@@ -57,7 +58,8 @@ func (p *parser) clusterRanges() []placed {
 	return all
 }
 
-// ownAddresses are the networks of the links, and the single addresses that must be reachable outside the cluster.
+// ownAddresses are the networks of the links, and the single addresses that must be reachable
+// outside the cluster.
 func (p *parser) ownAddresses() []placed {
 	var all []placed
 	for i, l := range p.cfg.Network.Spec.Links {

@@ -1,15 +1,19 @@
-// Package copytree copies a folder with all that is in it as it lies on the disk: the data and the holes of files, owners, modes, times,
-// extended attributes and with them ACLs and capabilities, hard links within the folder, symbolic links as they are, and named pipes,
-// sockets and device nodes as such. What a restart of the machine would have left in the folder is in the copy. Not kept are attributes
-// that chattr(1) sets, the time of change (ctime), space that is set aside and not written, and what the system itself has noted about the
-// original (extended attributes trusted.orlop.*).
+// Package copytree copies a folder with all that is in it as it lies on the disk: the data and the
+// holes of files, owners, modes, times, extended attributes and with them ACLs and capabilities,
+// hard links within the folder, symbolic links as they are, and named pipes, sockets and device
+// nodes as such. What a restart of the machine would have left in the folder is in the copy. Not
+// kept are attributes that chattr(1) sets, the time of change (ctime), space that is set aside and
+// not written, and what the system itself has noted about the original (extended attributes
+// trusted.orlop.*).
 //
-// The data are shared where the file system can do that (FICLONE), and copied within the kernel otherwise (copy_file_range(2)), in pieces
-// each of which is on its way to the disk before the next begins: a copy of a terabyte leaves no terabyte of pages behind that are to be
-// written. Nothing makes the copy durable; that, and that nobody writes to either folder meanwhile, is the caller's.
+// The data are shared where the file system can do that (FICLONE), and copied within the kernel
+// otherwise (copy_file_range(2)), in pieces each of which is on its way to the disk before the next
+// begins: a copy of a terabyte leaves no terabyte of pages behind that are to be written. Nothing
+// makes the copy durable; that, and that nobody writes to either folder meanwhile, is the caller's.
 //
-// Both folders may be hostile: no symbolic link is followed, and in the folder that is copied no path that is longer than one name. Libraries (containerd's
-// continuity/fs, otiai10/copy) follow paths, fill holes or cannot be stopped halfway.
+// Both folders may be hostile: no symbolic link is followed, and in the folder that is copied no
+// path that is longer than one name. Libraries (containerd's continuity/fs, otiai10/copy) follow
+// paths, fill holes or cannot be stopped halfway.
 package copytree
 
 import (
@@ -27,22 +31,28 @@ import (
 )
 
 const (
-	// piece is how many bytes are copied before they are written to the disk: what others wait for on a slow disk, at most.
+	// piece is how many bytes are copied before they are written to the disk: what others wait for
+	// on a slow disk, at most.
 	piece = 4 << 20
-	// deepest is how many folders may lie within each other. Each that is open takes two of the process's descriptors.
+	// deepest is how many folders may lie within each other. Each that is open takes two of the
+	// process's descriptors.
 	deepest = 512
-	// batch is how many names of a folder are read at a time. Each folder that is open has as many in memory.
+	// batch is how many names of a folder are read at a time. Each folder that is open has as many
+	// in memory.
 	batch = 64
-	// mostKept is how many names of files and folders are kept for hard links that are still to come: 80 MiB, if all are as long as they can be.
+	// mostKept is how many names of files and folders are kept for hard links that are still to
+	// come: 80 MiB, if all are as long as they can be.
 	mostKept = 1 << 18
-	// own begins the names of attributes by which the system notes something about a folder, and not about its copies.
+	// own begins the names of attributes by which the system notes something about a folder, and
+	// not about its copies.
 	own = "trusted.orlop."
 	// shown is how many bytes of a way are told at least, of its end: a whole one can have 128 KiB.
 	shown = 128
 )
 
-// Copy makes to, an empty folder, a copy of the folder from; both lie on one file system. It stops when ctx is done. After an error to has a
-// part of what it should have. The error names the file, relative to from. A folder that has too many hard links is refused, see mostKept.
+// Copy makes to, an empty folder, a copy of the folder from; both lie on one file system. It stops
+// when ctx is done. After an error to has a part of what it should have. The error names the file,
+// relative to from. A folder that has too many hard links is refused, see mostKept.
 func Copy(ctx context.Context, from, to string) error {
 	return newCopier(ctx).tree(from, to)
 }
@@ -72,8 +82,9 @@ func (c *copier) tree(from, to string) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, to, []unix.Timespec{s.Atim, s.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// Idle makes the thread that calls it wait for all others, for the processor and, where the disk's scheduler knows priorities, for the disk.
-// It is for a thread that has nothing else to do afterwards.
+// Idle makes the thread that calls it wait for all others, for the processor and, where the disk's
+// scheduler knows priorities, for the disk. It is for a thread that has nothing else to do
+// afterwards.
 func Idle() error {
 	const (
 		process = 1       // IOPRIO_WHO_PROCESS: a thread, 0 is this one
@@ -101,8 +112,9 @@ func newCopier(ctx context.Context) *copier {
 	return &copier{ctx: ctx, share: true, first: map[uint64]*earlier{}, most: mostKept}
 }
 
-// step is a folder on the way to a file. All that is in it shares it, and it shares the steps above: the way of each file by itself would be
-// as much memory as there are files, times how deep they lie.
+// step is a folder on the way to a file. All that is in it shares it, and it shares the steps
+// above: the way of each file by itself would be as much memory as there are files, times how deep
+// they lie.
 type step struct {
 	up    *step // nil: the root
 	name  string
@@ -231,7 +243,8 @@ func (c *copier) subfolder(from *os.File, in *step, name string, s *unix.Stat_t)
 	if err != nil {
 		return err
 	}
-	if err := dress(source, target, s); err != nil { // after all else: what is made in it would take its default ACL and its group
+	// after all else: what is made in it would take its default ACL and its group
+	if err := dress(source, target, s); err != nil {
 		return fmt.Errorf("%s: cannot be copied: %w", in.printable(name), err)
 	}
 	return nil
@@ -362,9 +375,10 @@ func (c *copier) linked(inode uint64, e *earlier) {
 	}
 }
 
-// link gives the file one more name. The way to it begins at the nearest folder that is open, which is its own if both names are in one. The
-// rest is in the copy, where nobody else makes names, and is gone in as few calls as it can be: name by name, a pod could have each of its
-// links take as many calls as folders may lie within each other.
+// link gives the file one more name. The way to it begins at the nearest folder that is open, which
+// is its own if both names are in one. The rest is in the copy, where nobody else makes names, and
+// is gone in as few calls as it can be: name by name, a pod could have each of its links take as
+// many calls as folders may lie within each other.
 func (e *earlier) link(to *os.File, name string) error {
 	var names []string
 	near := e.in
@@ -393,7 +407,8 @@ func (e *earlier) link(to *os.File, name string) error {
 	return unix.Linkat(int(parent.Fd()), e.name, int(to.Fd()), name, 0)
 }
 
-// beneath opens a folder some steps below another one as a place, by no symbolic link, and on the same file system.
+// beneath opens a folder some steps below another one as a place, by no symbolic link, and on the
+// same file system.
 func beneath(parent int, way string) (*os.File, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV}
@@ -413,7 +428,8 @@ func symlink(from, to *os.File, name string, s *unix.Stat_t) error {
 	return unix.Fchownat(int(to.Fd()), name, int(s.Uid), int(s.Gid), unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// node copies a pipe, a socket or a device node: the name and what it stands for, and nothing behind it.
+// node copies a pipe, a socket or a device node: the name and what it stands for, and nothing
+// behind it.
 func node(from, to *os.File, name string, s *unix.Stat_t) error {
 	if err := unix.Mknodat(int(to.Fd()), name, s.Mode&unix.S_IFMT|0o600, int(s.Rdev)); err != nil {
 		return err
@@ -431,8 +447,9 @@ func node(from, to *os.File, name string, s *unix.Stat_t) error {
 	return dress(source, target, s)
 }
 
-// dress gives a copy that is not a symbolic link the owner, the mode and the attributes of what it was made of, in this order: a new owner
-// takes bits of the mode and capabilities away, a new mode changes an ACL.
+// dress gives a copy that is not a symbolic link the owner, the mode and the attributes of what it
+// was made of, in this order: a new owner takes bits of the mode and capabilities away, a new mode
+// changes an ACL.
 func dress(source, target *os.File, s *unix.Stat_t) error {
 	place := behind(target)
 	if err := unix.Fchownat(int(target.Fd()), "", int(s.Uid), int(s.Gid), unix.AT_EMPTY_PATH); err != nil {
@@ -481,7 +498,8 @@ func grown(fill func([]byte) (int, error)) ([]byte, error) {
 	buffer := make([]byte, 4<<10)
 	n, err := fill(buffer)
 	if errors.Is(err, unix.ERANGE) {
-		buffer = make([]byte, 64<<10) // the kernel's limit (include/uapi/linux/limits.h, XATTR_LIST_MAX and XATTR_SIZE_MAX)
+		// the kernel's limit (include/uapi/linux/limits.h, XATTR_LIST_MAX and XATTR_SIZE_MAX)
+		buffer = make([]byte, 64<<10)
 		n, err = fill(buffer)
 	}
 	if err != nil {
@@ -490,7 +508,8 @@ func grown(fill func([]byte) (int, error)) ([]byte, error) {
 	return buffer[:n], nil
 }
 
-// printable is a way for people, or the end of one that is long: names may have anything in them, and a way may be longer than anybody reads.
+// printable is a way for people, or the end of one that is long: names may have anything in them,
+// and a way may be longer than anybody reads.
 func (s *step) printable(name ...string) string {
 	way := path.Join(name...)
 	for ; s.up != nil; s = s.up {

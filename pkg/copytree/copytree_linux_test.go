@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// describe is all that a copy has to keep of a folder, a line for each file. Files with several names are told by the first of them.
+// describe is all that a copy has to keep of a folder, a line for each file. Files with several
+// names are told by the first of them.
 func describe(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder
@@ -77,8 +78,8 @@ func describe(t *testing.T, root string) string {
 	return b.String()
 }
 
-// folders are one with everything in it that a pod can make without rights beyond a container's, as the user that runs the test, and an
-// empty one on the same file system.
+// folders are one with everything in it that a pod can make without rights beyond a container's, as
+// the user that runs the test, and an empty one on the same file system.
 func folders(t *testing.T) (from, to string) {
 	t.Helper()
 	from, to = filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
@@ -156,22 +157,24 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// TestCopyAsRootOnly copies what root, and a pod's processes with it, can make besides: other owners, devices, attributes, ACLs.
+// TestCopyAsRootOnly copies what root, and a pod's processes with it, can make besides: other
+// owners, devices, attributes, ACLs.
 func TestCopyAsRootOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("makes files of others and devices: root may, others may not")
 	}
 	from, to := folders(t)
 	in := func(name string) string { return filepath.Join(from, name) }
-	// struct posix_acl_xattr_header and its entries (include/uapi/linux/posix_acl_xattr.h): the owner rwx, user 1234 r-x, the group r--,
-	// the mask rwx, others nothing.
+	// struct posix_acl_xattr_header and its entries (include/uapi/linux/posix_acl_xattr.h): the
+	// owner rwx, user 1234 r-x, the group r--, the mask rwx, others nothing.
 	acl := []byte{2, 0, 0, 0}
 	for _, e := range [][4]uint16{{1, 7, 0xffff, 0xffff}, {2, 5, 1234, 0}, {4, 4, 0xffff, 0xffff}, {16, 7, 0xffff, 0xffff}, {32, 0, 0xffff, 0xffff}} {
 		for _, v := range e {
 			acl = append(acl, byte(v), byte(v>>8))
 		}
 	}
-	// struct vfs_ns_cap_data, version 2, effective: CAP_NET_BIND_SERVICE (include/uapi/linux/capability.h).
+	// struct vfs_ns_cap_data, version 2, effective: CAP_NET_BIND_SERVICE
+	// (include/uapi/linux/capability.h).
 	capability := []byte{1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	err := errors.Join(
 		unix.Mknod(in("null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mknod(in("a/disk"), unix.S_IFBLK|0o660, int(unix.Mkdev(7, 0))),
@@ -229,7 +232,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestDeep: folders within folders, more than a path can name, are copied up to a limit, without a descriptor left open.
+// TestDeep: folders within folders, more than a path can name, are copied up to a limit, without a
+// descriptor left open.
 func TestDeep(t *testing.T) {
 	for depth, fits := range map[int]bool{deepest: true, deepest + 2: false} {
 		from, to := t.TempDir(), t.TempDir()
@@ -310,8 +314,9 @@ func inodes(t *testing.T, in *os.File, letter string, files int) []uint64 {
 	return all
 }
 
-// TestLinks: hard links in one folder, and in folders far from each other, are made however deep they lie, without memory for each folder on
-// the way to each of them; they are forgotten with their last name, and leave no descriptor open.
+// TestLinks: hard links in one folder, and in folders far from each other, are made however deep
+// they lie, without memory for each folder on the way to each of them; they are forgotten with
+// their last name, and leave no descriptor open.
 func TestLinks(t *testing.T) {
 	const files = 200
 	for _, c := range []struct {
@@ -355,8 +360,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestTooManyLinks: files whose other names are not met are bounded, and so are the folders on the way to them; those that were met count no
-// more.
+// TestTooManyLinks: files whose other names are not met are bounded, and so are the folders on the
+// way to them; those that were met count no more.
 func TestTooManyLinks(t *testing.T) {
 	for _, c := range []struct {
 		what   string

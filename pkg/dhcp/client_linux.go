@@ -17,11 +17,13 @@ import (
 
 // Options is what a client is made of.
 type Options struct {
-	Link       string           // the link's name
-	Index      int              // its index; a client ends with its link and is made again for a new one
+	Link string // the link's name
+	// its index; a client ends with its link and is made again for a new one
+	Index      int
 	MAC        net.HardwareAddr // its hardware address, Ethernet only
 	Remembered *Lease           // a lease of an earlier life, asked for first; may be nil
-	InForce    bool             // whether the link still has Remembered's address: it is kept while the server is asked
+	// whether the link still has Remembered's address: it is kept while the server is asked
+	InForce bool
 	// Random returns a random number; it makes transaction ids and spreads retransmissions.
 	Random func() uint32
 	// Changed is called from the client's goroutine after every step. It must not block.
@@ -61,8 +63,9 @@ func New(opt Options) *Client {
 	}
 }
 
-// SetCarrier tells the client whether the link has a carrier. It never blocks; only the newest report counts, but a
-// carrier that went and came back between two looks is seen as one that was never gone.
+// SetCarrier tells the client whether the link has a carrier. It never blocks; only the newest
+// report counts, but a carrier that went and came back between two looks is seen as one that was
+// never gone.
 func (c *Client) SetCarrier(up bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,14 +76,16 @@ func (c *Client) SetCarrier(up bool) {
 	c.carrier <- up
 }
 
-// SetHostname sets the name that is told to the server (option 12) from the next message on; empty tells none.
+// SetHostname sets the name that is told to the server (option 12) from the next message on; empty
+// tells none.
 func (c *Client) SetHostname(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hostname = name
 }
 
-// Run works until ctx is done. It leaves the lease as it is: whoever stops a client takes the address away if it should go.
+// Run works until ctx is done. It leaves the lease as it is: whoever stops a client takes the
+// address away if it should go.
 func (c *Client) Run(ctx context.Context) {
 	defer c.timer.Stop()
 	defer func() { c.sock.close() }()
@@ -166,8 +171,9 @@ func (c *Client) report() {
 	c.opt.Changed(st)
 }
 
-// send sends a message from the kind of socket that its phase needs: a packet socket while the link may have no
-// address, a UDP socket afterwards, because only the kernel knows the way to the server.
+// send sends a message from the kind of socket that its phase needs: a packet socket while the link
+// may have no address, a UDP socket afterwards, because only the kernel knows the way to the
+// server.
 func (c *Client) send(m Message) error {
 	c.mu.Lock()
 	hostname := c.hostname

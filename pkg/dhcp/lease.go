@@ -12,21 +12,28 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// Lease is what a server has granted. It is never changed after it was made. Its JSON form is what is remembered.
+// Lease is what a server has granted. It is never changed after it was made. Its JSON form is what
+// is remembered.
 type Lease struct {
-	Address  netip.Prefix  `json:"address"`            // the address with the length of its subnet (option 1)
-	Server   netip.Addr    `json:"server"`             // the server identifier (option 54)
-	Acquired time.Time     `json:"acquired"`           // when the request that led to it was sent; all times count from here
-	Duration time.Duration `json:"duration"`           // option 51; Forever when it has no end
-	T1       time.Duration `json:"t1"`                 // renew after (option 58, else half)
-	T2       time.Duration `json:"t2"`                 // rebind after (option 59, else seven eighths)
-	Routes   []Route       `json:"routes,omitempty"`   // option 121 if the server sent it, else 249, else the router of option 3
-	DNS      []netip.Addr  `json:"dns,omitempty"`      // option 6
-	Domain   string        `json:"domain,omitempty"`   // option 15; the first, if it names several
-	Search   []string      `json:"search,omitempty"`   // option 119, else the domains of option 15 if it names several
-	NTP      []netip.Addr  `json:"ntp,omitempty"`      // option 42
-	MTU      int           `json:"mtu,omitempty"`      // option 26, bytes; 0 when not sent or out of range
-	Hostname string        `json:"hostname,omitempty"` // option 12
+	// the address with the length of its subnet (option 1)
+	Address netip.Prefix `json:"address"`
+	Server  netip.Addr   `json:"server"` // the server identifier (option 54)
+	// when the request that led to it was sent; all times count from here
+	Acquired time.Time     `json:"acquired"`
+	Duration time.Duration `json:"duration"` // option 51; Forever when it has no end
+	T1       time.Duration `json:"t1"`       // renew after (option 58, else half)
+	// rebind after (option 59, else seven eighths)
+	T2 time.Duration `json:"t2"`
+	// option 121 if the server sent it, else 249, else the router of option 3
+	Routes []Route      `json:"routes,omitempty"`
+	DNS    []netip.Addr `json:"dns,omitempty"`    // option 6
+	Domain string       `json:"domain,omitempty"` // option 15; the first, if it names several
+	// option 119, else the domains of option 15 if it names several
+	Search []string     `json:"search,omitempty"`
+	NTP    []netip.Addr `json:"ntp,omitempty"` // option 42
+	// option 26, bytes; 0 when not sent or out of range
+	MTU      int    `json:"mtu,omitempty"`
+	Hostname string `json:"hostname,omitempty"` // option 12
 }
 
 // Route is one route of a lease. An invalid Via means that the destination is on the link itself.
@@ -75,8 +82,8 @@ type Reply struct {
 // maxNotes bounds Reply.Notes.
 const maxNotes = 8
 
-// parseReply reads a server's message. It refuses what a client could not use: a missing server identifier, an address
-// that is not one, a grant without a duration.
+// parseReply reads a server's message. It refuses what a client could not use: a missing server
+// identifier, an address that is not one, a grant without a duration.
 func parseReply(m *dhcpv4.DHCPv4) (*Reply, error) {
 	x := m.TransactionID
 	r := &Reply{XID: uint32(x[0])<<24 | uint32(x[1])<<16 | uint32(x[2])<<8 | uint32(x[3]), Text: m.Message()}
@@ -123,7 +130,8 @@ func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 		return fmt.Errorf("DHCP message from %v: subnet mask %v (option 1) is not one", l.Server, mask)
 	}
 	l.Address = netip.PrefixFrom(ip, bits)
-	if bits < 31 && (ip == l.Address.Masked().Addr() || ip == broadcast(l.Address)) { // of 31 bits both are machines' (RFC 3021)
+	// of 31 bits both are machines' (RFC 3021)
+	if bits < 31 && (ip == l.Address.Masked().Addr() || ip == broadcast(l.Address)) {
 		return fmt.Errorf("DHCP message from %v: offers no usable address: %v is no machine's", l.Server, l.Address)
 	}
 	l.Duration = m.IPAddressLeaseTime(0)
@@ -162,7 +170,8 @@ func readSettings(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 func readDomains(domain, search []byte, l *Lease, note func(string)) {
 	var domains []string
 	list := strings.TrimRight(string(domain), "\x00")
-	if strings.ContainsFunc(list, func(r rune) bool { return r < ' ' }) { // nobody means that: none of it is taken
+	// nobody means that: none of it is taken
+	if strings.ContainsFunc(list, func(r rune) bool { return r < ' ' }) {
 		note(fmt.Sprintf("domain (option 15): %.80q is not a name", list))
 		list = ""
 	}
@@ -211,8 +220,8 @@ func readRoutes(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	}
 }
 
-// domainName reports whether s can stand in resolv.conf or be a host name. What a server sends is not trusted: a line
-// break in it would be a line of the file.
+// domainName reports whether s can stand in resolv.conf or be a host name. What a server sends is
+// not trusted: a line break in it would be a line of the file.
 func domainName(s string) bool {
 	if s == "" || len(s) > 253 {
 		return false

@@ -8,7 +8,8 @@ import (
 // Phase is where the client stands, in the words of RFC 2131 figure 5.
 type Phase int
 
-// The phases. Init is also where a client without a carrier rests, with its lease still in force until it ends.
+// The phases. Init is also where a client without a carrier rests, with its lease still in force
+// until it ends.
 const (
 	Init Phase = iota
 	Selecting
@@ -23,13 +24,14 @@ func (p Phase) String() string {
 	return [...]string{"init", "selecting", "requesting", "rebooting", "bound", "renewing", "rebinding"}[p]
 }
 
-// State is all that the client knows. The zero State is a client that has just been made; set Lease (and not InUse) to
-// let it ask for a remembered address first.
+// State is all that the client knows. The zero State is a client that has just been made; set Lease
+// (and not InUse) to let it ask for a remembered address first.
 type State struct {
 	Phase   Phase
-	Carrier bool      // whether the link has a carrier
-	XID     uint32    // of the exchange that is under way
-	Sent    time.Time // when the message was sent that an Ack would answer; a lease counts from here
+	Carrier bool   // whether the link has a carrier
+	XID     uint32 // of the exchange that is under way
+	// when the message was sent that an Ack would answer; a lease counts from here
+	Sent    time.Time
 	Since   time.Time // when the search for a lease began; option "secs" counts from here
 	Attempt int       // messages sent in this phase
 	Naks    int       // refusals since a lease was last in force
@@ -49,8 +51,9 @@ const (
 	Received                      // a server's message came in
 )
 
-// Event is one thing that happened. At must carry a monotonic reading (time.Now does), so that a stepped wall clock
-// changes no lease. Rand is a fresh random number: transaction id and jitter come from it.
+// Event is one thing that happened. At must carry a monotonic reading (time.Now does), so that a
+// stepped wall clock changes no lease. Rand is a fresh random number: transaction id and jitter
+// come from it.
 type Event struct {
 	Kind  EventKind
 	At    time.Time
@@ -63,10 +66,11 @@ type ActionKind int
 
 // What the edge does for the machine.
 const (
-	Send  ActionKind = iota + 1 // send Message
-	Wake                        // fire Tick at At; replaces every earlier Wake; the zero time stops the timer
-	Apply                       // Lease is in force now: configure it, remember it
-	Drop                        // no lease is in force now: take the address away, forget the lease
+	Send ActionKind = iota + 1 // send Message
+	// fire Tick at At; replaces every earlier Wake; the zero time stops the timer
+	Wake
+	Apply // Lease is in force now: configure it, remember it
+	Drop  // no lease is in force now: take the address away, forget the lease
 )
 
 // Action is one thing to do.
@@ -123,7 +127,8 @@ const (
 //	Rebinding   Tick                      Rebinding   send REQUEST to everyone; at the lease's end: drop, Selecting
 //	any         LinkDown                  Init        the lease stays in force until it ends
 //
-// Whatever is not in the table changes nothing. Messages count only when their transaction id is the present one.
+// Whatever is not in the table changes nothing. Messages count only when their transaction id is
+// the present one.
 func Step(s State, ev Event) (State, []Action) {
 	switch ev.Kind {
 	case LinkUp:
@@ -217,7 +222,8 @@ func bind(s State, ev Event) (State, []Action) {
 	return s, []Action{{Kind: Apply, Lease: &l}, wake}
 }
 
-// drop ends a lease, if there was one, and looks for a new one: at once, or after a wait when servers keep refusing.
+// drop ends a lease, if there was one, and looks for a new one: at once, or after a wait when
+// servers keep refusing.
 func drop(s State, ev Event) (State, []Action) {
 	var out []Action
 	if s.Lease != nil {
@@ -242,7 +248,8 @@ func discover(s State, ev Event) (State, []Action) {
 	return sendDiscover(s, ev)
 }
 
-// hold does what the age of a lease in force asks for: nothing yet, renewing, rebinding, or its end.
+// hold does what the age of a lease in force asks for: nothing yet, renewing, rebinding, or its
+// end.
 func hold(s State, ev Event) (State, []Action) {
 	l, age := s.Lease, ev.At.Sub(s.Lease.Acquired)
 	m := Message{XID: ev.Rand, Secs: secs(s, ev), Client: l.Address.Addr()}
@@ -295,8 +302,8 @@ func transmit(s State, ev Event, m Message) (State, []Action) {
 	return s, []Action{{Kind: Send, Message: m}, {Kind: Wake, At: ev.At.Add(wait)}}
 }
 
-// backoff is the wait after the n-th message, counted from 0: firstWait doubled n times, longestWait at most, and a
-// quarter of it more or less by rand.
+// backoff is the wait after the n-th message, counted from 0: firstWait doubled n times,
+// longestWait at most, and a quarter of it more or less by rand.
 func backoff(n int, rand uint32) time.Duration {
 	wait := min(firstWait<<min(n, 10), longestWait)
 	return wait*3/4 + time.Duration(float64(wait)/2*float64(rand)/(1<<32))

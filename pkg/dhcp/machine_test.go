@@ -75,8 +75,8 @@ func say(m Message) string {
 	return s
 }
 
-// event makes an event from a word: up, down, tick (at the time the machine asked for), offer, ack, rapid, nak,
-// other-nak (of another server), stale (another transaction).
+// event makes an event from a word: up, down, tick (at the time the machine asked for), offer, ack,
+// rapid, nak, other-nak (of another server), stale (another transaction).
 func (w *world) event(word string) Event {
 	reply := func(k ReplyKind) Event {
 		return Event{Kind: Received, Reply: &Reply{Kind: k, Lease: granted}}
@@ -212,8 +212,9 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// TestStepNeverSticks plays random events: whatever comes, a client with a carrier and no endless lease has a timer
-// running, a lease is in use exactly between Apply and Drop, and no lease outlives its end.
+// TestStepNeverSticks plays random events: whatever comes, a client with a carrier and no endless
+// lease has a timer running, a lease is in use exactly between Apply and Drop, and no lease
+// outlives its end.
 func TestStepNeverSticks(t *testing.T) {
 	words := []string{"up", "down", "tick", "tick", "tick", "offer", "ack", "rapid", "nak", "other-nak", "stale"}
 	for seed := range uint64(500) {

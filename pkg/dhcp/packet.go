@@ -17,7 +17,8 @@ const (
 // Some servers send this one alone.
 const classlessOfMicrosoft = dhcpv4.GenericOptionCode(249)
 
-// wanted is the parameter request list (option 55). Option 121 stands before option 3, as RFC 3442 asks.
+// wanted is the parameter request list (option 55). Option 121 stands before option 3, as RFC 3442
+// asks.
 var wanted = dhcpv4.OptionCodeList{
 	dhcpv4.OptionSubnetMask,
 	dhcpv4.OptionClasslessStaticRoute,
@@ -38,8 +39,8 @@ var wanted = dhcpv4.OptionCodeList{
 // maxMessage is the largest message taken (option 57): a whole Ethernet frame.
 const maxMessage = 1500
 
-// encode builds the packet of a message. The broadcast flag stays clear: the packet socket sees frames for an address
-// that the link does not have yet.
+// encode builds the packet of a message. The broadcast flag stays clear: the packet socket sees
+// frames for an address that the link does not have yet.
 func encode(m Message, mac net.HardwareAddr, hostname string) (*dhcpv4.DHCPv4, error) {
 	kind := dhcpv4.MessageTypeRequest
 	if m.Discover {

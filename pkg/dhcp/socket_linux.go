@@ -31,7 +31,8 @@ type incoming struct {
 	err error
 }
 
-// openSocket opens a UDP socket (the link has its address) or a packet socket (it may have none) on a link.
+// openSocket opens a UDP socket (the link has its address) or a packet socket (it may have none) on
+// a link.
 func openSocket(link string, index int, mac net.HardwareAddr, withAddress bool) (*socket, error) {
 	open := openPacket
 	if withAddress {
@@ -60,7 +61,8 @@ func (s *socket) read() {
 	buf := make([]byte, maxMessage)
 	for {
 		n, _, err := s.conn.ReadFrom(buf)
-		// A link that goes down or an answer that nobody listens to is told once; the socket stays good.
+		// A link that goes down or an answer that nobody listens to is told once; the socket stays
+		// good.
 		if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ECONNREFUSED) {
 			continue
 		}
@@ -92,8 +94,8 @@ func openPacket(link *net.Interface) (net.PacketConn, error) {
 	return nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{Port: clientPort}), nil
 }
 
-// clientPackets lets through what is UDP, not a later fragment, and for the client's port; the offsets count from the
-// IPv4 header. Without it every packet of the machine would wake PID 1.
+// clientPackets lets through what is UDP, not a later fragment, and for the client's port; the
+// offsets count from the IPv4 header. Without it every packet of the machine would wake PID 1.
 var clientPackets = []bpf.Instruction{
 	bpf.LoadAbsolute{Off: 9, Size: 1},
 	bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_UDP, SkipTrue: 6},

@@ -1,6 +1,6 @@
-// Package diskmatch is what machined asks when a configuration selects a disk by an expression (`orchestrator match-disks`), and what
-// it is told. The compiler of expressions comes with Kubernetes; PID 1 does not carry it
-// (docs/decisions/0016-disk-expressions.md).
+// Package diskmatch is what machined asks when a configuration selects a disk by an expression
+// (`orchestrator match-disks`), and what it is told. The compiler of expressions comes with
+// Kubernetes; PID 1 does not carry it (docs/decisions/0016-disk-expressions.md).
 package diskmatch
 
 // Question is an expression, and the disks to ask it of.
@@ -25,6 +25,7 @@ type Disk struct {
 
 // Answer is what came of it.
 type Answer struct {
-	Problem string   `json:"problem,omitempty"` // why it is not an expression about a disk; empty if it is
+	// why it is not an expression about a disk; empty if it is
+	Problem string   `json:"problem,omitempty"`
 	Matches []string `json:"matches,omitempty"` // the paths of the disks of which it is true
 }

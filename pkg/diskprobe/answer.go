@@ -33,16 +33,18 @@ type File struct {
 
 // Answer is what the process writes to its standard output.
 type Answer struct {
-	Disk    string `json:"disk"`              // the question's
-	Problem string `json:"problem,omitempty"` // why the disk could not be read; the rest says nothing then
-	Size    uint64 `json:"size"`              // bytes; 0 for a drive without a medium
+	Disk string `json:"disk"` // the question's
+	// why the disk could not be read; the rest says nothing then
+	Problem string `json:"problem,omitempty"`
+	Size    uint64 `json:"size"` // bytes; 0 for a drive without a medium
 	// Table is the kind of partition table: "gpt", "" for a blank disk, otherwise what is there
 	// instead.
 	Table string `json:"table"`
 	// Mirrored says that the primary GPT is whole, and that its backup stands in the last sector.
-	Mirrored bool               `json:"mirrored,omitempty"`
-	Entries  []Entry            `json:"entries,omitempty"`  // of the GPT, by number
-	Whole    superblock.Content `json:"whole"`              // of the disk itself: one with a table may be a file system or a RAID's member, too
+	Mirrored bool    `json:"mirrored,omitempty"`
+	Entries  []Entry `json:"entries,omitempty"` // of the GPT, by number
+	// of the disk itself: one with a table may be a file system or a RAID's member, too
+	Whole    superblock.Content `json:"whole"`
 	Contents []Held             `json:"contents,omitempty"` // of partitions, by number
 	Text     []byte             `json:"text,omitempty"`     // of the file that was asked for
 	Missing  bool               `json:"missing,omitempty"`  // there is no such file
@@ -75,8 +77,9 @@ func (a Answer) Content(number int) superblock.Content {
 
 // Bounds of an answer.
 const (
-	MostAnswer    = 256 << 10 // bytes, without a file
-	mostPartition = 1024      // the greatest number: the kernel shows 256 of a disk at most (DISK_MAX_PARTS)
+	MostAnswer = 256 << 10 // bytes, without a file
+	// the greatest number: the kernel shows 256 of a disk at most (DISK_MAX_PARTS)
+	mostPartition = 1024
 	mostEntries   = 128
 	mostKind      = 120 // bytes
 	mostLabel     = 256 // bytes
@@ -86,8 +89,8 @@ const (
 // errNonsense is an answer that no examination gives.
 var errNonsense = errors.New("the examination gave an answer that makes no sense")
 
-// decode reads and checks an answer about a disk. The author of the disk may control the process, so
-// every field is checked.
+// decode reads and checks an answer about a disk. The author of the disk may control the process,
+// so every field is checked.
 func decode(text []byte, d Device, f *File) (Answer, error) {
 	most := uint64(MostAnswer)
 	if f != nil {

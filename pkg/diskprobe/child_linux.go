@@ -21,10 +21,11 @@ const (
 // Limits of the process. Go's heap is kept below by GOMEMLIMIT, so the limit of memory is met only
 // by what cannot be collected.
 const (
-	mostMemory  = 256 << 20 // bytes of writable memory of its own, Go's reserve of 64 MiB for each arena included
-	mostThreads = 512       // of all such processes together
-	mostCPU     = 8         // seconds
-	mostOpening = 256       // file descriptors
+	// bytes of writable memory of its own, Go's reserve of 64 MiB for each arena included
+	mostMemory  = 256 << 20
+	mostThreads = 512 // of all such processes together
+	mostCPU     = 8   // seconds
+	mostOpening = 256 // file descriptors
 )
 
 // Environment is the whole environment of the process.
@@ -34,7 +35,8 @@ var Environment = []string{"GOMEMLIMIT=96MiB", "GOMAXPROCS=2", "GOTRACEBACK=none
 // nothing.
 var systemCalls = slices.Concat(confine.Runtime, []uint32{
 	unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_FCNTL, unix.SYS_LSEEK, unix.SYS_FADVISE64,
-	unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2, // of Go's timers
+	// of Go's timers
+	unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2,
 })
 
 // requests are those that ask a block device for its size and the size of its sectors.

@@ -39,7 +39,8 @@ const (
 
 // TestMain is the process, too.
 func TestMain(m *testing.M) {
-	if os.Getenv(role) != "" && os.Getuid() == 0 { // here and not by who starts it: the test's binary is in a folder of root's
+	// here and not by who starts it: the test's binary is in a folder of root's
+	if os.Getenv(role) != "" && os.Getuid() == 0 {
 		if err := errors.Join(syscall.Setgid(stranger), syscall.Setuid(stranger)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(2)
@@ -226,8 +227,8 @@ func TestExamination(t *testing.T) {
 	}
 }
 
-// TestBlockDevice: the confined process sees what lies on a real disk, whose size it has to ask for,
-// and can ask it for nothing else.
+// TestBlockDevice: the confined process sees what lies on a real disk, whose size it has to ask
+// for, and can ask it for nothing else.
 func TestBlockDevice(t *testing.T) {
 	mkfstest.Overwrites(t)
 	devices, err := List(Sys)
@@ -267,9 +268,11 @@ func TestBlockDevice(t *testing.T) {
 	}
 }
 
-// TestConfined: the process can open no file, connect to nothing, change nothing and gain no rights.
+// TestConfined: the process can open no file, connect to nothing, change nothing and gain no
+// rights.
 func TestConfined(t *testing.T) {
-	if _, err := start(t, t.Context(), "look", diskFileOf(t), nil); err != nil && !errors.Is(err, errNonsense) { // of the disk it says nothing
+	// of the disk it says nothing
+	if _, err := start(t, t.Context(), "look", diskFileOf(t), nil); err != nil && !errors.Is(err, errNonsense) {
 		t.Error(err)
 	}
 }

@@ -106,8 +106,8 @@ func (a *Answer) readTable(disk place) error {
 		}
 		return a.otherTable(disk)
 	}
-	// The disk may be something else, too: a CD image that also boots from a stick, or a member of a RAID
-	// whose array has the table.
+	// The disk may be something else, too: a CD image that also boots from a stick, or a member of
+	// a RAID whose array has the table.
 	if c, err := superblock.Identify(disk.r, disk.size); err == nil && c.Kind != superblock.BackupGPT {
 		a.Whole = superblock.Content{Kind: c.Kind, Label: tidy(c.Label, mostLabel)}
 	}
@@ -179,7 +179,8 @@ func (a Answer) readContents(places map[int]place) (Answer, error) {
 		}
 		if h.Content.Kind == "vfat" {
 			there, err := superblock.FATHas(p.r, p.size, esp.Loader)
-			h.Loader = there && err == nil // of a damaged file system no firmware starts: mkfs.fat may have been cut short
+			// of a damaged file system no firmware starts: mkfs.fat may have been cut short
+			h.Loader = there && err == nil
 		}
 		a.Contents = append(a.Contents, h)
 	}

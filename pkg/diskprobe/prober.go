@@ -73,7 +73,8 @@ func (r *record) change() {
 type Result struct {
 	Device Device
 	Answer Answer
-	Err    error // why nothing is known of its content, which is treated as data; ErrNoMedium: there is no disk
+	// why nothing is known of its content, which is treated as data; ErrNoMedium: there is no disk
+	Err error
 }
 
 // Freshness says how old an answer may be.
@@ -171,7 +172,8 @@ func (p *Prober) Next() (time.Time, bool) {
 	var first time.Time
 	for _, r := range p.known {
 		next := r.next
-		if again := p.now().Add(firstRest); r.busy && next.Before(again) { // it was left behind, and may have ended by then
+		// it was left behind, and may have ended by then
+		if again := p.now().Add(firstRest); r.busy && next.Before(again) {
 			next = again
 		}
 		if r.err != nil && (first.IsZero() || next.Before(first)) {

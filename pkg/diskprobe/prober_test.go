@@ -291,8 +291,8 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// TestLateAnswer: a look that takes what is known does not wait long for a disk that answers late, sees the others meanwhile, and is told
-// when to look again. One that needs the answer waits.
+// TestLateAnswer: a look that takes what is known does not wait long for a disk that answers late,
+// sees the others meanwhile, and is told when to look again. One that needs the answer waits.
 func TestLateAnswer(t *testing.T) {
 	release, told := make(chan struct{}), make(chan struct{}, 1)
 	p := New(func(_ context.Context, d Device, _ *File) (Answer, error) {

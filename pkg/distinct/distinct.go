@@ -1,7 +1,8 @@
 // Package distinct drops repetitions.
 package distinct
 
-// Of returns the values without repetitions, each where it came first. Without any values it returns nil.
+// Of returns the values without repetitions, each where it came first. Without any values it
+// returns nil.
 func Of[T comparable](values []T) []T {
 	var out []T
 	seen := map[T]bool{}

@@ -1,5 +1,5 @@
-// Package durable replaces files so that a power cut leaves the old content or the new one, and what was reported as written
-// stays written. It does not care for owners, and makes no folders.
+// Package durable replaces files so that a power cut leaves the old content or the new one, and
+// what was reported as written stays written. It does not care for owners, and makes no folders.
 package durable
 
 import (
@@ -19,7 +19,8 @@ func WriteFile(name string, content []byte, mode fs.FileMode) error {
 	return SyncFolder(filepath.Dir(name))
 }
 
-// SyncFolder makes what was made, renamed or removed in a folder last: flushing a file alone does not (fsync(2)).
+// SyncFolder makes what was made, renamed or removed in a folder last: flushing a file alone does
+// not (fsync(2)).
 func SyncFolder(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package efivar reads what the boot loader has left in the firmware's variables (systemd's Boot Loader Interface). It reads the
-// content of files of the kernel's efivarfs; it mounts nothing and writes nothing.
+// Package efivar reads what the boot loader has left in the firmware's variables (systemd's Boot
+// Loader Interface). It reads the content of files of the kernel's efivarfs; it mounts nothing and
+// writes nothing.
 package efivar
 
 import (
@@ -14,17 +15,19 @@ import (
 	"github.com/google/uuid"
 )
 
-// Folder is where the kernel shows the variables (Documentation/filesystems/efivarfs.rst). It exists only if the machine was started by
-// UEFI firmware whose variables can be read.
+// Folder is where the kernel shows the variables (Documentation/filesystems/efivarfs.rst). It
+// exists only if the machine was started by UEFI firmware whose variables can be read.
 const Folder = "/sys/firmware/efi/efivars"
 
 // loader is the vendor GUID of systemd-boot's variables.
 const loader = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 
-// Variables of the boot loader, as files of Folder. Both are in memory only, and are set anew at each start.
+// Variables of the boot loader, as files of Folder. Both are in memory only, and are set anew at
+// each start.
 const (
-	// Partition is the unique GUID of the partition that the loader was started from. systemd-boot sets it; its stub sets it if the
-	// firmware started the boot image itself. Neither does for an image that came over the network.
+	// Partition is the unique GUID of the partition that the loader was started from. systemd-boot
+	// sets it; its stub sets it if the firmware started the boot image itself. Neither does for an
+	// image that came over the network.
 	Partition = "LoaderDevicePartUUID-" + loader
 	// CountedPath is the path of the started entry on the ESP, if the entry is on trial.
 	CountedPath = "LoaderBootCountPath-" + loader
@@ -33,8 +36,8 @@ const (
 // limit is the largest variable that is read, in bytes. Those above hold a path at most.
 const limit = 4096
 
-// Read reads a variable: a name of this package, in a folder that shows variables. The result is as Text expects it. A variable that
-// does not exist gives an error that wraps fs.ErrNotExist.
+// Read reads a variable: a name of this package, in a folder that shows variables. The result is as
+// Text expects it. A variable that does not exist gives an error that wraps fs.ErrNotExist.
 func Read(folder, name string) ([]byte, error) {
 	f, err := os.Open(filepath.Join(folder, name))
 	if err != nil {
@@ -51,8 +54,9 @@ func Read(folder, name string) ([]byte, error) {
 	return content, nil
 }
 
-// Text is the text of a variable: efivarfs shows four bytes of attributes, and then UTF-16 in little-endian order, which a zero ends
-// (UEFI 2.10, 8.2 and 2.3.1). What follows the zero is ignored.
+// Text is the text of a variable: efivarfs shows four bytes of attributes, and then UTF-16 in
+// little-endian order, which a zero ends (UEFI 2.10, 8.2 and 2.3.1). What follows the zero is
+// ignored.
 func Text(variable []byte) (string, error) {
 	const attributes = 4
 	if len(variable) < attributes || len(variable)%2 != 0 {

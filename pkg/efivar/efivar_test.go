@@ -71,7 +71,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// FuzzGUID: whatever the firmware holds, either a GUID comes out that stands there in its usual notation, or an error.
+// FuzzGUID: whatever the firmware holds, either a GUID comes out that stands there in its usual
+// notation, or an error.
 func FuzzGUID(f *testing.F) {
 	f.Add(variable("00010203-0405-0607-0809-0a0b0c0d0e0f\x00"))
 	f.Add([]byte{6, 0, 0, 0, 0, 0xd8, 0, 0}) // half of a pair

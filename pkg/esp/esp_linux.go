@@ -1,6 +1,7 @@
-// Package esp owns what lies on the EFI system partition: the boot loader, and the entries of the systems that it can start. It
-// writes so that a power cut leaves the old content or the new one, although FAT has no journal
-// (docs/decisions/0012-upgrade-order.md). It does not decide what is started: that is pkg/slot.
+// Package esp owns what lies on the EFI system partition: the boot loader, and the entries of the
+// systems that it can start. It writes so that a power cut leaves the old content or the new one,
+// although FAT has no journal (docs/decisions/0012-upgrade-order.md). It does not decide what is
+// started: that is pkg/slot.
 package esp
 
 import (
@@ -22,23 +23,25 @@ import (
 
 // Files of the ESP beside the entries, relative to its root.
 const (
-	// Loader is where the firmware looks for a program when nobody told it a name (UEFI specification, 3.5.1.1).
+	// Loader is where the firmware looks for a program when nobody told it a name (UEFI
+	// specification, 3.5.1.1).
 	Loader = "EFI/BOOT/BOOTX64.EFI"
 	// Settings are systemd-boot's.
 	Settings = "loader/loader.conf"
-	// SettingsText has the loader start the newest system at once, and nobody change its command line.
+	// SettingsText has the loader start the newest system at once, and nobody change its command
+	// line.
 	SettingsText = "timeout 0\neditor no\n"
 )
 
-// statements is the folder of the signed statements (package bundle) of the systems, from which another machine learns that what this
-// one gives it is genuine.
+// statements is the folder of the signed statements (package bundle) of the systems, from which
+// another machine learns that what this one gives it is genuine.
 const statements = "orlop"
 
 // Statement is the file with the signed statement of a version.
 func Statement(version string) string { return statements + "/" + version + ".json" }
 
-// Partition is the partition that the firmware reads. It is mounted only while it is looked at or written to: FAT has no journal,
-// so the less it is open, the better.
+// Partition is the partition that the firmware reads. It is mounted only while it is looked at or
+// written to: FAT has no journal, so the less it is open, the better.
 type Partition struct {
 	Device func() (string, error) // finds it: "/dev/vda1"
 	Target string                 // where it is mounted meanwhile
@@ -89,7 +92,8 @@ func entries(dir string) ([]slot.Entry, error) {
 	return all, nil
 }
 
-// Version calls take with the boot image and the signed statement of a version; nil if there is none.
+// Version calls take with the boot image and the signed statement of a version; nil if there is
+// none.
 func (e *Partition) Version(version string, take func(uki *os.File, statement []byte) error) error {
 	return e.with(mount.ReadOnly, func(root string) error {
 		all, err := entries(filepath.Join(root, slot.Folder))
@@ -133,7 +137,8 @@ func (e *Partition) Room(keep string) (room int64, err error) {
 	return room, err
 }
 
-// others calls do for the file of every version but one, and for what an interrupted write has left.
+// others calls do for the file of every version but one, and for what an interrupted write has
+// left.
 func others(dir, keep string, do func(name string) error) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -150,9 +155,10 @@ func others(dir, keep string, do func(name string) error) error {
 	return nil
 }
 
-// remove removes a file in such a way that no name is ever left that leads to free clusters: Linux frees a file's clusters when
-// nobody has it open any more, and the disk may write that before the name is gone. It is open until its name is gone on the disk.
-// A cut between the two leaves clusters that belong to no file.
+// remove removes a file in such a way that no name is ever left that leads to free clusters: Linux
+// frees a file's clusters when nobody has it open any more, and the disk may write that before the
+// name is gone. It is open until its name is gone on the disk. A cut between the two leaves
+// clusters that belong to no file.
 func remove(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -217,14 +223,16 @@ func (e *Partition) unmounted(do func(fs storage, folder string) error) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0) // with O_EXCL the kernel refuses a device in use (open(2))
+	// with O_EXCL the kernel refuses a device in use (open(2))
+	f, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
 	if err != nil {
 		return err
 	}
 	return errors.Join(do(f, slot.Folder), f.Sync(), f.Close())
 }
 
-// Enter writes a boot image as a new entry. It is whole before it has the name that the loader looks for.
+// Enter writes a boot image as a new entry. It is whole before it has the name that the loader
+// looks for.
 func (e *Partition) Enter(entry slot.Entry, uki io.Reader) error {
 	return e.with(0, func(root string) error {
 		dir := filepath.Join(root, slot.Folder)
@@ -232,7 +240,8 @@ func (e *Partition) Enter(entry slot.Entry, uki io.Reader) error {
 	})
 }
 
-// Write writes a file beside the entries, with the folders above it. It is whole before it has its name.
+// Write writes a file beside the entries, with the folders above it. It is whole before it has its
+// name.
 func (e *Partition) Write(name string, content io.Reader) error {
 	return e.with(0, func(root string) error {
 		full := filepath.Join(root, name)
@@ -260,16 +269,18 @@ func write(name, temporary string, content io.Reader) error {
 	if err := f.Close(); err != nil {
 		return fmt.Errorf("ESP: cannot write: %w", err)
 	}
-	if err := durable.SyncFolder(dir); err != nil { // its directory entry and its clusters, before another name
+	// its directory entry and its clusters, before another name
+	if err := durable.SyncFolder(dir); err != nil {
 		return err
 	}
 	return rename(temporary, name)
 }
 
-// rename gives a file another name in its folder, so that at every instant one of the two names leads to it. FAT keeps in a file's
-// name where the file lies, and Linux writes the new name without that at first, which comes with the file's inode
-// (fs/fat/namei_vfat.c, vfat_rename). So the file is flushed before the folder: its whole new name is on the disk before the old one
-// goes, also where they lie in different sectors.
+// rename gives a file another name in its folder, so that at every instant one of the two names
+// leads to it. FAT keeps in a file's name where the file lies, and Linux writes the new name
+// without that at first, which comes with the file's inode (fs/fat/namei_vfat.c, vfat_rename). So
+// the file is flushed before the folder: its whole new name is on the disk before the old one goes,
+// also where they lie in different sectors.
 func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return fmt.Errorf("ESP: cannot rename: %w", err)
@@ -287,7 +298,8 @@ func rename(from, to string) error {
 // ErrNoEntry is that a version has no entry, so that the loader does not start it.
 var ErrNoEntry = errors.New("it has no entry")
 
-// Rename gives the entry of a version its new name, or says ErrNoEntry: the loader would go on as if nothing had been said.
+// Rename gives the entry of a version its new name, or says ErrNoEntry: the loader would go on as
+// if nothing had been said.
 func (e *Partition) Rename(to slot.Entry) error {
 	twins := e.unmounted(untwin)
 	return e.with(0, func(root string) error {
@@ -300,7 +312,8 @@ func (e *Partition) Rename(to slot.Entry) error {
 			if from.Version != to.Version || from == to {
 				continue
 			}
-			if slices.Contains(all, to) { // the same file, as far as is known: the name that goes would take its clusters with it
+			// the same file, as far as is known: the name that goes would take its clusters with it
+			if slices.Contains(all, to) {
 				return errors.Join(fmt.Errorf("ESP: cannot rename %s: %s is there, too", from.Name(), to.Name()), twins)
 			}
 			return rename(filepath.Join(dir, from.Name()), filepath.Join(dir, to.Name()))

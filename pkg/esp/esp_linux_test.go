@@ -10,7 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// TestEntries: what is listed, kept, and forgotten of a folder. The same functions work on the mounted ESP.
+// TestEntries: what is listed, kept, and forgotten of a folder. The same functions work on the
+// mounted ESP.
 func TestEntries(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"orlop-1.0.0.efi", "orlop-1.1.0+0-3.efi", "1.2.0.new", "other.efi"} {
@@ -31,7 +32,8 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// TestForgetStatements: the one of the version that stays, stays; also what an interrupted write has left goes.
+// TestForgetStatements: the one of the version that stays, stays; also what an interrupted write
+// has left goes.
 func TestForgetStatements(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, statements)

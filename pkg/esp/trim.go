@@ -24,9 +24,10 @@ type storage interface {
 
 // What FAT32 looks like: Microsoft's "FAT: General Overview of On-Disk Format", version 1.03.
 const (
-	sectorSize  = 512
-	slotSize    = 32   // of a folder: one name, or a part of a long one
-	deletedSlot = 0xe5 // first byte of a slot that is free again; 0: of one that was never used, nor was any behind it
+	sectorSize = 512
+	slotSize   = 32 // of a folder: one name, or a part of a long one
+	// first byte of a slot that is free again; 0: of one that was never used, nor was any behind it
+	deletedSlot = 0xe5
 	folderBit   = 0x10
 	longName    = 0x0f
 	endOfChain  = 0x0ffffff8
@@ -99,7 +100,8 @@ func firstCluster(slot []byte) uint32 {
 	return uint32(binary.LittleEndian.Uint16(slot[20:]))<<16 | uint32(binary.LittleEndian.Uint16(slot[26:]))
 }
 
-// write replaces the sector of the folder that begins at an offset, if it is another one than before.
+// write replaces the sector of the folder that begins at an offset, if it is another one than
+// before.
 func (d directory) write(at int, sector []byte) error {
 	if bytes.Equal(sector, d.content[at:at+sectorSize]) {
 		return nil
@@ -109,10 +111,12 @@ func (d directory) write(at int, sector []byte) error {
 	return err
 }
 
-// trim makes the slots behind the last name of a folder unused ones. The firmware writes a new name behind all slots that were ever
-// used, and takes another cluster for the folder when there is none, in an order in which a power cut can leave it with a folder that it
-// cannot read at all (edk2, FatPkg/EnhancedFatDxe/DirectoryManage.c, FatNewEntryPos; FileSpace.c, FatPhysicalDirSize). Trimmed
-// before each upgrade, the folder never gets so long. Nothing but free slots is written, from the last one backwards.
+// trim makes the slots behind the last name of a folder unused ones. The firmware writes a new name
+// behind all slots that were ever used, and takes another cluster for the folder when there is
+// none, in an order in which a power cut can leave it with a folder that it cannot read at all
+// (edk2, FatPkg/EnhancedFatDxe/DirectoryManage.c, FatNewEntryPos; FileSpace.c, FatPhysicalDirSize).
+// Trimmed before each upgrade, the folder never gets so long. Nothing but free slots is written,
+// from the last one backwards.
 func trim(fs storage, folder string) error {
 	d, err := openDirectory(fs, folder)
 	if err != nil {
@@ -158,7 +162,8 @@ func (d directory) files() []fileName {
 					part = append(part, binary.LittleEndian.Uint16(c))
 				}
 			}
-			if now.slots, text = append(now.slots, at), append(part, text...); len(text) > mostName+13 { // it belongs to no name
+			// it belongs to no name
+			if now.slots, text = append(now.slots, at), append(part, text...); len(text) > mostName+13 {
 				now, text = fileName{}, nil
 			}
 		default:
@@ -175,9 +180,11 @@ func (d directory) files() []fileName {
 	return all
 }
 
-// untwin leaves one name to each boot image. A power cut amid a rename, by Linux or by the firmware, can leave both names on the disk, and whoever
-// removes one of them then frees the clusters of the other. So a name is made a free slot here, and nothing of the file is touched. Of an
-// entry's two names that one stays which the rename would have led to: another rename goes on from there.
+// untwin leaves one name to each boot image. A power cut amid a rename, by Linux or by the
+// firmware, can leave both names on the disk, and whoever removes one of them then frees the
+// clusters of the other. So a name is made a free slot here, and nothing of the file is touched. Of
+// an entry's two names that one stays which the rename would have led to: another rename goes on
+// from there.
 func untwin(fs storage, folder string) error {
 	d, err := openDirectory(fs, folder)
 	if err != nil {
@@ -204,7 +211,8 @@ func untwin(fs storage, folder string) error {
 	for _, names := range byCluster {
 		slices.SortFunc(names, func(a, b fileName) int { return cmp.Compare(rank(b), rank(a)) })
 		for _, f := range names[1:] {
-			for _, at := range slices.Backward(f.slots) { // the short name first: long parts without one are nothing
+			// the short name first: long parts without one are nothing
+			for _, at := range slices.Backward(f.slots) {
 				begin := at / sectorSize * sectorSize
 				sector := bytes.Clone(d.content[begin : begin+sectorSize])
 				sector[at-begin] = deletedSlot

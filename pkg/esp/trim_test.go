@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// fatImage makes a FAT32 whose folder of entries holds two files, the second behind so many that were removed, and more behind it.
+// fatImage makes a FAT32 whose folder of entries holds two files, the second behind so many that
+// were removed, and more behind it.
 func fatImage(t *testing.T, removed int) (image string, run func(argv ...string) string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,8 +47,8 @@ func fatImage(t *testing.T, removed int) (image string, run func(argv ...string)
 	return image, run
 }
 
-// TestTrim: the names are the same afterwards, no slot behind them was ever used, and fsck.fat finds nothing. It is so when done again,
-// and when the power goes after any of its writes.
+// TestTrim: the names are the same afterwards, no slot behind them was ever used, and fsck.fat
+// finds nothing. It is so when done again, and when the power goes after any of its writes.
 func TestTrim(t *testing.T) {
 	for _, removed := range []int{0, 3, 20} {
 		image, run := fatImage(t, removed)
@@ -112,7 +113,8 @@ type written struct {
 	data []byte
 }
 
-// cuts are the disk as it was before, after none of the writes, after the first, and so on: as the power leaves it.
+// cuts are the disk as it was before, after none of the writes, after the first, and so on: as the
+// power leaves it.
 func (w *writes) cuts(before []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		state := bytes.Clone(before)
@@ -134,8 +136,9 @@ func (w *writes) WriteAt(p []byte, at int64) (int, error) {
 	return copy(w.content[at:], p), nil
 }
 
-// TestUntwin: of two names of one file the one stays that the rename would have led to, wherever in the folder they lie; the file is whole and
-// nobody else's afterwards, also when the power goes after any write. What has one name stays as it is.
+// TestUntwin: of two names of one file the one stays that the rename would have led to, wherever in
+// the folder they lie; the file is whole and nobody else's afterwards, also when the power goes
+// after any write. What has one name stays as it is.
 func TestUntwin(t *testing.T) {
 	for i, c := range []struct{ from, to string }{
 		{"9.0.0.new", "orlop-9.0.0+3-0.efi"}, {"orlop-9.0.0+2-1.efi", "orlop-9.0.0.efi"}, {"orlop-9.0.0+3-0.efi", "orlop-9.0.0+2-1.efi"},

@@ -3,10 +3,12 @@ package glob
 
 import "strings"
 
-// Match reports whether s matches a pattern, as modprobe matches those of modules.alias: '*' is any text, '?' one character, [a-z] one of a
-// set; there is no escape and no special treatment of '/' (which path.Match has).
+// Match reports whether s matches a pattern, as modprobe matches those of modules.alias: '*' is any
+// text, '?' one character, [a-z] one of a set; there is no escape and no special treatment of '/'
+// (which path.Match has).
 func Match(pattern, s string) bool {
-	// When a later part fails, only the last '*' needs to try a longer text: what stands before it has matched.
+	// When a later part fails, only the last '*' needs to try a longer text: what stands before it
+	// has matched.
 	starPattern, starText := -1, 0
 	p, t := 0, 0
 	for t < len(s) {
@@ -31,7 +33,8 @@ func Match(pattern, s string) bool {
 	return strings.Trim(pattern[p:], "*") == ""
 }
 
-// matchOne matches one character against the head of the pattern, and returns how long that head is; 0 is no match.
+// matchOne matches one character against the head of the pattern, and returns how long that head
+// is; 0 is no match.
 func matchOne(pattern string, c byte) int {
 	switch pattern[0] {
 	case '?':

@@ -18,12 +18,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/artifact"
 )
 
-// An archive may hold artefacts, which are no images: nothing runs of them, so to the kubelet they are images that nobody needs, and it
-// would delete them when it wants room. Import gives each that an add-on can take a second name, made of its digest, which is pinned. It stays
-// until somebody says that he has taken what he needs of it (Release), or that nobody has for long (Unpin).
+// An archive may hold artefacts, which are no images: nothing runs of them, so to the kubelet they
+// are images that nobody needs, and it would delete them when it wants room. Import gives each that
+// an add-on can take a second name, made of its digest, which is pinned. It stays until somebody
+// says that he has taken what he needs of it (Release), or that nobody has for long (Unpin).
 
-// The labels of the second name: the first one has the kubelet leave it alone (containerd's internal/cri/labels), the second one says that
-// it is ours.
+// The labels of the second name: the first one has the kubelet leave it alone (containerd's
+// internal/cri/labels), the second one says that it is ours.
 const (
 	labelPinned   = "io.cri-containerd.pinned"
 	labelArtifact = "orlop.dev/artifact"
@@ -35,7 +36,8 @@ func pinned(digest string) string { return tagged + "@" + digest }
 // dockerConfig is the configuration of an image as docker has it.
 const dockerConfig = "application/vnd.docker.container.image.v1+json"
 
-// isArtifact says whether a manifest is that of an artefact (image-spec, manifest.md, "Guidelines for Artifact Usage").
+// isArtifact says whether a manifest is that of an artefact (image-spec, manifest.md, "Guidelines
+// for Artifact Usage").
 func (m manifest) isArtifact() bool {
 	if len(m.Manifests) > 0 || m.Config.MediaType == "" {
 		return false
@@ -71,8 +73,8 @@ func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 	return nil
 }
 
-// Unpin takes the second names of artefacts that were imported before then, but for those with digests ("sha256:…"): whether they stay is the
-// kubelet's to decide from now on.
+// Unpin takes the second names of artefacts that were imported before then, but for those with
+// digests ("sha256:…"): whether they stay is the kubelet's to decide from now on.
 func (s *Store) Unpin(ctx context.Context, digests []string, then time.Time) error {
 	all, err := s.list(ctx)
 	if err != nil {
@@ -89,7 +91,8 @@ func (s *Store) Unpin(ctx context.Context, digests []string, then time.Time) err
 	return nil
 }
 
-// Release deletes artefacts, by the digests ("sha256:…") of their manifests, under all their names. Images stay.
+// Release deletes artefacts, by the digests ("sha256:…") of their manifests, under all their names.
+// Images stay.
 func (s *Store) Release(ctx context.Context, digests []string) error {
 	all, err := s.list(ctx)
 	if err != nil {
@@ -182,7 +185,8 @@ func (b *blob) Close() error {
 	return nil
 }
 
-// ofDigest tells whether a name is made of a digest: by containerd's Kubernetes interface, of that of an image's configuration, or by pin.
+// ofDigest tells whether a name is made of a digest: by containerd's Kubernetes interface, of that
+// of an image's configuration, or by pin.
 func ofDigest(name string) bool {
 	return strings.HasPrefix(name, "sha256:") || strings.HasPrefix(name, pinned("sha256:"))
 }

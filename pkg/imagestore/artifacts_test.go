@@ -169,7 +169,8 @@ func (d *daemon) Stream(s streamapi.Streaming_StreamServer) error {
 	return s.Send(&anypb.Any{})
 }
 
-// Transfer stores names as containerd does (core/transfer/image): with the labels that the destination has, and no others.
+// Transfer stores names as containerd does (core/transfer/image): with the labels that the
+// destination has, and no others.
 func (d *daemon) Transfer(_ context.Context, r *transferapi.TransferRequest) (*emptypb.Empty, error) {
 	var to transfertypes.ImageStore
 	if err := proto.Unmarshal(r.Destination.Value, &to); err != nil {
@@ -235,8 +236,8 @@ func TestIsArtifact(t *testing.T) {
 	}
 }
 
-// TestArtifacts: an artefact that is imported is pinned by its digest, so that neither the kubelet nor another one of the same name takes
-// it, until it is let go; images are left alone.
+// TestArtifacts: an artefact that is imported is pinned by its digest, so that neither the kubelet
+// nor another one of the same name takes it, until it is let go; images are left alone.
 func TestArtifacts(t *testing.T) {
 	d, store := started(t)
 	image, flux, oras := d.put(anImage), d.put(fromFlux), d.put(fromOras)
@@ -284,7 +285,8 @@ func TestArtifacts(t *testing.T) {
 	}
 }
 
-// TestUnpin: what nobody has taken for long is an image like others again, and so is from the start what no add-on can take.
+// TestUnpin: what nobody has taken for long is an image like others again, and so is from the start
+// what no add-on can take.
 func TestUnpin(t *testing.T) {
 	d, store := started(t)
 	flux, oras := d.put(fromFlux), d.put(fromOras)

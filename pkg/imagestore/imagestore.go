@@ -1,8 +1,10 @@
-// Package imagestore puts container images, unpacked, and artefacts that are none, into containerd, lists what is there, and reads it.
+// Package imagestore puts container images, unpacked, and artefacts that are none, into containerd,
+// lists what is there, and reads it.
 //
-// It speaks containerd's gRPC services directly (transfer, streaming, images, content, snapshots, diff, leases) through the generated code of
-// github.com/containerd/containerd/api. containerd's own client module does the same with more convenience, but it asks for
-// newer Kubernetes libraries than the embedded Kubernetes has and would triple the size of PID 1; see
+// It speaks containerd's gRPC services directly (transfer, streaming, images, content, snapshots,
+// diff, leases) through the generated code of github.com/containerd/containerd/api. containerd's
+// own client module does the same with more convenience, but it asks for newer Kubernetes libraries
+// than the embedded Kubernetes has and would triple the size of PID 1; see
 // docs/decisions/0004-containerd-api.md.
 package imagestore
 
@@ -43,14 +45,16 @@ func New(conn grpc.ClientConnInterface) *Store { return &Store{conn: conn} }
 type Image struct {
 	Name   string
 	Digest string // of the manifest or index, "sha256:…"
-	Size   int64  // bytes that its layers (packed), configuration and manifest take; 0 where it is not known
+	// bytes that its layers (packed), configuration and manifest take; 0 where it is not known
+	Size int64
 }
 
 func inNamespace(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", Namespace)
 }
 
-// List returns all images by name. Of several names of one image, those that are made of a digest are left out.
+// List returns all images by name. Of several names of one image, those that are made of a digest
+// are left out.
 func (s *Store) List(ctx context.Context) ([]Image, error) {
 	images, err := s.list(ctx)
 	if err != nil {
@@ -70,7 +74,8 @@ func (s *Store) Has(ctx context.Context, name string) (bool, error) {
 
 // present describes some of all images for people.
 func (s *Store) present(ctx context.Context, some, all []*imagesapi.Image) ([]Image, error) {
-	named := map[string]string{} // the best name of each digest: one that says more than the digest, else that of an artefact
+	// the best name of each digest: one that says more than the digest, else that of an artefact
+	named := map[string]string{}
 	for _, i := range all {
 		if d := i.Target.GetDigest(); !ofDigest(i.Name) || i.Name == pinned(d) && named[d] == "" {
 			named[d] = i.Name
@@ -82,7 +87,8 @@ func (s *Store) present(ctx context.Context, some, all []*imagesapi.Image) ([]Im
 		if best := named[i.Target.GetDigest()]; ofDigest(i.Name) && best != "" && best != i.Name {
 			continue
 		}
-		// An image can be deleted while it is looked at, and what is named need not be an image: then its size is not known.
+		// An image can be deleted while it is looked at, and what is named need not be an image:
+		// then its size is not known.
 		size, err := sizeOf(read, i.Target.GetDigest(), i.Target.GetSize())
 		if err != nil && ctx.Err() != nil {
 			return nil, err
@@ -100,12 +106,13 @@ func (s *Store) list(ctx context.Context) ([]*imagesapi.Image, error) {
 	return r.Images, nil
 }
 
-// Import reads an OCI or docker archive, plain or compressed, and stores its images, unpacked, and artefacts that are none. When it returns
-// they survive a power cut. It returns what the archive named, each once, by the names that pods have for them; an archive that names nothing
-// is an error, and so is one with something that this machine cannot use: then nothing of it stays.
+// Import reads an OCI or docker archive, plain or compressed, and stores its images, unpacked, and
+// artefacts that are none. When it returns they survive a power cut. It returns what the archive
+// named, each once, by the names that pods have for them; an archive that names nothing is an
+// error, and so is one with something that this machine cannot use: then nothing of it stays.
 //
-// The layers are not unpacked by containerd's transfer service, which calls a layer unpacked before its files are on the disk, and after a
-// power cut runs programs that are not whole.
+// The layers are not unpacked by containerd's transfer service, which calls a layer unpacked before
+// its files are on the disk, and after a power cut runs programs that are not whole.
 func (s *Store) Import(ctx context.Context, from io.Reader) ([]Image, error) {
 	ctx, cancel := context.WithCancel(inNamespace(ctx))
 	defer cancel()
@@ -120,7 +127,8 @@ func (s *Store) Import(ctx context.Context, from io.Reader) ([]Image, error) {
 	if err := s.transfer(ctx, from); err != nil {
 		return nil, err
 	}
-	// The transfer service says no names, so they are told by their label, and by when their record was last written.
+	// The transfer service says no names, so they are told by their label, and by when their record
+	// was last written.
 	all, err := s.list(ctx)
 	if err != nil {
 		return nil, err
@@ -156,9 +164,10 @@ func (s *Store) transfer(ctx context.Context, from io.Reader) error {
 		return err
 	}
 	destination, err := pack(&transfertypes.ImageStore{
-		// Names come from the archive's own annotations; the prefix is for those that hold a tag only. A manifest without one
-		// gets none, not even one of its digest: no pod could ask for it, and the archive's own index is such a manifest, which
-		// would keep the content of images that are deleted later.
+		// Names come from the archive's own annotations; the prefix is for those that hold a tag
+		// only. A manifest without one gets none, not even one of its digest: no pod could ask for
+		// it, and the archive's own index is such a manifest, which would keep the content of
+		// images that are deleted later.
 		ExtraReferences: []*transfertypes.ImageReference{{Name: tagged, IsPrefix: true, AllowOverwrite: true}},
 		Labels:          map[string]string{labelImported: "true"},
 		Platforms:       []*types.Platform{{OS: "linux", Architecture: architecture}},
@@ -173,8 +182,9 @@ func (s *Store) transfer(ctx context.Context, from io.Reader) error {
 	return nil
 }
 
-// imported tells what an import has brought: the names with its label whose record was written since before. The label keeps out what is
-// pulled, or labelled for a pod, meanwhile; that the record was written, what came with an earlier import.
+// imported tells what an import has brought: the names with its label whose record was written
+// since before. The label keeps out what is pulled, or labelled for a pod, meanwhile; that the
+// record was written, what came with an earlier import.
 func imported(before, after []*imagesapi.Image) []*imagesapi.Image {
 	was := map[string]*imagesapi.Image{}
 	for _, i := range before {
@@ -193,9 +203,9 @@ func imported(before, after []*imagesapi.Image) []*imagesapi.Image {
 // tagged is the name of images of which an archive tells the tag only.
 const tagged = "imported"
 
-// send opens a stream and feeds it from r in the background, as containerd's stream protocol wants it: the first message names
-// the stream and is answered; after that the receiver grants a window of bytes and the sender sends no more than that.
-// The stream ends with r or with ctx.
+// send opens a stream and feeds it from r in the background, as containerd's stream protocol wants
+// it: the first message names the stream and is answered; after that the receiver grants a window
+// of bytes and the sender sends no more than that. The stream ends with r or with ctx.
 func (s *Store) send(ctx context.Context, r io.Reader) (string, error) {
 	stream, err := streamapi.NewStreamingClient(s.conn).Stream(ctx)
 	if err != nil {
@@ -244,7 +254,8 @@ func feed(stream streamapi.Streaming_StreamClient, r io.Reader) {
 	}
 }
 
-// pack wraps a message the way containerd expects it: the type's bare name, without a host in front.
+// pack wraps a message the way containerd expects it: the type's bare name, without a host in
+// front.
 func pack(m proto.Message) (*anypb.Any, error) {
 	b, err := proto.Marshal(m)
 	if err != nil {

@@ -15,7 +15,8 @@ func TestImported(t *testing.T) {
 		return &imagesapi.Image{Name: name, UpdatedAt: timestamppb.New(began.Add(after)), Labels: labels}
 	}
 	with := map[string]string{labelImported: "true"}
-	pause, labelled := record("registry/pause:1", -time.Hour, nil), record("registry/pause:1", time.Second, nil) // by a pod that started meanwhile
+	// by a pod that started meanwhile
+	pause, labelled := record("registry/pause:1", -time.Hour, nil), record("registry/pause:1", time.Second, nil)
 	old, again := record("web:1", -time.Minute, with), record("web:1", 1, with)
 	for _, c := range []struct {
 		what          string

@@ -18,9 +18,10 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// labelImported is on the names that Import has brought. Who pulls such a name writes its record anew, without it, and that may be the machine
-// itself, through its own mirror. So it is on the content, too, which a pull leaves as it is, with the name behind it: another name of the
-// same content was not imported.
+// labelImported is on the names that Import has brought. Who pulls such a name writes its record
+// anew, without it, and that may be the machine itself, through its own mirror. So it is on the
+// content, too, which a pull leaves as it is, with the name behind it: another name of the same
+// content was not imported.
 const labelImported = "orlop.dev/imported"
 
 // contentLabel says of a content that it was imported under a name.
@@ -61,13 +62,15 @@ func (s *Store) marks(ctx context.Context) (map[string]map[string]string, error)
 	return all, nil
 }
 
-// Imported are the images that were imported, with everything that belongs to them. Images that were pulled are none of them: whoever
-// pulled one may have shown a password for it, and what is given further has none to be asked for.
+// Imported are the images that were imported, with everything that belongs to them. Images that
+// were pulled are none of them: whoever pulled one may have shown a password for it, and what is
+// given further has none to be asked for.
 type Imported struct {
 	store *Store
 
 	mu sync.Mutex
-	// trees are the blobs of each image by their digests, itself included, by the digest of its manifest or index.
+	// trees are the blobs of each image by their digests, itself included, by the digest of its
+	// manifest or index.
 	trees map[string]map[string]ocispec.Descriptor
 }
 
@@ -76,8 +79,8 @@ func NewImported(s *Store) *Imported {
 	return &Imported{store: s, trees: map[string]map[string]ocispec.Descriptor{}}
 }
 
-// Find returns what a name stands for, with registry and tag as Kubernetes has it, or the blob of an image that has a digest ("sha256:…").
-// fs.ErrNotExist: nothing that was imported has it.
+// Find returns what a name stands for, with registry and tag as Kubernetes has it, or the blob of
+// an image that has a digest ("sha256:…"). fs.ErrNotExist: nothing that was imported has it.
 func (i *Imported) Find(ctx context.Context, name string) (ocispec.Descriptor, error) {
 	all, err := i.store.list(ctx)
 	if err != nil {
@@ -117,7 +120,8 @@ func described(i *imagesapi.Image) ocispec.Descriptor {
 	return ocispec.Descriptor{MediaType: i.Target.GetMediaType(), Digest: digest.Digest(i.Target.GetDigest()), Size: i.Target.GetSize()}
 }
 
-// treeLocked is what belongs to an image. One that could not be read is looked at again the next time.
+// treeLocked is what belongs to an image. One that could not be read is looked at again the next
+// time.
 func (i *Imported) treeLocked(ctx context.Context, target ocispec.Descriptor) map[string]ocispec.Descriptor {
 	if known := i.trees[target.Digest.String()]; known != nil {
 		return known
@@ -126,7 +130,8 @@ func (i *Imported) treeLocked(ctx context.Context, target ocispec.Descriptor) ma
 	w := walk{read: i.store.texts(inNamespace(ctx))}
 	whole, err := w.grow(tree, target, 0)
 	if err != nil {
-		tree, whole = map[string]ocispec.Descriptor{}, true // it stays too large, however often it is read
+		// it stays too large, however often it is read
+		tree, whole = map[string]ocispec.Descriptor{}, true
 	}
 	if whole {
 		i.trees[target.Digest.String()] = tree

@@ -14,7 +14,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestPartsOfImported: of what was imported every part is found, and nothing of what was pulled, or of another machine's platform, or deleted.
+// TestPartsOfImported: of what was imported every part is found, and nothing of what was pulled, or
+// of another machine's platform, or deleted.
 func TestPartsOfImported(t *testing.T) {
 	d, store := started(t)
 	layer, config, foreign, secret := d.put("a layer"), d.put(configOf("a layer")), d.put(`{"config":{}}`), d.put("pulled with a password")
@@ -57,7 +58,8 @@ func TestPartsOfImported(t *testing.T) {
 		t.Errorf("the layer holds %q, %v", text, err)
 	}
 
-	// The same content is pulled, by the machine itself or under another name: what was imported stays so, and nothing else becomes it.
+	// The same content is pulled, by the machine itself or under another name: what was imported
+	// stays so, and nothing else becomes it.
 	d.record("example.com/web:1", index, nil)
 	d.record("example.com/web:latest", index, nil)
 	for name, want := range map[string]string{"example.com/web:1": index, layer: layer, "example.com/web:latest": "none"} {
@@ -78,7 +80,8 @@ func TestPartsOfImported(t *testing.T) {
 	}
 }
 
-// TestImportedAgain: an archive with one image changed leaves the others imported, and what pods pull meanwhile was not.
+// TestImportedAgain: an archive with one image changed leaves the others imported, and what pods
+// pull meanwhile was not.
 func TestImportedAgain(t *testing.T) {
 	d, store := started(t)
 	web, mail, newer, secret := d.put(anImage), d.put(fromFlux), d.put(typedOnly), d.put(fromOras)

@@ -105,7 +105,8 @@ func unzipped(head []byte, whole bool) string {
 	case isTar(block[:n]):
 		return ""
 	case err == nil, errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) && whole:
-		if bytes.HasPrefix(block[:n], []byte{0x1f, 0x8b}) { // not looked into: it may go on for ever
+		// not looked into: it may go on for ever
+		if bytes.HasPrefix(block[:n], []byte{0x1f, 0x8b}) {
 			return "the file is compressed by gzip more than once; decompress it first (gzip -d FILE)"
 		}
 		if is := recognised(block[:n], true); is != "" {
@@ -132,7 +133,8 @@ func text(head []byte) string {
 		return "a script"
 	}
 	head = head[:min(len(head), tarBlock)]
-	for cut := 0; cut < utf8.UTFMax && !utf8.Valid(head); cut++ { // the last character may be cut off
+	// the last character may be cut off
+	for cut := 0; cut < utf8.UTFMax && !utf8.Valid(head); cut++ {
 		head = head[:len(head)-1]
 		if len(head) == 0 {
 			return ""

@@ -16,7 +16,8 @@ func anArchive() io.Reader { return bytes.NewReader(tarOf("oci-layout", "{}")) }
 func tarOf(name, content string) []byte {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	_ = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content))}) // into memory
+	// into memory
+	_ = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content))})
 	_, _ = w.Write([]byte(content))
 	_ = w.Close()
 	return b.Bytes()

@@ -13,11 +13,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/artifact"
 )
 
-// maxManifest is the largest manifest, index or configuration that is read, in bytes; registries refuse larger manifests.
+// maxManifest is the largest manifest, index or configuration that is read, in bytes; registries
+// refuse larger manifests.
 const maxManifest = 4 << 20
 
-// manifest is an OCI image manifest or an image index (image-spec, manifest.md and image-index.md); the fields of the
-// other one are empty.
+// manifest is an OCI image manifest or an image index (image-spec, manifest.md and image-index.md);
+// the fields of the other one are empty.
 type manifest struct {
 	ArtifactType string               `json:"artifactType"`
 	Config       ocispec.Descriptor   `json:"config"`
@@ -46,8 +47,9 @@ func decoded(digest string, text []byte) (m manifest, err error) {
 	return m, nil
 }
 
-// sizeOf is what an image takes in the content store, in bytes: its layers as they were packed, its configuration and its
-// manifest, and the indexes above it. Of an index it is the image for this machine; where there is none, the index alone.
+// sizeOf is what an image takes in the content store, in bytes: its layers as they were packed, its
+// configuration and its manifest, and the indexes above it. Of an index it is the image for this
+// machine; where there is none, the index alone.
 func sizeOf(read texts, name string, own int64) (int64, error) {
 	w := walk{read: read}
 	found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(name), Size: own}, 0)

@@ -28,7 +28,8 @@ import (
 const (
 	// snapshotter is the one that machined's containerd configuration names.
 	snapshotter = "overlayfs"
-	// labelSnapshot is on an image's configuration, and keeps the snapshot of its layers from containerd's garbage collection.
+	// labelSnapshot is on an image's configuration, and keeps the snapshot of its layers from
+	// containerd's garbage collection.
 	labelSnapshot = "containerd.io/gc.ref.snapshot." + snapshotter
 	// leaseLife is how long what is being unpacked is kept after this process has died.
 	leaseLife = time.Hour
@@ -36,11 +37,13 @@ const (
 	tidying = 10 * time.Second
 )
 
-// unpack makes the file systems of images, layer after layer, so that they are there when the first container needs them. A container that does not
-// find them would unpack them itself; fifty that are started at once do so each for itself, and give up together when the kubelet's
-// two minutes are over. Artefacts are left alone, and so is what was deleted meanwhile.
+// unpack makes the file systems of images, layer after layer, so that they are there when the first
+// container needs them. A container that does not find them would unpack them itself; fifty that
+// are started at once do so each for itself, and give up together when the kubelet's two minutes
+// are over. Artefacts are left alone, and so is what was deleted meanwhile.
 //
-// It does what containerd's client does (client/image.go, Unpack). Each layer's files are on the disk before it counts.
+// It does what containerd's client does (client/image.go, Unpack). Each layer's files are on the
+// disk before it counts.
 func (s *Store) unpack(ctx context.Context, some []*imagesapi.Image) (err error) {
 	ctx, release, err := s.lease(ctx)
 	if err != nil {

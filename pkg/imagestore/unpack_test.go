@@ -165,7 +165,8 @@ func configOf(layers ...string) string {
 	return fmt.Sprintf(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":[%s]}}`, strings.Join(ids, ","))
 }
 
-// image puts an image of layers, which its configuration calls as it says, and returns what names it.
+// image puts an image of layers, which its configuration calls as it says, and returns what names
+// it.
 func (d *daemon) image(config string, layers ...string) (manifest, configDigest string) {
 	var all []string
 	for _, l := range layers {
@@ -183,7 +184,8 @@ func chain(layers ...string) string {
 	return identity.ChainID(ids).String()
 }
 
-// TestUnpack: what is imported is unpacked, each layer once and on the one below it, and stays; nothing half made is left.
+// TestUnpack: what is imported is unpacked, each layer once and on the one below it, and stays;
+// nothing half made is left.
 func TestUnpack(t *testing.T) {
 	d, store := started(t)
 	web, config := d.image(configOf("base", "web"), "base", "web")

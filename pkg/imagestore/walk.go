@@ -20,7 +20,8 @@ const (
 	maxManifests = 512      // manifests, indexes and configurations that are read
 	maxEntries   = 8192     // entries of all of them together: layers, configurations, manifests
 	maxText      = 16 << 20 // bytes of all of them together
-	maxLayers    = 500      // of one image; more cannot be mounted (Linux, fs/overlayfs/params.h, OVL_MAX_STACK)
+	// of one image; more cannot be mounted (Linux, fs/overlayfs/params.h, OVL_MAX_STACK)
+	maxLayers = 500
 )
 
 // errBounds says of an image that it is larger than the bounds.
@@ -40,8 +41,9 @@ type walk struct {
 type image struct {
 	ocispec.Descriptor
 	manifest manifest
-	above    int64           // bytes of the indexes that lead to it
-	layers   []digest.Digest // as its configuration names them, not compressed; only where the walk reads configurations
+	above    int64 // bytes of the indexes that lead to it
+	// as its configuration names them, not compressed; only where the walk reads configurations
+	layers []digest.Digest
 }
 
 // text reads a document.
@@ -104,7 +106,8 @@ func (w *walk) choose(d ocispec.Descriptor, depth int) (*image, error) {
 		}
 		found, err := w.choose(entry, depth+1)
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // an archive for one platform may keep the index of all
+		// an archive for one platform may keep the index of all
+		case errors.Is(err, fs.ErrNotExist):
 			missing = err
 			continue
 		case err != nil:

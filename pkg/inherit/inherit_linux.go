@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File returns the open file of which an environment variable has the descriptor's number, or nil if there is no such variable. The
-// variable is removed and the descriptor marked close-on-exec, so that the process's own children neither see the one nor hold the other.
+// File returns the open file of which an environment variable has the descriptor's number, or nil
+// if there is no such variable. The variable is removed and the descriptor marked close-on-exec, so
+// that the process's own children neither see the one nor hold the other.
 func File(variable string) (*os.File, error) {
 	value, ok := os.LookupEnv(variable)
 	if !ok {

@@ -1,9 +1,12 @@
-// Package joinrequest is how a machine without a ticket asks a control-plane machine to be let into its cluster, and what that one knows of those
-// who ask, until an operator approves or denies (docs/decisions/0044-join-requests.md).
+// Package joinrequest is how a machine without a ticket asks a control-plane machine to be let into
+// its cluster, and what that one knows of those who ask, until an operator approves or denies
+// (docs/decisions/0044-join-requests.md).
 //
-// The machine connects by TLS 1.3 under a protocol name of its own (ALPN), without a client certificate, and verifies whom it has reached. It
-// sends one Request and gets one Answer; then the connection ends. Nothing that it says is believed before an operator has compared the
-// fingerprint of its key with the one on its console. What it gets then is a ticket for that very key, and no more.
+// The machine connects by TLS 1.3 under a protocol name of its own (ALPN), without a client
+// certificate, and verifies whom it has reached. It sends one Request and gets one Answer; then the
+// connection ends. Nothing that it says is believed before an operator has compared the fingerprint
+// of its key with the one on its console. What it gets then is a ticket for that very key, and no
+// more.
 //
 // The package decides and reads bytes; it looks at no clock and keeps no files.
 package joinrequest
@@ -23,13 +26,15 @@ import (
 // Protocol is the name by which TLS agrees on it (ALPN, RFC 7301).
 const Protocol = "orlop-join/1"
 
-// maxMessage is the most that either side reads, in bytes: a certificate, or a request for one, is less than 2 KiB.
+// maxMessage is the most that either side reads, in bytes: a certificate, or a request for one, is
+// less than 2 KiB.
 const maxMessage = 16 << 10
 
 // Request is what a machine sends.
 type Request struct {
 	Name string `json:"name"` // by which it wants to be let in
-	Key  []byte `json:"key"`  // PKCS #10, DER, by the machine's own key: it proves that the key is the sender's
+	// PKCS #10, DER, by the machine's own key: it proves that the key is the sender's
+	Key []byte `json:"key"`
 }
 
 // Standing is how it is with a request.
@@ -45,9 +50,10 @@ const (
 
 // Answer is what a control-plane machine sends back.
 type Answer struct {
-	Standing    Standing `json:"standing"`
-	Certificate []byte   `json:"certificate,omitempty"` // X.509, DER: the ticket, for the key that was shown
-	Reason      string   `json:"reason,omitempty"`      // a sentence
+	Standing Standing `json:"standing"`
+	// X.509, DER: the ticket, for the key that was shown
+	Certificate []byte `json:"certificate,omitempty"`
+	Reason      string `json:"reason,omitempty"` // a sentence
 }
 
 // Ask sends a request over a connection, and returns the answer.
@@ -86,7 +92,8 @@ const (
 	patience = 3 * time.Minute
 	// denial is how long it is remembered that one was denied, after it has asked last.
 	denial = 24 * time.Hour
-	// most is how many can be listed, and perAddress how many of one address: anybody in the network can ask.
+	// most is how many can be listed, and perAddress how many of one address: anybody in the
+	// network can ask.
 	most, perAddress = 64, 4
 	// mostDenied bounds those of whom nothing but the denial is known.
 	mostDenied = 256
@@ -98,16 +105,19 @@ type Machine struct {
 	Key           string    // fingerprint of its key (pki.KeyFingerprint)
 	Request       []byte    // PKCS #10, DER
 	Since, Last   time.Time // when it asked first, and last
-	// Ticket is what it gets when it asks again, and TicketEnds when that is good no more; zero before it is approved.
+	// Ticket is what it gets when it asks again, and TicketEnds when that is good no more; zero
+	// before it is approved.
 	Ticket     []byte
 	TicketEnds time.Time
 	Denied     bool
 }
 
-// List is all that ask, by the fingerprint of their key. It is a value: what changes it returns another one.
+// List is all that ask, by the fingerprint of their key. It is a value: what changes it returns
+// another one.
 type List map[string]Machine
 
-// Asked is the list after a machine has asked, with its answer. One that asks by another name than before asks anew.
+// Asked is the list after a machine has asked, with its answer. One that asks by another name than
+// before asks anew.
 func (l List) Asked(m Machine, now time.Time) (List, Answer) {
 	l = l.at(now)
 	old, known := l[m.Key]
@@ -124,7 +134,8 @@ func (l List) Asked(m Machine, now time.Time) (List, Answer) {
 	if !known {
 		all, same := 0, 0
 		for _, o := range l {
-			if o.Denied || len(o.Ticket) > 0 { // an operator has decided, and there are no more of those than he has named
+			// an operator has decided, and there are no more of those than he has named
+			if o.Denied || len(o.Ticket) > 0 {
 				continue
 			}
 			if all++; o.Address == m.Address {
@@ -163,7 +174,8 @@ func (l List) Waiting(now time.Time) []Machine {
 	return out
 }
 
-// Find is the machine that has asked by a name, and whose key has a fingerprint, or why there is none. It may have been denied.
+// Find is the machine that has asked by a name, and whose key has a fingerprint, or why there is
+// none. It may have been denied.
 func (l List) Find(name, key string, now time.Time) (Machine, error) {
 	l = l.at(now)
 	m, found := l[key]
@@ -194,7 +206,8 @@ func (l List) Approved(key string, ticket []byte, ends time.Time) List {
 // Denied is the list in which nobody is asked about a key any more. It need not have asked here.
 func (l List) Denied(key string, now time.Time) List {
 	l = l.at(now)
-	if _, found := l[key]; !found && len(l) >= mostDenied { // told by others of the control plane, or by an operator; they are few
+	// told by others of the control plane, or by an operator; they are few
+	if _, found := l[key]; !found && len(l) >= mostDenied {
 		return l
 	}
 	m := l[key]
@@ -203,7 +216,8 @@ func (l List) Denied(key string, now time.Time) List {
 	return l
 }
 
-// at is a list of its own without those that ask no more. An approved one stays as long as its ticket can be used.
+// at is a list of its own without those that ask no more. An approved one stays as long as its
+// ticket can be used.
 func (l List) at(now time.Time) List {
 	out := List{}
 	for key, m := range l {

@@ -76,7 +76,8 @@ func TestStory(t *testing.T) {
 	if a := ask(other, ends); a.Standing != Waits {
 		t.Errorf("%+v", a)
 	}
-	// Denied, nobody is asked about it any more, by whatever name; an operator can think better of it.
+	// Denied, nobody is asked about it any more, by whatever name; an operator can think better of
+	// it.
 	l = l.Denied(w1.Key, ends)
 	if a := ask(w1, ends.Add(time.Hour)); a.Standing != Denied || a.Reason == "" {
 		t.Errorf("%+v", a)

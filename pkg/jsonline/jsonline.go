@@ -1,5 +1,6 @@
-// Package jsonline sends a value over a connection as one line of JSON, and reads one of a bounded length. Who may say what, and until when, is for
-// the protocols that use it (packages pairing and joinrequest).
+// Package jsonline sends a value over a connection as one line of JSON, and reads one of a bounded
+// length. Who may say what, and until when, is for the protocols that use it (packages pairing and
+// joinrequest).
 package jsonline
 
 import (

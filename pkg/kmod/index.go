@@ -1,13 +1,15 @@
-// Package kmod finds kernel modules by name or by modalias, and loads them with what they depend on.
+// Package kmod finds kernel modules by name or by modalias, and loads them with what they depend
+// on.
 //
-// It reads the files that depmod writes (modules.dep, modules.alias, modules.softdep, modules.builtin; see
-// kmod's modules.dep(5)) once, and works from memory afterwards. Module files are given to the kernel as they are,
-// .ko or .ko.xz: the kernel unpacks them itself (CONFIG_MODULE_DECOMPRESS). The package has no blacklist, no
-// configuration of module parameters and no unloading: an appliance loads what it has, and reboots to forget it.
+// It reads the files that depmod writes (modules.dep, modules.alias, modules.softdep,
+// modules.builtin; see kmod's modules.dep(5)) once, and works from memory afterwards. Module files
+// are given to the kernel as they are, .ko or .ko.xz: the kernel unpacks them itself
+// (CONFIG_MODULE_DECOMPRESS). The package has no blacklist, no configuration of module parameters
+// and no unloading: an appliance loads what it has, and reboots to forget it.
 //
-// github.com/pmorjan/kmod was tried first. It reads every file again for each module, which is dear on an emulated
-// processor, matches no alias patterns, so it cannot serve a modalias, hides errors of dependencies, and loads one
-// module after the other.
+// github.com/pmorjan/kmod was tried first. It reads every file again for each module, which is dear
+// on an emulated processor, matches no alias patterns, so it cannot serve a modalias, hides errors
+// of dependencies, and loads one module after the other.
 package kmod
 
 import (
@@ -26,18 +28,21 @@ import (
 // ErrNotFound says that no module has the name.
 var ErrNotFound = errors.New("no such module")
 
-// Index is what depmod knows about one folder of modules. It is read-only after Read and safe for concurrent use.
+// Index is what depmod knows about one folder of modules. It is read-only after Read and safe for
+// concurrent use.
 type Index struct {
-	dir     string
-	files   map[string]string   // module name → path of the file, relative to dir
-	needs   map[string][]string // module name → names of all modules it needs, the deepest last (as in modules.dep)
-	soft    map[string][]string // module name → names of modules to load before it, if they exist (softdep pre:)
+	dir   string
+	files map[string]string // module name → path of the file, relative to dir
+	// module name → names of all modules it needs, the deepest last (as in modules.dep)
+	needs map[string][]string
+	// module name → names of modules to load before it, if they exist (softdep pre:)
+	soft    map[string][]string
 	builtin map[string]bool
 	aliases []byte // content of modules.alias, searched as it is: most lines are never needed
 }
 
-// Read reads the index files in dir, which is paths.Modules/<kernel release>. modules.dep must exist; the other
-// files may be missing, and then hold nothing.
+// Read reads the index files in dir, which is paths.Modules/<kernel release>. modules.dep must
+// exist; the other files may be missing, and then hold nothing.
 func Read(dir string) (*Index, error) {
 	dep, err := os.ReadFile(filepath.Join(dir, "modules.dep"))
 	if err != nil {
@@ -76,8 +81,8 @@ func Read(dir string) (*Index, error) {
 	return x, nil
 }
 
-// readSoftdep reads lines of the form "softdep NAME pre: A B post: C". Only pre is used: what a module wants
-// after itself is asked for by modalias or by name anyway.
+// readSoftdep reads lines of the form "softdep NAME pre: A B post: C". Only pre is used: what a
+// module wants after itself is asked for by modalias or by name anyway.
 func (x *Index) readSoftdep(b []byte) {
 	for line := range bytes.Lines(b) {
 		fields := strings.Fields(string(line))
@@ -107,7 +112,8 @@ func (x *Index) Names() []string {
 	return names
 }
 
-// Step is one module to load: the file, and the names of modules that must be in the kernel before it.
+// Step is one module to load: the file, and the names of modules that must be in the kernel before
+// it.
 type Step struct {
 	Name  string
 	File  string // absolute, or relative to the folder given to Read if that was relative
@@ -116,9 +122,10 @@ type Step struct {
 	Soft bool
 }
 
-// Plan lists what has to be loaded for the named modules, each once, needs before users. A name may be written with
-// hyphens or underscores; it may also be an alias ("fs-erofs"). Modules that are built in need nothing. A name that is
-// neither a module nor built in is an error that wraps ErrNotFound; the other modules are planned all the same.
+// Plan lists what has to be loaded for the named modules, each once, needs before users. A name may
+// be written with hyphens or underscores; it may also be an alias ("fs-erofs"). Modules that are
+// built in need nothing. A name that is neither a module nor built in is an error that wraps
+// ErrNotFound; the other modules are planned all the same.
 func (x *Index) Plan(names ...string) ([]Step, error) {
 	var steps []Step
 	var errs []error
@@ -141,7 +148,8 @@ func (x *Index) Plan(names ...string) ([]Step, error) {
 			}
 			for _, m := range modules {
 				add(m, true)
-				// Soft dependencies may form circles. What is not planned yet is further up in the same circle.
+				// Soft dependencies may form circles. What is not planned yet is further up in the
+				// same circle.
 				if planned[m] {
 					step.After = append(step.After, m)
 				}
@@ -173,8 +181,8 @@ func (x *Index) Plan(names ...string) ([]Step, error) {
 	return steps, errors.Join(errs...)
 }
 
-// Match lists the modules whose alias patterns match one of the modaliases, sorted, each once. The whole list of
-// aliases is read once for all modaliases, so give them together.
+// Match lists the modules whose alias patterns match one of the modaliases, sorted, each once. The
+// whole list of aliases is read once for all modaliases, so give them together.
 func (x *Index) Match(modaliases ...string) []string {
 	byBus := map[string][]string{} // bus name → modaliases, to try few patterns in earnest
 	for _, alias := range modaliases {
@@ -213,8 +221,8 @@ func (x *Index) Match(modaliases ...string) []string {
 	return modules
 }
 
-// Normalize spells a module name, an alias or a pattern with underscores, as the kernel does. Brackets keep their
-// hyphens, which are ranges there.
+// Normalize spells a module name, an alias or a pattern with underscores, as the kernel does.
+// Brackets keep their hyphens, which are ranges there.
 func Normalize(s string) string {
 	if !strings.Contains(s, "-") {
 		return s
@@ -234,8 +242,9 @@ func Normalize(s string) string {
 	return string(b)
 }
 
-// busOf is the part of a modalias that says which bus it belongs to: letters and digits in front of the first other
-// character ("pci" of pci:v00001AF4d…). Patterns have no wildcard there, but for dmi's, which nobody matches.
+// busOf is the part of a modalias that says which bus it belongs to: letters and digits in front of
+// the first other character ("pci" of pci:v00001AF4d…). Patterns have no wildcard there, but for
+// dmi's, which nobody matches.
 func busOf(alias string) string {
 	end := strings.IndexFunc(alias, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'

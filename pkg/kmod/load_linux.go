@@ -14,9 +14,10 @@ import (
 // moduleCompressed is MODULE_INIT_COMPRESSED_FILE of linux/module.h: the kernel unpacks the file.
 const moduleCompressed = 4
 
-// Load carries out a plan. Modules that do not need each other are loaded at the same time: much of a driver's
-// start is waiting for its hardware. A module that is loaded already is no error. Load goes on after a failure with
-// everything that does not need the failed module, and returns all errors.
+// Load carries out a plan. Modules that do not need each other are loaded at the same time: much of
+// a driver's start is waiting for its hardware. A module that is loaded already is no error. Load
+// goes on after a failure with everything that does not need the failed module, and returns all
+// errors.
 func Load(steps []Step) error {
 	finished := map[string]chan struct{}{}
 	failed := map[string]*error{}
@@ -31,7 +32,8 @@ func Load(steps []Step) error {
 			for _, need := range step.After {
 				<-finished[need]
 			}
-			// A failed need is not looked at: what really needs it fails by itself, with the kernel's word.
+			// A failed need is not looked at: what really needs it fails by itself, with the
+			// kernel's word.
 			*failed[step.Name] = insert(step.File)
 		})
 	}
@@ -71,12 +73,13 @@ func Release() (string, error) {
 	return unix.ByteSliceToString(u.Release[:]), nil
 }
 
-// Devices lists the modaliases of the devices that are there and have no driver yet, each once, in no order. sys is where
-// sysfs is mounted.
+// Devices lists the modaliases of the devices that are there and have no driver yet, each once, in
+// no order. sys is where sysfs is mounted.
 //
-// It looks at the lists of devices by bus, where every device that can have a driver stands, and at input devices,
-// which have none but a modalias. Walking all of /sys/devices finds the same among thirty times as many files: 10 ms
-// against 2 ms on a small virtual machine, and about ten times both under emulation.
+// It looks at the lists of devices by bus, where every device that can have a driver stands, and at
+// input devices, which have none but a modalias. Walking all of /sys/devices finds the same among
+// thirty times as many files: 10 ms against 2 ms on a small virtual machine, and about ten times
+// both under emulation.
 func Devices(sys string) ([]string, error) {
 	var aliases []string
 	seen := map[string]bool{}

@@ -32,8 +32,8 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestLoadGoesOn checks that one module that does not load keeps no other from being tried, and none waits for ever.
-// That modules do load is shown by init's boot test.
+// TestLoadGoesOn checks that one module that does not load keeps no other from being tried, and
+// none waits for ever. That modules do load is shown by init's boot test.
 func TestLoadGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	steps := []Step{

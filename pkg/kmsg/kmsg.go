@@ -1,7 +1,7 @@
 // Package kmsg reads the kernel's log.
 //
-// See Documentation/ABI/testing/dev-kmsg. The kernel keeps the log, numbers it and drops the oldest; this package keeps
-// nothing.
+// See Documentation/ABI/testing/dev-kmsg. The kernel keeps the log, numbers it and drops the
+// oldest; this package keeps nothing.
 package kmsg
 
 import (
@@ -22,9 +22,9 @@ type Record struct {
 
 var errForm = errors.New("not a record of the kernel's log")
 
-// Parse understands what one read of /dev/kmsg returns: "6,339,5140900,-;text", with further lines that begin with a
-// blank and name the device. Characters that are not printable come as \x1b and are left so: nobody's terminal is at
-// stake.
+// Parse understands what one read of /dev/kmsg returns: "6,339,5140900,-;text", with further lines
+// that begin with a blank and name the device. Characters that are not printable come as \x1b and
+// are left so: nobody's terminal is at stake.
 func Parse(data string) (Record, error) {
 	head, text, ok := strings.Cut(data, ";")
 	fields := strings.Split(head, ",")

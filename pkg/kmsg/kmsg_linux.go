@@ -33,7 +33,8 @@ func Tail(n int) ([]Record, error) {
 	for {
 		var size int
 		var failure error
-		// Straight from the descriptor: Go's Read would wait for more at the end, and the end is what ends us.
+		// Straight from the descriptor: Go's Read would wait for more at the end, and the end is
+		// what ends us.
 		if err := raw.Read(func(fd uintptr) bool { size, failure = unix.Read(int(fd), buffer); return true }); err != nil {
 			return nil, fmt.Errorf("kernel log: cannot read: %w", err)
 		}
@@ -54,9 +55,9 @@ func Tail(n int) ([]Record, error) {
 	}
 }
 
-// Follow calls each for the last tail records (all that the kernel has when tail is 0) and then for every new one, until
-// the context ends (its error is returned) or each fails. Records that the kernel dropped before they could be read are
-// missing; their numbers (Record.Seq) show it.
+// Follow calls each for the last tail records (all that the kernel has when tail is 0) and then for
+// every new one, until the context ends (its error is returned) or each fails. Records that the
+// kernel dropped before they could be read are missing; their numbers (Record.Seq) show it.
 func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	f, err := open()
 	if err != nil {
@@ -64,7 +65,8 @@ func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	}
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() {
-		_ = f.SetReadDeadline(time.Unix(1, 0)) // ends the read below; it cannot fail on a file that can be polled
+		// ends the read below; it cannot fail on a file that can be polled
+		_ = f.SetReadDeadline(time.Unix(1, 0))
 	})()
 	from := uint64(0)
 	if tail > 0 {
@@ -97,7 +99,8 @@ func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	}
 }
 
-// open opens the log at its beginning. Not blocking, so that Go waits for it in its poller and can be interrupted.
+// open opens the log at its beginning. Not blocking, so that Go waits for it in its poller and can
+// be interrupted.
 func open() (*os.File, error) {
 	f, err := os.OpenFile(Device, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

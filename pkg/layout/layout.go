@@ -1,6 +1,6 @@
-// Package layout is how the disk of a machine is divided: the labels, types, order and sizes of its partitions stand here and
-// nowhere else. The imager divides disk images so, machined/install blank disks, and machined/disk adds what a machine keeps. The
-// package touches no disk.
+// Package layout is how the disk of a machine is divided: the labels, types, order and sizes of its
+// partitions stand here and nowhere else. The imager divides disk images so, machined/install blank
+// disks, and machined/disk adds what a machine keeps. The package touches no disk.
 package layout
 
 import (
@@ -18,8 +18,9 @@ const (
 	Data  = "DATA"   // everything else; made on first boot, so a disk without it never ran
 )
 
-// Types of the partitions, as the Discoverable Partitions Specification of the UAPI group gives them: STATE has that of "server
-// data" and DATA that of "variable data" (the latter wants a machine-bound unique GUID that we do not use).
+// Types of the partitions, as the Discoverable Partitions Specification of the UAPI group gives
+// them: STATE has that of "server data" and DATA that of "variable data" (the latter wants a
+// machine-bound unique GUID that we do not use).
 var (
 	TypeESP   = uuid.MustParse("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
 	TypeRoot  = uuid.MustParse("4f68bce3-e8cd-4db1-96e7-fbcaf984b709") // x86-64
@@ -32,7 +33,8 @@ const (
 	StateSize = 256 << 20
 	// MinimumData is the smallest DATA that is made, in bytes: etcd, logs and a few images.
 	MinimumData = 1 << 30
-	// Margin is what the table and its copy take, with the space that keeps partitions aligned, in bytes: 1 MiB at each end.
+	// Margin is what the table and its copy take, with the space that keeps partitions aligned, in
+	// bytes: 1 MiB at each end.
 	Margin = 2 << 20
 )
 
@@ -58,7 +60,8 @@ func System(s Sizes) []Partition {
 	}
 }
 
-// Installed is System with STATE behind it, as it stands on a disk that the system was installed to.
+// Installed is System with STATE behind it, as it stands on a disk that the system was installed
+// to.
 func Installed(s Sizes) []Partition {
 	return append(System(s), Partition{Label: State, Type: TypeState, Size: StateSize})
 }
@@ -72,8 +75,8 @@ func Minimum(s Sizes) uint64 {
 	return need
 }
 
-// Ours reports whether a partition with this label and type is one of ours. The types of the system's own are not asked for: a
-// disk image of another variant may have others.
+// Ours reports whether a partition with this label and type is one of ours. The types of the
+// system's own are not asked for: a disk image of another variant may have others.
 func Ours(label string, kind uuid.UUID) bool {
 	switch label {
 	case ESP, RootA, RootB:
@@ -86,11 +89,13 @@ func Ours(label string, kind uuid.UUID) bool {
 	return false
 }
 
-// Derived reports whether a GUID was made from a name, as the imager makes those of a disk image (RFC 9562, version 5): every disk that the
-// image was written to has it. GUIDs that an installation or a machine makes are random (version 4).
+// Derived reports whether a GUID was made from a name, as the imager makes those of a disk image
+// (RFC 9562, version 5): every disk that the image was written to has it. GUIDs that an
+// installation or a machine makes are random (version 4).
 func Derived(id uuid.UUID) bool { return id.Variant() == uuid.RFC4122 && id.Version() == 5 }
 
-// FormatSize prints bytes for people: "256 MiB", "5.7 GiB". Values are cut, not rounded up, so that what is said fits.
+// FormatSize prints bytes for people: "256 MiB", "5.7 GiB". Values are cut, not rounded up, so that
+// what is said fits.
 func FormatSize(bytes uint64) string {
 	if bytes < 1<<30 {
 		return fmt.Sprintf("%d MiB", bytes>>20)

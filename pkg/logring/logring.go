@@ -1,7 +1,9 @@
-// Package logring keeps the last lines that a service wrote, in memory, bounded by lines and by bytes.
+// Package logring keeps the last lines that a service wrote, in memory, bounded by lines and by
+// bytes.
 //
-// The writer never waits for a reader: when the ring is full the oldest lines go, and a reader that was too slow is
-// told how many it missed. The package deliberately writes nothing to disk and interprets no line.
+// The writer never waits for a reader: when the ring is full the oldest lines go, and a reader that
+// was too slow is told how many it missed. The package deliberately writes nothing to disk and
+// interprets no line.
 package logring
 
 import (
@@ -12,7 +14,8 @@ import (
 	"time"
 )
 
-// MaxLine is the length in bytes up to which a line is kept in one piece; the rest continues as a line of its own.
+// MaxLine is the length in bytes up to which a line is kept in one piece; the rest continues as a
+// line of its own.
 const MaxLine = 8192
 
 // lineCost is added to a line's length when bytes are counted: the size of a Line in memory.
@@ -37,14 +40,14 @@ type Ring struct {
 	changed chan struct{} // closed by the next line, then replaced
 }
 
-// New returns an empty ring that keeps at most maxLines lines and maxBytes bytes of text (with a little added for
-// each line). Both are at least 1.
+// New returns an empty ring that keeps at most maxLines lines and maxBytes bytes of text (with a
+// little added for each line). Both are at least 1.
 func New(maxLines, maxBytes int) *Ring {
 	return &Ring{maxLines: max(maxLines, 1), maxBytes: max(maxBytes, 1), next: 1, changed: make(chan struct{})}
 }
 
-// Write adds text and stamps each line that it completes with now. It never blocks and never fails, and so is an
-// io.Writer that can stand behind a process's output.
+// Write adds text and stamps each line that it completes with now. It never blocks and never fails,
+// and so is an io.Writer that can stand behind a process's output.
 func (r *Ring) Write(text []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,7 +76,8 @@ func (r *Ring) Write(text []byte) (int, error) {
 	return size, nil
 }
 
-// Flush makes a line of what was written after the last newline, if anything. Call it when a process has ended.
+// Flush makes a line of what was written after the last newline, if anything. Call it when a
+// process has ended.
 func (r *Ring) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,9 +87,11 @@ func (r *Ring) Flush() {
 	}
 }
 
-// add turns the partial text into a line and drops the oldest while there is too much. The lock is held.
+// add turns the partial text into a line and drops the oldest while there is too much. The lock is
+// held.
 func (r *Ring) add() {
-	// What is no UTF-8, or was cut within a character, has no place in the messages that carry lines (proto3, string).
+	// What is no UTF-8, or was cut within a character, has no place in the messages that carry
+	// lines (proto3, string).
 	text := strings.ToValidUTF8(string(bytes.TrimSuffix(r.partial, []byte("\r"))), "\uFFFD")
 	r.partial = r.partial[:0]
 	r.lines = append(r.lines, Line{Seq: r.next, Time: time.Now(), Text: text})
@@ -129,8 +135,9 @@ func (r *Ring) Since(seq uint64) []Line {
 	return lines
 }
 
-// After waits until there is a line with a greater Seq than seq and returns all such lines that are still kept, with
-// the number of lines between seq and the first of them that are not. The only error is the context's.
+// After waits until there is a line with a greater Seq than seq and returns all such lines that are
+// still kept, with the number of lines between seq and the first of them that are not. The only
+// error is the context's.
 func (r *Ring) After(ctx context.Context, seq uint64) (lines []Line, missed uint64, err error) {
 	for {
 		lines, missed, changed := r.after(seq)
@@ -158,9 +165,9 @@ func (r *Ring) after(seq uint64) ([]Line, uint64, <-chan struct{}) {
 	return append([]Line(nil), r.lines[seq+1-first:]...), 0, r.changed
 }
 
-// Follow calls each for the last tail lines that are kept (all when tail is 0) and then for every new one, until the
-// context ends (its error is returned) or each fails. When lines were lost because each was slower than the writer,
-// missed says how many stood before this line.
+// Follow calls each for the last tail lines that are kept (all when tail is 0) and then for every
+// new one, until the context ends (its error is returned) or each fails. When lines were lost
+// because each was slower than the writer, missed says how many stood before this line.
 func (r *Ring) Follow(ctx context.Context, tail int, each func(line Line, missed uint64) error) error {
 	r.mu.Lock()
 	last := r.next - 1

@@ -1,7 +1,8 @@
-// Package membership decides what a worker does to become, and to stay, a machine of its cluster: ask for certificates by its ticket,
-// ask again by those that it has, or nothing for now.
+// Package membership decides what a worker does to become, and to stay, a machine of its cluster:
+// ask for certificates by its ticket, ask again by those that it has, or nothing for now.
 //
-// The package decides; it calls nobody, keeps no files and looks at no clock. What the control plane decides is in package trust.
+// The package decides; it calls nobody, keeps no files and looks at no clock. What the control
+// plane decides is in package trust.
 package membership
 
 import (
@@ -20,7 +21,8 @@ type Facts struct {
 	Now       time.Time
 	Name      string       // of the machine
 	Addresses []netip.Addr // of the machine; empty before it has one
-	// The authorities of machines and of Kubernetes: the one that issues first, then those that are believed beside it.
+	// The authorities of machines and of Kubernetes: the one that issues first, then those that are
+	// believed beside it.
 	MachineCAs, NodeCAs []*x509.Certificate
 	Held                Held
 	Ticket              *x509.Certificate // nil when there is none
@@ -37,7 +39,8 @@ type Held struct {
 // Act is what is to be done.
 type Act int
 
-// What is to be done: nothing; ask by the ticket; ask by the machine's own certificate; ask for a ticket, which an operator decides.
+// What is to be done: nothing; ask by the ticket; ask by the machine's own certificate; ask for a
+// ticket, which an operator decides.
 const (
 	Rest Act = iota
 	Join

@@ -9,7 +9,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestAsk: a machine without anything asks to be let in where it may, and otherwise says what it lacks; one with a ticket never asks.
+// TestAsk: a machine without anything asks to be let in where it may, and otherwise says what it
+// lacks; one with a ticket never asks.
 func TestAsk(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	ca, err := pki.NewCA("clients", time.Hour)

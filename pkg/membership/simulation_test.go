@@ -15,9 +15,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// One, three or five control-plane machines with their books, and machines that join by them, in a world in which questions and answers get
-// lost and cross each other, the network falls apart, machines start again, control-plane machines lose their books or come back with older
-// ones, clocks jump, tickets are copied, and the operator changes his mind.
+// One, three or five control-plane machines with their books, and machines that join by them, in a
+// world in which questions and answers get lost and cross each other, the network falls apart,
+// machines start again, control-plane machines lose their books or come back with older ones,
+// clocks jump, tickets are copied, and the operator changes his mind.
 
 const (
 	life       = 90 * 24 * time.Hour
@@ -78,7 +79,8 @@ type certified struct {
 	moved         bool   // it has asked from another address since
 }
 
-// plane is a control-plane machine. What it has on its disk is the book; the world remembers beside it what it can know.
+// plane is a control-plane machine. What it has on its disk is the book; the world remembers beside
+// it what it can know.
 type plane struct {
 	name    string
 	book    trust.Book
@@ -109,7 +111,8 @@ type node struct {
 	ahead  time.Duration // of its clock
 }
 
-// question is a machine that wants certificates, and the control-plane machine that it has asked, which asks the others.
+// question is a machine that wants certificates, and the control-plane machine that it has asked,
+// which asks the others.
 type question struct {
 	n      *node
 	at     *plane
@@ -189,7 +192,8 @@ func (w *world) round() {
 	}
 }
 
-// agree has all of them that are there learn from all until they know the same, which has to be soon.
+// agree has all of them that are there learn from all until they know the same, which has to be
+// soon.
 func (w *world) agree() {
 	var there []*plane
 	for _, p := range w.planes {
@@ -213,7 +217,8 @@ func (w *world) agree() {
 
 func (w *world) any() *plane { return w.planes[w.random.IntN(len(w.planes))] }
 
-// invite is `orlopctl nodes add`: those that answer know the ticket before anybody else, if they are enough.
+// invite is `orlopctl nodes add`: those that answer know the ticket before anybody else, if they
+// are enough.
 func (w *world) invite(p *plane, name string) *pki.Leaf {
 	if p.off {
 		return nil
@@ -259,7 +264,8 @@ func (w *world) invite(p *plane, name string) *pki.Leaf {
 	return leaf
 }
 
-// remove is `orlopctl nodes remove`: noted by the machine that is asked, and by those that it reaches.
+// remove is `orlopctl nodes remove`: noted by the machine that is asked, and by those that it
+// reaches.
 func (w *world) remove(p *plane, name string) {
 	if p.off {
 		return
@@ -387,8 +393,8 @@ func (w *world) step() {
 	q.claims = append(q.claims, p.book.About(q.m.Ticket).Claims...)
 }
 
-// decide lets the machine in, if it comes by what the control-plane machine knows, and gives it certificates when most know it. It returns
-// whether the question has come to its end.
+// decide lets the machine in, if it comes by what the control-plane machine knows, and gives it
+// certificates when most know it. It returns whether the question has come to its end.
 func (w *world) decide(q *question) bool {
 	p, needs := q.at, trust.Majority(len(w.planes))
 	if q.told == nil {
@@ -526,9 +532,10 @@ func (w *world) until(n *node, by []*plane, what string, holds func() bool) {
 	}
 }
 
-// TestFaults: no ticket is good for two machines, no control-plane machine that has heard of a removal gives anything more to who was
-// removed, all that can reach it hear of it soon, no two machines have one name or address, and one that is invited joins, and renews,
-// as long as a majority of the control-plane machines is there.
+// TestFaults: no ticket is good for two machines, no control-plane machine that has heard of a
+// removal gives anything more to who was removed, all that can reach it hear of it soon, no two
+// machines have one name or address, and one that is invited joins, and renews, as long as a
+// majority of the control-plane machines is there.
 func TestFaults(t *testing.T) {
 	const seeds = 2000
 	joined := 0
@@ -556,7 +563,8 @@ func TestFaults(t *testing.T) {
 				w.learn(w.any(), w.any())
 			}
 		}
-		// From here on nothing happens but that messages get lost. What anybody knows of removals all know soon.
+		// From here on nothing happens but that messages get lost. What anybody knows of removals
+		// all know soon.
 		known := map[string]bool{}
 		for _, p := range w.planes {
 			p.side, p.off, p.ahead = 0, false, 0
@@ -570,7 +578,8 @@ func TestFaults(t *testing.T) {
 				}
 			}
 		}
-		// Machine 0 is invited anew; then the one that has invited it, and as many more as a majority can do without, are gone.
+		// Machine 0 is invited anew; then the one that has invited it, and as many more as a
+		// majority can do without, are gone.
 		for _, name := range []string{"w", "v"} {
 			w.remove(w.planes[0], name)
 		}
@@ -583,7 +592,8 @@ func TestFaults(t *testing.T) {
 			}
 			leaf := w.invite(w.planes[0], "w")
 			for _, t := range w.planes[0].book.Tickets {
-				if leaf != nil && t.Serial == pki.Serial(leaf.Cert) && len(t.Voters) == len(w.planes) { // all of them have answered
+				// all of them have answered
+				if leaf != nil && t.Serial == pki.Serial(leaf.Cert) && len(t.Voters) == len(w.planes) {
 					n.ticket = leaf
 				}
 			}

@@ -1,6 +1,7 @@
-// Package mirror serves container images that are somewhere else, as a registry from which can only be pulled (OCI distribution-spec v1.1,
-// "Pull"). It has no names of its own: a client asks it for the images of other registries, and says of which one in the parameter ns, as
-// containerd does when it asks a mirror (its docs/hosts.md).
+// Package mirror serves container images that are somewhere else, as a registry from which can only
+// be pulled (OCI distribution-spec v1.1, "Pull"). It has no names of its own: a client asks it for
+// the images of other registries, and says of which one in the parameter ns, as containerd does
+// when it asks a mirror (its docs/hosts.md).
 package mirror
 
 import (
@@ -17,14 +18,15 @@ import (
 
 // Source is where the images are.
 type Source interface {
-	// Find returns what a name stands for, with registry and tag ("docker.io/library/nginx:1"), or a digest ("sha256:…"). Any error is taken
-	// for "not here".
+	// Find returns what a name stands for, with registry and tag ("docker.io/library/nginx:1"), or
+	// a digest ("sha256:…"). Any error is taken for "not here".
 	Find(ctx context.Context, name string) (ocispec.Descriptor, error)
 	// Open reads a blob by its digest.
 	Open(ctx context.Context, digest string) (io.ReadCloser, error)
 }
 
-// Handler serves images to whoever shows a token (RFC 6750); everybody else gets 403, which asks for no password.
+// Handler serves images to whoever shows a token (RFC 6750); everybody else gets 403, which asks
+// for no password.
 func Handler(from Source, token string) http.Handler {
 	shows := []byte("Bearer " + token)
 	mux := http.NewServeMux()
@@ -42,8 +44,9 @@ func Handler(from Source, token string) http.Handler {
 	})
 }
 
-// authorized checks the token that a request shows, and counts its connection as one of the container runtime's. It answers, and
-// closes the connection, if the token is another one (403) or too many connections are open (503).
+// authorized checks the token that a request shows, and counts its connection as one of the
+// container runtime's. It answers, and closes the connection, if the token is another one (403) or
+// too many connections are open (503).
 func authorized(w http.ResponseWriter, r *http.Request, shown string, token []byte) bool {
 	status, why := http.StatusOK, ""
 	switch {
@@ -59,7 +62,8 @@ func authorized(w http.ResponseWriter, r *http.Request, shown string, token []by
 	return false
 }
 
-// asked returns what a request is for, as Source has it: /v2/REPOSITORY/manifests/TAG-OR-DIGEST, or /v2/REPOSITORY/blobs/DIGEST.
+// asked returns what a request is for, as Source has it: /v2/REPOSITORY/manifests/TAG-OR-DIGEST, or
+// /v2/REPOSITORY/blobs/DIGEST.
 func asked(r *http.Request) (name string, ok bool) {
 	path := strings.TrimPrefix(r.URL.Path, "/v2/")
 	kind, at := "/manifests/", strings.LastIndex(path, "/manifests/")

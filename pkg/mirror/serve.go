@@ -11,19 +11,22 @@ import (
 	"time"
 )
 
-// Limits bound what a Server holds. Every process of the machine's own network can connect to a server on loopback, and TCP does not
-// tell which one it is; each connection is a file of this process.
+// Limits bound what a Server holds. Every process of the machine's own network can connect to a
+// server on loopback, and TCP does not tell which one it is; each connection is a file of this
+// process.
 type Limits struct {
-	// Clients is how many connections that have shown the token there are at most; what comes above is closed.
+	// Clients is how many connections that have shown the token there are at most; what comes above
+	// is closed.
 	Clients int
-	// Strangers is how many others there are at most. The oldest makes room for the next one: who connects and says nothing keeps nobody
-	// out, and takes no place of a client.
+	// Strangers is how many others there are at most. The oldest makes room for the next one: who
+	// connects and says nothing keeps nobody out, and takes no place of a client.
 	Strangers int
 	Header    time.Duration // that a request's header may take
 	Idle      time.Duration // that a connection may rest between two requests
 }
 
-// Serve answers with a handler, of Handler or Through or of both, on a listener, which it closes, until that fails.
+// Serve answers with a handler, of Handler or Through or of both, on a listener, which it closes,
+// until that fails.
 func Serve(l net.Listener, handler http.Handler, limits Limits) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: limits.Header, IdleTimeout: limits.Idle, MaxHeaderBytes: 16 << 10,
@@ -35,7 +38,8 @@ func Serve(l net.Listener, handler http.Handler, limits Limits) error {
 
 type connKey struct{}
 
-// proved notes that the connection of a request has shown the token. It is false where there are too many.
+// proved notes that the connection of a request has shown the token. It is false where there are
+// too many.
 func proved(ctx context.Context) bool {
 	c, ok := ctx.Value(connKey{}).(*conn)
 	return !ok || c.of.prove(c)

@@ -45,7 +45,8 @@ func dial(t *testing.T, address string) net.Conn {
 	return c
 }
 
-// pull asks for a blob over a connection, and tells the status and whether the server keeps the connection.
+// pull asks for a blob over a connection, and tells the status and whether the server keeps the
+// connection.
 func pull(c net.Conn, blob, token string) (status int, kept bool, err error) {
 	if _, err := fmt.Fprintf(c, "GET /v2/a/blobs/%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", blob, token); err != nil {
 		return 0, false, err
@@ -65,8 +66,8 @@ func ended(c net.Conn) bool {
 	return err != nil && !(errors.As(err, &e) && e.Timeout())
 }
 
-// TestSilentConnections: those who connect and say nothing take no place from the container runtime: neither from a connection that it has,
-// nor from a new one.
+// TestSilentConnections: those who connect and say nothing take no place from the container
+// runtime: neither from a connection that it has, nor from a new one.
 func TestSilentConnections(t *testing.T) {
 	address, blob := serving(t, Limits{Clients: 4, Strangers: 4, Header: time.Hour, Idle: time.Hour})
 	first := dial(t, address)
@@ -84,14 +85,16 @@ func TestSilentConnections(t *testing.T) {
 	if status, _, err := pull(second, blob, "word"); status != http.StatusOK || err != nil {
 		t.Errorf("over a new one: %d, %v", status, err)
 	}
-	for i, c := range silent[:36] { // the last four may stay; the second client's connection took the place of one
+	// the last four may stay; the second client's connection took the place of one
+	for i, c := range silent[:36] {
 		if !ended(c) {
 			t.Errorf("silent connection %d is still there", i)
 		}
 	}
 }
 
-// TestStrangersAreClosed: who does not show the token has one answer, and no connection after it; and the clients have their bound, too.
+// TestStrangersAreClosed: who does not show the token has one answer, and no connection after it;
+// and the clients have their bound, too.
 func TestStrangersAreClosed(t *testing.T) {
 	address, blob := serving(t, Limits{Clients: 2, Strangers: 4, Header: time.Hour, Idle: time.Hour})
 	stranger := dial(t, address)

@@ -72,7 +72,8 @@ type through struct {
 
 	mu      sync.Mutex
 	resting map[string]time.Time // until when registries are not asked, by their names
-	told    map[string]time.Time // until when failures of registries are not told again, by their names
+	// until when failures of registries are not told again, by their names
+	told map[string]time.Time
 }
 
 func newThrough(known Upstreams, token string, failed func(string, error), l limits) *through {

@@ -1,7 +1,8 @@
 // Package mount describes mounts as values, does them, moves them and undoes them.
 //
-// It knows no particular file system and no particular place: the tables of what is mounted where belong to their
-// owners (init for the first four, machined/host for the rest, machined/disk for the writable partitions).
+// It knows no particular file system and no particular place: the tables of what is mounted where
+// belong to their owners (init for the first four, machined/host for the rest, machined/disk for
+// the writable partitions).
 package mount
 
 import (
@@ -58,6 +59,7 @@ func (m Mount) String() string {
 	return s + ")"
 }
 
-// FATModules are the file system of firmware and of memory sticks, and the character sets that the kernel mounts it with
-// (CONFIG_FAT_DEFAULT_CODEPAGE and CONFIG_FAT_DEFAULT_IOCHARSET of Debian's kernels).
+// FATModules are the file system of firmware and of memory sticks, and the character sets that the
+// kernel mounts it with (CONFIG_FAT_DEFAULT_CODEPAGE and CONFIG_FAT_DEFAULT_IOCHARSET of Debian's
+// kernels).
 func FATModules() []string { return []string{"vfat", "nls_cp437", "nls_ascii"} }

@@ -6,14 +6,16 @@ import (
 	"strings"
 )
 
-// AddressesAnnotation is where a node publishes all addresses of its machine, separated by commas; its status has the first of each family.
+// AddressesAnnotation is where a node publishes all addresses of its machine, separated by commas;
+// its status has the first of each family.
 const AddressesAnnotation = "network.orlop.dev/addresses"
 
-// mostAddresses is how many a machine publishes, and how many are read of one Node: whoever has a kubelet's certificate can write any.
+// mostAddresses is how many a machine publishes, and how many are read of one Node: whoever has a
+// kubelet's certificate can write any.
 const mostAddresses = 64
 
-// Published is the annotation for the addresses that a machine's links have: those that others may reach it by, in order, each once. Addresses
-// of pods are left out, the bridge's among them.
+// Published is the annotation for the addresses that a machine's links have: those that others may
+// reach it by, in order, each once. Addresses of pods are left out, the bridge's among them.
 func Published(links []netip.Addr, pods []netip.Prefix) string {
 	var own []netip.Addr
 	for _, a := range links {

@@ -4,7 +4,8 @@ import "time"
 
 // What the orchestrator's commands on etcd read and write, as JSON.
 
-// EtcdSnapshot is what `orchestrator snapshot-data` writes: what lies in the file that it has filled.
+// EtcdSnapshot is what `orchestrator snapshot-data` writes: what lies in the file that it has
+// filled.
 type EtcdSnapshot struct {
 	Revision int64  `json:"revision"` // the last one in it
 	Keys     int    `json:"keys"`
@@ -13,16 +14,20 @@ type EtcdSnapshot struct {
 
 // EtcdGive is what `orchestrator snapshot-data` reads.
 type EtcdGive struct {
-	Kept string `json:"kept"` // not what etcd holds, but the snapshot of this name that the machine has kept, as it lies there; empty: none
+	// not what etcd holds, but the snapshot of this name that the machine has kept, as it lies
+	// there; empty: none
+	Kept string `json:"kept"`
 }
 
 // EtcdKeep is what `orchestrator keep-snapshot` reads.
 type EtcdKeep struct {
-	Most       int      `json:"most"`       // how many are kept
-	Recipients []string `json:"recipients"` // whom it is encrypted for, public keys of age; empty: it is not
+	Most int `json:"most"` // how many are kept
+	// whom it is encrypted for, public keys of age; empty: it is not
+	Recipients []string `json:"recipients"`
 }
 
-// EtcdTarget is where snapshots are sent. It holds a secret, and is given to a process on its standard input only.
+// EtcdTarget is where snapshots are sent. It holds a secret, and is given to a process on its
+// standard input only.
 type EtcdTarget struct {
 	Place     string `json:"place"` // what is remembered of it: where it leads, and no secret
 	Endpoint  string `json:"endpoint"`
@@ -40,11 +45,13 @@ type EtcdSent struct {
 	Left int      `json:"left"` // how many are still to be sent
 }
 
-// EtcdRestore is what `orchestrator restore-data` reads. The snapshot is the file that it is started with.
+// EtcdRestore is what `orchestrator restore-data` reads. The snapshot is the file that it is
+// started with.
 type EtcdRestore struct {
 	By   string `json:"by"`   // who has asked for it
 	Undo bool   `json:"undo"` // not the file, but what the last one has replaced
-	Kept string `json:"kept"` // not the file, but the snapshot of this name that the machine has kept; empty: none
+	// not the file, but the snapshot of this name that the machine has kept; empty: none
+	Kept string `json:"kept"`
 }
 
 // EtcdKept is a snapshot that the machine has taken by itself, and keeps.
@@ -59,29 +66,34 @@ type EtcdKept struct {
 	Sent      time.Time `json:"sent"` // when the target has taken it, UTC; zero: it has not
 }
 
-// AskedFile, in paths.EtcdKept, holds the EtcdRestored that is put in place when orchestrator api starts next.
+// AskedFile, in paths.EtcdKept, holds the EtcdRestored that is put in place when orchestrator api
+// starts next.
 const AskedFile = "asked.json"
 
 // PutBackFile, in paths.EtcdKept, holds the EtcdRestored that was put in place last.
 const PutBackFile = "put-back.json"
 
-// AloneFile, in paths.EtcdKept, says that etcd is to start as the only member, with its data; RejoinFile, that they are to be dropped before.
+// AloneFile, in paths.EtcdKept, says that etcd is to start as the only member, with its data;
+// RejoinFile, that they are to be dropped before.
 const (
 	AloneFile  = "alone"
 	RejoinFile = "rejoin"
 )
 
-// EtcdRestored is what restore-data writes: what orchestrator api will put in the place of the data when it starts next.
+// EtcdRestored is what restore-data writes: what orchestrator api will put in the place of the data
+// when it starts next.
 type EtcdRestored struct {
 	At       time.Time `json:"at"`
 	By       string    `json:"by"`
 	Undo     bool      `json:"undo"`
 	Revision int64     `json:"revision"` // the last one of the snapshot
 	Keys     int       `json:"keys"`
-	Replaced int64     `json:"replaced"` // the last one of what was there before; 0: nothing, or it could not be read
+	// the last one of what was there before; 0: nothing, or it could not be read
+	Replaced int64 `json:"replaced"`
 }
 
-// EtcdStatus is what `orchestrator data-status` writes. Where etcd does not answer, it is about what lies on the disk.
+// EtcdStatus is what `orchestrator data-status` writes. Where etcd does not answer, it is about
+// what lies on the disk.
 type EtcdStatus struct {
 	Problem  string        `json:"problem"` // why etcd does not answer
 	Member   string        `json:"member"`
@@ -129,7 +141,8 @@ type EtcdRecovered struct {
 	IDs     []string `json:"ids"`     // and their numbers: one that joins anew has another one
 }
 
-// EtcdReseal asks `orchestrator reseal-secrets` to write all Secrets again that are not sealed by the key that seals.
+// EtcdReseal asks `orchestrator reseal-secrets` to write all Secrets again that are not sealed by
+// the key that seals.
 type EtcdReseal struct {
 	Count bool `json:"count"` // change nothing, only count
 }
@@ -142,7 +155,8 @@ type Resealed struct {
 
 // EtcdDefragmented is what `orchestrator defragment-data` writes.
 type EtcdDefragmented struct {
-	Before    int64 `json:"before"` // size of the database, bytes
-	After     int64 `json:"after"`
-	Compacted int64 `json:"compacted"` // the revision up to which old ones were dropped first; 0: none
+	Before int64 `json:"before"` // size of the database, bytes
+	After  int64 `json:"after"`
+	// the revision up to which old ones were dropped first; 0: none
+	Compacted int64 `json:"compacted"`
 }

@@ -1,16 +1,20 @@
 package nodespec
 
-// The names of the credential files in each process's folder (paths.KubeAPI, paths.KubeControllers, paths.KubeNode).
-// All are PEM except Encryption (an apiserver.config.k8s.io/v1 EncryptionConfiguration). Certificates are ECDSA P-256.
-// machined renews them in place (write to a temporary name, rename), so a reader must reload them when they change.
+// The names of the credential files in each process's folder (paths.KubeAPI, paths.KubeControllers,
+// paths.KubeNode). All are PEM except Encryption (an apiserver.config.k8s.io/v1
+// EncryptionConfiguration). Certificates are ECDSA P-256. machined renews them in place (write to a
+// temporary name, rename), so a reader must reload them when they change.
 const (
 	// In every folder: the Kubernetes CA that issues, and those that are accepted beside it.
 	CA = "ca.crt"
 
 	// In paths.KubeAPI.
-	APIServerCert     = "apiserver.crt" // serving; SANs: localhost, kubernetes[.default[.svc[.DOMAIN]]], first service address, node addresses, endpoint
-	APIServerKey      = "apiserver.key"
-	KubeletClientCert = "kubelet-client.crt" // CN=kube-apiserver-kubelet-client; the API server's identity towards kubelets
+	// serving; SANs: localhost, kubernetes[.default[.svc[.DOMAIN]]], first service address, node
+	// addresses, endpoint
+	APIServerCert = "apiserver.crt"
+	APIServerKey  = "apiserver.key"
+	// CN=kube-apiserver-kubelet-client; the API server's identity towards kubelets
+	KubeletClientCert = "kubelet-client.crt"
 	KubeletClientKey  = "kubelet-client.key"
 	FrontProxyCA      = "front-proxy-ca.crt"     // also in paths.KubeControllers
 	FrontProxyCert    = "front-proxy-client.crt" // CN=front-proxy-client
@@ -21,9 +25,12 @@ const (
 	EtcdCA            = "etcd-ca.crt"
 	EtcdPeerCert      = "etcd-peer.crt" // serving and client, for peers
 	EtcdPeerKey       = "etcd-peer.key"
-	Authentication    = "authentication.yaml" // an apiserver.config.k8s.io/v1 AuthenticationConfiguration
-	Authorization     = "authorization.yaml"  // an apiserver.config.k8s.io/v1 AuthorizationConfiguration
-	Revoked           = "revoked.json"        // a trust.Refused: client certificates that count no more
+	// an apiserver.config.k8s.io/v1 AuthenticationConfiguration
+	Authentication = "authentication.yaml"
+	// an apiserver.config.k8s.io/v1 AuthorizationConfiguration
+	Authorization = "authorization.yaml"
+	// a trust.Refused: client certificates that count no more
+	Revoked = "revoked.json"
 
 	// In paths.KubeControllers.
 	SigningCA           = "signing-ca.crt"         // the one CA that issues
@@ -36,11 +43,13 @@ const (
 	ControllersServingK = "serving.key"
 	MetricsCert         = "metrics.crt" // CN=orlop:metrics; towards the API server and kubelets
 	MetricsKey          = "metrics.key"
-	MetricsServing      = "metrics-serving.crt" // serving; SAN: the name by which the API server's aggregator knows it
-	MetricsServingKey   = "metrics-serving.key"
-	AddonsCert          = "addons.crt" // CN=orlop:addons; gives add-ons their rights, and acts as each of them
-	AddonsKey           = "addons.key"
-	Addons              = "addons.json" // a list of Addon; it may hold Secrets
+	// serving; SAN: the name by which the API server's aggregator knows it
+	MetricsServing    = "metrics-serving.crt"
+	MetricsServingKey = "metrics-serving.key"
+	// CN=orlop:addons; gives add-ons their rights, and acts as each of them
+	AddonsCert = "addons.crt"
+	AddonsKey  = "addons.key"
+	Addons     = "addons.json" // a list of Addon; it may hold Secrets
 
 	// In paths.KubeNode.
 	KubeletCert       = "kubelet.crt" // CN=system:node:NAME, O=system:nodes
@@ -51,9 +60,11 @@ const (
 	ProxyKey          = "kube-proxy.key"
 	DNSCert           = "coredns.crt" // CN=orlop:coredns
 	DNSKey            = "coredns.key"
-	NodeAgentCert     = "node-agent.crt" // CN=orlop:node-agent:NAME, O=orlop:node-agents; reads Nodes, Pods, NetworkPolicies, writes the DNS EndpointSlice
-	NodeAgentKey      = "node-agent.key"
-	NodeMarks         = "marks.json" // Marks
+	// CN=orlop:node-agent:NAME, O=orlop:node-agents; reads Nodes, Pods, NetworkPolicies, writes the
+	// DNS EndpointSlice
+	NodeAgentCert = "node-agent.crt"
+	NodeAgentKey  = "node-agent.key"
+	NodeMarks     = "marks.json" // Marks
 )
 
 // MetricsUser asks kubelets what nodes and pods use, and serves the answers as MetricsHost.
@@ -62,27 +73,31 @@ const (
 	MetricsHost = "orlop-metrics.kube-system.svc"
 )
 
-// Trouble begins the detail of a component that is ready and has something wrong about it: its process is not restarted for
-// it, and the machine is not healthy.
+// Trouble begins the detail of a component that is ready and has something wrong about it: its
+// process is not restarted for it, and the machine is not healthy.
 const Trouble = "trouble: "
 
-// Extensions is the component that says which objects of users hold up the API (orchestrator/extensions).
+// Extensions is the component that says which objects of users hold up the API
+// (orchestrator/extensions).
 const Extensions = "extensions"
 
 // AddonsUser keeps the add-ons of the configuration.
 const AddonsUser = "orlop:addons"
 
-// BreakGlassUser is an administrator's repair of the cluster over the management API, in the group system:masters. Its certificate lasts minutes.
+// BreakGlassUser is an administrator's repair of the cluster over the management API, in the group
+// system:masters. Its certificate lasts minutes.
 const BreakGlassUser = "orlop:break-glass"
 
 const (
-	// AddonsNamespace is where it keeps what it knows about them, and the namespace of the accounts as which they act.
+	// AddonsNamespace is where it keeps what it knows about them, and the namespace of the accounts
+	// as which they act.
 	AddonsNamespace = "orlop-addons"
 	// ReservedPrefix begins names of namespaces that nobody but add-ons can make.
 	ReservedPrefix = "orlop-"
 )
 
-// The identity of a node's agent: its user is NodeAgentUser and the node's name. The API server keeps it to what is its node's.
+// The identity of a node's agent: its user is NodeAgentUser and the node's name. The API server
+// keeps it to what is its node's.
 const (
 	NodeAgentUser  = "orlop:node-agent:"
 	NodeAgentGroup = "orlop:node-agents"

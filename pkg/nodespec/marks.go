@@ -1,7 +1,7 @@
 package nodespec
 
-// Marks are what the configuration of the machine gives its Node. The file NodeMarks holds them, beside the Spec: they may change while the
-// components run.
+// Marks are what the configuration of the machine gives its Node. The file NodeMarks holds them,
+// beside the Spec: they may change while the components run.
 type Marks struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	Taints []Taint           `json:"taints,omitempty"` // no two have the same key and effect
@@ -14,10 +14,12 @@ type Taint struct {
 	Effect string `json:"effect"`
 }
 
-// TaintsPending is the key of the taint with which the kubelet makes the Node of a machine whose configuration has taints: it keeps pods off
-// until the control plane has put those there (package nodemarks).
+// TaintsPending is the key of the taint with which the kubelet makes the Node of a machine whose
+// configuration has taints: it keeps pods off until the control plane has put those there (package
+// nodemarks).
 const TaintsPending = "orlop.dev/taints-pending"
 
-// TaintsSet is the annotation of a Node that holds the taints which the control plane has set for the configuration (package nodemarks). Those
-// it takes away again, so no kubelet may write it (package kubeapiserver).
+// TaintsSet is the annotation of a Node that holds the taints which the control plane has set for
+// the configuration (package nodemarks). Those it takes away again, so no kubelet may write it
+// (package kubeapiserver).
 const TaintsSet = "orlop.dev/node-taints-set"

@@ -7,9 +7,10 @@ import (
 
 // Pool is a number of addresses for Services of type LoadBalancer.
 type Pool struct {
-	Name      string  `json:"name"`
-	Ranges    []Range `json:"ranges"`    // no two of any pools overlap
-	OnRequest bool    `json:"onRequest"` // only for Services that ask for the pool, or for an address of it
+	Name   string  `json:"name"`
+	Ranges []Range `json:"ranges"` // no two of any pools overlap
+	// only for Services that ask for the pool, or for an address of it
+	OnRequest bool `json:"onRequest"`
 }
 
 // Range is the addresses from First to Last, of one family.

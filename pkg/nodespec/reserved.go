@@ -7,17 +7,20 @@ import (
 	"slices"
 )
 
-// Reserved are the addresses at which no Service may be reached from outside, and those that a Service may name as external ones. The
-// service proxy of every machine rewrites what is sent to a Service's external address, so a Service that had a machine's address would
-// take the machine's own ports.
+// Reserved are the addresses at which no Service may be reached from outside, and those that a
+// Service may name as external ones. The service proxy of every machine rewrites what is sent to a
+// Service's external address, so a Service that had a machine's address would take the machine's
+// own ports.
 type Reserved struct {
-	Machines []netip.Addr   `json:"machines"` // of the control plane, this machine's own, virtual ones, and the endpoint's
+	// of the control plane, this machine's own, virtual ones, and the endpoint's
+	Machines []netip.Addr   `json:"machines"`
 	Networks []netip.Prefix `json:"networks"` // of pods and of Services
 	External []Range        `json:"external"` // see Spec.ExternalIPs
 }
 
-// Reserved returns what the specification knows. The addresses of Nodes come and go, and are given to Why. Further addresses that the API
-// server's certificate holds are not among them: one may be a Service's that leads to API servers.
+// Reserved returns what the specification knows. The addresses of Nodes come and go, and are given
+// to Why. Further addresses that the API server's certificate holds are not among them: one may be
+// a Service's that leads to API servers.
 func (s Spec) Reserved() Reserved {
 	machines := slices.Concat(s.NodeIPs, s.ControlPlanes, s.VirtualAddresses)
 	if u, err := url.Parse(s.Endpoint); err == nil {
@@ -29,7 +32,8 @@ func (s Spec) Reserved() Reserved {
 	return Reserved{Machines: slices.Compact(machines), Networks: slices.Concat(s.PodCIDRs, s.ServiceCIDRs), External: s.ExternalIPs}
 }
 
-// Why says why no Service may be reached from outside at an address; empty: one may. nodes are the addresses of the cluster's Nodes.
+// Why says why no Service may be reached from outside at an address; empty: one may. nodes are the
+// addresses of the cluster's Nodes.
 func (r Reserved) Why(a netip.Addr, nodes []netip.Addr) string {
 	a = a.Unmap()
 	switch {

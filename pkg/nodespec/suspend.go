@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// SuspendKind is a kind of object that an administrator can take out of the cluster while the API refuses requests, and
-// put back later (docs/decisions/0055-suspend.md).
+// SuspendKind is a kind of object that an administrator can take out of the cluster while the API
+// refuses requests, and put back later (docs/decisions/0055-suspend.md).
 type SuspendKind struct {
 	Name                     string // in lower case, as kubectl takes it
 	Group, Version, Resource string
@@ -28,7 +28,8 @@ func SuspendKinds() []SuspendKind {
 	}
 }
 
-// FindSuspendKind finds a kind by its name, singular or plural, in any case, or by kubectl's short name.
+// FindSuspendKind finds a kind by its name, singular or plural, in any case, or by kubectl's short
+// name.
 func FindSuspendKind(name string) (SuspendKind, bool) {
 	name = strings.ToLower(name)
 	if name == "crd" || name == "crds" {
@@ -49,7 +50,8 @@ const (
 	SuspendRestore = "restore" // Object
 )
 
-// SuspendOrder is one step of suspending an object, or of restoring it. It carries the credentials: nobody else has them.
+// SuspendOrder is one step of suspending an object, or of restoring it. It carries the credentials:
+// nobody else has them.
 type SuspendOrder struct {
 	Action    string          `json:"action"`
 	Kind      string          `json:"kind"` // SuspendKind.Name

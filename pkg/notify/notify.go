@@ -1,13 +1,15 @@
-// Package notify is how a supervised process tells machined that it, or a component inside it, is ready.
+// Package notify is how a supervised process tells machined that it, or a component inside it, is
+// ready.
 //
-// The process inherits the write end of a pipe, by custom as file descriptor 3, and finds its number in the environment
-// variable ORLOP_NOTIFY_FD. It writes one JSON object per line:
+// The process inherits the write end of a pipe, by custom as file descriptor 3, and finds its
+// number in the environment variable ORLOP_NOTIFY_FD. It writes one JSON object per line:
 //
 //	{"component":"etcd","ready":true,"detail":"serving on /run/…/etcd.sock"}
 //
-// A line with an empty component speaks for the process as a whole. The reader (pkg/supervise) takes a process for
-// ready when at least one component was announced and all that were announced are ready. A component may become
-// unready again by saying so; it is forgotten when the process ends.
+// A line with an empty component speaks for the process as a whole. The reader (pkg/supervise)
+// takes a process for ready when at least one component was announced and all that were announced
+// are ready. A component may become unready again by saying so; it is forgotten when the process
+// ends.
 //
 // The package knows the lines and nothing else: no states, no deadlines, no processes.
 package notify
@@ -25,8 +27,8 @@ import (
 // Env names the environment variable with the number of the file descriptor to write to.
 const Env = "ORLOP_NOTIFY_FD"
 
-// MaxLine is the greatest length of one line in bytes, with its newline: PIPE_BUF, up to which a write to a pipe is
-// never mixed with another's (pipe(7)).
+// MaxLine is the greatest length of one line in bytes, with its newline: PIPE_BUF, up to which a
+// write to a pipe is never mixed with another's (pipe(7)).
 const MaxLine = 4096
 
 // maxDetail leaves room for JSON's escapes (at most 6 bytes for one) and the other fields.
@@ -34,12 +36,15 @@ const maxDetail = 500
 
 // Message is one line.
 type Message struct {
-	Component string `json:"component"`        // "etcd", "kube-apiserver", …; empty for the process itself; at most 64 bytes
-	Ready     bool   `json:"ready"`            // whether it can do its work now
-	Detail    string `json:"detail,omitempty"` // one line for people: what it does, or what it waits for
+	// "etcd", "kube-apiserver", …; empty for the process itself; at most 64 bytes
+	Component string `json:"component"`
+	Ready     bool   `json:"ready"` // whether it can do its work now
+	// one line for people: what it does, or what it waits for
+	Detail string `json:"detail,omitempty"`
 }
 
-// Writer sends messages. A nil Writer sends nothing: a process that is not supervised need not care.
+// Writer sends messages. A nil Writer sends nothing: a process that is not supervised need not
+// care.
 type Writer struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -48,8 +53,9 @@ type Writer struct {
 // NewWriter returns a Writer that sends to w, one Write for each message.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Send tells that a component is ready or is not. A detail longer than 500 bytes is cut, and line breaks in it become
-// spaces. An error means that machined does not read any more; the caller may go on all the same.
+// Send tells that a component is ready or is not. A detail longer than 500 bytes is cut, and line
+// breaks in it become spaces. An error means that machined does not read any more; the caller may
+// go on all the same.
 func (w *Writer) Send(component string, ready bool, detail string) error {
 	if w == nil {
 		return nil
@@ -76,8 +82,9 @@ func oneLine(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// Read calls each for every message that r delivers, until r ends (then it returns nil) or fails. A line that is not a
-// message is passed to bad with the reason and skipped: a confused process must not look like a dead one.
+// Read calls each for every message that r delivers, until r ends (then it returns nil) or fails. A
+// line that is not a message is passed to bad with the reason and skipped: a confused process must
+// not look like a dead one.
 func Read(r io.Reader, each func(Message), bad func(line string, err error)) error {
 	lines := bufio.NewReaderSize(r, MaxLine)
 	for {

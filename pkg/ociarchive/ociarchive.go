@@ -1,5 +1,6 @@
-// Package ociarchive makes container images, and artefacts that are none, of files that are at hand, as OCI archives (a tar of an OCI image layout) that a machine
-// imports. What images have in common is in an archive once. It does not pull and does not push. Same input, same bytes.
+// Package ociarchive makes container images, and artefacts that are none, of files that are at
+// hand, as OCI archives (a tar of an OCI image layout) that a machine imports. What images have in
+// common is in an archive once. It does not pull and does not push. Same input, same bytes.
 package ociarchive
 
 import (
@@ -33,14 +34,16 @@ type Image struct {
 	Config v1.Config
 	// Created is when it was made; the zero time: nobody says.
 	Created time.Time
-	// ConfigType is the media type of its configuration; empty: an image's. With another one it is an artefact, of which nothing runs.
+	// ConfigType is the media type of its configuration; empty: an image's. With another one it is
+	// an artefact, of which nothing runs.
 	ConfigType string
 }
 
 // Layer is files by absolute clean paths. The folders above them need not be named.
 type Layer map[string]File
 
-// File is one file of an image: a folder if Mode says so, a symbolic link if Target does, else a regular file. All belong to root.
+// File is one file of an image: a folder if Mode says so, a symbolic link if Target does, else a
+// regular file. All belong to root.
 type File struct {
 	Mode    fs.FileMode
 	Target  string
@@ -101,7 +104,8 @@ func (i Image) build() (v1.Image, error) {
 			return nil, err
 		}
 		var err error
-		// Not compressed: what is imported once is unpacked once, and emulated machines take longer for that than for reading it.
+		// Not compressed: what is imported once is unpacked once, and emulated machines take longer
+		// for that than for reading it.
 		if image, err = mutate.AppendLayers(image, static.NewLayer(content.Bytes(), types.OCIUncompressedLayer)); err != nil {
 			return nil, err
 		}
@@ -118,7 +122,8 @@ func (i Image) build() (v1.Image, error) {
 	if image, err = mutate.ConfigFile(image, config); err != nil || i.ConfigType == "" {
 		return image, err
 	}
-	return mutate.ConfigMediaType(image, types.MediaType(i.ConfigType)), nil // last: it knows the layers of images only
+	// last: it knows the layers of images only
+	return mutate.ConfigMediaType(image, types.MediaType(i.ConfigType)), nil
 }
 
 // Digest is that of the image's manifest, "sha256:…": what it is known by in a registry.

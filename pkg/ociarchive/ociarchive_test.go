@@ -60,7 +60,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestArtifact: an artefact is told from an image by the type of its configuration, and known by the digest that its archive has.
+// TestArtifact: an artefact is told from an image by the type of its configuration, and known by
+// the digest that its archive has.
 func TestArtifact(t *testing.T) {
 	const flux = "application/vnd.cncf.flux.config.v1+json"
 	a := Image{Name: "example.test/addon:1", ConfigType: flux, Layers: []Layer{{"/deploy.yaml": {Mode: 0o644, Content: []byte("a: 1")}}}}

@@ -1,11 +1,14 @@
-// Package pairing is how a machine that belongs to nobody, and an operator who can see its console, get to know each other's keys.
+// Package pairing is how a machine that belongs to nobody, and an operator who can see its console,
+// get to know each other's keys.
 //
-// The machine shows a code that is good once. The operator's tool connects by TLS 1.3 without a client certificate, under a protocol
-// name of its own (ALPN), and sends the operator's CA with a proof that it knows the code. The machine answers with a proof of the same.
-// Each proof is an HMAC over a value that both ends derive from this one connection (exported keying material, RFC 8446, section 7.5,
-// which depends on the machine's certificate too) and over the CA. So somebody in the middle has two connections with two values,
-// and can pass on neither proof; a proof that was seen is worth nothing on another connection; and from a proof the code can be
-// guessed only by trying all of them, which are 2^100. docs/decisions/0005-first-contact.md has the threats one by one.
+// The machine shows a code that is good once. The operator's tool connects by TLS 1.3 without a
+// client certificate, under a protocol name of its own (ALPN), and sends the operator's CA with a
+// proof that it knows the code. The machine answers with a proof of the same. Each proof is an HMAC
+// over a value that both ends derive from this one connection (exported keying material, RFC 8446,
+// section 7.5, which depends on the machine's certificate too) and over the CA. So somebody in the
+// middle has two connections with two values, and can pass on neither proof; a proof that was seen
+// is worth nothing on another connection; and from a proof the code can be guessed only by trying
+// all of them, which are 2^100. docs/decisions/0005-first-contact.md has the threats one by one.
 //
 // What either end keeps, and when a machine may be paired at all, is not decided here.
 package pairing
@@ -35,7 +38,8 @@ const (
 	group   = 5  // of them between two hyphens
 )
 
-// Code is what the machine shows and the operator types: "8M2QX-04TRA-…". The empty code is none, and proves nothing.
+// Code is what the machine shows and the operator types: "8M2QX-04TRA-…". The empty code is none,
+// and proves nothing.
 type Code string
 
 // NewCode makes one.
@@ -52,7 +56,8 @@ func NewCode() Code {
 	return Code(b.String())
 }
 
-// ParseCode reads a code as people type it: in any case, with or without hyphens and blanks, O for 0, and I or L for 1.
+// ParseCode reads a code as people type it: in any case, with or without hyphens and blanks, O for
+// 0, and I or L for 1.
 func ParseCode(text string) (Code, error) {
 	var b strings.Builder
 	n := 0
@@ -88,7 +93,8 @@ type Claim struct {
 
 // Answer is what the machine sends back.
 type Answer struct {
-	Proof   []byte `json:"proof,omitempty"`   // that the machine knows it too; it belongs to the operator now
+	// that the machine knows it too; it belongs to the operator now
+	Proof   []byte `json:"proof,omitempty"`
 	Refusal string `json:"refusal,omitempty"` // otherwise why not, in a sentence
 }
 
@@ -97,7 +103,8 @@ const (
 	maxRefusal = 200      // characters that are shown of what has come from somebody unproved
 )
 
-// Binding is what both ends of a connection know it by, and nobody else does. The handshake must be over.
+// Binding is what both ends of a connection know it by, and nobody else does. The handshake must be
+// over.
 func Binding(state tls.ConnectionState) ([]byte, error) {
 	if state.Version < tls.VersionTLS13 || state.NegotiatedProtocol != Protocol {
 		return nil, errors.New("pairing: the connection was not made for it")
@@ -108,7 +115,8 @@ func Binding(state tls.ConnectionState) ([]byte, error) {
 func (c Code) proof(by string, binding, ca []byte) []byte {
 	digest := sha256.Sum256(ca)
 	mac := hmac.New(sha256.New, []byte(c))
-	for _, part := range [][]byte{[]byte(Protocol + " " + by + "\n"), binding, digest[:]} { // all of fixed length but the first, which ends
+	// all of fixed length but the first, which ends
+	for _, part := range [][]byte{[]byte(Protocol + " " + by + "\n"), binding, digest[:]} {
 		mac.Write(part)
 	}
 	return mac.Sum(nil)
@@ -137,14 +145,16 @@ func (c Code) NewAnswer(binding []byte, claim Claim) Answer {
 // ErrNotTheMachine is why an answer is not believed.
 var ErrNotTheMachine = errors.New("pairing: what answers does not know the code, so it is not the machine whose console shows it; nothing was kept")
 
-// Refused is what a machine says when it does not accept a claim; it is anybody's text, in printable ASCII.
+// Refused is what a machine says when it does not accept a claim; it is anybody's text, in
+// printable ASCII.
 type Refused string
 
 func (r Refused) Error() string { return "pairing refused: " + string(r) }
 
-// Claim sends the operator's CA over a connection and checks the answer. When it returns nil the machine belongs to the operator, and
-// the certificate that the connection was made with is the machine's. After Refused and ErrNotTheMachine it does not; after any other
-// error it may: the answer was lost.
+// Claim sends the operator's CA over a connection and checks the answer. When it returns nil the
+// machine belongs to the operator, and the certificate that the connection was made with is the
+// machine's. After Refused and ErrNotTheMachine it does not; after any other error it may: the
+// answer was lost.
 func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 	claim := c.NewClaim(binding, ca)
 	if err := send(conn, claim); err != nil {

@@ -38,7 +38,8 @@ func TestCode(t *testing.T) {
 	}
 }
 
-// connect makes a TLS connection to a machine's certificate, and returns both ends with what they know it by.
+// connect makes a TLS connection to a machine's certificate, and returns both ends with what they
+// know it by.
 func connect(t *testing.T) (client, server *tls.Conn, clientBinding, serverBinding []byte) {
 	t.Helper()
 	leaf, err := pki.SelfSigned(pki.Spec{CN: "machine", Usage: pki.Server, TTL: time.Hour})
@@ -111,8 +112,8 @@ func text(err error) string {
 	return err.Error()
 }
 
-// TestInTheMiddle: somebody who ends both connections and passes everything on, as it is or with his own CA in it, is believed by
-// neither end.
+// TestInTheMiddle: somebody who ends both connections and passes everything on, as it is or with
+// his own CA in it, is believed by neither end.
 func TestInTheMiddle(t *testing.T) {
 	code := NewCode()
 	for name, change := range map[string]func(Claim) Claim{

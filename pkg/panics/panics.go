@@ -1,11 +1,14 @@
-// Package panics turns a panic into an error that is recorded, so that a fault in one task does not end a process that others
-// depend on. PID 1 uses it: a panic that nothing recovers ends that process, and with it the machine.
+// Package panics turns a panic into an error that is recorded, so that a fault in one task does not
+// end a process that others depend on. PID 1 uses it: a panic that nothing recovers ends that
+// process, and with it the machine.
 //
-// The process says once who records (OnPanic). Until then nothing is recovered: in tests, and in processes that are started
-// again when they end, a panic ends the process as usual. What Go itself ends a process for (concurrent map writes, a stack that
-// is too deep, no memory) cannot be recovered by anything.
+// The process says once who records (OnPanic). Until then nothing is recovered: in tests, and in
+// processes that are started again when they end, a panic ends the process as usual. What Go itself
+// ends a process for (concurrent map writes, a stack that is too deep, no memory) cannot be
+// recovered by anything.
 //
-// The package does not decide which task may go on after a panic; its callers do (docs/decisions/0059-panics.md).
+// The package does not decide which task may go on after a panic; its callers do
+// (docs/decisions/0059-panics.md).
 package panics
 
 import (
@@ -34,7 +37,8 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: the program failed: %s"
 // recorder is who is told of each panic; nil: nobody, and nothing is recovered.
 var recorder atomic.Pointer[func(*Error)]
 
-// OnPanic has record told of each panic from now on, on the goroutine that panicked. nil has panics end the process again.
+// OnPanic has record told of each panic from now on, on the goroutine that panicked. nil has panics
+// end the process again.
 func OnPanic(record func(*Error)) {
 	if record == nil {
 		recorder.Store(nil)
@@ -74,10 +78,12 @@ func Guarded(where string, f func()) func() {
 // Go runs f on a goroutine of its own.
 func Go(where string, f func()) { go Guarded(where, f)() }
 
-// Keeper runs tasks that are to go on for as long as the process does. Each begins from nothing whenever it is run.
+// Keeper runs tasks that are to go on for as long as the process does. Each begins from nothing
+// whenever it is run.
 type Keeper struct {
-	// Rest is how long a task rests after its first panic. It rests twice as long after each further one, up to MostRest; a run that
-	// took longer than MostRest counts as a first one again.
+	// Rest is how long a task rests after its first panic. It rests twice as long after each
+	// further one, up to MostRest; a run that took longer than MostRest counts as a first one
+	// again.
 	Rest, MostRest time.Duration
 	// Resting is told before a task rests, and afterwards. It may be nil.
 	Resting func(where string, rests bool)

@@ -33,14 +33,14 @@ func nameDisk(header []byte, guid uuid.UUID) {
 	binary.LittleEndian.PutUint32(header[headerSum:], crc32.ChecksumIEEE(header[:length]))
 }
 
-// mixedEndian is a GUID as tables hold it: the first three fields begin with their lowest byte (UEFI 2.10, appendix A). Applied twice, it
-// gives back the same GUID.
+// mixedEndian is a GUID as tables hold it: the first three fields begin with their lowest byte
+// (UEFI 2.10, appendix A). Applied twice, it gives back the same GUID.
 func mixedEndian(g uuid.UUID) []byte {
 	return []byte{g[3], g[2], g[1], g[0], g[5], g[4], g[7], g[6], g[8], g[9], g[10], g[11], g[12], g[13], g[14], g[15]}
 }
 
-// DiskGUID is the GUID of the disk in the table that Read reads: the primary one, or the one at the disk's end. It is zero where
-// neither is whole.
+// DiskGUID is the GUID of the disk in the table that Read reads: the primary one, or the one at the
+// disk's end. It is zero where neither is whole.
 func DiskGUID(disk gpt.Device) uuid.UUID {
 	sector := int64(disk.GetSectorSize())
 	for _, at := range []int64{sector, int64(disk.GetSize())/sector*sector - sector} {
@@ -70,8 +70,9 @@ func wholeTable(disk gpt.Device, header []byte) bool {
 	return err == nil && crc32.ChecksumIEEE(entries) == field(headerEntriesSum)
 }
 
-// Shared tells whether a disk has GUIDs that come from the disk image that was written to it, so that other disks have them, too: its
-// own, or one of a partition. A root's partition is named after what it holds, on every disk, and is not asked for.
+// Shared tells whether a disk has GUIDs that come from the disk image that was written to it, so
+// that other disks have them, too: its own, or one of a partition. A root's partition is named
+// after what it holds, on every disk, and is not asked for.
 func Shared(disk uuid.UUID, partitions []*gpt.Partition) bool {
 	if layout.Derived(disk) {
 		return true
@@ -88,8 +89,9 @@ func shared(p *gpt.Partition) bool {
 	return p.Name != layout.RootA && p.Name != layout.RootB && layout.Derived(p.PartGUID)
 }
 
-// Identify gives a disk ("/dev/vda") GUIDs of its own in place of those that it shares with other disks (Shared). A power cut leaves the
-// old GUIDs or the new ones. A disk that shares none keeps all that it has.
+// Identify gives a disk ("/dev/vda") GUIDs of its own in place of those that it shares with other
+// disks (Shared). A power cut leaves the old GUIDs or the new ones. A disk that shares none keeps
+// all that it has.
 func Identify(path string) error {
 	device, err := block.NewFromPath(path, block.OpenForWrite())
 	if err != nil {

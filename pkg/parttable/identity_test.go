@@ -62,8 +62,9 @@ func flashed(t *testing.T) (disk []byte, guids []uuid.UUID) {
 	return m.data, guids
 }
 
-// TestIdentify: the disk and its ESP get GUIDs of their own, once; the roots keep the names of what they hold, and what was the disk's
-// own stays. Wherever the power is cut, the table is the old one or the new one, and doing it again comes to the same end.
+// TestIdentify: the disk and its ESP get GUIDs of their own, once; the roots keep the names of what
+// they hold, and what was the disk's own stays. Wherever the power is cut, the table is the old one
+// or the new one, and doing it again comes to the same end.
 func TestIdentify(t *testing.T) {
 	start, old := flashed(t)
 	for cut := 0; ; cut++ {

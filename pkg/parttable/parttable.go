@@ -1,4 +1,5 @@
-// Package parttable writes GPT partition tables so that a power cut never leaves a disk without one.
+// Package parttable writes GPT partition tables so that a power cut never leaves a disk without
+// one.
 package parttable
 
 import (
@@ -11,11 +12,13 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 )
 
-// Read reads a disk's table: the primary one, or the backup at the disk's end when that is damaged, as the kernel does (block/partitions/efi.c, with
-// "gpt" on its command line). A primary one that the disk cannot read at all is damaged, too.
+// Read reads a disk's table: the primary one, or the backup at the disk's end when that is damaged,
+// as the kernel does (block/partitions/efi.c, with "gpt" on its command line). A primary one that
+// the disk cannot read at all is damaged, too.
 //
-// It reads 2 headers of one sector and 128 entries of 128 bytes at most. A partition that ends before it begins, or behind the end of the disk, is an
-// error: nothing that follows could compute with it.
+// It reads 2 headers of one sector and 128 entries of 128 bytes at most. A partition that ends
+// before it begins, or behind the end of the disk, is an error: nothing that follows could compute
+// with it.
 func Read(disk gpt.Device) (*gpt.Table, error) {
 	table, err := gpt.Read(lostPrimary{disk})
 	if err != nil {
@@ -49,13 +52,14 @@ func (d lostPrimary) ReadAt(p []byte, offset int64) (int, error) {
 // Ordered is the disk to write a table to: nothing is written before its Sync.
 func Ordered(disk gpt.Device) gpt.Device { return &orderedDevice{Device: disk} }
 
-// orderedDevice holds writes back until Sync, and then writes the second half of the disk (the backup table) before
-// the first (the primary table), each flushed. The library writes the primary header first and flushes once, so that a
-// power cut could leave neither table whole.
+// orderedDevice holds writes back until Sync, and then writes the second half of the disk (the
+// backup table) before the first (the primary table), each flushed. The library writes the primary
+// header first and flushes once, so that a power cut could leave neither table whole.
 type orderedDevice struct {
 	gpt.Device
 	writes []heldWrite
-	// guid is the disk's GUID in the headers that are written; zero leaves it as it is. The library cannot change it.
+	// guid is the disk's GUID in the headers that are written; zero leaves it as it is. The library
+	// cannot change it.
 	guid uuid.UUID
 }
 
@@ -64,7 +68,8 @@ type heldWrite struct {
 	data   []byte
 }
 
-// WriteAt notes a write. Reading back before Sync gives the old content; the library does not do that.
+// WriteAt notes a write. Reading back before Sync gives the old content; the library does not do
+// that.
 func (d *orderedDevice) WriteAt(p []byte, offset int64) (int, error) {
 	p = bytes.Clone(p)
 	if d.guid != uuid.Nil && bytes.HasPrefix(p, []byte("EFI PART")) {
@@ -74,8 +79,8 @@ func (d *orderedDevice) WriteAt(p []byte, offset int64) (int, error) {
 	return len(p), nil
 }
 
-// Sync writes what was noted, from the end of the disk to its beginning. Within the primary table that puts the
-// entries before their header.
+// Sync writes what was noted, from the end of the disk to its beginning. Within the primary table
+// that puts the entries before their header.
 func (d *orderedDevice) Sync() error {
 	slices.SortFunc(d.writes, func(a, b heldWrite) int { return int(b.offset/512) - int(a.offset/512) })
 	half := int64(d.GetSize() / 2)
@@ -95,8 +100,8 @@ func (d *orderedDevice) Sync() error {
 	return d.Device.Sync()
 }
 
-// SetGUID gives a partition of a disk ("/dev/vda", numbered from 1) another unique GUID. The label must be the partition's, so
-// that another one is never taken for it.
+// SetGUID gives a partition of a disk ("/dev/vda", numbered from 1) another unique GUID. The label
+// must be the partition's, so that another one is never taken for it.
 func SetGUID(disk string, number int, label string, guid uuid.UUID) error {
 	device, err := block.NewFromPath(disk, block.OpenForWrite())
 	if err != nil {
@@ -125,8 +130,8 @@ func SetGUID(disk string, number int, label string, guid uuid.UUID) error {
 	return nil
 }
 
-// PartitionPath is the kernel's name of a partition (block/partitions/core.c): a disk whose name ends in a digit
-// gets a "p" in between.
+// PartitionPath is the kernel's name of a partition (block/partitions/core.c): a disk whose name
+// ends in a digit gets a "p" in between.
 func PartitionPath(disk string, number int) string {
 	if last := disk[len(disk)-1]; last >= '0' && last <= '9' {
 		return fmt.Sprintf("%sp%d", disk, number)

@@ -47,7 +47,8 @@ func (m *memory) KernelPartitionAdd(int, uint64, uint64) error    { return nil }
 func (m *memory) KernelPartitionResize(int, uint64, uint64) error { return nil }
 func (m *memory) KernelPartitionDelete(int) error                 { return nil }
 
-// TestRead: one bad sector of the primary table, or all of them, and the backup says what is there; without either nothing does.
+// TestRead: one bad sector of the primary table, or all of them, and the backup says what is there;
+// without either nothing does.
 func TestRead(t *testing.T) {
 	kind, own := uuid.New(), uuid.New()
 	disk := &memory{data: make([]byte, size), bad: map[int64]bool{}}
@@ -96,7 +97,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestReversedPartition: a table whose sums are right may still have a partition that ends before it begins.
+// TestReversedPartition: a table whose sums are right may still have a partition that ends before
+// it begins.
 func TestReversedPartition(t *testing.T) {
 	disk := &memory{data: make([]byte, size)}
 	table, err := gpt.New(Ordered(disk))

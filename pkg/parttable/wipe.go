@@ -8,10 +8,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// WipeSize is how much is zeroed at the beginning and at the end of a place, in bytes: all that is looked at to tell whether it is blank.
+// WipeSize is how much is zeroed at the beginning and at the end of a place, in bytes: all that is
+// looked at to tell whether it is blank.
 const WipeSize = superblock.EndSize
 
-// Wipe zeroes both ends of a part of a disk and waits until that is on the disk. What was there has no signature any more.
+// Wipe zeroes both ends of a part of a disk and waits until that is on the disk. What was there has
+// no signature any more.
 func Wipe(device *block.Device, start, length uint64) error {
 	zeros := make([]byte, min(length, WipeSize))
 	_, first := device.File().WriteAt(zeros, int64(start))
@@ -19,7 +21,8 @@ func Wipe(device *block.Device, start, length uint64) error {
 	return errors.Join(first, second, device.File().Sync())
 }
 
-// WipePartition wipes a partition and returns it open. It fails with EBUSY if the partition is mounted.
+// WipePartition wipes a partition and returns it open. It fails with EBUSY if the partition is
+// mounted.
 func WipePartition(path string) (*block.Device, error) {
 	device, err := block.NewFromPath(path, block.OpenForWrite(), block.OpenAssertNotMounted())
 	if err != nil {

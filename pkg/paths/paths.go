@@ -1,5 +1,5 @@
-// Package paths holds every fixed path of the running system, each in one place, with what lives there and who
-// owns it. It imports nothing.
+// Package paths holds every fixed path of the running system, each in one place, with what lives
+// there and who owns it. It imports nothing.
 package paths
 
 // The executables in the read-only root.
@@ -18,12 +18,14 @@ const (
 	Modules = "/usr/lib/modules"
 	// Images holds the OCI archives that are part of the system (the pause image), one file each.
 	Images = "/usr/share/orlop/images"
-	// Release is a JSON file written by the imager: version, build time, root hash inputs (pkg/release.Release).
+	// Release is a JSON file written by the imager: version, build time, root hash inputs
+	// (pkg/release.Release).
 	Release = "/usr/share/orlop/release.json"
-	// OperatorCA is the operator's CA certificate (PEM) that the image was built for. The file is missing in a generic image.
+	// OperatorCA is the operator's CA certificate (PEM) that the image was built for. The file is
+	// missing in a generic image.
 	OperatorCA = "/usr/share/orlop/operator-ca.crt"
-	// ReleaseKeys are the public keys (PEM, Ed25519) of those who may sign the versions that can follow this one. The file is
-	// missing in an image that cannot be upgraded.
+	// ReleaseKeys are the public keys (PEM, Ed25519) of those who may sign the versions that can
+	// follow this one. The file is missing in an image that cannot be upgraded.
 	ReleaseKeys = "/usr/share/orlop/release-keys.pem"
 	// EmbeddedConfig is a configuration that the image was built with; usually missing.
 	EmbeddedConfig = "/usr/share/orlop/config.yaml"
@@ -33,7 +35,8 @@ const (
 const (
 	// State is where the STATE partition is mounted: nosuid, nodev, noexec.
 	State = "/state"
-	// Data is where the DATA partition is mounted: nosuid, nodev (containers' root filesystems live here, so exec is allowed).
+	// Data is where the DATA partition is mounted: nosuid, nodev (containers' root filesystems live
+	// here, so exec is allowed).
 	Data = "/var"
 )
 
@@ -41,56 +44,67 @@ const (
 const (
 	// Config holds the machine's configurations (package documents).
 	Config = State + "/config"
-	// MachineKey and MachineCert are the machine's own identity: made on first boot, signed by the cluster's machine CA
-	// once there is a configuration, self-signed before.
+	// MachineKey and MachineCert are the machine's own identity: made on first boot, signed by the
+	// cluster's machine CA once there is a configuration, self-signed before.
 	MachineKey  = State + "/pki/machine.key"
 	MachineCert = State + "/pki/machine.crt"
-	// PairedCA is the CA (PEM) of the operator that the machine was paired with. It is missing where the image or a configuration has
-	// named one first.
+	// PairedCA is the CA (PEM) of the operator that the machine was paired with. It is missing
+	// where the image or a configuration has named one first.
 	PairedCA = State + "/pki/operator.crt"
 	// Audit holds the record of calls (package audit).
 	Audit = State + "/audit"
-	// AuditRefused holds the record of calls that came to nothing; AuditGoing those that go on (audit.Journal).
+	// AuditRefused holds the record of calls that came to nothing; AuditGoing those that go on
+	// (audit.Journal).
 	AuditRefused = State + "/audit-refused"
 	AuditGoing   = State + "/audit-going"
 	// Shipping holds what each receiver has of the record of calls (package ship), a file for each.
 	Shipping = State + "/shipping"
 	// TrustBook holds the client certificates that were issued and revoked (package trust), JSON.
 	TrustBook = State + "/trust/book.json"
-	// Membership holds the certificates that a worker was given, with their keys (machined's membership.go), JSON.
+	// Membership holds the certificates that a worker was given, with their keys (machined's
+	// membership.go), JSON.
 	Membership = State + "/membership.json"
 	// TimeMark is a time that has passed for certain (package timesync): the clock never starts
 	// before it.
 	TimeMark = State + "/time"
-	// Suspended holds the Kubernetes objects that an administrator has taken out (machined's suspend.go), a JSON file for each.
+	// Suspended holds the Kubernetes objects that an administrator has taken out (machined's
+	// suspend.go), a JSON file for each.
 	Suspended = State + "/suspended"
-	// Upgrade holds the record of the last upgrade, and the configuration that each version was good with.
+	// Upgrade holds the record of the last upgrade, and the configuration that each version was
+	// good with.
 	Upgrade = State + "/upgrade"
 )
 
 // Folders on DATA.
 const (
-	EtcdData       = Data + "/lib/etcd"          // owner UserAPI, 0700
-	EtcdKept       = Data + "/lib/etcd-kept"     // owner UserAPI, 0700: what etcd held before the last upgrade
-	ContainerdData = Data + "/lib/containerd"    // root
-	KubeletData    = Data + "/lib/kubelet"       // root
-	PodLogs        = Data + "/log/pods"          // root
-	LocalVolumes   = Data + "/lib/local-volumes" // root, 0700: the volumes of claims (orchestrator/localvolumes)
-	Addons         = Data + "/lib/addons"        // root and group UserControllers, 0750: the artefacts of add-ons (package artifact)
-	// ExternalCNIPlugins is where a pod network that is not ours writes its plugins: root. /opt/cni/bin is a symbolic link to it.
+	EtcdData = Data + "/lib/etcd" // owner UserAPI, 0700
+	// owner UserAPI, 0700: what etcd held before the last upgrade
+	EtcdKept       = Data + "/lib/etcd-kept"
+	ContainerdData = Data + "/lib/containerd" // root
+	KubeletData    = Data + "/lib/kubelet"    // root
+	PodLogs        = Data + "/log/pods"       // root
+	// root, 0700: the volumes of claims (orchestrator/localvolumes)
+	LocalVolumes = Data + "/lib/local-volumes"
+	// root and group UserControllers, 0750: the artefacts of add-ons (package artifact)
+	Addons = Data + "/lib/addons"
+	// ExternalCNIPlugins is where a pod network that is not ours writes its plugins: root.
+	// /opt/cni/bin is a symbolic link to it.
 	ExternalCNIPlugins = Data + "/lib/cni/bin"
-	// Folders that pods with hostPath volumes expect to be able to write to: root, 0755. /opt, /mnt, /srv, /home and /etc/kubernetes in the
-	// root are symbolic links to them.
+	// Folders that pods with hostPath volumes expect to be able to write to: root, 0755. /opt,
+	// /mnt, /srv, /home and /etc/kubernetes in the root are symbolic links to them.
 	HostOpt        = Data + "/opt"
 	HostMnt        = Data + "/mnt"
 	HostSrv        = Data + "/srv"
 	HostHome       = Data + "/home"
 	HostKubernetes = Data + "/lib/kubernetes"
 	PodNetwork     = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
-	StandIn        = Data + "/lib/stand-in"   // root, 0700: what pods take to start without an API server (orchestrator/standin)
-	Bundle         = Data + "/lib/bundle"     // root, 0700: the upgrade bundle that is received, or was received last
-	AuditLog       = Data + "/log/kube-audit" // owner UserAPI, 0700
-	KernelLog      = Data + "/log/kernel"     // root, 0700: what the kernel wrote in this start and the one before (package bootlog)
+	// root, 0700: what pods take to start without an API server (orchestrator/standin)
+	StandIn = Data + "/lib/stand-in"
+	// root, 0700: the upgrade bundle that is received, or was received last
+	Bundle   = Data + "/lib/bundle"
+	AuditLog = Data + "/log/kube-audit" // owner UserAPI, 0700
+	// root, 0700: what the kernel wrote in this start and the one before (package bootlog)
+	KernelLog = Data + "/log/kernel"
 )
 
 // Sockets and files that live until power-off, on the tmpfs /run.
@@ -98,36 +112,43 @@ const (
 	Run = "/run/orlop"
 	// MachinedSocket is machined's gRPC socket; it belongs to root:apid, mode 0660.
 	MachinedSocket = Run + "/machined.sock"
-	// System holds the parts of the system that an installation writes to a disk, on a machine that runs from memory (package
-	// medium): read-only, and in memory once. It is missing on an installed machine.
+	// System holds the parts of the system that an installation writes to a disk, on a machine that
+	// runs from memory (package medium): read-only, and in memory once. It is missing on an
+	// installed machine.
 	System       = Run + "/system"
 	SystemRoot   = System + "/root.img"            // the sealed root: all bytes of a root partition
 	SystemUKI    = System + "/orlop.efi"           // the boot image that finds this root on a disk
 	SystemLoader = System + "/systemd-bootx64.efi" // the boot loader
-	// SystemStatement is the version's signed statement (package bundle). It is missing where the image was built without a bundle.
+	// SystemStatement is the version's signed statement (package bundle). It is missing where the
+	// image was built without a bundle.
 	SystemStatement = System + "/statement.json"
 	// AuditInMemory is Audit on a machine without a STATE.
 	AuditInMemory = Run + "/audit"
 	// PairedCAInMemory is PairedCA on a machine without a STATE.
 	PairedCAInMemory = Run + "/operator.crt"
-	// Profiles holds a socket for each process that gives profiles of itself (package profile). Only root enters it.
+	// Profiles holds a socket for each process that gives profiles of itself (package profile).
+	// Only root enters it.
 	Profiles = Run + "/profile"
 	// ESP is where the ESP is mounted while it is looked at.
 	ESP = Run + "/esp"
-	// ApidDir is apid's own folder: server certificate, key and the operators' CAs (written by machined, reloaded by apid when they change).
+	// ApidDir is apid's own folder: server certificate, key and the operators' CAs (written by
+	// machined, reloaded by apid when they change).
 	ApidDir          = Run + "/apid"
 	ContainerdSocket = "/run/containerd/containerd.sock"
 	ContainerdConfig = Run + "/containerd/config.toml"
 	ContainerdHosts  = Run + "/containerd/hosts" // root, 0700: how registries are asked
-	CNIConfig        = Run + "/cni/net.d"        // /etc/cni/net.d in the root is a symbolic link to it
-	ResolvConf       = Run + "/etc/resolv.conf"  // /etc/resolv.conf in the root is a symbolic link to it
-	Hosts            = Run + "/etc/hosts"        // likewise
-	Hostname         = Run + "/etc/hostname"     // likewise
-	MachineID        = Run + "/etc/machine-id"   // likewise
+	// /etc/cni/net.d in the root is a symbolic link to it
+	CNIConfig = Run + "/cni/net.d"
+	// /etc/resolv.conf in the root is a symbolic link to it
+	ResolvConf = Run + "/etc/resolv.conf"
+	Hosts      = Run + "/etc/hosts"      // likewise
+	Hostname   = Run + "/etc/hostname"   // likewise
+	MachineID  = Run + "/etc/machine-id" // likewise
 )
 
-// Folders of the orchestrator's three processes: each holds the process's credentials (written by machined, owned by
-// the process's user, 0700) and what the process itself writes at run time (kubeconfigs, sockets).
+// Folders of the orchestrator's three processes: each holds the process's credentials (written by
+// machined, owned by the process's user, 0700) and what the process itself writes at run time
+// (kubeconfigs, sockets).
 const (
 	// NodeSpec is the JSON form of pkg/nodespec.Spec, world-readable, no secrets.
 	NodeSpec        = Run + "/kube/spec.json"
@@ -136,7 +157,8 @@ const (
 	KubeNode        = Run + "/kube/node"
 )
 
-// User and group ids of the processes that do not run as root. They stand in the root's /etc/passwd and /etc/group.
+// User and group ids of the processes that do not run as root. They stand in the root's /etc/passwd
+// and /etc/group.
 const (
 	UserApid        = 100
 	UserAPI         = 101
@@ -144,12 +166,14 @@ const (
 	UserProbe       = 103 // of the process that examines foreign disks
 )
 
-// Ports that answer on the machine's addresses, beside etcd's (pkg/quorum). Everything else listens on loopback or a Unix socket.
+// Ports that answer on the machine's addresses, beside etcd's (pkg/quorum). Everything else listens
+// on loopback or a Unix socket.
 const (
 	PortApid       = 50000
 	PortKubernetes = 6443
 	PortKubelet    = 10250
 	PortMetrics    = 10261 // of resource metrics, for the other control-plane machines
 	PortWireGuard  = 51820 // UDP: pods of other machines
-	PortVXLAN      = 8472  // UDP: the same; not RFC 7348's 4789, which networks of virtual machines use below us
+	// UDP: the same; not RFC 7348's 4789, which networks of virtual machines use below us
+	PortVXLAN = 8472
 )

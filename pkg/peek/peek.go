@@ -1,13 +1,15 @@
 // Package peek opens files of the machine for somebody who may look at some of them only.
 //
-// What may be looked at is a list of trees, and what is in none of them is refused. So is a path that as it is written begins in none of
-// them, at once: whether it exists is not told. Any other is resolved by the kernel, with all its links, without anything being opened; then what it has led to is compared with the list, and that very thing is opened, if it is a
-// plain file or a folder. So no link leads out of the trees, whoever may have made it and whenever it is changed; those of /proc that
-// lead to what other processes have open are not followed at all. Nothing is opened that could wait or do something: no pipe, no socket,
-// no device.
+// What may be looked at is a list of trees, and what is in none of them is refused. So is a path
+// that as it is written begins in none of them, at once: whether it exists is not told. Any other
+// is resolved by the kernel, with all its links, without anything being opened; then what it has
+// led to is compared with the list, and that very thing is opened, if it is a plain file or a
+// folder. So no link leads out of the trees, whoever may have made it and whenever it is changed;
+// those of /proc that lead to what other processes have open are not followed at all. Nothing is
+// opened that could wait or do something: no pipe, no socket, no device.
 //
-// The package decides nothing about which trees these are, and bounds neither the time nor the size: a file of /proc or /sys is made
-// while it is read.
+// The package decides nothing about which trees these are, and bounds neither the time nor the
+// size: a file of /proc or /sys is made while it is read.
 package peek
 
 import (
@@ -28,8 +30,8 @@ import (
 // Tree is a part of the machine that may be looked at: a file, or a folder with all below it.
 type Tree struct {
 	Path string // absolute
-	// Private trees are for those who may see secrets. Of the others only what every program may read is shown: what a file's mode keeps
-	// from them is nothing to look at.
+	// Private trees are for those who may see secrets. Of the others only what every program may
+	// read is shown: what a file's mode keeps from them is nothing to look at.
 	Private bool
 }
 
@@ -118,7 +120,8 @@ func (l *List) may(resolved string, all, folder bool) bool {
 	})
 }
 
-// readable tells whether the mode of a file lets everybody read it, or the caller may see what it does not.
+// readable tells whether the mode of a file lets everybody read it, or the caller may see what it
+// does not.
 func (l *List) readable(resolved string, mode uint32, all bool) bool {
 	return mode&0o004 != 0 || mode&unix.S_IFMT == unix.S_IFLNK ||
 		all && l.Private(resolved) ||
@@ -143,8 +146,8 @@ type Entry struct {
 	Target   string // of a link
 }
 
-// Entries lists what may be looked at of a folder, by name, at most so many entries; more tells that there are others. Of a file it lists
-// the file.
+// Entries lists what may be looked at of a folder, by name, at most so many entries; more tells
+// that there are others. Of a file it lists the file.
 func (l *List) Entries(name string, all bool, most int) (list []Entry, more bool, err error) {
 	f, resolved, err := l.open(name, all)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine makes a machine in a folder: what may be looked at, what may not, and ways from the one to the other.
+// machine makes a machine in a folder: what may be looked at, what may not, and ways from the one
+// to the other.
 func machine(t *testing.T) *List {
 	t.Helper()
 	root := t.TempDir()
@@ -108,7 +109,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestReplaced: what was examined is opened, though somebody replaces it at the same time by a way out.
+// TestReplaced: what was examined is opened, though somebody replaces it at the same time by a way
+// out.
 func TestReplaced(t *testing.T) {
 	l := machine(t)
 	name := filepath.Join(l.Root, "usr/share/flips")
@@ -163,7 +165,8 @@ func TestThisMachine(t *testing.T) {
 	}
 }
 
-// TestNotResolved: a path outside of the trees is refused before anything is looked at, even the root.
+// TestNotResolved: a path outside of the trees is refused before anything is looked at, even the
+// root.
 func TestNotResolved(t *testing.T) {
 	l := &List{Root: filepath.Join(t.TempDir(), "none"), Trees: []Tree{{Path: "/usr"}, {Path: "/var/log", Private: true}}}
 	for _, name := range []string{"/mnt/hangs", "/usr2", "/var/log/x"} {

@@ -35,7 +35,8 @@ func EncodeCert(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: cert.Raw})
 }
 
-// EncodeCerts writes certificates as PEM, each once, in an order that does not depend on theirs: the same set gives the same text.
+// EncodeCerts writes certificates as PEM, each once, in an order that does not depend on theirs:
+// the same set gives the same text.
 func EncodeCerts(certs ...*x509.Certificate) []byte {
 	sorted := slices.SortedFunc(slices.Values(certs), func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) })
 	var out []byte
@@ -49,7 +50,8 @@ func EncodeCerts(certs ...*x509.Certificate) []byte {
 func EncodeKey(key *ecdsa.PrivateKey) []byte {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
-		// Only a key on an unknown curve cannot be written, and this package neither makes nor reads one.
+		// Only a key on an unknown curve cannot be written, and this package neither makes nor
+		// reads one.
 		panic(fmt.Sprintf("pki: a key that is not on P-256: %v", err))
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: blockKey, Bytes: der})
@@ -64,8 +66,8 @@ func EncodePublicKey(key *ecdsa.PrivateKey) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockPublic, Bytes: der})
 }
 
-// ParseCerts reads one or more certificates from PEM, in their order. Anything else in the text is an error, so
-// that a key pasted into the wrong file does not stay unnoticed.
+// ParseCerts reads one or more certificates from PEM, in their order. Anything else in the text is
+// an error, so that a key pasted into the wrong file does not stay unnoticed.
 func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := text; ; {
@@ -82,7 +84,8 @@ func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 		}
 		certs = append(certs, cert)
 	}
-	if n := bytes.Count(text, []byte("-----BEGIN ")); n > len(certs) && len(certs) > 0 { // pem.Decode leaves out what it cannot read
+	// pem.Decode leaves out what it cannot read
+	if n := bytes.Count(text, []byte("-----BEGIN ")); n > len(certs) && len(certs) > 0 {
 		return nil, fmt.Errorf("certificates: cannot read: %d of %d PEM blocks are damaged", n-len(certs), n)
 	}
 	if len(certs) == 0 {
@@ -160,7 +163,8 @@ func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	return &CA{Cert: leaf.Cert, Key: leaf.Key}, nil
 }
 
-// NewServiceAccountKey makes the key that signs the tokens of Kubernetes' service accounts, private and public half in PEM.
+// NewServiceAccountKey makes the key that signs the tokens of Kubernetes' service accounts, private
+// and public half in PEM.
 func NewServiceAccountKey() (private, public []byte, err error) {
 	key, err := NewKey()
 	if err != nil {

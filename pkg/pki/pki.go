@@ -23,20 +23,23 @@ import (
 
 // The organisations (O) of a client certificate that give its holder a role on the machine's API.
 const (
-	RolePrefix   = "orlop:"
-	RoleMachine  = RolePrefix + "machine" // by the machine CA; all others by an operator's CA or the client CA
+	RolePrefix = "orlop:"
+	// by the machine CA; all others by an operator's CA or the client CA
+	RoleMachine  = RolePrefix + "machine"
 	RoleReader   = RolePrefix + "reader"
 	RoleOperator = RolePrefix + "operator"
 	RoleAdmin    = RolePrefix + "admin"
 	// These may do one thing each.
 	RoleLogReader   = RolePrefix + "log-reader"
 	RoleImageImport = RolePrefix + "image-import"
-	// RoleJoin is that of a ticket, by which a machine becomes one of the cluster. People do not get it.
+	// RoleJoin is that of a ticket, by which a machine becomes one of the cluster. People do not
+	// get it.
 	RoleJoin       = RolePrefix + "join"
 	RoleEtcdBackup = RolePrefix + "etcd-backup"
 )
 
-// Roles are those that people get, without RolePrefix, the least first; those that may do one thing only come last.
+// Roles are those that people get, without RolePrefix, the least first; those that may do one thing
+// only come last.
 func Roles() []string {
 	return []string{"reader", "operator", "admin", "log-reader", "image-import", "etcd-backup"}
 }
@@ -44,7 +47,8 @@ func Roles() []string {
 const (
 	// CABackdate is how far before its making a CA begins to be valid.
 	CABackdate = 2 * 365 * 24 * time.Hour
-	// LeafBackdate is the same for a leaf whose Spec says nothing: enough for clocks that are a little apart.
+	// LeafBackdate is the same for a leaf whose Spec says nothing: enough for clocks that are a
+	// little apart.
 	LeafBackdate = 5 * time.Minute
 )
 
@@ -58,7 +62,8 @@ const (
 	Both
 )
 
-// CA is a certificate authority that can issue leaf certificates directly; it allows no authority below itself.
+// CA is a certificate authority that can issue leaf certificates directly; it allows no authority
+// below itself.
 type CA struct {
 	Cert *x509.Certificate
 	Key  *ecdsa.PrivateKey
@@ -79,14 +84,18 @@ type Spec struct {
 
 	Usage Usage
 	TTL   time.Duration // counted from Now; cut to the end of the CA
-	// Backdate is how long before Now the certificate begins; zero means LeafBackdate. It never begins before its CA.
+	// Backdate is how long before Now the certificate begins; zero means LeafBackdate. It never
+	// begins before its CA.
 	Backdate time.Duration
 	Key      *ecdsa.PrivateKey // nil makes a new one
-	// For is the key of somebody who keeps the private half; Key is not looked at then, and the Leaf has none.
+	// For is the key of somebody who keeps the private half; Key is not looked at then, and the
+	// Leaf has none.
 	For *ecdsa.PublicKey
-	// Origin and Root are of the certificate that this one is the renewal of, as OriginOf returns them; empty for one that is none.
+	// Origin and Root are of the certificate that this one is the renewal of, as OriginOf returns
+	// them; empty for one that is none.
 	Origin, Root string
-	// Ticket is the serial number of the ticket by which a machine has come to the cluster; see TicketOf.
+	// Ticket is the serial number of the ticket by which a machine has come to the cluster; see
+	// TicketOf.
 	Ticket string
 	Now    time.Time // zero means the present time
 }
@@ -162,8 +171,8 @@ func (ca *CA) Issue(spec Spec) (*Leaf, error) {
 	return &Leaf{Cert: cert, Key: key}, nil
 }
 
-// SelfSigned makes a leaf certificate signed by its own key: a machine's identity before there is a cluster whose CA
-// could sign it. Clients cannot verify it; they pin its Fingerprint.
+// SelfSigned makes a leaf certificate signed by its own key: a machine's identity before there is a
+// cluster whose CA could sign it. Clients cannot verify it; they pin its Fingerprint.
 func SelfSigned(spec Spec) (*Leaf, error) {
 	template, key, err := leafTemplate(spec)
 	if err != nil {
@@ -247,11 +256,13 @@ func SignedBy(c *x509.Certificate, cas ...*x509.Certificate) bool {
 	return slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return c.CheckSignatureFrom(ca) == nil })
 }
 
-// ticketPrefix begins what is behind "urn:" in the subject alternative name of what a machine got by a ticket.
+// ticketPrefix begins what is behind "urn:" in the subject alternative name of what a machine got
+// by a ticket.
 const ticketPrefix = "orlop:ticket:"
 
-// TicketOf is the serial number of the ticket by which the holder of a certificate has come to the cluster; empty for all others. All that
-// a machine gets names it, its renewals too, so that all of it can be revoked at once.
+// TicketOf is the serial number of the ticket by which the holder of a certificate has come to the
+// cluster; empty for all others. All that a machine gets names it, its renewals too, so that all of
+// it can be revoked at once.
 func TicketOf(cert *x509.Certificate) string {
 	for _, u := range cert.URIs {
 		if ticket, found := strings.CutPrefix(u.Opaque, ticketPrefix); found && u.Scheme == "urn" {
@@ -261,14 +272,16 @@ func TicketOf(cert *x509.Certificate) string {
 	return ""
 }
 
-// originPrefix begins what is behind "urn:" in the subject alternative name of a renewed certificate.
+// originPrefix begins what is behind "urn:" in the subject alternative name of a renewed
+// certificate.
 const originPrefix = "orlop:renewed-from:"
 
 // Serial is a certificate's serial number, hexadecimal.
 func Serial(cert *x509.Certificate) string { return fmt.Sprintf("%x", cert.SerialNumber) }
 
-// OriginOf is the serial number of the first certificate of a row in which each was renewed from the one before, and the Fingerprint of
-// the CA that vouches for that one. A certificate that is not a renewal is the first of its own, and root is empty.
+// OriginOf is the serial number of the first certificate of a row in which each was renewed from
+// the one before, and the Fingerprint of the CA that vouches for that one. A certificate that is
+// not a renewal is the first of its own, and root is empty.
 func OriginOf(cert *x509.Certificate) (serial, root string) {
 	for _, u := range cert.URIs {
 		if rest, found := strings.CutPrefix(u.Opaque, originPrefix); found && u.Scheme == "urn" {
@@ -279,9 +292,10 @@ func OriginOf(cert *x509.Certificate) (serial, root string) {
 	return Serial(cert), ""
 }
 
-// The serial number of a renewed certificate begins with the mark of its row, so that whoever reads it knows the row, without a list of all
-// that were ever renewed: rowMark octets, of which the first bit is 0 and the second is 1, and rowRandom random ones (RFC 5280, 4.1.2.2: at
-// most 20 octets). Others have 16 octets at most.
+// The serial number of a renewed certificate begins with the mark of its row, so that whoever reads
+// it knows the row, without a list of all that were ever renewed: rowMark octets, of which the
+// first bit is 0 and the second is 1, and rowRandom random ones (RFC 5280, 4.1.2.2: at most 20
+// octets). Others have 16 octets at most.
 const rowMark, rowRandom = 8, 11
 
 func rowSerial(origin string) (*big.Int, error) {
@@ -299,12 +313,12 @@ func markOf(origin string) []byte {
 	return sum[:rowMark]
 }
 
-// Row is the mark of the row that begins with the certificate origin, as it stands in hexadecimal at the beginning of the serial numbers
-// of renewed certificates (RowOf).
+// Row is the mark of the row that begins with the certificate origin, as it stands in hexadecimal
+// at the beginning of the serial numbers of renewed certificates (RowOf).
 func Row(origin string) string { return hex.EncodeToString(markOf(origin)) }
 
-// RowOf is the mark of its row in the serial number of a renewed certificate (Serial); empty for other certificates, and for those
-// that were renewed by a version that did not write it.
+// RowOf is the mark of its row in the serial number of a renewed certificate (Serial); empty for
+// other certificates, and for those that were renewed by a version that did not write it.
 func RowOf(serial string) string {
 	if len(serial) != 2*(rowMark+rowRandom) {
 		return ""
@@ -312,14 +326,15 @@ func RowOf(serial string) string {
 	return serial[:2*rowMark]
 }
 
-// HolderOf names who has a certificate and all its renewals, for what one may have at a time: the ticket by which a machine came, or the first certificate of
-// the row.
+// HolderOf names who has a certificate and all its renewals, for what one may have at a time: the
+// ticket by which a machine came, or the first certificate of the row.
 func HolderOf(cert *x509.Certificate) string {
 	origin, _ := OriginOf(cert)
 	return cmp.Or(TicketOf(cert), origin)
 }
 
-// NewRequest makes a certificate request (PKCS #10, DER) that proves that its maker has the key. It says nothing else.
+// NewRequest makes a certificate request (PKCS #10, DER) that proves that its maker has the key. It
+// says nothing else.
 func NewRequest(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
@@ -328,7 +343,8 @@ func NewRequest(key *ecdsa.PrivateKey) ([]byte, error) {
 	return der, nil
 }
 
-// ParseRequest returns the key of a certificate request, whose maker has it. What else the request asks for does not count.
+// ParseRequest returns the key of a certificate request, whose maker has it. What else the request
+// asks for does not count.
 func ParseRequest(der []byte) (*ecdsa.PublicKey, error) {
 	request, err := x509.ParseCertificateRequest(der)
 	if err != nil {
@@ -353,7 +369,8 @@ func newSerial() (*big.Int, error) {
 	return serial.Add(serial, big.NewInt(1)), nil
 }
 
-// NeedsRenewal tells whether a certificate has lived two thirds of its life, or is not valid at all at that time.
+// NeedsRenewal tells whether a certificate has lived two thirds of its life, or is not valid at all
+// at that time.
 func NeedsRenewal(cert *x509.Certificate, now time.Time) bool {
 	return now.Before(cert.NotBefore) || !now.Before(RenewAt(cert))
 }
@@ -366,9 +383,10 @@ func RenewAt(cert *x509.Certificate) time.Time {
 
 const fingerprintPrefix = "sha256:"
 
-// Fingerprint names the key of a certificate: "sha256:" and the SHA-256 of its SubjectPublicKeyInfo in hexadecimal.
-// It is taken of the key and not of the certificate so that a machine keeps its identity when its self-signed
-// certificate is replaced by one of the cluster's CA, and at each renewal.
+// Fingerprint names the key of a certificate: "sha256:" and the SHA-256 of its SubjectPublicKeyInfo
+// in hexadecimal. It is taken of the key and not of the certificate so that a machine keeps its
+// identity when its self-signed certificate is replaced by one of the cluster's CA, and at each
+// renewal.
 func Fingerprint(cert *x509.Certificate) string { return fingerprint(cert.RawSubjectPublicKeyInfo) }
 
 // KeyFingerprint is the Fingerprint of a certificate with that key.
@@ -385,8 +403,8 @@ func fingerprint(spki []byte) string {
 	return fingerprintPrefix + hex.EncodeToString(sum[:])
 }
 
-// ParseFingerprint checks a fingerprint as a user may have typed it and returns it in the form of Fingerprint.
-// Letters may be upper case, and colons may stand between the bytes.
+// ParseFingerprint checks a fingerprint as a user may have typed it and returns it in the form of
+// Fingerprint. Letters may be upper case, and colons may stand between the bytes.
 func ParseFingerprint(text string) (string, error) {
 	digits, found := strings.CutPrefix(strings.ToLower(strings.TrimSpace(text)), fingerprintPrefix)
 	digits = strings.ReplaceAll(digits, ":", "")

@@ -6,7 +6,8 @@ import (
 	"unicode"
 )
 
-// ASCII replaces every character that is not printable ASCII by "?", and cuts what is behind the first most characters.
+// ASCII replaces every character that is not printable ASCII by "?", and cuts what is behind the
+// first most characters.
 func ASCII(text string, most int) string {
 	out := strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -17,8 +18,9 @@ func ASCII(text string, most int) string {
 	return out[:min(len(out), most)]
 }
 
-// Text replaces every tab by a blank and every other character that is not printable by "?": control characters of both sets, line
-// breaks, what turns the direction of writing, and what has no meaning. Letters of all scripts stay.
+// Text replaces every tab by a blank and every other character that is not printable by "?":
+// control characters of both sets, line breaks, what turns the direction of writing, and what has
+// no meaning. Letters of all scripts stay.
 func Text(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -31,8 +33,9 @@ func Text(text string) string {
 	}, text)
 }
 
-// Line puts the lines of a text into one, set apart by "; ", or by a blank after a line that ends with a colon or a comma. Lines are trimmed, and
-// empty ones left out. It is for texts of several lines, such as errors that were joined, where one is due; what is not printable stays.
+// Line puts the lines of a text into one, set apart by "; ", or by a blank after a line that ends
+// with a colon or a comma. Lines are trimmed, and empty ones left out. It is for texts of several
+// lines, such as errors that were joined, where one is due; what is not printable stays.
 func Line(text string) string {
 	if !strings.ContainsAny(text, "\r\n") {
 		return text

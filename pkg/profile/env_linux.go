@@ -7,8 +7,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/inherit"
 )
 
-// FromEnv answers on the socket that the environment names, as long as the process lives; without one it does nothing. Call it once,
-// early.
+// FromEnv answers on the socket that the environment names, as long as the process lives; without
+// one it does nothing. Call it once, early.
 func FromEnv() error {
 	socket, err := inherit.File(Env)
 	if err != nil {

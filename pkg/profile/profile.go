@@ -1,8 +1,10 @@
-// Package profile says where a process spends its time and its memory, in the form that `go tool pprof` opens.
+// Package profile says where a process spends its time and its memory, in the form that `go tool
+// pprof` opens.
 //
-// machined takes profiles of itself, and has those that it starts take theirs. Each of these is born with a Unix socket that listens:
-// machined makes it (Listen), in a folder that only root enters, and the process answers on it (FromEnv). So no process opens a port, and
-// one that has given up every right can answer, too.
+// machined takes profiles of itself, and has those that it starts take theirs. Each of these is
+// born with a Unix socket that listens: machined makes it (Listen), in a folder that only root
+// enters, and the process answers on it (FromEnv). So no process opens a port, and one that has
+// given up every right can answer, too.
 package profile
 
 import (
@@ -34,7 +36,8 @@ const (
 	MaxDuration     = time.Minute
 )
 
-// maxSize is how many bytes of a profile are taken. One of a minute of the API server has some hundred KiB.
+// maxSize is how many bytes of a profile are taken. One of a minute of the API server has some
+// hundred KiB.
 const maxSize = 3 << 20
 
 // patience is how long a process may take for a profile, beside the time that it is watched.
@@ -46,7 +49,8 @@ type Order struct {
 	Duration time.Duration // for cpu
 }
 
-// Parse completes and checks an order as it comes from a caller. An empty kind is cpu, and no duration the usual one.
+// Parse completes and checks an order as it comes from a caller. An empty kind is cpu, and no
+// duration the usual one.
 func Parse(kind string, duration time.Duration) (Order, error) {
 	if kind == "" {
 		kind = Kinds[0]
@@ -144,7 +148,8 @@ func Of(ctx context.Context, path string, o Order) ([]byte, error) {
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("it does not answer: %w", errors.Unwrap(err)) // without the address that it does not have
+		// without the address that it does not have
+		return nil, fmt.Errorf("it does not answer: %w", errors.Unwrap(err))
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxSize+1))

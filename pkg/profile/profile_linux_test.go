@@ -123,7 +123,8 @@ func TestKinds(t *testing.T) {
 	runtime.KeepAlive(held)
 }
 
-// TestLeaving: whoever leaves ends the profile of the processor, and another one can be taken at once.
+// TestLeaving: whoever leaves ends the profile of the processor, and another one can be taken at
+// once.
 func TestLeaving(t *testing.T) {
 	path := serve(t)
 	leaving, leave := context.WithCancel(t.Context())

@@ -1,4 +1,5 @@
-// Package progress tells how much of something long was done, often enough for people and no more often.
+// Package progress tells how much of something long was done, often enough for people and no more
+// often.
 package progress
 
 import (

@@ -1,13 +1,17 @@
-// Package projectquota limits what lies below a folder: a project is a number that every file of a folder carries and that new
-// files in it inherit, and the file system counts blocks and inodes of each project and refuses what exceeds its limit.
+// Package projectquota limits what lies below a folder: a project is a number that every file of a
+// folder carries and that new files in it inherit, and the file system counts blocks and inodes of
+// each project and refuses what exceeds its limit.
 //
-// It needs an ext4 that was made with the features quota and project (mkfs.Ext4 does that for DATA), and the kernel's module
-// quota_v2 when that is mounted. The kernel counts from the mount on; limits hold from Enforce on. They do not hold for who has
-// CAP_SYS_RESOURCE, and whoever owns a file can take it out of its project unless he is in a user namespace of his own
-// (fs/quota/dquot.c, ignore_hardlimit; fs/ioctl.c, fileattr_set_prepare). A write beyond the limit fails with EDQUOT, and statfs(2) of
-// a folder of the project shows the limit as the size of the file system.
+// It needs an ext4 that was made with the features quota and project (mkfs.Ext4 does that for
+// DATA), and the kernel's module quota_v2 when that is mounted. The kernel counts from the mount
+// on; limits hold from Enforce on. They do not hold for who has CAP_SYS_RESOURCE, and whoever owns
+// a file can take it out of its project unless he is in a user namespace of his own
+// (fs/quota/dquot.c, ignore_hardlimit; fs/ioctl.c, fileattr_set_prepare). A write beyond the limit
+// fails with EDQUOT, and statfs(2) of a folder of the project shows the limit as the size of the
+// file system.
 //
-// The sources are quotactl(2) and the kernel's include/uapi/linux/quota.h and fs.h. Which projects there are is the caller's business.
+// The sources are quotactl(2) and the kernel's include/uapi/linux/quota.h and fs.h. Which projects
+// there are is the caller's business.
 package projectquota
 
 import (
@@ -71,7 +75,8 @@ type fsxattr struct {
 	_                                          [8]byte
 }
 
-// Enforce lets the limits of the file system that folder lies on hold until it is unmounted. It is safe to repeat.
+// Enforce lets the limits of the file system that folder lies on hold until it is unmounted. It is
+// safe to repeat.
 func Enforce(folder string) error {
 	err := quota(folder, quotaOn, 0, &dqblk{})
 	switch {
@@ -83,7 +88,8 @@ func Enforce(folder string) error {
 	return fmt.Errorf("%s: cannot enforce limits: %w", folder, err)
 }
 
-// Assign makes an empty folder the root of a project: what is made in it from now on belongs to the project.
+// Assign makes an empty folder the root of a project: what is made in it from now on belongs to the
+// project.
 func Assign(folder string, id uint32) error {
 	err := attributes(folder, getAttributes, setAttributes, func(a *fsxattr) { a.project, a.flags = id, a.flags|inherit })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) {
@@ -104,7 +110,8 @@ func Of(folder string) (uint32, error) {
 	return id, nil
 }
 
-// SetLimit limits a project on the file system that folder lies on. What exceeds the limit already stays, and grows no more.
+// SetLimit limits a project on the file system that folder lies on. What exceeds the limit already
+// stays, and grows no more.
 func SetLimit(folder string, id uint32, limit Limit) error {
 	want := dqblk{blocksHard: (limit.Bytes + blockUnit - 1) / blockUnit, inodesHard: limit.Inodes, valid: blockLimits | inodeLimits}
 	if err := quota(folder, setQuota, id, &want); err != nil {
@@ -122,7 +129,8 @@ func Get(folder string, id uint32) (Limit, Usage, error) {
 	return Limit{Bytes: have.blocksHard * blockUnit, Inodes: have.inodesHard}, Usage{Bytes: have.space, Inodes: have.inodes}, nil
 }
 
-// Limited does something as one for whom limits hold, root too: on a thread of its own that has given up CAP_SYS_RESOURCE and ends with it.
+// Limited does something as one for whom limits hold, root too: on a thread of its own that has
+// given up CAP_SYS_RESOURCE and ends with it.
 func Limited(do func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -157,7 +165,8 @@ func quota(folder string, command uint32, id uint32, block *dqblk) error {
 	return nil
 }
 
-// attributes reads a folder's attributes, lets look look at them, and writes them back if there is a call to write with.
+// attributes reads a folder's attributes, lets look look at them, and writes them back if there is
+// a call to write with.
 func attributes(folder string, get, set uintptr, look func(*fsxattr)) error {
 	f, err := os.Open(folder)
 	if err != nil {

@@ -35,7 +35,8 @@ func disk(t *testing.T, quotas mkfs.Quotas) mount.Mount {
 	return m
 }
 
-// write appends to a file as somebody without CAP_SYS_RESOURCE, which a pod does not have either, and returns how much fitted.
+// write appends to a file as somebody without CAP_SYS_RESOURCE, which a pod does not have either,
+// and returns how much fitted.
 func write(t *testing.T, path string, bytes int) (int, error) {
 	t.Helper()
 	var written int
@@ -57,8 +58,9 @@ func write(t *testing.T, path string, bytes int) (int, error) {
 	return written, err
 }
 
-// TestLimit: a project is refused what exceeds its limit, in bytes and in inodes; other projects are not; the limit can be raised while
-// the project is used, and it holds after the file system was away.
+// TestLimit: a project is refused what exceeds its limit, in bytes and in inodes; other projects
+// are not; the limit can be raised while the project is used, and it holds after the file system
+// was away.
 func TestLimit(t *testing.T) {
 	m := disk(t, mkfs.ProjectQuotas)
 	for range 2 {

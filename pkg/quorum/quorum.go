@@ -1,10 +1,11 @@
-// Package quorum decides how a control-plane machine that has no data comes to be a member of its cluster's etcd: it founds it, joins
-// what is there, or waits.
+// Package quorum decides how a control-plane machine that has no data comes to be a member of its
+// cluster's etcd: it founds it, joins what is there, or waits.
 //
-// The danger is a second cluster beside the data of the first. So one machine only may found, the first that
-// Cluster.spec.controlPlanes names, and only once each of the others has said that it has no data either. Who is silent may have them.
-// Everybody else, and the first one too when it comes back with an empty disk, joins: as a learner, which etcd promotes when it has all
-// the data, after the member that it takes the place of is removed.
+// The danger is a second cluster beside the data of the first. So one machine only may found, the
+// first that Cluster.spec.controlPlanes names, and only once each of the others has said that it
+// has no data either. Who is silent may have them. Everybody else, and the first one too when it
+// comes back with an empty disk, joins: as a learner, which etcd promotes when it has all the data,
+// after the member that it takes the place of is removed.
 //
 // The package decides; it calls nobody, keeps no files and looks at no clock.
 package quorum
@@ -36,7 +37,8 @@ type Self struct {
 // Says is what another control-plane machine has answered.
 type Says int
 
-// The answers: none; that it has no data and waits, too; that it is a member, but that no quorum answers it; the members.
+// The answers: none; that it has no data and waits, too; that it is a member, but that no quorum
+// answers it; the members.
 const (
 	Silent Says = iota
 	Empty
@@ -64,7 +66,8 @@ type Member struct {
 // Act is what is to be done.
 type Act int
 
-// What is to be done: look again; make a cluster of one member; have a member removed; be added as a learner.
+// What is to be done: look again; make a cluster of one member; have a member removed; be added as
+// a learner.
 const (
 	Wait Act = iota
 	Found
@@ -80,8 +83,9 @@ type Step struct {
 	Why    string     // for the operator: what is waited for, or what is done
 }
 
-// Next decides on the answers of all the other control-plane machines that the configuration names, this time and the last time. What is
-// asked of one member is done by all: etcd refuses it if the others would lose their quorum by it.
+// Next decides on the answers of all the other control-plane machines that the configuration names,
+// this time and the last time. What is asked of one member is done by all: etcd refuses it if the
+// others would lose their quorum by it.
 func Next(s Self, last, now []Answer) Step {
 	if two := different(now); two != "" {
 		return Step{Why: two}
@@ -107,7 +111,8 @@ func Next(s Self, last, now []Answer) Step {
 	return Step{Act: Found, Why: "nobody has data: begins the cluster"}
 }
 
-// different says that two machines serve different clusters, which a machine cannot choose between; empty if it is not so.
+// different says that two machines serve different clusters, which a machine cannot choose between;
+// empty if it is not so.
 func different(now []Answer) string {
 	var first *Answer
 	for i, a := range now {
@@ -122,9 +127,10 @@ func different(now []Answer) string {
 	return ""
 }
 
-// join has the member removed that the machine takes the place of, and then the machine added. A member that was added and has never
-// started is removed too: nobody knows whether it has. One that has the machine's name elsewhere stays, however silent it is: it may be starting, and
-// this machine may have been given the wrong name.
+// join has the member removed that the machine takes the place of, and then the machine added. A
+// member that was added and has never started is removed too: nobody knows whether it has. One that
+// has the machine's name elsewhere stays, however silent it is: it may be starting, and this
+// machine may have been given the wrong name.
 func join(s Self, a Answer) Step {
 	for _, m := range a.Members {
 		own := slices.Contains(m.URLs, s.URL)
@@ -172,8 +178,8 @@ func Needed(voters int) int { return voters/2 + 1 }
 // Spare says how many of so many voting members may be away.
 func Spare(voters int) int { return max(voters-Needed(voters), 0) }
 
-// MayRemove is an error if etcd has no quorum, or would lose it without a member: of the voters, so many answer, and the one to be removed
-// is among them or is not. A learner may always go.
+// MayRemove is an error if etcd has no quorum, or would lose it without a member: of the voters, so
+// many answer, and the one to be removed is among them or is not. A learner may always go.
 func MayRemove(voters, answering int, answers bool) error {
 	if needed := Needed(voters); answering < needed {
 		return fmt.Errorf("%d of %d members answer, and %d have to; switch on more of them, or if they are lost, `orlopctl etcd recover`", answering, voters, needed)
@@ -191,8 +197,9 @@ func MayRemove(voters, answering int, answers bool) error {
 	return nil
 }
 
-// MayRest is an error if etcd has a quorum and would lose it while one of the voters that answer is silent for long: of the voters, so many answer.
-// Where there is one voter nobody else is concerned.
+// MayRest is an error if etcd has a quorum and would lose it while one of the voters that answer is
+// silent for long: of the voters, so many answer. Where there is one voter nobody else is
+// concerned.
 func MayRest(voters, answering int) error {
 	needed := Needed(voters)
 	if voters < 2 || answering < needed || answering-1 >= needed {

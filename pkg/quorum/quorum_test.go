@@ -79,7 +79,8 @@ func TestMayRemove(t *testing.T) {
 	}
 }
 
-// TestMayRest: nobody takes the quorum away from the others by going down for long, and whoever is alone, or has none, may go.
+// TestMayRest: nobody takes the quorum away from the others by going down for long, and whoever is
+// alone, or has none, may go.
 func TestMayRest(t *testing.T) {
 	for _, c := range []struct {
 		voters, answering int

@@ -8,9 +8,10 @@ import (
 	"testing"
 )
 
-// TestSimulation lets machines come to their cluster in thousands of worlds in which power goes, disks are lost, and answers are, too.
-// Nobody may ever found a cluster while somebody has data; and when the faults end, all are voting members of one cluster, unless so
-// many disks were lost that what is left has no quorum: then nobody has done anything about it by itself.
+// TestSimulation lets machines come to their cluster in thousands of worlds in which power goes,
+// disks are lost, and answers are, too. Nobody may ever found a cluster while somebody has data;
+// and when the faults end, all are voting members of one cluster, unless so many disks were lost
+// that what is left has no quorum: then nobody has done anything about it by itself.
 func TestSimulation(t *testing.T) {
 	const worlds = 4000
 	var ended [3]int
@@ -148,7 +149,8 @@ func (w *world) answer(o *machine, lossy bool) Answer {
 	return Answer{From: from, Says: Serving, Members: slices.Clone(o.data.members)}
 }
 
-// step lets a machine ask one other one, decide when it has asked all, and do so. Between two questions anything happens.
+// step lets a machine ask one other one, decide when it has asked all, and do so. Between two
+// questions anything happens.
 func (w *world) step(m *machine, lossy bool) error {
 	if !m.up {
 		return nil
@@ -254,8 +256,8 @@ func (w *world) judge() error {
 	return nil
 }
 
-// excuse is why a machine may be outside for ever: the members that are left have no quorum, or its own data are those of a member that
-// was removed in its absence.
+// excuse is why a machine may be outside for ever: the members that are left have no quorum, or its
+// own data are those of a member that was removed in its absence.
 func (w *world) excuse(m *machine) error {
 	for _, o := range w.machines {
 		if o.data != nil && (o.data.member(o.id) == nil || !w.hasQuorum(o.data)) {

@@ -8,14 +8,16 @@ import (
 	"time"
 )
 
-// maxRounds is how often Converge reads again after its operations before it says that they do not lead anywhere. The
-// second round should find nothing to do; a few more are allowed because doing one thing may make another visible.
+// maxRounds is how often Converge reads again after its operations before it says that they do not
+// lead anywhere. The second round should find nothing to do; a few more are allowed because doing
+// one thing may make another visible.
 const maxRounds = 8
 
 // Diff reads what is and returns what is left to do, in order; nothing when all is as it should be.
 type Diff func(ctx context.Context) ([]Op, error)
 
-// Report says that one operation was done or failed, or, with an empty Op, that it cannot be said what has to be done.
+// Report says that one operation was done or failed, or, with an empty Op, that it cannot be said
+// what has to be done.
 type Report struct {
 	Domain string        // Config.Name
 	Op     string        // as Op.String says it
@@ -23,7 +25,8 @@ type Report struct {
 	Took   time.Duration // how long it took
 }
 
-// String is a line for the log: "network: set link eth0 up" or "network: cannot set link eth0 up: no such device".
+// String is a line for the log: "network: set link eth0 up" or "network: cannot set link eth0 up:
+// no such device".
 func (r Report) String() string {
 	switch {
 	case r.Err == nil:
@@ -34,8 +37,8 @@ func (r Report) String() string {
 	return fmt.Sprintf("%s: cannot %s: %v", r.Domain, r.Op, r.Err)
 }
 
-// Converge reads, does what is left to do, and reads again until nothing is left. The error says which operations
-// failed, or which come again and again.
+// Converge reads, does what is left to do, and reads again until nothing is left. The error says
+// which operations failed, or which come again and again.
 func Converge(ctx context.Context, c Config) error {
 	var last []Op
 	for range maxRounds {
@@ -95,6 +98,7 @@ type Config struct {
 	Name   string // the domain, "network"
 	Diff   Diff
 	Report func(Report) // may be nil
-	// KeepGoing does the other operations when one has failed: for domains whose operations do not build on each other.
+	// KeepGoing does the other operations when one has failed: for domains whose operations do not
+	// build on each other.
 	KeepGoing bool
 }

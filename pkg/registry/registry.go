@@ -1,6 +1,6 @@
-// Package registry finds a file that was pushed into an OCI registry as the only layer of its kind in an artefact, and reads it
-// from any byte on; and it is where the blobs of other artefacts come from (package artifact). It pushes nothing, and knows nothing of
-// container images.
+// Package registry finds a file that was pushed into an OCI registry as the only layer of its kind
+// in an artefact, and reads it from any byte on; and it is where the blobs of other artefacts come
+// from (package artifact). It pushes nothing, and knows nothing of container images.
 package registry
 
 import (
@@ -30,8 +30,9 @@ import (
 
 // Source is an artefact in a registry, and how to get at it.
 type Source struct {
-	Reference          string // "registry.example.com:5000/orlop/qemu:1.2.0", or with "@sha256:…"
-	CA                 []byte // PEM: who vouches for the registry's certificate. There is no other trust.
+	Reference string // "registry.example.com:5000/orlop/qemu:1.2.0", or with "@sha256:…"
+	// PEM: who vouches for the registry's certificate. There is no other trust.
+	CA                 []byte
 	PlainHTTP          bool
 	Username, Password string // empty: anonymous
 }
@@ -64,7 +65,8 @@ func (s Source) Find(ctx context.Context, mediaType string) (*File, error) {
 	return f, nil
 }
 
-// Artifact is the artefact as an origin of its manifest, by the digest in the reference, and of its layers. Nothing is asked yet.
+// Artifact is the artefact as an origin of its manifest, by the digest in the reference, and of its
+// layers. Nothing is asked yet.
 func (s Source) Artifact() (artifact.Origin, error) {
 	repository, err := s.repository()
 	if err != nil {
@@ -124,8 +126,9 @@ func (s Source) repository() (*remote.Repository, error) {
 	return repository, nil
 }
 
-// tlsOnly refuses what would be sent without TLS: where the token is to be had by the password, the registry says (WWW-Authenticate, realm), and
-// one behind a proxy that does not know its own address says http.
+// tlsOnly refuses what would be sent without TLS: where the token is to be had by the password, the
+// registry says (WWW-Authenticate, realm), and one behind a proxy that does not know its own
+// address says http.
 type tlsOnly struct{ http.RoundTripper }
 
 func (t tlsOnly) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -180,7 +183,8 @@ func layerOf(text []byte, mediaType string) (layer ocispec.Descriptor, err error
 	return ours[0], nil
 }
 
-// Reader reads the file from a byte on, over as many connections as that takes (package resume). It ends with ctx.
+// Reader reads the file from a byte on, over as many connections as that takes (package resume). It
+// ends with ctx.
 func (f *File) Reader(ctx context.Context, at int64) io.Reader {
 	return resume.Reader(at, f.layer.Size, func(at int64) (io.ReadCloser, error) {
 		body, err := f.open(ctx, at)
@@ -191,7 +195,8 @@ func (f *File) Reader(ctx context.Context, at int64) io.Reader {
 	})
 }
 
-// open asks for the rest of the file. From a registry that cannot begin amid a file, what is there already is read once more.
+// open asks for the rest of the file. From a registry that cannot begin amid a file, what is there
+// already is read once more.
 func (f *File) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	body, err := f.blobs.Fetch(ctx, f.layer)
 	if err != nil {

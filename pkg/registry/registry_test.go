@@ -89,7 +89,8 @@ func (s *short) Write(p []byte) (int, error) {
 	return s.ResponseWriter.Write(p)
 }
 
-// TestReader: a file is read from any byte on, whole, over connections that break and over registries that know no ranges.
+// TestReader: a file is read from any byte on, whole, over connections that break and over
+// registries that know no ranges.
 func TestReader(t *testing.T) {
 	content := make([]byte, 300_000)
 	rand.Read(content)
@@ -127,7 +128,8 @@ func TestReaderGivesUp(t *testing.T) {
 	}
 }
 
-// TestAccess: a registry is believed by the CA that is given, and told the name and the password that are.
+// TestAccess: a registry is believed by the CA that is given, and told the name and the password
+// that are.
 func TestAccess(t *testing.T) {
 	inner := httptest.NewTLSServer(nil)
 	t.Cleanup(inner.Close)
@@ -174,7 +176,8 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// TestTokenWithoutTLS: a registry that has tokens fetched without TLS is not sent the password there.
+// TestTokenWithoutTLS: a registry that has tokens fetched without TLS is not sent the password
+// there.
 func TestTokenWithoutTLS(t *testing.T) {
 	asked := false
 	tokens := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
@@ -191,7 +194,8 @@ func TestTokenWithoutTLS(t *testing.T) {
 	}
 }
 
-// TestArtifact: an artefact is brought by its digest, and what the registry does not have is said to be missing.
+// TestArtifact: an artefact is brought by its digest, and what the registry does not have is said
+// to be missing.
 func TestArtifact(t *testing.T) {
 	address := served(t, nothing, []byte("a: 1"), []byte("b: 1"))
 	repository, err := remote.NewRepository(address + "/example/file:1")

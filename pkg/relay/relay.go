@@ -1,7 +1,8 @@
-// Package relay carries a connection inside a call of the management API (Machine.Relay): Conn is the caller's end of it, Join is what
-// the machine in between does.
+// Package relay carries a connection inside a call of the management API (Machine.Relay): Conn is
+// the caller's end of it, Join is what the machine in between does.
 //
-// Who may be connected with whom is machined's to decide, and what goes through is TLS between the two ends; this package sees bytes.
+// Who may be connected with whom is machined's to decide, and what goes through is TLS between the
+// two ends; this package sees bytes.
 package relay
 
 import (
@@ -27,8 +28,9 @@ const Chunk = 64 << 10
 // closeTime is how long what was written may take to be sent after Close.
 const closeTime = 5 * time.Second
 
-// ParseTarget reads the address of a machine that is to be reached. It is an address that is in that machine's certificate and in no
-// other: a name would have to be looked up, and 127.0.0.1 is every machine.
+// ParseTarget reads the address of a machine that is to be reached. It is an address that is in
+// that machine's certificate and in no other: a name would have to be looked up, and 127.0.0.1 is
+// every machine.
 func ParseTarget(text string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil || addr.Zone() != "" {
@@ -40,8 +42,9 @@ func ParseTarget(text string) (netip.Addr, error) {
 	return addr, nil
 }
 
-// Conn makes a connection of a call of Relay that has been answered. It owns the call: cancel, which ends it, is called when the
-// connection is closed or broken off. A call that was ended by the machine in between has Read return its status.
+// Conn makes a connection of a call of Relay that has been answered. It owns the call: cancel,
+// which ends it, is called when the connection is closed or broken off. A call that was ended by
+// the machine in between has Read return its status.
 func Conn(stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], cancel context.CancelFunc) net.Conn {
 	near, far := net.Pipe() // it has the deadlines that a call has not
 	c := &conn{Conn: near, cancel: cancel}
@@ -53,7 +56,8 @@ func Conn(stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], cancel 
 type conn struct {
 	net.Conn
 	cancel context.CancelFunc
-	why    error // the status of the call; written before the far end of the pipe is closed, and read after
+	// the status of the call; written before the far end of the pipe is closed, and read after
+	why error
 }
 
 // send passes on what is written.
@@ -105,8 +109,9 @@ func (c *conn) Close() error {
 	return err
 }
 
-// Join passes bytes on between a call of Relay and a connection, which it closes. It returns when the connection has ended, when the
-// caller has left, or when nothing has gone either way for a time. It holds one Chunk, and what gRPC holds of a stream.
+// Join passes bytes on between a call of Relay and a connection, which it closes. It returns when
+// the connection has ended, when the caller has left, or when nothing has gone either way for a
+// time. It holds one Chunk, and what gRPC holds of a stream.
 func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, idle time.Duration) error {
 	defer func() { _ = conn.Close() }()
 	moved := make(chan struct{}, 1)

@@ -86,7 +86,8 @@ func start(t *testing.T, idle time.Duration) (grpc.BidiStreamingClient[api.Relay
 	return stream, cancel, other, b
 }
 
-// TestEndOfTheCall: when the caller is gone, without a word, the connection ends; and he reads why a call was ended.
+// TestEndOfTheCall: when the caller is gone, without a word, the connection ends; and he reads why
+// a call was ended.
 func TestEndOfTheCall(t *testing.T) {
 	stream, cancel, other, b := start(t, time.Minute)
 	_ = Conn(stream, cancel)
@@ -114,7 +115,8 @@ func TestEndOfTheCall(t *testing.T) {
 	}
 }
 
-// TestLastWords: what the other side says before it breaks off comes through, also to somebody who goes on writing.
+// TestLastWords: what the other side says before it breaks off comes through, also to somebody who
+// goes on writing.
 func TestLastWords(t *testing.T) {
 	stream, cancel, other, _ := start(t, time.Minute)
 	near := Conn(stream, cancel)

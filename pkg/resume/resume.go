@@ -1,5 +1,5 @@
-// Package resume reads a file that is somewhere else to its end, over as many connections as that takes. What it reads is not
-// checked, and how a connection is made is the caller's.
+// Package resume reads a file that is somewhere else to its end, over as many connections as that
+// takes. What it reads is not checked, and how a connection is made is the caller's.
 package resume
 
 import (
@@ -10,8 +10,8 @@ import (
 // Open makes a connection that brings the file from a byte on.
 type Open func(at int64) (io.ReadCloser, error)
 
-// Reader reads a file of size bytes from byte at on. Where a connection breaks it makes another one and goes on, as long as each of
-// them has brought something.
+// Reader reads a file of size bytes from byte at on. Where a connection breaks it makes another one
+// and goes on, as long as each of them has brought something.
 func Reader(at, size int64, open Open) io.Reader {
 	return &reader{at: at, size: size, open: open}
 }

@@ -44,7 +44,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestGivesUp: a connection that brings nothing ends it, and so does one that cannot be made; what has come before is not lost.
+// TestGivesUp: a connection that brings nothing ends it, and so does one that cannot be made; what
+// has come before is not lost.
 func TestGivesUp(t *testing.T) {
 	opens := 0
 	got, err := io.ReadAll(Reader(0, int64(len(content)), func(at int64) (io.ReadCloser, error) {

@@ -53,7 +53,8 @@ func Addresses(c *netlink.Conn) ([]Address, error) {
 	return out, nil
 }
 
-// SetAddress adds an address, or sets protocol and flags of one that is there. Its lifetime has no end.
+// SetAddress adds an address, or sets protocol and flags of one that is there. Its lifetime has no
+// end.
 func SetAddress(c *netlink.Conn, a Address) error {
 	return change(c, a, unix.RTM_NEWADDR, netlink.Create|netlink.Replace)
 }

@@ -13,7 +13,8 @@ import (
 // ChangeKind says what changed.
 type ChangeKind int
 
-// The kinds of changes. Lost means that the kernel had more to say than fitted: look at everything again.
+// The kinds of changes. Lost means that the kernel had more to say than fitted: look at everything
+// again.
 const (
 	LinkChanged ChangeKind = iota + 1
 	AddressChanged
@@ -45,8 +46,8 @@ func Subscribe() (*Watcher, error) {
 	return &Watcher{c}, nil
 }
 
-// Run calls f for every change until ctx is done, and closes the subscription. The only error besides ctx's is a
-// socket that stopped working.
+// Run calls f for every change until ctx is done, and closes the subscription. The only error
+// besides ctx's is a socket that stopped working.
 func (w *Watcher) Run(ctx context.Context, f func(Change)) error {
 	stop := context.AfterFunc(ctx, func() { w.c.Close() })
 	defer stop()

@@ -8,7 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestWhole: a list that changes while it is read is asked for again, but not for ever; other errors are told at once.
+// TestWhole: a list that changes while it is read is asked for again, but not for ever; other
+// errors are told at once.
 func TestWhole(t *testing.T) {
 	other := errors.New("no such link")
 	for name, c := range map[string]struct {

@@ -1,6 +1,7 @@
-// Package s3 puts objects into a bucket of a store that speaks the protocol of Amazon S3. It owns one request: PUT of an object whose length
-// and digest are known, with the bucket in the path and signed (AWS Signature Version 4). It lists, reads and deletes nothing, tries
-// nothing twice, and knows no other service: whoever holds its credentials needs the right s3:PutObject and no more.
+// Package s3 puts objects into a bucket of a store that speaks the protocol of Amazon S3. It owns
+// one request: PUT of an object whose length and digest are known, with the bucket in the path and
+// signed (AWS Signature Version 4). It lists, reads and deletes nothing, tries nothing twice, and
+// knows no other service: whoever holds its credentials needs the right s3:PutObject and no more.
 package s3
 
 import (
@@ -34,7 +35,8 @@ type Bucket struct {
 	Name      string
 	AccessKey string
 	SecretKey string
-	CA        []byte // PEM: who vouches for the store, beside the system's own authorities; may be empty
+	// PEM: who vouches for the store, beside the system's own authorities; may be empty
+	CA []byte
 }
 
 // MaxSize is the largest object that a store takes in one request, in bytes.
@@ -51,9 +53,9 @@ const (
 	maxAnswer = 16 << 10
 )
 
-// Put makes an object of so many bytes, in the place of one that has its key, and returns when the store has it. The key is a path of
-// letters, digits, ".", "_" and "-". body is read twice: for its digest, and to be sent. An error says what the store said, and no
-// credentials.
+// Put makes an object of so many bytes, in the place of one that has its key, and returns when the
+// store has it. The key is a path of letters, digits, ".", "_" and "-". body is read twice: for its
+// digest, and to be sent. An error says what the store said, and no credentials.
 func (b Bucket) Put(ctx context.Context, key string, body io.ReaderAt, size int64) error {
 	if err := b.put(ctx, key, body, size); err != nil {
 		return fmt.Errorf("%s/%s: cannot put %s: %s", b.Endpoint, b.Name, key, b.without(err.Error()))
@@ -78,7 +80,8 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 		return err
 	}
 	defer client.CloseIdleConnections()
-	// A bucket that locks its objects takes none without this header. What is relied on is the SHA-256, which is signed.
+	// A bucket that locks its objects takes none without this header. What is relied on is the
+	// SHA-256, which is signed.
 	sum, check := sha256.New(), md5.New()
 	if n, err := io.Copy(io.MultiWriter(sum, check), io.NewSectionReader(body, 0, size)); err != nil {
 		return fmt.Errorf("it cannot be read: %w", err)
@@ -89,7 +92,8 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 	defer cancel(nil)
 	sending := watch(io.NewSectionReader(body, 0, size), func() { cancel(fmt.Errorf("the store has taken nothing of it for %v", stallTime)) })
 	defer sending.Close()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.TrimSuffix(b.Endpoint, ":443")+"/"+b.Name+"/"+key, sending) // the signer takes that port off, and brackets with it
+	// the signer takes that port off, and brackets with it
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.TrimSuffix(b.Endpoint, ":443")+"/"+b.Name+"/"+key, sending)
 	if err != nil {
 		return err
 	}
@@ -100,7 +104,8 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 	request.Header.Set("X-Amz-Content-Sha256", digest)
 	request.Header.Set("Expect", "100-continue") // who is refused has not sent gigabytes
 	request.Header.Set("User-Agent", "orlop")
-	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }) // S3 signs paths as they are
+	// S3 signs paths as they are
+	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
 	as := aws.Credentials{AccessKeyID: b.AccessKey, SecretAccessKey: b.SecretKey}
 	if err := signer.SignHTTP(ctx, as, request, digest, "s3", b.Region, time.Now()); err != nil {
 		return fmt.Errorf("it cannot be signed: %w", err)
@@ -149,7 +154,8 @@ func (b Bucket) client() (*http.Client, error) {
 	}, nil
 }
 
-// watched is a body that tells when nobody has read on for a while, from its first byte to its last.
+// watched is a body that tells when nobody has read on for a while, from its first byte to its
+// last.
 type watched struct {
 	io.Reader
 	late *time.Timer

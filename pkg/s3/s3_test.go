@@ -34,7 +34,8 @@ func newStore() *s3test.Store {
 	return &s3test.Store{Region: "eu-central-1", Bucket: "backups", AccessKey: accessKey, SecretKey: secretKey}
 }
 
-// TestPut: the store has the object under its key, whole, and has found the signature right by its own reckoning.
+// TestPut: the store has the object under its key, whole, and has found the signature right by its
+// own reckoning.
 func TestPut(t *testing.T) {
 	store := newStore()
 	b := serve(t, store)
@@ -68,7 +69,8 @@ func (c *counted) ReadAt(p []byte, at int64) (int, error) {
 	return n, err
 }
 
-// TestRefusedBeforeSending: who is refused has read the object for its digest, and has sent nothing of it.
+// TestRefusedBeforeSending: who is refused has read the object for its digest, and has sent nothing
+// of it.
 func TestRefusedBeforeSending(t *testing.T) {
 	b := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
 	const size = 1 << 20
@@ -81,13 +83,15 @@ func TestRefusedBeforeSending(t *testing.T) {
 	}
 }
 
-// TestRequest: the length is known, and the digest signed; the store is asked before the object is sent.
+// TestRequest: the length is known, and the digest signed; the store is asked before the object is
+// sent.
 func TestRequest(t *testing.T) {
 	b := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPut || r.URL.Path != "/backups/k" || r.ContentLength != 5 || len(r.TransferEncoding) != 0 {
 			t.Errorf("%s %s, %d bytes, %v", r.Method, r.URL, r.ContentLength, r.TransferEncoding)
 		}
-		const hello = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824" // SHA-256 of "hello"
+		// SHA-256 of "hello"
+		const hello = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 		if got := r.Header.Get("X-Amz-Content-Sha256"); got != hello {
 			t.Errorf("the digest is %s", got)
 		}
@@ -168,7 +172,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestWatch: late is called when nobody has read on for a while, and not before the first byte or after the last.
+// TestWatch: late is called when nobody has read on for a while, and not before the first byte or
+// after the last.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late := false

@@ -12,7 +12,8 @@ import (
 // Line is one line of a source.
 type Line struct {
 	Source string // what its number is counted in: "audit", "services/apid"
-	Boot   string // the start of the machine from which its number is counted; empty: numbers go on over starts
+	// the start of the machine from which its number is counted; empty: numbers go on over starts
+	Boot   string
 	Number uint64 // grows by one from line to line, from 1; the same when the line is sent again
 	Time   time.Time
 	// Facility and Severity are syslog's (RFC 5424, 6.2.1): 0 to 23 and 0 (emergency) to 7 (debug).
@@ -20,7 +21,8 @@ type Line struct {
 	App                string // who wrote it: "apid", "kernel"
 	Kind               string // what sort of line it is: "log", "failure"
 	Text               string // without the end of the line; may hold line breaks
-	// Missed is above 0 in a line that this package makes: so many up to this number are not kept any more.
+	// Missed is above 0 in a line that this package makes: so many up to this number are not kept
+	// any more.
 	Missed uint64
 }
 
@@ -47,9 +49,10 @@ func JSON(machine string, l Line) []byte {
 	return out.Bytes()
 }
 
-// Syslog is a line as a message of RFC 5424 behind its length in octets, as RFC 5425 (4.3) wants it. The number stands in sequenceId
-// (RFC 5424, 7.3.1), counted in what APP-NAME and PROCID name together; PROCID, of which a change means that something was interrupted
-// (6.2.6), is the start of the machine. The text follows as it is, without a byte order mark, so that it may be compared.
+// Syslog is a line as a message of RFC 5424 behind its length in octets, as RFC 5425 (4.3) wants
+// it. The number stands in sequenceId (RFC 5424, 7.3.1), counted in what APP-NAME and PROCID name
+// together; PROCID, of which a change means that something was interrupted (6.2.6), is the start of
+// the machine. The text follows as it is, without a byte order mark, so that it may be compared.
 func Syslog(machine string, l Line) []byte {
 	const highest = 1<<31 - 1 // of sequenceId, after which it begins at 1 again
 	message := fmt.Sprintf(`<%d>1 %s %s %s %s %s [meta sequenceId="%d"] %s`,
@@ -58,7 +61,8 @@ func Syslog(machine string, l Line) []byte {
 	return append(strconv.AppendInt(nil, int64(len(message)), 10), " "+message...)
 }
 
-// field makes a field of a message's head of a text: printable ASCII without blanks, at most so long; "-" for none.
+// field makes a field of a message's head of a text: printable ASCII without blanks, at most so
+// long; "-" for none.
 func field(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

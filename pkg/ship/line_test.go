@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestForms: what goes out is what RFC 5424 (6) and RFC 5425 (4.3) say, and what docs/decisions/0024-shipping.md shows.
+// TestForms: what goes out is what RFC 5424 (6) and RFC 5425 (4.3) say, and what
+// docs/decisions/0024-shipping.md shows.
 func TestForms(t *testing.T) {
 	at := time.Date(2026, 5, 4, 5, 2, 1, 3_000_999, time.FixedZone("", 2*60*60))
 	const boot = "0a3f5c52-7b1e-4a57-9d1c-5f1f8f8f8f8f"

@@ -1,13 +1,16 @@
-// Package ship sends lines to a receiver over TLS, and sends them again when nobody can say whether they have come.
+// Package ship sends lines to a receiver over TLS, and sends them again when nobody can say whether
+// they have come.
 //
-// Neither form of lines has an answer. What TCP has acknowledged may still lie unread in the socket of a receiver that then dies. But
-// a connection that ends in order tells: the sender ends its side, the receiver reads up to that end and ends its own; with something
-// left unread, its system would reset the connection instead (RFC 2525, 2.17). So a connection on which something was sent is ended in
-// order, and another one begun, after half a minute; what was sent on it counts as taken. What was sent on one that broke is sent
-// again, with the same numbers.
+// Neither form of lines has an answer. What TCP has acknowledged may still lie unread in the socket
+// of a receiver that then dies. But a connection that ends in order tells: the sender ends its
+// side, the receiver reads up to that end and ends its own; with something left unread, its system
+// would reset the connection instead (RFC 2525, 2.17). So a connection on which something was sent
+// is ended in order, and another one begun, after half a minute; what was sent on it counts as
+// taken. What was sent on one that broke is sent again, with the same numbers.
 //
-// The package keeps no lines. They come from stores that number them, and drop the oldest by themselves: each store is the buffer.
-// What is gone before it could be sent is told in a line of its own. docs/decisions/0024-shipping.md says why.
+// The package keeps no lines. They come from stores that number them, and drop the oldest by
+// themselves: each store is the buffer. What is gone before it could be sent is told in a line of
+// its own. docs/decisions/0024-shipping.md says why.
 package ship
 
 import (
@@ -33,9 +36,10 @@ import (
 
 // Source gives lines of one store or of several.
 type Source struct {
-	// Follow calls each for every line that the store has after a number (0: all that it has) and then for each new one, until the
-	// context ends or each fails, and returns that error. after gives the number, by Line.Source. each waits for the receiver; it may
-	// be called from several goroutines, which must have ended when Follow returns.
+	// Follow calls each for every line that the store has after a number (0: all that it has) and
+	// then for each new one, until the context ends or each fails, and returns that error. after
+	// gives the number, by Line.Source. each waits for the receiver; it may be called from several
+	// goroutines, which must have ended when Follow returns.
 	Follow func(ctx context.Context, after func(source string) uint64, each func(Line) error) error
 	// Newest gives the numbers of the newest lines, by Line.Source.
 	Newest func() map[string]uint64
@@ -48,8 +52,8 @@ type Config struct {
 	TLS     *tls.Config
 	Encode  func(Line) []byte
 	Sources []Source
-	// Cursors is a file that holds, over starts, what the receiver has taken of those sources whose numbers go on. Its folder exists.
-	// Empty: nothing is kept.
+	// Cursors is a file that holds, over starts, what the receiver has taken of those sources whose
+	// numbers go on. Its folder exists. Empty: nothing is kept.
 	Cursors string
 	// Event is told of a receiver that is lost ("failure") or back ("state").
 	Event func(kind, message string)
@@ -57,13 +61,17 @@ type Config struct {
 
 // State is how a Sender stands.
 type State struct {
-	Name      string    `json:"name"` // of the receiver
-	Address   string    `json:"address"`
-	Connected time.Time `json:"connected,omitzero"` // since when; zero: it is not. Connections that follow each other in order count as one
-	Sent      uint64    `json:"sent"`               // lines, counting those twice that were sent twice
-	Waiting   uint64    `json:"waiting"`            // lines that were not sent yet
-	Dropped   uint64    `json:"dropped"`            // lines that were gone before they could be sent for sure
-	Problem   string    `json:"problem,omitempty"`  // what went wrong last; kept when all is well again
+	Name    string `json:"name"` // of the receiver
+	Address string `json:"address"`
+	// since when; zero: it is not. Connections that follow each other in order count as one
+	Connected time.Time `json:"connected,omitzero"`
+	// lines, counting those twice that were sent twice
+	Sent    uint64 `json:"sent"`
+	Waiting uint64 `json:"waiting"` // lines that were not sent yet
+	// lines that were gone before they could be sent for sure
+	Dropped uint64 `json:"dropped"`
+	// what went wrong last; kept when all is well again
+	Problem string `json:"problem,omitempty"`
 }
 
 // times are the waits of a Sender.
@@ -86,15 +94,18 @@ var usual = times{
 }
 
 const (
-	// inFlight is how much of what was sent the system holds for a receiver that takes it slowly, in bytes.
+	// inFlight is how much of what was sent the system holds for a receiver that takes it slowly,
+	// in bytes.
 	inFlight = 64 << 10
-	// much is how many bytes may be sent before they are proven to be taken early, while the stores still have them.
+	// much is how many bytes may be sent before they are proven to be taken early, while the stores
+	// still have them.
 	much = 256 << 10
 	// queued is how many lines are taken from the stores ahead: what goes out in one write.
 	queued = 16
-	// impolite is how many connections in a row a receiver may leave without an answer to their end until it is believed to be one that
-	// never answers, until it does. A receiver that hangs does not even take that many: it lets no new connection in. But what stands before
-	// it may let them in: so one that has ever answered is not believed for sources whose numbers go on.
+	// impolite is how many connections in a row a receiver may leave without an answer to their end
+	// until it is believed to be one that never answers, until it does. A receiver that hangs does
+	// not even take that many: it lets no new connection in. But what stands before it may let them
+	// in: so one that has ever answered is not believed for sources whose numbers go on.
 	impolite = 2
 )
 
@@ -124,7 +135,8 @@ type cursors struct {
 	Orderly bool              `json:"orderly,omitempty"`
 }
 
-// errQuiet is why a connection ended on which there was nothing to prove: many receivers end those after a while.
+// errQuiet is why a connection ended on which there was nothing to prove: many receivers end those
+// after a while.
 var errQuiet = errors.New("the receiver ended a connection that was quiet")
 
 const healthUp, healthLost = "up", "lost"
@@ -150,7 +162,8 @@ func (s *Sender) State() State {
 	return out
 }
 
-// Run sends until the context ends, and then ends its connection in order, which takes two seconds at most.
+// Run sends until the context ends, and then ends its connection in order, which takes two seconds
+// at most.
 func (s *Sender) Run(ctx context.Context) {
 	if err := s.load(); err != nil {
 		s.config.Event("failure", err.Error())
@@ -171,7 +184,8 @@ func (s *Sender) Run(ctx context.Context) {
 		if !since.IsZero() && time.Since(since) >= s.times.steady {
 			pause = s.times.shorter
 		}
-		timer := time.NewTimer(pause*2/3 + rand.N(pause/3)) // so that the machines of a cluster do not come all at once
+		// so that the machines of a cluster do not come all at once
+		timer := time.NewTimer(pause*2/3 + rand.N(pause/3))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -223,7 +237,8 @@ func (s *Sender) stream(ctx context.Context) error {
 	}
 }
 
-// dial connects. The receiver has proven who it is when it returns, but not yet said what it thinks of our certificate.
+// dial connects. The receiver has proven who it is when it returns, but not yet said what it thinks
+// of our certificate.
 func (s *Sender) dial(ctx context.Context) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.times.dial)
 	defer cancel()
@@ -273,12 +288,13 @@ func (s *Sender) follow(ctx context.Context, source Source, lines chan<- Line) {
 	}
 }
 
-// carry sends over a connection, and closes it. It returns nil when that was ended in order and all that was sent is taken, and
-// errQuiet when the receiver ended it in order and nothing was sent.
+// carry sends over a connection, and closes it. It returns nil when that was ended in order and all
+// that was sent is taken, and errQuiet when the receiver ended it in order and nothing was sent.
 func (s *Sender) carry(ctx context.Context, conn *tls.Conn, lines <-chan Line) error {
 	defer conn.Close()
 	// When all has to end, nothing waits longer for this receiver.
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now().Add(s.times.leave)) })() // it fails for a connection that is closed
+	// it fails for a connection that is closed
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now().Add(s.times.leave)) })()
 	ended := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(io.Discard, conn) // a receiver has nothing to say; only its end matters
@@ -320,8 +336,8 @@ func (s *Sender) carry(ctx context.Context, conn *tls.Conn, lines <-chan Line) e
 	}
 }
 
-// inOrder tells whether a receiver has ended its side, by what reading from it said. Many just close, without TLS's end; that their system
-// has not reset the connection says the same.
+// inOrder tells whether a receiver has ended its side, by what reading from it said. Many just
+// close, without TLS's end; that their system has not reset the connection says the same.
 func inOrder(err error) bool { return err == nil || errors.Is(err, io.ErrUnexpectedEOF) }
 
 // writer counts what is written, and gives the receiver some time to take it.
@@ -343,7 +359,8 @@ func (w *writer) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// broken says why a connection broke. A write only sees that it is gone; why, the receiver may have said before (TLS alerts).
+// broken says why a connection broke. A write only sees that it is gone; why, the receiver may have
+// said before (TLS alerts).
 func (s *Sender) broken(err error, ended <-chan error) error {
 	select {
 	case said := <-ended:
@@ -356,8 +373,9 @@ func (s *Sender) broken(err error, ended <-chan error) error {
 	return fmt.Errorf("%s: the connection broke: %w", s.config.Address, err)
 }
 
-// write sends a line, and those that wait behind it, together: at most queued, because who follows the stores may be faster than the receiver for ever,
-// and a connection has to be proved (prove) all the same.
+// write sends a line, and those that wait behind it, together: at most queued, because who follows
+// the stores may be faster than the receiver for ever, and a connection has to be proved (prove)
+// all the same.
 func (s *Sender) write(w *bufio.Writer, l Line, more <-chan Line) error {
 	for n := 1; ; n++ {
 		for _, each := range s.next(l) {
@@ -376,11 +394,13 @@ func (s *Sender) write(w *bufio.Writer, l Line, more <-chan Line) error {
 	}
 }
 
-// next notes a line as sent, and returns what to send: before the line another one if there is a gap.
+// next notes a line as sent, and returns what to send: before the line another one if there is a
+// gap.
 func (s *Sender) next(l Line) []Line {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.taken[l.Source]; !known { // what was gone before the receiver was known is not missed
+	// what was gone before the receiver was known is not missed
+	if _, known := s.taken[l.Source]; !known {
 		s.taken[l.Source], s.sent[l.Source] = l.Number-1, l.Number-1
 	}
 	if l.Boot == "" {
@@ -410,7 +430,8 @@ func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error)
 		return s.broken(err, ended)
 	}
 	if raw, ok := conn.NetConn().(*net.TCPConn); ok {
-		_ = raw.CloseWrite() // TCP's, for its system. It fails where that was quicker; what it has said comes below
+		// TCP's, for its system. It fails where that was quicker; what it has said comes below
+		_ = raw.CloseWrite()
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

@@ -259,7 +259,8 @@ func (r *receiver) wait(source string, number uint64) []got {
 	return all
 }
 
-// settle waits until the connection over which the last line came has ended and another one was let in.
+// settle waits until the connection over which the last line came has ended and another one was let
+// in.
 func (r *receiver) settle() {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
@@ -341,8 +342,9 @@ func oneTo(n int) (numbers []uint64) {
 	return numbers
 }
 
-// TestNothingIsLost: the receiver hangs with lines in its socket that its system has acknowledged, is killed, and comes back; and is
-// killed again while it reads. Each line comes at least once, and the first time in order.
+// TestNothingIsLost: the receiver hangs with lines in its socket that its system has acknowledged,
+// is killed, and comes back; and is killed again while it reads. Each line comes at least once, and
+// the first time in order.
 func TestNothingIsLost(t *testing.T) {
 	r := newReceiver(t)
 	audit, service := newStore("audit", "", 1000), newStore("services/x", "b", 1000)
@@ -359,7 +361,8 @@ func TestNothingIsLost(t *testing.T) {
 	service.add(10)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if n, err := cell.Wait(ctx, r.sent, func(n int) bool { return n > 110 }); err != nil { // into its socket
+	// into its socket
+	if n, err := cell.Wait(ctx, r.sent, func(n int) bool { return n > 110 }); err != nil {
 		t.Fatalf("%d lines sent: %+v", n, s.State())
 	}
 	before, _ := r.lines.Get()
@@ -396,8 +399,8 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// TestTakenOnce: with a receiver that behaves, nothing comes twice, however often the connection is replaced, and a sender that is
-// started anew goes on where the last one was if the numbers do.
+// TestTakenOnce: with a receiver that behaves, nothing comes twice, however often the connection is
+// replaced, and a sender that is started anew goes on where the last one was if the numbers do.
 func TestTakenOnce(t *testing.T) {
 	r := newReceiver(t)
 	audit, events := newStore("audit", "", 1000), newStore("events", "b", 1000)
@@ -421,7 +424,8 @@ func TestTakenOnce(t *testing.T) {
 	r.wait("audit", 16)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	all, err := cell.Wait(ctx, r.lines, func(all []got) bool { return len(all) >= 15+15+1+15 }) // events come again
+	// events come again
+	all, err := cell.Wait(ctx, r.lines, func(all []got) bool { return len(all) >= 15+15+1+15 })
 	stop()
 	count := 0
 	for _, g := range all {
@@ -434,7 +438,8 @@ func TestTakenOnce(t *testing.T) {
 	}
 }
 
-// TestImpolite: a receiver that never ends a connection gets lines twice until that is known, and then once.
+// TestImpolite: a receiver that never ends a connection gets lines twice until that is known, and
+// then once.
 func TestImpolite(t *testing.T) {
 	r := newReceiver(t)
 	r.behave(mute)
@@ -461,8 +466,8 @@ func TestImpolite(t *testing.T) {
 	}
 }
 
-// TestNoReceipt: neither a connection that is reset nor the silence of a receiver that has ended one in order before, be it before the
-// sender was started, is a receipt for numbers that go on.
+// TestNoReceipt: neither a connection that is reset nor the silence of a receiver that has ended
+// one in order before, be it before the sender was started, is a receipt for numbers that go on.
 func TestNoReceipt(t *testing.T) {
 	for _, how := range []manners{resets, mute} {
 		r := newReceiver(t)
@@ -586,8 +591,8 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// TestHanging: a receiver that takes nothing holds up neither the stores nor another receiver, and does not keep its sender from
-// ending.
+// TestHanging: a receiver that takes nothing holds up neither the stores nor another receiver, and
+// does not keep its sender from ending.
 func TestHanging(t *testing.T) {
 	store := newStore("services/x", "b", 1000)
 	bad, good := newReceiver(t), newReceiver(t)
@@ -608,7 +613,8 @@ func TestHanging(t *testing.T) {
 	stop()
 }
 
-// TestWhoIsWho: nothing is sent to a receiver that nobody vouches for; and why one sends us away can be read.
+// TestWhoIsWho: nothing is sent to a receiver that nobody vouches for; and why one sends us away
+// can be read.
 func TestWhoIsWho(t *testing.T) {
 	store := newStore("audit", "", 10)
 	store.add(1)

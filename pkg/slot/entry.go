@@ -9,14 +9,15 @@ import (
 	"strings"
 )
 
-// Folder is where the boot loader looks for unified kernel images, in the ESP (Boot Loader Specification, type 2).
+// Folder is where the boot loader looks for unified kernel images, in the ESP (Boot Loader
+// Specification, type 2).
 const Folder = "EFI/Linux"
 
 // Tries is how often a new version is started before the machine goes back to the old one.
 const Tries = 3
 
-// Entry is one system that the boot loader knows: a unified kernel image (UKI) on the ESP. What is known of it stands in
-// its file's name (systemd's Automatic Boot Assessment):
+// Entry is one system that the boot loader knows: a unified kernel image (UKI) on the ESP. What is
+// known of it stands in its file's name (systemd's Automatic Boot Assessment):
 //
 //	orlop-1.2.0.efi      good: it was committed, or came with the disk
 //	orlop-1.2.0+3-0.efi  on trial: three tries left, none done; the loader counts at every start, before it starts it
@@ -63,8 +64,8 @@ func (e Entry) Name() string {
 // Failed tells that no try is left.
 func (e Entry) Failed() bool { return e.Trial && e.Left == 0 }
 
-// First is the entry that the loader would start: the newest that has not failed, else the newest that has
-// (systemd 252, src/boot/efi/boot.c, boot_entry_compare). It is false if there is none.
+// First is the entry that the loader would start: the newest that has not failed, else the newest
+// that has (systemd 252, src/boot/efi/boot.c, boot_entry_compare). It is false if there is none.
 func First(all []Entry) (Entry, bool) {
 	if len(all) == 0 {
 		return Entry{}, false
@@ -80,9 +81,10 @@ func First(all []Entry) (Entry, bool) {
 	}), true
 }
 
-// Compare orders versions as the loader does, step by step (UAPI.10 Version Format Specification; systemd 252,
-// src/fundamental/string-util-fundamental.c, strverscmp_improved): numbers are compared as numbers, words as words, and what stands
-// behind ~ is older than nothing. Each turn takes at most one of each mark, and looks for the end behind ~ only.
+// Compare orders versions as the loader does, step by step (UAPI.10 Version Format Specification;
+// systemd 252, src/fundamental/string-util-fundamental.c, strverscmp_improved): numbers are
+// compared as numbers, words as words, and what stands behind ~ is older than nothing. Each turn
+// takes at most one of each mark, and looks for the end behind ~ only.
 func Compare(a, b string) int {
 	for {
 		a, b = strings.TrimLeftFunc(a, separator), strings.TrimLeftFunc(b, separator)
@@ -117,7 +119,8 @@ func mark(a, b, m string) (restA, restB string, order int) {
 	return a, b, 1
 }
 
-// segment takes a number from the front of both, or else a word, and compares the two. No number is older than a number.
+// segment takes a number from the front of both, or else a word, and compares the two. No number is
+// older than a number.
 func segment(a, b string) (restA, restB string, order int) {
 	an, restA := cut(a, digit)
 	bn, restB := cut(b, digit)

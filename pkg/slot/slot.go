@@ -1,13 +1,17 @@
-// Package slot is the whole decision about the two systems on a disk: which one runs next, when a new one is good, when the
-// machine goes back, and what is remembered of it. It is pure: no clock, no disk, no network.
+// Package slot is the whole decision about the two systems on a disk: which one runs next, when a
+// new one is good, when the machine goes back, and what is remembered of it. It is pure: no clock,
+// no disk, no network.
 //
 // Three things are stored, and each alone may be lost or old after a power cut:
 //
-//   - the entries, which are the names of files in the ESP; the boot loader counts tries there (Entry)
+//   - the entries, which are the names of files in the ESP; the boot loader counts tries there
+//     (Entry)
 //   - the record of the last upgrade, on STATE (Record)
-//   - the two root partitions; a boot image finds its root by the root's hash, or not at all (docs/decisions/0002)
+//   - the two root partitions; a boot image finds its root by the root's hash, or not at all
+//     (docs/decisions/0002)
 //
-// The entries alone decide what is started, so that a machine whose STATE is gone still goes back. The record only says why.
+// The entries alone decide what is started, so that a machine whose STATE is gone still goes back.
+// The record only says why.
 package slot
 
 import (
@@ -21,7 +25,8 @@ type Phase string
 
 // The phases.
 const (
-	Writing    Phase = "writing"     // the new version comes, or is written into the other slot; the entry does not exist yet
+	// the new version comes, or is written into the other slot; the entry does not exist yet
+	Writing    Phase = "writing"
 	Written    Phase = "written"     // the entry exists, and the next start is the first try
 	Trial      Phase = "trial"       // the new version has come as far as its first process
 	Committed  Phase = "committed"   // it held its gate
@@ -54,7 +59,8 @@ func (r Record) Undecided() error {
 	return fmt.Errorf("the upgrade from %s to %s is %s; wait until it is committed or rolled back", r.From, r.To, r.Phase)
 }
 
-// Leaving tells that the version running has handed over to another one, of which it is not known yet what becomes of it.
+// Leaving tells that the version running has handed over to another one, of which it is not known
+// yet what becomes of it.
 func (r Record) Leaving(running string) bool {
 	return (r.Phase == Written || r.Phase == Trial) && r.From == running
 }
@@ -109,7 +115,8 @@ func (GateHeld) event()     {}
 func (GateFailed) event()   {}
 func (BackAsked) event()    {}
 
-// Action is what is to be done, in order, after the new record has been stored; RestoreConfiguration before that, because it can be done again.
+// Action is what is to be done, in order, after the new record has been stored;
+// RestoreConfiguration before that, because it can be done again.
 type Action interface{ action() }
 
 type (
@@ -128,8 +135,8 @@ func (Rename) action()               {}
 func (RestoreConfiguration) action() {}
 func (Reboot) action()               {}
 
-// Step is what an event means for the machine that runs the version running. An error says why the event is refused; nothing
-// has changed then.
+// Step is what an event means for the machine that runs the version running. An error says why the
+// event is refused; nothing has changed then.
 //
 //	record                   event         condition                  new record    actions
 //	done                     Began         newer, epoch not below     writing       -
@@ -149,8 +156,9 @@ func (Reboot) action()               {}
 //	done                     BackAsked     another entry, not failed, trial+reason  Rename own to failed, Reboot
 //	                                       epoch not below the floor
 //
-// The floor holds for what somebody asks for. A version on trial that does not hold its gate is left whatever the epoch of the one
-// before: the floor rises when a version is committed, and not earlier.
+// The floor holds for what somebody asks for. A version on trial that does not hold its gate is
+// left whatever the epoch of the one before: the floor rises when a version is committed, and not
+// earlier.
 func Step(running string, r Record, e Event) (Record, []Action, error) {
 	switch e := e.(type) {
 	case Began:

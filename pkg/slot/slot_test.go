@@ -31,8 +31,9 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-// TestCompareAsTheLoader: the examples of the UAPI group's Version Format Specification, and marks in unusual places; each with what
-// systemd 252 says (systemd-analyze compare-versions), which the loader has the same code for.
+// TestCompareAsTheLoader: the examples of the UAPI group's Version Format Specification, and marks
+// in unusual places; each with what systemd 252 says (systemd-analyze compare-versions), which the
+// loader has the same code for.
 func TestCompareAsTheLoader(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
@@ -62,7 +63,8 @@ func TestCompareAsTheLoader(t *testing.T) {
 	}
 }
 
-// FuzzCompare: it ends, the order of two versions does not depend on which comes first, and a version equals itself.
+// FuzzCompare: it ends, the order of two versions does not depend on which comes first, and a
+// version equals itself.
 func FuzzCompare(f *testing.F) {
 	f.Add("1~~", "1~")
 	f.Add("1.0^a-~.", "1.0_")
@@ -178,8 +180,8 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// TestAlwaysAWayBack: whatever prefix of an upgrade's writes reaches the disk, the loader finds something that has been good,
-// or that is still on trial.
+// TestAlwaysAWayBack: whatever prefix of an upgrade's writes reaches the disk, the loader finds
+// something that has been good, or that is still on trial.
 func TestAlwaysAWayBack(t *testing.T) {
 	old, next := Entry{Version: "1"}, Entry{Version: "2", Trial: true, Left: Tries}
 	entries := []Entry{old, next}

@@ -18,7 +18,8 @@ type Ext struct {
 // Faults are the errors that the kernel has recorded in an ext4 (fs/ext4/super.c, save_error_info).
 // e2fsck clears them when it repairs, with status 0 or 1.
 type Faults struct {
-	Marked bool   `json:"marked"`          // the file system says that it has errors (EXT4_ERROR_FS)
+	// the file system says that it has errors (EXT4_ERROR_FS)
+	Marked bool   `json:"marked"`
 	Count  uint32 `json:"count,omitempty"` // since the last check
 	First  Fault  `json:"first,omitzero"`
 	Last   Fault  `json:"last,omitzero"`
@@ -87,7 +88,8 @@ const (
 	extHasJournal   = 0x4   // EXT4_FEATURE_COMPAT_HAS_JOURNAL
 	extOnlyIncompat = 0x2c0 // extents, 64-bit, flexible groups: of ext4 alone
 	ext64Bit        = 0x80
-	extOnlyRO       = 0x478 // huge files, checksums of groups, many folders, large inodes, checksums of metadata: likewise
+	// huge files, checksums of groups, many folders, large inodes, checksums of metadata: likewise
+	extOnlyRO = 0x478
 )
 
 // ReadExt reads the superblock of an ext2, ext3 or ext4. found is false where there is none.

@@ -18,8 +18,10 @@ const (
 	isoFirst       = 16 // sector of the first descriptor
 	mostDescriptor = 64 // that are looked at
 
-	isoPrimary       = 1
-	isoSupplementary = 2 // version 1: another character set, as Joliet's; version 2: enhanced, as ISO 9660:1999 (level 4) has it
+	isoPrimary = 1
+	// version 1: another character set, as Joliet's; version 2: enhanced, as ISO 9660:1999 (level
+	// 4) has it
+	isoSupplementary = 2
 	isoTerminator    = 255
 )
 
@@ -206,7 +208,8 @@ func (v *iso) find(t isoTree, name string) (*isoRecord, error) {
 		return nil, err
 	}
 	for at := 0; at < len(folder); {
-		rest := folder[at:min(len(folder), at/isoSector*isoSector+isoSector)] // no entry goes beyond its sector
+		// no entry goes beyond its sector
+		rest := folder[at:min(len(folder), at/isoSector*isoSector+isoSector)]
 		r, length, ok := t.record(rest)
 		if length == 0 {
 			at = at/isoSector*isoSector + isoSector

@@ -81,12 +81,18 @@ func back(bytes uint64) func(uint64) uint64 {
 
 // tails are signatures by their distance from the end, as libblkid and the kernel know them.
 var tails = []tail{
-	{"Linux RAID member", func(size uint64) uint64 { return size&^0xffff - 0x10000 }, mdMagic},            // 0.90
-	{"Linux RAID member", func(size uint64) uint64 { return size&^0xffff - 0x10000 }, "\xa9\x2b\x4e\xfc"}, // 0.90 of a big-endian machine
-	{"Linux RAID member", func(size uint64) uint64 { return (size/sector - 16) &^ 7 * sector }, mdMagic},  // 1.0
-	{"Intel RAID member", back(2 * sector), "Intel Raid ISM Cfg Sig. "},                                   // also of 512-byte sectors
-	{"Intel RAID member", back(2 * 4096), "Intel Raid ISM Cfg Sig. "},                                     // of 4096-byte sectors
-	{"DDF RAID member", back(sector), "\xde\x11\xde\x11"},                                                 // SNIA, also of HP and Dell
+	// 0.90
+	{"Linux RAID member", func(size uint64) uint64 { return size&^0xffff - 0x10000 }, mdMagic},
+	// 0.90 of a big-endian machine
+	{"Linux RAID member", func(size uint64) uint64 { return size&^0xffff - 0x10000 }, "\xa9\x2b\x4e\xfc"},
+	// 1.0
+	{"Linux RAID member", func(size uint64) uint64 { return (size/sector - 16) &^ 7 * sector }, mdMagic},
+	// also of 512-byte sectors
+	{"Intel RAID member", back(2 * sector), "Intel Raid ISM Cfg Sig. "},
+	// of 4096-byte sectors
+	{"Intel RAID member", back(2 * 4096), "Intel Raid ISM Cfg Sig. "},
+	// SNIA, also of HP and Dell
+	{"DDF RAID member", back(sector), "\xde\x11\xde\x11"},
 	{"DDF RAID member", back(sector), "\x11\xde\x11\xde"},
 	{"DDF RAID member", back(257 * sector), "\xde\x11\xde\x11"},
 	{"LSI RAID member", back(sector), "$XIDE$"},
@@ -94,7 +100,8 @@ var tails = []tail{
 	{"NVIDIA RAID member", back(2 * sector), "NVIDIA"},
 	{"JMicron RAID member", back(sector), "JM"},
 	{"Promise RAID member", back(63 * sector), "Promise Technology, Inc."},
-	{"DRBD", func(size uint64) uint64 { return size&^0xfff - 4096 + 60 }, "\x83\x74\x02\x6b"}, // version 8 and 9
+	// version 8 and 9
+	{"DRBD", func(size uint64) uint64 { return size&^0xfff - 4096 + 60 }, "\x83\x74\x02\x6b"},
 	{"DRBD", func(size uint64) uint64 { return size&^0xfff - 4096 + 60 }, "\x83\x74\x02\x6d"},
 	{"nilfs2", func(size uint64) uint64 { return size&^0xfff - 4096 + 6 }, "\x34\x34"},
 	{BackupGPT, back(sector), "EFI PART"},

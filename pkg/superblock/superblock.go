@@ -4,7 +4,8 @@
 //
 // An attacker can choose every byte of a disk. So each function reads a bounded number of bytes,
 // follows no chain longer than a constant, and allocates no more than a constant. None of them
-// waits, but a disk may: a caller reads a disk that is not the machine's own in a separate process (pkg/diskprobe).
+// waits, but a disk may: a caller reads a disk that is not the machine's own in a separate process
+// (pkg/diskprobe).
 //
 // The package writes nothing, and does not repair.
 package superblock
@@ -22,7 +23,8 @@ import (
 
 // Content is what a disk or a partition holds.
 type Content struct {
-	Kind  string    `json:"kind"` // "ext4", "vfat", "iso9660", "erofs", the name of another signature; "" for none that is known
+	// "ext4", "vfat", "iso9660", "erofs", the name of another signature; "" for none that is known
+	Kind  string    `json:"kind"`
 	Label string    `json:"label,omitempty"`
 	UUID  uuid.UUID `json:"uuid"`
 	Size  uint64    `json:"size,omitempty"` // of the file system, in bytes; 0 when not known

@@ -23,9 +23,12 @@ type Command struct {
 	Stdin []byte     // what it reads
 	UID   uint32     // user and group; other than root's, it can gain no rights
 	Files []*os.File // file descriptors from 3 on
-	Apart bool       // what it writes to standard error is not part of its output, only of an ExitError
-	Most  int        // bytes of output, after which it is killed; 0: as many as it likes, of which the last MaxOutput are kept
-	Nice  int        // niceness
+	// what it writes to standard error is not part of its output, only of an ExitError
+	Apart bool
+	// bytes of output, after which it is killed; 0: as many as it likes, of which the last
+	// MaxOutput are kept
+	Most int
+	Nice int // niceness
 	// Expendable has the kernel end it before anything else when memory runs out.
 	Expendable bool
 }
@@ -33,9 +36,10 @@ type Command struct {
 // ErrTooMuch says that a command wrote more than Command.Most bytes.
 var ErrTooMuch = errors.New("wrote more than it may")
 
-// Run runs a program to its end and returns what it wrote to standard output and error (the last 256 KiB). args are the
-// executable's absolute path and its arguments. If the context ends first, the program and its children are killed. A
-// status other than 0 is an error, an *ExitError, that carries the last lines of the output.
+// Run runs a program to its end and returns what it wrote to standard output and error (the last
+// 256 KiB). args are the executable's absolute path and its arguments. If the context ends first,
+// the program and its children are killed. A status other than 0 is an error, an *ExitError, that
+// carries the last lines of the output.
 func (r *Reaper) Run(ctx context.Context, args ...string) ([]byte, error) {
 	return r.RunCommand(ctx, Command{Args: args})
 }
@@ -140,8 +144,8 @@ func (c *capture) begin() {
 	}()
 }
 
-// end returns what has come, when the program has ended. A child that it left behind may hold the pipe open for ever: what that
-// writes later is not waited for.
+// end returns what has come, when the program has ended. A child that it left behind may hold the
+// pipe open for ever: what that writes later is not waited for.
 func (c *capture) end() []byte {
 	_ = c.reader.SetReadDeadline(time.Now().Add(time.Second))
 	return <-c.text
@@ -168,7 +172,8 @@ func (e *ExitError) Error() string {
 	return text
 }
 
-// memoryFile returns an anonymous file with the content, at its beginning. Unlike a pipe it needs nobody to fill it.
+// memoryFile returns an anonymous file with the content, at its beginning. Unlike a pipe it needs
+// nobody to fill it.
 func memoryFile(content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("stdin", unix.MFD_CLOEXEC)
 	if err != nil {

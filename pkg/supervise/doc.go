@@ -1,5 +1,5 @@
-// Package supervise keeps processes running: a service is data (Service), its life is a pure state machine (Step), and
-// the Manager does what the machine says.
+// Package supervise keeps processes running: a service is data (Service), its life is a pure state
+// machine (Step), and the Manager does what the machine says.
 //
 // Three rules shape it.
 //
@@ -11,6 +11,7 @@
 //   - Every child of the process is collected in one place (Reaper), supervised or not, because PID 1 inherits orphans and
 //     nobody else may wait for "any child".
 //
-// The package does not know what the services are, keeps no state on disk, rotates no files, and has no sockets of its
-// own. Control groups are made with pkg/cgroup; who may use how much is the caller's decision.
+// The package does not know what the services are, keeps no state on disk, rotates no files, and
+// has no sockets of its own. Control groups are made with pkg/cgroup; who may use how much is the
+// caller's decision.
 package supervise

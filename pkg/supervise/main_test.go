@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test's child processes are the test's own executable under another role, so that the tests need no other program
-// and run under the product's kernel with nothing else in the root.
+// The test's child processes are the test's own executable under another role, so that the tests
+// need no other program and run under the product's kernel with nothing else in the root.
 const roleEnv = "SUPERVISE_TEST_ROLE"
 
 // reaper is the one reaper of the test process.
@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// self returns the arguments and environment that start the test's executable in a role. Words after the first are the
-// role's arguments.
+// self returns the arguments and environment that start the test's executable in a role. Words
+// after the first are the role's arguments.
 func self(t testing.TB, role string) (args, env []string) {
 	t.Helper()
 	path, err := os.Executable()
@@ -59,7 +59,8 @@ func play(role string) int {
 		status := 0
 		fmt.Sscan(words[1], &status)
 		return status
-	case "complain": // complain STATUS TEXT: the text to standard output, a complaint before it to standard error
+	// complain STATUS TEXT: the text to standard output, a complaint before it to standard error
+	case "complain":
 		fmt.Fprintln(os.Stderr, "complaint")
 		fmt.Println(words[2])
 		status := 0

@@ -22,8 +22,8 @@ import (
 type Config struct {
 	Reaper *Reaper     // its Loop must run
 	Groups cgroup.Tree // where services' control groups are made; cgroup.Mount on a machine
-	// Event is told what happens, one line each: kind is "state" or "failure". It is called with the manager's lock
-	// held, so it must be quick and must not call the manager. May be nil.
+	// Event is told what happens, one line each: kind is "state" or "failure". It is called with
+	// the manager's lock held, so it must be quick and must not call the manager. May be nil.
 	Event func(service, kind, message string)
 }
 
@@ -89,9 +89,10 @@ func (m *Manager) find(name string) (*unit, error) {
 	return nil, fmt.Errorf("service %q: does not exist; there are: %s", name, strings.Join(slices.Sorted(maps.Keys(m.units)), ", "))
 }
 
-// Set says which services should run: all of them, each time. New ones are started, those that are not named any more
-// are stopped, those that differ are restarted; the others are left alone. It returns at once; Status shows the progress.
-// A set that is not valid changes nothing. After Shutdown there is no set any more, and that is an error.
+// Set says which services should run: all of them, each time. New ones are started, those that are
+// not named any more are stopped, those that differ are restarted; the others are left alone. It
+// returns at once; Status shows the progress. A set that is not valid changes nothing. After
+// Shutdown there is no set any more, and that is an error.
 func (m *Manager) Set(services []Service) error {
 	if err := Validate(services); err != nil {
 		return err
@@ -178,7 +179,8 @@ func (m *Manager) Services() []Service {
 	return services
 }
 
-// Restart ends a service's process and starts it anew, at once even if it was waiting after a failure.
+// Restart ends a service's process and starts it anew, at once even if it was waiting after a
+// failure.
 func (m *Manager) Restart(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -194,7 +196,8 @@ func (m *Manager) Restart(name string) error {
 	return nil
 }
 
-// Signal sends a signal to a service's process, which must be there. What the process makes of it is its own affair.
+// Signal sends a signal to a service's process, which must be there. What the process makes of it
+// is its own affair.
 func (m *Manager) Signal(name string, signal syscall.Signal) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -208,8 +211,8 @@ func (m *Manager) Signal(name string, signal syscall.Signal) error {
 	return u.process.Signal(signal, false)
 }
 
-// Shutdown stops all services, those that are needed after those that need them, and returns when none is left. When the
-// context ends first, what is left is killed, and the error names it.
+// Shutdown stops all services, those that are needed after those that need them, and returns when
+// none is left. When the context ends first, what is left is killed, and the error names it.
 func (m *Manager) Shutdown(ctx context.Context) error {
 	m.mu.Lock()
 	m.shut = true
@@ -245,8 +248,8 @@ func (m *Manager) killAll() (names []string) {
 	return names
 }
 
-// settle tells each service what has become of those it needs and of those that need it, until nothing more follows, and
-// publishes the outcome. Every entry to the manager ends with it.
+// settle tells each service what has become of those it needs and of those that need it, until
+// nothing more follows, and publishes the outcome. Every entry to the manager ends with it.
 func (m *Manager) settle() {
 	for again := true; again; {
 		again = false
@@ -304,7 +307,8 @@ func (m *Manager) step(u *unit, e Event) {
 	}
 }
 
-// perform does one action. Start comes last in a list of actions, because it may step the machine again.
+// perform does one action. Start comes last in a list of actions, because it may step the machine
+// again.
 func (m *Manager) perform(u *unit, a Action) {
 	switch a.Do {
 	case SetTimer:

@@ -153,7 +153,8 @@ func TestFailureSaysWhy(t *testing.T) {
 	if s := b.in("b", BackingOff); !strings.Contains(s.Detail, "/does/not/exist") || s.PID != 0 {
 		t.Errorf("%+v", s)
 	}
-	// What it gave up for is said; of what another process of the service gave up for before, nothing.
+	// What it gave up for is said; of what another process of the service gave up for before,
+	// nothing.
 	b.set(b.service("c", "exit 7 panic: no book"))
 	if s := b.in("c", BackingOff); s.Detail != "ended with status 7: panic: no book" {
 		t.Errorf("detail %q", s.Detail)
@@ -319,7 +320,8 @@ func TestTCPProbe(t *testing.T) {
 	b.in("a", Running)
 }
 
-// TestFloodDoesNotGrow lets a service write without end while nobody reads, and a reader that is slow: neither stops it.
+// TestFloodDoesNotGrow lets a service write without end while nobody reads, and a reader that is
+// slow: neither stops it.
 func TestFloodDoesNotGrow(t *testing.T) {
 	b := newBench(t, "")
 	b.set(b.service("a", "flood", func(s *Service) { s.LogLines, s.LogBytes = 50, 1<<20 }))

@@ -43,7 +43,8 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// start starts the service's process and the goroutines that listen to it. The manager's lock is held.
+// start starts the service's process and the goroutines that listen to it. The manager's lock is
+// held.
 func (m *Manager) start(u *unit) error {
 	u.takeNext()
 	s := u.service
@@ -65,7 +66,8 @@ func (m *Manager) start(u *unit) error {
 	drained, before := make(chan struct{}), u.log.Newest()
 	go func() {
 		defer close(drained)
-		// What a process writes must not end this one. After a panic its pipe is closed; it ends when it writes, and is started again.
+		// What a process writes must not end this one. After a panic its pipe is closed; it ends
+		// when it writes, and is started again.
 		panics.Guarded("log of "+s.Name, func() { pump(p.outputEnd, u.log) })()
 	}()
 	if p.notifyEnd != nil {
@@ -114,7 +116,8 @@ func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
 	return m.config.Reaper.Start(spec)
 }
 
-// pump moves what the process writes into the ring, and so never lets it wait for a reader of the ring.
+// pump moves what the process writes into the ring, and so never lets it wait for a reader of the
+// ring.
 func pump(r *os.File, log *logring.Ring) {
 	defer r.Close()
 	buffer := make([]byte, 4096)
@@ -130,10 +133,12 @@ func pump(r *os.File, log *logring.Ring) {
 	}
 }
 
-// await waits for the end of the process. before is the number of the last line of the log from before it.
+// await waits for the end of the process. before is the number of the last line of the log from
+// before it.
 func (m *Manager) await(u *unit, p *Process, drained <-chan struct{}, before uint64) {
 	<-p.Done()
-	// Its last words are in the pipe, and tell why it ended. A child that it left behind may keep the pipe open.
+	// Its last words are in the pipe, and tell why it ended. A child that it left behind may keep
+	// the pipe open.
 	patience := time.NewTimer(200 * time.Millisecond)
 	defer patience.Stop()
 	select {
@@ -214,8 +219,9 @@ func (p Probe) dial() (network, address string) {
 	return "", ""
 }
 
-// How often a probe connects: often while everything waits for the service, seldom once it answers. A service that
-// answers is unready only after several failures in a row, because a busy machine is slow.
+// How often a probe connects: often while everything waits for the service, seldom once it answers.
+// A service that answers is unready only after several failures in a row, because a busy machine is
+// slow.
 const (
 	probeStarting = 50 * time.Millisecond
 	probeReady    = 10 * time.Second
@@ -224,7 +230,8 @@ const (
 	probeFailures = 3
 )
 
-// watchProbe connects again and again until the context ends, and reports when the answer is another than before.
+// watchProbe connects again and again until the context ends, and reports when the answer is
+// another than before.
 func watchProbe(ctx context.Context, network, address string, report func(ok bool, detail string)) {
 	dialer := net.Dialer{Timeout: probeTimeout}
 	ready, failures, wait := false, 0, time.Duration(0)

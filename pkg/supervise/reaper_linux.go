@@ -29,35 +29,37 @@ func (e Exit) String() string {
 	return fmt.Sprintf("ended with status %d", e.Code)
 }
 
-// Reaper starts processes and collects the exit status of every child this process has, its own and the orphans that
-// PID 1 inherits.
+// Reaper starts processes and collects the exit status of every child this process has, its own and
+// the orphans that PID 1 inherits.
 //
-// Two who wait for children get into each other's way: waiting for "any child", as PID 1 must, also takes the status of
-// a child that somebody else is about to wait for. So here only one waits, and everyone who starts a process does it
-// through Start. The lock is the whole trick: it is held while a process is made and entered into the table, and while
-// one is collected and struck from it. Therefore
+// Two who wait for children get into each other's way: waiting for "any child", as PID 1 must, also
+// takes the status of a child that somebody else is about to wait for. So here only one waits, and
+// everyone who starts a process does it through Start. The lock is the whole trick: it is held
+// while a process is made and entered into the table, and while one is collected and struck from
+// it. Therefore
 //
 //   - a child that ends at once cannot be collected before it is in the table;
 //   - a process id in the table cannot have been given to another process, because a child keeps its id until it is
 //     collected; so Signal, under the same lock, never hits a stranger and needs no pidfd;
 //   - the wait that syscall.StartProcess does itself, for a child that could not execute its program, is not disturbed.
 //
-// os/exec and os.StartProcess must not be used in a process that has a Reaper: their Wait would find no child. There is
-// at most one Reaper in a process, and its Loop must run.
+// os/exec and os.StartProcess must not be used in a process that has a Reaper: their Wait would
+// find no child. There is at most one Reaper in a process, and its Loop must run.
 type Reaper struct {
 	mu        sync.Mutex
 	processes map[int]*Process
 	orphan    func(pid int, exit Exit)
 }
 
-// NewReaper returns a reaper that calls orphan (if not nil) for each child it collected that it had not started. orphan
-// must return quickly and not call the reaper.
+// NewReaper returns a reaper that calls orphan (if not nil) for each child it collected that it had
+// not started. orphan must return quickly and not call the reaper.
 func NewReaper(orphan func(pid int, exit Exit)) *Reaper {
 	return &Reaper{processes: map[int]*Process{}, orphan: orphan}
 }
 
-// Loop collects children until the context ends. It sleeps between the signals (SIGCHLD) that announce them; the kernel
-// may announce several with one signal, so each time all that are there are taken.
+// Loop collects children until the context ends. It sleeps between the signals (SIGCHLD) that
+// announce them; the kernel may announce several with one signal, so each time all that are there
+// are taken.
 func (r *Reaper) Loop(ctx context.Context) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGCHLD)
@@ -113,8 +115,8 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 // Exit returns how the process ended. It must not be called before Done is closed.
 func (p *Process) Exit() Exit { return p.exit }
 
-// Signal sends a signal to the process; to all of its process group when group is set. It does nothing when the process
-// has ended.
+// Signal sends a signal to the process; to all of its process group when group is set. It does
+// nothing when the process has ended.
 func (p *Process) Signal(sig syscall.Signal, group bool) error {
 	p.reaper.mu.Lock()
 	defer p.reaper.mu.Unlock()
@@ -123,7 +125,8 @@ func (p *Process) Signal(sig syscall.Signal, group bool) error {
 	}
 	target := p.PID
 	if group {
-		target = -p.PID // every process is started as the leader of a session, so its group has its number
+		// every process is started as the leader of a session, so its group has its number
+		target = -p.PID
 	}
 	if err := unix.Kill(target, sig); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("process %d: cannot send signal %d: %w", p.PID, int(sig), err)
@@ -131,7 +134,8 @@ func (p *Process) Signal(sig syscall.Signal, group bool) error {
 	return nil
 }
 
-// Start starts a process and returns once its program is executed; the error says why it could not be.
+// Start starts a process and returns once its program is executed; the error says why it could not
+// be.
 func (r *Reaper) Start(spec Spec) (*Process, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

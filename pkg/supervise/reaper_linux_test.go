@@ -96,7 +96,8 @@ func TestRunIsKilledWithItsContext(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce is where a careless reaper loses a status: children that end at once, started from many goroutines.
+// TestManyAtOnce is where a careless reaper loses a status: children that end at once, started from
+// many goroutines.
 func TestManyAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 8 {
@@ -231,7 +232,8 @@ func atoi(t *testing.T, s string) int {
 	return n
 }
 
-// TestTooMuch: a command that writes more than it may is killed, also where it writes for ever; one that writes as much as it may is not.
+// TestTooMuch: a command that writes more than it may is killed, also where it writes for ever; one
+// that writes as much as it may is not.
 func TestTooMuch(t *testing.T) {
 	args, env := self(t, "exit 0 12345")
 	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Most: 6}); string(out) != "12345\n" || err != nil {

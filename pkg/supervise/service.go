@@ -12,60 +12,72 @@ import (
 	"github.com/orlop-os/orlop/pkg/cgroup"
 )
 
-// Service describes a process that should run. It is compared as a whole: when any field differs the service is
-// restarted, so it must hold nothing that changes by itself (a time, a random number).
+// Service describes a process that should run. It is compared as a whole: when any field differs
+// the service is restarted, so it must hold nothing that changes by itself (a time, a random
+// number).
 type Service struct {
 	Name  string   // "containerd"; unique, also the name of its log
 	Needs []string // services that must be ready before this one is started
 
 	Args []string // the executable's absolute path and its arguments
-	Env  []string // the whole environment, KEY=value; ORLOP_NOTIFY_FD is added when Ready.Notify is set, ORLOP_PROFILE_FD with Profile
-	Dir  string   // working directory; "/" when empty
+	// the whole environment, KEY=value; ORLOP_NOTIFY_FD is added when Ready.Notify is set,
+	// ORLOP_PROFILE_FD with Profile
+	Env []string
+	Dir string // working directory; "/" when empty
 
 	UID, GID uint32   // user and group ids
 	Groups   []uint32 // supplementary groups
-	// Capabilities are what a process that is not root has and could ever get: its ambient and its bounding set, as
-	// numbers (unix.CAP_…). Empty for none. They mean nothing for root, which keeps machined's.
+	// Capabilities are what a process that is not root has and could ever get: its ambient and its
+	// bounding set, as numbers (unix.CAP_…). Empty for none. They mean nothing for root, which
+	// keeps machined's.
 	Capabilities []uintptr
 	NoNewPrivs   bool // nothing it executes can gain privileges (prctl(2), PR_SET_NO_NEW_PRIVS)
 
-	Cgroup string        // path of its control group, "/orlop/containerd"; made at start; empty for machined's own
+	// path of its control group, "/orlop/containerd"; made at start; empty for machined's own
+	Cgroup string
 	Limits cgroup.Limits // of its control group
-	// LeaveChildren keeps the processes that the main process left behind when it ends, is stopped or is restarted.
-	// containerd has it: pods outlive it. Without it, everything in the group is killed.
+	// LeaveChildren keeps the processes that the main process left behind when it ends, is stopped
+	// or is restarted. containerd has it: pods outlive it. Without it, everything in the group is
+	// killed.
 	LeaveChildren bool
 
 	OOMScoreAdj int      // -1000 (never killed for memory) to 1000
 	Nice        int      // -20 to 19
 	Rlimits     []Rlimit // in place of machined's own
 
-	Ready        Probe         // when it counts as ready
-	StartTimeout time.Duration // after which a start that is not ready is given up and tried again, with more time (see Step); 0 for never
+	Ready Probe // when it counts as ready
+	// after which a start that is not ready is given up and tried again, with more time (see Step);
+	// 0 for never
+	StartTimeout time.Duration
 	Grace        time.Duration // between SIGTERM and SIGKILL; 0 for 10 s
 	Backoff      Backoff       // between failures
 
-	Profile string // path of a Unix socket at which it gives profiles of itself, see pkg/profile; empty: it does not
+	// path of a Unix socket at which it gives profiles of itself, see pkg/profile; empty: it does
+	// not
+	Profile string
 
 	LogLines int // lines of output that are kept; 0 for 2000
 	LogBytes int // bytes of output that are kept; 0 for 256 KiB
 }
 
-// Rlimit is one resource limit (setrlimit(2)). A limit of open files must not be below machined's own.
+// Rlimit is one resource limit (setrlimit(2)). A limit of open files must not be below machined's
+// own.
 type Rlimit struct {
 	Resource   int // unix.RLIMIT_…
 	Soft, Hard uint64
 }
 
-// Probe says how a service shows that it is ready. The zero Probe takes it for ready as soon as it was started. At most
-// one field is set.
+// Probe says how a service shows that it is ready. The zero Probe takes it for ready as soon as it
+// was started. At most one field is set.
 type Probe struct {
 	Notify bool   // it says so, see pkg/notify
 	Unix   string // a Unix stream socket at this path takes connections
 	TCP    string // "127.0.0.1:10248" takes connections
 }
 
-// Backoff says how long to wait before a service that failed is started again: not at all the first time, then First,
-// then twice as long each time up to Max. A service that was ready for Reset has no past.
+// Backoff says how long to wait before a service that failed is started again: not at all the first
+// time, then First, then twice as long each time up to Max. A service that was ready for Reset has
+// no past.
 type Backoff struct {
 	First, Max, Reset time.Duration // 0 for 1 s, 30 s and 60 s
 }
@@ -93,8 +105,8 @@ func (s Service) withDefaults() Service {
 	return s
 }
 
-// Validate reports everything that is wrong with a set of services: names that are missing or used twice, needs that do
-// not exist or go round in a circle, programs without an absolute path.
+// Validate reports everything that is wrong with a set of services: names that are missing or used
+// twice, needs that do not exist or go round in a circle, programs without an absolute path.
 func Validate(services []Service) error {
 	var problems []error
 	byName := map[string]Service{}
@@ -168,8 +180,8 @@ type Change struct {
 // String says it as an operator would: "restart service containerd".
 func (c Change) String() string { return c.Kind + " service " + c.Service }
 
-// Diff returns what turns the one set of services into the other: stops first, then restarts, then starts, each in the
-// order of the sets.
+// Diff returns what turns the one set of services into the other: stops first, then restarts, then
+// starts, each in the order of the sets.
 func Diff(have, want []Service) []Change {
 	var stops, restarts, starts []Change
 	find := func(set []Service, name string) (Service, bool) {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spec says how a process is made. Its standard input is Stdin or nothing; it leads a session of its own.
+// Spec says how a process is made. Its standard input is Stdin or nothing; it leads a session of
+// its own.
 type Spec struct {
 	Args   []string   // the executable's absolute path and its arguments
 	Env    []string   // the whole environment
@@ -36,10 +37,11 @@ type Spec struct {
 
 // start makes the process. The Reaper's lock is held, so that no other process is made meanwhile.
 //
-// Some attributes cannot be given to syscall.StartProcess, but a child has them from the thread that makes it
-// (no_new_privs, the capability bounding set, niceness), so a thread is made for the purpose: locked to a goroutine that
-// ends without unlocking it, which makes the Go runtime end the thread too. Resource limits belong to the whole process;
-// machined takes the child's for its own while it makes it.
+// Some attributes cannot be given to syscall.StartProcess, but a child has them from the thread
+// that makes it (no_new_privs, the capability bounding set, niceness), so a thread is made for the
+// purpose: locked to a goroutine that ends without unlocking it, which makes the Go runtime end the
+// thread too. Resource limits belong to the whole process; machined takes the child's for its own
+// while it makes it.
 func (s Spec) start() (int, error) {
 	if len(s.Args) == 0 || !filepath.IsAbs(s.Args[0]) {
 		return 0, fmt.Errorf("process %q: cannot start: the program needs an absolute path", s.Args)
@@ -67,8 +69,8 @@ func (s Spec) start() (int, error) {
 		return 0, fmt.Errorf("%s: cannot start: %w", s.Args[0], err)
 	}
 	if s.SetOOM {
-		// The process has it a moment late; it cannot have used much memory by then. One that has ended already has no
-		// use for it, so the error says nothing of interest.
+		// The process has it a moment late; it cannot have used much memory by then. One that has
+		// ended already has no use for it, so the error says nothing of interest.
 		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(s.OOMScoreAdj)), 0)
 	}
 	return pid, nil
@@ -152,8 +154,9 @@ func swapRlimits(limits []Rlimit) (restore func(), err error) {
 	var old []Rlimit
 	restore = func() {
 		for _, l := range slices.Backward(old) {
-			// What was allowed a moment ago is allowed still: raising a hard limit again needs CAP_SYS_RESOURCE, which is
-			// checked by the first failure of a service with limits and not worth taking PID 1 down for.
+			// What was allowed a moment ago is allowed still: raising a hard limit again needs
+			// CAP_SYS_RESOURCE, which is checked by the first failure of a service with limits and
+			// not worth taking PID 1 down for.
 			_ = setRlimit(l)
 		}
 	}
@@ -172,8 +175,8 @@ func swapRlimits(limits []Rlimit) (restore func(), err error) {
 	return restore, nil
 }
 
-// setRlimit goes through package syscall, which otherwise sets a child's limit of open files back to what it was when
-// this process began.
+// setRlimit goes through package syscall, which otherwise sets a child's limit of open files back
+// to what it was when this process began.
 func setRlimit(l Rlimit) error {
 	return syscall.Setrlimit(l.Resource, &syscall.Rlimit{Cur: l.Soft, Max: l.Hard})
 }

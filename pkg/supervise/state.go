@@ -48,8 +48,8 @@ type State struct {
 	Failures int  // how often it ended by itself since it was last ready for Backoff.Reset
 }
 
-// Action is what the machine asks for. Timer is the one timer that a service has: it replaces the former one, 0 takes
-// it away.
+// Action is what the machine asks for. Timer is the one timer that a service has: it replaces the
+// former one, 0 takes it away.
 type Action struct {
 	Do    Do
 	Timer time.Duration // for SetTimer
@@ -97,10 +97,11 @@ func (a Action) String() string {
 //	backoff   unwant         stopped                                                 no timer
 //	stopped   want           starting, or waiting                                    start, timer: the start's time
 //
-// "Starting, or waiting" depends on whether what it needs is ready. The back-off is Backoff.First for the second
-// failure, doubled for each further one, at most Backoff.Max; the first failure of a start that never made a process
-// counts as the second. The time for a start is StartTimeout, doubled for each failure, at most 8 times as long. What is not in
-// the table changes nothing but Wanted and Needs.
+// "Starting, or waiting" depends on whether what it needs is ready. The back-off is Backoff.First
+// for the second failure, doubled for each further one, at most Backoff.Max; the first failure of a
+// start that never made a process counts as the second. The time for a start is StartTimeout,
+// doubled for each failure, at most 8 times as long. What is not in the table changes nothing but
+// Wanted and Needs.
 func Step(s State, e Event, svc Service) (State, []Action) {
 	switch e {
 	case Want:
@@ -207,8 +208,9 @@ func begin(s State, svc Service) (State, []Action) {
 	return s, []Action{{Do: SetTimer, Timer: startTime(s, svc)}, {Do: Start}}
 }
 
-// startTime is how long this start may take. It grows, because a machine may be slower than anybody thought of: with the same time again and
-// again, what needs a little more would never get ready, and each new start would slow down everything else.
+// startTime is how long this start may take. It grows, because a machine may be slower than anybody
+// thought of: with the same time again and again, what needs a little more would never get ready,
+// and each new start would slow down everything else.
 func startTime(s State, svc Service) time.Duration {
 	return svc.StartTimeout << min(s.Failures, 3)
 }

@@ -11,12 +11,13 @@ import (
 
 // Status is what there is to say about a service.
 type Status struct {
-	Name       string      `json:"name"`
-	State      Phase       `json:"state"`
-	Detail     string      `json:"detail,omitempty"` // what it waits for, or why it failed; one line
-	PID        int         `json:"pid,omitempty"`    // 0 when there is no process
-	Restarts   uint32      `json:"restarts"`         // processes after the first
-	Since      time.Time   `json:"since"`            // of the state
+	Name  string `json:"name"`
+	State Phase  `json:"state"`
+	// what it waits for, or why it failed; one line
+	Detail     string      `json:"detail,omitempty"`
+	PID        int         `json:"pid,omitempty"` // 0 when there is no process
+	Restarts   uint32      `json:"restarts"`      // processes after the first
+	Since      time.Time   `json:"since"`         // of the state
 	Components []Component `json:"components,omitempty"`
 }
 
@@ -31,8 +32,8 @@ type Component struct {
 // maxComponents bounds what a confused process can make machined remember.
 const maxComponents = 64
 
-// components are what a process has announced, in the order in which it did. The one with the empty name speaks for the
-// process itself.
+// components are what a process has announced, in the order in which it did. The one with the empty
+// name speaks for the process itself.
 type components []Component
 
 // note returns the components after a message.
@@ -52,7 +53,8 @@ func (c components) note(m notify.Message, now time.Time) components {
 	return c
 }
 
-// ready says whether the process is: at least one component was announced, and all that were are ready.
+// ready says whether the process is: at least one component was announced, and all that were are
+// ready.
 func (c components) ready() bool {
 	return len(c) > 0 && !slices.ContainsFunc(c, func(one Component) bool { return !one.Ready })
 }

@@ -62,10 +62,11 @@ type View struct {
 
 // Decision is what a round of answers comes to.
 type Decision struct {
-	Move   Move
-	Offset time.Duration // to add to the clock now; less than Sample.Offset where one server is followed slowly
-	Sample Sample        // the answer that was believed
-	Quorum bool          // more than half of the answers, of two servers at least, agree with it
+	Move Move
+	// to add to the clock now; less than Sample.Offset where one server is followed slowly
+	Offset time.Duration
+	Sample Sample // the answer that was believed
+	Quorum bool   // more than half of the answers, of two servers at least, agree with it
 }
 
 // Held reports whether the clock is moved less than the server asks for.
@@ -81,10 +82,10 @@ var (
 
 // Decide says what to do with a clock.
 //
-// Of three answers or more the one with the median offset is believed: a liar among honest servers is never it. Of two
-// or one, the one with the smaller distance. If more than half of the answers, of two servers at
-// least, agree with it, it is a quorum, which may set the clock to any time between the floor and
-// the horizon.
+// Of three answers or more the one with the median offset is believed: a liar among honest servers
+// is never it. Of two or one, the one with the smaller distance. If more than half of the answers,
+// of two servers at least, agree with it, it is a quorum, which may set the clock to any time
+// between the floor and the horizon.
 //
 // Without a quorum the first synchronisation since boot may set the clock between Floor and Floor
 // + FirstWindow. From then on it cannot step the clock: an offset of up to MaxSlewBy is followed
@@ -186,8 +187,8 @@ const (
 	lastWait  = 64 * time.Second
 )
 
-// nextPoll returns the time to the next round: it doubles from 64 s to 1024 s while the clock keeps near, and begins
-// again when it was stepped.
+// nextPoll returns the time to the next round: it doubles from 64 s to 1024 s while the clock keeps
+// near, and begins again when it was stepped.
 func nextPoll(last time.Duration, m Move) time.Duration {
 	if m == Step || last < firstPoll {
 		return firstPoll

@@ -18,23 +18,27 @@ import (
 
 // Status is what the machine shows of its time.
 type Status struct {
-	Servers  []string      `json:"servers"`           // that are asked
-	Synced   bool          `json:"synced"`            // the last round succeeded, or it is not older than three
-	Server   string        `json:"server,omitempty"`  // that was believed last
-	Stratum  uint8         `json:"stratum,omitempty"` // its distance from a reference clock
-	Quorum   bool          `json:"quorum"`            // more than half of the answers, of two servers at least, agreed with it
-	Offset   time.Duration `json:"offset"`            // how far off the clock was in the last round that succeeded, ns
+	Servers []string `json:"servers"` // that are asked
+	// the last round succeeded, or it is not older than three
+	Synced  bool   `json:"synced"`
+	Server  string `json:"server,omitempty"`  // that was believed last
+	Stratum uint8  `json:"stratum,omitempty"` // its distance from a reference clock
+	// more than half of the answers, of two servers at least, agreed with it
+	Quorum bool `json:"quorum"`
+	// how far off the clock was in the last round that succeeded, ns
+	Offset   time.Duration `json:"offset"`
 	LastSync time.Time     `json:"lastSync,omitzero"` // when that was
 	Problem  string        `json:"problem,omitempty"` // why the last round failed
 }
 
 // Deps is what Run works with.
 type Deps struct {
-	Servers *cell.Cell[[]string] // read: addresses or names, with a port if it is not 123; empty: nobody is asked
-	Status  *cell.Cell[Status]   // written
-	Clock   Clock                // SystemClock on a machine
-	Past    *Past                // what has passed for certain; the clock is never set before it
-	Log     func(line string)    // told about steps, and about problems once each; must not block
+	// read: addresses or names, with a port if it is not 123; empty: nobody is asked
+	Servers *cell.Cell[[]string]
+	Status  *cell.Cell[Status] // written
+	Clock   Clock              // SystemClock on a machine
+	Past    *Past              // what has passed for certain; the clock is never set before it
+	Log     func(line string)  // told about steps, and about problems once each; must not block
 }
 
 // askTimeout is how long a server may take to answer.
@@ -43,7 +47,8 @@ const askTimeout = 3 * time.Second
 // maxServers is how many servers are asked in a round.
 const maxServers = 8
 
-// Run asks the servers until ctx is done, whose error it returns. It never holds anything up: nothing waits for it.
+// Run asks the servers until ctx is done, whose error it returns. It never holds anything up:
+// nothing waits for it.
 func Run(ctx context.Context, d Deps) error {
 	watch := d.Servers.Watch()
 	var known synced
@@ -172,8 +177,9 @@ func (d Deps) round(ctx context.Context, servers []string, known *synced) (Decis
 	return dec, nil
 }
 
-// query asks one server. What comes back may come from anybody (RFC 5905 without authentication), and must not end the process that
-// asks: in beevik/ntp 1.6.0 an answer whose precision or poll interval is 2^-128 s is a panic (toInterval shifts by -128).
+// query asks one server. What comes back may come from anybody (RFC 5905 without authentication),
+// and must not end the process that asks: in beevik/ntp 1.6.0 an answer whose precision or poll
+// interval is 2^-128 s is a panic (toInterval shifts by -128).
 func query(server string, dial func(_, to string) (net.Conn, error)) (s Sample, err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -23,7 +23,8 @@ type responder struct {
 	asked   atomic.Int32
 	off     atomic.Int64 // nanoseconds
 	silent  atomic.Bool
-	header  atomic.Pointer[[2]byte] // leap, version and mode; stratum: as RFC 5905 section 7.3 has them; nil: synchronised
+	// leap, version and mode; stratum: as RFC 5905 section 7.3 has them; nil: synchronised
+	header atomic.Pointer[[2]byte]
 }
 
 func newResponder(t *testing.T, off time.Duration) *responder { return newKissing(t, off, "") }
@@ -76,9 +77,10 @@ func reply(request []byte, off time.Duration) []byte {
 	copy(out[12:16], "TEST")
 	now := stamp(time.Now().Add(off))
 	binary.BigEndian.PutUint64(out[16:], stamp(time.Now().Add(off-time.Second))) // reference
-	copy(out[24:32], request[40:48])                                             // origin: what the client sent
-	binary.BigEndian.PutUint64(out[32:], now)                                    // receive
-	binary.BigEndian.PutUint64(out[40:], now)                                    // transmit
+	// origin: what the client sent
+	copy(out[24:32], request[40:48])
+	binary.BigEndian.PutUint64(out[32:], now) // receive
+	binary.BigEndian.PutUint64(out[40:], now) // transmit
 	return out
 }
 
@@ -244,8 +246,9 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// answering is a connection to a server that answers whatever it is asked with the same bytes. The originate timestamp is put right if
-// it knows the question: without it an answer is thrown away before anything else in it is looked at.
+// answering is a connection to a server that answers whatever it is asked with the same bytes. The
+// originate timestamp is put right if it knows the question: without it an answer is thrown away
+// before anything else in it is looked at.
 type answering struct {
 	net.Conn // the methods that are not needed
 	answer   []byte
@@ -270,7 +273,8 @@ func (*answering) RemoteAddr() net.Addr             { return &net.UDPAddr{} }
 func (*answering) SetReadDeadline(time.Time) error  { return nil }
 func (*answering) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzAnswer: what anybody sends as a time server's answer is refused, or leads to a time that is not before the build.
+// FuzzAnswer: what anybody sends as a time server's answer is refused, or leads to a time that is
+// not before the build.
 func FuzzAnswer(f *testing.F) {
 	whole := make([]byte, 48)
 	whole[0], whole[1] = 4<<3|4, 2 // version 4, server; stratum 2

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// FuzzMerge has a machine learn what another one sends: whatever that is, what is good of it is learnt, once, never more than the book
-// holds, and the book can be written down afterwards, and is the same when it is read.
+// FuzzMerge has a machine learn what another one sends: whatever that is, what is good of it is
+// learnt, once, never more than the book holds, and the book can be written down afterwards, and is
+// the same when it is read.
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte(`[{"origin":"1a","by":"CN=admin"},{"name":"dora","count":2,"restored":true}]`), []byte(`[{"name":"dora","count":1}]`))
 	f.Add([]byte(`[{"origin":"any ticket"}]`), []byte(`null`))

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestGone: a revocation keeps the name of the machine whose ticket it is, wherever it is learnt and in whatever order, and the machine can be
-// removed again.
+// TestGone: a revocation keeps the name of the machine whose ticket it is, wherever it is learnt
+// and in whatever order, and the machine can be removed again.
 func TestGone(t *testing.T) {
 	member := Member{Name: "w1", Ticket: "1a", Key: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21", Joined: noon, Renewed: noon, Expires: noon.Add(time.Hour)}
 	open := Ticket{Serial: "2b", Name: "w2", At: noon, Expires: noon.Add(time.Hour), Voters: []string{strings.Repeat("0", 32)}, Needs: 1}
@@ -41,7 +41,8 @@ func TestGone(t *testing.T) {
 		t.Errorf("removed after noon: %v", got)
 	}
 
-	// One who never knew the machine learns its name, also where it has heard of the revocation before, from one who did not know it.
+	// One who never knew the machine learns its name, also where it has heard of the revocation
+	// before, from one who did not know it.
 	nameless := Revocation{Origin: "1a", At: noon, By: "admin", Count: 1}
 	stranger, _, err := Book{}.Merge([]Revocation{nameless}, noon)
 	if err != nil || len(of(stranger, noon)) != 0 {
@@ -76,8 +77,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestFullListForgets: a list that is full takes the place of the oldest ticket of which nothing is valid any more, and of nothing else; one
-// that has not forgotten yet does not bring it back.
+// TestFullListForgets: a list that is full takes the place of the oldest ticket of which nothing is
+// valid any more, and of nothing else; one that has not forgotten yet does not bring it back.
 func TestFullListForgets(t *testing.T) {
 	at := func(days int) time.Time { return noon.Add(-time.Duration(days) * 24 * time.Hour) }
 	full := Book{Revoked: make([]Revocation, maxRevoked)}

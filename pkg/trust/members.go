@@ -12,12 +12,14 @@ import (
 const RoleJoin = "join"
 
 const (
-	// DefaultTicketLife is how long a ticket can be used unless something else is asked for, and MaxTicketLife the most.
+	// DefaultTicketLife is how long a ticket can be used unless something else is asked for, and
+	// MaxTicketLife the most.
 	DefaultTicketLife = time.Hour
 	MaxTicketLife     = 7 * 24 * time.Hour
 )
 
-// Member is a machine that has come to the cluster by a ticket. The ticket's serial number stands in all certificates that it gets.
+// Member is a machine that has come to the cluster by a ticket. The ticket's serial number stands
+// in all certificates that it gets.
 type Member struct {
 	Name    string    `json:"name"`
 	Ticket  string    `json:"ticket"`
@@ -41,8 +43,8 @@ func TicketLife(asked time.Duration) (time.Duration, error) {
 	return asked, nil
 }
 
-// Begin is the book with a name of its own, by which others know whether it is still the same. Open tickets that a version without such
-// names has issued are good on this machine.
+// Begin is the book with a name of its own, by which others know whether it is still the same. Open
+// tickets that a version without such names has issued are good on this machine.
 func (b Book) Begin(id string) Book {
 	b.ID = id
 	for _, i := range b.Issued {
@@ -57,7 +59,8 @@ func (b Book) Begin(id string) Book {
 // Majority is how many of so many control-plane machines are more than half.
 func Majority(of int) int { return of/2 + 1 }
 
-// Invite is the book with a ticket more. A name that a machine of the cluster has is not given away a second time.
+// Invite is the book with a ticket more. A name that a machine of the cluster has is not given away
+// a second time.
 func (b Book) Invite(ticket Ticket) (Book, error) {
 	if b.Has(ticket.Name) {
 		return b, fmt.Errorf("machine %s: cannot be invited: there is one of this name in the cluster; take it out first (`orlopctl nodes remove %s`)", ticket.Name, ticket.Name)
@@ -72,8 +75,8 @@ func (b Book) Invite(ticket Ticket) (Book, error) {
 	return b.settle(), nil
 }
 
-// Met is the book in which the control-plane machine at an address has said its name. Those of addresses that are none of the control plane's
-// any more it forgets.
+// Met is the book in which the control-plane machine at an address has said its name. Those of
+// addresses that are none of the control plane's any more it forgets.
 func (b Book) Met(address, name string, planes []string) (Book, error) {
 	if err := CheckHolder(name); err != nil {
 		return b, err
@@ -123,7 +126,8 @@ func (b Book) revoked(serial string) bool {
 	return slices.ContainsFunc(b.Revoked, func(r Revocation) bool { return r.Origin == serial })
 }
 
-// MemberBy is the name of the machine that a revocation would take only a part of; empty if there is none.
+// MemberBy is the name of the machine that a revocation would take only a part of; empty if there
+// is none.
 func (b Book) MemberBy(r Revocation) string {
 	for _, m := range b.Members {
 		if r.Name == m.Name || r.Origin == m.Ticket {
@@ -141,9 +145,10 @@ func (b Book) member(ticket string) int {
 // Came tells whether a machine has come by a ticket already.
 func (b Book) Came(ticket string) bool { return b.member(ticket) >= 0 }
 
-// Stand is the book of a control-plane machine that has nothing against a machine, or why it has. The book has to last before anybody is told
-// so. Of a ticket it notes the key that showed it first, and stands for no other key; of a member, from where it asked last.
-// known: it has shown a certificate for its key, that it got before, and not the ticket.
+// Stand is the book of a control-plane machine that has nothing against a machine, or why it has.
+// The book has to last before anybody is told so. Of a ticket it notes the key that showed it
+// first, and stands for no other key; of a member, from where it asked last. known: it has shown a
+// certificate for its key, that it got before, and not the ticket.
 func (b Book) Stand(m Member, known bool, s *Session, now time.Time) (Book, error) {
 	if b.revoked(m.Ticket) {
 		return b, errTakenBack
@@ -194,9 +199,10 @@ func (b Book) Stand(m Member, known bool, s *Session, now time.Time) (Book, erro
 	return b, nil
 }
 
-// mayVote is nil if the first key that is shown here is the first that this machine has ever noted, or why that is not known. A book that was
-// lost has another name than the one that the ticket names. An older one that was put back has the same; so a machine that has started hears
-// from the other voters first: whoever had it note a key has noted that key himself before, and says so.
+// mayVote is nil if the first key that is shown here is the first that this machine has ever noted,
+// or why that is not known. A book that was lost has another name than the one that the ticket
+// names. An older one that was put back has the same; so a machine that has started hears from the
+// other voters first: whoever had it note a key has noted that key himself before, and says so.
 func (b Book) mayVote(t Ticket, s *Session) error {
 	if !slices.Contains(t.Voters, b.ID) || s.forgot[t.Serial] {
 		return errors.New("ticket: this machine is not one of those that vouch for who shows it, or not any more; another control-plane machine may do, or ask for another ticket (`orlopctl nodes add`)")
@@ -226,7 +232,8 @@ func (b Book) taken(m Member, member bool, now time.Time) error {
 			return fmt.Errorf("machine %s: cannot join: another one of this name is in the cluster; take it out first (`orlopctl nodes remove %s`)", m.Name, m.Name)
 		}
 	}
-	// A machine that this one has stood for may be let in elsewhere at this moment, also when its ticket ends meanwhile.
+	// A machine that this one has stood for may be let in elsewhere at this moment, also when its
+	// ticket ends meanwhile.
 	for _, c := range b.Claims {
 		t, _ := b.ticket(c.Ticket)
 		if c.Voter != b.ID || c.Ticket == m.Ticket || c.Key == m.Key || longOver(t, now) || b.spent(t) {
@@ -242,7 +249,8 @@ func (b Book) taken(m Member, member bool, now time.Time) error {
 	return nil
 }
 
-// votes are how many voters have noted each key that has shown a ticket, and how many of them are not known to have noted any.
+// votes are how many voters have noted each key that has shown a ticket, and how many of them are
+// not known to have noted any.
 func (b Book) votes(t Ticket) (by map[string]int, missing int) {
 	by, missing = map[string]int{}, len(t.Voters)
 	for _, c := range b.Claims {
@@ -281,15 +289,18 @@ func (b Book) contested(t Ticket, key string) error {
 	return fmt.Errorf("ticket: another machine has shown it too, to another control-plane machine; if that was none of yours, take the ticket back (`orlopctl nodes remove %s`) and ask for another one", t.Name)
 }
 
-// ErrTooFew says that not enough control-plane machines have said yet that they stand for a machine.
+// ErrTooFew says that not enough control-plane machines have said yet that they stand for a
+// machine.
 var ErrTooFew = errors.New("not enough control-plane machines answer")
 
-// Admit is the book in which a machine has got certificates. This machine stands for it (Stand). By a ticket it comes if the claims in the book
-// are enough; a member, if stood control-plane machines have nothing against it, this one counted, and needs have to. m.Joined does not count.
-// Whoever asks again with the same key gets the same answer, because the first one may have been lost.
+// Admit is the book in which a machine has got certificates. This machine stands for it (Stand). By
+// a ticket it comes if the claims in the book are enough; a member, if stood control-plane machines
+// have nothing against it, this one counted, and needs have to. m.Joined does not count. Whoever
+// asks again with the same key gets the same answer, because the first one may have been lost.
 //
-// More than half of all books have to hold it before the machine gets anything: its name and address could be given away elsewhere otherwise.
-// The error is ErrTooFew where asking again can help.
+// More than half of all books have to hold it before the machine gets anything: its name and
+// address could be given away elsewhere otherwise. The error is ErrTooFew where asking again can
+// help.
 func (b Book) Admit(m Member, known bool, stood, needs int) (Book, error) {
 	if b.revoked(m.Ticket) {
 		return b, errTakenBack
@@ -357,8 +368,9 @@ func (b Book) Gone(after, now time.Time) []Gone {
 	return out
 }
 
-// Remove is the book without a machine, and with all its tickets revoked, the open ones too. One that was removed before is removed again:
-// whoever asked for it may not have seen it come to its end.
+// Remove is the book without a machine, and with all its tickets revoked, the open ones too. One
+// that was removed before is removed again: whoever asked for it may not have seen it come to its
+// end.
 func (b Book) Remove(name string, at time.Time, by string) (Book, []string, error) {
 	var tickets []string
 	for _, m := range b.Members {
@@ -366,7 +378,8 @@ func (b Book) Remove(name string, at time.Time, by string) (Book, []string, erro
 			tickets = append(tickets, m.Ticket)
 		}
 	}
-	for _, t := range b.Tickets { // those that have ended, too: somebody may be about to come by one
+	// those that have ended, too: somebody may be about to come by one
+	for _, t := range b.Tickets {
 		if t.Name == name {
 			tickets = append(tickets, t.Serial)
 		}

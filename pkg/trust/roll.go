@@ -21,8 +21,9 @@ const (
 	maxVoters  = 16
 )
 
-// Roll is what the control-plane machines of a cluster tell each other of its members. It can be merged in any order, and as often as one
-// likes. A member, or a ticket, that was removed is in no roll; that it was removed stands among the revocations.
+// Roll is what the control-plane machines of a cluster tell each other of its members. It can be
+// merged in any order, and as often as one likes. A member, or a ticket, that was removed is in no
+// roll; that it was removed stands among the revocations.
 type Roll struct {
 	Members []Member `json:"members,omitempty"` // in the order in which they came
 	Tickets []Ticket `json:"tickets,omitempty"` // that nobody has come by, oldest first
@@ -36,14 +37,16 @@ type Ticket struct {
 	At      time.Time `json:"at"`
 	Expires time.Time `json:"expires"`
 	By      string    `json:"by"` // subject of who asked for it
-	// Voters are the books (Book.ID) of the machines that say which key has shown it first. More than half of all control-plane machines,
-	// Needs of them, have to say the same of a key before its machine is let in: so it is one key at most. A book that was lost, and begun
-	// anew, is another one, and has no say.
+	// Voters are the books (Book.ID) of the machines that say which key has shown it first. More
+	// than half of all control-plane machines, Needs of them, have to say the same of a key before
+	// its machine is let in: so it is one key at most. A book that was lost, and begun anew, is
+	// another one, and has no say.
 	Voters []string `json:"voters"`
 	Needs  int      `json:"needs"`
 }
 
-// Claim is what one control-plane machine has noted of a ticket: the first key that has shown it there. It is never given to another key.
+// Claim is what one control-plane machine has noted of a ticket: the first key that has shown it
+// there. It is never given to another key.
 type Claim struct {
 	Ticket string `json:"ticket"`
 	Voter  string `json:"voter"` // the book
@@ -52,11 +55,13 @@ type Claim struct {
 	Address string `json:"address,omitempty"`
 }
 
-// Session is what a machine knows of itself as long as it runs, and has to find out again when it has started: whether its book may be an
-// older one, that was put back. The zero Session knows nothing.
+// Session is what a machine knows of itself as long as it runs, and has to find out again when it
+// has started: whether its book may be an older one, that was put back. The zero Session knows
+// nothing.
 type Session struct {
-	heard  map[string]bool // books, by ID, that were learnt from
-	forgot map[string]bool // tickets that were dropped, or not taken, because they had ended by the clock here
+	heard map[string]bool // books, by ID, that were learnt from
+	// tickets that were dropped, or not taken, because they had ended by the clock here
+	forgot map[string]bool
 }
 
 // Hear notes that all of a book has been learnt and written down.
@@ -114,8 +119,9 @@ func (r Roll) same(o Roll) bool {
 		slices.Equal(r.Claims, o.Claims)
 }
 
-// settle drops from the roll what has come to an end: members that were removed, and tickets that were taken back, or used, with their claims.
-// What is left is in order. The revocations keep the names of those machines.
+// settle drops from the roll what has come to an end: members that were removed, and tickets that
+// were taken back, or used, with their claims. What is left is in order. The revocations keep the
+// names of those machines.
 func (b Book) settle() Book {
 	b.Roll = b.Roll.Merge(Roll{})
 	b = b.named()
@@ -184,8 +190,8 @@ func (r Roll) Digest() []byte {
 	return sum[:]
 }
 
-// Learn is the book with what another control-plane machine knows of the members, and whether any of that is news. A roll is taken whole or
-// refused.
+// Learn is the book with what another control-plane machine knows of the members, and whether any
+// of that is news. A roll is taken whole or refused.
 func (b Book) Learn(learnt Roll, s *Session, now time.Time) (next Book, news bool, err error) {
 	if err := learnt.check(); err != nil {
 		return b, false, fmt.Errorf("members: cannot use what was sent: %w", err)

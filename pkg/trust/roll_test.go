@@ -16,7 +16,8 @@ import (
 func id(n int) string     { return fmt.Sprintf("%032x", n) }
 func finger(n int) string { return fmt.Sprintf("sha256:%064x", n) }
 
-// three are the books of a cluster's control-plane machines, which have heard from each other, and know a ticket 1a for w.
+// three are the books of a cluster's control-plane machines, which have heard from each other, and
+// know a ticket 1a for w.
 func three(t *testing.T) ([]Book, []*Session) {
 	books, sessions := make([]Book, 3), make([]*Session, 3)
 	ticket := Ticket{Serial: "1a", Name: "w", At: noon, Expires: noon.Add(time.Hour), Voters: []string{id(0), id(1), id(2)}, Needs: Majority(3)}
@@ -121,8 +122,8 @@ func TestSplitTicketIsSpent(t *testing.T) {
 	}
 }
 
-// TestWhoHasNoSay: a book that was lost, one that may be older than what its machine has said, and one that has dropped the ticket by a
-// clock that was wrong.
+// TestWhoHasNoSay: a book that was lost, one that may be older than what its machine has said, and
+// one that has dropped the ticket by a clock that was wrong.
 func TestWhoHasNoSay(t *testing.T) {
 	books, _ := three(t)
 	lost, _, err := Book{}.Begin(id(9)).Learn(books[1].Told(), &Session{}, noon)
@@ -166,7 +167,8 @@ func TestWhoHasNoSay(t *testing.T) {
 	refusedFor(t, "does not know it", err)
 }
 
-// TestStoodForIsTaken: while a machine may have been let in elsewhere, its name and its address are nobody else's.
+// TestStoodForIsTaken: while a machine may have been let in elsewhere, its name and its address are
+// nobody else's.
 func TestStoodForIsTaken(t *testing.T) {
 	books, sessions := three(t)
 	vote(t, &books[0], sessions[0], shows(1))
@@ -185,7 +187,8 @@ func TestStoodForIsTaken(t *testing.T) {
 	refusedFor(t, "a machine that shows a ticket for w has the address 10.0.0.21", err)
 	_, err = b.Stand(neighbour, true, sessions[0], noon) // a member that this book does not know
 	refusedFor(t, "has the address 10.0.0.21", err)
-	_, err = b.Stand(neighbour, true, sessions[0], noon.Add(time.Hour)) // the ticket has ended, and the other machine may just have come by it
+	// the ticket has ended, and the other machine may just have come by it
+	_, err = b.Stand(neighbour, true, sessions[0], noon.Add(time.Hour))
 	refusedFor(t, "has the address 10.0.0.21", err)
 	removed, tickets, err := b.Remove("w", noon, "admin")
 	if err != nil || len(tickets) != 2 {
@@ -242,7 +245,8 @@ func roll(random *rand.Rand) Roll {
 	return r
 }
 
-// TestRollsAgree: in whatever order machines learn members, and removals, and however often, they come to know the same.
+// TestRollsAgree: in whatever order machines learn members, and removals, and however often, they
+// come to know the same.
 func TestRollsAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
@@ -338,8 +342,8 @@ func TestLearnRefuses(t *testing.T) {
 	}
 }
 
-// FuzzLearn has a machine learn any roll: whatever that is, it is taken whole or refused, learnt once, brings nobody back, and no claim of
-// the machine's own is given to another key.
+// FuzzLearn has a machine learn any roll: whatever that is, it is taken whole or refused, learnt
+// once, brings nobody back, and no claim of the machine's own is given to another key.
 func FuzzLearn(f *testing.F) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 4 {

@@ -1,7 +1,10 @@
-// Package trust is a machine's book of the client certificates that it has issued, and of those that count no more.
+// Package trust is a machine's book of the client certificates that it has issued, and of those
+// that count no more.
 //
-// A certificate that was renewed belongs to the row of the first one (pki.OriginOf). Revoking any of a row revokes all of it, whether or not
-// the book knows that one: its serial number says which row it is of (pki.RowOf). Whoever has stolen a certificate may have renewed it. A name that is revoked is refused whatever certificate says it, until it is restored.
+// A certificate that was renewed belongs to the row of the first one (pki.OriginOf). Revoking any
+// of a row revokes all of it, whether or not the book knows that one: its serial number says which
+// row it is of (pki.RowOf). Whoever has stolen a certificate may have renewed it. A name that is
+// revoked is refused whatever certificate says it, until it is restored.
 //
 // The package decides; it keeps no files and issues nothing.
 package trust
@@ -25,28 +28,34 @@ import (
 const (
 	// DefaultLife is how long an issued certificate is valid unless something else is asked for.
 	DefaultLife = 24 * time.Hour
-	// MaxLife is the most that can be asked for. Who needs longer has a CA of his own (Machine.spec.trust.operatorCAs).
+	// MaxLife is the most that can be asked for. Who needs longer has a CA of his own
+	// (Machine.spec.trust.operatorCAs).
 	MaxLife = 30 * 24 * time.Hour
 	// keepExpired is how long a certificate that has expired stays in the book.
 	keepExpired = 7 * 24 * time.Hour
-	// maxIssued is how many certificates the book holds. The oldest go first; they stay valid, and can be revoked by their serial.
+	// maxIssued is how many certificates the book holds. The oldest go first; they stay valid, and
+	// can be revoked by their serial.
 	maxIssued = 2000
-	// maxOfRow is how many of one row the book holds: who renews without end takes nobody else's place.
+	// maxOfRow is how many of one row the book holds: who renews without end takes nobody else's
+	// place.
 	maxOfRow = 8
-	// maxRevoked bounds the revocations: all of them are looked at when a call is made. A full list forgets the oldest ticket that was revoked
-	// longer than keepTicket ago, else a name that was restored.
+	// maxRevoked bounds the revocations: all of them are looked at when a call is made. A full list
+	// forgets the oldest ticket that was revoked longer than keepTicket ago, else a name that was
+	// restored.
 	maxRevoked = 10000
-	// keepTicket is how long a full list remembers a ticket at least. What came of it had 90 days when it was revoked (machined's memberLife),
-	// and what else machines issue has MaxLife. Certificates by an operator's own CA, which come of no ticket, can last for years.
+	// keepTicket is how long a full list remembers a ticket at least. What came of it had 90 days
+	// when it was revoked (machined's memberLife), and what else machines issue has MaxLife.
+	// Certificates by an operator's own CA, which come of no ticket, can last for years.
 	keepTicket = 120 * 24 * time.Hour
 )
 
 // Issued is a certificate that the machine has issued.
 type Issued struct {
-	Serial  string        `json:"serial"` // hexadecimal
-	Origin  string        `json:"origin"` // serial of the first of its row; its own if it was not renewed
-	Name    string        `json:"name"`   // common name
-	Role    string        `json:"role"`   // "reader"
+	Serial string `json:"serial"` // hexadecimal
+	// serial of the first of its row; its own if it was not renewed
+	Origin  string        `json:"origin"`
+	Name    string        `json:"name"` // common name
+	Role    string        `json:"role"` // "reader"
 	At      time.Time     `json:"at"`
 	Expires time.Time     `json:"expires"`
 	Life    time.Duration `json:"life"` // that was asked for, nanoseconds
@@ -57,18 +66,22 @@ type Issued struct {
 type Revocation struct {
 	Origin string `json:"origin,omitempty"` // a row of certificates, by the serial of the first
 	Name   string `json:"name,omitempty"`   // all certificates with this common name
-	// Machine is the name of the machine whose ticket Origin is: its Node is forgotten also when no roll holds it any more. Empty for
-	// everybody else's certificates, and where it is not known.
+	// Machine is the name of the machine whose ticket Origin is: its Node is forgotten also when no
+	// roll holds it any more. Empty for everybody else's certificates, and where it is not known.
 	Machine string    `json:"machine,omitempty"`
 	At      time.Time `json:"at"`
 	By      string    `json:"by"` // subject of who did it
-	// Count is how often it was revoked or restored. Machines that learn from each other believe the greater one, whatever their clocks say.
-	Count    uint64 `json:"count,omitempty"`
-	Restored bool   `json:"restored,omitempty"` // the name counts again; kept so that a machine that was away does not bring the revocation back
+	// Count is how often it was revoked or restored. Machines that learn from each other believe
+	// the greater one, whatever their clocks say.
+	Count uint64 `json:"count,omitempty"`
+	// the name counts again; kept so that a machine that was away does not bring the revocation
+	// back
+	Restored bool `json:"restored,omitempty"`
 }
 
-// after tells whether r is what becomes of a name or certificate of which one machine says r and another says o. It is the same on both:
-// the later one; of two that were made at the same time the one that refuses; of two that refuse the one that was said first.
+// after tells whether r is what becomes of a name or certificate of which one machine says r and
+// another says o. It is the same on both: the later one; of two that were made at the same time the
+// one that refuses; of two that refuse the one that was said first.
 func (r Revocation) after(o Revocation) bool {
 	switch {
 	case r.Count != o.Count:
@@ -99,12 +112,13 @@ func (r Revocation) label() string {
 
 // Book is both, and the roll of the cluster's members. The zero Book is empty.
 type Book struct {
-	// ID is the book's name: random, made when it is first written. One that is lost is begun anew, with another.
+	// ID is the book's name: random, made when it is first written. One that is lost is begun anew,
+	// with another.
 	ID      string       `json:"id,omitempty"`
 	Issued  []Issued     `json:"issued,omitempty"` // oldest first; tickets are not among them
 	Revoked []Revocation `json:"revoked,omitempty"`
-	// Planes are the names of the cluster's other control-plane machines by their addresses, as they have said them: nobody else is given
-	// them, also while those machines are off.
+	// Planes are the names of the cluster's other control-plane machines by their addresses, as
+	// they have said them: nobody else is given them, also while those machines are off.
 	Planes map[string]string `json:"planes,omitempty"`
 	Roll                     // who is one of the cluster, and who may become it
 	// Past is a time that has passed for certain (package timesync), which is not kept. Nothing
@@ -142,7 +156,8 @@ func CheckHolder(n string) error {
 
 var serial = regexp.MustCompile(`^[0-9a-f]{1,40}$`)
 
-// ParseSerial reads a serial number in hexadecimal (RFC 5280 allows 20 octets), with colons between the octets and zeros before it or not.
+// ParseSerial reads a serial number in hexadecimal (RFC 5280 allows 20 octets), with colons between
+// the octets and zeros before it or not.
 func ParseSerial(text string) (string, error) {
 	s := strings.TrimLeft(strings.ReplaceAll(strings.ToLower(text), ":", ""), "0")
 	if !serial.MatchString(s) {
@@ -151,7 +166,8 @@ func ParseSerial(text string) (string, error) {
 	return s, nil
 }
 
-// Life is how long a certificate is to be valid: what was asked for, or for zero the default, or the most if that is less.
+// Life is how long a certificate is to be valid: what was asked for, or for zero the default, or
+// the most if that is less.
 func Life(asked, most time.Duration) (time.Duration, error) {
 	switch {
 	case asked == 0:
@@ -162,8 +178,8 @@ func Life(asked, most time.Duration) (time.Duration, error) {
 	return asked, nil
 }
 
-// Renewable is how long a renewal of the certificate with that serial may be valid: not longer than that one was, or DefaultLife if the
-// book does not know it.
+// Renewable is how long a renewal of the certificate with that serial may be valid: not longer than
+// that one was, or DefaultLife if the book does not know it.
 func (b Book) Renewable(serial string) time.Duration {
 	for _, i := range b.Issued {
 		if i.Serial == serial {
@@ -173,7 +189,8 @@ func (b Book) Renewable(serial string) time.Duration {
 	return DefaultLife
 }
 
-// With is the book with a certificate more, without what has long expired and all but the last of its row.
+// With is the book with a certificate more, without what has long expired and all but the last of
+// its row.
 func (b Book) With(i Issued) Book {
 	now := b.surely(i.At)
 	kept := slices.DeleteFunc(slices.Clone(b.Issued), func(old Issued) bool { return now.Sub(old.Expires) > keepExpired })
@@ -196,8 +213,9 @@ func (b Book) Knows(serial string) bool {
 	return ticket || b.originOf(serial) != "" || slices.ContainsFunc(b.Issued, func(i Issued) bool { return i.Origin == serial })
 }
 
-// Revoke is the book in which a certificate (by its serial) or a name counts no more. A certificate that counts no more already is not noted again;
-// a name is, because somebody whom this machine has not heard of yet may have restored it.
+// Revoke is the book in which a certificate (by its serial) or a name counts no more. A certificate
+// that counts no more already is not noted again; a name is, because somebody whom this machine has
+// not heard of yet may have restored it.
 func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
 	if origin := b.originOf(r.Origin); origin != "" {
 		r.Origin = origin
@@ -222,8 +240,8 @@ func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
 	return next.settle(), r, nil
 }
 
-// originOf is the first certificate of the row that one belongs to, by its serial; empty where the book does not know it. Of a row that
-// has been renewed often it knows the last ones only.
+// originOf is the first certificate of the row that one belongs to, by its serial; empty where the
+// book does not know it. Of a row that has been renewed often it knows the last ones only.
 func (b Book) originOf(serial string) string {
 	if serial == "" {
 		return ""
@@ -245,7 +263,8 @@ func (b Book) originOf(serial string) string {
 	return ""
 }
 
-// SameRow tells whether a serial number that is revoked is of the row that begins with the certificate origin.
+// SameRow tells whether a serial number that is revoked is of the row that begins with the
+// certificate origin.
 func SameRow(serial, origin string) bool {
 	return serial != "" && origin != "" && (serial == origin || pki.RowOf(serial) == pki.Row(origin))
 }
@@ -261,9 +280,9 @@ func (b Book) Restore(r Revocation) (Book, error) {
 	return next, nil
 }
 
-// Merge is the book with what another machine knows, and what of that is news. What could not be written down here, or could not have been
-// revoked here, is left out, and the error says so; the rest is learnt all the same: nobody keeps others from a revocation by sending
-// nonsense beside it.
+// Merge is the book with what another machine knows, and what of that is news. What could not be
+// written down here, or could not have been revoked here, is left out, and the error says so; the
+// rest is learnt all the same: nobody keeps others from a revocation by sending nonsense beside it.
 func (b Book) Merge(learnt []Revocation, now time.Time) (next Book, news []Revocation, err error) {
 	next, now = b, b.surely(now)
 	refused := 0
@@ -275,12 +294,14 @@ func (b Book) Merge(learnt []Revocation, now time.Time) (next Book, news []Revoc
 			continue
 		}
 		i := next.find(r)
-		if i < 0 && (r.Restored || r.over(now)) && len(next.Revoked) >= maxRevoked { // it would push out another
+		// it would push out another
+		if i < 0 && (r.Restored || r.over(now)) && len(next.Revoked) >= maxRevoked {
 			continue
 		}
 		if i >= 0 {
 			old := next.Revoked[i]
-			machine, later := max(old.Machine, r.Machine), r.after(old) // who has said it may not have known the machine
+			// who has said it may not have known the machine
+			machine, later := max(old.Machine, r.Machine), r.after(old)
 			if !later && machine == old.Machine {
 				continue
 			}
@@ -342,7 +363,8 @@ func (b Book) find(r Revocation) int {
 	return slices.IndexFunc(b.Revoked, func(o Revocation) bool { return o.Origin == r.Origin && o.Name == r.Name })
 }
 
-// over tells whether nothing that a revocation is of is valid any more: it is of a ticket, and long ago.
+// over tells whether nothing that a revocation is of is valid any more: it is of a ticket, and long
+// ago.
 func (r Revocation) over(now time.Time) bool { return r.Machine != "" && now.Sub(r.At) > keepTicket }
 
 // put is the book with r in the place of what it knows of the same.
@@ -354,9 +376,10 @@ func (b Book) put(r Revocation, now time.Time) (Book, bool) {
 	return b, ok
 }
 
-// place puts r at i of a list, which it changes, or at its end where i is negative; it changes nothing when it returns false. A full list
-// forgets the oldest ticket of which nothing is valid any more; to learn of it again from somebody does no harm. Without one it forgets a name
-// that was restored: a machine that was away since then would have it revoked again, which is the safe side.
+// place puts r at i of a list, which it changes, or at its end where i is negative; it changes
+// nothing when it returns false. A full list forgets the oldest ticket of which nothing is valid
+// any more; to learn of it again from somebody does no harm. Without one it forgets a name that was
+// restored: a machine that was away since then would have it revoked again, which is the safe side.
 func place(list []Revocation, i int, r Revocation, now time.Time) ([]Revocation, bool) {
 	if i >= 0 {
 		list[i] = r
@@ -390,7 +413,8 @@ func (b Book) Digest() []byte {
 	list := slices.SortedFunc(slices.Values(b.Revoked), func(a, o Revocation) int { return cmp.Or(cmp.Compare(a.Name, o.Name), cmp.Compare(a.Origin, o.Origin)) })
 	sum := sha256.New()
 	for _, r := range list {
-		_, _ = fmt.Fprintf(sum, "%q %q %d %q %d %t\n", r.Name, r.Origin, r.At.UnixNano(), r.By, r.Count, r.Restored) // a hash takes everything
+		// a hash takes everything
+		_, _ = fmt.Fprintf(sum, "%q %q %d %q %d %t\n", r.Name, r.Origin, r.At.UnixNano(), r.By, r.Count, r.Restored)
 		if r.Machine != "" {
 			_, _ = fmt.Fprintf(sum, "%q\n", r.Machine)
 		}
@@ -401,23 +425,25 @@ func (b Book) Digest() []byte {
 // WasRevoked begins every refusal.
 const WasRevoked = "your certificate was revoked"
 
-// ErrListLost is why a certificate that came by a ticket does not count at a machine that has lost its list: it was not revoked, as far as
-// anybody knows.
+// ErrListLost is why a certificate that came by a ticket does not count at a machine that has lost
+// its list: it was not revoked, as far as anybody knows.
 var ErrListLost = errors.New("this machine cannot read its list of what was revoked, so no certificate that came by a ticket counts here; `orlopctl trust revoke --new-list` begins a new one")
 
-// AnyTicket stands for all tickets, where it is not known any more which of them are revoked. It is in no book.
+// AnyTicket stands for all tickets, where it is not known any more which of them are revoked. It is
+// in no book.
 const AnyTicket = "any ticket"
 
-// Refused is what counts no more of the client certificates that Kubernetes would believe until they end. machined writes it, and package
-// orchestrator/refused reads it.
+// Refused is what counts no more of the client certificates that Kubernetes would believe until
+// they end. machined writes it, and package orchestrator/refused reads it.
 type Refused struct {
 	Revoked []Revocation `json:"revoked"`
-	// Roots are the fingerprints (pki.Fingerprint) of the authorities whose certificates operators come by. What was issued to somebody who came by another
-	// one counts no more.
+	// Roots are the fingerprints (pki.Fingerprint) of the authorities whose certificates operators
+	// come by. What was issued to somebody who came by another one counts no more.
 	Roots []string `json:"roots"`
 }
 
-// ErrRoot is why a certificate counts no more whose holder came by an authority that is not an operator's any more.
+// ErrRoot is why a certificate counts no more whose holder came by an authority that is not an
+// operator's any more.
 var ErrRoot = errors.New("the authority that this certificate was issued on the word of is not an operator's any more")
 
 // Why is why a certificate counts no more, or nil.
@@ -439,8 +465,9 @@ func Refusal(revoked []Revocation, cert *x509.Certificate) error {
 		if r.Origin == AnyTicket && ticket != "" {
 			return ErrListLost
 		}
-		// A row is revoked by its first serial, or by any that says which row it is of. One that a version before has renewed elsewhere may
-		// be named by its own. What a machine has got goes with its ticket.
+		// A row is revoked by its first serial, or by any that says which row it is of. One that a
+		// version before has renewed elsewhere may be named by its own. What a machine has got goes
+		// with its ticket.
 		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Origin != "" && (r.Origin == origin || r.Origin == serial || r.Origin == ticket || pki.RowOf(r.Origin) == row) {
 			return fmt.Errorf("%s at %s (%s)", WasRevoked, r.At.UTC().Format(time.RFC3339), r)
 		}

@@ -57,7 +57,8 @@ func TestRevokedRow(t *testing.T) {
 			t.Errorf("any of a row takes all of it, got %s", got)
 		}
 	}
-	// A machine that has not issued the row knows what the certificate says: its serial number names the row.
+	// A machine that has not issued the row knows what the certificate says: its serial number
+	// names the row.
 	elsewhere, _, err := Book{}.Revoke(Revocation{Origin: pki.Serial(second.Cert), At: noon})
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +76,8 @@ func TestRevokedRow(t *testing.T) {
 	if again, done, err := named.Revoke(Revocation{Name: "dora", At: noon.Add(time.Hour)}); err != nil || len(again.Revoked) != 1 || !done.At.Equal(noon) {
 		t.Errorf("revoked twice: %v, %v, %v", again.Revoked, done, err)
 	}
-	// Two machines do not hear of each other: the name is restored at one, and revoked again at the other.
+	// Two machines do not hear of each other: the name is restored at one, and revoked again at the
+	// other.
 	here, err := named.Restore(Revocation{Name: "dora", At: noon})
 	if err != nil {
 		t.Fatal(err)
@@ -102,8 +104,9 @@ func TestRevokedRow(t *testing.T) {
 	}
 }
 
-// TestLongRow: whichever certificate of a row is revoked, however many came after it and whether or not the book still has it, the whole row is
-// refused, here and on a machine that has issued none of it; and no other row is.
+// TestLongRow: whichever certificate of a row is revoked, however many came after it and whether or
+// not the book still has it, the whole row is refused, here and on a machine that has issued none
+// of it; and no other row is.
 func TestLongRow(t *testing.T) {
 	ca, err := pki.NewCA("clients", 100*time.Hour)
 	if err != nil {
@@ -126,7 +129,8 @@ func TestLongRow(t *testing.T) {
 				origin, _ = pki.OriginOf(rows[i][n-1].Cert)
 			}
 			leaf := issue(origin)
-			if origin, _ = pki.OriginOf(leaf.Cert); n > 0 || i == 0 { // the first of the second row is by an operator's own CA
+			// the first of the second row is by an operator's own CA
+			if origin, _ = pki.OriginOf(leaf.Cert); n > 0 || i == 0 {
 				b = b.With(Issued{Serial: pki.Serial(leaf.Cert), Origin: origin, Name: "dora", At: noon, Expires: noon.Add(time.Hour)})
 			}
 			rows[i] = append(rows[i], leaf)
@@ -237,8 +241,9 @@ func TestNamesAndSerials(t *testing.T) {
 	}
 }
 
-// TestMachinesAgree: however revocations and restorations come about, and whoever learns what from whom first, machines that have learnt
-// from each other know the same, and what they know is what was done last.
+// TestMachinesAgree: however revocations and restorations come about, and whoever learns what from
+// whom first, machines that have learnt from each other know the same, and what they know is what
+// was done last.
 func TestMachinesAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {

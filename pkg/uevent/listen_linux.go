@@ -21,14 +21,15 @@ const kernelGroup = 1
 
 // Listener receives events. It is for one goroutine.
 //
-// It uses github.com/mdlayher/socket, not mdlayher/netlink: these messages travel in netlink packets but have no netlink
-// header, which the latter insists on.
+// It uses github.com/mdlayher/socket, not mdlayher/netlink: these messages travel in netlink
+// packets but have no netlink header, which the latter insists on.
 type Listener struct {
 	conn   *socket.Conn
 	buffer []byte
 }
 
-// Listen begins to receive events; those from now on are not missed. The caller closes the Listener.
+// Listen begins to receive events; those from now on are not missed. The caller closes the
+// Listener.
 func Listen() (*Listener, error) {
 	conn, err := socket.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_KOBJECT_UEVENT, "uevent", nil)
 	if err != nil {
@@ -46,12 +47,14 @@ func Listen() (*Listener, error) {
 // Close stops listening.
 func (l *Listener) Close() error { return l.conn.Close() }
 
-// Next waits for the next event. The error is the context's (the Listener is of no more use then), ErrLost (call Next
-// again), or that of a broken socket.
+// Next waits for the next event. The error is the context's (the Listener is of no more use then),
+// ErrLost (call Next again), or that of a broken socket.
 func (l *Listener) Next(ctx context.Context) (Event, error) {
-	// Not by giving it the context: with one that has a deadline it would wait for that, cancelled or not.
+	// Not by giving it the context: with one that has a deadline it would wait for that, cancelled
+	// or not.
 	defer context.AfterFunc(ctx, func() {
-		_ = l.conn.SetReadDeadline(time.Unix(1, 0)) // fails only when the socket is closed, and then nobody waits
+		// fails only when the socket is closed, and then nobody waits
+		_ = l.conn.SetReadDeadline(time.Unix(1, 0))
 	})()
 	for {
 		n, from, err := l.conn.Recvfrom(context.Background(), l.buffer, 0)

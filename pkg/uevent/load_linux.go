@@ -15,8 +15,8 @@ import (
 type Loader struct {
 	Sys   string // where sysfs is mounted, "/sys"
 	Index func() (*kmod.Index, error)
-	// Each is called for every event, in order, from the goroutine that receives; nil events stand for lost ones: look at
-	// everything. It must be quick. May be nil.
+	// Each is called for every event, in order, from the goroutine that receives; nil events stand
+	// for lost ones: look at everything. It must be quick. May be nil.
 	Each func(*Event)
 	// Report is told what was loaded or could not be, one line each. May be nil.
 	Report func(message string, err error)
@@ -27,8 +27,9 @@ type Loader struct {
 	wake    chan struct{}
 }
 
-// Run listens, loads for the devices that are there, then for each that comes, until the context ends or the socket
-// breaks. ready (may be nil) is called once, when the modules of the devices that were there have been loaded.
+// Run listens, loads for the devices that are there, then for each that comes, until the context
+// ends or the socket breaks. ready (may be nil) is called once, when the modules of the devices
+// that were there have been loaded.
 func (l *Loader) Run(ctx context.Context, ready func()) error {
 	listener, err := Listen() // first, so that no device falls between walking and listening
 	if err != nil {
@@ -94,8 +95,9 @@ func (l *Loader) request(alias string) {
 	}
 }
 
-// load serves requests until the context ends. Loading one module makes several devices appear at once, so those that
-// come together are looked up together: looking up means reading the whole list of aliases.
+// load serves requests until the context ends. Loading one module makes several devices appear at
+// once, so those that come together are looked up together: looking up means reading the whole list
+// of aliases.
 func (l *Loader) load(ctx context.Context) {
 	for {
 		select {
@@ -139,8 +141,8 @@ func (l *Loader) coldPlug() {
 	l.serve(aliases)
 }
 
-// serve loads the modules for the modaliases, each module once in the life of the Loader: one that failed would fail
-// again, and one that is loaded serves every device of its kind.
+// serve loads the modules for the modaliases, each module once in the life of the Loader: one that
+// failed would fail again, and one that is loaded serves every device of its kind.
 func (l *Loader) serve(aliases []string) {
 	if len(aliases) == 0 {
 		return

@@ -1,10 +1,12 @@
-// Package uevent hears from the kernel which devices come and go, and loads the modules that they ask for.
+// Package uevent hears from the kernel which devices come and go, and loads the modules that they
+// ask for.
 //
-// A device names its driver by its modalias ("pci:v00001AF4d…"); pkg/kmod knows which module answers to it. Devices
-// that are there before anyone listens are found by walking sysfs once (cold plug).
+// A device names its driver by its modalias ("pci:v00001AF4d…"); pkg/kmod knows which module
+// answers to it. Devices that are there before anyone listens are found by walking sysfs once (cold
+// plug).
 //
-// The package makes no device nodes and no links (devtmpfs makes the nodes; who looks for a disk reads sysfs), has no
-// rules and runs no programs.
+// The package makes no device nodes and no links (devtmpfs makes the nodes; who looks for a disk
+// reads sysfs), has no rules and runs no programs.
 package uevent
 
 import (
@@ -13,7 +15,8 @@ import (
 	"strings"
 )
 
-// Event is what the kernel says about one device. See Documentation/ABI/stable/sysfs-devices and lib/kobject_uevent.c.
+// Event is what the kernel says about one device. See Documentation/ABI/stable/sysfs-devices and
+// lib/kobject_uevent.c.
 type Event struct {
 	Action    string            // "add", "remove", "change", "bind", …
 	DevPath   string            // below /sys: "/devices/pci0000:00/…"
@@ -24,8 +27,8 @@ type Event struct {
 // errNotKernel says that a message does not have the kernel's form.
 var errNotKernel = errors.New("not a message of the kernel's")
 
-// Parse understands a message: "add@/devices/…" and then KEY=VALUE, each ended by a zero byte. Messages of udev, which
-// begin with "libudev", are refused.
+// Parse understands a message: "add@/devices/…" and then KEY=VALUE, each ended by a zero byte.
+// Messages of udev, which begin with "libudev", are refused.
 func Parse(message []byte) (Event, error) {
 	parts := bytes.Split(bytes.TrimRight(message, "\x00"), []byte{0})
 	action, path, ok := strings.Cut(string(parts[0]), "@")

@@ -10,9 +10,10 @@ import (
 
 // Format computes the hash tree of the image file and appends it to the same file.
 //
-// The image's length must be a multiple of BlockSize (mkfs.erofs makes it so). The file must hold nothing but the
-// image: Format is not safe to repeat on a file that it has already sealed, because the tree would be sealed too.
-// The result depends on the image and the salt only. The salt is up to MaxSaltSize bytes; it may be empty.
+// The image's length must be a multiple of BlockSize (mkfs.erofs makes it so). The file must hold
+// nothing but the image: Format is not safe to repeat on a file that it has already sealed, because
+// the tree would be sealed too. The result depends on the image and the salt only. The salt is up
+// to MaxSaltSize bytes; it may be empty.
 func Format(image string, salt []byte) (Params, error) {
 	if len(salt) > MaxSaltSize {
 		return Params{}, fmt.Errorf("%s: cannot seal: salt has %d bytes, at most %d expected", image, len(salt), MaxSaltSize)
@@ -35,15 +36,16 @@ func Format(image string, salt []byte) (Params, error) {
 	return p, p.Check()
 }
 
-// TreeSize is the length of the hash tree of an image of so many data blocks, in bytes. An image of a single block
-// has no tree: its digest is the root hash.
+// TreeSize is the length of the hash tree of an image of so many data blocks, in bytes. An image of
+// a single block has no tree: its digest is the root hash.
 func TreeSize(dataBlocks uint64) (uint64, error) {
 	layout := libraryParams(dataBlocks, dataBlocks, nil)
 	return goverity.GetHashTreeSize(&layout)
 }
 
-// Verify reads the whole sealed image (a file or a block device), and fails when one block of data or of the tree
-// does not lead to the root hash. It reads every byte: use it after writing a slot, not at boot.
+// Verify reads the whole sealed image (a file or a block device), and fails when one block of data
+// or of the tree does not lead to the root hash. It reads every byte: use it after writing a slot,
+// not at boot.
 func Verify(device string, p Params) error {
 	if err := p.Check(); err != nil {
 		return err

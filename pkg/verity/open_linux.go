@@ -7,17 +7,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// options are the optional arguments of the kernel's verity target (Documentation/admin-guide/device-mapper/verity.rst).
+// options are the optional arguments of the kernel's verity target
+// (Documentation/admin-guide/device-mapper/verity.rst).
 //
-// A block that does not match its hash, or that cannot be read, panics the kernel. Restarting would do too, but it
-// runs the drivers' orderly shutdown from within the failed read; a panic needs nothing to work, stays in the
-// firmware's log (pstore) for the next boot to tell, and becomes a reset by the panic= argument. The kernel's lines
-// are "verity: …: data block N is corrupted" and "Kernel panic - not syncing: dm-verity device corrupted".
+// A block that does not match its hash, or that cannot be read, panics the kernel. Restarting would
+// do too, but it runs the drivers' orderly shutdown from within the failed read; a panic needs
+// nothing to work, stays in the firmware's log (pstore) for the next boot to tell, and becomes a
+// reset by the panic= argument. The kernel's lines are "verity: …: data block N is corrupted" and
+// "Kernel panic - not syncing: dm-verity device corrupted".
 var options = [...]string{"panic_on_corruption", "panic_on_error", "ignore_zero_blocks"}
 
-// Open maps the sealed image on the block device read-only as the device-mapper device name, and returns the path of
-// the mapped device. Nothing is read to check the image as a whole: each block is checked when it is read.
-// The kernel must have dm_verity loaded. If the name is taken, Open fails and leaves the other device alone.
+// Open maps the sealed image on the block device read-only as the device-mapper device name, and
+// returns the path of the mapped device. Nothing is read to check the image as a whole: each block
+// is checked when it is read. The kernel must have dm_verity loaded. If the name is taken, Open
+// fails and leaves the other device alone.
 func Open(device string, p Params, name string) (string, error) {
 	if err := p.Check(); err != nil {
 		return "", err

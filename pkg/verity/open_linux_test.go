@@ -8,8 +8,8 @@ import (
 	"github.com/containerd/go-dmverity/pkg/dm"
 )
 
-// TestOpen opens a sealed image on a real disk. What a changed byte does cannot be shown here, because it resets the
-// machine: init's boot test shows it.
+// TestOpen opens a sealed image on a real disk. What a changed byte does cannot be shown here,
+// because it resets the machine: init's boot test shows it.
 func TestOpen(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")

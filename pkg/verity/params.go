@@ -1,12 +1,13 @@
-// Package verity seals a root image and opens it again: it builds the dm-verity hash tree behind the image, names
-// the tree in one kernel command line parameter, and maps the partition read-only through the kernel's verity target.
+// Package verity seals a root image and opens it again: it builds the dm-verity hash tree behind
+// the image, names the tree in one kernel command line parameter, and maps the partition read-only
+// through the kernel's verity target.
 //
-// The layout is fixed: SHA-256, data and hash blocks of 4096 bytes, hash type 1, no superblock. Everything that is
-// needed to open the image stands in Params, and Params travels in the signed boot image. So nothing on the partition
-// itself has to be believed.
+// The layout is fixed: SHA-256, data and hash blocks of 4096 bytes, hash type 1, no superblock.
+// Everything that is needed to open the image stands in Params, and Params travels in the signed
+// boot image. So nothing on the partition itself has to be believed.
 //
-// The package does not look for partitions, does not mount anything and does not check signatures: the caller finds
-// the device (by Params.PartUUID), and the firmware has checked the boot image.
+// The package does not look for partitions, does not mount anything and does not check signatures:
+// the caller finds the device (by Params.PartUUID), and the firmware has checked the boot image.
 package verity
 
 import (
@@ -112,9 +113,10 @@ func (p Params) Equal(q Params) bool {
 	return bytes.Equal(p.RootHash, q.RootHash) && p.DataBlocks == q.DataBlocks && p.HashStart == q.HashStart && bytes.Equal(p.Salt, q.Salt)
 }
 
-// PartUUID is the unique partition GUID of the slot that holds the image: the first 128 bits of the root hash, read
-// in the order in which a GUID is printed. The same order as in Linux' PARTUUID and as in go-blockdevice's PartGUID.
-// It is not a valid RFC 4122 version; nothing that reads GPT asks for one. Params must have passed Check.
+// PartUUID is the unique partition GUID of the slot that holds the image: the first 128 bits of the
+// root hash, read in the order in which a GUID is printed. The same order as in Linux' PARTUUID and
+// as in go-blockdevice's PartGUID. It is not a valid RFC 4122 version; nothing that reads GPT asks
+// for one. Params must have passed Check.
 func (p Params) PartUUID() uuid.UUID {
 	return uuid.UUID(p.RootHash[:16])
 }

@@ -74,8 +74,8 @@ func image(t *testing.T, blocks int) string {
 	return name
 }
 
-// The expected hashes were computed with an independent program: veritysetup format --no-superblock --salt cafe
-// --hash-offset <blocks*4096> image image.
+// The expected hashes were computed with an independent program: veritysetup format --no-superblock
+// --salt cafe --hash-offset <blocks*4096> image image.
 func TestFormatGivesWhatVeritysetupGives(t *testing.T) {
 	for _, c := range []struct {
 		blocks int

@@ -1,6 +1,6 @@
-// Package watchdog speaks to a hardware watchdog: a timer outside the processor that resets the machine unless it is
-// petted in time. init arms it before it looks for the disk; machined receives the open file and pets it while the
-// machine is well.
+// Package watchdog speaks to a hardware watchdog: a timer outside the processor that resets the
+// machine unless it is petted in time. init arms it before it looks for the disk; machined receives
+// the open file and pets it while the machine is well.
 //
 // The package decides nothing: when to pet is its user's judgement. See the kernel's
 // Documentation/watchdog/watchdog-api.rst.
@@ -18,20 +18,23 @@ import (
 // Device is where the kernel puts the first watchdog.
 const Device = "/dev/watchdog"
 
-// FileEnv names the environment variable that hands an armed watchdog to the next program: the number of the open file.
+// FileEnv names the environment variable that hands an armed watchdog to the next program: the
+// number of the open file.
 const FileEnv = "ORLOP_WATCHDOG_FD"
 
-// Timeout is how long a machine may hang before it is reset. It must be longer than the longest part of the boot in
-// which nobody pets, emulated machines included.
+// Timeout is how long a machine may hang before it is reset. It must be longer than the longest
+// part of the boot in which nobody pets, emulated machines included.
 const Timeout = 60 * time.Second
 
-// Watchdog is an armed watchdog. It keeps running when the process ends without Stop: that is its purpose.
+// Watchdog is an armed watchdog. It keeps running when the process ends without Stop: that is its
+// purpose.
 type Watchdog struct {
 	file *os.File
 }
 
-// Arm opens the device and starts the timer. The hardware may round the timeout (whole seconds, 1 s at least); see
-// Watchdog.Timeout. If there is no watchdog, the error wraps fs.ErrNotExist. One process at a time can hold it.
+// Arm opens the device and starts the timer. The hardware may round the timeout (whole seconds, 1 s
+// at least); see Watchdog.Timeout. If there is no watchdog, the error wraps fs.ErrNotExist. One
+// process at a time can hold it.
 func Arm(device string, timeout time.Duration) (*Watchdog, error) {
 	f, err := os.OpenFile(device, os.O_WRONLY, 0)
 	if err != nil {
@@ -45,8 +48,8 @@ func Arm(device string, timeout time.Duration) (*Watchdog, error) {
 	return &Watchdog{f}, nil
 }
 
-// Inherit takes over the watchdog that the program before armed, from the value of FileEnv. It returns nil if the
-// value is empty: there is no watchdog. Later children do not inherit the file.
+// Inherit takes over the watchdog that the program before armed, from the value of FileEnv. It
+// returns nil if the value is empty: there is no watchdog. Later children do not inherit the file.
 func Inherit(value string) (*Watchdog, error) {
 	if value == "" {
 		return nil, nil
@@ -80,8 +83,8 @@ func (w *Watchdog) Timeout() (time.Duration, error) {
 	return time.Duration(seconds) * time.Second, nil
 }
 
-// CausedReset reports whether the machine's last reset came from this watchdog. Much hardware does not remember and
-// says no.
+// CausedReset reports whether the machine's last reset came from this watchdog. Much hardware does
+// not remember and says no.
 func (w *Watchdog) CausedReset() bool {
 	status, err := unix.IoctlGetInt(int(w.file.Fd()), unix.WDIOC_GETBOOTSTATUS)
 	return err == nil && status&unix.WDIOF_CARDRESET != 0
@@ -95,8 +98,9 @@ func (w *Watchdog) Pet() error {
 	return nil
 }
 
-// Stop disarms the watchdog (the "magic close") and gives it back. Some hardware cannot be disarmed (nowayout); it
-// resets the machine later. Before a reboot leave it armed: it sees to it that the reboot happens.
+// Stop disarms the watchdog (the "magic close") and gives it back. Some hardware cannot be disarmed
+// (nowayout); it resets the machine later. Before a reboot leave it armed: it sees to it that the
+// reboot happens.
 func (w *Watchdog) Stop() error {
 	if _, err := w.file.Write([]byte{'V'}); err != nil {
 		return fmt.Errorf("watchdog: cannot stop: %w", err)

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// bootBaseline runs the baseline's run.sh, which builds what is missing, boots it and ends with it. log keeps all its output.
+// bootBaseline runs the baseline's run.sh, which builds what is missing, boots it and ends with it.
+// log keeps all its output.
 func bootBaseline(ctx context.Context, o options, log string) (baselineRun, error) {
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return baselineRun{}, fmt.Errorf("baseline: cannot make the folder of its log: %w", err)
@@ -61,15 +62,16 @@ func bootBaseline(ctx context.Context, o options, log string) (baselineRun, erro
 	if lacks := lacking(o.look); len(lacks) > 0 {
 		return run, fmt.Errorf("baseline: cannot build it: this computer lacks programs that it uses; apt-get install %s", strings.Join(lacks, " "))
 	}
-	// run.sh writes the initramfs last before it starts the emulator: whether it did tells a failed build from an early end.
+	// run.sh writes the initramfs last before it starts the emulator: whether it did tells a failed
+	// build from an early end.
 	if info, err := os.Stat(filepath.Join(build, "initramfs.zst")); err == nil && !info.ModTime().Before(began) {
 		return run, fmt.Errorf("%w: the baseline's output ends after %q; it is in %s", errEarly, lastLine(said.String()), log)
 	}
 	return run, fmt.Errorf("baseline: cannot build it: %w; its output is in %s", ended, log)
 }
 
-// lacking lists the Debian packages of the programs that run.sh uses and this computer does not have; run.sh itself does
-// not notice all of them.
+// lacking lists the Debian packages of the programs that run.sh uses and this computer does not
+// have; run.sh itself does not notice all of them.
 func lacking(look func(program string) (string, error)) []string {
 	var packages []string
 	for _, p := range []struct{ program, pkg string }{
@@ -123,8 +125,8 @@ func lastLine(text string) string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// killSession ends every process of a session that we began. The emulator is in a process group of its own (timeout(1) makes one),
-// so a signal to the group of run.sh would leave it running.
+// killSession ends every process of a session that we began. The emulator is in a process group of
+// its own (timeout(1) makes one), so a signal to the group of run.sh would leave it running.
 func killSession(leader int) error {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -150,7 +152,8 @@ func killSession(leader int) error {
 	return failed
 }
 
-// session is the sixth field of /proc/PID/stat (proc_pid_stat(5)); the second, the name, may hold anything.
+// session is the sixth field of /proc/PID/stat (proc_pid_stat(5)); the second, the name, may hold
+// anything.
 func session(stat string) int {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 4 {

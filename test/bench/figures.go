@@ -15,25 +15,35 @@ import (
 
 const mib = 1 << 20
 
-// figures are what is measured. A figure that does not exist on one side, or was not measured, is nil and not in the file.
+// figures are what is measured. A figure that does not exist on one side, or was not measured, is
+// nil and not in the file.
 type figures struct {
-	PoweronToAPI       *float64 `json:"poweron_to_api_s,omitempty"`       // QEMU started → first authenticated answer
-	PoweronToUserspace *float64 `json:"poweron_to_userspace_s,omitempty"` // QEMU started → init began
-	APIAfterInit       *float64 `json:"api_after_init_s,omitempty"`       // init began → first authenticated answer
-	ToKubeAPI          *float64 `json:"userspace_to_kube_api_s,omitempty"`
-	ToNodeReady        *float64 `json:"userspace_to_node_ready_s,omitempty"`
-	ToPodRunning       *float64 `json:"userspace_to_pod_running_s,omitempty"`
-	MachineUsedMiB     *float64 `json:"machine_used_mib,omitempty"` // MemTotal − MemAvailable, the baseline's without its RAM disk
-	AnonTotalMiB       *float64 `json:"anon_total_mib,omitempty"`   // sum of AnonMiB
-	PID1AnonMiB        *float64 `json:"pid1_anon_mib,omitempty"`
-	ApidAnonMiB        *float64 `json:"apid_anon_mib,omitempty"`
-	ArtifactMiB        *float64 `json:"artifact_mib,omitempty"`
-	Upgrade            *float64 `json:"upgrade_s,omitempty"`                // the operator asks → the new version is committed
-	UpgradeToReset     *float64 `json:"upgrade_to_reset_s,omitempty"`       // the operator asks → the machine resets
-	ResetToReady       *float64 `json:"upgrade_reset_to_ready_s,omitempty"` // the machine resets → node Ready, of the new boot
-	UpgradeOutage      *float64 `json:"upgrade_api_outage_s,omitempty"`     // the Kubernetes API's last good answer → the next one
-	UpgradeWrittenMiB  *float64 `json:"upgrade_written_mib,omitempty"`      // to the disk, all that the machine writes meanwhile
-	BundleMiB          *float64 `json:"bundle_mib,omitempty"`
+	// QEMU started → first authenticated answer
+	PoweronToAPI *float64 `json:"poweron_to_api_s,omitempty"`
+	// QEMU started → init began
+	PoweronToUserspace *float64 `json:"poweron_to_userspace_s,omitempty"`
+	// init began → first authenticated answer
+	APIAfterInit *float64 `json:"api_after_init_s,omitempty"`
+	ToKubeAPI    *float64 `json:"userspace_to_kube_api_s,omitempty"`
+	ToNodeReady  *float64 `json:"userspace_to_node_ready_s,omitempty"`
+	ToPodRunning *float64 `json:"userspace_to_pod_running_s,omitempty"`
+	// MemTotal − MemAvailable, the baseline's without its RAM disk
+	MachineUsedMiB *float64 `json:"machine_used_mib,omitempty"`
+	AnonTotalMiB   *float64 `json:"anon_total_mib,omitempty"` // sum of AnonMiB
+	PID1AnonMiB    *float64 `json:"pid1_anon_mib,omitempty"`
+	ApidAnonMiB    *float64 `json:"apid_anon_mib,omitempty"`
+	ArtifactMiB    *float64 `json:"artifact_mib,omitempty"`
+	// the operator asks → the new version is committed
+	Upgrade *float64 `json:"upgrade_s,omitempty"`
+	// the operator asks → the machine resets
+	UpgradeToReset *float64 `json:"upgrade_to_reset_s,omitempty"`
+	// the machine resets → node Ready, of the new boot
+	ResetToReady *float64 `json:"upgrade_reset_to_ready_s,omitempty"`
+	// the Kubernetes API's last good answer → the next one
+	UpgradeOutage *float64 `json:"upgrade_api_outage_s,omitempty"`
+	// to the disk, all that the machine writes meanwhile
+	UpgradeWrittenMiB *float64 `json:"upgrade_written_mib,omitempty"`
+	BundleMiB         *float64 `json:"bundle_mib,omitempty"`
 	// AnonMiB is anonymous memory by service, or by the program's name for what is no service.
 	AnonMiB map[string]float64 `json:"anon_mib,omitempty"`
 }
@@ -275,7 +285,8 @@ func (f *figures) addProcesses(processes []process, services []service) {
 	f.AnonTotalMiB = &total
 }
 
-// parseBaseline reads the lines that the baseline's guest prints, and says whether it came to its end. Times are seconds of uptime.
+// parseBaseline reads the lines that the baseline's guest prints, and says whether it came to its
+// end. Times are seconds of uptime.
 //
 //	BASELINE userspace|api|node-ready|pod-running|end SECONDS
 //	BASELINE process NAME anon_kB N …

@@ -27,7 +27,8 @@ const (
 	// processors and translationMiB are what the baseline's run.sh gives its machine.
 	processors     = 2
 	translationMiB = 1024
-	// dialTry bounds one attempt to connect before the machine has an address; pause is between two attempts of anything.
+	// dialTry bounds one attempt to connect before the machine has an address; pause is between two
+	// attempts of anything.
 	dialTry = 250 * time.Millisecond
 	pause   = 20 * time.Millisecond
 	// callLimit bounds one call; emulated, the first TLS handshake takes a second.
@@ -47,7 +48,8 @@ type boot struct {
 	record  *record
 }
 
-// bootMachine measures one machine from power-on to its memory after idling. dir keeps the console and the events.
+// bootMachine measures one machine from power-on to its memory after idling. dir keeps the console
+// and the events.
 func bootMachine(ctx context.Context, o options, podImage, dir string) (run machineRun, err error) {
 	b := &boot{options: o, dir: dir, record: newRecord()}
 	err = b.whileOn(ctx, func(ctx context.Context, documents []byte) error {
@@ -87,8 +89,8 @@ func (b *boot) whileOn(ctx context.Context, measure func(ctx context.Context, do
 // logLines is how much of a service's log is kept when the machine did not get where it should.
 const logLines = 200
 
-// explain keeps what is known of a boot that failed: how far it came, what waits for what, memory, and the logs of the services that
-// do not run. The end of the console is the error's own text.
+// explain keeps what is known of a boot that failed: how far it came, what waits for what, memory,
+// and the logs of the services that do not run. The end of the console is the error's own text.
 func (b *boot) explain(ctx context.Context) error {
 	file := filepath.Join(b.dir, "failure.txt")
 	var out bytes.Buffer
@@ -156,7 +158,8 @@ func (b *boot) prepare(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the folder that the image was built for with -operator", err)
 	}
 	b.pinned.Cert = cert
-	// The disk is there before power-on, so that copying it is not measured. hack/qemu uses what it finds.
+	// The disk is there before power-on, so that copying it is not measured. hack/qemu uses what it
+	// finds.
 	disk := filepath.Join(b.dir, "disk0.raw")
 	if out, err := exec.CommandContext(ctx, "cp", "--sparse=always", filepath.Join(b.image, "disk.raw"), disk).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("image: cannot copy: %w: %s; build it with `make image`", err, out)
@@ -167,7 +170,8 @@ func (b *boot) prepare(ctx context.Context) ([]byte, error) {
 	return b.documents(ctx)
 }
 
-// documents has orlopctl make the configuration. The machine's address is known beforehand: the network gives the first one.
+// documents has orlopctl make the configuration. The machine's address is known beforehand: the
+// network gives the first one.
 func (b *boot) documents(ctx context.Context) ([]byte, error) {
 	secrets, file := filepath.Join(b.dir, "secrets.yaml"), filepath.Join(b.dir, "machine.yaml")
 	for _, args := range [][]string{
@@ -231,7 +235,8 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 	if err != nil {
 		return run, err
 	}
-	// The last moments come after the pod runs; then nothing of ours may keep the machine from idling.
+	// The last moments come after the pod runs; then nothing of ours may keep the machine from
+	// idling.
 	stop()
 	if err := command.Wait(ctx, b.idle); err != nil {
 		return run, err
@@ -264,7 +269,8 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 	return run, writeTimeline(filepath.Join(b.dir, "timeline.txt"), run)
 }
 
-// configure makes the machine a cluster, and returns when it first answered and when it had taken its configuration.
+// configure makes the machine a cluster, and returns when it first answered and when it had taken
+// its configuration.
 func (b *boot) configure(ctx context.Context, documents []byte) (answered, applied time.Time, err error) {
 	match, err := b.machine.WaitConsole(ctx, machinestate.IdentityLine)
 	if err != nil {
@@ -277,7 +283,8 @@ func (b *boot) configure(ctx context.Context, documents []byte) (answered, appli
 	return answered, applied, err
 }
 
-// firstAnswer connects as early as the machine can be connected to, and returns when its first answer was there.
+// firstAnswer connects as early as the machine can be connected to, and returns when its first
+// answer was there.
 func (b *boot) firstAnswer(ctx context.Context) (time.Time, error) {
 	b.pinned.Address = address
 	b.pinned.Dialer = b.dialUntilOpen
@@ -303,8 +310,8 @@ func (b *boot) firstAnswer(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// dialUntilOpen connects as soon as the port is open: short attempts, so that one that began before the machine had an
-// address does not sit out TCP's retransmission.
+// dialUntilOpen connects as soon as the port is open: short attempts, so that one that began before
+// the machine had an address does not sit out TCP's retransmission.
 func (b *boot) dialUntilOpen(ctx context.Context, to string) (net.Conn, error) {
 	for {
 		trying, cancel := context.WithTimeout(ctx, dialTry)
@@ -332,7 +339,8 @@ func (b *boot) apply(ctx context.Context, documents []byte) (time.Time, error) {
 	return time.Now(), nil
 }
 
-// importImage sends the pod's image as soon as containerd runs, as the baseline does before it starts its kubelet.
+// importImage sends the pod's image as soon as containerd runs, as the baseline does before it
+// starts its kubelet.
 func (b *boot) importImage(ctx context.Context, file string) error {
 	if err := b.record.wait(ctx, "containerd"); err != nil {
 		return err

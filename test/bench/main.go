@@ -1,6 +1,7 @@
-// Command bench measures a machine made from our image, and the same Kubernetes as separate processes (the baseline), one
-// after the other on an otherwise quiet computer. It prints a table and the machine's timeline with what each part waited
-// for, and writes every figure to a file. docs/bench.md says what is compared with what.
+// Command bench measures a machine made from our image, and the same Kubernetes as separate
+// processes (the baseline), one after the other on an otherwise quiet computer. It prints a table
+// and the machine's timeline with what each part waited for, and writes every figure to a file.
+// docs/bench.md says what is compared with what.
 //
 //	main.go       flags and the order of the runs
 //	machine.go    one boot of our machine, from power-on to its idle memory
@@ -11,7 +12,8 @@
 //	figures.go    medians, ratios, the form of the file
 //	print.go      the tables
 //
-// It does not build the image, and judges nothing: a figure that misses its target is printed like any other.
+// It does not build the image, and judges nothing: a figure that misses its target is printed like
+// any other.
 package main
 
 import (
@@ -30,13 +32,15 @@ import (
 )
 
 const (
-	// machineLimit bounds one boot of our machine: about four times what one takes, idling included.
+	// machineLimit bounds one boot of our machine: about four times what one takes, idling
+	// included.
 	machineLimit = 8 * time.Minute
 	// baselineLimit bounds one boot of the baseline, which may have to build itself first.
 	baselineLimit = time.Hour
 )
 
-// tries is how many times one boot is begun when the emulator ends without a word; see docs/bench.md.
+// tries is how many times one boot is begun when the emulator ends without a word; see
+// docs/bench.md.
 const tries = 3
 
 // baselineEnv names the folder of the baseline when the flag does not.
@@ -93,7 +97,8 @@ func parse(args []string, getenv func(string) string) (options, error) {
 	return o, nil
 }
 
-// run boots both in turn, and writes the file after each pair, so that a run that is broken off leaves what it has.
+// run boots both in turn, and writes the file after each pair, so that a run that is broken off
+// leaves what it has.
 func run(ctx context.Context, o options) error {
 	artefact, err := readArtefact(o.image)
 	if err != nil {
@@ -158,7 +163,8 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// errEarly is why a boot is begun again: the emulator ended before the run did, and nobody asked it to.
+// errEarly is why a boot is begun again: the emulator ended before the run did, and nobody asked it
+// to.
 var errEarly = errors.New("the machine ended early")
 
 // again runs one boot, and runs it again when it ended early, which is counted.

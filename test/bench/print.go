@@ -107,8 +107,8 @@ func printProcesses(out io.Writer, whose string, sizes map[string]float64) {
 // waitWorth is the shortest wait that is printed, in seconds; shorter ones are in the file.
 const waitWorth = 0.1
 
-// printTimeline writes the timeline of one run: when each thing was reached, how long after the thing before it, and below it what
-// it said that it waited for.
+// printTimeline writes the timeline of one run: when each thing was reached, how long after the
+// thing before it, and below it what it said that it waited for.
 func printTimeline(out io.Writer, run machineRun) {
 	fmt.Fprintln(out, "\nThe timeline of a run of ours, in seconds since init began, and what each stage waited for:")
 	last := 0.0

@@ -23,15 +23,17 @@ type (
 	process = machinestate.Process
 )
 
-// span is a time during which a service or component said that it waits for something; it ends where the next one begins.
+// span is a time during which a service or component said that it waits for something; it ends
+// where the next one begins.
 type span struct {
 	at   time.Time // by our clock
 	text string    // empty: it waits for nothing
 }
 
-// record is what the machine said of itself. It also ties the machine's clock to ours: a moment is delivered to a watcher some time
-// after it was reached, never before, so of all differences between the time of delivery and the moment's own seconds the smallest
-// is the best estimate of when init began, late by the fastest delivery (a few milliseconds).
+// record is what the machine said of itself. It also ties the machine's clock to ours: a moment is
+// delivered to a watcher some time after it was reached, never before, so of all differences
+// between the time of delivery and the moment's own seconds the smallest is the best estimate of
+// when init began, late by the fastest delivery (a few milliseconds).
 type record struct {
 	mu      sync.Mutex
 	moments []moment
@@ -51,7 +53,8 @@ func (r *record) follow(ctx context.Context, c *client.Client) {
 	go watchTopic(ctx, c, "services", r.addServices)
 }
 
-// watchTopic hands on each value of a topic with the time when it came. A stream that breaks is begun again.
+// watchTopic hands on each value of a topic with the time when it came. A stream that breaks is
+// begun again.
 func watchTopic[T any](ctx context.Context, c *client.Client, topic string, add func(time.Time, T)) {
 	for ctx.Err() == nil {
 		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})
@@ -150,8 +153,8 @@ func (r *record) init() (time.Time, error) {
 	return r.began, nil
 }
 
-// complete reads the moments that came after follow ended, and the events. The moments do not move the estimate of init's start:
-// they are older than the estimate's.
+// complete reads the moments that came after follow ended, and the events. The moments do not move
+// the estimate of init's start: they are older than the estimate's.
 func (r *record) complete(ctx context.Context, c *client.Client) error {
 	list, err := machinestate.Get[[]moment](ctx, c, "timeline")
 	if err != nil {
@@ -174,9 +177,10 @@ type event struct {
 	Message string  `json:"message"`
 }
 
-// placeEvents gives events their place on the timeline. They carry the time of day, which is set while the machine starts; the event
-// of a moment also carries its seconds, and so ties those around it: each event is placed by the last such one before it, the first
-// ones by the first such one.
+// placeEvents gives events their place on the timeline. They carry the time of day, which is set
+// while the machine starts; the event of a moment also carries its seconds, and so ties those
+// around it: each event is placed by the last such one before it, the first ones by the first such
+// one.
 func placeEvents(list []*api.Event) []event {
 	var began time.Time
 	find := func(e *api.Event) bool {
@@ -217,7 +221,8 @@ type waited struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// timeline joins the machine's own moments, what each of them waited for, and what we saw from outside.
+// timeline joins the machine's own moments, what each of them waited for, and what we saw from
+// outside.
 func (r *record) timeline(toUserspace float64, seen map[string]float64) []stage {
 	r.mu.Lock()
 	defer r.mu.Unlock()

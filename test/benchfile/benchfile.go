@@ -1,4 +1,5 @@
-// Package benchfile writes the file of figures that two programs share: each replaces its own part, and keeps the other's.
+// Package benchfile writes the file of figures that two programs share: each replaces its own part,
+// and keeps the other's.
 package benchfile
 
 import (
@@ -12,7 +13,8 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Cluster is the field with the figures of a whole cluster. All other fields are those of single machines.
+// Cluster is the field with the figures of a whole cluster. All other fields are those of single
+// machines.
 const Cluster = "cluster"
 
 // Read is the content of one field; nil if there is no such field, or no such file.
@@ -64,7 +66,8 @@ func WriteOthers(file string, value any) error {
 	return write(file, fields)
 }
 
-// field is a field of an object. The order of fields is kept: it is the one in which a person reads them.
+// field is a field of an object. The order of fields is kept: it is the one in which a person reads
+// them.
 type field struct {
 	name  string
 	value json.RawMessage

@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// Send sends what the machine does not have of a bundle, and returns the version that it holds when all has come; the machine goes on alone.
+// Send sends what the machine does not have of a bundle, and returns the version that it holds when
+// all has come; the machine goes on alone.
 func Send(ctx context.Context, c *client.Client, bundle io.ReadSeeker) (version string, err error) {
 	hash := sha256.New()
 	size, err := io.Copy(hash, bundle)
@@ -32,7 +33,8 @@ func Send(ctx context.Context, c *client.Client, bundle io.ReadSeeker) (version 
 		return "", err
 	}
 	chunk := make([]byte, 1<<20)
-	for next := (&api.SendBundleRequest{Sha256: digest, Offset: offer.Have}); stream.Send(next) == nil; { // CloseAndRecv knows why not
+	// CloseAndRecv knows why not
+	for next := (&api.SendBundleRequest{Sha256: digest, Offset: offer.Have}); stream.Send(next) == nil; {
 		n, err := bundle.Read(chunk)
 		if errors.Is(err, io.EOF) {
 			break

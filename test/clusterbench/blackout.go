@@ -17,13 +17,16 @@ import (
 // blackoutPods is how many pods have to come back.
 const blackoutPods = 10
 
-// blackoutFigures are those of a cluster whose machines all lose their power. All times are from the moment at which they are switched on again.
+// blackoutFigures are those of a cluster whose machines all lose their power. All times are from
+// the moment at which they are switched on again.
 type blackoutFigures struct {
 	outcome
-	Pods     int      `json:"pods"`
-	API      *float64 `json:"poweron_to_api_s,omitempty"`       // the virtual address answers
-	AllReady *float64 `json:"poweron_to_all_ready_s,omitempty"` // all Nodes are Ready, in their new start
-	PodsBack *float64 `json:"poweron_to_pods_back_s,omitempty"` // all pods are Ready, with new containers
+	Pods int      `json:"pods"`
+	API  *float64 `json:"poweron_to_api_s,omitempty"` // the virtual address answers
+	// all Nodes are Ready, in their new start
+	AllReady *float64 `json:"poweron_to_all_ready_s,omitempty"`
+	// all pods are Ready, with new containers
+	PodsBack *float64 `json:"poweron_to_pods_back_s,omitempty"`
 }
 
 func (f *blackoutFigures) rows() []row {
@@ -112,8 +115,8 @@ func (b *bench) starts(ctx context.Context) (map[string]string, error) {
 	return ids, nil
 }
 
-// startedAnew waits until all Nodes are Ready in another start than before. A Node says that it is Ready until its machine has been away for
-// a while, so that alone says nothing.
+// startedAnew waits until all Nodes are Ready in another start than before. A Node says that it is
+// Ready until its machine has been away for a while, so that alone says nothing.
 func (b *bench) startedAnew(ctx context.Context, before map[string]string) (time.Time, error) {
 	for {
 		list, err := b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{})

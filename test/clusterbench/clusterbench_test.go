@@ -168,7 +168,8 @@ func TestNotStarted(t *testing.T) {
 	}
 }
 
-// TestRecord: the parts that are not measured keep what they have, and so does the rest of the file.
+// TestRecord: the parts that are not measured keep what they have, and so does the rest of the
+// file.
 func TestRecord(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bench.json")
 	if err := os.WriteFile(file, []byte(`{"runs":[1],"cluster":{"join":{"poweron_to_ready_s":7},"memory":{"idle_s":1}}}`), 0o644); err != nil {

@@ -28,7 +28,8 @@ type createFigures struct {
 	outcome
 	ControlPlanes int `json:"control_planes"`
 	Workers       int `json:"workers"`
-	// AllReady is from the first power-on to the last Node's condition Ready, Healthy to the end of `orlopctl cluster create`.
+	// AllReady is from the first power-on to the last Node's condition Ready, Healthy to the end of
+	// `orlopctl cluster create`.
 	AllReady *float64       `json:"poweron_to_all_ready_s,omitempty"`
 	Healthy  *float64       `json:"poweron_to_healthy_s,omitempty"`
 	Machines []machineTimes `json:"machines,omitempty"`
@@ -106,11 +107,13 @@ func (b *bench) connect(ctx context.Context) (status qemu.Status, err error) {
 	if b.config, err = clientcmd.BuildConfigFromFlags("", b.cluster.Kubeconfig()); err != nil {
 		return status, fmt.Errorf("kubeconfig: %w", err)
 	}
-	// HTTP/1.1: a call that times out closes its connection; one to a machine without power never ends by itself.
+	// HTTP/1.1: a call that times out closes its connection; one to a machine without power never
+	// ends by itself.
 	b.config.NextProtos, b.config.Timeout = []string{"http/1.1"}, b.clock.Outside(askLimit)
 	b.config.ContentType = "application/vnd.kubernetes.protobuf"
 	b.config.QPS = -1
-	b.config.WarningHandler = rest.NoWarnings{} // what its pods are allowed is no part of what is measured
+	// what its pods are allowed is no part of what is measured
+	b.config.WarningHandler = rest.NoWarnings{}
 	if b.kube, err = kubernetes.NewForConfig(b.config); err != nil {
 		return status, fmt.Errorf("kubeconfig: %w", err)
 	}
@@ -122,7 +125,8 @@ func (b *bench) connect(ctx context.Context) (status qemu.Status, err error) {
 	return status, nil
 }
 
-// allReady waits until so many Nodes are there and all Ready, and returns when each became so, which its kubelet tells in whole seconds.
+// allReady waits until so many Nodes are there and all Ready, and returns when each became so,
+// which its kubelet tells in whole seconds.
 func (b *bench) allReady(ctx context.Context, number int) (map[string]time.Time, error) {
 	for {
 		list, err := b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{})

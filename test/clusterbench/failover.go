@@ -23,12 +23,14 @@ import (
 const (
 	// failoverWantedS is the longest silence that is wanted.
 	failoverWantedS = 5
-	// All are the machines' time. askEvery is between two questions to the virtual address, answerLimit how long the client waits for an answer, atOnce how many answers at
-	// most it waits for.
+	// All are the machines' time. askEvery is between two questions to the virtual address,
+	// answerLimit how long the client waits for an answer, atOnce how many answers at most it waits
+	// for.
 	askEvery    = 100 * time.Millisecond
 	answerLimit = 2 * time.Second
 	atOnce      = 30
-	// steady is how long answers have to come without a gap longer than gap before the power is cut, and after.
+	// steady is how long answers have to come without a gap longer than gap before the power is
+	// cut, and after.
 	steady = 5 * time.Second
 	gap    = time.Second
 )
@@ -56,7 +58,8 @@ func (f *failoverFigures) rows() []row {
 	return rows
 }
 
-// failover cuts the power of the machine that answers for the virtual address, while a client outside asks there all the time.
+// failover cuts the power of the machine that answers for the virtual address, while a client
+// outside asks there all the time.
 func (b *bench) failover(ctx context.Context) (figures, error) {
 	f := &failoverFigures{}
 	a, err := b.askVirtualAddress(ctx)
@@ -131,7 +134,8 @@ func detailOf(services []machinestate.Service, component string) string {
 	return ""
 }
 
-// answersFor tells whether the machine that says this answers for the virtual address itself (orchestrator/virtualaddress).
+// answersFor tells whether the machine that says this answers for the virtual address itself
+// (orchestrator/virtualaddress).
 func answersFor(detail string) bool {
 	return strings.HasPrefix(detail, "answers for "+virtualAddress().String()+" ")
 }
@@ -149,8 +153,8 @@ type asker struct {
 	last error       // why the last bad one was bad
 }
 
-// askVirtualAddress begins to ask whether an API server is there. It does not ask for /readyz: that is not good while etcd elects another
-// leader, which is not the address's business.
+// askVirtualAddress begins to ask whether an API server is there. It does not ask for /readyz: that
+// is not good while etcd elects another leader, which is not the address's business.
 func (b *bench) askVirtualAddress(ctx context.Context) (*asker, error) {
 	way, err := b.power.Forward(ctx, qemu.ForwardSpec{Addr: virtualAddress(), Port: paths.PortKubernetes})
 	if err != nil {
@@ -160,7 +164,8 @@ func (b *bench) askVirtualAddress(ctx context.Context) (*asker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
-	// HTTP/1.1, so that a connection to a machine that is gone holds up one question and not all. Its protocols are named for those of TLS too.
+	// HTTP/1.1, so that a connection to a machine that is gone holds up one question and not all.
+	// Its protocols are named for those of TLS too.
 	config.NextProtos = []string{"http/1.1"}
 	a := &asker{clock: b.clock, url: "https://" + way.Addr + "/livez/ping", http: &http.Client{Timeout: b.clock.Outside(answerLimit), Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 4}}}
 	ctx, a.stop = context.WithCancel(ctx)
@@ -229,7 +234,8 @@ func (a *asker) answers() []time.Time {
 	return slices.SortedFunc(slices.Values(a.good), time.Time.Compare)
 }
 
-// steadily waits until good answers have come without a gap for a while, all of it after an instant.
+// steadily waits until good answers have come without a gap for a while, all of it after an
+// instant.
 func (a *asker) steadily(ctx context.Context, after time.Time) error {
 	for {
 		now := a.clock.Now()
@@ -259,7 +265,8 @@ func answeredThroughout(answers []time.Time, from, to time.Time) bool {
 	return to.Sub(last) <= gap
 }
 
-// longestSilence is the longest time between two good answers that lay around the cut or behind it, at most up to the end.
+// longestSilence is the longest time between two good answers that lay around the cut or behind it,
+// at most up to the end.
 func longestSilence(answers []time.Time, cut, end time.Time) time.Duration {
 	last := cut // before the first answer nothing is known
 	for _, at := range answers {

@@ -112,7 +112,8 @@ func TestPodTimes(t *testing.T) {
 	if got := times.figures(); got == nil || *got != (podStarts{Pods: 1, RunningP50: 2, RunningP99: 2, ReadyP50: 3, ReadyP99: 3, CreatedP50: 5, CreatedP99: 5, AllReadyS: 5}) {
 		t.Errorf("%+v", got)
 	}
-	times.see(p("b", "w2", core.PodRunning, core.ConditionTrue), at(11)) // the steps before were not delivered
+	// the steps before were not delivered
+	times.see(p("b", "w2", core.PodRunning, core.ConditionTrue), at(11))
 	if got := times.figures(); !times.allReady() || got.Pods != 2 || got.ReadyP50 != 0 || got.ReadyP99 != 3 || got.AllReadyS != 11 {
 		t.Errorf("%+v", got)
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// durations is the API server's own histogram of how long requests took, which upstream's objectives are about.
+// durations is the API server's own histogram of how long requests took, which upstream's
+// objectives are about.
 const durations = "apiserver_request_duration_seconds"
 
 // connections are verbs whose requests last as long as somebody watches, or speaks with a pod.
@@ -25,7 +26,8 @@ type bucket struct {
 	count float64
 }
 
-// histogram has buckets by their bounds, each of which counts those below it too; the last bound is infinite.
+// histogram has buckets by their bounds, each of which counts those below it too; the last bound is
+// infinite.
 type histogram []bucket
 
 // latencies are the histograms of the API server, by verb.
@@ -46,7 +48,9 @@ func readLatencies(text io.Reader) (latencies, error) {
 	for _, m := range family.Metric {
 		verb := labelOf(m, "verb")
 		if slices.Contains(connections(), verb) || labelOf(m, "resource") == "" {
-			continue // those of no resource are questions for health, for these figures, and for what there is
+			// those of no resource are questions for health, for these figures, and for what there
+			// is
+			continue
 		}
 		if sums[verb] == nil {
 			sums[verb] = map[float64]float64{}
@@ -73,7 +77,8 @@ func labelOf(m *dto.Metric, name string) string {
 	return ""
 }
 
-// since is what was counted after before. An API server that began anew has counted all that it has since then.
+// since is what was counted after before. An API server that began anew has counted all that it has
+// since then.
 func (l latencies) since(before latencies) latencies {
 	out := latencies{}
 	for verb, h := range l {
@@ -99,8 +104,9 @@ func (h histogram) total() float64 {
 	return h[len(h)-1].count
 }
 
-// quantile is the time in seconds within which the share q of the requests was answered: of a bucket, in which all is taken to be spread evenly, as
-// Prometheus' histogram_quantile does it. What took longer than the last finite bound is said to have taken that.
+// quantile is the time in seconds within which the share q of the requests was answered: of a
+// bucket, in which all is taken to be spread evenly, as Prometheus' histogram_quantile does it.
+// What took longer than the last finite bound is said to have taken that.
 func (h histogram) quantile(q float64) float64 {
 	rank := q * h.total()
 	below, least := 0.0, 0.0
@@ -141,7 +147,8 @@ func (l latencies) table() []verbLatency {
 	return all
 }
 
-// percentile is the value below which the share q of the values is, by rank: one of them. There are some.
+// percentile is the value below which the share q of the values is, by rank: one of them. There are
+// some.
 func percentile(values []float64, q float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]

@@ -46,8 +46,9 @@ func (f *joinFigures) rows() []row {
 	}
 }
 
-// join adds a worker: a ticket, a new machine with a disk that nobody has used, and its configuration as soon as it answers. Afterwards the
-// machine goes again, so that the cluster is what it was.
+// join adds a worker: a ticket, a new machine with a disk that nobody has used, and its
+// configuration as soon as it answers. Afterwards the machine goes again, so that the cluster is
+// what it was.
 func (b *bench) join(ctx context.Context) (_ figures, err error) {
 	f := &joinFigures{Machine: machineTimes{Name: joining}}
 	ticket := filepath.Join(b.dir, joining+".yaml")
@@ -122,7 +123,8 @@ func identity(ctx context.Context, console string) (string, error) {
 	}
 }
 
-// dialLimit bounds one attempt to reach a machine that starts: a connection that began before it had an address comes to nothing.
+// dialLimit bounds one attempt to reach a machine that starts: a connection that began before it
+// had an address comes to nothing.
 const dialLimit = 5 * time.Second
 
 // firstAnswer connects as soon as a machine answers.

@@ -1,5 +1,6 @@
-// Command clusterbench measures whole clusters of emulated machines, on an otherwise quiet computer, and writes its figures into the
-// file of `make bench`, beside what is there. docs/bench.md says what each figure is and what is wanted.
+// Command clusterbench measures whole clusters of emulated machines, on an otherwise quiet
+// computer, and writes its figures into the file of `make bench`, beside what is there.
+// docs/bench.md says what each figure is and what is wanted.
 //
 //	main.go       flags, and one part after the other
 //	report.go     what the parts have in common: what became of them, and what is kept of the machines
@@ -14,7 +15,8 @@
 //	histogram.go  percentiles, of values and of the API server's own histograms
 //	workload.go   the pods of the other parts
 //
-// It does not build the image, and judges nothing: a figure that misses its target is printed like any other.
+// It does not build the image, and judges nothing: a figure that misses its target is printed like
+// any other.
 package main
 
 import (
@@ -95,7 +97,8 @@ func parse(args []string) (options, error) {
 // part is one measurement. It returns what it has also when it fails.
 type part struct {
 	name string
-	// limit bounds it, in the machines' time. Unless more is asked for, all limits together are at most 45 minutes.
+	// limit bounds it, in the machines' time. Unless more is asked for, all limits together are at
+	// most 45 minutes.
 	limit   time.Duration
 	measure func(*bench, context.Context) (figures, error)
 }
@@ -111,8 +114,9 @@ func onFive() []part {
 	}
 }
 
-// onTwo is measured on a machine with a control plane and a worker, and makes them. Of five machines that share two processors each has so little of
-// them that pods that start at once would measure that.
+// onTwo is measured on a machine with a control plane and a worker, and makes them. Of five
+// machines that share two processors each has so little of them that pods that start at once would
+// measure that.
 func onTwo() []part {
 	return []part{{"pods", 8 * time.Minute, (*bench).pods}}
 }
@@ -122,7 +126,8 @@ func onOne(o options) []part {
 	return []part{{"scale", scaleLimit(o), (*bench).scale}}
 }
 
-// scaleLimit is the time for the machine to start, for each number of nodes, and for each node to be registered.
+// scaleLimit is the time for the machine to start, for each number of nodes, and for each node to
+// be registered.
 func scaleLimit(o options) time.Duration {
 	limit := 2*time.Minute + time.Duration(len(o.nodes))*(time.Minute+2*o.load)
 	if len(o.nodes) > 0 {
@@ -146,8 +151,9 @@ const (
 	workers               = 2
 	controlPlaneMemoryMiB = 3072
 	workerMemoryMiB       = 2048
-	// cpus of each machine. Five emulated machines of two on a computer with two hardly come to anything: etcd, API servers and whoever asks
-	// whether they are well wait longer for a processor than they have patience.
+	// cpus of each machine. Five emulated machines of two on a computer with two hardly come to
+	// anything: etcd, API servers and whoever asks whether they are well wait longer for a
+	// processor than they have patience.
 	cpus = 1
 )
 
@@ -201,7 +207,8 @@ func run(ctx context.Context, o options) error {
 	return failed
 }
 
-// onCluster measures those of the parts that are wanted, if any is, the first of which makes the cluster, and ends it.
+// onCluster measures those of the parts that are wanted, if any is, the first of which makes the
+// cluster, and ends it.
 func onCluster(ctx context.Context, b *bench, patch string, list []part, r *record) (err error) {
 	isWanted := func(p part) bool { return slices.Contains(b.only, p.name) }
 	if ctx.Err() != nil || !slices.ContainsFunc(list, isWanted) {

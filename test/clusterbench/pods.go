@@ -26,8 +26,8 @@ const (
 type podsFigures struct {
 	outcome
 	PerWorker int `json:"per_worker"`
-	// AtOnce are so many on the worker, created as fast as the API takes them; OneByOne are further ones beside them, each created when the
-	// one before is Ready.
+	// AtOnce are so many on the worker, created as fast as the API takes them; OneByOne are further
+	// ones beside them, each created when the one before is Ready.
 	AtOnce   *podStarts `json:"at_once,omitempty"`
 	OneByOne *podStarts `json:"one_by_one,omitempty"`
 }
@@ -98,7 +98,8 @@ func (b *bench) pod(group string, n int) *core.Pod {
 	return &core.Pod{ObjectMeta: meta.ObjectMeta{Name: fmt.Sprintf("%s-%d", group, n), Labels: map[string]string{appLabel: group}}, Spec: podSpec(b.workers())}
 }
 
-// podTime is when a watch told what of a pod for the first time; created is when its creation was asked for.
+// podTime is when a watch told what of a pod for the first time; created is when its creation was
+// asked for.
 type podTime struct{ created, scheduled, running, ready time.Time }
 
 type podTimes map[string]*podTime
@@ -156,7 +157,8 @@ func (t podTimes) figures() *podStarts {
 	}
 }
 
-// start creates pods once a watch of their group is there, and returns when that has told that all in times are Ready.
+// start creates pods once a watch of their group is there, and returns when that has told that all
+// in times are Ready.
 func (b *bench) start(ctx context.Context, group string, pods []*core.Pod, times podTimes) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -171,7 +173,8 @@ func (b *bench) start(ctx context.Context, group string, pods []*core.Pod, times
 			return b.watching.CoreV1().Pods(namespace).Watch(ctx, o)
 		},
 	}
-	// Who creates and who watches are two: times belong to the one that watches, which is told of each creation before it is made.
+	// Who creates and who watches are two: times belong to the one that watches, which is told of
+	// each creation before it is made.
 	asked := make(chan created, len(pods))
 	take := func() {
 		for {

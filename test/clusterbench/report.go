@@ -21,9 +21,9 @@ import (
 
 const mib = 1 << 20
 
-// outcome is what every part has: when it was measured, how long that took (both outside), how many times more slowly time passed for the
-// machines, whose time all other figures are, and what went wrong. With an error the figures are those that
-// were there until then.
+// outcome is what every part has: when it was measured, how long that took (both outside), how many
+// times more slowly time passed for the machines, whose time all other figures are, and what went
+// wrong. With an error the figures are those that were there until then.
 type outcome struct {
 	At    time.Time `json:"at"`
 	TookS float64   `json:"took_s"`
@@ -69,7 +69,8 @@ func say(format string, values ...any) {
 	fmt.Printf("%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, values...))
 }
 
-// record is the field cluster of the file: an object with one field for each part. Parts that are not measured keep what they have.
+// record is the field cluster of the file: an object with one field for each part. Parts that are
+// not measured keep what they have.
 type record struct {
 	file     string
 	fields   map[string]json.RawMessage
@@ -93,7 +94,8 @@ func (r *record) read() error {
 	return nil
 }
 
-// add takes the figures of a part, and writes the file, so that a run that is broken off leaves what it has.
+// add takes the figures of a part, and writes the file, so that a run that is broken off leaves
+// what it has.
 func (r *record) add(name string, f figures) error {
 	text, err := json.Marshal(f)
 	if err != nil {
@@ -135,8 +137,8 @@ func since(from, to time.Time) *float64 {
 // keepLimit bounds reading what is kept of all machines.
 const keepLimit = time.Minute
 
-// keep stores the consoles and the events of all machines, which go with the cluster. A machine that does not answer is no failure: its
-// console says why.
+// keep stores the consoles and the events of all machines, which go with the cluster. A machine
+// that does not answer is no failure: its console says why.
 func (b *bench) keep(ctx context.Context) error {
 	if b.power == nil {
 		var err error

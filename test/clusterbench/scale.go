@@ -31,7 +31,8 @@ const (
 	scaleMemoryMiB = 8192
 	// podsPerNode are those of the Deployment.
 	podsPerNode = 5
-	// registerEvery is the least time between the registrations of two nodes: an emulated machine takes no more.
+	// registerEvery is the least time between the registrations of two nodes: an emulated machine
+	// takes no more.
 	registerEvery = 100 * time.Millisecond
 	// quietTime is how long the nodes do nothing but say that they live.
 	quietTime = 20 * time.Second
@@ -56,12 +57,15 @@ type scaleFigures struct {
 
 // scaleRun is what was measured with one number of nodes.
 type scaleRun struct {
-	Nodes     int      `json:"nodes"`
-	RegisterS *float64 `json:"register_s,omitempty"` // from the first registration of this run to the last node that says that it is Ready
-	// QuietBusy is the share of the machine's processors that was busy while the nodes did nothing but say that they live.
+	Nodes int `json:"nodes"`
+	// from the first registration of this run to the last node that says that it is Ready
+	RegisterS *float64 `json:"register_s,omitempty"`
+	// QuietBusy is the share of the machine's processors that was busy while the nodes did nothing
+	// but say that they live.
 	QuietBusy *float64 `json:"quiet_busy,omitempty"`
 	Pods      int      `json:"pods"`
-	// CreateS and RollS are absent if it was not done within the limit; Running is how many pods ran then.
+	// CreateS and RollS are absent if it was not done within the limit; Running is how many pods
+	// ran then.
 	CreateS     *float64      `json:"create_s,omitempty"`
 	Running     int           `json:"running"`
 	RollS       *float64      `json:"roll_s,omitempty"`
@@ -218,8 +222,8 @@ func (b *bench) allSayReady(ctx context.Context, fleet *simulation.Fleet, nodes 
 	}
 }
 
-// loadDeployment creates the Deployment, or makes it larger, and rolls it: new pods take the place of all. Each has its limit, and
-// what is not done then is told by how far it came.
+// loadDeployment creates the Deployment, or makes it larger, and rolls it: new pods take the place
+// of all. Each has its limit, and what is not done then is told by how far it came.
 func (b *bench) loadDeployment(ctx context.Context, r *scaleRun, fleet *simulation.Fleet) error {
 	say("scale: %d pods are created", r.Pods)
 	began := b.clock.Now()
@@ -258,7 +262,8 @@ func (b *bench) patchLoad(ctx context.Context, patch string) error {
 // sumUpTime is what reading the figures after the load may take.
 const sumUpTime = 45 * time.Second
 
-// half is how long one of so many halves of the load may take, outside: as long as is wanted, if time enough is left to read what it has done.
+// half is how long one of so many halves of the load may take, outside: as long as is wanted, if
+// time enough is left to read what it has done.
 func (b *bench) half(ctx context.Context, left int) time.Duration {
 	wanted := b.clock.Outside(b.load)
 	end, ok := ctx.Deadline()
@@ -284,8 +289,8 @@ func loadObject(pods int32) *apps.Deployment {
 	}
 }
 
-// until waits until all pods of the Deployment are of its present kind and available, at most for a limit outside, and returns how many are of the present
-// kind.
+// until waits until all pods of the Deployment are of its present kind and available, at most for a
+// limit outside, and returns how many are of the present kind.
 func (b *bench) until(ctx context.Context, pods int, limit time.Duration) (updated int, done bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -312,7 +317,8 @@ func rolled(d *apps.Deployment, pods int) bool {
 	return s.ObservedGeneration >= d.Generation && int(s.UpdatedReplicas) == pods && int(s.AvailableReplicas) == pods && int(s.Replicas) == pods
 }
 
-// read is the steady reads: of single objects, and of lists. Whether one is answered is for the API server's own figures to say.
+// read is the steady reads: of single objects, and of lists. Whether one is answered is for the API
+// server's own figures to say.
 func (b *bench) read(ctx context.Context, nodes int) {
 	single, lists := time.NewTicker(b.clock.Outside(readEvery)), time.NewTicker(b.clock.Outside(listEvery))
 	defer single.Stop()

@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
-// machineTimes is when a machine reached what, in seconds since the first machine was switched on. What it did not reach, or has not, is
-// not there.
+// machineTimes is when a machine reached what, in seconds since the first machine was switched on.
+// What it did not reach, or has not, is not there.
 type machineTimes struct {
 	Name       string   `json:"name"`
 	PowerOn    *float64 `json:"poweron_s,omitempty"`
@@ -37,8 +37,9 @@ type said struct {
 	configured time.Time
 }
 
-// times puts what a machine said on the clock of this computer. The machine's clock is this computer's by NTP, so the moment with the
-// latest event, which comes after that was set, says when init began.
+// times puts what a machine said on the clock of this computer. The machine's clock is this
+// computer's by NTP, so the moment with the latest event, which comes after that was set, says when
+// init began.
 func (s said) times(name string, first, poweron, ready time.Time) machineTimes {
 	var began time.Time
 	for _, e := range slices.Backward(s.events) {

@@ -65,7 +65,8 @@ func podSpec(workers []string) core.PodSpec {
 	}
 }
 
-// deployment is so many web servers, evenly on the workers, each of which is asked every second whether it serves.
+// deployment is so many web servers, evenly on the workers, each of which is asked every second
+// whether it serves.
 func deployment(name string, workers []string, replicas int32) *apps.Deployment {
 	labels := map[string]string{appLabel: name}
 	spec := podSpec(workers)
@@ -82,7 +83,8 @@ func deployment(name string, workers []string, replicas int32) *apps.Deployment 
 	}
 }
 
-// readyPods counts a Deployment's pods that are Ready with a container that is not one of before, and returns the ids of their containers.
+// readyPods counts a Deployment's pods that are Ready with a container that is not one of before,
+// and returns the ids of their containers.
 func readyPods(list []core.Pod, before map[string]bool) map[string]bool {
 	ids := map[string]bool{}
 	for i := range list {
@@ -106,8 +108,8 @@ func podReady(p *core.Pod) bool {
 	return false
 }
 
-// allBack waits until so many pods of a Deployment are Ready with containers that are not those of before, and returns when that was seen, and
-// the containers' ids.
+// allBack waits until so many pods of a Deployment are Ready with containers that are not those of
+// before, and returns when that was seen, and the containers' ids.
 func (b *bench) allBack(ctx context.Context, app string, wanted int, before map[string]bool) (time.Time, map[string]bool, error) {
 	for {
 		list, err := b.kube.CoreV1().Pods(namespace).List(ctx, meta.ListOptions{LabelSelector: appLabel + "=" + app})

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// Main parses the arguments and runs the program until it is done, interrupted or asked to end. An error ends the process with status 1.
+// Main parses the arguments and runs the program until it is done, interrupted or asked to end. An
+// error ends the process with status 1.
 func Main[Options any](name string, parse func(args []string) (Options, error), run func(context.Context, Options) error) {
 	o, err := parse(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {

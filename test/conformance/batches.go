@@ -52,8 +52,8 @@ func choose(names []string, focus, skip string) ([]string, error) {
 // serial is what upstream marks tests with that need the cluster for themselves.
 const serial = "[Serial]"
 
-// batches are at most size tests each. Those that disturb others come last, so that a run that is broken off has the most, and a fifth of size
-// at a time: one by one they take as long.
+// batches are at most size tests each. Those that disturb others come last, so that a run that is
+// broken off has the most, and a fifth of size at a time: one by one they take as long.
 func batches(names []string, size int) [][]string {
 	disturbing := func(name string) bool { return strings.Contains(name, serial) }
 	quiet := slices.DeleteFunc(slices.Clone(names), disturbing)
@@ -74,8 +74,9 @@ func focus(names []string) string {
 type runner struct {
 	programs, bin, dir string
 	kubeconfig         string
-	parallel           int           // tests at once
-	limit              time.Duration // for one test, at most; upstream's own limits are shorter and end it before
+	parallel           int // tests at once
+	// for one test, at most; upstream's own limits are shorter and end it before
+	limit time.Duration
 }
 
 // list asks the suite for its tests.
@@ -100,7 +101,8 @@ func (r runner) images(ctx context.Context) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// run has the suite run some tests, and returns what it says of each. Tests of which it says nothing are missing.
+// run has the suite run some tests, and returns what it says of each. Tests of which it says
+// nothing are missing.
 func (r runner) run(ctx context.Context, number int, names []string) (map[string]outcome, error) {
 	dir := filepath.Join(r.dir, fmt.Sprintf("batch-%03d", number))
 	if err := os.RemoveAll(dir); err != nil {
@@ -116,13 +118,15 @@ func (r runner) run(ctx context.Context, number int, names []string) (map[string
 	defer log.Close()
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(len(names))*r.limit)
 	defer cancel()
-	// Ginkgo's own command runs several processes of the suite; each takes the next test, and those marked [Serial] are left until the others are done.
+	// Ginkgo's own command runs several processes of the suite; each takes the next test, and those
+	// marked [Serial] are left until the others are done.
 	c := exec.CommandContext(ctx, filepath.Join(r.programs, ginkgo),
 		"--procs", strconv.Itoa(r.parallel), "--focus", focus(names), "--timeout", "24h", "--no-color", filepath.Join(r.programs, suite), "--",
 		"--kubeconfig", r.kubeconfig, "--provider", "skeleton", "--kubectl-path", filepath.Join(r.bin, "kubectl"),
 		"--report-dir", dir, "--report-complete-junit", "--dump-logs-on-failure=false")
 	c.Stdout, c.Stderr = log, log
-	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // so that it removes what it made
+	// so that it removes what it made
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.WaitDelay = 3 * time.Minute
 	ended := c.Run()
 	report, err := os.ReadFile(filepath.Join(dir, "junit_01.xml"))

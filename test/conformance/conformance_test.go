@@ -83,7 +83,8 @@ const said = `<?xml version="1.0" encoding="UTF-8"?>
 func TestJUnit(t *testing.T) {
 	got, err := parseJUnit([]byte(said), []string{job, more, set, "[sig-node] B should be broken off", "[sig-node] C should be left"})
 	want := map[string]outcome{
-		job: {Outcome: failed, Seconds: 6.5, Message: "timed out <here>"}, // of its two rows one failed
+		// of its two rows one failed
+		job: {Outcome: failed, Seconds: 6.5, Message: "timed out <here>"},
 		set: {Outcome: skipped, Seconds: 0.5, Message: "skipped - needs 3 nodes"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {

@@ -18,7 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/ociarchive"
 )
 
-// notNeeded are packages that others name as what they depend on for being installed, or as one of several ways.
+// notNeeded are packages that others name as what they depend on for being installed, or as one of
+// several ways.
 var notNeeded = []string{"cdebconf", "debconf", "dpkg", "install-info", "tar", "gcc-12-base", "libdebian-installer4", "libnewt0.52", "libslang2", "libtextwrap1"}
 
 // notRead are folders that no program reads.
@@ -86,7 +87,8 @@ func merged(name string) string {
 // aboveUsr are links in every image.
 var aboveUsr = []string{"/bin", "/sbin", "/lib", "/lib64"}
 
-// base is what programs expect of every system: the links above /usr, users, and somewhere to write.
+// base is what programs expect of every system: the links above /usr, users, and somewhere to
+// write.
 func base() ociarchive.Layer {
 	root := ociarchive.Layer{
 		"/tmp":        {Mode: fs.ModeDir | fs.ModeSticky | 0o777},

@@ -1,5 +1,5 @@
-// Command conformance has Kubernetes' own end-to-end suite judge a cluster of two emulated machines that lead nowhere. docs/conformance.md
-// says how, and what its figures mean.
+// Command conformance has Kubernetes' own end-to-end suite judge a cluster of two emulated machines
+// that lead nowhere. docs/conformance.md says how, and what its figures mean.
 //
 //	main.go      flags, and the order of things
 //	programs.go  the suite and the programs of its images, built from modules (suite/go.mod)

@@ -19,7 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/ociarchive"
 )
 
-// tools are the packages that the suite's commands in its pods come from, beside busybox: agnhost's Dockerfile names the same programs.
+// tools are the packages that the suite's commands in its pods come from, beside busybox: agnhost's
+// Dockerfile names the same programs.
 var tools = []string{"curl", "bind9-dnsutils", "netcat-openbsd", "hostname", "libc-bin", "iproute2"}
 
 // nginxConfig serves a folder on port 80, and tells what it does where kubectl logs looks.
@@ -39,8 +40,9 @@ http {
 }
 `
 
-// named are the images of the list that the suite uses, as it names them, that are made by a recipe. The same recipe may be wanted in several
-// versions. Images that are to be had with a password only are not made: a test wants them to be refused.
+// named are the images of the list that the suite uses, as it names them, that are made by a
+// recipe. The same recipe may be wanted in several versions. Images that are to be had with a
+// password only are not made: a test wants them to be refused.
 func named(list []string, recipes map[string]ociarchive.Image) []ociarchive.Image {
 	var all []ociarchive.Image
 	for _, name := range list {
@@ -55,26 +57,30 @@ func named(list []string, recipes map[string]ociarchive.Image) []ociarchive.Imag
 	return all
 }
 
-// recipes are what the suite's conformance tests use, by the last part of their names, without version.
+// recipes are what the suite's conformance tests use, by the last part of their names, without
+// version.
 func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive.Image, error) {
 	small, err := busybox(ctx, cache)
 	if err != nil {
 		return nil, err
 	}
-	bash, err := fromDebian(cache, "bash", "libc6", "libtinfo6") // of which it says that they come before it, not that it depends on them
+	// of which it says that they come before it, not that it depends on them
+	bash, err := fromDebian(cache, "bash", "libc6", "libtinfo6")
 	if err != nil {
 		return nil, err
 	}
-	// Debian's shell of busybox prefers its applets to programs of the same name, such as an nc that knows no UDP, and drops variables whose
-	// names it could not have given itself, as some tests' are. So sh is bash; but /bin/sh of the image busybox is busybox's: a test knows
-	// its words for a file that cannot be written.
+	// Debian's shell of busybox prefers its applets to programs of the same name, such as an nc
+	// that knows no UDP, and drops variables whose names it could not have given itself, as some
+	// tests' are. So sh is bash; but /bin/sh of the image busybox is busybox's: a test knows its
+	// words for a file that cannot be written.
 	bash["/usr/local/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "/usr/bin/bash"}
 	large, err := fromDebian(cache, tools...)
 	if err != nil {
 		return nil, err
 	}
 	large["/usr/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "bash"}
-	large["/usr/bin/nc"] = ociarchive.File{Mode: fs.ModePerm, Target: "nc.openbsd"} // Debian's alternatives would
+	// Debian's alternatives would
+	large["/usr/bin/nc"] = ociarchive.File{Mode: fs.ModePerm, Target: "nc.openbsd"}
 	webserver, err := fromDebian(cache, "nginx")
 	if err != nil {
 		return nil, err
@@ -98,7 +104,8 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 	animal := func(name string) ociarchive.Image {
 		picture := ociarchive.Layer{
 			"/" + name + ".jpg": from.source(name + "/html/" + name + ".jpg"), "/data.json": from.source(name + "/html/data.json"),
-			// A test of image volumes reads this one too, and wants it to name what the suite's own images are made from.
+			// A test of image volumes reads this one too, and wants it to name what the suite's own
+			// images are made from.
 			"/etc/os-release": text("NAME=\"not Alpine Linux\"\n"),
 		}
 		return ociarchive.Image{Layers: append(slices.Clone(agnhost), picture), Config: v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}}

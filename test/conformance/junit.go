@@ -18,13 +18,15 @@ const (
 type outcome struct {
 	Outcome string  `json:"outcome"`
 	Seconds float64 `json:"seconds"`
-	// Commit is the state of the repository that was judged, with -dirty behind it if it had changes.
+	// Commit is the state of the repository that was judged, with -dirty behind it if it had
+	// changes.
 	Commit string `json:"commit,omitempty"`
 	// Message is why it failed or was skipped.
 	Message string `json:"message,omitempty"`
 }
 
-// junit is the part of the form that the suite writes (and CI systems read) that says what came of a test.
+// junit is the part of the form that the suite writes (and CI systems read) that says what came of
+// a test.
 type junit struct {
 	XMLName xml.Name     `xml:"testsuites"`
 	Suites  []junitSuite `xml:"testsuite"`
@@ -48,7 +50,8 @@ type junitWhy struct {
 	Type    string `xml:"type,attr,omitempty"`
 }
 
-// What Ginkgo says of a test that was not run, because nobody asked for it or the run was broken off before, and of one that was broken off.
+// What Ginkgo says of a test that was not run, because nobody asked for it or the run was broken
+// off before, and of one that was broken off.
 const (
 	notRun      = "skipped" // one that skips itself says why behind it
 	interrupted = "interrupted"
@@ -88,7 +91,8 @@ func (c junitCase) outcome() outcome {
 	return outcome{Outcome: passed, Seconds: c.Time}
 }
 
-// worse is what came of a test that stands in a table: of all its rows the worst, and their time together.
+// worse is what came of a test that stands in a table: of all its rows the worst, and their time
+// together.
 func worse(a, b outcome) outcome {
 	rank := map[string]int{"": 0, skipped: 1, passed: 2, failed: 3}
 	total := a.Seconds + b.Seconds

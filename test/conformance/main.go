@@ -115,7 +115,8 @@ func run(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// judge makes the cluster, runs the tests that are left, batch after batch, and writes the report after each.
+// judge makes the cluster, runs the tests that are left, batch after batch, and writes the report
+// after each.
 func judge(ctx context.Context, o options, c localcluster.Cluster, r runner, archive string, names, left []string, result *report) (err error) {
 	defer func() { err = errors.Join(err, c.Destroy(ctx)) }()
 	if err := c.Create(ctx); err != nil {

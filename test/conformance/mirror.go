@@ -16,7 +16,8 @@ import (
 	"github.com/orlop-os/orlop/test/localcluster"
 )
 
-// The registry that the machines are told of, for tests that want an image to be pulled although it is there (pull policy Always).
+// The registry that the machines are told of, for tests that want an image to be pulled although it
+// is there (pull policy Always).
 const (
 	mirrorImage = "test.orlop.dev/registry:1"
 	mirrorPort  = 5000

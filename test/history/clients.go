@@ -27,8 +27,9 @@ const (
 	pace = 400 * time.Millisecond
 )
 
-// perRound registers are written to in a round: few, so that clients get in each other's way. The next round has others, because the
-// search for an order takes the longer the more writes of a register have had no answer.
+// perRound registers are written to in a round: few, so that clients get in each other's way. The
+// next round has others, because the search for an order takes the longer the more writes of a
+// register have had no answer.
 const perRound = 3
 
 func registerName(round, n int) string { return fmt.Sprintf("round-%d-%d", round, n) }
@@ -75,10 +76,12 @@ func apiClients(kubeconfig string, addresses []string, clock qemu.Clock) ([]kube
 	return all, nil
 }
 
-// prepareLimit is how long making a register may take, in the machines' time: a connection that a fault broke is given up after a while only.
+// prepareLimit is how long making a register may take, in the machines' time: a connection that a
+// fault broke is given up after a while only.
 const prepareLimit = 2 * time.Minute
 
-// prepare makes the registers of a round, empty, at whichever API server answers, and has the clients use them.
+// prepare makes the registers of a round, empty, at whichever API server answers, and has the
+// clients use them.
 func (r *record) prepare(ctx context.Context, servers []kubernetes.Interface, round int) error {
 	ctx, cancel := context.WithTimeout(ctx, r.clock.Outside(prepareLimit))
 	defer cancel()
@@ -86,7 +89,8 @@ func (r *record) prepare(ctx context.Context, servers []kubernetes.Interface, ro
 		name := registerName(round, n)
 		for i := 0; ; i++ {
 			_, err := servers[i%len(servers)].CoreV1().ConfigMaps(namespace).Create(ctx, register(name, "", ""), meta.CreateOptions{})
-			if err == nil || i > 0 && apierrors.IsAlreadyExists(err) { // by an attempt whose answer was lost: nobody else makes them
+			// by an attempt whose answer was lost: nobody else makes them
+			if err == nil || i > 0 && apierrors.IsAlreadyExists(err) {
 				break
 			}
 			select {
@@ -116,7 +120,8 @@ func register(name, value, version string) *core.ConfigMap {
 	return &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name, ResourceVersion: version}, Data: map[string]string{field: value}}
 }
 
-// client reads and writes until ctx ends. After an operation without an answer it goes to another API server.
+// client reads and writes until ctx ends. After an operation without an answer it goes to another
+// API server.
 type client struct {
 	number  int
 	servers []kubernetes.Interface
@@ -167,7 +172,8 @@ func (c *client) next() operation {
 	return o
 }
 
-// do asks an API server. An operation is not broken off: its answer, or that there is none, belongs to the history.
+// do asks an API server. An operation is not broken off: its answer, or that there is none, belongs
+// to the history.
 func (c *client) do(api kubernetes.Interface, o *operation) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.record.clock.Outside(answerLimit))
 	defer cancel()
@@ -193,8 +199,8 @@ func (c *client) do(api kubernetes.Interface, o *operation) {
 	}
 }
 
-// answered is what an error says of the operation. A conflict is an answer; of all else one cannot know whether something was done: an
-// API server that fails may have written before.
+// answered is what an error says of the operation. A conflict is an answer; of all else one cannot
+// know whether something was done: an API server that fails may have written before.
 func answered(err error) answer {
 	switch {
 	case err == nil:

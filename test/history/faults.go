@@ -28,13 +28,15 @@ const (
 	freeze   = "freeze" // a machine that stands still and goes on with an old idea of the time
 )
 
-// A fault lasts, in the machines' time, at least as long as etcd takes to elect another leader, and at most as long as a machine takes to start.
+// A fault lasts, in the machines' time, at least as long as etcd takes to elect another leader, and
+// at most as long as a machine takes to start.
 const (
 	shortest = 5 * time.Second
 	longest  = 40 * time.Second
 )
 
-// draw draws a fault. One round in ten is a blackout; of the others each kind has the same chance, and hits one machine.
+// draw draws a fault. One round in ten is a blackout; of the others each kind has the same chance,
+// and hits one machine.
 func draw(dice *rand.Rand, machines []string) fault {
 	f := fault{Lasts: shortest + time.Duration(dice.Int64N(int64(longest-shortest)))}
 	if dice.IntN(10) == 0 {

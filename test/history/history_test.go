@@ -45,7 +45,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestJudgeFindsWhatIsLost has clients write to one register that forgets one write in each history, and to one that does not.
+// TestJudgeFindsWhatIsLost has clients write to one register that forgets one write in each
+// history, and to one that does not.
 func TestJudgeFindsWhatIsLost(t *testing.T) {
 	for seed := range uint64(50) {
 		for _, forgets := range []bool{false, true} {
@@ -61,7 +62,8 @@ func TestJudgeFindsWhatIsLost(t *testing.T) {
 	}
 }
 
-// simulate is a register that three clients use at the same time. If it forgets, a write that a client was told of is undone.
+// simulate is a register that three clients use at the same time. If it forgets, a write that a
+// client was told of is undone.
 func simulate(dice *rand.Rand, forgets bool) []operation {
 	var history []operation
 	value, at, silent := "", 0, 0

@@ -30,7 +30,8 @@ const (
 	unknown answer = "unknown"
 )
 
-// operation is one request of a client for one register, and its answer. Values are unique, so a value says which write it is of.
+// operation is one request of a client for one register, and its answer. Values are unique, so a
+// value says which write it is of.
 type operation struct {
 	Client   int           `json:"client"`
 	Register string        `json:"register"`
@@ -42,7 +43,8 @@ type operation struct {
 	Answered time.Duration `json:"answered"`
 }
 
-// model is a register that holds its last value. A write without an answer may be put behind everything else, where nobody sees it.
+// model is a register that holds its last value. A write without an answer may be put behind
+// everything else, where nobody sees it.
 func model() porcupine.Model {
 	return porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
@@ -66,7 +68,8 @@ func model() porcupine.Model {
 	}
 }
 
-// step says whether an operation can have had its answer when the register held a value, and what it holds then.
+// step says whether an operation can have had its answer when the register held a value, and what
+// it holds then.
 func step(value string, o operation) (bool, any) {
 	switch {
 	case o.Kind == read:
@@ -94,8 +97,8 @@ const (
 	undecided       verdict = "undecided" // it took too long to find out
 )
 
-// judge looks for an order. Reads without an answer say nothing, and are left out. limit bounds the search, which is exponential in the
-// number of writes without an answer.
+// judge looks for an order. Reads without an answer say nothing, and are left out. limit bounds the
+// search, which is exponential in the number of writes without an answer.
 func judge(history []operation, limit time.Duration) (verdict, porcupine.LinearizationInfo) {
 	var operations []porcupine.Operation
 	for _, o := range history {

@@ -25,7 +25,8 @@ type report struct {
 // round is one fault, and what came of it.
 type round struct {
 	fault
-	// SilenceS is the longest time without an answer until the machines were healthy again, which took HealthyS from the fault's end.
+	// SilenceS is the longest time without an answer until the machines were healthy again, which
+	// took HealthyS from the fault's end.
 	SilenceS float64 `json:"silence_s"`
 	HealthyS float64 `json:"healthy_s"`
 }

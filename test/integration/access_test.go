@@ -49,7 +49,8 @@ func newSite(network *qemu.Network) (*site, error) {
 	return s, err
 }
 
-// serveTLS answers HTTPS on a host of the network as long as there is one, and returns the CA that vouches for it.
+// serveTLS answers HTTPS on a host of the network as long as there is one, and returns the CA that
+// vouches for it.
 func serveTLS(host *qemu.Host, handler http.Handler) (pem []byte, err error) {
 	ca, err := pki.NewCA("story", time.Hour)
 	if err != nil {
@@ -102,7 +103,8 @@ func withToken(ts *testscript.TestScript, token, file string) {
 	ts.Check(clientcmd.WriteToFile(*own, ts.MkAbs(file)))
 }
 
-// podTokenVerb asks for a token as the kubelet does. Whoever has the machine reads such a one from the pod's volume.
+// podTokenVerb asks for a token as the kubelet does. Whoever has the machine reads such a one from
+// the pod's volume.
 func (s *story) podTokenVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "pod-token NODE KUBECONFIG")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -152,7 +154,8 @@ func (s *story) forgeTicketVerb(ts *testscript.TestScript, neg bool, args []stri
 	}
 }
 
-// kubeletVerb asks a kubelet until it answers with a status: what is revoked counts no more within a moment, and not at once.
+// kubeletVerb asks a kubelet until it answers with a status: what is revoked counts no more within
+// a moment, and not at once.
 func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 4, "kubelet NAME PATH STATUS [KUBECONFIG]")
 	config := &rest.Config{}
@@ -178,7 +181,8 @@ func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) 
 // kubeletTime is how long a kubelet may take to know of what has changed.
 const kubeletTime = 30 * time.Second
 
-// askKubelet gets a path of a kubelet from a host of the network. Who the kubelet is does not matter to the question.
+// askKubelet gets a path of a kubelet from a host of the network. Who the kubelet is does not
+// matter to the question.
 func (s *story) askKubelet(addr netip.Addr, path string, as *rest.Config) (string, error) {
 	host, err := s.network.NewHost("curious", netip.Addr{})
 	if err != nil {

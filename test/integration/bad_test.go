@@ -166,7 +166,8 @@ func (s *story) unchangedVerb(ts *testscript.TestScript, neg bool, args []string
 	}
 }
 
-// contentOf is a hash of everything in a file that is not zero, with its place. Holes cost nothing, and zeros at the end do not count.
+// contentOf is a hash of everything in a file that is not zero, with its place. Holes cost nothing,
+// and zeros at the end do not count.
 func contentOf(file string) ([sha256.Size]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {

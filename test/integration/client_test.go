@@ -23,14 +23,17 @@ import (
 )
 
 const (
-	// pairEvery is the time between two pairs of a write and the read of it: five requests a second. Both are the machines' time.
+	// pairEvery is the time between two pairs of a write and the read of it: five requests a
+	// second. Both are the machines' time.
 	pairEvery = 400 * time.Millisecond
-	// requestTimeout is how long one request may take. A virtual address moves within 5 s, and emulated processors are slow.
+	// requestTimeout is how long one request may take. A virtual address moves within 5 s, and
+	// emulated processors are slow.
 	requestTimeout = 10 * time.Second
 )
 
-// customer is somebody in the closed network who writes to the Kubernetes API and reads what he wrote, at a steady pace, whether or
-// not earlier requests have been answered. A request that fails is made once more, over a new connection.
+// customer is somebody in the closed network who writes to the Kubernetes API and reads what he
+// wrote, at a steady pace, whether or not earlier requests have been answered. A request that fails
+// is made once more, over a new connection.
 type customer struct {
 	clock  qemu.Clock
 	maps   typed.ConfigMapInterface
@@ -57,7 +60,8 @@ func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
 		config.Dial = s.network.DialContext
 		config.Timeout = s.lasts(requestTimeout)
 		config.QPS = -1
-		config.NextProtos = []string{"http/1.1"} // a connection whose other end is gone is given up with its request
+		// a connection whose other end is gone is given up with its request
+		config.NextProtos = []string{"http/1.1"}
 		transport, err := rest.HTTPClientFor(config)
 		ts.Check(err)
 		client, err := typed.NewForConfigAndClient(config, transport)
@@ -134,7 +138,8 @@ func (c *customer) request(what string, do func() error) error {
 	err, took := first, c.clock.Since(began)
 	again := first != nil
 	if again {
-		// The machine at the other end may be gone, and with it the other end of every connection that is kept for later.
+		// The machine at the other end may be gone, and with it the other end of every connection
+		// that is kept for later.
 		utilnet.CloseIdleConnectionsFor(c.http.Transport)
 		err = do()
 	}
@@ -151,7 +156,8 @@ func (c *customer) request(what string, do func() error) error {
 	return err
 }
 
-// leaderVerb makes the name of the machine that leads etcd $LEADER, and that of one of the others $FOLLOWER.
+// leaderVerb makes the name of the machine that leads etcd $LEADER, and that of one of the others
+// $FOLLOWER.
 func (s *story) leaderVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 0, 0, "leader")
 	c := s.client(ts)

@@ -52,7 +52,8 @@ func withTable(file string, change func(*os.File, *gpt.Table) error) error {
 	return change(f, table)
 }
 
-// flipRoot inverts the bits of one byte in ROOT-A: of the file system's superblock, which every mount reads.
+// flipRoot inverts the bits of one byte in ROOT-A: of the file system's superblock, which every
+// mount reads.
 func flipRoot(file string) error { return flip(file, "ROOT-A") }
 
 func flip(file, label string) error {
@@ -168,8 +169,8 @@ func (s *story) diskVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("the first disk of %s is another one: %s", args[0], args[1])
 }
 
-// addForeignPartition puts a partition of somebody else's behind the image's own. It takes all that is left, so that it is in the way
-// of STATE and DATA, and it is not empty.
+// addForeignPartition puts a partition of somebody else's behind the image's own. It takes all that
+// is left, so that it is in the way of STATE and DATA, and it is not empty.
 func addForeignPartition(file string) error {
 	return withTable(file, func(f *os.File, t *gpt.Table) error {
 		linux := uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4") // Linux filesystem data

@@ -30,18 +30,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// doorFigures is build/api.json: what the management API lets in, and how fast. Times are milliseconds.
+// doorFigures is build/api.json: what the management API lets in, and how fast. Times are
+// milliseconds.
 type doorFigures struct {
-	Methods          int     `json:"methods"`
-	WithoutRole      int     `json:"methods_without_role"`
-	CallableByNobody int     `json:"methods_callable_by_nobody"`
-	CasesRefused     int     `json:"cases_refused"` // method × caller who may not, each tried on the machine
-	DecodersFuzzed   int     `json:"decoders_fuzzed"`
-	FuzzSeconds      int     `json:"fuzz_seconds"`
-	ApidAnonMiB      float64 `json:"apid_anon_mib"`
-	One              pace    `json:"clients_1"`
-	Many             pace    `json:"clients_64"`
-	Flood            flood   `json:"flood"`
+	Methods          int `json:"methods"`
+	WithoutRole      int `json:"methods_without_role"`
+	CallableByNobody int `json:"methods_callable_by_nobody"`
+	// method × caller who may not, each tried on the machine
+	CasesRefused   int     `json:"cases_refused"`
+	DecodersFuzzed int     `json:"decoders_fuzzed"`
+	FuzzSeconds    int     `json:"fuzz_seconds"`
+	ApidAnonMiB    float64 `json:"apid_anon_mib"`
+	One            pace    `json:"clients_1"`
+	Many           pace    `json:"clients_64"`
+	Flood          flood   `json:"flood"`
 }
 
 type pace struct {
@@ -59,7 +61,8 @@ type flood struct {
 	Ratio    float64 `json:"ratio"`
 }
 
-// doorVerb tries what must be refused, measures what is let in, and writes both to build/api.json. The machine has one processor.
+// doorVerb tries what must be refused, measures what is let in, and writes both to build/api.json.
+// The machine has one processor.
 func (s *story) doorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "door NAME")
 	d := doorBed{s: s, ts: ts, to: s.machine(ts, args[0]).Addr().String() + ":50000"}
@@ -216,9 +219,11 @@ func call(c *client.Client, method string) error {
 // perHost is how many connections one computer makes: apid takes 32 of one address.
 const perHost = 30
 
-// pace is how fast so many clients, each with a connection of its own, get Version answered, one call after the other.
+// pace is how fast so many clients, each with a connection of its own, get Version answered, one
+// call after the other.
 func (d doorBed) pace(clients int, long time.Duration) pace {
-	var cert tls.Certificate // one for each host: one certificate makes so many calls at once and no more
+	// one for each host: one certificate makes so many calls at once and no more
+	var cert tls.Certificate
 	var open []*client.Client
 	var hosts []*qemu.Host
 	for i := range clients {
@@ -270,7 +275,8 @@ func (d doorBed) pace(clients int, long time.Duration) pace {
 	return pace{P50: at(0.5), P99: at(0.99), Calls: float64(len(all)) / long.Seconds()}
 }
 
-// flood measures one client before and while two computers ask for handshakes, without a certificate, as fast as they can.
+// flood measures one client before and while two computers ask for handshakes, without a
+// certificate, as fast as they can.
 func (d doorBed) flood() flood {
 	quiet := d.pace(1, measured)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -308,10 +314,12 @@ func (d doorBed) flood() flood {
 	return f
 }
 
-// unanswered is after which time a stranger begins anew, where one who keeps to TCP asks again after a second.
+// unanswered is after which time a stranger begins anew, where one who keeps to TCP asks again
+// after a second.
 const unanswered = 100 * time.Millisecond
 
-// stranger asks for a handshake, and tells whether there was none: the machine's kernel did not answer, or the connection was closed.
+// stranger asks for a handshake, and tells whether there was none: the machine's kernel did not
+// answer, or the connection was closed.
 func (d doorBed) stranger(ctx context.Context, h *qemu.Host) (refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, unanswered)
 	defer cancel()

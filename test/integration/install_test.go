@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// medium makes a disk with a FAT file system that carries one file of the story, as somebody would prepare a memory stick.
+// medium makes a disk with a FAT file system that carries one file of the story, as somebody would
+// prepare a memory stick.
 func (s *story) medium(ts *testscript.TestScript, machine, label, name, file string) qemu.Disk {
 	image, content := filepath.Join(s.dir, machine+"-"+name+".img"), filepath.Join(s.dir, machine+"-"+name)
 	ts.Check(os.WriteFile(content, []byte(ts.ReadFile(file)), 0o600))
@@ -27,8 +28,9 @@ func (s *story) medium(ts *testscript.TestScript, machine, label, name, file str
 	return qemu.Disk{Name: "config", Image: image, SizeMiB: 4}
 }
 
-// otherLoader makes a medium from which the firmware starts a boot loader of Debian's, and that starts netboot.efi: iPXE over the network, by
-// what DHCP says, and GRUB from the medium. Both hand over words of their own.
+// otherLoader makes a medium from which the firmware starts a boot loader of Debian's, and that
+// starts netboot.efi: iPXE over the network, by what DHCP says, and GRUB from the medium. Both hand
+// over words of their own.
 func (s *story) otherLoader(ts *testscript.TestScript, machine, folder, loader string) qemu.Disk {
 	const script = "chainloader /netboot.efi orlop.root=none quiet\nboot\n"
 	image, config := filepath.Join(s.dir, machine+"-loader.img"), filepath.Join(s.dir, machine+"-grub.cfg")
@@ -77,7 +79,8 @@ func (s *story) photos(ts *testscript.TestScript, machine, mib string) qemu.Disk
 	return qemu.Disk{Name: "photos", Image: image, SizeMiB: size}
 }
 
-// member makes a disk of which nothing but the last sectors say that it is somebody's: Linux' RAID with metadata 1.0.
+// member makes a disk of which nothing but the last sectors say that it is somebody's: Linux' RAID
+// with metadata 1.0.
 func (s *story) member(ts *testscript.TestScript, machine, mib string) qemu.Disk {
 	size, err := strconv.ParseInt(mib, 10, 64)
 	ts.Check(err)
@@ -85,12 +88,14 @@ func (s *story) member(ts *testscript.TestScript, machine, mib string) qemu.Disk
 	ts.Check(err)
 	defer f.Close()
 	ts.Check(f.Truncate(size << 20))
-	_, err = f.WriteAt([]byte("\xfc\x4e\x2b\xa9\x01"), size<<20-8<<10) // include/uapi/linux/raid/md_p.h
+	// include/uapi/linux/raid/md_p.h
+	_, err = f.WriteAt([]byte("\xfc\x4e\x2b\xa9\x01"), size<<20-8<<10)
 	ts.Check(err)
 	return qemu.Disk{Name: "member", Image: f.Name(), SizeMiB: size}
 }
 
-// cutInstallVerb installs, and cuts the power while the machine does an operation of it (machined/install names them).
+// cutInstallVerb installs, and cuts the power while the machine does an operation of it
+// (machined/install names them).
 func (s *story) cutInstallVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "cut-install NAME DOCUMENTS OPERATION")
 	c := s.client(ts)

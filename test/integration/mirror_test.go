@@ -36,7 +36,8 @@ func registryWith(ts *testscript.TestScript, reference string, push func(context
 	return handler
 }
 
-// mirrorVerb: the mirror answers over TLS, to one user only. Before it another one is asked, which takes connections and never answers.
+// mirrorVerb: the mirror answers over TLS, to one user only. Before it another one is asked, which
+// takes connections and never answers.
 func (s *story) mirrorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "mirror PATCH NAME")
 	const folder, username, password = "outside", "machines", "let me in"

@@ -16,10 +16,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// refusedCallsAtOnce is how many calls go on at the same time: fewer than apid lets an operator make.
+// refusedCallsAtOnce is how many calls go on at the same time: fewer than apid lets an operator
+// make.
 const refusedCallsAtOnce = 16
 
-// refusedCallsVerb makes so many calls as the operator, each of which comes to nothing: a service is to be restarted that there is not.
+// refusedCallsVerb makes so many calls as the operator, each of which comes to nothing: a service
+// is to be restarted that there is not.
 func (s *story) refusedCallsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "refused-calls N")
 	n, err := strconv.Atoi(args[0])
@@ -54,7 +56,8 @@ func orSucceeded(err error) error {
 	return err
 }
 
-// cutStreamVerb cuts the power while packets of its first link are captured, as soon as that is on record.
+// cutStreamVerb cuts the power while packets of its first link are captured, as soon as that is on
+// record.
 func (s *story) cutStreamVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "cut-stream NAME")
 	c := s.client(ts)

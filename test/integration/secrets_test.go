@@ -12,7 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// leaksVerb tells whether files hold any of the secrets in a YAML file: private keys in PEM, and what is called a key.
+// leaksVerb tells whether files hold any of the secrets in a YAML file: private keys in PEM, and
+// what is called a key.
 func (s *story) leaksVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, false, args, 2, -1, "[!] leaks SECRETS FILE...")
 	var secrets any
@@ -43,11 +44,13 @@ func (s *story) leaksVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// shortest is the length of the shortest text that is looked for: a shorter one may stand anywhere by chance.
+// shortest is the length of the shortest text that is looked for: a shorter one may stand anywhere
+// by chance.
 const shortest = 20
 
-// tracesOf collects the texts by which each secret of a value would be known: the lines of a key in PEM, as they stand in any document,
-// the key itself in hexadecimal, and any other text that is called a key.
+// tracesOf collects the texts by which each secret of a value would be known: the lines of a key in
+// PEM, as they stand in any document, the key itself in hexadecimal, and any other text that is
+// called a key.
 func tracesOf(path string, value any, traces map[string]string) {
 	switch v := value.(type) {
 	case map[string]any:

@@ -39,7 +39,8 @@ type receiver struct {
 	open   map[net.Conn]bool
 }
 
-// newReceiver makes one that lets in who has a certificate of the CA. It returns its own CA, in PEM.
+// newReceiver makes one that lets in who has a certificate of the CA. It returns its own CA, in
+// PEM.
 func newReceiver(network *qemu.Network, machines *x509.CertPool) (*receiver, []byte, error) {
 	host, err := network.NewHost("archive", netip.Addr{})
 	if err != nil {
@@ -136,7 +137,8 @@ func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string)
 	switch {
 	case args[0] == "start" && len(args) == 2:
 		machines := x509.NewCertPool()
-		machines.AppendCertsFromPEM([]byte(ts.ReadFile("machine-ca.crt"))) // as the verb trust leaves it
+		// as the verb trust leaves it
+		machines.AppendCertsFromPEM([]byte(ts.ReadFile("machine-ca.crt")))
 		r, ca, err := newReceiver(s.network, machines)
 		ts.Check(err)
 		ts.Check(r.start())

@@ -30,8 +30,8 @@ var (
 	operator = flag.String("operator", "", "folder of the operator's CA and certificate that the image was built for (build/operator)")
 )
 
-// TestStories tells every story in testdata, one after the other: the machines are emulated and two of them would only slow each
-// other down.
+// TestStories tells every story in testdata, one after the other: the machines are emulated and two
+// of them would only slow each other down.
 func TestStories(t *testing.T) {
 	if *imageDir == "" || *binDir == "" || *operator == "" {
 		t.Fatal("the stories need an image: run `make stories`, or give -image, -bin and -operator after -args")
@@ -60,11 +60,12 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// mostRepeats is how often a story that failed is told again when the kernel of one of its machines had an oops. QEMU's emulation of
-// several processors (TCG, seen with 7.2) loses the race between one that patches the kernel's code (static keys, while the first
-// control group is made and drivers are loaded) and one that runs it: "Oops: int3" in the middle of kmem_cache_free, in about one
-// start of ten on a busy computer. Machines come back from that, and most stories with them. What is really wrong with the system
-// comes again, and fails the story.
+// mostRepeats is how often a story that failed is told again when the kernel of one of its machines
+// had an oops. QEMU's emulation of several processors (TCG, seen with 7.2) loses the race between
+// one that patches the kernel's code (static keys, while the first control group is made and
+// drivers are loaded) and one that runs it: "Oops: int3" in the middle of kmem_cache_free, in about
+// one start of ten on a busy computer. Machines come back from that, and most stories with them.
+// What is really wrong with the system comes again, and fails the story.
 const mostRepeats = 2
 
 // attempt tells a story once. It is testscript's T.
@@ -79,7 +80,8 @@ const longestStory = 40 * time.Minute
 
 var dilateLine = regexp.MustCompile(`(?m)^dilate (\d+)$`)
 
-// dilationOf is how many times more slowly a story lets time pass (dilateVerb): testscript has to know its deadline beforehand.
+// dilationOf is how many times more slowly a story lets time pass (dilateVerb): testscript has to
+// know its deadline beforehand.
 func dilationOf(story string) int {
 	if match := dilateLine.FindStringSubmatch(story); match != nil {
 		if n, err := strconv.Atoi(match[1]); err == nil {
@@ -147,7 +149,8 @@ func (a *attempt) Log(args ...any) {
 // broken are the ends of the stories that failed, and before each what its cluster said.
 var broken []string
 
-// TestMain prints last which story failed and where: whoever sees only the end of a long log sees that.
+// TestMain prints last which story failed and where: whoever sees only the end of a long log sees
+// that.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	for _, end := range broken {
@@ -193,7 +196,8 @@ func (s *story) connect(dilation int) (err error) {
 	return err
 }
 
-// close switches everything off, and says what happened if the story failed. It returns the oops that one of the kernels had.
+// close switches everything off, and says what happened if the story failed. It returns the oops
+// that one of the kernels had.
 func (s *story) close() (oops string) {
 	if s.write != nil {
 		s.write.stop()
@@ -227,8 +231,8 @@ func (s *story) close() (oops string) {
 	return oops
 }
 
-// around are the lines of a console around the first one with a text; empty if there is none. A machine that panics resets and goes
-// on, so a story may pass over it; it is told all the same.
+// around are the lines of a console around the first one with a text; empty if there is none. A
+// machine that panics resets and goes on, so a story may pass over it; it is told all the same.
 func around(console, text string) string {
 	lines := strings.Split(console, "\n")
 	i := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, text) })
@@ -238,7 +242,8 @@ func around(console, text string) string {
 	return strings.Join(lines[max(0, i-40):min(len(lines), i+10)], "\n")
 }
 
-// ask runs one of the user's programs as the story last did, to see what a machine or its cluster says after a failure.
+// ask runs one of the user's programs as the story last did, to see what a machine or its cluster
+// says after a failure.
 func (s *story) ask(name string, args ...string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -251,8 +256,8 @@ func (s *story) ask(name string, args ...string) string {
 	return string(out)
 }
 
-// explain prints what the machine says about itself after a failure. What its cluster and its kubelet said last is kept for the
-// end of the log.
+// explain prints what the machine says about itself after a failure. What its cluster and its
+// kubelet said last is kept for the end of the log.
 func (s *story) explain() {
 	if s.current == "" {
 		return // the story has not come to know a machine

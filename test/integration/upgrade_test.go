@@ -42,7 +42,8 @@ func (s *story) setVerb(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// cutVerb sends an upgrade bundle and cuts the power while the machine does an operation of it (machined/upgrade names them).
+// cutVerb sends an upgrade bundle and cuts the power while the machine does an operation of it
+// (machined/upgrade names them).
 func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "cut-upgrade NAME BUNDLE OPERATION")
 	file, err := os.Open(ts.MkAbs(args[1]))
@@ -78,8 +79,8 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("power of %s is cut after %.1fs, while it does: %s", args[0], time.Since(begun).Seconds(), doing)
 }
 
-// abandonVerb runs orlopctl with an upgrade bundle and kills it when the machine does an operation of it and has done so many MiB of
-// that. What orlopctl said is for stdout.
+// abandonVerb runs orlopctl with an upgrade bundle and kills it when the machine does an operation
+// of it and has done so many MiB of that. What orlopctl said is for stdout.
 func (s *story) abandonVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "abandon BUNDLE OPERATION MIB")
 	mib, err := strconv.ParseInt(args[2], 10, 64)

@@ -214,7 +214,8 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 	return d
 }
 
-// machineVerb's keys, each of which makes the machine another than the usual one (4 GiB of memory, a disk of 8 GiB with the image):
+// machineVerb's keys, each of which makes the machine another than the usual one (4 GiB of memory,
+// a disk of 8 GiB with the image):
 //
 //	memory=MIB    so much memory
 //	cpus=N        so many processors; 2 unless given
@@ -387,7 +388,8 @@ func (s *story) codeVerb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("CODE_"+args[0], s.shown(ts, args[0], `orlop: pairing code ([0-9A-Z-]+)`))
 }
 
-// shown is what the first group of an expression matches in the last line of a console that it matches.
+// shown is what the first group of an expression matches in the last line of a console that it
+// matches.
 func (s *story) shown(ts *testscript.TestScript, name, pattern string) string {
 	all := regexp.MustCompile(pattern).FindAllStringSubmatch(s.machine(ts, name).Console().String(), -1)
 	if len(all) == 0 {
@@ -517,7 +519,8 @@ func (s *story) nocertVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	c, err := tls.Dial("tcp", "127.0.0.1:"+ts.Getenv("PORT_"+args[0]+"_50000"), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 	if err == nil {
-		// In TLS 1.3 the server's refusal comes after the client's own handshake: the first read shows it.
+		// In TLS 1.3 the server's refusal comes after the client's own handshake: the first read
+		// shows it.
 		c.SetDeadline(time.Now().Add(20 * time.Second))
 		_, err = c.Read(make([]byte, 1))
 		c.Close()

@@ -32,7 +32,8 @@ import (
 // testImage is the name under which the stories' image is imported.
 const testImage = "test.orlop.dev/testpod:1"
 
-// scan connects to every TCP port of the machine from the closed network and returns those that answered.
+// scan connects to every TCP port of the machine from the closed network and returns those that
+// answered.
 func (s *story) scan(addr string) ([]int, error) {
 	scanner, err := s.network.NewHost("scanner", netip.Addr{})
 	if err != nil {
@@ -79,8 +80,8 @@ func service(ctx context.Context, c *client.Client, name string) (*api.ServiceSt
 	return nil, fmt.Errorf("service %s is gone", name)
 }
 
-// killVerb ends each service's process the hard way. The process must be back within 10 s, and ready again within the time that
-// an emulated processor needs to start it.
+// killVerb ends each service's process the hard way. The process must be back within 10 s, and
+// ready again within the time that an emulated processor needs to start it.
 func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "kill-services NAME [SERVICE…]")
 	if args[0] != s.current {
@@ -132,9 +133,10 @@ func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// followVerb reads a pod's log while the pod writes it, until it has been cut twice. Each line has to come once and in order. The
-// pod (of testpod serve) writes a few lines when asked to, and is asked when the reader has all that came before: a reader who
-// falls behind by a whole file would miss it, and an emulated one is slow.
+// followVerb reads a pod's log while the pod writes it, until it has been cut twice. Each line has
+// to come once and in order. The pod (of testpod serve) writes a few lines when asked to, and is
+// asked when the reader has all that came before: a reader who falls behind by a whole file would
+// miss it, and an emulated one is slow.
 func (s *story) followVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "follow POD WATCHER")
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
@@ -194,7 +196,8 @@ func (s *story) settledVerb(ts *testscript.TestScript, neg bool, args []string) 
 	s.note("%s has been running for %s", args[0], args[1])
 }
 
-// writer writes ConfigMaps one after the other and remembers those that the API server acknowledged.
+// writer writes ConfigMaps one after the other and remembers those that the API server
+// acknowledged.
 type writer struct {
 	kube         kubernetes.Interface
 	cancel       context.CancelFunc
@@ -327,7 +330,8 @@ func get(ctx context.Context, c *http.Client, url string) error {
 	return err
 }
 
-// outside analyses the capture: flows to unicast addresses that are neither on the closed network nor in the cluster's ranges.
+// outside analyses the capture: flows to unicast addresses that are neither on the closed network
+// nor in the cluster's ranges.
 func (s *story) outside() ([]string, int, error) {
 	file, err := s.network.CaptureFile()
 	if err != nil {

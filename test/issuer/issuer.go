@@ -1,4 +1,5 @@
-// Package issuer is an issuer of OpenID Connect tokens for tests: what an API server needs to find of one, and tokens.
+// Package issuer is an issuer of OpenID Connect tokens for tests: what an API server needs to find
+// of one, and tokens.
 package issuer
 
 import (
@@ -23,7 +24,8 @@ type Issuer struct {
 	key *ecdsa.PrivateKey
 }
 
-// New makes an issuer with a key of its own. url is where its Handler will be found, https without a path.
+// New makes an issuer with a key of its own. url is where its Handler will be found, https without
+// a path.
 func New(url string) (*Issuer, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -32,7 +34,8 @@ func New(url string) (*Issuer, error) {
 	return &Issuer{url, key}, nil
 }
 
-// Handler answers where the keys are (OpenID Connect Discovery 1.0, section 4) and which (RFC 7517).
+// Handler answers where the keys are (OpenID Connect Discovery 1.0, section 4) and which (RFC
+// 7517).
 func (i *Issuer) Handler() (http.Handler, error) {
 	public, err := i.key.PublicKey.Bytes() // 4, x, y: SEC 1, section 2.3.3
 	if err != nil {

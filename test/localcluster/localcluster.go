@@ -1,4 +1,5 @@
-// Package localcluster makes clusters of emulated machines for measurements that take long, through orlopctl, as anybody does.
+// Package localcluster makes clusters of emulated machines for measurements that take long, through
+// orlopctl, as anybody does.
 package localcluster
 
 import (
@@ -22,7 +23,8 @@ import (
 )
 
 const (
-	// patience bounds what a machine does that takes long: it begins, joins, imports. It is the machines' time.
+	// patience bounds what a machine does that takes long: it begins, joins, imports. It is the
+	// machines' time.
 	patience = 20 * time.Minute
 	// teardown bounds the end of the machines.
 	teardown = 2 * time.Minute
@@ -39,10 +41,13 @@ type Cluster struct {
 	MemoryMiB              int // of each machine
 	WorkerMemoryMiB        int // of each worker; 0: as the others
 	CPUs                   int // of each machine; 0: two
-	Dilation               int // how many times more slowly time passes for the machines (qemu.Clock); 0: one
-	// Patch is a file with fields to change in the control-plane machines' configurations; empty: none.
+	// how many times more slowly time passes for the machines (qemu.Clock); 0: one
+	Dilation int
+	// Patch is a file with fields to change in the control-plane machines' configurations; empty:
+	// none.
 	Patch string
-	// Operator is the folder of the operator that the image was built for; empty: the one beside the image's.
+	// Operator is the folder of the operator that the image was built for; empty: the one beside
+	// the image's.
 	Operator string
 }
 

@@ -127,8 +127,8 @@ func Events(ctx context.Context, c *client.Client) ([]*api.Event, error) {
 // afterSeconds is how machined ends the event of a moment.
 var afterSeconds = regexp.MustCompile(` after ([0-9]+(?:\.[0-9]+)?) s$`)
 
-// Began is when init began by the clock that the machine had when an event happened, if it is the event of a moment: it carries the
-// time of day and the seconds.
+// Began is when init began by the clock that the machine had when an event happened, if it is the
+// event of a moment: it carries the time of day and the seconds.
 func Began(e *api.Event) (time.Time, bool) {
 	match := afterSeconds.FindStringSubmatch(e.Message)
 	if e.Source != "boot" || e.Kind != "stage" || match == nil {

@@ -12,17 +12,19 @@ import (
 )
 
 const (
-	// answerLimit is when a machine that does not answer is given up, by our clock. Three tries of a version that fails come before
-	// its own time.
+	// answerLimit is when a machine that does not answer is given up, by our clock. Three tries of
+	// a version that fails come before its own time.
 	answerLimit = 5 * time.Minute
 	// wholeLimit bounds each step of a whole check.
 	wholeLimit = 5 * time.Minute
 )
 
-// errEarly means that the emulator ended by itself: that is no finding about the machine. The cut is made again.
+// errEarly means that the emulator ended by itself: that is no finding about the machine. The cut
+// is made again.
 var errEarly = errors.New("the emulator ended early")
 
-// check looks at a machine that was switched on after a cut, and notes in the result what it finds. An error is none about the machine.
+// check looks at a machine that was switched on after a cut, and notes in the result what it finds.
+// An error is none about the machine.
 func (s *soak) check(ctx context.Context, m *machine, p promise, objects []string, r *result) error {
 	r.Outcome = recovered
 	wrong, err := s.look(ctx, m, p, r)
@@ -38,7 +40,8 @@ func (s *soak) check(ctx context.Context, m *machine, p promise, objects []strin
 	}
 	if !m.Running() {
 		exit, err := m.Wait(ctx)
-		if err == nil && exit.Request == "" && exit.Err() == nil { // the system wanted it, and nobody had asked
+		// the system wanted it, and nobody had asked
+		if err == nil && exit.Request == "" && exit.Err() == nil {
 			r.Outcome, r.Wrong, r.Console = bricked, []string{exit.String()}, m.ConsoleTail(60)
 			return nil
 		}
@@ -54,7 +57,8 @@ func (s *soak) check(ctx context.Context, m *machine, p promise, objects []strin
 	return nil
 }
 
-// look compares what the machine shows at its first answer with what was promised. The error is why it does not come back.
+// look compares what the machine shows at its first answer with what was promised. The error is why
+// it does not come back.
 func (s *soak) look(ctx context.Context, m *machine, p promise, r *result) (wrong []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -92,8 +96,8 @@ func (m *machine) uptime(ctx context.Context) (up time.Duration, err error) {
 	return up, err
 }
 
-// whole checks that the machine can do everything again: its cluster gets healthy and has what it had acknowledged, and the version
-// can be changed.
+// whole checks that the machine can do everything again: its cluster gets healthy and has what it
+// had acknowledged, and the version can be changed.
 func (s *soak) whole(ctx context.Context, m *machine, objects []string, r *result) error {
 	bounded := func(do func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(ctx, wholeLimit)

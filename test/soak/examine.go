@@ -17,13 +17,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// examination is of what firmware and boot loader would find: the partition table, and the ESP. It needs no machine.
+// examination is of what firmware and boot loader would find: the partition table, and the ESP. It
+// needs no machine.
 type examination struct {
 	Disks int      `json:"disks"`
 	Wrong []string `json:"wrong"`
 }
 
-// examine looks at several disks for each instant at which something had been written to the ESP or outside all partitions.
+// examine looks at several disks for each instant at which something had been written to the ESP or
+// outside all partitions.
 func (s *soak) examine(ctx context.Context, seed uint64, each int) (e examination, err error) {
 	e.Wrong = []string{}
 	whole, err := s.bootImages()

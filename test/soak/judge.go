@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// patience is how long a machine may take to be back, in its own time since its kernel began; tries of a version that fails come
-// before and are not part of it.
+// patience is how long a machine may take to be back, in its own time since its kernel began; tries
+// of a version that fails come before and are not part of it.
 const patience = 120 * time.Second
 
 // promise is what holds for a machine after a cut.
@@ -15,8 +15,9 @@ type promise struct {
 	Versions      []string // one of these runs
 	Identity      string   // "": it had shown none yet
 	Configuration string   // "": none was asked for
-	Configured    bool     // it had said that it has this configuration; else it may have it or none
-	Upgraded      bool     // an upgrade had begun
+	// it had said that it has this configuration; else it may have it or none
+	Configured bool
+	Upgraded   bool // an upgrade had begun
 }
 
 // promised is what the recorded machine had promised when its log had this length.
@@ -57,8 +58,9 @@ type seen struct {
 	Uptime        time.Duration
 }
 
-// phases are those that a machine may show that runs the old version, or the new one, when an upgrade had begun. An old version
-// that says that the upgrade is still under way would refuse another one.
+// phases are those that a machine may show that runs the old version, or the new one, when an
+// upgrade had begun. An old version that says that the upgrade is still under way would refuse
+// another one.
 var phases = map[bool][]string{
 	false: {"", "failed", "rolled back"},
 	true:  {"trial", "committed"},

@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// killWithin is the longest time from the beginning of something to the cut: about what it takes to write an upgrade.
+// killWithin is the longest time from the beginning of something to the cut: about what it takes to
+// write an upgrade.
 const killWithin = 60 * time.Second
 
 // victim is the machine of the class kill. It lives on from cut to cut, with the disk that it has.
@@ -50,7 +51,8 @@ func (s *soak) victim(ctx context.Context) (*victim, error) {
 	return v, nil
 }
 
-// kill has the machine do something, and ends its emulator at an instant of that. The machine stays on for the next one.
+// kill has the machine do something, and ends its emulator at an instant of that. The machine stays
+// on for the next one.
 func (s *soak) kill(ctx context.Context, luck *rand.Rand, r *result) error {
 	if s.living == nil {
 		v, err := s.victim(ctx)
@@ -87,7 +89,8 @@ func (s *soak) kill(ctx context.Context, luck *rand.Rand, r *result) error {
 	return err
 }
 
-// choose has the machine take another version, whichever it does not run, or only do what it does anyway.
+// choose has the machine take another version, whichever it does not run, or only do what it does
+// anyway.
 func (s *soak) choose(v *victim, status *api.UpgradeStatus, luck *rand.Rand) (what string, do func(context.Context) error) {
 	switch {
 	case !ended(status):
@@ -100,12 +103,14 @@ func (s *soak) choose(v *victim, status *api.UpgradeStatus, luck *rand.Rand) (wh
 	return "a rollback began", v.rollback
 }
 
-// cut takes the power away so long after do has begun. The error is why the machine would not do it.
+// cut takes the power away so long after do has begun. The error is why the machine would not do
+// it.
 func (v *victim) cut(ctx context.Context, do func(context.Context) error, after time.Duration) error {
 	instant := time.After(after)
 	asked := make(chan error, 1)
 	acting, cancel := context.WithCancel(ctx)
-	defer func() { v.PowerCut(); cancel() }() // in this order: the machine must not see its caller go
+	// in this order: the machine must not see its caller go
+	defer func() { v.PowerCut(); cancel() }()
 	if do != nil {
 		go func() { asked <- do(acting) }()
 	}

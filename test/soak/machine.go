@@ -217,7 +217,8 @@ func (m *machine) ends(ctx context.Context, phase, version string) error {
 // ended tells that nothing more happens by itself.
 func ended(s *api.UpgradeStatus) bool { return slot.Phase(s.Phase).Done() && s.Operation == "" }
 
-// upgrade sends a bundle, or the rest of it, and returns the version that it holds when all has come; the machine goes on alone.
+// upgrade sends a bundle, or the rest of it, and returns the version that it holds when all has
+// come; the machine goes on alone.
 func (m *machine) upgrade(ctx context.Context, bundle string) (string, error) {
 	file, err := os.Open(bundle)
 	if err != nil {

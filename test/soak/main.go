@@ -1,5 +1,5 @@
-// Command soak cuts the power of a machine at random instants, and looks at what comes back. docs/soak.md says how, and what its
-// figures mean.
+// Command soak cuts the power of a machine at random instants, and looks at what comes back.
+// docs/soak.md says how, and what its figures mean.
 //
 //	main.go      flags, and one cut after the other
 //	record.go    one machine does everything once, and all that it writes is recorded
@@ -98,7 +98,8 @@ type soak struct {
 	living                 *victim // of class kill; nil: it is off
 }
 
-// run makes the cuts, and writes the file after each, so that a run that is broken off leaves what it has.
+// run makes the cuts, and writes the file after each, so that a run that is broken off leaves what
+// it has.
 func run(ctx context.Context, o options) error {
 	s := &soak{options: o, dir: strings.TrimSuffix(o.out, filepath.Ext(o.out))}
 	report := report{Seed: o.seed, Wanted: o.cuts}
@@ -181,7 +182,8 @@ func versionOf(dir string) (string, error) {
 	return manifest.Release.Version, nil
 }
 
-// tries is how many times a cut is made when the emulator ends without a word; about one start in ten of it does.
+// tries is how many times a cut is made when the emulator ends without a word; about one start in
+// ten of it does.
 const tries = 3
 
 func (s *soak) cut(ctx context.Context, seed uint64, number int, class string) (r result, err error) {

@@ -19,10 +19,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// recordLimit bounds each step of a recording: about eight times what the longest takes on a quiet computer.
+// recordLimit bounds each step of a recording: about eight times what the longest takes on a quiet
+// computer.
 const recordLimit = 10 * time.Minute
 
-// recording is what one machine did, from its first power-on, and what it had promised at which length of its log.
+// recording is what one machine did, from its first power-on, and what it had promised at which
+// length of its log.
 type recording struct {
 	Identity      string `json:"identity"`
 	Configuration string `json:"configuration"`
@@ -30,7 +32,8 @@ type recording struct {
 	New           string `json:"new"` // of the bundle that works
 	ESP           place  `json:"esp"`
 	Data          place  `json:"data"`
-	// Lengths of the log. What had not begun at a length cannot be on the disk, what was done must be.
+	// Lengths of the log. What had not begun at a length cannot be on the disk, what was done must
+	// be.
 	Answered     int64    `json:"answered"`
 	ApplyBegan   int64    `json:"apply_began"`
 	Applied      int64    `json:"applied"`
@@ -80,7 +83,8 @@ func (r *recorder) steps() []step {
 		{"apply", r.configure},
 		{"run", func(ctx context.Context) error { return r.writeObjects(ctx, 60) }},
 		{"upgrade", func(ctx context.Context) (err error) { _, err = r.send(ctx, "broken"); return err }},
-		{"rollback", func(ctx context.Context) error { return r.ends(ctx, "rolled back", r.Old) }}, // by itself
+		// by itself
+		{"rollback", func(ctx context.Context) error { return r.ends(ctx, "rolled back", r.Old) }},
 		{"upgrade", func(ctx context.Context) (err error) { r.New, err = r.send(ctx, "next"); return err }},
 		{"trial", r.trial},
 		{"commit", r.commit},
@@ -98,7 +102,8 @@ func (r *recording) classes() (all []string) {
 	return all
 }
 
-// record records a machine in a folder, until every class was recorded that is asked for (none: all).
+// record records a machine in a folder, until every class was recorded that is asked for (none:
+// all).
 func record(ctx context.Context, o options, dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("recording: %w", err)
@@ -273,7 +278,8 @@ func (r *recorder) trial(ctx context.Context) error {
 	})
 }
 
-// commit ends a few writes after the API has said "committed": only then the entry gets its new name.
+// commit ends a few writes after the API has said "committed": only then the entry gets its new
+// name.
 func (r *recorder) commit(ctx context.Context) error { return r.writeObjects(ctx, 5) }
 
 func (r *recorder) back(ctx context.Context) error {

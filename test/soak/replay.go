@@ -13,8 +13,9 @@ import (
 	"github.com/orlop-os/orlop/hack/qemu/writelog"
 )
 
-// replayer has the disk of the recorded machine as it may have been at any instant. There is one file of it: machines that start
-// from it do not write to it, and a step from one instant to the next writes little.
+// replayer has the disk of the recorded machine as it may have been at any instant. There is one
+// file of it: machines that start from it do not write to it, and a step from one instant to the
+// next writes little.
 type replayer struct {
 	*recording
 	log   *writelog.Log
@@ -75,7 +76,8 @@ func copySparse(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// replayed cuts the recorded machine's power at an instant of a class, and starts a machine from one of the disks that it may leave.
+// replayed cuts the recorded machine's power at an instant of a class, and starts a machine from
+// one of the disks that it may leave.
 func (s *soak) replayed(ctx context.Context, luck *rand.Rand, r *result) error {
 	n := instant(s.replay.recording, s.replay.log, r.Class, luck)
 	flushed, pieces := s.replay.log.Survivors(n, luck)

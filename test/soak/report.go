@@ -26,7 +26,8 @@ type result struct {
 	Kept    string   `json:"kept,omitempty"`    // folder with the disk as the cut left it
 	Version string   `json:"version,omitempty"` // that ran then
 	Phase   string   `json:"phase,omitempty"`   // of the last upgrade
-	Whole   bool     `json:"whole,omitempty"`   // it was checked to a healthy cluster and another upgrade
+	// it was checked to a healthy cluster and another upgrade
+	Whole bool `json:"whole,omitempty"`
 	// Seconds of the machine's own time since its kernel began, of the start that came up.
 	Answered float64 `json:"answered_s,omitempty"`
 	Healthy  float64 `json:"healthy_s,omitempty"`

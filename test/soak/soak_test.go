@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/hack/qemu/writelog"
 )
 
-// logOf makes a log (see package writelog): "d" is a write to DATA, "s" one to another partition, "f" a flush.
+// logOf makes a log (see package writelog): "d" is a write to DATA, "s" one to another partition,
+// "f" a flush.
 func logOf(t *testing.T, ops string) (*recording, *writelog.Log) {
 	t.Helper()
 	var b bytes.Buffer
@@ -44,8 +45,8 @@ func logOf(t *testing.T, ops string) (*recording, *writelog.Log) {
 	return &recording{Data: place{Sector: 1000}}, l
 }
 
-// TestInstant: an instant lies within its class, every one can be drawn, and stretches that change something outside DATA come up
-// more often than their share.
+// TestInstant: an instant lies within its class, every one can be drawn, and stretches that change
+// something outside DATA come up more often than their share.
 func TestInstant(t *testing.T) {
 	r, l := logOf(t, "sf"+"dfdfdf"+"ssf"+"dfdfdfdfdfdf"+"dsf")
 	end := func(n int) int64 { return l.Ops[n-1].End }

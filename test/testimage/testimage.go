@@ -15,8 +15,9 @@ import (
 // program is the package that the image is made from: a web server, and a client.
 const program = "github.com/orlop-os/orlop/test/integration/testpod"
 
-// Write builds the program and writes an OCI archive of an image that holds it and nothing else. Images of different names have
-// different contents, so that one can be in use while the other is not.
+// Write builds the program and writes an OCI archive of an image that holds it and nothing else.
+// Images of different names have different contents, so that one can be in use while the other is
+// not.
 func Write(ctx context.Context, file, name string) error {
 	content, err := build(ctx)
 	if err != nil {

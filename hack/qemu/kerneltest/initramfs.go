@@ -13,8 +13,9 @@ import (
 	"strings"
 )
 
-// archive writes a cpio archive in the kernel's format "newc" (Documentation/driver-api/early-userspace/buffer-format.rst).
-// It is not compressed: it is read once, from the page cache, by an emulated CPU that would have to decompress it.
+// archive writes a cpio archive in the kernel's format "newc"
+// (Documentation/driver-api/early-userspace/buffer-format.rst). It is not compressed: it is read
+// once, from the page cache, by an emulated CPU that would have to decompress it.
 type archive struct {
 	file  *os.File
 	w     *bufio.Writer
@@ -206,7 +207,8 @@ func (a *archive) skeleton() error {
 			return err
 		}
 	}
-	return a.entry("dev/console", typeChar|0o600, 5, 1, 0, nil) // the kernel opens it for init before anything is mounted
+	// the kernel opens it for init before anything is mounted
+	return a.entry("dev/console", typeChar|0o600, 5, 1, 0, nil)
 }
 
 func (a *archive) close() error {

@@ -22,8 +22,9 @@ type kernel struct {
 	builtin map[string]bool
 }
 
-// openKernel finds the kernel in dir: either as the imager writes it (vmlinuz, modules/RELEASE) or as a Debian package
-// unpacks (boot/vmlinuz-RELEASE, lib/modules/RELEASE). It reads no depmod index: the modules say themselves what they need.
+// openKernel finds the kernel in dir: either as the imager writes it (vmlinuz, modules/RELEASE) or
+// as a Debian package unpacks (boot/vmlinuz-RELEASE, lib/modules/RELEASE). It reads no depmod
+// index: the modules say themselves what they need.
 func openKernel(dir string) (*kernel, error) {
 	find := func(what string, patterns ...string) (string, error) {
 		for _, p := range patterns {
@@ -86,8 +87,9 @@ type module struct {
 	parameters string
 }
 
-// closure returns the modules of the list and all that they need, in the order of loading. An entry is "NAME
-// [PARAMETER=VALUE]...". A name with a "?" at its end may be missing, for lists that fit more than one kernel.
+// closure returns the modules of the list and all that they need, in the order of loading. An entry
+// is "NAME [PARAMETER=VALUE]...". A name with a "?" at its end may be missing, for lists that fit
+// more than one kernel.
 func (k *kernel) closure(list []string) ([]module, error) {
 	var (
 		names = slices.Clone(list)
@@ -162,7 +164,8 @@ func readModule(path string) ([]byte, error) {
 	return nil, fmt.Errorf("%s: compressed in a way that is not .xz", path)
 }
 
-// needs reads a module's own words (section .modinfo): "depends=a,b" and "softdep=pre: a b post: c".
+// needs reads a module's own words (section .modinfo): "depends=a,b" and "softdep=pre: a b post:
+// c".
 func needs(data []byte) (hard, soft []string, err error) {
 	file, err := elf.NewFile(bytes.NewReader(data))
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 // guestPackage is the init of the guests; it is built when it is needed, from within the module.
 const guestPackage = "github.com/orlop-os/orlop/hack/qemu/kerneltest/guest"
 
-// DefaultModules is what the kernel-facing code of the system uses. All are optional: what a kernel lacks, a test that
-// needs it will say.
+// DefaultModules is what the kernel-facing code of the system uses. All are optional: what a kernel
+// lacks, a test that needs it will say.
 var DefaultModules = []string{"virtio_blk?", "virtio_net?", "dm_mod?", "dm_verity?", "erofs?", "overlay?", "vfat?", "nls_ascii?", "nls_cp437?",
 	"nls_iso8859_1?", "loop?", "dummy? numdummies=0", "bridge?", "veth?", "tun?", "nf_tables?", "nft_ct?", "nft_nat?", "nft_masq?", "nft_fib_inet?", "nft_chain_nat?",
 	"nft_reject_ipv4?", "nft_reject_ipv6?", "nft_reject_inet?", "nft_numgen?", "nf_conntrack_netlink?", "br_netfilter?", "softdog?", "efivarfs?",
@@ -32,21 +32,26 @@ var DefaultTools = []string{"/usr/sbin/mke2fs?", "/usr/sbin/e2fsck?", "/usr/sbin
 
 // Options describe a run.
 type Options struct {
-	// Kernel is a folder with a kernel and its modules: build/qemu/kernel, or an unpacked Debian package.
+	// Kernel is a folder with a kernel and its modules: build/qemu/kernel, or an unpacked Debian
+	// package.
 	Kernel string
 	// Program is the statically linked test binary; Args and Env are passed to it.
 	Program string
 	Args    []string
 	Env     []string
-	// Modules are loaded with what they need, in order; nil: DefaultModules. A "?" at the end of a name allows it to be missing.
+	// Modules are loaded with what they need, in order; nil: DefaultModules. A "?" at the end of a
+	// name allows it to be missing.
 	Modules []string
-	// Tools are executables of the host, copied with their libraries; nil: DefaultTools. A "?" as with modules.
+	// Tools are executables of the host, copied with their libraries; nil: DefaultTools. A "?" as
+	// with modules.
 	Tools []string
-	// Files maps paths in the guest to files or folders of the host. Relative ones are in the program's folder.
+	// Files maps paths in the guest to files or folders of the host. Relative ones are in the
+	// program's folder.
 	Files map[string]string
 	// Init is a ready-made guest init; empty: it is built.
 	Init string
-	// Machine is the machine's form: memory, CPUs, disks (the folder and the kernel are set by Run). Its network may be nil.
+	// Machine is the machine's form: memory, CPUs, disks (the folder and the kernel are set by
+	// Run). Its network may be nil.
 	Machine qemu.MachineSpec
 	// Append is put after the kernel's command line.
 	Append string
@@ -59,9 +64,11 @@ type Options struct {
 // Result is how a run ended.
 type Result struct {
 	protocol.Outcome
-	// Begun tells whether the program was started. Without it the machine died before anything of the test ran.
+	// Begun tells whether the program was started. Without it the machine died before anything of
+	// the test ran.
 	Begun bool
-	// Reported tells whether the guest said how the program ended. Without it ExitCode means nothing.
+	// Reported tells whether the guest said how the program ended. Without it ExitCode means
+	// nothing.
 	Reported bool
 	// Exit is QEMU's end, Console the end of the kernel's messages.
 	Exit    qemu.Exit
@@ -79,8 +86,8 @@ func (r Result) Err() error {
 	return nil
 }
 
-// Run boots the kernel and runs the program. The error is about the run; how the program ended is in the result.
-// When ctx ends, the machine loses its power and the result has the console.
+// Run boots the kernel and runs the program. The error is about the run; how the program ended is
+// in the result. When ctx ends, the machine loses its power and the result has the console.
 func Run(ctx context.Context, o Options) (Result, error) {
 	dir, err := os.MkdirTemp("", "orlop-kernel-test-")
 	if err != nil {
@@ -120,9 +127,10 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}
 }
 
-// maxBoots is how often a machine is started that dies before the program does. An emulator that runs several processors at once
-// sometimes breaks a kernel that patches its own code, which it does while it starts (seen: an oops in the middle of a jump
-// label). That says nothing about the program; from its start on, whatever happens counts.
+// maxBoots is how often a machine is started that dies before the program does. An emulator that
+// runs several processors at once sometimes breaks a kernel that patches its own code, which it
+// does while it starts (seen: an oops in the middle of a jump label). That says nothing about the
+// program; from its start on, whatever happens counts.
 const maxBoots = 3
 
 func once(ctx context.Context, spec qemu.MachineSpec, o Options) (Result, error) {

@@ -58,7 +58,8 @@ func qemuLock(t *testing.T) {
 	}
 }
 
-// TestBoot boots the real kernel: NIC, DHCP, DNS and NTP, console, output, dialling in, power button and exit status.
+// TestBoot boots the real kernel: NIC, DHCP, DNS and NTP, console, output, dialling in, power
+// button and exit status.
 func TestBoot(t *testing.T) {
 	kernel := productKernel(t)
 	qemuLock(t)
@@ -100,7 +101,8 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// useProbe waits for the probe, speaks with it over the closed network and presses the power button.
+// useProbe waits for the probe, speaks with it over the closed network and presses the power
+// button.
 func useProbe(ctx context.Context, network *qemu.Network, m *qemu.Machine) error {
 	if _, err := m.WaitConsole(ctx, regexp.MustCompile("orlop: probe is ready")); err != nil {
 		return err
@@ -123,7 +125,8 @@ func useProbe(ctx context.Context, network *qemu.Network, m *qemu.Machine) error
 	return m.PowerButton(ctx)
 }
 
-// TestBadEnds: a program that cannot run, a kernel that panics and a deadline (no emulated kernel starts in half a second) are told apart.
+// TestBadEnds: a program that cannot run, a kernel that panics and a deadline (no emulated kernel
+// starts in half a second) are told apart.
 func TestBadEnds(t *testing.T) {
 	kernel := productKernel(t)
 	qemuLock(t)

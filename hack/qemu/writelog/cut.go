@@ -13,8 +13,9 @@ type Piece struct {
 	From, To int64
 }
 
-// Survivors draws what is on the disk when the power goes after n operations: the first flushed ones, and of those behind them the
-// pieces. Each of these is lost, whole or torn with the same probability; of a torn one a beginning or an end is there.
+// Survivors draws what is on the disk when the power goes after n operations: the first flushed
+// ones, and of those behind them the pieces. Each of these is lost, whole or torn with the same
+// probability; of a torn one a beginning or an end is there.
 func (l *Log) Survivors(n int, r *rand.Rand) (flushed int, pieces []Piece) {
 	flushed = l.Flushed(n)
 	for i := flushed; i < n; i++ {
@@ -44,7 +45,8 @@ type Storage interface {
 	io.WriterAt
 }
 
-// Disk is a disk image on which a log is replayed. It begins as the image with which the recorded machine was switched on.
+// Disk is a disk image on which a log is replayed. It begins as the image with which the recorded
+// machine was switched on.
 type Disk struct {
 	Log   *Log
 	Image Storage

@@ -1,12 +1,15 @@
-// Package writelog makes, from a record of everything that was written to a disk, the disk as a power cut may have left it.
+// Package writelog makes, from a record of everything that was written to a disk, the disk as a
+// power cut may have left it.
 //
-// The record is the log of QEMU's block driver blklogwrites (MachineSpec's Disk.Record), in the format of the kernel's dm-log-writes
-// (Documentation/admin-guide/device-mapper/log-writes.rst): a superblock, then for each operation a sector that describes it and
-// the data. An operation is logged when it is done.
+// The record is the log of QEMU's block driver blklogwrites (MachineSpec's Disk.Record), in the
+// format of the kernel's dm-log-writes (Documentation/admin-guide/device-mapper/log-writes.rst): a
+// superblock, then for each operation a sector that describes it and the data. An operation is
+// logged when it is done.
 //
-// What a disk owes after a power cut: everything that was done before a flush that is done, and nothing else. Of the writes behind the
-// last flush any may be missing, in any order, and any may be torn: a sector of 512 bytes is written whole or not at all. So an
-// instant has many possible disks; Survivors draws one of them, and Disk makes it of a disk image.
+// What a disk owes after a power cut: everything that was done before a flush that is done, and
+// nothing else. Of the writes behind the last flush any may be missing, in any order, and any may
+// be torn: a sector of 512 bytes is written whole or not at all. So an instant has many possible
+// disks; Survivors draws one of them, and Disk makes it of a disk image.
 //
 // It knows nothing of partitions or file systems, and judges nothing.
 package writelog
@@ -19,7 +22,8 @@ import (
 	"sort"
 )
 
-// SectorSize is what a disk writes whole or not at all, in bytes. hack/qemu has QEMU log in this unit.
+// SectorSize is what a disk writes whole or not at all, in bytes. hack/qemu has QEMU log in this
+// unit.
 const SectorSize = 512
 
 // The flags of an operation (drivers/md/dm-log-writes.c).
@@ -41,8 +45,9 @@ type Op struct {
 	Sector, Sectors int64 // its place on the disk; none for a flush
 	Flush           bool  // everything before it is on the disk
 	Through         bool  // it is on the disk itself (FUA)
-	Discard         bool  // it has no data: a disk may keep what it was told to forget, so nothing is lost by it
-	End             int64 // where the log goes on behind it, in bytes
+	// it has no data: a disk may keep what it was told to forget, so nothing is lost by it
+	Discard bool
+	End     int64 // where the log goes on behind it, in bytes
 }
 
 // data is where the operation's data lies in the log.
@@ -54,8 +59,8 @@ type Log struct {
 	from io.ReaderAt
 }
 
-// Read reads the log of a machine that is off. size is its length in bytes. Where QEMU was killed amid an operation, the log ends
-// before it.
+// Read reads the log of a machine that is off. size is its length in bytes. Where QEMU was killed
+// amid an operation, the log ends before it.
 func Read(from io.ReaderAt, size int64) (*Log, error) {
 	var sector [SectorSize]byte
 	if _, err := from.ReadAt(sector[:], 0); err != nil {

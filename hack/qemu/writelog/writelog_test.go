@@ -43,7 +43,8 @@ func (w *written) read(t *testing.T) *Log {
 	return l
 }
 
-// image is a disk in memory; String is the first letter of each sector, and it fails if a sector is mixed.
+// image is a disk in memory; String is the first letter of each sector, and it fails if a sector is
+// mixed.
 type image struct {
 	t    *testing.T
 	data []byte
@@ -112,7 +113,8 @@ func TestReadDamaged(t *testing.T) {
 	}
 }
 
-// TestSurvivors: whatever is drawn, what was flushed is there, what came behind the flush is there in parts, and nothing else.
+// TestSurvivors: whatever is drawn, what was flushed is there, what came behind the flush is there
+// in parts, and nothing else.
 func TestSurvivors(t *testing.T) {
 	w := newLog()
 	w.write(0, 4, 0, "a")
@@ -137,7 +139,8 @@ func TestSurvivors(t *testing.T) {
 		seen[disk.Image.(*image).String()]++
 	}
 	want := map[string]bool{}
-	for _, b := range []string{"aaaa..", "aabbbb", "aaba..", "aabb..", "aabbb.", "aaabbb", "aaaabb", "aaaa.b"} { // lost, whole, torn
+	// lost, whole, torn
+	for _, b := range []string{"aaaa..", "aabbbb", "aaba..", "aabb..", "aabbb.", "aaabbb", "aaaabb", "aaaa.b"} {
 		for _, c := range []string{".", "c"} {
 			want[b+"t"+c] = true
 			if seen[b+"t"+c] == 0 {
@@ -155,7 +158,8 @@ func TestSurvivors(t *testing.T) {
 	}
 }
 
-// TestSet: the pieces of one cut are gone in the next, also where they overlap; the image goes forward only.
+// TestSet: the pieces of one cut are gone in the next, also where they overlap; the image goes
+// forward only.
 func TestSet(t *testing.T) {
 	w := newLog()
 	w.write(0, 3, 0, "a")

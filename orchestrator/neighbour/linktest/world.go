@@ -1,5 +1,6 @@
-// Package linktest gives a simulation machines on one link, in a time of its own: packets take a while or are lost, machines stand still, die
-// and start again, their links go down, and the network is cut. What the machines do, and what has to hold, is the test's.
+// Package linktest gives a simulation machines on one link, in a time of its own: packets take a
+// while or are lost, machines stand still, die and start again, their links go down, and the
+// network is cut. What the machines do, and what has to hold, is the test's.
 package linktest
 
 import (
@@ -34,8 +35,10 @@ type Machine struct {
 	Link    bool          // it is up
 	Side    int           // of a network that is cut; those of one side hear each other
 	Offset  time.Duration // of its clock
-	born    int           // how often it was started or lost its power: what is under way for the one before does not count
-	waiting []func()      // what a machine that stands still does when it goes on
+	// how often it was started or lost its power: what is under way for the one before does not
+	// count
+	born    int
+	waiting []func() // what a machine that stands still does when it goes on
 }
 
 type event struct {
@@ -104,7 +107,8 @@ func (w *World) UpTo(d time.Duration) time.Duration {
 // Clock is the time as a machine has it.
 func (w *World) Clock(m *Machine) time.Time { return Begin().Add(w.Now + m.Offset) }
 
-// Of does something for a machine after a time, if it is still the same: when it goes on, if it stands still.
+// Of does something for a machine after a time, if it is still the same: when it goes on, if it
+// stands still.
 func (w *World) Of(m *Machine, d time.Duration, do func()) {
 	born := m.born
 	w.In(d, func() {
@@ -131,7 +135,8 @@ func Hear(a, b *Machine) bool { return a.Link && b.Link && a.Side == b.Side }
 // Start has a machine begin, knowing nothing.
 func (m *Machine) Start() { m.born, m.Running, m.waiting = m.born+1, true, nil }
 
-// Stop has a machine stand still, for some time. Its clock may stand too. What it goes on with is done before then.
+// Stop has a machine stand still, for some time. Its clock may stand too. What it goes on with is
+// done before then.
 func (w *World) Stop(m *Machine, back time.Duration, clockStands bool, then func()) {
 	m.Running = false
 	born := m.born

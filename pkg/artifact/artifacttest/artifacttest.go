@@ -18,7 +18,8 @@ import (
 // Shelf is an origin of what lies on it, by SHA-256.
 type Shelf map[string][]byte
 
-// Put lays an artefact onto the shelf, a layer for each text, as `oras push` of files without names does; it returns the SHA-256 of the manifest.
+// Put lays an artefact onto the shelf, a layer for each text, as `oras push` of files without names
+// does; it returns the SHA-256 of the manifest.
 func (s Shelf) Put(texts ...string) string {
 	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,

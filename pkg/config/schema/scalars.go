@@ -15,8 +15,8 @@ const addr6 = `([0-9A-Fa-f:]*::[0-9A-Fa-f:.]*|([0-9A-Fa-f]{1,4}:){6,7}[0-9A-Fa-f
 // registry has the form of a registry's host, with or without a port.
 const registry = `((([a-z0-9-]+\.)+[a-z][a-z0-9-]*|localhost|[0-9]+(\.[0-9]+){3})(:[0-9]{1,5})?|[a-z][a-z0-9-]*:[0-9]{1,5}|\[` + addr6 + `\]:[0-9]{1,5})`
 
-// scalars are the schemas of the types that have their own form of text. A test reads examples of each with the schema
-// and with package config, and compares the answers.
+// scalars are the schemas of the types that have their own form of text. A test reads examples of
+// each with the schema and with package config, and compares the answers.
 var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.Bytes](): {Type: "string", Pattern: `^[0-9]+(KiB|MiB|GiB|TiB)$`, Examples: []any{"256MiB"}},
 	reflect.TypeFor[config.SizeRange](): {

@@ -1,10 +1,10 @@
-// Package schema makes the JSON Schema of the configuration for editors: what pkg/config accepts in form, with the
-// comments of its structs as descriptions. It stands apart from pkg/config because it needs the Go sources and a
-// library that PID 1 must not carry; only tests run it. The result is pkg/config/schema.json, which package config
-// offers as config.Schema.
+// Package schema makes the JSON Schema of the configuration for editors: what pkg/config accepts in
+// form, with the comments of its structs as descriptions. It stands apart from pkg/config because
+// it needs the Go sources and a library that PID 1 must not carry; only tests run it. The result is
+// pkg/config/schema.json, which package config offers as config.Schema.
 //
-// The schema knows the form of one document. It does not know contradictions between fields and documents:
-// config.Parse decides, and is stricter.
+// The schema knows the form of one document. It does not know contradictions between fields and
+// documents: config.Parse decides, and is stricter.
 package schema
 
 import (
@@ -27,8 +27,8 @@ const (
 	address = "https://orlop.dev/schema/v1alpha1.json"
 )
 
-// Generate makes the schema. It reads the comments of package config, so the working directory must be this package's
-// own, as it is in tests.
+// Generate makes the schema. It reads the comments of package config, so the working directory must
+// be this package's own, as it is in tests.
 func Generate() ([]byte, error) {
 	r := &jsonschema.Reflector{
 		FieldNameTag: "yaml", RequiredFromJSONSchemaTags: true, Anonymous: true, ExpandedStruct: true, Mapper: scalar,
@@ -79,8 +79,8 @@ func envelope(s *jsonschema.Schema, kind string) {
 	s.Required = append([]string{"apiVersion", "kind"}, s.Required...)
 }
 
-// addDefaults writes the defaults of a configuration that says nothing into the schema, from the same code that fills
-// them in.
+// addDefaults writes the defaults of a configuration that says nothing into the schema, from the
+// same code that fills them in.
 func addDefaults(root *jsonschema.Schema) error {
 	nothing := config.New("", "").WithCluster("", config.Endpoint{}, config.PKI{}, config.EncryptionKey{})
 	decoder := yaml.NewDecoder(bytes.NewReader(config.Marshal(nothing)))
@@ -125,7 +125,8 @@ func tidy(s *jsonschema.Schema) {
 	}
 }
 
-// scalar gives the schema of a type that is written as one text, and of the types with a fixed set of names.
+// scalar gives the schema of a type that is written as one text, and of the types with a fixed set
+// of names.
 func scalar(t reflect.Type) *jsonschema.Schema {
 	if s, ok := scalars[t]; ok {
 		copied := *s

@@ -23,7 +23,8 @@ var update = flag.Bool("update", false, "rewrite ../schema.json")
 
 const golden = "../schema.json"
 
-// TestGolden keeps schema.json in step with the structs. Rewrite it with: go test ./pkg/config/schema -update.
+// TestGolden keeps schema.json in step with the structs. Rewrite it with: go test
+// ./pkg/config/schema -update.
 func TestGolden(t *testing.T) {
 	got, err := Generate()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package dhcptest is a DHCP server for tests, on the other end of a veth pair. It does what the test says, and writes
-// down what it was asked.
+// Package dhcptest is a DHCP server for tests, on the other end of a veth pair. It does what the
+// test says, and writes down what it was asked.
 package dhcptest
 
 import (
@@ -94,8 +94,9 @@ func (s *Server) Set(p Plan) {
 	s.plan = p
 }
 
-// Seen returns what the server was asked: "DISCOVER", "REQUEST selecting", "REQUEST rebooting", "REQUEST renewing",
-// "REQUEST rebinding" (RFC 2131 table 4), each with the host name if the client told one.
+// Seen returns what the server was asked: "DISCOVER", "REQUEST selecting", "REQUEST rebooting",
+// "REQUEST renewing", "REQUEST rebinding" (RFC 2131 table 4), each with the host name if the client
+// told one.
 func (s *Server) Seen() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +134,8 @@ func (s *Server) serve(conn *ipv4.PacketConn) {
 		}
 		toMe := control != nil && control.Dst.Equal(s.self.Addr().AsSlice())
 		if answer := s.answer(m, toMe); answer != nil {
-			// RFC 2131 section 4.1: to the client's address if it has one, else (and a NAK) to everyone.
+			// RFC 2131 section 4.1: to the client's address if it has one, else (and a NAK) to
+			// everyone.
 			to := &net.UDPAddr{IP: net.IPv4bcast, Port: 68}
 			if c := m.ClientIPAddr; !c.IsUnspecified() && answer.MessageType() != dhcpv4.MessageTypeNak {
 				to.IP = c

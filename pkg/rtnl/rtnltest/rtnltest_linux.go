@@ -1,5 +1,5 @@
-// Package rtnltest gives a test a network of its own: fresh namespaces, veth pairs, and a second namespace for the
-// other end of the wire.
+// Package rtnltest gives a test a network of its own: fresh namespaces, veth pairs, and a second
+// namespace for the other end of the wire.
 //
 // The tests that use it run the same on a development machine and under the product kernel
 // (`go test -exec`). They need the veth module, /proc, and the right to make namespaces.
@@ -27,8 +27,8 @@ const (
 	without = "ORLOP_TEST_WITHOUT_NAMESPACES"
 )
 
-// Isolate runs the calling test once more in a process with network and UTS namespaces of its own, takes over its
-// result, and returns false. In that process it returns true: begin a test with
+// Isolate runs the calling test once more in a process with network and UTS namespaces of its own,
+// takes over its result, and returns false. In that process it returns true: begin a test with
 //
 //	if !rtnltest.Isolate(t) {
 //		return
@@ -67,8 +67,8 @@ func Isolate(t *testing.T) bool {
 // failureLines is how many lines of each test that failed are repeated at most.
 const failureLines = 15
 
-// failures is what the tests that failed printed last, each after its name, from the output of a test binary with -test.v. A long output is cut
-// by who keeps it, and this goes before it.
+// failures is what the tests that failed printed last, each after its name, from the output of a
+// test binary with -test.v. A long output is cut by who keeps it, and this goes before it.
 func failures(out string) string {
 	var failed []string
 	printed := map[string][]string{}
@@ -129,7 +129,8 @@ func SetUp(t *testing.T, name string, up bool) {
 	}
 }
 
-// Give sets a link up with addresses, each with the length of its network, which are used at once: without duplicate address detection.
+// Give sets a link up with addresses, each with the length of its network, which are used at once:
+// without duplicate address detection.
 func Give(t *testing.T, name string, addresses ...string) {
 	t.Helper()
 	c := dial(t)
@@ -198,7 +199,8 @@ func NewOther(t *testing.T) *Other {
 	o := &Other{work: make(chan func())}
 	ready := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and the namespace with it
+		// never unlocked: the thread ends with the goroutine, and the namespace with it
+		runtime.LockOSThread()
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
 			o.fd, err = unix.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), unix.O_RDONLY|unix.O_CLOEXEC, 0)

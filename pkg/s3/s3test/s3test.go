@@ -1,6 +1,6 @@
-// Package s3test is a store of objects for tests. It takes PUTs as Amazon's does, and judges the signature of each by itself, as the
-// documentation has it (Signature Version 4, "Authenticating Requests: Using the Authorization Header"), and not with the library that
-// has made it.
+// Package s3test is a store of objects for tests. It takes PUTs as Amazon's does, and judges the
+// signature of each by itself, as the documentation has it (Signature Version 4, "Authenticating
+// Requests: Using the Authorization Header"), and not with the library that has made it.
 package s3test
 
 import (
@@ -70,7 +70,8 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusServiceUnavailable, "SlowDown", "Please reduce your request rate.")
 		return
 	case problem != "":
-		refuse(http.StatusForbidden, "SignatureDoesNotMatch", "%s (%s)", problem, r.Header.Get("Authorization")) // stores repeat what they were told
+		// stores repeat what they were told
+		refuse(http.StatusForbidden, "SignatureDoesNotMatch", "%s (%s)", problem, r.Header.Get("Authorization"))
 		return
 	case r.Method != http.MethodPut:
 		refuse(http.StatusForbidden, "AccessDenied", "Access Denied")
@@ -91,7 +92,8 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusBadRequest, "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed.")
 		return
 	}
-	if base64.StdEncoding.EncodeToString(check[:]) != r.Header.Get("Content-Md5") { // as a bucket with Object Lock wants it
+	// as a bucket with Object Lock wants it
+	if base64.StdEncoding.EncodeToString(check[:]) != r.Header.Get("Content-Md5") {
 		refuse(http.StatusBadRequest, "BadDigest", "The Content-MD5 you specified did not match what we received.")
 		return
 	}

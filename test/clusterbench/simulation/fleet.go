@@ -57,14 +57,16 @@ type Stats struct {
 	Last   error
 }
 
-// New is a fleet without nodes. Its nodes live until ctx ends, and by the clock of the machine that they ask. config is an administrator's,
-// who may act as a node.
+// New is a fleet without nodes. Its nodes live until ctx ends, and by the clock of the machine that
+// they ask. config is an administrator's, who may act as a node.
 func New(ctx context.Context, config *rest.Config, machine qemu.Clock) *Fleet {
 	return &Fleet{ctx: ctx, clock: machine, client: func(name string) (kubernetes.Interface, error) {
 		own := rest.CopyConfig(config)
 		own.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + name, Groups: []string{"system:nodes"}}
-		own.Dial = (&net.Dialer{Timeout: machine.Outside(callLimit)}).DialContext // a dialer of its own makes it a connection of its own
-		own.NextProtos = nil                                                      // HTTP/2, as a kubelet
+		// a dialer of its own makes it a connection of its own
+		own.Dial = (&net.Dialer{Timeout: machine.Outside(callLimit)}).DialContext
+		// HTTP/2, as a kubelet
+		own.NextProtos = nil
 		own.Timeout, own.QPS = 0, -1
 		api, err := kubernetes.NewForConfig(own)
 		if err != nil {
@@ -90,10 +92,12 @@ func (f *Fleet) Stats() Stats {
 	return s
 }
 
-// Wait waits until nothing of the nodes runs any more; the end of the fleet's context ends them. The Nodes stay.
+// Wait waits until nothing of the nodes runs any more; the end of the fleet's context ends them.
+// The Nodes stay.
 func (f *Fleet) Wait() { f.alive.Wait() }
 
-// Grow registers nodes until there are so many, one after the other with at least a pause by their clock between them. What fails is tried again until ctx ends.
+// Grow registers nodes until there are so many, one after the other with at least a pause by their
+// clock between them. What fails is tried again until ctx ends.
 func (f *Fleet) Grow(ctx context.Context, to int, pause time.Duration) error {
 	for n := f.Stats().Nodes; n < to; n++ {
 		next := time.NewTimer(f.clock.Outside(pause))
@@ -210,7 +214,8 @@ func (m *member) tell(ctx context.Context, news func(time.Time)) {
 	}
 }
 
-// lease is the kubelet's own, with its numbers. The library takes its pauses by the time outside, and only what it writes from its clock.
+// lease is the kubelet's own, with its numbers. The library takes its pauses by the time outside,
+// and only what it writes from its clock.
 func (m *member) lease() lease.Controller {
 	own := func(l *coordination.Lease) error {
 		l.OwnerReferences = []meta.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: m.object.Name, UID: m.object.UID}}

@@ -8,10 +8,11 @@ import (
 )
 
 const (
-	// statusEvery is how often a status that has not changed is reported: nodeStatusReportFrequency of our kubelets. The first time after a
-	// change it is up to half of that more or less.
+	// statusEvery is how often a status that has not changed is reported: nodeStatusReportFrequency
+	// of our kubelets. The first time after a change it is up to half of that more or less.
 	statusEvery = time.Minute
-	// startTime is from the report that a pod's containers are made to the one that they run; endTime from a pod's deletion to its end.
+	// startTime is from the report that a pod's containers are made to the one that they run;
+	// endTime from a pod's deletion to its end.
 	startTime, endTime = 1500 * time.Millisecond, 500 * time.Millisecond
 	// retry is until what failed is tried again.
 	retry = time.Second
@@ -83,7 +84,8 @@ func (n *node) see(p *core.Pod, now time.Time) {
 // gone takes that a pod is not there any more.
 func (n *node) gone(id types.UID) { delete(n.pods, id) }
 
-// next is what is to be done now, and when to ask again at the latest. What is being done is not told again before done.
+// next is what is to be done now, and when to ask again at the latest. What is being done is not
+// told again before done.
 func (n *node) next(now time.Time) (todo []action, again time.Time) {
 	again = now.Add(statusEvery)
 	earlier := func(at time.Time) {
@@ -117,7 +119,8 @@ func (s step) report() kind {
 	return map[step]kind{bound: reportStarting, starting: reportRunning, ending: reportEnded, ended: removePod}[s]
 }
 
-// done takes what came of an action. What failed is tried again, unless it was about a pod that is gone meanwhile.
+// done takes what came of an action. What failed is tried again, unless it was about a pod that is
+// gone meanwhile.
 func (n *node) done(a action, failed bool, now time.Time) {
 	if a.pod == nil {
 		n.asking = false

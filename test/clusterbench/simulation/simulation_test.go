@@ -44,7 +44,8 @@ func expect(t *testing.T, n *node, now, again float64, want ...kind) []action {
 	return todo
 }
 
-// TestNodeReports: at once when it is registered, then at a time that differs from node to node, then every minute; sooner after a failure.
+// TestNodeReports: at once when it is registered, then at a time that differs from node to node,
+// then every minute; sooner after a failure.
 func TestNodeReports(t *testing.T) {
 	n := newNode(at(0), 0.25)
 	a := expect(t, n, 0, -1, reportNode)[0]
@@ -63,7 +64,8 @@ func TestNodeReports(t *testing.T) {
 	expect(t, n, 84, 144)
 }
 
-// TestPodLives: a pod that is bound is reported as being made, and then as running, and when it is deleted as ended; then it is removed.
+// TestPodLives: a pod that is bound is reported as being made, and then as running, and when it is
+// deleted as ended; then it is removed.
 func TestPodLives(t *testing.T) {
 	n := newNode(at(0), 0)
 	n.done(expect(t, n, 0, -1, reportNode)[0], false, at(0))
@@ -143,7 +145,8 @@ func TestPodPatch(t *testing.T) {
 	}
 }
 
-// TestFleet: nodes come, have Leases and are Ready, run the pods that are bound to them, and remove those that are deleted.
+// TestFleet: nodes come, have Leases and are Ready, run the pods that are bound to them, and remove
+// those that are deleted.
 func TestFleet(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Command registry serves the images of an OCI layout, over plain HTTP and for reading only. It is what the machines of the suite ask where a
-// test wants an image to be pulled although it is there.
+// Command registry serves the images of an OCI layout, over plain HTTP and for reading only. It is
+// what the machines of the suite ask where a test wants an image to be pulled although it is there.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Command testpod is what the stories run in pods: a small web server that can also look at the cluster from the inside.
-// It is the only program in its image, so `kubectl exec` calls it by name: there is no shell in there either.
+// Command testpod is what the stories run in pods: a small web server that can also look at the
+// cluster from the inside. It is the only program in its image, so `kubectl exec` calls it by name:
+// there is no shell in there either.
 package main
 
 import (
@@ -29,7 +30,8 @@ const deadline = 20 * time.Second
 func main() {
 	args := os.Args[1:]
 	switch {
-	case os.Getenv("CNI_COMMAND") != "": // the container runtime calls it in the machine, as a plugin
+	// the container runtime calls it in the machine, as a plugin
+	case os.Getenv("CNI_COMMAND") != "":
 		args = []string{"connect"}
 	case len(args) == 0:
 		args = []string{"serve"}
@@ -83,7 +85,8 @@ func run(args []string) error {
 		return ctx.Err()
 	case args[0] == "get" && len(args) == 2: // fetch a URL and print the answer
 		return get(ctx, args[1], os.Stdout)
-	case args[0] == "api" && len(args) == 2: // ask the API server for a path with the pod's own token; print the status
+	// ask the API server for a path with the pod's own token; print the status
+	case args[0] == "api" && len(args) == 2:
 		return askAPI(ctx, args[1])
 	case args[0] == "lookup" && len(args) == 2: // resolve a name and print its addresses
 		addrs, err := net.DefaultResolver.LookupHost(ctx, args[1])
@@ -96,13 +99,16 @@ func run(args []string) error {
 		}
 		fmt.Println("connected to", c.RemoteAddr())
 		return c.Close()
-	case args[0] == "dns" && len(args) == 2: // be a DNS server that knows one address, by every name
+	// be a DNS server that knows one address, by every name
+	case args[0] == "dns" && len(args) == 2:
 		return answer(args[1])
-	case args[0] == "network" && len(args) == 4: // be a pod network: range, and the machine's folders for plugins and configurations
+	// be a pod network: range, and the machine's folders for plugins and configurations
+	case args[0] == "network" && len(args) == 4:
 		return bring(args[1], args[2], args[3])
 	case args[0] == "connect" && len(args) == 1:
 		return connect()
-	case args[0] == "serve-peers" && len(args) == 2: // a server for other pods, who are known by their certificates
+	// a server for other pods, who are known by their certificates
+	case args[0] == "serve-peers" && len(args) == 2:
 		return servePeers(args[1])
 	case (args[0] == "ask-peer" || args[0] == "ask-anonymous") && len(args) == 2: // ask one
 		return askPeer(ctx, args[1], args[0] == "ask-anonymous")
@@ -116,7 +122,8 @@ func run(args []string) error {
 			fmt.Println(e)
 		}
 		return err
-	case args[0] == "env" && len(args) == 2: // print a variable of the environment; it must be there
+	// print a variable of the environment; it must be there
+	case args[0] == "env" && len(args) == 2:
 		value, found := os.LookupEnv(args[1])
 		if !found {
 			return fmt.Errorf("no variable %s", args[1])
@@ -135,13 +142,15 @@ func run(args []string) error {
 			return err
 		}
 		return write(args[1], make([]byte, mib<<20))
-	case args[0] == "crowd" && len(args) == 3: // take space of a file system until so many percent of it are left
+	// take space of a file system until so many percent of it are left
+	case args[0] == "crowd" && len(args) == 3:
 		percent, err := strconv.ParseUint(args[2], 10, 64)
 		if err != nil {
 			return err
 		}
 		return crowd(args[1], percent)
-	case args[0] == "sizes" && len(args) == 2: // print the files below a folder with their sizes in KiB
+	// print the files below a folder with their sizes in KiB
+	case args[0] == "sizes" && len(args) == 2:
 		return filepath.WalkDir(args[1], func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.Type().IsRegular() {
 				return err
@@ -156,7 +165,8 @@ func run(args []string) error {
 	return fmt.Errorf("unknown arguments %q; serve [ADDRESS], stay, get URL, api PATH, lookup NAME, dial ADDRESS, dns ADDRESS, network RANGE PLUGINS CONFIGURATIONS, serve-peers ADDRESS, ask-peer ADDRESS, ask-anonymous ADDRESS, cat FILE, list FOLDER, env NAME, echo, write FILE TEXT, fill FILE MIB, crowd FILE PERCENT and sizes FOLDER are known", args)
 }
 
-// answer answers every question for an IPv4 address with this one, at UDP port 53, until the program is ended.
+// answer answers every question for an IPv4 address with this one, at UDP port 53, until the
+// program is ended.
 func answer(address string) error {
 	ip := net.ParseIP(address).To4()
 	if ip == nil {
@@ -210,17 +220,20 @@ func serve(address string) error {
 		fmt.Println("request", r.URL.Path)
 		fmt.Fprintf(w, "hello from %s\n", name)
 	})
-	http.HandleFunc("/caller", func(w http.ResponseWriter, r *http.Request) { // who asks, as it is seen here
+	// who asks, as it is seen here
+	http.HandleFunc("/caller", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(w, "asked by", r.RemoteAddr)
 	})
-	http.HandleFunc("/fetch", func(w http.ResponseWriter, r *http.Request) { // what another URL says here
+	// what another URL says here
+	http.HandleFunc("/fetch", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), deadline)
 		defer cancel()
 		if err := get(ctx, r.URL.Query().Get("url"), w); err != nil {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 		}
 	})
-	http.HandleFunc("/spin", func(w http.ResponseWriter, r *http.Request) { // keep a processor busy for a while, at most an hour
+	// keep a processor busy for a while, at most an hour
+	http.HandleFunc("/spin", func(w http.ResponseWriter, r *http.Request) {
 		d, err := time.ParseDuration(r.URL.Query().Get("for"))
 		if err != nil || d < 0 || d > time.Hour {
 			http.Error(w, "for how long?", http.StatusBadRequest)
@@ -233,7 +246,8 @@ func serve(address string) error {
 		fmt.Fprintln(w, "spins for", d)
 	})
 	counted := 0
-	http.HandleFunc("/count/{lines}", func(w http.ResponseWriter, r *http.Request) { // print so many more numbered lines of 15 KiB
+	// print so many more numbered lines of 15 KiB
+	http.HandleFunc("/count/{lines}", func(w http.ResponseWriter, r *http.Request) {
 		lines, err := strconv.Atoi(r.PathValue("lines"))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)

@@ -9,13 +9,15 @@ import (
 	"syscall"
 )
 
-// A pod network that is not the system's, as its makers bring one: a pod writes a plugin and a configuration into the machine, and the
-// container runtime has the plugin connect pods from then on.
+// A pod network that is not the system's, as its makers bring one: a pod writes a plugin and a
+// configuration into the machine, and the container runtime has the plugin connect pods from then
+// on.
 
 // pluginName is what the plugin is called in the machine.
 const pluginName = "testnet"
 
-// bring writes the network into the two folders of the machine, and stays. The plugin is this program; pods get addresses from the range.
+// bring writes the network into the two folders of the machine, and stays. The plugin is this
+// program; pods get addresses from the range.
 func bring(addresses, plugins, configurations string) error {
 	own, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -54,7 +56,8 @@ func bring(addresses, plugins, configurations string) error {
 	return serve("127.0.0.1:8086")
 }
 
-// connect is the plugin: it has upstream's bridge, which lies beside it or in the system, do what it was asked for.
+// connect is the plugin: it has upstream's bridge, which lies beside it or in the system, do what
+// it was asked for.
 func connect() error {
 	for _, dir := range filepath.SplitList(os.Getenv("CNI_PATH")) {
 		bridge := filepath.Join(dir, "bridge")

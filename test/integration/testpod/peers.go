@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// What a pod is by its certificate: the volume has its key and certificate, and whom to believe. Both are read anew each time, because they are renewed.
+// What a pod is by its certificate: the volume has its key and certificate, and whom to believe.
+// Both are read anew each time, because they are renewed.
 const (
 	ownIdentity = "/identity/credentials.pem"
 	believed    = "/identity/trust.pem"
@@ -67,15 +68,17 @@ func servePeers(address string) error {
 	return server.ListenAndServeTLS("", "")
 }
 
-// askPeer prints who answers at an address, by its certificate, and what it says; anonymous: to somebody without one.
+// askPeer prints who answers at an address, by its certificate, and what it says; anonymous: to
+// somebody without one.
 func askPeer(ctx context.Context, address string, anonymous bool) error {
 	pool, err := authorities()
 	if err != nil {
 		return err
 	}
 	config := &tls.Config{
-		MinVersion:         tls.VersionTLS13,
-		InsecureSkipVerify: true, // of names: a certificate has none but who it is of, which is looked at below
+		MinVersion: tls.VersionTLS13,
+		// of names: a certificate has none but who it is of, which is looked at below
+		InsecureSkipVerify: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 {
 				return errors.New("no certificate")

@@ -17,7 +17,8 @@ import (
 // notRun is the status when the program could not be run; env(1) and docker use the same.
 const notRun = exitStatus(125)
 
-// kernelTest runs `PROGRAM ARG...` in a machine, with the folder testdata of the working directory beside it.
+// kernelTest runs `PROGRAM ARG...` in a machine, with the folder testdata of the working directory
+// beside it.
 func kernelTest(ctx context.Context, args []string) error {
 	var (
 		flags                            = flag.NewFlagSet("kernel-test", flag.ContinueOnError)

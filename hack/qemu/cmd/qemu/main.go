@@ -1,5 +1,5 @@
-// Command qemu starts machines on a closed network, and runs test binaries under the product's kernel. It is wiring:
-// the work is in packages qemu and kerneltest.
+// Command qemu starts machines on a closed network, and runs test binaries under the product's
+// kernel. It is wiring: the work is in packages qemu and kerneltest.
 //
 //	qemu kernel-test -kernel DIR PROGRAM [ARG...]   run a test binary under a kernel; for go test -exec
 //	qemu run -dir DIR                               hold the cluster of DIR/spec.json in the foreground
@@ -8,8 +8,8 @@
 //	qemu destroy -dir DIR                           end it and remove its folder
 //	qemu capture [-inside PREFIX]... FILE           list the flows of a capture that leave the closed network
 //
-// Exit status: 0 done, 1 failed, 2 wrong arguments; kernel-test ends with the program's own status, or with 125 when
-// the program could not be run.
+// Exit status: 0 done, 1 failed, 2 wrong arguments; kernel-test ends with the program's own status,
+// or with 125 when the program could not be run.
 package main
 
 import (

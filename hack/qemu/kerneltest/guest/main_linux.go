@@ -1,5 +1,6 @@
-// Command guest is the first process of a machine that runs a kernel test: it mounts, loads the modules, runs the test
-// binary, reports how it ended and switches the machine off. It is built by package kerneltest and runs nowhere else.
+// Command guest is the first process of a machine that runs a kernel test: it mounts, loads the
+// modules, runs the test binary, reports how it ended and switches the machine off. It is built by
+// package kerneltest and runs nowhere else.
 package main
 
 import (
@@ -117,7 +118,8 @@ func loadModules(parameters map[string]string) error {
 		}
 		err = unix.FinitModule(int(file.Fd()), parameters[e.Name()], 0)
 		file.Close()
-		if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) { // ENODEV: no such hardware
+		// ENODEV: no such hardware
+		if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("%s: cannot load: %w", e.Name(), err)
 		}
 	}
@@ -142,7 +144,8 @@ func loopbackUp() error {
 	return nil
 }
 
-// openPort opens a virtio-serial port by its name. It is blocking on purpose: a write returns when the host has it.
+// openPort opens a virtio-serial port by its name. It is blocking on purpose: a write returns when
+// the host has it.
 func openPort(name string) (*os.File, error) {
 	ports, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package protocol is what a kernel test's two sides agree on: where things are in the guest, what to run, how it ended.
-// It is small because it is part of the guest's init.
+// Package protocol is what a kernel test's two sides agree on: where things are in the guest, what
+// to run, how it ended. It is small because it is part of the guest's init.
 package protocol
 
 import (
@@ -13,7 +13,8 @@ const (
 	StderrPort  = "orlop.stderr"
 	ControlPort = "orlop.control"
 
-	// Begun is what the guest says on ControlPort before it starts the program. Its outcome is the next line.
+	// Begun is what the guest says on ControlPort before it starts the program. Its outcome is the
+	// next line.
 	Begun = "begun\n"
 
 	// JobFile is where the guest's init finds its Job.

@@ -1,4 +1,5 @@
-// Command exits ends at once. As init or machined it makes the kernel panic, as a service it never comes up.
+// Command exits ends at once. As init or machined it makes the kernel panic, as a service it never
+// comes up.
 package main
 
 func main() {}

@@ -1,5 +1,6 @@
-// Command kernel-hangs is, as init, a system with a driver that never comes back: it gives the kernel one of those that init
-// loads, changed so that its start is an endless loop. Nothing has armed the watchdog yet.
+// Command kernel-hangs is, as init, a system with a driver that never comes back: it gives the
+// kernel one of those that init loads, changed so that its start is an endless loop. Nothing has
+// armed the watchdog yet.
 package main
 
 import (
@@ -25,7 +26,8 @@ const driver = "watchdog"
 
 func main() {
 	fmt.Fprintln(os.Stderr, "kernel-hangs:", hang())
-	// Reached only if the kernel would not take the driver. To end here would be a panic, another fault than this one.
+	// Reached only if the kernel would not take the driver. To end here would be a panic, another
+	// fault than this one.
 	wait := make(chan os.Signal, 1)
 	signal.Notify(wait)
 	for range wait {

@@ -1,5 +1,6 @@
-// Command refuses is a program that does one of its jobs no more. What follows its own executable is the whole program, and
-// what it refuses: called by that name, or with that as the first argument, it ends at once; else it becomes the program.
+// Command refuses is a program that does one of its jobs no more. What follows its own executable
+// is the whole program, and what it refuses: called by that name, or with that as the first
+// argument, it ends at once; else it becomes the program.
 //
 //	refuses -pack PROGRAM JOB OUT   makes such a program of itself
 package main
