@@ -21,7 +21,7 @@ VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.
 N        = 200
 SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
-KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/cgroup ./pkg/kmsg ./pkg/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/announcer ./orchestrator/virtualaddress ./orchestrator/localvolumes
+KERNEL  := ./machined/disk ./machined/install ./machined/network ./machined/host ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./pkg/projectquota ./pkg/watchdog ./pkg/uevent ./pkg/cgroup ./pkg/kmsg ./pkg/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/localvolumes
 
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves)$$
@@ -56,9 +56,9 @@ unit: packages tools ## pure tests and their goldens
 	$(TEST) -tags providerless $(HEAVY)/...
 
 kernel: image ## the tests of kernel-facing code, under the product kernel in QEMU
-	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./hack/qemu/cmd/qemu
+	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./vm/cmd/qemu
 	$(TEST) -count=1 -p 1 -skip '$(PURE)' -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL)
-	ORLOP_KERNEL=$(CURDIR)/$(IMAGE)/kernel $(TEST) -count=1 ./init ./hack/qemu/kerneltest
+	ORLOP_KERNEL=$(CURDIR)/$(IMAGE)/kernel $(TEST) -count=1 ./init ./vm/kerneltest
 
 stories: versions ## boot the image and tell the stories of test/integration
 	$(STORIES)
@@ -139,7 +139,7 @@ broken: versions
 	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/no-nic/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/no-nic -version 99.1.0
 
 # The decoders of bytes that come over the network, in a file, or from a foreign disk: package and test.
-FUZZ = orchestrator/neighbour:FuzzFrames \
+FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/artifact:FuzzTexts \
 	pkg/bootlog:FuzzCrash \
 	pkg/bundle:FuzzOpen \

@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
 // The metadata by which machined learns who calls. The values are printable ASCII of at most 128
@@ -199,7 +199,7 @@ func (g *gate) refused(ctx context.Context, what string, who caller, method stri
 	defer cancel()
 	_, err := g.judge.Refused(ctx, &api.RefusedRequest{
 		Subject: who.subject, Serial: who.serial, Role: who.roleName(), Peer: who.peer, Method: shown(method),
-		Outcome: status.Code(why).String(), Reason: printable.ASCII(printable.Line(status.Convert(why).Message()), maxReason), DurationNs: int64(time.Since(start)),
+		Outcome: status.Code(why).String(), Reason: sanitize.ASCII(sanitize.Line(status.Convert(why).Message()), maxReason), DurationNs: int64(time.Since(start)),
 	})
 	if err != nil {
 		g.log.Warn("audit: a refused call is not recorded", "method", method, "reason", status.Convert(err).Message())
@@ -231,7 +231,7 @@ func identify(ctx context.Context) (caller, error) {
 }
 
 // shown makes a text fit for a header and for a log.
-func shown(text string) string { return printable.ASCII(text, 128) }
+func shown(text string) string { return sanitize.ASCII(text, 128) }
 
 // callStream is a stream with the context that the gate made for it.
 type callStream struct {

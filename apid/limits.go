@@ -36,7 +36,7 @@ const (
 	// cluster
 	maxConnections = 256
 	// connections at once in all, of machines of the cluster: each keeps one with each
-	// control-plane machine (machined/learn.go)
+	// control-plane machine (machined/sync.go)
 	maxMachines = 1024
 	// connections at once in all, of those who have not yet; one of those who have the most makes
 	// room for the next
@@ -47,7 +47,7 @@ const (
 	lingerTime       = time.Second      // how long a refused client may take to read why …
 	lingerBytes      = 64 << 10         // … and how much it may send meanwhile
 	// how long the connection of a client stays open that counts no more: its calls are told so,
-	// and a machine that was removed asks every 4 seconds (machined/learn.go)
+	// and a machine that was removed asks every 4 seconds (machined/sync.go)
 	partTime = 10 * time.Second
 	// a client that pings more often is disconnected; ours pings every 20 s, by a clock that may be
 	// eight times faster (docs/decisions/0042)

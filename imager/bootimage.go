@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/imager/boot"
-	"github.com/orlop-os/orlop/pkg/medium"
+	"github.com/orlop-os/orlop/pkg/bootmedium"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
@@ -76,7 +76,7 @@ func (b *Build) makeNetboot() error {
 	if err != nil {
 		return err
 	}
-	folder := strings.TrimPrefix(medium.Folder, "/")
+	folder := strings.TrimPrefix(bootmedium.Folder, "/")
 	entries := []boot.Entry{{Name: folder, Mode: fs.ModeDir | 0o755}}
 	files := map[string][]byte{paths.SystemRoot: root, paths.SystemUKI: b.uki, paths.SystemLoader: loader}
 	if b.statement != nil {
@@ -89,7 +89,7 @@ func (b *Build) makeNetboot() error {
 	if err != nil {
 		return err
 	}
-	image, err := b.bootImage(b.commandLine()+" "+medium.Argument+"="+medium.Memory, slices.Concat(b.pieces.initramfs, system))
+	image, err := b.bootImage(b.commandLine()+" "+bootmedium.Argument+"="+bootmedium.Memory, slices.Concat(b.pieces.initramfs, system))
 	if err != nil {
 		return err
 	}

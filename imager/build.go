@@ -18,12 +18,12 @@ import (
 	"github.com/orlop-os/orlop/imager/debian"
 	"github.com/orlop-os/orlop/imager/kernel"
 	"github.com/orlop-os/orlop/imager/pause"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/esp"
-	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/ociarchive"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
@@ -32,9 +32,9 @@ import (
 // stages hand on.
 type Build struct {
 	Profile *Profile
-	Release release.Release // Kernel, PauseImage and Disk are filled in by the build
-	Out     string          // folder for the artefacts
-	Cache   string          // folder for downloads and what is made of them; shared by builds
+	Release buildinfo.Release // Kernel, PauseImage and Disk are filled in by the build
+	Out     string            // folder for the artefacts
+	Cache   string            // folder for downloads and what is made of them; shared by builds
 	Log     io.Writer
 	// Programs are executables by name that are taken instead of being built from source.
 	Programs map[string]string
@@ -182,7 +182,7 @@ func (b *Build) planRoot() error {
 	if days := b.Profile.SupportDays; days > 0 {
 		b.Release.Expires = b.Release.BuildTime + int64(days)*24*60*60
 	}
-	b.Release.Disk = layout.Sizes{ESP: uint64(b.Profile.Disk.ESP), Root: uint64(b.Profile.Disk.Root)}
+	b.Release.Disk = disklayout.Sizes{ESP: uint64(b.Profile.Disk.ESP), Root: uint64(b.Profile.Disk.Root)}
 	if err := addPrograms(b.tree, b.built); err != nil {
 		return err
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"gotest.tools/v3/golden"
 
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/bundle"
-	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -53,7 +53,7 @@ func buildSample(out string) error {
 	p.OperatorCA, p.ReleaseKeys, p.SigningKey = "", "release/keys.pem", "release/signing.key"
 	b := &Build{
 		Inputs: []string{sampleProfile, lockFile}, Profile: p, Out: out, Cache: "cache", Log: io.Discard, Programs: map[string]string{},
-		Release: release.Release{Name: "Orlop OS", Version: "9.9.9", Profile: p.Name, BuildTime: 1_700_000_000, Kubernetes: "v1.0.0"},
+		Release: buildinfo.Release{Name: "Orlop OS", Version: "9.9.9", Profile: p.Name, BuildTime: 1_700_000_000, Kubernetes: "v1.0.0"},
 	}
 	for _, program := range programs {
 		b.Programs[program.Name] = "standin"

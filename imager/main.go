@@ -29,8 +29,8 @@ import (
 	"golang.org/x/mod/semver"
 
 	"github.com/orlop-os/orlop/imager/debian"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/bundle"
-	"github.com/orlop-os/orlop/pkg/release"
 )
 
 func main() {
@@ -228,8 +228,8 @@ func build(args []string) error {
 // sourceRelease describes the source: its version and epoch stand in the file VERSION beside the
 // profiles, unless others are given (an epoch below 0 is none), the version of Kubernetes in
 // go.mod.
-func sourceRelease(profilePath, profile, version string, epoch int) (release.Release, error) {
-	r := release.Release{Name: "Orlop OS", Profile: profile, Version: version, Epoch: max(0, epoch)}
+func sourceRelease(profilePath, profile, version string, epoch int) (buildinfo.Release, error) {
+	r := buildinfo.Release{Name: "Orlop OS", Profile: profile, Version: version, Epoch: max(0, epoch)}
 	if version == "" || epoch < 0 {
 		text, err := os.ReadFile(filepath.Join(filepath.Dir(profilePath), "VERSION"))
 		if err != nil {

@@ -15,12 +15,12 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/orlop-os/orlop/pkg/release"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 )
 
 // Manifest says what a build consists of. It is written as manifest.json beside the artefacts.
 type Manifest struct {
-	Release release.Release `json:"release"`
+	Release buildinfo.Release `json:"release"`
 	// Root is the value of the kernel argument orlop.root; RootPartition the unique GUID of the
 	// partition it is in.
 	Root          string `json:"root"`

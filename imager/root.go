@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/release"
 )
 
 // part is the name under which the imager's own small files are counted.
@@ -54,7 +54,7 @@ var links = map[string]string{
 }
 
 // addSystem adds mount points, links, users and the files that describe the release.
-func addSystem(t Tree, r release.Release) error {
+func addSystem(t Tree, r buildinfo.Release) error {
 	for _, m := range mountPoints {
 		if err := t.Add(m, Node{Dir: true, Mode: 0o755, From: part}); err != nil {
 			return err
@@ -110,7 +110,7 @@ func utc() []byte {
 
 // osRelease is os-release(5); the loader reads the same text from the UKI for its menu and to order
 // versions.
-func osRelease(r release.Release) []byte {
+func osRelease(r buildinfo.Release) []byte {
 	return fmt.Appendf(nil, "NAME=%q\nPRETTY_NAME=\"%s %s\"\nID=orlop\nVERSION_ID=%s\nIMAGE_ID=orlop\nIMAGE_VERSION=%s\nVARIANT_ID=%s\n",
 		r.Name, r.Name, r.Version, r.Version, r.Version, r.Profile)
 }

@@ -8,14 +8,14 @@ import (
 
 	"gotest.tools/v3/golden"
 
-	"github.com/orlop-os/orlop/pkg/release"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 )
 
 // TestSystemTree: the folders, links and small files of the root, which programs of the system and
 // of pods look for.
 func TestSystemTree(t *testing.T) {
 	tree := Tree{}
-	if err := addSystem(tree, release.Release{Name: "Orlop OS", Version: "1.0.0", Profile: "qemu"}); err != nil {
+	if err := addSystem(tree, buildinfo.Release{Name: "Orlop OS", Version: "1.0.0", Profile: "qemu"}); err != nil {
 		t.Fatal(err)
 	}
 	var text strings.Builder

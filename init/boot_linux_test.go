@@ -16,10 +16,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	initramfs "github.com/orlop-os/orlop/imager/boot"
 	"github.com/orlop-os/orlop/pkg/verity"
 	"github.com/orlop-os/orlop/pkg/watchdog"
+	"github.com/orlop-os/orlop/vm"
 )
 
 const (
@@ -107,7 +107,7 @@ func TestBoot(t *testing.T) {
 			// One processor: with two, the emulator now and then runs an instruction that the
 			// kernel has just replaced, and the kernel dies of it before init begins (an int3 in
 			// sched_clock_cpu).
-			spec := qemu.MachineSpec{Name: "init", Dir: t.TempDir(), MemoryMiB: 512, CPUs: 1, Kernel: p.kernel, Initrd: p.initrd,
+			spec := vm.MachineSpec{Name: "init", Dir: t.TempDir(), MemoryMiB: 512, CPUs: 1, Kernel: p.kernel, Initrd: p.initrd,
 				Append: "console=ttyS0 panic=1 quiet " + c.cmdline, Watchdog: true, NoReboot: true}
 			if c.list != nil {
 				spec.Initrd = makeInitramfs(t, modules, c.list)
@@ -115,17 +115,17 @@ func TestBoot(t *testing.T) {
 			if c.memory {
 				spec.Initrd = appendRoot(t, p, c.damage)
 			} else {
-				spec.Disks = []qemu.Disk{{Image: makeDisk(t, p, c.slot, c.damage), SizeMiB: 256}}
+				spec.Disks = []vm.Disk{{Image: makeDisk(t, p, c.slot, c.damage), SizeMiB: 256}}
 			}
 			if c.twice {
-				spec.Disks = append(spec.Disks, qemu.Disk{Image: makeDisk(t, p, c.slot, c.damage), SizeMiB: 256})
+				spec.Disks = append(spec.Disks, vm.Disk{Image: makeDisk(t, p, c.slot, c.damage), SizeMiB: 256})
 			}
 			if c.sata {
-				spec.Disks[0].Bus = qemu.BusSATA
+				spec.Disks[0].Bus = vm.BusSATA
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			defer cancel()
-			m, err := qemu.Start(ctx, spec)
+			m, err := vm.Start(ctx, spec)
 			if err != nil {
 				t.Fatal(err)
 			}

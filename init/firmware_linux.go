@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/efivar"
 	"github.com/orlop-os/orlop/pkg/kmod"
-	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/mount"
-	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/sanitize"
 	"github.com/orlop-os/orlop/pkg/vpd"
 )
 
@@ -82,7 +82,7 @@ func describe(dir string) string {
 	const sector = 512 // in which the kernel counts, whatever the disk has
 	var facts []string
 	if sectors, err := strconv.ParseUint(attribute(dir, "size"), 10, 54); err == nil {
-		facts = append(facts, layout.FormatSize(sectors*sector))
+		facts = append(facts, disklayout.FormatSize(sectors*sector))
 	}
 	if model := attribute(dir, "device/model"); model != "" {
 		facts = append(facts, model)
@@ -95,5 +95,5 @@ func describe(dir string) string {
 		facts = append(facts, "serial "+serial)
 	}
 	// a foreign disk may say anything, to the console too
-	return printable.Text(strings.Join(facts, ", "))
+	return sanitize.Text(strings.Join(facts, ", "))
 }

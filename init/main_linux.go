@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/pkg/bootmedium"
 	"github.com/orlop-os/orlop/pkg/cmdline"
 	"github.com/orlop-os/orlop/pkg/kmod"
-	"github.com/orlop-os/orlop/pkg/medium"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/verity"
 	"github.com/orlop-os/orlop/pkg/watchdog"
@@ -199,7 +199,7 @@ func pet(dog *watchdog.Watchdog) {
 func execMachined(slot string, dog *watchdog.Watchdog, began time.Duration) error {
 	env := []string{"ORLOP_SLOT=" + slot, fmt.Sprintf("ORLOP_USERSPACE_START=%d", began.Nanoseconds())}
 	if slot == "" {
-		env = append(env, medium.Env+"="+medium.Memory)
+		env = append(env, bootmedium.Env+"="+bootmedium.Memory)
 	}
 	if dog != nil {
 		file, err := dog.HandOver()

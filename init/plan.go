@@ -10,10 +10,10 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/orlop-os/orlop/pkg/bootmedium"
 	"github.com/orlop-os/orlop/pkg/cmdline"
-	"github.com/orlop-os/orlop/pkg/medium"
 	"github.com/orlop-os/orlop/pkg/mount"
-	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
 // sysroot is where the root is mounted until it becomes "/".
@@ -37,9 +37,9 @@ func rootMount(device string) mount.Mount {
 
 // rootInMemory tells whether the root came with the boot image, instead of lying on a disk.
 func rootInMemory(line string) (bool, error) {
-	value, found, err := cmdline.Value(line, medium.Argument)
-	if err == nil && found && value != medium.Memory {
-		err = fmt.Errorf("%s: cannot be %q, only %s", medium.Argument, value, medium.Memory)
+	value, found, err := cmdline.Value(line, bootmedium.Argument)
+	if err == nil && found && value != bootmedium.Memory {
+		err = fmt.Errorf("%s: cannot be %q, only %s", bootmedium.Argument, value, bootmedium.Memory)
 	}
 	return found, err
 }
@@ -236,7 +236,7 @@ func seen(devices []blockDevice) string {
 		return "no disk seen"
 	}
 	slices.Sort(names)
-	return printable.Text("seen: " + strings.Join(names, ", ")) // labels are foreign disks' words
+	return sanitize.Text("seen: " + strings.Join(names, ", ")) // labels are foreign disks' words
 }
 
 // deviceEvent is what matters in a uevent of the kernel (lib/kobject_uevent.c).

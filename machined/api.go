@@ -21,8 +21,8 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/kmsg"
-	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/logring"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -174,11 +174,11 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	down := powerRequest{to: power.Reboot, why: "reset by " + caller(ctx)}
 	switch r.Wipe {
 	case api.ResetRequest_WIPE_UNSPECIFIED, api.ResetRequest_WIPE_STATE:
-		down.wipe = []string{layout.State}
+		down.wipe = []string{disklayout.State}
 	case api.ResetRequest_WIPE_DATA:
-		down.wipe = []string{layout.Data}
+		down.wipe = []string{disklayout.Data}
 	case api.ResetRequest_WIPE_ALL:
-		down.wipe = []string{layout.Data, layout.State}
+		down.wipe = []string{disklayout.Data, disklayout.State}
 	default:
 		return nil, status.Errorf(codes.InvalidArgument, "reset: nothing is known of %v", r.Wipe)
 	}
@@ -186,7 +186,7 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
 	may := a.m.mayRest
-	if slices.Contains(down.wipe, layout.Data) {
+	if slices.Contains(down.wipe, disklayout.Data) {
 		may = func() error { return a.m.leaveMembers(caller(ctx)) }
 	}
 	if err := may(); err != nil {

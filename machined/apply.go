@@ -16,9 +16,9 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
-	"github.com/orlop-os/orlop/machined/documents"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -66,7 +66,7 @@ type applied struct {
 }
 
 // configs is where the configurations are kept.
-var configs = documents.Store{Dir: paths.Config}
+var configs = configstore.Store{Dir: paths.Config}
 
 // outcome is what applying does, or would do.
 type outcome struct {

@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/sanitize"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -99,9 +99,9 @@ func (m *machine) recordUnfinished() error {
 
 // bounded is a call as it is recorded: what the caller has said in it is cut.
 func bounded(c audit.Call) audit.Call {
-	c.Method = printable.ASCII(c.Method, 200)
+	c.Method = sanitize.ASCII(c.Method, 200)
 	// the caller's own words are in it
-	if c.Reason = printable.Text(printable.Line(c.Reason)); len(c.Reason) > maxReason {
+	if c.Reason = sanitize.Text(sanitize.Line(c.Reason)); len(c.Reason) > maxReason {
 		c.Reason = strings.ToValidUTF8(c.Reason[:maxReason], "") + "…"
 	}
 	return c
@@ -294,7 +294,7 @@ func target(request, answer any) string {
 			what += ", serial " + pki.Serial(cert)
 		}
 	}
-	return printable.ASCII(strings.TrimPrefix(what, ", "), 200)
+	return sanitize.ASCII(strings.TrimPrefix(what, ", "), 200)
 }
 
 // enum is an enumeration's value without what all of them begin with: "state", or "unspecified".

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/quorum"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -134,7 +134,7 @@ func (m *machine) mayRest() error {
 	if slices.ContainsFunc(now.Members, func(m nodespec.EtcdMember) bool { return m.Learner && m.ID == now.ID }) {
 		return nil // it has no vote
 	}
-	return quorum.MayRest(nodespec.Votes(now.Members))
+	return etcdjoin.MayRest(nodespec.Votes(now.Members))
 }
 
 // changeMembership has something written down that etcd does when it starts next, starts it, and

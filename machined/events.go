@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
 // keptEvents is how many events are kept for those who ask later: about a day of a quiet machine,
@@ -38,7 +38,7 @@ func (l *eventLog) add(source, kind, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last, _ := l.last.Get()
-	e := event{cursor: last + 1, time: time.Now(), source: source, kind: kind, message: printable.Line(message)}
+	e := event{cursor: last + 1, time: time.Now(), source: source, kind: kind, message: sanitize.Line(message)}
 	if len(l.kept) == keptEvents {
 		copy(l.kept, l.kept[1:])
 		l.kept = l.kept[:keptEvents-1]

@@ -10,9 +10,9 @@ import (
 
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/quorum"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
@@ -32,7 +32,7 @@ func firewallConfig(c *config.Config) *firewall.Config {
 			planes = append(planes, netip.PrefixFrom(a, a.BitLen()))
 		}
 		out.Own = append(out.Own, paths.PortKubelet)
-		members := []int{quorum.ClientPort, quorum.PeerPort, paths.PortMetrics}
+		members := []int{etcdjoin.ClientPort, etcdjoin.PeerPort, paths.PortMetrics}
 		if !worker(c) {
 			out.Open = append(out.Open, tcp(paths.PortKubernetes))
 			out.Own = append(append(out.Own, paths.PortKubernetes), members...)

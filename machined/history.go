@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/apid"
-	"github.com/orlop-os/orlop/machined/documents"
+	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -315,7 +315,7 @@ func (a configAPI) History(context.Context, *api.ConfigHistoryRequest) (*api.Con
 	for _, n := range numbers {
 		e, err := configs.Entry(n)
 		if err != nil {
-			e = documents.Entry{Number: n, By: "unknown", Changes: []string{err.Error()}}
+			e = configstore.Entry{Number: n, By: "unknown", Changes: []string{err.Error()}}
 		}
 		out.Entries = append(out.Entries, &api.ConfigEntry{Number: e.Number, At: timestamppb.New(e.At), By: e.By, Changes: e.Changes})
 	}
@@ -348,21 +348,21 @@ func (a configAPI) Get(_ context.Context, r *api.GetConfigRequest) (*api.GetConf
 
 // numbered is a configuration of the history, or, for 0, the one in force; and when and by whom it
 // was put there.
-func (a configAPI) numbered(number uint64) (*config.Config, documents.Entry, error) {
+func (a configAPI) numbered(number uint64) (*config.Config, configstore.Entry, error) {
 	if number == 0 {
 		now, _ := a.m.config.Get()
 		if now.config == nil {
-			return nil, documents.Entry{}, status.Error(codes.NotFound, "configuration: there is none yet; apply one")
+			return nil, configstore.Entry{}, status.Error(codes.NotFound, "configuration: there is none yet; apply one")
 		}
-		return now.config, documents.Entry{At: now.applied, By: now.source}, nil
+		return now.config, configstore.Entry{At: now.applied, By: now.source}, nil
 	}
 	e, err := configs.Entry(number)
 	if err != nil {
-		return nil, documents.Entry{}, status.Error(codes.NotFound, err.Error())
+		return nil, configstore.Entry{}, status.Error(codes.NotFound, err.Error())
 	}
 	c, problems := config.Parse(fmt.Sprintf("configuration %d", number), []byte(e.Documents))
 	if len(problems) > 0 { // of another version of the system
-		return nil, documents.Entry{}, status.Errorf(codes.FailedPrecondition, "configuration %d: this version cannot read it: %v", number, problems)
+		return nil, configstore.Entry{}, status.Errorf(codes.FailedPrecondition, "configuration %d: this version cannot read it: %v", number, problems)
 	}
 	return c, e, nil
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/seed"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
-	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -165,7 +165,7 @@ func installDisk(d disk.Disk, media []seed.Device) install.Disk {
 		out.Medium = "it is the medium " + media[i].Label
 	}
 	for _, p := range d.Partitions {
-		out.Bootable = out.Bootable || p.Label == layout.ESP && p.Loader
+		out.Bootable = out.Bootable || p.Label == disklayout.ESP && p.Loader
 		out.Partitions = append(out.Partitions, install.Partition{Number: p.Number, Label: p.Label, Type: p.Type, UUID: p.UUID, Size: p.Size, Content: p.Content.String()})
 	}
 	return out

@@ -17,11 +17,11 @@ import (
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/supervise"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -31,7 +31,7 @@ import (
 const minMemory = 1400 * mib
 
 // nodeSpec tells the orchestrator about this node. It needs an address; without one it says so.
-func nodeSpec(c *config.Config, state network.State, r release.Release) (nodespec.Spec, error) {
+func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodespec.Spec, error) {
 	ips := nodeAddresses(c, state)
 	if len(ips) == 0 {
 		return nodespec.Spec{}, errors.New("no address yet")

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/release"
 )
 
 // TestNodeSpecControlPlanes: a worker knows where API servers are, and a control-plane machine who
@@ -22,7 +22,7 @@ func TestNodeSpecControlPlanes(t *testing.T) {
 	for _, role := range []config.Role{config.RoleWorker, config.RoleControlPlane} {
 		c := config.New("n1", role).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
 		c.Cluster.Spec.ControlPlanes = planes
-		spec, err := nodeSpec(c, state, release.Release{})
+		spec, err := nodeSpec(c, state, buildinfo.Release{})
 		if err != nil || !slices.Equal(spec.ControlPlanes, planes) || spec.Endpoint != "https://10.0.0.11:6443" {
 			t.Errorf("%s: %v at %s, %v", role, spec.ControlPlanes, spec.Endpoint, err)
 		}
@@ -39,7 +39,7 @@ func TestNodeAddressOfControlPlanes(t *testing.T) {
 	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
 	for _, test := range []struct{ planes, want string }{{"10.0.0.12", "192.0.2.11"}, {"10.0.0.11", "10.0.0.11"}} {
 		c.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.13"), netip.MustParseAddr(test.planes)}
-		spec, err := nodeSpec(c, state, release.Release{})
+		spec, err := nodeSpec(c, state, buildinfo.Release{})
 		if err != nil || len(spec.NodeIPs) != 1 || spec.NodeIPs[0] != netip.MustParseAddr(test.want) {
 			t.Errorf("%s: %v, %v; want %s", test.planes, spec.NodeIPs, err, test.want)
 		}
@@ -59,7 +59,7 @@ func TestVirtualAddresses(t *testing.T) {
 		{[]netip.Addr{netip.MustParseAddr("2001:db8::9")}, "https://[2001:db8::9]:6443"},
 	} {
 		c.Cluster.Spec.VirtualAddresses = test.addresses
-		spec, err := nodeSpec(c, state, release.Release{})
+		spec, err := nodeSpec(c, state, buildinfo.Release{})
 		if err != nil || !slices.Equal(spec.VirtualAddresses, test.addresses) {
 			t.Errorf("%v: the orchestrator is told %v, %v", test.addresses, spec.VirtualAddresses, err)
 		}
@@ -130,7 +130,7 @@ func TestResolversOfPods(t *testing.T) {
 	c := config.New("n1", config.RoleWorker).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
 	c.Cluster.Spec.Networks.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 	c.Cluster.Spec.Networks.Services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}
-	spec, err := nodeSpec(c, state, release.Release{})
+	spec, err := nodeSpec(c, state, buildinfo.Release{})
 	want := []netip.Addr{at("169.254.169.253"), at("10.0.0.2")}
 	if err != nil || !slices.Equal(spec.DNSUpstreams, want) || len(spec.DNS.Upstreams) != 2 || !slices.Equal(spec.DNSSearch, state.Search) {
 		t.Errorf("%v, %v, %v, %v", spec.DNSUpstreams, spec.DNS.Upstreams, spec.DNSSearch, err)

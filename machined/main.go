@@ -56,17 +56,17 @@ import (
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/pkg/bootmedium"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/kmod"
-	"github.com/orlop-os/orlop/pkg/medium"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/supervise"
 	"github.com/orlop-os/orlop/pkg/timesync"
 	"github.com/orlop-os/orlop/pkg/watchdog"
@@ -97,9 +97,9 @@ func main() {
 // machine is everything that machined knows. Each field has one owner; parts get what they need,
 // never the whole.
 type machine struct {
-	release release.Release
+	release buildinfo.Release
 	slot    string // "A" or "B"; empty when it runs from memory
-	// what it runs from when it is not installed (medium.Memory); empty when it runs from a disk
+	// what it runs from when it is not installed (bootmedium.Memory); empty when it runs from a disk
 	medium  string
 	started time.Time // when init began
 	// facts are what stepHost found, and stay: MemTotal may grow by a page while the machine runs
@@ -196,7 +196,7 @@ type machine struct {
 func newMachine() *machine {
 	m := &machine{
 		slot:          os.Getenv("ORLOP_SLOT"),
-		medium:        os.Getenv(medium.Env),
+		medium:        os.Getenv(bootmedium.Env),
 		started:       userspaceStart(os.Getenv("ORLOP_USERSPACE_START")),
 		events:        newEventLog(),
 		inputs:        make(chan struct{}, 1),
@@ -279,8 +279,8 @@ func userspaceStart(ns string) time.Time {
 }
 
 // readRelease reads what the image says about itself.
-func readRelease() (release.Release, error) {
-	var r release.Release
+func readRelease() (buildinfo.Release, error) {
+	var r buildinfo.Release
 	text, err := os.ReadFile(paths.Release)
 	if err == nil {
 		err = json.Unmarshal(text, &r)

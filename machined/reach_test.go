@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/apid"
-	"github.com/orlop-os/orlop/machined/documents"
+	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -132,7 +132,7 @@ func document(link string) []byte {
 func keeping(t *testing.T, current []byte) *machine {
 	t.Helper()
 	former := configs
-	configs = documents.Store{Dir: t.TempDir()}
+	configs = configstore.Store{Dir: t.TempDir()}
 	t.Cleanup(func() { configs = former })
 	if err := configs.Put(current); err != nil {
 		t.Fatal(err)

@@ -20,13 +20,13 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/kmsg"
-	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -297,7 +297,7 @@ func (m *machine) raiseFloor() error {
 // releaseCheck warns in the health of a version that is not mended any more, or that is of a time
 // before what was committed on this machine. Neither makes the machine unhealthy: it does what it
 // did yesterday.
-func releaseCheck(health *api.HealthResponse, r release.Release, floor int, now time.Time) {
+func releaseCheck(health *api.HealthResponse, r buildinfo.Release, floor int, now time.Time) {
 	warn := func(detail string, since time.Time) {
 		health.Checks = append(health.Checks, &api.HealthCheck{Name: "release", Ok: true, Detail: "warning: " + detail, Since: timestamppb.New(since)})
 	}
@@ -311,20 +311,20 @@ func releaseCheck(health *api.HealthResponse, r release.Release, floor int, now 
 
 // place is where the two systems lie.
 func (m *machine) place() (upgrade.Place, error) {
-	label := layout.RootA
+	label := disklayout.RootA
 	if m.slot == "A" {
-		label = layout.RootB
+		label = disklayout.RootB
 	}
 	disks, _ := m.disks.Get()
 	for _, d := range disks.Disks {
 		p := upgrade.Place{Disk: d.Path, Label: label}
 		for _, part := range d.Partitions {
 			switch part.Label {
-			case layout.ESP:
+			case disklayout.ESP:
 				p.ESP = part.Path
 			case label:
 				p.Root, p.Number, p.Size, p.UUID = part.Path, part.Number, int64(part.Size), part.UUID
-			case layout.RootA, layout.RootB:
+			case disklayout.RootA, disklayout.RootB:
 				p.Running = part.Path
 			}
 		}

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -90,15 +90,15 @@ func TestReleaseCheck(t *testing.T) {
 	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		name    string
-		r       release.Release
+		r       buildinfo.Release
 		floor   int
 		warning string // a part of it; empty: none
 	}{
-		{"says nothing", release.Release{Version: "1"}, 0, ""},
-		{"mended", release.Release{Version: "1", Expires: now.Unix() + 1}, 0, ""},
-		{"no longer", release.Release{Version: "1", Expires: now.Unix()}, 0, "version 1 is not mended any more since 2026-06-01"},
-		{"of this epoch", release.Release{Version: "1", Epoch: 2}, 2, ""},
-		{"of an epoch before", release.Release{Version: "1", Epoch: 1}, 2, "version 1 has epoch 1, and one with epoch 2 was committed"},
+		{"says nothing", buildinfo.Release{Version: "1"}, 0, ""},
+		{"mended", buildinfo.Release{Version: "1", Expires: now.Unix() + 1}, 0, ""},
+		{"no longer", buildinfo.Release{Version: "1", Expires: now.Unix()}, 0, "version 1 is not mended any more since 2026-06-01"},
+		{"of this epoch", buildinfo.Release{Version: "1", Epoch: 2}, 2, ""},
+		{"of an epoch before", buildinfo.Release{Version: "1", Epoch: 1}, 2, "version 1 has epoch 1, and one with epoch 2 was committed"},
 	} {
 		health := &api.HealthResponse{Healthy: true}
 		releaseCheck(health, c.r, c.floor, now)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -30,7 +30,7 @@ func TestCIS(t *testing.T) {
 	// alone, etcd has no network at all
 	spec.ControlPlanes = append([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, spec.NodeIPs...)
 	machine := described{components: map[string]component.Component{}}
-	for _, c := range Services(spec, layout.System()) {
+	for _, c := range Services(spec, dirs.System()) {
 		machine.components[c.Name] = c
 	}
 	var err error

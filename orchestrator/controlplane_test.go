@@ -28,10 +28,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/orchestrator/apivip"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/coredns"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/virtualaddress"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -188,9 +188,9 @@ func strangers(ctx context.Context, t *testing.T, m machine) {
 	}
 	// Who asks whether it may answer for the cluster's address leaves out what depends on etcd;
 	// upstream has other names for that if it warns here.
-	answer, err := client.Get().RequestURI(virtualaddress.Question + "&verbose").Do(ctx).Raw()
+	answer, err := client.Get().RequestURI(apivip.Question + "&verbose").Do(ctx).Raw()
 	if err != nil || !bytes.Contains(answer, []byte("[+]etcd excluded: ok")) || bytes.Contains(answer, []byte("cannot be excluded")) {
-		t.Errorf("%s: %v\n%s", virtualaddress.Question, err, answer)
+		t.Errorf("%s: %v\n%s", apivip.Question, err, answer)
 	}
 	foreign, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {

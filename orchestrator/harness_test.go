@@ -24,7 +24,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/notify"
@@ -43,7 +43,7 @@ const (
 func TestMain(m *testing.M) {
 	if name := os.Getenv(envProcess); name != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		dirs := layout.Under(os.Getenv(envRoot))
+		dirs := dirs.Under(os.Getenv(envRoot))
 		begin := func() error { return run(ctx, name, dirs) }
 		// the process of the controllers starts itself so
 		if len(os.Args) == 2 && os.Args[1] == controllermanager.Name {
@@ -115,7 +115,7 @@ func testSpec() nodespec.Spec {
 // machine is a node's folders below a temporary root, as machined would have prepared them.
 type machine struct {
 	root string
-	dirs layout.Dirs
+	dirs dirs.Dirs
 	ca   *pki.CA
 }
 
@@ -142,7 +142,7 @@ func authorities(t *testing.T) credentials.Authorities {
 func prepare(t *testing.T, spec nodespec.Spec) machine {
 	t.Helper()
 	m := machine{root: t.TempDir()}
-	m.dirs = layout.Under(m.root)
+	m.dirs = dirs.Under(m.root)
 	authorities := authorities(t)
 	m.ca = authorities.Kubernetes.CA
 	want, err := credentials.Plan(spec, authorities)

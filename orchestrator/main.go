@@ -14,7 +14,7 @@
 // comes with Kubernetes:
 //
 //	orchestrator check-access  reads a nodespec.AccessCheck, writes what is wrong; status 1 when something is
-//	orchestrator match-disks   reads a diskmatch.Question, writes the diskmatch.Answer
+//	orchestrator match-disks   reads a diskselector.Question, writes the diskselector.Answer
 //
 // And for upgrades:
 //
@@ -70,19 +70,19 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/orchestrator/apiready"
 	"github.com/orlop-os/orlop/orchestrator/breakglass"
 	"github.com/orlop-os/orlop/orchestrator/canary"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
-	"github.com/orlop-os/orlop/orchestrator/diskmatch"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/diskselector"
 	"github.com/orlop-os/orlop/orchestrator/drain"
-	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/notify"
@@ -98,7 +98,7 @@ func main() {
 	case "check-access":
 		os.Exit(checkAccess(os.Stdin, os.Stdout))
 	case "match-disks":
-		if err := diskmatch.Answer(os.Stdin, os.Stdout); err != nil {
+		if err := diskselector.Answer(os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintf(os.Stderr, "orchestrator: match-disks: %v\n", err)
 			os.Exit(1)
 		}
@@ -106,7 +106,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	var err error
-	switch dirs := layout.System(); os.Args[1] {
+	switch dirs := dirs.System(); os.Args[1] {
 	case "drain":
 		err = drainNode(ctx, dirs, os.Stdin, os.Stdout)
 	case "forget-nodes":
@@ -149,7 +149,7 @@ func checkAccess(in io.Reader, out io.Writer) int {
 }
 
 // data has a command on etcd done, and writes its answer.
-func data(ctx context.Context, command string, dirs layout.Dirs, in io.Reader, out io.Writer) error {
+func data(ctx context.Context, command string, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
 	spec, err := readSpec(dirs.Spec)
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func data(ctx context.Context, command string, dirs layout.Dirs, in io.Reader, o
 }
 
 // drainNode evicts the node's pods, and says how that went.
-func drainNode(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Writer) error {
+func drainNode(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
 	var order nodespec.DrainOrder
 	if err := json.NewDecoder(in).Decode(&order); err != nil {
 		return fmt.Errorf("the order cannot be decoded: %w", err)
@@ -183,12 +183,12 @@ func drainNode(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Write
 }
 
 // forgetNodes deletes Nodes, and says which of them were there.
-func forgetNodes(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Writer) error {
+func forgetNodes(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
 	var order nodespec.ForgetOrder
 	if err := json.NewDecoder(in).Decode(&order); err != nil {
 		return fmt.Errorf("the order cannot be decoded: %w", err)
 	}
-	there, err := early.ForgetNodes(ctx, dirs, order)
+	there, err := nodecontrollers.ForgetNodes(ctx, dirs, order)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func forgetNodes(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Wri
 }
 
 // suspend does one step of taking an object out of the cluster, or of putting it back.
-func suspend(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Writer) error {
+func suspend(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
 	var order nodespec.SuspendOrder
 	if err := json.NewDecoder(in).Decode(&order); err != nil {
 		return fmt.Errorf("the order cannot be decoded: %w", err)
@@ -213,13 +213,13 @@ func suspend(ctx context.Context, dirs layout.Dirs, in io.Reader, out io.Writer)
 }
 
 // manage is the process of the controller manager.
-func manage(ctx context.Context, dirs layout.Dirs) error {
+func manage(ctx context.Context, dirs dirs.Dirs) error {
 	spec, err := readSpec(dirs.Spec)
 	if err != nil {
 		return err
 	}
 	server := kubeconfig.Local()
-	gate, err := apigate.New(server.URL, server.Name, filepath.Join(dirs.Controllers, nodespec.CA))
+	gate, err := apiready.New(server.URL, server.Name, filepath.Join(dirs.Controllers, nodespec.CA))
 	if err != nil {
 		return err
 	}
@@ -234,7 +234,7 @@ func manage(ctx context.Context, dirs layout.Dirs) error {
 }
 
 // run runs one process until ctx is done or one of its components ends.
-func run(ctx context.Context, name string, dirs layout.Dirs) error {
+func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 	to, err := notify.FromEnv()
 	if err != nil {
 		return err

@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
-	"github.com/orlop-os/orlop/orchestrator/nodemarks"
+	"github.com/orlop-os/orlop/orchestrator/nodelabels"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -41,12 +41,12 @@ func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 	// The half of another node than the control plane's, with that one's kubeconfig and file.
 	spec := testSpec()
 	spec.NodeName, spec.ControlPlane = name, false
-	dirs := layout.Under(t.TempDir())
+	dirs := dirs.Under(t.TempDir())
 	identity := m.config(t, "system:node:"+name, "system:nodes")
 	write(t, kubeconfig.Authorities(spec, dirs), identity.CAData)
 	write(t, dirs.Node+"/"+nodespec.KubeletCert, identity.CertData)
 	write(t, dirs.Node+"/"+nodespec.KubeletKey, identity.KeyData)
-	half := nodemarks.NodeComponent(spec, dirs)
+	half := nodelabels.NodeComponent(spec, dirs)
 	if err := half.WriteFiles(); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- nodemarks.RunNode(running, spec, dirs, marks, func(context.Context) error { return nil }, func(string, bool, string) {})
+		ended <- nodelabels.RunNode(running, spec, dirs, marks, func(context.Context) error { return nil }, func(string, bool, string) {})
 	}()
 	defer func() {
 		stop()
@@ -107,7 +107,7 @@ func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 	state(nodespec.Marks{})
 	waitNode(ctx, t, admin, name, "end of its labels and taints", func(n *corev1.Node) bool {
 		_, zone := n.Labels["topology.kubernetes.io/zone"]
-		return !has(n, "dedicated=db:NoSchedule") && !zone && n.Annotations[nodemarks.WantedAnnotation] == ""
+		return !has(n, "dedicated=db:NoSchedule") && !zone && n.Annotations[nodelabels.WantedAnnotation] == ""
 	})
 	have, err := admin.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -36,7 +36,7 @@ func TestLoopbackPorts(t *testing.T) {
 	worker.ControlPlane = false
 	found := 0
 	for _, spec := range []nodespec.Spec{testSpec(), several, worker} {
-		for _, c := range Services(spec, layout.System()) {
+		for _, c := range Services(spec, dirs.System()) {
 			for _, match := range regexp.MustCompile(`(?:127\.0\.0\.1|localhost|\[::1\]):(\d+)`).FindAllStringSubmatch(c.String(), -1) {
 				found++
 				if port, err := strconv.Atoi(match[1]); err != nil || !slices.Contains(known, port) {

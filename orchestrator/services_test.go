@@ -8,8 +8,8 @@ import (
 	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/orchestrator/coredns"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -33,7 +33,7 @@ func TestServices(t *testing.T) {
 	for name, spec := range map[string]nodespec.Spec{"control-plane": testSpec(), "control-planes": several, "worker": worker, "dual-stack": dual} {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder
-			for _, c := range Services(spec, layout.System()) {
+			for _, c := range Services(spec, dirs.System()) {
 				b.WriteString(c.String() + "\n")
 			}
 			golden.Assert(t, b.String(), name+".golden")
@@ -46,7 +46,7 @@ func TestExternal(t *testing.T) {
 	spec := testSpec()
 	spec.External = nodespec.External{Proxy: true, DNS: true, Network: true}
 	found := 0
-	for _, c := range Services(spec, layout.System()) {
+	for _, c := range Services(spec, dirs.System()) {
 		if c.Name == kubeproxy.Name || c.Name == coredns.Name || c.Name == netpolicy.Name {
 			found++
 			if len(c.Args)+len(c.Files) > 0 || c.Run == nil {

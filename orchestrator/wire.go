@@ -9,42 +9,42 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/orchestrator/addons"
-	"github.com/orlop-os/orlop/orchestrator/announcer"
-	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/orchestrator/apiready"
+	"github.com/orlop-os/orlop/orchestrator/apivip"
 	"github.com/orlop-os/orlop/orchestrator/balancer"
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/controllermanager"
 	"github.com/orlop-os/orlop/orchestrator/coredns"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/drain"
-	"github.com/orlop-os/orlop/orchestrator/early"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/extensions"
-	"github.com/orlop-os/orlop/orchestrator/guard"
 	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
-	"github.com/orlop-os/orlop/orchestrator/layout"
-	"github.com/orlop-os/orlop/orchestrator/lead"
+	"github.com/orlop-os/orlop/orchestrator/l2announcer"
+	"github.com/orlop-os/orlop/orchestrator/leaderelection"
 	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
-	"github.com/orlop-os/orlop/orchestrator/nodemarks"
+	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
+	"github.com/orlop-os/orlop/orchestrator/nodelabels"
+	"github.com/orlop-os/orlop/orchestrator/offlineapi"
 	"github.com/orlop-os/orlop/orchestrator/podcertificates"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
+	"github.com/orlop-os/orlop/orchestrator/portguard"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
-	"github.com/orlop-os/orlop/orchestrator/standin"
-	"github.com/orlop-os/orlop/orchestrator/virtualaddress"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // wire returns the components of one process ready to run, and how its memory is managed. After
 // something came from down, the node's pods are ended, and podsEnded is called.
-func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs, down <-chan os.Signal, podsEnded func()) ([]component.Component, process.Memory, error) {
+func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, down <-chan os.Signal, podsEnded func()) ([]component.Component, process.Memory, error) {
 	fail := func(err error) ([]component.Component, process.Memory, error) { return nil, process.Memory{}, err }
 	folder, memory, err := resources(name, dirs)
 	if err != nil {
@@ -62,30 +62,30 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs
 	w := wiring{spec: spec, dirs: dirs, server: kubeconfig.Local(), down: down, podsEnded: podsEnded}
 	authorities := filepath.Join(folder, nodespec.CA)
 	if name == component.Node {
-		if w.marks, err = nodemarks.Read(dirs); err != nil {
+		if w.marks, err = nodelabels.Read(dirs); err != nil {
 			return fail(err)
 		}
 		w.server, authorities = kubeconfig.Node(spec), kubeconfig.Authorities(spec, dirs)
-		if len(standin.Components(spec, dirs)) > 0 {
-			if w.standIn, err = standin.New(spec, dirs); err != nil {
+		if len(offlineapi.Components(spec, dirs)) > 0 {
+			if w.standIn, err = offlineapi.New(spec, dirs); err != nil {
 				return fail(err)
 			}
 		}
 	}
-	if w.gate, err = apigate.New(w.server.URL, w.server.Name, authorities); err != nil {
+	if w.gate, err = apiready.New(w.server.URL, w.server.Name, authorities); err != nil {
 		return fail(err)
 	}
 	go w.gate.Run(ctx)
 	w.agent = podnetwork.New(spec, dirs, w.gate)
-	if name == component.Controllers && lead.Several(spec) {
-		w.lead = lead.New(spec, dirs)
+	if name == component.Controllers && leaderelection.Several(spec) {
+		w.lead = leaderelection.New(spec, dirs)
 	}
 	for i := range own {
 		if own[i].Run == nil {
 			w.attach(&own[i])
 		}
 		// Each API server asks the metrics of its own machine while they are there.
-		if w.lead != nil && own[i].Name != lead.Name && own[i].Name != metrics.Name {
+		if w.lead != nil && own[i].Name != leaderelection.Name && own[i].Name != metrics.Name {
 			own[i].Run = w.lead.After(own[i].Name, own[i].Run)
 		}
 	}
@@ -94,7 +94,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs layout.Dirs
 
 // resources returns a process's folder and how it uses memory: its first collection comes when it
 // uses about one and a half times what it keeps.
-func resources(name string, dirs layout.Dirs) (string, process.Memory, error) {
+func resources(name string, dirs dirs.Dirs) (string, process.Memory, error) {
 	switch name {
 	case component.API:
 		return dirs.API, process.Memory{First: 192 << 20}, nil
@@ -109,17 +109,17 @@ func resources(name string, dirs layout.Dirs) (string, process.Memory, error) {
 // wiring is what the components of one process share.
 type wiring struct {
 	spec      nodespec.Spec
-	dirs      layout.Dirs
-	gate      *apigate.Gate
+	dirs      dirs.Dirs
+	gate      *apiready.Gate
 	server    kubeconfig.Server
 	etcd      <-chan struct{} // closed when etcd answers
 	apiserver *kubeapiserver.Server
 	refusals  *extensions.Refusals // of the API server
 	agent     *podnetwork.Agent
-	lead      *lead.Lead       // nil where nobody is elected
-	marks     nodespec.Marks   // with which the kubelet makes a new Node
-	standIn   *standin.StandIn // nil where there is no balancer
-	down      <-chan os.Signal // the machine goes down
+	lead      *leaderelection.Lead // nil where nobody is elected
+	marks     nodespec.Marks       // with which the kubelet makes a new Node
+	standIn   *offlineapi.StandIn  // nil where there is no balancer
+	down      <-chan os.Signal     // the machine goes down
 	podsEnded func()
 }
 
@@ -160,15 +160,15 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return extensions.Run(ctx, w.gate, w.apiserver.Loopback, w.refusals, announce)
 		}
-	case lead.Name:
+	case leaderelection.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return w.lead.Run(ctx, w.gate.Rights, announce)
 		}
-	case early.IPAM:
-		c.Run = w.allowed(early.RunIPAM)
-	case early.Namespaces:
+	case nodecontrollers.IPAM:
+		c.Run = w.allowed(nodecontrollers.RunIPAM)
+	case nodecontrollers.Namespaces:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return early.RunNamespaces(ctx, w.dirs, w.gate.Rights, announce)
+			return nodecontrollers.RunNamespaces(ctx, w.dirs, w.gate.Rights, announce)
 		}
 	case controllermanager.Name:
 		c.Run = apart(c.Name, w.loopback(controllermanager.Port))
@@ -180,7 +180,7 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return balancer.Run(ctx, w.spec, w.dirs, w.standIn, announce)
 		}
-	case standin.Name:
+	case offlineapi.Name:
 		c.Run = w.standIn.Run
 	case metrics.Name:
 		c.Run = w.allowed(metrics.Run)
@@ -203,16 +203,16 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return drain.Run(ctx, w.spec, w.dirs, w.agent.Registered, announce)
 		}
-	case nodemarks.Name:
-		c.Run = w.allowed(nodemarks.Run)
-	case nodemarks.NodeName:
+	case nodelabels.Name:
+		c.Run = w.allowed(nodelabels.Run)
+	case nodelabels.NodeName:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return nodemarks.RunNode(ctx, w.spec, w.dirs, w.marks, w.gate.Rights, announce)
+			return nodelabels.RunNode(ctx, w.spec, w.dirs, w.marks, w.gate.Rights, announce)
 		}
 	case netpolicy.Name:
 		c.Run = w.allowed(netpolicy.Run)
-	case guard.Name:
-		c.Run = w.allowed(guard.Run)
+	case portguard.Name:
+		c.Run = w.allowed(portguard.Run)
 	case loadbalancer.Name:
 		c.Run = w.allowed(loadbalancer.Run)
 	case podcertificates.Name:
@@ -221,11 +221,11 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = w.allowed(localvolumes.Run)
 	case localvolumes.NodeName:
 		c.Run = w.allowed(localvolumes.RunNode)
-	case announcer.Name:
-		c.Run = w.allowed(announcer.Run)
-	case virtualaddress.Name:
+	case l2announcer.Name:
+		c.Run = w.allowed(l2announcer.Run)
+	case apivip.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return virtualaddress.Run(ctx, w.spec, w.dirs, announce)
+			return apivip.Run(ctx, w.spec, w.dirs, announce)
 		}
 	case podnetwork.Name:
 		c.Run = w.agent.Run
@@ -256,7 +256,7 @@ func apart(name string, check health.Check) func(context.Context, component.Anno
 
 // allowed runs what waits for the rights to do what it does.
 func (w *wiring) allowed(
-	run func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error,
+	run func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error,
 ) func(context.Context, component.Announce) error {
 	return func(ctx context.Context, announce component.Announce) error {
 		return run(ctx, w.spec, w.dirs, w.gate.Rights, announce)

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
 func (t *tool) auditCommand() *cobra.Command {
@@ -242,7 +242,7 @@ func readRecord(ctx context.Context, c *client.Client, chain *audit.Chain, after
 }
 
 // clean makes a text of a certificate or of somebody's request fit for a terminal.
-func clean(text string) string { return printable.Text(text) }
+func clean(text string) string { return sanitize.Text(text) }
 
 // cleanLines does the same with each line of a text.
 func cleanLines(text string) string {

@@ -17,9 +17,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // qemuTimeout bounds starting and ending of QEMU itself.
@@ -38,7 +38,7 @@ func (t *tool) clusterCommand() *cobra.Command {
 	return c
 }
 
-// clusterRunnerCommand is the background process of a local cluster; qemu.Launch starts it with
+// clusterRunnerCommand is the background process of a local cluster; vm.Launch starts it with
 // "-dir FOLDER".
 func (t *tool) clusterRunnerCommand() *cobra.Command {
 	return &cobra.Command{
@@ -49,7 +49,7 @@ func (t *tool) clusterRunnerCommand() *cobra.Command {
 			}
 			ctx, stop := interruptible()
 			defer stop()
-			return qemu.Run(ctx, args[1])
+			return vm.Run(ctx, args[1])
 		},
 	}
 }
@@ -155,9 +155,9 @@ func noMachine(state string) []localMachine {
 
 func readCluster(ctx context.Context, name, dir string) (localCluster, error) {
 	c := localCluster{Name: name}
-	running, err := qemu.Connect(dir)
-	if errors.Is(err, qemu.ErrNotRunning) || errors.Is(err, fs.ErrNotExist) {
-		spec, err := qemu.ReadSpec(dir)
+	running, err := vm.Connect(dir)
+	if errors.Is(err, vm.ErrNotRunning) || errors.Is(err, fs.ErrNotExist) {
+		spec, err := vm.ReadSpec(dir)
 		if err != nil {
 			c.Machines = noMachine("incomplete")
 			return c, nil
@@ -204,7 +204,7 @@ func (t *tool) clusterStartCommand() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), t.timeout(qemuTimeout))
 			defer cancel()
-			running, err := qemu.Resume(ctx, dir, runner...)
+			running, err := vm.Resume(ctx, dir, runner...)
 			if err != nil {
 				return withHint(err, "`orlopctl cluster status` lists the clusters")
 			}
@@ -252,7 +252,7 @@ func (t *tool) clusterDestroyCommand() *cobra.Command {
 					return err
 				}
 			}
-			if err := qemu.Destroy(ctx, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := vm.Destroy(ctx, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 			// What a creation that failed early has left has no cluster in it.
@@ -287,7 +287,7 @@ func clusterContexts(name string) []string {
 
 // moveContexts has the contexts of a local cluster's machines lead to where these are reached now.
 // Another cluster's of the same name stay.
-func moveContexts(name string, own *secrets, now qemu.Status) error {
+func moveContexts(name string, own *secrets, now vm.Status) error {
 	return changeContexts(func(f *contextsFile) error {
 		for _, m := range now.Machines {
 			context := contextOf(name, m.Name)

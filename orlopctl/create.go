@@ -17,11 +17,11 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/vm"
 )
 
 const (
@@ -53,7 +53,7 @@ type creation struct {
 	others         []member // control-plane machines beside the first
 	joining        []member // workers
 	timeline       *timeline
-	machine        qemu.MachineStatus
+	machine        vm.MachineStatus
 	apiAddress     string
 	kubeAddress    string
 	secrets        *secrets
@@ -194,13 +194,13 @@ func (c *creation) powerOn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var machines []qemu.MachineSpec
+	var machines []vm.MachineSpec
 	for i, name := range names {
 		memory := c.memory
 		if i >= c.controlPlanes {
 			memory = cmp.Or(c.workerMemory, c.memory)
 		}
-		machines = append(machines, qemu.MachineSpec{Name: name, MemoryMiB: memory, CPUs: c.cpus, Disks: qemu.BootDisk(c.image, c.diskGiB<<10), Watchdog: true})
+		machines = append(machines, vm.MachineSpec{Name: name, MemoryMiB: memory, CPUs: c.cpus, Disks: vm.BootDisk(c.image, c.diskGiB<<10), Watchdog: true})
 	}
 	runner, err := runnerCommand()
 	if err != nil {
@@ -208,8 +208,8 @@ func (c *creation) powerOn(ctx context.Context) error {
 	}
 	starting, cancel := context.WithTimeout(ctx, qemuTimeout)
 	defer cancel()
-	running, err := qemu.Launch(starting, c.dir, qemu.ClusterSpec{
-		Name: c.name, Network: qemu.NetworkSpec{Dilation: c.dilation, Capture: c.capture}, Machines: machines, Forwards: forwards,
+	running, err := vm.Launch(starting, c.dir, vm.ClusterSpec{
+		Name: c.name, Network: vm.NetworkSpec{Dilation: c.dilation, Capture: c.capture}, Machines: machines, Forwards: forwards,
 	}, runner...)
 	if err != nil {
 		return err
@@ -326,7 +326,7 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 
 // documents makes a control-plane machine's configuration and keeps it, with the cluster's secrets,
 // in the cluster's folder.
-func (c *creation) documents(machine qemu.MachineStatus) ([]byte, error) {
+func (c *creation) documents(machine vm.MachineStatus) ([]byte, error) {
 	addresses := []string{c.machine.Addr.String()}
 	for _, m := range c.others {
 		addresses = append(addresses, m.status.Addr.String())

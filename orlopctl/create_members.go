@@ -5,11 +5,11 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // mostWorkers bounds a local cluster; each is a machine with all its memory on this computer.
@@ -23,7 +23,7 @@ func controlPlaneName(n int) string { return "cp" + strconv.Itoa(n) }
 
 // member is a machine beside the first that was switched on.
 type member struct {
-	status     qemu.MachineStatus
+	status     vm.MachineStatus
 	apiAddress string
 }
 
@@ -131,21 +131,21 @@ func (c *creation) joined(ctx context.Context, m member, pinned client.Endpoint)
 }
 
 // forwardsOf are the ways into a local cluster's machines.
-func (c *creation) forwardsOf(others []string) ([]qemu.ForwardSpec, error) {
+func (c *creation) forwardsOf(others []string) ([]vm.ForwardSpec, error) {
 	kube, err := freePort(paths.PortKubernetes)
 	if err != nil {
 		return nil, err
 	}
-	out := []qemu.ForwardSpec{{Machine: machineName, Port: paths.PortKubernetes, HostPort: kube}}
+	out := []vm.ForwardSpec{{Machine: machineName, Port: paths.PortKubernetes, HostPort: kube}}
 	door, err := freePort(paths.PortApid)
 	if err != nil {
 		return nil, err
 	}
-	out = append(out, qemu.ForwardSpec{Machine: machineName, Port: paths.PortApid, HostPort: door})
+	out = append(out, vm.ForwardSpec{Machine: machineName, Port: paths.PortApid, HostPort: door})
 	for i, name := range others { // any port that is free
-		out = append(out, qemu.ForwardSpec{Machine: name, Port: paths.PortApid})
+		out = append(out, vm.ForwardSpec{Machine: name, Port: paths.PortApid})
 		if i+1 < c.controlPlanes {
-			out = append(out, qemu.ForwardSpec{Machine: name, Port: paths.PortKubernetes})
+			out = append(out, vm.ForwardSpec{Machine: name, Port: paths.PortKubernetes})
 		}
 	}
 	return out, nil

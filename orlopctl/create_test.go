@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // TestBringUp brings a fake machine up the way `cluster create` does after QEMU has started: from
@@ -64,10 +64,10 @@ func TestBringUp(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	now := qemu.Status{Machines: []qemu.MachineStatus{{Name: machineName}, {Name: "w1"}, {Name: "w2"}, {Name: "w3"}}}
+	now := vm.Status{Machines: []vm.MachineStatus{{Name: machineName}, {Name: "w1"}, {Name: "w2"}, {Name: "w3"}}}
 	for i, m := range now.Machines {
-		now.Forwards = append(now.Forwards, qemu.ForwardStatus{
-			ForwardSpec: qemu.ForwardSpec{Machine: m.Name, Port: paths.PortApid}, Addr: fmt.Sprintf("127.0.0.1:%d", 10+i),
+		now.Forwards = append(now.Forwards, vm.ForwardStatus{
+			ForwardSpec: vm.ForwardSpec{Machine: m.Name, Port: paths.PortApid}, Addr: fmt.Sprintf("127.0.0.1:%d", 10+i),
 		})
 	}
 	if err := moveContexts("t1", c.secrets, now); err != nil {
@@ -178,9 +178,9 @@ func newCreation(t *testing.T, dir string) (*fakeMachine, *creation, *bytes.Buff
 		t.Fatal(err)
 	}
 	poweron := time.Now().Add(-10 * time.Second)
-	c.machine = qemu.MachineStatus{Name: machineName, Addr: netip.MustParseAddr("10.77.0.11"), Console: filepath.Join(c.dir, "console.log"), PoweredOn: poweron}
+	c.machine = vm.MachineStatus{Name: machineName, Addr: netip.MustParseAddr("10.77.0.11"), Console: filepath.Join(c.dir, "console.log"), PoweredOn: poweron}
 	c.apiAddress, c.kubeAddress = fake.address, "127.0.0.1:6443"
-	c.timeline = newTimeline(tool, poweron, qemu.Clock{})
+	c.timeline = newTimeline(tool, poweron, vm.Clock{})
 	return fake, c, out
 }
 

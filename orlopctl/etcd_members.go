@@ -12,7 +12,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/pkg/quorum"
+	"github.com/orlop-os/orlop/pkg/etcdjoin"
 )
 
 func (t *tool) etcdMembersCommand() *cobra.Command {
@@ -59,7 +59,7 @@ func etcdMembersTable(w io.Writer, s *api.EtcdStatusResponse) {
 		row(w, orDash(m.Name), m.Id, strings.Join(m.PeerUrls, ", "), state)
 	}
 	// A line of its own: the table's columns are not its.
-	fmt.Fprintf(w, "%d of %d that vote answer; %d have to, so %d may be away\n", answering, voters, quorum.Needed(voters), quorum.Spare(voters))
+	fmt.Fprintf(w, "%d of %d that vote answer; %d have to, so %d may be away\n", answering, voters, etcdjoin.Needed(voters), etcdjoin.Spare(voters))
 }
 
 func (t *tool) etcdRemoveCommand() *cobra.Command {

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // timeline prints what a machine reached and when, in seconds since power-on. What comes before the
@@ -21,7 +21,7 @@ import (
 // "timeline", whose clock begins with init and is tied to ours by a line on the console.
 type timeline struct {
 	tool     *tool
-	clock    qemu.Clock // the machines'; all times below are of it
+	clock    vm.Clock // the machines'; all times below are of it
 	poweron  time.Time
 	last     time.Duration   // of the last line, since power-on
 	told     map[string]bool // moments of the machine that were printed
@@ -30,7 +30,7 @@ type timeline struct {
 	status   bool            // there is a passing line on the terminal
 }
 
-func newTimeline(t *tool, poweron time.Time, clock qemu.Clock) *timeline {
+func newTimeline(t *tool, poweron time.Time, clock vm.Clock) *timeline {
 	return &timeline{tool: t, clock: clock, poweron: clock.At(poweron), told: map[string]bool{}}
 }
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -140,10 +140,10 @@ func (t WriteTable) String() string {
 		parts = append(parts, "remove "+name(e))
 	}
 	for _, e := range t.Add {
-		parts = append(parts, fmt.Sprintf("add %d %s (%s)", e.Number, e.Label, layout.FormatSize(e.Size)))
+		parts = append(parts, fmt.Sprintf("add %d %s (%s)", e.Number, e.Label, disklayout.FormatSize(e.Size)))
 	}
 	for _, e := range t.Grow {
-		parts = append(parts, fmt.Sprintf("grow %d %s to %s", e.Number, e.Label, layout.FormatSize(e.Size)))
+		parts = append(parts, fmt.Sprintf("grow %d %s to %s", e.Number, e.Label, disklayout.FormatSize(e.Size)))
 	}
 	if t.Mirror {
 		parts = append(parts, "mirror the table at the end of the disk")
@@ -192,7 +192,7 @@ type GrowFilesystem struct {
 }
 
 func (g GrowFilesystem) String() string {
-	return fmt.Sprintf("grow the file system of %s (%s) to %s", g.Label, g.Target, layout.FormatSize(g.Size))
+	return fmt.Sprintf("grow the file system of %s (%s) to %s", g.Label, g.Target, disklayout.FormatSize(g.Size))
 }
 
 // Wipe empties a partition, so that the next boot makes its file system anew. Its content is
@@ -215,7 +215,7 @@ type Erase struct {
 }
 
 func (e Erase) String() string {
-	if e.Label == layout.State {
+	if e.Label == disklayout.State {
 		return "overwrite " + e.Label + " (" + e.Device + ")"
 	}
 	return "discard " + e.Label + " (" + e.Device + ")"
@@ -228,7 +228,7 @@ func (e Erase) String() string {
 // after that, and of it the keys first. tell is given what became of the content, and may be nil.
 func Reset(have Have, labels []string, tell func(string)) []reconcile.Op {
 	var ops, slow []reconcile.Op
-	for _, label := range []string{layout.Data, layout.State} {
+	for _, label := range []string{disklayout.Data, disklayout.State} {
 		if !slices.Contains(labels, label) {
 			continue
 		}

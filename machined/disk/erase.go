@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
 // erasable is a partition, as far as having its content go is concerned.
@@ -114,5 +114,5 @@ func forget(ctx context.Context, d erasable, end time.Time, now func() time.Time
 		return why + "; it was overwritten as a whole", nil
 	}
 	return fmt.Sprintf("%s; the first %s of %s were overwritten in the time that a reset takes, and the rest CAN STILL BE READ: destroy the disk, or overwrite it elsewhere, before you give it away",
-		why, layout.FormatSize(done), layout.FormatSize(size)), nil
+		why, disklayout.FormatSize(done), disklayout.FormatSize(size)), nil
 }

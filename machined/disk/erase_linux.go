@@ -11,7 +11,7 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
 // eraseTime is how long DATA is overwritten at most where the disk does not discard it.
@@ -26,7 +26,7 @@ func (e Erase) Do(ctx context.Context) error {
 	}
 	defer d.close()
 	said := "overwritten as a whole, and the disk gives back zeros"
-	if e.Label == layout.State {
+	if e.Label == disklayout.State {
 		err = overwriteAll(ctx, d)
 	} else {
 		end := time.Now().Add(eraseTime)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
@@ -36,7 +36,7 @@ func TestMountedFaults(t *testing.T) {
 // TestSoundness: what is said of a file system, and when it is news.
 func TestSoundness(t *testing.T) {
 	fault := superblock.Fault{Time: time.Unix(1700000000, 0), Function: "ext4_lookup", Line: 1855}
-	sound := Soundness{Label: layout.Data, Device: "/dev/vda5"}
+	sound := Soundness{Label: disklayout.Data, Device: "/dev/vda5"}
 	one := sound
 	one.Faults = superblock.Faults{Marked: true, Count: 1, First: fault, Last: fault}
 	two := one
@@ -78,7 +78,7 @@ func TestSoundness(t *testing.T) {
 func TestBeforeCheck(t *testing.T) {
 	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
 	have.Disks[0].Partitions[4].Faults = superblock.Faults{Marked: true}
-	if got := BeforeCheck(have); len(got) != 1 || got[0].Label != layout.Data || got[0].Device != "/dev/vda5" || !got[0].Checked {
+	if got := BeforeCheck(have); len(got) != 1 || got[0].Label != disklayout.Data || got[0].Device != "/dev/vda5" || !got[0].Checked {
 		t.Errorf("%+v", got)
 	}
 	have.Mounts = mountAll(have.Disks[0])

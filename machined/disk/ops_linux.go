@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
@@ -94,7 +94,7 @@ func (g GrowFilesystem) Do(context.Context) error {
 	defer root.Close()
 	blocks := g.Size / mkfs.Ext4BlockSize
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, root.Fd(), resizeFS, uintptr(unsafe.Pointer(&blocks))); errno != 0 {
-		return fmt.Errorf("%s: cannot grow %s to %s: %w", g.Target, g.Label, layout.FormatSize(g.Size), errno)
+		return fmt.Errorf("%s: cannot grow %s to %s: %w", g.Target, g.Label, disklayout.FormatSize(g.Size), errno)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
@@ -38,7 +38,7 @@ func Plan(config Config, have Have) (Want, error) {
 		return Want{}, err
 	}
 	if disk.ReadOnly {
-		return Want{}, fmt.Errorf("%s: cannot hold %s and %s: the disk is read-only", describe(disk), layout.State, layout.Data)
+		return Want{}, fmt.Errorf("%s: cannot hold %s and %s: the disk is read-only", describe(disk), disklayout.State, disklayout.Data)
 	}
 	if err := onlyOne(disk, have); err != nil {
 		return Want{}, err
@@ -75,13 +75,13 @@ func Plan(config Config, have Have) (Want, error) {
 func volumes() []Volume {
 	return []Volume{
 		{
-			Format: Format{Label: layout.State, ReservedPercent: 0},
+			Format: Format{Label: disklayout.State, ReservedPercent: 0},
 			Mount:  mount.Mount{Target: paths.State, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoExec | mount.NoAtime},
 		},
 		{
 			// Root may use the last percent, so that the system can tidy up a full disk. The
 			// volumes of claims are projects.
-			Format:  Format{Label: layout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
+			Format:  Format{Label: disklayout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
 			Mount:   mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
 			Folders: dataFolders(),
 			// What is below /run ends with the start, under this name, too. Plugins of pod networks
@@ -139,7 +139,7 @@ func onlyOne(disk Disk, have Have) error {
 	if _, mounted := mountedAt(have.Mounts, paths.State); mounted || !disk.Boot {
 		return nil
 	}
-	i := slices.IndexFunc(disk.Partitions, func(p Partition) bool { return p.Label == layout.ESP })
+	i := slices.IndexFunc(disk.Partitions, func(p Partition) bool { return p.Label == disklayout.ESP })
 	if i < 0 {
 		return nil
 	}
@@ -183,7 +183,7 @@ func foreignTable(disk Disk) string {
 }
 
 // ours reports whether the entry is one of the five partitions.
-func ours(e Entry) bool { return layout.Ours(e.Label, e.Type) }
+func ours(e Entry) bool { return disklayout.Ours(e.Label, e.Type) }
 
 // arrange gives every partition its place. What exists keeps its number and its start; only DATA
 // may grow. New partitions go behind the last one.
@@ -192,14 +192,14 @@ func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 	for _, p := range kept {
 		entries = append(entries, p.Entry)
 	}
-	for _, label := range []string{layout.State, layout.Data} {
+	for _, label := range []string{disklayout.State, disklayout.Data} {
 		if same := with(entries, label); len(same) > 1 {
 			return nil, fmt.Errorf("%s: cannot use the disk: it has %d partitions labelled %s; remove the wrong one", describe(disk), len(same), label)
 		}
 	}
-	state, data := find(entries, layout.State), find(entries, layout.Data)
+	state, data := find(entries, disklayout.State), find(entries, disklayout.Data)
 	if state.Number == 0 && data.Number != 0 {
-		return nil, fmt.Errorf("%s: cannot use the disk: it has %s, but %s is missing; restore the partition table, or install the image anew", describe(disk), layout.Data, layout.State)
+		return nil, fmt.Errorf("%s: cannot use the disk: it has %s, but %s is missing; restore the partition table, or install the image anew", describe(disk), disklayout.Data, disklayout.State)
 	}
 	if data.Number == 0 {
 		added, err := add(config, disk, entries, state.Number == 0)
@@ -218,9 +218,9 @@ func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 
 // add appends STATE (if it is missing) and DATA, which takes the rest.
 func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error) {
-	need := uint64(layout.MinimumData)
+	need := uint64(disklayout.MinimumData)
 	if state {
-		need += layout.StateSize
+		need += disklayout.StateSize
 	}
 	fits := func(entries []Entry) (start, free uint64) {
 		start = disk.align(disk.First)
@@ -243,23 +243,23 @@ func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error)
 	}
 	if free < need {
 		return nil, fmt.Errorf("%s: too small: %s and %s need %s, %s are free behind the last partition; use a disk of at least %s",
-			describe(disk), layout.State, layout.Data, layout.FormatSize(need), layout.FormatSize(free), layout.FormatSize(disk.Size-free+need+1<<30/10-1))
+			describe(disk), disklayout.State, disklayout.Data, disklayout.FormatSize(need), disklayout.FormatSize(free), disklayout.FormatSize(disk.Size-free+need+1<<30/10-1))
 	}
 	next := 1
 	for _, e := range entries {
 		next = max(next, e.Number+1)
 	}
 	if state {
-		if behind, gap := gapFor(disk, entries, layout.StateSize, free); gap > 0 {
-			return nil, inGap(disk, layout.State, behind, gap)
+		if behind, gap := gapFor(disk, entries, disklayout.StateSize, free); gap > 0 {
+			return nil, inGap(disk, disklayout.State, behind, gap)
 		}
-		entries = append(entries, Entry{Number: next, Label: layout.State, Type: layout.TypeState, Start: start, Size: layout.StateSize})
-		next, start, free = next+1, start+layout.StateSize, free-layout.StateSize
+		entries = append(entries, Entry{Number: next, Label: disklayout.State, Type: disklayout.TypeState, Start: start, Size: disklayout.StateSize})
+		next, start, free = next+1, start+disklayout.StateSize, free-disklayout.StateSize
 	}
 	if behind, gap := gapFor(disk, entries, free, free); gap > 0 {
-		return nil, inGap(disk, layout.Data, behind, gap)
+		return nil, inGap(disk, disklayout.Data, behind, gap)
 	}
-	return append(entries, Entry{Number: next, Label: layout.Data, Type: layout.TypeData, Start: start, Size: free}), nil
+	return append(entries, Entry{Number: next, Label: disklayout.Data, Type: disklayout.TypeData, Start: start, Size: free}), nil
 }
 
 // gapFor finds a gap before a partition that has room for size bytes, and is no larger than the
@@ -281,7 +281,7 @@ func gapFor(disk Disk, entries []Entry, size, free uint64) (behind Entry, gap ui
 // inGap is the error for a table with a gap that a new partition would be put into.
 func inGap(disk Disk, label string, behind Entry, gap uint64) error {
 	return fmt.Errorf("%s: cannot make %s: the partition table has a gap of %s before %s; a new partition there would take its number, and what is behind the gap would be found "+
-		"under other names; nothing was changed; remove %s, or move it to the gap's beginning", describe(disk), label, layout.FormatSize(gap), name(behind), name(behind))
+		"under other names; nothing was changed; remove %s, or move it to the gap's beginning", describe(disk), label, disklayout.FormatSize(gap), name(behind), name(behind))
 }
 
 // roomBehind is the free space behind a partition, in whole units of the disk's alignment.
@@ -326,7 +326,7 @@ func refuse(disk Disk, reason string) error {
 
 // describe names a disk as an operator knows it: "/dev/vda (8 GiB, QEMU HARDDISK)".
 func describe(d Disk) string {
-	s := d.Path + " (" + layout.FormatSize(d.Size)
+	s := d.Path + " (" + disklayout.FormatSize(d.Size)
 	if d.Model != "" {
 		s += ", " + d.Model
 	}
@@ -335,7 +335,7 @@ func describe(d Disk) string {
 
 // name is "partition 4 "Linux" (5 GiB)".
 func name(e Entry) string {
-	return fmt.Sprintf("partition %d %q (%s)", e.Number, e.Label, layout.FormatSize(e.Size))
+	return fmt.Sprintf("partition %d %q (%s)", e.Number, e.Label, disklayout.FormatSize(e.Size))
 }
 
 func with(entries []Entry, label string) []Entry {

@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
-	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/sanitize"
 	"github.com/orlop-os/orlop/pkg/superblock"
 	"github.com/orlop-os/orlop/pkg/vpd"
 )
@@ -268,7 +268,7 @@ func examineOwn(r io.ReaderAt, size uint64) (Content, error) {
 	if err != nil || c.Kind == "" {
 		return Content{Kind: unknownData}, nil // unreadable, too
 	}
-	c.Label = printable.Text(c.Label)
+	c.Label = sanitize.Text(c.Label)
 	return Content(c), nil
 }
 
@@ -285,12 +285,12 @@ func describeDevice(disk *Disk) {
 		return
 	}
 	// as the disk says
-	disk.Model, disk.Serial, disk.WWID = printable.Text(p.Model), printable.Text(p.Serial), printable.Text(p.WWID)
+	disk.Model, disk.Serial, disk.WWID = sanitize.Text(p.Model), sanitize.Text(p.Serial), sanitize.Text(p.WWID)
 	disk.Bus, disk.Transport, disk.Rotational = p.BusPath, p.Transport, p.Rotational
 	if disk.Serial == "" {
 		page, err := os.ReadFile(filepath.Join(sysBlock, filepath.Base(disk.Path), "device", "vpd_pg80"))
 		if err == nil {
-			disk.Serial = printable.Text(vpd.Serial(page))
+			disk.Serial = sanitize.Text(vpd.Serial(page))
 		}
 	}
 }

@@ -14,5 +14,5 @@
 // rewrite what is sent to a port of the machine if an object of the cluster says so; the guard
 // decides before them about the machine's own ports. It also refuses pods the ports that they have
 // no reason to reach. What pods send to other machines is refused on their own machine, by
-// orchestrator/guard, which knows those.
+// orchestrator/portguard, which knows those.
 package firewall

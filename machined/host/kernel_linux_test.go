@@ -11,12 +11,12 @@ import (
 )
 
 // TestUnderTheProductKernel does everything to a real machine, with the kernel of the product: the
-// two laws again, and what the kubelet and the kernel say of the outcome. See hack/qemu/kerneltest:
+// two laws again, and what the kubelet and the kernel say of the outcome. See vm/kerneltest:
 //
 //	go test -exec 'qemu kernel-test -kernel DIR -module bridge -module br_netfilter …' ./machined/host
 func TestUnderTheProductKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") == "" {
-		t.Skip("changes the whole machine; runs under hack/qemu/kerneltest only")
+		t.Skip("changes the whole machine; runs under vm/kerneltest only")
 	}
 	// the modules are loaded already; those that are not count as missing from the image
 	empty := t.TempDir()

@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/glob"
-	"github.com/orlop-os/orlop/pkg/layout"
 )
 
 // choose finds the one disk that matches, and says of each other one why it does not; or says it of
@@ -30,7 +30,7 @@ func choose(c Config, f Facts) (Disk, []string, error) {
 	switch {
 	case len(lines) == 0:
 		return Disk{}, nil, fmt.Errorf("%s: this machine has no disk that it knows: connect one of at least %s, or use an image that holds its driver",
-			selector, layout.FormatSize(layout.Minimum(f.System.Sizes)))
+			selector, disklayout.FormatSize(disklayout.Minimum(f.System.Sizes)))
 	case len(found) > 1:
 		return Disk{}, nil, fmt.Errorf("%s: %d disks match, and exactly one has to; say more of it:\n%s", selector, len(found), strings.Join(lines, "\n"))
 	}
@@ -53,8 +53,8 @@ func unfit(d Disk, s System) []string {
 	if d.SectorSize != sector {
 		reasons = append(reasons, fmt.Sprintf("its sectors have %d bytes, and the ESP is for sectors of %d; many disks can be set to these (512e)", d.SectorSize, sector))
 	}
-	if need := layout.Minimum(s.Sizes); d.Size < need {
-		reasons = append(reasons, "it is too small, at least "+layout.FormatSize(need+1<<30/10-1)+" are needed")
+	if need := disklayout.Minimum(s.Sizes); d.Size < need {
+		reasons = append(reasons, "it is too small, at least "+disklayout.FormatSize(need+1<<30/10-1)+" are needed")
 	}
 	return reasons
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
 // state is what a disk holds, as far as installing is concerned.
@@ -29,15 +29,15 @@ func judge(d Disk) state {
 	}
 	seen := map[string]bool{}
 	for _, p := range d.Partitions {
-		if !layout.Ours(p.Label, p.Type) || seen[p.Label] {
+		if !disklayout.Ours(p.Label, p.Type) || seen[p.Label] {
 			return foreign
 		}
 		seen[p.Label] = true
 	}
 	switch {
-	case !seen[layout.ESP] || !seen[layout.RootA] || !seen[layout.RootB]:
+	case !seen[disklayout.ESP] || !seen[disklayout.RootA] || !seen[disklayout.RootB]:
 		return foreign
-	case seen[layout.Data], d.Bootable:
+	case seen[disklayout.Data], d.Bootable:
 		return installed
 	}
 	return unfinished
@@ -95,7 +95,7 @@ func content(d Disk) string {
 	}
 	var parts []string
 	for _, p := range d.Partitions {
-		parts = append(parts, fmt.Sprintf("partition %d %q (%s, %s)", p.Number, p.Label, layout.FormatSize(p.Size), p.Content))
+		parts = append(parts, fmt.Sprintf("partition %d %q (%s, %s)", p.Number, p.Label, disklayout.FormatSize(p.Size), p.Content))
 	}
 	return strings.Join(parts, ", ")
 }

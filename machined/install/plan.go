@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/esp"
-	"github.com/orlop-os/orlop/pkg/layout"
 	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -65,33 +65,33 @@ func Operations(w Want, t Tools) []reconcile.Op {
 	}
 	device := map[string]string{}
 	number := map[string]int{}
-	for i, p := range layout.Installed(w.System.Sizes) {
+	for i, p := range disklayout.Installed(w.System.Sizes) {
 		device[p.Label], number[p.Label] = parttable.PartitionPath(w.Disk.Path, i+1), i+1
 	}
-	boot := &esp.Partition{Device: func() (string, error) { return device[layout.ESP], nil }, Target: paths.ESP, Modules: t.Modules}
+	boot := &esp.Partition{Device: func() (string, error) { return device[disklayout.ESP], nil }, Target: paths.ESP, Modules: t.Modules}
 	return []reconcile.Op{
-		Divide{Disk: w.Disk.Path, Partitions: layout.Installed(w.System.Sizes)},
-		WriteRoot{Version: w.System.Version, Device: device[layout.RootA], Size: w.System.RootSize, tell: t.Tell},
-		ReadBack{Device: device[layout.RootA], Root: w.System.Root},
-		NameRoot{Disk: w.Disk.Path, Number: number[layout.RootA], Root: w.System.Root},
-		FormatState{Device: device[layout.State], run: t.Run},
-		Keep{Device: device[layout.State], files: t.Files},
-		FormatESP{Device: device[layout.ESP], run: t.Run},
-		Enter{Version: w.System.Version, Device: device[layout.ESP], boot: boot},
-		WriteLoader{Device: device[layout.ESP], boot: boot},
+		Divide{Disk: w.Disk.Path, Partitions: disklayout.Installed(w.System.Sizes)},
+		WriteRoot{Version: w.System.Version, Device: device[disklayout.RootA], Size: w.System.RootSize, tell: t.Tell},
+		ReadBack{Device: device[disklayout.RootA], Root: w.System.Root},
+		NameRoot{Disk: w.Disk.Path, Number: number[disklayout.RootA], Root: w.System.Root},
+		FormatState{Device: device[disklayout.State], run: t.Run},
+		Keep{Device: device[disklayout.State], files: t.Files},
+		FormatESP{Device: device[disklayout.ESP], run: t.Run},
+		Enter{Version: w.System.Version, Device: device[disklayout.ESP], boot: boot},
+		WriteLoader{Device: device[disklayout.ESP], boot: boot},
 	}
 }
 
 // Divide replaces the partition table, and forgets everything that the disk held.
 type Divide struct {
 	Disk       string
-	Partitions []layout.Partition
+	Partitions []disklayout.Partition
 }
 
 func (d Divide) String() string {
 	var parts []string
 	for i, p := range d.Partitions {
-		parts = append(parts, fmt.Sprintf("%d %s (%s)", i+1, p.Label, layout.FormatSize(p.Size)))
+		parts = append(parts, fmt.Sprintf("%d %s (%s)", i+1, p.Label, disklayout.FormatSize(p.Size)))
 	}
 	return "partition " + d.Disk + ": new table, " + strings.Join(parts, ", ")
 }
@@ -105,7 +105,7 @@ type WriteRoot struct {
 }
 
 func (w WriteRoot) String() string {
-	return fmt.Sprintf("write version %s to %s (%s), %d MiB", w.Version, layout.RootA, w.Device, w.Size>>20)
+	return fmt.Sprintf("write version %s to %s (%s), %d MiB", w.Version, disklayout.RootA, w.Device, w.Size>>20)
 }
 
 // ReadBack reads every block and checks it against the root hash.
@@ -131,7 +131,7 @@ func (n NameRoot) String() string { return "name the partition after its content
 
 // Do writes the table, if it does not say so yet.
 func (n NameRoot) Do(context.Context) error {
-	return parttable.SetGUID(n.Disk, n.Number, layout.RootA, n.Root.PartUUID())
+	return parttable.SetGUID(n.Disk, n.Number, disklayout.RootA, n.Root.PartUUID())
 }
 
 // FormatState makes STATE.
@@ -140,11 +140,13 @@ type FormatState struct {
 	run    mkfs.Runner
 }
 
-func (f FormatState) String() string { return "format " + layout.State + " (" + f.Device + ") as ext4" }
+func (f FormatState) String() string {
+	return "format " + disklayout.State + " (" + f.Device + ") as ext4"
+}
 
 // Do makes the file system as machined/disk would.
 func (f FormatState) Do(ctx context.Context) error {
-	return mkfs.Ext4(ctx, f.run, f.Device, layout.State, 0, mkfs.NoQuotas)
+	return mkfs.Ext4(ctx, f.run, f.Device, disklayout.State, 0, mkfs.NoQuotas)
 }
 
 // Keep writes what the installed system finds on STATE.
@@ -154,7 +156,7 @@ type Keep struct {
 }
 
 func (k Keep) String() string {
-	return "keep the configuration and the machine's key on " + layout.State + " (" + k.Device + ")"
+	return "keep the configuration and the machine's key on " + disklayout.State + " (" + k.Device + ")"
 }
 
 // FormatESP makes the file system that the firmware reads.
@@ -163,10 +165,14 @@ type FormatESP struct {
 	run    mkfs.Runner
 }
 
-func (f FormatESP) String() string { return "format " + layout.ESP + " (" + f.Device + ") as FAT32" }
+func (f FormatESP) String() string {
+	return "format " + disklayout.ESP + " (" + f.Device + ") as FAT32"
+}
 
 // Do makes an empty one.
-func (f FormatESP) Do(ctx context.Context) error { return mkfs.FAT32(ctx, f.run, f.Device, layout.ESP) }
+func (f FormatESP) Do(ctx context.Context) error {
+	return mkfs.FAT32(ctx, f.run, f.Device, disklayout.ESP)
+}
 
 // Enter writes the boot image.
 type Enter struct {

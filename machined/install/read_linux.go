@@ -5,15 +5,15 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cmdline"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/release"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
 // ReadSystem looks at what there is to install: the system that runs. The boot image for a disk
 // must know the same root, which the kernel's command line names.
-func ReadSystem(r release.Release) (System, error) {
+func ReadSystem(r buildinfo.Release) (System, error) {
 	s := System{Version: r.Version, Sizes: r.Disk}
 	line, err := os.ReadFile(cmdline.File)
 	if err != nil {

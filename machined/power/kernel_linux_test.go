@@ -7,12 +7,12 @@ import (
 )
 
 // TestFindsThePowerButton looks for the ACPI power button that every virtual machine has. See
-// hack/qemu/kerneltest:
+// vm/kerneltest:
 //
 //	go test -exec 'qemu kernel-test -kernel DIR -module button -module evdev' ./machined/power
 func TestFindsThePowerButton(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") == "" {
-		t.Skip("needs a machine with a power button; runs under hack/qemu/kerneltest only")
+		t.Skip("needs a machine with a power button; runs under vm/kerneltest only")
 	}
 	paths, err := filepath.Glob("/dev/input/event*")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -37,7 +37,7 @@ const (
 )
 
 // Component describes the component without its Run function.
-func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.AddonsCert, nodespec.AddonsKey)
 	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
 }
@@ -45,12 +45,12 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 // Run keeps the add-ons until ctx is done. rights waits until the component may do what it does. It
 // is announced as ready whatever becomes of the add-ons: one that fails says nothing against the
 // machine, nor against the version of the system that runs.
-func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {
 		return nil // asked to stop before there was anything to stop
 	}
-	path := layout.Kubeconfig(dirs.Controllers, Name)
+	path := kubeconfig.Path(dirs.Controllers, Name)
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
 		return fmt.Errorf("%s: cannot use: %w", path, err)

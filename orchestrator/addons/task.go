@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/klog/v2"
 
-	"github.com/orlop-os/orlop/orchestrator/lead"
+	"github.com/orlop-os/orlop/orchestrator/leaderelection"
 	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -265,7 +265,7 @@ func (m *manager) tooOld(a nodespec.Addon) (string, error) {
 // documents had it, and that machine's may have it still. Machines are given their documents one by
 // one, and who leads changes meanwhile.
 func (m *manager) hold(ctx context.Context, r Record) (string, error) {
-	if !lead.Several(m.spec) || r.Node == m.spec.NodeName || r.Node == "" {
+	if !leaderelection.Several(m.spec) || r.Node == m.spec.NodeName || r.Node == "" {
 		return "", nil
 	}
 	_, err := m.client.CoreV1().Nodes().Get(ctx, r.Node, metav1.GetOptions{})

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/health"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -45,7 +45,7 @@ type StandIn interface {
 }
 
 // Run carries connections until ctx is done. It is for nodes that have Components.
-func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, standIn StandIn, announce component.Announce) error {
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, standIn StandIn, announce component.Announce) error {
 	servers, err := Servers(spec)
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ import (
 	rbac "k8s.io/component-helpers/auth/rbac/reconciliation"
 	registration "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
 
-	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/orchestrator/apiready"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -76,7 +76,7 @@ func Rights(ctx context.Context, client kubernetes.Interface) error {
 
 // Run makes the rest as soon as the server answers, announces that, and then keeps the Node's label
 // until ctx is done. loopback gives the server's privileged connection to itself.
-func Run(ctx context.Context, spec nodespec.Spec, gate *apigate.Gate, loopback func(context.Context) (*rest.Config, error), announce component.Announce) error {
+func Run(ctx context.Context, spec nodespec.Spec, gate *apiready.Gate, loopback func(context.Context) (*rest.Config, error), announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	config, err := loopback(ctx)
 	if err != nil {

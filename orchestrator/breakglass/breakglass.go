@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -31,7 +31,7 @@ import (
 const callTime = 20 * time.Second
 
 // Client returns a client of this machine's API server with the order's certificate.
-func Client(dirs layout.Dirs, o nodespec.SuspendOrder) (dynamic.Interface, error) {
+func Client(dirs dirs.Dirs, o nodespec.SuspendOrder) (dynamic.Interface, error) {
 	server := kubeconfig.Local()
 	client, err := dynamic.NewForConfig(&rest.Config{
 		Host: server.URL, Timeout: callTime, UserAgent: "orlop-break-glass",

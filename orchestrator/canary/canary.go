@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 )
 
 // Namespace is where the sandbox would be if it were a pod's. There is no such namespace in the API
@@ -27,7 +27,7 @@ const uid = "orlop-canary"
 const group = "/kubepods"
 
 // Run makes the sandbox, looks whether it has an address, and removes it.
-func Run(ctx context.Context, dirs layout.Dirs) (err error) {
+func Run(ctx context.Context, dirs dirs.Dirs) (err error) {
 	conn, err := grpc.NewClient("unix://"+dirs.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("containerd: %w", err)

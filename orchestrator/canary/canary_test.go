@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 )
 
 // runtime is containerd as far as the canary sees it.
@@ -76,7 +76,7 @@ func TestRun(t *testing.T) {
 		{"no address", runtime{}, "run, stop new, remove new", "has no address", ""},
 		{"it ended at once", runtime{ip: "10.0.0.2", state: cri.PodSandboxState_SANDBOX_NOTREADY}, "run, stop new, remove new", "SANDBOX_NOTREADY", ""},
 	} {
-		dirs := layout.Dirs{ContainerdSocket: t.TempDir() + "/s"}
+		dirs := dirs.Dirs{ContainerdSocket: t.TempDir() + "/s"}
 		l, err := net.Listen("unix", dirs.ContainerdSocket)
 		if err != nil {
 			t.Fatal(err)

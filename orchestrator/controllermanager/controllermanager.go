@@ -19,9 +19,9 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/early"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -32,7 +32,7 @@ const Name = "kube-controller-manager"
 const Port = 10257
 
 // Component describes the controller manager without its Run function.
-func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 	return component.Component{
 		Process: component.Controllers,
@@ -42,7 +42,7 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 	}
 }
 
-func flags(spec nodespec.Spec, dirs layout.Dirs, config string) []string {
+func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	args := []string{
 		"--kubeconfig=" + config,
@@ -67,7 +67,7 @@ func flags(spec nodespec.Spec, dirs layout.Dirs, config string) []string {
 		"--cluster-signing-cert-file=" + at(nodespec.SigningCA),
 		"--cluster-signing-key-file=" + at(nodespec.CAKey),
 		"--cluster-name=" + spec.Cluster,
-		"--controllers=*,-" + strings.Join(early.Left, ",-"),
+		"--controllers=*,-" + strings.Join(nodecontrollers.Left, ",-"),
 		"--allocate-node-cidrs=false",
 		"--controller-start-interval=0s",
 		fmt.Sprintf("--terminated-pod-gc-threshold=%d", spec.FinishedPods),

@@ -30,8 +30,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -47,7 +47,7 @@ const (
 
 // Component describes CoreDNS without its Run function, or what stands in its place where something
 // else does its work. Its Corefile depends on the node's pod range and is made when that is known.
-func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	if spec.External.DNS {
 		return component.Elsewhere(Name, "something else answers at the cluster DNS's address")
 	}
@@ -56,14 +56,14 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 }
 
 // Run answers on the addresses until ctx is done. addresses waits until the node has them.
-func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, addresses func(context.Context) ([]netip.Addr, error), announce component.Announce) error {
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, addresses func(context.Context) ([]netip.Addr, error), announce component.Announce) error {
 	listen, err := addresses(ctx)
 	if err != nil {
 		return nil // asked to stop before there was anything to stop
 	}
 	dnsserver.Quiet, caddy.Quiet = true, true
 	registerRanges()
-	corefile := Corefile(spec, layout.Kubeconfig(dirs.Node, Name), listen)
+	corefile := Corefile(spec, kubeconfig.Path(dirs.Node, Name), listen)
 	server, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
 	// CoreDNS takes Kubernetes' log of the whole process for its own. Its own goes to the standard
 	// log (see main.go, which must not send that back to Kubernetes' log: two locks, one deadlock).

@@ -10,8 +10,8 @@ import (
 	"github.com/coredns/caddy"
 	"gotest.tools/v3/golden"
 
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -40,7 +40,7 @@ func TestCorefile(t *testing.T) {
 	alone.DNS = nodespec.DNS{StubDomains: stubs.DNS.StubDomains[1:], CacheTTL: 1}
 	both := []netip.Addr{netip.MustParseAddr("10.244.0.1"), netip.MustParseAddr("fd00:10:244::1")}
 	// CoreDNS reads it to understand its configuration.
-	dirs := layout.Under(t.TempDir())
+	dirs := dirs.Under(t.TempDir())
 	node := nodespec.Spec{Endpoint: "https://192.0.2.10:6443"}
 	if err := Component(node, dirs).WriteFiles(); err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestCorefile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	client := layout.Kubeconfig(dirs.Node, Name)
+	client := kubeconfig.Path(dirs.Node, Name)
 	registerRanges()
 	for name, corefile := range map[string]string{
 		"upstreams": Corefile(open, client, both), "closed": Corefile(closed, client, both[:1]),

@@ -23,7 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -237,8 +238,8 @@ type node struct {
 // start runs one beside an API server, which may be away, until stop or the test's end.
 func start(t *testing.T, spec nodespec.Spec, api string, announce component.Announce) node {
 	t.Helper()
-	dirs := layout.Under(t.TempDir())
-	client := layout.Kubeconfig(dirs.Node, Name)
+	dirs := dirs.Under(t.TempDir())
+	client := kubeconfig.Path(dirs.Node, Name)
 	if err := os.MkdirAll(filepath.Dir(client), 0o755); err != nil {
 		t.Fatal(err)
 	}

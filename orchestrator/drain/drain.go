@@ -26,8 +26,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -51,7 +52,7 @@ func Component() component.Component {
 
 // Run takes pods again, if the machine did not before it went down, and then has nothing to do
 // until ctx is done. registered waits for the Node object.
-func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, registered func(context.Context) error, announce component.Announce) error {
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, registered func(context.Context) error, announce component.Announce) error {
 	if err := registered(ctx); err != nil {
 		return nil // asked to stop
 	}
@@ -68,8 +69,8 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, registered f
 }
 
 // Client speaks for the node.
-func Client(dirs layout.Dirs) (kubernetes.Interface, error) {
-	path := layout.Kubeconfig(dirs.Node, kubelet.Name)
+func Client(dirs dirs.Dirs) (kubernetes.Interface, error) {
+	path := kubeconfig.Path(dirs.Node, kubelet.Name)
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot use: %w", path, err)

@@ -17,21 +17,21 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/quorum"
 )
 
 // Command is what machined asks about etcd, in a process of its own as the user of process "api".
 // It reads a question, and its answer is written as JSON.
-type Command func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (answer any, err error)
+type Command func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, question io.Reader) (answer any, err error)
 
 // Commands are all of them, by the name that the orchestrator is started with.
 var Commands = map[string]Command{
-	"save-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+	"save-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return Save(ctx, spec, dirs)
 	},
-	"snapshot-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+	"snapshot-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, question io.Reader) (any, error) {
 		order, err := decode[nodespec.EtcdGive](question)
 		if err != nil {
 			return nil, err
@@ -41,64 +41,64 @@ var Commands = map[string]Command{
 		}
 		return Snapshot(ctx, dirs, given())
 	},
-	"restore-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+	"restore-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, question io.Reader) (any, error) {
 		order, err := decode[nodespec.EtcdRestore](question)
 		if err != nil {
 			return nil, err
 		}
 		return keeper{dirs, spec}.prepare(ctx, order, given(), ownFormat())
 	},
-	"keep-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+	"keep-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, question io.Reader) (any, error) {
 		order, err := decode[nodespec.EtcdKeep](question)
 		if err != nil {
 			return nil, err
 		}
 		return keeper{dirs, spec}.keep(ctx, order, untouched)
 	},
-	"kept-snapshots": func(_ context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+	"kept-snapshots": func(_ context.Context, spec nodespec.Spec, dirs dirs.Dirs, question io.Reader) (any, error) {
 		place, err := decode[string](question)
 		if err != nil {
 			return nil, err
 		}
 		return keeper{dirs, spec}.kept(place)
 	},
-	"send-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+	"send-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, question io.Reader) (any, error) {
 		target, err := decode[nodespec.EtcdTarget](question)
 		if err != nil {
 			return nil, err
 		}
 		return keeper{dirs, spec}.send(ctx, target)
 	},
-	"data-status": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+	"data-status": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return keeper{dirs, spec}.status(ctx), nil
 	},
-	"defragment-data": func(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+	"defragment-data": func(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return defragment(ctx, dirs)
 	},
-	"remove-member": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+	"remove-member": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, question io.Reader) (any, error) {
 		name, err := decode[string](question)
 		if err != nil {
 			return nil, err
 		}
 		return keeper{dirs, spec}.removeMember(ctx, name)
 	},
-	"leave-members": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+	"leave-members": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return keeper{dirs, spec}.leave(ctx)
 	},
-	"recover-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+	"recover-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return keeper{dirs, spec}.recover(ctx)
 	},
-	"rejoin-data": func(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+	"rejoin-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return keeper{dirs, spec}.rejoin(ctx)
 	},
-	"reseal-secrets": func(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, question io.Reader) (any, error) {
+	"reseal-secrets": func(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, question io.Reader) (any, error) {
 		order, err := decode[nodespec.EtcdReseal](question)
 		if err != nil {
 			return nil, err
 		}
 		return reseal(ctx, dirs, order.Count)
 	},
-	"disarm-data": func(ctx context.Context, _ nodespec.Spec, dirs layout.Dirs, _ io.Reader) (any, error) {
+	"disarm-data": func(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return disarm(ctx, dirs)
 	},
 }
@@ -122,11 +122,11 @@ const (
 	reserve = 512 << 20
 )
 
-func endpoint(dirs layout.Dirs) string { return "unix://" + dirs.EtcdSocket() }
+func endpoint(dirs dirs.Dirs) string { return "unix://" + dirs.EtcdSocket() }
 
 // connect connects with the etcd that runs on this machine. The client would wait for a server for
 // ever; one that does not listen is an answer.
-func connect(ctx context.Context, dirs layout.Dirs) (*clientv3.Client, error) {
+func connect(ctx context.Context, dirs dirs.Dirs) (*clientv3.Client, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "unix", dirs.EtcdSocket())
 	if err != nil {
 		return nil, fmt.Errorf("etcd does not run: %w", err)
@@ -140,7 +140,7 @@ var silence = zap.NewNop()
 
 // answer is what etcd says of itself, within askTime: until there is a quorum for the first time it
 // says nothing, and clients would wait for it.
-func answer(ctx context.Context, c *clientv3.Client, dirs layout.Dirs) (*clientv3.StatusResponse, error) {
+func answer(ctx context.Context, c *clientv3.Client, dirs dirs.Dirs) (*clientv3.StatusResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	return c.Status(ctx, endpoint(dirs))
@@ -184,7 +184,7 @@ func (k keeper) ask(ctx context.Context, s *nodespec.EtcdStatus) error {
 		var others error
 		if s.Members, others = k.waiting(ctx); others == nil {
 			voters, _, waiting := votes(s.Members)
-			return fmt.Errorf("etcd waits for a quorum: %d of %d members run, and %d have to", waiting, voters, quorum.Needed(voters))
+			return fmt.Errorf("etcd waits for a quorum: %d of %d members run, and %d have to", waiting, voters, etcdjoin.Needed(voters))
 		}
 		return fmt.Errorf("%w: %w", errMute, err)
 	}
@@ -220,7 +220,7 @@ func names(alarms []*etcdserverpb.AlarmMember) []string {
 // defragment gives what the database does not use back to the disk. Without space old revisions are
 // dropped first: the API server, which does that every few minutes, writes down when, and cannot
 // then.
-func defragment(ctx context.Context, dirs layout.Dirs) (done nodespec.EtcdDefragmented, err error) {
+func defragment(ctx context.Context, dirs dirs.Dirs) (done nodespec.EtcdDefragmented, err error) {
 	c, err := connect(ctx, dirs)
 	if err != nil {
 		return done, err
@@ -259,7 +259,7 @@ func defragment(ctx context.Context, dirs layout.Dirs) (done nodespec.EtcdDefrag
 }
 
 // disarm takes back the alarms that are raised, and names them.
-func disarm(ctx context.Context, dirs layout.Dirs) ([]string, error) {
+func disarm(ctx context.Context, dirs dirs.Dirs) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	c, err := connect(ctx, dirs)

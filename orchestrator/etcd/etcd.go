@@ -36,17 +36,17 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/quorum"
 )
 
 // Name is the component's name.
 const Name = "etcd"
 
 // Component describes etcd without its Run function.
-func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	file := configFile(spec, dirs)
 	return component.Component{
 		Process: component.API,
@@ -59,9 +59,9 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 // peerURL is where other members reach this one, or would.
 func peerURL(spec nodespec.Spec) string {
 	if len(spec.ControlPlanes) == 0 {
-		return quorum.PeerURL(netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+		return etcdjoin.PeerURL(netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 	}
-	return quorum.PeerURL(spec.OwnAddress())
+	return etcdjoin.PeerURL(spec.OwnAddress())
 }
 
 // configFile is etcd's own configuration file. The numbers:
@@ -72,7 +72,7 @@ func peerURL(spec nodespec.Spec) string {
 //     to serve from them on one machine;
 //   - health and metrics on a socket of their own, so that the one for requests speaks gRPC only, without guessing;
 //   - the advertised client address is a form that etcd insists on, and nobody asks for it;
-//   - a leader is missed after 1 to 2 seconds, as etcd has it by default: before the address of the API moves (orchestrator/virtualaddress).
+//   - a leader is missed after 1 to 2 seconds, as etcd has it by default: before the address of the API moves (orchestrator/apivip).
 //     A request that a member has passed on to a leader that is gone fails after 5 seconds and twice that second;
 //   - who has a certificate of the etcd CA is believed whichever of its addresses it calls from;
 //   - several learners at once: machines that are switched on together all join, and learners are not part of a quorum. The number is the same
@@ -80,7 +80,7 @@ func peerURL(spec nodespec.Spec) string {
 //   - requests that take longer than 300 ms are told about (the unit is nanoseconds; embedded, etcd has no default for
 //     it and would tell about every request);
 //   - pre-vote and strict reconfiguration: a member that comes back never disturbs a working cluster.
-func configFile(spec nodespec.Spec, dirs layout.Dirs) component.File {
+func configFile(spec nodespec.Spec, dirs dirs.Dirs) component.File {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
 	clients, advertised, security := "unix://"+dirs.EtcdSocket(), "http://127.0.0.1:2379", ""
 	if len(spec.ControlPlanes) > 0 {
@@ -126,7 +126,7 @@ warning-unary-request-duration: 300000000
 // Run serves with the configuration file until ctx is done. tell says what it waits for; ready is
 // called once, when the member answers and has a vote. Before it starts, it sees to it that the
 // data are this version's (keep.go), and that without data it is one of its cluster.
-func Run(ctx context.Context, file string, spec nodespec.Spec, dirs layout.Dirs, tell func(why string), ready func()) error {
+func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, tell func(why string), ready func()) error {
 	nameServer()
 	k := keeper{dirs, spec}
 	if err := k.settle(ownFormat()); err != nil {

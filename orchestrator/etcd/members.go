@@ -23,8 +23,8 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/bootlog"
 	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/quorum"
 )
 
 // What an operator does about the members (docs/decisions/0029-members.md): removes one, goes on
@@ -146,7 +146,7 @@ func (k keeper) removeMember(ctx context.Context, name string) (nodespec.EtcdMem
 	}
 	if !all[i].Learner {
 		voters, answering := nodespec.Votes(all)
-		if err := quorum.MayRemove(voters, answering, all[i].Problem == ""); err != nil {
+		if err := etcdjoin.MayRemove(voters, answering, all[i].Problem == ""); err != nil {
 			return fail(fmt.Errorf("etcd: %s is not removed, nothing was changed: %w", name, err))
 		}
 	}
@@ -245,9 +245,11 @@ func (k keeper) own(all []nodespec.EtcdMember) int {
 // which are on this one, too; served tells whether there is one. It is an error if the others would
 // lose their quorum without this machine, and nothing is done. This is for a machine whose etcd
 // does not answer: it may run all the same, and be one of those whose votes count.
-func (k keeper) throughAnother(ctx context.Context, answers []quorum.Answer, do func(c *clientv3.Client, own nodespec.EtcdMember) error) (served bool, err error) {
+func (k keeper) throughAnother(ctx context.Context, answers []etcdjoin.Answer, do func(c *clientv3.Client, own nodespec.EtcdMember) error) (served bool, err error) {
 	_, cluster, unread := k.whose()
-	i := slices.IndexFunc(answers, func(a quorum.Answer) bool { return a.Says == quorum.Serving && (unread != nil || a.Cluster == cluster) })
+	i := slices.IndexFunc(answers, func(a etcdjoin.Answer) bool {
+		return a.Says == etcdjoin.Serving && (unread != nil || a.Cluster == cluster)
+	})
 	if i < 0 {
 		return false, nil
 	}
@@ -267,7 +269,7 @@ func (k keeper) throughAnother(ctx context.Context, answers []quorum.Answer, do 
 	if !all[own].Learner {
 		all[own].Problem = ""
 		voters, answering := nodespec.Votes(all)
-		if err := quorum.MayRemove(voters, answering, true); err != nil {
+		if err := etcdjoin.MayRemove(voters, answering, true); err != nil {
 			return true, fmt.Errorf("nothing was changed: %w", err)
 		}
 	}
@@ -288,10 +290,10 @@ func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err erro
 		return r, err
 	}
 	voters, answering, waiting := votes(all)
-	if answering >= quorum.Needed(voters) {
+	if answering >= etcdjoin.Needed(voters) {
 		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members answer, which is a quorum; `orlopctl etcd remove` removes one that is lost", answering, voters)
 	}
-	if waiting >= quorum.Needed(voters) {
+	if waiting >= etcdjoin.Needed(voters) {
 		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members run, and will be a quorum when they have found each other; if one of them never does, switch it off first", waiting, voters)
 	}
 	own := k.own(all)
@@ -406,7 +408,7 @@ func (k keeper) willMeet(ctx context.Context, all []nodespec.EtcdMember, own int
 		}
 		return k.runs(ctx, all[i].PeerURLs)
 	})
-	if voters, _, waiting := votes(asked); len(all) > 1 && waiting >= quorum.Needed(voters) {
+	if voters, _, waiting := votes(asked); len(all) > 1 && waiting >= etcdjoin.Needed(voters) {
 		return fmt.Errorf("this machine was to go on alone, but %d of %d members run by now, this one among them, and will be a quorum; if one of them never does, switch it off, and `orlopctl etcd recover` again", waiting, voters)
 	}
 	return nil
@@ -428,7 +430,7 @@ func (k keeper) leftBehind(ctx context.Context) error {
 	}
 	for _, a := range n.askAll(ctx) {
 		switch {
-		case a.Says != quorum.Serving:
+		case a.Says != etcdjoin.Serving:
 		case a.Cluster == own:
 			return nil
 		default:
@@ -465,7 +467,7 @@ func (k keeper) rejoin(ctx context.Context) (struct{}, error) {
 		return none, errors.New("etcd: nothing was changed: this machine is a member, and a quorum answers it")
 	}
 	answers := k.asker().askAll(ctx)
-	if !slices.ContainsFunc(answers, func(a quorum.Answer) bool { return a.Says == quorum.Serving }) {
+	if !slices.ContainsFunc(answers, func(a etcdjoin.Answer) bool { return a.Says == etcdjoin.Serving }) {
 		return none, errors.New("etcd: nothing was changed: no other machine of Cluster.spec.controlPlanes serves the cluster's data, so there is nobody to join; switch them on, or `orlopctl etcd recover` the one whose data are to be kept")
 	}
 	if _, err := k.throughAnother(ctx, answers, func(*clientv3.Client, nodespec.EtcdMember) error { return nil }); err != nil {

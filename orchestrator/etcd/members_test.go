@@ -22,7 +22,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -32,7 +32,7 @@ import (
 type plane struct {
 	t     *testing.T
 	spec  nodespec.Spec
-	dirs  layout.Dirs
+	dirs  dirs.Dirs
 	stop  func()
 	ended chan error
 	ready chan struct{}

@@ -24,7 +24,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -43,7 +43,7 @@ const (
 )
 
 // Snapshot fills a file with what etcd holds now, and reads it back.
-func Snapshot(ctx context.Context, dirs layout.Dirs, to *os.File) (about nodespec.EtcdSnapshot, err error) {
+func Snapshot(ctx context.Context, dirs dirs.Dirs, to *os.File) (about nodespec.EtcdSnapshot, err error) {
 	c, err := connect(ctx, dirs)
 	if err != nil {
 		return about, err

@@ -22,7 +22,7 @@ import (
 	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	registrations "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 
-	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/orchestrator/apiready"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -44,7 +44,7 @@ const (
 )
 
 // Run looks until ctx is done. loopback gives the server's privileged connection to itself.
-func Run(ctx context.Context, gate *apigate.Gate, loopback func(context.Context) (*rest.Config, error), refusals *Refusals, announce component.Announce) error {
+func Run(ctx context.Context, gate *apiready.Gate, loopback func(context.Context) (*rest.Config, error), refusals *Refusals, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	config, err := loopback(ctx)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/orlop-os/orlop/machined/credentials"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -33,7 +33,7 @@ import (
 // its own.
 func parsed(t *testing.T) options.CompletedOptions {
 	t.Helper()
-	dirs := layout.Under(t.TempDir())
+	dirs := dirs.Under(t.TempDir())
 	spec := nodespec.Spec{
 		Cluster: "c", NodeName: "node-1", ControlPlane: true, DNSDomain: "cluster.local",
 		NodeIPs:      []netip.Addr{netip.MustParseAddr("127.0.0.1")},

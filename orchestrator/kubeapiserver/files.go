@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -16,7 +16,7 @@ const (
 	auditFile     = "audit-policy.yaml"
 )
 
-func files(spec nodespec.Spec, dirs layout.Dirs) []component.File {
+func files(spec nodespec.Spec, dirs dirs.Dirs) []component.File {
 	file := func(name, content string) component.File {
 		return component.File{Path: filepath.Join(dirs.API, name), Mode: 0o600, Content: content}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -16,7 +16,7 @@ import (
 const Name = "kube-apiserver"
 
 // Component describes kube-apiserver without its Run function.
-func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return component.Component{
 		Process: component.API,
 		Name:    Name,
@@ -31,7 +31,7 @@ func Issuer(spec nodespec.Spec) string {
 	return "https://kubernetes.default.svc." + spec.DNSDomain
 }
 
-func flags(spec nodespec.Spec, dirs layout.Dirs) []string {
+func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
 	args := []string{
 		"--advertise-address=" + spec.NodeIPs[0].String(),

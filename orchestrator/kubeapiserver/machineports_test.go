@@ -16,7 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/networking"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -193,7 +193,7 @@ func TestHostPorts(t *testing.T) {
 
 // TestNodePorts: the ports of Services on every machine are none of the machines' own.
 func TestNodePorts(t *testing.T) {
-	for _, arg := range flags(portsSpec(), layout.Under(t.TempDir())) {
+	for _, arg := range flags(portsSpec(), dirs.Under(t.TempDir())) {
 		if strings.HasPrefix(arg, "--service-node-port-range") {
 			t.Fatalf("the range is not upstream's any more: %s", arg)
 		}

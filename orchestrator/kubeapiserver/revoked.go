@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 
-	"github.com/orlop-os/orlop/orchestrator/refused"
+	"github.com/orlop-os/orlop/orchestrator/revocation"
 )
 
 // What counts no more (package refused) is asked with every request, and ends those that go on.
@@ -18,7 +18,7 @@ import (
 
 // revocations is the list, the Nodes that are there, and the requests that go on.
 type revocations struct {
-	file  *refused.File
+	file  *revocation.File
 	nodes nodes
 
 	mu    sync.Mutex
@@ -38,7 +38,7 @@ type going struct {
 func newRevocations(path string) (*revocations, error) {
 	r := &revocations{going: map[*going]bool{}}
 	var err error
-	r.file, err = refused.Open(path, r.enforce)
+	r.file, err = revocation.Open(path, r.enforce)
 	r.enforce()
 	return r, err
 }
@@ -109,7 +109,7 @@ func (r *revocations) admit(request *http.Request) error {
 func (r *revocations) hold(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		ctx, end := context.WithCancelCause(request.Context())
-		g := &going{cert: refused.Certificate(request), end: end}
+		g := &going{cert: revocation.Certificate(request), end: end}
 		ctx = context.WithValue(ctx, goingKey{}, g)
 		r.mu.Lock()
 		r.going[g] = true

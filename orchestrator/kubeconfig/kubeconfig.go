@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -58,7 +58,7 @@ func Node(spec nodespec.Spec) Server {
 // Authorities is the file of those who say who is an API server to the components of process
 // "node": the cluster's CA, and, where the balancer may lead to what stands in for one (package
 // standin), that.
-func Authorities(spec nodespec.Spec, dirs layout.Dirs) string {
+func Authorities(spec nodespec.Spec, dirs dirs.Dirs) string {
 	if _, there := Balancer(spec); there {
 		return dirs.Authorities()
 	}
@@ -73,12 +73,12 @@ func at(address netip.AddrPort) Server {
 
 // NodeFile returns the kubeconfig of the named component of process "node", with the client
 // certificate cert and key of its folder.
-func NodeFile(spec nodespec.Spec, dirs layout.Dirs, name, cert, key string) component.File {
+func NodeFile(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string) component.File {
 	return file(spec, Node(spec), Authorities(spec, dirs), dirs.Node, name, cert, key)
 }
 
 // ControllersFile is the same for a component of process "controllers".
-func ControllersFile(spec nodespec.Spec, dirs layout.Dirs, name, cert, key string) component.File {
+func ControllersFile(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string) component.File {
 	return file(spec, Local(), filepath.Join(dirs.Controllers, nodespec.CA), dirs.Controllers, name, cert, key)
 }
 
@@ -103,5 +103,8 @@ contexts:
     user: %[3]s
 current-context: default
 `, spec.Cluster, ca, name, filepath.Join(dir, cert), filepath.Join(dir, key), server.URL, server.Name)
-	return component.File{Path: layout.Kubeconfig(dir, name), Mode: 0o600, Content: content}
+	return component.File{Path: Path(dir, name), Mode: 0o600, Content: content}
 }
+
+// Path is the kubeconfig that the named component writes into its process's directory.
+func Path(dir, component string) string { return filepath.Join(dir, component+".kubeconfig") }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -39,7 +39,7 @@ func TestFiles(t *testing.T) {
 			if balanced := !c.controlPlane || c.node == beside; there != balanced || there && "https://"+listen.String() != c.node {
 				t.Errorf("balancer at %s, %t", listen, there)
 			}
-			dirs := layout.Under(t.TempDir())
+			dirs := dirs.Under(t.TempDir())
 			if ca := Authorities(spec, dirs); (ca == filepath.Join(dirs.Node, nodespec.CA)) == there {
 				t.Errorf("with a balancer %t, %s is believed", there, ca)
 			}

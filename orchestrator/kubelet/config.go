@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -23,7 +23,7 @@ const Name = "kubelet"
 const HealthPort = 10248
 
 // Component describes the kubelet without its Run function.
-func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	at := func(name string) string { return filepath.Join(dirs.Node, name) }
 	client := kubeconfig.NodeFile(spec, dirs, Name, nodespec.KubeletCert, nodespec.KubeletKey)
 	resolvers := component.File{Path: at("resolv.conf"), Mode: 0o644, Content: resolvConf(spec)}
@@ -106,7 +106,7 @@ const tokenCache = 5 * time.Second
 
 // configuration is the kubelet's file (kubelet.config.k8s.io/v1beta1). What is not named keeps
 // upstream's default.
-func configuration(spec nodespec.Spec, dirs layout.Dirs, resolvConf string) string {
+func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string {
 	at := func(name string) string { return filepath.Join(dirs.Node, name) }
 	var dns []string
 	for _, ip := range spec.DNSIPs {

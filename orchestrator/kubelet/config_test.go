@@ -13,7 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 	"sigs.k8s.io/yaml"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -30,7 +30,7 @@ func spec() nodespec.Spec {
 // TestUpstreamTakesTheConfiguration decodes the file as the kubelet does, strictly, and looks at
 // what must not be lost.
 func TestUpstreamTakesTheConfiguration(t *testing.T) {
-	dirs := layout.Under(t.TempDir())
+	dirs := dirs.Under(t.TempDir())
 	c := Component(spec(), dirs)
 	if err := c.WriteFiles(); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 // TestUpstreamTakesTheMarks: a new Node has the labels of the configuration at once, and takes no
 // pods before its taints are there.
 func TestUpstreamTakesTheMarks(t *testing.T) {
-	dirs := layout.Under(t.TempDir())
+	dirs := dirs.Under(t.TempDir())
 	c := Component(spec(), dirs)
 	if err := c.WriteFiles(); err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestUpstreamTakesTheMarks(t *testing.T) {
 // TestNoUnknownField decodes the file strictly, because the kubelet itself only warns of a field
 // that it does not know.
 func TestNoUnknownField(t *testing.T) {
-	content := configuration(spec(), layout.System(), "/run/resolv.conf")
+	content := configuration(spec(), dirs.System(), "/run/resolv.conf")
 	if err := yaml.UnmarshalStrict([]byte(content), &v1beta1.KubeletConfiguration{}); err != nil {
 		t.Error(err)
 	}
@@ -143,7 +143,7 @@ func TestSearchFits(t *testing.T) {
 // TestVolumePlugins: which kinds of volumes there are, all of them upstream's own and none of them
 // a program on a disk. Each other kind is a CSI driver's.
 func TestVolumePlugins(t *testing.T) {
-	c := Component(spec(), layout.Under(t.TempDir()))
+	c := Component(spec(), dirs.Under(t.TempDir()))
 	if err := c.WriteFiles(); err != nil {
 		t.Fatal(err)
 	}

@@ -9,14 +9,14 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet"
 	"k8s.io/kubernetes/pkg/kubelet/server"
 
-	"github.com/orlop-os/orlop/orchestrator/refused"
+	"github.com/orlop-os/orlop/orchestrator/revocation"
 )
 
 // guard has the kubelet let nobody in whose client certificate counts no more: upstream's own
 // believes each one of the CA until it ends, and asks the API server about its holder's name alone.
 // What goes on (exec, logs) ends by itself.
 func guard(ctx context.Context, s *options.KubeletServer, parts *kubelet.Dependencies, counts string) error {
-	list, err := refused.Open(counts, nil)
+	list, err := revocation.Open(counts, nil)
 	if err != nil {
 		return err
 	}

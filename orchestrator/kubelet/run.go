@@ -23,7 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/kubeletconfig/configfiles"
 	"k8s.io/kubernetes/pkg/util/filesystem"
 
-	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/orchestrator/apiready"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -32,7 +32,7 @@ import (
 // and then ended is called; the kubelet accepts no others from then on. bus is where the kubelet's
 // D-Bus socket is made. counts is the file that says which client certificates count no more.
 // standIn tells whether something answers in the place of an API server until one works.
-func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apigate.Gate, standIn bool, counts, bus string, down <-chan os.Signal, ended func()) error {
+func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apiready.Gate, standIn bool, counts, bus string, down <-chan os.Signal, ended func()) error {
 	server, err := parse(ctx, args)
 	if err != nil {
 		return err
@@ -169,7 +169,7 @@ func carry(server *options.KubeletServer, marks nodespec.Marks) {
 
 // connect gives the kubelet its three clients, as upstream makes them, with the gate before each,
 // and returns the configuration of the first.
-func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *apigate.Gate) (*rest.Config, error) {
+func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *apiready.Gate) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", server.KubeConfig)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot use: %w", server.KubeConfig, err)

@@ -23,7 +23,7 @@ import (
 	kubetypes "k8s.io/kubernetes/pkg/kubelet/types"
 	"k8s.io/kubernetes/pkg/kubelet/util"
 
-	"github.com/orlop-os/orlop/orchestrator/standin"
+	"github.com/orlop-os/orlop/orchestrator/offlineapi"
 )
 
 // calm is how long after an API server has said which pods there are the kubelet has certainly
@@ -83,7 +83,7 @@ type listener struct {
 // RoundTrip asks.
 func (l listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := l.next.RoundTrip(r)
-	if err == nil && answer.StatusCode == http.StatusOK && !standin.Answers(answer.TLS) {
+	if err == nil && answer.StatusCode == http.StatusOK && !offlineapi.Answers(answer.TLS) {
 		l.first()
 	}
 	return answer, err

@@ -17,8 +17,8 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/nftables"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -31,7 +31,7 @@ const HealthPort = 10256
 
 // Component describes kube-proxy without its Run function, or what stands in its place where
 // something else does its work.
-func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	path := filepath.Join(dirs.Node, "kube-proxy.yaml")
 	if spec.External.Proxy {
 		return component.Component{Process: component.Node, Name: Name, Run: func(ctx context.Context, announce component.Announce) error {

@@ -11,7 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -29,7 +29,7 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 		{"2001:db8::10 192.0.2.10", []netip.Prefix{six, four}, []string{"2001:db8::10/128", "192.0.2.10/32"}},
 		{"1:2:3:4:5:6:7:8", []netip.Prefix{six}, []string{"1:2:3:4:5:6:7:8/128"}},
 	} {
-		dirs := layout.Under(t.TempDir())
+		dirs := dirs.Under(t.TempDir())
 		spec := nodespec.Spec{Cluster: "c", NodeName: "node-1", ControlPlane: true, PodCIDRs: c.ranges}
 		for ip := range strings.FieldsSeq(c.own) {
 			spec.NodeIPs = append(spec.NodeIPs, netip.MustParseAddr(ip))

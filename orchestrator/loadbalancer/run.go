@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/early"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -43,14 +43,14 @@ const (
 
 // Component describes the component without its Run function. Without pools it says to Services why
 // they have no address.
-func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
 }
 
 // Run gives addresses until ctx is done. rights waits until the component may do what it does.
-func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	own, acting, err := early.Identity(ctx, Name, account, dirs, rights, announce)
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
+	own, acting, err := nodecontrollers.Identity(ctx, Name, account, dirs, rights, announce)
 	if own == nil {
 		return err
 	}

@@ -24,8 +24,8 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/projectquota"
@@ -36,7 +36,7 @@ const NodeName = "volumes"
 
 // Nodes describes the component on each node, without its Run function. There is none where local
 // volumes are not wanted.
-func Nodes(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
+func Nodes(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if spec.LocalVolumes.Disabled {
 		return nil
 	}
@@ -46,7 +46,7 @@ func Nodes(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 
 // RunNode serves the kubelet, and keeps the Node's report true, until ctx is done. Volumes that are
 // there are served without the API server; rights waits until it can be spoken to.
-func RunNode(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
+func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	n, err := newNode(spec, dirs.LocalVolumes, kernelQuotas{})
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func RunNode(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights f
 	}()
 	announce(NodeName, true, n.describe())
 	if err := rights(running); err == nil {
-		if err := n.follow(running, layout.Kubeconfig(dirs.Node, NodeName), func(detail string) { announce(NodeName, true, detail) }); err != nil {
+		if err := n.follow(running, kubeconfig.Path(dirs.Node, NodeName), func(detail string) { announce(NodeName, true, detail) }); err != nil {
 			return err
 		}
 	}

@@ -23,9 +23,9 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/early"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -44,7 +44,7 @@ const (
 
 // Controllers describes the component that decides, without its Run function. There is none where
 // local volumes are not wanted.
-func Controllers(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
+func Controllers(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if spec.LocalVolumes.Disabled {
 		return nil
 	}
@@ -53,8 +53,8 @@ func Controllers(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 }
 
 // Run decides until ctx is done. rights waits until the component may do what it does.
-func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	own, acting, err := early.Configs(ctx, Name, bootstrap.LocalVolumesAccount, dirs, rights, announce)
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
+	own, acting, err := nodecontrollers.Configs(ctx, Name, bootstrap.LocalVolumesAccount, dirs, rights, announce)
 	if own == nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
 // leastSize is the size of the smallest volume, in bytes: an empty folder has a block already.
@@ -419,7 +419,7 @@ func inOrder(claims []Claim) []Claim {
 }
 
 // humanSize prints bytes for people; less than nothing is nothing.
-func humanSize(bytes int64) string { return layout.FormatSize(uint64(max(bytes, 0))) }
+func humanSize(bytes int64) string { return disklayout.FormatSize(uint64(max(bytes, 0))) }
 
 func sorted[T any](all []T, key func(T) string) []T {
 	return slices.SortedFunc(slices.Values(all), func(a, b T) int { return cmp.Compare(key(a), key(b)) })

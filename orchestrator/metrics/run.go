@@ -20,8 +20,8 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -41,18 +41,18 @@ const (
 )
 
 // Component describes the component without its Run function.
-func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	client := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.MetricsCert, nodespec.MetricsKey)
 	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{client}}
 }
 
 // Run serves until ctx is done. rights waits until the component may do what it does.
-func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {
 		return nil // asked to stop before there was anything to stop
 	}
-	path := layout.Kubeconfig(dirs.Controllers, Name)
+	path := kubeconfig.Path(dirs.Controllers, Name)
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
 		return fmt.Errorf("%s: cannot use: %w", path, err)
@@ -117,7 +117,7 @@ func needed(object any) (any, error) {
 
 // watch looks at the API's registration until ctx is done, and announces every change of what it
 // finds.
-func watch(ctx context.Context, dirs layout.Dirs, registrations registration.APIServicesGetter, s *scraper, announce component.Announce) {
+func watch(ctx context.Context, dirs dirs.Dirs, registrations registration.APIServicesGetter, s *scraper, announce component.Announce) {
 	ticker := time.NewTicker(starting)
 	defer ticker.Stop()
 	began := time.Now()

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -53,7 +53,7 @@ type scraper struct {
 
 // newScraper returns a scraper with the component's own certificate. A kubelet has to prove that it
 // is its node's: its certificate must be for the node's name, wherever the Node says that it is.
-func newScraper(dirs layout.Dirs, nodes corelisters.NodeLister, book *book) (*scraper, error) {
+func newScraper(dirs dirs.Dirs, nodes corelisters.NodeLister, book *book) (*scraper, error) {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	transport, err := rest.TransportFor(&rest.Config{
 		TLSClientConfig: rest.TLSClientConfig{CAFile: at(nodespec.CA), CertFile: at(nodespec.MetricsCert), KeyFile: at(nodespec.MetricsKey)},

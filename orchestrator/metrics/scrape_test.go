@@ -19,7 +19,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -31,7 +31,7 @@ func TestRound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dirs := layout.Under(t.TempDir())
+	dirs := dirs.Under(t.TempDir())
 	own := issue(t, ca, pki.Spec{CN: nodespec.MetricsUser, Usage: pki.Client, TTL: time.Hour})
 	for name, content := range map[string][]byte{nodespec.CA: ca.CertPEM(), nodespec.MetricsCert: own.CertPEM(), nodespec.MetricsKey: own.KeyPEM()} {
 		path := filepath.Join(dirs.Controllers, name)

@@ -30,7 +30,7 @@ import (
 	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -44,7 +44,7 @@ const (
 
 // newServer returns a server of the two resources. It opens the port at an address. api is how it
 // asks the API server who may read.
-func newServer(address netip.AddrPort, dirs layout.Dirs, api *clientrest.Config, nodes, pods rest.Storage) (*genericapiserver.GenericAPIServer, error) {
+func newServer(address netip.AddrPort, dirs dirs.Dirs, api *clientrest.Config, nodes, pods rest.Storage) (*genericapiserver.GenericAPIServer, error) {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	scheme := runtime.NewScheme()
 	install.Install(scheme)

@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -41,7 +41,7 @@ const shown = 3
 // Component describes the engine without its Run function, or what stands in its place where
 // something else connects the pods: that has policies of its own, and packets do not come by here.
 // It is the node's agent to the API server.
-func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	if spec.External.Network {
 		return component.Elsewhere(Name, "what connects pods enforces network policies")
 	}
@@ -52,8 +52,8 @@ func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
 // Run keeps the table as the cluster's policies say until ctx is done; the table stays. rights
 // waits until the API server can be asked. A node without a table, such as one that was just
 // started, has a closed one until then.
-func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	config, err := clientcmd.BuildConfigFromFlags("", layout.Kubeconfig(dirs.Node, Name))
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(dirs.Node, Name))
 	if err != nil {
 		return fmt.Errorf("cannot use kubeconfig: %w", err)
 	}

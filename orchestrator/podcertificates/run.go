@@ -16,9 +16,9 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/orchestrator/early"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -40,7 +40,7 @@ const secretKey = "authorities.pem"
 
 // Components describes the signer without its Run function. There is none where pods are to have no
 // certificates.
-func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
+func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if !spec.PodCertificates {
 		return nil
 	}
@@ -49,8 +49,8 @@ func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 }
 
 // Run signs until ctx is done. rights waits until the component may do what it does.
-func Run(ctx context.Context, spec nodespec.Spec, dirs layout.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	own, acting, err := early.Identity(ctx, Name, bootstrap.PodCertificatesAccount, dirs, rights, announce)
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
+	own, acting, err := nodecontrollers.Identity(ctx, Name, bootstrap.PodCertificatesAccount, dirs, rights, announce)
 	if own == nil {
 		return err
 	}

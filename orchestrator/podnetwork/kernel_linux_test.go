@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
@@ -24,11 +24,11 @@ func TestKernel(t *testing.T) {
 	_, other := dual()
 	other[0] = netip.MustParsePrefix("10.244.9.0/24")
 	spec, ranges := dual()
-	if agent := New(spec, layout.System(), nil); agent.recall() != nil || len(agent.addrs) > 0 {
+	if agent := New(spec, dirs.System(), nil); agent.recall() != nil || len(agent.addrs) > 0 {
 		t.Errorf("without a bridge the agent recalls %v", agent.addrs)
 	}
 	for _, want := range [][]netip.Prefix{ranges, ranges, other} {
-		plan, err := NewPlan(spec, layout.System(), want, 1500)
+		plan, err := NewPlan(spec, dirs.System(), want, 1500)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func TestKernel(t *testing.T) {
 		}
 		check(t, plan)
 		// A process that starts now has the addresses without anybody saying what they are.
-		agent := New(spec, layout.System(), nil)
+		agent := New(spec, dirs.System(), nil)
 		if err := agent.recall(); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestOwn(t *testing.T) {
 	spec.NodeIPs = addresses("192.0.2.1", "2001:db8::1")
 	want := addresses("192.0.0.8", "100::8")
 	for range 2 {
-		agent := New(spec, layout.System(), nil)
+		agent := New(spec, dirs.System(), nil)
 		err := agent.own()
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			t.Skip("the kernel of this machine has no dummy links; the product's has, and `make kernel` runs the test there")

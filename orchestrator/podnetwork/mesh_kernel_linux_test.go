@@ -19,7 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
@@ -101,7 +101,7 @@ func TestUpdate(t *testing.T) {
 	up(t, "eth0", netip.PrefixFrom(spec.NodeIPs[0], 24))
 	var published []string
 	refusal := errors.New("no answer")
-	m := mesh{spec: spec, dirs: layout.Under(t.TempDir()), publish: func(_ context.Context, key string) error {
+	m := mesh{spec: spec, dirs: dirs.Under(t.TempDir()), publish: func(_ context.Context, key string) error {
 		published = append(published, key)
 		return refusal
 	}}
@@ -235,7 +235,7 @@ func twoMachines(t *testing.T, encapsulation string) (*testNode, *testNode) {
 			up(t, name, netip.PrefixFrom(spec.NodeIPs[0], 24), netip.PrefixFrom(spec.NodeIPs[1], 64))
 			mtu, err := underlayMTU(spec.NodeIPs[0])
 			must(t, err)
-			n.plan, err = NewPlan(spec, layout.System(), n.ranges, mtu)
+			n.plan, err = NewPlan(spec, dirs.System(), n.ranges, mtu)
 			must(t, err)
 			must(t, ensureBridge(n.plan.Gateways, n.plan.MTU))
 		})

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 )
 
 // keyOf is a public key that can be told from others in a golden file.
@@ -269,7 +269,7 @@ func TestDescribe(t *testing.T) {
 // wrong that it cannot know.
 func TestUpdateLeavesAll(t *testing.T) {
 	spec, ranges := single()
-	m := mesh{spec: spec, dirs: layout.Under(t.TempDir()), publish: func(context.Context, string) error {
+	m := mesh{spec: spec, dirs: dirs.Under(t.TempDir()), publish: func(context.Context, string) error {
 		t.Error("a key was published")
 		return nil
 	}}

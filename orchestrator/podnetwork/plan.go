@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -32,7 +32,7 @@ type Plan struct {
 // NewPlan makes the plan for the node's pod ranges. Packets of pods leave room for the tunnel to
 // other nodes in those of the link under it, whose MTU is given, from the first pod on: a second
 // node changes nothing for the pods of the first.
-func NewPlan(spec nodespec.Spec, dirs layout.Dirs, ranges []netip.Prefix, linkMTU int) (Plan, error) {
+func NewPlan(spec nodespec.Spec, dirs dirs.Dirs, ranges []netip.Prefix, linkMTU int) (Plan, error) {
 	var p Plan
 	less, err := overhead(spec)
 	if err != nil {
@@ -96,7 +96,7 @@ func former(podCIDRs, have []netip.Prefix) []netip.Addr {
 // conflist is the CNI network configuration: a veth pair on the bridge, an address from the node's
 // range, ports of the host on request. The address book is on a tmpfs: pods do not outlive the
 // machine's power, and neither may their addresses.
-func conflist(dirs layout.Dirs, ranges []netip.Prefix, mtu int) string {
+func conflist(dirs dirs.Dirs, ranges []netip.Prefix, mtu int) string {
 	var subnets [][]map[string]string
 	var routes []map[string]string
 	for _, r := range ranges {

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/knftables"
 	"sigs.k8s.io/yaml"
 
-	"github.com/orlop-os/orlop/orchestrator/layout"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -64,7 +64,7 @@ func TestPlan(t *testing.T) {
 	}
 	for name, make := range map[string]func() (nodespec.Spec, []netip.Prefix){"single": single, "dual": dual, "vxlan": tunnel} {
 		spec, ranges := make()
-		plan, err := NewPlan(spec, layout.System(), ranges, 1500)
+		plan, err := NewPlan(spec, dirs.System(), ranges, 1500)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestPlan(t *testing.T) {
 func TestPlanRefusesARangeWithoutRoom(t *testing.T) {
 	spec, _ := single()
 	for _, r := range []string{"10.244.0.0/31", "10.244.0.0/32"} {
-		if _, err := NewPlan(spec, layout.System(), prefixes(r), 1500); err == nil {
+		if _, err := NewPlan(spec, dirs.System(), prefixes(r), 1500); err == nil {
 			t.Errorf("%s was accepted", r)
 		}
 	}
@@ -110,14 +110,14 @@ func TestMTU(t *testing.T) {
 	}{{wireguard, 1440, 1420}, {vxlan, 1450, 1430}, {plain, 1500, 1500}} {
 		for spec, want := range map[*nodespec.Spec]int{&only4: c.only4, &both: c.both} {
 			spec.Encapsulation = c.encapsulation
-			plan, err := NewPlan(*spec, layout.System(), ranges, 1500)
+			plan, err := NewPlan(*spec, dirs.System(), ranges, 1500)
 			if err != nil || plan.MTU != want {
 				t.Errorf("%s on %v: MTU %d, %v; want %d", c.encapsulation, spec.NodeIPs, plan.MTU, err, want)
 			}
 		}
 	}
 	only4.Encapsulation = "ipsec"
-	if _, err := NewPlan(only4, layout.System(), ranges, 1500); err == nil {
+	if _, err := NewPlan(only4, dirs.System(), ranges, 1500); err == nil {
 		t.Error("an encapsulation that is not known was accepted")
 	}
 }
@@ -187,7 +187,7 @@ func TestKeepPublished(t *testing.T) {
 		refused = nil
 		return err != nil, nil, err
 	})
-	a := New(nodespec.Spec{External: nodespec.External{Network: true}}, layout.System(), nil)
+	a := New(nodespec.Spec{External: nodespec.External{Network: true}}, dirs.System(), nil)
 	a.addrs = []netip.Addr{ownDNS4}
 	a.nodes <- &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -22,10 +22,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/knftables"
 
-	"github.com/orlop-os/orlop/orchestrator/apigate"
+	"github.com/orlop-os/orlop/orchestrator/apiready"
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -52,7 +52,7 @@ const soon = 2 * time.Second
 
 // Components describes the two parts without their Run function: the network, and the Node object
 // as others see it.
-func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
+func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	config := kubeconfig.NodeFile(spec, dirs, client, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 	return []component.Component{
 		{Process: component.Node, Name: Name, Files: []component.File{config}},
@@ -63,8 +63,8 @@ func Components(spec nodespec.Spec, dirs layout.Dirs) []component.Component {
 // Agent keeps the node's network. Make it with New.
 type Agent struct {
 	spec    nodespec.Spec
-	dirs    layout.Dirs
-	gate    *apigate.Gate
+	dirs    dirs.Dirs
+	gate    *apiready.Gate
 	nodes   chan *corev1.Node // for the network
 	seen    chan *corev1.Node // for the Node's state
 	changed chan struct{}     // something about any Node
@@ -78,7 +78,7 @@ type Agent struct {
 }
 
 // New returns an agent that waits at the gate.
-func New(spec nodespec.Spec, dirs layout.Dirs, gate *apigate.Gate) *Agent {
+func New(spec nodespec.Spec, dirs dirs.Dirs, gate *apiready.Gate) *Agent {
 	return &Agent{
 		spec: spec, dirs: dirs, gate: gate,
 		nodes: make(chan *corev1.Node, 1), seen: make(chan *corev1.Node, 1), bridged: make(chan struct{}), known: make(chan struct{}),
@@ -118,7 +118,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	if err := a.gate.Rights(ctx); err != nil {
 		return nil // asked to stop before there was anything to stop
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", layout.Kubeconfig(a.dirs.Node, client))
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(a.dirs.Node, client))
 	if err != nil {
 		return fmt.Errorf("cannot use kubeconfig: %w", err)
 	}

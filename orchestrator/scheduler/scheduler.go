@@ -14,8 +14,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
-	"github.com/orlop-os/orlop/orchestrator/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -26,7 +26,7 @@ const Name = "kube-scheduler"
 const Port = 10259
 
 // Component describes the scheduler without its Run function.
-func Component(spec nodespec.Spec, dirs layout.Dirs) component.Component {
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	client := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.SchedulerCert, nodespec.SchedulerKey)
 	config := component.File{Path: at("kube-scheduler.yaml"), Mode: 0o600, Content: configuration(client.Path)}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
 const (
@@ -80,17 +80,17 @@ func (l lines) draw(width, height int, paint func(tone, string) string) []string
 
 // wrap is a text as rows of at most width cells, without what is not printable.
 func wrap(text string, width int) []string {
-	return strings.Split(ansi.Hardwrap(printable.Text(text), width, true), "\n")
+	return strings.Split(ansi.Hardwrap(sanitize.Text(text), width, true), "\n")
 }
 
 // prose is wrap between words.
 func prose(text string, width int) []string {
-	return strings.Split(ansi.Wrap(printable.Text(text), width, ""), "\n")
+	return strings.Split(ansi.Wrap(sanitize.Text(text), width, ""), "\n")
 }
 
 // fit is a text in at most width cells, cut with a mark, without what is not printable.
 func fit(text string, width int) string {
-	return ansi.Truncate(printable.Text(text), max(0, width), "…")
+	return ansi.Truncate(sanitize.Text(text), max(0, width), "…")
 }
 
 // pad is fit with blanks up to the width.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/sanitize"
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
@@ -103,7 +103,7 @@ func decode(text []byte, d Device, f *File) (Answer, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&a); err != nil {
-		return Answer{}, fmt.Errorf("%w: %s", errNonsense, printable.ASCII(err.Error(), 100))
+		return Answer{}, fmt.Errorf("%w: %s", errNonsense, sanitize.ASCII(err.Error(), 100))
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return Answer{}, fmt.Errorf("%w: something follows it", errNonsense)
@@ -151,12 +151,12 @@ func (a Answer) check(d Device, f *File) error {
 
 // fit tells whether a text is one printable line of at most so many bytes.
 func fit(text string, most int) bool {
-	return len(text) <= most && printable.Text(text) == text
+	return len(text) <= most && sanitize.Text(text) == text
 }
 
 // tidy makes a text fit.
 func tidy(text string, most int) string {
-	text = printable.Text(strings.ToValidUTF8(text, "?"))
+	text = sanitize.Text(strings.ToValidUTF8(text, "?"))
 	for len(text) > most {
 		runes := []rune(text)
 		text = string(runes[:len(runes)-1])

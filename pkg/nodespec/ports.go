@@ -1,15 +1,15 @@
 package nodespec
 
 import (
+	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/quorum"
 )
 
 // MachineTCP are the TCP ports that the machines of a cluster answer at on their own addresses. No
 // Service and no host port may take one of them on such an address: the same list on workers and
 // control-plane machines, because a machine may change its role.
 func MachineTCP() []int {
-	return []int{quorum.ClientPort, quorum.PeerPort, paths.PortKubernetes, paths.PortKubelet, paths.PortMetrics, paths.PortApid}
+	return []int{etcdjoin.ClientPort, etcdjoin.PeerPort, paths.PortKubernetes, paths.PortKubelet, paths.PortMetrics, paths.PortApid}
 }
 
 // MachineUDP are the UDP ports that carry packets between pods of different machines.
@@ -24,5 +24,5 @@ func LoopbackTCP() []int { return []int{6444, 10248, 10249, 10256, 10257, 10259}
 // not among them, because a pod reaches the API server through its Service, and 10250 has a field
 // of its own (Kubelet).
 func ClosedToPods() []int {
-	return []int{quorum.ClientPort, quorum.PeerPort, paths.PortMetrics, paths.PortApid}
+	return []int{etcdjoin.ClientPort, etcdjoin.PeerPort, paths.PortMetrics, paths.PortApid}
 }

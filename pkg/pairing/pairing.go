@@ -24,7 +24,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/jsonline"
-	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
 // Protocol is the name by which TLS agrees on pairing (ALPN, RFC 7301).
@@ -165,7 +165,7 @@ func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 		return err
 	}
 	if answer.Refusal != "" {
-		return Refused(printable.ASCII(answer.Refusal, maxRefusal))
+		return Refused(sanitize.ASCII(answer.Refusal, maxRefusal))
 	}
 	if c == "" || !hmac.Equal(answer.Proof, c.proof(byMachine, binding, ca)) {
 		return ErrNotTheMachine

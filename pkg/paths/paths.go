@@ -19,7 +19,7 @@ const (
 	// Images holds the OCI archives that are part of the system (the pause image), one file each.
 	Images = "/usr/share/orlop/images"
 	// Release is a JSON file written by the imager: version, build time, root hash inputs
-	// (pkg/release.Release).
+	// (pkg/buildinfo.Release).
 	Release = "/usr/share/orlop/release.json"
 	// OperatorCA is the operator's CA certificate (PEM) that the image was built for. The file is
 	// missing in a generic image.
@@ -98,7 +98,7 @@ const (
 	HostHome       = Data + "/home"
 	HostKubernetes = Data + "/lib/kubernetes"
 	PodNetwork     = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
-	// root, 0700: what pods take to start without an API server (orchestrator/standin)
+	// root, 0700: what pods take to start without an API server (orchestrator/offlineapi)
 	StandIn = Data + "/lib/stand-in"
 	// root, 0700: the upgrade bundle that is received, or was received last
 	Bundle   = Data + "/lib/bundle"
@@ -166,7 +166,7 @@ const (
 	UserProbe       = 103 // of the process that examines foreign disks
 )
 
-// Ports that answer on the machine's addresses, beside etcd's (pkg/quorum). Everything else listens
+// Ports that answer on the machine's addresses, beside etcd's (pkg/etcdjoin). Everything else listens
 // on loopback or a Unix socket.
 const (
 	PortApid       = 50000

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/orlop-os/orlop/pkg/inherit"
+	"github.com/orlop-os/orlop/pkg/fdpass"
 )
 
 // FromEnv answers on the socket that the environment names, as long as the process lives; without
 // one it does nothing. Call it once, early.
 func FromEnv() error {
-	socket, err := inherit.File(Env)
+	socket, err := fdpass.File(Env)
 	if err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
-	"github.com/orlop-os/orlop/pkg/printable"
+	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
 // Bucket is where objects are put, and as whom.
@@ -130,9 +130,9 @@ func refusal(answer *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // what has come of it
 	var said struct{ Code, Message string }
 	if xml.Unmarshal(text, &said) != nil || said.Code == "" {
-		return fmt.Errorf("the store answers %s", printable.ASCII(answer.Status, 100))
+		return fmt.Errorf("the store answers %s", sanitize.ASCII(answer.Status, 100))
 	}
-	return fmt.Errorf("the store answers %s: %s (HTTP %d)", printable.ASCII(said.Code, 100), printable.ASCII(said.Message, 400), answer.StatusCode)
+	return fmt.Errorf("the store answers %s: %s (HTTP %d)", sanitize.ASCII(said.Code, 100), sanitize.ASCII(said.Message, 400), answer.StatusCode)
 }
 
 // client goes where it is told and nowhere else.

@@ -434,7 +434,7 @@ var ErrListLost = errors.New("this machine cannot read its list of what was revo
 const AnyTicket = "any ticket"
 
 // Refused is what counts no more of the client certificates that Kubernetes would believe until
-// they end. machined writes it, and package orchestrator/refused reads it.
+// they end. machined writes it, and package orchestrator/revocation reads it.
 type Refused struct {
 	Revoked []Revocation `json:"revoked"`
 	// Roots are the fingerprints (pki.Fingerprint) of the authorities whose certificates operators

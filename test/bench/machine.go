@@ -14,12 +14,12 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/machinestate"
+	"github.com/orlop-os/orlop/vm"
 )
 
 const (
@@ -40,8 +40,8 @@ type boot struct {
 	options
 	dir     string
 	goesOn  bool // a reset does not end it
-	network *qemu.Network
-	machine *qemu.Machine
+	network *vm.Network
+	machine *vm.Machine
 	poweron time.Time
 	pinned  client.Endpoint
 	client  *client.Client
@@ -65,7 +65,7 @@ func (b *boot) whileOn(ctx context.Context, measure func(ctx context.Context, do
 	if err != nil {
 		return err
 	}
-	if b.network, err = qemu.NewNetwork(qemu.NetworkSpec{}); err != nil {
+	if b.network, err = vm.NewNetwork(vm.NetworkSpec{}); err != nil {
 		return err
 	}
 	defer b.network.Close()
@@ -158,7 +158,7 @@ func (b *boot) prepare(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the folder that the image was built for with -operator", err)
 	}
 	b.pinned.Cert = cert
-	// The disk is there before power-on, so that copying it is not measured. hack/qemu uses what it
+	// The disk is there before power-on, so that copying it is not measured. vm uses what it
 	// finds.
 	disk := filepath.Join(b.dir, "disk0.raw")
 	if out, err := exec.CommandContext(ctx, "cp", "--sparse=always", filepath.Join(b.image, "disk.raw"), disk).CombinedOutput(); err != nil {
@@ -199,8 +199,8 @@ func (b *boot) endpoint() string {
 func (b *boot) powerOn(ctx context.Context) error {
 	b.poweron = time.Now()
 	var err error
-	b.machine, err = qemu.Start(ctx, qemu.MachineSpec{
-		Name: machineName, Dir: b.dir, MemoryMiB: b.memoryMiB, CPUs: processors, Disks: qemu.BootDisk("", 0), Network: b.network,
+	b.machine, err = vm.Start(ctx, vm.MachineSpec{
+		Name: machineName, Dir: b.dir, MemoryMiB: b.memoryMiB, CPUs: processors, Disks: vm.BootDisk("", 0), Network: b.network,
 		Watchdog: true, NoReboot: !b.goesOn, TranslationMiB: translationMiB,
 	})
 	if err != nil {

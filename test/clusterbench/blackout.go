@@ -10,8 +10,8 @@ import (
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // blackoutPods is how many pods have to come back.
@@ -60,11 +60,11 @@ func (b *bench) blackout(ctx context.Context) (_ figures, err error) {
 		return f, err
 	}
 	say("blackout: all machines lose their power")
-	if err := b.all(ctx, qemu.ActionPowerCut); err != nil {
+	if err := b.all(ctx, vm.ActionPowerCut); err != nil {
 		return f, err
 	}
 	on := b.clock.Now()
-	if err := b.all(ctx, qemu.ActionPowerOn); err != nil {
+	if err := b.all(ctx, vm.ActionPowerOn); err != nil {
 		return f, err
 	}
 	a, err := b.askVirtualAddress(ctx)
@@ -86,7 +86,7 @@ func (b *bench) blackout(ctx context.Context) (_ figures, err error) {
 }
 
 // all does something to all machines at the same time.
-func (b *bench) all(ctx context.Context, action qemu.Action) error {
+func (b *bench) all(ctx context.Context, action vm.Action) error {
 	names := b.cluster.Machines()
 	failed := make(chan error, len(names))
 	var done sync.WaitGroup

@@ -12,9 +12,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/test/command"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // pause is between two looks at something that is polled.
@@ -96,7 +96,7 @@ func (b *bench) create(ctx context.Context) (figures, error) {
 }
 
 // connect finds the ways to the cluster that was created.
-func (b *bench) connect(ctx context.Context) (status qemu.Status, err error) {
+func (b *bench) connect(ctx context.Context) (status vm.Status, err error) {
 	if b.power, err = b.cluster.Power(); err != nil {
 		return status, err
 	}

@@ -13,11 +13,11 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/machinestate"
+	"github.com/orlop-os/orlop/vm"
 )
 
 const (
@@ -78,7 +78,7 @@ func (b *bench) failover(ctx context.Context) (figures, error) {
 		say("failover: cut %d of %d: %s, which answers for %s", n+1, b.cuts, holder, virtualAddress())
 		c := cut{Machine: holder}
 		at := b.clock.Now()
-		if err := b.power.Act(ctx, holder, qemu.ActionPowerCut); err != nil {
+		if err := b.power.Act(ctx, holder, vm.ActionPowerCut); err != nil {
 			return f, err
 		}
 		err = a.steadily(ctx, b.clock.Now())
@@ -88,7 +88,7 @@ func (b *bench) failover(ctx context.Context) (figures, error) {
 		}
 		f.Cuts = append(f.Cuts, c)
 		on := b.clock.Now()
-		if err := errors.Join(err, b.power.Act(context.WithoutCancel(ctx), holder, qemu.ActionPowerOn)); err != nil {
+		if err := errors.Join(err, b.power.Act(context.WithoutCancel(ctx), holder, vm.ActionPowerOn)); err != nil {
 			return f, err
 		}
 		if err := b.cluster.Healthy(ctx); err != nil {
@@ -135,14 +135,14 @@ func detailOf(services []machinestate.Service, component string) string {
 }
 
 // answersFor tells whether the machine that says this answers for the virtual address itself
-// (orchestrator/virtualaddress).
+// (orchestrator/apivip).
 func answersFor(detail string) bool {
 	return strings.HasPrefix(detail, "answers for "+virtualAddress().String()+" ")
 }
 
 // asker is a client outside that asks the virtual address all the time.
 type asker struct {
-	clock qemu.Clock
+	clock vm.Clock
 	http  *http.Client
 	url   string
 	stop  context.CancelFunc
@@ -156,7 +156,7 @@ type asker struct {
 // askVirtualAddress begins to ask whether an API server is there. It does not ask for /readyz: that
 // is not good while etcd elects another leader, which is not the address's business.
 func (b *bench) askVirtualAddress(ctx context.Context) (*asker, error) {
-	way, err := b.power.Forward(ctx, qemu.ForwardSpec{Addr: virtualAddress(), Port: paths.PortKubernetes})
+	way, err := b.power.Forward(ctx, vm.ForwardSpec{Addr: virtualAddress(), Port: paths.PortKubernetes})
 	if err != nil {
 		return nil, err
 	}

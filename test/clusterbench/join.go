@@ -17,12 +17,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/machinestate"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // joining is the name of the worker that joins.
@@ -63,15 +63,15 @@ func (b *bench) join(ctx context.Context) (_ figures, err error) {
 	if err != nil {
 		return f, fmt.Errorf("operator: cannot read its certificate: %w", err)
 	}
-	m, err := b.power.Add(ctx, qemu.MachineSpec{
-		Name: joining, MemoryMiB: workerMemoryMiB, CPUs: cpus, Disks: qemu.BootDisk(filepath.Join(b.image, "disk.raw"), 8<<10), Watchdog: true,
+	m, err := b.power.Add(ctx, vm.MachineSpec{
+		Name: joining, MemoryMiB: workerMemoryMiB, CPUs: cpus, Disks: vm.BootDisk(filepath.Join(b.image, "disk.raw"), 8<<10), Watchdog: true,
 	})
 	if err != nil {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, b.leave(context.WithoutCancel(ctx))) }()
 	on := b.clock.At(m.PoweredOn)
-	door, err := b.power.Forward(ctx, qemu.ForwardSpec{Machine: joining, Port: paths.PortApid})
+	door, err := b.power.Forward(ctx, vm.ForwardSpec{Machine: joining, Port: paths.PortApid})
 	if err != nil {
 		return f, err
 	}
@@ -104,7 +104,7 @@ const leaveLimit = time.Minute
 func (b *bench) leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.clock.Outside(leaveLimit))
 	defer cancel()
-	return errors.Join(b.power.Act(ctx, joining, qemu.ActionPowerCut), b.cluster.Orlopctl(ctx, "--context", b.cluster.Name, "nodes", "remove", joining))
+	return errors.Join(b.power.Act(ctx, joining, vm.ActionPowerCut), b.cluster.Orlopctl(ctx, "--context", b.cluster.Name, "nodes", "remove", joining))
 }
 
 // identity waits until a machine shows the fingerprint of its key on its console.

@@ -35,9 +35,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/test/command"
 	"github.com/orlop-os/orlop/test/localcluster"
+	"github.com/orlop-os/orlop/vm"
 )
 
 type options struct {
@@ -170,8 +170,8 @@ type bench struct {
 	options
 	dir     string // for everything but the figures
 	cluster localcluster.Cluster
-	power   *qemu.Client
-	clock   qemu.Clock           // the machines', as soon as there are any
+	power   *vm.Client
+	clock   vm.Clock             // the machines', as soon as there are any
 	config  *rest.Config         // of the Kubernetes API of the first machine
 	kube    kubernetes.Interface // each call within askLimit
 	// watching is the same for watches, which have no limit.

@@ -13,10 +13,10 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/test/benchfile"
 	"github.com/orlop-os/orlop/test/machinestate"
+	"github.com/orlop-os/orlop/vm"
 )
 
 const mib = 1 << 20
@@ -27,7 +27,7 @@ const mib = 1 << 20
 type outcome struct {
 	At    time.Time `json:"at"`
 	TookS float64   `json:"took_s"`
-	// Dilation: see qemu.Clock.
+	// Dilation: see vm.Clock.
 	Dilation int    `json:"time_dilation"`
 	Error    string `json:"error,omitempty"`
 }
@@ -47,7 +47,7 @@ type row struct{ what, value, wanted string }
 func (p part) run(ctx context.Context, b *bench) (figures, error) {
 	say("%s", p.name)
 	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, qemu.Clock{Dilation: b.cluster.Dilation}.Outside(p.limit), fmt.Errorf("%s took longer than its limit of %s", p.name, p.limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, vm.Clock{Dilation: b.cluster.Dilation}.Outside(p.limit), fmt.Errorf("%s took longer than its limit of %s", p.name, p.limit))
 	defer cancel()
 	f, err := p.measure(b, ctx)
 	how := outcome{At: began.UTC().Truncate(time.Second), TookS: time.Since(began).Seconds(), Dilation: max(b.cluster.Dilation, 1)}

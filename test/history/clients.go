@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/vm"
 )
 
 const (
@@ -36,8 +36,8 @@ func registerName(round, n int) string { return fmt.Sprintf("round-%d-%d", round
 
 // record is the history that all clients write.
 type record struct {
-	clock qemu.Clock // the machines', by which all is noted
-	began time.Time  // outside
+	clock vm.Clock  // the machines', by which all is noted
+	began time.Time // outside
 	round atomic.Int64
 	mu    sync.Mutex
 	all   []operation
@@ -59,7 +59,7 @@ func (r *record) operations() []operation {
 }
 
 // apiClients are one for each API server, by its address on this computer.
-func apiClients(kubeconfig string, addresses []string, clock qemu.Clock) ([]kubernetes.Interface, error) {
+func apiClients(kubeconfig string, addresses []string, clock vm.Clock) ([]kubernetes.Interface, error) {
 	var all []kubernetes.Interface
 	for _, address := range addresses {
 		config, err := clientcmd.BuildConfigFromFlags("https://"+address, kubeconfig)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // fault is what is done to machines, and undone.
@@ -48,14 +48,14 @@ func draw(dice *rand.Rand, machines []string) fault {
 	return f
 }
 
-// power is the part of hack/qemu's client that is needed.
+// power is the part of vm's client that is needed.
 type power interface {
-	Act(ctx context.Context, machine string, action qemu.Action) error
-	SetFaults(ctx context.Context, name string, f qemu.Faults) error
+	Act(ctx context.Context, machine string, action vm.Action) error
+	SetFaults(ctx context.Context, name string, f vm.Faults) error
 }
 
 // inflict does it, waits for its time, and undoes it, also when ctx ends meanwhile.
-func (f fault) inflict(ctx context.Context, p power, clock qemu.Clock) error {
+func (f fault) inflict(ctx context.Context, p power, clock vm.Clock) error {
 	for _, m := range f.Machines {
 		if err := f.apply(ctx, p, m); err != nil {
 			return fmt.Errorf("%s: %w", f, err)
@@ -76,19 +76,19 @@ func (f fault) inflict(ctx context.Context, p power, clock qemu.Clock) error {
 func (f fault) apply(ctx context.Context, p power, machine string) error {
 	switch f.What {
 	case isolate:
-		return p.SetFaults(ctx, machine, qemu.Faults{Down: true})
+		return p.SetFaults(ctx, machine, vm.Faults{Down: true})
 	case freeze:
-		return p.Act(ctx, machine, qemu.ActionPause)
+		return p.Act(ctx, machine, vm.ActionPause)
 	}
-	return p.Act(ctx, machine, qemu.ActionPowerCut)
+	return p.Act(ctx, machine, vm.ActionPowerCut)
 }
 
 func (f fault) undo(ctx context.Context, p power, machine string) error {
 	switch f.What {
 	case isolate:
-		return p.SetFaults(ctx, machine, qemu.Faults{})
+		return p.SetFaults(ctx, machine, vm.Faults{})
 	case freeze:
-		return p.Act(ctx, machine, qemu.ActionResume)
+		return p.Act(ctx, machine, vm.ActionResume)
 	}
-	return p.Act(ctx, machine, qemu.ActionPowerOn)
+	return p.Act(ctx, machine, vm.ActionPowerOn)
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // op is an operation of register a, from one second to another.
@@ -95,12 +95,12 @@ func simulate(dice *rand.Rand, forgets bool) []operation {
 // switches note what is done to machines.
 type switches []string
 
-func (s *switches) Act(_ context.Context, machine string, action qemu.Action) error {
+func (s *switches) Act(_ context.Context, machine string, action vm.Action) error {
 	*s = append(*s, machine+" "+string(action))
 	return nil
 }
 
-func (s *switches) SetFaults(_ context.Context, machine string, f qemu.Faults) error {
+func (s *switches) SetFaults(_ context.Context, machine string, f vm.Faults) error {
 	*s = append(*s, fmt.Sprintf("%s down %v", machine, f.Down))
 	return nil
 }
@@ -119,7 +119,7 @@ func TestFaults(t *testing.T) {
 			hit = machines
 		}
 		var s switches
-		if err := (fault{What: f, Machines: hit, Lasts: time.Hour}).inflict(ended, &s, qemu.Clock{}); err != nil || !slices.Equal(s, want) {
+		if err := (fault{What: f, Machines: hit, Lasts: time.Hour}).inflict(ended, &s, vm.Clock{}); err != nil || !slices.Equal(s, want) {
 			t.Errorf("%s: %q, %v, want %q", f, s, err, want)
 		}
 	}

@@ -19,9 +19,9 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/test/issuer"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // site is an issuer of OpenID Connect tokens that is a host of the closed network.
@@ -32,7 +32,7 @@ type site struct {
 }
 
 // newSite starts the issuer on a host of its own; it ends with the network.
-func newSite(network *qemu.Network) (*site, error) {
+func newSite(network *vm.Network) (*site, error) {
 	host, err := network.NewHost("issuer", netip.Addr{})
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func newSite(network *qemu.Network) (*site, error) {
 
 // serveTLS answers HTTPS on a host of the network as long as there is one, and returns the CA that
 // vouches for it.
-func serveTLS(host *qemu.Host, handler http.Handler) (pem []byte, err error) {
+func serveTLS(host *vm.Host, handler http.Handler) (pem []byte, err error) {
 	ca, err := pki.NewCA("story", time.Hour)
 	if err != nil {
 		return nil, err

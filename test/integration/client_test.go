@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/vm"
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 // wrote, at a steady pace, whether or not earlier requests have been answered. A request that fails
 // is made once more, over a new connection.
 type customer struct {
-	clock  qemu.Clock
+	clock  vm.Clock
 	maps   typed.ConfigMapInterface
 	http   *http.Client
 	cancel context.CancelFunc
@@ -193,6 +193,6 @@ func (s *story) networkVerb(ts *testscript.TestScript, neg bool, args []string) 
 	if args[0] != "cut" && args[0] != "join" {
 		ts.Fatalf("network: unknown %q", args[0])
 	}
-	ts.Check(s.network.SetFaults(s.machine(ts, args[1]).Name(), qemu.Faults{Down: args[0] == "cut"}))
+	ts.Check(s.network.SetFaults(s.machine(ts, args[1]).Name(), vm.Faults{Down: args[0] == "cut"}))
 	s.note("the network of %s: %s", args[1], args[0])
 }

@@ -3,7 +3,7 @@
 //
 // A story speaks only the machine's API (through orlopctl and kubectl, as a user would), its
 // console and its power switch. The verbs are in verbs_test.go. The machines and their closed
-// network come from hack/qemu. When a story fails it prints what it did with the time of each step,
+// network come from vm. When a story fails it prints what it did with the time of each step,
 // and the ends of the consoles.
 //
 // Run it with `make stories`.

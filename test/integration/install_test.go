@@ -11,13 +11,13 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // medium makes a disk with a FAT file system that carries one file of the story, as somebody would
 // prepare a memory stick.
-func (s *story) medium(ts *testscript.TestScript, machine, label, name, file string) qemu.Disk {
+func (s *story) medium(ts *testscript.TestScript, machine, label, name, file string) vm.Disk {
 	image, content := filepath.Join(s.dir, machine+"-"+name+".img"), filepath.Join(s.dir, machine+"-"+name)
 	ts.Check(os.WriteFile(content, []byte(ts.ReadFile(file)), 0o600))
 	for _, argv := range [][]string{{"mkfs.fat", "-C", "-n", label, image, "4096"}, {"mcopy", "-i", image, content, "::" + name}} {
@@ -25,13 +25,13 @@ func (s *story) medium(ts *testscript.TestScript, machine, label, name, file str
 			ts.Fatalf("%v: %v: %s", argv, err, out)
 		}
 	}
-	return qemu.Disk{Name: "config", Image: image, SizeMiB: 4}
+	return vm.Disk{Name: "config", Image: image, SizeMiB: 4}
 }
 
 // otherLoader makes a medium from which the firmware starts a boot loader of Debian's, and that
 // starts netboot.efi: iPXE over the network, by what DHCP says, and GRUB from the medium. Both hand
 // over words of their own.
-func (s *story) otherLoader(ts *testscript.TestScript, machine, folder, loader string) qemu.Disk {
+func (s *story) otherLoader(ts *testscript.TestScript, machine, folder, loader string) vm.Disk {
 	const script = "chainloader /netboot.efi orlop.root=none quiet\nboot\n"
 	image, config := filepath.Join(s.dir, machine+"-loader.img"), filepath.Join(s.dir, machine+"-grub.cfg")
 	ts.Check(os.WriteFile(config, []byte(script), 0o600))
@@ -52,11 +52,11 @@ func (s *story) otherLoader(ts *testscript.TestScript, machine, folder, loader s
 			ts.Fatalf("%v: %v: %s", argv, err, out)
 		}
 	}
-	return qemu.Disk{Name: "loader", Image: image, SizeMiB: 256}
+	return vm.Disk{Name: "loader", Image: image, SizeMiB: 256}
 }
 
 // disc is a CD image with a configuration as user-data, as a hypervisor adds it as a disk.
-func (s *story) disc(ts *testscript.TestScript, machine, file string) qemu.Disk {
+func (s *story) disc(ts *testscript.TestScript, machine, file string) vm.Disk {
 	folder, image := filepath.Join(s.dir, machine+"-disc"), filepath.Join(s.dir, machine+"-disc.iso")
 	ts.Check(os.MkdirAll(folder, 0o755))
 	ts.Check(os.WriteFile(filepath.Join(folder, "user-data"), []byte(ts.ReadFile(file)), 0o600))
@@ -65,23 +65,23 @@ func (s *story) disc(ts *testscript.TestScript, machine, file string) qemu.Disk 
 	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
 		ts.Fatalf("%v: %v: %s", argv, err, out)
 	}
-	return qemu.Disk{Name: "config", Image: image, SizeMiB: 4}
+	return vm.Disk{Name: "config", Image: image, SizeMiB: 4}
 }
 
 // photos makes a disk that is somebody's.
-func (s *story) photos(ts *testscript.TestScript, machine, mib string) qemu.Disk {
+func (s *story) photos(ts *testscript.TestScript, machine, mib string) vm.Disk {
 	image := filepath.Join(s.dir, machine+"-photos.img")
 	size, err := strconv.ParseInt(mib, 10, 64)
 	ts.Check(err)
 	if out, err := exec.Command("mke2fs", "-q", "-F", "-t", "ext4", "-L", "photos", image, mib+"M").CombinedOutput(); err != nil {
 		ts.Fatalf("mke2fs: %v: %s", err, out)
 	}
-	return qemu.Disk{Name: "photos", Image: image, SizeMiB: size}
+	return vm.Disk{Name: "photos", Image: image, SizeMiB: size}
 }
 
 // member makes a disk of which nothing but the last sectors say that it is somebody's: Linux' RAID
 // with metadata 1.0.
-func (s *story) member(ts *testscript.TestScript, machine, mib string) qemu.Disk {
+func (s *story) member(ts *testscript.TestScript, machine, mib string) vm.Disk {
 	size, err := strconv.ParseInt(mib, 10, 64)
 	ts.Check(err)
 	f, err := os.Create(filepath.Join(s.dir, machine+"-member.img"))
@@ -91,7 +91,7 @@ func (s *story) member(ts *testscript.TestScript, machine, mib string) qemu.Disk
 	// include/uapi/linux/raid/md_p.h
 	_, err = f.WriteAt([]byte("\xfc\x4e\x2b\xa9\x01"), size<<20-8<<10)
 	ts.Check(err)
-	return qemu.Disk{Name: "member", Image: f.Name(), SizeMiB: size}
+	return vm.Disk{Name: "member", Image: f.Name(), SizeMiB: size}
 }
 
 // cutInstallVerb installs, and cuts the power while the machine does an operation of it

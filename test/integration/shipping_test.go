@@ -19,10 +19,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"sigs.k8s.io/yaml"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // receiverPort is that of syslog over TLS (RFC 5425, 4.1).
@@ -30,7 +30,7 @@ const receiverPort = 6514
 
 // receiver is a computer of the network that takes JSON lines from machines of a cluster.
 type receiver struct {
-	host  *qemu.Host
+	host  *vm.Host
 	tls   *tls.Config
 	lines *cell.Cell[[]string]
 
@@ -41,7 +41,7 @@ type receiver struct {
 
 // newReceiver makes one that lets in who has a certificate of the CA. It returns its own CA, in
 // PEM.
-func newReceiver(network *qemu.Network, machines *x509.CertPool) (*receiver, []byte, error) {
+func newReceiver(network *vm.Network, machines *x509.CertPool) (*receiver, []byte, error) {
 	host, err := network.NewHost("archive", netip.Addr{})
 	if err != nil {
 		return nil, nil, err

@@ -18,8 +18,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/s3/s3test"
+	"github.com/orlop-os/orlop/vm"
 )
 
 var (
@@ -168,8 +168,8 @@ type story struct {
 	mu       sync.Mutex
 	timeline []string
 
-	network  *qemu.Network
-	machines map[string]*qemu.Machine
+	network  *vm.Network
+	machines map[string]*vm.Machine
 	seen     map[string]int64 // how far into each console the story has looked
 	write    *writer
 	read     *reader
@@ -183,7 +183,7 @@ type story struct {
 }
 
 func newStory(t *attempt) *story {
-	s := &story{t: t, dir: t.t.TempDir(), began: time.Now(), machines: map[string]*qemu.Machine{}, seen: map[string]int64{}}
+	s := &story{t: t, dir: t.t.TempDir(), began: time.Now(), machines: map[string]*vm.Machine{}, seen: map[string]int64{}}
 	if err := s.connect(1); err != nil {
 		t.t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func newStory(t *attempt) *story {
 
 // connect makes the network, on which time passes so many times more slowly.
 func (s *story) connect(dilation int) (err error) {
-	s.network, err = qemu.NewNetwork(qemu.NetworkSpec{Capture: filepath.Join(s.dir, "network.pcap"), Dilation: dilation})
+	s.network, err = vm.NewNetwork(vm.NetworkSpec{Capture: filepath.Join(s.dir, "network.pcap"), Dilation: dilation})
 	return err
 }
 
@@ -312,12 +312,12 @@ func (s *story) setup(env *testscript.Env) error {
 }
 
 // start makes a machine of the story and switches it on.
-func (s *story) start(ts *testscript.TestScript, spec qemu.MachineSpec) {
+func (s *story) start(ts *testscript.TestScript, spec vm.MachineSpec) {
 	spec.Dir = filepath.Join(s.dir, spec.Name)
 	spec.Network = s.network
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	m, err := qemu.Start(ctx, spec)
+	m, err := vm.Start(ctx, spec)
 	ts.Check(err)
 	s.machines[spec.Name] = m
 	s.note("machine %s is switched on", spec.Name)
@@ -333,7 +333,7 @@ func (s *story) start(ts *testscript.TestScript, spec qemu.MachineSpec) {
 	}
 }
 
-func (s *story) machine(ts *testscript.TestScript, name string) *qemu.Machine {
+func (s *story) machine(ts *testscript.TestScript, name string) *vm.Machine {
 	m := s.machines[name]
 	if m == nil {
 		ts.Fatalf("there is no machine %q; make it with: machine %s", name, name)

@@ -22,17 +22,17 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"sigs.k8s.io/yaml"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/ociarchive"
 	"github.com/orlop-os/orlop/test/testimage"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // The verbs of the stories, besides testscript's own (stdout, stderr, cmp, grep, …):
 //
 // All times that a story names are the machines', which is another than outside after
 //
-//	dilate N                             first of all: time passes N times more slowly for the machines (qemu.Clock)
+//	dilate N                             first of all: time passes N times more slowly for the machines (vm.Clock)
 //
 // Its other verbs are
 //
@@ -241,13 +241,13 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	member=MIB    another disk, of this size, whose metadata at the end says that it is a member of a RAID
 func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "machine NAME [key=value…]")
-	spec := qemu.MachineSpec{Name: args[0], MemoryMiB: 4096, CPUs: 2, Watchdog: true}
+	spec := vm.MachineSpec{Name: args[0], MemoryMiB: 4096, CPUs: 2, Watchdog: true}
 	folder, size := *imageDir, int64(8192)
-	var blank, media []qemu.Disk
+	var blank, media []vm.Disk
 	var overNetwork, kernel, loader string
-	var first []qemu.Disk
+	var first []vm.Disk
 	var damage func(file string) error
-	var others []qemu.Disk // the firmware need not look at them
+	var others []vm.Disk // the firmware need not look at them
 	for _, a := range args[1:] {
 		key, value, _ := strings.Cut(a, "=")
 		var err error
@@ -264,12 +264,12 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 			for text := range strings.SplitSeq(value, ",") {
 				mib, err := strconv.ParseInt(text, 10, 64)
 				ts.Check(err)
-				blank = append(blank, qemu.Disk{Name: fmt.Sprintf("disk%d", len(blank)), SizeMiB: mib})
+				blank = append(blank, vm.Disk{Name: fmt.Sprintf("disk%d", len(blank)), SizeMiB: mib})
 			}
 		case "cdrom":
-			media = append(media, qemu.Disk{Name: "cd", Image: value, Bus: qemu.BusCD})
+			media = append(media, vm.Disk{Name: "cd", Image: value, Bus: vm.BusCD})
 		case "usb":
-			media = append(media, qemu.Disk{Name: "stick", Image: value, Bus: qemu.BusUSB, SizeMiB: 1})
+			media = append(media, vm.Disk{Name: "stick", Image: value, Bus: vm.BusUSB, SizeMiB: 1})
 		case "netboot":
 			overNetwork = value
 		case "kernel":
@@ -279,7 +279,7 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 		case "first":
 			var mib int64
 			mib, err = strconv.ParseInt(value, 10, 64)
-			first = []qemu.Disk{{Name: "first", SizeMiB: mib}}
+			first = []vm.Disk{{Name: "first", SizeMiB: mib}}
 		case "foreign":
 			damage = addForeignPartition
 		case "flip":
@@ -314,7 +314,7 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 	case loader != "":
 		media = append(media, s.otherLoader(ts, spec.Name, folder, loader))
 	case len(blank)+len(media) == 0 && overNetwork == "": // the system is on a disk already
-		spec.Disks = qemu.BootDisk(filepath.Join(folder, "disk.raw"), size)
+		spec.Disks = vm.BootDisk(filepath.Join(folder, "disk.raw"), size)
 		if damage != nil {
 			spec.Disks[0].Image = filepath.Join(s.dir, spec.Name+"-image.raw")
 			ts.Check(copyImage(filepath.Join(folder, "disk.raw"), spec.Disks[0].Image, size))

@@ -24,9 +24,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // testImage is the name under which the stories' image is imported.
@@ -337,7 +337,7 @@ func (s *story) outside() ([]string, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	report, err := qemu.AnalyseCapture(file, s.network.Subnet(), netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.96.0.0/12"))
+	report, err := vm.AnalyseCapture(file, s.network.Subnet(), netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.96.0.0/12"))
 	if err != nil {
 		return nil, 0, err
 	}

@@ -18,8 +18,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/vm"
 )
 
 const (
@@ -41,7 +41,7 @@ type Cluster struct {
 	MemoryMiB              int // of each machine
 	WorkerMemoryMiB        int // of each worker; 0: as the others
 	CPUs                   int // of each machine; 0: two
-	// how many times more slowly time passes for the machines (qemu.Clock); 0: one
+	// how many times more slowly time passes for the machines (vm.Clock); 0: one
 	Dilation int
 	// Patch is a file with fields to change in the control-plane machines' configurations; empty:
 	// none.
@@ -105,10 +105,10 @@ func (c Cluster) Healthy(ctx context.Context) error {
 }
 
 // patience is how long it lasts outside.
-func (c Cluster) patience() time.Duration { return qemu.Clock{Dilation: c.Dilation}.Outside(patience) }
+func (c Cluster) patience() time.Duration { return vm.Clock{Dilation: c.Dilation}.Outside(patience) }
 
 // Power is the way to the machines' power switches and their network.
-func (c Cluster) Power() (*qemu.Client, error) { return qemu.Connect(c.folder()) }
+func (c Cluster) Power() (*vm.Client, error) { return vm.Connect(c.folder()) }
 
 // Connect is a connection to a machine's own API, by the name of its context (Machines).
 func (c Cluster) Connect(ctx context.Context, name string) (*client.Client, error) {

@@ -12,9 +12,9 @@ import (
 
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 
-	"github.com/orlop-os/orlop/hack/qemu/writelog"
-	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/vm/writelog"
 )
 
 // examination is of what firmware and boot loader would find: the partition table, and the ESP. It
@@ -79,7 +79,7 @@ func (s *soak) table() error {
 	if err != nil {
 		return fmt.Errorf("partition table: %w", err)
 	}
-	for i, p := range layout.System(layout.Sizes{}) {
+	for i, p := range disklayout.System(disklayout.Sizes{}) {
 		if all := table.Partitions(); i >= len(all) || all[i] == nil || all[i].Name != p.Label {
 			return fmt.Errorf("partition table: there is no %s", p.Label)
 		}

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // killWithin is the longest time from the beginning of something to the cut: about what it takes to
@@ -30,7 +30,7 @@ func (s *soak) victim(ctx context.Context) (*victim, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	m, err := powerOn(ctx, s.options, dir, qemu.Disk{})
+	m, err := powerOn(ctx, s.options, dir, vm.Disk{})
 	if err != nil {
 		return nil, err
 	}

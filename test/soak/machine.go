@@ -17,13 +17,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/orlop-os/orlop/hack/qemu"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/test/bundlesender"
 	"github.com/orlop-os/orlop/test/machinestate"
+	"github.com/orlop-os/orlop/vm"
 )
 
 const (
@@ -44,24 +44,24 @@ var endpoint = "https://" + net.JoinHostPort(address, strconv.Itoa(paths.PortKub
 
 // machine is one that is on, on a closed network of its own, with the operator's way to it.
 type machine struct {
-	*qemu.Machine
-	network  *qemu.Network
+	*vm.Machine
+	network  *vm.Network
 	operator tls.Certificate
 	identity string // the fingerprint of its key; known when it has said it on its console
 }
 
 // powerOn switches on the machine of a folder; its disk is made from the image unless it is there.
-func powerOn(ctx context.Context, o options, dir string, disk qemu.Disk) (*machine, error) {
+func powerOn(ctx context.Context, o options, dir string, disk vm.Disk) (*machine, error) {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(o.operator, "admin.crt"), filepath.Join(o.operator, "admin.key"))
 	if err != nil {
 		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the folder that the image was built for with -operator", err)
 	}
-	network, err := qemu.NewNetwork(qemu.NetworkSpec{})
+	network, err := vm.NewNetwork(vm.NetworkSpec{})
 	if err != nil {
 		return nil, err
 	}
 	disk.Name, disk.Image, disk.SizeMiB = diskName, filepath.Join(o.image, "disk.raw"), diskMiB
-	m, err := qemu.Start(ctx, qemu.MachineSpec{Name: machineName, Dir: dir, MemoryMiB: memoryMiB, Disks: []qemu.Disk{disk}, Network: network, Watchdog: true})
+	m, err := vm.Start(ctx, vm.MachineSpec{Name: machineName, Dir: dir, MemoryMiB: memoryMiB, Disks: []vm.Disk{disk}, Network: network, Watchdog: true})
 	if err != nil {
 		return nil, errors.Join(err, network.Close())
 	}

@@ -27,7 +27,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/release"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/test/command"
 )
 
@@ -175,7 +175,7 @@ func (s *soak) prepare(ctx context.Context) error {
 
 // versionOf reads the version of an image.
 func versionOf(dir string) (string, error) {
-	var manifest struct{ Release release.Release }
+	var manifest struct{ Release buildinfo.Release }
 	if err := readJSON(filepath.Join(dir, "manifest.json"), &manifest); err != nil {
 		return "", fmt.Errorf("image: %w; `make versions` builds it", err)
 	}

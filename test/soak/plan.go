@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/orlop-os/orlop/hack/qemu/writelog"
+	"github.com/orlop-os/orlop/vm/writelog"
 )
 
 // classKill is the class whose cuts end the emulator of a living machine. All others are replayed.

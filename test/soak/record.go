@@ -11,12 +11,12 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/orlop-os/orlop/hack/qemu"
-	"github.com/orlop-os/orlop/hack/qemu/writelog"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/pkg/layout"
+	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/vm"
+	"github.com/orlop-os/orlop/vm/writelog"
 )
 
 // recordLimit bounds each step of a recording: about eight times what the longest takes on a quiet
@@ -116,7 +116,7 @@ func record(ctx context.Context, o options, dir string) error {
 	if r.documents, err = documents(ctx, o, dir); err != nil {
 		return err
 	}
-	if r.machine, err = powerOn(ctx, o, dir, qemu.Disk{Record: true}); err != nil {
+	if r.machine, err = powerOn(ctx, o, dir, vm.Disk{Record: true}); err != nil {
 		return err
 	}
 	err = r.run(ctx)
@@ -207,9 +207,9 @@ func places(disks *structpb.Value) (esp, data place, there bool) {
 			f := p.GetStructValue().GetFields()
 			it := place{int64(f["start"].GetNumberValue()) / writelog.SectorSize, int64(f["size"].GetNumberValue()) / writelog.SectorSize}
 			switch f["label"].GetStringValue() {
-			case layout.ESP:
+			case disklayout.ESP:
 				esp = it
-			case layout.Data:
+			case disklayout.Data:
 				data = it
 			}
 		}

@@ -9,8 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/orlop-os/orlop/hack/qemu"
-	"github.com/orlop-os/orlop/hack/qemu/writelog"
+	"github.com/orlop-os/orlop/vm"
+	"github.com/orlop-os/orlop/vm/writelog"
 )
 
 // replayer has the disk of the recorded machine as it may have been at any instant. There is one
@@ -100,7 +100,7 @@ func (s *soak) replayed(ctx context.Context, luck *rand.Rand, r *result) error {
 	if err := os.Link(s.replay.file(), filepath.Join(dir, diskName+".raw")); err != nil {
 		return err
 	}
-	m, err := powerOn(ctx, s.options, dir, qemu.Disk{Forget: true})
+	m, err := powerOn(ctx, s.options, dir, vm.Disk{Forget: true})
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/hack/qemu/writelog"
+	"github.com/orlop-os/orlop/vm/writelog"
 )
 
 // logOf makes a log (see package writelog): "d" is a write to DATA, "s" one to another partition,

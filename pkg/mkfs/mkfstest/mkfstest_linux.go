@@ -1,5 +1,5 @@
 // Package mkfstest is for tests that make file systems on a real disk: that of the machine that
-// hack/qemu starts for a test under the product kernel.
+// vm starts for a test under the product kernel.
 package mkfstest
 
 import (

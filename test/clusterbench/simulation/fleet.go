@@ -22,7 +22,7 @@ import (
 	"k8s.io/component-helpers/apimachinery/lease"
 	"k8s.io/utils/clock"
 
-	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/vm"
 )
 
 const (
@@ -36,7 +36,7 @@ const (
 // Fleet is many simulated nodes.
 type Fleet struct {
 	ctx    context.Context // ends them
-	clock  qemu.Clock      // that they live by
+	clock  vm.Clock        // that they live by
 	client func(node string) (kubernetes.Interface, error)
 	alive  sync.WaitGroup
 
@@ -59,7 +59,7 @@ type Stats struct {
 
 // New is a fleet without nodes. Its nodes live until ctx ends, and by the clock of the machine that
 // they ask. config is an administrator's, who may act as a node.
-func New(ctx context.Context, config *rest.Config, machine qemu.Clock) *Fleet {
+func New(ctx context.Context, config *rest.Config, machine vm.Clock) *Fleet {
 	return &Fleet{ctx: ctx, clock: machine, client: func(name string) (kubernetes.Interface, error) {
 		own := rest.CopyConfig(config)
 		own.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + name, Groups: []string{"system:nodes"}}
@@ -227,7 +227,7 @@ func (m *member) lease() lease.Controller {
 // leaseClock is a clock for the library of Leases, which only asks for the time.
 type leaseClock struct {
 	clock.RealClock
-	dilated qemu.Clock
+	dilated vm.Clock
 }
 
 func (c leaseClock) Now() time.Time { return c.dilated.Now() }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/orlop-os/orlop/hack/qemu"
+	"github.com/orlop-os/orlop/vm"
 )
 
 func at(seconds float64) time.Time {
@@ -152,7 +152,7 @@ func TestFleet(t *testing.T) {
 	defer cancel()
 	living, stop := context.WithCancel(ctx)
 	api := fake.NewClientset()
-	f := New(living, nil, qemu.Clock{})
+	f := New(living, nil, vm.Clock{})
 	f.client = func(string) (kubernetes.Interface, error) { return api, nil }
 	defer f.Wait()
 	defer stop()

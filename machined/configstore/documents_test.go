@@ -1,0 +1,230 @@
+package configstore
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// content is a folder, file by file.
+type content map[string]string
+
+func (c content) write(t *testing.T) Store {
+	t.Helper()
+	s := Store{Dir: t.TempDir()}
+	for name, text := range c {
+		if err := os.WriteFile(filepath.Join(s.Dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func contentOf(t *testing.T, s Store) content {
+	t.Helper()
+	list, err := os.ReadDir(s.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := content{}
+	for _, e := range list {
+		text, err := os.ReadFile(filepath.Join(s.Dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c[e.Name()] = string(text)
+	}
+	return c
+}
+
+// back is a return.json to documents, of a trial of others.
+func back(to string, tried ...string) string {
+	c := comeback{Documents: to}
+	for _, t := range tried {
+		c.Tried = append(c.Tried, digest([]byte(t)))
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+func TestStore(t *testing.T) {
+	begin := func(s Store) error { _, _, err := s.Begin(true); return err }
+	leave := func(s Store) error { _, _, err := s.Begin(false); return err }
+	giveUp := func(s Store) error { _, err := s.Return(); return err }
+	try := func(s Store) error { return s.Try([]byte("new")) }
+	put := func(s Store) error { return s.Put([]byte("new")) }
+	for name, c := range map[string]struct {
+		before content
+		do     func(Store) error
+		after  content
+	}{
+		"put the first":         {content{}, put, content{"current.yaml": "new"}},
+		"put":                   {content{"current.yaml": "old"}, put, content{"current.yaml": "new"}},
+		"put ends a trial":      {content{"current.yaml": "tried", "return.json": back("old", "tried")}, put, content{"current.yaml": "new"}},
+		"put leaves staged":     {content{"staged.yaml": "later"}, put, content{"current.yaml": "new", "staged.yaml": "later"}},
+		"try":                   {content{"current.yaml": "old"}, try, content{"current.yaml": "new", "return.json": back("old", "new")}},
+		"try another":           {content{"current.yaml": "tried", "return.json": back("old", "tried")}, try, content{"current.yaml": "new", "return.json": back("old", "new", "tried")}},
+		"try over the image's":  {content{}, try, content{"current.yaml": "new", "return.json": back("", "new")}},
+		"try, an old trial":     {content{"current.yaml": "old", "return.json": back("older", "x")}, try, content{"current.yaml": "new", "return.json": back("old", "new")}},
+		"confirm":               {content{"current.yaml": "tried", "return.json": back("old", "tried")}, Store.Confirm, content{"current.yaml": "tried"}},
+		"confirm nothing":       {content{"current.yaml": "old"}, Store.Confirm, content{"current.yaml": "old"}},
+		"return":                {content{"current.yaml": "tried", "return.json": back("old", "tried")}, giveUp, content{"current.yaml": "old"}},
+		"return to the image":   {content{"current.yaml": "tried", "return.json": back("", "tried")}, giveUp, content{}},
+		"return from nothing":   {content{"current.yaml": "old"}, giveUp, content{"current.yaml": "old"}},
+		"begin":                 {content{"current.yaml": "old"}, begin, content{"current.yaml": "old"}},
+		"begin after a trial":   {content{"current.yaml": "tried", "return.json": back("old", "tried")}, begin, content{"current.yaml": "old"}},
+		"begin, staged":         {content{"current.yaml": "old", "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
+		"begin, both":           {content{"current.yaml": "tried", "return.json": back("old", "tried"), "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
+		"begin, leaving":        {content{"current.yaml": "tried", "return.json": back("old", "tried"), "staged.yaml": "later"}, leave, content{"current.yaml": "old", "staged.yaml": "later"}},
+		"begin, another's":      {content{"current.yaml": "other", "return.json": back("old", "tried")}, begin, content{"current.yaml": "other"}},
+		"begin, damaged return": {content{"current.yaml": "old", "return.json": "{"}, begin, content{"current.yaml": "old"}},
+		"drop staged":           {content{"current.yaml": "old", "staged.yaml": "later"}, Store.DropStaged, content{"current.yaml": "old"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := c.before.write(t)
+			if err := c.do(s); err != nil {
+				t.Fatal(err)
+			}
+			if got := contentOf(t, s); !maps.Equal(got, c.after) {
+				t.Errorf("got %v, want %v", got, c.after)
+			}
+		})
+	}
+}
+
+// TestCut starts a machine on each state that a power cut can leave between two steps of a change:
+// it comes up with the documents before the change or with those after it, and what was tried never
+// stays.
+func TestCut(t *testing.T) {
+	for name, c := range map[string]struct {
+		left content
+		want content
+	}{
+		"trial begun, not in force":           {content{"current.yaml": "old", "return.json": back("old", "new")}, content{"current.yaml": "old"}},
+		"another trial begun, not in force":   {content{"current.yaml": "tried", "return.json": back("old", "new", "tried")}, content{"current.yaml": "old"}},
+		"put over a trial, not ended":         {content{"current.yaml": "new", "return.json": back("old", "tried")}, content{"current.yaml": "new"}},
+		"returned, not ended":                 {content{"current.yaml": "old", "return.json": back("old", "tried")}, content{"current.yaml": "old"}},
+		"returned to the image's, not ended":  {content{"return.json": back("", "tried")}, content{}},
+		"trial over the image's, begun":       {content{"return.json": back("", "new")}, content{}},
+		"begun: returned and not yet adopted": {content{"current.yaml": "old", "staged.yaml": "later"}, content{"current.yaml": "later"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := c.left.write(t)
+			if _, _, err := s.Begin(true); err != nil {
+				t.Fatal(err)
+			}
+			if got := contentOf(t, s); !maps.Equal(got, c.want) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestLasting(t *testing.T) {
+	for _, c := range []struct {
+		have content
+		want string
+	}{
+		{content{}, ""},
+		{content{"current.yaml": "old"}, "old"},
+		{content{"current.yaml": "tried", "return.json": back("old", "tried")}, "old"},
+		{content{"current.yaml": "tried", "return.json": back("", "tried")}, ""},
+		{content{"current.yaml": "other", "return.json": back("old", "tried")}, "other"},
+	} {
+		if got, err := c.have.write(t).Lasting(); err != nil || string(got) != c.want || (got == nil) != (c.want == "") {
+			t.Errorf("%v: got %q, %v, want %q", c.have, got, err, c.want)
+		}
+	}
+}
+
+func TestHistory(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	if e, err := s.Last(); err != nil || e.Number != 0 {
+		t.Fatalf("empty: got %v, %v", e, err)
+	}
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	add := func(text string) {
+		t.Helper()
+		err := s.Add([]byte(text), "admin", at, func(before string) []string { return []string{before + " → " + text} })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("a")
+	add("b")
+	add("b") // the same: nothing was put in force
+	add("a")
+	e, err := s.Entry(3)
+	if err != nil || e.Documents != "a" || e.Changes[0] != "b → a" || e.By != "admin" || !e.At.Equal(at) {
+		t.Errorf("got %+v, %v", e, err)
+	}
+	if _, err := s.Entry(4); err == nil || !strings.Contains(err.Error(), "configuration 4: cannot find") {
+		t.Errorf("got %v", err)
+	}
+	// A damaged one neither stops the next nor gives its number away.
+	if err := os.WriteFile(s.entry(3), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	add("c")
+	if e, err := s.Last(); err != nil || e.Number != 4 || e.Changes[0] != " → c" {
+		t.Errorf("got %+v, %v", e, err)
+	}
+	many := s.Add([]byte("m"), "admin", at, func(string) []string { return make([]string, 2*maxChanges) })
+	if e, err := s.Last(); many != nil || err != nil || len(e.Changes) != maxChanges+1 || e.Changes[maxChanges] != fmt.Sprintf("and %d more", maxChanges) {
+		t.Errorf("many changes: %v, %v, %d", many, err, len(e.Changes))
+	}
+	for i := range 2 * maxEntries {
+		add(strings.Repeat("x", i+1))
+	}
+	numbers, err := s.Numbers()
+	if err != nil || len(numbers) != maxEntries || numbers[maxEntries-1] != 5+2*maxEntries {
+		t.Errorf("got %v, %v", numbers, err)
+	}
+	add(strings.Repeat("y", maxHistory+1))
+	if numbers, err = s.Numbers(); err != nil || len(numbers) != 1 {
+		t.Errorf("after a large one: got %v, %v", numbers, err)
+	}
+}
+
+// TestReached: what the machine had an address with is known after any change and any start, and
+// whether that is in force.
+func TestReached(t *testing.T) {
+	for name, c := range map[string]struct {
+		have    content
+		want    string
+		current bool
+	}{
+		"never":             {content{"current.yaml": "a"}, "", false},
+		"with this one":     {content{"current.yaml": "a", "reached.yaml": "a"}, "a", true},
+		"with another":      {content{"current.yaml": "b", "reached.yaml": "a"}, "a", false},
+		"none is in force":  {content{"reached.yaml": "a"}, "a", false},
+		"nothing was there": {content{}, "", false},
+	} {
+		s := c.have.write(t)
+		got, current, err := s.Reached()
+		if err != nil || string(got) != c.want || current != c.current {
+			t.Errorf("%s: %q, %v, %v", name, got, current, err)
+		}
+		if _, _, err := s.Begin(true); err != nil {
+			t.Fatal(err)
+		}
+		if again, still, err := s.Reached(); err != nil || string(again) != c.want || still != c.current {
+			t.Errorf("%s, after a start: %q, %v, %v", name, again, still, err)
+		}
+	}
+	s := content{"current.yaml": "b", "reached.yaml": "a"}.write(t)
+	if err := s.MarkReached([]byte("b")); err != nil {
+		t.Fatal(err)
+	}
+	if got, current, err := s.Reached(); err != nil || string(got) != "b" || !current {
+		t.Errorf("marked: %q, %v, %v", got, current, err)
+	}
+}

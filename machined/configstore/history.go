@@ -1,0 +1,137 @@
+package configstore
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/durable"
+)
+
+const (
+	// maxEntries is how many configurations the history holds; the oldest go first.
+	maxEntries = 32
+	// maxHistory bounds what it takes on STATE, in bytes; the latest stays even if it is larger.
+	maxHistory = 16 << 20
+	// maxChanges bounds the changes of an entry, so that a list of all fits into one message of the
+	// API.
+	maxChanges = 200
+)
+
+// Entry is a configuration that was put in force.
+type Entry struct {
+	Number uint64    `json:"number"` // from 1 on, never given twice on one STATE
+	At     time.Time `json:"at"`
+	// who or what put it in force: "CN=admin,O=orlop:admin from 10.0.0.2:4711", "start"
+	By string `json:"by"`
+	// against the one before, at most maxChanges; secrets are named, not shown
+	Changes   []string `json:"changes"`
+	Documents string   `json:"documents"`
+}
+
+func (s Store) history() string { return filepath.Join(s.Dir, "history") }
+
+func (s Store) entry(number uint64) string {
+	return filepath.Join(s.history(), strconv.FormatUint(number, 10)+".json")
+}
+
+// Numbers are those of the history, ascending.
+func (s Store) Numbers() ([]uint64, error) {
+	list, err := os.ReadDir(s.history())
+	if err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("configuration: cannot read the history: %w", err)
+	}
+	var numbers []uint64
+	for _, e := range list {
+		digits, isEntry := strings.CutSuffix(e.Name(), ".json")
+		if n, err := strconv.ParseUint(digits, 10, 64); isEntry && err == nil {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers, nil
+}
+
+// Entry returns one of them.
+func (s Store) Entry(number uint64) (Entry, error) {
+	text, err := os.ReadFile(s.entry(number))
+	if os.IsNotExist(err) {
+		return Entry{}, fmt.Errorf("configuration %d: cannot find: it is not in the history; `orlopctl config-history` lists what is", number)
+	}
+	var e Entry
+	if err == nil {
+		err = json.Unmarshal(text, &e)
+	}
+	if err != nil {
+		return Entry{}, fmt.Errorf("configuration %d: cannot read: %w", number, err)
+	}
+	return e, nil
+}
+
+// Last returns the latest one; the zero Entry if there is none. One that cannot be read counts as
+// none, but its number is not given again.
+func (s Store) Last() (Entry, error) {
+	numbers, err := s.Numbers()
+	if err != nil || len(numbers) == 0 {
+		return Entry{}, err
+	}
+	last := numbers[len(numbers)-1]
+	e, err := s.Entry(last)
+	if err != nil {
+		return Entry{Number: last}, nil
+	}
+	return e, nil
+}
+
+// Add notes that documents are in force now, unless they are what was noted last. changes is asked
+// for what differs from those.
+func (s Store) Add(documents []byte, by string, at time.Time, changes func(before string) []string) error {
+	last, err := s.Last()
+	if err != nil || last.Documents == string(documents) {
+		return err
+	}
+	e := Entry{Number: last.Number + 1, At: at, By: by, Changes: changes(last.Documents), Documents: string(documents)}
+	if more := len(e.Changes) - maxChanges; more > 0 {
+		e.Changes = append(e.Changes[:maxChanges:maxChanges], fmt.Sprintf("and %d more", more))
+	}
+	text, err := json.Marshal(e)
+	if err == nil {
+		err = os.MkdirAll(s.history(), 0o700)
+	}
+	if err == nil {
+		err = durable.WriteFile(s.entry(e.Number), text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("configuration: cannot keep it in the history: %w", err)
+	}
+	return s.prune()
+}
+
+// prune removes the oldest until the rest is within its bounds.
+func (s Store) prune() error {
+	numbers, err := s.Numbers()
+	if err != nil {
+		return err
+	}
+	var total int64
+	for i, n := range slices.Backward(numbers) {
+		info, err := os.Stat(s.entry(n))
+		if err != nil {
+			return fmt.Errorf("configuration: cannot read the history: %w", err)
+		}
+		total += info.Size()
+		kept := len(numbers) - i
+		if kept == 1 || kept <= maxEntries && total <= maxHistory {
+			continue
+		}
+		if err := os.Remove(s.entry(n)); err != nil {
+			return fmt.Errorf("configuration: cannot forget number %d: %w", n, err)
+		}
+	}
+	return nil
+}

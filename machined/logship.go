@@ -1,0 +1,450 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/bootlog"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/kmsg"
+	"github.com/orlop-os/orlop/pkg/logring"
+	"github.com/orlop-os/orlop/pkg/logship"
+	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// What the machine writes goes to the receivers of its configuration (package ship). Each source is
+// a store that is there anyway: the record of calls on STATE, the events, the services' logs, the
+// kernel's. Receivers come and go with the configuration.
+
+// shipping is what the machine has to do with receivers.
+type shipping struct {
+	rings rings
+
+	mu     sync.Mutex
+	closed bool
+	all    []*shipment // in the order of the configuration
+}
+
+// shipment is a receiver that is sent to.
+type shipment struct {
+	machine string
+	to      config.Receiver
+	sender  *logship.Sender
+	stop    context.CancelFunc
+	ended   chan struct{}
+}
+
+// ship has logs go where the configuration says. A system that is not installed is nobody's yet,
+// and sends nothing.
+func (m *machine) ship(ctx context.Context) {
+	if m.medium != "" {
+		return
+	}
+	for w := m.config.Watch(); ; {
+		now, _, err := w.Next(ctx)
+		if err != nil {
+			return
+		}
+		machine, receivers := "", []config.Receiver(nil)
+		if now.config != nil {
+			machine, receivers = now.config.Machine.Metadata.Name, now.config.Machine.Spec.Logging.Receivers
+		}
+		if err := m.shipTo(ctx, machine, receivers); err != nil {
+			m.events.add("shipping", "failure", err.Error())
+		}
+	}
+}
+
+// shipTo sends to these receivers and to no others. Those that were sent to before and have not
+// changed are left alone.
+func (m *machine) shipTo(ctx context.Context, machine string, receivers []config.Receiver) error {
+	s := &m.shipping
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	dir, err := m.cursors(receivers)
+	before := s.all
+	s.all = nil
+	for _, r := range receivers {
+		i := slices.IndexFunc(before, func(old *shipment) bool { return old.to.Name == r.Name })
+		if i >= 0 && before[i].machine == machine && reflect.DeepEqual(before[i].to, r) {
+			s.all = append(s.all, before[i])
+			continue
+		}
+		var last <-chan struct{} // one at a time: they write the same file
+		if i >= 0 {
+			last = before[i].ended
+		}
+		s.all = append(s.all, m.sendTo(ctx, machine, r, dir, last))
+		m.events.add("shipping", "op", fmt.Sprintf("send to receiver %s at %s", r.Name, r.Address))
+	}
+	for _, old := range before {
+		if !slices.Contains(s.all, old) {
+			old.stop()
+			m.events.add("shipping", "op", fmt.Sprintf("send no more to receiver %s at %s", old.to.Name, old.to.Address))
+		}
+	}
+	return err
+}
+
+// sendTo sends to a receiver, after the sender before has ended.
+func (m *machine) sendTo(ctx context.Context, machine string, r config.Receiver, dir string, last <-chan struct{}) *shipment {
+	encode := logship.JSON
+	if r.Format == config.FormatSyslog {
+		encode = logship.Syslog
+	}
+	c := logship.Config{
+		Name: r.Name, Address: r.Address.String(), TLS: receiverTLS(r), Sources: m.sources(r.Sources),
+		Encode: func(l logship.Line) []byte { return encode(machine, l) },
+		Event:  func(kind, message string) { m.events.add("shipping", kind, message) },
+	}
+	if dir != "" {
+		c.Cursors = filepath.Join(dir, r.Name+".json")
+	}
+	ctx, stop := context.WithCancel(ctx)
+	one := &shipment{machine: machine, to: r, sender: logship.New(c), stop: stop, ended: make(chan struct{})}
+	go func() {
+		defer close(one.ended)
+		if last != nil {
+			<-last // it was told to end, and takes seconds at most
+		}
+		m.keeper().Run(ctx, "shipping to "+r.Name, one.sender.Run)
+	}()
+	return one
+}
+
+// cursors is the folder where it is kept what the receivers have; empty where there is no disk.
+// What others had is forgotten, but only at the next change: a configuration that was tried may
+// have gone by then.
+func (m *machine) cursors(receivers []config.Receiver) (string, error) {
+	if why, _ := m.noStorage.Get(); why != "" {
+		return "", nil
+	}
+	names, err := filepath.Glob(filepath.Join(paths.Shipping, "*.json"))
+	if err != nil {
+		return "", fmt.Errorf("shipping: %w", err)
+	}
+	known := func(name string) bool {
+		name = strings.TrimSuffix(filepath.Base(name), ".json")
+		return slices.ContainsFunc(receivers, func(r config.Receiver) bool { return r.Name == name }) ||
+			slices.ContainsFunc(m.shipping.all, func(s *shipment) bool { return s.to.Name == name })
+	}
+	var problems []error
+	for _, name := range names {
+		if !known(name) {
+			problems = append(problems, os.Remove(name))
+		}
+	}
+	if err := errors.Join(append(problems, os.MkdirAll(paths.Shipping, 0o700))...); err != nil {
+		return paths.Shipping, fmt.Errorf("shipping: %w", err)
+	}
+	return paths.Shipping, nil
+}
+
+// close ends all connections in order, so that what was sent counts as taken.
+func (s *shipping) close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	all := s.all
+	s.mu.Unlock()
+	for _, one := range all {
+		one.stop()
+	}
+	for _, one := range all {
+		select {
+		case <-one.ended:
+		case <-ctx.Done():
+			return fmt.Errorf("receiver %s: its connection has not ended in time", one.to.Name)
+		}
+	}
+	return nil
+}
+
+// states are the receivers as topic "shipping" shows them.
+func (s *shipping) states() ([]logship.State, error) {
+	s.mu.Lock()
+	all := slices.Clone(s.all)
+	s.mu.Unlock()
+	list := []logship.State{}
+	for _, one := range all {
+		list = append(list, one.sender.State())
+	}
+	return list, nil
+}
+
+// receiverTLS is how a receiver proves who it is, and the machine to it.
+func receiverTLS(r config.Receiver) *tls.Config {
+	c := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool(), ServerName: cmp.Or(r.ServerName, r.Address.Host)}
+	for _, ca := range r.CA.Certificates() {
+		c.RootCAs.AddCert(ca.X509())
+	}
+	c.GetClientCertificate = func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return ownCertificate(asked, filepath.Join(paths.ApidDir, "server.crt"), filepath.Join(paths.ApidDir, "server.key"))
+	}
+	if r.Client != nil {
+		given := &tls.Certificate{Certificate: [][]byte{r.Client.Cert.X509().Raw}, PrivateKey: r.Client.Key.Signer()}
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return given, nil }
+	}
+	return c
+}
+
+// ownCertificate is the machine's own, as it is now, for a receiver that knows who signed it: where
+// there is a cluster, that is its machine CA. Any other gets an empty one, which means none.
+func ownCertificate(asked *tls.CertificateRequestInfo, cert, key string) (*tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("the machine's own certificate: %w", err)
+	}
+	if !slices.Contains(pair.Leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) || asked.SupportsCertificate(&pair) != nil {
+		return &tls.Certificate{}, nil
+	}
+	return &pair, nil
+}
+
+// facilityAudit and facilityDaemon are syslog's log audit and system daemons (RFC 5424, 6.2.1).
+const facilityAudit, facilityDaemon = 13, 3
+
+// The severities of what has none of its own.
+const severityWarning, severityNotice, severityInfo = 4, 5, 6
+
+// sources are those that a receiver wants.
+func (m *machine) sources(want []config.LogSource) (list []logship.Source) {
+	boot := bootlog.ID()
+	for _, source := range want {
+		switch source {
+		case config.SourceAudit:
+			if m.calls.changes != nil {
+				list = append(list, auditSource(string(source), m.calls.changes))
+			}
+			if m.calls.refused != nil {
+				list = append(list, auditSource(string(source)+"-"+audit.Refused, m.calls.refused))
+			}
+		case config.SourceEvents:
+			list = append(list, m.events.source(boot))
+		case config.SourceServices:
+			list = append(list, m.servicesSource(boot))
+		case config.SourceKernel:
+			list = append(list, kernelSource(boot))
+		}
+	}
+	return list
+}
+
+// auditSource is a record of calls, each line as it was written, so that its chain can be verified.
+func auditSource(name string, log *audit.Log) logship.Source {
+	return logship.Source{
+		Newest: func() map[string]uint64 { return map[string]uint64{name: log.Newest()} },
+		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Line) error) error {
+			last := after(name)
+			if last > log.Newest() {
+				last = 0 // the record was begun anew
+			}
+			for {
+				grown := log.Grown()
+				err := log.Read(last, func(number uint64, line []byte) error {
+					var e audit.Entry
+					if err := json.Unmarshal(line, &e); err != nil || number == 0 {
+						return nil // the numbers around it tell that one is missing
+					}
+					last = number
+					l := logship.Line{
+						Source: name, Number: number, Time: e.At, Facility: facilityAudit, Severity: severityInfo, App: name, Kind: "call", Text: string(line),
+					}
+					if e.Outcome != "OK" {
+						l.Severity = severityNotice
+					}
+					return each(l)
+				})
+				if err != nil {
+					return err
+				}
+				select {
+				case <-grown:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		},
+	}
+}
+
+// source is the events since the machine was switched on.
+func (l *eventLog) source(boot string) logship.Source {
+	const name = string(config.SourceEvents)
+	return logship.Source{
+		Newest: func() map[string]uint64 { last, _ := l.last.Get(); return map[string]uint64{name: last} },
+		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Line) error) error {
+			return l.follow(ctx, after(name), true, func(e event) error {
+				line := logship.Line{
+					Source: name, Boot: boot, Number: e.cursor, Time: e.time, Facility: facilityDaemon, Severity: severityInfo,
+					App: "machined", Kind: e.kind, Text: e.source + ": " + e.message,
+				}
+				if e.kind == "failure" {
+					line.Severity = severityWarning
+				}
+				return each(line)
+			})
+		},
+	}
+}
+
+// kernelSource is the kernel's log. Its records count from 0, lines from 1.
+func kernelSource(boot string) logship.Source {
+	const name = string(config.SourceKernel)
+	return logship.Source{
+		Newest: func() map[string]uint64 {
+			last, err := kmsg.Tail(1)
+			if err != nil || len(last) == 0 {
+				return nil
+			}
+			return map[string]uint64{name: last[0].Seq + 1}
+		},
+		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Line) error) error {
+			last := after(name)
+			return kmsg.Follow(ctx, 0, func(r kmsg.Record) error {
+				if r.Seq < last {
+					return nil
+				}
+				return each(logship.Line{
+					Source: name, Boot: boot, Number: r.Seq + 1, Time: kernelTime(r.At), Facility: r.Facility, Severity: r.Priority,
+					App: name, Kind: "log", Text: r.Text,
+				})
+			})
+		},
+	}
+}
+
+// kernelTime is when a record of the kernel's log was written, by the clock as it is set now.
+func kernelTime(at time.Duration) time.Time {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+		return time.Now() // it never fails
+	}
+	return time.Now().Add(at - time.Duration(now.Nano()))
+}
+
+// servicesSource is what the services write, those that come later too.
+func (m *machine) servicesSource(boot string) logship.Source {
+	all := &m.shipping.rings
+	const prefix = string(config.SourceServices) + "/"
+	return logship.Source{
+		Newest: func() map[string]uint64 {
+			newest := map[string]uint64{}
+			for service, n := range all.get() {
+				newest[prefix+service] = n.newest()
+			}
+			return newest
+		},
+		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Line) error) error {
+			ctx, stop := context.WithCancel(ctx)
+			var followers sync.WaitGroup
+			defer followers.Wait()
+			defer stop()
+			following, stops := map[string]*logring.Ring{}, map[string]context.CancelFunc{}
+			for w := m.services.Status().Watch(); ; {
+				list, _, err := w.Next(ctx)
+				if err != nil {
+					return err
+				}
+				for _, s := range list {
+					// otherwise it has just gone
+					if ring, err := m.services.Log(s.Name); err == nil {
+						all.set(s.Name, ring)
+					}
+				}
+				// those too that are gone, and may have said why
+				for service, n := range all.get() {
+					if following[service] == n.ring {
+						continue
+					}
+					if following[service] != nil {
+						stops[service]()
+					}
+					one, stopOne := context.WithCancel(ctx)
+					following[service], stops[service] = n.ring, stopOne
+					followers.Go(panics.Guarded("log of "+service, func() {
+						defer stopOne()
+						n.follow(one, after(prefix+service), func(l logring.Line) error {
+							return each(logship.Line{
+								Source: prefix + service, Boot: boot, Number: n.before + l.Seq, Time: l.Time,
+								Facility: facilityDaemon, Severity: severityInfo, App: service, Kind: "log", Text: l.Text,
+							})
+						})
+					}))
+				}
+			}
+		},
+	}
+}
+
+// rings are the services' logs. A service that goes and comes back has another one; its lines are
+// counted on.
+type rings struct {
+	mu  sync.Mutex
+	all map[string]counted
+}
+
+// counted is a service's log.
+type counted struct {
+	ring   *logring.Ring
+	before uint64 // how many lines there were in its logs before
+}
+
+func (c counted) newest() uint64 { return c.before + c.ring.Newest() }
+
+// follow calls each for the lines after a number until the context ends or each fails.
+func (c counted) follow(ctx context.Context, after uint64, each func(logring.Line) error) {
+	for seq := after - min(after, c.before); ; {
+		lines, _, err := c.ring.After(ctx, seq)
+		if err != nil {
+			return
+		}
+		for _, l := range lines {
+			if each(l) != nil {
+				return
+			}
+			seq = l.Seq
+		}
+	}
+}
+
+// set says which log a service has now.
+func (r *rings) set(service string, ring *logring.Ring) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all == nil {
+		r.all = map[string]counted{}
+	}
+	have, known := r.all[service]
+	switch {
+	case !known:
+		r.all[service] = counted{ring: ring}
+	case have.ring != ring:
+		r.all[service] = counted{ring, have.newest()}
+	}
+}
+
+func (r *rings) get() map[string]counted {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.all)
+}

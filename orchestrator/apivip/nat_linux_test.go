@@ -1,0 +1,38 @@
+package apivip
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TestMisled: where the machine answers, connections that come to its own API server stay, and all
+// others to the address go; elsewhere it is the other way round. Nothing else is touched.
+func TestMisled(t *testing.T) {
+	own, address := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.9")
+	flow := func(protocol uint8, to string, port uint16, from string) *netlink.ConntrackFlow {
+		return &netlink.ConntrackFlow{
+			Forward: netlink.IPTuple{Protocol: protocol, SrcIP: net.ParseIP("10.0.0.1"), DstIP: net.ParseIP(to), DstPort: port},
+			Reverse: netlink.IPTuple{Protocol: protocol, SrcIP: net.ParseIP(from), DstIP: net.ParseIP("10.0.0.1")},
+		}
+	}
+	for what, c := range map[string]struct {
+		flow            *netlink.ConntrackFlow
+		here, elsewhere bool
+	}{
+		"to the own API server":   {flow(unix.IPPROTO_TCP, "10.0.0.9", 6443, "10.0.0.11"), false, true},
+		"to whoever has it":       {flow(unix.IPPROTO_TCP, "10.0.0.9", 6443, "10.0.0.9"), true, false},
+		"to another address":      {flow(unix.IPPROTO_TCP, "10.0.0.8", 6443, "10.0.0.11"), false, false},
+		"to another port":         {flow(unix.IPPROTO_TCP, "10.0.0.9", 50000, "10.0.0.9"), false, false},
+		"something else than TCP": {flow(unix.IPPROTO_UDP, "10.0.0.9", 6443, "10.0.0.9"), false, false},
+	} {
+		for here, want := range map[bool]bool{true: c.here, false: c.elsewhere} {
+			if got := (misled{redirect{address, own}, here}).MatchConntrackFlow(c.flow); got != want {
+				t.Errorf("%s, here %t: %t", what, here, got)
+			}
+		}
+	}
+}

@@ -1,0 +1,324 @@
+package apivip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"k8s.io/klog/v2"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/health"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// Name is the component's name.
+const Name = "virtual-address"
+
+// Components describes the component without its Run function. Without addresses there is none, nor
+// on a worker.
+func Components(spec nodespec.Spec) []component.Component {
+	if len(spec.VirtualAddresses) == 0 || !spec.ControlPlane {
+		return nil
+	}
+	return []component.Component{{Process: component.Node, Name: Name}}
+}
+
+// Run answers for the addresses, whenever it is this machine's turn, until ctx is done.
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, announce component.Announce) error {
+	prober := &health.Prober{
+		CAFile: filepath.Join(dirs.Node, nodespec.CA), Name: kubeconfig.Local().Name, Path: Question,
+		Patience: patience, Idle: 10 * pause, Dial: (&net.Dialer{}).DialContext,
+	}
+	defer prober.Close()
+	a := newAgent(spec)
+	defer a.close()
+	return neighbor.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error { return a.run(ctx, prober.Ask, links, announce) })
+}
+
+// agent is the loop around the decisions, the questions, the ports and the redirects.
+type agent struct {
+	spec    nodespec.Spec
+	ports   *neighbor.Ports
+	links   []neighbor.Link
+	servers map[netip.Addr]Server           // by the addresses of the control-plane machines
+	states  map[netip.Addr]State            // by virtual address
+	claims  map[netip.Addr][]neighbor.Claim // since the last step
+	// control-plane machines, as far as they were looked up
+	machines  map[neighbor.MAC]netip.Addr
+	redirects []redirect // in the kernel
+	again     time.Time  // when they are written again after a failure
+	failure   error      // of the last time
+	write     func([]redirect) error
+	forget    func(misled) error
+	moved     []misled   // connections that are to be forgotten, of one address once
+	dropping  sync.Mutex // held while some are
+	forgotten time.Time  // the last time that it began
+}
+
+// forgetting is between two times that the kernel's connections are gone through, all of them:
+// whoever forges claims must not keep it at that.
+const forgetting = time.Second
+
+func newAgent(spec nodespec.Spec) *agent {
+	return &agent{
+		spec: spec, ports: neighbor.NewPorts(), servers: map[netip.Addr]Server{}, states: map[netip.Addr]State{},
+		claims: map[netip.Addr][]neighbor.Claim{}, machines: map[neighbor.MAC]netip.Addr{}, write: writeRedirects, forget: forget,
+	}
+}
+
+// close ends the answering, and takes away what leads to the API server.
+func (a *agent) close() {
+	a.ports.Close()
+	if err := a.write(nil); err != nil {
+		klog.Infof("%s: %v", Name, err)
+	}
+}
+
+// heard is what is known of a server after an answer.
+type heard struct {
+	address netip.Addr
+	server  Server
+}
+
+func (a *agent) run(ctx context.Context, ask func(context.Context, string) health.Answer, links <-chan struct{}, announce component.Announce) error {
+	// A process that was killed has left its redirects.
+	if err := a.write(nil); err != nil {
+		return err
+	}
+	answers := make(chan heard)
+	for _, address := range a.spec.ControlPlanes {
+		go follow(ctx, address, address == a.spec.OwnAddress(), ask, answers)
+	}
+	announce(Name, false, "looks who answers")
+	tick := time.NewTicker(neighbor.Stepping)
+	defer tick.Stop()
+	for told, works := "", false; ; {
+		select {
+		case <-links:
+			all, err := neighbor.ReadLinks()
+			if err != nil {
+				return err
+			}
+			if !reflect.DeepEqual(all, a.links) {
+				a.links, a.machines = all, map[neighbor.MAC]netip.Addr{}
+			}
+			continue
+		case now := <-answers:
+			if a.servers[now.address].Ready != now.server.Ready {
+				klog.Infof("%s: API server of %s: ready: %t %s", Name, now.address, now.server.Ready, now.server.Problem)
+			}
+			a.servers[now.address] = now.server
+			continue
+		case c := <-a.ports.Heard:
+			a.claims[c.Address] = append(a.claims[c.Address], c)
+			continue
+		case f := <-a.ports.Failed:
+			klog.Infof("%s: %v", Name, f.Err)
+			a.ports.Drop(f)
+			continue // another one is opened a moment later: the link may be on its way out
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		ok, detail := a.step(time.Now())
+		if (detail != told || ok != works) && ctx.Err() == nil {
+			told, works = detail, ok
+			announce(Name, ok, detail)
+		}
+	}
+}
+
+// follow asks an API server again and again.
+func follow(ctx context.Context, address netip.Addr, own bool, ask func(context.Context, string) health.Answer, answers chan<- heard) {
+	at := netip.AddrPortFrom(address, paths.PortKubernetes).String()
+	if own {
+		at = kubeconfig.Loopback.String()
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for server := (Server{}); ; {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		got := ask(ctx, at)
+		server = server.Answered(got.Problem, got.Late)
+		select {
+		case answers <- heard{address, server}:
+		case <-ctx.Done():
+			return
+		}
+		timer.Reset(server.next(own))
+	}
+}
+
+// step does what is to be done at this moment, and says whether the addresses are answered for, and
+// by whom.
+func (a *agent) step(now time.Time) (works bool, detail string) {
+	own := a.spec.OwnAddress()
+	duties := map[netip.Addr]neighbor.Duty{}
+	var announced, probed []netip.Addr
+	var redirects []redirect
+	works = true
+	var parts []string
+	for _, address := range a.spec.VirtualAddresses {
+		place, to, missing := a.place(address)
+		v := View{
+			Now: now, Able: missing == "" && a.failure == nil && a.servers[own].Ready, Last: missing == "" && a.failure == nil && !anyReady(a.spec.ControlPlanes, a.servers),
+			Most: mostReady(a.spec.ControlPlanes, a.servers), Ahead: ahead(a.spec.ControlPlanes, own, a.servers), Own: place.MAC,
+		}
+		for _, c := range a.claims[address] {
+			// Two links of this machine may be in one network, and hear each other.
+			if c.Link == place.Name && !slices.ContainsFunc(a.links, func(l neighbor.Link) bool { return l.MAC == c.By }) {
+				v.Claims = append(v.Claims, c.By)
+			}
+		}
+		old := a.states[address]
+		s, todo := old.Step(v)
+		a.states[address] = s
+		if s.Answering != old.Answering {
+			klog.Infof("%s: answers for %s: %t", Name, address, s.Answering)
+		}
+		duty := neighbor.Duty{Role: neighbor.Listen, On: []neighbor.Link{place}}
+		if s.Answering {
+			duty.Role = neighbor.Answer
+			redirects = append(redirects, redirect{address, to})
+		}
+		if place.Index != 0 {
+			duties[address] = duty
+		}
+		if todo.Announce {
+			announced = append(announced, address)
+		}
+		if todo.Probe {
+			probed = append(probed, address)
+		}
+		if todo.Moved {
+			a.moved = slices.DeleteFunc(a.moved, func(m misled) bool { return m.from == address })
+			a.moved = append(a.moved, misled{redirect{address, to}, s.Answering})
+		}
+		answered, text := a.describe(address, s, now)
+		if missing != "" {
+			text += "; " + missing
+		}
+		works, parts = works && answered, append(parts, text)
+	}
+	clear(a.claims)
+	err := a.redirect(redirects, now)
+	if err != nil { // what comes would lead nowhere
+		works, announced = false, nil
+		for address, duty := range duties {
+			duty.Role = neighbor.Listen
+			duties[address] = duty
+		}
+	}
+	err = errors.Join(err, a.ports.Apply(duties), a.ports.Announce(announced), a.ports.Probe(probed))
+	a.forgetMoved(now)
+	if server := a.servers[own]; !server.Ready && server.Problem != "" {
+		parts = append(parts, "the API server of this machine: "+server.Problem)
+	}
+	if err != nil {
+		parts = append(parts, strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return works, strings.Join(parts, "; ")
+}
+
+// place is the link on which this machine would answer for an address, and its own address that the
+// API server is reached by; else what is missing.
+func (a *agent) place(address netip.Addr) (place neighbor.Link, to netip.Addr, missing string) {
+	family := func(ip netip.Addr) bool { return ip.Is4() == address.Is4() }
+	if to = a.spec.OwnAddress(); !family(to) {
+		i := slices.IndexFunc(a.spec.NodeIPs, family)
+		if i < 0 {
+			return neighbor.Link{}, netip.Addr{}, "this machine has no address of its family"
+		}
+		to = a.spec.NodeIPs[i]
+	}
+	on := neighbor.Place(address, a.links, a.spec.NodeIPs)
+	if len(on) == 0 {
+		return neighbor.Link{}, netip.Addr{}, "no link of this machine has a network for it"
+	}
+	return on[0], to, ""
+}
+
+// redirect has the kernel lead connections to the API server of this machine, when that is
+// something new, or failed a moment ago.
+func (a *agent) redirect(want []redirect, now time.Time) error {
+	if slices.Equal(want, a.redirects) && a.failure == nil {
+		return nil
+	}
+	if a.failure != nil && now.Before(a.again) {
+		return a.failure
+	}
+	if a.failure = a.write(want); a.failure != nil {
+		a.again = now.Add(saying)
+		return a.failure
+	}
+	a.redirects = want
+	return nil
+}
+
+// forgetMoved drops what the kernel knows of connections to the addresses that have moved, and
+// misleads. It may know a hundred thousand of others, and is asked for all of them; nothing waits
+// for that.
+func (a *agent) forgetMoved(now time.Time) {
+	if len(a.moved) == 0 || now.Sub(a.forgotten) < forgetting || !a.dropping.TryLock() {
+		return
+	}
+	moved := a.moved
+	a.moved, a.forgotten = nil, now
+	go func() {
+		defer a.dropping.Unlock()
+		for _, m := range moved {
+			if err := a.forget(m); err != nil {
+				klog.Infof("%s: %v", Name, err) // they end by themselves, later
+			}
+		}
+	}()
+}
+
+// describe says who answers for an address.
+func (a *agent) describe(address netip.Addr, s State, now time.Time) (answered bool, detail string) {
+	switch {
+	case s.Answering:
+		return true, fmt.Sprintf("answers for %s since %s", address, s.Since.UTC().Format(time.RFC3339))
+	case s.Other == neighbor.MAC{} || now.Sub(s.Heard) > silence+stagger:
+		return false, fmt.Sprintf("nobody answers for %s", address)
+	}
+	return true, fmt.Sprintf("%s answers for %s", a.who(s.Other), address)
+}
+
+// who names a machine by its hardware address. It is asked for readiness all the time, so the
+// kernel knows both of its addresses.
+func (a *agent) who(mac neighbor.MAC) string {
+	if ip, known := a.machines[mac]; known {
+		return ip.String()
+	}
+	all, err := netlink.NeighList(0, netlink.FAMILY_ALL)
+	if err != nil {
+		return mac.String()
+	}
+	for _, n := range all {
+		ip, _ := netip.AddrFromSlice(n.IP)
+		if ip = ip.Unmap(); slices.Equal(n.HardwareAddr, mac[:]) && slices.Contains(a.spec.ControlPlanes, ip) {
+			a.machines[mac] = ip
+			return ip.String()
+		}
+	}
+	return mac.String() + " (no control-plane machine that is known here)"
+}

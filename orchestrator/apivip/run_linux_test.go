@@ -1,0 +1,127 @@
+package apivip
+
+import (
+	"context"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/orlop-os/orlop/orchestrator/health"
+	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// plane is a control plane as the questions see it, and what the component told of itself last.
+type plane struct {
+	mu      sync.Mutex
+	answers map[string]health.Answer // by address and port; what is not there comes late
+	asked   map[string]int
+	works   bool
+	detail  string
+	leads   []redirect
+}
+
+func (p *plane) ask(_ context.Context, address string) health.Answer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked[address]++
+	if a, ok := p.answers[address]; ok {
+		return a
+	}
+	return health.Answer{Late: true, Problem: "does not answer"}
+}
+
+func (p *plane) announce(_ string, works bool, detail string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.works, p.detail = works, detail
+}
+
+func (p *plane) set(address string, a health.Answer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers[address] = a
+}
+
+func (p *plane) await(t *testing.T, works bool, words string) {
+	t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(neighbor.Stepping)
+	defer tick.Stop()
+	for {
+		p.mu.Lock()
+		now, detail := p.works, p.detail
+		p.mu.Unlock()
+		if now == works && strings.Contains(detail, words) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("it says %t %q, want %t %q", now, detail, works, words)
+		}
+	}
+}
+
+// TestRun is one machine whose other one does not answer: it takes the address when its API server
+// is ready and its link has a network for it, and leaves it when either is not so any more, the
+// first only when the other one is ready. The redirects are taken down only: the kernel need not be
+// able to translate.
+func TestRun(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	runtime.LockOSThread()
+	rtnltest.Veth(t, "eth0", "far")
+	rtnltest.Give(t, "far")
+	rtnltest.Give(t, "eth0", "192.0.2.11/24")
+	p := &plane{answers: map[string]health.Answer{}, asked: map[string]int{}}
+	a := newAgent(nodespec.Spec{
+		NodeName: "a", ControlPlane: true, NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.11")},
+		ControlPlanes:    []netip.Addr{netip.MustParseAddr("192.0.2.12"), netip.MustParseAddr("192.0.2.11")},
+		VirtualAddresses: []netip.Addr{vip4},
+	})
+	a.write = func(all []redirect) error { p.leads = all; return nil }
+	a.forget = func(misled) error { return nil }
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- neighbor.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error { return a.run(ctx, p.ask, links, p.announce) })
+	}()
+
+	const own = "127.0.0.1:6443"
+	p.await(t, false, "nobody answers for 192.0.2.9; the API server of this machine: does not answer")
+	p.set(own, health.Answer{Heard: true})
+	p.await(t, true, "answers for 192.0.2.9 since ")
+	p.set(own, health.Answer{Heard: true, Problem: "500: shutdown failed"})
+	// nobody else is ready
+	p.await(t, true, "; the API server of this machine: 500: shutdown failed")
+	p.set("192.0.2.12:6443", health.Answer{Heard: true})
+	p.await(t, false, "nobody answers for 192.0.2.9; the API server of this machine: 500: shutdown failed")
+	p.set(own, health.Answer{Heard: true})
+	p.await(t, true, "answers for 192.0.2.9 since ")
+	near, err := netlink.LinkByName("eth0")
+	must(t, err)
+	addresses, err := netlink.AddrList(near, netlink.FAMILY_V4)
+	must(t, err)
+	for _, a := range addresses {
+		must(t, netlink.AddrDel(near, &a))
+	}
+	p.await(t, false, "no link of this machine has a network for it")
+	stop()
+	must(t, <-ended)
+	if p.asked["192.0.2.12:6443"] == 0 || p.asked[own] == 0 || len(p.asked) != 2 {
+		t.Errorf("asked: %v", p.asked)
+	}
+	a.close()
+	if p.leads != nil {
+		t.Errorf("redirects stay: %v", p.leads)
+	}
+}

@@ -1,0 +1,257 @@
+package apivip
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/orchestrator/neighbor/linktest"
+)
+
+// Control-plane machines on one network that begin and cease to work in each way that there is, and
+// the code that decides.
+
+// mode is what an API server does.
+type mode int
+
+const (
+	ready   mode = iota
+	sick         // answers that it is not ready
+	refuses      // there is none
+	hangs        // takes connections, and then nothing comes back
+	modes
+)
+
+const (
+	answerTime = 50 * time.Millisecond // the most that an API server takes to answer when it does
+
+	// promised is when there is a machine that answers, once there is one that can.
+	promised = 5 * time.Second
+	// agreed is when of two machines that hear each other at most one answers; agreedLossy is the
+	// same where packets are lost.
+	agreed      = 3 * time.Second
+	agreedLossy = 8 * time.Second
+)
+
+// machine is one of the control plane.
+type machine struct {
+	linktest.Machine
+	index   int
+	address netip.Addr
+	mac     neighbor.MAC
+	mode    mode
+	state   State
+	servers map[netip.Addr]Server
+	claims  []neighbor.MAC
+	changed time.Duration // it was stopped, went on, or its link or side became another one
+	able    time.Duration // it can answer since then
+}
+
+func (m *machine) canAnswer() bool { return m.Running && m.Link && m.mode == ready }
+
+// world is one run.
+type world struct {
+	*linktest.World
+	machines []*machine
+	bare     []*linktest.Machine // the same
+	list     []netip.Addr
+	troubled time.Duration // machines may not have heard each other until then
+	changed  time.Duration // anything was
+	moves    int
+	judged   int // moments at which somebody had to answer
+}
+
+// start has a machine begin, knowing nothing.
+func (w *world) start(m *machine) {
+	m.Start()
+	m.state, m.servers, m.claims = State{}, map[netip.Addr]Server{}, nil
+	w.Of(&m.Machine, w.UpTo(neighbor.Stepping), func() { w.step(m) })
+	for _, other := range w.machines {
+		w.Of(&m.Machine, w.UpTo(pause), func() { w.ask(m, other) })
+	}
+}
+
+// ask is what the prober does.
+func (w *world) ask(m, other *machine) {
+	tell := func(problem string, late bool) {
+		s := m.servers[other.address].Answered(problem, late)
+		m.servers[other.address] = s
+		w.Of(&m.Machine, s.next(m == other), func() { w.ask(m, other) })
+	}
+	if !other.Running || m != other && !linktest.Hear(&m.Machine, &other.Machine) || other.mode == hangs {
+		w.Of(&m.Machine, patience, func() { tell("silent", true) })
+		return
+	}
+	w.Of(&m.Machine, w.UpTo(answerTime), func() {
+		switch other.mode {
+		case sick, refuses:
+			tell("not ready", false)
+		default:
+			tell("", false)
+		}
+	})
+}
+
+// step is what the component does, again and again.
+func (w *world) step(m *machine) {
+	before, since, stepped := m.state.Answering, m.state.Since, m.state.stepped
+	able := m.Link && m.servers[m.address].Ready
+	next, todo := m.state.Step(View{
+		Now: w.Clock(&m.Machine), Able: able, Last: m.Link && !anyReady(w.list, m.servers), Most: mostReady(w.list, m.servers), Ahead: ahead(w.list, m.address, m.servers), Own: m.mac, Claims: m.claims,
+	})
+	m.state, m.claims = next, nil
+	if next.Answering != before {
+		w.moves++
+		w.Say("%d answers: %t", m.index, next.Answering)
+		// two may begin at the same time
+		established := w.Clock(&m.Machine).Sub(since) > agreedLossy
+		slept := m.state.stepped.Sub(stepped) >= silence // others may have taken over
+		if before && able && established && !slept && w.Now-w.troubled > agreedLossy {
+			w.Fail("that is wrong: it could have gone on, and all have heard each other since %v", w.troubled)
+		}
+	}
+	for _, other := range w.machines {
+		if todo.Announce {
+			w.Frame(&m.Machine, &other.Machine, func() { other.claims = append(other.claims, m.mac) })
+		}
+		if todo.Probe {
+			w.Frame(&m.Machine, &other.Machine, func() {
+				if other.state.Answering {
+					w.Frame(&other.Machine, &m.Machine, func() { m.claims = append(m.claims, other.mac) })
+				}
+			})
+		}
+	}
+	w.Of(&m.Machine, neighbor.Stepping, func() { w.step(m) })
+}
+
+// disturb changes something, and so on.
+func (w *world) disturb() {
+	m := w.machines[w.Random.IntN(len(w.machines))]
+	could := map[*machine]bool{}
+	for _, one := range w.machines {
+		could[one] = one.canAnswer()
+	}
+	w.changed = w.Now
+	switch what := w.Random.IntN(6); {
+	case what <= 1:
+		m.mode = ready
+		if w.Random.IntN(2) == 0 {
+			m.mode = mode(w.Random.IntN(int(modes)))
+		}
+		w.Say("%d: API server %d", m.index, m.mode)
+	case what == 2 && m.Running:
+		m.changed, w.troubled = w.Now, w.Now
+		stands, back := w.Random.IntN(2) == 0, w.UpTo(20*time.Second)
+		w.Say("%d: is stopped for %v, its clock stands: %t", m.index, back, stands)
+		w.Stop(&m.Machine, back, stands, func() {
+			w.Say("%d: goes on", m.index)
+			m.changed, w.changed, m.able = w.Now, w.Now, w.Now
+			if stands { // it may take the address back
+				w.troubled = max(w.troubled, w.Now)
+			}
+		})
+	case what == 3:
+		m.changed, m.state = w.Now, State{}
+		back := w.UpTo(20 * time.Second)
+		w.Say("%d: dies for %v", m.index, back)
+		w.Die(&m.Machine, back, func() {
+			w.Say("%d: starts", m.index)
+			m.changed, w.changed, m.able = w.Now, w.Now, w.Now
+			w.start(m)
+		})
+	case what == 4:
+		m.Link = !m.Link || w.Random.IntN(2) == 0
+		m.changed = w.Now
+		w.Say("%d: link: %t", m.index, m.Link)
+	case what == 5:
+		for _, one := range w.machines {
+			one.changed = w.Now
+		}
+		sides := w.Cut(w.bare)
+		w.troubled = w.Now
+		w.Say("sides: %v", sides)
+	}
+	for _, one := range w.machines {
+		if one.canAnswer() && !could[one] {
+			one.able = w.Now
+		}
+	}
+	// Where the network is cut, nobody can be blamed for what the others do.
+	if !linktest.Whole(w.bare) {
+		w.troubled = time.Hour
+	} else if w.troubled == time.Hour {
+		w.troubled = w.Now
+	}
+	w.In(w.UpTo(20*time.Second), w.disturb)
+}
+
+// judge looks at the world, again and again.
+func (w *world) judge() {
+	within := agreed
+	if w.Loss > 0 {
+		within = agreedLossy
+	}
+	for i, a := range w.machines {
+		for _, b := range w.machines[:i] {
+			both := a.Running && b.Running && a.state.Answering && b.state.Answering && linktest.Hear(&a.Machine, &b.Machine)
+			if both && w.Now-max(a.changed, b.changed, w.settledSince(a, b)) > within {
+				w.Fail("that is wrong: %d and %d answer, and hear each other", b.index, a.index)
+			}
+		}
+	}
+	if w.Now-w.changed > promised {
+		for _, a := range w.machines {
+			if !a.canAnswer() || w.Now-a.able <= promised {
+				continue
+			}
+			served := false
+			for _, b := range w.machines {
+				served = served || b.canAnswer() && linktest.Hear(&a.Machine, &b.Machine) && b.state.Answering
+			}
+			w.judged++
+			if !served {
+				w.Fail("that is wrong: nobody answers who can, and %d could since %v", a.index, a.able)
+			}
+		}
+	}
+	w.In(100*time.Millisecond, w.judge)
+}
+
+// settledSince is when two machines both answered at first.
+func (w *world) settledSince(a, b *machine) time.Duration {
+	return max(a.state.Since.Sub(begin)-a.Offset, b.state.Since.Sub(begin)-b.Offset)
+}
+
+var begin = linktest.Begin()
+
+// TestSimulation: whatever happens to machines and their network, within the times that the package
+// promises one of them answers, one alone where they hear each other, and the same one as long as
+// it can.
+func TestSimulation(t *testing.T) {
+	const worlds = 2000
+	var moves, judged int
+	for seed := range uint64(worlds) {
+		w := &world{World: linktest.New(t, seed, 34)}
+		for i := range 1 + w.Random.IntN(5) {
+			m := &machine{index: i, address: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)})}
+			m.Link, m.Offset = true, w.UpTo(time.Hour)
+			for b := range m.mac {
+				m.mac[b] = byte(w.Random.IntN(256))
+			}
+			w.machines, w.bare, w.list = append(w.machines, m), append(w.bare, &m.Machine), append(w.list, m.address)
+		}
+		for _, m := range w.machines {
+			w.start(m)
+		}
+		w.In(w.UpTo(20*time.Second), w.disturb)
+		w.judge()
+		w.Run(3 * time.Minute)
+		moves, judged = moves+w.moves, judged+w.judged
+	}
+	t.Logf("%d worlds: %d times a machine began to answer or ceased to, %d moments at which one had to", worlds, moves, judged)
+	if moves < 5*worlds || judged < 100*worlds {
+		t.Error("the worlds show too little")
+	}
+}

@@ -1,0 +1,121 @@
+package apivip
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/orchestrator/neighbor"
+)
+
+var (
+	low, own, high = neighbor.MAC{2, 0, 0, 0, 0, 1}, neighbor.MAC{2, 0, 0, 0, 0, 2}, neighbor.MAC{2, 0, 0, 0, 0, 3}
+	claims         = map[byte]neighbor.MAC{'l': low, 'h': high, 'L': low, 'H': high}
+)
+
+// TestStep plays what a machine sees, step by step: a letter for each, a time of 200 ms apart. In
+// see, "." is nothing, "l" and "h" are claims of machines with a lower and a higher hardware
+// address, "x" is that this one cannot answer, "o" that nobody can, as far as it knows, "i" that it
+// knows of no majority, "L" and "H" claims meanwhile, and "_" that it is stopped. In do, "." is
+// nothing, "?" asks the link, "A" announces and "a" answers without.
+func TestStep(t *testing.T) {
+	for name, c := range map[string]struct {
+		ahead   int
+		see, do string
+	}{
+		"nobody is there":                 {0, ".................", ".......?????AaAaA"},
+		"two others are ready":            {2, "...................", ".......??????????Aa"},
+		"somebody is heard":               {0, "....l.....l.....h....", "....................."},
+		"not for a moment":                {0, "....l..........l.......", "...........????.......?"},
+		"he ends":                         {0, "....l..................", "...........?????AaAaAaA"},
+		"two, and the other one goes on":  {0, "..............l.l.l.l.......", ".......?????AaAaAaAa.......?"},
+		"two, and this one goes on":       {0, "..............h....", ".......?????AaAaAaA"},
+		"two, and this one was cut off":   {0, ".......................iiiiH.......", ".......?????AaAaAaAaAaAaAaA.......?"},
+		"two that have begun":             {0, "............iiiiHiH", ".......?????AaAaAaA"},
+		"cut off a while ago":             {0, "..............i...............h..", ".......?????AaAaAaAaAaAaAaAaAaAaA"},
+		"the other one gives way":         {0, "..............l......", ".......?????AaAaAaAaA"},
+		"it cannot any more":              {0, "..............x........", ".......?????Aa.......??"},
+		"it could not":                    {0, "xxxxxxxxxxxx.............", "..................?????Aa"},
+		"it was stopped":                  {0, "..............___________........", ".......?????Aa..................?"},
+		"it was stopped for a moment":     {0, "..............__________...", ".......?????Aa..........AaA"},
+		"it was stopped, and hears of it": {0, "..............___________h.......", ".......?????Aa..................?"},
+		"a claim comes while it cannot":   {0, "xxxlxxx....", "..........."},
+		"nobody can":                      {0, "..............ooooooo...", ".......?????AaAaAaAaAaAa"},
+		"nobody could":                    {0, "oooooooooooo.............", "..................?????Aa"},
+		"nobody can, and then another":    {0, "..............oooooxx.....", ".......?????AaAaAaA......."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if len(c.see) != len(c.do) {
+				t.Fatalf("%d steps are seen, and %d done", len(c.see), len(c.do))
+			}
+			var s State
+			got := ""
+			for i, seen := range []byte(c.see) {
+				if seen == '_' {
+					got += "."
+					continue
+				}
+				v := View{Now: begin.Add(time.Duration(i) * neighbor.Stepping), Able: seen != 'x' && seen != 'o', Last: seen == 'o', Most: !strings.ContainsRune("oiLH", rune(seen)), Ahead: c.ahead, Own: own}
+				if other, ok := claims[seen]; ok {
+					v.Claims = append(v.Claims, other)
+				}
+				var todo Todo
+				s, todo = s.Step(v)
+				switch {
+				case todo.Announce && s.Answering && !todo.Probe:
+					got += "A"
+				case todo.Announce:
+					t.Fatalf("step %d: %+v although it answers: %t", i, todo, s.Answering)
+				case todo.Probe:
+					got += "?"
+				case s.Answering:
+					got += "a"
+				default:
+					got += "."
+				}
+			}
+			if got != c.do {
+				t.Errorf("\nsees %s\ndoes %s\nwant %s", c.see, got, c.do)
+			}
+		})
+	}
+}
+
+func TestServer(t *testing.T) {
+	var s Server
+	for i, c := range []struct {
+		problem string
+		late    bool
+		ready   bool
+		next    time.Duration
+	}{
+		{"does not answer", true, false, 0},
+		{"", false, true, pause},
+		{"does not answer", true, true, 0},
+		{"", false, true, pause},
+		{"does not answer", true, true, 0},
+		{"does not answer", true, false, pause},
+		{"does not answer", true, false, pause},
+		{"", false, true, pause},
+		{"500: shutdown failed", false, false, pause},
+	} {
+		s = s.Answered(c.problem, c.late)
+		if s.Ready != c.ready || s.next(false) != c.next || s.Ready != (s.Problem == "") {
+			t.Errorf("answer %d: %+v, asked again after %v; want ready: %t, after %v", i, s, s.next(false), c.ready, c.next)
+		}
+	}
+	if got := s.next(true); got != pauseOwn {
+		t.Errorf("its own is asked again after %v, want %v", got, pauseOwn)
+	}
+}
+
+func TestAhead(t *testing.T) {
+	list := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")}
+	servers := map[netip.Addr]Server{list[0]: {Ready: true}, list[2]: {Ready: true}}
+	for i, want := range []int{0, 1, 1} {
+		if got := ahead(list, list[i], servers); got != want {
+			t.Errorf("before %s: %d are ready, want %d", list[i], got, want)
+		}
+	}
+}

@@ -1,0 +1,383 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+func TestNewer(t *testing.T) {
+	own := format{"3.6.8", "v1.36.3"}
+	for _, c := range []struct {
+		f    format
+		want bool
+	}{
+		{format{}, false},
+		{own, false},
+		{format{"3.6.99", "v1.36.99"}, false},
+		{format{"3.5.21", "v1.35.0"}, false},
+		{format{"3.7.0", "v1.36.3"}, true},
+		{format{"4.0.0", "v1.36.3"}, true},
+		{format{"3.6.8", "v1.37.0-rc.1"}, true},
+		{format{"3.10.0", "v1.36.3"}, true},
+	} {
+		if got := c.f.newer(own); got != c.want {
+			t.Errorf("%+v: %t", c.f, got)
+		}
+	}
+}
+
+// testMember is an etcd with its data below a folder, served on the socket that the API server
+// would use.
+type testMember struct {
+	k     keeper
+	t     *testing.T
+	quota int64 // bytes; 0: as much as there is
+}
+
+func newMember(t *testing.T) testMember {
+	dir, err := os.MkdirTemp("", "etcd") // short: a socket's path has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	m := testMember{k: keeper{dirs.Dirs{API: dir, EtcdData: dir + "/data", EtcdKept: dir + "/kept"}, nodespec.Spec{NodeName: "n", Cluster: "c", Version: "1.0.0"}}, t: t}
+	for _, d := range []string{m.k.dirs.EtcdData, m.k.dirs.EtcdKept} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+// serve runs etcd as long as do runs, after settle as a version that writes own.
+func (m testMember) serve(own format, do func(*clientv3.Client)) {
+	m.t.Helper()
+	if err := m.k.settle(own); err != nil {
+		m.t.Fatal(err)
+	}
+	c := embed.NewConfig()
+	c.Name, c.Dir, c.LogLevel, c.LogOutputs = m.k.spec.NodeName, m.k.dirs.EtcdData, "fatal", []string{"/dev/null"}
+	c.InitialCluster, c.InitialClusterToken = m.k.spec.NodeName+"="+peerURL(m.k.spec), m.k.spec.Cluster
+	urls := func(s string) []url.URL {
+		u, err := url.Parse(s)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		return []url.URL{*u}
+	}
+	c.AdvertisePeerUrls, c.ListenPeerUrls = urls(peerURL(m.k.spec)), urls("unix://"+filepath.Join(m.k.dirs.API, "peer.sock"))
+	c.ListenClientUrls, c.AdvertiseClientUrls = urls("unix://"+m.k.dirs.EtcdSocket()), urls("http://127.0.0.1:2379")
+	c.QuotaBackendBytes, c.TickMs, c.ElectionMs = m.quota, 10, 100 // there is nobody else to elect
+	server, err := embed.StartEtcd(c)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer server.Close()
+	select {
+	case <-server.Server.ReadyNotify():
+	case <-time.After(30 * time.Second):
+		m.t.Fatal("etcd is not ready after 30 s")
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + m.k.dirs.EtcdSocket()}, Logger: zap.NewNop()})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer client.Close()
+	do(client)
+}
+
+func (m testMember) put(c *clientv3.Client, key string, times int) (revision int64) {
+	m.t.Helper()
+	for i := range times {
+		r, err := c.Put(context.Background(), key, fmt.Sprint(i))
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		revision = r.Header.Revision
+	}
+	return revision
+}
+
+func (m testMember) has(c *clientv3.Client, key string) bool {
+	m.t.Helper()
+	r, err := c.Get(context.Background(), key)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return r.Count > 0
+}
+
+func (m testMember) restored() (r nodespec.DataRestored) {
+	m.t.Helper()
+	text, err := os.ReadFile(m.k.at(nodespec.RestoredFile))
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return r
+}
+
+// TestBack: the data go back with the version, when a newer minor version has written them, and
+// only then.
+func TestBack(t *testing.T) {
+	old, patch, next := format{"3.6.8", "v1.36.3"}, format{"3.6.9", "v1.36.4"}, format{"3.6.9", "v1.37.0"}
+	m := newMember(t)
+	var saved, last int64
+	m.serve(old, func(c *clientv3.Client) {
+		m.put(c, "before", 10)
+		got, err := Save(t.Context(), m.k.spec, m.k.dirs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		saved = got.Revision
+		m.put(c, "after", 1)
+	})
+	m.serve(patch, func(c *clientv3.Client) { m.put(c, "patch", 1) })
+	m.serve(old, func(c *clientv3.Client) {
+		if !m.has(c, "after") || !m.has(c, "patch") {
+			t.Error("an upgrade within the minor version has lost data")
+		}
+	})
+	m.serve(next, func(c *clientv3.Client) {
+		if err := sign(t.Context(), c, next); err != nil {
+			t.Fatal(err)
+		}
+		last = m.put(c, "next", 5)
+	})
+	m.serve(old, func(c *clientv3.Client) {
+		if !m.has(c, "before") || m.has(c, "after") || m.has(c, "next") {
+			t.Error("the data are not those that were saved")
+		}
+		if r := m.put(c, "again", 1); r <= last {
+			t.Errorf("revision %d comes after %d, which somebody may remember", r, last)
+		}
+		if _, err := c.Get(context.Background(), "before", clientv3.WithRev(last)); err == nil {
+			t.Error("a revision that was dropped can be asked for")
+		}
+	})
+	if r := m.restored(); r.Version != "1.0.0" || r.Revision != saved || r.Dropped != last-saved {
+		t.Errorf("%+v; saved %d, last %d", r, saved, last)
+	}
+	m.serve(old, func(c *clientv3.Client) {
+		if !m.has(c, "again") {
+			t.Error("restored twice")
+		}
+	})
+
+	// What they have replaced is there for a version that understands it.
+	back := nodespec.EtcdRestore{Undo: true}
+	if _, err := m.k.prepare(t.Context(), back, nil, old); err == nil || !strings.Contains(err.Error(), "Kubernetes v1.37.0, which are newer") {
+		t.Errorf("putting back what is too new: %v", err)
+	}
+	if _, err := m.k.prepare(t.Context(), back, nil, next); err != nil {
+		t.Fatal(err)
+	}
+	m.serve(next, func(c *clientv3.Client) {
+		if !m.has(c, "after") || !m.has(c, "next") || m.has(c, "again") {
+			t.Error("the data are not those that were replaced")
+		}
+	})
+}
+
+// TestServed: newer data that etcd serves all the same are this version's, and what was saved for
+// it does not come in their place any more.
+func TestServed(t *testing.T) {
+	own := format{"3.6.8", "v1.36.3"}
+	for _, c := range []struct {
+		last, want format
+		kept       bool
+	}{
+		{format{"3.7.0", "v1.37.0"}, own, false},
+		{own, own, true},
+		{format{"3.6.9", "v1.36.4"}, format{"3.6.9", "v1.36.4"}, true}, // settle's to change
+	} {
+		m := newMember(t)
+		if err := m.k.note(formatFile, c.last); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(m.k.saved(), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.k.served(own); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := m.k.lastFormat(); err != nil || got != c.want || exists(m.k.saved()) != c.kept {
+			t.Errorf("%v: %v, %v; saved data: %t", c.last, got, err, exists(m.k.saved()))
+		}
+	}
+}
+
+// TestSaveNothing: without an etcd the error says so at once.
+func TestSaveNothing(t *testing.T) {
+	m := newMember(t)
+	if _, err := Save(t.Context(), m.k.spec, m.k.dirs); err == nil || !strings.Contains(err.Error(), "does not run") {
+		t.Error(err)
+	}
+}
+
+// TestSaveRoom: what takes the room of others is not saved. What earlier saves have left goes
+// before that, and when etcd starts.
+func TestSaveRoom(t *testing.T) {
+	m := newMember(t)
+	names := func() string {
+		t.Helper()
+		all, err := filepath.Glob(m.k.at("*" + savedSuffix + "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range all {
+			all[i] = filepath.Base(all[i])
+		}
+		return strings.Join(all, " ")
+	}
+	leave := func(files ...string) {
+		t.Helper()
+		for i, name := range files {
+			if err := os.WriteFile(m.k.at(name), []byte("cut"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			at := time.Unix(int64(1000*(i+1)), 0) // the last is the newest
+			if err := os.Chtimes(m.k.at(name), at, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	leave("0.9.0.db.part", "0.9.0.db")
+	m.serve(thisFormat, func(c *clientv3.Client) {
+		if got := names(); got != "0.9.0.db" {
+			t.Errorf("when etcd has started: %s", got)
+		}
+		m.put(c, "before", 1)
+		leave("0.8.0.db", "0.9.0.db", "0.9.0.db.part", "1.0.0.db.part")
+		_, err := m.k.save(t.Context(), 1<<60)
+		if err == nil || !strings.Contains(err.Error(), "cannot save the data: DATA has no room: it takes 1 MiB, ") || !strings.Contains(err.Error(), "delete images or volumes") {
+			t.Errorf("without room: %v", err)
+		}
+		if got := names(); got != "0.9.0.db" {
+			t.Errorf("after a save that was refused: %s", got)
+		}
+		if _, err := Save(t.Context(), m.k.spec, m.k.dirs); err != nil {
+			t.Fatal(err)
+		}
+		if got := names(); got != "0.9.0.db 1.0.0.db" {
+			t.Errorf("after a save: %s", got)
+		}
+	})
+}
+
+// TestForgetSaved: the data of this version and of the one before are kept.
+func TestForgetSaved(t *testing.T) {
+	m := newMember(t)
+	for i, version := range []string{"0.8.0", "0.9.0", "1.0.0", "0.7.0"} {
+		if err := os.WriteFile(m.k.at(version+savedSuffix), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Unix(int64(1000*(4-i)), 0) // the first is the newest
+		if err := os.Chtimes(m.k.at(version+savedSuffix), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.k.forgetSaved(); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(m.k.at("*"))
+	if want := []string{m.k.at("0.8.0.db"), m.k.at("1.0.0.db")}; err != nil || !slices.Equal(left, want) {
+		t.Errorf("%q, %v", left, err)
+	}
+}
+
+// TestBackWithout: without anything saved the data are left alone, and the error says what to do.
+func TestBackWithout(t *testing.T) {
+	m := newMember(t)
+	m.serve(format{"3.7.0", "v1.37.0"}, func(c *clientv3.Client) { m.put(c, "next", 1) })
+	err := m.k.settle(format{"3.6.8", "v1.36.3"})
+	if err == nil || !strings.Contains(err.Error(), "no data were saved for version 1.0.0") {
+		t.Fatal(err)
+	}
+	m.serve(format{"3.7.0", "v1.37.0"}, func(c *clientv3.Client) {
+		if !m.has(c, "next") {
+			t.Error("the data are gone")
+		}
+	})
+}
+
+// TestBackCut: the power goes after each step of the restoring.
+func TestBackCut(t *testing.T) {
+	for name, named := range map[string][]netip.Addr{
+		"a single machine": nil,
+		// and are no members yet
+		"others are named": {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")},
+	} {
+		t.Run(name, func(t *testing.T) { testBackCut(t, named) })
+	}
+}
+
+func testBackCut(t *testing.T, named []netip.Addr) {
+	old, next := format{"3.6.8", "v1.36.3"}, format{"3.7.0", "v1.37.0"}
+	for name, cut := range map[string]func(k keeper) error{
+		"while restoring": func(k keeper) error { return os.Mkdir(k.at(restoring), 0o700) },
+		"restored":        func(k keeper) error { return k.restore(next, old) },
+		"moved away":      func(k keeper) error { return restoreUntil(k, next, old, 1) },
+		"moved in":        func(k keeper) error { return restoreUntil(k, next, old, 2) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMember(t)
+			if m.k.spec.ControlPlanes = named; len(named) > 0 {
+				m.k.spec.NodeIPs = named[:1]
+			}
+			m.serve(old, func(c *clientv3.Client) {
+				m.put(c, "before", 3)
+				if _, err := Save(t.Context(), m.k.spec, m.k.dirs); err != nil {
+					t.Fatal(err)
+				}
+			})
+			m.serve(next, func(c *clientv3.Client) { m.put(c, "next", 2) })
+			if err := cut(m.k); err != nil {
+				t.Fatal(err)
+			}
+			m.serve(old, func(c *clientv3.Client) {
+				if !m.has(c, "before") || m.has(c, "next") {
+					t.Error("the data are not those that were saved")
+				}
+			})
+			if r := m.restored(); r.Dropped != 2 {
+				t.Errorf("%+v", r)
+			}
+			for _, left := range []string{restoring, dropped} {
+				if exists(m.k.at(left)) {
+					t.Errorf("%s is left", left)
+				}
+			}
+		})
+	}
+}
+
+// restoreUntil does what settle does, up to so many of its two moves.
+func restoreUntil(k keeper, last, own format, moves int) error {
+	if err := k.restore(last, own); err != nil {
+		return err
+	}
+	live := filepath.Join(k.dirs.EtcdData, member)
+	if err := move(live, k.at(dropped)); err != nil || moves == 1 {
+		return err
+	}
+	return move(k.at(restoring+"/"+member), live)
+}

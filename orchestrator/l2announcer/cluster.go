@@ -1,0 +1,196 @@
+package l2announcer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// byService is the index of EndpointSlices.
+const byService = "service"
+
+// cluster follows what the election depends on.
+type cluster struct {
+	pools    []nodespec.Pool
+	changed  chan struct{} // there is something to look at; not before all is known
+	nodes    cache.SharedIndexInformer
+	services cache.SharedIndexInformer
+	slices   cache.SharedIndexInformer
+}
+
+// follow begins to watch. Until all is known nothing is told.
+func follow(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool) (*cluster, error) {
+	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean))
+	c := &cluster{
+		pools: pools, changed: make(chan struct{}, 1), nodes: factory.Core().V1().Nodes().Informer(),
+		services: factory.Core().V1().Services().Informer(), slices: factory.Discovery().V1().EndpointSlices().Informer(),
+	}
+	if err := c.slices.AddIndexers(cache.Indexers{byService: func(o any) ([]string, error) { return []string{serviceOf(o)}, nil }}); err != nil {
+		return nil, fmt.Errorf("EndpointSlices: cannot be indexed: %w", err)
+	}
+	all := []cache.SharedIndexInformer{c.nodes, c.services, c.slices}
+	var synced []cache.InformerSynced
+	for _, informer := range all {
+		synced = append(synced, informer.HasSynced)
+	}
+	change := func() {
+		for _, known := range synced {
+			if !known() {
+				return
+			}
+		}
+		select {
+		case c.changed <- struct{}{}:
+		default:
+		}
+	}
+	handler := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }, DeleteFunc: func(any) { change() }}
+	for _, informer := range all {
+		if _, err := informer.AddEventHandler(handler); err != nil {
+			return nil, fmt.Errorf("cannot watch: %w", err)
+		}
+	}
+	factory.Start(ctx.Done())
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), synced...) {
+			change()
+		}
+	}()
+	return c, nil
+}
+
+// lean leaves of an object what counts here.
+func lean(object any) (any, error) {
+	meta := func(o metav1.ObjectMeta) metav1.ObjectMeta {
+		return metav1.ObjectMeta{
+			Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, CreationTimestamp: o.CreationTimestamp, Labels: o.Labels,
+		}
+	}
+	switch o := object.(type) {
+	case *corev1.Node:
+		return &corev1.Node{ObjectMeta: meta(o.ObjectMeta), Status: corev1.NodeStatus{Conditions: o.Status.Conditions, Addresses: o.Status.Addresses}}, nil
+	case *corev1.Service:
+		return &corev1.Service{ObjectMeta: meta(o.ObjectMeta), Status: o.Status, Spec: corev1.ServiceSpec{
+			Type: o.Spec.Type, LoadBalancerClass: o.Spec.LoadBalancerClass, ExternalTrafficPolicy: o.Spec.ExternalTrafficPolicy,
+		}}, nil
+	case *discoveryv1.EndpointSlice:
+		slim := &discoveryv1.EndpointSlice{ObjectMeta: meta(o.ObjectMeta)}
+		for _, e := range o.Endpoints {
+			slim.Endpoints = append(slim.Endpoints, discoveryv1.Endpoint{NodeName: e.NodeName, Conditions: e.Conditions})
+		}
+		return slim, nil
+	}
+	return object, nil
+}
+
+// serviceOf is the namespace and name of the Service that a slice belongs to.
+func serviceOf(object any) string {
+	if s, ok := object.(*discoveryv1.EndpointSlice); ok {
+		return s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName]
+	}
+	return ""
+}
+
+// read returns the Nodes by name, and the Services that have addresses of a pool, the oldest first.
+func (c *cluster) read() ([]Node, []Service, error) {
+	var nodes []Node
+	for _, o := range c.nodes.GetStore().List() {
+		if n, ok := o.(*corev1.Node); ok {
+			nodes = append(nodes, readNode(n))
+		}
+	}
+	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	var objects []*corev1.Service
+	for _, o := range c.services.GetStore().List() {
+		if s, ok := o.(*corev1.Service); ok && loadbalancer.Ours(s) {
+			objects = append(objects, s)
+		}
+	}
+	slices.SortFunc(objects, func(a, b *corev1.Service) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	var services []Service
+	for _, o := range objects {
+		parts, err := c.slices.GetIndexer().ByIndex(byService, o.Namespace+"/"+o.Name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("EndpointSlices: cannot be found: %w", err)
+		}
+		if s := readService(o, parts, c.pools); len(s.Addresses) > 0 {
+			services = append(services, s)
+		}
+	}
+	return nodes, services, nil
+}
+
+func readNode(n *corev1.Node) Node {
+	_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
+	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	node := Node{Name: n.Name, Ready: ready, Excluded: excluded}
+	for _, a := range n.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+			node.Addresses = append(node.Addresses, ip)
+		}
+	}
+	return node
+}
+
+// readService reads a Service with its EndpointSlices. An address that is of no pool is left out:
+// whoever may write a status must not be able to make nodes answer for the gateway.
+func readService(o *corev1.Service, parts []any, pools []nodespec.Pool) Service {
+	s := Service{Local: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal}
+	for _, a := range loadbalancer.Addresses(o) {
+		if slices.ContainsFunc(pools, func(p nodespec.Pool) bool { return p.Contains(a) }) {
+			s.Addresses = append(s.Addresses, a)
+		}
+	}
+	if !s.Local {
+		return s
+	}
+	var ending []string
+	for _, part := range parts {
+		slice, ok := part.(*discoveryv1.EndpointSlice)
+		if !ok {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			switch c := e.Conditions; {
+			case e.NodeName == nil:
+			case ptr.Deref(c.Ready, true):
+				s.Endpoints = append(s.Endpoints, *e.NodeName)
+			case ptr.Deref(c.Serving, false) && ptr.Deref(c.Terminating, false):
+				ending = append(ending, *e.NodeName)
+			}
+		}
+	}
+	if len(s.Endpoints) == 0 {
+		// which kube-proxy leads to when there are no others (its topology.go, KEP-1669)
+		s.Endpoints = ending
+	}
+	slices.Sort(s.Endpoints)
+	s.Endpoints = slices.Compact(s.Endpoints)
+	return s
+}
+
+// addresses are all of the Services.
+func addresses(services []Service) []netip.Addr {
+	var all []netip.Addr
+	for _, s := range services {
+		all = append(all, s.Addresses...)
+	}
+	return all
+}

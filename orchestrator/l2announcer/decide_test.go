@@ -1,0 +1,330 @@
+package l2announcer
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/loadbalancer"
+	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// The addresses of these tests, and another machine.
+var (
+	vip4, vip6 = netip.MustParseAddr("192.0.2.70"), netip.MustParseAddr("2001:db8::70")
+	other      = neighbor.MAC{2, 0, 0, 0, 0, 3}
+)
+
+func addrs(words ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, w := range words {
+		all = append(all, netip.MustParseAddr(w))
+	}
+	return all
+}
+
+// many are n addresses.
+func many(n int) []netip.Addr {
+	all := []netip.Addr{vip4}
+	for len(all) < n {
+		all = append(all, all[len(all)-1].Next())
+	}
+	return all
+}
+
+// owners is who answers for each address by each node's own reckoning; an address that two claim
+// fails the test.
+func owners(t *testing.T, nodes []Node, services []Service) map[netip.Addr]string {
+	t.Helper()
+	all := map[netip.Addr]string{}
+	for _, n := range nodes {
+		for _, a := range Elect(n.Name, nodes, services) {
+			if all[a] != "" {
+				t.Fatalf("%s: %s and %s answer", a, all[a], n.Name)
+			}
+			all[a] = n.Name
+		}
+	}
+	return all
+}
+
+func TestElect(t *testing.T) {
+	nodes := []Node{
+		{Name: "a", Ready: true}, {Name: "b", Ready: true}, {Name: "c"}, {Name: "d", Ready: true, Excluded: true}, {Name: "e", Ready: true, Silent: true},
+	}
+	for name, c := range map[string]struct {
+		service Service
+		want    []string // one of these; empty: nobody
+	}{
+		"any":                       {Service{}, []string{"a", "b"}},
+		"local":                     {Service{Local: true, Endpoints: []string{"b", "c", "d", "e"}}, []string{"b"}},
+		"local, where nobody may":   {Service{Local: true, Endpoints: []string{"c", "d", "e"}}, []string{""}},
+		"local, nowhere":            {Service{Local: true}, []string{""}},
+		"endpoints do not count":    {Service{Endpoints: []string{"c"}}, []string{"a", "b"}},
+		"local, on an unknown node": {Service{Local: true, Endpoints: []string{"gone"}}, []string{""}},
+	} {
+		for _, a := range many(50) {
+			c.service.Addresses = []netip.Addr{a}
+			if got := owners(t, nodes, []Service{c.service})[a]; !slices.Contains(c.want, got) {
+				t.Errorf("%s: %s is answered by %q, want one of %q", name, a, got, c.want)
+			}
+		}
+	}
+	twice := []Service{{Addresses: addrs("192.0.2.70"), Local: true, Endpoints: []string{"a"}}, {Addresses: addrs("192.0.2.70"), Local: true, Endpoints: []string{"b"}}}
+	if got := owners(t, nodes, twice)[vip4]; got != "a" {
+		t.Errorf("two Services name the address: %q answers, want a", got)
+	}
+}
+
+// TestElectMoves: the addresses are spread over the nodes, and when one goes, only its own move.
+func TestElectMoves(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 20 {
+		var nodes []Node
+		for i := range 2 + r.IntN(6) {
+			nodes = append(nodes, Node{Name: fmt.Sprintf("node-%d-%d", i, r.IntN(1000)), Ready: true})
+		}
+		services := []Service{{Addresses: many(400)}}
+		before := owners(t, nodes, services)
+		share := map[string]int{}
+		for _, n := range before {
+			share[n]++
+		}
+		for _, n := range nodes {
+			if fair := 400 / len(nodes); share[n.Name] < fair/2 || share[n.Name] > 2*fair {
+				t.Errorf("%s has %d of 400 addresses among %d nodes", n.Name, share[n.Name], len(nodes))
+			}
+		}
+		shuffled := slices.Clone(nodes)
+		r.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		if !reflect.DeepEqual(owners(t, shuffled, services), before) {
+			t.Error("the order of the Nodes counts")
+		}
+		gone := r.IntN(len(nodes))
+		nodes[gone].Ready = false
+		for a, n := range owners(t, nodes, services) {
+			if before[a] != n && before[a] != nodes[gone].Name {
+				t.Errorf("%s moved from %s to %s, and %s is gone", a, before[a], n, nodes[gone].Name)
+			}
+		}
+	}
+}
+
+// TestClaims plays what a node sees, second by second.
+func TestClaims(t *testing.T) {
+	start := time.Unix(1000, 0)
+	type moment struct {
+		at      int // seconds
+		won     string
+		cutOff  bool
+		claimed string
+		want    string // what it answers for, announces and probes
+	}
+	for name, moments := range map[string][]moment{
+		"three announcements": {
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {0, "192.0.2.70", false, "", "answers 192.0.2.70"},
+			{1, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
+			{3, "192.0.2.70", false, "", "answers 192.0.2.70"},
+		},
+		"and reminders, but not of one that is cut off": {
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
+			{2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {31, "192.0.2.70", false, "", "answers 192.0.2.70"},
+			{32, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {33, "192.0.2.70", false, "", "answers 192.0.2.70"},
+			{62, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {92, "192.0.2.70", true, "", "answers 192.0.2.70, probes 192.0.2.70"},
+		},
+		"lost and won": {
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "", false, "", "answers"},
+			{2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
+		},
+		"a claim that is not believed": {
+			{0, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70, announces 192.0.2.70"},
+		},
+		"cut off, and alone": {
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
+			{2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {40, "192.0.2.70", true, "", "answers 192.0.2.70, probes 192.0.2.70"},
+			{41, "192.0.2.70", true, "", "answers 192.0.2.70"}, {45, "192.0.2.70", true, "", "answers 192.0.2.70, probes 192.0.2.70"},
+		},
+		"cut off, and another one took over": {
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {50, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
+			{51, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"}, {52, "192.0.2.70", true, "192.0.2.70", "answers"},
+			{60, "192.0.2.70", true, "", "answers, probes 192.0.2.70"}, {61, "192.0.2.70", true, "192.0.2.70", "answers"}, {80, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
+		},
+		"cut off, and the other one was wrong": {
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {48, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
+			{50, "192.0.2.70", true, "192.0.2.70", "answers"}, {55, "192.0.2.70", true, "", "answers, probes 192.0.2.70"}, {56, "192.0.2.70", true, "192.0.2.70", "answers"},
+			{61, "192.0.2.70", true, "", "answers, probes 192.0.2.70"}, {75, "192.0.2.70", true, "", "answers, probes 192.0.2.70"},
+			{76, "192.0.2.70", true, "", "answers 192.0.2.70, announces 192.0.2.70"},
+		},
+		"cut off, and the other one had not heard this one": {
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
+			{2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {50, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
+			{51, "192.0.2.70", true, "", "answers 192.0.2.70"}, {52, "192.0.2.70", true, "", "answers 192.0.2.70, probes 192.0.2.70"},
+			{60, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
+		},
+		"others are told who has it, but not again and again": {
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {1, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"},
+			{2, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {20, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70, announces 192.0.2.70"},
+			{21, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70"}, {29, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70"},
+			{30, "192.0.2.70", false, "192.0.2.70", "answers 192.0.2.70, announces 192.0.2.70"},
+		},
+		"cut off, and back when it has lost": {
+			{0, "192.0.2.70", false, "", "answers 192.0.2.70, announces 192.0.2.70"}, {50, "192.0.2.70", true, "192.0.2.70", "answers 192.0.2.70"},
+			{52, "192.0.2.70", true, "192.0.2.70", "answers"}, {90, "", false, "", "answers"},
+		},
+		"a claim to another's": {{0, "192.0.2.70", true, "192.0.2.71", "answers 192.0.2.70, announces 192.0.2.70"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var c claims
+			for _, m := range moments {
+				var do doings
+				c, do = c.step(view{now: start.Add(time.Duration(m.at) * time.Second), won: some(m.won), cutOff: m.cutOff, claimed: some(m.claimed)})
+				got := strings.TrimSuffix("answers "+words(c.answered()), " ")
+				if len(do.announce) > 0 {
+					got += ", announces " + words(do.announce)
+				}
+				if len(do.probe) > 0 {
+					got += ", probes " + words(do.probe)
+				}
+				if got != m.want {
+					t.Errorf("at %d s: %s; want %s", m.at, got, m.want)
+				}
+			}
+		})
+	}
+}
+
+func TestClaimsAgain(t *testing.T) {
+	now := time.Unix(1000, 0)
+	c := claims{vip4: {announced: announcements, next: now}, vip6: {yielded: now}}.again()
+	if _, do := c.step(view{now: now, won: []netip.Addr{vip4, vip6}, cutOff: true}); !slices.Equal(do.announce, []netip.Addr{vip4}) {
+		t.Errorf("announces %v on another link", do.announce)
+	}
+}
+
+func some(word string) []netip.Addr {
+	if word == "" {
+		return nil
+	}
+	return addrs(word)
+}
+
+func words(addresses []netip.Addr) string {
+	var all []string
+	for _, a := range addresses {
+		all = append(all, a.String())
+	}
+	return strings.Join(all, " ")
+}
+
+// TestCutOff simulates a node that loses the API server at some moment: it knows before the control
+// plane could have told the others, and not while the Lease is renewed in time.
+func TestCutOff(t *testing.T) {
+	const grace = 50 * time.Second // node-monitor-grace-period
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 1000 {
+		start := time.Unix(1000, 0)
+		renewal, look := time.Duration(r.Int64N(int64(10*time.Second))), time.Duration(r.Int64N(int64(looking)))
+		lost := 60*time.Second + time.Duration(r.Int64N(int64(time.Minute)))
+		l := lease{}.renewed("0", start)
+		version, last, known := 0, start, time.Duration(0)
+		for at := time.Duration(0); known == 0; at += 100 * time.Millisecond {
+			if at < lost && at >= renewal {
+				version, last, renewal = version+1, start.Add(at), renewal+10*time.Second
+			}
+			if at < lost && at >= look {
+				l, look = l.renewed(fmt.Sprint(version), start.Add(at)), look+looking
+			}
+			if l.cutOff(start.Add(at)) {
+				if at < lost {
+					t.Fatalf("cut off at %s, and the API server answers until %s", at, lost)
+				}
+				known = at
+			}
+		}
+		if age := start.Add(known).Sub(last); age > grace-5*time.Second {
+			t.Fatalf("it knew %s after the last renewal, the others may at %s", age, grace)
+		}
+	}
+}
+
+func TestReadService(t *testing.T) {
+	yes, no, here, there := true, false, "here", "there"
+	service := func(policy corev1.ServiceExternalTrafficPolicy) *corev1.Service {
+		return &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"},
+			Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: policy},
+			Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{
+				{IP: "192.0.2.70"}, {IP: "192.0.2.1"}, {Hostname: "example.com"}, {IP: "2001:db8::70"},
+			}}},
+		}
+	}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
+		Endpoints: []discoveryv1.Endpoint{
+			{NodeName: &there}, {NodeName: &here, Conditions: discoveryv1.EndpointConditions{Ready: &no}}, {Conditions: discoveryv1.EndpointConditions{Ready: &yes}},
+			{NodeName: &there, Conditions: discoveryv1.EndpointConditions{Ready: &yes}},
+		},
+	}
+	pools := []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4.Next()}, {First: vip6, Last: vip6.Next()}}}}
+	for policy, want := range map[corev1.ServiceExternalTrafficPolicy]Service{
+		corev1.ServiceExternalTrafficPolicyCluster: {Addresses: []netip.Addr{vip4, vip6}},
+		corev1.ServiceExternalTrafficPolicyLocal:   {Addresses: []netip.Addr{vip4, vip6}, Local: true, Endpoints: []string{"there"}},
+	} {
+		slimService, _ := lean(service(policy))
+		slimSlice, _ := lean(slice)
+		if got := readService(slimService.(*corev1.Service), []any{slimSlice}, pools); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", policy, got, want)
+		}
+		if !loadbalancer.Ours(slimService.(*corev1.Service)) || serviceOf(slimSlice) != "default/s" {
+			t.Errorf("%s: too little is kept", policy)
+		}
+	}
+	// Those that end count where there are no others.
+	local := service(corev1.ServiceExternalTrafficPolicyLocal)
+	ends := discoveryv1.Endpoint{NodeName: &here, Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}}
+	gone := discoveryv1.Endpoint{NodeName: &there, Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &no, Terminating: &yes}}
+	slice.Endpoints = append(slice.Endpoints, ends)
+	if got := readService(local, []any{slice}, pools).Endpoints; !slices.Equal(got, []string{"there"}) {
+		t.Errorf("beside one that is ready: %v", got)
+	}
+	slice.Endpoints = []discoveryv1.Endpoint{gone, ends, ends}
+	if got := readService(local, []any{slice}, pools).Endpoints; !slices.Equal(got, []string{"here"}) {
+		t.Errorf("the last one that serves: %v", got)
+	}
+}
+
+func TestReadNode(t *testing.T) {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{corev1.LabelNodeExcludeBalancers: ""}},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}, Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeHostName, Address: "192.0.2.1"}, {Type: corev1.NodeInternalIP, Address: "192.0.2.11"}, {Type: corev1.NodeInternalIP, Address: "?"},
+			{Type: corev1.NodeInternalIP, Address: "2001:db8::11"},
+		}},
+	}
+	slim, _ := lean(node)
+	if got, want := readNode(slim.(*corev1.Node)), (Node{Name: "n", Excluded: true, Addresses: addrs("192.0.2.11", "2001:db8::11")}); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	node.Labels, node.Status.Conditions[0].Status, node.Status.Addresses = nil, corev1.ConditionTrue, nil
+	if got, want := readNode(node), (Node{Name: "n", Ready: true}); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// TestComponents: without pools there is none.
+func TestComponents(t *testing.T) {
+	if got := Components(nodespec.Spec{}, dirs.System()); got != nil {
+		t.Errorf("%v", got)
+	}
+}

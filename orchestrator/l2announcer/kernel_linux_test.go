@@ -1,0 +1,331 @@
+package l2announcer
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// station is a node of the test: an agent in a namespace of its own, at a port of the bridge.
+type station struct {
+	*rtnltest.Other
+	agent *agent
+	mac   neighbor.MAC
+	port  netlink.Link // of the bridge
+	says  string
+}
+
+// newStation makes a node with an address of each family on a link to the bridge.
+func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *station {
+	t.Helper()
+	s := &station{Other: rtnltest.NewOther(t)}
+	rtnltest.Veth(t, name, name+"-eth0")
+	port, err := netlink.LinkByName(name)
+	must(t, err)
+	must(t, netlink.LinkSetMaster(port, bridge))
+	must(t, netlink.LinkSetUp(port))
+	s.port = port
+	s.Take(t, name+"-eth0")
+	spec := nodespec.Spec{NodeName: name}
+	for _, prefix := range own {
+		spec.NodeIPs = append(spec.NodeIPs, netip.MustParsePrefix(prefix).Addr())
+	}
+	s.agent = newAgent(spec, nil)
+	t.Cleanup(s.agent.ports.Close)
+	s.Do(func() {
+		rtnltest.Give(t, name+"-eth0", own...)
+		// as every node of a cluster
+		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
+		}
+	})
+	await(t, "the link of "+name, func() bool {
+		s.Do(func() { must(t, s.agent.relink()) })
+		return len(s.agent.links) == 1 && len(s.agent.links[0].Networks) == 2
+	})
+	s.mac = s.agent.links[0].MAC
+	return s
+}
+
+// newBridge makes the network of the test, with a neighbour on it. A bridge without an address of
+// its own takes the lowest of its ports', and forgets its neighbours when a new port changes it.
+func newBridge(t *testing.T) netlink.Link {
+	t.Helper()
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}))
+	bridge, err := netlink.LinkByName("br0")
+	must(t, err)
+	rtnltest.Give(t, "br0", "192.0.2.5/24", "2001:db8::5/64")
+	return bridge
+}
+
+// win has the node, which knows of no other one, win these addresses, and do what is to be done at
+// this moment.
+func (s *station) win(t *testing.T, addresses ...netip.Addr) {
+	t.Helper()
+	s.knows([]Node{{Name: s.agent.spec.NodeName, Ready: true}}, addresses)
+	s.step(t, time.Now())
+}
+
+// knows has the node know these Nodes, and a Service with these addresses.
+func (s *station) knows(nodes []Node, addresses []netip.Addr) {
+	s.agent.nodes, s.agent.services, s.agent.voters = nodes, []Service{{Addresses: addresses}}, nil
+}
+
+func (s *station) step(t *testing.T, now time.Time) {
+	t.Helper()
+	for more := true; more; {
+		select {
+		case c := <-s.agent.ports.Heard:
+			s.agent.heard = append(s.agent.heard, c)
+		case f := <-s.agent.ports.Failed:
+			s.agent.ports.Drop(f)
+		default:
+			more = false
+		}
+	}
+	s.Do(func() {
+		if says := s.agent.step(now); says != s.says {
+			s.says = says
+			t.Logf("%s: %s", s.agent.spec.NodeName, says)
+		}
+	})
+}
+
+// until lets time pass for nodes until something is so.
+func until(t *testing.T, what string, nodes []*station, so func() bool) {
+	t.Helper()
+	since := time.Now()
+	await(t, what, func() bool {
+		for _, s := range nodes {
+			s.Do(func() { must(t, s.agent.relink()) })
+			s.step(t, time.Now())
+		}
+		return so()
+	})
+	t.Logf("%s, after %v", what, time.Since(since))
+}
+
+// TestKernel is a neighbour on a bridge with two nodes. It finds an address by ARP and by NDP at
+// the node that won it; when the address moves, it is told and asks nobody; it finds that the node
+// is still there; and the node that had it answers no more. A node that is cut off learns from the
+// link that another one took over.
+func TestKernel(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	runtime.LockOSThread()
+	bridge := newBridge(t)
+	a := newStation(t, bridge, "a", "192.0.2.11/24", "2001:db8::11/64")
+	b := newStation(t, bridge, "b", "192.0.2.12/24", "2001:db8::12/64")
+	both := []netip.Addr{vip4, vip6}
+
+	a.win(t, both...)
+	for _, v := range both {
+		resolve(t, bridge, v, a.mac)
+	}
+	a.Do(func() {
+		all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+		must(t, err)
+		for _, one := range all {
+			if ip, _ := netip.AddrFromSlice(one.IP); ip.Unmap() == vip4 || ip == vip6 {
+				t.Errorf("%s is an address of the machine", ip)
+			}
+		}
+	})
+
+	a.win(t)
+	b.win(t, both...)
+	for _, v := range both {
+		until(t, v.String()+" moves", []*station{b}, func() bool { return known(t, bridge, v).mac == b.mac })
+		probe(t, bridge, v, b.mac)
+		forget(t, bridge, v)
+		resolve(t, bridge, v, b.mac)
+	}
+
+	// b loses the API server, and goes on while nobody else answers; then a takes over.
+	b.agent.stale = true
+	b.step(t, time.Now().Add(time.Minute))
+	if got := b.agent.claims.answered(); len(got) != 2 {
+		t.Errorf("cut off and alone, it answers for %v", got)
+	}
+	a.win(t, both...)
+	await(t, "b leaves its addresses to a", func() bool {
+		b.step(t, time.Now())
+		return len(b.agent.claims.answered()) == 0
+	})
+	for _, v := range both {
+		until(t, v.String()+" moves back", []*station{a}, func() bool { return known(t, bridge, v).mac == a.mac })
+		forget(t, bridge, v)
+		resolve(t, bridge, v, a.mac)
+	}
+
+	// The API server answers b again, which learns what it lost.
+	b.agent.stale = false
+	b.win(t)
+
+	// c had them, and was cut off so that it did not hear a: it asks until a hears it, and a
+	// answers. The bridge may drop the first question: it begins to forward for a new port a moment
+	// after the link is up.
+	c := newStation(t, bridge, "c", "192.0.2.13/24", "2001:db8::13/64")
+	c.knows([]Node{{Name: "c", Ready: true}}, both)
+	c.agent.stale, c.agent.claims = true, claims{vip4: {announced: announcements}, vip6: {announced: announcements}}
+	now := time.Now()
+	await(t, "c leaves its addresses to a", func() bool {
+		if len(c.agent.claims.answered()) > 0 {
+			now = now.Add(neighbor.Saying)
+		}
+		c.step(t, now)
+		return len(c.agent.claims.answered()) == 0
+	})
+	for _, v := range both {
+		if got := known(t, bridge, v).mac; got != a.mac {
+			t.Errorf("%s is at %x, want %x: a probe says nothing about who has it", v, got, a.mac)
+		}
+	}
+}
+
+// TestKernelGone is a neighbour on a bridge with two nodes that share some addresses, one of them
+// with an IPv6 address before its IPv4 one. While a node's announcer does nothing, its kernel says
+// that it is there; when the machine is gone, the other node takes its addresses; and when it is
+// back, each has its own. The API server says all the time that both are ready.
+func TestKernelGone(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	runtime.LockOSThread()
+	bridge := newBridge(t)
+	a := newStation(t, bridge, "a", "192.0.2.11/24", "2001:db8::11/64")
+	b := newStation(t, bridge, "b", "2001:db8::12/64", "192.0.2.12/24")
+	both := []*station{a, b}
+	var nodes []Node
+	for _, s := range both {
+		nodes = append(nodes, Node{Name: s.agent.spec.NodeName, Ready: true, Addresses: s.agent.spec.NodeIPs})
+	}
+	addresses := append(many(8), vip6, vip6.Next(), vip6.Next().Next())
+	shares := map[*station][]netip.Addr{}
+	for _, s := range both {
+		s.knows(nodes, addresses)
+		shares[s] = Elect(s.agent.spec.NodeName, nodes, s.agent.services)
+	}
+	has := func(s *station, want []netip.Addr) bool { return slices.Equal(s.agent.claims.answered(), want) }
+	shared := func() bool {
+		return has(a, shares[a]) && has(b, shares[b]) && len(a.agent.hearing.heard)+len(b.agent.hearing.heard) == 2
+	}
+	all := slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare)
+
+	until(t, "the nodes hear each other", both, shared)
+	for i, gone := range both {
+		name, other := gone.agent.spec.NodeName, both[1-i]
+		witness := shares[gone][0]
+		resolve(t, bridge, witness, gone.mac)
+		asked := 0
+		since := time.Now()
+		until(t, "the announcer of "+name+" does nothing", []*station{other}, func() bool {
+			if quiet := other.agent.hearing.heard[name].quiet; quiet > neighbor.Suspicious {
+				asked++
+			}
+			return time.Since(since) > 2*neighbor.Silence
+		})
+		if !has(other, shares[other]) || asked == 0 {
+			t.Errorf("%s answers for %v while the kernel of %s works, and was suspicious %d times", other.agent.spec.NodeName, other.agent.claims.answered(), name, asked)
+		}
+
+		must(t, netlink.LinkSetDown(gone.port))
+		until(t, "the addresses of "+name+" move", []*station{other}, func() bool { return has(other, all) })
+		until(t, witness.String()+" moves", []*station{other}, func() bool { return known(t, bridge, witness).mac == other.mac })
+
+		must(t, netlink.LinkSetUp(gone.port))
+		until(t, name+" is back", both, shared)
+		until(t, witness.String()+" moves back", both, func() bool { return known(t, bridge, witness).mac == gone.mac })
+	}
+}
+
+// entry is what the neighbour knows of an address.
+type entry struct {
+	mac   neighbor.MAC
+	state int
+}
+
+func known(t *testing.T, link netlink.Link, a netip.Addr) entry {
+	t.Helper()
+	family := netlink.FAMILY_V6
+	if a.Is4() {
+		family = netlink.FAMILY_V4
+	}
+	all, err := netlink.NeighList(link.Attrs().Index, family)
+	must(t, err)
+	for _, n := range all {
+		if ip, _ := netip.AddrFromSlice(n.IP); ip.Unmap() == a && len(n.HardwareAddr) == len(neighbor.MAC{}) {
+			return entry{neighbor.MAC(n.HardwareAddr), n.State}
+		}
+	}
+	return entry{}
+}
+
+// ask has the neighbour's kernel ask for an address, by sending something there, and returns what
+// it knows at this moment.
+func ask(t *testing.T, link netlink.Link, a netip.Addr) neighbor.MAC {
+	t.Helper()
+	// while the link is down, there is no way
+	if conn, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String()); err == nil {
+		_, _ = conn.Write([]byte("?"))
+		conn.Close()
+	}
+	return known(t, link, a).mac
+}
+
+// resolve asks until there is an answer, which must be this one.
+func resolve(t *testing.T, link netlink.Link, a netip.Addr, want neighbor.MAC) {
+	t.Helper()
+	await(t, a.String()+" is found", func() bool { return ask(t, link, a) != neighbor.MAC{} })
+	if got := known(t, link, a).mac; got != want {
+		t.Errorf("%s is at %x, want %x", a, got, want)
+	}
+}
+
+// probe has the neighbour's kernel ask whether the address is still where it was. That question
+// goes to the node alone.
+func probe(t *testing.T, link netlink.Link, a netip.Addr, at neighbor.MAC) {
+	t.Helper()
+	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: at[:], State: netlink.NUD_PROBE}))
+	await(t, a.String()+" is still there", func() bool { return known(t, link, a).state == netlink.NUD_REACHABLE })
+}
+
+func forget(t *testing.T, link netlink.Link, a netip.Addr) {
+	t.Helper()
+	must(t, netlink.NeighDel(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice()}))
+}
+
+// await waits for something that the kernel does.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,99 @@
+package l2announcer
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/orchestrator/neighbor"
+)
+
+// TestHearing plays what a node hears of another one, step by step: ! that it announces itself, +
+// another packet of it, . nothing, _ that the node stood still for a second, and - for three. What
+// it makes of it: h the other one is heard, ? and is asked, s it is silent, b the API server is
+// believed; and in capital letters when the node has to announce its addresses again.
+func TestHearing(t *testing.T) {
+	for name, c := range map[string]struct{ heard, want string }{
+		"announced":            {"!....!....!....!", "hhhhhhhhhhhhhhhh"},
+		"from the first":       {"..!.....!", "bbhhhhhhh"},
+		"one was lost":         {"!....!.........!", "hhhhhhhhhhh????h"},
+		"gone":                 {"!.............", "hhhhhh????ssss"},
+		"busy, and asked":      {"!.......+.....+....!", "hhhhhh??hhhhhh" + "hhhhhh"},
+		"never there":          {"..............", "bbbbbbbbbbssss"},
+		"only its kernel":      {"..+....+.....+.", "bbbbbbbbbbsssss"},
+		"back":                 {"!.............!.", "hhhhhh????ssssHh"},
+		"kernel, not back":     {"!.............+.", "hhhhhh????ssssss"},
+		"a new one":            {"..............!.", "bbbbbbbbbbssssHh"},
+		"the node stood still": {"!....__........", "hhhhh???sssssss"}, // two steps count
+		"stood still for long": {"!---!", "hHH?h"},
+		"its kernel for long":  {"!" + strings.Repeat("+", 160), strings.Repeat("h", 155) + "????ss"},
+		"its kernel, and back": {"!" + strings.Repeat("+", 140) + "!" + strings.Repeat("+", 100), strings.Repeat("h", 242)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			others := []Node{{Name: "other", Addresses: []netip.Addr{vip4}}}
+			var h hearing
+			now := time.Unix(1000, 0)
+			got := ""
+			for _, what := range c.heard {
+				var claims []neighbor.Claim
+				switch what {
+				case '!', '+':
+					claims = []neighbor.Claim{{Address: vip4.Next(), Announced: true}, {Address: vip4, By: other, Announced: what == '!'}}
+				case '_':
+					now = now.Add(time.Second)
+				case '-':
+					now = now.Add(3 * time.Second)
+				}
+				var do listening
+				h, do = h.step(now, others, claims)
+				now = now.Add(neighbor.Stepping)
+				letter := "h"
+				switch _, heard := h.heard["other"]; {
+				case len(do.ask) > 0:
+					letter = "?"
+				case h.silent("other"):
+					letter = "s"
+				case !heard:
+					letter = "b"
+				}
+				if do.back {
+					letter = strings.ToUpper(letter)
+				}
+				got += letter
+			}
+			if got != c.want {
+				t.Errorf("%s\nis     %s\nwanted %s", c.heard, got, c.want)
+			}
+		})
+	}
+}
+
+// TestSaying: a node says each second that it is here, if there is anybody else; and at once when
+// it was away or somebody is back.
+func TestSaying(t *testing.T) {
+	others := []Node{{Name: "other", Addresses: []netip.Addr{vip4}}}
+	var h hearing
+	var said []string
+	hear := []neighbor.Claim{{Address: vip4, Announced: true}}
+	for _, m := range []struct {
+		at     time.Duration
+		others []Node
+		heard  []neighbor.Claim
+	}{
+		{0, nil, nil}, {100, others, nil}, {200, others, nil}, {1000, others, nil}, {1100, others, nil}, {1300, others, nil}, {1600, others, nil},
+		{1900, others, nil}, {2100, others, nil}, {2400, others, nil}, {2700, others, hear}, {2900, others, nil}, {5000, others, nil}, {3000, others, nil},
+	} {
+		var do listening
+		h, do = h.step(time.Unix(1000, 0).Add(m.at*time.Millisecond), m.others, m.heard)
+		if do.say {
+			said = append(said, fmt.Sprint(int(m.at)))
+		}
+	}
+	// At 2700 somebody is back, at 5000 the node was away, and at 3000 the clock goes backwards.
+	if want := []string{"100", "1100", "2100", "2700", "5000", "3000"}; !slices.Equal(said, want) {
+		t.Errorf("at %v, want %v", said, want)
+	}
+}

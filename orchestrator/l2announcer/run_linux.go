@@ -1,0 +1,326 @@
+package l2announcer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the component's name.
+const Name = "announcer"
+
+// Components describes the component without its Run function. Without pools there is none.
+func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
+	if len(spec.Pools) == 0 {
+		return nil
+	}
+	config := kubeconfig.NodeFile(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
+	return []component.Component{{Process: component.Node, Name: Name, Files: []component.File{config}}}
+}
+
+// Run answers for the node's addresses until ctx is done. rights waits until the component may do
+// what it does.
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
+	announce(Name, false, "waiting for the API server")
+	if err := rights(ctx); err != nil {
+		return nil // asked to stop before there was anything to stop
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(dirs.Node, Name))
+	if err != nil {
+		return fmt.Errorf("cannot use kubeconfig: %w", err)
+	}
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("cannot make client: %w", err)
+	}
+	asKubelet, err := kubeletClient(config, dirs)
+	if err != nil {
+		return err
+	}
+	return neighbor.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error {
+		versions := make(chan asked)
+		go followLease(ctx, asKubelet, spec.NodeName, versions)
+		a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, api, spec.Pools) })
+		defer a.ports.Close()
+		return a.run(ctx, links, versions, announce)
+	})
+}
+
+// kubeletClient speaks as the kubelet, which alone may read the node's Lease.
+func kubeletClient(config *rest.Config, dirs dirs.Dirs) (kubernetes.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.CertFile, config.KeyFile = filepath.Join(dirs.Node, nodespec.KubeletCert), filepath.Join(dirs.Node, nodespec.KubeletKey)
+	config.Timeout = looking
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	return api, nil
+}
+
+// followLease tells the version of the node's Lease again and again, as long as the API server
+// answers.
+func followLease(ctx context.Context, api kubernetes.Interface, node string, versions chan<- asked) {
+	tick := time.NewTicker(looking)
+	defer tick.Stop()
+	for {
+		at := time.Now()
+		if l, err := api.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{}); err == nil {
+			select {
+			case versions <- asked{l.ResourceVersion, at}:
+			case <-ctx.Done():
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// asked is an answer of the API server's about the Lease, and when it was asked for: what it says
+// was true then at the earliest.
+type asked struct {
+	version string
+	at      time.Time
+}
+
+// mostHeard is how many claims are kept from one step to the next, and a claim that is told again
+// and again is told in the log once in defending: anybody on the link can send them.
+const mostHeard = 256
+
+// agent is the loop around the election, the claims and the ports.
+type agent struct {
+	state
+	spec     nodespec.Spec
+	follow   func(context.Context) (*cluster, error)
+	from     *cluster // since the last time that it began to follow
+	stop     func()   // ends that
+	ports    *neighbor.Ports
+	nodes    []Node
+	services []Service
+	links    []neighbor.Link
+	heard    []neighbor.Claim // since the last step
+	lease    lease
+	stale    bool                 // the node was cut off since it began to follow the cluster
+	known    bool                 // the cluster was read
+	others   map[netip.Addr]rival // who was last told to speak for an address
+}
+
+// rival is a machine that speaks for an address too.
+type rival struct {
+	by   neighbor.MAC
+	told time.Time
+}
+
+// newAgent returns an agent that follows the cluster with a function. That it just began to is as
+// good as a Lease.
+func newAgent(spec nodespec.Spec, follow func(context.Context) (*cluster, error)) *agent {
+	return &agent{spec: spec, follow: follow, ports: neighbor.NewPorts(), lease: lease{seen: time.Now()}, others: map[netip.Addr]rival{}}
+}
+
+func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan asked, announce component.Announce) error {
+	if err := a.followAnew(ctx); err != nil {
+		return err
+	}
+	defer func() { a.stop() }()
+	tick := time.NewTicker(neighbor.Stepping)
+	defer tick.Stop()
+	anew := false // the cluster is followed since the node is back
+	for told := ""; ; {
+		select {
+		case <-a.from.changed:
+			if err := a.read(); err != nil {
+				return err
+			}
+			a.stale = a.stale && !anew
+		case <-links:
+			if err := a.relink(); err != nil {
+				return err
+			}
+		case answer := <-versions:
+			a.lease = a.lease.renewed(answer.version, answer.at)
+			if a.stale && !anew && !a.lease.cutOff(time.Now()) {
+				// A watch may take long to find out that it was cut. What is listed now is from
+				// now.
+				if err := a.followAnew(ctx); err != nil {
+					return err
+				}
+				anew = true
+			}
+		case other := <-a.ports.Heard:
+			// else nothing is made of it, however long that lasts
+			if a.known && len(a.heard) < mostHeard && !slices.Contains(a.heard, other) {
+				a.heard = append(a.heard, other)
+			}
+			continue
+		case f := <-a.ports.Failed:
+			klog.Infof("%s: %v", Name, f.Err)
+			a.ports.Drop(f)
+			continue // another one is opened a moment later: the link may be on its way out
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if !a.known {
+			continue
+		}
+		now := time.Now()
+		if a.lease.cutOff(now) {
+			a.stale, anew = true, false
+		}
+		detail := a.step(now)
+		if detail != told && ctx.Err() == nil {
+			told = detail
+			announce(Name, true, detail)
+		}
+	}
+}
+
+// followAnew begins to follow the cluster, and ends what followed it before.
+func (a *agent) followAnew(ctx context.Context) (err error) {
+	if a.stop != nil {
+		a.stop()
+	}
+	ctx, a.stop = context.WithCancel(ctx)
+	a.from, err = a.follow(ctx)
+	return err
+}
+
+// read reads the cluster.
+func (a *agent) read() error {
+	nodes, services, err := a.from.read()
+	if err != nil {
+		return err
+	}
+	if !a.known || !reflect.DeepEqual(services, a.services) {
+		a.voters = nil // another election is due
+	}
+	a.nodes, a.services, a.known = nodes, services, true
+	return nil
+}
+
+// relink reads the links. On links that are others, everything is announced once more, and the node
+// listens anew to the others: it did not hear them while its link was down, and they are not silent
+// for that.
+func (a *agent) relink() error {
+	links, err := neighbor.ReadLinks()
+	if err != nil {
+		return err
+	}
+	if reflect.DeepEqual(links, a.links) {
+		return nil
+	}
+	before := a.station()
+	a.links, a.claims = links, a.claims.again()
+	// addresses come and go
+	same := func(x, y neighbor.Link) bool { return x.Index == y.Index && x.MAC == y.MAC }
+	if !slices.EqualFunc(before, a.station(), same) {
+		a.hearing = hearing{}
+	}
+	return nil
+}
+
+// own is the address by which the node says that it is here. It has none in tests that are about
+// something else.
+func (a *agent) own() netip.Addr {
+	if len(a.spec.NodeIPs) == 0 {
+		return netip.Addr{}
+	}
+	return a.spec.NodeIPs[0]
+}
+
+// station are the links on which the node says that it is here. Where there is none it hears
+// nobody, and the API server's word counts.
+func (a *agent) station() []neighbor.Link {
+	return neighbor.Place(a.own(), a.links, a.spec.NodeIPs)
+}
+
+// listeners are the duties by which the node hears the other nodes, and says that it is here.
+func (a *agent) listeners() map[netip.Addr]neighbor.Duty {
+	duties := map[netip.Addr]neighbor.Duty{}
+	for _, n := range a.nodes {
+		for _, address := range n.Addresses {
+			duties[address] = neighbor.Duty{Role: neighbor.Listen, On: neighbor.Place(address, a.links, a.spec.NodeIPs)}
+		}
+	}
+	duties[a.own()] = neighbor.Duty{Role: neighbor.Present, On: a.station()}
+	return duties
+}
+
+// step does what is to be done at this moment, and says how things are.
+func (a *agent) step(now time.Time) string {
+	// Two links of this machine may be in one network, and hear each other.
+	heard := slices.DeleteFunc(a.heard, func(c neighbor.Claim) bool {
+		return slices.ContainsFunc(a.links, func(l neighbor.Link) bool { return l.MAC == c.By })
+	})
+	a.heard = nil
+	before := a.claims.answered()
+	var do orders
+	a.state, do = a.state.step(sight{
+		now: now, self: a.spec.NodeName, nodes: a.nodes, services: a.services, heard: heard, deaf: len(a.station()) == 0, cutOff: a.stale,
+	})
+	for _, c := range heard {
+		if last := a.others[c.Address]; slices.Contains(a.won, c.Address) && last.by != c.By && now.Sub(last.told) >= defending {
+			a.others[c.Address] = rival{c.By, now}
+			klog.Infof("%s: link %s: %s speaks for %s too", Name, c.Link, c.By, c.Address)
+		}
+	}
+	answered := a.claims.answered()
+	if !slices.Equal(before, answered) {
+		klog.Infof("%s: answers for %v", Name, answered)
+	}
+	duties := a.listeners()
+	var nowhere []string
+	for _, address := range a.won {
+		duty := neighbor.Duty{Role: neighbor.Listen, On: neighbor.Place(address, a.links, a.spec.NodeIPs)}
+		if a.claims[address].yielded.IsZero() {
+			duty.Role = neighbor.Answer
+			if len(duty.On) == 0 {
+				nowhere = append(nowhere, address.String())
+			}
+		}
+		duties[address] = duty
+	}
+	if do.say {
+		do.announce = append([]netip.Addr{a.own()}, do.announce...)
+	}
+	err := errors.Join(a.ports.Apply(duties), a.ports.Announce(do.announce), a.ports.Probe(do.probe), a.ports.Ask(do.ask, a.links))
+	text := fmt.Sprintf("answers for %d of %d addresses", len(answered), len(addresses(a.services)))
+	if len(nowhere) > 0 {
+		text += "; no link of this machine has a network for " + strings.Join(nowhere, ", ")
+	}
+	if len(do.silent) > 0 {
+		text += "; hears nothing of " + strings.Join(do.silent, ", ")
+	}
+	if yielded := len(a.claims) - len(answered); yielded > 0 {
+		text += fmt.Sprintf("; cut off from the API server: left %d to others", yielded)
+	} else if a.stale && len(answered) > 0 {
+		text += "; cut off from the API server: looks whether others answer"
+	}
+	if err != nil {
+		text += "; " + strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	return text
+}

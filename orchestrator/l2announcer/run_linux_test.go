@@ -1,0 +1,203 @@
+package l2announcer
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+)
+
+// board is the component's newest detail.
+type board struct {
+	mu   sync.Mutex
+	text string
+	all  []string
+}
+
+func (b *board) announce(_ string, _ bool, detail string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text, b.all = detail, append(b.all, detail)
+}
+
+func (b *board) await(t *testing.T, want string) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			t.Logf("the component says %q", b.text)
+		}
+	}()
+	await(t, want, func() bool { return b.is(want) })
+}
+
+func (b *board) is(want string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text == want
+}
+
+// TestRun is one node with its API server: the node answers for an address as soon as a Service has
+// it, also on a link that comes later, with a ready endpoint where the Service wants that, and no
+// more when the Node is not Ready.
+func TestRun(t *testing.T) {
+	if !rtnltest.Isolate(t) {
+		return
+	}
+	runtime.LockOSThread()
+	outside := rtnltest.NewOther(t)
+	rtnltest.Veth(t, "eth0", "far")
+	outside.Take(t, "far")
+	var far netlink.Link
+	outside.Do(func() {
+		rtnltest.Give(t, "far", "192.0.2.5/24")
+		var err error
+		far, err = netlink.LinkByName("far")
+		must(t, err)
+	})
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Status: corev1.NodeStatus{
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+	}}
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal},
+	}
+	api := fake.NewClientset(node, service)
+	ctx, stop := context.WithCancel(t.Context())
+	spec := nodespec.Spec{NodeName: "here", Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}
+	versions, says := make(chan asked, 1), &board{}
+	versions <- asked{"1", time.Now()}
+	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, api, spec.Pools) })
+	defer a.ports.Close()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- neighbor.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error {
+			return a.run(ctx, links, versions, says.announce)
+		})
+	}()
+	defer func() {
+		stop()
+		must(t, <-ended)
+	}()
+
+	says.await(t, "answers for 0 of 0 addresses")
+	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: vip4.String()}, {IP: "192.0.2.1"}}
+	_, err := api.CoreV1().Services("default").UpdateStatus(ctx, service, metav1.UpdateOptions{})
+	must(t, err)
+	// no endpoint yet, and the other one is of no pool
+	says.await(t, "answers for 0 of 1 addresses")
+	here := "here"
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
+		Endpoints:  []discoveryv1.Endpoint{{NodeName: &here}},
+	}
+	_, err = api.DiscoveryV1().EndpointSlices("default").Create(ctx, slice, metav1.CreateOptions{})
+	must(t, err)
+	says.await(t, "answers for 1 of 1 addresses; no link of this machine has a network for 192.0.2.70")
+	rtnltest.Give(t, "eth0", "192.0.2.10/24")
+	says.await(t, "answers for 1 of 1 addresses")
+	eth0, err := netlink.LinkByName("eth0")
+	must(t, err)
+	find := func(want neighbor.MAC) {
+		t.Helper()
+		await(t, "the address is found where it should be", func() bool {
+			var got neighbor.MAC
+			outside.Do(func() { got = ask(t, far, vip4) })
+			return got == want
+		})
+	}
+	find(neighbor.MAC(eth0.Attrs().HardwareAddr))
+
+	// Another network card takes the place of this one.
+	must(t, netlink.LinkSetDown(eth0))
+	must(t, netlink.LinkSetHardwareAddr(eth0, other[:]))
+	must(t, netlink.LinkSetUp(eth0))
+	find(other)
+
+	node.Status.Conditions[0].Status = corev1.ConditionUnknown
+	_, err = api.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	must(t, err)
+	says.await(t, "answers for 0 of 1 addresses")
+	outside.Do(func() {
+		must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: far.Attrs().Index, IP: vip4.AsSlice(), HardwareAddr: other[:], State: netlink.NUD_PROBE}))
+	})
+	await(t, "nobody answers any more", func() bool {
+		var got entry
+		outside.Do(func() { got = known(t, far, vip4) })
+		return got == entry{} || got.state == netlink.NUD_FAILED
+	})
+}
+
+// TestBack: a node that was cut off and left an address to another one does not take it up by what
+// it knew before. When the API server answers again, it reads the cluster anew, and learns there
+// what it lost.
+func TestBack(t *testing.T) {
+	ready := func(name string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		}}
+	}
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
+		Status:     corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: vip4.String()}}}},
+	}
+	lost := ready("here")
+	lost.Status.Conditions[0].Status = corev1.ConditionUnknown
+	states := make(chan *fake.Clientset, 2)
+	// what the node knew when it was cut off, for ever: no watch says anything
+	states <- fake.NewClientset(ready("here"), service)
+	states <- fake.NewClientset(lost, ready("there"), service)
+	spec := nodespec.Spec{NodeName: "here", Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}
+	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, <-states, spec.Pools) })
+	a.lease = lease{version: "1", seen: time.Now().Add(-time.Minute)}
+	ctx, stop := context.WithCancel(t.Context())
+	versions, says, ended := make(chan asked), &board{}, make(chan error)
+	go func() { ended <- a.run(ctx, nil, versions, says.announce) }()
+	const nowhere = "; no link of this machine has a network for 192.0.2.70"
+	says.await(t, "answers for 1 of 1 addresses"+nowhere+"; cut off from the API server: looks whether others answer")
+	versions <- asked{"1", time.Now()} // an old Lease says nothing
+	const left = "answers for 0 of 1 addresses; cut off from the API server: left 1 to others"
+	await(t, "it leaves the address to another machine that goes on to speak for it", func() bool {
+		a.ports.Heard <- neighbor.Claim{Address: vip4, By: other, Link: "eth0"}
+		return says.is(left)
+	})
+	versions <- asked{"2", time.Now()}
+	versions <- asked{"3", time.Now()} // the cluster is read anew once
+	says.await(t, "answers for 0 of 1 addresses")
+	stop()
+	must(t, <-ended)
+	if len(says.all) != 3 {
+		t.Errorf("it said:\n%s", strings.Join(says.all, "\n"))
+	}
+}
+
+// TestLease: the version of the node's Lease is told.
+func TestLease(t *testing.T) {
+	api := fake.NewClientset(&coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "here", ResourceVersion: "7"},
+	})
+	versions := make(chan asked)
+	ctx, stop := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	following.Go(func() { followLease(ctx, api, "here", versions) })
+	if got := <-versions; got.version != "7" || time.Since(got.at) < 0 {
+		t.Errorf("version %+v, want 7", got)
+	}
+	stop()
+	following.Wait()
+}

@@ -1,0 +1,403 @@
+package l2announcer
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/orchestrator/neighbor/linktest"
+)
+
+// Nodes on one link that die, stand still, are started again and are cut off from each other and
+// from the API server, and the code that decides.
+
+const (
+	// replaced is when there is one node that answers for an address, and one only, after anything
+	// has changed. Where packets are lost, nodes may be wrong about each other for as long.
+	replaced = 3 * time.Second
+	// settled is from when on nothing moves any more, if no packets are lost.
+	settled = 5 * time.Second
+	// untangled is the same as replaced among nodes that know different things, because some are
+	// cut off from the API server, or that did and yielded for it. One that is cut off does not
+	// know it at first.
+	untangled = found + 2*probing
+	// lost is when the API server takes a node for lost that does not renew its Lease, and found
+	// when a node knows the same of itself.
+	lost, found = 50 * time.Second, 40 * time.Second
+	// forgotten is when everybody has given up waiting for a node that says nothing, whatever stood
+	// still meanwhile.
+	forgotten = patience + 45*time.Second
+)
+
+// facts are what the API server knows. They are not changed, but followed by others.
+type facts struct {
+	version  int
+	nodes    []Node
+	services []Service
+}
+
+// simulated is a node.
+type simulated struct {
+	linktest.Machine
+	name    string
+	address netip.Addr
+	mac     neighbor.MAC
+	works   bool          // the announcer; if not, the kernel alone does
+	run     int           // how often the announcer was started
+	spoke   time.Duration // when it announced anything last
+	online  bool          // it reaches the API server
+	renewed time.Duration
+	stale   bool
+	known   facts // nodes is nil when it knows nothing yet
+	state   state
+	heard   []neighbor.Claim
+	answers []netip.Addr
+}
+
+func (m *simulated) announces() bool { return m.Running && m.works && m.known.nodes != nil }
+
+// yields tells whether it left addresses to others because it is cut off.
+func (m *simulated) yields() bool { return m.announces() && len(m.answers) < len(m.state.claims) }
+
+// world is one run.
+type world struct {
+	*linktest.World
+	machines  []*simulated
+	bare      []*linktest.Machine // the same
+	facts     facts
+	away      bool          // the API server
+	changed   time.Duration // anything was
+	wrong     map[string]time.Duration
+	moves     int
+	judged    int
+	takeovers int
+	mute      int // machines were looked at that have said nothing for long
+}
+
+func (w *world) disturbed(format string, args ...any) {
+	w.changed = w.Now
+	w.Say(format, args...)
+}
+
+// tell brings what the API server knows to the nodes that reach it.
+func (w *world) tell() {
+	for _, m := range w.machines {
+		w.Of(&m.Machine, w.UpTo(300*time.Millisecond), func() { w.learn(m) })
+	}
+}
+
+func (w *world) learn(m *simulated) {
+	if !m.works || !m.online || w.away {
+		return
+	}
+	if m.known.nodes == nil || m.known.version != w.facts.version {
+		w.changed = w.Now
+		m.known, m.state.voters = w.facts, nil
+	}
+	m.renewed, m.stale = w.Now, false
+}
+
+// change changes what the API server knows.
+func (w *world) change(how func(*facts)) {
+	next := facts{w.facts.version + 1, slices.Clone(w.facts.nodes), slices.Clone(w.facts.services)}
+	how(&next)
+	w.facts = next
+	w.tell()
+}
+
+// lease is what the kubelets and the API server do about Leases, again and again. While the API
+// server is away it judges nobody, and when it is back it gives all nodes time.
+func (w *world) lease() {
+	for i, m := range w.machines {
+		renews := m.Running && m.online && !w.away
+		switch {
+		case renews:
+			m.renewed = w.Now
+			w.learn(m)
+		case m.Running && w.Now-m.renewed > found && !m.stale:
+			m.stale = true
+			w.disturbed("%s takes itself for cut off", m.name)
+		}
+		ready := w.facts.nodes[i].Ready
+		if is := renews || ready && (w.away || w.Now-m.renewed <= lost); is != ready {
+			w.disturbed("%s is ready: %t", m.name, is)
+			w.change(func(f *facts) { f.nodes[i].Ready = is })
+		}
+	}
+	w.In(500*time.Millisecond, w.lease)
+}
+
+// start has an announcer begin, knowing nothing.
+func (w *world) start(m *simulated) {
+	m.run++
+	m.works, m.state, m.heard, m.answers, m.known, m.stale = true, state{}, nil, nil, facts{}, false
+	run := m.run
+	var step func()
+	step = func() {
+		if m.run == run && m.works {
+			w.step(m)
+			w.Of(&m.Machine, neighbor.Stepping, step)
+		}
+	}
+	w.Of(&m.Machine, w.UpTo(neighbor.Stepping), func() { w.learn(m); step() })
+}
+
+// step is what the component does, again and again.
+func (w *world) step(m *simulated) {
+	if m.known.nodes == nil {
+		m.heard = nil // it does not listen before that
+		return
+	}
+	yielded := m.yields()
+	var do orders
+	m.state, do = m.state.step(sight{
+		now: w.Clock(&m.Machine), self: m.name, nodes: m.known.nodes, services: m.known.services, heard: m.heard, deaf: !m.Link, cutOff: m.stale,
+	})
+	m.heard = nil
+	answers := m.state.claims.answered()
+	if !slices.Equal(answers, m.answers) {
+		w.moves++
+		w.Say("%s answers for %v, silent: %v", m.name, answers, do.silent)
+		if w.Loss == 0 && w.Now-w.changed > settled && w.agree(w.machines) && !yielded && !m.yields() {
+			w.Fail("that is wrong: nothing has happened since %v", w.changed)
+		}
+	}
+	m.answers = answers
+	for _, a := range answers {
+		if !w.eligible(m, m.known, a) {
+			w.Fail("that is wrong: %s answers for %s", m.name, a)
+		}
+	}
+	claim := func(a netip.Addr, announced bool) neighbor.Claim {
+		return neighbor.Claim{Address: a, By: m.mac, Announced: announced}
+	}
+	for _, other := range w.machines {
+		tell := func(from, to *simulated, c neighbor.Claim) {
+			w.Frame(&from.Machine, &to.Machine, func() {
+				if to.works {
+					to.heard = append(to.heard, c)
+				}
+			})
+		}
+		if do.say {
+			tell(m, other, claim(m.address, true))
+		}
+		for _, a := range do.announce {
+			tell(m, other, claim(a, true))
+		}
+		for _, a := range do.probe {
+			w.Frame(&m.Machine, &other.Machine, func() {
+				if other.works && slices.Contains(other.answers, a) {
+					tell(other, m, neighbor.Claim{Address: a, By: other.mac})
+				}
+			})
+		}
+		for _, c := range do.ask {
+			if c.By == other.mac { // its kernel answers
+				w.Frame(&m.Machine, &other.Machine, func() { tell(other, m, neighbor.Claim{Address: other.address, By: other.mac}) })
+			}
+		}
+	}
+}
+
+// eligible tells whether a node may answer for an address by what somebody knows.
+func (w *world) eligible(m *simulated, known facts, a netip.Addr) bool {
+	n := known.nodes[slices.IndexFunc(known.nodes, func(n Node) bool { return n.Name == m.name })]
+	for _, s := range known.services {
+		if slices.Contains(s.Addresses, a) {
+			return n.Ready && !n.Excluded && (!s.Local || slices.Contains(s.Endpoints, m.name))
+		}
+	}
+	return false
+}
+
+// agree tells whether those whose announcers work know the same.
+func (w *world) agree(machines []*simulated) bool {
+	var first *simulated
+	for _, m := range machines {
+		switch {
+		case !m.announces():
+		case first == nil:
+			first = m
+		case first.known.version != m.known.version:
+			return false
+		}
+	}
+	return true
+}
+
+// disturb changes something, and so on.
+func (w *world) disturb() {
+	m := w.machines[w.Random.IntN(len(w.machines))]
+	i := slices.Index(w.machines, m)
+	back := w.UpTo(30 * time.Second)
+	switch what := w.Random.IntN(10); {
+	case what == 0 && m.Running:
+		stands := w.Random.IntN(2) == 0
+		w.disturbed("%s is stopped for %v, its clock stands: %t", m.name, back, stands)
+		w.Stop(&m.Machine, back, stands, func() { w.disturbed("%s goes on", m.name) })
+	case what <= 2:
+		back *= 1 + time.Duration(w.Random.IntN(4))
+		w.disturbed("%s dies for %v", m.name, back)
+		w.takeovers++
+		m.works = false
+		w.Die(&m.Machine, back, func() {
+			w.disturbed("%s starts", m.name)
+			m.Start()
+			w.start(m)
+		})
+	case what == 3 && m.Running:
+		w.disturbed("the announcer of %s ends for %v", m.name, back)
+		m.works = false
+		m.run++
+		w.Of(&m.Machine, back, func() {
+			w.disturbed("the announcer of %s starts", m.name)
+			w.start(m)
+		})
+	case what == 4 && m.works:
+		m.Link = !m.Link
+		w.disturbed("%s: link: %t", m.name, m.Link)
+		w.Of(&m.Machine, 1, func() { m.state.hearing, m.state.claims = hearing{}, m.state.claims.again() })
+	case what == 5:
+		w.disturbed("sides: %v", w.Cut(w.bare))
+	case what == 6:
+		w.away = !w.away
+		if !w.away {
+			for _, one := range w.machines { // nobody could renew anything
+				one.renewed = max(one.renewed, w.Now)
+			}
+		}
+		w.disturbed("the API server is away: %t", w.away)
+	case what == 7:
+		m.online = !m.online
+		w.disturbed("%s reaches the API server: %t", m.name, m.online)
+	case what == 8 && !w.away:
+		w.change(func(f *facts) { f.nodes[i].Excluded = !f.nodes[i].Excluded })
+		w.disturbed("%s is excluded: %t", m.name, w.facts.nodes[i].Excluded)
+	case what == 9 && !w.away:
+		w.change(func(f *facts) {
+			s := &f.services[w.Random.IntN(len(f.services))]
+			s.Local, s.Endpoints = w.Random.IntN(3) > 0, nil
+			for _, one := range w.machines {
+				if w.Random.IntN(2) == 0 {
+					s.Endpoints = append(s.Endpoints, one.name)
+				}
+			}
+			w.disturbed("%v is at %v", s.Addresses, s.Endpoints)
+		})
+	}
+	w.In(w.UpTo(40*time.Second), w.disturb)
+}
+
+// judge looks at the world, again and again. What is wrong may be so for as long as the nodes need
+// to find it out.
+func (w *world) judge() {
+	wrong := map[string]time.Duration{}
+	for _, m := range w.machines {
+		mute := w.Now - m.spoke
+		switch {
+		case m.announces():
+			m.spoke = w.Now
+		// the others give up waiting for it, each by its own clock
+		case m.Running && mute >= patience && mute < forgotten:
+			w.changed = w.Now
+		case m.Running && mute >= forgotten:
+			w.mute++
+		}
+	}
+	find := func(within time.Duration, format string, args ...any) {
+		what := fmt.Sprintf(format, args...)
+		since, before := w.wrong[what]
+		if !before || since < w.changed {
+			since = w.Now
+			if since-w.changed < 200*time.Millisecond { // the change made it so
+				since = w.changed
+			}
+		}
+		wrong[what] = since
+		if w.Now-since > within {
+			w.Fail("that is wrong: %s", what)
+		}
+	}
+	for side := range 2 {
+		var here []*simulated
+		for _, m := range w.machines {
+			if m.Link && m.Side == side {
+				here = append(here, m)
+			}
+		}
+		within, agree := replaced, w.agree(here)
+		for _, m := range here {
+			if !agree || m.yields() {
+				within = untangled
+			}
+		}
+		for _, s := range w.facts.services {
+			a := s.Addresses[0]
+			var answer, could []string
+			down, taken := false, within
+			for _, m := range here {
+				if m.Running && !m.announces() {
+					down = down || w.Now-m.spoke < forgotten
+					// who has just begun to listen believes the API server that it is there
+					taken = within + neighbor.Silence
+				}
+				if m.announces() && slices.Contains(m.answers, a) {
+					answer = append(answer, m.name)
+				}
+				if m.announces() && w.eligible(m, m.known, a) {
+					could = append(could, m.name)
+				}
+			}
+			if len(answer) > 1 {
+				find(within, "%v answer for %s", answer, a)
+			}
+			// An announcer that is being started leaves its addresses to nobody: its machine is
+			// there. Not for ever.
+			if agree && !down && len(could) > 0 {
+				w.judged++
+				if len(answer) == 0 {
+					find(taken, "nobody answers for %s, and %v could", a, could)
+				}
+			}
+		}
+	}
+	w.wrong = wrong
+	w.In(100*time.Millisecond, w.judge)
+}
+
+// TestSimulation: whatever happens to nodes and their network, 3 seconds later those that hear each
+// other and know the same have one that answers for each address, and one only, if any may; it is
+// one that may; and then nothing moves.
+func TestSimulation(t *testing.T) {
+	const worlds = 500
+	var moves, judged, takeovers, mute int
+	for seed := range uint64(worlds) {
+		w := &world{World: linktest.New(t, seed, 31), wrong: map[string]time.Duration{}}
+		for i := range 2 + w.Random.IntN(4) {
+			m := &simulated{name: fmt.Sprint("node", i), address: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), mac: neighbor.MAC{2, 0, 0, 0, 0, byte(i)}, online: true}
+			m.Link, m.Offset = true, w.UpTo(time.Hour)
+			w.machines, w.bare = append(w.machines, m), append(w.bare, &m.Machine)
+			w.facts.nodes = append(w.facts.nodes, Node{Name: m.name, Ready: true, Addresses: []netip.Addr{m.address}})
+		}
+		for _, a := range many(4) {
+			w.facts.services = append(w.facts.services, Service{Addresses: []netip.Addr{a}})
+		}
+		for _, m := range w.machines {
+			m.Start()
+			w.start(m)
+		}
+		w.lease()
+		w.In(w.UpTo(20*time.Second), w.disturb)
+		w.judge()
+		w.Run(5 * time.Minute)
+		moves, judged, takeovers, mute = moves+w.moves, judged+w.judged, takeovers+w.takeovers, mute+w.mute
+	}
+	t.Logf("%d worlds: answers changed %d times, %d nodes died, %d times somebody had to answer for an address, %d times beside a node that has said nothing for long", worlds, moves, takeovers, judged, mute)
+	if moves < 8*worlds || takeovers < 2*worlds || judged < 1000*worlds || mute < 10*worlds {
+		t.Error("the worlds show too little")
+	}
+}

@@ -1,0 +1,59 @@
+package neighbor
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// network reads a machine's addresses on a link.
+func network(words ...string) (all []netip.Prefix) {
+	for _, w := range words {
+		all = append(all, netip.MustParsePrefix(w))
+	}
+	return all
+}
+
+func TestPlace(t *testing.T) {
+	links := []Link{
+		{Index: 1, Name: "front", Networks: network("192.0.2.10/24", "2001:db8::10/64")},
+		{Index: 2, Name: "back", Networks: network("198.51.100.10/24")},
+		{Index: 3, Name: "second", Networks: network("192.0.2.11/24")},
+	}
+	for _, c := range []struct{ address, own, want string }{
+		{"198.51.100.70", "192.0.2.10", "back"},
+		{"192.0.2.70", "198.51.100.10", "front second"},
+		{"2001:db8::70", "192.0.2.10", "front"},
+		{"203.0.113.1", "198.51.100.10", "back"}, // a router leads it there
+		{"2001:db9::1", "2001:db8::10", "front"},
+		{"2001:db9::1", "192.0.2.10", ""},
+		{"203.0.113.1", "192.0.2.99", ""},
+	} {
+		var got []string
+		for _, l := range Place(netip.MustParseAddr(c.address), links, []netip.Addr{netip.MustParseAddr(c.own)}) {
+			got = append(got, l.Name)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s on a machine with %s: %q, want %q", c.address, c.own, got, c.want)
+		}
+	}
+}
+
+func TestSource(t *testing.T) {
+	links := []Link{
+		{Name: "front", Networks: network("192.0.2.10/24", "198.51.100.10/24", "2001:db8::10/64")}, {Name: "back", Networks: network("192.0.2.11/24")},
+	}
+	for _, c := range []struct{ address, link, want string }{
+		{"192.0.2.20", "front", "192.0.2.10"},
+		{"198.51.100.20", "front", "198.51.100.10"},
+		{"192.0.2.20", "back", "192.0.2.11"},
+		{"203.0.113.20", "front", "192.0.2.10"},
+		{"2001:db9::20", "front", "2001:db8::10"},
+		{"2001:db8::20", "back", "invalid IP"},
+		{"192.0.2.20", "gone", "invalid IP"},
+	} {
+		if got := source(Claim{Address: netip.MustParseAddr(c.address), Link: c.link}, links); got.String() != c.want {
+			t.Errorf("%s is asked on %s from %s, want %s", c.address, c.link, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package neighbor
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// ndp is a Neighbor Solicitation or a Neighbor Advertisement (RFC 4861, 4.3 and 4.4) in its IPv6
+// packet, without the frame's header.
+type ndp struct {
+	from, to      netip.Addr
+	advertisement bool
+	solicited     bool // of an advertisement: it is the answer to somebody's question
+	// of an advertisement: the machine forwards, as each of a cluster does at its own addresses
+	router bool
+	target netip.Addr // whom it is about
+	// the link-layer address option: the sender's in a question, the target's in an answer; zero:
+	// none
+	link MAC
+}
+
+// The parts of the packet, in bytes and as numbers of their registries.
+const (
+	ipv6Head     = 40
+	ndpSize      = 24 // without options
+	optionSize   = 8
+	icmpv6       = 58 // IANA protocol number
+	hopLimit     = 255
+	solicitation = 135 // ICMPv6 types
+	advertising  = 136
+	sourceLink   = 1 // options
+	targetLink   = 2
+
+	flagRouter    = 0x80
+	flagSolicited = 0x40
+	flagOverride  = 0x20
+)
+
+// allNodes is every machine of the link.
+func allNodes() netip.Addr { return netip.IPv6LinkLocalAllNodes() }
+
+// solicitedNode is the group that is asked about an address (RFC 4291, 2.7.1).
+func solicitedNode(a netip.Addr) netip.Addr {
+	b := a.As16()
+	return netip.AddrFrom16([16]byte{0xff, 0x02, 11: 1, 12: 0xff, 13: b[13], 14: b[14], 15: b[15]})
+}
+
+// groupMAC is the hardware address of a group (RFC 2464, 7).
+func groupMAC(group netip.Addr) MAC {
+	b := group.As16()
+	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
+}
+
+// parseNDP reads a packet, and refuses what RFC 4861 (7.1.1, 7.1.2) says is to be dropped. The hop
+// limit is what no router leaves at 255, so that nobody outside the link can say anything.
+func parseNDP(b []byte) (ndp, bool) {
+	if len(b) < ipv6Head+ndpSize || b[0]>>4 != 6 || b[6] != icmpv6 || b[7] != hopLimit {
+		return ndp{}, false
+	}
+	length := int(binary.BigEndian.Uint16(b[4:6]))
+	if length < ndpSize || len(b) < ipv6Head+length {
+		return ndp{}, false
+	}
+	m := b[ipv6Head : ipv6Head+length]
+	p := ndp{from: netip.AddrFrom16([16]byte(b[8:24])), to: netip.AddrFrom16([16]byte(b[24:40])), target: netip.AddrFrom16([16]byte(m[8:24]))}
+	if m[0] != solicitation && m[0] != advertising || m[1] != 0 || p.target.IsMulticast() || checksum(p.from, p.to, m) != 0 {
+		return ndp{}, false
+	}
+	p.advertisement = m[0] == advertising
+	p.solicited = p.advertisement && m[4]&flagSolicited != 0
+	p.router = p.advertisement && m[4]&flagRouter != 0
+	option := byte(sourceLink)
+	if p.advertisement {
+		option = targetLink
+	}
+	for rest := m[ndpSize:]; len(rest) > 0; {
+		size := 0
+		if len(rest) > 1 {
+			size = int(rest[1]) * optionSize
+		}
+		if size == 0 || size > len(rest) {
+			return ndp{}, false
+		}
+		if rest[0] == option && size == optionSize {
+			p.link = MAC(rest[2:8])
+		}
+		rest = rest[size:]
+	}
+	switch {
+	case !p.advertisement && p.from.IsUnspecified() && (p.to != solicitedNode(p.target) || p.link != MAC{}):
+		return ndp{}, false
+	case p.advertisement && p.to.IsMulticast() && p.solicited:
+		return ndp{}, false
+	}
+	return p, true
+}
+
+func (p ndp) bytes() []byte {
+	m := make([]byte, ndpSize, ndpSize+optionSize)
+	m[0] = solicitation
+	option := byte(sourceLink)
+	if p.advertisement {
+		m[0], option = advertising, targetLink
+		m[4] = flagOverride // it takes the place of what the neighbour knows
+		if p.solicited {
+			m[4] |= flagSolicited
+		}
+		if p.router {
+			m[4] |= flagRouter
+		}
+	}
+	copy(m[8:24], p.target.AsSlice())
+	if p.link != (MAC{}) {
+		m = append(append(m, option, 1), p.link[:]...)
+	}
+	binary.BigEndian.PutUint16(m[2:4], checksum(p.from, p.to, m))
+	b := make([]byte, 0, ipv6Head+len(m))
+	b = append(b, 6<<4, 0, 0, 0)
+	b = append(binary.BigEndian.AppendUint16(b, uint16(len(m))), icmpv6, hopLimit)
+	b = append(append(b, p.from.AsSlice()...), p.to.AsSlice()...)
+	return append(b, m...)
+}
+
+// checksum is ICMPv6's (RFC 4443, 2.3): over the addresses, the length, the protocol and the
+// message. Over a message that holds its right checksum it is 0.
+func checksum(from, to netip.Addr, m []byte) uint16 {
+	sum := uint32(len(m)) + icmpv6
+	for _, part := range [][]byte{from.AsSlice(), to.AsSlice(), m} {
+		for ; len(part) > 1; part = part[2:] {
+			sum += uint32(binary.BigEndian.Uint16(part))
+		}
+		if len(part) == 1 {
+			sum += uint32(part[0]) << 8
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// announceNDP tells everybody who has the address: an unsolicited Neighbor Advertisement (RFC 4861,
+// 7.2.6).
+func announceNDP(own MAC, address netip.Addr) ndp {
+	return ndp{from: address, to: allNodes(), advertisement: true, target: address, link: own}
+}
+
+// probeNDP asks who has the address without claiming it, as duplicate address detection does (RFC
+// 4862, 5.4.2).
+func probeNDP(address netip.Addr) ndp {
+	return ndp{from: netip.IPv6Unspecified(), to: solicitedNode(address), target: address}
+}
+
+// askNDP asks the machine that has the address, alone, whether it is still there (RFC 4861, 7.3.1).
+// Its kernel takes a question from an unspecified address for a rival's, as long as the address is
+// new to it, and gives the address up; this one it answers or leaves.
+func askNDP(own MAC, from, address netip.Addr) ndp {
+	return ndp{from: from, to: address, target: address, link: own}
+}
+
+// answerNDP says what to answer to a packet that came from a hardware address, and to which one, if
+// anything; and for which address that concerns us another machine speaks in it. Whoever probes is
+// answered too, and with him all.
+func answerNDP(p ndp, from, own MAC, role func(netip.Addr) Role) (answer ndp, to MAC, answers bool, claimed netip.Addr) {
+	switch {
+	case from == own || role(p.target) == None:
+		return ndp{}, MAC{}, false, netip.Addr{}
+	case p.advertisement && p.link == own:
+		return ndp{}, MAC{}, false, netip.Addr{} // somebody repeats what we said
+	case p.advertisement:
+		return ndp{}, MAC{}, false, p.target
+	case role(p.target) != Answer:
+		return ndp{}, MAC{}, false, netip.Addr{}
+	case p.from.IsUnspecified():
+		return announceNDP(own, p.target), groupMAC(allNodes()), true, netip.Addr{}
+	}
+	return ndp{from: p.target, to: p.from, advertisement: true, solicited: true, target: p.target, link: own}, from, true, netip.Addr{}
+}

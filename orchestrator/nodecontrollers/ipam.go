@@ -1,0 +1,74 @@
+package nodecontrollers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"k8s.io/client-go/informers"
+	"k8s.io/kubernetes/pkg/controller/nodeipam"
+	"k8s.io/kubernetes/pkg/controller/nodeipam/ipam"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// IPAM is the name of the component that gives every node its share of the pod range; without it a
+// node is not Ready.
+const IPAM = "node-ipam"
+
+// IPAMComponent describes it without its Run function.
+func IPAMComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
+	return describe(IPAM, spec, dirs)
+}
+
+// RunIPAM hands out ranges until ctx is done. rights waits until the component may do what it does.
+func RunIPAM(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
+	who, err := begin(ctx, IPAM, dirs, rights, announce)
+	if who == nil {
+		return err
+	}
+	client := who.of(ctx, "node-controller")
+	if client == nil {
+		return nil
+	}
+	shared := informers.NewSharedInformerFactory(who.root, 0)
+	pods, services := networks(spec.PodCIDRs), networks(spec.ServiceCIDRs)
+	var second *net.IPNet // of the other family
+	if len(services) > 1 {
+		second = services[1]
+	}
+	controller, err := nodeipam.NewNodeIpamController(ctx, shared.Core().V1().Nodes(), nil, client, pods, services[0], second,
+		masks(spec.PodCIDRs), ipam.RangeAllocatorType)
+	if err != nil {
+		return fmt.Errorf("cannot make controller: %w", err)
+	}
+	shared.Start(ctx.Done())
+	announce(IPAM, true, "")
+	controller.Run(ctx)
+	return nil
+}
+
+func networks(ranges []netip.Prefix) []*net.IPNet {
+	var out []*net.IPNet
+	for _, r := range ranges {
+		out = append(out, &net.IPNet{IP: r.Masked().Addr().AsSlice(), Mask: net.CIDRMask(r.Bits(), r.Addr().BitLen())})
+	}
+	return out
+}
+
+// masks says how large one node's share of each range is: 256 addresses, 2⁶⁴ with IPv6. A range
+// that is not larger than that becomes one node's as a whole.
+func masks(pods []netip.Prefix) []int {
+	var out []int
+	for _, p := range pods {
+		share := 24
+		if p.Addr().Is6() {
+			share = 64
+		}
+		out = append(out, max(share, p.Bits()))
+	}
+	return out
+}

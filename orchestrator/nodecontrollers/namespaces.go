@@ -1,0 +1,99 @@
+package nodecontrollers
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
+	"k8s.io/kubernetes/pkg/controller/serviceaccount"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Namespaces is the name of the component that puts into every namespace what its pods need:
+// without the service account "default" a pod is refused, without the API server's CA it does not
+// start.
+const Namespaces = "namespaces"
+
+// NamespacesComponent describes it without its Run function.
+func NamespacesComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
+	return describe(Namespaces, spec, dirs)
+}
+
+// RunNamespaces works until ctx is done, and announces itself as ready when the namespace "default"
+// takes pods. rights waits until the component may do what it does.
+func RunNamespaces(ctx context.Context, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
+	authority, err := os.ReadFile(filepath.Join(dirs.Controllers, nodespec.CA))
+	if err != nil {
+		return fmt.Errorf("the API server's CA: %w", err)
+	}
+	who, err := begin(ctx, Namespaces, dirs, rights, announce)
+	if who == nil {
+		return err
+	}
+	announce(Namespaces, false, "making the service account and the CA's ConfigMap of the namespace default")
+
+	// Each controller looks at the objects of one name, so only those are kept in memory.
+	called := func(name string) informers.SharedInformerFactory {
+		return informers.NewSharedInformerFactoryWithOptions(who.root, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+		}))
+	}
+	namespaces := informers.NewSharedInformerFactory(who.root, 0)
+	accounts, authorities := called("default"), called(rootcacertpublisher.RootCACertConfigMapName)
+	present := make(chan struct{}, 2)
+	for _, i := range []cache.SharedIndexInformer{accounts.Core().V1().ServiceAccounts().Informer(), authorities.Core().V1().ConfigMaps().Informer()} {
+		seen := sync.OnceFunc(func() { present <- struct{}{} })
+		if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(o any) {
+			if m, ok := o.(metav1.Object); ok && m.GetNamespace() == metav1.NamespaceDefault {
+				seen()
+			}
+		}}); err != nil {
+			return fmt.Errorf("cannot watch: %w", err)
+		}
+	}
+
+	accountsClient := who.of(ctx, "service-account-controller")
+	authoritiesClient := who.of(ctx, "root-ca-cert-publisher")
+	if accountsClient == nil || authoritiesClient == nil {
+		return nil
+	}
+	account, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx), accounts.Core().V1().ServiceAccounts(),
+		namespaces.Core().V1().Namespaces(), accountsClient, serviceaccount.DefaultServiceAccountsControllerOptions())
+	if err != nil {
+		return fmt.Errorf("cannot make the controller of service accounts: %w", err)
+	}
+	publisher, err := rootcacertpublisher.NewPublisher(authorities.Core().V1().ConfigMaps(), namespaces.Core().V1().Namespaces(),
+		authoritiesClient, authority)
+	if err != nil {
+		return fmt.Errorf("cannot make the publisher of the CA: %w", err)
+	}
+	for _, f := range []informers.SharedInformerFactory{namespaces, accounts, authorities} {
+		f.Start(ctx.Done())
+	}
+	go func() {
+		for range cap(present) {
+			select {
+			case <-present:
+			case <-ctx.Done():
+				return
+			}
+		}
+		announce(Namespaces, true, "")
+	}()
+	var running sync.WaitGroup
+	running.Go(func() { account.Run(ctx, 1) })
+	running.Go(func() { publisher.Run(ctx, 1) })
+	running.Wait()
+	return nil
+}

@@ -1,0 +1,168 @@
+package nodelabels
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// NodeName is the name of the component on each node.
+const NodeName = "node-labels"
+
+// look is how often the file with the marks is looked at; again is how long after a failure it is
+// tried again; patience is how long one request may take.
+const (
+	look     = time.Second
+	again    = 2 * time.Second
+	patience = 10 * time.Second
+)
+
+// NodeComponent describes the component on each node, without its Run function.
+func NodeComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
+	config := kubeconfig.NodeFile(spec, dirs, NodeName, nodespec.KubeletCert, nodespec.KubeletKey)
+	return component.Component{Process: component.Node, Name: NodeName, Files: []component.File{config}}
+}
+
+// Read reads what the configuration gives the Node. machined replaces the file when that changes.
+func Read(dirs dirs.Dirs) (nodespec.Marks, error) {
+	file := filepath.Join(dirs.Node, nodespec.NodeMarks)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nodespec.Marks{}, fmt.Errorf("labels and taints of the configuration: %w", err)
+	}
+	var m nodespec.Marks
+	if err := json.Unmarshal(content, &m); err != nil {
+		return nodespec.Marks{}, fmt.Errorf("labels and taints of the configuration: %s: cannot decode: %w", file, err)
+	}
+	return m, nil
+}
+
+// RunNode keeps the labels of the machine's own Node, and what it says of taints, until ctx is
+// done. registered are the marks with which the kubelet of this process has started. It is
+// announced as ready whatever becomes of them: a Node without its labels says nothing against the
+// version of the system that runs.
+func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, registered nodespec.Marks, rights func(context.Context) error, announce component.Announce) error {
+	announce(NodeName, true, "")
+	if err := rights(ctx); err != nil {
+		return nil // asked to stop before there was anything to stop
+	}
+	path := kubeconfig.Path(dirs.Node, NodeName)
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return fmt.Errorf("%s: cannot use: %w", path, err)
+	}
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("cannot make client: %w", err)
+	}
+	n := &node{name: spec.NodeName, dirs: dirs, registered: registered, api: api, changed: make(chan struct{}, 1)}
+	return n.run(ctx, func(detail string) { announce(NodeName, true, detail) })
+}
+
+// node is the half on one machine.
+type node struct {
+	name       string
+	dirs       dirs.Dirs
+	registered nodespec.Marks
+	api        kubernetes.Interface
+	nodes      cache.SharedIndexInformer // its own Node alone
+	changed    chan struct{}
+}
+
+func (n *node) run(ctx context.Context, tell func(detail string)) error {
+	change := func() { signal(n.changed) }
+	factory := informers.NewSharedInformerFactoryWithOptions(n.api, 0, informers.WithTransform(lean), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String()
+	}))
+	n.nodes = factory.Core().V1().Nodes().Informer()
+	if _, err := n.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }}); err != nil {
+		return fmt.Errorf("Node %s: cannot watch: %w", n.name, err)
+	}
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	go follow(ctx, filepath.Join(n.dirs.Node, nodespec.NodeMarks), change)
+	component.Repeat(ctx, n.changed, again, n.pass, tell)
+	return nil
+}
+
+// pass brings the Node in line with the file once. A Node that is not there is made by the kubelet,
+// which takes its time.
+func (n *node) pass(ctx context.Context) (string, error) {
+	object, there, err := n.nodes.GetStore().GetByKey(n.name)
+	own, ok := object.(*corev1.Node)
+	if err != nil || !there || !ok {
+		return "", nil
+	}
+	want, err := Read(n.dirs)
+	if err != nil {
+		return "", err
+	}
+	have := readNode(own)
+	if err := write(ctx, n.api, own, OfNode(have, want, n.registered)); err != nil {
+		return "", err
+	}
+	return describe(n.name, have, want), nil
+}
+
+// write does a change. A conflict is no error: the cache is behind, and what brings it forward
+// begins the next pass.
+func write(ctx context.Context, api kubernetes.Interface, n *corev1.Node, c change) error {
+	if c.empty() {
+		return nil
+	}
+	patch, err := component.Upon(n, c.patch())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err = api.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("Node %s: labels and taints of the configuration cannot be set: %w", n.Name, err)
+}
+
+// follow calls change whenever a file has another content, until ctx is done.
+func follow(ctx context.Context, file string, change func()) {
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for last := []byte(nil); ; {
+		if content, err := os.ReadFile(file); err == nil && !bytes.Equal(content, last) {
+			last = content
+			change()
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// signal says that there is something to look at.
+func signal(changed chan<- struct{}) {
+	select {
+	case changed <- struct{}{}:
+	default:
+	}
+}

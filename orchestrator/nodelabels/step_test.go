@@ -1,0 +1,237 @@
+package nodelabels
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// labelled reads "a=1 b=".
+func labelled(words string) map[string]string {
+	out := map[string]string{}
+	for _, word := range strings.Fields(words) {
+		key, value, _ := strings.Cut(word, "=")
+		out[key] = value
+	}
+	return out
+}
+
+// tainted reads "a=1:NoSchedule b:NoExecute".
+func tainted(words string) (out []nodespec.Taint) {
+	for _, word := range strings.Fields(words) {
+		head, effect, _ := strings.Cut(word, ":")
+		key, value, _ := strings.Cut(head, "=")
+		out = append(out, nodespec.Taint{Key: key, Value: value, Effect: effect})
+	}
+	return out
+}
+
+func onNode(words string) (out []corev1.Taint) {
+	for _, t := range tainted(words) {
+		out = append(out, taint(t))
+	}
+	return out
+}
+
+func shown(taints []corev1.Taint) string {
+	var words []string
+	for _, t := range taints {
+		words = append(words, t.ToString())
+	}
+	return strings.Join(words, " ")
+}
+
+// TestLabels: what the node's half does to labels.
+func TestLabels(t *testing.T) {
+	for name, c := range map[string]struct {
+		have, keys, want, registered string
+		then, remembered             string
+	}{
+		"nothing":                     {"kubernetes.io/hostname=n", "", "", "", "kubernetes.io/hostname=n", ""},
+		"a new Node":                  {"h=n a=1", "", "a=1", "a=1", "a=1 h=n", `["a"]`},
+		"on a Node that was there":    {"h=n", "", "a=1 b=", "", "a=1 b= h=n", `["a","b"]`},
+		"another value":               {"a=1", `["a"]`, "a=2", "a=1", "a=2", `["a"]`},
+		"one goes":                    {"a=1 b=1", `["a","b"]`, "b=1", "", "b=1", `["b"]`},
+		"all go":                      {"a=1 h=n", `["a"]`, "", "a=1", "h=n", "[]"},
+		"changed before it was noted": {"a=1 b=1 h=n", "", "b=2", "a=1 b=1", "b=2 h=n", `["b"]`},
+		"gone before it was noted":    {"a=1 h=n", "", "", "a=1", "h=n", "[]"},
+		"others' stay":                {"a=1 x=1", `["a"]`, "", "", "x=1", "[]"},
+		"others' set what was ours":   {"a=1", "[]", "", "a=1", "a=1", "[]"},
+		"others' were not registered": {"a=2", "", "", "a=1", "a=2", "[]"},
+		"others' is stated":           {"x=1", "", "x=2", "", "x=2", `["x"]`},
+		"somebody changed ours":       {"a=9", `["a"]`, "a=1", "", "a=1", `["a"]`},
+		"somebody removed ours":       {"", `["a"]`, "a=1", "", "a=1", `["a"]`},
+		"somebody wrote the note":     {"a=1", `nonsense`, "b=1", "", "a=1 b=1", `["b"]`},
+	} {
+		n := Node{Labels: labelled(c.have), Keys: c.keys}
+		want, registered := nodespec.Marks{Labels: labelled(c.want)}, nodespec.Marks{Labels: labelled(c.registered)}
+		got := OfNode(n, want, registered).apply(n)
+		if !maps.Equal(got.Labels, labelled(c.then)) || got.Keys != c.remembered {
+			t.Errorf("%s: %v, %s; want %s, %s", name, got.Labels, got.Keys, c.then, c.remembered)
+		}
+		if again := OfNode(got, want, registered); !again.empty() {
+			t.Errorf("%s: again %v", name, again)
+		}
+	}
+}
+
+// TestTaints: what both halves together do to taints.
+func TestTaints(t *testing.T) {
+	const waits = "orlop.dev/taints-pending:NoSchedule"
+	for name, c := range map[string]struct {
+		have, before, want string
+		then, set          string
+	}{
+		"nothing":                     {"x:NoSchedule", "", "", "x:NoSchedule", ""},
+		"a new Node":                  {"node-role.kubernetes.io/control-plane:NoSchedule " + waits, "", "a=1:NoSchedule", "node-role.kubernetes.io/control-plane:NoSchedule a=1:NoSchedule", "a=1:NoSchedule"},
+		"a new Node wants none":       {waits, "", "", "", ""},
+		"on a Node that was there":    {"x:NoExecute", "", "a=1:NoSchedule a=1:NoExecute", "x:NoExecute a=1:NoSchedule a=1:NoExecute", "a=1:NoExecute a=1:NoSchedule"},
+		"another value":               {"a=1:NoSchedule x:NoSchedule", "a=1:NoSchedule", "a=2:NoSchedule", "a=2:NoSchedule x:NoSchedule", "a=2:NoSchedule"},
+		"another effect":              {"a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoExecute", "a=1:NoExecute", "a=1:NoExecute"},
+		"one goes":                    {"a:NoSchedule b:NoSchedule", "a:NoSchedule b:NoSchedule", "b:NoSchedule", "b:NoSchedule", "b:NoSchedule"},
+		"all go":                      {"a:NoSchedule", "a:NoSchedule", "", "", ""},
+		"others' stay":                {"a:NoSchedule x:NoSchedule a:NoExecute", "a:NoSchedule", "", "x:NoSchedule a:NoExecute", ""},
+		"others' is stated":           {"x=1:NoSchedule", "", "x=1:NoSchedule", "x=1:NoSchedule", ""},
+		"others' is stated otherwise": {"x=1:NoSchedule", "", "x=2:NoSchedule", "x=1:NoSchedule", ""},
+		"somebody changed ours":       {"a=9:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule"},
+		"somebody removed ours":       {"x:NoSchedule", "a=1:NoSchedule", "a=1:NoSchedule", "x:NoSchedule a=1:NoSchedule", "a=1:NoSchedule"},
+		"removed and not wanted":      {"x:NoSchedule", "a=1:NoSchedule", "", "x:NoSchedule", ""},
+		"Kubernetes' own":             {"node.kubernetes.io/unreachable:NoExecute", "", "node.kubernetes.io/unreachable:NoExecute node-role.kubernetes.io/control-plane:NoSchedule orlop.dev/x:NoSchedule", "node.kubernetes.io/unreachable:NoExecute", ""},
+	} {
+		n := Node{Taints: onNode(c.have), Set: text(tainted(c.before))}
+		want := nodespec.Marks{Taints: tainted(c.want)}
+		got := settle(t, n, want)
+		if shown(got.Taints) != c.then || got.Set != text(tainted(c.set)) {
+			t.Errorf("%s: %s, %s; want %s, %s", name, shown(got.Taints), got.Set, c.then, c.set)
+		}
+		if c.set == "" && c.want == "" && (got.Wanted != "" || got.Set != "") {
+			t.Errorf("%s: notes are left: %s, %s", name, got.Wanted, got.Set)
+		}
+	}
+	n := Node{Taints: onNode("a:NoSchedule"), Set: `[{"key":"a","effect":"NoSchedule"}]`}
+	if c, err := OfControlPlane(n); err != nil || !c.empty() {
+		t.Errorf("a Node that says nothing: %v, %v", c, err)
+	}
+	n.Wanted = "nonsense"
+	if c, err := OfControlPlane(n); err == nil || !c.empty() {
+		t.Errorf("a Node that says nonsense: %v, %v", c, err)
+	}
+}
+
+// settle lets both halves work until neither has anything to do.
+func settle(t *testing.T, n Node, want nodespec.Marks) Node {
+	t.Helper()
+	for range 8 {
+		one := OfNode(n, want, nodespec.Marks{})
+		n = one.apply(n)
+		two, err := OfControlPlane(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n = two.apply(n)
+		if one.empty() && two.empty() {
+			return n
+		}
+	}
+	t.Fatalf("%v: does not come to an end", n)
+	return n
+}
+
+// TestOthersAreLeftAlone changes configurations and Nodes at random, from any side and with any
+// half lagging behind: what others have set is never changed by us, what is stated is there in the
+// end, and what is not stated any more is not.
+func TestOthersAreLeftAlone(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		keys, effects := []string{"a", "b", "c", "d"}, []string{"NoSchedule", "NoExecute"}
+		var n Node
+		var want nodespec.Marks
+		others := map[string]string{} // taints of others, by key and effect
+		foreign := map[string]string{}
+		ours := func(t nodespec.Taint) bool {
+			set, _ := parse[nodespec.Taint](n.Set)
+			return slices.ContainsFunc(set, func(s nodespec.Taint) bool { return s.Key == t.Key && s.Effect == t.Effect })
+		}
+		for range 60 {
+			value := fmt.Sprint(r.IntN(2))
+			tt := nodespec.Taint{Key: keys[r.IntN(4)], Value: value, Effect: effects[r.IntN(2)]}
+			same := func(o corev1.Taint) bool { return o.Key == tt.Key && string(o.Effect) == tt.Effect }
+			switch r.IntN(5) {
+			case 0: // another configuration; others' labels have keys of their own
+				want = nodespec.Marks{Labels: map[string]string{}}
+				for range r.IntN(4) {
+					want.Labels[keys[r.IntN(4)]] = fmt.Sprint(r.IntN(2))
+				}
+				for _, key := range keys[:r.IntN(4)] {
+					want.Taints = append(want.Taints, nodespec.Taint{Key: key, Value: value, Effect: effects[r.IntN(2)]})
+				}
+			case 1: // somebody sets a taint that is not ours, and a label
+				if !ours(tt) && !slices.ContainsFunc(n.Taints, same) {
+					n.Taints = append(slices.Clone(n.Taints), taint(tt))
+					others[tt.Key+":"+tt.Effect] = value
+				}
+				n.Labels = maps.Clone(n.Labels)
+				if n.Labels == nil {
+					n.Labels = map[string]string{}
+				}
+				n.Labels["x"+tt.Key], foreign["x"+tt.Key] = value, value
+			case 2: // somebody removes a taint, whosever it is
+				n.Taints = slices.DeleteFunc(slices.Clone(n.Taints), same)
+				delete(others, tt.Key+":"+tt.Effect)
+			case 3:
+				n = OfNode(n, want, nodespec.Marks{}).apply(n)
+			case 4:
+				c, err := OfControlPlane(n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n = c.apply(n)
+			}
+			for at, value := range others {
+				if !slices.ContainsFunc(n.Taints, func(o corev1.Taint) bool { return o.Key+":"+string(o.Effect) == at && o.Value == value }) {
+					t.Fatalf("seed %d: somebody's taint %s=%s is not as it was: %s", seed, at, value, shown(n.Taints))
+				}
+			}
+		}
+		n = settle(t, n, want)
+		labels := maps.Clone(foreign)
+		maps.Copy(labels, want.Labels)
+		if !maps.Equal(n.Labels, labels) {
+			t.Errorf("seed %d: labels %v, want %v", seed, n.Labels, labels)
+		}
+		expected := maps.Clone(others)
+		for _, w := range want.Taints {
+			if _, taken := others[w.Key+":"+w.Effect]; !taken {
+				expected[w.Key+":"+w.Effect] = w.Value
+			}
+		}
+		got := map[string]string{}
+		for _, o := range n.Taints {
+			got[o.Key+":"+string(o.Effect)] = o.Value
+		}
+		if !maps.Equal(got, expected) {
+			t.Errorf("seed %d: taints %v, want %v", seed, got, expected)
+		}
+	}
+}
+
+// TestDescribe: what the node's half says.
+func TestDescribe(t *testing.T) {
+	want := nodespec.Marks{Labels: labelled("a=1"), Taints: tainted("a=1:NoSchedule")}
+	for then, n := range map[string]Node{
+		"1 labels, 1 taints of the configuration":                                                           {Taints: onNode("a=1:NoSchedule")},
+		"1 labels, 1 taints of the configuration; the control plane has not set the taint a:NoSchedule yet": {},
+		"1 labels, 1 taints of the configuration; the taint a=2:NoSchedule is there, and somebody else has set it: `kubectl taint node n a:NoSchedule-` makes room for the configuration's": {Taints: onNode("a=2:NoSchedule")},
+	} {
+		if got := describe("n", n, want); got != then {
+			t.Errorf("%s\nwant %s", got, then)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package nodelabels
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Name is the name of the component that sets taints.
+const Name = "node-taints"
+
+// Component describes the component that sets taints, without its Run function.
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
+	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
+	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
+}
+
+// Run sets the taints that Nodes' configurations state, until ctx is done. rights waits until the
+// component may do what it does.
+func Run(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
+	own, acting, err := nodecontrollers.Identity(ctx, Name, bootstrap.NodeTaintsAccount, dirs, rights, announce)
+	if own == nil {
+		return err
+	}
+	c := newController(own, acting)
+	return c.run(ctx, func(detail string) { announce(Name, true, detail) })
+}
+
+// controller sets the taints of all Nodes.
+type controller struct {
+	factory informers.SharedInformerFactory
+	nodes   cache.SharedIndexInformer
+	api     kubernetes.Interface
+	changed chan struct{}
+}
+
+// newController watches by one identity and changes by another.
+func newController(own, acting kubernetes.Interface) *controller {
+	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(lean))
+	return &controller{factory: factory, nodes: factory.Core().V1().Nodes().Informer(), api: acting, changed: make(chan struct{}, 1)}
+}
+
+func (c *controller) run(ctx context.Context, tell func(detail string)) error {
+	change := func() { signal(c.changed) }
+	if _, err := c.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }}); err != nil {
+		return fmt.Errorf("Nodes: cannot watch: %w", err)
+	}
+	c.factory.Start(ctx.Done())
+	defer c.factory.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), c.nodes.HasSynced) {
+		return nil // asked to stop
+	}
+	component.Repeat(ctx, c.changed, again, c.pass, tell)
+	return nil
+}
+
+// pass looks at all Nodes once. What is refused for one is told, and no reason for the others to
+// wait.
+func (c *controller) pass(ctx context.Context) (string, error) {
+	var all []*corev1.Node
+	for _, object := range c.nodes.GetStore().List() {
+		if n, ok := object.(*corev1.Node); ok {
+			all = append(all, n)
+		}
+	}
+	slices.SortFunc(all, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+	set := 0
+	var first error
+	for _, n := range all {
+		have := readNode(n)
+		step, err := OfControlPlane(have)
+		if err != nil {
+			err = fmt.Errorf("Node %s: %w", n.Name, err)
+		} else if err = write(ctx, c.api, n, step); err == nil {
+			taints, _ := parse[nodespec.Taint](step.apply(have).Set)
+			set += len(taints)
+		}
+		if err != nil && first == nil {
+			first = err
+		}
+	}
+	return fmt.Sprintf("%d taints of the configurations of %d nodes", set, len(all)), first
+}

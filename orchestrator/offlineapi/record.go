@@ -1,0 +1,200 @@
+package offlineapi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+
+	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// Annotation is by which a pod asks to be started when no API server works; its value is "true".
+// What it takes is kept on the machine's disk from then on, its Secrets too.
+const Annotation = "orlop.dev/start-without-api-server"
+
+// kind is one kind of objects in a record.
+type kind struct {
+	resource   string // its plural, in paths
+	name       string // as in an object's field kind
+	version    string // with the group, as in an object's field apiVersion
+	namespaced bool
+}
+
+// prefix is how paths of the kind begin.
+func (k kind) prefix() string {
+	if k.version == "v1" {
+		return "/api/v1"
+	}
+	return "/apis/" + k.version
+}
+
+// The kinds of a record. Every other one is unknown to the stand-in.
+var (
+	pods           = kind{"pods", "Pod", "v1", true}
+	nodes          = kind{"nodes", "Node", "v1", false}
+	namespaces     = kind{"namespaces", "Namespace", "v1", false}
+	services       = kind{"services", "Service", "v1", true}
+	secrets        = kind{"secrets", "Secret", "v1", true}
+	configMaps     = kind{"configmaps", "ConfigMap", "v1", true}
+	claims         = kind{"persistentvolumeclaims", "PersistentVolumeClaim", "v1", true}
+	volumes        = kind{"persistentvolumes", "PersistentVolume", "v1", false}
+	endpointSlices = kind{"endpointslices", "EndpointSlice", "discovery.k8s.io/v1", true}
+	policies       = kind{"networkpolicies", "NetworkPolicy", "networking.k8s.io/v1", true}
+	csiDrivers     = kind{"csidrivers", "CSIDriver", "storage.k8s.io/v1", false}
+	csiNodes       = kind{"csinodes", "CSINode", "storage.k8s.io/v1", false}
+	runtimeClasses = kind{"runtimeclasses", "RuntimeClass", "node.k8s.io/v1", false}
+
+	kinds = []kind{pods, nodes, namespaces, services, secrets, configMaps, claims, volumes, endpointSlices, policies, csiDrivers, csiNodes, runtimeClasses}
+)
+
+// Record is what the stand-in answers from.
+type Record struct {
+	Cluster string    `json:"cluster"`
+	Node    string    `json:"node"`
+	At      time.Time `json:"at"` // when it was read
+	// Objects are those of each kind, by its plural: the node's pods that ask for it, and all other
+	// nodes' pods as far as policies are about them; what the former refer to; and all that
+	// Services, policies and the pods' network are made of.
+	Objects map[string][]Object `json:"objects"`
+	// Missing are those that a pod refers to and that are not there, as it may for what is
+	// optional.
+	Missing []Missing `json:"missing,omitempty"`
+}
+
+// Missing is an object that is not there.
+type Missing struct {
+	Resource  string `json:"resource"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// Object is an object of Kubernetes in its JSON form.
+type Object = map[string]any
+
+// fileName is the record's in its folder.
+const fileName = "record.json"
+
+// Read returns the record in a folder. One that is not there, or that is another cluster's or
+// another node's, is an error that wraps fs.ErrNotExist.
+func Read(folder string, spec nodespec.Spec) (*Record, error) {
+	path := filepath.Join(folder, fileName)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("record: cannot read: %w", err)
+	}
+	var r Record
+	if err := json.Unmarshal(content, &r); err != nil {
+		return nil, fmt.Errorf("%s: cannot decode: %w", path, err)
+	}
+	if r.Cluster != spec.Cluster || r.Node != spec.NodeName {
+		return nil, fmt.Errorf("%s: of node %s of cluster %s, this is %s of %s: %w", path, r.Node, r.Cluster, spec.NodeName, spec.Cluster, fs.ErrNotExist)
+	}
+	return &r, nil
+}
+
+// keep keeps a record in a folder (0700), in place of the one before, so that a power cut leaves
+// one of the two.
+func keep(folder string, r Record) error {
+	content, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("record: cannot encode: %w", err)
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return fmt.Errorf("record: cannot make its folder: %w", err)
+	}
+	if err := durable.WriteFile(filepath.Join(folder, fileName), content, 0o600); err != nil {
+		return fmt.Errorf("record: cannot write: %w", err)
+	}
+	return nil
+}
+
+// Forget removes the record from a folder, if there is one.
+func Forget(folder string) error {
+	if err := os.Remove(filepath.Join(folder, fileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("record: cannot remove: %w", err)
+	}
+	return nil
+}
+
+// asks tells whether a pod asks to be started without an API server, and is one that would be: not
+// one that has ended or is to end.
+func asks(pod *corev1.Pod) bool {
+	return pod.Annotations[Annotation] == "true" && pod.DeletionTimestamp == nil &&
+		pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}
+
+// reference is an object that a pod needs.
+type reference struct {
+	kind            kind
+	namespace, name string
+}
+
+// references are the Secrets, ConfigMaps and claims that a pod's containers and volumes refer to,
+// each once.
+func references(pod *corev1.Pod) []reference {
+	var all []reference
+	add := func(k kind, name string) bool {
+		if r := (reference{k, pod.Namespace, name}); !slices.Contains(all, r) {
+			all = append(all, r)
+		}
+		return true
+	}
+	podutil.VisitPodSecretNames(pod, func(name string) bool { return add(secrets, name) })
+	podutil.VisitPodConfigmapNames(pod, func(name string) bool { return add(configMaps, name) })
+	for _, v := range pod.Spec.Volumes {
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			add(claims, v.PersistentVolumeClaim.ClaimName)
+		case v.Ephemeral != nil:
+			add(claims, pod.Name+"-"+v.Name)
+		}
+	}
+	return all
+}
+
+// lean takes from an object what no component of the node reads, and what changes all the time.
+func lean(k kind, o Object) Object {
+	unstructured.RemoveNestedField(o, "metadata", "managedFields")
+	unstructured.RemoveNestedField(o, "metadata", "resourceVersion")
+	switch k {
+	case nodes:
+		unstructured.RemoveNestedField(o, "status", "images")
+		unstructured.RemoveNestedField(o, "status", "conditions")
+	case pods:
+		// Another node's: what policies read (package netpolicy), and nothing of what it holds. Not
+		// its addresses: that node may have started anew as well, and given them to other pods.
+		var pod corev1.Pod
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(o, &pod) != nil {
+			return o
+		}
+		out := corev1.Pod{TypeMeta: pod.TypeMeta}
+		out.Name, out.Namespace, out.UID, out.Labels = pod.Name, pod.Namespace, pod.UID, pod.Labels
+		out.CreationTimestamp = pod.CreationTimestamp
+		out.Spec.NodeName, out.Spec.HostNetwork = pod.Spec.NodeName, pod.Spec.HostNetwork
+		out.Spec.Containers, out.Spec.InitContainers = onlyPorts(pod.Spec.Containers), onlyPorts(pod.Spec.InitContainers)
+		out.Status.Phase = pod.Status.Phase
+		if lean, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&out); err == nil {
+			return lean
+		}
+	}
+	return o
+}
+
+func onlyPorts(containers []corev1.Container) []corev1.Container {
+	var out []corev1.Container
+	for _, c := range containers {
+		out = append(out, corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Ports: c.Ports})
+	}
+	return out
+}

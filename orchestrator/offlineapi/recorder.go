@@ -1,0 +1,453 @@
+package offlineapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+const (
+	// fresh is how old what is kept may be of what the pods refer to and of the rest of the
+	// cluster; the node's own pods are followed.
+	fresh = 5 * time.Minute
+	// soon is how long after a failure it is read again.
+	soon = 30 * time.Second
+	// settle is how long a change of the pods waits for more of them, and for what they refer to.
+	settle = 2 * time.Second
+	// patience is how long one list may take.
+	patience = 30 * time.Second
+	// most bounds a record, bytes: one of a cluster of a thousand nodes is smaller.
+	most = 128 << 20
+)
+
+// shown bounds how many pods are named.
+const shown = 3
+
+// keeper keeps the record.
+type keeper struct {
+	cluster, node  string
+	folder         string
+	kubelet, agent rest.Interface    // by whom is read
+	last           [sha256.Size]byte // of the objects that were kept last, encoded
+	forbidden      map[string]bool   // volumes that could not be read the last time
+}
+
+// follow keeps the record until ctx is done. kubelet and agent are the kubeconfigs by which it
+// reads.
+func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(string)) error {
+	own, err := client(kubelet)
+	if err != nil {
+		return err
+	}
+	others, err := client(agent)
+	if err != nil {
+		return err
+	}
+	k.kubelet, k.agent = own.Discovery().RESTClient(), others.Discovery().RESTClient()
+	changed := make(chan struct{}, 1)
+	change := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(outline), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", k.node).String()
+	}))
+	later := time.AfterFunc(settle, change)
+	defer later.Stop()
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			if noted(o) {
+				later.Reset(settle)
+			}
+		},
+		UpdateFunc: func(before, now any) {
+			if (noted(before) || noted(now)) && !alike(before, now) {
+				later.Reset(settle)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if last, unseen := o.(cache.DeletedFinalStateUnknown); unseen {
+				o = last.Obj
+			}
+			if noted(o) {
+				later.Reset(settle)
+			}
+		},
+	}
+	informer := factory.Core().V1().Pods().Informer()
+	if _, err := informer.AddEventHandler(handler); err != nil {
+		return fmt.Errorf("Pods: cannot watch: %w", err)
+	}
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	go func() {
+		for ticker := time.NewTicker(fresh); ; {
+			select {
+			case <-ticker.C:
+				change()
+			case <-ctx.Done():
+				ticker.Stop()
+				return
+			}
+		}
+	}()
+	component.Repeat(ctx, changed, soon, k.pass, tell)
+	if !informer.HasSynced() {
+		return nil
+	}
+	// The machine goes down, perhaps: what has ended by now has ended for good.
+	left := map[string]bool{}
+	for _, o := range informer.GetStore().List() {
+		if pod, ok := o.(*corev1.Pod); ok && asks(pod) {
+			left[string(pod.UID)] = true
+		}
+	}
+	return k.prune(left)
+}
+
+// prune takes out of what was kept those of the node's pods that are not among left, by their UIDs.
+func (k *keeper) prune(left map[string]bool) error {
+	r, err := Read(k.folder, nodespec.Spec{Cluster: k.cluster, NodeName: k.node})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return errors.Join(err, Forget(k.folder))
+	}
+	all := r.Objects[pods.resource]
+	before := len(all)
+	all = slices.DeleteFunc(all, func(o Object) bool {
+		on, _, _ := unstructured.NestedString(o, "spec", "nodeName")
+		return on == k.node && !left[string((&unstructured.Unstructured{Object: o}).GetUID())]
+	})
+	switch r.Objects[pods.resource] = all; {
+	case len(namesOf(all, k.node)) == 0:
+		return Forget(k.folder)
+	case len(all) == before:
+		return nil
+	}
+	k.last = [sha256.Size]byte{}
+	return keep(k.folder, *r)
+}
+
+func client(kubeconfig string) (kubernetes.Interface, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot use: %w", kubeconfig, err)
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+// outline keeps of a pod what alike and noted read.
+func outline(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Generation: pod.Generation, DeletionTimestamp: pod.DeletionTimestamp,
+	}}
+	if value, there := pod.Annotations[Annotation]; there {
+		out.Annotations = map[string]string{Annotation: value}
+	}
+	out.Status.Phase, out.Status.PodIP = pod.Status.Phase, pod.Status.PodIP
+	if ready(pod) {
+		out.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	return out, nil
+}
+
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func noted(object any) bool {
+	pod, ok := object.(*corev1.Pod)
+	return ok && pod.Annotations[Annotation] != ""
+}
+
+// alike tells whether the record would be as good of two states of a pod. When it gets an address,
+// or ready, it becomes an endpoint of Services, which a record from before does not have.
+func alike(before, now any) bool {
+	a, ok := before.(*corev1.Pod)
+	b, is := now.(*corev1.Pod)
+	return ok && is && a.UID == b.UID && a.Generation == b.Generation && asks(a) == asks(b) &&
+		a.Status.PodIP == b.Status.PodIP && (ready(a) || !ready(b))
+}
+
+// pass reads what there is and keeps it, if it is something else than before. Where no pod asks for
+// it nothing is kept.
+func (k *keeper) pass(ctx context.Context) (string, error) {
+	r, problems, err := k.read(ctx)
+	// those that are gone go, whatever else cannot be read
+	if own, listed := r.Objects[pods.resource]; err != nil && listed {
+		left := map[string]bool{}
+		for _, o := range own {
+			left[string((&unstructured.Unstructured{Object: o}).GetUID())] = true
+		}
+		err = errors.Join(err, k.prune(left))
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot read what pods take to start without an API server, what was kept stays: %w", err)
+	}
+	names := namesOf(r.Objects[pods.resource], k.node)
+	if len(names) == 0 {
+		k.last = [sha256.Size]byte{}
+		return describe(names, problems), Forget(k.folder)
+	}
+	content, err := json.Marshal([]any{r.Objects, r.Missing})
+	if err != nil {
+		return "", fmt.Errorf("cannot encode: %w", err)
+	}
+	if len(content) > most {
+		return "", fmt.Errorf("what pods take to start without an API server is %d MiB: more than %d MiB are not kept", len(content)>>20, most>>20)
+	}
+	if sum := sha256.Sum256(content); sum != k.last {
+		if err := keep(k.folder, r); err != nil {
+			return "", err
+		}
+		k.last = sum
+	}
+	return describe(names, problems), nil
+}
+
+// read reads what belongs into a record, and what is wrong with pods that seem to ask for it.
+func (k *keeper) read(ctx context.Context) (r Record, problems []string, err error) {
+	r = Record{Cluster: k.cluster, Node: k.node, At: time.Now().UTC(), Objects: map[string][]Object{}}
+	var own []Object
+	err = list(ctx, k.kubelet, pods, "spec.nodeName="+k.node, func(o Object) { own = append(own, o) })
+	if err != nil {
+		return r, nil, err
+	}
+	var wanted []reference
+	for _, o := range own {
+		var pod corev1.Pod
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &pod); err != nil {
+			return r, nil, fmt.Errorf("a pod cannot be decoded: %w", err)
+		}
+		if value := pod.Annotations[Annotation]; value != "" && value != "true" && value != "false" {
+			problems = append(problems, fmt.Sprintf("pod %s/%s: annotation %s is %q: expected \"true\" or \"false\"", pod.Namespace, pod.Name, Annotation, value))
+		}
+		if !asks(&pod) {
+			continue
+		}
+		unstructured.RemoveNestedField(o, "metadata", "managedFields")
+		unstructured.RemoveNestedField(o, "metadata", "resourceVersion")
+		r.Objects[pods.resource] = append(r.Objects[pods.resource], o)
+		for _, ref := range references(&pod) {
+			if !slices.Contains(wanted, ref) {
+				wanted = append(wanted, ref)
+			}
+		}
+	}
+	if len(r.Objects[pods.resource]) == 0 {
+		return r, problems, nil
+	}
+	if err := k.refer(ctx, &r, wanted); err != nil {
+		return r, nil, err
+	}
+	return r, problems, k.rest(ctx, &r)
+}
+
+// refer reads what the pods refer to. A name that no object can have is no reference: the kubelet's
+// client refuses it too, and as a part of a path it could lead to something else. Nor may a node
+// read a volume that is not the claim's, whatever the claim says; the API server may only not have
+// heard yet that it is, so it is asked twice. Of both the record knows nothing, and the kubelet
+// waits for them.
+func (k *keeper) refer(ctx context.Context, r *Record, wanted []reference) error {
+	wanted = append(wanted, reference{csiNodes, "", k.node})
+	was := k.forbidden
+	k.forbidden = map[string]bool{}
+	var early error
+	for i := 0; i < len(wanted); i++ { // claims add their volumes
+		ref := wanted[i]
+		if len(rest.IsValidPathSegmentName(ref.name)) > 0 {
+			continue
+		}
+		o, err := get(ctx, k.kubelet, ref)
+		if apierrors.IsNotFound(err) {
+			r.Missing = append(r.Missing, Missing{ref.kind.resource, ref.namespace, ref.name})
+			continue
+		}
+		if ref.kind == volumes && apierrors.IsForbidden(err) {
+			if k.forbidden[ref.name] = true; !was[ref.name] {
+				early = err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		r.Objects[ref.kind.resource] = append(r.Objects[ref.kind.resource], lean(ref.kind, o))
+		if volume, _, _ := unstructured.NestedString(o, "spec", "volumeName"); ref.kind == claims && volume != "" {
+			wanted = append(wanted, reference{volumes, "", volume})
+		}
+	}
+	return early
+}
+
+// rest reads what the node's network and Services are made of.
+func (k *keeper) rest(ctx context.Context, r *Record) error {
+	for _, part := range []struct {
+		kind kind
+		by   rest.Interface
+	}{
+		{nodes, k.agent}, {namespaces, k.agent}, {policies, k.agent}, {services, k.agent}, {endpointSlices, k.agent}, {pods, k.agent},
+		{csiDrivers, k.kubelet}, {runtimeClasses, k.kubelet},
+	} {
+		err := list(ctx, part.by, part.kind, "", func(o Object) {
+			// The node's own pods are there already, or do not run without an API server.
+			if on, _, _ := unstructured.NestedString(o, "spec", "nodeName"); part.kind != pods || on != k.node {
+				r.Objects[part.kind.resource] = append(r.Objects[part.kind.resource], lean(part.kind, o))
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list reads the objects of a kind out of the API server's memory, which costs it the least and may
+// be some seconds old. Each is given to take as soon as it is read: of a large cluster all pods as
+// they are would take gigabytes at once, next to the pods that run here.
+func list(ctx context.Context, by rest.Interface, k kind, selector string, take func(Object)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	request := by.Get().AbsPath(k.prefix(), k.resource).Param("resourceVersion", "0").SetHeader("Accept", "application/json")
+	if selector != "" {
+		request = request.Param("fieldSelector", selector)
+	}
+	answer, err := request.Stream(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", k.resource, err)
+	}
+	defer answer.Close()
+	err = items(answer, func(o Object) {
+		o["kind"], o["apiVersion"] = k.name, k.version // of their kind is said in the list alone
+		take(o)
+	})
+	if err != nil {
+		return fmt.Errorf("%s: cannot decode: %w", k.resource, err)
+	}
+	return nil
+}
+
+// items reads a list of the API, as JSON, object by object. One that ends early is an error, after
+// those that were whole.
+func items(list io.Reader, take func(Object)) error {
+	in := json.NewDecoder(list)
+	if _, err := in.Token(); err != nil { // {
+		return err
+	}
+	for in.More() {
+		name, err := in.Token()
+		if err != nil {
+			return err
+		}
+		if name != "items" {
+			var other json.RawMessage
+			if err := in.Decode(&other); err != nil {
+				return err
+			}
+			continue
+		}
+		start, err := in.Token()
+		if err != nil {
+			return err
+		}
+		if start != json.Delim('[') { // null
+			continue
+		}
+		for in.More() {
+			var o Object
+			if err := in.Decode(&o); err != nil {
+				return err
+			}
+			take(o)
+		}
+		if _, err := in.Token(); err != nil { // ]
+			return err
+		}
+	}
+	_, err := in.Token() // }
+	return err
+}
+
+// get reads one object.
+func get(ctx context.Context, by rest.Interface, ref reference) (Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	path := []string{ref.kind.prefix()}
+	if ref.kind.namespaced {
+		path = append(path, "namespaces", ref.namespace)
+	}
+	raw, err := by.Get().AbsPath(append(path, ref.kind.resource, ref.name)...).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s/%s: %w", ref.kind.resource, ref.namespace, ref.name, err)
+	}
+	var o Object
+	if err := json.Unmarshal(raw, &o); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s %s/%s: cannot decode", ref.kind.resource, ref.namespace, ref.name), err)
+	}
+	return o, nil
+}
+
+// namesOf are the names of a node's pods.
+func namesOf(all []Object, node string) (names []string) {
+	for _, o := range all {
+		if on, _, _ := unstructured.NestedString(o, "spec", "nodeName"); on == node {
+			u := unstructured.Unstructured{Object: o}
+			names = append(names, u.GetNamespace()+"/"+u.GetName())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// describe says which pods would start, and what is wrong with others.
+func describe(names, problems []string) string {
+	text := "no pod here is to start without an API server"
+	if len(names) > 0 {
+		text = "start without an API server, if there is none: " + some(names)
+	}
+	if len(problems) > 0 {
+		text += "; " + some(problems)
+	}
+	return text
+}
+
+// some are the first of many.
+func some(all []string) string {
+	text := strings.Join(all[:min(len(all), shown)], ", ")
+	if more := len(all) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}

@@ -1,0 +1,241 @@
+package offlineapi
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+)
+
+func groupVersion(t *testing.T, k kind) schema.GroupVersion {
+	t.Helper()
+	v, err := schema.ParseGroupVersion(k.version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// TestReferences: all that a pod's containers and volumes take from the API server, each once.
+func TestReferences(t *testing.T) {
+	var pod corev1.Pod
+	err := yaml.Unmarshal([]byte(`
+metadata: {name: p, namespace: one}
+spec:
+  imagePullSecrets: [{name: pull}]
+  initContainers:
+  - {name: i, envFrom: [{configMapRef: {name: init}}, {secretRef: {name: s}}]}
+  containers:
+  - name: c
+    env:
+    - {name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}
+    - {name: B, valueFrom: {configMapKeyRef: {name: m, key: k}}}
+  volumes:
+  - {name: v1, secret: {secretName: files}}
+  - {name: v2, projected: {sources: [{configMap: {name: kube-root-ca.crt}}, {serviceAccountToken: {path: token}}]}}
+  - {name: v3, persistentVolumeClaim: {claimName: data}}
+  - {name: v4, ephemeral: {volumeClaimTemplate: {}}}
+  - {name: v5, emptyDir: {}}`), &pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range references(&pod) {
+		got = append(got, r.kind.resource+"/"+r.namespace+"/"+r.name)
+	}
+	slices.Sort(got)
+	want := []string{
+		"configmaps/one/init", "configmaps/one/kube-root-ca.crt", "configmaps/one/m", "persistentvolumeclaims/one/data", "persistentvolumeclaims/one/p-v4",
+		"secrets/one/files", "secrets/one/pull", "secrets/one/s",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestAsks(t *testing.T) {
+	now := metav1.Now()
+	with := func(value string, change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{Annotation: value}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		if change != nil {
+			change(p)
+		}
+		return p
+	}
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		want bool
+	}{
+		"one that asks":       {with("true", nil), true},
+		"one that does not":   {with("false", nil), false},
+		"one without":         {&corev1.Pod{}, false},
+		"one that is to end":  {with("true", func(p *corev1.Pod) { p.DeletionTimestamp = &now }), false},
+		"one that has ended":  {with("true", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), false},
+		"one that has failed": {with("true", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), false},
+	} {
+		if got := asks(c.pod); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// TestLean: what other nodes' pods hold is nobody's business here, and what changes all the time
+// would have the record written all the time.
+func TestLean(t *testing.T) {
+	pod := objects(t, `
+kind: Pod
+apiVersion: v1
+metadata: {name: a, namespace: one, uid: u, labels: {app: web}, annotations: {x: z}, managedFields: [{}]}
+spec:
+  nodeName: m
+  containers: [{name: c, image: i, env: [{name: SECRET, value: x}], ports: [{name: http, containerPort: 80}]}]
+status: {phase: Running, podIPs: [{ip: 10.0.0.1}], conditions: [{type: Ready, status: "True"}]}`)[0]
+	var got corev1.Pod
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(lean(pods, pod), &got); err != nil {
+		t.Fatal(err)
+	}
+	c := got.Spec.Containers[0]
+	if got.Kind != "Pod" || got.Labels["app"] != "web" || got.Annotations != nil || c.Image != "" || c.Env != nil || c.Ports[0].Name != "http" || got.Status.PodIPs != nil || got.Status.Conditions != nil {
+		t.Errorf("%+v", got)
+	}
+	node := lean(nodes, objects(t, `
+kind: Node
+apiVersion: v1
+metadata: {name: n1, managedFields: [{}]}
+spec: {podCIDRs: [10.0.0.0/24]}
+status: {images: [{}], conditions: [{type: Ready}], addresses: [{type: InternalIP, address: 192.0.2.1}]}`)[0])
+	status, _ := node["status"].(Object)
+	if status["images"] != nil || status["conditions"] != nil || status["addresses"] == nil || node["metadata"].(Object)["managedFields"] != nil {
+		t.Errorf("%v", node)
+	}
+}
+
+// TestAlike: what has to be kept anew, as the informer sees it.
+func TestAlike(t *testing.T) {
+	pod := func(change func(*corev1.Pod)) any {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Generation: 1, Annotations: map[string]string{Annotation: "true", "x": "y"}}}
+		if change != nil {
+			change(p)
+		}
+		out, err := outline(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	becomes := func(ready corev1.ConditionStatus) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
+		}
+	}
+	for name, c := range map[string]struct {
+		before, now any
+		want        bool
+	}{
+		"nothing":                 {pod(nil), pod(nil), true},
+		"a message of its status": {pod(nil), pod(func(p *corev1.Pod) { p.Status.Message = "x" }), true},
+		"a resize":                {pod(nil), pod(func(p *corev1.Pod) { p.Generation = 2 }), false},
+		"an address":              {pod(nil), pod(func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }), false},
+		"it becomes ready":        {pod(becomes(corev1.ConditionFalse)), pod(becomes(corev1.ConditionTrue)), false},
+		"it is ready no more":     {pod(becomes(corev1.ConditionTrue)), pod(becomes(corev1.ConditionFalse)), true},
+		"it asks no more":         {pod(nil), pod(func(p *corev1.Pod) { p.Annotations = nil }), false},
+		"it has ended":            {pod(nil), pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), false},
+		"another one of its name": {pod(nil), pod(func(p *corev1.Pod) { p.UID = "v" }), false},
+	} {
+		if got := alike(c.before, c.now); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// TestRead: a pod that asks is kept with what it may take. Names that lead elsewhere as a path, and
+// volumes that the node may not read, are left out, and keep nothing else from being kept.
+func TestRead(t *testing.T) {
+	const own = `{"metadata": {"name": "p", "namespace": "one", "annotations": {"orlop.dev/start-without-api-server": "true"}}, "spec": {"nodeName": "n1",
+		"imagePullSecrets": [{"name": "../../../services"}, {"name": "../../two/secrets/s"}, {"name": ".."}],
+		"volumes": [{"name": "a", "secret": {"secretName": "s"}}, {"name": "b", "persistentVolumeClaim": {"claimName": "c"}}]}}`
+	asked := map[string]bool{}
+	answers := map[string]string{
+		"/api/v1/pods":                                    `{"kind": "PodList", "items": [` + own + `]}`,
+		"/api/v1/namespaces/one/secrets/s":                `{"kind": "Secret", "metadata": {"name": "s", "namespace": "one"}}`,
+		"/api/v1/namespaces/two/secrets/s":                `{"kind": "Secret", "metadata": {"name": "s", "namespace": "two"}}`,
+		"/api/v1/namespaces/one/persistentvolumeclaims/c": `{"kind": "PersistentVolumeClaim", "metadata": {"name": "c", "namespace": "one"}, "spec": {"volumeName": "others"}}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
+		asked[in.URL.Path] = true
+		out.Header().Set("Content-Type", "application/json")
+		switch text, is := answers[in.URL.Path]; {
+		case is:
+			_, _ = io.WriteString(out, text)
+		case in.URL.Path == "/api/v1/persistentvolumes/others":
+			out.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(out, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403}`)
+		case strings.Contains(in.URL.Path, "csinodes"):
+			out.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(out, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}`)
+		default:
+			_, _ = io.WriteString(out, `{"items": null}`)
+		}
+	}))
+	defer server.Close()
+	api, err := kubernetes.NewForConfig(&restclient.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := keeper{cluster: "c", node: "n1", kubelet: api.Discovery().RESTClient(), agent: api.Discovery().RESTClient()}
+	if _, _, err := k.read(t.Context()); !apierrors.IsForbidden(err) {
+		t.Errorf("the first time: %v", err)
+	}
+	r, problems, err := k.read(t.Context())
+	if err != nil || len(problems) > 0 {
+		t.Fatalf("%v, %q", err, problems)
+	}
+	if len(r.Objects["pods"]) != 1 || len(r.Objects["secrets"]) != 1 || len(r.Objects["persistentvolumeclaims"]) != 1 || len(r.Objects["persistentvolumes"]) != 0 {
+		t.Errorf("%v", r.Objects)
+	}
+	if asked["/api/v1/namespaces/two/secrets/s"] || asked["/api/v1/namespaces/one/secrets"] || !asked["/api/v1/persistentvolumes/others"] {
+		t.Errorf("asked for %v", asked)
+	}
+	if slices.ContainsFunc(r.Missing, func(m Missing) bool { return m.Resource == "persistentvolumes" || m.Resource == "secrets" }) {
+		t.Errorf("known to be missing: %v", r.Missing)
+	}
+	if _, err := newWorld(&r); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestItems: a list is read object by object, wherever in it they stand; one that is cut is an
+// error.
+func TestItems(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"kind": "PodList", "metadata": {"x": [1]}, "items": [{"a": "1"}, {"a": "2"}], "more": {}}`: "12",
+		`{"items": [{"a": "1"}]}`:          "1",
+		`{"items": [], "kind": "x"}`:       "",
+		`{"items": null, "kind": "x"}`:     "",
+		`{}`:                               "",
+		`{"items": [{"a": "1"}, {"a": "2`:  "1 EOF",
+		`{"items": [{"a": "1"}`:            "1 EOF",
+		`{"items": [{"a": "1"}], "kind": `: "1 EOF",
+		`{"items": [{"a": "1"}]`:           "1 EOF",
+		``:                                 " EOF",
+	} {
+		got := ""
+		if err := items(strings.NewReader(text), func(o Object) { got += o["a"].(string) }); err != nil {
+			got += " " + strings.TrimPrefix(err.Error(), "unexpected ")
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}

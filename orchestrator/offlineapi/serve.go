@@ -1,0 +1,296 @@
+package offlineapi
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// mostBody bounds what a request may hold: a pod's state, or the question for a token.
+const mostBody = 1 << 20
+
+// tokenTime is how long a token is said to be good that is none: so soon the kubelet asks again,
+// perhaps an API server.
+const tokenTime = time.Minute
+
+// noToken stands in pods' token files until there is an API server that gives some.
+const noToken = "there-is-no-api-server"
+
+// confidential are the kinds that the kubelet alone may read, as from the API server.
+var confidential = []kind{secrets, configMaps, claims, volumes, csiDrivers, csiNodes, runtimeClasses}
+
+// server answers from the world until ended is closed.
+type server struct {
+	world *world
+	node  string
+	ended <-chan struct{}
+}
+
+// kubeletUser is the kubelet's name for an API server.
+func kubeletUser(node string) string { return "system:node:" + node }
+
+// user is who asks, by the common name of a certificate that the cluster's CA has signed; empty for
+// nobody of this node.
+func (s *server) user(state *tls.ConnectionState) string {
+	if state == nil || len(state.VerifiedChains) == 0 {
+		return ""
+	}
+	name := state.PeerCertificates[0].Subject.CommonName
+	own := []string{kubeletUser(s.node), "system:kube-proxy", "orlop:coredns", nodespec.NodeAgentUser + s.node}
+	if !slices.Contains(own, name) {
+		return ""
+	}
+	return name
+}
+
+var requests = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+
+// ServeHTTP answers one request. Whatever it cannot answer is answered with 503, never with "not
+// found": a client believes that.
+func (s *server) ServeHTTP(out http.ResponseWriter, in *http.Request) {
+	switch in.URL.Path {
+	case "/livez", "/readyz", "/healthz":
+		// Anybody may ask an API server for that; here it says that components may begin.
+		_, _ = io.WriteString(out, "ok") // who has asked is gone, or hears it
+		return
+	}
+	select {
+	case <-s.ended:
+		refuse(out, unavailable("has ended: there is one")) // a list would be taken for that one's
+		return
+	default:
+	}
+	user := s.user(in.TLS)
+	if user == "" {
+		refuse(out, apierrors.NewUnauthorized("only this node's components are answered, by their certificates"))
+		return
+	}
+	info, err := requests.NewRequestInfo(in)
+	if err != nil {
+		refuse(out, apierrors.NewBadRequest(err.Error()))
+		return
+	}
+	if err := s.answer(out, in, info, user); err != nil {
+		refuse(out, err)
+	}
+}
+
+// unavailable is the answer to what only an API server could do.
+func unavailable(what string) error {
+	return apierrors.NewServiceUnavailable("no API server works, and what stands in for it " + what)
+}
+
+// answer answers a request of a component of this node, or returns why not.
+func (s *server) answer(out http.ResponseWriter, in *http.Request, info *request.RequestInfo, user string) error {
+	kubelet := user == kubeletUser(s.node)
+	key := types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
+	if !info.IsResourceRequest {
+		return unavailable("does not know " + info.Path)
+	}
+	switch {
+	case info.Resource == "serviceaccounts" && info.Subresource == "token" && info.Verb == "create" && kubelet:
+		return token(out, in)
+	case info.Resource == pods.resource && info.Subresource == "status" && info.Verb == "patch" && kubelet:
+		patch, err := io.ReadAll(http.MaxBytesReader(out, in.Body, mostBody))
+		if err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		if kind := in.Header.Get("Content-Type"); kind != string(types.StrategicMergePatchType) {
+			return unavailable("takes no " + kind)
+		}
+		pod, err := s.world.patchStatus(key, patch)
+		if err != nil {
+			return err
+		}
+		return write(out, pod)
+	}
+	i := slices.IndexFunc(kinds, func(k kind) bool {
+		return k.resource == info.Resource && k.version == schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}.String()
+	})
+	if i < 0 || info.Subresource != "" || !slices.Contains([]string{"get", "list", "watch"}, info.Verb) {
+		return unavailable(fmt.Sprintf("cannot %s %s", info.Verb, strings.TrimSuffix(info.Resource+"/"+info.Subresource, "/")))
+	}
+	k := kinds[i]
+	if slices.Contains(confidential, k) && !kubelet {
+		return apierrors.NewForbidden(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Name, errors.New("only the kubelet may read it"))
+	}
+	if info.Verb == "get" {
+		o := s.world.get(k, key)
+		if o == nil && s.world.absent(k, key) {
+			return apierrors.NewNotFound(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Name)
+		}
+		if o == nil {
+			return unavailable(fmt.Sprintf("does not know %s %s", k.name, key))
+		}
+		return write(out, o)
+	}
+	selected, err := selectionOf(k, in, info)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	if info.Verb == "watch" {
+		return s.tell(out, in, selected)
+	}
+	return s.list(out, selected)
+}
+
+// selectionOf reads what a request selects.
+func selectionOf(k kind, in *http.Request, info *request.RequestInfo) (selection, error) {
+	query := in.URL.Query()
+	s := selection{kind: k, namespace: info.Namespace}
+	var err error
+	if s.labels, err = labels.Parse(query.Get("labelSelector")); err != nil {
+		return s, err
+	}
+	if s.fields, err = fields.ParseSelector(query.Get("fieldSelector")); err != nil {
+		return s, err
+	}
+	for _, r := range s.fields.Requirements() {
+		if selectable[r.Field] == nil {
+			return s, fmt.Errorf("field selector: nothing is known of %s", r.Field)
+		}
+	}
+	return s, nil
+}
+
+// list answers with all that is selected. The kubelet asks for Secrets and ConfigMaps one by one:
+// one that the record does not have may well be there.
+func (s *server) list(out http.ResponseWriter, selected selection) error {
+	found, version := s.world.list(selected)
+	if name, one := selected.fields.RequiresExactMatch(metav1.ObjectNameField); one && len(found) == 0 {
+		if key := (types.NamespacedName{Namespace: selected.namespace, Name: name}); !s.world.absent(selected.kind, key) {
+			return unavailable(fmt.Sprintf("does not know %s %s", selected.kind.name, key))
+		}
+	}
+	if found == nil {
+		found = []Object{}
+	}
+	return write(out, map[string]any{
+		"kind": selected.kind.name + "List", "apiVersion": selected.kind.version,
+		"metadata": map[string]string{"resourceVersion": strconv.FormatInt(version, 10)}, "items": found,
+	})
+}
+
+// tell tells what changes until the client goes, its time is over, or there is an API server. Then
+// the client is told that what it knows is too old, so that it asks for all of it there, and
+// forgets what is no more.
+func (s *server) tell(out http.ResponseWriter, in *http.Request, selected selection) error {
+	query := in.URL.Query()
+	if query.Get("sendInitialEvents") != "" {
+		// the client lists instead
+		return apierrors.NewInvalid(schema.GroupKind{Kind: selected.kind.name}, "", nil)
+	}
+	ctx := in.Context()
+	if seconds, err := strconv.Atoi(query.Get("timeoutSeconds")); err == nil && seconds > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+		defer cancel()
+	}
+	since, err := strconv.ParseInt(query.Get("resourceVersion"), 10, 64)
+	if err != nil {
+		return apierrors.NewBadRequest("a version is needed to watch from")
+	}
+	changes, err := s.world.watch(selected, since)
+	if err != nil {
+		return err
+	}
+	defer s.world.unwatch(changes)
+	out.Header().Set("Content-Type", "application/json")
+	to := json.NewEncoder(out)
+	flush := http.NewResponseController(out).Flush
+	over := statusOf(apierrors.NewResourceExpired("there is an API server"))
+	for err := flush(); err == nil; err = flush() {
+		event := map[string]any{"type": "ERROR", "object": over}
+		more := false
+		select {
+		case event["object"], more = <-changes.events:
+			if !more {
+				event["object"] = over
+				break
+			}
+			event["type"] = "MODIFIED"
+		case <-s.ended:
+		case <-ctx.Done():
+			return nil
+		}
+		if to.Encode(event) != nil {
+			return nil // the client is gone
+		}
+		if !more {
+			_ = flush() // the handler's end does it as well
+			return nil
+		}
+	}
+	return nil
+}
+
+// token answers the kubelet's question for a token of a pod with one that is none.
+func token(out http.ResponseWriter, in *http.Request) error {
+	body, err := io.ReadAll(http.MaxBytesReader(out, in.Body, mostBody))
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	asked, ok := object.(*authenticationv1.TokenRequest)
+	if !ok {
+		return apierrors.NewBadRequest("no TokenRequest")
+	}
+	seconds := int64(tokenTime / time.Second)
+	asked.TypeMeta = metav1.TypeMeta{Kind: "TokenRequest", APIVersion: authenticationv1.SchemeGroupVersion.String()}
+	asked.Spec.ExpirationSeconds = &seconds
+	asked.Status = authenticationv1.TokenRequestStatus{Token: noToken, ExpirationTimestamp: metav1.NewTime(time.Now().Add(tokenTime))}
+	return write(out, asked)
+}
+
+// write writes an answer.
+func write(out http.ResponseWriter, answer any) error {
+	content, err := json.Marshal(answer)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	out.Header().Set("Content-Type", "application/json")
+	_, _ = out.Write(content) // who has asked is gone, or hears it
+	return nil
+}
+
+// statusOf is an error as clients of an API server read it.
+func statusOf(err error) metav1.Status {
+	status := apierrors.NewInternalError(err).Status()
+	if known := apierrors.APIStatus(nil); errors.As(err, &known) {
+		status = known.Status()
+	}
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	return status
+}
+
+// refuse writes why a request is not answered.
+func refuse(out http.ResponseWriter, why error) {
+	status := statusOf(why)
+	out.Header().Set("Content-Type", "application/json")
+	out.WriteHeader(int(status.Code))
+	_ = json.NewEncoder(out).Encode(status) // likewise
+}

@@ -1,0 +1,326 @@
+package offlineapi
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/orlop-os/orlop/orchestrator/localvolumes"
+)
+
+// reason is what the own Node's condition Ready says meanwhile: nobody else takes it for ready, and
+// neither does the machine's health.
+const reason = "NoAPIServer"
+
+// world is what a record says, and what became of its pods since. It is all in memory, and safe for
+// use by several goroutines.
+type world struct {
+	node string
+
+	mu sync.Mutex
+	// of the last change; counted from 1, so that an API server takes each for one that has expired
+	// long ago
+	version  int64
+	objects  map[string]map[types.NamespacedName]Object
+	missing  map[reference]bool
+	recorded []discoveryv1.EndpointSlice
+	watches  map[*watch]struct{}
+}
+
+// selection is which objects of a kind somebody wants.
+type selection struct {
+	kind      kind
+	namespace string // of all when empty
+	labels    labels.Selector
+	fields    fields.Selector
+}
+
+// watch is somebody who is told of changes. One that does not listen for long is ended, and asks
+// anew.
+type watch struct {
+	selection
+	events chan Object // what has changed, as it is now; closed when too much was not listened to
+}
+
+// mostUnheard bounds what somebody has not listened to yet.
+const mostUnheard = 256
+
+// newWorld makes a world of a record, as it is when the machine has just started: its pods have no
+// addresses yet and are not ready, and the Node is told as one that has no API server.
+func newWorld(r *Record) (*world, error) {
+	w := &world{node: r.Node, objects: map[string]map[types.NamespacedName]Object{}, missing: map[reference]bool{}, watches: map[*watch]struct{}{}, version: 1}
+	for _, k := range kinds {
+		all := map[types.NamespacedName]Object{}
+		for _, o := range r.Objects[k.resource] {
+			u := unstructured.Unstructured{Object: o}
+			if u.GetName() == "" {
+				return nil, fmt.Errorf("record: one of its %s has no name", k.resource)
+			}
+			all[types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}] = o
+			u.SetResourceVersion(strconv.FormatInt(w.version, 10))
+		}
+		w.objects[k.resource] = all
+	}
+	for _, m := range r.Missing {
+		w.missing[reference{kind{resource: m.Resource}, m.Namespace, m.Name}] = true
+	}
+	for key, o := range w.objects[pods.resource] {
+		var pod corev1.Pod
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &pod); err != nil {
+			return nil, fmt.Errorf("record: pod %s: %w", key, err)
+		}
+		if pod.Spec.NodeName != w.node {
+			continue
+		}
+		if !pod.Spec.HostNetwork {
+			unstructured.RemoveNestedField(o, "status", "podIP")
+			unstructured.RemoveNestedField(o, "status", "podIPs")
+		}
+		unstructured.RemoveNestedField(o, "status", "conditions")
+	}
+	if o := w.objects[nodes.resource][types.NamespacedName{Name: w.node}]; o != nil {
+		ready := Object{
+			"type": string(corev1.NodeReady), "status": string(corev1.ConditionUnknown), "reason": reason,
+			"message": "no API server works; pods that ask for it are started from what it said at " + r.At.UTC().Format("2006-01-02 15:04 UTC"),
+		}
+		if err := unstructured.SetNestedSlice(o, []any{ready}, "status", "conditions"); err != nil {
+			return nil, fmt.Errorf("record: Node %s: %w", w.node, err)
+		}
+		// What the volumes' controller wanted then is for it to say again: removed is removed.
+		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.ObsoleteAnnotation)
+		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.CopiesAnnotation)
+	}
+	for key, o := range w.objects[endpointSlices.resource] {
+		var s discoveryv1.EndpointSlice
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &s); err != nil {
+			return nil, fmt.Errorf("record: EndpointSlice %s: %w", key, err)
+		}
+		w.recorded = append(w.recorded, s)
+	}
+	return w, w.followPods()
+}
+
+// list returns the selected objects in order of their names, and the version of the whole. They are
+// not to be changed.
+func (w *world) list(s selection) (found []Object, version int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.selected(s), w.version
+}
+
+func (w *world) selected(s selection) []Object {
+	var found []Object
+	all := w.objects[s.kind.resource]
+	for _, key := range slices.SortedFunc(maps.Keys(all), func(a, b types.NamespacedName) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	}) {
+		if s.matches(all[key]) {
+			found = append(found, all[key])
+		}
+	}
+	return found
+}
+
+// get returns one object, nil when the record has none.
+func (w *world) get(k kind, key types.NamespacedName) Object {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.objects[k.resource][key]
+}
+
+// absent tells whether the API server said that there is no such object.
+func (w *world) absent(k kind, key types.NamespacedName) bool {
+	return w.missing[reference{kind{resource: k.resource}, key.Namespace, key.Name}]
+}
+
+// watch begins to tell what has changed since a version, which must be one of its own. Ended with
+// unwatch.
+func (w *world) watch(s selection, since int64) (*watch, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if since > w.version {
+		return nil, apierrors.NewResourceExpired("an API server has said that")
+	}
+	one := &watch{selection: s, events: make(chan Object, mostUnheard)}
+	w.watches[one] = struct{}{}
+	for _, o := range w.selected(s) {
+		if version, err := strconv.ParseInt((&unstructured.Unstructured{Object: o}).GetResourceVersion(), 10, 64); err == nil && version > since {
+			w.tell(one, o)
+		}
+	}
+	return one, nil
+}
+
+func (w *world) unwatch(one *watch) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.watches, one)
+}
+
+// patchStatus takes what the kubelet says of a pod's state (a strategic merge patch, as of the
+// subresource status), and has the endpoints of Services follow. It returns the pod as it is then.
+func (w *world) patchStatus(key types.NamespacedName, patch []byte) (Object, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pod := w.objects[pods.resource][key]
+	if pod == nil {
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("pod %s is not in the record", key))
+	}
+	var wanted struct {
+		Metadata struct {
+			UID types.UID `json:"uid"`
+		} `json:"metadata"`
+		Status Object `json:"status"`
+	}
+	if err := json.Unmarshal(patch, &wanted); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if have := (&unstructured.Unstructured{Object: pod}).GetUID(); wanted.Metadata.UID != "" && wanted.Metadata.UID != have {
+		return nil, apierrors.NewConflict(schema.GroupResource{Resource: pods.resource}, key.Name, fmt.Errorf("its uid is %s", have))
+	}
+	changed, err := strategicpatch.StrategicMergeMapPatch(runtime.DeepCopyJSON(pod), Object{"status": wanted.Status}, corev1.Pod{})
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	w.put(pods, key, changed)
+	return changed, w.followPods()
+}
+
+// followPods brings the endpoints in line with the node's pods.
+func (w *world) followPods() error {
+	own := map[types.UID]*corev1.Pod{}
+	for key, o := range w.objects[pods.resource] {
+		var pod corev1.Pod
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &pod); err != nil {
+			return fmt.Errorf("pod %s: %w", key, err)
+		}
+		if pod.Spec.NodeName == w.node {
+			own[pod.UID] = &pod
+		}
+	}
+	for _, recorded := range w.recorded {
+		service := w.objects[services.resource][types.NamespacedName{Namespace: recorded.Namespace, Name: recorded.Labels[discoveryv1.LabelServiceName]}]
+		early, _, _ := unstructured.NestedBool(service, "spec", "publishNotReadyAddresses")
+		follows := follow(recorded, w.node, own, early)
+		o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&follows)
+		if err != nil {
+			return fmt.Errorf("EndpointSlice %s/%s: %w", recorded.Namespace, recorded.Name, err)
+		}
+		o["kind"], o["apiVersion"] = endpointSlices.name, endpointSlices.version
+		key := types.NamespacedName{Namespace: recorded.Namespace, Name: recorded.Name}
+		if have := w.objects[endpointSlices.resource][key]; !reflect.DeepEqual(have["endpoints"], o["endpoints"]) {
+			w.put(endpointSlices, key, o)
+		}
+	}
+	return nil
+}
+
+// follow returns a recorded slice as it is now that of the node's pods only own are there: an
+// endpoint has its pod's address and readiness, and there is none of a pod that has no address.
+// early: the Service has pods reached before they are ready. Those elsewhere, and those that are no
+// pods, stay as they are.
+func follow(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*corev1.Pod, early bool) discoveryv1.EndpointSlice {
+	out := *recorded.DeepCopy()
+	out.Endpoints = nil
+	for _, e := range recorded.DeepCopy().Endpoints {
+		if e.NodeName == nil || *e.NodeName != node || e.TargetRef == nil || e.TargetRef.Kind != pods.name {
+			out.Endpoints = append(out.Endpoints, e)
+			continue
+		}
+		pod := own[e.TargetRef.UID]
+		if pod == nil {
+			continue
+		}
+		address := addressOf(pod, recorded.AddressType)
+		if address == "" {
+			continue
+		}
+		serves, terminating := ready(pod), false
+		listed := serves || early
+		e.Addresses = []string{address}
+		e.Conditions = discoveryv1.EndpointConditions{Ready: &listed, Serving: &serves, Terminating: &terminating}
+		out.Endpoints = append(out.Endpoints, e)
+	}
+	return out
+}
+
+// addressOf is a pod's address of a family, empty when it has none.
+func addressOf(pod *corev1.Pod, family discoveryv1.AddressType) string {
+	for _, ip := range pod.Status.PodIPs {
+		if parsed, err := netip.ParseAddr(ip.IP); err == nil && parsed.Is6() == (family == discoveryv1.AddressTypeIPv6) {
+			return ip.IP
+		}
+	}
+	return ""
+}
+
+// put puts an object in the place of the one before, and tells those who watch it.
+func (w *world) put(k kind, key types.NamespacedName, o Object) {
+	w.version++
+	(&unstructured.Unstructured{Object: o}).SetResourceVersion(strconv.FormatInt(w.version, 10))
+	w.objects[k.resource][key] = o
+	for one := range w.watches {
+		if one.kind == k && one.matches(o) {
+			w.tell(one, o)
+		}
+	}
+}
+
+func (w *world) tell(one *watch, o Object) {
+	if _, listens := w.watches[one]; !listens {
+		return
+	}
+	select {
+	case one.events <- o:
+	default:
+		close(one.events)
+		delete(w.watches, one)
+	}
+}
+
+// matches tells whether an object of the kind is selected.
+func (s selection) matches(o Object) bool {
+	u := unstructured.Unstructured{Object: o}
+	if s.namespace != "" && u.GetNamespace() != s.namespace {
+		return false
+	}
+	return s.labels.Matches(labels.Set(u.GetLabels())) && s.fields.Matches(fieldsOf(o))
+}
+
+// selectable are the fields that can be selected by, and where they stand; of another one nothing
+// is known.
+var selectable = map[string][]string{
+	metav1.ObjectNameField: {"metadata", "name"},
+	"metadata.namespace":   {"metadata", "namespace"},
+	"spec.nodeName":        {"spec", "nodeName"},
+	"spec.clusterIP":       {"spec", "clusterIP"},
+	"status.phase":         {"status", "phase"},
+}
+
+func fieldsOf(o Object) fields.Set {
+	set := fields.Set{}
+	for name, path := range selectable {
+		if value, there, err := unstructured.NestedString(o, path...); err == nil && there {
+			set[name] = value
+		}
+	}
+	return set
+}

@@ -1,0 +1,352 @@
+package offlineapi
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// objects reads YAML documents.
+func objects(t *testing.T, text string) (all []Object) {
+	t.Helper()
+	for _, document := range strings.Split(text, "\n---\n") {
+		var o Object
+		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
+			t.Fatalf("%v in %s", err, document)
+		}
+		content, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o = nil
+		if err := json.Unmarshal(content, &o); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+// record is one of node n1: pods a (with an address) and b (of the machine's network) that ask for
+// it, c on another node, and their Service.
+func record(t *testing.T) *Record {
+	t.Helper()
+	return &Record{Cluster: "c", Node: "n1", At: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), Objects: map[string][]Object{
+		pods.resource: objects(t, `
+kind: Pod
+apiVersion: v1
+metadata: {name: a, namespace: one, uid: ua, resourceVersion: "40", labels: {app: web}}
+spec: {nodeName: n1, containers: [{name: c}]}
+status:
+  phase: Running
+  podIP: 10.0.0.1
+  podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]
+  conditions: [{type: Ready, status: "True"}]
+---
+kind: Pod
+apiVersion: v1
+metadata: {name: b, namespace: one, uid: ub, resourceVersion: "41"}
+spec: {nodeName: n1, hostNetwork: true, containers: [{name: c}]}
+status: {phase: Running, podIPs: [{ip: 192.0.2.1}], conditions: [{type: Ready, status: "True"}]}
+---
+kind: Pod
+apiVersion: v1
+metadata: {name: c, namespace: two, uid: uc, resourceVersion: "39"}
+spec: {nodeName: m, containers: [{name: c}]}
+status: {phase: Running, podIPs: [{ip: 10.0.1.1}]}`),
+		nodes.resource: objects(t, `
+kind: Node
+apiVersion: v1
+metadata: {name: n1, resourceVersion: "7", annotations: {orlop.dev/local-volumes-obsolete: "[x]", other: stays}}
+status: {conditions: [{type: Ready, status: "True"}]}`),
+		endpointSlices.resource: objects(t, `
+kind: EndpointSlice
+apiVersion: discovery.k8s.io/v1
+metadata: {name: web-1, namespace: one, resourceVersion: "42", labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+endpoints:
+- {addresses: [10.0.0.1], nodeName: n1, conditions: {ready: true}, targetRef: {kind: Pod, name: a, namespace: one, uid: ua}}
+- {addresses: [192.0.2.1], nodeName: n1, conditions: {ready: true}, targetRef: {kind: Pod, name: b, namespace: one, uid: ub}}
+- {addresses: [10.0.0.9], nodeName: n1, conditions: {ready: true}, targetRef: {kind: Pod, name: gone, namespace: one, uid: ug}}
+- {addresses: [10.0.1.1], nodeName: m, conditions: {ready: true}, targetRef: {kind: Pod, name: c, namespace: two, uid: uc}}
+- {addresses: [10.0.0.53], nodeName: n1, conditions: {ready: true}}`),
+		secrets.resource: objects(t, `
+kind: Secret
+apiVersion: v1
+metadata: {name: s, namespace: one, resourceVersion: "3"}
+data: {k: dg==}`),
+	}, Missing: []Missing{{"configmaps", "one", "optional"}}}
+}
+
+func listen(t *testing.T, w *world, s selection, since int64) *watch {
+	t.Helper()
+	one, err := w.watch(s, since)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return one
+}
+
+func all(k kind) selection {
+	return selection{kind: k, labels: labels.Everything(), fields: fields.Everything()}
+}
+
+// endpoints are a slice's, in a few words: address and whether it is ready.
+func endpoints(t *testing.T, w *world) (found []string) {
+	t.Helper()
+	o := w.get(endpointSlices, types.NamespacedName{Namespace: "one", Name: "web-1"})
+	list, _ := o["endpoints"].([]any)
+	for _, e := range list {
+		conditions, _ := e.(Object)["conditions"].(Object)
+		word := e.(Object)["addresses"].([]any)[0].(string)
+		if conditions["ready"] != true {
+			word += " not ready"
+		}
+		found = append(found, word)
+	}
+	return found
+}
+
+// TestPodsStartAgain: pods have no address until the kubelet says so, and the endpoints of Services
+// follow what it says. Whoever watches is told.
+func TestPodsStartAgain(t *testing.T) {
+	w, err := newWorld(record(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := endpoints(t, w), []string{"192.0.2.1 not ready", "10.0.1.1", "10.0.0.53"}; !slices.Equal(got, want) {
+		t.Errorf("after the start the endpoints are %v, want %v", got, want)
+	}
+	own := all(pods)
+	own.fields = fields.OneTermEqualSelector("spec.nodeName", "n1")
+	found, version := w.list(own)
+	if len(found) != 2 || version > 10 {
+		t.Fatalf("%d pods of the node at version %d", len(found), version)
+	}
+	status, _ := found[0]["status"].(Object)
+	if status["podIP"] != nil || status["podIPs"] != nil || status["conditions"] != nil || status["phase"] != "Running" {
+		t.Errorf("pod a has the status %v", status)
+	}
+	told := listen(t, w, own, version)
+	slicesTold := listen(t, w, all(endpointSlices), version)
+	a := types.NamespacedName{Namespace: "one", Name: "a"}
+	const patch = `{"metadata":{"uid":"ua"},"status":{"podIP":"10.0.0.7","podIPs":[{"ip":"10.0.0.7"},{"ip":"fd00::7"}],"conditions":[{"type":"Ready","status":"True"}]}}`
+	pod, err := w.patchStatus(a, []byte(patch))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := endpoints(t, w), []string{"10.0.0.7", "192.0.2.1 not ready", "10.0.1.1", "10.0.0.53"}; !slices.Equal(got, want) {
+		t.Errorf("the endpoints are %v, want %v", got, want)
+	}
+	if event := <-told.events; !reflect.DeepEqual(event, pod) {
+		t.Errorf("told of %v, want %v", event, pod)
+	}
+	if event := <-slicesTold.events; event["kind"] != "EndpointSlice" {
+		t.Errorf("told of %v", event)
+	}
+	late := listen(t, w, own, version) // who has listed before, and listens only now
+	if event := <-late.events; !reflect.DeepEqual(event, pod) {
+		t.Errorf("who comes late is told of %v", event)
+	}
+	w.unwatch(told)
+	if _, err := w.patchStatus(a, []byte(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got := endpoints(t, w)[0]; got != "10.0.0.7 not ready" {
+		t.Errorf("the endpoint is %s", got)
+	}
+	select {
+	case event := <-told.events:
+		t.Errorf("who listens no more is told of %v", event)
+	default:
+	}
+	if _, err := w.watch(own, 1_000_000); !apierrors.IsResourceExpired(err) {
+		t.Errorf("who has heard something of an API server is told %v", err)
+	}
+	for patch, want := range map[string]string{`{"metadata":{"uid":"other"}}`: "its uid is ua", `{`: "unexpected end"} {
+		if _, err := w.patchStatus(a, []byte(patch)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", patch, err, want)
+		}
+	}
+	if _, err := w.patchStatus(types.NamespacedName{Name: "x"}, []byte(`{}`)); err == nil {
+		t.Error("a pod that is not there was changed")
+	}
+}
+
+// TestNodeIsNotReady: nobody takes the Node of the record for a ready one, and volumes that were
+// obsolete then are not removed now.
+func TestNodeIsNotReady(t *testing.T) {
+	w, err := newWorld(record(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := json.Marshal(w.get(nodes, types.NamespacedName{Name: "n1"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n corev1.Node
+	if err := json.Unmarshal(content, &n); err != nil {
+		t.Fatal(err)
+	}
+	c := n.Status.Conditions
+	if len(c) != 1 || c[0].Type != corev1.NodeReady || c[0].Status != corev1.ConditionUnknown || c[0].Reason != reason || !strings.Contains(c[0].Message, "2026-05-01 12:00 UTC") {
+		t.Errorf("conditions %v", c)
+	}
+	if len(n.Annotations) != 1 || n.Annotations["other"] != "stays" {
+		t.Errorf("annotations %v", n.Annotations)
+	}
+}
+
+// TestSlowListener: who does not listen is ended, and holds up nobody.
+func TestSlowListener(t *testing.T) {
+	w, err := newWorld(record(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := listen(t, w, all(pods), w.version)
+	for range mostUnheard + 2 {
+		if _, err := w.patchStatus(types.NamespacedName{Namespace: "one", Name: "a"}, []byte(`{"status":{}}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	heard := 0
+	for range told.events {
+		heard++
+	}
+	if heard != mostUnheard {
+		t.Errorf("%d events were told", heard)
+	}
+}
+
+// TestSelections: what the components of a node select by.
+func TestSelections(t *testing.T) {
+	w, err := newWorld(record(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for selector, want := range map[string]int{
+		"": 3, "spec.nodeName=n1": 2, "spec.nodeName!=n1": 1, "metadata.name=a": 1, "spec.nodeName=n1,status.phase!=Succeeded,status.phase!=Failed": 2, "status.phase=Failed": 0,
+	} {
+		s := all(pods)
+		if s.fields, err = fields.ParseSelector(selector); err != nil {
+			t.Fatal(err)
+		}
+		if found, _ := w.list(s); len(found) != want {
+			t.Errorf("%q: %d pods, want %d", selector, len(found), want)
+		}
+	}
+	s := all(pods)
+	s.labels = labels.SelectorFromSet(labels.Set{"app": "web"})
+	if found, _ := w.list(s); len(found) != 1 {
+		t.Errorf("%d pods with the label", len(found))
+	}
+	s = all(pods)
+	s.namespace = "two"
+	if found, _ := w.list(s); len(found) != 1 {
+		t.Errorf("%d pods in the namespace", len(found))
+	}
+}
+
+// TestRecordIsThisNodes: a record is kept whole, is private, and is another node's to nobody.
+func TestRecordIsThisNodes(t *testing.T) {
+	folder := t.TempDir() + "/stand-in"
+	if _, err := Read(folder, nodespec.Spec{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("nothing was kept: %v", err)
+	}
+	want := record(t)
+	if err := keep(folder, *want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Read(folder, nodespec.Spec{Cluster: "c", NodeName: "n1"})
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, spec := range []nodespec.Spec{{Cluster: "d", NodeName: "n1"}, {Cluster: "c", NodeName: "m"}} {
+		if _, err := Read(folder, spec); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%+v reads it: %v", spec, err)
+		}
+	}
+	for range 2 {
+		if err := Forget(folder); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestKinds: the names that objects of each kind have are upstream's.
+func TestKinds(t *testing.T) {
+	mapper := testrestmapper.TestOnlyStaticRESTMapper(scheme.Scheme)
+	for _, k := range kinds {
+		found, err := mapper.ResourcesFor(groupVersion(t, k).WithResource(k.resource))
+		if err != nil || len(found) != 1 {
+			t.Errorf("%s: %v, %v", k.resource, found, err)
+		}
+		kind, err := mapper.KindFor(groupVersion(t, k).WithResource(k.resource))
+		if err != nil || kind.Kind != k.name {
+			t.Errorf("%s: kind %v, %v", k.resource, kind, err)
+		}
+	}
+}
+
+// TestPublishNotReady: members of a database find each other before they are ready.
+func TestPublishNotReady(t *testing.T) {
+	r := record(t)
+	r.Objects[services.resource] = objects(t, `
+kind: Service
+apiVersion: v1
+metadata: {name: web, namespace: one}
+spec: {publishNotReadyAddresses: true}`)
+	w, err := newWorld(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := endpoints(t, w), []string{"192.0.2.1", "10.0.1.1", "10.0.0.53"}; !slices.Equal(got, want) {
+		t.Errorf("the endpoints are %v, want %v", got, want)
+	}
+}
+
+// TestPrune: a pod that has ended is not started from what was kept before, whatever else could not
+// be read.
+func TestPrune(t *testing.T) {
+	k := keeper{cluster: "c", node: "n1", folder: t.TempDir()}
+	if err := keep(k.folder, *record(t)); err != nil {
+		t.Fatal(err)
+	}
+	names := func() []string {
+		r, err := Read(k.folder, nodespec.Spec{Cluster: "c", NodeName: "n1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return namesOf(r.Objects[pods.resource], "n1")
+	}
+	if err := k.prune(map[string]bool{"ua": true, "ub": true}); err != nil || len(names()) != 2 {
+		t.Errorf("%v, left are %v", err, names())
+	}
+	if err := k.prune(map[string]bool{"ub": true}); err != nil || !slices.Equal(names(), []string{"one/b"}) {
+		t.Errorf("%v, left are %v", err, names())
+	}
+	for range 2 {
+		if err := k.prune(nil); err != nil {
+			t.Error(err)
+		}
+		if _, err := Read(k.folder, nodespec.Spec{Cluster: "c", NodeName: "n1"}); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("something is left: %v", err)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package podnetwork
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// mesh keeps what leads to the pods of other nodes. What it made stays when the process ends, and
+// as it is while nobody says what the Nodes are.
+type mesh struct {
+	spec    nodespec.Spec
+	dirs    dirs.Dirs
+	publish func(ctx context.Context, key string) error // the public key on the node's own Node
+	kernel  kernel
+	failed  bool // the last update, in part or as a whole
+}
+
+// shown bounds how many problems are told.
+const shown = 3
+
+// update brings the kernel in line with the Nodes and says in a few words how the node is
+// connected; with nothing to say, nothing. Trouble with others is no reason for the node not to be
+// ready: it is told, and tried again.
+func (m *mesh) update(ctx context.Context, own []netip.Prefix, objects []any) string {
+	var nodes []Node
+	var self *Node
+	var problems []string
+	for _, o := range objects {
+		object, ok := o.(*corev1.Node)
+		if !ok {
+			continue
+		}
+		n, err := nodeOf(object)
+		if err != nil {
+			problems = append(problems, err.Error())
+			continue
+		}
+		nodes = append(nodes, n)
+		if n.Name == m.spec.NodeName {
+			self = &n
+		}
+	}
+	if self == nil {
+		return "" // it is not a part of the cluster at the moment: what is there stays
+	}
+	plan, err := m.plan(ctx, own, *self, nodes)
+	if err == nil {
+		m.kernel.told = func(text string) { klog.Infof("%s: %s", Name, text) }
+		err = m.kernel.apply(plan.Pieces)
+	}
+	problems = append(problems, plan.Problems...)
+	if m.failed = err != nil; m.failed {
+		problems = append(problems, strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return describe(m.spec.Encapsulation, len(nodes)-1, plan.Nodes, problems)
+}
+
+// plan plans for the nodes. The key is made and published when there is a second node.
+func (m *mesh) plan(ctx context.Context, own []netip.Prefix, self Node, nodes []Node) (Mesh, error) {
+	mtu, err := underlayMTU(m.spec.NodeIPs[0])
+	if err != nil {
+		return Mesh{}, err
+	}
+	less, err := overhead(m.spec)
+	if err != nil {
+		return Mesh{}, err
+	}
+	view := Self{Ranges: own, MTU: mtu - less}
+	var unpublished error
+	if len(nodes) > 1 && m.spec.Encapsulation == wireguard {
+		if m.kernel.key, err = privateKey(m.dirs.PodNetwork, m.spec.NodeName); err != nil {
+			return Mesh{}, err
+		}
+		view.Key = m.kernel.key.PublicKey()
+		if self.Key != view.Key.String() {
+			unpublished = m.publish(ctx, view.Key.String())
+		}
+	}
+	plan := NewMesh(m.spec, view, nodes)
+	if unpublished != nil {
+		plan.Problems = append(plan.Problems, fmt.Sprintf("the node's key is not published: %v", unpublished))
+	}
+	return plan, nil
+}
+
+// describe is a component's detail. A node that is alone has none.
+func describe(encapsulation string, others, reached int, problems []string) string {
+	text := ""
+	if others > 0 {
+		text = fmt.Sprintf("; %d of %d other nodes reached, encapsulation %s", reached, others, encapsulation)
+	}
+	more := len(problems) - shown
+	for _, p := range problems[:min(len(problems), shown)] {
+		text += "; " + p
+	}
+	if more > 0 {
+		text += fmt.Sprintf("; and %d more problems", more)
+	}
+	return text
+}

@@ -1,0 +1,341 @@
+package portguard
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// Name is the component's name.
+const Name = "guard"
+
+const (
+	// pace is the least time between two tables; what changes meanwhile is one change.
+	pace = 200 * time.Millisecond
+	// heal is how long the table may be amiss in the kernel by somebody's hand, and soon how long
+	// after a failure it is tried again.
+	heal, soon = time.Minute, 2 * time.Second
+	// refused is how long after a refusal the addresses are published again.
+	refused = 30 * time.Second
+	// patience is how long nft(8) may take.
+	patience = 30 * time.Second
+)
+
+// Component describes the component without its Run function. It is the node's agent to the API
+// server.
+func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
+	config := kubeconfig.NodeFile(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
+	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
+}
+
+// Run keeps the table until ctx is done; the table stays. It begins with the addresses that the
+// specification knows. rights waits until the API server can be asked.
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(dirs.Node, Name))
+	if err != nil {
+		return fmt.Errorf("cannot use kubeconfig: %w", err)
+	}
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("cannot make client: %w", err)
+	}
+	f, err := newFollower(api, spec)
+	if err != nil {
+		return err
+	}
+	publish, err := asKubelet(config, dirs, spec.NodeName)
+	if err != nil {
+		return err
+	}
+	go func() {
+		if rights(ctx) == nil {
+			f.start(ctx)
+			f.keepPublished(ctx, links, publish)
+		}
+	}()
+	k := &keeper{write: nft, announce: announce}
+	k.run(ctx, f.changed, f.world)
+	return nil
+}
+
+// asKubelet writes the annotation of the node's addresses. The kubelet alone may change the Node.
+func asKubelet(config *rest.Config, dirs dirs.Dirs, node string) (func(ctx context.Context, text string) error, error) {
+	config = rest.CopyConfig(config)
+	config.CertFile, config.KeyFile = filepath.Join(dirs.Node, nodespec.KubeletCert), filepath.Join(dirs.Node, nodespec.KubeletKey)
+	config.Timeout = 10 * time.Second
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make client: %w", err)
+	}
+	return func(ctx context.Context, text string) error {
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, nodespec.AddressesAnnotation, text)
+		_, err := api.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}, nil
+}
+
+// links are the addresses of all links of the machine.
+func links() ([]netip.Addr, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("links: cannot be read: %w", err)
+	}
+	var out []netip.Addr
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok {
+				out = append(out, ip)
+			}
+		}
+	}
+	return out, nil
+}
+
+// keepPublished publishes the machine's addresses on its Node, for the other nodes, until ctx is
+// done. It looks every few seconds until they stand there, and every minute from then on.
+func (f *follower) keepPublished(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		rest := heal
+		if done, err := f.publishOnce(ctx, links, publish); err != nil {
+			klog.Errorf("%s: the machine's addresses are not on its Node: %v", Name, err)
+			rest = refused
+		} else if !done {
+			rest = soon
+		}
+		timer.Reset(rest)
+	}
+}
+
+// publishOnce publishes the addresses if the Node has others, and says whether it has these.
+func (f *follower) publishOnce(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) (bool, error) {
+	own, err := links()
+	if err != nil {
+		return false, err
+	}
+	object, found, err := f.nodes.GetStore().GetByKey(f.spec.NodeName)
+	node, ok := object.(*corev1.Node)
+	if err != nil || !found || !ok {
+		return false, err // it has not registered yet
+	}
+	text := nodespec.Published(own, f.spec.PodCIDRs)
+	if node.Annotations[nodespec.AddressesAnnotation] == text {
+		return true, nil
+	}
+	return false, publish(ctx, text)
+}
+
+// nft gives the kernel commands of nft(8), all of them or none.
+func nft(ctx context.Context, commands string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	command := exec.CommandContext(ctx, paths.Nft, "-f", "-")
+	command.Stdin = strings.NewReader(commands)
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("nftables table %s: cannot set: %w: %s", Table, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// follower follows the Nodes, and the node's own Pods where these are told apart.
+type follower struct {
+	spec    nodespec.Spec
+	start   func(context.Context)
+	nodes   cache.SharedIndexInformer
+	pods    cache.SharedIndexInformer // nil where pods are all the same
+	changed chan struct{}
+}
+
+func newFollower(api kubernetes.Interface, spec nodespec.Spec) (*follower, error) {
+	f := &follower{spec: spec, changed: make(chan struct{}, 1)}
+	everywhere := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean))
+	here := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", spec.NodeName).String()
+	}))
+	f.nodes = everywhere.Core().V1().Nodes().Informer()
+	lists := []cache.SharedIndexInformer{f.nodes}
+	if spec.Kubelet.ClosedToPods && len(spec.Kubelet.Namespaces) > 0 {
+		f.pods = here.Core().V1().Pods().Informer()
+		lists = append(lists, f.pods)
+	}
+	change := func() {
+		select {
+		case f.changed <- struct{}{}:
+		default: // whoever listens will look anyway
+		}
+	}
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { change() }, DeleteFunc: func(any) { change() },
+		UpdateFunc: func(before, now any) {
+			// a Node speaks up every few seconds
+			if !slices.Equal(addressesOf(before), addressesOf(now)) {
+				change()
+			}
+		},
+	}
+	for _, list := range lists {
+		if _, err := list.AddEventHandler(handler); err != nil {
+			return nil, fmt.Errorf("cannot watch: %w", err)
+		}
+	}
+	f.start = func(ctx context.Context) {
+		everywhere.Start(ctx.Done())
+		here.Start(ctx.Done())
+		if cache.WaitForCacheSync(ctx.Done(), f.nodes.HasSynced) {
+			change()
+		}
+	}
+	return f, nil
+}
+
+// world is what there is, and whether the Nodes are known yet.
+func (f *follower) world() (w World, known bool) {
+	w = World{Machines: slices.Concat(f.spec.NodeIPs, f.spec.ControlPlanes, f.spec.VirtualAddresses), Pods: f.spec.PodCIDRs, Kubelet: f.spec.Kubelet}
+	for _, o := range f.nodes.GetStore().List() {
+		w.Machines = append(w.Machines, addressesOf(o)...)
+	}
+	if f.pods != nil {
+		for _, o := range f.pods.GetStore().List() {
+			if p, ok := o.(*corev1.Pod); ok && slices.Contains(f.spec.Kubelet.Namespaces, p.Namespace) {
+				w.Readers = append(w.Readers, addressesOf(p)...)
+			}
+		}
+	}
+	return w, f.nodes.HasSynced()
+}
+
+// lean keeps of an object what addressesOf reads.
+func lean(object any) (any, error) {
+	keep := func(m metav1.ObjectMeta) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion}
+	}
+	switch o := object.(type) {
+	case *corev1.Node:
+		out := &corev1.Node{ObjectMeta: keep(o.ObjectMeta), Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}
+		if text, there := o.Annotations[nodespec.AddressesAnnotation]; there {
+			out.Annotations = map[string]string{nodespec.AddressesAnnotation: text}
+		}
+		return out, nil
+	case *corev1.Pod:
+		return &corev1.Pod{ObjectMeta: keep(o.ObjectMeta), Spec: corev1.PodSpec{HostNetwork: o.Spec.HostNetwork}, Status: corev1.PodStatus{Phase: o.Status.Phase, PodIPs: o.Status.PodIPs}}, nil
+	}
+	return object, nil
+}
+
+// addressesOf are a Node's addresses, of its status and published ones, or those of a Pod that has
+// some of its own and has not ended.
+func addressesOf(object any) []netip.Addr {
+	var texts []string
+	var out []netip.Addr
+	switch o := object.(type) {
+	case *corev1.Node:
+		out = nodespec.ReadPublished(o.Annotations[nodespec.AddressesAnnotation])
+		for _, a := range o.Status.Addresses {
+			texts = append(texts, a.Address)
+		}
+	case *corev1.Pod:
+		if o.Spec.HostNetwork || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
+			return nil
+		}
+		for _, ip := range o.Status.PodIPs {
+			texts = append(texts, ip.IP)
+		}
+	}
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
+
+// keeper brings the kernel in line with the world.
+type keeper struct {
+	write    func(ctx context.Context, commands string) error
+	announce component.Announce
+
+	have string // the commands by which the kernel has its table
+	told string
+}
+
+// run works until ctx is done: when something changed, every minute, and after a failure again.
+func (k *keeper) run(ctx context.Context, changed <-chan struct{}, world func() (World, bool)) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for last := (time.Time{}); ; {
+		again := false
+		select {
+		case <-changed:
+			if wait := pace - time.Since(last); wait > 0 {
+				timer.Reset(wait)
+				continue
+			}
+		case <-timer.C:
+			again = true
+		case <-ctx.Done():
+			return
+		}
+		last = time.Now()
+		w, known := world()
+		rest := heal
+		detail, err := k.step(ctx, w, again)
+		if err != nil {
+			rest, detail = soon, err.Error()
+		}
+		timer.Reset(rest)
+		ready := err == nil && known
+		if err == nil && !known {
+			detail += "; the Nodes are not known yet"
+		}
+		if now := fmt.Sprint(ready, detail); now != k.told && ctx.Err() == nil {
+			k.announce(Name, ready, detail)
+			k.told = now
+		}
+	}
+}
+
+// step writes the table where it is another one, or where again says so: somebody's hand may have
+// taken it away.
+func (k *keeper) step(ctx context.Context, w World, again bool) (string, error) {
+	commands := w.Commands()
+	if commands != k.have || again {
+		if err := k.write(ctx, commands); err != nil {
+			k.have = ""
+			return "", err
+		}
+		k.have = commands
+	}
+	machines := slices.Clone(w.Machines)
+	slices.SortFunc(machines, netip.Addr.Compare)
+	return fmt.Sprintf("ports of machines at %d addresses are kept from pods", len(slices.Compact(machines))), nil
+}

@@ -1,0 +1,154 @@
+package portguard
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+func node(name string, addresses ...string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, a := range addresses {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+	}
+	n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: name})
+	return n
+}
+
+func pod(namespace, name, address string, host bool) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PodSpec{NodeName: "a", HostNetwork: host},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: address}}},
+	}
+}
+
+// wait reads tables until one has all the words and none of the others.
+func wait(t *testing.T, tables <-chan string, words, without []string) {
+	t.Helper()
+	late := time.After(20 * time.Second)
+	for {
+		select {
+		case text := <-tables:
+			good := true
+			for _, w := range words {
+				good = good && strings.Contains(text, w)
+			}
+			for _, w := range without {
+				good = good && !strings.Contains(text, w)
+			}
+			if good {
+				return
+			}
+		case <-late:
+			t.Fatalf("no table with %q and without %q came", words, without)
+		}
+	}
+}
+
+// TestFollow: the table begins with what the specification knows, gets the address of a machine
+// that comes, and the pods of the namespace that reaches kubelets; a failure is told, and tried
+// again.
+func TestFollow(t *testing.T) {
+	spec := nodespec.Spec{
+		NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		Kubelet: nodespec.Kubelet{ClosedToPods: true, Namespaces: []string{"monitoring"}},
+	}
+	api := fake.NewClientset(node("a", "10.0.0.5"), pod("monitoring", "prometheus", "10.244.1.9", false), pod("monitoring", "exporter", "10.0.0.5", true), pod("default", "web", "10.244.1.8", false))
+	f, err := newFollower(api, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	tables, said := make(chan string, 100), make(chan string, 100)
+	fails := 1
+	k := &keeper{
+		write: func(_ context.Context, commands string) error {
+			if fails--; fails >= 0 {
+				return errors.New("the kernel says no")
+			}
+			tables <- commands
+			return nil
+		},
+		announce: func(_ string, ready bool, detail string) {
+			if ready {
+				detail = "ready: " + detail
+			}
+			said <- detail
+		},
+	}
+	ended := make(chan struct{})
+	go func() { k.run(ctx, f.changed, f.world); close(ended) }()
+	if text := <-said; text != "the kernel says no" {
+		t.Errorf("said %q", text)
+	}
+	wait(t, tables, []string{"machines4 { type ipv4_addr; elements = { 10.0.0.5 }"}, []string{"10.244.1.9"})
+	go f.start(ctx)
+	wait(t, tables, []string{"readers4 { type ipv4_addr; elements = { 10.244.1.9 }"}, []string{"10.244.1.8"})
+	other := node("b", "10.0.0.6", "2001:db8::6")
+	other.Annotations = map[string]string{nodespec.AddressesAnnotation: "10.0.0.6,10.0.7.6"}
+	if _, err := api.CoreV1().Nodes().Create(ctx, other, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, tables, []string{"{ 10.0.0.5, 10.0.0.6, 10.0.7.6 }", "{ 2001:db8::6 }"}, nil)
+	if err := api.CoreV1().Nodes().Delete(ctx, "b", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, tables, []string{"elements = { 10.0.0.5 }"}, []string{"10.0.0.6"})
+	cancel()
+	<-ended
+	last := ""
+	for len(said) > 0 {
+		last = <-said
+	}
+	if !strings.HasPrefix(last, "ready: ports of machines") {
+		t.Errorf("said at last %q", last)
+	}
+}
+
+// TestPublish: a machine's further addresses come to its Node once it is there, and are left alone
+// while they stand there.
+func TestPublish(t *testing.T) {
+	spec := nodespec.Spec{NodeName: "a", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+	f, err := newFollower(fake.NewClientset(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := func() ([]netip.Addr, error) { return addresses("127.0.0.1", "10.0.7.5", "10.0.0.5", "10.244.0.1"), nil }
+	var published []string
+	refuse := false
+	publish := func(_ context.Context, text string) error {
+		if refuse {
+			return errors.New("no")
+		}
+		published = append(published, text)
+		return nil
+	}
+	once := func(done, fails bool, want string) {
+		t.Helper()
+		published = nil
+		is, err := f.publishOnce(t.Context(), links, publish)
+		if is != done || (err != nil) != fails || strings.Join(published, ";") != want {
+			t.Errorf("published %q, done %v, %v", published, is, err)
+		}
+	}
+	once(false, false, "")
+	n := node("a", "10.0.0.5")
+	if err := f.nodes.GetStore().Add(n); err != nil {
+		t.Fatal(err)
+	}
+	once(false, false, "10.0.0.5,10.0.7.5")
+	refuse = true
+	once(false, true, "")
+	n.Annotations = map[string]string{nodespec.AddressesAnnotation: "10.0.0.5,10.0.7.5"}
+	once(true, false, "")
+}

@@ -1,0 +1,86 @@
+package revocation
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// TestGuard: who was revoked, or whose operators' authority is one no more, is nobody; a file that
+// cannot be read leaves it so.
+func TestGuard(t *testing.T) {
+	ca, err := pki.NewCA("kubernetes", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := func(s pki.Spec) *http.Request {
+		s.Usage, s.TTL = pki.Client, time.Hour
+		leaf, err := ca.Issue(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodGet, "/pods", nil)
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf.Cert}}
+		return r
+	}
+	path := filepath.Join(t.TempDir(), "revoked.json")
+	if _, err := Open(path, nil); err == nil {
+		t.Error("a list that is missing is no list")
+	}
+	put := func(r trust.Refused) {
+		t.Helper()
+		text, err := json.Marshal(r)
+		if err == nil {
+			err = renameio.WriteFile(path, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, two := "sha256:"+strings.Repeat("1", 64), "sha256:"+strings.Repeat("2", 64)
+	put(trust.Refused{Roots: []string{one, two}})
+	changes := 0
+	f, err := Open(path, func() { changes++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := f.Guard(authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return nil, true, nil }))
+	dora, emil := by(pki.Spec{CN: "dora", Origin: "12ab", Root: one}), by(pki.Spec{CN: "emil", Origin: "34cd", Root: two})
+	server, nobody := by(pki.Spec{CN: "orlop:kube-apiserver"}), httptest.NewRequest(http.MethodGet, "/pods", nil)
+	lets := func(want ...bool) {
+		t.Helper()
+		for i, request := range []*http.Request{dora, emil, server, nobody} {
+			if _, ok, err := guard.AuthenticateRequest(request); ok != want[i] || (err == nil) != ok {
+				t.Errorf("request %d: %v, %v, want %v", i, ok, err, want[i])
+			}
+		}
+	}
+	lets(true, true, true, true)
+	put(trust.Refused{Revoked: []trust.Revocation{{Name: "dora"}}, Roots: []string{one, two}})
+	lets(false, true, true, true) // the first request after the file was written
+	put(trust.Refused{Roots: []string{one}})
+	lets(true, false, true, true)
+	if changes != 2 {
+		t.Errorf("changed ran %d times, want once for each new content", changes)
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Look(); err == nil || changes != 2 {
+		t.Errorf("%v, changed ran %d times", err, changes)
+	}
+	lets(true, false, true, true)
+}

@@ -1,0 +1,97 @@
+package etcdjoin
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func addr(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, n}) }
+
+func TestNext(t *testing.T) {
+	self := Self{Name: "a", URL: "https://10.0.0.1:2380", First: true}
+	second := Self{Name: "b", URL: "https://10.0.0.2:2380"}
+	empty := func(n byte) Answer { return Answer{From: addr(n), Says: Empty} }
+	silent := func(n byte) Answer { return Answer{From: addr(n), Why: "no route to host"} }
+	serving := func(n byte, m ...Member) Answer { return Answer{From: addr(n), Says: Serving, Members: m} }
+	a := Member{ID: 1, Name: "a", URLs: []string{"https://10.0.0.1:2380"}}
+	b := Member{ID: 2, Name: "b", URLs: []string{"https://10.0.0.2:2380"}}
+	c := Member{ID: 3, Name: "c", URLs: []string{"https://10.0.0.3:2380"}}
+	for name, tc := range map[string]struct {
+		self      Self
+		last, now []Answer
+		want      Act
+		why       string
+	}{
+		"alone":                                      {self, nil, nil, Found, "begins"},
+		"all are empty":                              {self, []Answer{empty(2), empty(3)}, []Answer{empty(2), empty(3)}, Found, "begins"},
+		"all are empty, the first time":              {self, nil, []Answer{empty(2), empty(3)}, Wait, "once more"},
+		"one was silent before":                      {self, []Answer{empty(2), silent(3)}, []Answer{empty(2), empty(3)}, Wait, "once more"},
+		"another list before":                        {self, []Answer{empty(2)}, []Answer{empty(2), empty(3)}, Wait, "once more"},
+		"one may have data":                          {self, nil, []Answer{empty(2), silent(3)}, Wait, "10.0.0.3 (no route to host)"},
+		"not the first":                              {second, []Answer{empty(1)}, []Answer{empty(1)}, Wait, "first machine"},
+		"joins":                                      {second, nil, []Answer{serving(1, a)}, Add, "joins by 10.0.0.1"},
+		"joins though another one is silent":         {second, nil, []Answer{silent(3), serving(1, a, c)}, Add, "joins by 10.0.0.1"},
+		"the first one comes back empty":             {self, nil, []Answer{serving(2, a, b, c), silent(3)}, Remove, "the member 1"},
+		"one of its address":                         {Self{Name: "new", URL: "https://10.0.0.3:2380"}, nil, []Answer{serving(1, a, b, c)}, Remove, "the member 3"},
+		"its name, and it answers":                   {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []Answer{serving(1, a, b, c), serving(3, a, b, c)}, Wait, "name of its own"},
+		"its name, and nobody has asked there":       {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []Answer{serving(1, a, b, c)}, Wait, "https://10.0.0.3:2380"},
+		"its name, and it is silent":                 {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []Answer{silent(3)}, []Answer{serving(1, a, b, c), silent(3)}, Wait, "orlopctl etcd remove"},
+		"its name, silent for the first time":        {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []Answer{serving(3, a, b, c)}, []Answer{serving(1, a, b, c), silent(3)}, Wait, "name of its own"},
+		"two clusters":                               {second, nil, []Answer{serving(1, a), {From: addr(3), Says: Serving, Cluster: 7, Members: []Member{c}}}, Wait, "10.0.0.1 and 10.0.0.3 are of different clusters (0, 7)"},
+		"added, never started":                       {second, nil, []Answer{serving(1, a, Member{ID: 9, URLs: b.URLs, Learner: true})}, Remove, "the member 9"},
+		"the only one":                               {self, nil, []Answer{serving(2, a, Member{ID: 2, Name: "b", URLs: b.URLs, Learner: true})}, Wait, "only member"},
+		"without a quorum":                           {self, nil, []Answer{{From: addr(2), Says: Stuck, Why: "1 of 3"}, silent(3)}, Wait, "1 of 3"},
+		"one with a quorum beside one that has none": {self, nil, []Answer{{From: addr(2), Says: Stuck}, serving(3, b, c)}, Add, "10.0.0.3"},
+	} {
+		got := Next(tc.self, tc.last, tc.now)
+		if got.Act != tc.want || !strings.Contains(got.Why, tc.why) {
+			t.Errorf("%s: got %d: %s, want %d: …%s…", name, got.Act, got.Why, tc.want, tc.why)
+		}
+	}
+}
+
+func TestMayRemove(t *testing.T) {
+	for _, tc := range []struct {
+		voters, answering int
+		answers           bool
+		want              string // empty: may
+	}{
+		{1, 1, true, "only member"},
+		{2, 2, true, ""},
+		{2, 1, false, "1 of 2 members answer, and 2 have to"},
+		{3, 3, true, ""},
+		{3, 2, false, ""},
+		{3, 2, true, "2 of 3 members answer; without it there would be 2, of which 2 have to answer, and only 1 would"},
+		{5, 3, true, "of which 3 have to answer, and only 2 would"},
+		{5, 4, true, ""},
+	} {
+		err := MayRemove(tc.voters, tc.answering, tc.answers)
+		switch {
+		case tc.want == "" && err != nil, tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+			t.Errorf("%+v: %v", tc, err)
+		}
+	}
+	for voters, want := range map[int]int{1: 0, 2: 0, 3: 1, 4: 1, 5: 2} {
+		if got := Spare(voters); got != want {
+			t.Errorf("%d members: %d may be away, want %d", voters, got, want)
+		}
+	}
+}
+
+// TestMayRest: nobody takes the quorum away from the others by going down for long, and whoever is
+// alone, or has none, may go.
+func TestMayRest(t *testing.T) {
+	for _, c := range []struct {
+		voters, answering int
+		may               bool
+	}{{1, 1, true}, {2, 2, false}, {2, 1, true}, {3, 3, true}, {3, 2, false}, {3, 1, true}, {5, 4, true}, {5, 3, false}} {
+		err := MayRest(c.voters, c.answering)
+		if (err == nil) != c.may {
+			t.Errorf("%d of %d: %v", c.answering, c.voters, err)
+		}
+		if leaves := MayRemove(c.voters, c.answering, true) == nil; err != nil && leaves != strings.Contains(err.Error(), "reset --wipe all") {
+			t.Errorf("%d of %d: the way out is none: %v", c.answering, c.voters, err)
+		}
+	}
+}

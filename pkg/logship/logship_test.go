@@ -1,0 +1,655 @@
+package logship
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// patience is how long anything in these tests may take on a slow computer.
+const patience = time.Minute
+
+// store keeps the last lines of a source.
+type store struct {
+	name, boot string
+	keep       int
+	last       *cell.Cell[uint64]
+
+	mu   sync.Mutex
+	kept []uint64
+}
+
+func newStore(name, boot string, keep int) *store {
+	return &store{name: name, boot: boot, keep: keep, last: cell.New(uint64(0))}
+}
+
+func (s *store) add(n int) {
+	for range n {
+		s.mu.Lock()
+		s.last.Update(func(last uint64) uint64 { return last + 1 })
+		last, _ := s.last.Get()
+		s.kept = append(s.kept, last)
+		s.kept = s.kept[max(0, len(s.kept)-s.keep):]
+		s.mu.Unlock()
+	}
+}
+
+func (s *store) source() Source {
+	return Source{
+		Follow: func(ctx context.Context, after func(string) uint64, each func(Line) error) error {
+			last := after(s.name)
+			for w := s.last.Watch(); ; {
+				if _, _, err := w.Next(ctx); err != nil {
+					return err
+				}
+				s.mu.Lock()
+				kept := slices.Clone(s.kept)
+				s.mu.Unlock()
+				for _, n := range kept {
+					if n <= last {
+						continue
+					}
+					if err := each(Line{Source: s.name, Boot: s.boot, Number: n, App: "test", Kind: "log", Text: fmt.Sprint("line ", n)}); err != nil {
+						return err
+					}
+					last = n
+				}
+			}
+		},
+		Newest: func() map[string]uint64 { last, _ := s.last.Get(); return map[string]uint64{s.name: last} },
+	}
+}
+
+// got is what a receiver has got over its lives.
+type got struct {
+	Source         string
+	Number, Missed uint64
+	conn           int // over which connection it came, from 1
+}
+
+// manners are how a receiver answers the end of a connection.
+type manners int
+
+const (
+	polite manners = iota
+	resets         // it resets the connection
+	mute           // it does nothing
+)
+
+// receiver takes JSON lines.
+type receiver struct {
+	t      *testing.T
+	ca     *pki.CA
+	config *tls.Config
+	lines  *cell.Cell[[]got]
+	conns  *cell.Cell[int] // that were let in
+	sent   *cell.Cell[int] // lines to it
+
+	mu      sync.Mutex
+	addr    string
+	manners manners
+	hanging chan struct{} // not nil: it takes nothing; closed when it is killed
+	open    map[net.Conn]bool
+	listen  net.Listener
+}
+
+func newReceiver(t *testing.T) *receiver {
+	t.Helper()
+	ca, err := pki.NewCA("receivers", time.Hour)
+	check(t, err)
+	leaf, err := ca.Issue(pki.Spec{CN: "logs", Usage: pki.Server, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, TTL: time.Hour})
+	check(t, err)
+	pair, err := tls.X509KeyPair(leaf.CertPEM(), leaf.KeyPEM())
+	check(t, err)
+	r := &receiver{
+		t: t, ca: ca, config: &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13},
+		lines: cell.New([]got(nil)), conns: cell.New(0), sent: cell.New(0), addr: "127.0.0.1:0",
+	}
+	r.start()
+	t.Cleanup(r.kill)
+	return r
+}
+
+// start lets it live, at the address that it had before.
+func (r *receiver) start() {
+	r.t.Helper()
+	l, err := net.Listen("tcp", r.addr)
+	check(r.t, err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listen, r.addr, r.open, r.hanging = l, l.Addr().String(), map[net.Conn]bool{}, nil
+	go func() {
+		for {
+			raw, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r.mu.Lock()
+			r.open[raw] = true
+			r.mu.Unlock()
+			go r.take(raw)
+		}
+	}()
+}
+
+// take reads a connection to its end, and ends it.
+func (r *receiver) take(raw net.Conn) {
+	if !r.awake() {
+		return
+	}
+	conn := tls.Server(raw, r.config)
+	defer conn.Close()
+	if conn.Handshake() != nil {
+		return
+	}
+	which := 0
+	r.conns.Update(func(n int) int { which = n + 1; return which })
+	for lines := bufio.NewReader(conn); ; {
+		line, err := []byte(nil), error(nil)
+		if r.awake() {
+			line, err = lines.ReadBytes('\n')
+		}
+		if err != nil || !r.awake() { // what is not whole comes again
+			r.mu.Lock()
+			manners := r.manners
+			r.mu.Unlock()
+			switch manners {
+			case resets:
+				_ = raw.(*net.TCPConn).SetLinger(0) // the connection may be gone
+				raw.Close()
+			case mute:
+				<-r.t.Context().Done()
+			}
+			return
+		}
+		one := got{conn: which}
+		if err := json.Unmarshal(line, &one); err != nil {
+			r.t.Errorf("%s: %v", line, err)
+		}
+		r.lines.Update(func(all []got) []got { return append(slices.Clip(all), one) })
+	}
+}
+
+func (r *receiver) behave(how manners) {
+	r.mu.Lock()
+	r.manners = how
+	r.mu.Unlock()
+}
+
+// times is how often a line has come.
+func (r *receiver) times(number uint64) (n int) {
+	all, _ := r.lines.Get()
+	for _, g := range all {
+		if g.Number == number {
+			n++
+		}
+	}
+	return n
+}
+
+// waitTimes waits until a line has come so often.
+func (r *receiver) waitTimes(number uint64, want int) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	defer cancel()
+	if all, err := cell.Wait(ctx, r.lines, func([]got) bool { return r.times(number) >= want }); err != nil {
+		r.t.Fatalf("line %d has not come %d times: %v", number, want, all)
+	}
+}
+
+// awake waits as long as it hangs, and then it is dead.
+func (r *receiver) awake() bool {
+	r.mu.Lock()
+	hanging := r.hanging
+	r.mu.Unlock()
+	if hanging != nil {
+		<-hanging
+	}
+	return hanging == nil
+}
+
+// hang lets it take nothing any more, without a word, until it is killed.
+func (r *receiver) hang() {
+	r.mu.Lock()
+	r.hanging = make(chan struct{})
+	r.mu.Unlock()
+}
+
+// kill ends it as SIGKILL would: its system closes its sockets, whatever lies in them.
+func (r *receiver) kill() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listen.Close()
+	for c := range r.open {
+		c.Close()
+	}
+	r.open = map[net.Conn]bool{}
+	if r.hanging != nil {
+		close(r.hanging)
+		r.hanging = nil
+	}
+}
+
+// wait waits until it has a line.
+func (r *receiver) wait(source string, number uint64) []got {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	defer cancel()
+	all, err := cell.Wait(ctx, r.lines, func(all []got) bool {
+		return slices.ContainsFunc(all, func(g got) bool { return g.Source == source && g.Number == number && g.Missed == 0 })
+	})
+	if err != nil {
+		r.t.Fatalf("line %d of %s has not come: %v", number, source, all)
+	}
+	return all
+}
+
+// settle waits until the connection over which the last line came has ended and another one was let
+// in.
+func (r *receiver) settle() {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	defer cancel()
+	all, _ := r.lines.Get()
+	last := 0
+	for _, g := range all {
+		last = max(last, g.conn)
+	}
+	if have, err := cell.Wait(ctx, r.conns, func(have int) bool { return have > last }); err != nil {
+		r.t.Fatalf("%d connections; the last line came over number %d", have, last)
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sender makes one with short waits, whose events go to a channel.
+func (r *receiver) sender(cursors string, stores ...*store) (*Sender, <-chan string) {
+	pool := x509.NewCertPool()
+	pool.AddCert(r.ca.Cert)
+	events := make(chan string, 100)
+	c := Config{
+		Name: "test", Address: r.addr, Cursors: cursors,
+		Encode: func(l Line) []byte {
+			r.sent.Update(func(n int) int { return n + 1 })
+			return JSON("m1", l)
+		},
+		TLS:   &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS13},
+		Event: func(kind, message string) { events <- kind + ": " + message },
+	}
+	for _, s := range stores {
+		c.Sources = append(c.Sources, s.source())
+	}
+	s := New(c)
+	s.times = times{
+		dial: patience, write: patience, prove: 50 * time.Millisecond, early: time.Millisecond, answer: patience,
+		leave: patience, steady: 10 * time.Millisecond, shorter: 10 * time.Millisecond, longer: 50 * time.Millisecond, source: time.Second,
+	}
+	return s, events
+}
+
+// run lets it work until the returned function is called.
+func run(t *testing.T, s *Sender) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { s.Run(ctx); close(ended) }()
+	return func() {
+		t.Helper()
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Fatal("it does not end")
+		}
+	}
+}
+
+// firsts are the numbers of a source in the order in which each came first.
+func firsts(all []got, source string) (numbers []uint64) {
+	seen := map[uint64]bool{}
+	for _, g := range all {
+		if g.Source == source && g.Missed == 0 && !seen[g.Number] {
+			seen[g.Number] = true
+			numbers = append(numbers, g.Number)
+		}
+	}
+	return numbers
+}
+
+func oneTo(n int) (numbers []uint64) {
+	for i := range n {
+		numbers = append(numbers, uint64(i+1))
+	}
+	return numbers
+}
+
+// TestNothingIsLost: the receiver hangs with lines in its socket that its system has acknowledged,
+// is killed, and comes back; and is killed again while it reads. Each line comes at least once, and
+// the first time in order.
+func TestNothingIsLost(t *testing.T) {
+	r := newReceiver(t)
+	audit, service := newStore("audit", "", 1000), newStore("services/x", "b", 1000)
+	s, events := r.sender("", audit, service)
+	stop := run(t, s)
+	audit.add(100)
+	service.add(10)
+	r.wait("services/x", 10)
+	r.wait("audit", 100)
+	r.settle() // all of it is taken
+
+	r.hang()
+	audit.add(100)
+	service.add(10)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	// into its socket
+	if n, err := cell.Wait(ctx, r.sent, func(n int) bool { return n > 110 }); err != nil {
+		t.Fatalf("%d lines sent: %+v", n, s.State())
+	}
+	before, _ := r.lines.Get()
+	r.kill()
+	if n := len(firsts(before, "audit")); n >= 200 {
+		t.Fatalf("the receiver has %d lines although it hung", n)
+	}
+	r.start()
+	audit.add(100)
+	r.wait("audit", 250)
+	r.kill()
+	r.start()
+	audit.add(100)
+	service.add(10)
+	r.wait("services/x", 30)
+	all := r.wait("audit", 400)
+	stop()
+	if got := firsts(all, "audit"); !slices.Equal(got, oneTo(400)) {
+		t.Errorf("audit: %d lines: %v", len(got), got)
+	}
+	all, _ = r.lines.Get()
+	if got := firsts(all, "services/x"); !slices.Equal(got, oneTo(30)) {
+		t.Errorf("services/x: %d lines: %v", len(got), got)
+	}
+	if got := s.State(); got.Dropped != 0 || got.Waiting != 0 || got.Problem == "" || !got.Connected.IsZero() {
+		t.Errorf("%+v", got)
+	}
+	var told []string
+	for len(events) > 0 {
+		told = append(told, <-events)
+	}
+	if text := strings.Join(told, "\n"); !strings.Contains(text, "state: receiver test is reached at 127.0.0.1:") || !strings.Contains(text, "failure: receiver test is not reached") {
+		t.Errorf("events:\n%s", text)
+	}
+}
+
+// TestTakenOnce: with a receiver that behaves, nothing comes twice, however often the connection is
+// replaced, and a sender that is started anew goes on where the last one was if the numbers do.
+func TestTakenOnce(t *testing.T) {
+	r := newReceiver(t)
+	audit, events := newStore("audit", "", 1000), newStore("events", "b", 1000)
+	cursors := filepath.Join(t.TempDir(), "archive.json")
+	s, _ := r.sender(cursors, audit, events)
+	stop := run(t, s)
+	for i := range 5 {
+		audit.add(3)
+		events.add(3)
+		r.wait("audit", uint64(3*i+3))
+		r.wait("events", uint64(3*i+3))
+		r.settle()
+	}
+	stop()
+	if text, err := os.ReadFile(cursors); err != nil || string(text) != `{"taken":{"audit":15},"orderly":true}`+"\n" {
+		t.Errorf("%s, %v", text, err)
+	}
+	s, _ = r.sender(cursors, audit, events)
+	audit.add(1)
+	stop = run(t, s)
+	r.wait("audit", 16)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	// events come again
+	all, err := cell.Wait(ctx, r.lines, func(all []got) bool { return len(all) >= 15+15+1+15 })
+	stop()
+	count := 0
+	for _, g := range all {
+		if g.Source == "audit" {
+			count++
+		}
+	}
+	if err != nil || count != 16 || !slices.Equal(firsts(all, "audit"), oneTo(16)) {
+		t.Errorf("%v: %v", err, all)
+	}
+}
+
+// TestImpolite: a receiver that never ends a connection gets lines twice until that is known, and
+// then once.
+func TestImpolite(t *testing.T) {
+	r := newReceiver(t)
+	r.behave(mute)
+	audit := newStore("audit", "", 1000)
+	s, _ := r.sender("", audit)
+	s.times.answer, s.times.leave = 20*time.Millisecond, 20*time.Millisecond
+	stop := run(t, s)
+	for i := range 6 {
+		audit.add(1)
+		r.wait("audit", uint64(i+1))
+		if i == 0 { // the first end counts for nothing
+			r.waitTimes(1, 2)
+		}
+		r.settle()
+	}
+	stop()
+	for n, want := range map[uint64]int{1: 2, 2: 1, 5: 1, 6: 1} {
+		if have := r.times(n); have != want {
+			t.Errorf("line %d came %d times; want %d", n, have, want)
+		}
+	}
+	if p := s.State().Problem; !strings.Contains(p, "never ends a connection in order") {
+		t.Error(p)
+	}
+}
+
+// TestNoReceipt: neither a connection that is reset nor the silence of a receiver that has ended
+// one in order before, be it before the sender was started, is a receipt for numbers that go on.
+func TestNoReceipt(t *testing.T) {
+	for _, how := range []manners{resets, mute} {
+		r := newReceiver(t)
+		audit := newStore("audit", "", 1000)
+		cursors := filepath.Join(t.TempDir(), "archive.json")
+		s, _ := r.sender(cursors, audit)
+		stop := run(t, s)
+		audit.add(1)
+		r.wait("audit", 1)
+		r.settle()
+		stop()
+		r.behave(how)
+		audit.add(1)
+		s, _ = r.sender(cursors, audit)
+		s.times.answer, s.times.leave = 20*time.Millisecond, 20*time.Millisecond
+		stop = run(t, s)
+		r.waitTimes(2, impolite+2)
+		stop()
+		if text, err := os.ReadFile(cursors); err != nil || string(text) != `{"taken":{"audit":1},"orderly":true}`+"\n" {
+			t.Errorf("%s, %v", text, err)
+		}
+		r.behave(polite)
+		s, _ = r.sender(cursors, audit)
+		stop = run(t, s)
+		r.waitTimes(2, r.times(2)+1)
+		r.settle()
+		stop()
+		if text, err := os.ReadFile(cursors); err != nil || string(text) != `{"taken":{"audit":2},"orderly":true}`+"\n" {
+			t.Errorf("%s, %v", text, err)
+		}
+	}
+}
+
+// TestQuiet: a receiver that ends quiet connections is not lost, and gets what comes later.
+func TestQuiet(t *testing.T) {
+	r := newReceiver(t)
+	audit := newStore("audit", "", 1000)
+	s, events := r.sender("", audit)
+	s.times.steady = 0
+	stop := run(t, s)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for i := range 4 {
+		if n, err := cell.Wait(ctx, r.conns, func(n int) bool { return n > i }); err != nil {
+			t.Fatalf("%d connections", n)
+		}
+		if i == 3 {
+			break
+		}
+		r.mu.Lock()
+		for c := range r.open {
+			c.Close()
+			delete(r.open, c)
+		}
+		r.mu.Unlock()
+	}
+	audit.add(1)
+	r.wait("audit", 1)
+	stop()
+	for len(events) > 0 {
+		if e := <-events; strings.HasPrefix(e, "failure") {
+			t.Error(e)
+		}
+	}
+}
+
+// TestCursorsNull: a file that holds nothing is as good as none.
+func TestCursorsNull(t *testing.T) {
+	r := newReceiver(t)
+	audit := newStore("audit", "", 1000)
+	for _, text := range []string{"null", `{"taken":null}`, "{}"} {
+		cursors := filepath.Join(t.TempDir(), "archive.json")
+		check(t, os.WriteFile(cursors, []byte(text), 0o600))
+		s, _ := r.sender(cursors, audit)
+		stop := run(t, s)
+		audit.add(1)
+		last, _ := audit.last.Get()
+		r.wait("audit", last)
+		stop()
+	}
+}
+
+// TestGap: what a store has dropped meanwhile is told, to the receiver and in the state.
+func TestGap(t *testing.T) {
+	r := newReceiver(t)
+	events := newStore("events", "b", 10)
+	events.add(100)
+	s, _ := r.sender("", events)
+	defer run(t, s)()
+	all := r.wait("events", 100)
+	if slices.ContainsFunc(all, func(g got) bool { return g.Missed > 0 }) {
+		t.Errorf("what was before the receiver counts as missed: %v", all)
+	}
+	r.settle()
+	r.kill()
+	events.add(50)
+	r.start()
+	all = r.wait("events", 150)
+	i := slices.IndexFunc(all, func(g got) bool { return g.Missed > 0 })
+	if i < 0 || all[i].Number != 140 || all[i].Missed != 40 || all[i+1].Number != 141 {
+		t.Errorf("%v", all)
+	}
+	if got := s.State().Dropped; got != 40 {
+		t.Errorf("%d lines dropped; want 40", got)
+	}
+}
+
+// TestTurn: what waits goes out together, but not for ever: there is more than one write takes.
+func TestTurn(t *testing.T) {
+	s := New(Config{Encode: func(l Line) []byte { return fmt.Appendln(nil, l.Number) }})
+	lines := make(chan Line, 3*queued)
+	for n := range 3 * queued {
+		lines <- Line{Source: "events", Number: uint64(n) + 2}
+	}
+	var out strings.Builder
+	if err := s.write(bufio.NewWriter(&out), Line{Source: "events", Number: 1}, lines); err != nil {
+		t.Fatal(err)
+	}
+	if sent := strings.Count(out.String(), "\n"); sent != queued || len(lines) != 2*queued+1 {
+		t.Errorf("%d lines sent, %d wait; want %d and %d", sent, len(lines), queued, 2*queued+1)
+	}
+}
+
+// TestHanging: a receiver that takes nothing holds up neither the stores nor another receiver, and
+// does not keep its sender from ending.
+func TestHanging(t *testing.T) {
+	store := newStore("services/x", "b", 1000)
+	bad, good := newReceiver(t), newReceiver(t)
+	s, _ := bad.sender("", store)
+	s.times.leave = 100 * time.Millisecond
+	stop := run(t, s)
+	bad.settle()
+	bad.hang()
+	other, _ := good.sender("", store)
+	defer run(t, other)()
+	for i := range 20 {
+		store.add(500)
+		good.wait("services/x", uint64(500*(i+1)))
+	}
+	if all, _ := bad.lines.Get(); len(all) > 1 {
+		t.Errorf("a receiver that hangs has read %d lines", len(all))
+	}
+	stop()
+}
+
+// TestWhoIsWho: nothing is sent to a receiver that nobody vouches for; and why one sends us away
+// can be read.
+func TestWhoIsWho(t *testing.T) {
+	store := newStore("audit", "", 10)
+	store.add(1)
+	problem := func(r *receiver, s *Sender, events <-chan string, want string) {
+		t.Helper()
+		stop := run(t, s)
+		select {
+		case e := <-events:
+			if !strings.Contains(e, want) {
+				t.Errorf("%s; want: %s", e, want)
+			}
+		case <-time.After(patience):
+			t.Error("nothing is said")
+		}
+		stop()
+		if all, _ := r.lines.Get(); len(all) > 0 {
+			t.Errorf("it has got %v", all)
+		}
+	}
+	r, stranger := newReceiver(t), newReceiver(t)
+	s, events := r.sender("", store)
+	s.config.Address = stranger.addr
+	problem(stranger, s, events, "certificate signed by unknown authority")
+
+	r.config.ClientAuth = tls.RequireAnyClientCert
+	s, events = r.sender("", store)
+	s.times.steady = patience
+	problem(r, s, events, "certificate required")
+
+	own, err := pki.SelfSigned(pki.Spec{CN: "m1", Usage: pki.Both, TTL: time.Hour})
+	check(t, err)
+	s, _ = r.sender("", store)
+	s.config.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return &tls.Certificate{Certificate: [][]byte{own.Cert.Raw}, PrivateKey: own.Key}, nil
+	}
+	defer run(t, s)()
+	r.wait("audit", 1)
+}

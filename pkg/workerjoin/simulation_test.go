@@ -1,0 +1,694 @@
+package workerjoin
+
+import (
+	"crypto/ecdsa"
+	"crypto/x509"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
+)
+
+// One, three or five control-plane machines with their books, and machines that join by them, in a
+// world in which questions and answers get lost and cross each other, the network falls apart,
+// machines start again, control-plane machines lose their books or come back with older ones,
+// clocks jump, tickets are copied, and the operator changes his mind.
+
+const (
+	life       = 90 * 24 * time.Hour
+	ticketLife = time.Hour
+)
+
+var (
+	address = netip.MustParseAddr("10.0.0.21")
+	begin   = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	// Keys and authorities are the same in all worlds: making them takes longer than all the rest.
+	authorities = made(func() [3]*pki.CA {
+		var out [3]*pki.CA
+		for i, name := range []string{"clients", "machines", "kubernetes"} {
+			ca, err := pki.NewCAAt(name, 50*365*24*time.Hour, begin)
+			if err != nil {
+				panic(err)
+			}
+			out[i] = ca
+		}
+		return out
+	})
+	keys = made(func() [4]*ecdsa.PrivateKey {
+		var out [4]*ecdsa.PrivateKey
+		for i := range out {
+			key, err := pki.NewKey()
+			if err != nil {
+				panic(err)
+			}
+			out[i] = key
+		}
+		return out
+	})
+)
+
+func made[T any](f func() T) T { return f() }
+
+// world is one run.
+type world struct {
+	t      *testing.T
+	seed   uint64
+	random *rand.Rand
+	log    []string
+	now    time.Time
+	planes []*plane
+	nodes  []*node
+	asking []*question
+	books  int  // that were begun
+	quick  bool // all happens within minutes
+	sound  bool // no book is lost, or comes back older, and the control plane's clocks are right
+	// certified is what has got certificates by each ticket.
+	certified map[string]*certified
+	removed   map[string]bool // tickets, wherever
+}
+
+type certified struct {
+	keys          map[string]bool
+	name, address string // of the last
+	moved         bool   // it has asked from another address since
+}
+
+// plane is a control-plane machine. What it has on its disk is the book; the world remembers beside
+// it what it can know.
+type plane struct {
+	name    string
+	book    trust.Book
+	session *trust.Session
+	ahead   time.Duration // of its clock
+	off     bool
+	side    int // of the network
+	run     int // since its last start
+
+	heard   map[string]bool // books, since its last start
+	refuses map[string]bool // tickets that it has heard were removed
+	older   bool            // its book is an older one, and it has not heard from all others since
+	saved   []saved
+}
+
+type saved struct {
+	book    trust.Book
+	refuses map[string]bool
+}
+
+// node is a worker: the real one called w, one with its stolen configuration, and one called v.
+type node struct {
+	name   string
+	key    *ecdsa.PrivateKey
+	at     netip.Addr
+	ticket *pki.Leaf
+	held   Held
+	ahead  time.Duration // of its clock
+}
+
+// question is a machine that wants certificates, and the control-plane machine that it has asked,
+// which asks the others.
+type question struct {
+	n      *node
+	at     *plane
+	run    int
+	begun  time.Time
+	m      trust.Member
+	known  bool
+	knows  trust.Roll // what it tells those that it asks: the ticket, or the member
+	to     []*plane   // that are still to be asked, or told
+	stood  map[string]bool
+	claims []trust.Claim
+	told   map[string]bool // books that hold it; nil before it was decided
+}
+
+// say notes what happens, and what happens again once.
+func (w *world) say(format string, args ...any) {
+	if line := fmt.Sprintf(format, args...); !slices.Contains(w.log[max(0, len(w.log)-5):], line) {
+		w.log = append(w.log, line)
+	}
+}
+
+func (w *world) fail(format string, args ...any) {
+	w.t.Helper()
+	for _, line := range w.log[max(0, len(w.log)-60):] {
+		w.t.Log(line)
+	}
+	w.t.Fatalf("seed %d: "+format, append([]any{w.seed}, args...)...)
+}
+
+func (w *world) lost() bool { return w.random.IntN(4) == 0 }
+
+// hears tells whether a message from one control-plane machine comes to another.
+func (w *world) hears(p, q *plane) bool { return !p.off && !q.off && p.side == q.side && !w.lost() }
+
+func (w *world) clock(p *plane) time.Time { return w.now.Add(p.ahead) }
+
+// empty gives a machine a new book.
+func (w *world) empty(p *plane) {
+	w.books++
+	p.book, p.refuses, p.older, p.saved = trust.Book{}.Begin(fmt.Sprintf("%032x", w.books)), map[string]bool{}, false, nil
+	w.start(p)
+}
+
+func (w *world) start(p *plane) {
+	p.session, p.heard = &trust.Session{}, map[string]bool{}
+	p.run++
+}
+
+// learn has one machine ask another what it knows.
+func (w *world) learn(p, q *plane) bool {
+	if p == q || !w.hears(p, q) || !w.hears(q, p) {
+		return false
+	}
+	next, _, err := p.book.Merge(q.book.Revoked, w.clock(p))
+	if err == nil {
+		next, _, err = next.Learn(q.book.Told(), p.session, w.clock(p))
+	}
+	if err != nil {
+		w.fail("%s learns nothing from %s: %v", p.name, q.name, err)
+	}
+	p.book, _ = next.Prune(p.session, w.clock(p))
+	p.session.Hear(q.book.ID)
+	p.heard[q.book.ID] = true
+	for ticket := range q.refuses {
+		p.refuses[ticket] = true
+	}
+	p.older = p.older && slices.ContainsFunc(w.planes, func(o *plane) bool { return o != p && !p.heard[o.book.ID] })
+	return true
+}
+
+// round has all learn from all.
+func (w *world) round() {
+	for _, p := range w.planes {
+		for _, q := range w.planes {
+			w.learn(p, q)
+		}
+	}
+}
+
+// agree has all of them that are there learn from all until they know the same, which has to be
+// soon.
+func (w *world) agree() {
+	var there []*plane
+	for _, p := range w.planes {
+		if !p.off {
+			there = append(there, p)
+		}
+	}
+	for try := 0; ; try++ {
+		if !slices.ContainsFunc(there, func(p *plane) bool {
+			return !slices.Equal(p.book.Told().Digest(), there[0].book.Told().Digest()) || !slices.Equal(p.book.Digest(), there[0].book.Digest()) ||
+				slices.ContainsFunc(there, func(o *plane) bool { return o != p && !p.heard[o.book.ID] })
+		}) {
+			return
+		}
+		if try > 20 {
+			w.fail("they do not agree")
+		}
+		w.round()
+	}
+}
+
+func (w *world) any() *plane { return w.planes[w.random.IntN(len(w.planes))] }
+
+// invite is `orlopctl nodes add`: those that answer know the ticket before anybody else, if they
+// are enough.
+func (w *world) invite(p *plane, name string) *pki.Leaf {
+	if p.off {
+		return nil
+	}
+	ids, told := []string{p.book.ID}, []*plane{}
+	for _, q := range w.planes {
+		if p != q && w.hears(p, q) && w.hears(q, p) {
+			next, _, err := p.book.Learn(q.book.Told(), p.session, w.clock(p))
+			if err != nil {
+				w.fail("%v", err)
+			}
+			p.book, ids, told = next, append(ids, q.book.ID), append(told, q)
+		}
+	}
+	needs := trust.Majority(len(w.planes))
+	if len(ids) < needs {
+		return nil
+	}
+	leaf, err := authorities[0].Issue(pki.Spec{CN: name, O: []string{pki.RoleJoin}, Usage: pki.Client, TTL: ticketLife, Now: w.clock(p), Key: keys[0]})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ticket := trust.Ticket{Serial: pki.Serial(leaf.Cert), Name: name, At: w.clock(p), Expires: leaf.Cert.NotAfter, Voters: ids, Needs: needs}
+	noted := 1
+	for _, q := range told {
+		if w.hears(p, q) {
+			next, _, err := q.book.Learn(trust.Roll{Tickets: []trust.Ticket{ticket}}, q.session, w.clock(q))
+			if err != nil {
+				w.fail("%v", err)
+			}
+			q.book = next
+			if w.hears(q, p) {
+				noted++
+			}
+		}
+	}
+	next, err := p.book.Invite(ticket)
+	if err != nil || noted < needs {
+		return nil
+	}
+	p.book = next
+	w.say("%s: %s invites %s, ticket %.6s", w.now, p.name, name, ticket.Serial)
+	return leaf
+}
+
+// remove is `orlopctl nodes remove`: noted by the machine that is asked, and by those that it
+// reaches.
+func (w *world) remove(p *plane, name string) {
+	if p.off {
+		return
+	}
+	for _, q := range w.planes {
+		w.learn(p, q)
+	}
+	next, tickets, err := p.book.Remove(name, w.now, "operator")
+	if err != nil {
+		return
+	}
+	p.book = next
+	told := []*plane{p}
+	for _, q := range w.planes {
+		if q != p && w.hears(p, q) {
+			if q.book, _, err = q.book.Merge(p.book.Revoked, w.clock(q)); err != nil {
+				w.fail("%v", err)
+			}
+			told = append(told, q)
+		}
+	}
+	for _, ticket := range tickets {
+		w.removed[ticket] = true
+		w.say("%s: %s removes %s, ticket %.6s", w.now, p.name, name, ticket)
+		for _, q := range told {
+			q.refuses[ticket] = true
+		}
+	}
+}
+
+// turn has a machine do what it decides: ask a control-plane machine.
+func (w *world) turn(n *node, p *plane) {
+	f := Facts{Now: w.now.Add(n.ahead), Name: n.name, Addresses: []netip.Addr{n.at}, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Held: n.held}
+	if n.ticket != nil {
+		f.Ticket = n.ticket.Cert
+	}
+	step := Next(f)
+	if step.Act == Rest || w.lost() || p.off {
+		return
+	}
+	now := w.clock(p)
+	m := trust.Member{Name: n.name, Address: fmt.Sprint(n.at), Key: pki.KeyFingerprint(&n.key.PublicKey), Renewed: now}
+	shown := f.Ticket
+	if step.Act == Join {
+		m.Ticket = pki.Serial(f.Ticket)
+	} else {
+		shown, m.Ticket = f.Held.Machine, pki.TicketOf(f.Held.Machine)
+	}
+	// What the door does: the certificate has to be valid, and not revoked.
+	if !now.Before(shown.NotAfter) || trust.Refusal(p.book.Revoked, shown) != nil {
+		w.say("%s refuses the certificate of %s", p.name, n.name)
+		return
+	}
+	q := &question{n: n, at: p, run: p.run, begun: w.now, m: m, known: step.Act == Renew, stood: map[string]bool{}}
+	if q.known && !p.book.Came(m.Ticket) { // others may know it
+		heard := 1
+		for _, o := range w.planes {
+			if w.learn(p, o) {
+				heard++
+			}
+		}
+		if heard < trust.Majority(len(w.planes)) {
+			return
+		}
+	}
+	next, err := p.book.Stand(m, q.known, p.session, now)
+	if err != nil {
+		w.say("%s: %s at %s: %v", p.name, n.name, n.at, err)
+		return
+	}
+	p.book, q.stood[p.book.ID], q.knows = next, true, next.About(m.Ticket)
+	if c := w.certified[m.Ticket]; c != nil && c.address != m.Address {
+		c.moved = true
+	}
+	q.to = w.others(p)
+	w.asking = append(w.asking, q)
+}
+
+// others are the other machines in any order.
+func (w *world) others(p *plane) []*plane {
+	var out []*plane
+	for _, i := range w.random.Perm(len(w.planes)) {
+		if w.planes[i] != p {
+			out = append(out, w.planes[i])
+		}
+	}
+	return out
+}
+
+// step has one of the questions that are asked go on by one message, or come to its end.
+func (w *world) step() {
+	if len(w.asking) == 0 {
+		return
+	}
+	i := w.random.IntN(len(w.asking))
+	q := w.asking[i]
+	if q.at.off || q.at.run != q.run || w.now.Sub(q.begun) > 10*time.Second || w.decide(q) || len(q.to) == 0 {
+		w.asking = slices.Delete(w.asking, i, i+1)
+		return
+	}
+	p := q.to[0]
+	q.to = q.to[1:]
+	if !w.hears(q.at, p) {
+		return
+	}
+	learnt, _, err := p.book.Learn(q.knows, p.session, w.clock(p))
+	if err != nil {
+		w.fail("%v", err)
+	}
+	p.book = learnt
+	if q.told != nil {
+		if w.hears(p, q.at) && p.book.Came(q.m.Ticket) {
+			q.told[p.book.ID] = true
+		}
+		return
+	}
+	next, err := p.book.Stand(q.m, q.known, p.session, w.clock(p))
+	p.book = next
+	if !w.hears(p, q.at) {
+		return // it is noted, and nobody knows
+	}
+	if err == nil {
+		q.stood[p.book.ID] = true
+	}
+	q.claims = append(q.claims, p.book.About(q.m.Ticket).Claims...)
+}
+
+// decide lets the machine in, if it comes by what the control-plane machine knows, and gives it
+// certificates when most know it. It returns whether the question has come to its end.
+func (w *world) decide(q *question) bool {
+	p, needs := q.at, trust.Majority(len(w.planes))
+	if q.told == nil {
+		next, _, err := p.book.Learn(trust.Roll{Claims: q.claims}, p.session, w.clock(p))
+		if err != nil {
+			w.fail("%v", err)
+		}
+		if next, err = next.Admit(q.m, q.known, len(q.stood), needs); err != nil {
+			return false
+		}
+		p.book, q.told, q.to = next, map[string]bool{p.book.ID: true}, w.others(p)
+		q.knows = next.About(q.m.Ticket)
+	}
+	if len(q.told) < needs {
+		return false
+	}
+	m, n := q.m, q.n
+	if p.refuses[m.Ticket] {
+		if p.book.Came(m.Ticket) {
+			w.fail("%s gives %s certificates, and has heard that it was removed", p.name, n.name)
+		}
+		return true
+	}
+	c := w.certified[m.Ticket]
+	if c == nil {
+		c = &certified{keys: map[string]bool{}}
+		w.certified[m.Ticket] = c
+	}
+	if c.keys[m.Key] = true; len(c.keys) > 1 {
+		w.fail("two keys got certificates by one ticket")
+	}
+	c.name, c.address, c.moved = m.Name, m.Address, false
+	for ticket, o := range w.certified {
+		if w.sound && ticket != m.Ticket && !w.removed[ticket] && !o.keys[m.Key] && (o.name == m.Name || o.address == m.Address && !o.moved) {
+			w.fail("%s at %s has got certificates by %.6s, and %s at %s has some by %.6s", m.Name, m.Address, m.Ticket, o.name, o.address, ticket)
+		}
+	}
+	if w.lost() {
+		w.say("%s: %s: %s: the answer is lost", w.now, p.name, n.name)
+		return true
+	}
+	issue := func(ca *pki.CA) *x509.Certificate {
+		leaf, err := ca.Issue(pki.Spec{CN: m.Name, Usage: pki.Both, IPs: []netip.Addr{n.at}, TTL: life, Now: w.clock(p), Key: n.key, Ticket: m.Ticket})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return leaf.Cert
+	}
+	n.held = Held{issue(authorities[1]), []*x509.Certificate{issue(authorities[2])}, []netip.Addr{n.at}}
+	w.say("%s: %s: %s at %s has certificates by ticket %.6s", w.now, p.name, n.name, n.at, m.Ticket)
+	return true
+}
+
+// event is something that happens to the world.
+func (w *world) event() {
+	n, p := w.nodes[w.random.IntN(len(w.nodes))], w.any()
+	what := w.random.IntN(17)
+	if w.quick && (what == 3 || what == 4 || what == 6 || what > 14) {
+		w.now = w.now.Add(time.Duration(w.random.IntN(5)) * time.Second)
+		return
+	}
+	switch what {
+	case 0, 1: // the operator invites a machine, and whoever has its configuration
+		if leaf := w.invite(p, n.name); leaf != nil {
+			for _, o := range w.nodes {
+				if o.name == n.name && w.random.IntN(4) > 0 {
+					o.ticket = leaf
+				}
+			}
+		}
+	case 2: // and takes it out
+		w.remove(p, n.name)
+	case 3: // a machine loses its disk
+		n.held = Held{}
+	case 4: // or its clock, or its address
+		n.ahead = time.Duration(w.random.IntN(2000)-1000) * time.Hour
+	case 5:
+		n.at = address.Next()
+		if w.random.IntN(2) == 0 {
+			n.at = address
+		}
+	case 6:
+		w.now = w.now.Add(time.Duration(w.random.IntN(60*24)) * time.Hour)
+	case 7: // a control-plane machine goes off, or comes back
+		if p.off = !p.off; !p.off {
+			w.start(p)
+		}
+	case 8: // or comes back with an older book, one at a time
+		if !w.sound && len(p.saved) > 0 && !slices.ContainsFunc(w.planes, func(o *plane) bool { return o != p && o.older }) && len(w.planes) > 1 {
+			was := p.saved[w.random.IntN(len(p.saved))]
+			p.book, p.refuses, p.older, p.off = was.book, maps.Clone(was.refuses), true, false
+			w.start(p)
+			w.say("%s: %s has an older book", w.now, p.name)
+		}
+	case 9: // or with none
+		if !w.sound && w.random.IntN(2) == 0 {
+			p.off = false
+			w.empty(p)
+			w.say("%s: %s has no book", w.now, p.name)
+		}
+	case 10:
+		if !w.sound {
+			p.ahead = time.Duration(w.random.IntN(800)-400) * time.Hour
+		}
+	case 11: // the network falls apart, or together again
+		for _, p := range w.planes {
+			p.side = w.random.IntN(2)
+		}
+	case 12:
+		for _, p := range w.planes {
+			p.side, p.off, p.ahead = 0, false, 0
+		}
+	case 13, 14:
+		p.saved = append(p.saved, saved{p.book, maps.Clone(p.refuses)})
+	default:
+		w.now = w.now.Add(time.Duration(w.random.IntN(30)) * time.Minute)
+	}
+}
+
+// until has a machine ask those control-plane machines until something holds, which it has to soon.
+func (w *world) until(n *node, by []*plane, what string, holds func() bool) {
+	w.asking = nil
+	for try := 0; !holds(); try++ {
+		if try > 200 {
+			w.fail("%s", what)
+		}
+		w.now = w.now.Add(time.Second)
+		w.turn(n, by[w.random.IntN(len(by))])
+		for len(w.asking) > 0 {
+			w.step()
+		}
+		if try%4 == 0 {
+			w.round()
+		}
+	}
+}
+
+// TestFaults: no ticket is good for two machines, no control-plane machine that has heard of a
+// removal gives anything more to who was removed, all that can reach it hear of it soon, no two
+// machines have one name or address, and one that is invited joins, and renews, as long as a
+// majority of the control-plane machines is there.
+func TestFaults(t *testing.T) {
+	const seeds = 2000
+	joined := 0
+	for seed := range uint64(seeds) {
+		w := &world{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 1)), now: begin, certified: map[string]*certified{}, removed: map[string]bool{}, sound: seed%3 == 0, quick: seed%5 > 1}
+		for i := range []int{1, 3, 3, 5}[seed%4] {
+			p := &plane{name: string(rune('a' + i))}
+			w.empty(p)
+			w.planes = append(w.planes, p)
+		}
+		w.round()
+		w.nodes = []*node{{name: "w", key: keys[1], at: address}, {name: "w", key: keys[2], at: address.Next()}, {name: "v", key: keys[3], at: address}}
+		for range 40 {
+			w.event()
+			for _, i := range w.random.Perm(len(w.nodes)) {
+				w.turn(w.nodes[i], w.any())
+				if w.random.IntN(3) == 0 {
+					w.turn(w.nodes[i], w.any()) // it has given up waiting, and asks another one
+				}
+			}
+			for range w.random.IntN(12) {
+				w.step()
+			}
+			for range w.random.IntN(3) {
+				w.learn(w.any(), w.any())
+			}
+		}
+		// From here on nothing happens but that messages get lost. What anybody knows of removals
+		// all know soon.
+		known := map[string]bool{}
+		for _, p := range w.planes {
+			p.side, p.off, p.ahead = 0, false, 0
+			maps.Copy(known, p.refuses)
+		}
+		w.agree()
+		for _, p := range w.planes {
+			for ticket := range known {
+				if _, err := p.book.Stand(trust.Member{Name: "w", Ticket: ticket, Address: "10.0.0.99"}, true, p.session, w.now); err == nil {
+					w.fail("%s has not heard that %.6s was removed", p.name, ticket)
+				}
+			}
+		}
+		// Machine 0 is invited anew; then the one that has invited it, and as many more as a
+		// majority can do without, are gone.
+		for _, name := range []string{"w", "v"} {
+			w.remove(w.planes[0], name)
+		}
+		w.agree()
+		n := w.nodes[0]
+		n.ahead, n.ticket, n.at = 0, nil, address
+		for try := 0; n.ticket == nil; try++ {
+			if try > 200 {
+				w.fail("cannot be invited after it was removed")
+			}
+			leaf := w.invite(w.planes[0], "w")
+			for _, t := range w.planes[0].book.Tickets {
+				// all of them have answered
+				if leaf != nil && t.Serial == pki.Serial(leaf.Cert) && len(t.Voters) == len(w.planes) {
+					n.ticket = leaf
+				}
+			}
+		}
+		by := slices.Clone(w.planes)
+		for len(by) > trust.Majority(len(w.planes)) {
+			by[0].off = true
+			by = by[1:]
+		}
+		w.until(n, by, "a machine that was invited has not joined", func() bool {
+			return n.held.Machine != nil && pki.TicketOf(n.held.Machine) == pki.Serial(n.ticket.Cert)
+		})
+		// It renews, from another address, when others are gone.
+		for _, p := range w.planes {
+			p.off = false
+		}
+		w.agree()
+		by = slices.Clone(w.planes)
+		for len(by) > trust.Majority(len(w.planes)) {
+			i := w.random.IntN(len(by))
+			by[i].off = true
+			by = slices.Delete(by, i, i+1)
+		}
+		w.now, n.at, n.ticket = w.now.Add(70*24*time.Hour), address.Next(), nil
+		old := n.held.Machine
+		w.until(n, by, "a member has not renewed", func() bool { return n.held.Machine != old })
+		w.agree()
+		for _, p := range by {
+			if members := p.book.Members; len(members) != 1 || members[0].Key != pki.KeyFingerprint(&keys[1].PublicKey) || members[0].Address != fmt.Sprint(address.Next()) {
+				w.fail("the members are %v", members)
+			}
+		}
+		joined += len(w.certified)
+	}
+	if joined < seeds*3/2 {
+		t.Errorf("only %d tickets were used in %d worlds", joined, seeds)
+	}
+	t.Logf("%d tickets were used in %d worlds", joined, seeds)
+}
+
+// TestNext is the table of Next.
+func TestNext(t *testing.T) {
+	issue := func(ca *pki.CA, cn, ticket string, at time.Time, ttl time.Duration) *x509.Certificate {
+		leaf, err := ca.Issue(pki.Spec{CN: cn, Usage: pki.Both, IPs: []netip.Addr{address}, TTL: ttl, Now: at, Key: keys[1], Ticket: ticket})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return leaf.Cert
+	}
+	ticket := issue(authorities[0], "w", "", begin, time.Hour)
+	own := func(at time.Time) Held {
+		return Held{issue(authorities[1], "w", pki.Serial(ticket), at, life), []*x509.Certificate{issue(authorities[2], "system:node:w", pki.Serial(ticket), at, life)}, []netip.Addr{address}}
+	}
+	older := Held{Machine: issue(authorities[1], "w", "1234", begin, life)}
+	stranger := Held{Machine: issue(authorities[2], "w", "1234", begin, life)}
+	other := Held{Machine: issue(authorities[1], "v", "1234", begin, life)}
+	if s := Next(Facts{Now: begin, Name: "w", Addresses: []netip.Addr{address}, Held: own(begin),
+		MachineCAs: []*x509.Certificate{authorities[0].Cert, authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}}); s.Act != Renew || !s.Usable {
+		t.Errorf("by an authority that issues no more: %+v", s)
+	}
+	for _, c := range []struct {
+		name   string
+		held   Held
+		ticket *x509.Certificate
+		after  time.Duration
+		at     []netip.Addr
+		want   Act
+		usable bool
+		why    string
+	}{
+		{"nothing at all", Held{}, nil, 0, []netip.Addr{address}, Rest, false, "this machine has not joined the cluster yet, and there is no ticket (Machine.spec.join); `orlopctl nodes add` gives one"},
+		{"a ticket", Held{}, ticket, 0, []netip.Addr{address}, Join, false, "this machine has not joined the cluster yet"},
+		{"a ticket that ended", Held{}, ticket, 2 * time.Hour, []netip.Addr{address}, Rest, false, "this machine has not joined the cluster yet, and its ticket ended at 2026-05-01T13:00:00Z; `orlopctl nodes add` gives another one"},
+		{"no address", Held{}, ticket, 0, nil, Rest, false, "it has no address yet"},
+		{"young", own(begin), ticket, time.Minute, []netip.Addr{address}, Rest, true, ""},
+		{"young, its ticket ended", own(begin), ticket, 48 * time.Hour, []netip.Addr{address}, Rest, true, ""},
+		{"old", own(begin), nil, 61 * 24 * time.Hour, []netip.Addr{address}, Renew, true, ""},
+		{"ended", own(begin), nil, 91 * 24 * time.Hour, []netip.Addr{address}, Renew, true, "the certificates of this machine ended at 2026-07-30T12:00:00Z, or its clock is wrong"},
+		{"ended, with a ticket", own(begin.Add(-91 * 24 * time.Hour)), ticket, 0, []netip.Addr{address}, Join, true, "the certificates of this machine ended at 2026-04-30T12:00:00Z, or its clock is wrong"},
+		{"of the future", own(begin.Add(48 * time.Hour)), nil, 0, []netip.Addr{address}, Renew, true, "the certificates of this machine begin at 2026-05-03T11:55:00Z, or its clock is wrong"},
+		{"another address", own(begin), nil, time.Minute, []netip.Addr{netip.MustParseAddr("10.0.0.22")}, Renew, true, ""},
+		{"invited anew", older, ticket, time.Minute, []netip.Addr{address}, Join, true, ""},
+		{"of another cluster", stranger, ticket, time.Minute, []netip.Addr{address}, Join, false, "what this machine has is of another cluster"},
+		{"of another name", other, ticket, time.Minute, []netip.Addr{address}, Join, false, "what this machine has is of a machine called v"},
+	} {
+		s := Next(Facts{Now: begin.Add(c.after), Name: "w", Addresses: c.at, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Held: c.held, Ticket: c.ticket})
+		why := ""
+		if s.Why != nil {
+			why = s.Why.Error()
+		}
+		if s.Act != c.want || s.Usable != c.usable || why != c.why {
+			t.Errorf("%s: %+v", c.name, s)
+		}
+		if rests := s.Act == Rest && s.Usable; rests == s.Until.IsZero() {
+			t.Errorf("%s: until %s", c.name, s.Until)
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package workerjoin
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// TestAsk: a machine without anything asks to be let in where it may, and otherwise says what it
+// lacks; one with a ticket never asks.
+func TestAsk(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	ca, err := pki.NewCA("clients", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ticket, err := ca.Issue(pki.Spec{CN: "w1", O: []string{pki.RoleJoin}, Usage: pki.Client, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := Facts{Now: now, Name: "w1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.21")}}
+	if s := Next(f); s.Act != Rest || !strings.Contains(s.Why.Error(), "there is no ticket") {
+		t.Errorf("%+v", s)
+	}
+	f.MayAsk = true
+	if s := Next(f); s.Act != Ask || s.Usable || s.Why == nil {
+		t.Errorf("%+v", s)
+	}
+	f.Now, f.Ticket = ticket.Cert.NotBefore.Add(time.Minute), ticket.Cert
+	if s := Next(f); s.Act != Join {
+		t.Errorf("%+v", s)
+	}
+	f.Now = ticket.Cert.NotAfter // what it was given has ended
+	if s := Next(f); s.Act != Ask {
+		t.Errorf("%+v", s)
+	}
+	f.Addresses = nil
+	if s := Next(f); s.Act != Rest {
+		t.Errorf("%+v", s)
+	}
+}

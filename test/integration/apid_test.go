@@ -1,0 +1,352 @@
+package integration
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/vm"
+)
+
+// doorFigures is build/api.json: what the management API lets in, and how fast. Times are
+// milliseconds.
+type doorFigures struct {
+	Methods          int `json:"methods"`
+	WithoutRole      int `json:"methods_without_role"`
+	CallableByNobody int `json:"methods_callable_by_nobody"`
+	// method × caller who may not, each tried on the machine
+	CasesRefused   int     `json:"cases_refused"`
+	DecodersFuzzed int     `json:"decoders_fuzzed"`
+	FuzzSeconds    int     `json:"fuzz_seconds"`
+	ApidAnonMiB    float64 `json:"apid_anon_mib"`
+	One            pace    `json:"clients_1"`
+	Many           pace    `json:"clients_64"`
+	Flood          flood   `json:"flood"`
+}
+
+type pace struct {
+	P50   float64 `json:"p50"`
+	P99   float64 `json:"p99"`
+	Calls float64 `json:"calls_per_s"`
+}
+
+// flood is what an admitted client notices of strangers who ask for handshakes as fast as they can.
+type flood struct {
+	Tried    int64   `json:"tried"`   // connections
+	Refused  int64   `json:"refused"` // before a handshake was made
+	QuietP99 float64 `json:"quiet_p99"`
+	P99      float64 `json:"p99"`
+	Ratio    float64 `json:"ratio"`
+}
+
+// doorVerb tries what must be refused, measures what is let in, and writes both to build/api.json.
+// The machine has one processor.
+func (s *story) doorVerb(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1, 1, "door NAME")
+	d := doorBed{s: s, ts: ts, to: s.machine(ts, args[0]).Addr().String() + ":50000"}
+	var out doorFigures
+	d.refusals(&out)
+	out.One = d.pace(1, measured)
+	out.Many = d.pace(64, measured)
+	out.Flood = d.flood()
+	out.ApidAnonMiB = d.apidMemory()
+	if text, err := os.ReadFile(filepath.Join(*versions, "fuzz.json")); err == nil { // `make fuzz`
+		ts.Check(json.Unmarshal(text, &out))
+	}
+	text, err := json.MarshalIndent(out, "", "  ")
+	ts.Check(err)
+	ts.Check(os.WriteFile(filepath.Join(*versions, "api.json"), append(text, '\n'), 0o644))
+	s.note("api.json: %s", text)
+	switch {
+	case out.WithoutRole != 0 || out.CallableByNobody != 0:
+		ts.Fatalf("%d methods have no role, nobody may call %d", out.WithoutRole, out.CallableByNobody)
+	case out.Flood.Refused == 0:
+		ts.Fatalf("none of %d strangers was refused before the handshake", out.Flood.Tried)
+	}
+}
+
+// measured is how long a pace is measured: some hundred calls on an emulated processor.
+const measured = 10 * time.Second
+
+type doorBed struct {
+	s  *story
+	ts *testscript.TestScript
+	to string // address and port of the machine's API
+}
+
+// host is another computer on the closed network.
+func (d doorBed) host(name string) *vm.Host {
+	h, err := d.s.network.NewHost(name, netip.Addr{})
+	d.ts.Check(err)
+	return h
+}
+
+// endpoint is the machine for somebody with this certificate, at that computer.
+func (d doorBed) endpoint(from *vm.Host, cert tls.Certificate) client.Endpoint {
+	e := d.s.endpoint(d.ts)
+	e.Address, e.Cert = d.to, cert
+	e.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
+		return from.DialContext(ctx, "tcp", address)
+	}
+	return e
+}
+
+func (d doorBed) dial(e client.Endpoint) *client.Client {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := client.Dial(ctx, e)
+	d.ts.Check(err)
+	return c
+}
+
+// cert is a certificate by the operator's CA with a role, or by nobody's.
+func (d doorBed) cert(organisation string) tls.Certificate {
+	leaf, err := operatorCA(d.ts).Issue(pki.Spec{CN: "door", O: []string{organisation}, Usage: pki.Client, TTL: time.Hour})
+	d.ts.Check(err)
+	return tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}
+}
+
+// refusals calls every method as each of those who may not, and as nobody.
+func (d doorBed) refusals(out *doorFigures) {
+	h := d.host("stranger")
+	defer h.Close()
+	type method struct {
+		name   string
+		least  api.Role
+		narrow []api.Role
+	}
+	var methods []method
+	services := api.File_orlop_proto.Services()
+	for i := range services.Len() {
+		list := services.Get(i).Methods()
+		for j := range list.Len() {
+			m := list.Get(j)
+			methods = append(methods, method{fmt.Sprintf("/%s/%s", m.Parent().(protoreflect.ServiceDescriptor).FullName(), m.Name()),
+				proto.GetExtension(m.Options(), api.E_Role).(api.Role), proto.GetExtension(m.Options(), api.E_Narrow).([]api.Role)})
+		}
+	}
+	out.Methods = len(methods)
+	for _, m := range methods {
+		if m.least == api.Role_ROLE_UNSPECIFIED {
+			out.WithoutRole++
+		}
+	}
+	// Without a certificate there is no connection to make any call on.
+	if d.letsNobodyIn(h) {
+		out.CasesRefused += len(methods)
+	} else {
+		out.CallableByNobody = len(methods)
+	}
+	for organisation, role := range map[string]api.Role{
+		"": api.Role_ROLE_UNSPECIFIED, pki.RoleMachine: api.Role_ROLE_MACHINE, pki.RoleReader: api.Role_ROLE_READER,
+		pki.RoleOperator: api.Role_ROLE_OPERATOR, pki.RoleLogReader: api.Role_ROLE_LOG_READER, pki.RoleImageImport: api.Role_ROLE_IMAGE_IMPORT,
+		pki.RoleEtcdBackup: api.Role_ROLE_ETCD_BACKUP, pki.RoleJoin: api.Role_ROLE_JOIN,
+	} {
+		c := d.dial(d.endpoint(h, d.cert(organisation)))
+		for _, m := range methods {
+			if role <= api.Role_ROLE_ADMIN && role >= m.least || slices.Contains(m.narrow, role) {
+				continue
+			}
+			if err := call(c, m.name); status.Code(err) != codes.PermissionDenied {
+				d.ts.Fatalf("%s as %s: %v; expected it to be refused", m.name, organisation, err)
+			}
+			out.CasesRefused++
+		}
+		d.ts.Check(c.Close())
+	}
+}
+
+// letsNobodyIn tries to connect without a certificate.
+func (d doorBed) letsNobodyIn(h *vm.Host) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := client.Dial(ctx, d.endpoint(h, tls.Certificate{}))
+	if err == nil {
+		c.Close()
+		return false
+	}
+	if !errors.Is(err, client.ErrRefused) {
+		d.ts.Fatalf("without a certificate: %v", err)
+	}
+	return true
+}
+
+// call makes a call with one empty message and waits for its end.
+func call(c *client.Client, method string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	stream, err := c.Conn().NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+	if err != nil {
+		return err
+	}
+	if err := stream.SendMsg(&emptypb.Empty{}); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if err := stream.CloseSend(); err != nil {
+		return err
+	}
+	for {
+		if err := stream.RecvMsg(&emptypb.Empty{}); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// perHost is how many connections one computer makes: apid takes 32 of one address.
+const perHost = 30
+
+// pace is how fast so many clients, each with a connection of its own, get Version answered, one
+// call after the other.
+func (d doorBed) pace(clients int, long time.Duration) pace {
+	// one for each host: one certificate makes so many calls at once and no more
+	var cert tls.Certificate
+	var open []*client.Client
+	var hosts []*vm.Host
+	for i := range clients {
+		if i%perHost == 0 {
+			cert = d.cert(pki.RoleReader)
+			hosts = append(hosts, d.host(fmt.Sprintf("client%d-%d", clients, i/perHost)))
+		}
+		open = append(open, d.dial(d.endpoint(hosts[i/perHost], cert)))
+	}
+	defer func() {
+		for _, c := range open {
+			c.Close()
+		}
+		for _, h := range hosts {
+			h.Close()
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	defer cancel()
+	var mu sync.Mutex
+	var all []time.Duration
+	var wait sync.WaitGroup
+	var failed error
+	for _, c := range open {
+		wait.Go(func() {
+			for ctx.Err() == nil {
+				began := time.Now()
+				calling, stop := context.WithTimeout(context.Background(), time.Minute)
+				_, err := c.Machine.Version(calling, &api.VersionRequest{})
+				stop()
+				mu.Lock()
+				all = append(all, time.Since(began))
+				failed = errors.Join(failed, err)
+				mu.Unlock()
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+	wait.Wait()
+	if failed != nil {
+		d.ts.Fatalf("Version with %d clients: %v", clients, failed)
+	}
+	slices.Sort(all)
+	at := func(share float64) float64 {
+		return float64(all[min(len(all)-1, int(share*float64(len(all))))].Microseconds()) / 1000
+	}
+	return pace{P50: at(0.5), P99: at(0.99), Calls: float64(len(all)) / long.Seconds()}
+}
+
+// flood measures one client before and while two computers ask for handshakes, without a
+// certificate, as fast as they can.
+func (d doorBed) flood() flood {
+	quiet := d.pace(1, measured)
+	ctx, cancel := context.WithCancel(context.Background())
+	var tried, refused atomic.Int64
+	var wait sync.WaitGroup
+	var hosts []*vm.Host
+	defer func() {
+		cancel()
+		wait.Wait()
+		for _, h := range hosts {
+			h.Close()
+		}
+	}()
+	for i := range 2 {
+		h := d.host(fmt.Sprintf("flood%d", i))
+		hosts = append(hosts, h)
+		for range 25 {
+			wait.Go(func() {
+				for ctx.Err() == nil {
+					without := d.stranger(ctx, h)
+					if ctx.Err() != nil {
+						return // it was ended, and says nothing
+					}
+					tried.Add(1)
+					if without {
+						refused.Add(1)
+					}
+				}
+			})
+		}
+	}
+	loud := d.pace(1, measured)
+	f := flood{Tried: tried.Load(), Refused: refused.Load()}
+	f.QuietP99, f.P99, f.Ratio = quiet.P99, loud.P99, loud.P99/quiet.P99
+	return f
+}
+
+// unanswered is after which time a stranger begins anew, where one who keeps to TCP asks again
+// after a second.
+const unanswered = 100 * time.Millisecond
+
+// stranger asks for a handshake, and tells whether there was none: the machine's kernel did not
+// answer, or the connection was closed.
+func (d doorBed) stranger(ctx context.Context, h *vm.Host) (refused bool) {
+	ctx, cancel := context.WithTimeout(ctx, unanswered)
+	defer cancel()
+	raw, err := h.DialContext(ctx, "tcp", d.to)
+	if err != nil {
+		return true
+	}
+	defer raw.Close()
+	return tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(ctx) != nil
+}
+
+// apidMemory is what apid has of its own, in MiB.
+func (d doorBed) apidMemory() float64 {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := d.s.client(d.ts)
+	defer c.Close()
+	one, err := service(ctx, c, "apid")
+	d.ts.Check(err)
+	list, err := c.Machine.Get(ctx, &api.GetRequest{Topic: "processes"})
+	d.ts.Check(err)
+	for _, p := range list.Value.GetListValue().GetValues() {
+		fields := p.GetStructValue().GetFields()
+		if int(fields["pid"].GetNumberValue()) == int(one.Pid) {
+			return fields["anonymous"].GetNumberValue() / (1 << 20)
+		}
+	}
+	d.ts.Fatalf("apid, process %d, is not among the processes", one.Pid)
+	return 0
+}

@@ -1,0 +1,164 @@
+package vm
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/orlop-os/orlop/vm/writelog"
+)
+
+// Files of a machine's folder.
+const (
+	consoleFile = "console.log"
+	stderrFile  = "stderr.log"
+	varsFile    = "vars.fd"
+)
+
+// inherited are the numbers of the file descriptors that QEMU gets from us.
+type inherited struct {
+	console, qmp int
+	nic          int // 0: no NIC
+	channels     []int
+}
+
+// arguments is QEMU's command line. It is pure: the golden file shows it.
+func (s MachineSpec) arguments(fds inherited, mac macAddr) []string {
+	a := []string{
+		"-name", s.Name, "-nodefaults", "-no-user-config", "-display", "none",
+		"-machine", "q35,smm=off,vmport=off", "-cpu", "max",
+		"-accel", "tcg,thread=multi,tb-size=" + strconv.Itoa(s.TranslationMiB),
+		"-m", strconv.Itoa(s.MemoryMiB), "-smp", strconv.Itoa(s.CPUs), "-boot", "menu=off",
+		"-chardev", "socket,id=console,fd=" + strconv.Itoa(fds.console), "-serial", "chardev:console",
+		"-chardev", "socket,id=qmp,fd=" + strconv.Itoa(fds.qmp), "-mon", "chardev=qmp,mode=control",
+	}
+	add := func(format string, values ...any) { a = append(a, strings.Fields(fmt.Sprintf(format, values...))...) }
+	if s.Kernel != "" {
+		a = append(a, "-kernel", s.Kernel)
+		if s.Initrd != "" {
+			a = append(a, "-initrd", s.Initrd)
+		}
+		if s.Append != "" {
+			a = append(a, "-append", s.Append)
+		}
+	} else {
+		a = append(a, "-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+comma(s.Code),
+			"-drive", "if=pflash,unit=1,format=raw,file="+comma(filepath.Join(s.Dir, varsFile)))
+	}
+	if slices.ContainsFunc(s.Disks, func(d Disk) bool { return d.Bus == BusUSB }) {
+		add("-device qemu-xhci")
+	}
+	for _, d := range s.Disks {
+		// Flushes need not reach the host's platter: what QEMU wrote survives QEMU, and the host is
+		// not what loses power.
+		a = append(a, s.drive(d)...)
+		device := string(d.Bus)
+		if d.Record {
+			// QEMU joins writes to the longest that the host takes (IOV_MAX), and blklogwrites adds
+			// to that: it would fail (7.2).
+			device += ",request-merging=off"
+		}
+		add("-device %s,drive=%s,serial=%s%s", device, d.Name, d.Name, s.bootIndex(d.Name))
+	}
+	if fds.nic != 0 {
+		add("-netdev stream,id=net0,server=off,addr.type=fd,addr.str=%d", fds.nic)
+		// Without a ROM the firmware's own driver and network stack are used.
+		add("-device virtio-net-pci,id=nic0,netdev=net0,mac=%s,romfile=%s", mac, s.bootIndex(BootPXE, BootHTTP))
+	}
+	// The firmware tries all that it knows over the network, one after the other, each for a minute
+	// if nobody answers.
+	if s.bootsFrom(BootHTTP) && !s.bootsFrom(BootPXE) {
+		add("-fw_cfg name=opt/org.tianocore/IPv4PXESupport,string=n")
+	}
+	if s.bootsFrom(BootHTTP) || s.bootsFrom(BootPXE) {
+		add("-fw_cfg name=opt/org.tianocore/IPv6PXESupport,string=n")
+	}
+	if len(s.Channels) > 0 {
+		add("-device virtio-serial-pci")
+	}
+	for i, name := range s.Channels {
+		add("-chardev socket,id=channel%d,fd=%d", i, fds.channels[i])
+		add("-device virtserialport,chardev=channel%d,name=%s", i, name)
+	}
+	if s.Graphics {
+		add("-vga std")
+	}
+	if s.Watchdog {
+		add("-device i6300esb -action watchdog=reset")
+	}
+	if s.NoReboot {
+		add("-no-reboot")
+	}
+	if !s.RTC.IsZero() {
+		add("-rtc base=%s", s.RTC.UTC().Format("2006-01-02T15:04:05"))
+	}
+	if identity := s.smbios(); identity != "" {
+		a = append(a, "-smbios", identity)
+	}
+	return append(a, s.Args...)
+}
+
+// drive is how QEMU opens a disk.
+func (s MachineSpec) drive(d Disk) []string {
+	if d.Record {
+		// The driver must see the guest's flushes, which cache=unsafe drops before they come to it;
+		// the files below need none.
+		return []string{"-blockdev", fmt.Sprintf("driver=blklogwrites,node-name=%s,discard=unmap,log-sector-size=%d,"+
+			"file.driver=file,file.cache.no-flush=on,file.discard=unmap,file.filename=%s,log.driver=file,log.cache.no-flush=on,log.filename=%s",
+			d.Name, writelog.SectorSize, comma(s.diskPath(d)), comma(s.logPath(d)))}
+	}
+	drive := fmt.Sprintf("if=none,id=%s,format=raw,cache=unsafe,discard=unmap,readonly=%s,file=%s", d.Name, onOff(d.ReadOnly), comma(s.diskPath(d)))
+	if d.Forget {
+		drive += ",snapshot=on"
+	}
+	return []string{"-drive", drive}
+}
+
+func (s MachineSpec) smbios() string {
+	if s.UUID == "" && s.Serial == "" {
+		return ""
+	}
+	identity := "type=1"
+	if s.UUID != "" {
+		identity += ",uuid=" + s.UUID
+	}
+	if s.Serial != "" {
+		identity += ",serial=" + comma(s.Serial)
+	}
+	return identity
+}
+
+// bootIndex is the place that a device has in the firmware's order, as its option for QEMU; empty:
+// none.
+func (s MachineSpec) bootIndex(names ...string) string {
+	for i, b := range s.Boot {
+		if slices.Contains(names, b) {
+			return fmt.Sprintf(",bootindex=%d", i+1) // 0 is a directly booted kernel
+		}
+	}
+	return ""
+}
+
+func (s MachineSpec) bootsFrom(what string) bool { return slices.Contains(s.Boot, what) }
+
+// diskPath is the file of a disk.
+func (s MachineSpec) diskPath(d Disk) string {
+	if d.Bus == BusCD {
+		return d.Image
+	}
+	return filepath.Join(s.Dir, d.Name+".raw")
+}
+
+func (s MachineSpec) logPath(d Disk) string { return filepath.Join(s.Dir, d.Name+".log") }
+
+// comma quotes a value for QEMU's option lists, where a comma ends a value.
+func comma(value string) string { return strings.ReplaceAll(value, ",", ",,") }
+
+func onOff(v bool) string {
+	if v {
+		return "on"
+	}
+	return "off"
+}

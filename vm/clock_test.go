@@ -1,0 +1,95 @@
+package vm
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestClock(t *testing.T) {
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	slow := Clock{Began: began, Dilation: 4}
+	outside := began.Add(6 * time.Second)
+	if got, want := slow.At(outside), began.Add(1500*time.Millisecond); !got.Equal(want) {
+		t.Errorf("6 s later it shows %s, want %s", got, want)
+	}
+	if got := slow.Outside(time.Second); got != 4*time.Second {
+		t.Errorf("a second of it takes %s, want 4 s", got)
+	}
+	if got := slow.At(time.Time{}); !got.IsZero() {
+		t.Errorf("what has not happened was at %s", got)
+	}
+	for _, same := range []Clock{{}, {Began: began, Dilation: 1}} {
+		if got := same.At(outside); !got.Equal(outside) || same.Outside(time.Second) != time.Second || same.environment(outside) != nil {
+			t.Errorf("%+v is not the time outside", same)
+		}
+	}
+	want := []string{"LD_PRELOAD=" + dilator, "FAKETIME_FMT=%s", "FAKETIME=@1767323046.500000000 x0.25", "NO_FAKE_STAT=1"}
+	if got := slow.environment(outside); !slices.Equal(got, want) {
+		t.Errorf("environment:\n%q, want\n%q", got, want)
+	}
+	for _, d := range []int{-1, mostDilation + 1} {
+		if err := (ClusterSpec{Name: "x", Network: NetworkSpec{Dilation: d}, Machines: []MachineSpec{{Name: "m"}}}).check(); err == nil || !strings.Contains(err.Error(), "expected 1 to 8") {
+			t.Errorf("dilation %d: %v", d, err)
+		}
+	}
+}
+
+// TestStackClock has a host wait for a neighbour that is not there: for 3 s of the network's clock,
+// as other systems do.
+func TestStackClock(t *testing.T) {
+	n := newTestNetwork(t, NetworkSpec{Dilation: 2})
+	began := time.Now()
+	_, err := n.DialContext(t.Context(), "tcp", "10.77.0.99:1")
+	if took := n.Clock().Since(began); err == nil || took < 2500*time.Millisecond || took > 10*time.Second {
+		t.Errorf("after %s: %v", took, err)
+	}
+}
+
+// TestDilated has a program live by a clock as QEMU does (perl, which git needs, so it is there).
+func TestDilated(t *testing.T) {
+	slow := Clock{Began: time.Now().Add(-time.Hour), Dilation: 4}
+	if err := slow.check(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("perl", "-MTime::HiRes=time,sleep", "-e", `printf "%.6f\n", time; sleep 0.2; printf "%.6f\n", time`)
+	began := time.Now()
+	cmd.Env = append(os.Environ(), slow.environment(began)...)
+	out, err := cmd.Output()
+	took := time.Since(began)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow.sweep(cmd.Process.Pid)
+	var shown []time.Time
+	for line := range strings.Lines(string(out)) {
+		seconds, err := strconv.ParseFloat(strings.TrimSpace(line), 64)
+		if err != nil {
+			t.Fatalf("it printed %q", out)
+		}
+		shown = append(shown, time.UnixMicro(int64(seconds*1e6)))
+	}
+	if len(shown) != 2 {
+		t.Fatalf("it printed %q", out)
+	}
+	// It starts where the clock is, three quarters of an hour ago, and 0.2 s of it are 0.8 s.
+	if off := shown[0].Sub(slow.At(began)); off < -time.Millisecond || off > took {
+		t.Errorf("it began %s off", off)
+	}
+	if slept := shown[1].Sub(shown[0]); slept < 200*time.Millisecond || slept > took/3 || took < 800*time.Millisecond {
+		t.Errorf("0.2 s took %s, and outside %s", slept, took)
+	}
+	left, err := os.ReadDir("/dev/shm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range left {
+		if strings.Contains(entry.Name(), "faketime") && strings.HasSuffix(entry.Name(), "_"+strconv.Itoa(cmd.Process.Pid)) {
+			t.Errorf("/dev/shm/%s is left", entry.Name())
+		}
+	}
+}

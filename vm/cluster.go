@@ -1,0 +1,176 @@
+package vm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
+
+// ClusterSpec describes machines and their network that live on in a background process.
+type ClusterSpec struct {
+	Name    string      `json:"name"`
+	Network NetworkSpec `json:"network"`
+	// Machines get folders below the cluster's; Dir is ignored.
+	Machines []MachineSpec `json:"machines"`
+	Forwards []ForwardSpec `json:"forwards,omitempty"`
+}
+
+// ForwardSpec is a port of a machine that is wanted on 127.0.0.1.
+type ForwardSpec struct {
+	Machine string `json:"machine,omitempty"`
+	// Addr is an IPv4 address of the network that is no machine's own, such as one that moves
+	// between machines; instead of Machine.
+	Addr netip.Addr `json:"addr,omitzero"`
+	Port uint16     `json:"port"`
+	// HostPort is the port on 127.0.0.1; 0: a free one, told by Status.
+	HostPort uint16 `json:"hostPort,omitempty"`
+}
+
+// Status is the state of a running cluster.
+type Status struct {
+	Name   string       `json:"name"`
+	Dir    string       `json:"dir"`
+	PID    int          `json:"pid"`
+	Subnet netip.Prefix `json:"subnet"`
+	// Clock is the time on the network; all times here are outside's.
+	Clock    Clock           `json:"clock,omitzero"`
+	Gateway  netip.Addr      `json:"gateway"`
+	Capture  string          `json:"capture,omitempty"`
+	Machines []MachineStatus `json:"machines"`
+	Forwards []ForwardStatus `json:"forwards"`
+}
+
+// MachineStatus is the state of one machine.
+type MachineStatus struct {
+	Name    string     `json:"name"`
+	Addr    netip.Addr `json:"addr,omitzero"`
+	Running bool       `json:"running"`
+	PID     int        `json:"pid,omitempty"`
+	// PoweredOn is when the machine was switched on last.
+	PoweredOn time.Time `json:"poweredOn"`
+	// Exit is how it ended, if it is not running.
+	Exit *Exit `json:"exit,omitempty"`
+	// Console is the file with all its serial output.
+	Console string  `json:"console"`
+	Events  []Event `json:"events,omitempty"`
+}
+
+// ForwardStatus is an open forward.
+type ForwardStatus struct {
+	ForwardSpec
+	// Addr is "127.0.0.1:port".
+	Addr string `json:"addr"`
+}
+
+// Forward finds the address on the host that leads to a machine's port; empty: there is none.
+func (s Status) Forward(machine string, port uint16) string {
+	for _, f := range s.Forwards {
+		if f.Machine == machine && f.Port == port {
+			return f.Addr
+		}
+	}
+	return ""
+}
+
+// Files of a cluster's folder.
+const (
+	specFile   = "spec.json"
+	lockFile   = "runner.lock"
+	logFile    = "runner.log"
+	socketFile = "control.sock"
+)
+
+// ErrNotRunning is why there is no client for a folder: its runner has ended or was killed, and the
+// machines with it.
+var ErrNotRunning = errors.New("the cluster is not running")
+
+// ErrExists is why a folder is not taken for a new cluster.
+var ErrExists = errors.New("there is a cluster already")
+
+func writeSpec(dir string, spec ClusterSpec) error {
+	data, err := json.MarshalIndent(spec, "", "  ")
+	if err != nil {
+		return fmt.Errorf("cluster: cannot encode the specification: %w", err)
+	}
+	if err := renameio.WriteFile(filepath.Join(dir, specFile), append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("cluster: cannot write the specification: %w", err)
+	}
+	return nil
+}
+
+// ReadSpec reads the specification of the cluster in dir.
+func ReadSpec(dir string) (ClusterSpec, error) {
+	var spec ClusterSpec
+	data, err := os.ReadFile(filepath.Join(dir, specFile))
+	if err != nil {
+		return spec, fmt.Errorf("cluster: no cluster in %s: %w", dir, err)
+	}
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return spec, fmt.Errorf("cluster: cannot read %s: %w", filepath.Join(dir, specFile), err)
+	}
+	return spec, nil
+}
+
+// check finds what the runner would stumble over later, so that Launch can say it.
+func (c ClusterSpec) check() error {
+	if c.Name == "" || len(c.Machines) == 0 {
+		return errors.New("cluster: needs a name and at least one machine")
+	}
+	if err := (Clock{Dilation: c.Network.Dilation}).check(); err != nil {
+		return fmt.Errorf("cluster %s: %w", c.Name, err)
+	}
+	names := map[string]bool{}
+	for _, m := range c.Machines {
+		m.Dir = "unused"
+		if _, err := m.withDefaults(); err != nil {
+			return fmt.Errorf("cluster %s: %w", c.Name, err)
+		}
+		if names[m.Name] {
+			return fmt.Errorf("cluster %s: two machines are called %s", c.Name, m.Name)
+		}
+		names[m.Name] = true
+		for _, d := range m.Disks {
+			if d.Image == "" {
+				continue
+			}
+			if _, err := os.Stat(d.Image); err != nil {
+				return fmt.Errorf("cluster %s: machine %s: cannot use its image (is it built?): %w", c.Name, m.Name, err)
+			}
+		}
+	}
+	for _, f := range c.Forwards {
+		if names[f.Machine] == f.Addr.IsValid() || f.Port == 0 {
+			return fmt.Errorf("cluster %s: cannot forward to %s:%d: no such machine or port, or both a machine and an address", c.Name, f.Machine, f.Port)
+		}
+	}
+	return nil
+}
+
+// absolute makes all paths of files absolute: the runner may be started again from elsewhere.
+func (c *ClusterSpec) absolute() error {
+	paths := []*string{&c.Network.Capture}
+	for i := range c.Machines {
+		m := &c.Machines[i]
+		paths = append(paths, &m.Kernel, &m.Initrd, &m.Code, &m.Vars)
+		for j := range m.Disks {
+			paths = append(paths, &m.Disks[j].Image)
+		}
+	}
+	for _, p := range paths {
+		if *p == "" {
+			continue
+		}
+		whole, err := filepath.Abs(*p)
+		if err != nil {
+			return fmt.Errorf("cluster %s: %w", c.Name, err)
+		}
+		*p = whole
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/vm"
+	"github.com/orlop-os/orlop/vm/kerneltest"
+)
+
+// notRun is the status when the program could not be run; env(1) and docker use the same.
+const notRun = exitStatus(125)
+
+// kernelTest runs `PROGRAM ARG...` in a machine, with the folder testdata of the working directory
+// beside it.
+func kernelTest(ctx context.Context, args []string) error {
+	var (
+		flags                            = flag.NewFlagSet("kernel-test", flag.ContinueOnError)
+		kernel                           = flags.String("kernel", "", "folder with vmlinuz and modules/RELEASE, or an unpacked Debian kernel package")
+		memory                           = flags.Int("memory", 1024, "memory, MiB")
+		cpus                             = flags.Int("cpus", 2, "CPUs")
+		nic                              = flags.Bool("nic", true, "plug eth0 into a closed network with DHCP, DNS and NTP")
+		watchdog                         = flags.Bool("watchdog", false, "add an i6300esb watchdog")
+		timeout                          = flags.Duration("timeout", 0, "when to give up; default: the program's -test.timeout, or 5 m")
+		appended                         = flags.String("append", "", "words after the kernel's command line")
+		console                          = flags.Bool("console", false, "print the end of the console even if all went well")
+		modules, tools, files, env, disk list
+	)
+	flags.Var(&modules, "module", "load this module, and what it needs, instead of the usual list (repeat; NAME? may be missing)")
+	flags.Var(&tools, "tool", "executable of the host to take along with its libraries, beside the usual ones (repeat)")
+	flags.Var(&files, "file", "FROM[:TO]: file or folder of the host to take along (repeat)")
+	flags.Var(&env, "env", "NAME=VALUE, or NAME to take over the value of here (repeat)")
+	flags.Var(&disk, "disk", "size in MiB of a blank disk (repeat; default two of 2048)")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() == 0 || *kernel == "" {
+		fmt.Fprintln(os.Stderr, "usage: qemu kernel-test -kernel DIR [FLAGS] PROGRAM [ARG...]")
+		return exitStatus(2)
+	}
+	o := kerneltest.Options{Kernel: *kernel, Program: flags.Arg(0), Modules: modules, Append: *appended,
+		Stdout: os.Stdout, Stderr: os.Stderr, Files: map[string]string{},
+		Machine: vm.MachineSpec{MemoryMiB: *memory, CPUs: *cpus, Watchdog: *watchdog}}
+	if len(tools) > 0 {
+		o.Tools = append(append(o.Tools, kerneltest.DefaultTools...), tools...)
+	}
+	var limit time.Duration
+	var err error
+	if o.Args, limit, err = testArguments(flags.Args()[1:]); err != nil {
+		return err
+	}
+	if *timeout > 0 {
+		limit = *timeout
+	}
+	if o.Machine.Disks, err = blankDisks(disk); err != nil {
+		return err
+	}
+	takeAlong(&o, files, env)
+	if *nic {
+		network, err := vm.NewNetwork(vm.NetworkSpec{})
+		if err != nil {
+			return err
+		}
+		defer network.Close()
+		o.Machine.Network = network
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("deadline of %s passed", limit))
+	defer cancel()
+	result, err := kerneltest.Run(ctx, o)
+	if err == nil {
+		err = result.Err()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return notRun
+	}
+	if *console || result.ExitCode != 0 {
+		fmt.Fprintf(os.Stderr, "end of the kernel's console:\n%s\n", result.Console)
+	}
+	if result.ExitCode != 0 {
+		return exitStatus(result.ExitCode)
+	}
+	return nil
+}
+
+// testArguments drops the flags of go test that name files of the host, and finds the time limit.
+func testArguments(args []string) ([]string, time.Duration, error) {
+	limit := 5 * time.Minute
+	var kept []string
+	for _, a := range args {
+		name, value, _ := strings.Cut(a, "=")
+		switch name {
+		case "-test.testlogfile": // go test's cache; the guest's files are lost
+			continue
+		case "-test.coverprofile", "-test.gocoverdir", "-test.cpuprofile", "-test.memprofile", "-test.blockprofile", "-test.mutexprofile", "-test.trace":
+			return nil, 0, fmt.Errorf("kernel-test: cannot do %s: the guest's files are lost", name)
+		case "-test.timeout":
+			d, err := time.ParseDuration(value)
+			if err != nil {
+				return nil, 0, fmt.Errorf("kernel-test: %s: %w", a, err)
+			}
+			if d > 0 {
+				limit = d + 30*time.Second // the program's own message is better than ours
+			}
+		}
+		kept = append(kept, a)
+	}
+	return kept, limit, nil
+}
+
+func blankDisks(sizes []string) ([]vm.Disk, error) {
+	if len(sizes) == 0 {
+		sizes = []string{"2048", "2048"}
+	}
+	var disks []vm.Disk
+	for _, s := range sizes {
+		size, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || size < 0 {
+			return nil, fmt.Errorf("kernel-test: -disk %s is not a number of MiB", s)
+		}
+		if size > 0 { // -disk 0: no disk
+			disks = append(disks, vm.Disk{SizeMiB: size})
+		}
+	}
+	return disks, nil
+}
+
+// takeAlong adds testdata, the wanted files and the wanted environment.
+func takeAlong(o *kerneltest.Options, files, env []string) {
+	if _, err := os.Stat("testdata"); err == nil {
+		o.Files["testdata"] = "testdata"
+	}
+	for _, f := range files {
+		from, to, found := strings.Cut(f, ":")
+		if !found {
+			to = filepath.Clean(from)
+		}
+		o.Files[to] = from
+	}
+	for _, e := range env {
+		if !strings.Contains(e, "=") {
+			e += "=" + os.Getenv(e)
+		}
+		o.Env = append(o.Env, e)
+	}
+}

@@ -1,0 +1,125 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// consoleMemory is how much of a console is kept in memory; the file has all of it.
+const consoleMemory = 4 << 20
+
+// Console is what a machine wrote on its serial port, over all its power-ons: all of it in a file,
+// the end in memory.
+type Console struct {
+	file *os.File
+
+	mu      sync.Mutex
+	kept    []byte
+	start   int64 // offset of kept[0] since the machine was started
+	changed chan struct{}
+}
+
+func openConsole(path string) (*Console, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("console: cannot open: %w", err)
+	}
+	return &Console{file: file, changed: make(chan struct{})}, nil
+}
+
+// Write adds what came from the serial port.
+func (c *Console) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept = append(c.kept, p...)
+	if len(c.kept) > consoleMemory {
+		drop := len(c.kept) - consoleMemory/2
+		c.kept = append(make([]byte, 0, consoleMemory), c.kept[drop:]...)
+		c.start += int64(drop)
+	}
+	close(c.changed)
+	c.changed = make(chan struct{})
+	if _, err := c.file.Write(p); err != nil {
+		return 0, fmt.Errorf("console: cannot write: %w", err)
+	}
+	return len(p), nil
+}
+
+// Path is the file that has the whole console.
+func (c *Console) Path() string { return c.file.Name() }
+
+// Offset is how many bytes the machine has written so far. WaitFrom with it waits for what comes
+// from now on.
+func (c *Console) Offset() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.start + int64(len(c.kept))
+}
+
+// String is what is kept in memory: at least the last 2 MiB.
+func (c *Console) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return string(c.kept)
+}
+
+// Tail is the last n lines.
+func (c *Console) Tail(n int) string {
+	lines := strings.Split(strings.TrimRight(strings.ReplaceAll(c.String(), "\r", ""), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// WaitFrom waits for a line after offset that matches re. It returns the match with its groups and
+// the offset after the match. A line that is not finished yet may match too.
+func (c *Console) WaitFrom(ctx context.Context, offset int64, re *regexp.Regexp) ([]string, int64, error) {
+	for {
+		match, next, changed := c.search(offset, re)
+		if match != nil {
+			return match, next, nil
+		}
+		offset = next
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, offset, fmt.Errorf("console: %q did not appear: %w", re, context.Cause(ctx))
+		}
+	}
+}
+
+// search looks at each line once: without a match it returns the start of the last line, which may
+// grow.
+func (c *Console) search(offset int64, re *regexp.Regexp) ([]string, int64, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := int(max(0, offset-c.start))
+	for {
+		at = min(at, len(c.kept))
+		line, _, finished := bytes.Cut(c.kept[at:], []byte("\n"))
+		if m := re.FindSubmatchIndex(line); m != nil {
+			match := make([]string, len(m)/2)
+			for i := range match {
+				if m[2*i] >= 0 {
+					match[i] = string(line[m[2*i]:m[2*i+1]])
+				}
+			}
+			return match, c.start + int64(at+m[1]), nil
+		}
+		if !finished {
+			return nil, c.start + int64(at), c.changed
+		}
+		at += len(line) + 1
+	}
+}
+
+func (c *Console) close() error {
+	if err := c.file.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return fmt.Errorf("console: cannot close: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// prepare makes the disks and the firmware's variables that the folder does not have yet.
+func (s MachineSpec) prepare() error {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return fmt.Errorf("machine %s: cannot make its folder: %w", s.Name, err)
+	}
+	for _, d := range s.Disks {
+		if d.Bus == BusCD {
+			continue
+		}
+		if err := makeDisk(s.diskPath(d), d.Image, d.SizeMiB<<20); err != nil {
+			return fmt.Errorf("machine %s: %w", s.Name, err)
+		}
+	}
+	if s.Kernel != "" {
+		return nil
+	}
+	if err := makeDisk(s.Dir+"/"+varsFile, s.Vars, 0); err != nil {
+		return fmt.Errorf("machine %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// emptyLogs makes the files that QEMU writes its records to; it does not make them itself.
+func (s MachineSpec) emptyLogs() error {
+	for _, d := range s.Disks {
+		if !d.Record {
+			continue
+		}
+		if err := os.WriteFile(s.logPath(d), nil, 0o600); err != nil {
+			return fmt.Errorf("log of disk %s: cannot create: %w", d.Name, err)
+		}
+	}
+	return nil
+}
+
+// makeDisk makes a sparse copy of image (empty: none), enlarged to size bytes, unless path exists.
+// It is made under another name first, so that a half-made disk is never taken for a whole one.
+func makeDisk(path, image string, size int64) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("disk: %w", err)
+	}
+	partial := path + ".partial"
+	to, err := os.OpenFile(partial, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("disk: cannot create: %w", err)
+	}
+	defer to.Close()
+	if image != "" {
+		from, err := os.Open(image)
+		if err != nil {
+			return fmt.Errorf("disk: cannot copy the image (is it built?): %w", err)
+		}
+		defer from.Close()
+		length, err := copySparse(to, from)
+		if err != nil {
+			return fmt.Errorf("disk: cannot copy %s to %s: %w", image, partial, err)
+		}
+		size = max(size, length)
+	}
+	if err := to.Truncate(size); err != nil {
+		return fmt.Errorf("disk: cannot make %s %d bytes large: %w", partial, size, err)
+	}
+	if err := os.Rename(partial, path); err != nil {
+		return fmt.Errorf("disk: %w", err)
+	}
+	return nil
+}
+
+// copySparse copies the data of from and leaves its holes out; where the filesystem can, both share
+// their blocks. It returns the length of from.
+func copySparse(to, from *os.File) (int64, error) {
+	info, err := from.Stat()
+	if err != nil {
+		return 0, err
+	}
+	length := info.Size()
+	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil {
+		return length, nil
+	}
+	for at := int64(0); at < length; {
+		data, err := from.Seek(at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break // only a hole is left
+		}
+		if err != nil {
+			return 0, err
+		}
+		hole, err := from.Seek(data, unix.SEEK_HOLE)
+		if err != nil {
+			return 0, err
+		}
+		if _, err := from.Seek(data, io.SeekStart); err != nil {
+			return 0, err
+		}
+		if _, err := to.Seek(data, io.SeekStart); err != nil {
+			return 0, err
+		}
+		if _, err := io.CopyN(to, from, hole-data); err != nil {
+			return 0, err
+		}
+		at = hole
+	}
+	return length, to.Truncate(length)
+}

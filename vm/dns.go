@@ -1,0 +1,100 @@
+package vm
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// dnsServer answers on the gateway from the network's table. It has no upstream.
+type dnsServer struct {
+	udp, tcp *dns.Server
+}
+
+// addName adds an address to a name of the network's DNS. A name without a dot gets the network's
+// domain as well.
+func (n *Network) addName(name string, addr netip.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.addNameLocked(name, addr)
+}
+
+func (n *Network) addNameLocked(name string, addr netip.Addr) {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	n.names[name] = append(n.names[name], addr)
+	if !strings.Contains(name, ".") {
+		n.names[name+"."+n.spec.Domain] = append(n.names[name+"."+n.spec.Domain], addr)
+	}
+}
+
+// Lookup returns the addresses of a name as the network's DNS knows it; none: the name does not
+// exist.
+func (n *Network) Lookup(name string) []netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.names[strings.ToLower(strings.TrimSuffix(name, "."))]
+}
+
+func (n *Network) startDNS() (func(), error) {
+	conn, err := n.gateway.ListenPacket(53)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := n.gateway.Listen(53)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	n.dns = &dnsServer{
+		udp: &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(n.answerDNS)},
+		tcp: &dns.Server{Listener: listener, Handler: dns.HandlerFunc(n.answerDNS)},
+	}
+	ended := make(chan struct{}, 2)
+	for _, s := range []*dns.Server{n.dns.udp, n.dns.tcp} {
+		go func() {
+			s.ActivateAndServe() // ends with an error when its socket is closed
+			ended <- struct{}{}
+		}()
+	}
+	return func() {
+		conn.Close()
+		listener.Close()
+		<-ended
+		<-ended
+	}, nil
+}
+
+// answerDNS knows the table; other names below the domain do not exist, everything else is refused.
+func (n *Network) answerDNS(w dns.ResponseWriter, query *dns.Msg) {
+	reply := new(dns.Msg).SetReply(query)
+	reply.RecursionAvailable = false
+	if query.Opcode != dns.OpcodeQuery || len(query.Question) != 1 {
+		// a client that went away needs no answer
+		w.WriteMsg(reply.SetRcode(query, dns.RcodeNotImplemented))
+		return
+	}
+	q := query.Question[0]
+	addrs := n.Lookup(q.Name)
+	switch {
+	case len(addrs) > 0:
+		reply.Authoritative = true
+		for _, a := range addrs {
+			head := dns.RR_Header{Name: q.Name, Class: dns.ClassINET, Ttl: 5}
+			switch {
+			case a.Is4() && q.Qtype == dns.TypeA:
+				head.Rrtype = dns.TypeA
+				reply.Answer = append(reply.Answer, &dns.A{Hdr: head, A: a.AsSlice()})
+			case a.Is6() && q.Qtype == dns.TypeAAAA:
+				head.Rrtype = dns.TypeAAAA
+				reply.Answer = append(reply.Answer, &dns.AAAA{Hdr: head, AAAA: a.AsSlice()})
+			}
+		}
+	case dns.IsSubDomain(dns.Fqdn(n.spec.Domain), strings.ToLower(q.Name)):
+		reply.Authoritative = true
+		reply.Rcode = dns.RcodeNameError
+	default:
+		reply.Rcode = dns.RcodeRefused
+	}
+	w.WriteMsg(reply)
+}

@@ -1,0 +1,211 @@
+package vm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fakeQEMU makes the test binary behave as a QEMU, so that everything around machines is tested in
+// milliseconds. Its value is what it does: "serve" until it is told to end, or end by itself with
+// "fail" or "silent".
+const fakeQEMU = "ORLOP_FAKE_QEMU"
+
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == "run-cluster": // what a command that calls Launch has
+		if err := Run(context.Background(), os.Args[3]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	case os.Getenv(fakeQEMU) != "" && len(os.Args) > 1 && os.Args[1] == "-name":
+		os.Exit(fakeMain(os.Getenv(fakeQEMU), strings.Join(os.Args, " ")))
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+// fakeMain writes on the console, answers on the monitor, and ends as a guest does when its power
+// button is pressed.
+func fakeMain(behaviour, args string) int {
+	inherited := func(pattern string) net.Conn {
+		m := regexp.MustCompile(pattern).FindStringSubmatch(args)
+		fd, err := strconv.Atoi(m[1])
+		if err != nil {
+			panic(err)
+		}
+		conn, err := net.FileConn(os.NewFile(uintptr(fd), pattern))
+		if err != nil {
+			panic(err)
+		}
+		return conn
+	}
+	console, monitor := inherited(`id=console,fd=(\d+)`), inherited(`id=qmp,fd=(\d+)`)
+	fmt.Fprintf(console, "firmware\r\norlop: stage one of %d\r\n", os.Getpid())
+	if behaviour == "fail" {
+		fmt.Fprintln(os.Stderr, "qemu: could not open the deck")
+		return 3
+	}
+	fmt.Fprintln(monitor, `{"QMP": {"version": {}, "capabilities": []}}`)
+	decoder := json.NewDecoder(monitor)
+	for {
+		var q struct {
+			Execute string `json:"execute"`
+			ID      int    `json:"id"`
+		}
+		if err := decoder.Decode(&q); err != nil {
+			return 0
+		}
+		switch {
+		case q.Execute == "screendump":
+			fmt.Fprintf(monitor, `{"id": %d, "error": {"class": "GenericError", "desc": "no display"}}`+"\n", q.ID)
+			continue
+		case q.Execute == "system_reset":
+			fmt.Fprintln(monitor, `{"event": "RESET", "data": {"guest": false, "reason": "host-qmp-system-reset"}, "timestamp": {"seconds": 1, "microseconds": 2}}`)
+		}
+		fmt.Fprintf(monitor, `{"id": %d, "return": {}}`+"\n", q.ID)
+		switch {
+		case q.Execute == "qmp_capabilities" && behaviour == "silent":
+			return 0
+		case q.Execute == "system_powerdown":
+			fmt.Fprintln(monitor, `{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-shutdown"}, "timestamp": {"seconds": 1, "microseconds": 2}}`)
+			fmt.Fprint(console, "last words\r\n")
+			return 0
+		}
+	}
+}
+
+// fakeSpec is a machine whose QEMU is this test binary.
+func fakeSpec(t *testing.T, behaviour string) MachineSpec {
+	t.Helper()
+	t.Setenv(fakeQEMU, behaviour)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kernel := t.TempDir() + "/vmlinuz"
+	if err := os.WriteFile(kernel, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return MachineSpec{Name: "cp1", Dir: t.TempDir(), QEMU: self, Kernel: kernel}
+}
+
+func startFake(t *testing.T, spec MachineSpec) *Machine {
+	t.Helper()
+	m, err := Start(within(t, 20*time.Second), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+func TestPowerButton(t *testing.T) {
+	m := startFake(t, fakeSpec(t, "serve"))
+	ctx := within(t, 20*time.Second)
+	match, err := m.WaitConsole(ctx, regexp.MustCompile(`^orlop: stage (\w+) of (\d+)`))
+	if err != nil || match[1] != "one" || match[2] != strconv.Itoa(m.PID()) {
+		t.Fatalf("%q, %v", match, err)
+	}
+	if err := m.Monitor(ctx, "screendump", map[string]any{"filename": "x", "format": "png"}); err == nil || !strings.Contains(err.Error(), "no display") {
+		t.Errorf("an error of the monitor: %v", err)
+	}
+	if err := m.Reset(ctx); err != nil {
+		t.Error(err)
+	}
+	if e := m.Events(); len(e) != 1 || e[0].Name != "RESET" {
+		t.Errorf("events: %+v", e)
+	}
+	if err := m.PowerOn(ctx); err == nil {
+		t.Error("a running machine was switched on")
+	}
+	mark := m.Console().Offset()
+	if err := m.PowerButton(ctx); err != nil {
+		t.Fatal(err)
+	}
+	exit, err := m.Wait(ctx)
+	if err != nil || exit.Err() != nil || exit.Reason != "guest-shutdown" || exit.Code != 0 || exit.Request != "" {
+		t.Errorf("%s, %v", exit, err)
+	}
+	if _, err := m.WaitConsoleFrom(ctx, mark, regexp.MustCompile("last words")); err != nil {
+		t.Errorf("the last words are lost: %v", err)
+	}
+	if m.Running() || m.PID() != 0 {
+		t.Error("it still runs")
+	}
+	if err := m.PowerButton(ctx); err == nil || !strings.Contains(err.Error(), "guest-shutdown") {
+		t.Errorf("the button of a machine that is off: %v", err)
+	}
+	if err := m.PowerOn(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// The console of the power-on before does not count.
+	if match, err := m.WaitConsole(ctx, regexp.MustCompile(`of (\d+)`)); err != nil || match[1] != strconv.Itoa(m.PID()) {
+		t.Errorf("%q, %v", match, err)
+	}
+}
+
+func TestPowerCut(t *testing.T) {
+	m := startFake(t, fakeSpec(t, "serve"))
+	m.PowerCut()
+	exit, err := m.Wait(within(t, 20*time.Second))
+	if err != nil || exit.Signal != "killed" || exit.Request != "power cut" || exit.Err() != nil {
+		t.Errorf("%s, %v", exit, err)
+	}
+	m.PowerCut() // once more does nothing
+}
+
+// TestUnexpectedEnds: a QEMU that falls over and one that ends without a word can be told apart,
+// and from a shutdown.
+func TestUnexpectedEnds(t *testing.T) {
+	_, err := Start(within(t, 20*time.Second), fakeSpec(t, "fail"))
+	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "could not open the deck") {
+		t.Errorf("QEMU failed: %v", err)
+	}
+	m := startFake(t, fakeSpec(t, "silent"))
+	_, err = m.WaitConsole(within(t, 20*time.Second), regexp.MustCompile("never"))
+	if err == nil || !strings.Contains(err.Error(), "the machine ended first: exit status 0") || !strings.Contains(err.Error(), "orlop: stage one") {
+		t.Errorf("QEMU ended silently: %v", err)
+	}
+	exit, err := m.Wait(within(t, time.Second))
+	if err != nil || exit.Err() == nil || exit.Reason != "" {
+		t.Errorf("a silent end counts as wanted: %s, %v", exit, err)
+	}
+	spec := fakeSpec(t, "serve")
+	spec.QEMU = "/nonexistent/qemu"
+	if _, err := Start(within(t, time.Second), spec); err == nil || !strings.Contains(err.Error(), "qemu-system-x86") {
+		t.Errorf("no QEMU: %v", err)
+	}
+}
+
+func TestSpecIsChecked(t *testing.T) {
+	for what, change := range map[string]func(*MachineSpec){
+		"name":        func(s *MachineSpec) { s.Name = "Über" },
+		"gateway":     func(s *MachineSpec) { s.Name = GatewayName },
+		"folder":      func(s *MachineSpec) { s.Dir = "" },
+		"memory":      func(s *MachineSpec) { s.MemoryMiB = 1 },
+		"kernel":      func(s *MachineSpec) { s.Kernel = "/nonexistent/kernel" },
+		"firmware":    func(s *MachineSpec) { s.Kernel, s.Code = "", "/nonexistent/code.fd" },
+		"append only": func(s *MachineSpec) { s.Kernel, s.Append = "", "quiet" },
+		"disks":       func(s *MachineSpec) { s.Disks = []Disk{{Name: "a"}, {Name: "a"}} },
+		"image":       func(s *MachineSpec) { s.Disks = BootDisk("/nonexistent/disk.raw", 0) },
+	} {
+		spec := fakeSpec(t, "serve")
+		change(&spec)
+		if m, err := Start(within(t, time.Second), spec); err == nil {
+			m.Close()
+			t.Errorf("%s: a bad specification was accepted", what)
+		}
+	}
+}

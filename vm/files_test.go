@@ -1,0 +1,208 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gotest.tools/v3/golden"
+)
+
+// TestArguments: the whole command line of a machine with everything, and of a small one.
+func TestArguments(t *testing.T) {
+	full := MachineSpec{Name: "cp1", Dir: "/m/a,b", Disks: []Disk{{}, {Name: "config", ReadOnly: true}, {Name: "r", Record: true}, {Name: "f", Forget: true}}, Watchdog: true, NoReboot: true,
+		Graphics: true, RTC: time.Unix(0, 0), UUID: "6f1f6c2e-0000-4000-8000-000000000001", Serial: "SN,1", Channels: []string{"orlop.stdout"},
+		Args: []string{"-d", "guest_errors"}, Code: "testdata/arguments.golden", Vars: "testdata/arguments.golden"}
+	direct := MachineSpec{Name: "kernel", Dir: "/m", Kernel: "testdata/arguments.golden", Append: "console=ttyS0 quiet", MemoryMiB: 512, CPUs: 1}
+	media := MachineSpec{Name: "media", Dir: "/m", Code: "testdata/arguments.golden", Vars: "testdata/arguments.golden", Network: new(Network),
+		Disks: []Disk{{Bus: BusNVMe}, {Bus: BusSATA}, {Name: "cd", Bus: BusCD, Image: "/images/a.iso"}, {Name: "stick", Bus: BusUSB, Image: "/images/a.iso"}},
+		Boot:  []string{"cd", "disk0", BootHTTP}}
+	var b strings.Builder
+	for _, spec := range []MachineSpec{full, direct, media} {
+		spec, err := spec.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fds := inherited{console: 3, qmp: 4, channels: []int{5}}
+		if spec.Name != "kernel" {
+			fds.nic = 6
+		}
+		for _, a := range spec.arguments(fds, macAddr{0x52, 0x54, 0x4f, 77, 0, 11}) {
+			if strings.HasPrefix(a, "-") {
+				fmt.Fprintf(&b, "\n%s", a)
+			} else {
+				fmt.Fprintf(&b, " %q", a)
+			}
+		}
+		b.WriteString("\n")
+	}
+	golden.Assert(t, b.String(), "arguments.golden")
+}
+
+func TestDiskIsASparseCopy(t *testing.T) {
+	dir := t.TempDir()
+	image, disk := filepath.Join(dir, "image.raw"), filepath.Join(dir, "disk0.raw")
+	file, err := os.Create(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []int64{0, 40 << 20} {
+		if _, err := file.WriteAt(bytes.Repeat([]byte("deck"), 4096), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(file.Truncate(64<<20), file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := makeDisk(disk, image, 256<<20); err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 256<<20 || !bytes.Equal(got[:len(want)], want) || len(bytes.Trim(got[len(want):], "\x00")) != 0 {
+		t.Error("the disk is not the image followed by zeros")
+	}
+	var info syscall.Stat_t
+	if err := syscall.Stat(disk, &info); err != nil {
+		t.Fatal(err)
+	}
+	if used := info.Blocks * 512; used > 1<<20 {
+		t.Errorf("the disk takes %d bytes for 32 KiB of data", used)
+	}
+	// What the machine wrote stays, and the image is untouched.
+	if err := os.WriteFile(disk, []byte("written"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := makeDisk(disk, image, 256<<20); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(disk); err != nil || string(data) != "written" {
+		t.Errorf("an existing disk was made again (%v)", err)
+	}
+	small := filepath.Join(dir, "small.raw")
+	if err := makeDisk(small, image, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(small); err != nil || info.Size() != 64<<20 {
+		t.Errorf("a disk smaller than its image: %v, %v", info, err)
+	}
+}
+
+func TestConsole(t *testing.T) {
+	c, err := openConsole(filepath.Join(t.TempDir(), consoleFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	ctx := within(t, 10*time.Second)
+	write := func(s string) {
+		t.Helper()
+		if _, err := c.Write([]byte(s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := make(chan string, 1)
+	go func() {
+		match, _, err := c.WaitFrom(ctx, 0, regexp.MustCompile(`identity sha256:(\w+)$`))
+		found <- fmt.Sprint(match, err)
+	}()
+	write("one\r\ntwo\r\norlop: machine iden")
+	write("tity sha256:")
+	write("abcd")
+	if got := <-found; got != "[identity sha256:abcd abcd] <nil>" {
+		t.Errorf("a line in pieces: %s", got)
+	}
+	mark := c.Offset()
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if _, _, err := c.WaitFrom(short, mark, regexp.MustCompile("one")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a line before the offset was found: %v", err)
+	}
+	if got := c.Tail(2); got != "two\norlop: machine identity sha256:abcd" {
+		t.Errorf("tail: %q", got)
+	}
+	line := strings.Repeat("x", 1023) + "\n"
+	for range consoleMemory/len(line) + 10 {
+		write(line)
+	}
+	write("the end\n")
+	if _, _, err := c.WaitFrom(ctx, mark, regexp.MustCompile("the end")); err != nil {
+		t.Error(err)
+	}
+	if len(c.String()) > consoleMemory {
+		t.Error("the console grows without a limit")
+	}
+	whole, err := os.ReadFile(c.Path())
+	if err != nil || !strings.HasPrefix(string(whole), "one\r\n") || int64(len(whole)) != c.Offset() {
+		t.Errorf("the file has %d of %d bytes, %v", len(whole), c.Offset(), err)
+	}
+}
+
+func TestAnalysis(t *testing.T) {
+	for addr, want := range map[string]place{
+		"10.77.0.11": placeInside, "10.96.0.10": placeInside, "fe80::1": placeInside,
+		"10.77.0.255": placeGroup, "255.255.255.255": placeGroup, "224.0.0.251": placeGroup, "ff02::1": placeGroup,
+		"10.78.0.1": placeOutside, "127.0.0.1": placeOutside, "192.0.2.1": placeOutside, "2001:db8::1": placeOutside, "169.254.169.254": placeOutside,
+	} {
+		a := analysis{inside: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/24"), netip.MustParsePrefix("10.96.0.0/16")}}
+		if got := a.place(netip.MustParseAddr(addr)); got != want {
+			t.Errorf("%s: %d, expected %d", addr, got, want)
+		}
+	}
+}
+
+// TestCaptureOfWholeNetwork: what goes from machine to machine is in the file too, with true
+// lengths, and a file that was cut off can still be read.
+func TestCaptureOfWholeNetwork(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "capture.pcap")
+	n := newTestNetwork(t, NetworkSpec{Capture: file})
+	a, b := guest(t, n, "a"), guest(t, n, "b")
+	if !hears(t, a, b, true) {
+		t.Fatal("the network does not work")
+	}
+	big := newFrame(1400)
+	copy(big.eth(), b.mac[:])
+	copy(big.eth()[6:], a.mac[:])
+	copy(big.eth()[12:], []byte{0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1})
+	copy(big.eth()[38:], []byte{203, 0, 113, 9}) // ARP: who has an address outside?
+	a.port.receive(big)
+	if _, err := n.CaptureFile(); err != nil {
+		t.Fatal(err)
+	}
+	report, err := AnalyseCapture(file, n.Subnet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Inside < 2 || len(report.Outside) != 1 {
+		t.Fatalf("%+v", report)
+	}
+	if f := report.Outside[0]; f.Protocol != "arp" || f.Dst.String() != "203.0.113.9" || f.Bytes != 1400 || !strings.Contains(f.String(), "203.0.113.9") {
+		t.Errorf("%s", f)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := filepath.Join(t.TempDir(), "cut.pcap")
+	if err := os.WriteFile(cut, data[:len(data)-10], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if short, err := AnalyseCapture(cut, n.Subnet()); err != nil || short.Frames != report.Frames-1 {
+		t.Errorf("a capture that was cut off: %+v, %v", short, err)
+	}
+}

@@ -1,0 +1,236 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
+	"gvisor.dev/gvisor/pkg/tcpip/link/ethernet"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+const (
+	nic        = tcpip.NICID(1)
+	networkMTU = 1500
+)
+
+// Host is a computer on the closed network that is a part of this process: an IP stack of its own
+// on a port of the switch. The gateway is one; tests make others, as clients, receivers and
+// scanners. It never forwards.
+type Host struct {
+	name  string
+	mac   macAddr
+	addr  netip.Addr // not valid: a host that has not got an address yet
+	names func(string) []netip.Addr
+	stack *stack.Stack
+	link  *channel.Endpoint
+	port  *port
+	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+// newHost attaches a host, whose stack lives by the network's clock as machines do. gateway is its
+// default route; not valid: only the subnet is reachable.
+func newHost(sw *ethSwitch, clock Clock, name string, mac macAddr, addr netip.Prefix, gateway netip.Addr) (*Host, error) {
+	h := &Host{name: name, mac: mac, addr: addr.Addr(), ended: make(chan struct{})}
+	h.stack = stack.New(stack.Options{
+		Clock:              stackClock{tcpip.NewStdClock(), clock},
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
+	})
+	h.link = channel.New(portQueue, networkMTU+ethHeader, tcpip.LinkAddress(mac[:]))
+	// frames come from memory, they are not damaged
+	h.link.LinkEPCapabilities = stack.CapabilityRXChecksumOffload
+	if err := h.stack.CreateNIC(nic, ethernet.New(h.link)); err != nil {
+		return nil, fmt.Errorf("host %s: cannot create the interface: %s", name, err)
+	}
+	sack := tcpip.TCPSACKEnabled(true)
+	if err := h.stack.SetTransportProtocolOption(tcp.ProtocolNumber, &sack); err != nil {
+		return nil, fmt.Errorf("host %s: cannot set TCP options: %s", name, err)
+	}
+	if addr.IsValid() {
+		if err := h.setAddress(addr, gateway); err != nil {
+			return nil, err
+		}
+	}
+	h.port = sw.attach(name, h.deliver)
+	ctx, stop := context.WithCancel(context.Background())
+	h.stop = stop
+	go h.transmit(ctx)
+	return h, nil
+}
+
+func (h *Host) setAddress(addr netip.Prefix, gateway netip.Addr) error {
+	h.addr = addr.Addr()
+	p := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: tcpip.AddressWithPrefix{
+		Address: tcpip.AddrFrom4(addr.Addr().As4()), PrefixLen: addr.Bits()}}
+	if err := h.stack.AddProtocolAddress(nic, p, stack.AddressProperties{}); err != nil {
+		return fmt.Errorf("host %s: cannot add the address %s: %s", h.name, addr, err)
+	}
+	routes := []tcpip.Route{{Destination: p.AddressWithPrefix.Subnet(), NIC: nic}}
+	if gateway.IsValid() {
+		routes = append(routes, tcpip.Route{Destination: header.IPv4EmptySubnet, Gateway: tcpip.AddrFrom4(gateway.As4()), NIC: nic})
+	}
+	h.stack.SetRouteTable(routes)
+	return nil
+}
+
+// deliver passes frames from the switch to the stack.
+func (h *Host) deliver(frames []frame) error {
+	for _, f := range frames {
+		if dst := f.dst(); dst != h.mac && !dst.group() {
+			continue // flooded, for somebody else: a real interface would not look at it either
+		}
+		h.hear(f.eth())
+		p := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(f.eth())})
+		h.link.InjectInbound(0, p)
+		p.DecRef()
+	}
+	return nil
+}
+
+// hear forgets what the host knows of an address when another machine announces that it has it now
+// (RFC 5227, 3), so that the next packet asks anew: the stack pays no attention to announcements,
+// which other systems do.
+func (h *Host) hear(eth []byte) {
+	if header.Ethernet(eth).Type() != header.ARPProtocolNumber {
+		return
+	}
+	said := header.ARP(eth[ethHeader:])
+	if !said.IsValid() || !bytes.Equal(said.ProtocolAddressSender(), said.ProtocolAddressTarget()) {
+		return
+	}
+	addr := tcpip.AddrFrom4Slice(said.ProtocolAddressSender())
+	known, err := h.stack.Neighbors(nic, ipv4.ProtocolNumber)
+	if err != nil {
+		return // the host is being closed
+	}
+	for _, n := range known {
+		if n.Addr == addr && n.LinkAddr != tcpip.LinkAddress(said.HardwareAddressSender()) {
+			h.stack.RemoveNeighbor(nic, ipv4.ProtocolNumber, addr) // it may have gone by itself
+		}
+	}
+}
+
+// transmit passes packets of the stack to the switch.
+func (h *Host) transmit(ctx context.Context) {
+	defer close(h.ended)
+	for {
+		p := h.link.ReadContext(ctx)
+		if p == nil {
+			return
+		}
+		f := newFrame(p.Size())
+		rest := f.eth()
+		for _, part := range p.AsSlices() {
+			rest = rest[copy(rest, part):]
+		}
+		p.DecRef()
+		h.port.receive(f)
+	}
+}
+
+// Addr is the host's address.
+func (h *Host) Addr() netip.Addr { return h.addr }
+
+// Name is the host's name, also on the switch (Network.Partition, Network.SetFaults).
+func (h *Host) Name() string { return h.name }
+
+// DialContext connects to a TCP or UDP address of the closed network ("10.77.0.11:50000" or
+// "cp1:50000"). It is usable as http.Transport.DialContext and, with the network fixed, as gRPC's
+// dialer. It cannot reach the host's network.
+func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	to, err := h.resolve(address)
+	if err != nil {
+		return nil, fmt.Errorf("host %s: cannot dial %s: %w", h.name, address, err)
+	}
+	switch network {
+	case "tcp", "tcp4":
+		conn, err := gonet.DialContextTCP(ctx, h.stack, to, ipv4.ProtocolNumber)
+		if err != nil {
+			return nil, fmt.Errorf("host %s: cannot dial tcp %s: %w", h.name, address, err)
+		}
+		return conn, nil
+	case "udp", "udp4":
+		conn, err := gonet.DialUDP(h.stack, nil, &to, ipv4.ProtocolNumber)
+		if err != nil {
+			return nil, fmt.Errorf("host %s: cannot dial udp %s: %w", h.name, address, err)
+		}
+		return conn, nil
+	}
+	return nil, fmt.Errorf("host %s: cannot dial %s: network %q is not tcp or udp", h.name, address, network)
+}
+
+// Listen opens a TCP listener on one of the host's ports (0: any).
+func (h *Host) Listen(port uint16) (net.Listener, error) {
+	l, err := gonet.ListenTCP(h.stack, tcpip.FullAddress{NIC: nic, Port: port}, ipv4.ProtocolNumber)
+	if err != nil {
+		return nil, fmt.Errorf("host %s: cannot listen on tcp port %d: %w", h.name, port, err)
+	}
+	return l, nil
+}
+
+// ListenPacket opens a UDP port of the host (0: any). It also gets and may send broadcasts.
+func (h *Host) ListenPacket(port uint16) (net.PacketConn, error) {
+	var queue waiter.Queue
+	ep, err := h.stack.NewEndpoint(udp.ProtocolNumber, ipv4.ProtocolNumber, &queue)
+	if err != nil {
+		return nil, fmt.Errorf("host %s: cannot open a UDP socket: %s", h.name, err)
+	}
+	ep.SocketOptions().SetBroadcast(true)
+	if err := ep.Bind(tcpip.FullAddress{NIC: nic, Port: port}); err != nil {
+		ep.Close()
+		return nil, fmt.Errorf("host %s: cannot listen on udp port %d: %s", h.name, port, err)
+	}
+	return gonet.NewUDPConn(&queue, ep), nil
+}
+
+func (h *Host) resolve(address string) (tcpip.FullAddress, error) {
+	name, service, err := net.SplitHostPort(address)
+	if err != nil {
+		return tcpip.FullAddress{}, err
+	}
+	n, err := strconv.ParseUint(service, 10, 16)
+	if err != nil {
+		return tcpip.FullAddress{}, fmt.Errorf("port %q is not a number from 0 to 65535", service)
+	}
+	addr, err := netip.ParseAddr(name)
+	if err != nil {
+		var found []netip.Addr
+		if h.names != nil {
+			found = h.names(name)
+		}
+		if len(found) == 0 {
+			return tcpip.FullAddress{}, fmt.Errorf("%s is neither an address nor a name of this network", name)
+		}
+		addr = found[0]
+	}
+	if !addr.Is4() {
+		return tcpip.FullAddress{}, errors.New("only IPv4 addresses can be dialled")
+	}
+	return tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFrom4(addr.As4()), Port: uint16(n)}, nil
+}
+
+// Close takes the host off the network; its connections fail.
+func (h *Host) Close() {
+	h.stop()
+	<-h.ended
+	h.port.close()
+	h.stack.Close()
+	h.link.Close()
+}

@@ -1,0 +1,279 @@
+package kerneltest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/orlop-os/orlop/vm"
+	"github.com/orlop-os/orlop/vm/kerneltest/protocol"
+)
+
+// guestPackage is the init of the guests; it is built when it is needed, from within the module.
+const guestPackage = "github.com/orlop-os/orlop/vm/kerneltest/guest"
+
+// DefaultModules is what the kernel-facing code of the system uses. All are optional: what a kernel
+// lacks, a test that needs it will say.
+var DefaultModules = []string{"virtio_blk?", "virtio_net?", "dm_mod?", "dm_verity?", "erofs?", "overlay?", "vfat?", "nls_ascii?", "nls_cp437?",
+	"nls_iso8859_1?", "loop?", "dummy? numdummies=0", "bridge?", "veth?", "tun?", "nf_tables?", "nft_ct?", "nft_nat?", "nft_masq?", "nft_fib_inet?", "nft_chain_nat?",
+	"nft_reject_ipv4?", "nft_reject_ipv6?", "nft_reject_inet?", "nft_numgen?", "nf_conntrack_netlink?", "br_netfilter?", "softdog?", "efivarfs?",
+	"button?", "evdev?", "wireguard?", "vxlan?", "quota_v2?"}
+
+// DefaultTools are executables of the host that the guest gets if the host has them.
+var DefaultTools = []string{"/usr/sbin/mke2fs?", "/usr/sbin/e2fsck?", "/usr/sbin/resize2fs?", "/usr/sbin/mkfs.fat?", "/usr/sbin/nft?"}
+
+// Options describe a run.
+type Options struct {
+	// Kernel is a folder with a kernel and its modules: build/qemu/kernel, or an unpacked Debian
+	// package.
+	Kernel string
+	// Program is the statically linked test binary; Args and Env are passed to it.
+	Program string
+	Args    []string
+	Env     []string
+	// Modules are loaded with what they need, in order; nil: DefaultModules. A "?" at the end of a
+	// name allows it to be missing.
+	Modules []string
+	// Tools are executables of the host, copied with their libraries; nil: DefaultTools. A "?" as
+	// with modules.
+	Tools []string
+	// Files maps paths in the guest to files or folders of the host. Relative ones are in the
+	// program's folder.
+	Files map[string]string
+	// Init is a ready-made guest init; empty: it is built.
+	Init string
+	// Machine is the machine's form: memory, CPUs, disks (the folder and the kernel are set by
+	// Run). Its network may be nil.
+	Machine vm.MachineSpec
+	// Append is put after the kernel's command line.
+	Append string
+	// Stdout and Stderr get the program's output as it comes.
+	Stdout, Stderr io.Writer
+	// Started, if set, is called with the machine once it runs, for tests that press its buttons.
+	Started func(*vm.Machine)
+}
+
+// Result is how a run ended.
+type Result struct {
+	protocol.Outcome
+	// Begun tells whether the program was started. Without it the machine died before anything of
+	// the test ran.
+	Begun bool
+	// Reported tells whether the guest said how the program ended. Without it ExitCode means
+	// nothing.
+	Reported bool
+	// Exit is QEMU's end, Console the end of the kernel's messages.
+	Exit    vm.Exit
+	Console string
+}
+
+// Err is nil if the program ran and reported its exit status, whatever that is.
+func (r Result) Err() error {
+	switch {
+	case r.Failure != "":
+		return fmt.Errorf("kernel test: the guest could not run the program: %s; end of the console:\n%s", r.Failure, r.Console)
+	case !r.Reported:
+		return fmt.Errorf("kernel test: the machine ended without a report: %s; end of the console:\n%s", r.Exit, r.Console)
+	}
+	return nil
+}
+
+// Run boots the kernel and runs the program. The error is about the run; how the program ended is
+// in the result. When ctx ends, the machine loses its power and the result has the console.
+func Run(ctx context.Context, o Options) (Result, error) {
+	dir, err := os.MkdirTemp("", "orlop-kernel-test-")
+	if err != nil {
+		return Result{}, fmt.Errorf("kernel test: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	k, err := openKernel(o.Kernel)
+	if err != nil {
+		return Result{}, err
+	}
+	if o.Init == "" {
+		o.Init = filepath.Join(dir, "guest")
+		if err := buildGuest(ctx, o.Init); err != nil {
+			return Result{}, err
+		}
+	}
+	initrd := filepath.Join(dir, "initramfs")
+	if err := pack(initrd, k, o); err != nil {
+		return Result{}, err
+	}
+	spec := o.Machine
+	if spec.Name == "" {
+		spec.Name = "kernel"
+	}
+	spec.Dir, spec.Kernel, spec.Initrd = filepath.Join(dir, "machine"), k.image, initrd
+	// panic=-1 resets at once, and QEMU ends where the machine would reset.
+	spec.Append, spec.NoReboot = strings.TrimSpace("console=ttyS0 quiet loglevel=4 panic=-1 rdinit=/init net.ifnames=0 cgroup_no_v1=all "+o.Append), true
+	spec.Channels = []string{protocol.StdoutPort, protocol.StderrPort, protocol.ControlPort}
+	for boot := 1; ; boot++ {
+		result, err := once(ctx, spec, o)
+		if err != nil || result.Begun || result.Reported || boot == maxBoots {
+			return result, err
+		}
+		if o.Stderr != nil {
+			fmt.Fprintf(o.Stderr, "kernel test: the machine died before the program began (boot %d of at most %d): %s\n%s\n", boot, maxBoots, result.Exit, result.Console)
+		}
+	}
+}
+
+// maxBoots is how often a machine is started that dies before the program does. An emulator that
+// runs several processors at once sometimes breaks a kernel that patches its own code, which it
+// does while it starts (seen: an oops in the middle of a jump label). That says nothing about the
+// program; from its start on, whatever happens counts.
+const maxBoots = 3
+
+func once(ctx context.Context, spec vm.MachineSpec, o Options) (Result, error) {
+	m, err := vm.Start(ctx, spec)
+	if err != nil {
+		return Result{}, err
+	}
+	defer m.Close()
+	if o.Started != nil {
+		o.Started(m)
+	}
+	return watch(ctx, m, o)
+}
+
+// watch passes the output on until the machine is off.
+func watch(ctx context.Context, m *vm.Machine, o Options) (Result, error) {
+	var (
+		result  Result
+		reading sync.WaitGroup
+		ports   = map[string]io.ReadWriteCloser{}
+	)
+	for _, name := range []string{protocol.StdoutPort, protocol.StderrPort, protocol.ControlPort} {
+		port, err := m.Channel(name)
+		if err != nil {
+			return result, err
+		}
+		ports[name] = port
+	}
+	for name, to := range map[string]io.Writer{protocol.StdoutPort: o.Stdout, protocol.StderrPort: o.Stderr} {
+		if to == nil {
+			to = io.Discard
+		}
+		reading.Go(func() { io.Copy(to, ports[name]) }) // ends with QEMU
+	}
+	reading.Go(func() {
+		control := bufio.NewReader(ports[protocol.ControlPort])
+		line, err := control.ReadBytes('\n')
+		if err == nil && string(line) == protocol.Begun {
+			result.Begun = true
+			line, err = control.ReadBytes('\n')
+		}
+		result.Reported = err == nil && json.Unmarshal(line, &result.Outcome) == nil
+	})
+	exit, err := m.Wait(ctx)
+	if err != nil {
+		m.PowerCut()
+	}
+	reading.Wait()
+	for _, p := range ports {
+		p.Close()
+	}
+	result.Exit, result.Console = exit, m.ConsoleTail(60)
+	return result, err
+}
+
+// buildGuest builds the guest's init. Go's build cache makes it quick from the second time on.
+func buildGuest(ctx context.Context, to string) error {
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", to, guestPackage)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if out, err := build.CombinedOutput(); ctx.Err() != nil {
+		return fmt.Errorf("kernel test: cannot build the guest's init: %w", context.Cause(ctx))
+	} else if err != nil {
+		return fmt.Errorf("kernel test: cannot build the guest's init (run it from within the module): %w\n%s", err, out)
+	}
+	return nil
+}
+
+// pack writes the initramfs.
+func pack(path string, k *kernel, o Options) (err error) {
+	a, err := newArchive(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.close()) }()
+	if err := a.skeleton(); err != nil {
+		return err
+	}
+	if err := a.copyFile("/init", o.Init); err != nil {
+		return err
+	}
+	if err := a.copyFile(protocol.ProgramFile, o.Program); err != nil {
+		return err
+	}
+	if err := a.folder(protocol.WorkDir); err != nil {
+		return err
+	}
+	for to, from := range o.Files {
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(protocol.WorkDir, to)
+		}
+		if err := a.copyTree(to, from); err != nil {
+			return fmt.Errorf("kernel test: %w", err)
+		}
+	}
+	if err := packTools(a, o.Tools); err != nil {
+		return err
+	}
+	job := protocol.Job{Args: o.Args, Env: append([]string{"ORLOP_KERNEL_TEST=1", "HOME=/root", "TMPDIR=/tmp",
+		"PATH=/usr/sbin:/usr/bin"}, o.Env...)}
+	if job.Parameters, err = packModules(a, k, o.Modules); err != nil {
+		return err
+	}
+	data, err := json.Marshal(job)
+	if err != nil {
+		return fmt.Errorf("kernel test: %w", err)
+	}
+	return a.data(protocol.JobFile, data)
+}
+
+func packTools(a *archive, tools []string) error {
+	if tools == nil {
+		tools = DefaultTools
+	}
+	for _, t := range tools {
+		path, optional := strings.CutSuffix(t, "?")
+		if _, err := os.Stat(path); err != nil && optional {
+			continue
+		}
+		if err := a.tool(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// packModules adds the modules and returns the parameters of those that have some.
+func packModules(a *archive, k *kernel, names []string) (map[string]string, error) {
+	if names == nil {
+		names = DefaultModules
+	}
+	modules, err := k.closure(names)
+	if err != nil {
+		return nil, err
+	}
+	parameters := map[string]string{}
+	for i, m := range modules {
+		file := fmt.Sprintf("%03d-%s.ko", i, m.name)
+		if m.parameters != "" {
+			parameters[file] = m.parameters
+		}
+		if err := a.data(protocol.ModuleDir+"/"+file, m.data); err != nil {
+			return nil, err
+		}
+	}
+	return parameters, nil
+}

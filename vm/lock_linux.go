@@ -1,0 +1,129 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// takeLock takes the cluster's folder for this process. The kernel lets go of the lock when the
+// process ends, however it ends, and tells everybody else who holds it: there is no pid file that
+// could be stale.
+func takeLock(dir string) (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: cannot open its lock: %w", err)
+	}
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(file.Fd(), unix.F_SETLK, &lock); err != nil {
+		file.Close()
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+			return nil, fmt.Errorf("cluster: cannot run %s: another process runs it", dir)
+		}
+		return nil, fmt.Errorf("cluster: cannot lock %s: %w", dir, err)
+	}
+	return file, nil
+}
+
+// holder is the process id of the cluster's runner; 0: there is none. Not for use in the runner
+// itself: there the answer is 0, and closing the file would let go of the lock (POSIX record locks
+// belong to processes).
+func holder(dir string) (int, error) {
+	file, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cluster: cannot open its lock: %w", err)
+	}
+	defer file.Close()
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(file.Fd(), unix.F_GETLK, &lock); err != nil {
+		return 0, fmt.Errorf("cluster: cannot ask for the lock of %s: %w", dir, err)
+	}
+	if lock.Type == unix.F_UNLCK {
+		return 0, nil
+	}
+	return int(lock.Pid), nil
+}
+
+// killHolder ends the runner of dir, and no other process, and waits until it is gone. Its machines
+// go with it.
+func killHolder(ctx context.Context, dir string, kill bool) error {
+	pid, err := holder(dir)
+	if err != nil || pid == 0 {
+		return err
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cluster: cannot watch its runner (process %d): %w", pid, err)
+	}
+	defer unix.Close(fd)
+	// The number may have gone to another process between the two calls; if the lock is still held
+	// by it, it did not.
+	if again, err := holder(dir); err != nil || again != pid {
+		return err
+	}
+	if kill {
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("cluster: cannot kill its runner (process %d): %w", pid, err)
+		}
+	}
+	for {
+		if ctx.Err() != nil {
+			return fmt.Errorf("cluster: its runner (process %d) does not end: %w", pid, context.Cause(ctx))
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int((200 * time.Millisecond).Milliseconds()))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("cluster: cannot wait for its runner: %w", err)
+		}
+		if n > 0 {
+			return nil
+		}
+	}
+}
+
+// listenControl opens the control socket. Its path goes by way of a file descriptor, because the
+// path of a Unix socket may have 107 bytes only and folders of tests are longer.
+func listenControl(dir string) (net.Listener, func(), error) {
+	folder, err := os.Open(dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cluster: %w", err)
+	}
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), socketFile)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		folder.Close()
+		return nil, nil, fmt.Errorf("cluster: cannot remove the old control socket: %w", err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		folder.Close()
+		return nil, nil, fmt.Errorf("cluster: cannot open the control socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		listener.Close()
+		folder.Close()
+		return nil, nil, fmt.Errorf("cluster: cannot protect the control socket: %w", err)
+	}
+	return listener, func() { listener.Close(); folder.Close() }, nil
+}
+
+// dialControl connects to the control socket in dir.
+func dialControl(ctx context.Context, dir string) (net.Conn, error) {
+	folder, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer folder.Close()
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), socketFile))
+}

@@ -1,0 +1,301 @@
+package vm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"time"
+)
+
+// Machine is a computer: QEMU while it is switched on, a folder always.
+type Machine struct {
+	spec    MachineSpec
+	addr    netip.Addr
+	mac     macAddr
+	console *Console
+
+	mu     sync.Mutex
+	power  *power // the current or last power-on
+	closed bool
+}
+
+// Start makes a machine and switches it on. ctx bounds the start only; Close ends the machine.
+func Start(ctx context.Context, spec MachineSpec) (*Machine, error) {
+	spec, err := spec.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := spec.prepare(); err != nil {
+		return nil, err
+	}
+	m := &Machine{spec: spec}
+	if spec.hasNIC() {
+		if m.addr, m.mac, err = spec.Network.reserve(spec.Name, spec.Addr); err != nil {
+			return nil, err
+		}
+	}
+	if m.console, err = openConsole(filepath.Join(spec.Dir, consoleFile)); err != nil {
+		return nil, fmt.Errorf("machine %s: %w", spec.Name, err)
+	}
+	if err := m.PowerOn(ctx); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+func (s MachineSpec) hasNIC() bool { return s.Network != nil && !s.NoNIC }
+
+// Name is the machine's name.
+func (m *Machine) Name() string { return m.spec.Name }
+
+// Addr is the address that DHCP gives the machine; not valid without a NIC.
+func (m *Machine) Addr() netip.Addr { return m.addr }
+
+// Spec is what the machine was started from, with all defaults filled in.
+func (m *Machine) Spec() MachineSpec { return m.spec }
+
+// DiskPath is the raw file of the disk of that name, for tests that damage or look at it while the
+// power is off.
+func (m *Machine) DiskPath(name string) string {
+	for _, d := range m.spec.Disks {
+		if d.Name == name {
+			return m.spec.diskPath(d)
+		}
+	}
+	return ""
+}
+
+// LogPath is the record of what was written to the disk of that name (Disk.Record). It grows while
+// the machine is on.
+func (m *Machine) LogPath(name string) string { return m.spec.logPath(Disk{Name: name}) }
+
+// Console is what the machine wrote on its serial port.
+func (m *Machine) Console() *Console { return m.console }
+
+// ConsoleTail is the last n lines of the console.
+func (m *Machine) ConsoleTail(n int) string { return m.console.Tail(n) }
+
+// WaitConsole waits for a line of the console since power-on that matches re and returns the match
+// and its groups. It fails when ctx ends and when the machine ends first, and then shows the end of
+// the console.
+func (m *Machine) WaitConsole(ctx context.Context, re *regexp.Regexp) ([]string, error) {
+	p := m.current()
+	return m.waitConsole(ctx, p, p.consoleStart, re)
+}
+
+// WaitConsoleFrom is WaitConsole from an offset (Console.Offset), for what comes after an event.
+func (m *Machine) WaitConsoleFrom(ctx context.Context, offset int64, re *regexp.Regexp) ([]string, error) {
+	return m.waitConsole(ctx, m.current(), offset, re)
+}
+
+func (m *Machine) waitConsole(ctx context.Context, p *power, offset int64, re *regexp.Regexp) ([]string, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-p.ended:
+			cancel(fmt.Errorf("the machine ended first: %s", p.exit))
+		case <-ctx.Done():
+		}
+	}()
+	match, next, err := m.console.WaitFrom(ctx, offset, re)
+	if err == nil {
+		return match, nil
+	}
+	if match, _, _ := m.console.search(next, re); match != nil {
+		return match, nil // its last words were what was waited for
+	}
+	return nil, fmt.Errorf("machine %s: %w; end of the console:\n%s", m.spec.Name, err, m.console.Tail(40))
+}
+
+func (m *Machine) current() *power {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.power
+}
+
+// Running tells whether the machine is switched on.
+func (m *Machine) Running() bool {
+	select {
+	case <-m.current().ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// PID is QEMU's process id; 0 when the machine is off.
+func (m *Machine) PID() int {
+	if !m.Running() {
+		return 0
+	}
+	return m.current().cmd.Process.Pid
+}
+
+// Events is what QEMU reported since power-on: resets, the watchdog, the shutdown.
+func (m *Machine) Events() []Event { return m.current().qmp.log() }
+
+// Channel is our end of the virtio-serial port of that name, for the current power-on.
+func (m *Machine) Channel(name string) (io.ReadWriteCloser, error) {
+	c := m.current().channels[name]
+	if c == nil {
+		return nil, fmt.Errorf("machine %s: no channel %q in its specification", m.spec.Name, name)
+	}
+	return c, nil
+}
+
+// Wait waits until the machine is off and tells how it ended. The error is ctx's only; Exit.Err
+// judges the end.
+func (m *Machine) Wait(ctx context.Context) (Exit, error) {
+	p := m.current()
+	select {
+	case <-p.ended:
+		return p.exit, nil
+	case <-ctx.Done():
+		return Exit{}, fmt.Errorf("machine %s: still running: %w; end of the console:\n%s",
+			m.spec.Name, context.Cause(ctx), m.console.Tail(40))
+	}
+}
+
+// PowerOn switches the machine on again, with its disks as they are.
+func (m *Machine) PowerOn(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return fmt.Errorf("machine %s: cannot power on: it is closed", m.spec.Name)
+	}
+	if m.power != nil {
+		select {
+		case <-m.power.ended:
+		default:
+			return fmt.Errorf("machine %s: cannot power on: it is running", m.spec.Name)
+		}
+	}
+	p, err := m.startQEMU()
+	if err != nil {
+		return fmt.Errorf("machine %s: cannot power on: %w", m.spec.Name, err)
+	}
+	m.power = p
+	if err := p.qmp.negotiate(ctx); err != nil {
+		p.kill("start failed")
+		return fmt.Errorf("machine %s: cannot power on: %w: %s", m.spec.Name, err, p.exit)
+	}
+	return nil
+}
+
+// ForgetVariables puts the firmware's variables back to what the firmware came with, as an empty
+// battery does. The machine is off.
+func (m *Machine) ForgetVariables() error {
+	if m.Running() {
+		return fmt.Errorf("machine %s: it is on", m.Name())
+	}
+	if err := os.Remove(filepath.Join(m.spec.Dir, varsFile)); err != nil {
+		return fmt.Errorf("machine %s: cannot forget the firmware's variables: %w", m.Name(), err)
+	}
+	return m.spec.prepare()
+}
+
+// PowerCut takes the power away: QEMU is killed. It returns when nothing of it runs any more.
+// Cutting the power of a machine that is off does nothing.
+func (m *Machine) PowerCut() { m.current().kill("power cut") }
+
+// PowerButton presses the ACPI power button. Whether and when the machine ends is its own decision:
+// see Wait.
+func (m *Machine) PowerButton(ctx context.Context) error {
+	return m.monitor(ctx, "press the power button", "system_powerdown", nil)
+}
+
+// Reset resets the machine as its reset button would.
+func (m *Machine) Reset(ctx context.Context) error {
+	return m.monitor(ctx, "reset", "system_reset", nil)
+}
+
+// Pause stops all CPUs of the machine, Resume lets them run on. The guest's clock stands still
+// meanwhile.
+func (m *Machine) Pause(ctx context.Context) error { return m.monitor(ctx, "pause", "stop", nil) }
+
+// Resume ends a Pause.
+func (m *Machine) Resume(ctx context.Context) error { return m.monitor(ctx, "resume", "cont", nil) }
+
+// Written is how many bytes the machine has written to its disks since power-on.
+func (m *Machine) Written(ctx context.Context) (int64, error) {
+	answer, err := m.current().qmp.ask(ctx, "query-blockstats", nil)
+	var disks []struct {
+		Stats struct {
+			Written int64 `json:"wr_bytes"`
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(answer, &disks)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("machine %s: cannot tell what it has written: %w", m.spec.Name, err)
+	}
+	var sum int64
+	for _, d := range disks {
+		sum += d.Stats.Written
+	}
+	return sum, nil
+}
+
+// Monitor runs a command of QEMU's machine protocol.
+func (m *Machine) Monitor(ctx context.Context, command string, arguments map[string]any) error {
+	return m.monitor(ctx, "run "+command, command, arguments)
+}
+
+func (m *Machine) monitor(ctx context.Context, what, command string, arguments map[string]any) error {
+	p := m.current()
+	if err := p.qmp.do(ctx, command, arguments); err != nil {
+		if errors.Is(err, errMonitorEnded) {
+			select {
+			case <-p.ended:
+				err = fmt.Errorf("%w: %s", err, p.exit)
+			case <-ctx.Done():
+			}
+		}
+		return fmt.Errorf("machine %s: cannot %s: %w", m.spec.Name, what, err)
+	}
+	return nil
+}
+
+// Close takes the power away and lets go of the machine. Its folder stays.
+func (m *Machine) Close() error {
+	m.mu.Lock()
+	p := m.power
+	m.closed = true
+	m.mu.Unlock()
+	if p != nil {
+		p.kill("closed")
+	}
+	return m.console.close()
+}
+
+// readTail is the end of a file, at most size bytes.
+func readTail(path string, size int64) string {
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.Size() > size {
+		if _, err := file.Seek(-size, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	data, err := io.ReadAll(file)
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}
+
+// exitTime is how long the last output of a QEMU that has ended may take to be read: it is in the
+// sockets already.
+const exitTime = 5 * time.Second

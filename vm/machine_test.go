@@ -1,0 +1,74 @@
+package vm
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The firmware finds no system on a blank disk and says so on the serial console: pflash, disk,
+// console and monitor work.
+func TestFirmwareBoot(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots a machine, which -short leaves out")
+	}
+	qemuLock(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	network, err := NewNetwork(NetworkSpec{Capture: t.TempDir() + "/capture.pcap"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer network.Close()
+	m, err := Start(ctx, MachineSpec{Name: "cp1", Dir: t.TempDir(), MemoryMiB: 256, Disks: BootDisk("", 64), Network: network,
+		Watchdog: true, RTC: time.Unix(0, 0), Serial: "SN,1", UUID: "6f1f6c2e-0000-4000-8000-000000000001", Graphics: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if _, err := m.WaitConsole(ctx, regexp.MustCompile(`BdsDxe: .*`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Monitor(ctx, "screendump", map[string]any{"filename": t.TempDir() + "/screen.png", "format": "png"}); err != nil {
+		t.Error(err)
+	}
+	if err := m.Pause(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := m.Resume(ctx); err != nil {
+		t.Error(err)
+	}
+	mark := m.Console().Offset()
+	if err := m.Reset(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := m.WaitConsoleFrom(ctx, mark, regexp.MustCompile(`BdsDxe: .*`)); err != nil {
+		t.Error(err)
+	}
+	if e := m.Events(); !slices.ContainsFunc(e, func(e Event) bool { return e.Name == "RESET" }) {
+		t.Errorf("the reset is not among the events: %+v", e)
+	}
+	m.PowerCut()
+	exit, err := m.Wait(ctx)
+	if err != nil || exit.Signal != "killed" || exit.Request != "power cut" || exit.Err() != nil {
+		t.Errorf("after a power cut: %s, %v", exit, err)
+	}
+}
+
+// qemuLock lets one emulated machine run at a time, also when go test runs packages side by side.
+func qemuLock(t *testing.T) {
+	t.Helper()
+	file, err := os.OpenFile(filepath.Join(os.TempDir(), "orlop-qemu-test.lock"), os.O_CREATE|os.O_RDWR, 0o666)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+}

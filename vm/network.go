@@ -1,0 +1,291 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// GatewayName is the name of the gateway on the switch and in DNS.
+const GatewayName = "gateway"
+
+// NetworkSpec describes a closed network. The zero value is a good one.
+type NetworkSpec struct {
+	// Subnet is an IPv4 network of /16 to /28; default 10.77.0.0/24. The gateway has the first
+	// address, machines get the eleventh and following.
+	Subnet netip.Prefix `json:"subnet,omitzero"`
+	// Domain is the DNS domain of the machines, default "orlop.test".
+	Domain string `json:"domain,omitempty"`
+	// Capture is the file that every frame is written to; empty: none.
+	Capture string `json:"capture,omitempty"`
+	// Lease is the time of DHCP leases, default 1 h.
+	Lease time.Duration `json:"lease,omitempty"`
+	// NoDHCP lets DHCP requests go unanswered from the start (Network.SetDHCP changes it).
+	NoDHCP bool `json:"noDHCP,omitempty"`
+	// NoRouter leaves the router out of the leases: machines get no default route.
+	NoRouter bool `json:"noRouter,omitempty"`
+	// ClockOffset is added to the time that the NTP server tells.
+	ClockOffset time.Duration `json:"clockOffset,omitempty"`
+	// Dilation is how many times more slowly time passes on the network than outside (Clock); 0 is
+	// 1.
+	Dilation int `json:"dilation,omitempty"`
+	// Names are additional DNS names (without a trailing dot) and their addresses.
+	Names map[string][]netip.Addr `json:"names,omitempty"`
+}
+
+// Network is a closed Ethernet network with a gateway that serves DHCP, DNS and NTP and leads
+// nowhere.
+type Network struct {
+	spec    NetworkSpec
+	clock   Clock
+	sw      *ethSwitch
+	capture *capture
+	gateway *Host
+	dhcp    *dhcpServer
+	dns     *dnsServer
+	closers []func()
+	noNTP   atomic.Bool
+
+	mu       sync.Mutex
+	leases   map[macAddr]*lease
+	names    map[string][]netip.Addr
+	ports    map[string]*port
+	forwards []*Forward
+	bootFile string // the boot image for machines (ServeBoot)
+	closed   bool
+}
+
+// lease is what the network knows of a machine.
+type lease struct {
+	name string
+	addr netip.Addr
+	dhcp DHCPMode
+}
+
+// NewNetwork starts a closed network. Close ends it.
+func NewNetwork(spec NetworkSpec) (*Network, error) {
+	if !spec.Subnet.IsValid() {
+		spec.Subnet = netip.MustParsePrefix("10.77.0.0/24")
+	}
+	spec.Subnet = spec.Subnet.Masked()
+	if bits := spec.Subnet.Bits(); !spec.Subnet.Addr().Is4() || bits < 16 || bits > 28 {
+		return nil, fmt.Errorf("network: subnet %s is not an IPv4 network of /16 to /28", spec.Subnet)
+	}
+	if spec.Domain == "" {
+		spec.Domain = "orlop.test"
+	}
+	if spec.Lease == 0 {
+		spec.Lease = time.Hour
+	}
+	clock := Clock{Began: time.Now(), Dilation: spec.Dilation}
+	if err := clock.check(); err != nil {
+		return nil, err
+	}
+	n := &Network{spec: spec, clock: clock, leases: map[macAddr]*lease{}, names: map[string][]netip.Addr{}, ports: map[string]*port{}}
+	for name, addrs := range spec.Names {
+		n.names[strings.ToLower(strings.TrimSuffix(name, "."))] = addrs
+	}
+	var err error
+	if n.capture, err = newCapture(spec.Capture); err != nil {
+		return nil, err
+	}
+	n.sw = newSwitch(n.capture)
+	if err := n.startGateway(); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+func (n *Network) startGateway() error {
+	addr := netip.PrefixFrom(n.spec.Subnet.Addr().Next(), n.spec.Subnet.Bits())
+	var err error
+	// The gateway has no default route: not even its own packets could go anywhere else.
+	if n.gateway, err = newHost(n.sw, n.clock, GatewayName, n.macOf(addr.Addr()), addr, netip.Addr{}); err != nil {
+		return err
+	}
+	n.gateway.names = n.Lookup
+	n.addName(GatewayName, addr.Addr())
+	for _, start := range []func() (func(), error){n.startDHCP, n.startDNS, n.startNTP} {
+		stop, err := start()
+		if err != nil {
+			return err
+		}
+		n.closers = append(n.closers, stop)
+	}
+	return nil
+}
+
+// macOf makes a hardware address (in QEMU's own range) that tells the address it belongs to.
+func (n *Network) macOf(addr netip.Addr) macAddr {
+	a := addr.As4()
+	return macAddr{0x52, 0x54, 0x4f, a[1], a[2], a[3]}
+}
+
+// Subnet is the network's range: what is outside of it (and of the pods and services) must never be
+// seen in the capture.
+func (n *Network) Subnet() netip.Prefix { return n.spec.Subnet }
+
+// Clock is the time on the network.
+func (n *Network) Clock() Clock { return n.clock }
+
+// Gateway is the address of the router, name server and time server.
+func (n *Network) Gateway() netip.Addr { return n.gateway.addr }
+
+// Domain is the DNS domain of the machines.
+func (n *Network) Domain() string { return n.spec.Domain }
+
+// CaptureFile is the path of the capture, brought up to date; empty if there is none.
+func (n *Network) CaptureFile() (string, error) {
+	return n.spec.Capture, n.capture.flush()
+}
+
+// DialContext connects from the gateway to a machine: "10.77.0.11:50000" or "cp1:50000"; networks
+// "tcp" and "udp".
+func (n *Network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return n.gateway.DialContext(ctx, network, address)
+}
+
+// Listen opens a TCP port on the gateway (0: any), for something that machines connect to.
+func (n *Network) Listen(port uint16) (net.Listener, error) { return n.gateway.Listen(port) }
+
+// ListenPacket opens a UDP port on the gateway (0: any).
+func (n *Network) ListenPacket(port uint16) (net.PacketConn, error) {
+	return n.gateway.ListenPacket(port)
+}
+
+// NewHost puts a computer of this process on the network. An invalid addr takes the next free one.
+func (n *Network) NewHost(name string, addr netip.Addr) (*Host, error) {
+	addr, mac, err := n.reserve(name, addr)
+	if err != nil {
+		return nil, err
+	}
+	h, err := newHost(n.sw, n.clock, name, mac, netip.PrefixFrom(addr, n.spec.Subnet.Bits()), n.Gateway())
+	if err != nil {
+		return nil, err
+	}
+	h.names = n.Lookup
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ports[name] = h.port
+	return h, nil
+}
+
+// reserve gives name an address and a hardware address and answers for both by DHCP and DNS. A name
+// that is known keeps its own.
+func (n *Network) reserve(name string, addr netip.Addr) (netip.Addr, macAddr, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	taken := map[netip.Addr]string{n.Gateway(): GatewayName}
+	for mac, l := range n.leases {
+		if l.name == name && (!addr.IsValid() || l.addr == addr) {
+			return l.addr, mac, nil
+		}
+		taken[l.addr] = l.name
+	}
+	if !addr.IsValid() {
+		addr = n.spec.Subnet.Addr()
+		for range 11 {
+			addr = addr.Next()
+		}
+		for taken[addr] != "" {
+			addr = addr.Next()
+		}
+	}
+	if !n.spec.Subnet.Contains(addr) || addr == n.spec.Subnet.Addr() || !n.spec.Subnet.Contains(addr.Next()) {
+		return addr, macAddr{}, fmt.Errorf("network: cannot give %s the address %s: it is no host address of %s", name, addr, n.spec.Subnet)
+	}
+	if by := taken[addr]; by != "" {
+		return addr, macAddr{}, fmt.Errorf("network: cannot give %s the address %s: %s has it", name, addr, by)
+	}
+	mac := n.macOf(addr)
+	n.leases[mac] = &lease{name: name, addr: addr}
+	n.addNameLocked(name, addr)
+	return addr, mac, nil
+}
+
+// plug makes a cable: one end on the switch as name, the other to be inherited by QEMU.
+func (n *Network) plug(name string) (*os.File, error) {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("network: cannot make a socket pair for %s: %w", name, err)
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), name), os.NewFile(uintptr(pair[1]), name)
+	conn, err := net.FileConn(ours)
+	ours.Close()
+	if err != nil {
+		theirs.Close()
+		return nil, fmt.Errorf("network: cannot use the socket pair for %s: %w", name, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		theirs.Close()
+		conn.Close()
+		return nil, fmt.Errorf("network: cannot plug %s in: the network is closed", name)
+	}
+	p := n.sw.attachConn(name, conn)
+	if old := n.ports[name]; old != nil {
+		old.faultMu.Lock()
+		faults := old.faults
+		old.faultMu.Unlock()
+		p.setFaults(faults) // a machine that comes back after a power cut finds the same bad cable
+		old.shut()
+	}
+	n.ports[name] = p
+	return theirs, nil
+}
+
+// SetFaults sets what goes wrong on the cable of a machine, host or the gateway. They stay over
+// power cuts.
+func (n *Network) SetFaults(name string, f Faults) error {
+	n.mu.Lock()
+	p := n.ports[name]
+	n.mu.Unlock()
+	if name == GatewayName {
+		p = n.gateway.port
+	}
+	if p == nil {
+		return fmt.Errorf("network: cannot set faults: nothing is plugged in as %q", name)
+	}
+	p.setFaults(f)
+	return nil
+}
+
+// Partition splits the network: names of different groups do not hear each other; names in no group
+// (the gateway, if it is not named) hear everybody. Without groups the network is whole again.
+func (n *Network) Partition(groups ...[]string) { n.sw.partition(groups) }
+
+// Close ends all forwards and hosts of the network. Machines that are still running lose their
+// carrier.
+func (n *Network) Close() error {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return nil
+	}
+	n.closed = true
+	forwards, ports := slices.Clone(n.forwards), n.ports
+	n.mu.Unlock()
+	for _, f := range forwards {
+		f.Close()
+	}
+	for _, stop := range slices.Backward(n.closers) {
+		stop()
+	}
+	for _, p := range ports {
+		p.close()
+	}
+	if n.gateway != nil {
+		n.gateway.Close()
+	}
+	return n.capture.close()
+}

@@ -1,0 +1,65 @@
+package vm
+
+import (
+	"encoding/binary"
+	"time"
+)
+
+// ntpEpoch is the difference between NTP's era 0 (1900) and Unix time, in seconds (RFC 5905,
+// section 6).
+const ntpEpoch = 2208988800
+
+// ntpPacket is the size of an NTP message without extensions (RFC 5905, section 7.3).
+const ntpPacket = 48
+
+// SetNTP switches the NTP server of the whole network on or off.
+func (n *Network) SetNTP(on bool) { n.noNTP.Store(!on) }
+
+// startNTP answers on the gateway with the network's time plus NetworkSpec.ClockOffset.
+func (n *Network) startNTP() (func(), error) {
+	conn, err := n.gateway.ListenPacket(123)
+	if err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		request := make([]byte, 512)
+		for {
+			size, from, err := conn.ReadFrom(request)
+			if err != nil {
+				return
+			}
+			const client = 3
+			if size < ntpPacket || request[0]&7 != client || n.noNTP.Load() {
+				continue
+			}
+			// a lost answer is asked for again
+			conn.WriteTo(ntpReply(request[:ntpPacket], n.clock.Now().Add(n.spec.ClockOffset)), from)
+		}
+	}()
+	return func() { conn.Close(); <-ended }, nil
+}
+
+// ntpReply is a server's answer at stratum 1: the request's transmit time comes back as the origin.
+func ntpReply(request []byte, now time.Time) []byte {
+	const server = 4
+	r := make([]byte, ntpPacket)
+	r[0] = request[0]&0x38 | server // no leap second, the client's version
+	r[1] = 1                        // stratum
+	r[2] = request[2]               // poll interval
+	r[3] = 0xec                     // precision: 2^-20 s
+	binary.BigEndian.PutUint32(r[8:], 1<<6)
+	copy(r[12:16], "ORLP")
+	stamp := ntpTime(now)
+	binary.BigEndian.PutUint64(r[16:], stamp)
+	copy(r[24:32], request[40:48])
+	binary.BigEndian.PutUint64(r[32:], stamp)
+	binary.BigEndian.PutUint64(r[40:], stamp)
+	return r
+}
+
+// ntpTime is t as seconds since 1900 (32 bits) and their fraction (32 bits).
+func ntpTime(t time.Time) uint64 {
+	return uint64(uint32(t.Unix()+ntpEpoch))<<32 | uint64(t.Nanosecond())<<32/uint64(time.Second)
+}

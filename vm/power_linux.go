@@ -1,0 +1,251 @@
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Exit is how a power-on of a machine ended.
+type Exit struct {
+	// Code is QEMU's exit status; -1 when a signal ended it.
+	Code int `json:"code"`
+	// Signal is the signal that ended QEMU.
+	Signal string `json:"signal,omitempty"`
+	// Reason is QEMU's own (QMP's ShutdownCause): "guest-shutdown", "guest-reset" with NoReboot,
+	// "guest-panic", "host-signal", …; empty if it ended without a word.
+	Reason string `json:"reason,omitempty"`
+	// Request is what we did to end it: "power cut", "closed"; empty: nothing.
+	Request string `json:"request,omitempty"`
+	// Stderr is the end of what QEMU wrote there.
+	Stderr string `json:"stderr,omitempty"`
+	// Ran is how long the machine was on.
+	Ran time.Duration `json:"ran"`
+}
+
+// Err is nil if the machine ended because it or we wanted it to.
+func (e Exit) Err() error {
+	if e.Request != "" || e.Code == 0 && strings.HasPrefix(e.Reason, "guest-") && e.Reason != "guest-panic" {
+		return nil
+	}
+	return fmt.Errorf("QEMU ended unexpectedly: %s", e)
+}
+
+// String says it in one line, with QEMU's stderr on further ones.
+func (e Exit) String() string {
+	s := fmt.Sprintf("exit status %d", e.Code)
+	if e.Signal != "" {
+		s = "signal " + e.Signal
+	}
+	reason := e.Reason
+	if reason == "" {
+		reason = "none given by QEMU"
+	}
+	s += fmt.Sprintf(" after %.1f s, reason: %s", e.Ran.Seconds(), reason)
+	if e.Request != "" {
+		s += ", on request: " + e.Request
+	}
+	if e.Stderr != "" {
+		s += "\nstderr: " + strings.TrimSpace(e.Stderr)
+	}
+	return s
+}
+
+// power is one power-on: a QEMU process and our ends of its sockets.
+type power struct {
+	cmd          *exec.Cmd
+	qmp          *qmp
+	channels     map[string]net.Conn
+	consoleStart int64
+	started      time.Time
+
+	mu      sync.Mutex
+	request string
+
+	ended chan struct{} // closed after exit is set and all output was read
+	exit  Exit
+}
+
+// sockets collects what QEMU inherits. Numbers start at 3, as exec.Cmd.ExtraFiles counts.
+type sockets struct {
+	theirs []*os.File
+	ours   []net.Conn
+}
+
+func (s *sockets) inherit(f *os.File) int {
+	s.theirs = append(s.theirs, f)
+	return 2 + len(s.theirs)
+}
+
+// pair makes a socket pair: a connection for us, and the number of QEMU's end.
+func (s *sockets) pair(name string) (net.Conn, int, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, 0, fmt.Errorf("cannot make a socket pair for %s: %w", name, err)
+	}
+	number := s.inherit(os.NewFile(uintptr(fds[1]), name))
+	ours := os.NewFile(uintptr(fds[0]), name)
+	defer ours.Close()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		return nil, 0, fmt.Errorf("cannot use the socket pair for %s: %w", name, err)
+	}
+	s.ours = append(s.ours, conn)
+	return conn, number, nil
+}
+
+func (s *sockets) closeTheirs() {
+	for _, f := range s.theirs {
+		f.Close()
+	}
+}
+
+// startQEMU starts the process and everything that reads from it.
+func (m *Machine) startQEMU() (*power, error) {
+	var (
+		files    sockets
+		fds      inherited
+		p        = &power{ended: make(chan struct{}), channels: map[string]net.Conn{}, consoleStart: m.console.Offset()}
+		err      error
+		console  net.Conn
+		monitor  net.Conn
+		failWith = func(err error) (*power, error) {
+			for _, c := range files.ours {
+				c.Close()
+			}
+			return nil, err
+		}
+	)
+	defer files.closeTheirs()
+	if err := m.spec.emptyLogs(); err != nil {
+		return failWith(err)
+	}
+	if console, fds.console, err = files.pair("console"); err != nil {
+		return failWith(err)
+	}
+	if monitor, fds.qmp, err = files.pair("qmp"); err != nil {
+		return failWith(err)
+	}
+	for _, name := range m.spec.Channels {
+		conn, number, err := files.pair(name)
+		if err != nil {
+			return failWith(err)
+		}
+		p.channels[name] = conn
+		fds.channels = append(fds.channels, number)
+	}
+	if m.spec.hasNIC() {
+		cable, err := m.spec.Network.plug(m.spec.Name)
+		if err != nil {
+			return failWith(err)
+		}
+		fds.nic = files.inherit(cable)
+	}
+	stderr, err := os.OpenFile(filepath.Join(m.spec.Dir, stderrFile), os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	if err != nil {
+		return failWith(err)
+	}
+	defer stderr.Close()
+	p.cmd = exec.Command(m.spec.QEMU, m.spec.arguments(fds, m.mac)...)
+	p.cmd.ExtraFiles, p.cmd.Stdout, p.cmd.Stderr = files.theirs, stderr, stderr
+	p.started = time.Now()
+	if m.spec.Network != nil {
+		p.cmd.Env = append(os.Environ(), m.spec.Network.clock.environment(p.started)...)
+	}
+	// A process group of its own keeps a terminal's Ctrl-C away; the kernel kills it when we die.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	p.qmp = newQMP(monitor)
+	if err := p.launch(m, console); err != nil {
+		return failWith(err)
+	}
+	return p, nil
+}
+
+// launch starts QEMU from a thread that lives as long as QEMU does: the kernel's "parent" in
+// PR_SET_PDEATHSIG is the thread, not the process.
+func (p *power) launch(m *Machine, console net.Conn) error {
+	started, consoleRead := make(chan error, 1), make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		waitErr := p.cmd.Wait()
+		if m.spec.Network != nil {
+			m.spec.Network.clock.sweep(p.cmd.Process.Pid)
+		}
+		limit := time.NewTimer(exitTime)
+		defer limit.Stop()
+		for _, done := range []<-chan struct{}{consoleRead, p.qmp.ended} {
+			select {
+			case <-done:
+			case <-limit.C:
+			}
+		}
+		console.Close()
+		p.finish(m, waitErr)
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("%w (QEMU is in Debian's package qemu-system-x86)", err)
+	}
+	go func() {
+		defer close(consoleRead)
+		// ends when QEMU closes its end; a full host disk shows in the missing console
+		io.Copy(m.console, console)
+	}()
+	return nil
+}
+
+// finish works out how the power-on ended.
+func (p *power) finish(m *Machine, waitErr error) {
+	e := Exit{Ran: time.Since(p.started), Stderr: readTail(filepath.Join(m.spec.Dir, stderrFile), 16<<10)}
+	var exit *exec.ExitError
+	switch {
+	case waitErr == nil:
+	case errors.As(waitErr, &exit):
+		e.Code = exit.ExitCode()
+		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			e.Signal = status.Signal().String()
+		}
+	default:
+		e.Code, e.Stderr = -1, e.Stderr+waitErr.Error()
+	}
+	for _, event := range p.qmp.log() {
+		if event.Name == "SHUTDOWN" {
+			e.Reason, _ = event.Data["reason"].(string)
+		}
+	}
+	p.mu.Lock()
+	e.Request = p.request
+	p.mu.Unlock()
+	p.exit = e
+	close(p.ended)
+}
+
+// kill ends QEMU at once and waits until it is gone.
+func (p *power) kill(request string) {
+	p.mu.Lock()
+	if p.request == "" {
+		p.request = request
+	}
+	p.mu.Unlock()
+	select {
+	case <-p.ended:
+		return
+	default:
+	}
+	p.cmd.Process.Kill() // fails only if QEMU has ended by itself meanwhile
+	<-p.ended
+}

@@ -1,0 +1,124 @@
+package vm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// Event is something that QEMU reported: SHUTDOWN, RESET, WATCHDOG, POWERDOWN, STOP, … (QEMU's QMP
+// reference).
+type Event struct {
+	Name string    `json:"event"`
+	At   time.Time `json:"at"`
+	// Data depends on the event; SHUTDOWN and RESET have "guest" and "reason".
+	Data map[string]any `json:"data,omitempty"`
+}
+
+// qmp is a client of QEMU's machine protocol.
+type qmp struct {
+	conn io.ReadWriteCloser
+
+	mu      sync.Mutex
+	next    int
+	waiting map[int]chan qmpMessage
+	events  []Event
+	ended   chan struct{}
+}
+
+type qmpMessage struct {
+	Greeting json.RawMessage `json:"QMP"`
+	ID       int             `json:"id"`
+	Return   json.RawMessage `json:"return"`
+	Error    *struct {
+		Class string `json:"class"`
+		Desc  string `json:"desc"`
+	} `json:"error"`
+	Event string         `json:"event"`
+	Data  map[string]any `json:"data"`
+	Time  struct {
+		Seconds      int64 `json:"seconds"`
+		Microseconds int64 `json:"microseconds"`
+	} `json:"timestamp"`
+}
+
+var errMonitorEnded = errors.New("QEMU closed its monitor")
+
+// newQMP reads from conn until it ends. It is usable once negotiate has succeeded.
+func newQMP(conn io.ReadWriteCloser) *qmp {
+	q := &qmp{conn: conn, waiting: map[int]chan qmpMessage{}, ended: make(chan struct{})}
+	go q.read()
+	return q
+}
+
+func (q *qmp) read() {
+	defer close(q.ended)
+	defer q.conn.Close()
+	decoder := json.NewDecoder(q.conn)
+	for {
+		var m qmpMessage
+		if err := decoder.Decode(&m); err != nil {
+			return
+		}
+		q.mu.Lock()
+		switch {
+		case m.Event != "":
+			q.events = append(q.events, Event{Name: m.Event, Data: m.Data,
+				At: time.Unix(m.Time.Seconds, m.Time.Microseconds*1000)})
+		case m.Greeting == nil:
+			if answer := q.waiting[m.ID]; answer != nil {
+				answer <- m
+				delete(q.waiting, m.ID)
+			}
+		}
+		q.mu.Unlock()
+	}
+}
+
+// negotiate leaves the mode in which QEMU accepts nothing else.
+func (q *qmp) negotiate(ctx context.Context) error { return q.do(ctx, "qmp_capabilities", nil) }
+
+// do runs a command and waits until it is done.
+func (q *qmp) do(ctx context.Context, command string, arguments map[string]any) error {
+	_, err := q.ask(ctx, command, arguments)
+	return err
+}
+
+// ask runs a command and returns its answer.
+func (q *qmp) ask(ctx context.Context, command string, arguments map[string]any) (json.RawMessage, error) {
+	answer := make(chan qmpMessage, 1)
+	q.mu.Lock()
+	q.next++
+	id := q.next
+	q.waiting[id] = answer
+	request := map[string]any{"execute": command, "id": id}
+	if arguments != nil {
+		request["arguments"] = arguments
+	}
+	err := json.NewEncoder(q.conn).Encode(request)
+	q.mu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("qmp: cannot send %s: %w (%w)", command, errMonitorEnded, err)
+	}
+	select {
+	case m := <-answer:
+		if m.Error != nil {
+			return nil, fmt.Errorf("qmp: %s: %s: %s", command, m.Error.Class, m.Error.Desc)
+		}
+		return m.Return, nil
+	case <-q.ended:
+		return nil, fmt.Errorf("qmp: cannot run %s: %w", command, errMonitorEnded)
+	case <-ctx.Done():
+		return nil, fmt.Errorf("qmp: cannot run %s: %w", command, context.Cause(ctx))
+	}
+}
+
+func (q *qmp) log() []Event {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return append([]Event(nil), q.events...)
+}

@@ -1,0 +1,210 @@
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"regexp"
+	"time"
+)
+
+// Where Debian's ovmf package puts the firmware without Secure Boot, and its empty variables.
+const (
+	defaultCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
+	defaultVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
+)
+
+// MachineSpec describes a machine. Name and Dir are needed, everything else has a default.
+type MachineSpec struct {
+	// Name is the machine's name: on the switch, in DNS, as DHCP's host name. A DNS label.
+	Name string `json:"name"`
+	// Dir is the machine's folder; it is made if it is missing. Disks and firmware variables that
+	// are in it already are used as they are, so a machine started again from its folder is the
+	// same machine.
+	Dir string `json:"dir,omitempty"`
+
+	// MemoryMiB defaults to 2048, CPUs to 2.
+	MemoryMiB int `json:"memoryMiB,omitempty"`
+	CPUs      int `json:"cpus,omitempty"`
+	// Disks in order of their appearance to the machine; none: a machine without a disk. The
+	// firmware tries them in this order, unless Boot says otherwise.
+	Disks []Disk `json:"disks,omitempty"`
+	// Boot is what the firmware tries to boot from, in this order: names of disks, BootPXE,
+	// BootHTTP. Default: the disks.
+	Boot []string `json:"boot,omitempty"`
+
+	// Network is what the NIC is plugged into; nil: no NIC.
+	Network *Network `json:"-"`
+	// NoNIC leaves the NIC out although there is a network.
+	NoNIC bool `json:"noNIC,omitempty"`
+	// Addr is the machine's address; default: the next free one.
+	Addr netip.Addr `json:"addr,omitzero"`
+
+	// Code and Vars are the firmware and its empty variables, Debian's OVMF by default.
+	Code string `json:"code,omitempty"`
+	Vars string `json:"vars,omitempty"`
+	// Kernel boots a kernel directly, without firmware and loader, with Initrd and Append.
+	Kernel string `json:"kernel,omitempty"`
+	Initrd string `json:"initrd,omitempty"`
+	Append string `json:"append,omitempty"`
+
+	// Watchdog adds an i6300esb watchdog that resets the machine.
+	Watchdog bool `json:"watchdog,omitempty"`
+	// NoReboot ends QEMU where the machine would reset.
+	NoReboot bool `json:"noReboot,omitempty"`
+	// Graphics adds a VGA adapter (for QEMU's screendump).
+	Graphics bool `json:"graphics,omitempty"`
+	// RTC is the time that the hardware clock shows at power-on; zero: the host's.
+	RTC time.Time `json:"rtc,omitzero"`
+	// UUID and Serial are the machine's identity in SMBIOS type 1.
+	UUID   string `json:"uuid,omitempty"`
+	Serial string `json:"serial,omitempty"`
+	// Channels are names of virtio-serial ports (/dev/virtio-ports/NAME in the guest);
+	// Machine.Channel has our ends.
+	Channels []string `json:"channels,omitempty"`
+	// TranslationMiB is the size of TCG's translation cache, default 512.
+	TranslationMiB int `json:"translationMiB,omitempty"`
+
+	// QEMU is the command, default qemu-system-x86_64; Args are put after all others.
+	QEMU string   `json:"qemu,omitempty"`
+	Args []string `json:"args,omitempty"`
+}
+
+// What a machine can boot from beside its disks: the boot image of its network (Network.ServeBoot).
+const (
+	BootPXE  = "pxe"  // by PXE: DHCP, then TFTP
+	BootHTTP = "http" // by UEFI HTTP boot
+)
+
+// Bus is how a disk is attached: the name of QEMU's device for it.
+type Bus string
+
+// The kinds of disks.
+const (
+	BusVirtio Bus = "virtio-blk-pci" // the default
+	BusNVMe   Bus = "nvme"
+	BusSATA   Bus = "ide-hd"
+	BusUSB    Bus = "usb-storage"
+	// a CD in its drive: Image itself is what the machine sees, and it cannot write to it
+	BusCD Bus = "ide-cd"
+)
+
+// Disk is a disk in the machine's folder, called NAME.raw.
+type Disk struct {
+	// Name is the file's name and the disk's serial number in the guest; default "disk0", "disk1",
+	// …
+	Name string `json:"name,omitempty"`
+	// Image is the raw image that the disk is a sparse copy of; empty: a blank disk.
+	Image string `json:"image,omitempty"`
+	// SizeMiB is the size of the disk; default 8192, and never less than the image.
+	SizeMiB int64 `json:"sizeMiB,omitempty"`
+	// ReadOnly is for media that carry a configuration.
+	ReadOnly bool `json:"readOnly,omitempty"`
+	// Record keeps all that is written to the disk and each flush of it, in order, in NAME.log
+	// beside it; package writelog reads that. It begins anew with each power-on. BusVirtio only.
+	Record bool `json:"record,omitempty"`
+	// Forget lets the machine write, but not to the file: at the next power-on the disk is what it
+	// was.
+	Forget bool `json:"forget,omitempty"`
+	// Bus is how it is attached, default BusVirtio.
+	Bus Bus `json:"bus,omitempty"`
+}
+
+// BootDisk is the usual list of disks: one of sizeMiB (0: 8 GiB), made from image.
+func BootDisk(image string, sizeMiB int64) []Disk {
+	return []Disk{{Name: "disk0", Image: image, SizeMiB: sizeMiB}}
+}
+
+// dnsLabel is RFC 1123, section 2.1.
+var dnsLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// withDefaults fills in and checks s.
+func (s MachineSpec) withDefaults() (MachineSpec, error) {
+	if !dnsLabel.MatchString(s.Name) || s.Name == GatewayName {
+		return s, fmt.Errorf("machine %q: the name is not a free DNS label (a-z, 0-9, -, at most 63)", s.Name)
+	}
+	if s.Dir == "" {
+		return s, fmt.Errorf("machine %s: Dir is empty: it needs a folder", s.Name)
+	}
+	set := func(at *string, value string) {
+		if *at == "" {
+			*at = value
+		}
+	}
+	set(&s.QEMU, "qemu-system-x86_64")
+	set(&s.Code, defaultCode)
+	set(&s.Vars, defaultVars)
+	number := func(at *int, value int) {
+		if *at == 0 {
+			*at = value
+		}
+	}
+	number(&s.MemoryMiB, 2048)
+	number(&s.CPUs, 2)
+	number(&s.TranslationMiB, 512)
+	if s.MemoryMiB < 32 || s.CPUs < 1 || s.TranslationMiB < 1 {
+		return s, fmt.Errorf("machine %s: memory of %d MiB with %d CPUs is not enough for any kernel", s.Name, s.MemoryMiB, s.CPUs)
+	}
+	disks := make([]Disk, len(s.Disks))
+	seen := map[string]bool{}
+	for i, d := range s.Disks {
+		set(&d.Name, fmt.Sprintf("disk%d", i))
+		if d.SizeMiB == 0 {
+			d.SizeMiB = 8192
+		}
+		switch d.Bus {
+		case "":
+			d.Bus = BusVirtio
+		case BusCD:
+			d.ReadOnly = true
+		case BusVirtio, BusNVMe, BusSATA, BusUSB:
+		default:
+			return s, fmt.Errorf("machine %s: disk %s: there is no bus %q", s.Name, d.Name, d.Bus)
+		}
+		if !dnsLabel.MatchString(d.Name) || len(d.Name) > 20 || seen[d.Name] {
+			return s, fmt.Errorf("machine %s: disk name %q is taken or not of a-z, 0-9, - (at most 20)", s.Name, d.Name)
+		}
+		if d.ReadOnly && (d.Record || d.Forget) || d.Record && d.Forget {
+			return s, fmt.Errorf("machine %s: disk %s can be one of read only, recorded and forgetful", s.Name, d.Name)
+		}
+		if d.Record && d.Bus != BusVirtio {
+			return s, fmt.Errorf("machine %s: disk %s is on bus %s, and can be recorded on %s only", s.Name, d.Name, d.Bus, BusVirtio)
+		}
+		seen[d.Name], disks[i] = true, d
+	}
+	s.Disks = disks
+	if s.Boot == nil {
+		for _, d := range disks {
+			s.Boot = append(s.Boot, d.Name)
+		}
+	}
+	seen[BootPXE], seen[BootHTTP] = s.hasNIC(), s.hasNIC()
+	for _, b := range s.Boot {
+		if !seen[b] {
+			return s, fmt.Errorf("machine %s: cannot boot from %q: it has no such device", s.Name, b)
+		}
+	}
+	if s.Kernel == "" && (s.Initrd != "" || s.Append != "") {
+		return s, fmt.Errorf("machine %s: Initrd and Append need Kernel", s.Name)
+	}
+	return s, s.checkFiles()
+}
+
+func (s MachineSpec) checkFiles() error {
+	files := []string{s.Kernel, s.Initrd}
+	if s.Kernel == "" {
+		files = append(files, s.Code, s.Vars)
+	}
+	for _, path := range files {
+		if path == "" {
+			continue
+		}
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("machine %s: %w (the firmware is in Debian's package ovmf)", s.Name, err)
+		} else if err != nil {
+			return fmt.Errorf("machine %s: %w", s.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,316 @@
+package vm
+
+import (
+	"encoding/binary"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// frameHeader is the length (4 bytes, big endian) that QEMU's stream backend puts before each
+	// frame. Frames are kept with it from reading to writing, so that a frame is never copied on
+	// its way through the switch.
+	frameHeader = 4
+	// maxFrame is larger than any frame of a guest without offloads (MTU 1500) and of one with
+	// jumbo frames.
+	maxFrame = 65536
+	// portQueue is how many frames wait for a slow port before more are dropped. A stopped machine
+	// must not stop the rest.
+	portQueue = 2048
+	ethHeader = 14
+)
+
+// frame is the length prefix followed by an Ethernet frame. It is shared by all ports it goes to:
+// nobody changes it.
+type frame []byte
+
+func newFrame(size int) frame {
+	f := make(frame, frameHeader+size)
+	binary.BigEndian.PutUint32(f, uint32(size))
+	return f
+}
+
+func (f frame) eth() []byte { return f[frameHeader:] }
+
+type macAddr [6]byte
+
+func (f frame) dst() macAddr { return macAddr(f[frameHeader : frameHeader+6]) }
+func (f frame) src() macAddr { return macAddr(f[frameHeader+6 : frameHeader+12]) }
+
+// group tells broadcast and multicast addresses.
+func (m macAddr) group() bool { return m[0]&1 == 1 }
+
+func (m macAddr) String() string { return net.HardwareAddr(m[:]).String() }
+
+// Faults is what goes wrong on one port of the switch, in both directions.
+type Faults struct {
+	// Down drops every frame. The guest still sees a carrier; QEMU's set_link (Machine.Monitor)
+	// takes that away too.
+	Down bool
+	// Latency is added to each frame to and from the port, in time outside.
+	Latency time.Duration
+	// Loss is the share of frames that are dropped, 0 to 1.
+	Loss float64
+}
+
+// ethSwitch is a learning Ethernet switch. It floods broadcast, multicast and unknown unicast, as
+// real ones do.
+type ethSwitch struct {
+	capture *capture
+
+	mu    sync.RWMutex
+	ports map[*port]struct{}
+	table map[macAddr]*port
+	cut   map[[2]string]bool // pairs of port names, both orders, that do not hear each other
+}
+
+// port is one socket of the switch. Frames for it are queued and handed to write by its own
+// goroutine.
+type port struct {
+	name  string
+	sw    *ethSwitch
+	queue chan queued
+	done  chan struct{}
+	write func([]frame) error
+
+	closeOnce sync.Once
+	finished  sync.WaitGroup
+	faultMu   sync.Mutex
+	faults    Faults
+	random    *rand.Rand
+	dropped   uint64
+}
+
+type queued struct {
+	f   frame
+	due time.Time // zero: at once
+}
+
+func newSwitch(c *capture) *ethSwitch {
+	return &ethSwitch{capture: c, ports: map[*port]struct{}{}, table: map[macAddr]*port{}, cut: map[[2]string]bool{}}
+}
+
+// attach adds a port. write is called from one goroutine with one or more frames; an error closes
+// the port.
+func (s *ethSwitch) attach(name string, write func([]frame) error) *port {
+	var seed uint64
+	for _, c := range []byte(name) {
+		seed = seed*131 + uint64(c)
+	}
+	p := &port{name: name, sw: s, queue: make(chan queued, portQueue), done: make(chan struct{}), write: write,
+		random: rand.New(rand.NewPCG(seed, 1))} // seeded by name, so that loss repeats
+	s.mu.Lock()
+	s.ports[p] = struct{}{}
+	s.mu.Unlock()
+	p.finished.Go(p.drain)
+	return p
+}
+
+// attachConn adds a port that speaks QEMU's stream protocol on conn and reads from it until it
+// fails or p is closed.
+func (s *ethSwitch) attachConn(name string, conn net.Conn) *port {
+	p := s.attach(name, func(frames []frame) error {
+		buffers := make(net.Buffers, len(frames))
+		for i, f := range frames {
+			buffers[i] = f
+		}
+		_, err := buffers.WriteTo(conn)
+		return err
+	})
+	p.finished.Go(func() {
+		<-p.done
+		conn.Close()
+	})
+	p.finished.Go(func() {
+		defer p.shut()
+		var size [frameHeader]byte
+		for {
+			if _, err := io.ReadFull(conn, size[:]); err != nil {
+				return
+			}
+			n := binary.BigEndian.Uint32(size[:])
+			if n > maxFrame {
+				return // not QEMU's protocol: nothing after this can be understood
+			}
+			f := newFrame(int(n))
+			if _, err := io.ReadFull(conn, f.eth()); err != nil {
+				return
+			}
+			p.receive(f)
+		}
+	})
+	return p
+}
+
+// receive takes a frame that came in on p and passes it on.
+func (p *port) receive(f frame) {
+	if len(f.eth()) < ethHeader {
+		return
+	}
+	delay, ok := p.fate()
+	if !ok {
+		return
+	}
+	s, src, dst := p.sw, f.src(), f.dst()
+	s.capture.write(f.eth())
+	if !src.group() {
+		s.learn(src, p)
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if to := s.table[dst]; to != nil && !dst.group() {
+		if to != p && !s.cut[[2]string{p.name, to.name}] {
+			to.send(f, delay)
+		}
+		return
+	}
+	for to := range s.ports {
+		if to != p && !s.cut[[2]string{p.name, to.name}] {
+			to.send(f, delay)
+		}
+	}
+}
+
+func (s *ethSwitch) learn(m macAddr, p *port) {
+	s.mu.RLock()
+	known := s.table[m] == p
+	s.mu.RUnlock()
+	if known {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, here := s.ports[p]; here {
+		s.table[m] = p
+	}
+}
+
+// send queues a frame for p; delay is what the sender's side of the way takes.
+func (p *port) send(f frame, delay time.Duration) {
+	own, ok := p.fate()
+	if !ok {
+		return
+	}
+	q := queued{f: f}
+	if d := delay + own; d > 0 {
+		q.due = time.Now().Add(d)
+	}
+	select {
+	case p.queue <- q:
+	default:
+		p.faultMu.Lock()
+		p.dropped++
+		p.faultMu.Unlock()
+	}
+}
+
+// fate says how long a frame takes through p and whether it gets through at all.
+func (p *port) fate() (time.Duration, bool) {
+	p.faultMu.Lock()
+	defer p.faultMu.Unlock()
+	if p.faults.Down || p.faults.Loss > 0 && p.random.Float64() < p.faults.Loss {
+		return 0, false
+	}
+	return p.faults.Latency, true
+}
+
+func (p *port) setFaults(f Faults) {
+	p.faultMu.Lock()
+	defer p.faultMu.Unlock()
+	p.faults = f
+}
+
+// drain writes what is queued, many frames at a time when many wait.
+func (p *port) drain() {
+	defer p.shut()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	batch := make([]frame, 0, 64)
+	for {
+		var q queued
+		select {
+		case q = <-p.queue:
+		case <-p.done:
+			return
+		}
+		if wait := time.Until(q.due); !q.due.IsZero() && wait > 0 {
+			timer.Reset(wait)
+			select {
+			case <-timer.C:
+			case <-p.done:
+				return
+			}
+		}
+		batch = append(batch[:0], q.f)
+		if q.due.IsZero() {
+			batch = p.more(batch)
+		}
+		if err := p.write(batch); err != nil {
+			return
+		}
+		clear(batch)
+	}
+}
+
+// more adds the frames that wait already. A frame with a due time ends the batch and is written in
+// its turn: latency was just set, and one frame without its delay does no harm.
+func (p *port) more(batch []frame) []frame {
+	for len(batch) < cap(batch) {
+		select {
+		case q := <-p.queue:
+			batch = append(batch, q.f)
+			if !q.due.IsZero() {
+				return batch
+			}
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// shut takes the port off the switch. It does not wait for the port's goroutines, so they may call
+// it themselves.
+func (p *port) shut() {
+	p.closeOnce.Do(func() {
+		s := p.sw
+		s.mu.Lock()
+		delete(s.ports, p)
+		for m, to := range s.table {
+			if to == p {
+				delete(s.table, m)
+			}
+		}
+		s.mu.Unlock()
+		close(p.done)
+	})
+}
+
+// close takes the port off the switch and waits until nothing of it runs any more.
+func (p *port) close() {
+	p.shut()
+	p.finished.Wait()
+}
+
+// partition lets ports of different groups not hear each other. Ports in no group hear everybody.
+func (s *ethSwitch) partition(groups [][]string) {
+	cut := map[[2]string]bool{}
+	for i, a := range groups {
+		for j, b := range groups {
+			if i == j {
+				continue
+			}
+			for _, x := range a {
+				for _, y := range b {
+					cut[[2]string{x, y}] = true
+				}
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cut = cut
+}
