@@ -141,7 +141,7 @@ func TestAMethodWithoutARoleIsRefusedToEveryone(t *testing.T) {
 // even a header.
 func TestHandshake(t *testing.T) {
 	b := newBed(t)
-	b.write(MachinesFile, nil)       // a machine without a cluster
+	b.write(MachineCAsFile, nil)     // a machine without a cluster
 	foreign := mustCA(t, "operator") // the same name, another key
 	good := mustLeaf(t, b.operator, pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
 	server := mustLeaf(t, b.operator, pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Server, TTL: day})
@@ -233,7 +233,7 @@ func TestMetadata(t *testing.T) {
 	}
 	md := b.backend.taken("/orlop.v1alpha1.Machine/Version")
 	want := map[string]string{MetadataRole: "reader", MetadataSubject: "CN=Zo??,O=orlop:reader", MetadataSerial: leaf.Cert.SerialNumber.Text(16),
-		MetadataName: "Zo??", MetadataOrigin: leaf.Cert.SerialNumber.Text(16), MetadataIssuer: pki.Fingerprint(b.operator.Cert)}
+		MetadataName: "Zo??", MetadataLineage: leaf.Cert.SerialNumber.Text(16), MetadataIssuer: pki.Fingerprint(b.operator.Cert)}
 	for key, value := range want {
 		if got := md.Get(key); len(got) != 1 || got[0] != value {
 			t.Errorf("%s: got %q, want %q", key, got, value)
@@ -432,7 +432,7 @@ func TestRevocation(t *testing.T) {
 	}
 	eventually(t, "the call arrives", func() bool { return b.backend.taken("/orlop.v1alpha1.Machine/Watch") != nil })
 	next := mustCA(t, "next")
-	b.write(OperatorsFile, next.CertPEM())
+	b.write(OperatorCAsFile, next.CertPEM())
 	if _, err := stream.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "no longer trusted") {
 		t.Errorf("the call going on: got %v", err)
 	}
@@ -508,7 +508,7 @@ func TestLostList(t *testing.T) {
 	}
 	defer c.Close()
 	_, err = c.Machine.Version(t.Context(), &api.VersionRequest{})
-	if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), trust.ErrListLost.Error()) || strings.Contains(err.Error(), trust.WasRevoked) {
+	if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), trust.ErrRevocationsLost.Error()) || strings.Contains(err.Error(), trust.RevokedPrefix) {
 		t.Errorf("%v", err)
 	}
 }
@@ -591,7 +591,7 @@ func TestCredentialsReload(t *testing.T) {
 		return true
 	})
 
-	b.write(OperatorsFile, []byte("garbage"))
+	b.write(OperatorCAsFile, []byte("garbage"))
 	b.waitReady(false)
 	b.dial(pki.RoleReader) // fails the test when it is refused
 }
@@ -650,15 +650,15 @@ func TestAsking(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	e := b.endpoint(nil)
-	if _, err := client.AskToJoin(ctx, e, joinrequest.Request{Name: "w1", Key: []byte("key")}); !errors.Is(err, client.ErrNotAsked) {
+	if _, err := client.RequestJoin(ctx, e, joinrequest.Request{Name: "w1", CSR: []byte("key")}); !errors.Is(err, client.ErrJoinRequestsDisabled) {
 		t.Errorf("where nobody may ask: %v", err)
 	}
-	b.write(AskingFile, []byte("yes"))
-	answer, err := client.AskToJoin(ctx, e, joinrequest.Request{Name: "w1", Key: []byte("key")})
-	if err != nil || answer.Standing != joinrequest.Approved || string(answer.Certificate) != "ticket" {
+	b.write(JoinRequestsFile, []byte("yes"))
+	answer, err := client.RequestJoin(ctx, e, joinrequest.Request{Name: "w1", CSR: []byte("key")})
+	if err != nil || answer.State != joinrequest.Approved || string(answer.Certificate) != "ticket" {
 		t.Errorf("%v, %v", answer, err)
 	}
-	if answer, err = client.AskToJoin(ctx, e, joinrequest.Request{Name: "w2", Key: []byte("key")}); err != nil || answer.Standing != joinrequest.Refused {
+	if answer, err = client.RequestJoin(ctx, e, joinrequest.Request{Name: "w2", CSR: []byte("key")}); err != nil || answer.State != joinrequest.Rejected {
 		t.Errorf("%v, %v", answer, err)
 	}
 	// Calls need a certificate as before, also of who offers to ask.
@@ -679,12 +679,12 @@ func TestAsking(t *testing.T) {
 	stranger := e
 	stranger.CA = x509.NewCertPool()
 	stranger.CA.AddCert(mustCA(t, "stranger").Cert)
-	if _, err := client.AskToJoin(ctx, stranger, joinrequest.Request{Name: "w1", Key: []byte("key")}); !errors.Is(err, client.ErrUntrusted) {
+	if _, err := client.RequestJoin(ctx, stranger, joinrequest.Request{Name: "w1", CSR: []byte("key")}); !errors.Is(err, client.ErrUntrusted) {
 		t.Errorf("%v", err)
 	}
 	// A machine that belongs to nobody is asked nothing.
-	b.write(OperatorsFile, nil)
-	if _, err := client.AskToJoin(ctx, e, joinrequest.Request{Name: "w1", Key: []byte("key")}); err == nil {
+	b.write(OperatorCAsFile, nil)
+	if _, err := client.RequestJoin(ctx, e, joinrequest.Request{Name: "w1", CSR: []byte("key")}); err == nil {
 		t.Error("a machine without an operator was asked")
 	}
 }
@@ -693,7 +693,7 @@ func TestAsking(t *testing.T) {
 // calls; afterwards it is for all but that.
 func TestPairing(t *testing.T) {
 	b := newBed(t)
-	b.write(OperatorsFile, nil)
+	b.write(OperatorCAsFile, nil)
 	code, asked := pairing.NewCode(), 0
 	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
 		if method != api.Door_Pair_FullMethodName {
@@ -708,7 +708,7 @@ func TestPairing(t *testing.T) {
 		if !code.Accepts(r.Binding, claim) || !strings.HasPrefix(r.Peer, "127.0.0.1:") {
 			return stream.SendMsg(&api.PairResponse{Refusal: "wrong code"})
 		}
-		b.write(OperatorsFile, r.Ca)
+		b.write(OperatorCAsFile, r.Ca)
 		return stream.SendMsg(&api.PairResponse{Proof: code.NewAnswer(r.Binding, claim).Proof})
 	})
 	admin := pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day}
@@ -760,7 +760,7 @@ func TestPairing(t *testing.T) {
 	if err := callRaw(ctx, c, api.Door_Pair_FullMethodName); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("what apid asks for itself, asked by an admin: %v", err)
 	}
-	if _, err := client.Pair(ctx, b.address, b.operator.CertPEM(), code); !errors.Is(err, client.ErrOwned) {
+	if _, err := client.Pair(ctx, b.address, b.operator.CertPEM(), code); !errors.Is(err, client.ErrClaimed) {
 		t.Errorf("once more: %v", err)
 	}
 }
@@ -770,14 +770,14 @@ func TestPairing(t *testing.T) {
 func TestRenewalGoesWithItsCA(t *testing.T) {
 	b := newBed(t)
 	renewed := func(root string) *pki.Leaf {
-		return mustLeaf(t, b.clients, pki.Spec{CN: "dora", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day, Origin: "1f", Root: root})
+		return mustLeaf(t, b.clients, pki.Spec{CN: "dora", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day, Lineage: "1f", Root: root})
 	}
 	leaf := renewed(pki.Fingerprint(b.operator.Cert))
 	c := b.dialWith(leaf)
 	if err := callRaw(t.Context(), c, api.Machine_Version_FullMethodName); err != nil {
 		t.Fatal(err)
 	}
-	if md := b.backend.taken(api.Machine_Version_FullMethodName); md.Get(MetadataOrigin)[0] != "1f" || md.Get(MetadataIssuer)[0] != pki.Fingerprint(b.operator.Cert) {
+	if md := b.backend.taken(api.Machine_Version_FullMethodName); md.Get(MetadataLineage)[0] != "1f" || md.Get(MetadataIssuer)[0] != pki.Fingerprint(b.operator.Cert) {
 		t.Errorf("got %v", md)
 	}
 	for _, root := range []string{pki.Fingerprint(b.machine.Cert), "sha256:", "sha256:" + strings.Repeat("0", 64)} {
@@ -786,7 +786,7 @@ func TestRenewalGoesWithItsCA(t *testing.T) {
 			_ = c.Close()
 		}
 	}
-	b.write(OperatorsFile, mustCA(t, "next").CertPEM())
+	b.write(OperatorCAsFile, mustCA(t, "next").CertPEM())
 	eventually(t, "its CA was removed", func() bool {
 		return status.Code(callRaw(t.Context(), c, api.Machine_Version_FullMethodName)) == codes.Unauthenticated
 	})

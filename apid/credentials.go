@@ -28,19 +28,19 @@ const (
 	ServerCertFile = "server.crt"
 	ServerKeyFile  = "server.key" // PEM
 	// PEM, the CAs whose certificates may call; empty on a machine that belongs to nobody yet
-	OperatorsFile = "operators.pem"
+	OperatorCAsFile = "operators.pem"
 	// PEM, the CAs of the certificates that the machines issue to operators; may be empty
-	ClientsFile = "clients.pem"
+	ClientCAsFile = "clients.pem"
 	// PEM, the CAs of the cluster's machines, whose certificates give no more than ROLE_MACHINE;
 	// may be empty
-	MachinesFile = "machines.pem"
-	RevokedFile  = "revoked.json" // JSON, a list of trust.Revocation; may be empty
+	MachineCAsFile = "machines.pem"
+	RevokedFile    = "revoked.json" // JSON, a list of trust.Revocation; may be empty
 	// not empty where machines without a ticket may ask to be let in (package joinrequest)
-	AskingFile = "asking"
+	JoinRequestsFile = "asking"
 )
 
 // files are all of them.
-var files = []string{ServerCertFile, ServerKeyFile, OperatorsFile, ClientsFile, MachinesFile, RevokedFile, AskingFile}
+var files = []string{ServerCertFile, ServerKeyFile, OperatorCAsFile, ClientCAsFile, MachineCAsFile, RevokedFile, JoinRequestsFile}
 
 var errNoLongerTrusted = errors.New("the CA that signed your certificate is no longer trusted by this machine")
 
@@ -52,7 +52,7 @@ type trusted struct {
 	roots map[[sha256.Size]byte]api.Role
 	// refused certificates count no more, whichever CA has signed them. Its roots are those that
 	// can give every role.
-	refused trust.Refused
+	refused trust.RevokedSet
 	// unowned: there is no operator. Connections are for pairing with one, and for nothing else.
 	unowned bool
 	// asking: machines without a ticket may ask to be let into the cluster.
@@ -151,7 +151,7 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 func (s *store) keep(chain []*x509.Certificate, closes func()) (forget func()) {
 	part := sync.OnceFunc(func() { time.AfterFunc(partTime, closes) })
 	return s.watch(chain, func(why error) {
-		if !errors.Is(why, trust.ErrListLost) {
+		if !errors.Is(why, trust.ErrRevocationsLost) {
 			part()
 		}
 	})
@@ -197,9 +197,9 @@ func (t *trusted) role(chain []*x509.Certificate) (api.Role, error) {
 	if !known {
 		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
 	}
-	switch err := t.refused.Why(chain[0]); {
+	switch err := t.refused.Check(chain[0]); {
 	// who is removed with his CA does not stay by having renewed
-	case errors.Is(err, trust.ErrRoot):
+	case errors.Is(err, trust.ErrUntrustedRoot):
 		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
 	case err != nil:
 		return api.Role_ROLE_UNSPECIFIED, err
@@ -250,12 +250,12 @@ func load(dir string) (*trusted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials: cannot use %s with %s: %w", ServerCertFile, ServerKeyFile, err)
 	}
-	fresh := &trusted{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}, unowned: len(texts[OperatorsFile]) == 0}
-	fresh.asking = !fresh.unowned && len(texts[AskingFile]) > 0
+	fresh := &trusted{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}, unowned: len(texts[OperatorCAsFile]) == 0}
+	fresh.asking = !fresh.unowned && len(texts[JoinRequestsFile]) > 0
 	for _, f := range []struct {
 		name string
 		most api.Role
-	}{{OperatorsFile, api.Role_ROLE_ADMIN}, {ClientsFile, api.Role_ROLE_ADMIN}, {MachinesFile, api.Role_ROLE_MACHINE}} {
+	}{{OperatorCAsFile, api.Role_ROLE_ADMIN}, {ClientCAsFile, api.Role_ROLE_ADMIN}, {MachineCAsFile, api.Role_ROLE_MACHINE}} {
 		if len(texts[f.name]) == 0 || fresh.unowned { // who belongs to nobody lets nobody in
 			continue
 		}
@@ -285,7 +285,7 @@ func (t *trusted) add(name string, text []byte, most api.Role) error {
 		root := sha256.Sum256(ca.Raw)
 		t.roots[root] = max(t.roots[root], most)
 		if most == api.Role_ROLE_ADMIN {
-			t.refused.Roots = append(t.refused.Roots, pki.Fingerprint(ca))
+			t.refused.TrustedRoots = append(t.refused.TrustedRoots, pki.Fingerprint(ca))
 		}
 	}
 	return nil
@@ -318,7 +318,7 @@ func (s *store) tlsConfig() *tls.Config {
 				return nil // for one of the two, see below
 			}
 			_, err := current.role(state.VerifiedChains[0])
-			if errors.Is(err, trust.ErrListLost) {
+			if errors.Is(err, trust.ErrRevocationsLost) {
 				// TLS has one alert for everything, which says that it was revoked; each call is
 				// told what it is
 				return nil

@@ -50,11 +50,11 @@ func newBed(t *testing.T) *bed {
 	}
 	b.write(ServerCertFile, server.CertPEM())
 	b.write(ServerKeyFile, server.KeyPEM())
-	b.write(OperatorsFile, b.operator.CertPEM())
-	b.write(ClientsFile, b.clients.CertPEM())
-	b.write(MachinesFile, b.machine.CertPEM())
+	b.write(OperatorCAsFile, b.operator.CertPEM())
+	b.write(ClientCAsFile, b.clients.CertPEM())
+	b.write(MachineCAsFile, b.machine.CertPEM())
 	b.write(RevokedFile, nil)
-	b.write(AskingFile, nil)
+	b.write(JoinRequestsFile, nil)
 
 	// A Unix socket's path is short (108 bytes), and a test's own folder may not be.
 	short, err := os.MkdirTemp("", "apid")

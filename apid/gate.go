@@ -34,7 +34,7 @@ const (
 	MetadataAge     = "orlop-age"    // for how long the connection has been open, in milliseconds
 	MetadataName    = "orlop-name"   // the common name in it
 	// serial number of what it was renewed from (pki.Origin); its own if it was not
-	MetadataOrigin = "orlop-origin"
+	MetadataLineage = "orlop-origin"
 	// serial number of the ticket by which a machine came to the cluster (pki.TicketOf); empty for
 	// all others
 	MetadataTicket = "orlop-ticket"
@@ -49,7 +49,7 @@ type caller struct {
 	subject, name, serial, origin, ticket, key, peer, issuer string
 	// of the connection when the call came, in milliseconds
 	age string
-	// whose calls are counted together (pki.HolderOf)
+	// whose calls are counted together (pki.CommonNameOf)
 	holder string
 	role   api.Role
 	// the client's certificate first, the CA last
@@ -60,7 +60,7 @@ func (c caller) metadata() metadata.MD {
 	return metadata.Pairs(
 		MetadataSubject, c.subject,
 		MetadataName, c.name,
-		MetadataOrigin, c.origin,
+		MetadataLineage, c.origin,
 		MetadataSerial, c.serial,
 		MetadataTicket, c.ticket,
 		MetadataKey, c.key,
@@ -223,9 +223,9 @@ func identify(ctx context.Context) (caller, error) {
 	who.chain = info.State.VerifiedChains[0]
 	who.subject = shown(who.chain[0].Subject.String())
 	who.name = shown(who.chain[0].Subject.CommonName)
-	origin, root := pki.OriginOf(who.chain[0])
+	origin, root := pki.LineageOf(who.chain[0])
 	who.serial, who.origin, who.ticket = pki.Serial(who.chain[0]), shown(origin), shown(pki.TicketOf(who.chain[0]))
-	who.holder, who.key = pki.HolderOf(who.chain[0]), pki.Fingerprint(who.chain[0])
+	who.holder, who.key = pki.CommonNameOf(who.chain[0]), pki.Fingerprint(who.chain[0])
 	who.issuer = shown(cmp.Or(root, pki.Fingerprint(who.chain[len(who.chain)-1])))
 	return who, nil
 }

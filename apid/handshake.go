@@ -89,7 +89,7 @@ func (d *door) admit(c *limitedConn, chain []*x509.Certificate) error {
 	}
 	// nobody is there to be told that it failed
 	forget := d.store.keep(chain, func() { _ = c.Close() })
-	err := c.prove(kind, pki.HolderOf(chain[0]), forget)
+	err := c.prove(kind, pki.CommonNameOf(chain[0]), forget)
 	if err != nil {
 		forget()
 	}
@@ -135,11 +135,11 @@ func (d *door) ask(conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	err := joinrequest.Serve(conn, func(r joinrequest.Request) joinrequest.Answer {
-		a, err := d.judge.Ask(ctx, &api.AskRequest{Name: r.Name, Request: r.Key, Peer: shown(conn.RemoteAddr().String())})
+		a, err := d.judge.Ask(ctx, &api.AskRequest{Name: r.Name, Request: r.CSR, Peer: shown(conn.RemoteAddr().String())})
 		if err != nil {
-			return joinrequest.Answer{Standing: joinrequest.Refused, Reason: "the machine cannot tell at present; try again"}
+			return joinrequest.Answer{State: joinrequest.Rejected, Reason: "the machine cannot tell at present; try again"}
 		}
-		return joinrequest.Answer{Standing: joinrequest.Standing(a.Standing), Certificate: a.Certificate, Reason: a.Reason}
+		return joinrequest.Answer{State: joinrequest.State(a.Standing), Certificate: a.Certificate, Reason: a.Reason}
 	})
 	return cmp.Or(err, errAsked)
 }

@@ -20,7 +20,7 @@ const (
 	maxRequest = 1<<20 + 64<<10
 	maxAnswer  = 4 << 20 // bytes of one message to a client
 	maxStreams = 100     // calls at once on one connection
-	// calls at once by one holder of certificates (pki.HolderOf) …
+	// calls at once by one holder of certificates (pki.CommonNameOf) …
 	maxCalls = 32
 	// … and by an operator's, who may call many machines through this one
 	maxCallsOperator = 128
@@ -61,8 +61,8 @@ const (
 
 // How fast one address may begin connections. The kernel is told, too (machined).
 const (
-	NewPerAddress = 10 // connections a second, in the long run …
-	NewAtOnce     = 50 // … and as many at once after a pause
+	ConnectionsPerAddress = 10 // connections a second, in the long run …
+	ConnectionBurst       = 50 // … and as many at once after a pause
 )
 
 // limitListener refuses connections above a number in all, and above a number and a rate from one

@@ -41,7 +41,7 @@ func TestCallPanics(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- server.Serve(newLimitListener(listener, maxPerAddress, [2]int{8, 8}, 8, NewPerAddress, NewAtOnce))
+		ended <- server.Serve(newLimitListener(listener, maxPerAddress, [2]int{8, 8}, 8, ConnectionsPerAddress, ConnectionBurst))
 	}()
 	t.Cleanup(func() {
 		server.Stop()

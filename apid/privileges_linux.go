@@ -6,5 +6,5 @@ import "github.com/orlop-os/orlop/pkg/confine"
 // folder. machined starts apid without most of that; this does not rely on it. The port must be
 // open and the log be connected when it is called.
 func giveUpPrivileges(dir string) error {
-	return confine.Process(confine.Rules{Folder: dir, Calls: systemCalls, UnixSockets: true})
+	return confine.Process(confine.Rules{Dir: dir, Calls: systemCalls, UnixSockets: true})
 }

@@ -107,7 +107,7 @@ func lookAround(dir string) error {
 	if _, err := os.ReadFile(filepath.Join(dir, "mine")); err != nil {
 		return fmt.Errorf("its own folder: %w", err)
 	}
-	if _, err := profile.Own(context.Background(), profile.Order{Kind: "cpu", Duration: 10 * time.Millisecond}); err != nil {
+	if _, err := profile.Profile(context.Background(), profile.Request{Kind: "cpu", Duration: 10 * time.Millisecond}); err != nil {
 		return fmt.Errorf("a profile of itself: %w", err)
 	}
 	if err := refusedCalls(); err != nil {

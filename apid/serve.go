@@ -25,7 +25,7 @@ import (
 // Options is what Serve works with.
 type Options struct {
 	Listener net.Listener // plain TCP; Serve closes it
-	Dir      string       // folder of ServerCertFile, ServerKeyFile and OperatorsFile
+	Dir      string       // folder of ServerCertFile, ServerKeyFile and OperatorCAsFile
 	Backend  string       // path of machined's socket
 	Log      io.Writer    // one JSON object per line: audit and refused handshakes
 	// Ready is told when apid becomes ready or unready, with one line for people. It may be nil.
@@ -62,7 +62,7 @@ func Serve(ctx context.Context, o Options) error {
 		<-ctx.Done()
 		stopServer(server)
 	}()
-	limited := newLimitListener(o.Listener, maxPerAddress, [2]int{callerKind: maxConnections, machineKind: maxMachines}, maxUnproved, NewPerAddress, NewAtOnce)
+	limited := newLimitListener(o.Listener, maxPerAddress, [2]int{callerKind: maxConnections, machineKind: maxMachines}, maxUnproved, ConnectionsPerAddress, ConnectionBurst)
 	if err := server.Serve(limited); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("apid: cannot serve on %s: %w", o.Listener.Addr(), err)
 	}

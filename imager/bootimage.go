@@ -76,7 +76,7 @@ func (b *Build) makeNetboot() error {
 	if err != nil {
 		return err
 	}
-	folder := strings.TrimPrefix(bootmedium.Folder, "/")
+	folder := strings.TrimPrefix(bootmedium.Dir, "/")
 	entries := []boot.Entry{{Name: folder, Mode: fs.ModeDir | 0o755}}
 	files := map[string][]byte{paths.SystemRoot: root, paths.SystemUKI: b.uki, paths.SystemLoader: loader}
 	if b.statement != nil {

@@ -263,8 +263,8 @@ func (b *Build) makeDisk() error {
 	}
 	files := map[string][]byte{
 		"/" + esp.Loader: loader,
-		path.Join("/", slot.Folder, slot.Entry{Version: b.Release.Version}.Name()): b.uki,
-		"/" + esp.Settings: []byte(esp.SettingsText),
+		path.Join("/", slot.EntriesDir, slot.Entry{Version: b.Release.Version}.Name()): b.uki,
+		"/" + esp.LoaderConfig: []byte(esp.LoaderConfigText),
 	}
 	if b.statement != nil {
 		files["/"+esp.Statement(b.Release.Version)] = b.statement
@@ -357,7 +357,7 @@ func (p *Profile) trust() ([]byte, bundle.Trust, error) {
 	}
 	trust, err := bundle.ParseTrust(text)
 	if err == nil {
-		trust, err = trust.Needing(max(1, p.Signatures))
+		trust, err = trust.WithThreshold(max(1, p.Signatures))
 	}
 	if err != nil {
 		return nil, trust, fmt.Errorf("%s: %w", p.ReleaseKeys, err)

@@ -63,7 +63,7 @@ type diskPlan struct {
 // makeDisk writes a sparse GPT disk image: ESP, ROOT-A filled, ROOT-B empty. The machine enlarges
 // the disk's table and adds its own partitions at first boot.
 func makeDisk(image string, p diskPlan) error {
-	size := int64(disklayout.Margin)
+	size := int64(disklayout.Reserve)
 	for _, part := range disklayout.System(p.Sizes) {
 		size += int64(part.Size)
 	}

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 const sampleProfile = "profiles/qemu.yaml"
 
 // buildSample builds the image of the qemu profile, with all outputs, in a copy of the source tree
-// (the working folder), with a program that does nothing (the file standin) for each executable
+// (the working folder), with a program that does nothing (the file fake) for each executable
 // that is built from source. All else is real.
 func buildSample(out string) error {
 	p, err := ReadProfile(sampleProfile)
@@ -56,7 +56,7 @@ func buildSample(out string) error {
 		Release: buildinfo.Release{Name: "Orlop OS", Version: "9.9.9", Profile: p.Name, BuildTime: 1_700_000_000, Kubernetes: "v1.0.0"},
 	}
 	for _, program := range programs {
-		b.Programs[program.Name] = "standin"
+		b.Programs[program.Name] = "fake"
 	}
 	return b.Run()
 }
@@ -66,10 +66,10 @@ func buildSample(out string) error {
 func sampleTree(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tree")
-	compile := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(dir, "standin"), "./testdata/standin")
+	compile := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(dir, "fake"), "./testdata/fake")
 	compile.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if msg, err := compile.CombinedOutput(); err != nil {
-		t.Fatalf("cannot build the stand-in: %v\n%s", err, msg)
+		t.Fatalf("cannot build the fake program: %v\n%s", err, msg)
 	}
 	copyTree(t, "../profiles", filepath.Join(dir, "profiles"))
 	copyFile(t, "packages.lock", filepath.Join(dir, lockFile))

@@ -81,7 +81,7 @@ func addSystem(t Tree, r buildinfo.Release) error {
 		"/usr/lib/os-release": osRelease(r),
 		"/etc/localtime":      utc(),
 		"/etc/timezone":       []byte("Etc/UTC\n"),
-		paths.Release:         append(releaseJSON, '\n'),
+		paths.BuildInfo:       append(releaseJSON, '\n'),
 	}
 	for name, data := range files {
 		if err := t.Add(name, Node{Mode: 0o644, Data: data, From: part}); err != nil {

@@ -46,12 +46,12 @@ func (f *firmware) read(drivers *kmod.Index) (err error) {
 	if err := kmod.Load(steps); err != nil {
 		return err
 	}
-	variables := mount.Mount{Source: "efivarfs", Target: efivar.Folder, Type: "efivarfs", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev | mount.NoExec}
+	variables := mount.Mount{Source: "efivarfs", Target: efivar.Dir, Type: "efivarfs", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev | mount.NoExec}
 	if err := variables.Do(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, mount.Unmount(efivar.Folder)) }()
-	content, err := efivar.Read(efivar.Folder, efivar.Partition)
+	defer func() { err = errors.Join(err, mount.Unmount(efivar.Dir)) }()
+	content, err := efivar.Read(efivar.Dir, efivar.Partition)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ const loopModule = "loop"
 // memory: the file's pages are the only copy (but for the page cache of what is read, which the
 // kernel can drop).
 func attachRoot() (choice, error) {
-	root := path.Join(bootmedium.Folder, path.Base(paths.SystemRoot))
+	root := path.Join(bootmedium.Dir, path.Base(paths.SystemRoot))
 	file, err := os.Open(root)
 	if err != nil {
 		return choice{}, fmt.Errorf("the boot image does not hold the root: %w", err)
@@ -50,5 +50,5 @@ func attachRoot() (choice, error) {
 // keepSystem leaves the files that came with the boot image visible below /run, where they are when
 // the root has changed.
 func keepSystem() error {
-	return mount.Bind(bootmedium.Folder, paths.System, mount.ReadOnly|mount.NoSuid|mount.NoDev|mount.NoExec)
+	return mount.Bind(bootmedium.Dir, paths.System, mount.ReadOnly|mount.NoSuid|mount.NoDev|mount.NoExec)
 }

@@ -53,7 +53,7 @@ func emptyInitramfs() error {
 		return fmt.Errorf("initramfs: cannot list: %w", err)
 	}
 	for _, entry := range entries {
-		if path := "/" + entry.Name(); path != sysroot && path != bootmedium.Folder {
+		if path := "/" + entry.Name(); path != sysroot && path != bootmedium.Dir {
 			// Memory that is not given back is no reason not to boot.
 			if err := os.RemoveAll(path); err != nil {
 				say(warning, "initramfs: %v", err)

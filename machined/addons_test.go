@@ -15,7 +15,7 @@ func TestMarks(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	want := nodespec.Marks{
+	want := nodespec.NodeLabels{
 		Labels: map[string]string{"topology.kubernetes.io/region": "north", "topology.kubernetes.io/zone": "north-1", "example.com/rack": "17"},
 		Taints: []nodespec.Taint{{Key: "example.com/dedicated", Value: "storage", Effect: "NoSchedule"}},
 	}

@@ -184,7 +184,7 @@ func (m *machine) lasting(now applied) *config.Config {
 	if now.trial.IsZero() {
 		return now.config
 	}
-	text, err := configs.Lasting()
+	text, err := configs.Confirmed()
 	if err != nil {
 		return now.config
 	}
@@ -222,7 +222,7 @@ func (m *machine) putInForce(ctx context.Context, now applied, next *config.Conf
 	}
 	if out.plan.length > 0 {
 		out.trial = time.Now().Add(out.plan.length)
-		err = configs.Try(text)
+		err = configs.StartTrial(text)
 	} else if err = configs.Put(text); err == nil {
 		err = configs.DropStaged()
 	}
@@ -400,7 +400,7 @@ func seals(was, is config.ClusterSpec) error {
 // another order.
 func otherKeys(before, next *config.Config) bool {
 	return before != nil && before.Cluster != nil && next.Cluster != nil &&
-		!slices.EqualFunc(before.Cluster.Spec.SealingKeys(), next.Cluster.Spec.SealingKeys(), func(a, b config.EncryptionKey) bool { return a.Equal(b.Secret) })
+		!slices.EqualFunc(before.Cluster.Spec.EncryptionKeys(), next.Cluster.Spec.EncryptionKeys(), func(a, b config.EncryptionKey) bool { return a.Equal(b.Secret) })
 }
 
 // withPresentKeys is a configuration of earlier with the keys of Secrets that the present one has:
@@ -450,11 +450,11 @@ func (m *machine) unseal(ctx context.Context, before, next *config.Config, dry b
 	}
 	ctx, cancel := m.within(ctx, dataTime)
 	defer cancel()
-	done, err := ask[nodespec.Resealed](ctx, m, paths.UserAPI, "reseal-secrets", nodespec.EtcdReseal{Count: dry})
+	done, err := ask[nodespec.ReencryptResult](ctx, m, paths.UserAPI, "reseal-secrets", nodespec.ReencryptRequest{Count: dry})
 	if err != nil {
 		return refused(err)
 	}
-	return []string{fmt.Sprintf("let go of the key of Secrets %s: %d of %d Secrets were sealed by another than the present one, and are written again", strings.Join(gone, ", "), done.Resealed, done.Secrets)}, nil
+	return []string{fmt.Sprintf("let go of the key of Secrets %s: %d of %d Secrets were sealed by another than the present one, and are written again", strings.Join(gone, ", "), done.Reencrypted, done.Secrets)}, nil
 }
 
 // notYet are the services that do not run with a configuration yet, by name: those that have still
@@ -482,8 +482,8 @@ func letGo(before, next *config.Config) (gone []string) {
 	if before == nil || before.Cluster == nil || next.Cluster == nil {
 		return nil // a machine without data; what takes a cluster from one that has some is refused
 	}
-	for _, k := range before.Cluster.Spec.SealingKeys() {
-		if !hasKey(next.Cluster.Spec.SealingKeys(), k) {
+	for _, k := range before.Cluster.Spec.EncryptionKeys() {
+		if !hasKey(next.Cluster.Spec.EncryptionKeys(), k) {
 			gone = append(gone, k.Name())
 		}
 	}
@@ -574,7 +574,7 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 		return outcome{}, err
 	}
 	out.add("host", host)
-	if left, err := m.kernel.Leftover(m.hostConfig(next)); err != nil {
+	if left, err := m.kernel.UnrestorableSysctls(m.hostConfig(next)); err != nil {
 		return outcome{}, err
 	} else if len(left) > 0 {
 		out.warnings = append(out.warnings, leftover(left))
@@ -603,7 +603,7 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 // nothing of the one before.
 func networkChanges(before, next *config.Config) bool {
 	return before != nil && before.Cluster != nil && next.Cluster != nil &&
-		before.Cluster.Spec.Supplies(config.PartNetwork) != next.Cluster.Spec.Supplies(config.PartNetwork)
+		before.Cluster.Spec.HasExternal(config.PartNetwork) != next.Cluster.Spec.HasExternal(config.PartNetwork)
 }
 
 // storageDryRun says what would be done to the disk when the operator allows to wipe what is in the

@@ -131,7 +131,7 @@ func TestWithPresentKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	if otherKeys(back, &now) || back.Cluster.Spec.Kubernetes.MaxPods != parsed.Cluster.Spec.Kubernetes.MaxPods {
-		t.Errorf("keys %v, at most %d pods", back.Cluster.Spec.SealingKeys(), back.Cluster.Spec.Kubernetes.MaxPods)
+		t.Errorf("keys %v, at most %d pods", back.Cluster.Spec.EncryptionKeys(), back.Cluster.Spec.Kubernetes.MaxPods)
 	}
 	if kept, err := withPresentKeys([]byte("nonsense"), earlier); err != nil || string(kept) != "nonsense" {
 		t.Errorf("what cannot be read comes back as %q, %v", kept, err)

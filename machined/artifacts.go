@@ -48,7 +48,7 @@ const (
 type artifactKeeper struct {
 	store artifact.Store
 	local interface {
-		artifact.Origin
+		artifact.Source
 		Release(ctx context.Context, digests []string) error
 		Unpin(ctx context.Context, digests []string, then time.Time) error
 	}
@@ -81,7 +81,7 @@ func (k *artifactKeeper) round(ctx context.Context, wanted []config.AddonSpec, t
 	found, local := artifacts{}, map[string]error{}
 	for _, w := range wanted {
 		sum := w.Artifact.SHA256
-		err := k.store.Whole(sum)
+		err := k.store.Verify(sum)
 		if err != nil && k.up {
 			err = k.bring(ctx, localTime, w.Artifact, k.local)
 		}
@@ -147,7 +147,7 @@ func (k *artifactKeeper) fetch(ctx context.Context, a config.Artifact, r config.
 }
 
 // bring takes an artefact from somewhere.
-func (k *artifactKeeper) bring(ctx context.Context, most time.Duration, a config.Artifact, from artifact.Origin) error {
+func (k *artifactKeeper) bring(ctx context.Context, most time.Duration, a config.Artifact, from artifact.Source) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	err := k.store.Fetch(ctx, a.SHA256, from)
@@ -177,7 +177,7 @@ func (k *artifactKeeper) tidy(ctx context.Context, wanted []config.AddonSpec, se
 			defer cancel()
 			problems = append(problems, k.local.Unpin(ctx, digests, time.Now().Add(-unnamedTime)))
 		}
-		dropped, err := k.store.Keep(sums)
+		dropped, err := k.store.Prune(sums)
 		if dropped > 0 {
 			k.note("op", fmt.Sprintf("let go of what no add-on wants any more: %d files", dropped))
 		}
@@ -208,7 +208,7 @@ func (m *machine) keepArtifacts(ctx context.Context) {
 	}
 	failures := 0
 	for configs := m.config.Watch(); ; {
-		now := configs.Take()
+		now := configs.Current()
 		looking, stop := context.WithCancel(ctx)
 		done := make(chan time.Duration, 1)
 		go func() {

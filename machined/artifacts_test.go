@@ -24,7 +24,7 @@ import (
 
 // brought is containerd with what was imported into it.
 type brought struct {
-	artifacttest.Shelf
+	artifacttest.Source
 	released []string
 	kept     []string // by Unpin
 }
@@ -53,7 +53,7 @@ func pushed(t *testing.T, text string) (server *httptest.Server, address, sum st
 		t.Fatal(err)
 	}
 	repository.PlainHTTP = true
-	shelf := artifacttest.Shelf{}
+	shelf := artifacttest.Source{}
 	sum = shelf.Put(text)
 	for blob, content := range shelf {
 		if blob == sum {
@@ -91,7 +91,7 @@ func TestArtifactsCome(t *testing.T) {
 	other := httptest.NewServer(containerregistry.New())
 	t.Cleanup(other.Close)
 	empty := strings.TrimPrefix(other.URL, "http://")
-	local := &brought{Shelf: artifacttest.Shelf{}}
+	local := &brought{Source: artifacttest.Source{}}
 	here, bad := local.Put("b: 1"), local.Put()
 	nowhere := strings.Repeat("0", 64)
 	k := &artifactKeeper{store: artifact.Store{Dir: t.TempDir(), Group: os.Getgid()}, local: local, note: func(string, string) {}, up: true}
@@ -102,7 +102,7 @@ func TestArtifactsCome(t *testing.T) {
 	if len(told) != 4 || len(told[0]) != 1 || told[0][here] != "" {
 		t.Errorf("told %q: what is there at once was not told at once", told)
 	}
-	if found[remoteSum] != "" || found[here] != "" || k.store.Whole(remoteSum) != nil || k.store.Whole(here) != nil {
+	if found[remoteSum] != "" || found[here] != "" || k.store.Verify(remoteSum) != nil || k.store.Verify(here) != nil {
 		t.Errorf("found %q", found)
 	}
 	name := "registry.example.com/team/web@sha256:" + nowhere
@@ -130,18 +130,18 @@ func TestArtifactsCome(t *testing.T) {
 
 	// It is there from now on, whatever becomes of where it came from.
 	server.Close()
-	clear(local.Shelf)
+	clear(local.Source)
 	wanted = wanted[:2]
 	k.up = false
 	if found := k.round(t.Context(), wanted, func(artifacts) {}); found.missing() || len(found) != 2 {
 		t.Errorf("found %q", found)
 	}
 	k.up = true
-	if err := k.tidy(t.Context(), wanted[1:], false); err != nil || !slices.Equal(local.released, []string{"sha256:" + here}) || k.store.Whole(remoteSum) != nil {
-		t.Errorf("%v, let go in containerd: %q; %v", err, local.released, k.store.Whole(remoteSum))
+	if err := k.tidy(t.Context(), wanted[1:], false); err != nil || !slices.Equal(local.released, []string{"sha256:" + here}) || k.store.Verify(remoteSum) != nil {
+		t.Errorf("%v, let go in containerd: %q; %v", err, local.released, k.store.Verify(remoteSum))
 	}
-	if err := k.tidy(t.Context(), wanted[1:], true); err != nil || k.store.Whole(here) != nil || !errors.Is(k.store.Whole(remoteSum), fs.ErrNotExist) || !slices.Equal(local.kept, local.released) {
-		t.Errorf("%v, left: %v %v", err, k.store.Whole(here), k.store.Whole(remoteSum))
+	if err := k.tidy(t.Context(), wanted[1:], true); err != nil || k.store.Verify(here) != nil || !errors.Is(k.store.Verify(remoteSum), fs.ErrNotExist) || !slices.Equal(local.kept, local.released) {
+		t.Errorf("%v, left: %v %v", err, k.store.Verify(here), k.store.Verify(remoteSum))
 	}
 	k.up = false
 	if found := k.round(t.Context(), wanted[:1], func(artifacts) {}); !strings.Contains(found[remoteSum], "containerd, which may have it, does not run yet") {

@@ -56,7 +56,7 @@ func newCallRecords() *callRecords {
 // openRecords opens the records on STATE, or in memory as long as there is none. What went on when
 // the machine stopped is recorded.
 func (m *machine) openRecords() error {
-	dirs := [3]string{paths.Audit, paths.AuditRefused, paths.AuditGoing}
+	dirs := [3]string{paths.Audit, paths.AuditRefused, paths.AuditInProgress}
 	if why, _ := m.noStorage.Get(); why != "" {
 		dirs = [3]string{paths.AuditInMemory, paths.AuditInMemory + "-refused", paths.AuditInMemory + "-going"}
 	}
@@ -85,10 +85,10 @@ func (m *machine) openRecord(dir, name string, files int) (*audit.Log, error) {
 
 // recordUnfinished records the calls that had not ended when the machine stopped.
 func (m *machine) recordUnfinished() error {
-	left, err := m.calls.going.Left()
+	left, err := m.calls.going.Unfinished()
 	for _, e := range left {
 		c := e.Call
-		c.Outcome, c.Reason = audit.Unfinished, "begun at "+e.At.Format(time.RFC3339Nano)+"; the machine stopped before it had ended"
+		c.Status, c.Reason = audit.Unfinished, "begun at "+e.At.Format(time.RFC3339Nano)+"; the machine stopped before it had ended"
 		if failed := m.calls.changes.Append(time.Now(), c); failed != nil {
 			return errors.Join(err, failed)
 		}
@@ -226,7 +226,7 @@ func target(request, answer any) string {
 	case *api.IssueRequest:
 		what = "name " + r.Name + ", role " + r.Role
 	case *api.RevokeRequest:
-		what = trust.Revocation{Origin: r.Serial, Name: r.Name}.String()
+		what = trust.Revocation{Lineage: r.Serial, Name: r.Name}.String()
 		if r.Restore {
 			what = "restore " + what
 		}
@@ -334,7 +334,7 @@ func (r *refusals) next(who string) (record bool, before int) {
 
 func (a doorAPI) Refused(_ context.Context, r *api.RefusedRequest) (*api.RefusedResponse, error) {
 	a.m.recordRefused(audit.Call{
-		Subject: r.Subject, Serial: r.Serial, Role: r.Role, Peer: r.Peer, Method: r.Method, Outcome: r.Outcome, Reason: r.Reason,
+		Subject: r.Subject, Serial: r.Serial, Role: r.Role, Peer: r.Peer, Method: r.Method, Status: r.Outcome, Reason: r.Reason,
 		Duration: time.Duration(r.DurationNs),
 	})
 	return &api.RefusedResponse{}, nil
@@ -357,7 +357,7 @@ func (a auditAPI) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServe
 		return status.Error(codes.FailedPrecondition, errNoRecord.Error())
 	}
 	for after := r.After; ; {
-		grown := log.Grown()
+		grown := log.Changed()
 		err := log.Read(after, func(number uint64, line []byte) error {
 			after = max(after, number) // one that cannot be read is for the caller to see
 			return stream.Send(&api.AuditLine{Line: line})

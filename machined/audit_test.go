@@ -62,7 +62,7 @@ func entries(t *testing.T, l *audit.Log, name string) (out []audit.Entry) {
 func brief(list []audit.Entry) string {
 	var out []string
 	for _, e := range list {
-		out = append(out, strings.TrimSpace(strings.Join([]string{e.Role, strings.TrimPrefix(e.Method, "/orlop.v1alpha1."), e.Outcome, e.Reason}, " ")))
+		out = append(out, strings.TrimSpace(strings.Join([]string{e.Role, strings.TrimPrefix(e.Method, "/orlop.v1alpha1."), e.Status, e.Reason}, " ")))
 	}
 	return strings.Join(out, "\n")
 }
@@ -106,7 +106,7 @@ func TestGuard(t *testing.T) {
 	if got, want := brief(entries(t, m.calls.refused, audit.Refused)), "admin Config/Apply FailedPrecondition not now\nreader Machine/Reset PermissionDenied"; got != want {
 		t.Errorf("%s", got)
 	}
-	if left, err := m.calls.going.Left(); err != nil || len(left) != 0 {
+	if left, err := m.calls.going.Unfinished(); err != nil || len(left) != 0 {
 		t.Errorf("still going on: %v, %v", left, err)
 	}
 }
@@ -202,15 +202,15 @@ func TestStreamBegins(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := entries(t, cut.calls.changes, "")
-	if len(after) != 1 || after[0].Outcome != audit.Unfinished || after[0].Subject != "CN=keeper" || after[0].Target != "kept one" || after[0].ID == "" {
+	if len(after) != 1 || after[0].Status != audit.Unfinished || after[0].Subject != "CN=keeper" || after[0].Target != "kept one" || after[0].ID == "" {
 		t.Errorf("after the cut: %+v", after)
 	}
 	ended := entries(t, m.calls.changes, "")
-	if len(ended) != 1 || ended[0].Outcome != "OK" || ended[0].ID != after[0].ID {
+	if len(ended) != 1 || ended[0].Status != "OK" || ended[0].ID != after[0].ID {
 		t.Errorf("without one: %+v", ended)
 	}
 	for _, j := range []audit.Journal{cut.calls.going, m.calls.going} {
-		if left, err := j.Left(); err != nil || len(left) != 0 {
+		if left, err := j.Unfinished(); err != nil || len(left) != 0 {
 			t.Errorf("still going on: %v, %v", left, err)
 		}
 	}
@@ -260,7 +260,7 @@ func TestRecordCannotBeWritten(t *testing.T) {
 	if err := call(api.Config_Apply_FullMethodName); status.Code(err) != codes.Unavailable {
 		t.Errorf("after an end that is not on record: %v", err)
 	}
-	if left, err := m.calls.going.Left(); err != nil || len(left) != 1 {
+	if left, err := m.calls.going.Unfinished(); err != nil || len(left) != 1 {
 		t.Errorf("a power cut now: %v, %v", left, err)
 	}
 	m.calls.changes = aside

@@ -138,7 +138,7 @@ func (m *machine) recordBeginning(c audit.Call, told bool) error {
 		}
 	}
 	if told {
-		c.Outcome = audit.Begun
+		c.Status = audit.Started
 		m.recordRefused(c)
 	}
 	return nil
@@ -151,7 +151,7 @@ func (o *ongoing) end(err error) {
 		c.Target = *about
 	}
 	code := status.Code(err)
-	c.Outcome, c.Duration = code.String(), time.Since(o.start)
+	c.Status, c.Duration = code.String(), time.Since(o.start)
 	if err != nil {
 		c.Reason = status.Convert(err).Message()
 	}

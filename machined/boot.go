@@ -14,13 +14,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Step is one thing that happens at boot.
+// Decision is one thing that happens at boot.
 type Step struct {
 	Name string
-	// Waits says what the step may have to wait for, as the console shows it; empty if for nothing
+	// WaitsFor says what the step may have to wait for, as the console shows it; empty if for nothing
 	// but itself.
-	Waits string
-	Do    func(ctx context.Context, m *machine) error
+	WaitsFor string
+	Do       func(ctx context.Context, m *machine) error
 }
 
 // Boot is what happens at boot, in order. A step that fails stops the boot, and the machine resets
@@ -78,7 +78,7 @@ func (m *machine) boot(ctx context.Context) {
 		if m.going.Load() != nil { // somebody pressed the button
 			return
 		}
-		m.enter(s.Name, s.Waits)
+		m.enter(s.Name, s.WaitsFor)
 		done := make(chan error, 1)
 		go func() { done <- panics.Do("boot step "+s.Name, func() error { return s.Do(ctx, m) }) }()
 		err := m.awaitStep(ctx, done, deadline, began)
@@ -93,7 +93,7 @@ func (m *machine) boot(ctx context.Context) {
 		// the firmware's variables can be read: a version on trial is given no longer than it has
 		// for everything else
 		case "host":
-			if _, trial := esp.Counted(); trial {
+			if _, trial := esp.CurrentTrial(); trial {
 				deadline.Reset(config.DefaultUpgradeDeadline)
 			}
 		case "upgrade": // which watches over the trial from here on

@@ -38,15 +38,15 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 	var last *api.HealthResponse
 	floor, began := a.m.floor(), time.Now()
 	for {
-		list, now, member := services.Take(), configuration.Take(), members.Take()
+		list, now, member := services.Current(), configuration.Current(), members.Current()
 		health := clusterHealth(now, member, list)
-		unruled(health, rules.Take(), now.applied)
-		programCheck(health, program.Take())
-		if broken := brokenConfiguration(now, settled.Take(), states.Take()); broken != "" {
+		unruled(health, rules.Current(), now.applied)
+		programCheck(health, program.Current())
+		if broken := brokenConfiguration(now, settled.Current(), states.Current()); broken != "" {
 			configurationFails(health, broken)
 		}
 		releaseCheck(health, a.m.release, floor, began)
-		storageHealth(health, disks.Take().Filesystems)
+		storageHealth(health, disks.Current().Filesystems)
 		var later <-chan time.Time
 		if health.Healthy && time.Since(now.applied) < inForceTime {
 			if waits, err := a.m.notYet(now.config); err == nil && len(waits) > 0 {
@@ -145,7 +145,7 @@ func clusterHealth(now applied, member membershipState, services []supervise.Sta
 			continue
 		}
 		for _, c := range s.Components {
-			add(c.Name, c.Ready && !strings.HasPrefix(c.Detail, nodespec.Trouble), c.Detail, c.Since)
+			add(c.Name, c.Ready && !strings.HasPrefix(c.Detail, nodespec.ProblemPrefix), c.Detail, c.Since)
 		}
 	}
 	return out
@@ -198,7 +198,7 @@ func (a clusterAPI) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*
 	// It goes with the certificate of the caller when that is revoked, and with all of its row.
 	as := pki.Spec{
 		CN: cmp.Or(said(ctx, apid.MetadataName), "operator"), O: []string{administrators}, Usage: pki.Client, TTL: ttl,
-		Origin: said(ctx, apid.MetadataOrigin), Root: said(ctx, apid.MetadataIssuer),
+		Lineage: said(ctx, apid.MetadataLineage), Root: said(ctx, apid.MetadataIssuer),
 	}
 	text, err := kubeconfig(cluster, server, as)
 	if err != nil {

@@ -36,7 +36,7 @@ table inet orlop_door {
 		ct mark set 0x%[4]x
 	}
 }
-`, paths.PortApid, apid.NewPerAddress, apid.NewAtOnce, admittedMark)
+`, paths.PortApid, apid.ConnectionsPerAddress, apid.ConnectionBurst, admittedMark)
 
 // admittedMark is the mark of a connection to the API that has been counted. Marks of connections
 // are used by nobody else here.
@@ -65,5 +65,5 @@ func (m *machine) paceDoor(ctx context.Context) {
 		m.events.add("api", "failure", fmt.Sprintf("the kernel does not keep the pace of new connections, apid alone does: %v", err))
 		return
 	}
-	m.events.add("api", "op", fmt.Sprintf("the kernel takes %d new connections a second from one address, %d at once", apid.NewPerAddress, apid.NewAtOnce))
+	m.events.add("api", "op", fmt.Sprintf("the kernel takes %d new connections a second from one address, %d at once", apid.ConnectionsPerAddress, apid.ConnectionBurst))
 }

@@ -38,12 +38,12 @@ func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.St
 	networks, configs, storage := m.networkState.Watch(), m.config.Watch(), m.noStorage.Watch()
 	codes := m.desk.code.Watch()
 	for {
-		stages.Take()
-		services.Take()
-		networks.Take()
-		configs.Take()
-		storage.Take()
-		codes.Take()
+		stages.Current()
+		services.Current()
+		networks.Current()
+		configs.Current()
+		storage.Current()
+		codes.Current()
 		status.Set(m.consoleStatus())
 		select {
 		case <-stages.Changed():

@@ -115,7 +115,7 @@ func TestPlanTrial(t *testing.T) {
 		return plain(func(c *config.Config) {
 			c.Network.Spec.Links[0].Name, c.Cluster = link, &config.Cluster{}
 			if external {
-				c.Cluster.Spec.External = []config.Part{config.PartNetwork}
+				c.Cluster.Spec.External = []config.ExternalComponent{config.PartNetwork}
 			}
 		})
 	}

@@ -150,9 +150,9 @@ func (a debugAPI) Profile(ctx context.Context, r *api.ProfileRequest) (*api.Prof
 }
 
 // profileOf returns what takes a profile of a process.
-func (m *machine) profileOf(process string) (func(context.Context, profile.Order) ([]byte, error), error) {
+func (m *machine) profileOf(process string) (func(context.Context, profile.Request) ([]byte, error), error) {
 	if process == processMachined {
-		return profile.Own, nil
+		return profile.Profile, nil
 	}
 	names := []string{processMachined}
 	for _, s := range m.services.Services() {
@@ -162,7 +162,7 @@ func (m *machine) profileOf(process string) (func(context.Context, profile.Order
 		case s.Profile == "":
 			continue
 		case s.Name == process:
-			return func(ctx context.Context, o profile.Order) ([]byte, error) { return profile.Of(ctx, s.Profile, o) }, nil
+			return func(ctx context.Context, o profile.Request) ([]byte, error) { return profile.Fetch(ctx, s.Profile, o) }, nil
 		}
 		names = append(names, s.Name)
 	}

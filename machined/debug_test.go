@@ -194,7 +194,7 @@ func TestCaptureIsOnRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	began, ended := entries(t, m.calls.refused, audit.Refused), entries(t, m.calls.changes, "")
-	if len(began) != 1 || len(ended) != 1 || began[0].Outcome != audit.Begun || began[0].Target != "link eth0" || ended[0].Target != "link eth0" {
+	if len(began) != 1 || len(ended) != 1 || began[0].Status != audit.Started || began[0].Target != "link eth0" || ended[0].Target != "link eth0" {
 		t.Errorf("%+v, %+v", began, ended)
 	}
 }

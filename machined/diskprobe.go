@@ -15,8 +15,8 @@ import (
 
 // probe has one foreign disk examined by a process that can do nothing else. It says once why that
 // failed: the disk rests then.
-func (m *machine) probe(ctx context.Context, d diskprobe.Device, f *diskprobe.File) (diskprobe.Answer, error) {
-	a, err := diskprobe.Ask(ctx, d, f, m.startProbe)
+func (m *machine) probe(ctx context.Context, d diskprobe.Device, f *diskprobe.File) (diskprobe.Result, error) {
+	a, err := diskprobe.Probe(ctx, d, f, m.startProbe)
 	if err != nil && !errors.Is(err, diskprobe.ErrNoMedium) {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -30,7 +30,7 @@ func (m *machine) probe(ctx context.Context, d diskprobe.Device, f *diskprobe.Fi
 func (m *machine) startProbe(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
 	text, err := m.reaper.RunCommand(ctx, supervise.Command{
 		Args: []string{paths.Diskprobe}, Env: diskprobe.Environment, Stdin: question, Files: files,
-		UID: paths.UserProbe, Apart: true, Most: most, Nice: 10, Expendable: true,
+		UID: paths.UserProbe, OwnNamespaces: true, MaxOutput: most, Nice: 10, KillFirst: true,
 	})
 	if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) {
 		// what it wrote may be the disk's words
@@ -47,12 +47,12 @@ func (m *machine) examinedBeforeMount() disk.Examine {
 	if _, mounted, err := mount.At(paths.State); err == nil && mounted {
 		return nil
 	}
-	return m.examined(diskprobe.Kept)
+	return m.examined(diskprobe.Cached)
 }
 
 // examined is how package disk has foreign disks examined.
 func (m *machine) examined(fresh diskprobe.Freshness) disk.Examine {
-	return func(ctx context.Context, devices []diskprobe.Device) []diskprobe.Result {
+	return func(ctx context.Context, devices []diskprobe.Device) []diskprobe.DeviceResult {
 		return m.prober.All(ctx, devices, fresh)
 	}
 }

@@ -47,19 +47,19 @@ func (m *machine) stay() {
 	if _, drains := m.drains(); !drains {
 		return
 	}
-	if _, err := m.drainNode(m.working, nodespec.DrainOrder{Timeout: drainRest, Undo: true}); err != nil {
+	if _, err := m.drainNode(m.working, nodespec.DrainRequest{Timeout: drainRest, Undo: true}); err != nil {
 		m.events.add("upgrade", "failure", "the node takes no pods: "+err.Error()+"; `kubectl uncordon` has it take some again")
 	}
 }
 
 // drain moves the pods away. It fails only if the policy is to respect what does not let them go.
 func (m *machine) drain(ctx context.Context, want config.Drain) error {
-	order := nodespec.DrainOrder{
+	order := nodespec.DrainRequest{
 		Timeout: time.Duration(want.Timeout), Refuse: want.Policy == config.DrainRespect, Delete: want.Policy == config.DrainForce,
 	}
 	done, err := m.drainNode(ctx, order)
 	if done.Refused {
-		err = fmt.Errorf("not possible within %v: %s", order.Timeout, strings.Join(done.Left, "; "))
+		err = fmt.Errorf("not possible within %v: %s", order.Timeout, strings.Join(done.Remaining, "; "))
 	}
 	switch {
 	case err != nil && order.Refuse:
@@ -70,13 +70,13 @@ func (m *machine) drain(ctx context.Context, want config.Drain) error {
 	case err != nil:
 		m.events.add("upgrade", "failure", "pods are not moved away: "+err.Error())
 	default:
-		m.events.add("upgrade", "op", strings.Join(append([]string{fmt.Sprintf("%d pods moved away", done.Evicted)}, done.Left...), "; "))
+		m.events.add("upgrade", "op", strings.Join(append([]string{fmt.Sprintf("%d pods moved away", done.Evicted)}, done.Remaining...), "; "))
 	}
 	return nil
 }
 
-func (m *machine) drainNode(ctx context.Context, order nodespec.DrainOrder) (nodespec.Drained, error) {
+func (m *machine) drainNode(ctx context.Context, order nodespec.DrainRequest) (nodespec.DrainResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, order.Timeout+drainRest)
 	defer cancel()
-	return ask[nodespec.Drained](ctx, m, 0, "drain", order)
+	return ask[nodespec.DrainResult](ctx, m, 0, "drain", order)
 }

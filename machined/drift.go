@@ -325,7 +325,7 @@ func (m *machine) hostDrift(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	left, err := m.kernel.Leftover(m.hostConfig(c))
+	left, err := m.kernel.UnrestorableSysctls(m.hostConfig(c))
 	if err == nil && len(left) > 0 {
 		err = errors.New(leftover(left))
 	}

@@ -161,7 +161,7 @@ func (m *machine) fillSnapshot(ctx context.Context, kept string, f *os.File) (ta
 	defer m.moving.Unlock()
 	ctx, cancel := m.within(ctx, dataTime)
 	defer cancel()
-	taken, err = ask[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "snapshot-data", nodespec.EtcdGive{Kept: kept}, f)
+	taken, err = ask[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "snapshot-data", nodespec.SendSnapshotRequest{Kept: kept}, f)
 	if err != nil {
 		return taken, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -197,7 +197,7 @@ func (a etcdAPI) List(ctx context.Context, _ *api.EtcdListRequest) (*api.EtcdLis
 	}
 	want, _ := a.m.wantedSnapshots()
 	place := snapshotTarget(want).Place
-	kept, err := askInTurn[[]nodespec.EtcdKept](ctx, a.m, "kept-snapshots", place)
+	kept, err := askInTurn[[]nodespec.StoredSnapshot](ctx, a.m, "kept-snapshots", place)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -208,7 +208,7 @@ func (a etcdAPI) List(ctx context.Context, _ *api.EtcdListRequest) (*api.EtcdLis
 	return out, nil
 }
 
-func toKept(s nodespec.EtcdKept) *api.EtcdKept {
+func toKept(s nodespec.StoredSnapshot) *api.EtcdKept {
 	out := &api.EtcdKept{Name: s.Name, At: timestamppb.New(s.At), Revision: s.Revision, Size: s.Size, Version: s.Version, Encrypted: s.Encrypted}
 	if !s.Sent.IsZero() {
 		out.Sent = timestamppb.New(s.Sent)
@@ -230,8 +230,8 @@ func (a etcdAPI) Keep(context.Context, *api.EtcdKeepRequest) (*api.EtcdKeepRespo
 		return nil, err
 	}
 	problem := m.sendNow(want)
-	if list, err := ask[[]nodespec.EtcdKept](m.working, m, paths.UserAPI, "kept-snapshots", snapshotTarget(want).Place); err == nil {
-		if i := slices.IndexFunc(list, func(s nodespec.EtcdKept) bool { return s.Name == made.Name }); i >= 0 {
+	if list, err := ask[[]nodespec.StoredSnapshot](m.working, m, paths.UserAPI, "kept-snapshots", snapshotTarget(want).Place); err == nil {
+		if i := slices.IndexFunc(list, func(s nodespec.StoredSnapshot) bool { return s.Name == made.Name }); i >= 0 {
 			made = list[i] // with when it was sent
 		}
 	}
@@ -239,9 +239,9 @@ func (a etcdAPI) Keep(context.Context, *api.EtcdKeepRequest) (*api.EtcdKeepRespo
 }
 
 // keepNow takes one of the machine's own snapshots. It goes on without the caller.
-func (m *machine) keepNow(want config.Snapshots) (nodespec.EtcdKept, error) {
+func (m *machine) keepNow(want config.Snapshots) (nodespec.StoredSnapshot, error) {
 	if !m.moving.TryLock() {
-		return nodespec.EtcdKept{}, errMoving
+		return nodespec.StoredSnapshot{}, errMoving
 	}
 	defer m.moving.Unlock()
 	ctx, cancel := m.within(context.Background(), dataTime)
@@ -344,7 +344,7 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 	defer cancel()
 	made, err := ask[nodespec.EtcdRestored](making, m, paths.UserAPI, "restore-data", order, f)
 	if err != nil {
-		return nil, notMade(paths.EtcdKept, err)
+		return nil, notMade(paths.EtcdSnapshots, err)
 	}
 	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d are to be restored, asked by %s", made.Revision, order.By))
 	return m.putInPlace(made)
@@ -393,7 +393,7 @@ func (m *machine) putInPlace(made nodespec.EtcdRestored) (*api.EtcdRestored, err
 // notMade is the status of an order that failed, or was cut short: then it may have been written
 // down by its process before, and only that kind of process may take it back.
 func notMade(kept string, err error) error {
-	if _, missing := os.Lstat(filepath.Join(kept, nodespec.AskedFile)); errors.Is(missing, fs.ErrNotExist) {
+	if _, missing := os.Lstat(filepath.Join(kept, nodespec.PendingRestoreFile)); errors.Is(missing, fs.ErrNotExist) {
 		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: %v", err)
 	}
 	return status.Errorf(codes.Unavailable, "etcd: restoring was cut short, and other data are put in place when etcd starts next: %v; look then (`orlopctl etcd status`), and restore again, or `orlopctl etcd restore --undo`", err)
@@ -402,7 +402,7 @@ func notMade(kept string, err error) error {
 // dataPutBack is what was restored last; zero if nothing was.
 func dataPutBack() (r nodespec.EtcdRestored) {
 	const most = 4 << 10 // some hundred bytes are written
-	text, err := plainfile.Read(paths.EtcdKept, nodespec.PutBackFile, most)
+	text, err := plainfile.Read(paths.EtcdSnapshots, nodespec.LastRestoreFile, most)
 	if err != nil || json.Unmarshal(text, &r) != nil {
 		return nodespec.EtcdRestored{}
 	}

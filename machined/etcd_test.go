@@ -134,7 +134,7 @@ func TestForgetAfresh(t *testing.T) {
 	m := &machine{working: t.Context(), services: supervise.NewManager(supervise.Config{})}
 	for name, do := range map[string]func() error{
 		"restored":          func() error { _, err := m.putInPlace(nodespec.EtcdRestored{}); return err },
-		"recovered, joined": func() error { return m.startAnew(nodespec.AloneFile) },
+		"recovered, joined": func() error { return m.startAnew(nodespec.ForceNewClusterFile) },
 	} {
 		m.forgetting.left = map[string]int{"1a": 0}
 		if err := do(); status.Code(err) != codes.Unavailable {
@@ -152,7 +152,7 @@ func TestNotMade(t *testing.T) {
 	if err := notMade(dir, cut); !strings.Contains(err.Error(), "nothing was changed") {
 		t.Error(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, nodespec.AskedFile), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, nodespec.PendingRestoreFile), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := notMade(dir, cut); status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "nothing was changed") {

@@ -67,7 +67,7 @@ func (m *machine) forgetMember(ctx context.Context, removed nodespec.EtcdMember)
 			return fmt.Sprintf("Cluster.spec.controlPlanes names %s, so the machine may come back; take it out there, then `kubectl delete node %s`", a, removed.Name)
 		}
 	}
-	if known := m.book.known(); reservedName(now.config, known, removed.Name) || known.Present(removed.Name, time.Now()) {
+	if known := m.book.known(); reservedName(now.config, known, removed.Name) || known.NameInUse(removed.Name, time.Now()) {
 		return "another machine of the cluster has its name"
 	}
 	there, err := m.forget(ctx, now.config, []string{removed.Name})
@@ -81,7 +81,7 @@ func (m *machine) forgetMember(ctx context.Context, removed nodespec.EtcdMember)
 }
 
 func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.EtcdRecoverResponse, error) {
-	done, err := changeMembership[nodespec.EtcdRecovered](a.m, "recover-data", nodespec.AloneFile)
+	done, err := changeMembership[nodespec.EtcdRecovered](a.m, "recover-data", nodespec.ForceNewClusterFile)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (m *machine) mayRest() error {
 	if slices.ContainsFunc(now.Members, func(m nodespec.EtcdMember) bool { return m.Learner && m.ID == now.ID }) {
 		return nil // it has no vote
 	}
-	return etcdjoin.MayRest(nodespec.Votes(now.Members))
+	return etcdjoin.MayRestart(nodespec.CountVoters(now.Members))
 }
 
 // changeMembership has something written down that etcd does when it starts next, starts it, and
@@ -156,7 +156,7 @@ func changeMembership[Answer any](m *machine, command, mark string) (answer Answ
 // startAnew has etcd do what was written down, and returns when that is done and etcd serves.
 func (m *machine) startAnew(mark string) error {
 	failed, err := m.restartEtcd(func() bool {
-		_, pending := os.Lstat(filepath.Join(paths.EtcdKept, mark))
+		_, pending := os.Lstat(filepath.Join(paths.EtcdSnapshots, mark))
 		return errors.Is(pending, fs.ErrNotExist)
 	})
 	if err != nil {

@@ -45,9 +45,9 @@ const (
 )
 
 // files is what may be looked at.
-var files = &peek.List{
+var files = &peek.AllowList{
 	Root: "/",
-	Trees: append([]peek.Tree{
+	Trees: append([]peek.Subtree{
 		// of the image, whose every byte is public but for a configuration in it
 		{Path: "/usr"}, {Path: "/etc"},
 		// where /etc leads to
@@ -67,16 +67,16 @@ var files = &peek.List{
 
 // processTrees are the parts of /proc that are not of a process. Not among them: what tells where
 // the kernel lies in memory, and what does something when it is read.
-func processTrees() []peek.Tree {
+func processTrees() []peek.Subtree {
 	names := []string{"buddyinfo", "cmdline", "consoles", "cpuinfo", "crypto", "devices", "diskstats", "filesystems", "fs/ext4", "fs/jbd2", "interrupts",
 		"irq", "loadavg", "locks", "mdstat", "meminfo", "misc", "modules", "mounts", "net", "partitions", "pressure", "schedstat", "scsi", "softirqs", "stat", "swaps", "sys",
 		"uptime", "version", "vmstat", "zoneinfo"}
 	// Where /proc/mounts and /proc/net lead to: this process has the machine's own mounts and
 	// network.
 	own := fmt.Sprint(os.Getpid())
-	var trees []peek.Tree
+	var trees []peek.Subtree
 	for _, name := range append(names, own+"/mounts", own+"/mountinfo", own+"/net") {
-		trees = append(trees, peek.Tree{Path: "/proc/" + name})
+		trees = append(trees, peek.Subtree{Path: "/proc/" + name})
 	}
 	return trees
 }
@@ -194,9 +194,9 @@ func sendFile(ctx context.Context, f *os.File, offset int64, send func(*api.Read
 // notShown is the status of a path that is not opened.
 func notShown(path string, all bool, err error) error {
 	switch {
-	case errors.Is(err, peek.ErrRefused) && !all && files.Private(path):
+	case errors.Is(err, peek.ErrNotAllowed) && !all && files.Private(path):
 		return status.Errorf(codes.PermissionDenied, "%s: it needs the role %s", path, pki.RoleAdmin)
-	case errors.Is(err, peek.ErrRefused):
+	case errors.Is(err, peek.ErrNotAllowed):
 		return status.Errorf(codes.InvalidArgument, "%v; what may be: %s", err, shownTrees())
 	case errors.Is(err, fs.ErrNotExist):
 		return status.Error(codes.NotFound, err.Error())

@@ -194,7 +194,7 @@ func TestFilesList(t *testing.T) {
 			t.Errorf("%q is no path that could be compared", tree.Path)
 		}
 	}
-	if _, err := (&peek.List{Root: "/"}).Open("/etc/hostname", true); !errors.Is(err, peek.ErrRefused) {
+	if _, err := (&peek.AllowList{Root: "/"}).Open("/etc/hostname", true); !errors.Is(err, peek.ErrNotAllowed) {
 		t.Errorf("of an empty list: %v", err)
 	}
 }

@@ -67,9 +67,9 @@ func TestFirewallConfig(t *testing.T) {
 // TestFirewallThatDoesNotLoad: nobody reaches more than the API's port until the kernel takes the
 // rules, and a machine that works goes on with the rules that it has.
 func TestFirewallThatDoesNotLoad(t *testing.T) {
-	want := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}}, Own: []int{50000}}
-	other := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}, {Protocol: "tcp", Port: 9100}}, Own: []int{50000}}
-	full, changed, closed := want.Commands("cni0"), other.Commands("cni0"), firewall.Closed(50000)
+	want := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}}, MachineNetworks: []int{50000}}
+	other := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}, {Protocol: "tcp", Port: 9100}}, MachineNetworks: []int{50000}}
+	full, changed, closed := want.Commands("cni0"), other.Commands("cni0"), firewall.DropElement(50000)
 	for name, c := range map[string]struct {
 		before  packetRules
 		want    *firewall.Config

@@ -272,7 +272,7 @@ func (m *machine) peerAt(address string) (client.Endpoint, error) {
 
 // stillOne refuses the certificate of a machine that was taken out of the cluster.
 func (m *machine) stillOne(cert *x509.Certificate) error {
-	if why := trust.Refusal(m.book.known().InForce(), cert); why != nil {
+	if why := trust.CheckRevoked(m.book.known().ActiveRevocations(), cert); why != nil {
 		return fmt.Errorf("what it shows counts no more in the cluster (%w)", why)
 	}
 	return nil

@@ -23,7 +23,7 @@ func (m *machine) noteBeforeCheck(have disk.Have) {
 	for _, s := range disk.BeforeCheck(have) {
 		m.events.add("disk", "failure", fmt.Sprintf("%s (%s): an earlier start has left a file system with errors (%s); it is checked now", s.Label, s.Device, s.Faults))
 		m.disks.Update(func(d diskState) diskState {
-			d.Filesystems = append(slices.DeleteFunc(slices.Clone(d.Filesystems), func(o disk.Soundness) bool { return o.Label == s.Label }), s)
+			d.Filesystems = append(slices.DeleteFunc(slices.Clone(d.Filesystems), func(o disk.FilesystemErrors) bool { return o.Label == s.Label }), s)
 			return d
 		})
 	}
@@ -34,7 +34,7 @@ func (m *machine) followSoundness(ctx context.Context) {
 	tick := time.NewTicker(soundEvery)
 	defer tick.Stop()
 	for {
-		if now, err := disk.ReadSoundness(); err == nil {
+		if now, err := disk.ReadFilesystemErrors(); err == nil {
 			m.noteSoundness(now)
 		}
 		select {
@@ -46,9 +46,9 @@ func (m *machine) followSoundness(ctx context.Context) {
 }
 
 // noteSoundness says what has become worse.
-func (m *machine) noteSoundness(now []disk.Soundness) {
+func (m *machine) noteSoundness(now []disk.FilesystemErrors) {
 	before, _ := m.disks.Get()
-	for _, s := range disk.Worse(before.Filesystems, now) {
+	for _, s := range disk.NewErrors(before.Filesystems, now) {
 		m.say("storage: " + s.String())
 	}
 	next := unsound(before.Filesystems, now)
@@ -60,12 +60,12 @@ func (m *machine) noteSoundness(now []disk.Soundness) {
 
 // unsound lists the file systems with errors now, and those whose errors the check at this start
 // has repaired.
-func unsound(before, now []disk.Soundness) []disk.Soundness {
-	var out []disk.Soundness
+func unsound(before, now []disk.FilesystemErrors) []disk.FilesystemErrors {
+	var out []disk.FilesystemErrors
 	for _, s := range now {
-		was := slices.IndexFunc(before, func(b disk.Soundness) bool { return b.Label == s.Label && b.Checked })
+		was := slices.IndexFunc(before, func(b disk.FilesystemErrors) bool { return b.Label == s.Label && b.Checked })
 		switch {
-		case !s.Sound():
+		case !s.OK():
 			out = append(out, s)
 		case was >= 0:
 			out = append(out, before[was])
@@ -76,11 +76,11 @@ func unsound(before, now []disk.Soundness) []disk.Soundness {
 
 // storageHealth adds what the file systems say of themselves to the machine's health. A version on
 // trial is not judged by it: it is no fault of its.
-func storageHealth(health *api.HealthResponse, list []disk.Soundness) {
+func storageHealth(health *api.HealthResponse, list []disk.FilesystemErrors) {
 	check := &api.HealthCheck{Name: "storage", Ok: true, Since: timestamppb.New(time.Time{})}
 	var details []string
 	for _, s := range list {
-		check.Ok = check.Ok && s.Sound()
+		check.Ok = check.Ok && s.OK()
 		details = append(details, s.String())
 	}
 	if len(details) == 0 {

@@ -19,7 +19,7 @@ import (
 // What the configuration in force names already is left out: a card that has failed must not keep
 // an operator from changing something else.
 func (m *machine) unfit(before, next *config.Config) ([]string, error) {
-	missing, there, err := m.network.Missing(networkConfig(next))
+	missing, there, err := m.network.MissingLinks(networkConfig(next))
 	if err != nil {
 		return nil, fmt.Errorf("network: cannot list links: %w", err)
 	}

@@ -102,7 +102,7 @@ func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest, tri
 // beginConfiguration does what is due to the configuration when the machine starts, and says what
 // the start did to it. adopt: one that is staged is for this start.
 func (m *machine) beginConfiguration(adopt bool) string {
-	returned, staged, err := configs.Begin(adopt)
+	returned, staged, err := configs.Boot(adopt)
 	if err != nil {
 		m.say(err.Error())
 	}
@@ -146,7 +146,7 @@ func compared(before, after []byte) []string {
 func (m *machine) watchTrial(ctx context.Context) {
 	failed := 0
 	for w := m.config.Watch(); ; {
-		now, late := w.Take(), (<-chan time.Time)(nil)
+		now, late := w.Current(), (<-chan time.Time)(nil)
 		if !now.trial.IsZero() {
 			late = time.After(time.Until(now.trial))
 		}
@@ -188,7 +188,7 @@ func (m *machine) giveUp(until time.Time) error {
 	if !tried.trial.Equal(until) {
 		return nil
 	}
-	if _, err := configs.Return(); err != nil {
+	if _, err := configs.RevertTrial(); err != nil {
 		return err
 	}
 	m.say("configuration: nobody confirmed the one that was tried; the one before is in force again")
@@ -295,7 +295,7 @@ func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
 		err = configs.DropStaged()
 	}
 	if err == nil {
-		err = configs.Confirm()
+		err = configs.ConfirmTrial()
 	}
 	if err != nil {
 		return applied{}, status.Error(codes.Internal, err.Error())
@@ -307,7 +307,7 @@ func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
 }
 
 func (a configAPI) History(context.Context, *api.ConfigHistoryRequest) (*api.ConfigHistoryResponse, error) {
-	numbers, err := configs.Numbers()
+	numbers, err := configs.Revisions()
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}

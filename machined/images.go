@@ -161,7 +161,7 @@ func hasNeighbours(c *config.Config) bool {
 // has connections of its own for each pull and each registry that it asks through the mirror. Every
 // pod with hostNetwork can connect, so a connection that has not shown a token never takes the
 // place of one that has.
-var mirrorLimits = mirror.Limits{Clients: 256, Strangers: 64, Header: 3 * time.Second, Idle: time.Minute}
+var mirrorLimits = mirror.Limits{Clients: 256, MaxUnauthenticated: 64, Header: 3 * time.Second, Idle: time.Minute}
 
 // ownMirror is the registry on loopback: of which the machine's containerd gets what other machines
 // have, and through which it asks mirrors.
@@ -184,12 +184,12 @@ func (m *machine) openMirror() (near, gate ownMirror, err error) {
 	}
 	at := "http://" + listener.Addr().String()
 	m.mirror, m.gate = ownMirror{at, rand.Text()}, ownMirror{at, rand.Text()}
-	mirrored := mirror.Through(&m.mirrors, m.gate.token, func(registry string, reason error) {
+	mirrored := mirror.Proxy(&m.mirrors, m.gate.token, func(registry string, reason error) {
 		m.events.add("image", "failure", fmt.Sprintf("the mirror %s %v; the next registry is asked", registry, reason))
 	})
 	images := mirror.Handler(&neighbours{m: m, own: m.given, resting: map[netip.Addr]time.Time{}}, m.mirror.token)
 	both := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, mirror.ThroughPath) {
+		if strings.HasPrefix(r.URL.Path, mirror.ProxyPath) {
 			mirrored.ServeHTTP(w, r)
 			return
 		}
@@ -244,7 +244,7 @@ func (n *neighbours) Find(ctx context.Context, name string) (ocispec.Descriptor,
 	return ocispec.Descriptor{}, fs.ErrNotExist
 }
 
-// Open reads a blob from the first of them that has it. It is mirror.Source's.
+// OpenTickets reads a blob from the first of them that has it. It is mirror.Source's.
 func (n *neighbours) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
 	if blob, err := n.own.Open(ctx, digest); err == nil {
 		return blob, nil

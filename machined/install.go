@@ -185,16 +185,16 @@ func (e *expressionError) problem(c *config.Config) config.Problems {
 // matchDisks asks of which disks an expression is true, by path. The orchestrator has the compiler;
 // see docs/decisions/0016-disk-expressions.md.
 func (m *machine) matchDisks(ctx context.Context, expression string, disks []disk.Disk) (map[string]bool, error) {
-	q := diskmatch.Question{Expression: expression}
+	q := diskmatch.DiskMatchRequest{Expression: expression}
 	for _, d := range disks {
-		q.Disks = append(q.Disks, diskmatch.Disk{
+		q.Disks = append(q.Disks, diskmatch.DiskMatchDisk{
 			Path: d.Path, Size: int64(d.Size), SectorSize: int64(d.SectorSize), Model: d.Model, Serial: d.Serial, WWID: d.WWID, Bus: d.Bus,
 			Transport: d.Transport, Rotational: d.Rotational, ReadOnly: d.ReadOnly,
 		})
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	a, err := ask[diskmatch.Answer](ctx, m, paths.UserAPI, "match-disks", q)
+	a, err := ask[diskmatch.DiskMatchResult](ctx, m, paths.UserAPI, "match-disks", q)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func (m *machine) beginInstall(w install.Want, documents []byte, who string) err
 	ops := install.Operations(w, install.Tools{
 		Run:     func(ctx context.Context, args ...string) ([]byte, error) { return m.reaper.Run(ctx, args...) },
 		Modules: m.kernel.LoadModules,
-		Tell: func(bytes, of int64) {
+		Report: func(bytes, of int64) {
 			m.installation.Update(func(s installState) installState { s.Done, s.Total = bytes, of; return s })
 		},
 		Files: append(files, install.File{Name: configs.Current(), Content: documents}),

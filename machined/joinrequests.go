@@ -49,13 +49,13 @@ func takesRequests(c *config.Config) bool { return controls(c) && c.Cluster.Spec
 func (a doorAPI) Ask(_ context.Context, r *api.AskRequest) (*api.AskResponse, error) {
 	m, err := a.m.applicant(r)
 	if err != nil {
-		return &api.AskResponse{Standing: string(joinrequest.Refused), Reason: err.Error()}, nil
+		return &api.AskResponse{Standing: string(joinrequest.Rejected), Reason: err.Error()}, nil
 	}
 	answer, known := a.m.answer(m)
-	if !known && answer.Standing == joinrequest.Waits && a.m.asking.news.Allow() {
+	if !known && answer.State == joinrequest.Pending && a.m.asking.news.Allow() {
 		a.m.events.add("cluster", "op", fmt.Sprintf("a machine at %s asks to join as %s; its key is %s; an operator decides (`orlopctl nodes pending`)", m.Address, m.Name, m.Key))
 	}
-	return &api.AskResponse{Standing: string(answer.Standing), Certificate: answer.Certificate, Reason: answer.Reason}, nil
+	return &api.AskResponse{Standing: string(answer.State), Certificate: answer.Certificate, Reason: answer.Reason}, nil
 }
 
 // answer is what a machine hears that asks, and whether it has asked before.
@@ -69,10 +69,10 @@ func (m *machine) answer(asks joinrequest.Machine) (answer joinrequest.Answer, k
 	}
 	// One that was let in, and lost its power before it had what it was given, has its ticket again
 	// as long as that is good. It asks nobody anew.
-	if member := m.book.known().Has(asks.Name); member && len(desk.list[asks.Key].Ticket) == 0 {
-		return joinrequest.Answer{Standing: joinrequest.Refused, Reason: nameTaken(asks.Name).Error()}, known
+	if member := m.book.known().HasMember(asks.Name); member && len(desk.list[asks.Key].Ticket) == 0 {
+		return joinrequest.Answer{State: joinrequest.Rejected, Reason: nameTaken(asks.Name).Error()}, known
 	}
-	desk.list, answer = desk.list.Asked(asks, time.Now())
+	desk.list, answer = desk.list.Record(asks, time.Now())
 	return answer, known
 }
 
@@ -84,7 +84,7 @@ func (m *machine) applicant(r *api.AskRequest) (joinrequest.Machine, error) {
 	}
 	now, _ := m.config.Get()
 	if !takesRequests(now.config) {
-		return out, client.ErrNotAsked
+		return out, client.ErrJoinRequestsDisabled
 	}
 	peer, err := netip.ParseAddrPort(r.Peer)
 	if err != nil {
@@ -100,7 +100,7 @@ func (m *machine) applicant(r *api.AskRequest) (joinrequest.Machine, error) {
 		return out, err
 	}
 	known := m.book.known()
-	other := known.Elsewhere(r.Name, addr.String())
+	other := known.MemberAtAddress(r.Name, addr.String())
 	switch err := config.Check(config.New(r.Name, config.RoleWorker)).Err(); {
 	case err != nil:
 		return out, fmt.Errorf("machine %.80q: cannot join: it is no name of a machine", r.Name)
@@ -108,7 +108,7 @@ func (m *machine) applicant(r *api.AskRequest) (joinrequest.Machine, error) {
 		return out, fmt.Errorf("machine %s: cannot join: it is the name of the control plane", r.Name)
 	case other != "":
 		return out, fmt.Errorf("machine %s: cannot join: the address that it calls from, %s, is that of machine %[3]s; a machine asks for itself, and no pod does; if %[3]s is gone, an operator takes it out first (`orlopctl nodes remove %[3]s`)", r.Name, addr, other)
-	case known.Has(r.Name) && !known.HasKey(pki.KeyFingerprint(key)):
+	case known.HasMember(r.Name) && !known.HasKey(pki.KeyFingerprint(key)):
 		return out, nameTaken(r.Name)
 	}
 	return joinrequest.Machine{Name: r.Name, Address: addr.String(), Key: pki.KeyFingerprint(key), Request: r.Request}, nil
@@ -126,7 +126,7 @@ func (m *machine) stillOpen(a joinrequest.Machine) bool {
 		return true
 	}
 	cert, err := x509.ParseCertificate(a.Ticket)
-	return err == nil && slices.ContainsFunc(known.Open(time.Now()), func(t trust.Ticket) bool { return t.Serial == pki.Serial(cert) })
+	return err == nil && slices.ContainsFunc(known.OpenTickets(time.Now()), func(t trust.Ticket) bool { return t.Serial == pki.Serial(cert) })
 }
 
 // judging is the configuration of a control-plane machine that is asked.
@@ -146,7 +146,7 @@ func (a clusterAPI) Pending(context.Context, *api.PendingRequest) (*api.PendingR
 	out := &api.PendingResponse{}
 	a.m.asking.Lock()
 	defer a.m.asking.Unlock()
-	for _, m := range a.m.asking.list.Waiting(now) {
+	for _, m := range a.m.asking.list.Pending(now) {
 		if known.HasKey(m.Key) { // it was approved at another control-plane machine, and has come
 			continue
 		}
@@ -246,21 +246,21 @@ func (m *machine) askForTicket(ctx context.Context, c *config.Config) (ticket *x
 	defer cancel()
 	identity := m.identity.Load().Key
 	request := joinrequest.Request{Name: c.Machine.Metadata.Name}
-	if request.Key, err = pki.NewRequest(identity); err != nil {
+	if request.CSR, err = pki.NewRequest(identity); err != nil {
 		return nil, false, err
 	}
 	var problems []string
 	from := controlPlanes(c)
 	for i, address := range from {
 		one, cancel := context.WithTimeout(ctx, part(ctx, len(from)-i))
-		answer, err := client.AskToJoin(one, client.Endpoint{Address: address, CA: machinePool(c), Accepts: m.controlsStill}, request)
+		answer, err := client.RequestJoin(one, client.Endpoint{Address: address, CA: machinePool(c), Accepts: m.controlsStill}, request)
 		cancel()
 		switch {
 		case err != nil:
 			problems = append(problems, err.Error())
-		case answer.Standing == joinrequest.Waits:
+		case answer.State == joinrequest.Pending:
 			waits = true
-		case answer.Standing == joinrequest.Approved:
+		case answer.State == joinrequest.Approved:
 			if ticket, err = x509.ParseCertificate(answer.Certificate); err == nil && !pki.Matches(ticket, identity) {
 				err = errors.New("it is for another key")
 			}

@@ -48,7 +48,7 @@ func TestJoinRequests(t *testing.T) {
 	const peer = "10.0.0.21:4711"
 
 	// Where it is not configured nobody can ask, and nobody is told that somebody could.
-	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Refused) || !strings.Contains(r.Reason, "takes no requests") {
+	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "takes no requests") {
 		t.Errorf("%v", r)
 	}
 	if _, err := a.Pending(admin, nil); status.Code(err) != codes.FailedPrecondition {
@@ -86,11 +86,11 @@ func TestJoinRequests(t *testing.T) {
 		"no address":   ask("w1", "somewhere", request),
 		"the loopback": ask("w1", "127.0.0.1:1", request),
 	} {
-		if refused.Standing != string(joinrequest.Refused) || refused.Reason == "" {
+		if refused.Standing != string(joinrequest.Rejected) || refused.Reason == "" {
 			t.Errorf("%s: %v", what, refused)
 		}
 	}
-	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Waits) {
+	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Pending) {
 		t.Errorf("%v", r)
 	}
 	list, err := a.Pending(admin, nil)
@@ -131,13 +131,13 @@ func TestJoinRequests(t *testing.T) {
 		return ticket
 	}
 	approve()
-	if err := a.m.book.update(func(b trust.Book) (trust.Book, error) {
+	if err := a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
 		next, _, err := b.Remove("w1", time.Now(), "CN=admin")
 		return next, err
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Waits) {
+	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Pending) {
 		t.Errorf("%v", r)
 	}
 	ticket := approve()
@@ -167,7 +167,7 @@ func TestJoinRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := ask("w1", peer, others); r.Standing != string(joinrequest.Refused) || !strings.Contains(r.Reason, "nodes remove w1") {
+	if r := ask("w1", peer, others); r.Standing != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "nodes remove w1") {
 		t.Errorf("%v", r)
 	}
 	// But it itself, if the power went before it had what it was given: by the same ticket. Who
@@ -183,7 +183,7 @@ func TestJoinRequests(t *testing.T) {
 	}
 	// Where the ticket is not known any more, an operator takes it out.
 	a.m.asking = newApplicants()
-	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Refused) || !strings.Contains(r.Reason, "nodes remove w1") {
+	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "nodes remove w1") {
 		t.Errorf("%v", r)
 	}
 }

@@ -60,7 +60,7 @@ func (m *machine) keepKernelLog() {
 		defer close(k.ended)
 		_ = panics.Do("the kernel's last log", func() error { m.takeCrash(l); return nil })
 		follow := func(ctx context.Context, each func(kmsg.Record) error) error { return kmsg.Follow(ctx, 0, each) }
-		if err := panics.Do("the kernel's log", func() error { return l.Keep(ctx, follow) }); !errors.Is(err, context.Canceled) {
+		if err := panics.Do("the kernel's log", func() error { return l.Run(ctx, follow) }); !errors.Is(err, context.Canceled) {
 			l.Report(err)
 		}
 	}()
@@ -89,7 +89,7 @@ func (m *machine) takeCrash(l *bootlog.Log) {
 	if store.Do() != nil {
 		return // this kernel has none
 	}
-	had, err := l.TakeCrash(store.Target)
+	had, err := l.SaveCrash(store.Target)
 	if err := errors.Join(err, mount.Unmount(store.Target)); err != nil {
 		l.Report(err)
 	}
@@ -103,7 +103,7 @@ func (m *machine) sendKept(r *api.KernelLogRequest, stream grpc.ServerStreamingS
 	if r.Follow || r.Before && r.Crash {
 		return status.Error(codes.InvalidArgument, "kernel log: that of the start before and that of a crash do not go on, and only one can be asked for")
 	}
-	read := m.bootLog().Before
+	read := m.bootLog().PreviousBoot
 	if r.Crash {
 		read = m.bootLog().Crash
 	}

@@ -73,7 +73,7 @@ func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodes
 
 		VirtualAddresses: cluster.VirtualAddresses,
 
-		External: nodespec.External{Proxy: cluster.Supplies(config.PartProxy), DNS: cluster.Supplies(config.PartDNS), Network: cluster.Supplies(config.PartNetwork)},
+		External: nodespec.External{Proxy: cluster.HasExternal(config.PartProxy), DNS: cluster.HasExternal(config.PartDNS), Network: cluster.HasExternal(config.PartNetwork)},
 
 		DNS: clusterDNS(cluster.DNS, own),
 
@@ -93,7 +93,7 @@ func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodes
 // each of the others is left out. DHCP names what it likes; what is configured was checked.
 func resolvers(n config.ClusterNetworks, all []netip.Addr) (asked []netip.Addr, left []string) {
 	for _, a := range all {
-		if err := config.NotAsked(a, n); err != nil {
+		if err := config.CheckNameServer(a, n); err != nil {
 			left = append(left, fmt.Sprintf("resolver %s: is not asked for pods: %v; name another one (Network.spec.dns, Cluster.spec.dns)", a, err))
 			continue
 		}
@@ -167,8 +167,8 @@ func addons(all []config.Addon, found artifacts) []nodespec.Addon {
 }
 
 // marks are what the machine's Node carries, as the orchestrator reads it.
-func marks(n config.Node) nodespec.Marks {
-	out := nodespec.Marks{Labels: n.Labels}
+func marks(n config.Node) nodespec.NodeLabels {
+	out := nodespec.NodeLabels{Labels: n.Labels}
 	for _, t := range n.Taints {
 		out.Taints = append(out.Taints, nodespec.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
 	}
@@ -226,14 +226,14 @@ func (m *machine) authorities(c *config.Config) (credentials.Authorities, error)
 		member, _ := m.membership.Get()
 		believed := nodeCAs(c)
 		return credentials.Authorities{
-			Kubernetes: credentials.Authority{CA: &pki.CA{Cert: believed[0]}, Accepted: believed[1:]}, Marks: marked, Refused: refused, Given: member.held.node,
+			Kubernetes: credentials.Authority{CA: &pki.CA{Cert: believed[0]}, Accepted: believed[1:]}, NodeLabels: marked, RevokedSet: refused, Issued: member.held.node,
 		}, nil
 	}
 	a, err := authorities(c.Cluster)
 	if err != nil {
 		return a, err
 	}
-	a.Marks, a.Refused = marked, refused
+	a.NodeLabels, a.RevokedSet = marked, refused
 	found, _ := m.artifacts.Get()
 	if a.Addons, err = json.Marshal(addons(c.Addons, found)); err != nil {
 		return a, fmt.Errorf("add-ons: cannot describe: %w", err)
@@ -248,7 +248,7 @@ func (m *machine) refused(c *config.Config) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := trust.Refused{Roots: []string{}}
+	out := trust.RevokedSet{TrustedRoots: []string{}}
 	for _, cas := range [][]byte{callers.Operators, callers.Clients} {
 		if len(cas) == 0 {
 			continue
@@ -258,7 +258,7 @@ func (m *machine) refused(c *config.Config) ([]byte, error) {
 			return nil, fmt.Errorf("operators' authorities: %w", err)
 		}
 		for _, ca := range known {
-			out.Roots = append(out.Roots, pki.Fingerprint(ca))
+			out.TrustedRoots = append(out.TrustedRoots, pki.Fingerprint(ca))
 		}
 	}
 	m.book.Lock()
@@ -292,7 +292,7 @@ func authorities(c *config.Cluster) (credentials.Authorities, error) {
 		return a, fmt.Errorf("Cluster.spec.pki.serviceAccountKey: %w", err)
 	}
 	a.ServiceAccountPub = pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
-	a.Sealing = c.Spec.SealingKeys()
+	a.EncryptionKeys = c.Spec.EncryptionKeys()
 	a.Access = access(c)
 	return a, nil
 }
@@ -358,7 +358,7 @@ func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) 
 			if err != nil {
 				return nil, fmt.Errorf("node: cannot describe: %w", err)
 			}
-			s.Env = append(s.Env, fmt.Sprintf("ORLOP_SPEC=%x", sha256.Sum256(append(text, a.AtStart(folder)...))))
+			s.Env = append(s.Env, fmt.Sprintf("ORLOP_SPEC=%x", sha256.Sum256(append(text, a.ReadAtStart(folder)...))))
 		}
 		services = append(services, s)
 	}

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Why there is no place.
+// Reason there is no place.
 var (
 	errAllTaken = errors.New("all places are taken")
 	errOwnTaken = errors.New("the caller has all places that he may have")

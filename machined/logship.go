@@ -114,7 +114,7 @@ func (m *machine) sendTo(ctx context.Context, machine string, r config.Receiver,
 	}
 	c := logship.Config{
 		Name: r.Name, Address: r.Address.String(), TLS: receiverTLS(r), Sources: m.sources(r.Sources),
-		Encode: func(l logship.Line) []byte { return encode(machine, l) },
+		Encode: func(l logship.Record) []byte { return encode(machine, l) },
 		Event:  func(kind, message string) { m.events.add("shipping", kind, message) },
 	}
 	if dir != "" {
@@ -139,7 +139,7 @@ func (m *machine) cursors(receivers []config.Receiver) (string, error) {
 	if why, _ := m.noStorage.Get(); why != "" {
 		return "", nil
 	}
-	names, err := filepath.Glob(filepath.Join(paths.Shipping, "*.json"))
+	names, err := filepath.Glob(filepath.Join(paths.LogShipping, "*.json"))
 	if err != nil {
 		return "", fmt.Errorf("shipping: %w", err)
 	}
@@ -154,10 +154,10 @@ func (m *machine) cursors(receivers []config.Receiver) (string, error) {
 			problems = append(problems, os.Remove(name))
 		}
 	}
-	if err := errors.Join(append(problems, os.MkdirAll(paths.Shipping, 0o700))...); err != nil {
-		return paths.Shipping, fmt.Errorf("shipping: %w", err)
+	if err := errors.Join(append(problems, os.MkdirAll(paths.LogShipping, 0o700))...); err != nil {
+		return paths.LogShipping, fmt.Errorf("shipping: %w", err)
 	}
-	return paths.Shipping, nil
+	return paths.LogShipping, nil
 }
 
 // close ends all connections in order, so that what was sent counts as taken.
@@ -253,23 +253,23 @@ func (m *machine) sources(want []config.LogSource) (list []logship.Source) {
 func auditSource(name string, log *audit.Log) logship.Source {
 	return logship.Source{
 		Newest: func() map[string]uint64 { return map[string]uint64{name: log.Newest()} },
-		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Line) error) error {
+		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Record) error) error {
 			last := after(name)
 			if last > log.Newest() {
 				last = 0 // the record was begun anew
 			}
 			for {
-				grown := log.Grown()
+				grown := log.Changed()
 				err := log.Read(last, func(number uint64, line []byte) error {
 					var e audit.Entry
 					if err := json.Unmarshal(line, &e); err != nil || number == 0 {
 						return nil // the numbers around it tell that one is missing
 					}
 					last = number
-					l := logship.Line{
+					l := logship.Record{
 						Source: name, Number: number, Time: e.At, Facility: facilityAudit, Severity: severityInfo, App: name, Kind: "call", Text: string(line),
 					}
-					if e.Outcome != "OK" {
+					if e.Status != "OK" {
 						l.Severity = severityNotice
 					}
 					return each(l)
@@ -292,9 +292,9 @@ func (l *eventLog) source(boot string) logship.Source {
 	const name = string(config.SourceEvents)
 	return logship.Source{
 		Newest: func() map[string]uint64 { last, _ := l.last.Get(); return map[string]uint64{name: last} },
-		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Line) error) error {
+		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Record) error) error {
 			return l.follow(ctx, after(name), true, func(e event) error {
-				line := logship.Line{
+				line := logship.Record{
 					Source: name, Boot: boot, Number: e.cursor, Time: e.time, Facility: facilityDaemon, Severity: severityInfo,
 					App: "machined", Kind: e.kind, Text: e.source + ": " + e.message,
 				}
@@ -318,13 +318,13 @@ func kernelSource(boot string) logship.Source {
 			}
 			return map[string]uint64{name: last[0].Seq + 1}
 		},
-		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Line) error) error {
+		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Record) error) error {
 			last := after(name)
 			return kmsg.Follow(ctx, 0, func(r kmsg.Record) error {
 				if r.Seq < last {
 					return nil
 				}
-				return each(logship.Line{
+				return each(logship.Record{
 					Source: name, Boot: boot, Number: r.Seq + 1, Time: kernelTime(r.At), Facility: r.Facility, Severity: r.Priority,
 					App: name, Kind: "log", Text: r.Text,
 				})
@@ -354,7 +354,7 @@ func (m *machine) servicesSource(boot string) logship.Source {
 			}
 			return newest
 		},
-		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Line) error) error {
+		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Record) error) error {
 			ctx, stop := context.WithCancel(ctx)
 			var followers sync.WaitGroup
 			defer followers.Wait()
@@ -384,7 +384,7 @@ func (m *machine) servicesSource(boot string) logship.Source {
 					followers.Go(panics.Guarded("log of "+service, func() {
 						defer stopOne()
 						n.follow(one, after(prefix+service), func(l logring.Line) error {
-							return each(logship.Line{
+							return each(logship.Record{
 								Source: prefix + service, Boot: boot, Number: n.before + l.Seq, Time: l.Time,
 								Facility: facilityDaemon, Severity: severityInfo, App: service, Kind: "log", Text: l.Text,
 							})

@@ -106,7 +106,7 @@ func TestShipping(t *testing.T) {
 	first, second := newArchive(t), newArchive(t)
 	record := func(n int) {
 		for range n {
-			m.record(audit.Call{Subject: "CN=é,O=<orlop>", Method: "/orlop.v1alpha1.Machine/Reboot", Outcome: "OK"})
+			m.record(audit.Call{Subject: "CN=é,O=<orlop>", Method: "/orlop.v1alpha1.Machine/Reboot", Status: "OK"})
 		}
 	}
 	record(3)
@@ -133,7 +133,7 @@ func TestShipping(t *testing.T) {
 	}
 	states, err := m.shipping.states()
 	check(t, err)
-	if len(states) != 2 || states[0].Name != "second" || states[1].Sent != 5 || states[1].Waiting != 0 || states[1].Connected.IsZero() {
+	if len(states) != 2 || states[0].Name != "second" || states[1].Sent != 5 || states[1].Pending != 0 || states[1].Connected.IsZero() {
 		t.Errorf("%+v", states)
 	}
 
@@ -156,10 +156,10 @@ func TestShipping(t *testing.T) {
 func TestRecordBegunAnew(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
-	check(t, l.Append(time.Now(), audit.Call{Outcome: "PermissionDenied"}))
+	check(t, l.Append(time.Now(), audit.Call{Status: "PermissionDenied"}))
 	source, stop := auditSource("audit", l), fmt.Errorf("stop")
 	for _, after := range []uint64{0, 4711} {
-		err := source.Follow(t.Context(), func(string) uint64 { return after }, func(l logship.Line) error {
+		err := source.Follow(t.Context(), func(string) uint64 { return after }, func(l logship.Record) error {
 			if l.Number != 1 || l.Boot != "" || l.Severity != severityNotice {
 				t.Errorf("%+v", l)
 			}
@@ -217,7 +217,7 @@ func TestKernelLines(t *testing.T) {
 	if newest < 2 {
 		t.Skip("the kernel has not written two lines yet")
 	}
-	err := source.Follow(t.Context(), func(string) uint64 { return newest - 2 }, func(l logship.Line) error {
+	err := source.Follow(t.Context(), func(string) uint64 { return newest - 2 }, func(l logship.Record) error {
 		if l.Number < newest-1 || l.Number <= last || l.Time.After(time.Now()) {
 			t.Errorf("after %d: %+v", last, l)
 		}

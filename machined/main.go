@@ -174,7 +174,7 @@ type machine struct {
 	networkState  *cell.Cell[network.State]
 	timeServers   *cell.Cell[[]string]
 	timeState     *cell.Cell[timesync.Status]
-	past          *timesync.Past
+	past          *timesync.Floor
 	upgrade       *cell.Cell[upgradeState]
 	installation  *cell.Cell[installState]
 	membership    *cell.Cell[membershipState]
@@ -216,9 +216,9 @@ func newMachine() *machine {
 		timeline:      cell.New([]moment(nil)),
 		noRules:       cell.New(""),
 		noStorage:     cell.New(""),
-		book:          newBook(paths.TrustBook),
+		book:          newBook(paths.TrustLedger),
 		calls:         newCallRecords(),
-		suspending:    suspender{shelf: keptObjects{paths.Suspended}},
+		suspending:    suspender{shelf: keptObjects{paths.SuspendedObjects}},
 		asking:        newApplicants(),
 		askers:        make(chan struct{}, atOnce),
 		rules:         make(chan struct{}, 1),
@@ -227,7 +227,7 @@ func newMachine() *machine {
 		networkState:  cell.New(network.State{}),
 		timeServers:   cell.New([]string(nil)),
 		timeState:     cell.New(timesync.Status{}),
-		past:          timesync.NewPast(time.Time{}, time.Now()),
+		past:          timesync.NewFloor(time.Time{}, time.Now()),
 		upgrade:       cell.New(upgradeState{}),
 		installation:  cell.New(installState{}),
 		membership:    cell.New(membershipState{}),
@@ -281,7 +281,7 @@ func userspaceStart(ns string) time.Time {
 // readRelease reads what the image says about itself.
 func readRelease() (buildinfo.Release, error) {
 	var r buildinfo.Release
-	text, err := os.ReadFile(paths.Release)
+	text, err := os.ReadFile(paths.BuildInfo)
 	if err == nil {
 		err = json.Unmarshal(text, &r)
 	}
@@ -289,7 +289,7 @@ func readRelease() (buildinfo.Release, error) {
 		err = errors.New("it has no version")
 	}
 	if err != nil {
-		return r, fmt.Errorf("release: cannot read %s: %w", paths.Release, err)
+		return r, fmt.Errorf("release: cannot read %s: %w", paths.BuildInfo, err)
 	}
 	return r, nil
 }
@@ -362,7 +362,7 @@ func (m *machine) feedWatchdog(ctx context.Context) {
 		}
 	}()
 	last := time.Now()
-	power.Feeder{
+	power.WatchdogFeeder{
 		Every: petEvery, Pet: dog.Pet,
 		Alive: func(context.Context) error {
 			m.stage.Get()

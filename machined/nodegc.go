@@ -63,7 +63,7 @@ type forgetting struct {
 
 // due are the names that are looked for, of machines that are gone. Those that it hears of for the
 // first time it looks for.
-func (f *forgetting) due(gone []trust.Gone) []string {
+func (f *forgetting) due(gone []trust.RemovedMachine) []string {
 	f.Lock()
 	defer f.Unlock()
 	left := map[string]int{}
@@ -83,7 +83,7 @@ func (f *forgetting) due(gone []trust.Gone) []string {
 
 // looked notes a look for names, of which some were there. What again and afresh have asked for
 // meanwhile is not known then, and is looked for anew.
-func (f *forgetting) looked(gone []trust.Gone, names, there []string) {
+func (f *forgetting) looked(gone []trust.RemovedMachine, names, there []string) {
 	f.Lock()
 	defer f.Unlock()
 	for _, g := range gone {
@@ -100,10 +100,10 @@ func (f *forgetting) looked(gone []trust.Gone, names, there []string) {
 }
 
 // fresh tells whether some were not looked for yet.
-func (f *forgetting) fresh(gone []trust.Gone) bool {
+func (f *forgetting) fresh(gone []trust.RemovedMachine) bool {
 	f.Lock()
 	defer f.Unlock()
-	return slices.ContainsFunc(gone, func(g trust.Gone) bool { _, known := f.left[g.Ticket]; return !known })
+	return slices.ContainsFunc(gone, func(g trust.RemovedMachine) bool { _, known := f.left[g.Ticket]; return !known })
 }
 
 // again has the machines of some tickets looked for as if it had just been heard that they were
@@ -163,8 +163,8 @@ func (m *machine) serving() bool {
 const componentAPIServer = "kube-apiserver"
 
 // gone are the machines that were taken out, and of which something may be valid yet.
-func (m *machine) gone() []trust.Gone {
-	return m.book.known().Gone(time.Now().Add(-memberLife), time.Now())
+func (m *machine) gone() []trust.RemovedMachine {
+	return m.book.known().RemovedSince(time.Now().Add(-memberLife), time.Now())
 }
 
 // lookForGone looks once, and tells whether none was there. Where no machine was removed lately it
@@ -212,7 +212,7 @@ func (m *machine) forget(ctx context.Context, c *config.Config, names []string) 
 		return nil, damaged
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return reservedName(c, known, name) || known.Present(name, time.Now())
+		return reservedName(c, known, name) || known.NameInUse(name, time.Now())
 	})
 	if len(names) == 0 {
 		return nil, nil
@@ -222,14 +222,14 @@ func (m *machine) forget(ctx context.Context, c *config.Config, names []string) 
 	if m.forgetting.nodes != nil {
 		return m.forgetting.nodes(ctx, names)
 	}
-	return ask[[]string](ctx, m, paths.UserControllers, "forget-nodes", nodespec.ForgetOrder{Names: names, MadeBefore: asked.Add(forgetMade)})
+	return ask[[]string](ctx, m, paths.UserControllers, "forget-nodes", nodespec.NodeGCRequest{Names: names, MadeBefore: asked.Add(forgetMade)})
 }
 
 // stillGone is what an API server is told of what counts no more: a revocation names its machine
 // only while nobody has the name again, because no pod of a machine of that name counts either.
-func stillGone(c *config.Config, known trust.Book, refused []trust.Revocation, now time.Time) []trust.Revocation {
+func stillGone(c *config.Config, known trust.Ledger, refused []trust.Revocation, now time.Time) []trust.Revocation {
 	for i, r := range refused {
-		if r.Machine != "" && (reservedName(c, known, r.Machine) || known.Present(r.Machine, now)) {
+		if r.Machine != "" && (reservedName(c, known, r.Machine) || known.NameInUse(r.Machine, now)) {
 			refused[i].Machine = ""
 		}
 	}

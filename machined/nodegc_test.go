@@ -50,7 +50,7 @@ var operator = &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organiz
 // removed has a machine's book say that some machines were members, and were taken out.
 func removed(t *testing.T, a clusterAPI, at time.Time, names ...string) {
 	t.Helper()
-	if err := a.m.book.update(func(b trust.Book) (trust.Book, error) {
+	if err := a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
 		for i, name := range names {
 			b.Members = append(b.Members, trust.Member{Name: name, Ticket: "1" + string(rune('a'+i)), Address: "10.0.0.21", Joined: at, Renewed: at, Expires: at.Add(memberLife)})
 		}
@@ -176,7 +176,7 @@ func TestStillGone(t *testing.T) {
 		t.Errorf("taken out: %v", got)
 	}
 	books := a.m.book.changes.Watch()
-	books.Take()
+	books.Current()
 	a.m.forgetting.nodes = func(context.Context, []string) ([]string, error) { return nil, nil }
 	_, request := newRequest(t)
 	if _, err := a.Invite(from(t, operator, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request}); err != nil {
@@ -190,7 +190,7 @@ func TestStillGone(t *testing.T) {
 	if got := names(); !slices.Equal(got, []string{"w2"}) {
 		t.Errorf("taken out: %v", got)
 	}
-	if len(a.m.book.known().Gone(time.Time{}, time.Now())) != 2 {
+	if len(a.m.book.known().RemovedSince(time.Time{}, time.Now())) != 2 {
 		t.Error("the book has forgotten names by it")
 	}
 }
@@ -313,7 +313,7 @@ func TestWhoControls(t *testing.T) {
 // TestForgettingMeanwhile: what is asked for during a look, by a removal or by other data of etcd,
 // is not undone by the look's end.
 func TestForgettingMeanwhile(t *testing.T) {
-	gone := []trust.Gone{{Ticket: "1", Name: "a"}}
+	gone := []trust.RemovedMachine{{Ticket: "1", Name: "a"}}
 	for what, meanwhile := range map[string]func(*forgetting){
 		"other data": func(f *forgetting) { f.afresh() },
 		"a removal":  func(f *forgetting) { f.again([]string{"1"}) },

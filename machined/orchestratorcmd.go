@@ -54,7 +54,7 @@ func turn(ctx context.Context, places chan struct{}, what string) (done func(), 
 // standard output, even when it fails: Kubernetes' libraries log to standard error, which is only
 // part of the error.
 func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, question any, files ...*os.File) ([]byte, error) {
-	c := supervise.Command{Args: []string{paths.Orchestrator, command}, Env: []string{}, UID: uid, Apart: true, Files: files}
+	c := supervise.Command{Args: []string{paths.Orchestrator, command}, Env: []string{}, UID: uid, OwnNamespaces: true, Files: files}
 	if question != nil {
 		var err error
 		if c.Stdin, err = json.Marshal(question); err != nil {

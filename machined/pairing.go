@@ -168,12 +168,12 @@ var refusedEvents = rate.NewLimiter(rate.Every(10*time.Second), 10)
 func (a doorAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairResponse, error) {
 	start := time.Now()
 	answer := a.m.pair(context.WithoutCancel(ctx), r)
-	c := audit.Call{Role: "nobody", Peer: r.Peer, Method: api.Door_Pair_FullMethodName, Outcome: codes.OK.String(), Duration: time.Since(start)}
+	c := audit.Call{Role: "nobody", Peer: r.Peer, Method: api.Door_Pair_FullMethodName, Status: codes.OK.String(), Duration: time.Since(start)}
 	if answer.Refusal == "" {
 		ca, _ := pki.ParseCert(r.Ca) // it was accepted
 		c.Subject, c.Serial = ca.Subject.String(), fmt.Sprintf("%x", ca.SerialNumber)
 	} else {
-		c.Outcome, c.Reason = codes.PermissionDenied.String(), answer.Refusal
+		c.Status, c.Reason = codes.PermissionDenied.String(), answer.Refusal
 	}
 	if answer.Refusal != tooManyTries { // the record holds more than one who keeps trying
 		if answer.Refusal == "" {

@@ -93,7 +93,7 @@ func (m *machine) takeDown(r powerRequest) {
 		total += wipeTime
 		c.Wipe = func(ctx context.Context) error { return m.wipe(ctx, r.wipe) }
 	}
-	if err := power.New(c).Down(r.to, total); err != nil {
+	if err := power.New(c).Shutdown(r.to, total); err != nil {
 		m.say(err.Error()) // the watchdog is not fed any more and ends it
 	}
 	select {}
@@ -123,7 +123,7 @@ func (m *machine) askKubelet(ctx context.Context) {
 	}
 	_, err := cell.Wait(ctx, m.services.Status(), func(list []supervise.Status) bool {
 		i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceNode })
-		return i < 0 || !list[i].State.Alive() || slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Detail == nodespec.PodsEnded })
+		return i < 0 || !list[i].State.Alive() || slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Detail == nodespec.PodsStoppedFile })
 	})
 	if err != nil {
 		m.say("the kubelet has not ended all pods in time")

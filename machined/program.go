@@ -39,8 +39,8 @@ const (
 )
 
 // keeper runs the tasks that go on for as long as the machine does.
-func (m *machine) keeper() panics.Keeper {
-	return panics.Keeper{Rest: restFirst, MostRest: restMost, Resting: func(where string, rests bool) {
+func (m *machine) keeper() panics.Restarter {
+	return panics.Restarter{MinBackoff: restFirst, MaxBackoff: restMost, BackingOff: func(where string, rests bool) {
 		m.program.Update(func(s programState) programState {
 			s.Resting = slices.DeleteFunc(slices.Clone(s.Resting), func(w string) bool { return w == where })
 			if rests {
@@ -71,7 +71,7 @@ func (m *machine) panicked(e *panics.Error) {
 		}
 		m.events.add("program", "stack", strings.TrimRight(line, "\n"))
 	}
-	m.record(audit.Call{Role: "nobody", Method: "panic", Target: e.Where, Outcome: codes.Internal.String(), Reason: e.Value})
+	m.record(audit.Call{Role: "nobody", Method: "panic", Target: e.Where, Status: codes.Internal.String(), Reason: e.Value})
 }
 
 // stackLines is how many lines of a stack become events: twice as many as calls. The log of events

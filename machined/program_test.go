@@ -125,9 +125,9 @@ func TestPanicsAreBounded(t *testing.T) {
 func TestResting(t *testing.T) {
 	m := &machine{program: cell.New(programState{})}
 	k := m.keeper()
-	k.Resting("a", true)
-	k.Resting("b", true)
-	k.Resting("a", false)
+	k.BackingOff("a", true)
+	k.BackingOff("b", true)
+	k.BackingOff("a", false)
 	if now, _ := m.program.Get(); !slices.Equal(now.Resting, []string{"b"}) {
 		t.Errorf("%v", now.Resting)
 	}

@@ -222,13 +222,13 @@ func newBookID() string {
 }
 
 // begunLocked is the book, with a name.
-func (b *book) begunLocked() (trust.Book, error) {
+func (b *book) begunLocked() (trust.Ledger, error) {
 	known := b.openLocked()
 	if b.damaged != nil {
 		return known, b.damaged
 	}
 	if known.ID == "" {
-		if err := b.keepLocked(known.Begin(newBookID())); err != nil {
+		if err := b.keepLocked(known.WithID(newBookID())); err != nil {
 			return known, err
 		}
 	}
@@ -243,7 +243,7 @@ func (b *book) learnRoll(ask func(*api.RollRequest) (*api.RollResponse, error)) 
 	if err != nil {
 		return "", err
 	}
-	answer, err := ask(&api.RollRequest{Digest: known.Told().Digest()})
+	answer, err := ask(&api.RollRequest{Digest: known.Public().Digest()})
 	if err != nil {
 		return "", err
 	}
@@ -255,7 +255,7 @@ func (b *book) learnRoll(ask func(*api.RollRequest) (*api.RollResponse, error)) 
 	if known, err = b.begunLocked(); err != nil { // somebody else may have written meanwhile
 		return "", err
 	}
-	next, news, err := known.Learn(fromMembership(answer.Roll), &b.session, time.Now())
+	next, news, err := known.MergeMembership(fromMembership(answer.Roll), &b.session, time.Now())
 	if err != nil {
 		return "", err
 	}
@@ -265,7 +265,7 @@ func (b *book) learnRoll(ask func(*api.RollRequest) (*api.RollResponse, error)) 
 			return "", err
 		}
 	}
-	b.session.Hear(answer.Book)
+	b.session.MarkSynced(answer.Book)
 	return answer.Book, nil
 }
 
@@ -275,10 +275,10 @@ func (b *book) meet(addr netip.Addr, name string, planes []netip.Addr) error {
 	b.Lock()
 	defer b.Unlock()
 	known, err := b.begunLocked()
-	if err != nil || name == "" || known.Planes[addr.String()] == name {
+	if err != nil || name == "" || known.ControlPlanes[addr.String()] == name {
 		return err
 	}
-	if known, err = known.Met(addr.String(), name, spelled(planes)); err != nil {
+	if known, err = known.RecordControlPlaneName(addr.String(), name, spelled(planes)); err != nil {
 		return err
 	}
 	return b.keepLocked(known)
@@ -370,7 +370,7 @@ func (a clusterAPI) Roll(ctx context.Context, r *api.RollRequest) (*api.RollResp
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	out := &api.RollResponse{Book: known.ID, Machine: c.Machine.Metadata.Name}
-	if roll := known.Told(); !slices.Equal(roll.Digest(), r.Digest) {
+	if roll := known.Public(); !slices.Equal(roll.Digest(), r.Digest) {
 		out.Roll = toMembership(roll)
 	}
 	return out, nil
@@ -399,17 +399,17 @@ func (a clusterAPI) Tell(ctx context.Context, r *api.TellRequest) (*api.TellResp
 	}
 	out := &api.TellResponse{}
 	var news []trust.Revocation
-	err = a.m.book.update(func(b trust.Book) (trust.Book, error) {
+	err = a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
 		var err error
-		if b, news, err = b.Merge(removed, time.Now()); err != nil {
+		if b, news, err = b.MergeRevocations(removed, time.Now()); err != nil {
 			return b, fmt.Errorf("told by %s: %w", cmp.Or(said(ctx, apid.MetadataName), "a machine without a name"), err)
 		}
-		if b, _, err = b.Learn(roll, &a.m.book.session, time.Now()); err != nil {
+		if b, _, err = b.MergeMembership(roll, &a.m.book.session, time.Now()); err != nil {
 			return b, err
 		}
 		out.Book = b.ID
 		for _, serial := range serials(roll) {
-			if holds := b.About(serial); len(holds.Members)+len(holds.Tickets) > 0 {
+			if holds := b.PublicForTicket(serial); len(holds.Members)+len(holds.Tickets) > 0 {
 				out.Tickets = append(out.Tickets, serial)
 			}
 		}
@@ -428,7 +428,7 @@ func (a clusterAPI) Tell(ctx context.Context, r *api.TellRequest) (*api.TellResp
 }
 
 // serials are the tickets that a roll is about.
-func serials(r trust.Roll) []string {
+func serials(r trust.Membership) []string {
 	var out []string
 	for _, t := range r.Tickets {
 		out = append(out, t.Serial)
@@ -461,15 +461,15 @@ func (a clusterAPI) Vouch(ctx context.Context, r *api.VouchRequest) (*api.VouchR
 		why = fmt.Errorf("machine %s: cannot join: it is the name of the control plane", m.Name)
 	}
 	out := &api.VouchResponse{}
-	err = a.m.book.update(func(b trust.Book) (trust.Book, error) {
-		b, _, err := b.Learn(fromMembership(r.Roll), &a.m.book.session, time.Now())
+	err = a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
+		b, _, err := b.MergeMembership(fromMembership(r.Roll), &a.m.book.session, time.Now())
 		if err != nil {
 			return b, err
 		}
 		if why == nil {
-			b, why = b.Stand(m, r.Known, &a.m.book.session, time.Now())
+			b, why = b.Vote(m, r.Known, &a.m.book.session, time.Now())
 		}
-		out.Book, out.Claims = b.ID, toMembership(b.About(m.Ticket)).Claims
+		out.Book, out.Claims = b.ID, toMembership(b.PublicForTicket(m.Ticket)).Claims
 		return b, nil
 	})
 	if why != nil {
@@ -479,40 +479,40 @@ func (a clusterAPI) Vouch(ctx context.Context, r *api.VouchRequest) (*api.VouchR
 }
 
 // toMembership and fromMembership are a roll as the API has it.
-func toMembership(r trust.Roll) *api.Membership {
+func toMembership(r trust.Membership) *api.Membership {
 	out := &api.Membership{}
 	for _, m := range r.Members {
 		out.Members = append(out.Members, toWorker(m))
 	}
 	for _, t := range r.Tickets {
 		out.Tickets = append(out.Tickets, &api.Ticket{
-			Serial: t.Serial, Name: t.Name, Expires: timestamppb.New(t.Expires), By: t.By, At: timestamppb.New(t.At), Voters: t.Voters, Needs: int32(t.Needs),
+			Serial: t.Serial, Name: t.Name, Expires: timestamppb.New(t.Expires), By: t.By, At: timestamppb.New(t.At), Voters: t.Voters, Needs: int32(t.Quorum),
 		})
 	}
-	for _, c := range r.Claims {
+	for _, c := range r.Bindings {
 		out.Claims = append(out.Claims, &api.Claim{Ticket: c.Ticket, Voter: c.Voter, Key: c.Key})
 	}
 	return out
 }
 
-func fromMembership(r *api.Membership) trust.Roll {
-	var out trust.Roll
+func fromMembership(r *api.Membership) trust.Membership {
+	var out trust.Membership
 	for _, m := range r.GetMembers() {
 		out.Members = append(out.Members, fromWorker(m))
 	}
 	for _, t := range r.GetTickets() {
 		out.Tickets = append(out.Tickets, trust.Ticket{
-			Serial: t.Serial, Name: t.Name, At: t.At.AsTime(), Expires: t.Expires.AsTime(), By: t.By, Voters: t.Voters, Needs: int(t.Needs),
+			Serial: t.Serial, Name: t.Name, At: t.At.AsTime(), Expires: t.Expires.AsTime(), By: t.By, Voters: t.Voters, Quorum: int(t.Needs),
 		})
 	}
-	out.Claims = fromClaims(r.GetClaims())
+	out.Bindings = fromClaims(r.GetClaims())
 	return out
 }
 
-func fromClaims(claims []*api.Claim) []trust.Claim {
-	var out []trust.Claim
+func fromClaims(claims []*api.Claim) []trust.TicketBinding {
+	var out []trust.TicketBinding
 	for _, c := range claims {
-		out = append(out, trust.Claim{Ticket: c.Ticket, Voter: c.Voter, Key: c.Key})
+		out = append(out, trust.TicketBinding{Ticket: c.Ticket, Voter: c.Voter, Key: c.Key})
 	}
 	return out
 }
@@ -520,14 +520,14 @@ func fromClaims(claims []*api.Claim) []trust.Claim {
 // toWorker and fromWorker are a member as the API has it.
 func toWorker(m trust.Member) *api.Member {
 	return &api.Member{
-		Name: m.Name, Ticket: m.Ticket, Fingerprint: m.Key, Address: m.Address, Count: m.Count,
+		Name: m.Name, Ticket: m.Ticket, Fingerprint: m.Key, Address: m.Address, Count: m.Generation,
 		Joined: timestamppb.New(m.Joined), Renewed: timestamppb.New(m.Renewed), Expires: timestamppb.New(m.Expires),
 	}
 }
 
 func fromWorker(m *api.Member) trust.Member {
 	return trust.Member{
-		Name: m.Name, Ticket: m.Ticket, Key: m.Fingerprint, Address: m.Address, Count: m.Count,
+		Name: m.Name, Ticket: m.Ticket, Key: m.Fingerprint, Address: m.Address, Generation: m.Count,
 		Joined: m.Joined.AsTime(), Renewed: m.Renewed.AsTime(), Expires: m.Expires.AsTime(),
 	}
 }

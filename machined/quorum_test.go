@@ -106,7 +106,7 @@ func TestTell(t *testing.T) {
 	if len(known.Revoked) != 0 {
 		t.Errorf("revoked: %v", known.Revoked)
 	}
-	known, _, err = known.Merge([]trust.Revocation{{Origin: "1a", Count: 1}}, time.Now())
+	known, _, err = known.MergeRevocations([]trust.Revocation{{Lineage: "1a", Generation: 1}}, time.Now())
 	if err != nil || len(known.Tickets) != 0 {
 		t.Errorf("%v, %v", known.Tickets, err)
 	}
@@ -134,7 +134,7 @@ func TestVouch(t *testing.T) {
 	if r := vouch(1, "10.0.0.21").Refused; !strings.Contains(r, "has not heard from all that know it") {
 		t.Errorf("vouches before it has heard from the others: %q", r)
 	}
-	a.m.book.session.Hear(other)
+	a.m.book.session.MarkSynced(other)
 	for _, address := range []string{"10.0.0.11", "10.244.0.1", "127.0.0.1"} { // its own
 		if r := vouch(1, address).Refused; !strings.Contains(r, "which is the address of") {
 			t.Errorf("%s: %q", address, r)
@@ -434,7 +434,7 @@ func TestPlaneNames(t *testing.T) {
 	}
 
 	// One that came by the name before anybody had heard of the machine.
-	if err := a.m.book.update(func(b trust.Book) (trust.Book, error) {
+	if err := a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
 		b.Members = append(b.Members, trust.Member{Name: "m3", Ticket: "2b", Key: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.22"})
 		return b, nil
 	}); err != nil {
@@ -458,7 +458,7 @@ func TestPlaneNames(t *testing.T) {
 	b := machines[1]
 	now, _ := b.m.config.Get()
 	now.config.Cluster.Spec.ControlPlanes = now.config.Cluster.Spec.ControlPlanes[:2]
-	if err := b.m.book.update(func(b trust.Book) (trust.Book, error) {
+	if err := b.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
 		b, _, err := b.Remove("m3", time.Now(), "admin")
 		return b, err
 	}); err != nil {

@@ -91,7 +91,7 @@ func (m *machine) watchReach(ctx context.Context) {
 	var r reaching
 	var act reachAct
 	for configs, states := m.config.Watch(), m.networkState.Watch(); ; {
-		now, state := configs.Take(), states.Take()
+		now, state := configs.Current(), states.Current()
 		in := m.reachInput(now, state)
 		var rest time.Duration
 		r, act, rest = r.step(in)
@@ -134,7 +134,7 @@ func (m *machine) reachInput(now applied, state network.State) reachInput {
 	// Until then the state is that of the configuration before.
 	in.address = reflect.DeepEqual(want, networkConfig(now.config)) && state.Revision >= revision && addressed(state)
 	var err error
-	if _, in.had, err = configs.Reached(); err != nil {
+	if _, in.had, err = configs.LastReachable(); err != nil {
 		in.had = true // without knowing, nothing is taken back
 		return in
 	}
@@ -146,7 +146,7 @@ func (m *machine) reachInput(now applied, state network.State) reachInput {
 // lastReached are the documents of the last configuration with which the machine had an address, as
 // they would be in force in place of the present one.
 func (m *machine) lastReached(present *config.Config) ([]byte, error) {
-	text, current, err := configs.Reached()
+	text, current, err := configs.LastReachable()
 	switch {
 	case err != nil:
 		return nil, err
@@ -171,11 +171,11 @@ func (m *machine) recordReached(a applied) error {
 	if now, _ := m.config.Get(); now.config != a.config || !now.trial.IsZero() {
 		return nil
 	}
-	text, err := configs.Lasting()
+	text, err := configs.Confirmed()
 	if err != nil || text == nil { // nil: it is the image's, which every version brings with it
 		return err
 	}
-	return configs.MarkReached(text)
+	return configs.MarkReachable(text)
 }
 
 // returnToReached puts the last configuration in force with which the machine had an address, if
@@ -192,7 +192,7 @@ func (m *machine) returnToReached(a applied) error {
 		err = configs.Put(text)
 	}
 	if err == nil {
-		err = configs.MarkReached(text) // the keys of Secrets may be others than it had then
+		err = configs.MarkReachable(text) // the keys of Secrets may be others than it had then
 	}
 	if err != nil {
 		return fmt.Errorf("configuration: cannot return to the last one with which the machine had an address: %w", err)

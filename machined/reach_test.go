@@ -195,7 +195,7 @@ func TestReturnToReached(t *testing.T) {
 	if err := m.returnToReached(lost); err != nil || link() != "eth0" {
 		t.Errorf("%v, link %s", err, link())
 	}
-	if _, current, err := configs.Reached(); err != nil || !current {
+	if _, current, err := configs.LastReachable(); err != nil || !current {
 		t.Errorf("what is in force now had an address: %v, %v", current, err)
 	}
 	last, err := configs.Last()
@@ -217,7 +217,7 @@ func TestConfirm(t *testing.T) {
 	if got := call("0", ""); got != codes.FailedPrecondition {
 		t.Errorf("nothing is on trial: %v", got)
 	}
-	if err := configs.Try(document("eth1")); err != nil {
+	if err := configs.StartTrial(document("eth1")); err != nil {
 		t.Fatal(err)
 	}
 	tried, err := m.reload()
@@ -238,7 +238,7 @@ func TestConfirm(t *testing.T) {
 			t.Errorf("age %s, name %s: %v, want %v", c.age, c.name, got, c.want)
 		}
 	}
-	if text, err := configs.Lasting(); err != nil || string(text) != string(document("eth1")) {
+	if text, err := configs.Confirmed(); err != nil || string(text) != string(document("eth1")) {
 		t.Errorf("what lasts: %s, %v", text, err)
 	}
 }

@@ -35,7 +35,7 @@ import (
 const patience = 20 * time.Second
 
 // inbox is where a bundle is kept.
-var inbox = upgrade.Inbox{Dir: paths.Bundle, Free: upgrade.FreeSpace, Patience: patience}
+var inbox = upgrade.Inbox{Dir: paths.Bundle, Free: upgrade.FreeSpace, StallTimeout: patience}
 
 var errBusy = status.Error(codes.Aborted, "upgrade refused: another bundle is being received or written; `orlopctl upgrade status` tells how far it is")
 
@@ -53,7 +53,7 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 		return upgrade.Installer{}, fmt.Errorf("upgrade refused: %w", err)
 	}
 	i := upgrade.Installer{
-		Running: m.release.Version, Profile: m.release.Profile, Trust: trust, Place: p, ESP: m.esp,
+		Running: m.release.Version, Profile: m.release.Profile, Trust: trust, Slot: p, ESP: m.esp,
 		Save: m.saveData, Keep: m.keepConfiguration, Begin: m.begin, Done: m.done,
 	}
 	switch {
@@ -82,7 +82,7 @@ func (m *machine) releaseKeys() (bundle.Trust, error) {
 	}
 	trust, err := bundle.ParseTrust(keys)
 	if err == nil {
-		trust, err = trust.Needing(max(1, m.release.Signatures))
+		trust, err = trust.WithThreshold(max(1, m.release.Signatures))
 	}
 	if err != nil {
 		return bundle.Trust{}, fmt.Errorf("%s: %w", paths.ReleaseKeys, err)
@@ -113,7 +113,7 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 		if err != nil {
 			return err
 		}
-		begins := slot.Began{To: s.Version, At: time.Now(), Reached: m.reached(), Epoch: s.Epoch, Floor: m.floor()}
+		begins := slot.Started{To: s.Version, At: time.Now(), Reached: m.reached(), Epoch: s.Epoch, Floor: m.floor()}
 		now, _ := m.upgrade.Get()
 		if _, _, err := slot.Step(m.release.Version, now.Record, begins); err != nil {
 			return upgrade.Refusal{Err: err}
@@ -165,7 +165,7 @@ func (m *machine) enterVersion(i upgrade.Installer) error {
 	}
 	if err != nil {
 		m.stay()
-		return errors.Join(err, m.esp.Forget(m.release.Version))
+		return errors.Join(err, m.esp.RemoveOthers(m.release.Version))
 	}
 	return nil
 }

@@ -40,10 +40,10 @@ func (m *machine) follow(ctx context.Context) {
 	for {
 		// Taken before it is acted on, which may take seconds: what changes meanwhile is seen
 		// below.
-		now, state := configs.Take(), states.Take()
-		members.Take()
-		artifacts.Take()
-		books.Take()
+		now, state := configs.Current(), states.Current()
+		members.Current()
+		artifacts.Current()
+		books.Current()
 		if early := time.Until(now.due); early > 0 {
 			select {
 			case <-time.After(early):
@@ -260,7 +260,7 @@ func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.
 }
 
 // wantedDoor is what apid needs, and whose calls it takes.
-func (m *machine) wantedDoor(c *config.Config, state network.State) (credentials.Want, credentials.Callers, error) {
+func (m *machine) wantedDoor(c *config.Config, state network.State) (credentials.Want, credentials.CallerCAs, error) {
 	callers, err := m.callers(c)
 	if err != nil {
 		return credentials.Want{}, callers, err
@@ -277,7 +277,7 @@ func (m *machine) wantedDoor(c *config.Config, state network.State) (credentials
 	if member, _ := m.membership.Get(); worker(c) && member.Joined {
 		given = member.held.machine
 	}
-	return credentials.Door(m.identity.Load().Key, name, nodeAddresses(c, state), ca, given, callers), callers, nil
+	return credentials.APIServer(m.identity.Load().Key, name, nodeAddresses(c, state), ca, given, callers), callers, nil
 }
 
 // networkConfig is the network that a configuration asks for; the zero Config when there is none.
@@ -301,14 +301,14 @@ func networkConfig(c *config.Config) network.Config {
 
 // hostConfig is what a configuration asks of the host.
 func (m *machine) hostConfig(c *config.Config) host.Config {
-	out := host.Config{Former: m.kernel.Former()}
+	out := host.Config{Former: m.kernel.PreviousSysctls()}
 	if m.identity.Load() != nil {
 		out.MachineID = host.MachineID(pki.EncodePublicKey(m.identity.Load().Key))
 	}
 	if c != nil {
 		out.Sysctls, out.Modules = c.Machine.Spec.Sysctls, c.Machine.Spec.KernelModules
 		out.Pods = c.Cluster != nil
-		if out.Pods && c.Cluster.Spec.Supplies(config.PartNetwork) {
+		if out.Pods && c.Cluster.Spec.HasExternal(config.PartNetwork) {
 			// the link with the DNS's address (orchestrator/podnetwork)
 			out.Modules = append(slices.Clone(out.Modules), "dummy")
 		}
@@ -347,7 +347,7 @@ const importAgain = 30 * time.Second
 func (m *machine) keepImages(ctx context.Context) {
 	up := false
 	for w := m.services.Status().Watch(); ; {
-		list := w.Take()
+		list := w.Current()
 		i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceContainerd })
 		now := i >= 0 && list[i].State == supervise.Running
 		var again <-chan time.Time

@@ -84,13 +84,13 @@ func registryFile(name string, all []config.ImageRegistry, near, gate ownMirror)
 		if host == name || !slices.ContainsFunc(r.Mirrors, func(m config.RegistryName) bool { return string(m) == name || m == config.AnyRegistry }) {
 			continue
 		}
-		url = gate.url + mirror.ThroughPath + r.Address.Below()
+		url = gate.url + mirror.ProxyPath + r.Address.Repository()
 		fmt.Fprintf(&mirrors, "\n[host.%q]\n", url)
 		mirrors.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")
 		if !r.CA.IsZero() { // for who issues the registry's tokens, whom containerd asks itself
 			fmt.Fprintf(&mirrors, "ca = %q\n", "../"+authorityFile(i))
 		}
-		fmt.Fprintf(&mirrors, "[host.%q.header]\n%s = %q\n", url, mirror.ThroughHeader, gate.token)
+		fmt.Fprintf(&mirrors, "[host.%q.header]\n%s = %q\n", url, mirror.ProxyHeader, gate.token)
 		if r.Username != "" {
 			fmt.Fprintf(&mirrors, "Authorization = %q\n", basic(r))
 		}
@@ -142,7 +142,7 @@ func (u *upstreams) set(all []config.ImageRegistry) {
 		if r.PlainHTTP {
 			scheme = "http"
 		}
-		next = append(next, upstream{below: r.Address.Below(), Upstream: mirror.Upstream{
+		next = append(next, upstream{below: r.Address.Repository(), Upstream: mirror.Upstream{
 			Name: string(r.Address), URL: url.URL{Scheme: scheme, Host: host}, Client: &http.Client{Transport: mirrorTransport(r), CheckRedirect: secretly},
 		}})
 	}

@@ -86,7 +86,7 @@ func (a machineAPI) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Rel
 
 // serve passes on the connection that dial opens, as long as there is a place for its caller.
 func (r *relays) serve(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], dial func(context.Context) (net.Conn, error)) error {
-	leave, err := r.enter(said(stream.Context(), apid.MetadataOrigin))
+	leave, err := r.enter(said(stream.Context(), apid.MetadataLineage))
 	if err != nil {
 		return err
 	}

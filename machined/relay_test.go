@@ -150,7 +150,7 @@ func serveMachine(t *testing.T, m api.MachineServer, options ...grpc.ServerOptio
 	return func(who, target string) (grpc.BidiStreamingClient[api.RelayData, api.RelayData], func(), error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		t.Cleanup(cancel)
-		stream, err := api.NewMachineClient(conn).Relay(metadata.AppendToOutgoingContext(ctx, apid.MetadataOrigin, who))
+		stream, err := api.NewMachineClient(conn).Relay(metadata.AppendToOutgoingContext(ctx, apid.MetadataLineage, who))
 		if err == nil {
 			err = stream.Send(&api.RelayData{Target: target})
 		}
@@ -228,7 +228,7 @@ func TestRelayOnRecord(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, e := range entries(t, m.calls.refused, audit.Refused) {
-		seen[e.Target+" "+e.Outcome] = true
+		seen[e.Target+" "+e.Status] = true
 	}
 	// of each its beginning and its end
 	if want := "machine 10.0.0.12 FailedPrecondition"; len(seen) != 6 || !seen[want] {

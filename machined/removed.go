@@ -34,7 +34,7 @@ func (m *machine) followRemoval(ctx context.Context) {
 			m.events.add("membership", "failure", "not all pods have ended: "+err.Error())
 		}
 		// What they would have started with again, Secrets among it.
-		if err := os.RemoveAll(paths.StandIn); err != nil {
+		if err := os.RemoveAll(paths.OfflineAPI); err != nil {
 			m.events.add("membership", "failure", err.Error())
 		}
 		m.membership.Update(func(now membershipState) membershipState {

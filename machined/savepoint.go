@@ -33,7 +33,7 @@ func (m *machine) holdsData() bool {
 func (m *machine) saveData(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	saved, err := ask[nodespec.DataSaved](ctx, m, paths.UserAPI, "save-data", nil)
+	saved, err := ask[nodespec.Savepoint](ctx, m, paths.UserAPI, "save-data", nil)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (m *machine) saveData(ctx context.Context) error {
 // dropSaved removes what was saved for this version by an upgrade before: it is of then, and a
 // version that comes back would take it for what was there before this one.
 func (m *machine) dropSaved() error {
-	err := os.Remove(filepath.Join(paths.EtcdKept, nodespec.SavedData(m.release.Version)))
+	err := os.Remove(filepath.Join(paths.EtcdSnapshots, nodespec.SavepointFile(m.release.Version)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -52,13 +52,13 @@ func (m *machine) dropSaved() error {
 }
 
 // dataRestored is what was lost of the cluster's data since a time; zero if nothing was put back.
-func dataRestored(since time.Time) (lost nodespec.DataRestored) {
+func dataRestored(since time.Time) (lost nodespec.SavepointRestored) {
 	// some hundred bytes are written
 	const most = 4 << 10
 	// it is the orchestrator's folder
-	text, err := plainfile.Read(paths.EtcdKept, nodespec.RestoredFile, most)
+	text, err := plainfile.Read(paths.EtcdSnapshots, nodespec.RestoredFile, most)
 	if err != nil || json.Unmarshal(text, &lost) != nil || lost.At.Before(since) {
-		return nodespec.DataRestored{}
+		return nodespec.SavepointRestored{}
 	}
 	return lost
 }

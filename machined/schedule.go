@@ -113,7 +113,7 @@ func (m *machine) lookForSnapshot(now time.Time) {
 func (m *machine) takeSnapshot(now time.Time, want config.Snapshots) error {
 	ctx, cancel := m.within(context.Background(), dataTime)
 	defer cancel()
-	kept, err := ask[[]nodespec.EtcdKept](ctx, m, paths.UserAPI, "kept-snapshots", "")
+	kept, err := ask[[]nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "kept-snapshots", "")
 	if err != nil {
 		return err
 	}
@@ -132,12 +132,12 @@ func (m *machine) takeSnapshot(now time.Time, want config.Snapshots) error {
 }
 
 // keepSnapshot takes one now.
-func (m *machine) keepSnapshot(ctx context.Context, want config.Snapshots) (nodespec.EtcdKept, error) {
-	order := nodespec.EtcdKeep{Most: want.Keep}
+func (m *machine) keepSnapshot(ctx context.Context, want config.Snapshots) (nodespec.StoredSnapshot, error) {
+	order := nodespec.TakeSnapshotRequest{Most: want.Keep}
 	for _, r := range want.Recipients {
 		order.Recipients = append(order.Recipients, string(r))
 	}
-	made, err := ask[nodespec.EtcdKept](ctx, m, paths.UserAPI, "keep-snapshot", order)
+	made, err := ask[nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "keep-snapshot", order)
 	if err != nil {
 		return made, err
 	}

@@ -87,7 +87,7 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	if err := m.readable(ctx, next.Cluster); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
-	if err := awaitLinks(ctx, next, m.network.Missing, linkTime); err != nil {
+	if err := awaitLinks(ctx, next, m.network.MissingLinks, linkTime); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
 	if m.medium == "" {

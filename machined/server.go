@@ -62,8 +62,8 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	}
 	// A Node of that name may be there still, with the pods that a machine before had: their tokens
 	// would count as long as it is.
-	gone := a.m.book.known().Gone(time.Now().Add(-memberLife), time.Now())
-	if slices.ContainsFunc(gone, func(g trust.Gone) bool { return g.Name == r.Name }) {
+	gone := a.m.book.known().RemovedSince(time.Now().Add(-memberLife), time.Now())
+	if slices.ContainsFunc(gone, func(g trust.RemovedMachine) bool { return g.Name == r.Name }) {
 		if _, err := a.m.forget(ctx, c, []string{r.Name}); err != nil {
 			return nil, status.Errorf(codes.Unavailable, "machine %s: cannot be invited yet: one of this name was taken out, and it is not known that its Node is gone, with what its pods had: %v; try again", r.Name, err)
 		}
@@ -75,7 +75,7 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 		state, _ := a.m.networkState.Get()
 		return &api.InviteResponse{Documents: config.Marshal(documents), From: spelled(nodeAddresses(c, state))}, nil
 	}
-	life, err := trust.TicketLife(r.Life.AsDuration())
+	life, err := trust.TicketTTL(r.Life.AsDuration())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -106,18 +106,18 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	}
 	ticket := trust.Ticket{
 		Serial: pki.Serial(leaf.Cert), Name: r.Name, At: time.Now().UTC(), Expires: leaf.Cert.NotAfter, By: said(ctx, apid.MetadataSubject),
-		Voters: voters, Needs: of.majority(),
+		Voters: voters, Quorum: of.majority(),
 	}
-	invite := func(b trust.Book) (trust.Book, error) {
+	invite := func(b trust.Ledger) (trust.Ledger, error) {
 		if of.own {
 			ticket.Voters = append(slices.Clone(voters), b.ID)
 		}
-		return b.Invite(ticket)
+		return b.AddTicket(ticket)
 	}
 	if err := a.m.book.try(invite); err != nil {
 		return nil, err
 	}
-	noted, silent, refused := a.m.tell(ctx, asked, &api.TellRequest{Roll: toMembership(trust.Roll{Tickets: []trust.Ticket{ticket}})}, ticket.Serial, len(asked))
+	noted, silent, refused := a.m.tell(ctx, asked, &api.TellRequest{Roll: toMembership(trust.Membership{Tickets: []trust.Ticket{ticket}})}, ticket.Serial, len(asked))
 	if refused != nil {
 		return nil, status.Error(codes.FailedPrecondition, refused.Error())
 	}
@@ -130,7 +130,7 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	answer := &api.InviteResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(documents), From: spelled(nodeAddresses(c, state))}
 	slices.Sort(noted)
 	for _, address := range noted {
-		if !slices.Contains(answer.From, address) && len(answer.From) < config.MostFrom {
+		if !slices.Contains(answer.From, address) && len(answer.From) < config.MaxFrom {
 			answer.From = append(answer.From, address)
 		}
 	}
@@ -176,14 +176,14 @@ func workerDocuments(c *config.Config, name string) *config.Config {
 }
 
 // known is the book as it is now.
-func (b *book) known() trust.Book {
+func (b *book) known() trust.Ledger {
 	b.Lock()
 	defer b.Unlock()
 	return b.openLocked()
 }
 
 // update makes another book last, or says why not as a status. What it refuses changes nothing.
-func (b *book) update(change func(trust.Book) (trust.Book, error)) error {
+func (b *book) update(change func(trust.Ledger) (trust.Ledger, error)) error {
 	b.Lock()
 	defer b.Unlock()
 	next, err := b.changedLocked(change)
@@ -197,14 +197,14 @@ func (b *book) update(change func(trust.Book) (trust.Book, error)) error {
 }
 
 // try is update, without the change.
-func (b *book) try(change func(trust.Book) (trust.Book, error)) error {
+func (b *book) try(change func(trust.Ledger) (trust.Ledger, error)) error {
 	b.Lock()
 	defer b.Unlock()
 	_, err := b.changedLocked(change)
 	return err
 }
 
-func (b *book) changedLocked(change func(trust.Book) (trust.Book, error)) (trust.Book, error) {
+func (b *book) changedLocked(change func(trust.Ledger) (trust.Ledger, error)) (trust.Ledger, error) {
 	known, err := b.begunLocked()
 	if b.damaged != nil {
 		return known, status.Error(codes.FailedPrecondition, "nothing is issued: "+b.damaged.Error()+"; `orlopctl trust revoke --new-list` begins a new list")
@@ -215,7 +215,7 @@ func (b *book) changedLocked(change func(trust.Book) (trust.Book, error)) (trust
 	known, _ = known.Prune(&b.session, time.Now())
 	next, err := change(known)
 	switch {
-	case errors.Is(err, trust.ErrTooFew):
+	case errors.Is(err, trust.ErrNoQuorum):
 		return next, status.Error(codes.Unavailable, err.Error())
 	case err != nil:
 		return next, status.Error(codes.FailedPrecondition, err.Error())
@@ -261,7 +261,9 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	if err := notItsOwn(c, state, addresses[0]); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	stand := func(b trust.Book) (trust.Book, error) { return b.Stand(member, known, &a.m.book.session, time.Now()) }
+	stand := func(b trust.Ledger) (trust.Ledger, error) {
+		return b.Vote(member, known, &a.m.book.session, time.Now())
+	}
 	// What is refused costs no signature, and nobody can have the book written over and over, or
 	// others asked.
 	if err := a.m.book.try(stand); err != nil {
@@ -290,10 +292,10 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 // votes notes here that a machine wants to be let in, and asks the others whether they stand for
 // it, until enough do. It returns what they know of its ticket, and how many of the control plane
 // stand for it.
-func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Member, known bool, stand func(trust.Book) (trust.Book, error)) (claims []trust.Claim, stood int, err error) {
+func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Member, known bool, stand func(trust.Ledger) (trust.Ledger, error)) (claims []trust.TicketBinding, stood int, err error) {
 	came := false
-	look := func(b trust.Book) (trust.Book, error) {
-		came = b.Came(member.Ticket)
+	look := func(b trust.Ledger) (trust.Ledger, error) {
+		came = b.TicketUsed(member.Ticket)
 		return b, nil
 	}
 	if err := a.m.book.try(look); err != nil {
@@ -305,11 +307,11 @@ func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Membe
 			return nil, 0, tooFew(len(heard)+of.one(), of, "say whether they know the machine", silent)
 		}
 	}
-	var about trust.Roll
+	var about trust.Membership
 	books := map[string]bool{} // that stand for it
-	err = a.m.book.update(func(b trust.Book) (trust.Book, error) {
+	err = a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
 		b, err := stand(b)
-		about, came = b.About(member.Ticket), b.Came(member.Ticket)
+		about, came = b.PublicForTicket(member.Ticket), b.TicketUsed(member.Ticket)
 		if of.own {
 			books[b.ID] = true
 		}
@@ -320,7 +322,7 @@ func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Membe
 	}
 	needs := of.majority()
 	if !known && !came && len(about.Tickets) == 1 { // how many was said when it was issued
-		needs = about.Tickets[0].Needs
+		needs = about.Tickets[0].Quorum
 	}
 	r := &api.VouchRequest{Roll: toMembership(about), Machine: toWorker(member), Known: known}
 	var against []string
@@ -344,9 +346,9 @@ func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Membe
 	if stood = len(books); stood >= needs {
 		return claims, stood, nil
 	}
-	// Why nobody comes by a ticket says more than how many stand for it.
-	err = a.m.book.try(func(b trust.Book) (trust.Book, error) {
-		return b.AdmitBy(member, known, claims, stood, needs, &a.m.book.session)
+	// Reason nobody comes by a ticket says more than how many stand for it.
+	err = a.m.book.try(func(b trust.Ledger) (trust.Ledger, error) {
+		return b.AdmitWithVotes(member, known, claims, stood, needs, &a.m.book.session)
 	})
 	if err != nil && status.Code(err) != codes.Unavailable {
 		return nil, 0, err
@@ -357,11 +359,11 @@ func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Membe
 // enter writes a machine into the book, and into those of others. When it returns, more than half
 // of them hold it: before anybody has the certificates, so that they can be revoked, and so that
 // nobody else is given the name or the address.
-func (a clusterAPI) enter(ctx context.Context, of electorate, member trust.Member, known bool, claims []trust.Claim, stood int) error {
-	var entered trust.Roll
-	err := a.m.book.update(func(b trust.Book) (trust.Book, error) {
-		b, err := b.AdmitBy(member, known, claims, stood, of.majority(), &a.m.book.session)
-		entered = b.About(member.Ticket)
+func (a clusterAPI) enter(ctx context.Context, of electorate, member trust.Member, known bool, claims []trust.TicketBinding, stood int) error {
+	var entered trust.Membership
+	err := a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
+		b, err := b.AdmitWithVotes(member, known, claims, stood, of.majority(), &a.m.book.session)
+		entered = b.PublicForTicket(member.Ticket)
 		return b, err
 	})
 	if err != nil {
@@ -372,8 +374,8 @@ func (a clusterAPI) enter(ctx context.Context, of electorate, member trust.Membe
 		return tooFew(len(noted)+of.one(), of, "hold "+member.Name+" in their books", silent)
 	}
 	// It may have been removed meanwhile.
-	return a.m.book.try(func(b trust.Book) (trust.Book, error) {
-		if !b.Came(member.Ticket) {
+	return a.m.book.try(func(b trust.Ledger) (trust.Ledger, error) {
+		if !b.TicketUsed(member.Ticket) {
 			return b, fmt.Errorf("machine %s: it was removed while it joined; ask for another ticket", member.Name)
 		}
 		return b, nil
@@ -414,9 +416,9 @@ func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
 // reservedName tells whether certificates with a name would make their holder somebody else of the
 // cluster. known has the names of the other control-plane machines that were up since they are of
 // it.
-func reservedName(c *config.Config, known trust.Book, name string) bool {
+func reservedName(c *config.Config, known trust.Ledger, name string) bool {
 	for _, address := range c.Cluster.Spec.ControlPlanes {
-		if plane, met := known.Planes[address.String()]; met && plane == name {
+		if plane, met := known.ControlPlanes[address.String()]; met && plane == name {
 			return true
 		}
 	}
@@ -467,8 +469,8 @@ func sign(c *config.Config, member trust.Member, addresses []netip.Addr, key *ec
 func (a clusterAPI) Members(context.Context, *api.MembersRequest) (*api.MembersResponse, error) {
 	known := a.m.book.known()
 	out := &api.MembersResponse{}
-	out.Members = toMembership(known.Told()).Members
-	for _, t := range known.Open(time.Now()) {
+	out.Members = toMembership(known.Public()).Members
+	for _, t := range known.OpenTickets(time.Now()) {
 		out.Tickets = append(out.Tickets, &api.Ticket{Serial: t.Serial, Name: t.Name, Expires: timestamppb.New(t.Expires), By: t.By})
 	}
 	return out, nil
@@ -489,12 +491,12 @@ func (a clusterAPI) Remove(ctx context.Context, r *api.RemoveMemberRequest) (*ap
 	_, silent := a.m.learnRolls(ctx, of.others, len(of.others)) // it may have joined a moment ago
 	out := &api.RemoveMemberResponse{}
 	var removed []*api.Revocation
-	err = a.m.book.update(func(b trust.Book) (next trust.Book, err error) {
+	err = a.m.book.update(func(b trust.Ledger) (next trust.Ledger, err error) {
 		if next, out.Tickets, err = b.Remove(r.Name, time.Now().UTC(), said(ctx, apid.MetadataSubject)); err != nil && len(silent) > 0 {
 			return next, fmt.Errorf("%w; some of the control plane do not answer, and may know it (%s)", err, strings.Join(silent, "; "))
 		}
 		for _, v := range next.Revoked {
-			if slices.Contains(out.Tickets, v.Origin) {
+			if slices.Contains(out.Tickets, v.Lineage) {
 				removed = append(removed, toldRevocation(v))
 			}
 		}

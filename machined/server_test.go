@@ -100,7 +100,7 @@ func TestMembers(t *testing.T) {
 	// asks is what a machine sends and does with the answer.
 	asks := func(cert *x509.Certificate, identity *pki.Leaf, peer string) (heldLeaves, error) {
 		r := &api.JoinRequest{Machine: request(identity), Leaves: map[string][]byte{}}
-		got := heldLeaves{machine: &pki.Leaf{Key: identity.Key}, node: credentials.Given{}}
+		got := heldLeaves{machine: &pki.Leaf{Key: identity.Key}, node: credentials.IssuedLeaves{}}
 		for _, l := range credentials.NodeLeaves("w1", nil) {
 			got.node[l.Cert] = &pki.Leaf{}
 			r.Leaves[l.Cert] = request(got.node[l.Cert])
@@ -179,11 +179,11 @@ func TestMembers(t *testing.T) {
 		t.Fatal(tickets, err)
 	}
 	for _, cert := range []*x509.Certificate{ticket, held.machine.Cert, held.node[nodespec.KubeletCert].Cert, held.node[nodespec.ProxyCert].Cert} {
-		if trust.Refusal(next.Revoked, cert) == nil {
+		if trust.CheckRevoked(next.Revoked, cert) == nil {
 			t.Errorf("%s counts after it was removed", cert.Subject)
 		}
 	}
-	if _, err := next.Invite(trust.Ticket{Serial: "1a", Name: "w1", Voters: []string{next.ID}, Needs: 1}); err != nil {
+	if _, err := next.AddTicket(trust.Ticket{Serial: "1a", Name: "w1", Voters: []string{next.ID}, Quorum: 1}); err != nil {
 		t.Errorf("the name is not free again: %v", err)
 	}
 }

@@ -50,7 +50,7 @@ func door() supervise.Service {
 		Profile:      profileSocket(serviceApid),
 		Ready:        supervise.Probe{Notify: true},
 		StartTimeout: 30 * time.Second,
-		Grace:        5 * time.Second,
+		GracePeriod:  5 * time.Second,
 	}
 }
 
@@ -87,7 +87,7 @@ func kubernetes(controlPlane bool) []supervise.Service {
 			Profile:      profileSocket(serviceKubeAPI),
 			Ready:        supervise.Probe{Notify: true},
 			StartTimeout: 5 * time.Minute,
-			Grace:        componentsGrace,
+			GracePeriod:  componentsGrace,
 		}, supervise.Service{
 			Name:         serviceControllers,
 			Args:         []string{paths.Orchestrator, "controllers"},
@@ -100,12 +100,12 @@ func kubernetes(controlPlane bool) []supervise.Service {
 			Profile:      profileSocket(serviceControllers),
 			Ready:        supervise.Probe{Notify: true},
 			StartTimeout: 5 * time.Minute,
-			Grace:        componentsGrace,
+			GracePeriod:  componentsGrace,
 		})
 	}
 	return append(list, supervise.Service{
 		Name:        serviceNode,
-		Needs:       []string{serviceContainerd},
+		DependsOn:   []string{serviceContainerd},
 		Args:        []string{paths.Orchestrator, "node"},
 		Env:         []string{path},
 		Cgroup:      group + serviceNode,
@@ -113,7 +113,7 @@ func kubernetes(controlPlane bool) []supervise.Service {
 		OOMScoreAdj: -999,
 		Profile:     profileSocket(serviceNode),
 		Ready:       supervise.Probe{Notify: true},
-		Grace:       componentsGrace,
+		GracePeriod: componentsGrace,
 		// its readiness includes the Node's, which needs the control plane, elsewhere perhaps
 		StartTimeout: 10 * time.Minute,
 		// mount(8) and nft(8) end by themselves; what is mounted for pods stays.

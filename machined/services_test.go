@@ -74,7 +74,7 @@ func TestExternalNetwork(t *testing.T) {
 
 // TestNetworkChanges: only what takes pods from what they hang on takes a start of the machine.
 func TestNetworkChanges(t *testing.T) {
-	with := func(parts ...config.Part) *config.Config {
+	with := func(parts ...config.ExternalComponent) *config.Config {
 		return &config.Config{Cluster: &config.Cluster{Spec: config.ClusterSpec{External: parts}}}
 	}
 	for _, c := range []struct {

@@ -32,7 +32,7 @@ type diskState struct {
 	Problem string      `json:"problem,omitempty"` // why there is nothing to keep anything on
 	// Filesystems are those of STATE and DATA that have something to say: errors now, or before the
 	// check at this start.
-	Filesystems []disk.Soundness `json:"filesystems,omitempty"`
+	Filesystems []disk.FilesystemErrors `json:"filesystems,omitempty"`
 }
 
 // configurationState is what there is to say about the configuration: topic "configuration". Its
@@ -117,7 +117,7 @@ func (m *machine) sysctls() ([]host.SysctlState, error) {
 	return m.kernel.ReadSysctls(m.hostConfig(now.config))
 }
 
-func certificates() ([]credentials.State, error) { return credentials.List(credentials.Folders()...) }
+func certificates() ([]credentials.State, error) { return credentials.List(credentials.Dirs()...) }
 
 func (m *machine) configurationState() (configurationState, error) {
 	now, _ := m.config.Get()
@@ -134,7 +134,7 @@ func (m *machine) configurationState() (configurationState, error) {
 				s.Waits = []string{err.Error()}
 			}
 		}
-		for _, k := range now.config.Cluster.Spec.SealingKeys() {
+		for _, k := range now.config.Cluster.Spec.EncryptionKeys() {
 			s.Sealing = append(s.Sealing, k.Name())
 		}
 	}

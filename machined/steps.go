@@ -57,12 +57,12 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 	if problem, _ := m.noStorage.Get(); m.medium != "" || problem != "" {
 		return nil
 	}
-	mark, err := timesync.ReadMark(paths.TimeMark, time.Unix(m.release.BuildTime, 0))
+	mark, err := timesync.ReadFloor(paths.TimeFloor, time.Unix(m.release.BuildTime, 0))
 	if err != nil {
 		m.say(err.Error())
 	}
 	m.keeper().Go(ctx, "time mark", func(ctx context.Context) {
-		m.past.Keep(ctx, paths.TimeMark, mark, func(err error) { m.events.add("time", "failure", err.Error()) })
+		m.past.Run(ctx, paths.TimeFloor, mark, func(err error) { m.events.add("time", "failure", err.Error()) })
 	})
 	if mark.Before(m.past.Now(time.Now())) {
 		return nil
@@ -196,7 +196,7 @@ func (m *machine) followDisks(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		have, err := disk.Read(ctx, m.examined(diskprobe.Kept))
+		have, err := disk.Read(ctx, m.examined(diskprobe.Cached))
 		if next, waits := m.prober.Next(); waits {
 			rested.Reset(max(time.Until(next), time.Second))
 		} else {
@@ -302,7 +302,7 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 func loadConfiguration(ctx context.Context, m *machine) {
 	last, _ := m.upgrade.Get()
 	// then what is staged is the other version's
-	by := m.beginConfiguration(!last.Leaving(m.release.Version))
+	by := m.beginConfiguration(!last.BeingReplaced(m.release.Version))
 	a, from, err := load()
 	if err != nil {
 		problem := fmt.Sprintf("%s cannot be used: %v", from, err)
@@ -330,7 +330,7 @@ func stepIdentity(_ context.Context, m *machine) error {
 	const lostKey, lostCert = paths.Run + "/identity.key", paths.Run + "/identity.crt"
 	key, cert := paths.MachineKey, paths.MachineCert
 	if why, _ := m.noStorage.Get(); why != "" {
-		// With DATA alone at fault STATE is there, and the machine is who it has always been.
+		// AddIssued DATA alone at fault STATE is there, and the machine is who it has always been.
 		if _, there, err := mount.At(paths.State); err != nil || !there {
 			key, cert = lostKey, lostCert
 		}

@@ -93,7 +93,7 @@ func (s keptObjects) put(o suspended) error {
 	if err := durable.WriteFile(s.file(o.Kind, o.Name), text, 0o600); err != nil {
 		return fmt.Errorf("%s %s: cannot be kept: %w", o.Kind, o.Name, err)
 	}
-	return durable.SyncFolder(filepath.Dir(s.dir))
+	return durable.SyncDir(filepath.Dir(s.dir))
 }
 
 // get returns what is kept under a name; fs.ErrNotExist when there is nothing.
@@ -116,7 +116,7 @@ func (s keptObjects) drop(kind, name string) error {
 	if err := os.Remove(s.file(kind, name)); err != nil {
 		return fmt.Errorf("%s %s: what was kept cannot be dropped: %w", kind, name, err)
 	}
-	return durable.SyncFolder(s.dir)
+	return durable.SyncDir(s.dir)
 }
 
 // list returns all of them, by kind and name. A file that cannot be read is left out.
@@ -147,7 +147,7 @@ type suspender struct {
 	shelf keptObjects
 }
 
-type suspendStep func(ctx context.Context, o nodespec.SuspendOrder) (nodespec.SuspendDone, error)
+type suspendStep func(ctx context.Context, o nodespec.SuspendRequest) (nodespec.SuspendResult, error)
 
 // suspend takes an object out.
 func (s *suspender) suspend(ctx context.Context, kind, name, by string, now time.Time, step suspendStep) (suspended, error) {
@@ -155,7 +155,7 @@ func (s *suspender) suspend(ctx context.Context, kind, name, by string, now time
 		return suspended{}, errSuspending
 	}
 	defer s.Unlock()
-	read, err := step(ctx, nodespec.SuspendOrder{Action: nodespec.SuspendRead, Kind: kind, Name: name})
+	read, err := step(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRead, Kind: kind, Name: name})
 	if err != nil {
 		return suspended{}, err
 	}
@@ -164,10 +164,10 @@ func (s *suspender) suspend(ctx context.Context, kind, name, by string, now time
 	if err := s.shelf.put(o); err != nil {
 		return suspended{}, err
 	}
-	if _, err := step(ctx, nodespec.SuspendOrder{Action: nodespec.SuspendRemove, Kind: kind, Name: name, UID: read.UID}); err != nil {
+	if _, err := step(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRemove, Kind: kind, Name: name, UID: read.UID}); err != nil {
 		// It may have been removed all the same. What is kept of it is dropped only if it is known
 		// to be there.
-		if again, unread := step(ctx, nodespec.SuspendOrder{Action: nodespec.SuspendRead, Kind: kind, Name: name}); unread == nil && again.UID == read.UID {
+		if again, unread := step(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRead, Kind: kind, Name: name}); unread == nil && again.UID == read.UID {
 			err = errors.Join(err, s.shelf.undo(o, before, had))
 		}
 		return suspended{}, err
@@ -197,7 +197,7 @@ func (s *suspender) resume(ctx context.Context, kind, name string, forget bool, 
 		return o, err
 	}
 	if !forget {
-		if _, err := step(ctx, nodespec.SuspendOrder{Action: nodespec.SuspendRestore, Kind: kind, Name: name, Object: o.Object}); err != nil {
+		if _, err := step(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRestore, Kind: kind, Name: name, Object: o.Object}); err != nil {
 			return o, err
 		}
 	}
@@ -292,24 +292,24 @@ func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, su
 	}
 	as := pki.Spec{
 		CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: suspendCert, Backdate: credentials.Backdate,
-		Origin: said(ctx, apid.MetadataOrigin), Root: said(ctx, apid.MetadataIssuer),
+		Lineage: said(ctx, apid.MetadataLineage), Root: said(ctx, apid.MetadataIssuer),
 	}
-	return kind, func(ctx context.Context, o nodespec.SuspendOrder) (nodespec.SuspendDone, error) {
+	return kind, func(ctx context.Context, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
 		return m.breakGlassStep(ctx, now.config.Cluster, as, o)
 	}, nil
 }
 
-func (m *machine) breakGlassStep(ctx context.Context, cluster *config.Cluster, as pki.Spec, o nodespec.SuspendOrder) (nodespec.SuspendDone, error) {
+func (m *machine) breakGlassStep(ctx context.Context, cluster *config.Cluster, as pki.Spec, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
 	ca, err := authority(cluster.Spec.PKI.Kubernetes)
 	if err != nil {
-		return nodespec.SuspendDone{}, err
+		return nodespec.SuspendResult{}, err
 	}
 	leaf, err := ca.Issue(as)
 	if err != nil {
-		return nodespec.SuspendDone{}, err
+		return nodespec.SuspendResult{}, err
 	}
 	o.Cert, o.Key = leaf.CertPEM(), leaf.KeyPEM()
 	ctx, cancel := m.within(ctx, suspendTime)
 	defer cancel()
-	return ask[nodespec.SuspendDone](ctx, m, paths.UserAPI, "suspend", o)
+	return ask[nodespec.SuspendResult](ctx, m, paths.UserAPI, "suspend", o)
 }

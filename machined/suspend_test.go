@@ -26,24 +26,24 @@ type fakeKubernetes struct {
 	steps  []string
 }
 
-func (f *fakeKubernetes) step(_ context.Context, o nodespec.SuspendOrder) (nodespec.SuspendDone, error) {
+func (f *fakeKubernetes) step(_ context.Context, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
 	f.steps = append(f.steps, o.Action)
 	switch {
 	case o.Action == nodespec.SuspendRestore && f.object != "":
-		return nodespec.SuspendDone{}, errors.New("there is another one")
+		return nodespec.SuspendResult{}, errors.New("there is another one")
 	case o.Action == nodespec.SuspendRestore:
 		f.object = string(o.Object)
 	case f.object == "":
-		return nodespec.SuspendDone{}, errors.New("not found")
+		return nodespec.SuspendResult{}, errors.New("not found")
 	case o.Action == nodespec.SuspendRemove && f.lost:
 		f.object = ""
-		return nodespec.SuspendDone{}, errors.New("no answer")
+		return nodespec.SuspendResult{}, errors.New("no answer")
 	case o.Action == nodespec.SuspendRemove && f.stuck != nil:
-		return nodespec.SuspendDone{}, f.stuck
+		return nodespec.SuspendResult{}, f.stuck
 	case o.Action == nodespec.SuspendRemove:
 		f.object = ""
 	}
-	return nodespec.SuspendDone{UID: "1", Object: json.RawMessage(f.object)}, nil
+	return nodespec.SuspendResult{UID: "1", Object: json.RawMessage(f.object)}, nil
 }
 
 // TestSuspend: an object is on the disk before it goes, comes back as it was, and is never lost

@@ -46,7 +46,7 @@ func (m *machine) learnRevocations(ctx context.Context) {
 	tick := time.NewTicker(learnEvery)
 	defer tick.Stop()
 	for configs := m.config.Watch(); ; {
-		now := configs.Take()
+		now := configs.Current()
 		l.round(ctx, now)
 		select {
 		case <-tick.C:
@@ -203,7 +203,7 @@ func (b *book) learn(ask func(*api.RevocationsRequest) (*api.RevocationsResponse
 	if known = b.openLocked(); b.damaged != nil { // somebody else may have written meanwhile
 		return nil, b.damaged
 	}
-	next, news, err := known.Merge(learnt, time.Now())
+	next, news, err := known.MergeRevocations(learnt, time.Now())
 	if len(news) == 0 {
 		return nil, err
 	}
@@ -232,10 +232,10 @@ func (a trustAPI) Revocations(_ context.Context, r *api.RevocationsRequest) (*ap
 
 // toldRevocation is one as the API has it.
 func toldRevocation(r trust.Revocation) *api.Revocation {
-	return &api.Revocation{Origin: r.Origin, Name: r.Name, Machine: r.Machine, At: timestamppb.New(r.At), By: r.By, Count: r.Count, Restored: r.Restored}
+	return &api.Revocation{Origin: r.Lineage, Name: r.Name, Machine: r.Machine, At: timestamppb.New(r.At), By: r.By, Count: r.Generation, Restored: r.Restored}
 }
 
 // revocationOf is one that was told.
 func revocationOf(r *api.Revocation) trust.Revocation {
-	return trust.Revocation{Origin: r.Origin, Name: r.Name, Machine: r.Machine, At: r.At.AsTime(), By: r.By, Count: r.Count, Restored: r.Restored}
+	return trust.Revocation{Lineage: r.Origin, Name: r.Name, Machine: r.Machine, At: r.At.AsTime(), By: r.By, Generation: r.Count, Restored: r.Restored}
 }

@@ -31,18 +31,18 @@ func TestNoteRemoved(t *testing.T) {
 	}
 	held, before := issue(), issue()
 	refused := errors.Join(failedCall{fmt.Errorf("machine 10.0.0.11: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked), held.Cert.Raw}, errors.New("and more"))
-	late := failedCall{fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.WasRevoked), before.Cert.Raw}
+	late := failedCall{fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.RevokedPrefix), before.Cert.Raw}
 	for what, c := range map[string]struct {
 		refused error
 		removed bool
 	}{
 		"what it holds":               {refused, true},
 		"what it held before that":    {late, false},
-		"a call":                      {fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.WasRevoked), true},
+		"a call":                      {fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.RevokedPrefix), true},
 		"a connection":                {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked), true},
-		"who has not shown who he is": {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: x509: certificate signed by unknown authority (%s)", client.ErrUntrusted, trust.WasRevoked), false},
+		"who has not shown who he is": {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: x509: certificate signed by unknown authority (%s)", client.ErrUntrusted, trust.RevokedPrefix), false},
 		"no answer":                   {fmt.Errorf("machine 10.0.0.11: cannot connect: %w", client.ErrUnreachable), false},
-		"a list that was lost":        {fmt.Errorf("machine 10.0.0.11: %w", trust.ErrListLost), false},
+		"a list that was lost":        {fmt.Errorf("machine 10.0.0.11: %w", trust.ErrRevocationsLost), false},
 		"nothing":                     {nil, false},
 	} {
 		m := &machine{membership: cell.New(membershipState{held: heldLeaves{machine: held}})}

@@ -36,10 +36,10 @@ import (
 
 // book is the machine's trust.Book on STATE.
 type book struct {
-	file string // paths.TrustBook
+	file string // paths.TrustLedger
 	sync.Mutex
 	read    bool
-	content trust.Book
+	content trust.Ledger
 	written []byte        // content, as it lies on STATE; nil where that is not known
 	session trust.Session // what is known of it since machined has started
 	damaged error         // why what was on STATE could not be read
@@ -65,15 +65,15 @@ func newBook(file string) book {
 
 // openLocked reads the book, once. Where there is no storage the book is empty, and nothing can be
 // written into it.
-func (b *book) openLocked() trust.Book {
+func (b *book) openLocked() trust.Ledger {
 	known := b.readLocked()
 	if b.past != nil {
-		known.Past = b.past()
+		known.Floor = b.past()
 	}
 	return known
 }
 
-func (b *book) readLocked() trust.Book {
+func (b *book) readLocked() trust.Ledger {
 	if b.read {
 		return b.content
 	}
@@ -87,7 +87,7 @@ func (b *book) readLocked() trust.Book {
 		err = json.Unmarshal(text, &b.content)
 	}
 	if err != nil {
-		b.content, b.damaged = trust.Book{}, fmt.Errorf("%s: cannot read: %w", b.file, err)
+		b.content, b.damaged = trust.Ledger{}, fmt.Errorf("%s: cannot read: %w", b.file, err)
 	}
 	return b.content
 }
@@ -97,13 +97,13 @@ func (b *book) readLocked() trust.Book {
 func (b *book) refusedLocked() []trust.Revocation {
 	known := b.openLocked()
 	if b.damaged != nil {
-		return []trust.Revocation{{Origin: trust.AnyTicket}}
+		return []trust.Revocation{{Lineage: trust.AnyTicket}}
 	}
-	return known.InForce()
+	return known.ActiveRevocations()
 }
 
 // keepLocked makes another content last.
-func (b *book) keepLocked(next trust.Book) error {
+func (b *book) keepLocked(next trust.Ledger) error {
 	text, err := json.Marshal(next)
 	if err == nil && b.damaged == nil && b.written != nil && bytes.Equal(text, b.written) {
 		b.content = next
@@ -125,8 +125,8 @@ func (b *book) keepLocked(next trust.Book) error {
 }
 
 // callers is whose calls the machine takes.
-func (m *machine) callers(c *config.Config) (credentials.Callers, error) {
-	var out credentials.Callers
+func (m *machine) callers(c *config.Config) (credentials.CallerCAs, error) {
+	var out credentials.CallerCAs
 	var err error
 	if out.Operators, err = operators(c); err != nil {
 		return out, err
@@ -148,7 +148,7 @@ func (m *machine) callers(c *config.Config) (credentials.Callers, error) {
 		m.book.told = true
 		m.events.add("trust", "failure", damaged.Error()+"; certificates that machines have issued are refused, and none is issued, until a new list is begun (`orlopctl trust revoke --new-list`)")
 	}
-	out.Asking = takesRequests(c)
+	out.JoinRequests = takesRequests(c)
 	out.Revoked, err = json.Marshal(m.book.refusedLocked())
 	return out, err
 }
@@ -166,7 +166,7 @@ func (a trustAPI) Issue(ctx context.Context, r *api.IssueRequest) (*api.IssueRes
 	if !slices.Contains(pki.Roles(), r.Role) {
 		return nil, status.Errorf(codes.InvalidArgument, "role %.80q: cannot use: expected %s", r.Role, strings.Join(pki.Roles(), ", "))
 	}
-	life, err := trust.Life(r.Life.AsDuration(), trust.MaxLife)
+	life, err := trust.TTL(r.Life.AsDuration(), trust.MaxTTL)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -175,7 +175,7 @@ func (a trustAPI) Issue(ctx context.Context, r *api.IssueRequest) (*api.IssueRes
 
 // Renew signs for the caller what he has already.
 func (a trustAPI) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
-	name, origin, role := said(ctx, apid.MetadataName), said(ctx, apid.MetadataOrigin), said(ctx, apid.MetadataRole)
+	name, origin, role := said(ctx, apid.MetadataName), said(ctx, apid.MetadataLineage), said(ctx, apid.MetadataRole)
 	if err := trust.CheckName(name); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, "your certificate cannot be renewed by a machine: "+err.Error())
 	}
@@ -183,13 +183,13 @@ func (a trustAPI) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueRes
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are renewed at present; try again")
 	}
 	a.m.book.Lock()
-	most := a.m.book.openLocked().Renewable(said(ctx, apid.MetadataSerial))
+	most := a.m.book.openLocked().MaxRenewal(said(ctx, apid.MetadataSerial))
 	a.m.book.Unlock()
-	life, err := trust.Life(r.Life.AsDuration(), most)
+	life, err := trust.TTL(r.Life.AsDuration(), most)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	return a.issue(ctx, r.Request, life, trust.Issued{Name: name, Role: role, Origin: origin})
+	return a.issue(ctx, r.Request, life, trust.Issued{Name: name, Role: role, Lineage: origin})
 }
 
 // issue signs, and notes it.
@@ -207,20 +207,20 @@ func (a trustAPI) issue(ctx context.Context, request []byte, life time.Duration,
 		return nil, status.Errorf(codes.Internal, "Cluster.spec.pki.client: %v", err)
 	}
 	root := ""
-	if entry.Origin != "" {
+	if entry.Lineage != "" {
 		root = said(ctx, apid.MetadataIssuer)
 	}
 	// The certificate begins as early as those of the operators' own CAs do, so that a machine
 	// whose clock is behind takes it too.
 	leaf, err := ca.Issue(pki.Spec{
-		CN: entry.Name, O: []string{pki.RolePrefix + entry.Role}, Usage: pki.Client, TTL: life, Backdate: pki.CABackdate, For: key, Origin: entry.Origin, Root: root,
+		CN: entry.Name, O: []string{pki.RolePrefix + entry.Role}, Usage: pki.Client, TTL: life, Backdate: pki.CABackdate, For: key, Lineage: entry.Lineage, Root: root,
 	})
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	entry.Serial = pki.Serial(leaf.Cert)
-	entry.Origin, _ = pki.OriginOf(leaf.Cert)
-	entry.At, entry.Expires, entry.Life, entry.By = time.Now().UTC(), leaf.Cert.NotAfter, life, said(ctx, apid.MetadataSubject)
+	entry.Lineage, _ = pki.LineageOf(leaf.Cert)
+	entry.At, entry.Expires, entry.TTL, entry.By = time.Now().UTC(), leaf.Cert.NotAfter, life, said(ctx, apid.MetadataSubject)
 	a.m.book.Lock()
 	defer a.m.book.Unlock()
 	known := a.m.book.openLocked()
@@ -229,7 +229,7 @@ func (a trustAPI) issue(ctx context.Context, request []byte, life time.Duration,
 	}
 	// A certificate that is not in the book could not be found to be revoked, so it is handed out
 	// only when it is.
-	if err := a.m.book.keepLocked(known.With(entry)); err != nil {
+	if err := a.m.book.keepLocked(known.AddIssued(entry)); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	return &api.IssueResponse{Certificate: leaf.Cert.Raw}, nil
@@ -242,15 +242,15 @@ func (a trustAPI) List(context.Context, *api.ListTrustRequest) (*api.ListTrustRe
 	out := &api.ListTrustResponse{}
 	for _, i := range known.Issued {
 		out.Issued = append(out.Issued, &api.IssuedCertificate{
-			Serial: i.Serial, Origin: i.Origin, Name: i.Name, Role: i.Role, At: timestamppb.New(i.At), Expires: timestamppb.New(i.Expires), By: i.By,
+			Serial: i.Serial, Origin: i.Lineage, Name: i.Name, Role: i.Role, At: timestamppb.New(i.At), Expires: timestamppb.New(i.Expires), By: i.By,
 		})
 	}
-	for _, t := range known.Open(time.Now()) { // whichever machine has issued them
+	for _, t := range known.OpenTickets(time.Now()) { // whichever machine has issued them
 		out.Issued = append(out.Issued, &api.IssuedCertificate{
 			Serial: t.Serial, Origin: t.Serial, Name: t.Name, Role: trust.RoleJoin, At: timestamppb.New(t.At), Expires: timestamppb.New(t.Expires), By: t.By,
 		})
 	}
-	for _, r := range known.InForce() {
+	for _, r := range known.ActiveRevocations() {
 		out.Revoked = append(out.Revoked, toldRevocation(r))
 	}
 	return out, nil
@@ -264,7 +264,7 @@ func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.Revoke
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	wanted.At, wanted.By = time.Now().UTC(), said(ctx, apid.MetadataSubject)
-	done, known, err := a.m.book.change(wanted, r, said(ctx, apid.MetadataOrigin), said(ctx, apid.MetadataName))
+	done, known, err := a.m.book.change(wanted, r, said(ctx, apid.MetadataLineage), said(ctx, apid.MetadataName))
 	if err != nil {
 		return nil, err
 	}
@@ -287,7 +287,7 @@ func revocation(r *api.RevokeRequest) (wanted trust.Revocation, err error) {
 	case r.Serial != "" && r.Restore:
 		return wanted, errors.New("revocation: a certificate cannot be restored; issue another one")
 	case r.Serial != "":
-		wanted.Origin, err = trust.ParseSerial(r.Serial)
+		wanted.Lineage, err = trust.ParseSerial(r.Serial)
 		return wanted, err
 	}
 	wanted.Name = r.Name
@@ -304,15 +304,15 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 		return done, false, status.Error(codes.FailedPrecondition, b.damaged.Error()+"; with --new-list a new one is begun, and what was revoked before counts again")
 	}
 	// its other certificates have other names
-	if member := next.MemberBy(wanted); member != "" && !r.Restore {
+	if member := next.MemberOfRevocation(wanted); member != "" && !r.Restore {
 		return done, false, status.Errorf(codes.FailedPrecondition, "revocation refused: it is of machine %s of the cluster, which has more of them; `orlopctl nodes remove %s` takes all", member, member)
 	}
-	done, known = wanted, next.Knows(wanted.Origin)
+	done, known = wanted, next.HasIssued(wanted.Lineage)
 	if r.Restore {
 		next, err = next.Restore(wanted)
 	} else {
 		next, done, err = next.Revoke(wanted)
-		if err == nil && (trust.SameRow(done.Origin, ownOrigin) || done.Name != "" && done.Name == ownName) {
+		if err == nil && (trust.SameLineage(done.Lineage, ownOrigin) || done.Name != "" && done.Name == ownName) {
 			err = errors.New("revocation refused: it is your own certificate, or your own name; have another admin do it, or make yourself a certificate with another name by the operator's CA (`orlopctl gen client --role admin --name`)")
 		}
 	}

@@ -46,12 +46,12 @@ func issuing(t *testing.T, file string) *machine {
 // by is a call of a certificate's holder.
 func by(t *testing.T, cert *x509.Certificate) context.Context {
 	role := ""
-	origin, root := pki.OriginOf(cert)
+	origin, root := pki.LineageOf(cert)
 	if len(cert.Subject.Organization) > 0 {
 		role = strings.TrimPrefix(cert.Subject.Organization[0], pki.RolePrefix)
 	}
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSubject, cert.Subject.String(), apid.MetadataName, cert.Subject.CommonName,
-		apid.MetadataSerial, pki.Serial(cert), apid.MetadataOrigin, origin, apid.MetadataRole, role, apid.MetadataIssuer, cmp.Or(root, "sha256:"+strings.Repeat("0", 64))))
+		apid.MetadataSerial, pki.Serial(cert), apid.MetadataLineage, origin, apid.MetadataRole, role, apid.MetadataIssuer, cmp.Or(root, "sha256:"+strings.Repeat("0", 64))))
 }
 
 // newRequest is a new key, and what a certificate for it is asked for with.
@@ -103,7 +103,7 @@ func TestIssueAndRenew(t *testing.T) {
 	}
 	third := parsed(a.Renew(by(t, second), &api.RenewRequest{Request: request}))
 	for _, c := range []*x509.Certificate{second, third} {
-		if origin, root := pki.OriginOf(c); origin != pki.Serial(first) || root != "sha256:"+strings.Repeat("0", 64) {
+		if origin, root := pki.LineageOf(c); origin != pki.Serial(first) || root != "sha256:"+strings.Repeat("0", 64) {
 			t.Errorf("renewed from %s by %s", origin, root)
 		}
 	}
@@ -111,8 +111,8 @@ func TestIssueAndRenew(t *testing.T) {
 		t.Errorf("an hour was made two: %v", err)
 	}
 	// One by an operator's own CA.
-	within(parsed(a.Renew(by(t, admin), &api.RenewRequest{Request: request})), trust.DefaultLife)
-	within(parsed(a.Issue(by(t, admin), &api.IssueRequest{Name: "emil", Role: "admin", Request: request})), trust.DefaultLife)
+	within(parsed(a.Renew(by(t, admin), &api.RenewRequest{Request: request})), trust.DefaultTTL)
+	within(parsed(a.Issue(by(t, admin), &api.IssueRequest{Name: "emil", Role: "admin", Request: request})), trust.DefaultTTL)
 
 	for _, c := range []struct {
 		name string
@@ -123,7 +123,7 @@ func TestIssueAndRenew(t *testing.T) {
 		{"a machine's role", &api.IssueRequest{Name: "dora", Role: "machine", Request: request}},
 		{"no role", &api.IssueRequest{Name: "dora", Request: request}},
 		{"no key", &api.IssueRequest{Name: "dora", Role: "reader"}},
-		{"too long", &api.IssueRequest{Name: "dora", Role: "reader", Request: request, Life: durationpb.New(trust.MaxLife + time.Second)}},
+		{"too long", &api.IssueRequest{Name: "dora", Role: "reader", Request: request, Life: durationpb.New(trust.MaxTTL + time.Second)}},
 		{"in the past", &api.IssueRequest{Name: "dora", Role: "reader", Request: request, Life: durationpb.New(-time.Hour)}},
 	} {
 		if _, err := a.Issue(by(t, admin), c.r); status.Code(err) != codes.InvalidArgument {
@@ -282,7 +282,7 @@ func TestLearnt(t *testing.T) {
 	if n := learn(b, a); n != 0 || sent != 0 {
 		t.Errorf("%d news, %d were sent of what is known", n, sent)
 	}
-	b.book.read, b.book.content = false, trust.Book{}
+	b.book.read, b.book.content = false, trust.Ledger{}
 	if revoked(b) != "dora" {
 		t.Errorf("after a restart: %s", revoked(b))
 	}
@@ -331,14 +331,14 @@ func TestBookKnowsWhatHasPassed(t *testing.T) {
 	b.past = func() time.Time { return want }
 	b.Lock()
 	defer b.Unlock()
-	if got := b.openLocked().Past; !got.Equal(want) {
+	if got := b.openLocked().Floor; !got.Equal(want) {
 		t.Errorf("a new book: %s", got)
 	}
-	if begun, err := b.begunLocked(); err != nil || !begun.Past.Equal(want) {
-		t.Errorf("begun: %s, %v", begun.Past, err)
+	if begun, err := b.begunLocked(); err != nil || !begun.Floor.Equal(want) {
+		t.Errorf("begun: %s, %v", begun.Floor, err)
 	}
 	want = want.Add(time.Hour)
-	if again, err := b.begunLocked(); err != nil || !again.Past.Equal(want) {
-		t.Errorf("later: %s, %v", again.Past, err)
+	if again, err := b.begunLocked(); err != nil || !again.Floor.Equal(want) {
+		t.Errorf("later: %s, %v", again.Floor, err)
 	}
 }

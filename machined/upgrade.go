@@ -103,7 +103,7 @@ func (m *machine) lookForTrial(ctx context.Context) {
 func (m *machine) noteBoot(ctx context.Context) error {
 	entries, err := m.esp.Entries()
 	if err != nil {
-		counted, known := esp.Counted()
+		counted, known := esp.CurrentTrial()
 		now, _ := m.upgrade.Get()
 		var ok bool
 		if entries, ok = unread(m.release.Version, now.Record, counted, known); !ok {
@@ -111,7 +111,7 @@ func (m *machine) noteBoot(ctx context.Context) error {
 		}
 		m.say(err.Error())
 	}
-	return m.happened(ctx, slot.Booted{Entries: entries, At: time.Now(), Log: records.KeptLog()})
+	return m.happened(ctx, slot.Booted{Entries: entries, At: time.Now(), Log: records.SavedLog()})
 }
 
 // unread is what stands for the entries when the ESP cannot be read: a version on trial is watched
@@ -161,7 +161,7 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	if err != nil {
 		return err
 	}
-	// Before the record says so: who is cut here looks again.
+	// PreviousBoot the record says so: who is cut here looks again.
 	var tidy error
 	actions = slices.DeleteFunc(actions, func(a slot.Action) bool {
 		restore, is := a.(slot.RestoreConfiguration)
@@ -200,7 +200,7 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 		if err := records.Save(r); err != nil {
 			switch e.(type) {
 			// what the entries say counts; the record only says why
-			case slot.Booted, slot.GateHeld, slot.GateFailed:
+			case slot.Booted, slot.ChecksPassed, slot.ChecksFailed:
 				m.say(err.Error())
 			default: // nothing has happened yet
 				return err
@@ -221,8 +221,8 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 			// A version that has not proved itself is left even if its entry cannot be renamed: the
 			// loader goes on counting.
 			switch e.(type) {
-			case slot.GateFailed:
-			case slot.BackAsked:
+			case slot.ChecksFailed:
+			case slot.RollbackRequested:
 				// Unless the entry says otherwise nothing has happened, and nobody waits for a
 				// version that would have to prove itself.
 				mark, is := a.(slot.Rename)
@@ -255,7 +255,7 @@ func (m *machine) act(ctx context.Context, a slot.Action) error {
 		if err := configs.DropStaged(); err != nil { // it was for the version that has failed
 			return err
 		}
-		kept, err := records.Kept(a.Version)
+		kept, err := records.SavedConfiguration(a.Version)
 		if err != nil || kept == nil {
 			return err
 		}
@@ -278,7 +278,7 @@ func (m *machine) act(ctx context.Context, a slot.Action) error {
 // floor is the lowest epoch that somebody can have this machine run: the highest of a version that
 // was committed on it.
 func (m *machine) floor() int {
-	floor, err := records.Floor()
+	floor, err := records.EpochFloor()
 	if err != nil {
 		m.events.add("upgrade", "failure", err.Error())
 		return m.release.Epoch
@@ -291,7 +291,7 @@ func (m *machine) raiseFloor() error {
 	if why, _ := m.noStorage.Get(); why != "" {
 		return nil
 	}
-	return records.RaiseFloor(m.release.Epoch)
+	return records.RaiseEpochFloor(m.release.Epoch)
 }
 
 // releaseCheck warns in the health of a version that is not mended any more, or that is of a time
@@ -310,14 +310,14 @@ func releaseCheck(health *api.HealthResponse, r buildinfo.Release, floor int, no
 }
 
 // place is where the two systems lie.
-func (m *machine) place() (upgrade.Place, error) {
+func (m *machine) place() (upgrade.Slot, error) {
 	label := disklayout.RootA
 	if m.slot == "A" {
 		label = disklayout.RootB
 	}
 	disks, _ := m.disks.Get()
 	for _, d := range disks.Disks {
-		p := upgrade.Place{Disk: d.Path, Label: label}
+		p := upgrade.Slot{Disk: d.Path, Label: label}
 		for _, part := range d.Partitions {
 			switch part.Label {
 			case disklayout.ESP:
@@ -332,7 +332,7 @@ func (m *machine) place() (upgrade.Place, error) {
 			return p, nil
 		}
 	}
-	return upgrade.Place{}, upgrade.ErrNoSlots
+	return upgrade.Slot{}, upgrade.ErrNoSlots
 }
 
 // proveEvery is how long a proof that failed rests.
@@ -343,19 +343,19 @@ func (m *machine) watchGate(ctx context.Context) {
 	services, configuration, members := m.services.Status().Watch(), m.config.Watch(), m.membership.Watch()
 	rules, program := m.noRules.Watch(), m.program.Watch()
 	for {
-		now, again := configuration.Take(), (<-chan time.Time)(nil)
+		now, again := configuration.Current(), (<-chan time.Time)(nil)
 		storage, _ := m.noStorage.Get()
-		waits := cmp.Or(gate(now, members.Take(), services.Take(), stored(), storage), rules.Take())
+		waits := cmp.Or(gate(now, members.Current(), services.Current(), stored(), storage), rules.Current())
 		if waits == "" {
 			record, _ := m.upgrade.Get()
-			if err := m.prove(ctx, now, record.Reached); err != nil {
+			if err := m.prove(ctx, now, record.NetworkReached); err != nil {
 				waits, again = err.Error(), time.After(proveEvery)
 			}
 		}
 		m.upgrade.Update(func(s upgradeState) upgradeState { s.Waits = waits; return s })
-		var e slot.Event = slot.GateHeld{At: time.Now()}
-		if why := leftFor(m.release.Version, program.Take()); why != "" {
-			e = slot.GateFailed{Reason: why, Log: m.lastLines()}
+		var e slot.Event = slot.ChecksPassed{At: time.Now()}
+		if why := leftFor(m.release.Version, program.Current()); why != "" {
+			e = slot.ChecksFailed{Reason: why, Log: m.lastLines()}
 		} else if waits != "" {
 			patience := config.DefaultUpgradeDeadline
 			if now.config != nil {
@@ -383,14 +383,14 @@ func (m *machine) watchGate(ctx context.Context) {
 				continue
 			case <-late.C:
 			}
-			e = slot.GateFailed{Reason: fmt.Sprintf("version %s did not prove itself within %v: %s", m.release.Version, patience, waits), Log: m.lastLines()}
+			e = slot.ChecksFailed{Reason: fmt.Sprintf("version %s did not prove itself within %v: %s", m.release.Version, patience, waits), Log: m.lastLines()}
 		}
 		err := m.happened(ctx, e)
-		_, held := e.(slot.GateHeld)
+		_, held := e.(slot.ChecksPassed)
 		// the loader would start the other one the next time: better now, and with its
 		// configuration
 		if held && errors.Is(err, esp.ErrNoEntry) {
-			held, err = false, m.happened(ctx, slot.GateFailed{Reason: err.Error(), Log: m.lastLines()})
+			held, err = false, m.happened(ctx, slot.ChecksFailed{Reason: err.Error(), Log: m.lastLines()})
 		}
 		if err == nil {
 			return
@@ -435,7 +435,7 @@ func gate(now applied, member membershipState, services []supervise.Status, stor
 // usersTrouble tells a fault that comes of what users have put into the cluster: it says nothing
 // against a version, and a version that does away with it has to be able to come.
 func usersTrouble(c *api.HealthCheck) bool {
-	return strings.HasPrefix(c.Detail, nodespec.Trouble) && slices.Contains([]string{"bootstrap", "metrics", nodespec.Extensions}, c.Name)
+	return strings.HasPrefix(c.Detail, nodespec.ProblemPrefix) && slices.Contains([]string{"bootstrap", "metrics", nodespec.Extensions}, c.Name)
 }
 
 // stored tells whether there is a configuration on STATE.
@@ -453,7 +453,7 @@ func (m *machine) keepLog(ctx context.Context) {
 	tick := time.NewTicker(keepLogEvery)
 	defer tick.Stop()
 	for {
-		if err := records.KeepLog(m.lastLines()); err != nil {
+		if err := records.SaveLog(m.lastLines()); err != nil {
 			m.say(err.Error())
 			return
 		}
@@ -506,11 +506,11 @@ type upgradeAPI struct {
 // keepConfiguration keeps the configuration in force as the one that the running version is good
 // with. One on trial ends with this boot, so the one before it is kept.
 func (m *machine) keepConfiguration() error {
-	text, err := configs.Lasting()
+	text, err := configs.Confirmed()
 	if err != nil || text == nil {
 		return err
 	}
-	return records.Keep(m.release.Version, text)
+	return records.SaveConfiguration(m.release.Version, text)
 }
 
 func (a upgradeAPI) Status(context.Context, *api.UpgradeStatusRequest) (*api.UpgradeStatus, error) {
@@ -535,11 +535,11 @@ func (m *machine) upgradeStatus(s upgradeState) *api.UpgradeStatus {
 		Running: m.release.Version, From: s.From, To: s.To, Phase: string(s.Phase), Tries: uint32(s.Tries), Reason: s.Reason, Log: s.Log,
 		Operation: s.Operation, Done: s.Done, Total: s.Total, Waits: s.Waits,
 	}
-	if lost := dataRestored(s.Began); !lost.At.IsZero() {
+	if lost := dataRestored(s.Started); !lost.At.IsZero() {
 		out.DataOf, out.DroppedRevisions = timestamppb.New(lost.Saved), lost.Dropped
 	}
-	if !s.Began.IsZero() {
-		out.Began = timestamppb.New(s.Began)
+	if !s.Started.IsZero() {
+		out.Began = timestamppb.New(s.Started)
 	}
 	if !s.Ended.IsZero() {
 		out.Ended = timestamppb.New(s.Ended)
@@ -563,7 +563,7 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
 	}
-	asked := slot.BackAsked{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now(), Epochs: epochs, Floor: a.m.floor()}
+	asked := slot.RollbackRequested{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now(), Epochs: epochs, Floor: a.m.floor()}
 	now, _ := a.m.upgrade.Get()
 	next, _, err := slot.Step(a.m.release.Version, now.Record, asked)
 	if err != nil { // before a pod has to leave for nothing
@@ -573,7 +573,7 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
 	}
-	if err := where.Whole(next.From, a.m.esp); err != nil {
+	if err := where.VerifySlot(next.From, a.m.esp); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: version %s, to which it would go back, would not start: %v; upgrade to a newer version", next.From, err)
 	}
 	if err := a.m.leave(); err != nil {

@@ -96,7 +96,7 @@ func snapshotTarget(want config.Snapshots) nodespec.EtcdTarget {
 		return nodespec.EtcdTarget{}
 	}
 	return nodespec.EtcdTarget{
-		Place: t.Place(), Endpoint: t.Endpoint.String(), Region: t.Region, Bucket: t.Bucket, Prefix: t.Prefix,
+		Place: t.URL(), Endpoint: t.Endpoint.String(), Region: t.Region, Bucket: t.Bucket, Prefix: t.Prefix,
 		AccessKey: t.AccessKey.Reveal(), SecretKey: t.SecretKey.Reveal(), CA: t.CA.PEM(),
 	}
 }
@@ -146,12 +146,12 @@ func (m *machine) sendSnapshot(target nodespec.EtcdTarget) (left int, err error)
 	m.sender.mu.Lock()
 	m.sender.state.begin()
 	m.sender.mu.Unlock()
-	done, err := ask[nodespec.EtcdSent](ctx, m, paths.UserAPI, "send-snapshot", target)
+	done, err := ask[nodespec.UploadResult](ctx, m, paths.UserAPI, "send-snapshot", target)
 	m.sender.mu.Lock()
 	defer m.sender.mu.Unlock()
 	switch {
 	case err == nil:
-		m.sender.state.sent(done.Left)
+		m.sender.state.sent(done.Remaining)
 		if done.Sent.Name != "" {
 			m.events.add("etcd", "op", fmt.Sprintf("the snapshot %s was sent to %s", done.Sent.Name, target.Place))
 		}
@@ -159,7 +159,7 @@ func (m *machine) sendSnapshot(target nodespec.EtcdTarget) (left int, err error)
 		rest := m.sender.state.failure(err, time.Now())
 		m.events.add("etcd", "failure", fmt.Sprintf("a snapshot was not sent to %s, and is tried again in %v: %v", target.Place, rest, err))
 	}
-	return done.Left, err
+	return done.Remaining, err
 }
 
 // sendNow sends the newest snapshot, whether a rest is over or not, and says why it was not sent.

@@ -62,15 +62,15 @@ type membershipState struct {
 // heldLeaves is what the machine has got. It is one value, written as a whole.
 type heldLeaves struct {
 	machine   *pki.Leaf
-	node      credentials.Given
+	node      credentials.IssuedLeaves
 	addresses []netip.Addr // of the machine, when it asked for them
 }
 
-func (h heldLeaves) certificates() workerjoin.Held {
+func (h heldLeaves) certificates() workerjoin.Certificates {
 	if h.machine == nil {
-		return workerjoin.Held{}
+		return workerjoin.Certificates{}
 	}
-	out := workerjoin.Held{Machine: h.machine.Cert, Addresses: h.addresses}
+	out := workerjoin.Certificates{Machine: h.machine.Cert, Addresses: h.addresses}
 	for _, l := range h.node {
 		out.Node = append(out.Node, l.Cert)
 	}
@@ -99,7 +99,7 @@ func readHeld(file string, identity *ecdsa.PrivateKey) (heldLeaves, error) {
 	if err == nil {
 		err = json.Unmarshal(text, &s)
 	}
-	h := heldLeaves{node: credentials.Given{}, addresses: s.Addresses}
+	h := heldLeaves{node: credentials.IssuedLeaves{}, addresses: s.Addresses}
 	if err == nil {
 		h.machine, err = pki.ParseLeaf([]byte(s.Machine), pki.EncodeKey(identity))
 	}
@@ -170,13 +170,13 @@ func (m *machine) loadMembership() {
 // membershipFacts are those of a worker.
 func membershipFacts(c *config.Config, state network.State, held heldLeaves) workerjoin.Facts {
 	facts := workerjoin.Facts{
-		Now: time.Now(), Name: c.Machine.Metadata.Name, Addresses: nodeAddresses(c, state), Held: held.certificates(),
+		Now: time.Now(), Name: c.Machine.Metadata.Name, Addresses: nodeAddresses(c, state), Certificates: held.certificates(),
 		MachineCAs: machineCAs(c), NodeCAs: nodeCAs(c),
 	}
 	if ticket := configuredTicket(c); !ticket.IsZero() {
 		facts.Ticket = ticket.Cert.X509()
 	} else {
-		facts.MayAsk = c.Cluster.Spec.JoinRequests
+		facts.JoinRequestsEnabled = c.Cluster.Spec.JoinRequests
 	}
 	return facts
 }
@@ -195,7 +195,7 @@ func (m *machine) followMembership(ctx context.Context) {
 	have, _ := m.membership.Get()
 	j := joiner{machine: m, held: have.held, pause: askAgain}
 	for {
-		c, state := configs.Take(), states.Take()
+		c, state := configs.Current(), states.Current()
 		wait := lookAgain
 		if worker(c.config) && m.medium == "" {
 			wait = j.turn(ctx, c.config, state)
@@ -229,7 +229,7 @@ type joiner struct {
 // turn does what is due, and returns how long nothing else will be.
 func (j *joiner) turn(ctx context.Context, c *config.Config, state network.State) time.Duration {
 	facts := membershipFacts(c, state, j.held)
-	if facts.Ticket == nil && facts.MayAsk && j.approved != nil && j.approved.Subject.CommonName == facts.Name {
+	if facts.Ticket == nil && facts.JoinRequestsEnabled && j.approved != nil && j.approved.Subject.CommonName == facts.Name {
 		facts.Ticket = j.approved
 	}
 	if j.refused.has(facts.Ticket, facts.Now) {
@@ -237,17 +237,17 @@ func (j *joiner) turn(ctx context.Context, c *config.Config, state network.State
 	}
 	step := workerjoin.Next(facts)
 	j.tellMembership(facts, step, j.held, controlPlanes(c), nil)
-	switch step.Act {
-	case workerjoin.Rest:
+	switch step.Action {
+	case workerjoin.Idle:
 		return lookAgain
-	case workerjoin.Ask:
+	case workerjoin.RequestTicket:
 		return j.wantTicket(ctx, c, facts, step)
 	}
 	return j.wantCertificates(ctx, c, facts, step)
 }
 
 // wantTicket asks whether an operator lets this machine in.
-func (j *joiner) wantTicket(ctx context.Context, c *config.Config, facts workerjoin.Facts, step workerjoin.Step) time.Duration {
+func (j *joiner) wantTicket(ctx context.Context, c *config.Config, facts workerjoin.Facts, step workerjoin.Decision) time.Duration {
 	ticket, waits, err := j.askForTicket(ctx, c)
 	if ticket != nil {
 		until := ticket.NotAfter.UTC().Format(time.RFC3339)
@@ -260,31 +260,31 @@ func (j *joiner) wantTicket(ctx context.Context, c *config.Config, facts workerj
 	}
 	j.tellMembership(facts, step, j.held, controlPlanes(c), err)
 	if waits {
-		return joinrequest.Every
+		return joinrequest.Interval
 	}
-	return max(joinrequest.Every, j.longer())
+	return max(joinrequest.Interval, j.longer())
 }
 
 // wantCertificates asks for what one of the cluster has, or for newer ones.
-func (j *joiner) wantCertificates(ctx context.Context, c *config.Config, facts workerjoin.Facts, step workerjoin.Step) time.Duration {
-	got, err := j.ask(ctx, step.Act, c, facts.Ticket, j.held, facts.Addresses)
+func (j *joiner) wantCertificates(ctx context.Context, c *config.Config, facts workerjoin.Facts, step workerjoin.Decision) time.Duration {
+	got, err := j.ask(ctx, step.Action, c, facts.Ticket, j.held, facts.Addresses)
 	if err == nil {
 		err = got.store(paths.Membership)
 	}
 	wait := lookAgain
 	if err != nil {
 		wait = j.longer()
-		if facts.Ticket == j.approved && facts.Ticket != nil && !step.Usable && j.pause > joinrequest.Every {
+		if facts.Ticket == j.approved && facts.Ticket != nil && !step.Usable && j.pause > joinrequest.Interval {
 			j.approved = nil // it may have been taken back: ask anew
 		}
-		if step.Usable && step.Act == workerjoin.Join && definite(err) {
+		if step.Usable && step.Action == workerjoin.Join && definite(err) {
 			j.refused = setAside{pki.Serial(facts.Ticket), facts.Now.Add(asideFor)}
 		}
 	} else {
 		j.held, j.pause = got, askAgain
 		j.events.add("membership", "op", fmt.Sprintf("this machine has its certificates of cluster %s, until %s", c.Cluster.Metadata.Name, got.machine.Cert.NotAfter.UTC().Format(time.RFC3339)))
-		facts.Held = got.certificates()
-		if step = workerjoin.Next(facts); step.Act != workerjoin.Rest {
+		facts.Certificates = got.certificates()
+		if step = workerjoin.Next(facts); step.Action != workerjoin.Idle {
 			wait = calm
 		}
 	}
@@ -300,23 +300,23 @@ func (j *joiner) longer() time.Duration {
 }
 
 // tellMembership lets others see where it stands, if that is new.
-func (m *machine) tellMembership(f workerjoin.Facts, s workerjoin.Step, held heldLeaves, from []string, failed error) {
+func (m *machine) tellMembership(f workerjoin.Facts, s workerjoin.Decision, held heldLeaves, from []string, failed error) {
 	next := membershipState{Joined: s.Usable, Renews: s.Until, held: held, From: from}
-	if f.Held.Machine != nil {
-		next.Ticket, next.Expires = pki.TicketOf(f.Held.Machine), f.Held.Machine.NotAfter
+	if f.Certificates.Machine != nil {
+		next.Ticket, next.Expires = pki.TicketOf(f.Certificates.Machine), f.Certificates.Machine.NotAfter
 	}
 	switch {
 	case failed != nil:
 		next.Problem = failed.Error()
-	case s.Why != nil:
-		next.Problem = s.Why.Error()
+	case s.Reason != nil:
+		next.Problem = s.Reason.Error()
 	}
 	have, _ := m.membership.Get()
 	if next.Removed = have.Removed && next.held.machine == have.held.machine; next.Removed && next.Problem == "" {
 		next.Problem = have.Problem
 	}
 	next.Ended = have.Ended && next.Removed
-	if failed == nil && s.Act != workerjoin.Rest && have.Problem != "" && next.held.machine == have.held.machine {
+	if failed == nil && s.Action != workerjoin.Idle && have.Problem != "" && next.held.machine == have.held.machine {
 		return // it is about to try again, and the last failure says more
 	}
 	same := have.Joined == next.Joined && have.Problem == next.Problem && have.held.machine == next.held.machine && have.Renews.Equal(next.Renews)
@@ -373,7 +373,7 @@ func (m *machine) noteRemoved(refused error) {
 	// Who has not shown that he is of the cluster can have anything in his certificates, and so in
 	// the error about them.
 	if refused == nil || errors.Is(refused, client.ErrUntrusted) || errors.Is(refused, client.ErrUnreachable) ||
-		!errors.Is(refused, client.ErrRevoked) && !strings.Contains(refused.Error(), trust.WasRevoked) {
+		!errors.Is(refused, client.ErrRevoked) && !strings.Contains(refused.Error(), trust.RevokedPrefix) {
 		return
 	}
 	var call failedCall
@@ -390,7 +390,7 @@ func (m *machine) noteRemoved(refused error) {
 }
 
 // ask has a control-plane machine sign new certificates: the first of them that does.
-func (m *machine) ask(ctx context.Context, how workerjoin.Act, c *config.Config, ticket *x509.Certificate, held heldLeaves, addresses []netip.Addr) (heldLeaves, error) {
+func (m *machine) ask(ctx context.Context, how workerjoin.Action, c *config.Config, ticket *x509.Certificate, held heldLeaves, addresses []netip.Addr) (heldLeaves, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	identity := m.identity.Load().Key
@@ -409,7 +409,7 @@ func (m *machine) ask(ctx context.Context, how workerjoin.Act, c *config.Config,
 	if request.Machine, err = pki.NewRequest(identity); err != nil {
 		return heldLeaves{}, err
 	}
-	got := heldLeaves{machine: &pki.Leaf{Key: identity}, node: credentials.Given{}, addresses: addresses}
+	got := heldLeaves{machine: &pki.Leaf{Key: identity}, node: credentials.IssuedLeaves{}, addresses: addresses}
 	for _, l := range credentials.NodeLeaves(c.Machine.Metadata.Name, nil) {
 		key, err := pki.NewKey()
 		if err != nil {

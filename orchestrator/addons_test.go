@@ -217,7 +217,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 
 	// What it wants next lies in an artefact. It stays as it is while that is missing, and becomes
 	// what it says when it has come.
-	shelf := artifacttest.Shelf{}
+	shelf := artifacttest.Source{}
 	sum := shelf.Put("{apiVersion: v1, kind: ConfigMap, metadata: {name: fetched}}")
 	guest.Manifests = nil
 	guest.Artifact = nodespec.Artifact{Name: "registry.example.com/guest@sha256:" + sum, SHA256: sum, Missing: "nobody has brought it"}

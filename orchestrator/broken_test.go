@@ -61,7 +61,7 @@ func TestBrokenExtensions(t *testing.T) {
 
 	breakAll(ctx, t, m, admin)
 	named := []string{"APIService v1.dead.example.org", "CustomResourceDefinition things.example.org", "ValidatingWebhookConfiguration dead"}
-	api.waitDetail(t, 2*time.Minute, extensions.Name, append(named, nodespec.Trouble)...)
+	api.waitDetail(t, 2*time.Minute, extensions.Name, append(named, nodespec.ProblemPrefix)...)
 	for _, p := range []*started{controllers, api} {
 		if err := p.stop(t, time.Minute); err != nil {
 			t.Errorf("ended with: %v", err)
@@ -253,12 +253,12 @@ func (m machine) suspend(ctx context.Context, t *testing.T, kind, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	order := nodespec.SuspendOrder{Action: nodespec.SuspendRead, Kind: kind, Name: name, Cert: leaf.CertPEM(), Key: leaf.KeyPEM()}
+	order := nodespec.SuspendRequest{Action: nodespec.SuspendRead, Kind: kind, Name: name, Cert: leaf.CertPEM(), Key: leaf.KeyPEM()}
 	client, err := breakglass.Client(m.dirs, order)
 	if err != nil {
 		t.Fatal(err)
 	}
-	read, err := breakglass.Do(ctx, client, order)
+	read, err := breakglass.Run(ctx, client, order)
 	if err != nil {
 		t.Fatalf("%s %s: %v", kind, name, err)
 	}
@@ -266,7 +266,7 @@ func (m machine) suspend(ctx context.Context, t *testing.T, kind, name string) {
 		t.Errorf("%s %s: %s", kind, name, read.Object)
 	}
 	order.Action, order.UID = nodespec.SuspendRemove, read.UID
-	if _, err := breakglass.Do(ctx, client, order); err != nil {
+	if _, err := breakglass.Run(ctx, client, order); err != nil {
 		t.Fatalf("%s %s: %v", kind, name, err)
 	}
 }

@@ -221,7 +221,7 @@ func closed(names ...string) func(described) string {
 // kept wants what machined writes to be its user's only, and not to be written to. What is issued
 // is 0400 and folders are 0700 without being asked (credentials.Leaf, credentials.Folder).
 func kept(d described) string {
-	if len(d.credentials.Folders) == 0 || len(d.credentials.Files) == 0 || len(d.credentials.Leaves) == 0 {
+	if len(d.credentials.Dirs) == 0 || len(d.credentials.Files) == 0 || len(d.credentials.Leaves) == 0 {
 		return "there are no credentials"
 	}
 	for _, f := range d.credentials.Files {
@@ -235,7 +235,7 @@ func kept(d described) string {
 // unprivileged wants the credentials in a process's folder to be of a user who is not root.
 func unprivileged(folder string) func(described) string {
 	return func(d described) string {
-		for _, f := range d.credentials.Folders {
+		for _, f := range d.credentials.Dirs {
 			if filepath.Base(f.Path) == folder && f.UID != 0 {
 				return ""
 			}

@@ -103,14 +103,14 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	}
 	undo := func() {
 		t.Helper()
-		if err := drain.Undo(ctx, own, node); err != nil {
+		if err := drain.Uncordon(ctx, own, node); err != nil {
 			t.Error(err)
 		}
 	}
 
 	// The budget is respected: the node stays as it is.
-	done, err := drain.Do(ctx, own, node, nodespec.DrainOrder{Timeout: 5 * time.Second, Refuse: true})
-	if err != nil || !done.Refused || !slices.Equal(done.Left, []string{"pod drained/guarded: must stay: The disruption budget keep-one needs 1 healthy pods and has 1 currently"}) {
+	done, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 5 * time.Second, Refuse: true})
+	if err != nil || !done.Refused || !slices.Equal(done.Remaining, []string{"pod drained/guarded: must stay: The disruption budget keep-one needs 1 healthy pods and has 1 currently"}) {
 		t.Errorf("a budget forbids: %+v, %v", done, err)
 	}
 	closed(false)
@@ -119,21 +119,21 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 
 	// Until the time is up.
 	add("free", node, corev1.PodRunning, nil)
-	done, err = drain.Do(ctx, own, node, nodespec.DrainOrder{Timeout: 5 * time.Second})
-	if err != nil || done.Evicted != 1 || len(done.Left) != 1 || !strings.HasPrefix(done.Left[0], "pod drained/guarded: must stay") {
+	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 5 * time.Second})
+	if err != nil || done.Evicted != 1 || len(done.Remaining) != 1 || !strings.HasPrefix(done.Remaining[0], "pod drained/guarded: must stay") {
 		t.Errorf("the time is up: %+v, %v", done, err)
 	}
 	closed(true)
 	there("free", false)
 	there("guarded", true)
-	if _, err := drain.Do(ctx, own, node, nodespec.DrainOrder{Timeout: time.Minute, Undo: true}); err != nil {
+	if _, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute, Undo: true}); err != nil {
 		t.Error(err)
 	}
 	closed(false)
 
 	// It is overruled. What belongs to the node, has ended or is another node's stays.
-	done, err = drain.Do(ctx, own, node, nodespec.DrainOrder{Timeout: time.Minute, Delete: true})
-	if err != nil || done.Evicted != 1 || len(done.Left) != 0 {
+	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute, Delete: true})
+	if err != nil || done.Evicted != 1 || len(done.Remaining) != 0 {
 		t.Errorf("the budget is overruled: %+v, %v", done, err)
 	}
 	for name, want := range map[string]bool{"guarded": false, "ended": true, "daemon": true, "elsewhere": true} {
@@ -145,15 +145,15 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	if _, err := admin.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := drain.Do(ctx, own, node, nodespec.DrainOrder{Timeout: time.Minute}); err != nil {
+	if _, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: time.Minute}); err != nil {
 		t.Error(err)
 	}
 	undo()
 	closed(true)
 
 	// There is no such node any more.
-	done, err = drain.Do(ctx, own, "nobody", nodespec.DrainOrder{Timeout: 2 * time.Second, Refuse: true})
-	if err == nil || !done.Refused || len(done.Left) != 1 || !strings.Contains(done.Left[0], "cannot read the node") {
+	done, err = drain.Drain(ctx, own, "nobody", nodespec.DrainRequest{Timeout: 2 * time.Second, Refuse: true})
+	if err == nil || !done.Refused || len(done.Remaining) != 1 || !strings.Contains(done.Remaining[0], "cannot read the node") {
 		t.Errorf("no node: %+v, %v", done, err)
 	}
 }

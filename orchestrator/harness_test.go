@@ -43,7 +43,7 @@ const (
 func TestMain(m *testing.M) {
 	if name := os.Getenv(envProcess); name != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		dirs := dirs.Under(os.Getenv(envRoot))
+		dirs := dirs.In(os.Getenv(envRoot))
 		begin := func() error { return run(ctx, name, dirs) }
 		// the process of the controllers starts itself so
 		if len(os.Args) == 2 && os.Args[1] == controllermanager.Name {
@@ -135,21 +135,21 @@ func authorities(t *testing.T) credentials.Authorities {
 	}
 	return credentials.Authorities{
 		Kubernetes: authority("kubernetes"), FrontProxy: authority("front-proxy"), Etcd: authority("etcd"),
-		ServiceAccountKey: private, ServiceAccountPub: public, Sealing: []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, Refused: []byte(`{}`), Addons: []byte("[]"), Marks: []byte("{}"),
+		ServiceAccountKey: private, ServiceAccountPub: public, EncryptionKeys: []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, RevokedSet: []byte(`{}`), Addons: []byte("[]"), NodeLabels: []byte("{}"),
 	}
 }
 
 func prepare(t *testing.T, spec nodespec.Spec) machine {
 	t.Helper()
 	m := machine{root: t.TempDir()}
-	m.dirs = dirs.Under(m.root)
+	m.dirs = dirs.In(m.root)
 	authorities := authorities(t)
 	m.ca = authorities.Kubernetes.CA
 	want, err := credentials.Plan(spec, authorities)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range want.Folders {
+	for _, f := range want.Dirs {
 		if err := os.MkdirAll(filepath.Join(m.root, f.Path), 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -177,7 +177,7 @@ func localVolumes(ctx context.Context, t *testing.T, admin kubernetes.Interface)
 	if have := capacityOf(claim.Spec.VolumeName); have != "768Mi" {
 		t.Errorf("before the node has destroyed the volume: %s", have)
 	}
-	node.report(ctx, t, localvolumes.Report{Gone: []string{claim.Spec.VolumeName}})
+	node.report(ctx, t, localvolumes.Report{Removed: []string{claim.Spec.VolumeName}})
 	await("the volume is gone", func(ctx context.Context) (bool, string, error) {
 		_, err := admin.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -256,7 +256,7 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 		return s.Error != nil && strings.Contains(*s.Error.Message, "default/large") && !*s.ReadyToUse && *s.BoundVolumeSnapshotContentName == "snapcontent-"+strings.TrimPrefix(name, "snapshot-")
 	})
 	node.claim(ctx, t, "restored", "600Mi", &corev1.TypedLocalObjectReference{APIGroup: new("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: "kept"})
-	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20}, Made: map[string]int64{name: 1700000000}})
+	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20}, Created: map[string]int64{name: 1700000000}})
 	state("it is ready", func(s snapshotv1.VolumeSnapshotStatus) bool {
 		return *s.ReadyToUse && s.Error == nil && s.CreationTime.Unix() == 1700000000 && s.RestoreSize.Value() == 600<<20
 	})
@@ -272,7 +272,7 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 		return "pvc-" + string(uid)
 	}
 	restored := filled("restored", name)
-	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20, restored: 600 << 20}, Made: map[string]int64{restored: 1700000001}})
+	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20, restored: 600 << 20}, Created: map[string]int64{restored: 1700000001}})
 	annotation("nothing more is to be copied", localvolumes.CopiesAnnotation, "")
 	await("its pod has the node", func(ctx context.Context) (bool, string, error) {
 		pod, err := node.admin.CoreV1().Pods("default").Get(ctx, "restored", metav1.GetOptions{})
@@ -283,7 +283,7 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 
 	// All goes again: the snapshot when the node has destroyed it.
 	node.report(ctx, t, localvolumes.Report{
-		Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20, restored: 600 << 20, clone: 600 << 20}, Made: map[string]int64{clone: 1700000002},
+		Volumes: map[string]int64{volume: 600 << 20, name: 16 << 20, restored: 600 << 20, clone: 600 << 20}, Created: map[string]int64{clone: 1700000002},
 	})
 	annotation("nothing more is to be copied", localvolumes.CopiesAnnotation, "")
 	if err := api.Delete().AbsPath(all + "/kept").Do(ctx).Error(); err != nil {
@@ -293,7 +293,7 @@ func localSnapshots(ctx context.Context, t *testing.T, node storing, await func(
 	if _, err := get(ctx); err != nil {
 		t.Errorf("before the node has destroyed it: %v", err)
 	}
-	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, restored: 600 << 20, clone: 600 << 20}, Gone: []string{name}})
+	node.report(ctx, t, localvolumes.Report{Volumes: map[string]int64{volume: 600 << 20, restored: 600 << 20, clone: 600 << 20}, Removed: []string{name}})
 	await("the snapshot is gone", func(ctx context.Context) (bool, string, error) {
 		_, err := get(ctx)
 		if apierrors.IsNotFound(err) {

@@ -19,9 +19,9 @@
 // And for upgrades:
 //
 //	orchestrator save-data     keeps what etcd holds for the version that runs, writes a nodespec.DataSaved (etcd.Commands)
-//	orchestrator drain         reads a nodespec.DrainOrder, evicts the node's pods, writes a nodespec.Drained
-//	orchestrator forget-nodes  reads a nodespec.ForgetOrder, deletes those Nodes that are there, writes their names; on a control plane
-//	orchestrator suspend       reads a nodespec.SuspendOrder, does it, writes a nodespec.SuspendDone; on a control plane
+//	orchestrator drain         reads a nodespec.DrainRequest, evicts the node's pods, writes a nodespec.Drained
+//	orchestrator forget-nodes  reads a nodespec.NodeGCRequest, deletes those Nodes that are there, writes their names; on a control plane
+//	orchestrator suspend       reads a nodespec.SuspendRequest, does it, writes a nodespec.SuspendDone; on a control plane
 //	orchestrator canary        makes a pod's sandbox and takes it away again, or says why it cannot
 //
 // And for whoever looks after the cluster's data (etcd.Commands), some with a file as descriptor 3:
@@ -45,7 +45,7 @@
 // Each process reads the node's description (paths.NodeSpec), writes its components' configuration
 // files beside the credentials that machined put into its folder, and runs its components until
 // SIGTERM. Readiness goes to machined over pkg/notify. On SIGPWR the node ends its pods in order
-// and says so (nodespec.PodsEnded). When a component ends, its process ends with status 1 and a
+// and says so (nodespec.PodsStoppedFile). When a component ends, its process ends with status 1 and a
 // line that says which and why.
 //
 // main.go wires; what a component is stands in services.go and in the component's own package.
@@ -163,7 +163,7 @@ func data(ctx context.Context, command string, dirs dirs.Dirs, in io.Reader, out
 
 // drainNode evicts the node's pods, and says how that went.
 func drainNode(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
-	var order nodespec.DrainOrder
+	var order nodespec.DrainRequest
 	if err := json.NewDecoder(in).Decode(&order); err != nil {
 		return fmt.Errorf("the order cannot be decoded: %w", err)
 	}
@@ -175,7 +175,7 @@ func drainNode(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer)
 	if err != nil {
 		return err
 	}
-	done, err := drain.Do(ctx, api, spec.NodeName, order)
+	done, err := drain.Drain(ctx, api, spec.NodeName, order)
 	if err != nil {
 		return err
 	}
@@ -184,11 +184,11 @@ func drainNode(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer)
 
 // forgetNodes deletes Nodes, and says which of them were there.
 func forgetNodes(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
-	var order nodespec.ForgetOrder
+	var order nodespec.NodeGCRequest
 	if err := json.NewDecoder(in).Decode(&order); err != nil {
 		return fmt.Errorf("the order cannot be decoded: %w", err)
 	}
-	there, err := nodecontrollers.ForgetNodes(ctx, dirs, order)
+	there, err := nodecontrollers.DeleteRemovedNodes(ctx, dirs, order)
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func forgetNodes(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Write
 
 // suspend does one step of taking an object out of the cluster, or of putting it back.
 func suspend(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
-	var order nodespec.SuspendOrder
+	var order nodespec.SuspendRequest
 	if err := json.NewDecoder(in).Decode(&order); err != nil {
 		return fmt.Errorf("the order cannot be decoded: %w", err)
 	}
@@ -205,7 +205,7 @@ func suspend(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) e
 	if err != nil {
 		return err
 	}
-	done, err := breakglass.Do(ctx, client, order)
+	done, err := breakglass.Run(ctx, client, order)
 	if err != nil {
 		return err
 	}
@@ -226,10 +226,10 @@ func manage(ctx context.Context, dirs dirs.Dirs) error {
 	go gate.Run(ctx)
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 	syscall.Umask(0o077)
-	settle := process.Memory{First: 48 << 20}.Manage(ctx)
+	settle := process.HeapLimiter{First: 48 << 20}.Manage(ctx)
 	return controllermanager.Run(ctx, controllermanager.Component(spec, dirs).Args, func(ctx context.Context) error {
 		defer settle()
-		return gate.Rights(ctx)
+		return gate.WaitRBAC(ctx)
 	})
 }
 
@@ -246,7 +246,7 @@ func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 	if err != nil {
 		return err
 	}
-	// Several components of a process set up the same global logging; the first one's settings,
+	// NeedsElection components of a process set up the same global logging; the first one's settings,
 	// which are all components' defaults, stay.
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 	// Logs go to the standard error, each line at once. The standard library's log stays beside
@@ -257,7 +257,7 @@ func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 		signal.Notify(down, syscall.SIGPWR)
 	}
 	podsEnded := func() {
-		if err := to.Send(kubelet.Name, true, nodespec.PodsEnded); err != nil {
+		if err := to.Send(kubelet.Name, true, nodespec.PodsStoppedFile); err != nil {
 			klog.Error(err) // machined is gone, or waits no more
 		}
 	}

@@ -26,7 +26,7 @@ import (
 func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface) {
 	const name = "marked-1"
 	kubelet := m.client(t, "system:node:"+name, "system:nodes")
-	marks := nodespec.Marks{
+	marks := nodespec.NodeLabels{
 		Labels: map[string]string{"topology.kubernetes.io/zone": "east", "example.com/rack": ""},
 		Taints: []nodespec.Taint{{Key: "dedicated", Value: "gpu", Effect: "NoSchedule"}},
 	}
@@ -41,7 +41,7 @@ func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 	// The half of another node than the control plane's, with that one's kubeconfig and file.
 	spec := testSpec()
 	spec.NodeName, spec.ControlPlane = name, false
-	dirs := dirs.Under(t.TempDir())
+	dirs := dirs.In(t.TempDir())
 	identity := m.config(t, "system:node:"+name, "system:nodes")
 	write(t, kubeconfig.Authorities(spec, dirs), identity.CAData)
 	write(t, dirs.Node+"/"+nodespec.KubeletCert, identity.CertData)
@@ -50,13 +50,13 @@ func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 	if err := half.WriteFiles(); err != nil {
 		t.Fatal(err)
 	}
-	state := func(next nodespec.Marks) {
+	state := func(next nodespec.NodeLabels) {
 		t.Helper()
 		content, err := json.Marshal(next)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := component.WriteFile(component.File{Path: dirs.Node + "/" + nodespec.NodeMarks, Mode: 0o600, Content: string(content)}); err != nil {
+		if err := component.WriteFile(component.File{Path: dirs.Node + "/" + nodespec.NodeLabelsFile, Mode: 0o600, Content: string(content)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -96,7 +96,7 @@ func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "quarantine", Effect: corev1.TaintEffectNoSchedule})
 		n.Labels["node-role.kubernetes.io/worker"] = ""
 	})
-	state(nodespec.Marks{
+	state(nodespec.NodeLabels{
 		Labels: map[string]string{"topology.kubernetes.io/zone": "west"},
 		Taints: []nodespec.Taint{{Key: "dedicated", Value: "db", Effect: "NoSchedule"}, {Key: "quarantine", Effect: "NoSchedule"}},
 	})
@@ -104,7 +104,7 @@ func nodeMarks(ctx context.Context, t *testing.T, m machine, admin kubernetes.In
 		_, rack := n.Labels["example.com/rack"]
 		return has(n, "dedicated=db:NoSchedule") && !has(n, "dedicated=gpu:NoSchedule") && n.Labels["topology.kubernetes.io/zone"] == "west" && !rack
 	})
-	state(nodespec.Marks{})
+	state(nodespec.NodeLabels{})
 	waitNode(ctx, t, admin, name, "end of its labels and taints", func(n *corev1.Node) bool {
 		_, zone := n.Labels["topology.kubernetes.io/zone"]
 		return !has(n, "dedicated=db:NoSchedule") && !zone && n.Annotations[nodelabels.WantedAnnotation] == ""

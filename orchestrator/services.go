@@ -43,7 +43,7 @@ func Services(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 			component.Component{Process: component.API, Name: bootstrap.Name},
 			component.Component{Process: component.API, Name: extensions.Name},
 		)
-		if leaderelection.Several(spec) {
+		if leaderelection.NeedsElection(spec) {
 			all = append(all, leaderelection.Component(spec, dirs))
 		}
 		all = append(all,

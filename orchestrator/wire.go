@@ -44,8 +44,10 @@ import (
 
 // wire returns the components of one process ready to run, and how its memory is managed. After
 // something came from down, the node's pods are ended, and podsEnded is called.
-func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, down <-chan os.Signal, podsEnded func()) ([]component.Component, process.Memory, error) {
-	fail := func(err error) ([]component.Component, process.Memory, error) { return nil, process.Memory{}, err }
+func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, down <-chan os.Signal, podsEnded func()) ([]component.Component, process.HeapLimiter, error) {
+	fail := func(err error) ([]component.Component, process.HeapLimiter, error) {
+		return nil, process.HeapLimiter{}, err
+	}
 	folder, memory, err := resources(name, dirs)
 	if err != nil {
 		return fail(err)
@@ -77,7 +79,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 	}
 	go w.gate.Run(ctx)
 	w.agent = podnetwork.New(spec, dirs, w.gate)
-	if name == component.Controllers && leaderelection.Several(spec) {
+	if name == component.Controllers && leaderelection.NeedsElection(spec) {
 		w.lead = leaderelection.New(spec, dirs)
 	}
 	for i := range own {
@@ -86,7 +88,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 		}
 		// Each API server asks the metrics of its own machine while they are there.
 		if w.lead != nil && own[i].Name != leaderelection.Name && own[i].Name != metrics.Name {
-			own[i].Run = w.lead.After(own[i].Name, own[i].Run)
+			own[i].Run = w.lead.WhenLeading(own[i].Name, own[i].Run)
 		}
 	}
 	return own, memory, nil
@@ -94,32 +96,32 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 
 // resources returns a process's folder and how it uses memory: its first collection comes when it
 // uses about one and a half times what it keeps.
-func resources(name string, dirs dirs.Dirs) (string, process.Memory, error) {
+func resources(name string, dirs dirs.Dirs) (string, process.HeapLimiter, error) {
 	switch name {
 	case component.API:
-		return dirs.API, process.Memory{First: 192 << 20}, nil
+		return dirs.API, process.HeapLimiter{First: 192 << 20}, nil
 	case component.Controllers:
-		return dirs.Controllers, process.Memory{First: 64 << 20}, nil
+		return dirs.Controllers, process.HeapLimiter{First: 64 << 20}, nil
 	case component.Node:
-		return dirs.Node, process.Memory{First: 80 << 20}, nil
+		return dirs.Node, process.HeapLimiter{First: 80 << 20}, nil
 	}
-	return "", process.Memory{}, fmt.Errorf("%q is no process of the orchestrator: api, controllers or node", name)
+	return "", process.HeapLimiter{}, fmt.Errorf("%q is no process of the orchestrator: api, controllers or node", name)
 }
 
 // wiring is what the components of one process share.
 type wiring struct {
 	spec      nodespec.Spec
 	dirs      dirs.Dirs
-	gate      *apiready.Gate
+	gate      *apiready.Waiter
 	server    kubeconfig.Server
 	etcd      <-chan struct{} // closed when etcd answers
 	apiserver *kubeapiserver.Server
-	refusals  *extensions.Refusals // of the API server
+	refusals  *extensions.RejectionLog // of the API server
 	agent     *podnetwork.Agent
-	lead      *leaderelection.Lead // nil where nobody is elected
-	marks     nodespec.Marks       // with which the kubelet makes a new Node
-	standIn   *offlineapi.StandIn  // nil where there is no balancer
-	down      <-chan os.Signal     // the machine goes down
+	lead      *leaderelection.Elector // nil where nobody is elected
+	marks     nodespec.NodeLabels     // with which the kubelet makes a new Node
+	standIn   *offlineapi.Server      // nil where there is no balancer
+	down      <-chan os.Signal        // the machine goes down
 	podsEnded func()
 }
 
@@ -147,9 +149,9 @@ func (w *wiring) attach(c *component.Component) {
 			})
 		}
 	case kubeapiserver.Name:
-		w.refusals = new(extensions.Refusals)
+		w.refusals = new(extensions.RejectionLog)
 		w.apiserver = kubeapiserver.New(args, filepath.Join(w.dirs.API, nodespec.Revoked), metrics.Addresses(w.spec), w.etcdReady, bootstrap.Rights)
-		w.apiserver.Refused = w.refusals.Note
+		w.apiserver.Revoked = w.refusals.Note
 		check := health.Check{URL: w.server.URL + "/readyz", CAFile: filepath.Join(w.dirs.API, nodespec.CA), Name: w.server.Name}
 		c.Run = watched(c.Name, check, w.apiserver.Run)
 	case bootstrap.Name:
@@ -162,19 +164,19 @@ func (w *wiring) attach(c *component.Component) {
 		}
 	case leaderelection.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return w.lead.Run(ctx, w.gate.Rights, announce)
+			return w.lead.Run(ctx, w.gate.WaitRBAC, announce)
 		}
 	case nodecontrollers.IPAM:
 		c.Run = w.allowed(nodecontrollers.RunIPAM)
 	case nodecontrollers.Namespaces:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return nodecontrollers.RunNamespaces(ctx, w.dirs, w.gate.Rights, announce)
+			return nodecontrollers.RunNamespaces(ctx, w.dirs, w.gate.WaitRBAC, announce)
 		}
 	case controllermanager.Name:
 		c.Run = apart(c.Name, w.loopback(controllermanager.Port))
 	case scheduler.Name:
 		c.Run = watched(c.Name, w.loopback(scheduler.Port), func(ctx context.Context) error {
-			return scheduler.Run(ctx, args, w.gate.Rights)
+			return scheduler.Run(ctx, args, w.gate.WaitRBAC)
 		})
 	case balancer.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
@@ -193,7 +195,7 @@ func (w *wiring) attach(c *component.Component) {
 		})
 	case kubeproxy.Name:
 		c.Run = watched(c.Name, health.Check{URL: plain(kubeproxy.HealthPort)}, func(ctx context.Context) error {
-			return kubeproxy.Run(ctx, args, w.gate.Rights)
+			return kubeproxy.Run(ctx, args, w.gate.WaitRBAC)
 		})
 	case coredns.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
@@ -207,7 +209,7 @@ func (w *wiring) attach(c *component.Component) {
 		c.Run = w.allowed(nodelabels.Run)
 	case nodelabels.NodeName:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return nodelabels.RunNode(ctx, w.spec, w.dirs, w.marks, w.gate.Rights, announce)
+			return nodelabels.RunNode(ctx, w.spec, w.dirs, w.marks, w.gate.WaitRBAC, announce)
 		}
 	case netpolicy.Name:
 		c.Run = w.allowed(netpolicy.Run)
@@ -248,9 +250,9 @@ func apart(name string, check health.Check) func(context.Context, component.Anno
 		}
 		began := time.Now()
 		once := watched(name, check, func(ctx context.Context) error { return process.Child(ctx, exec.Command(program, name)) })
-		return process.Again(ctx,
+		return process.RestartLoop(ctx,
 			func(ctx context.Context) error { return once(ctx, announce) },
-			func(why string) { announce(name, time.Since(began) > forgiven, nodespec.Trouble+why) })
+			func(why string) { announce(name, time.Since(began) > forgiven, nodespec.ProblemPrefix+why) })
 	}
 }
 
@@ -259,7 +261,7 @@ func (w *wiring) allowed(
 	run func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error,
 ) func(context.Context, component.Announce) error {
 	return func(ctx context.Context, announce component.Announce) error {
-		return run(ctx, w.spec, w.dirs, w.gate.Rights, announce)
+		return run(ctx, w.spec, w.dirs, w.gate.WaitRBAC, announce)
 	}
 }
 

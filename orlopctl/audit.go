@@ -136,7 +136,7 @@ func (l *auditList) print(line auditLine) error {
 	if e.Record != "" {
 		number = "r" + number
 	}
-	l.printf("%6s  %s  %-18s %s by %s (%s) from %s", number, e.At.Format("2006-01-02T15:04:05.000Z"), e.Outcome,
+	l.printf("%6s  %s  %-18s %s by %s (%s) from %s", number, e.At.Format("2006-01-02T15:04:05.000Z"), e.Status,
 		strings.TrimPrefix(strings.TrimPrefix(e.Method, "/orlop."), "v1alpha1."), clean(e.Subject), e.Role, e.Peer)
 	if e.Target != "" {
 		l.printf(", %s", clean(e.Target))
@@ -158,10 +158,10 @@ func (t *tool) auditVerifyCommand() *cobra.Command {
 			"written anew, either.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			var want audit.Mark
+			var want audit.Checkpoint
 			if since != "" {
 				var err error
-				if want, err = audit.ParseMark(since); err != nil {
+				if want, err = audit.ParseCheckpoint(since); err != nil {
 					return usagef("--since: %w", err)
 				}
 			}
@@ -226,7 +226,7 @@ func readRecord(ctx context.Context, c *client.Client, chain *audit.Chain, after
 		if !check {
 			return do(line)
 		}
-		if chain.Record != "" && chain.Last == (audit.Mark{}) && !strings.Contains(string(l.Line), `"record":`) {
+		if chain.Record != "" && chain.Last == (audit.Checkpoint{}) && !strings.Contains(string(l.Line), `"record":`) {
 			return errOlder
 		}
 		var err error

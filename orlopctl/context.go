@@ -113,9 +113,9 @@ func (t *tool) called() (name string, chosen machineContext, e client.Endpoint, 
 	chosen = t.signedAgain(name, chosen)
 	e, err = chosen.endpoint()
 	if t.stay == nil {
-		t.stay = new(client.Stay)
+		t.stay = new(client.ConnPool)
 	}
-	e.Stay = t.stay
+	e.Pool = t.stay
 	return name, chosen, e, err
 }
 

@@ -149,7 +149,7 @@ func (s terminalScreen) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	var next tea.Cmd
 	switch m := message.(type) {
 	case dashboard.Message:
-		s.state = s.state.Take(m)
+		s.state = s.state.Apply(m)
 	case tea.KeyPressMsg:
 		s.state = s.state.Key(m.String())
 	case tea.WindowSizeMsg:
@@ -185,7 +185,7 @@ func (f *feed) run(ctx context.Context) {
 		if _, why, is := strings.Cut(reason, ": cannot connect: "); is {
 			reason = why // which machine it is of is seen
 		}
-		f.tell(dashboard.Away{Reason: reason, Next: time.Now().Add(pause)})
+		f.tell(dashboard.Disconnected{Reason: reason, Next: time.Now().Add(pause)})
 		if !rest(ctx, pause) {
 			return
 		}
@@ -247,7 +247,7 @@ func pass[T any](f *feed, source string, stream interface{ Recv() (T, error) }, 
 	if err != nil {
 		return err
 	}
-	f.tell(dashboard.Began{Source: source})
+	f.tell(dashboard.Started{Source: source})
 	return each(stream.Recv, func(v T) error {
 		f.tell(v)
 		return nil

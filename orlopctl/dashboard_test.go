@@ -169,7 +169,7 @@ func TestDashboardComesBack(t *testing.T) {
 	defer cancel()
 	state := latest.New(dashboard.New([]dashboard.Machine{feeds[0].known}, false).Sized(120, 40))
 	feeds[0].wanted = latest.New(dashboard.Log{})
-	feeds[0].send = func(m dashboard.Message) { state.Update(func(s dashboard.State) dashboard.State { return s.Take(m) }) }
+	feeds[0].send = func(m dashboard.Message) { state.Update(func(s dashboard.State) dashboard.State { return s.Apply(m) }) }
 	var running sync.WaitGroup
 	running.Go(func() { feeds[0].run(ctx) })
 	defer running.Wait()

@@ -59,7 +59,7 @@ func etcdMembersTable(w io.Writer, s *api.EtcdStatusResponse) {
 		row(w, orDash(m.Name), m.Id, strings.Join(m.PeerUrls, ", "), state)
 	}
 	// A line of its own: the table's columns are not its.
-	fmt.Fprintf(w, "%d of %d that vote answer; %d have to, so %d may be away\n", answering, voters, etcdjoin.Needed(voters), etcdjoin.Spare(voters))
+	fmt.Fprintf(w, "%d of %d that vote answer; %d have to, so %d may be away\n", answering, voters, etcdjoin.QuorumSize(voters), etcdjoin.FailureTolerance(voters))
 }
 
 func (t *tool) etcdRemoveCommand() *cobra.Command {

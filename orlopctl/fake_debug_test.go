@@ -96,6 +96,6 @@ func (fakeDebugService) Profile(ctx context.Context, r *api.ProfileRequest) (*ap
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	text, err := profile.Own(ctx, order)
+	text, err := profile.Profile(ctx, order)
 	return &api.ProfileResponse{Profile: text}, err
 }

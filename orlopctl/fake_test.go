@@ -69,8 +69,8 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 		return nil, err
 	}
 	for name, content := range map[string][]byte{
-		apid.ServerCertFile: f.key.CertPEM(), apid.ServerKeyFile: f.key.KeyPEM(), apid.OperatorsFile: operatorCA, apid.MachinesFile: nil, apid.RevokedFile: nil,
-		apid.ClientsFile: f.clients.CertPEM(), apid.AskingFile: nil,
+		apid.ServerCertFile: f.key.CertPEM(), apid.ServerKeyFile: f.key.KeyPEM(), apid.OperatorCAsFile: operatorCA, apid.MachineCAsFile: nil, apid.RevokedFile: nil,
+		apid.ClientCAsFile: f.clients.CertPEM(), apid.JoinRequestsFile: nil,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			return nil, err
@@ -124,7 +124,7 @@ func (s *fakeDoorService) Pair(_ context.Context, r *api.PairRequest) (*api.Pair
 	if !s.f.code.Accepts(r.Binding, claim) {
 		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}, nil
 	}
-	if err := os.WriteFile(filepath.Join(s.f.dir, apid.OperatorsFile), r.Ca, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.f.dir, apid.OperatorCAsFile), r.Ca, 0o600); err != nil {
 		return nil, err
 	}
 	return &api.PairResponse{Proof: s.f.code.NewAnswer(r.Binding, claim).Proof}, nil
@@ -165,7 +165,7 @@ func (f *fakeMachine) configure(c *config.Config) error {
 		if f.clients, err = pki.ParseCA([]byte(own.Client.Cert.PEM()), []byte(own.Client.Key.PEM())); err != nil {
 			return err
 		}
-		if err := f.replace(apid.ClientsFile, bundled(own.Client.Cert, own.Accepted.Client)); err != nil {
+		if err := f.replace(apid.ClientCAsFile, bundled(own.Client.Cert, own.Accepted.Client)); err != nil {
 			return err
 		}
 	}
@@ -264,7 +264,7 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Sta
 		s.f.mu.Unlock()
 		if c := s.f.current(); c != nil && c.Cluster != nil {
 			var names []any
-			for _, key := range c.Cluster.Spec.SealingKeys() {
+			for _, key := range c.Cluster.Spec.EncryptionKeys() {
 				names = append(names, key.Name())
 			}
 			shown["sealing"] = names
@@ -680,9 +680,9 @@ func (fakeAuditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamin
 	defer os.RemoveAll(dir)
 	if r.Refused {
 		l, err := audit.OpenNamed(dir, audit.Refused, audit.DefaultSize, audit.RefusedFiles)
-		for i, outcome := range []string{audit.Begun, "NotFound"} {
+		for i, outcome := range []string{audit.Started, "NotFound"} {
 			if err == nil {
-				err = l.Append(time.Date(2026, 5, 4, 3, 2, i, 500e6, time.UTC), audit.Call{Subject: "CN=bob", Role: "operator", Peer: "10.0.0.6:1", Method: "/orlop.v1alpha1.Image/Import", Outcome: outcome, ID: "AB"})
+				err = l.Append(time.Date(2026, 5, 4, 3, 2, i, 500e6, time.UTC), audit.Call{Subject: "CN=bob", Role: "operator", Peer: "10.0.0.6:1", Method: "/orlop.v1alpha1.Image/Import", Status: outcome, ID: "AB"})
 			}
 		}
 		if err != nil {
@@ -695,9 +695,9 @@ func (fakeAuditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamin
 		return err
 	}
 	for i, c := range []audit.Call{
-		{Subject: "CN=dora,O=orlop:reader", Serial: "1f", Role: "reader", Peer: "10.0.0.7:4711", Method: "/orlop.v1alpha1.Machine/Reboot", Outcome: "PermissionDenied", Reason: "it needs\x1b[31m a role"},
-		{Subject: "CN=admin,O=orlop:admin", Serial: "20", Role: "admin", Peer: "10.0.0.8:4711", Method: "/orlop.v1alpha1.Config/Apply", Outcome: "OK", Duration: time.Second},
-		{Subject: "CN=admin,O=orlop:admin", Serial: "20", Role: "admin", Peer: "10.0.0.8:4712", Method: "/orlop.v1alpha1.Machine/Reboot", Outcome: "OK"},
+		{Subject: "CN=dora,O=orlop:reader", Serial: "1f", Role: "reader", Peer: "10.0.0.7:4711", Method: "/orlop.v1alpha1.Machine/Reboot", Status: "PermissionDenied", Reason: "it needs\x1b[31m a role"},
+		{Subject: "CN=admin,O=orlop:admin", Serial: "20", Role: "admin", Peer: "10.0.0.8:4711", Method: "/orlop.v1alpha1.Config/Apply", Status: "OK", Duration: time.Second},
+		{Subject: "CN=admin,O=orlop:admin", Serial: "20", Role: "admin", Peer: "10.0.0.8:4712", Method: "/orlop.v1alpha1.Machine/Reboot", Status: "OK"},
 	} {
 		if err := l.Append(time.Date(2026, 5, 4, 3, 2, i, 0, time.UTC), c); err != nil {
 			return err

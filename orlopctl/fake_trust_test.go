@@ -60,7 +60,7 @@ func (s *fakeTrustService) Issue(_ context.Context, r *api.IssueRequest) (*api.I
 
 func (s *fakeTrustService) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	spec := pki.Spec{CN: md.Get(apid.MetadataName)[0], Origin: md.Get(apid.MetadataOrigin)[0], Root: md.Get(apid.MetadataIssuer)[0]}
+	spec := pki.Spec{CN: md.Get(apid.MetadataName)[0], Lineage: md.Get(apid.MetadataLineage)[0], Root: md.Get(apid.MetadataIssuer)[0]}
 	return s.sign(spec, r.Request, md.Get(apid.MetadataRole)[0], r.Life.AsDuration())
 }
 

@@ -50,9 +50,9 @@ func (t *tool) pairCommand() *cobra.Command {
 			defer cancel()
 			fingerprint, err := client.Pair(ctx, args[0], []byte(owner.CA), code)
 			switch {
-			case errors.Is(err, client.ErrOwned):
+			case errors.Is(err, client.ErrClaimed):
 				return &exitError{code: exitUnreachable, err: err, hint: "only its operator can let it go (`orlopctl reset`)"}
-			case errors.As(err, new(pairing.Refused)) || errors.Is(err, pairing.ErrNotTheMachine):
+			case errors.As(err, new(pairing.RefusedError)) || errors.Is(err, pairing.ErrWrongMachine):
 				return &exitError{code: exitUnreachable, err: err, hint: "compare the code with the one on the machine's console now; it is another one after each start"}
 			case errors.Is(err, client.ErrUnreachable):
 				return err

@@ -27,7 +27,7 @@ type tool struct {
 	way  *way
 
 	// of several endpoints a command keeps to one: what it waits for has begun there
-	stay *client.Stay
+	stay *client.ConnPool
 
 	flags struct {
 		context, serverName        string

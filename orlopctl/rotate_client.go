@@ -30,7 +30,7 @@ func (r *rotating) ownCertificate(ctx context.Context) error {
 		return err
 	}
 	old := r.all[slices.IndexFunc(r.all, func(h holding) bool { return len(h.accepted) > 0 })].accepted
-	_, root := pki.OriginOf(own.Cert)
+	_, root := pki.LineageOf(own.Cert)
 	signed := slices.ContainsFunc(old, func(c *x509.Certificate) bool { return own.Cert.CheckSignatureFrom(c) == nil })
 	rooted := root == "" && signed || slices.ContainsFunc(old, func(c *x509.Certificate) bool { return pki.Fingerprint(c) == root })
 	if !signed && !rooted {

@@ -47,7 +47,7 @@ func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
 			switch {
 			case !c.Ready:
 				state = "not ready"
-			case strings.HasPrefix(c.Detail, nodespec.Trouble):
+			case strings.HasPrefix(c.Detail, nodespec.ProblemPrefix):
 				state = "trouble"
 			}
 			// The marker keeps the component visibly below its service; tabs and leading blanks

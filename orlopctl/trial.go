@@ -50,7 +50,7 @@ func placesOf(e client.Endpoint, addresses []string) []client.Endpoint {
 	places := []client.Endpoint{e}
 	for _, address := range addresses {
 		other := e
-		other.Address, other.ServerName, other.Fallback, other.Stay = address, "", nil, nil
+		other.Address, other.ServerName, other.Fallback, other.Pool = address, "", nil, nil
 		places = append(places, other)
 	}
 	return places

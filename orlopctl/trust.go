@@ -189,7 +189,7 @@ func (t *tool) trustRevokeCommand() *cobra.Command {
 				if err != nil {
 					return usagef("--certificate: %w", err)
 				}
-				r.Serial, _ = pki.OriginOf(cert)
+				r.Serial, _ = pki.LineageOf(cert)
 			}
 			if (r.Serial == "") == (r.Name == "") {
 				return usagef("revocation: cannot tell what is meant: expected --serial, --certificate or --name")
@@ -394,7 +394,7 @@ func (t *tool) signedAgain(name string, c machineContext) machineContext {
 	}
 	// The CA that lies there now may be another one. A renewal says which one the first of its row
 	// is by.
-	if _, root := pki.OriginOf(leaf.Cert); leaf.Cert.CheckSignatureFrom(ca.Cert) != nil && root != pki.Fingerprint(ca.Cert) {
+	if _, root := pki.LineageOf(leaf.Cert); leaf.Cert.CheckSignatureFrom(ca.Cert) != nil && root != pki.Fingerprint(ca.Cert) {
 		return c
 	}
 	made, err := issueClient(ca, leaf.Cert.Subject.CommonName, leaf.Cert.Subject.Organization, clientLife)

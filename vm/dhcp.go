@@ -16,8 +16,8 @@ type DHCPMode string
 const (
 	// DHCPAnswer gives the machine its address. It is the default.
 	DHCPAnswer DHCPMode = ""
-	// DHCPSilent does not answer.
-	DHCPSilent DHCPMode = "silent"
+	// DHCPIgnore does not answer.
+	DHCPIgnore DHCPMode = "silent"
 	// DHCPNak offers an address and refuses every request for it (RFC 2131, section 4.3.2).
 	DHCPNak DHCPMode = "nak"
 )
@@ -32,9 +32,9 @@ func (n *Network) SetDHCP(on bool) { n.dhcp.off.Store(!on) }
 // SetMachineDHCP sets how the DHCP server treats one machine.
 func (n *Network) SetMachineDHCP(name string, mode DHCPMode) error {
 	switch mode {
-	case DHCPAnswer, DHCPSilent, DHCPNak:
+	case DHCPAnswer, DHCPIgnore, DHCPNak:
 	default:
-		return fmt.Errorf("network: cannot set DHCP of %s: mode %q is none of \"\", %q and %q", name, mode, DHCPSilent, DHCPNak)
+		return fmt.Errorf("network: cannot set DHCP of %s: mode %q is none of \"\", %q and %q", name, mode, DHCPIgnore, DHCPNak)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -80,7 +80,7 @@ func (n *Network) answerDHCP(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv
 		l = *known
 	}
 	n.mu.Unlock()
-	if known == nil || l.dhcp == DHCPSilent {
+	if known == nil || l.dhcp == DHCPIgnore {
 		return
 	}
 	reply, err := n.dhcpReply(m, l)

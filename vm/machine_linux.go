@@ -190,9 +190,9 @@ func (m *Machine) PowerOn(ctx context.Context) error {
 	return nil
 }
 
-// ForgetVariables puts the firmware's variables back to what the firmware came with, as an empty
+// ResetFirmwareVars puts the firmware's variables back to what the firmware came with, as an empty
 // battery does. The machine is off.
-func (m *Machine) ForgetVariables() error {
+func (m *Machine) ResetFirmwareVars() error {
 	if m.Running() {
 		return fmt.Errorf("machine %s: it is on", m.Name())
 	}

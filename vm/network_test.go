@@ -277,7 +277,7 @@ func TestDHCP(t *testing.T) {
 	if _, err := client.Request(within(t, 20*time.Second)); !errors.As(err, &nak) {
 		t.Errorf("expected a NAK, got %v", err)
 	}
-	if err := n.SetMachineDHCP("cp1", DHCPSilent); err != nil {
+	if err := n.SetMachineDHCP("cp1", DHCPIgnore); err != nil {
 		t.Fatal(err)
 	}
 	// The context ends before the client's first wait does: how often the client would ask is not

@@ -60,12 +60,12 @@ func (s Store) Put(documents []byte) error {
 	if err := s.write(s.current(), documents); err != nil {
 		return err
 	}
-	return s.Confirm()
+	return s.ConfirmTrial()
 }
 
-// Try puts documents in force until Confirm. Without it Return, or Begin at the next start, puts
+// StartTrial puts documents in force until Confirm. Without it Return, or Begin at the next start, puts
 // those in force that are now; if these are on trial themselves, those before them.
-func (s Store) Try(documents []byte) error {
+func (s Store) StartTrial(documents []byte) error {
 	present, err := read(s.current())
 	if err != nil {
 		return err
@@ -95,12 +95,12 @@ func (s Store) trial() (c comeback, trying bool) {
 	return c, err == nil && slices.Contains(c.Tried, digest(present))
 }
 
-// Confirm ends a trial; what is in force stays. Without a trial it does nothing.
-func (s Store) Confirm() error { return s.remove(s.before()) }
+// ConfirmTrial ends a trial; what is in force stays. Without a trial it does nothing.
+func (s Store) ConfirmTrial() error { return s.remove(s.before()) }
 
-// Return ends a trial: what was in force before it is again. Without a trial it does nothing; it
+// RevertTrial ends a trial: what was in force before it is again. Without a trial it does nothing; it
 // tells whether there was one.
-func (s Store) Return() (returned bool, err error) {
+func (s Store) RevertTrial() (returned bool, err error) {
 	c, trying := s.trial()
 	switch {
 	case trying && c.Documents == "":
@@ -111,12 +111,12 @@ func (s Store) Return() (returned bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return trying, s.Confirm() // it counts no more
+	return trying, s.ConfirmTrial() // it counts no more
 }
 
-// Lasting returns the documents that are in force whatever becomes of a trial; nil if there are
+// Confirmed returns the documents that are in force whatever becomes of a trial; nil if there are
 // none.
-func (s Store) Lasting() ([]byte, error) {
+func (s Store) Confirmed() ([]byte, error) {
 	c, trying := s.trial()
 	switch {
 	case !trying:
@@ -142,11 +142,11 @@ func (s Store) Staged() time.Time {
 // DropStaged forgets what was staged.
 func (s Store) DropStaged() error { return s.remove(s.staged()) }
 
-// Begin does what is due when the machine starts, and says what it did: it returns from a trial
+// Boot does what is due when the machine starts, and says what it did: it returns from a trial
 // that nobody has confirmed, and puts in force what was staged, if adopt says so. A cut between the
 // two is a start of its own.
-func (s Store) Begin(adopt bool) (returned, staged bool, err error) {
-	if returned, err = s.Return(); err != nil {
+func (s Store) Boot(adopt bool) (returned, staged bool, err error) {
+	if returned, err = s.RevertTrial(); err != nil {
 		return returned, false, err
 	}
 	if !adopt || s.Staged().IsZero() {
@@ -154,7 +154,7 @@ func (s Store) Begin(adopt bool) (returned, staged bool, err error) {
 	}
 	err = os.Rename(s.staged(), s.current())
 	if err == nil {
-		err = durable.SyncFolder(s.Dir)
+		err = durable.SyncDir(s.Dir)
 	}
 	if err != nil {
 		return returned, false, fmt.Errorf("configuration: cannot put the staged one in force: %w", err)
@@ -162,12 +162,12 @@ func (s Store) Begin(adopt bool) (returned, staged bool, err error) {
 	return returned, true, nil
 }
 
-// MarkReached notes that the machine had an address with these documents.
-func (s Store) MarkReached(documents []byte) error { return s.write(s.reached(), documents) }
+// MarkReachable notes that the machine had an address with these documents.
+func (s Store) MarkReachable(documents []byte) error { return s.write(s.reached(), documents) }
 
-// Reached returns the last documents with which the machine had an address (nil if there are none),
+// LastReachable returns the last documents with which the machine had an address (nil if there are none),
 // and whether they are those in force.
-func (s Store) Reached() (documents []byte, current bool, err error) {
+func (s Store) LastReachable() (documents []byte, current bool, err error) {
 	if documents, err = read(s.reached()); err != nil || documents == nil {
 		return nil, false, err
 	}
@@ -192,7 +192,7 @@ func (s Store) remove(name string) error {
 		return nil
 	}
 	if err == nil {
-		err = durable.SyncFolder(s.Dir)
+		err = durable.SyncDir(s.Dir)
 	}
 	if err != nil {
 		return fmt.Errorf("configuration: cannot drop %s: %w", filepath.Base(name), err)

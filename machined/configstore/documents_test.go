@@ -56,10 +56,10 @@ func back(to string, tried ...string) string {
 }
 
 func TestStore(t *testing.T) {
-	begin := func(s Store) error { _, _, err := s.Begin(true); return err }
-	leave := func(s Store) error { _, _, err := s.Begin(false); return err }
-	giveUp := func(s Store) error { _, err := s.Return(); return err }
-	try := func(s Store) error { return s.Try([]byte("new")) }
+	begin := func(s Store) error { _, _, err := s.Boot(true); return err }
+	leave := func(s Store) error { _, _, err := s.Boot(false); return err }
+	giveUp := func(s Store) error { _, err := s.RevertTrial(); return err }
+	try := func(s Store) error { return s.StartTrial([]byte("new")) }
 	put := func(s Store) error { return s.Put([]byte("new")) }
 	for name, c := range map[string]struct {
 		before content
@@ -74,8 +74,8 @@ func TestStore(t *testing.T) {
 		"try another":           {content{"current.yaml": "tried", "return.json": back("old", "tried")}, try, content{"current.yaml": "new", "return.json": back("old", "new", "tried")}},
 		"try over the image's":  {content{}, try, content{"current.yaml": "new", "return.json": back("", "new")}},
 		"try, an old trial":     {content{"current.yaml": "old", "return.json": back("older", "x")}, try, content{"current.yaml": "new", "return.json": back("old", "new")}},
-		"confirm":               {content{"current.yaml": "tried", "return.json": back("old", "tried")}, Store.Confirm, content{"current.yaml": "tried"}},
-		"confirm nothing":       {content{"current.yaml": "old"}, Store.Confirm, content{"current.yaml": "old"}},
+		"confirm":               {content{"current.yaml": "tried", "return.json": back("old", "tried")}, Store.ConfirmTrial, content{"current.yaml": "tried"}},
+		"confirm nothing":       {content{"current.yaml": "old"}, Store.ConfirmTrial, content{"current.yaml": "old"}},
 		"return":                {content{"current.yaml": "tried", "return.json": back("old", "tried")}, giveUp, content{"current.yaml": "old"}},
 		"return to the image":   {content{"current.yaml": "tried", "return.json": back("", "tried")}, giveUp, content{}},
 		"return from nothing":   {content{"current.yaml": "old"}, giveUp, content{"current.yaml": "old"}},
@@ -118,7 +118,7 @@ func TestCut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := c.left.write(t)
-			if _, _, err := s.Begin(true); err != nil {
+			if _, _, err := s.Boot(true); err != nil {
 				t.Fatal(err)
 			}
 			if got := contentOf(t, s); !maps.Equal(got, c.want) {
@@ -139,7 +139,7 @@ func TestLasting(t *testing.T) {
 		{content{"current.yaml": "tried", "return.json": back("", "tried")}, ""},
 		{content{"current.yaml": "other", "return.json": back("old", "tried")}, "other"},
 	} {
-		if got, err := c.have.write(t).Lasting(); err != nil || string(got) != c.want || (got == nil) != (c.want == "") {
+		if got, err := c.have.write(t).Confirmed(); err != nil || string(got) != c.want || (got == nil) != (c.want == "") {
 			t.Errorf("%v: got %q, %v, want %q", c.have, got, err, c.want)
 		}
 	}
@@ -184,12 +184,12 @@ func TestHistory(t *testing.T) {
 	for i := range 2 * maxEntries {
 		add(strings.Repeat("x", i+1))
 	}
-	numbers, err := s.Numbers()
+	numbers, err := s.Revisions()
 	if err != nil || len(numbers) != maxEntries || numbers[maxEntries-1] != 5+2*maxEntries {
 		t.Errorf("got %v, %v", numbers, err)
 	}
 	add(strings.Repeat("y", maxHistory+1))
-	if numbers, err = s.Numbers(); err != nil || len(numbers) != 1 {
+	if numbers, err = s.Revisions(); err != nil || len(numbers) != 1 {
 		t.Errorf("after a large one: got %v, %v", numbers, err)
 	}
 }
@@ -209,22 +209,22 @@ func TestReached(t *testing.T) {
 		"nothing was there": {content{}, "", false},
 	} {
 		s := c.have.write(t)
-		got, current, err := s.Reached()
+		got, current, err := s.LastReachable()
 		if err != nil || string(got) != c.want || current != c.current {
 			t.Errorf("%s: %q, %v, %v", name, got, current, err)
 		}
-		if _, _, err := s.Begin(true); err != nil {
+		if _, _, err := s.Boot(true); err != nil {
 			t.Fatal(err)
 		}
-		if again, still, err := s.Reached(); err != nil || string(again) != c.want || still != c.current {
+		if again, still, err := s.LastReachable(); err != nil || string(again) != c.want || still != c.current {
 			t.Errorf("%s, after a start: %q, %v, %v", name, again, still, err)
 		}
 	}
 	s := content{"current.yaml": "b", "reached.yaml": "a"}.write(t)
-	if err := s.MarkReached([]byte("b")); err != nil {
+	if err := s.MarkReachable([]byte("b")); err != nil {
 		t.Fatal(err)
 	}
-	if got, current, err := s.Reached(); err != nil || string(got) != "b" || !current {
+	if got, current, err := s.LastReachable(); err != nil || string(got) != "b" || !current {
 		t.Errorf("marked: %q, %v, %v", got, current, err)
 	}
 }

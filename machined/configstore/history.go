@@ -40,8 +40,8 @@ func (s Store) entry(number uint64) string {
 	return filepath.Join(s.history(), strconv.FormatUint(number, 10)+".json")
 }
 
-// Numbers are those of the history, ascending.
-func (s Store) Numbers() ([]uint64, error) {
+// Revisions are those of the history, ascending.
+func (s Store) Revisions() ([]uint64, error) {
 	list, err := os.ReadDir(s.history())
 	if err != nil && !os.IsNotExist(err) {
 		return nil, fmt.Errorf("configuration: cannot read the history: %w", err)
@@ -76,7 +76,7 @@ func (s Store) Entry(number uint64) (Entry, error) {
 // Last returns the latest one; the zero Entry if there is none. One that cannot be read counts as
 // none, but its number is not given again.
 func (s Store) Last() (Entry, error) {
-	numbers, err := s.Numbers()
+	numbers, err := s.Revisions()
 	if err != nil || len(numbers) == 0 {
 		return Entry{}, err
 	}
@@ -114,7 +114,7 @@ func (s Store) Add(documents []byte, by string, at time.Time, changes func(befor
 
 // prune removes the oldest until the rest is within its bounds.
 func (s Store) prune() error {
-	numbers, err := s.Numbers()
+	numbers, err := s.Revisions()
 	if err != nil {
 		return err
 	}

@@ -52,8 +52,8 @@ func plan(t *testing.T, node nodespec.Spec, a Authorities, root string) Want {
 		t.Fatal(err)
 	}
 	uid := uint32(os.Getuid())
-	for i := range w.Folders {
-		w.Folders[i] = Folder{filepath.Join(root, w.Folders[i].Path), uid}
+	for i := range w.Dirs {
+		w.Dirs[i] = Dir{filepath.Join(root, w.Dirs[i].Path), uid}
 	}
 	for i := range w.Strays {
 		w.Strays[i] = filepath.Join(root, w.Strays[i])
@@ -84,13 +84,13 @@ func TestGolden(t *testing.T) {
 			spec.ControlPlane = controlPlane
 			a := authorities(t)
 			if !controlPlane { // it issues nothing
-				a = Authorities{Kubernetes: Authority{CA: &pki.CA{Cert: a.Kubernetes.Cert}}, Given: Given{}}
+				a = Authorities{Kubernetes: Authority{CA: &pki.CA{Cert: a.Kubernetes.Cert}}, Issued: IssuedLeaves{}}
 				for _, l := range NodeLeaves(spec.NodeName, spec.NodeIPs) {
 					leaf, err := pki.SelfSigned(pki.Spec{CN: "given", Usage: pki.Client, TTL: time.Hour})
 					if err != nil {
 						t.Fatal(err)
 					}
-					a.Given[l.Cert] = leaf
+					a.Issued[l.Cert] = leaf
 				}
 			}
 			w, err := Plan(spec, a)
@@ -195,9 +195,9 @@ func TestDoor(t *testing.T) {
 	root, a := t.TempDir(), authorities(t)
 	var prints []string
 	for _, ca := range []*pki.CA{nil, a.Etcd.CA} {
-		w := Door(identity, "one", node().NodeIPs, ca, nil, Callers{Operators: a.Kubernetes.CertPEM()})
+		w := APIServer(identity, "one", node().NodeIPs, ca, nil, CallerCAs{Operators: a.Kubernetes.CertPEM()})
 		uid := uint32(os.Getuid())
-		w.Folders[0] = Folder{filepath.Join(root, w.Folders[0].Path), uid}
+		w.Dirs[0] = Dir{filepath.Join(root, w.Dirs[0].Path), uid}
 		for i := range w.Files {
 			w.Files[i].Path, w.Files[i].UID = filepath.Join(root, w.Files[i].Path), uid
 		}

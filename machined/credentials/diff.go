@@ -14,10 +14,10 @@ import (
 
 // Have is what is on the machine: files by path, as far as Want asks for them.
 type Have struct {
-	Folders map[string]Owner
-	Files   map[string]Found
-	Strays  []string // files that match a pattern of Want.Strays
-	Now     time.Time
+	Dirs   map[string]Owner
+	Files  map[string]Found
+	Strays []string // files that match a pattern of Want.Strays
+	Now    time.Time
 }
 
 // Owner is who a folder belongs to.
@@ -36,8 +36,8 @@ type Found struct {
 // operation.
 func Diff(have Have, want Want) []reconcile.Op {
 	var ops []reconcile.Op
-	for _, f := range want.Folders {
-		if o, ok := have.Folders[f.Path]; !ok || o.UID != f.UID || o.Mode.Perm() != 0o700 {
+	for _, f := range want.Dirs {
+		if o, ok := have.Dirs[f.Path]; !ok || o.UID != f.UID || o.Mode.Perm() != 0o700 {
 			ops = append(ops, makeFolder{f})
 		}
 	}

@@ -30,8 +30,8 @@ type State struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Folders are those in which the machine's processes find their certificates.
-func Folders() []string {
+// Dirs are those in which the machine's processes find their certificates.
+func Dirs() []string {
 	return []string{paths.ApidDir, paths.KubeNode, paths.KubeAPI, paths.KubeControllers}
 }
 

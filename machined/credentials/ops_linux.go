@@ -14,7 +14,7 @@ import (
 )
 
 // makeFolder makes a process's folder, or gives it back to its owner.
-type makeFolder struct{ Folder }
+type makeFolder struct{ Dir }
 
 func (o makeFolder) String() string { return fmt.Sprintf("make folder %s for user %d", o.Path, o.UID) }
 

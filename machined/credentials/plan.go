@@ -47,30 +47,30 @@ type Authorities struct {
 	ServiceAccountKey            []byte // PEM, private
 	ServiceAccountPub            []byte // PEM
 	// for Secrets at rest: the first seals, by all of them is read
-	Sealing []config.EncryptionKey
-	Access  Access
-	Refused []byte // JSON, a trust.Refused
-	Addons  []byte // JSON, a list of nodespec.Addon
-	Marks   []byte // JSON, a nodespec.Marks
-	Given   Given
+	EncryptionKeys []config.EncryptionKey
+	Access         Access
+	RevokedSet     []byte // JSON, a trust.Refused
+	Addons         []byte // JSON, a list of nodespec.Addon
+	NodeLabels     []byte // JSON, a nodespec.Marks
+	Issued         IssuedLeaves
 }
 
-// Given is what a worker was given, by the name of the certificate's file.
-type Given map[string]*pki.Leaf
+// IssuedLeaves is what a worker was given, by the name of the certificate's file.
+type IssuedLeaves map[string]*pki.Leaf
 
-// AtStart is what a process of the orchestrator reads of them at its start only, by its folder; all
+// ReadAtStart is what a process of the orchestrator reads of them at its start only, by its folder; all
 // else is read again when it changes. etcd has its peers' authority so, the API server and the
 // controllers the key for tokens, and the controllers the authority that they put into every
 // namespace. The keys of Secrets the API server would find by itself, within a minute; whoever
 // changes them has to know that it has.
-func (a Authorities) AtStart(folder string) []byte {
+func (a Authorities) ReadAtStart(folder string) []byte {
 	switch folder {
 	case paths.KubeAPI:
-		return slices.Concat(a.Etcd.Bundle(), a.ServiceAccountKey, encryption(a.Sealing))
+		return slices.Concat(a.Etcd.Bundle(), a.ServiceAccountKey, encryption(a.EncryptionKeys))
 	case paths.KubeControllers:
 		return slices.Concat(a.Kubernetes.Bundle(), a.ServiceAccountKey)
 	case paths.KubeNode: // a kubelet makes its Node once: one that was invited anew begins anew
-		if given := a.Given[nodespec.KubeletCert]; given != nil {
+		if given := a.Issued[nodespec.KubeletCert]; given != nil {
 			return []byte(pki.TicketOf(given.Cert))
 		}
 	}
@@ -79,15 +79,15 @@ func (a Authorities) AtStart(folder string) []byte {
 
 // Want is what should be on the machine.
 type Want struct {
-	Folders []Folder
-	Files   []File
-	Leaves  []Leaf
+	Dirs   []Dir
+	Files  []File
+	Leaves []Leaf
 	// Strays are patterns (filepath.Match) of files that must not be there unless Files names them.
 	Strays []string
 }
 
-// Folder is a process's own folder, mode 0700.
-type Folder struct {
+// Dir is a process's own folder, mode 0700.
+type Dir struct {
 	Path string
 	UID  uint32
 }
@@ -123,23 +123,23 @@ func Plan(node nodespec.Spec, a Authorities) (Want, error) {
 	return w, nil
 }
 
-// Callers are those whose calls apid takes. The first three are CAs in PEM, and may be empty.
-type Callers struct {
-	Operators []byte // of the operators
-	Clients   []byte // of the certificates that the machines issue to operators
-	Machines  []byte // of the cluster's machines
-	Revoked   []byte // JSON, a list of trust.Revocation
-	Asking    bool   // machines without a ticket may ask to be let in
+// CallerCAs are those whose calls apid takes. The first three are CAs in PEM, and may be empty.
+type CallerCAs struct {
+	Operators    []byte // of the operators
+	Clients      []byte // of the certificates that the machines issue to operators
+	Machines     []byte // of the cluster's machines
+	Revoked      []byte // JSON, a list of trust.Revocation
+	JoinRequests bool   // machines without a ticket may ask to be let in
 }
 
-// Door says what apid needs: the machine's own key with a certificate of the cluster's machine CA,
+// APIServer says what apid needs: the machine's own key with a certificate of the cluster's machine CA,
 // which was given to the machine or is issued here, or with a self-signed one as long as there is
 // neither (both are nil); and whose calls to take. By its certificate the other machines of the
 // cluster know it, too.
-func Door(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, given *pki.Leaf, callers Callers) Want {
+func APIServer(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, given *pki.Leaf, callers CallerCAs) Want {
 	var w Want
 	var asking []byte
-	if callers.Asking {
+	if callers.JoinRequests {
 		asking = []byte("yes\n")
 	}
 	p := process{&w, paths.ApidDir, paths.UserApid}
@@ -168,10 +168,10 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 	p := process{w, paths.KubeNode, 0}
 	p.folder()
 	p.file(nodespec.CA, a.Kubernetes.Bundle())
-	p.file(nodespec.NodeMarks, a.Marks)
-	p.file(nodespec.Revoked, a.Refused)
+	p.file(nodespec.NodeLabelsFile, a.NodeLabels)
+	p.file(nodespec.Revoked, a.RevokedSet)
 	for _, l := range NodeLeaves(node.NodeName, node.NodeIPs) {
-		if given := a.Given[l.Cert]; given != nil {
+		if given := a.Issued[l.Cert]; given != nil {
 			p.file(l.Key, given.KeyPEM())
 			p.file(l.Cert, given.CertPEM())
 		} else {
@@ -209,14 +209,14 @@ func MachineLeaf(name string, ips []netip.Addr) pki.Spec {
 func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	p := process{w, paths.KubeAPI, paths.UserAPI}
 	p.folder()
-	w.Folders = append(w.Folders, Folder{paths.EtcdData, p.uid}, Folder{paths.EtcdKept, p.uid}, Folder{paths.AuditLog, p.uid})
+	w.Dirs = append(w.Dirs, Dir{paths.EtcdData, p.uid}, Dir{paths.EtcdSnapshots, p.uid}, Dir{paths.AuditLog, p.uid})
 	p.file(nodespec.CA, a.Kubernetes.Bundle())
 	p.file(nodespec.FrontProxyCA, a.FrontProxy.Bundle())
 	p.file(nodespec.EtcdCA, a.Etcd.Bundle())
 	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
 	p.file(nodespec.ServiceAccountPub, a.ServiceAccountPub)
-	p.file(nodespec.Encryption, encryption(a.Sealing))
-	p.file(nodespec.Revoked, a.Refused)
+	p.file(nodespec.Encryption, encryption(a.EncryptionKeys))
+	p.file(nodespec.Revoked, a.RevokedSet)
 	for _, f := range a.Access.Files(p.dir) {
 		p.file(f.Name, f.Content)
 	}
@@ -268,7 +268,7 @@ type process struct {
 	uid uint32
 }
 
-func (p process) folder() { p.w.Folders = append(p.w.Folders, Folder{p.dir, p.uid}) }
+func (p process) folder() { p.w.Dirs = append(p.w.Dirs, Dir{p.dir, p.uid}) }
 
 func (p process) file(name string, content []byte) {
 	p.w.Files = append(p.w.Files, File{filepath.Join(p.dir, name), p.uid, 0o400, content})

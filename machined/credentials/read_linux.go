@@ -12,10 +12,10 @@ import (
 
 // Read looks at the files that want names.
 func Read(want Want) (Have, error) {
-	have := Have{Folders: map[string]Owner{}, Files: map[string]Found{}, Now: time.Now()}
-	for _, f := range want.Folders {
+	have := Have{Dirs: map[string]Owner{}, Files: map[string]Found{}, Now: time.Now()}
+	for _, f := range want.Dirs {
 		if info, err := os.Lstat(f.Path); err == nil && info.IsDir() {
-			have.Folders[f.Path] = ownerOf(info)
+			have.Dirs[f.Path] = ownerOf(info)
 		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return Have{}, fmt.Errorf("credentials: cannot read folder: %w", err)
 		}

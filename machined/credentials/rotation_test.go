@@ -61,8 +61,8 @@ func TestRotation(t *testing.T) {
 		if one, err := pki.ParseCA(read(paths.KubeControllers, nodespec.SigningCA), read(paths.KubeControllers, nodespec.CAKey)); err != nil || !one.Cert.Equal(k.Cert) {
 			t.Errorf("signs with %v, %v", one, err)
 		}
-		starts = append(starts, string(a.AtStart(paths.KubeControllers)))
-		if got := a.AtStart(paths.KubeAPI); string(got) != string(base.AtStart(paths.KubeAPI)) {
+		starts = append(starts, string(a.ReadAtStart(paths.KubeControllers)))
+		if got := a.ReadAtStart(paths.KubeAPI); string(got) != string(base.ReadAtStart(paths.KubeAPI)) {
 			t.Error("the API server starts anew")
 		}
 	}

@@ -92,10 +92,10 @@ func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run
 	case mounted:
 		return nil // Plan has refused this; not ours to stack upon
 	case v.holds(content):
-		ops = append(ops, Check{Label: v.Format.Label, Device: v.Format.Device, run: run}, Mount{Label: v.Format.Label, Mount: v.Mount, Folders: v.Folders, Links: v.Links})
+		ops = append(ops, Check{Label: v.Format.Label, Device: v.Format.Device, run: run}, Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links})
 	case content.blank() || v.Wipe:
 		// A file system that was made just now needs no check.
-		ops = append(ops, v.Format, Mount{Label: v.Format.Label, Mount: v.Mount, Folders: v.Folders, Links: v.Links})
+		ops = append(ops, v.Format, Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links})
 		grow = false
 	default:
 		return nil // foreign: Plan has refused this
@@ -176,8 +176,8 @@ func (c Check) String() string { return "check " + c.Label + " (" + c.Device + "
 type Mount struct {
 	Label string
 	mount.Mount
-	Folders []string          // made, relative to the target
-	Links   map[string]string // made, relative to the target
+	Dirs  []string          // made, relative to the target
+	Links map[string]string // made, relative to the target
 }
 
 func (m Mount) String() string {

@@ -261,27 +261,27 @@ func TestFaultsOnRealDisk(t *testing.T) {
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state)}}
 	build(t, s)
 	settle(t, s)
-	of := func(all []Soundness, label string) Soundness {
+	of := func(all []FilesystemErrors, label string) FilesystemErrors {
 		t.Helper()
-		i := slices.IndexFunc(all, func(s Soundness) bool { return s.Label == label })
+		i := slices.IndexFunc(all, func(s FilesystemErrors) bool { return s.Label == label })
 		if i < 0 {
 			t.Fatalf("nothing is said of %s: %+v", label, all)
 		}
 		return all[i]
 	}
-	now, err := ReadSoundness()
-	if err != nil || len(now) != 2 || !now[0].Sound() || !now[1].Sound() {
+	now, err := ReadFilesystemErrors()
+	if err != nil || len(now) != 2 || !now[0].OK() || !now[1].OK() {
 		t.Fatalf("after a format: %+v, %v", now, err)
 	}
 	trigger := filepath.Join(sysExt4, filepath.Base(mkfstest.Disk)+"5", "trigger_fs_error")
 	if err := os.WriteFile(trigger, []byte("a test"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if now, err = ReadSoundness(); err != nil {
+	if now, err = ReadFilesystemErrors(); err != nil {
 		t.Fatal(err)
 	}
 	broken := of(now, disklayout.Data)
-	if broken.Sound() || broken.Faults.Count != 1 || !broken.ReadOnly || broken.Faults.First.Function == "" || broken.Faults.First.Time.IsZero() || !of(now, disklayout.State).Sound() {
+	if broken.OK() || broken.Faults.Count != 1 || !broken.ReadOnly || broken.Faults.First.Function == "" || broken.Faults.First.Time.IsZero() || !of(now, disklayout.State).OK() {
 		t.Errorf("after an error: %+v", now)
 	}
 	t.Log(broken)
@@ -291,7 +291,7 @@ func TestFaultsOnRealDisk(t *testing.T) {
 		t.Errorf("before the check: %+v", before)
 	}
 	settle(t, s)
-	if now, err = ReadSoundness(); err != nil || !of(now, disklayout.Data).Sound() {
+	if now, err = ReadFilesystemErrors(); err != nil || !of(now, disklayout.Data).OK() {
 		t.Errorf("after the check: %+v, %v", now, err)
 	}
 	unmount(t)
@@ -304,7 +304,7 @@ func TestFaultsOnRealDisk(t *testing.T) {
 func TestListing(t *testing.T) {
 	mkfstest.Overwrites(t)
 	build(t, scenario{disk: diskSpec{table: "gpt", partitions: image}})
-	have, err := Read(t.Context(), diskprobetest.Here)
+	have, err := Read(t.Context(), diskprobetest.ProbeInProcess)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +348,7 @@ func facts(t *testing.T, s scenario) Have {
 	if !s.disk.data {
 		boot = parttable.PartitionPath(mkfstest.Disk, 2)
 	}
-	disks, err := readAll(t.Context(), devices, boot, diskprobetest.Here)
+	disks, err := readAll(t.Context(), devices, boot, diskprobetest.ProbeInProcess)
 	if err != nil || len(disks) != 1 || disks[0].Boot == s.disk.data {
 		t.Fatalf("%+v, %v", disks, err)
 	}
@@ -579,7 +579,7 @@ func checkVolumes(t *testing.T, s scenario) {
 				t.Errorf("%s: link %s: leads to %q, %v", v.Format.Label, name, target, err)
 			}
 		}
-		for _, name := range v.Folders {
+		for _, name := range v.Dirs {
 			if info, err := os.Stat(filepath.Join(v.Mount.Target, name)); err != nil || info.Mode() != fs.ModeDir|0o755 {
 				t.Errorf("%s: folder %s: %v, %v; everybody has to get through it", v.Format.Label, name, info, err)
 			}

@@ -6,22 +6,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// Soundness is what a file system of ours says of itself.
-type Soundness struct {
+// FilesystemErrors is what a file system of ours says of itself.
+type FilesystemErrors struct {
 	Label    string            `json:"label"`  // "DATA"
 	Device   string            `json:"device"` // "/dev/vda5"
-	Faults   superblock.Faults `json:"faults"` // that the kernel has recorded since the last check
+	Faults   superblock.Errors `json:"faults"` // that the kernel has recorded since the last check
 	ReadOnly bool              `json:"readOnly,omitempty"`
 	// Checked says that the errors were found before the check at the start, which has repaired
 	// them.
 	Checked bool `json:"checked,omitempty"`
 }
 
-// Sound tells whether there is nothing to do about it now.
-func (s Soundness) Sound() bool { return s.Checked || !s.ReadOnly && !s.Faults.Any() }
+// OK tells whether there is nothing to do about it now.
+func (s FilesystemErrors) OK() bool { return s.Checked || !s.ReadOnly && !s.Faults.Any() }
 
 // String says what is wrong, and what helps; "" where nothing ever was.
-func (s Soundness) String() string {
+func (s FilesystemErrors) String() string {
 	what := fmt.Sprintf("%s (%s): ", s.Label, s.Device)
 	switch {
 	case s.Checked && s.Faults.Any():
@@ -37,7 +37,7 @@ func (s Soundness) String() string {
 }
 
 // counted is the errors as a part of a sentence.
-func counted(f superblock.Faults) string {
+func counted(f superblock.Errors) string {
 	if f.Count == 0 {
 		return "a mark that it has errors, of which none is recorded"
 	}
@@ -46,12 +46,12 @@ func counted(f superblock.Faults) string {
 
 // BeforeCheck lists what our volumes on the disk that was booted from have recorded and a check
 // would clear: those that are not mounted.
-func BeforeCheck(have Have) []Soundness {
-	var found []Soundness
+func BeforeCheck(have Have) []FilesystemErrors {
+	var found []FilesystemErrors
 	for _, d := range have.Disks {
 		for _, p := range d.Partitions {
 			if _, mounted := mountOf(have, p.Path); d.Boot && ours(p.Entry) && p.Faults.Any() && !mounted {
-				found = append(found, Soundness{Label: p.Label, Device: p.Path, Faults: p.Faults, Checked: true})
+				found = append(found, FilesystemErrors{Label: p.Label, Device: p.Path, Faults: p.Faults, Checked: true})
 			}
 		}
 	}
@@ -68,16 +68,16 @@ func mountOf(have Have, device string) (target string, mounted bool) {
 	return "", false
 }
 
-// Worse lists what has become wrong, or more wrong, from one look to the next.
-func Worse(before, now []Soundness) []Soundness {
-	known := map[string]Soundness{}
+// NewErrors lists what has become wrong, or more wrong, from one look to the next.
+func NewErrors(before, now []FilesystemErrors) []FilesystemErrors {
+	known := map[string]FilesystemErrors{}
 	for _, s := range before {
 		known[s.Label] = s
 	}
-	var out []Soundness
+	var out []FilesystemErrors
 	for _, s := range now {
 		was := known[s.Label]
-		if !s.Sound() && (was.Sound() || s.Faults.Count > was.Faults.Count || s.ReadOnly && !was.ReadOnly) {
+		if !s.OK() && (was.OK() || s.Faults.Count > was.Faults.Count || s.ReadOnly && !was.ReadOnly) {
 			out = append(out, s)
 		}
 	}

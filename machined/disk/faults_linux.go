@@ -17,9 +17,9 @@ import (
 // sysExt4 has a folder for each ext4 that is mounted (Documentation/ABI/testing/sysfs-fs-ext4).
 const sysExt4 = "/sys/fs/ext4"
 
-// ReadSoundness asks the kernel about our volumes that are mounted. It reads no disk.
-func ReadSoundness() ([]Soundness, error) {
-	var all []Soundness
+// ReadFilesystemErrors asks the kernel about our volumes that are mounted. It reads no disk.
+func ReadFilesystemErrors() ([]FilesystemErrors, error) {
+	var all []FilesystemErrors
 	for _, v := range volumes() {
 		m, mounted, err := mount.At(v.Mount.Target)
 		if err != nil {
@@ -28,7 +28,7 @@ func ReadSoundness() ([]Soundness, error) {
 		if !mounted {
 			continue
 		}
-		s := Soundness{Label: v.Format.Label, Device: m.Source, Faults: mountedFaults(sysExt4, m.Source)}
+		s := FilesystemErrors{Label: v.Format.Label, Device: m.Source, Faults: mountedFaults(sysExt4, m.Source)}
 		var fs unix.Statfs_t
 		if err := unix.Statfs(m.Target, &fs); err == nil {
 			s.ReadOnly = fs.Flags&unix.ST_RDONLY != 0
@@ -51,7 +51,7 @@ func refusesWrites(target string) bool {
 }
 
 // mountedFaults reads the errors of a mounted ext4 from the kernel.
-func mountedFaults(sys, device string) superblock.Faults {
+func mountedFaults(sys, device string) superblock.Errors {
 	dir := filepath.Join(sys, filepath.Base(device))
 	word := func(name string) string {
 		b, err := os.ReadFile(filepath.Join(dir, name))
@@ -64,15 +64,15 @@ func mountedFaults(sys, device string) superblock.Faults {
 		n, _ := strconv.ParseUint(word(name), 10, 64) // what is not there is 0
 		return n
 	}
-	fault := func(which string) superblock.Fault {
-		f := superblock.Fault{Function: word(which + "_error_func"), Line: uint32(number(which + "_error_line")), Inode: uint32(number(which + "_error_ino")),
+	fault := func(which string) superblock.Error {
+		f := superblock.Error{Function: word(which + "_error_func"), Line: uint32(number(which + "_error_line")), Inode: uint32(number(which + "_error_ino")),
 			Block: number(which + "_error_block")}
 		if seconds := number(which + "_error_time"); seconds > 0 {
 			f.Time = time.Unix(int64(seconds), 0).UTC()
 		}
 		return f
 	}
-	out := superblock.Faults{Count: uint32(number("errors_count"))}
+	out := superblock.Errors{Count: uint32(number("errors_count"))}
 	if out.Count > 0 {
 		out.Marked, out.First, out.Last = true, fault("first"), fault("last")
 	}

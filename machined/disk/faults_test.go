@@ -35,17 +35,17 @@ func TestMountedFaults(t *testing.T) {
 
 // TestSoundness: what is said of a file system, and when it is news.
 func TestSoundness(t *testing.T) {
-	fault := superblock.Fault{Time: time.Unix(1700000000, 0), Function: "ext4_lookup", Line: 1855}
-	sound := Soundness{Label: disklayout.Data, Device: "/dev/vda5"}
+	fault := superblock.Error{Time: time.Unix(1700000000, 0), Function: "ext4_lookup", Line: 1855}
+	sound := FilesystemErrors{Label: disklayout.Data, Device: "/dev/vda5"}
 	one := sound
-	one.Faults = superblock.Faults{Marked: true, Count: 1, First: fault, Last: fault}
+	one.Faults = superblock.Errors{Marked: true, Count: 1, First: fault, Last: fault}
 	two := one
 	two.Faults.Count = 2
 	stopped, checked, silent, marked := one, one, sound, sound
 	stopped.ReadOnly, checked.Checked, silent.ReadOnly, marked.Faults.Marked = true, true, true, true
 	const where = "DATA (/dev/vda5): the file system "
 	for _, c := range []struct {
-		s     Soundness
+		s     FilesystemErrors
 		sound bool
 		want  string
 	}{
@@ -56,19 +56,19 @@ func TestSoundness(t *testing.T) {
 		{marked, false, where + "has a mark that it has errors, of which none is recorded; save what matters, and reboot: the check at the start repairs what can be repaired"},
 		{checked, true, where + "had 1 error, at 2023-11-14 22:13:20 UTC in ext4_lookup:1855; the check at this start has repaired it; look at what the kernel's log and the disk say of its health"},
 	} {
-		if c.s.String() != c.want || c.s.Sound() != c.sound {
-			t.Errorf("%t %s\nwant %t %s", c.s.Sound(), c.s, c.sound, c.want)
+		if c.s.String() != c.want || c.s.OK() != c.sound {
+			t.Errorf("%t %s\nwant %t %s", c.s.OK(), c.s, c.sound, c.want)
 		}
 	}
 	for _, c := range []struct {
 		name        string
-		before, now Soundness
+		before, now FilesystemErrors
 		news        bool
 	}{
 		{"nothing", sound, sound, false}, {"the first error", sound, one, true}, {"the same", one, one, false}, {"another one", one, two, true},
 		{"no more writes", one, stopped, true}, {"repaired", two, checked, false}, {"again after the check", checked, one, true},
 	} {
-		if got := Worse([]Soundness{c.before}, []Soundness{c.now}); (len(got) > 0) != c.news {
+		if got := NewErrors([]FilesystemErrors{c.before}, []FilesystemErrors{c.now}); (len(got) > 0) != c.news {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
@@ -77,7 +77,7 @@ func TestSoundness(t *testing.T) {
 // TestBeforeCheck: what a check at the start would clear is read before it.
 func TestBeforeCheck(t *testing.T) {
 	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
-	have.Disks[0].Partitions[4].Faults = superblock.Faults{Marked: true}
+	have.Disks[0].Partitions[4].Faults = superblock.Errors{Marked: true}
 	if got := BeforeCheck(have); len(got) != 1 || got[0].Label != disklayout.Data || got[0].Device != "/dev/vda5" || !got[0].Checked {
 		t.Errorf("%+v", got)
 	}

@@ -70,8 +70,8 @@ type Partition struct {
 	Path    string    `json:"path"` // "/dev/vda4"
 	UUID    uuid.UUID `json:"uuid"` // the partition's unique GUID
 	Content Content   `json:"content"`
-	// Faults are the errors that an ext4 of ours has recorded, on the disk that was booted from.
-	Faults superblock.Faults `json:"faults,omitzero"`
+	// Errors are the errors that an ext4 of ours has recorded, on the disk that was booted from.
+	Faults superblock.Errors `json:"faults,omitzero"`
 	// it holds a boot loader that firmware would start; not looked for on the disk that was booted
 	// from
 	Loader bool `json:"-"`
@@ -115,8 +115,8 @@ type Volume struct {
 	Number int         // of the partition
 	Format Format      // how it is made
 	Mount  mount.Mount // where it goes
-	// Folders are those that folders of several users lie in, relative to Mount.Target.
-	Folders []string
+	// Dirs are those that folders of several users lie in, relative to Mount.Target.
+	Dirs []string
 	// Links are symbolic links, by name relative to Mount.Target. The folders above them are
 	// Folders.
 	Links map[string]string

@@ -52,7 +52,7 @@ func (m Mount) Do(context.Context) error {
 			return err
 		}
 	}
-	for _, name := range m.Folders {
+	for _, name := range m.Dirs {
 		folder := filepath.Join(m.Target, name)
 		err := os.MkdirAll(folder, 0o755)
 		if err == nil {

@@ -81,9 +81,9 @@ func volumes() []Volume {
 		{
 			// Root may use the last percent, so that the system can tidy up a full disk. The
 			// volumes of claims are projects.
-			Format:  Format{Label: disklayout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
-			Mount:   mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
-			Folders: dataFolders(),
+			Format: Format{Label: disklayout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
+			Mount:  mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
+			Dirs:   dataFolders(),
 			// What is below /run ends with the start, under this name, too. Plugins of pod networks
 			// are looked for in the other.
 			Links: map[string]string{"run": "/run", rel(paths.HostOpt) + "/cni/bin": paths.ExternalCNIPlugins},
@@ -183,7 +183,7 @@ func foreignTable(disk Disk) string {
 }
 
 // ours reports whether the entry is one of the five partitions.
-func ours(e Entry) bool { return disklayout.Ours(e.Label, e.Type) }
+func ours(e Entry) bool { return disklayout.IsSystemPartition(e.Label, e.Type) }
 
 // arrange gives every partition its place. What exists keeps its number and its start; only DATA
 // may grow. New partitions go behind the last one.

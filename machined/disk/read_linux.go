@@ -28,7 +28,7 @@ const sysBlock = diskprobe.Sys
 
 // Examine tells what lies on disks that are not the machine's own. What it says of a disk that it
 // cannot examine is why.
-type Examine func(ctx context.Context, devices []diskprobe.Device) []diskprobe.Result
+type Examine func(ctx context.Context, devices []diskprobe.Device) []diskprobe.DeviceResult
 
 // unexamined is what holds data as far as anybody knows.
 const unexamined = "content that has not been examined"
@@ -76,12 +76,12 @@ func readAll(ctx context.Context, devices []diskprobe.Device, boot string, exami
 			foreign = append(foreign, d)
 		}
 	}
-	var results []diskprobe.Result
+	var results []diskprobe.DeviceResult
 	if examine != nil {
 		results = examine(ctx, foreign)
 	} else {
 		for _, d := range foreign {
-			results = append(results, diskprobe.Result{Device: d, Err: errUnexamined})
+			results = append(results, diskprobe.DeviceResult{Device: d, Err: errUnexamined})
 		}
 	}
 	for _, r := range results {
@@ -98,7 +98,7 @@ func readAll(ctx context.Context, devices []diskprobe.Device, boot string, exami
 var errUnexamined = errors.New(unexamined)
 
 // learn notes what foreign partitions on the boot disk hold. No decision depends on it.
-func (d *Disk) learn(r diskprobe.Result) {
+func (d *Disk) learn(r diskprobe.DeviceResult) {
 	for i, p := range d.Partitions {
 		if r.Err == nil && !ours(p.Entry) {
 			d.Partitions[i].Content = Content(r.Answer.Content(p.Number))
@@ -107,14 +107,14 @@ func (d *Disk) learn(r diskprobe.Result) {
 }
 
 // foreignDisk is a disk as it was examined; false for a drive without a medium.
-func foreignDisk(r diskprobe.Result) (Disk, bool) {
+func foreignDisk(r diskprobe.DeviceResult) (Disk, bool) {
 	if errors.Is(r.Err, diskprobe.ErrNoMedium) || r.Device.Size == 0 && !r.Device.Removable {
 		return Disk{}, false
 	}
 	a := r.Answer
 	disk := newDisk(r.Device)
 	switch {
-	case errors.Is(r.Err, errUnexamined), errors.Is(r.Err, diskprobe.ErrGivenUp):
+	case errors.Is(r.Err, errUnexamined), errors.Is(r.Err, diskprobe.ErrSkipped):
 		disk.Table = unexamined
 	case r.Err != nil:
 		disk.Table = "content that cannot be examined: " + r.Err.Error()
@@ -129,7 +129,7 @@ func foreignDisk(r diskprobe.Result) (Disk, bool) {
 	for _, e := range a.Entries {
 		part := Partition{Entry: Entry{Number: e.Number, Label: e.Label, Type: e.Type, Start: e.Start, Size: e.Size}, UUID: e.UUID,
 			Path: parttable.PartitionPath(disk.Path, e.Number), Content: Content(a.Content(e.Number))}
-		part.Loader = slices.ContainsFunc(a.Contents, func(h diskprobe.Held) bool { return h.Number == e.Number && h.Loader })
+		part.Loader = slices.ContainsFunc(a.Contents, func(h diskprobe.PartitionContent) bool { return h.Number == e.Number && h.Loader })
 		disk.Partitions = append(disk.Partitions, part)
 	}
 	return disk, true
@@ -238,19 +238,19 @@ func readOwn(d diskprobe.Device) (Disk, error) {
 // ownContent reads the superblock of one of our partitions, through the partition's own device: the
 // disk's has a cache of its own, which may be older. It knows what we put there; everything else is
 // unknown data.
-func ownContent(path string) (Content, superblock.Faults, error) {
+func ownContent(path string) (Content, superblock.Errors, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		// the kernel does not show it: nothing that we could use
-		return Content{Kind: unknownData}, superblock.Faults{}, nil
+		return Content{Kind: unknownData}, superblock.Errors{}, nil
 	}
 	if err != nil {
-		return Content{}, superblock.Faults{}, err
+		return Content{}, superblock.Errors{}, err
 	}
 	defer f.Close()
 	size, err := block.NewFromFile(f).GetSize()
 	if err != nil {
-		return Content{}, superblock.Faults{}, err
+		return Content{}, superblock.Errors{}, err
 	}
 	e, _, _ := superblock.ReadExt(f) // what cannot be read says so below
 	c, err := examineOwn(f, size)

@@ -23,22 +23,22 @@ func TestForeignDisks(t *testing.T) {
 		return diskprobe.Device{Name: name, Path: "/dev/" + name, Size: 8 << 30, SectorSize: 512}
 	}
 	zero := uuid.UUID{}
-	results := map[string]diskprobe.Result{
-		"sda": {Answer: diskprobe.Answer{Disk: "/dev/sda", Size: 8 << 30}},
+	results := map[string]diskprobe.DeviceResult{
+		"sda": {Answer: diskprobe.Result{Disk: "/dev/sda", Size: 8 << 30}},
 		"sdb": {Err: errors.New("no answer within 15s")},
 		"sdc": {Err: diskprobe.ErrNoMedium},
-		"sdd": {Answer: diskprobe.Answer{Disk: "/dev/sdd", Size: 8 << 30, Table: "gpt", Mirrored: true,
+		"sdd": {Answer: diskprobe.Result{Disk: "/dev/sdd", Size: 8 << 30, Table: "gpt", Mirrored: true,
 			Entries:  []diskprobe.Entry{{Number: 1, Label: disklayout.ESP, Type: disklayout.TypeESP, Start: 1 << 20, Size: 64 << 20}, {Number: 3, Label: "b", Start: 65 << 20, Size: 1 << 20}},
-			Contents: []diskprobe.Held{{Number: 1, Content: superblock.Content{Kind: "vfat", Label: "ESP"}, Loader: true}}}},
-		"sde": {Answer: diskprobe.Answer{Disk: "/dev/sde", Size: 8 << 30, Table: "a whole-disk Linux RAID member"}},
+			Contents: []diskprobe.PartitionContent{{Number: 1, Content: superblock.Content{Kind: "vfat", Label: "ESP"}, Loader: true}}}},
+		"sde": {Answer: diskprobe.Result{Disk: "/dev/sde", Size: 8 << 30, Table: "a whole-disk Linux RAID member"}},
 	}
 	var devices []diskprobe.Device
-	results["sdg"] = diskprobe.Result{Answer: diskprobe.Answer{Disk: "/dev/sdg", Size: 8 << 30, Table: "gpt", Whole: superblock.Content{Kind: "Intel RAID member"}}}
-	results["sdf"] = diskprobe.Result{Err: fmt.Errorf("%w: late", diskprobe.ErrGivenUp)}
+	results["sdg"] = diskprobe.DeviceResult{Answer: diskprobe.Result{Disk: "/dev/sdg", Size: 8 << 30, Table: "gpt", Whole: superblock.Content{Kind: "Intel RAID member"}}}
+	results["sdf"] = diskprobe.DeviceResult{Err: fmt.Errorf("%w: late", diskprobe.ErrSkipped)}
 	for _, name := range []string{"sda", "sdb", "sdc", "sdd", "sde", "sdf", "sdg"} {
 		devices = append(devices, device(name))
 	}
-	examine := func(_ context.Context, asked []diskprobe.Device) (out []diskprobe.Result) {
+	examine := func(_ context.Context, asked []diskprobe.Device) (out []diskprobe.DeviceResult) {
 		for _, d := range asked {
 			r := results[d.Name]
 			r.Device = d

@@ -16,8 +16,8 @@ const Table = "orlop_firewall"
 // Config is what is let in, beside what always is (see rules).
 type Config struct {
 	Open []Rule // each port once per protocol
-	// Own are the TCP ports of the system itself, at least one, which Open alone has a say in.
-	Own []int
+	// MachineNetworks are the TCP ports of the system itself, at least one, which Open alone has a say in.
+	MachineNetworks []int
 }
 
 // Rule lets networks reach a port. From without any is everybody.
@@ -69,10 +69,10 @@ func (c *Config) Lines() []string {
 // Absent are the commands that leave no firewall, whatever there was.
 const Absent = "add table inet " + Table + "\ndelete table inet " + Table + "\n"
 
-// Closed are the commands for a machine whose firewall the kernel does not take: nobody begins
+// DropElement are the commands for a machine whose firewall the kernel does not take: nobody begins
 // anything with it but callers of its own API, at the TCP port given, so that the operator can.
 // They need as little of the kernel as can be, and use the same table.
-func Closed(port int) string {
+func DropElement(port int) string {
 	return fmt.Sprintf(Absent+`table inet %s {
 	chain input {
 		type filter hook input priority filter; policy drop;
@@ -104,7 +104,7 @@ func (c *Config) Commands(pods string) string {
 	rule("meta l4proto { icmp, ipv6-icmp } accept")
 	// What a Service has rewritten to a pod that shares the machine's network. The API server has a
 	// Service, too, and a virtual address; who may come to it by those is who may come to its port.
-	rule("ct status dnat tcp dport != { %s } accept", numbers(c.Own))
+	rule("ct status dnat tcp dport != { %s } accept", numbers(c.MachineNetworks))
 	rule("ct status dnat meta l4proto != tcp accept")
 	// A server's answer is not the answer of a connection: it may come from another address than
 	// was asked (RFC 2131, 4.1; RFC 8415, 7.2).

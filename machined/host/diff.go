@@ -33,7 +33,7 @@ type ModuleState struct {
 type GroupState struct {
 	Files     map[string]string // those that are wanted, as far as they exist
 	Available []string          // controllers that it could hand down
-	Down      []string          // controllers that it hands down
+	Delegated []string          // controllers that it hands down
 }
 
 // Verb is what an Op does.
@@ -47,7 +47,7 @@ const (
 	SetSysctl   Verb = "sysctl"    // Name, Value; Old
 	SetRlimit   Verb = "rlimit"    // Rlimit; Old
 	MakeGroup   Verb = "group"     // Name
-	HandDown    Verb = "hand-down" // Name: the group; Names: controllers
+	Delegate    Verb = "hand-down" // Name: the group; Names: controllers
 	SetGroup    Verb = "set-group" // Group: the group; Name: the file; Value; Old
 	EnterGroup  Verb = "enter"     // Name: the group
 	WriteID     Verb = "machine-id"
@@ -86,7 +86,7 @@ func (o Op) String() string {
 		return fmt.Sprintf("set resource limit %s (was %s)", o.Rlimit, o.Old)
 	case MakeGroup:
 		return "make control group " + o.Name
-	case HandDown:
+	case Delegate:
 		return fmt.Sprintf("hand down %s in control group %s", strings.Join(o.Names, ", "), o.Name)
 	case SetGroup:
 		return fmt.Sprintf("set %s = %s in control group %s (was %s)", o.Name, o.Value, o.Group, o.Old)
@@ -216,13 +216,13 @@ func diffGroups(have Have, want Want) []Op {
 		}
 		_, mounted := have.Groups["/"]
 		var down []string
-		for _, c := range g.Down {
-			if (slices.Contains(available, c) || !mounted) && !slices.Contains(state.Down, c) {
+		for _, c := range g.Delegated {
+			if (slices.Contains(available, c) || !mounted) && !slices.Contains(state.Delegated, c) {
 				down = append(down, c)
 			}
 		}
 		if down != nil {
-			ops = append(ops, Op{Verb: HandDown, Name: g.Path, Names: down})
+			ops = append(ops, Op{Verb: Delegate, Name: g.Path, Names: down})
 		}
 	}
 	if want.Home != "" && have.Home != want.Home {

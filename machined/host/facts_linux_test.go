@@ -103,7 +103,7 @@ func TestOperations(t *testing.T) {
 		{Verb: SetSysctl, Name: "net.ipv4.conf.eth0/7.rp_filter", Value: "2"},
 		{Verb: SetSysctl, Name: "kernel.modprobe", Value: ""},
 		{Verb: MakeGroup, Name: "/orlop/machined"},
-		{Verb: HandDown, Name: "/", Names: controllers},
+		{Verb: Delegate, Name: "/", Names: controllers},
 		{Verb: SetGroup, Group: "/orlop", Name: "memory.min", Value: "4096"},
 		{Verb: WriteID, Value: "0123456789abcdef0123456789abcdef"},
 	}

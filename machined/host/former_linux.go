@@ -16,9 +16,9 @@ import (
 // the value that it had before; a module stays until the next start, and that is said. Both are
 // remembered for as long as the machine runs: the next start begins with the kernel's own.
 
-// Former returns the values of kernel parameters from before an operation first set them, for
+// PreviousSysctls returns the values of kernel parameters from before an operation first set them, for
 // Config.Former.
-func (k *Kernel) Former() map[string]string {
+func (k *Kernel) PreviousSysctls() map[string]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return maps.Clone(k.former)
@@ -51,10 +51,10 @@ func (k *Kernel) noteLoaded(names []string) {
 	}
 }
 
-// Leftover returns the modules that an operation has loaded, that are still in the kernel, and that
+// UnrestorableSysctls returns the modules that an operation has loaded, that are still in the kernel, and that
 // a configuration no longer asks for. They stay until the next start: what uses them by now is not
 // known.
-func (k *Kernel) Leftover(c Config) ([]string, error) {
+func (k *Kernel) UnrestorableSysctls(c Config) ([]string, error) {
 	wanted := planModules(c)
 	k.mu.Lock()
 	loaded := slices.Clone(k.loaded)

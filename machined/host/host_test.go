@@ -64,9 +64,9 @@ func apply(have *Have, o Op) {
 		have.Rlimits[o.Rlimit.Name] = o.Rlimit
 	case MakeGroup:
 		have.Groups[o.Name] = GroupState{Files: map[string]string{"cpu.weight": "100", "memory.min": "0"}, Available: slices.Clone(controllers)}
-	case HandDown:
+	case Delegate:
 		state := have.Groups[o.Name]
-		state.Down = append(slices.Clone(state.Down), o.Names...)
+		state.Delegated = append(slices.Clone(state.Delegated), o.Names...)
 		have.Groups[o.Name] = state
 	case SetGroup:
 		state := have.Groups[o.Group]

@@ -74,7 +74,7 @@ func (k *Kernel) do(o Op) error {
 		return syscall.Setrlimit(resource, &syscall.Rlimit{Cur: o.Rlimit.Soft, Max: o.Rlimit.Hard})
 	case MakeGroup:
 		return os.MkdirAll(filepath.Join(string(k.tree), o.Name), 0o755)
-	case HandDown:
+	case Delegate:
 		return k.handDown(o.Name, o.Names)
 	case SetGroup:
 		return k.tree.Set(o.Group, map[string]string{o.Name: o.Value})

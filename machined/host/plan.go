@@ -19,7 +19,7 @@ type Config struct {
 	Sysctls        map[string]string // the operator's kernel parameters, by dotted name
 	Modules        []string          // the operator's kernel modules
 	Pods           bool              // pods will run here
-	// Former are values of kernel parameters from before this package first set them, by dotted
+	// PreviousSysctls are values of kernel parameters from before this package first set them, by dotted
 	// name (Kernel.Former). Parameters that the configuration no longer names go back to them.
 	Former    map[string]string
 	MachineID string // 32 lower-case hexadecimal digits; empty for none yet. See MachineID
@@ -57,7 +57,7 @@ type Sysctl struct {
 	Value string
 	// Optional ones are skipped when the kernel does not have them.
 	Optional bool
-	// Former ones go back to the value that they had before they were configured.
+	// PreviousSysctls ones go back to the value that they had before they were configured.
 	Former bool
 }
 
@@ -75,7 +75,7 @@ type Group struct {
 	Path  string
 	Files map[string]string // values by file
 	// controllers handed down to its children, as far as the kernel has them
-	Down []string
+	Delegated []string
 }
 
 // Names of the control groups. Services' groups lie in GroupSystem.
@@ -220,7 +220,7 @@ func planRlimits() []Rlimit {
 
 func planGroups(c Config, f Facts) []Group {
 	memory := min(c.ReservedMemory, f.Memory/2)
-	system := Group{Path: GroupSystem, Down: controllers, Files: map[string]string{
+	system := Group{Path: GroupSystem, Delegated: controllers, Files: map[string]string{
 		"cpu.weight": strconv.Itoa(systemWeight(f.CPUs)),
 		"memory.min": wholePages(max(memory, min(machinedMemory, f.Memory/2))),
 	}}
@@ -228,7 +228,7 @@ func planGroups(c Config, f Facts) []Group {
 		"memory.min": wholePages(min(machinedMemory, f.Memory/2)),
 		"cpu.weight": "1000", // it does little, and everything waits for it
 	}}
-	return []Group{{Path: "/", Down: controllers}, system, own}
+	return []Group{{Path: "/", Delegated: controllers}, system, own}
 }
 
 // wholePages is the number of bytes as the kernel keeps it for a control group: it counts pages,

@@ -138,7 +138,7 @@ func (k *Kernel) readGroups(have *Have, wanted []Group) error {
 		for _, list := range []struct {
 			file string
 			into *[]string
-		}{{"cgroup.controllers", &state.Available}, {"cgroup.subtree_control", &state.Down}} {
+		}{{"cgroup.controllers", &state.Available}, {"cgroup.subtree_control", &state.Delegated}} {
 			text, err := k.tree.Read(g.Path, list.file)
 			if err != nil {
 				return err

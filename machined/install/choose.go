@@ -62,9 +62,9 @@ func unfit(d Disk, s System) []string {
 // mismatches says what of a selector a disk does not match.
 func mismatches(s config.DiskSelector, d Disk, matches map[string]bool) []string {
 	var reasons []string
-	if least := uint64(s.Size.Least); d.Size < least {
+	if least := uint64(s.Size.Min); d.Size < least {
 		reasons = append(reasons, fmt.Sprintf("size: it is not %s", s.Size))
-	} else if most := uint64(s.Size.Most); most != 0 && d.Size > most {
+	} else if most := uint64(s.Size.Max); most != 0 && d.Size > most {
 		reasons = append(reasons, fmt.Sprintf("size: it is not %s", s.Size))
 	}
 	for _, p := range []struct{ name, pattern, value string }{

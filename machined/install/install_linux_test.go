@@ -104,7 +104,7 @@ func dirty(t *testing.T) {
 // does.
 func checkBoot(t *testing.T, want bool) {
 	t.Helper()
-	have, err := disk.Read(t.Context(), diskprobetest.Here)
+	have, err := disk.Read(t.Context(), diskprobetest.ProbeInProcess)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func checkBoot(t *testing.T, want bool) {
 // check reads everything back, the table as machined/disk does on the first start.
 func check(t *testing.T, s System) {
 	t.Helper()
-	have, err := disk.Read(t.Context(), diskprobetest.Here)
+	have, err := disk.Read(t.Context(), diskprobetest.ProbeInProcess)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func check(t *testing.T, s System) {
 	}{
 		{mkfstest.Disk + "4", "ext4", nil},
 		{mkfstest.Disk + "1", "vfat", map[string]string{
-			esp.Loader: paths.SystemLoader, filepath.Join(slot.Folder, slot.Entry{Version: "1.0.0"}.Name()): paths.SystemUKI,
+			esp.Loader: paths.SystemLoader, filepath.Join(slot.EntriesDir, slot.Entry{Version: "1.0.0"}.Name()): paths.SystemUKI,
 			esp.Statement("1.0.0"): paths.SystemStatement,
 		}},
 	} {
@@ -175,7 +175,7 @@ func check(t *testing.T, s System) {
 					t.Errorf("%s: %q, %v", f.Name, got, err)
 				}
 			}
-		} else if got, err := os.ReadFile(filepath.Join(paths.State, esp.Settings)); err != nil || string(got) != esp.SettingsText {
+		} else if got, err := os.ReadFile(filepath.Join(paths.State, esp.LoaderConfig)); err != nil || string(got) != esp.LoaderConfigText {
 			t.Errorf("settings: %q, %v", got, err)
 		}
 		if err := mount.Unmount(paths.State); err != nil {

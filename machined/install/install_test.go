@@ -91,8 +91,8 @@ var scenarios = []struct {
 	{"larger sectors", Config{}, Facts{Disks: []Disk{native}}},
 	{"the same version on another disk", Config{Disk: config.DiskSelector{Serial: "disk0"}}, Facts{Disks: []Disk{virtio, twinned}}},
 	{"the same version on the disk", Config{Wipe: "disk1"}, Facts{Disks: []Disk{twinned}}},
-	{"none", Config{Disk: config.DiskSelector{Size: config.SizeRange{Least: 1 << 40}, Model: "WD*", Serial: "X", WWID: "naa.*", Path: "/dev/sd*", Bus: "sata"}}, Facts{Disks: []Disk{nvme, virtio}}},
-	{"too large", Config{Disk: config.DiskSelector{Size: config.SizeRange{Most: 10 * gib}}}, Facts{Disks: []Disk{nvme, virtio}}},
+	{"none", Config{Disk: config.DiskSelector{Size: config.SizeRange{Min: 1 << 40}, Model: "WD*", Serial: "X", WWID: "naa.*", Path: "/dev/sd*", Bus: "sata"}}, Facts{Disks: []Disk{nvme, virtio}}},
+	{"too large", Config{Disk: config.DiskSelector{Size: config.SizeRange{Max: 10 * gib}}}, Facts{Disks: []Disk{nvme, virtio}}},
 	{"by pattern", Config{Disk: config.DiskSelector{Model: "Samsung*", Bus: "/pci0000:00/*", WWID: "eui.*"}}, Facts{Disks: []Disk{nvme, virtio}}},
 	{"never these", Config{}, Facts{Disks: []Disk{small, stick, card}}},
 	{"by expression", Config{Disk: config.DiskSelector{Match: "disk.size < 10 * GiB"}}, Facts{Disks: []Disk{nvme, virtio}, Matches: map[string]bool{virtio.Path: true}}},
@@ -142,7 +142,7 @@ func TestTooLarge(t *testing.T) {
 // done is the model of a disk after an operation.
 func done(d Disk, op reconcile.Op) Disk {
 	switch op := op.(type) {
-	case Divide:
+	case CreatePartitionTable:
 		d.Table, d.Bootable, d.Partitions = "gpt", false, nil
 		for i, p := range op.Partitions {
 			d.Partitions = append(d.Partitions, Partition{Number: i + 1, Label: p.Label, Type: p.Type, Size: p.Size, Content: "blank"})
@@ -195,7 +195,7 @@ func TestLoaderIsLast(t *testing.T) {
 	if _, last := ops[len(ops)-1].(WriteLoader); !last {
 		t.Errorf("the last operation is %q", ops[len(ops)-1])
 	}
-	if _, first := ops[0].(Divide); !first {
+	if _, first := ops[0].(CreatePartitionTable); !first {
 		t.Errorf("the first operation is %q", ops[0])
 	}
 }

@@ -29,7 +29,7 @@ func judge(d Disk) state {
 	}
 	seen := map[string]bool{}
 	for _, p := range d.Partitions {
-		if !disklayout.Ours(p.Label, p.Type) || seen[p.Label] {
+		if !disklayout.IsSystemPartition(p.Label, p.Type) || seen[p.Label] {
 			return foreign
 		}
 		seen[p.Label] = true

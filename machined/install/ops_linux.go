@@ -28,14 +28,14 @@ import (
 // new partitions, so that they are blank; then it writes the table, backup first. The disk and its
 // partitions get random GUIDs, by which the first process tells the disk from others with the same
 // system (docs/decisions/0049-system-disk.md). The kernel knows the partitions when it returns.
-func (d Divide) Do(context.Context) error {
+func (d CreatePartitionTable) Do(context.Context) error {
 	if err := d.divide(); err != nil {
 		return fmt.Errorf("%s: cannot partition: %w", d.Disk, err)
 	}
 	return nil
 }
 
-func (d Divide) divide() error {
+func (d CreatePartitionTable) divide() error {
 	device, err := block.NewFromPath(d.Disk, block.OpenForWrite(), block.OpenAssertNotMounted())
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (s stoppable) Read(p []byte) (int, error) {
 const stateMount = paths.Run + "/install"
 
 // Do mounts STATE, writes the files, and unmounts it again, which flushes it.
-func (k Keep) Do(context.Context) (err error) {
+func (k WriteState) Do(context.Context) (err error) {
 	m := mount.Mount{Source: k.Device, Target: stateMount, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoExec}
 	if err := m.Do(); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (k Keep) Do(context.Context) (err error) {
 
 // Do writes it as a good entry: there is no older version to go back to. Its signed statement, with
 // which the machine can give it to others, comes first.
-func (e Enter) Do(context.Context) error {
+func (e AddBootEntry) Do(context.Context) error {
 	statement, err := os.ReadFile(paths.SystemStatement)
 	if err == nil {
 		err = e.boot.Write(esp.Statement(e.Version), bytes.NewReader(statement))
@@ -127,13 +127,13 @@ func (e Enter) Do(context.Context) error {
 		return err
 	}
 	defer f.Close()
-	return e.boot.Enter(slot.Entry{Version: e.Version}, f)
+	return e.boot.AddEntry(slot.Entry{Version: e.Version}, f)
 }
 
 // Do writes the loader's settings, and then the loader itself under the name that the firmware
 // looks for.
 func (l WriteLoader) Do(context.Context) error {
-	if err := l.boot.Write(esp.Settings, strings.NewReader(esp.SettingsText)); err != nil {
+	if err := l.boot.Write(esp.LoaderConfig, strings.NewReader(esp.LoaderConfigText)); err != nil {
 		return err
 	}
 	f, err := os.Open(paths.SystemLoader)

@@ -53,15 +53,15 @@ type File struct {
 type Tools struct {
 	Run     mkfs.Runner
 	Modules func(names ...string) error // loads what the kernel needs to mount something
-	Tell    func(bytes, of int64)       // how far the present operation is; may be nil
+	Report  func(bytes, of int64)       // how far the present operation is; may be nil
 	Files   []File                      // what is kept on STATE, in this order
 }
 
 // Operations lists what installing is, in the one order that a power cut cannot spoil. There is no
 // difference to compute: an installation that was cut short is done again from the beginning.
 func Operations(w Want, t Tools) []reconcile.Op {
-	if t.Tell == nil {
-		t.Tell = func(int64, int64) {}
+	if t.Report == nil {
+		t.Report = func(int64, int64) {}
 	}
 	device := map[string]string{}
 	number := map[string]int{}
@@ -70,25 +70,25 @@ func Operations(w Want, t Tools) []reconcile.Op {
 	}
 	boot := &esp.Partition{Device: func() (string, error) { return device[disklayout.ESP], nil }, Target: paths.ESP, Modules: t.Modules}
 	return []reconcile.Op{
-		Divide{Disk: w.Disk.Path, Partitions: disklayout.Installed(w.System.Sizes)},
-		WriteRoot{Version: w.System.Version, Device: device[disklayout.RootA], Size: w.System.RootSize, tell: t.Tell},
+		CreatePartitionTable{Disk: w.Disk.Path, Partitions: disklayout.Installed(w.System.Sizes)},
+		WriteRoot{Version: w.System.Version, Device: device[disklayout.RootA], Size: w.System.RootSize, tell: t.Report},
 		ReadBack{Device: device[disklayout.RootA], Root: w.System.Root},
-		NameRoot{Disk: w.Disk.Path, Number: number[disklayout.RootA], Root: w.System.Root},
+		SetRootGUID{Disk: w.Disk.Path, Number: number[disklayout.RootA], Root: w.System.Root},
 		FormatState{Device: device[disklayout.State], run: t.Run},
-		Keep{Device: device[disklayout.State], files: t.Files},
+		WriteState{Device: device[disklayout.State], files: t.Files},
 		FormatESP{Device: device[disklayout.ESP], run: t.Run},
-		Enter{Version: w.System.Version, Device: device[disklayout.ESP], boot: boot},
+		AddBootEntry{Version: w.System.Version, Device: device[disklayout.ESP], boot: boot},
 		WriteLoader{Device: device[disklayout.ESP], boot: boot},
 	}
 }
 
-// Divide replaces the partition table, and forgets everything that the disk held.
-type Divide struct {
+// CreatePartitionTable replaces the partition table, and forgets everything that the disk held.
+type CreatePartitionTable struct {
 	Disk       string
 	Partitions []disklayout.Partition
 }
 
-func (d Divide) String() string {
+func (d CreatePartitionTable) String() string {
 	var parts []string
 	for i, p := range d.Partitions {
 		parts = append(parts, fmt.Sprintf("%d %s (%s)", i+1, p.Label, disklayout.FormatSize(p.Size)))
@@ -119,18 +119,18 @@ func (r ReadBack) String() string { return "read it back (" + r.Device + ")" }
 // Do reads the whole root.
 func (r ReadBack) Do(context.Context) error { return verity.Verify(r.Device, r.Root) }
 
-// NameRoot gives the root partition the GUID by which its boot image finds it
+// SetRootGUID gives the root partition the GUID by which its boot image finds it
 // (docs/decisions/0002-slot-by-root-hash.md).
-type NameRoot struct {
+type SetRootGUID struct {
 	Disk   string
 	Number int
 	Root   verity.Params
 }
 
-func (n NameRoot) String() string { return "name the partition after its content" }
+func (n SetRootGUID) String() string { return "name the partition after its content" }
 
 // Do writes the table, if it does not say so yet.
-func (n NameRoot) Do(context.Context) error {
+func (n SetRootGUID) Do(context.Context) error {
 	return parttable.SetGUID(n.Disk, n.Number, disklayout.RootA, n.Root.PartUUID())
 }
 
@@ -149,13 +149,13 @@ func (f FormatState) Do(ctx context.Context) error {
 	return mkfs.Ext4(ctx, f.run, f.Device, disklayout.State, 0, mkfs.NoQuotas)
 }
 
-// Keep writes what the installed system finds on STATE.
-type Keep struct {
+// WriteState writes what the installed system finds on STATE.
+type WriteState struct {
 	Device string
 	files  []File
 }
 
-func (k Keep) String() string {
+func (k WriteState) String() string {
 	return "keep the configuration and the machine's key on " + disklayout.State + " (" + k.Device + ")"
 }
 
@@ -174,14 +174,14 @@ func (f FormatESP) Do(ctx context.Context) error {
 	return mkfs.FAT32(ctx, f.run, f.Device, disklayout.ESP)
 }
 
-// Enter writes the boot image.
-type Enter struct {
+// AddBootEntry writes the boot image.
+type AddBootEntry struct {
 	Version string
 	Device  string
 	boot    *esp.Partition
 }
 
-func (e Enter) String() string { return "enter version " + e.Version + " (" + e.Device + ")" }
+func (e AddBootEntry) String() string { return "enter version " + e.Version + " (" + e.Device + ")" }
 
 // WriteLoader writes the boot loader: from now on the firmware starts this disk.
 type WriteLoader struct {

@@ -62,7 +62,7 @@ func launchIn(t *testing.T, dir string, cfg network.Config) *ship {
 		},
 	}
 	s.controller = network.New(network.Deps{
-		Config: s.config, State: s.state, Files: s.files, Leases: network.LeaseFolder(filepath.Join(dir, "leases")),
+		Config: s.config, State: s.state, Files: s.files, Leases: network.LeaseDir(filepath.Join(dir, "leases")),
 		Log: func(line string) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func TestFirstLeaseKernel(t *testing.T) {
 	}
 	other := rtnltest.NewOther(t)
 	rtnltest.Veth(t, "eth0", "sw0")
-	other.Take(t, "sw0")
+	other.MoveLink(t, "sw0")
 	server := dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
 	start := time.Now()
 	s := launch(t, dhcpLink("eth0"))
@@ -236,7 +236,7 @@ func TestFlapAndReplugKernel(t *testing.T) {
 	}
 	other := rtnltest.NewOther(t)
 	rtnltest.Veth(t, "eth0", "sw0")
-	other.Take(t, "sw0")
+	other.MoveLink(t, "sw0")
 	dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
 	s := launch(t, dhcpLink("eth0"))
 	leased := has("eth0", "192.0.2.55/24")
@@ -257,7 +257,7 @@ func TestFlapAndReplugKernel(t *testing.T) {
 		return slices.Contains(st.Problems, "link eth0: is configured but does not exist")
 	})
 	rtnltest.Veth(t, "eth0", "sw1")
-	other.Take(t, "sw1")
+	other.MoveLink(t, "sw1")
 	dhcptest.Start(t, other, "sw1", dhcpServer, hourLease())
 	s.wait(t, unhurried, "back after it was plugged in again", withRoute)
 }
@@ -320,7 +320,7 @@ func TestPulledCableKernel(t *testing.T) {
 	for i, name := range []string{"eth0", "eth1"} {
 		peer := fmt.Sprintf("sw%d", i)
 		rtnltest.Veth(t, name, peer)
-		other.Take(t, peer)
+		other.MoveLink(t, peer)
 		other.SetUp(t, peer, true)
 		at := func(text string) string { return fmt.Sprintf(text, i) }
 		cfg.Links = append(cfg.Links, network.LinkConfig{
@@ -460,7 +460,7 @@ func TestRenewKernel(t *testing.T) {
 	}
 	other := rtnltest.NewOther(t)
 	rtnltest.Veth(t, "eth0", "sw0")
-	other.Take(t, "sw0")
+	other.MoveLink(t, "sw0")
 	plan := dhcptest.Plan{Offer: netip.MustParseAddr("192.0.2.55"), Lease: 4 * time.Second, Options: []dhcpv4.Option{
 		dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second),
 		dhcptest.Seconds(dhcpv4.OptionRebindingTimeValue, 2*time.Second),
@@ -499,7 +499,7 @@ func TestUnusableKernel(t *testing.T) {
 	}
 	other := rtnltest.NewOther(t)
 	rtnltest.Veth(t, "eth0", "sw0")
-	other.Take(t, "sw0")
+	other.MoveLink(t, "sw0")
 	plan := hourLease()
 	plan.Options = append(plan.Options, dhcpv4.OptDNS(ip4(127, 0, 0, 53), ip4(192, 0, 2, 54)), dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second))
 	server := dhcptest.Start(t, other, "sw0", dhcpServer, plan)
@@ -534,7 +534,7 @@ func TestNakKernel(t *testing.T) {
 	}
 	other := rtnltest.NewOther(t)
 	rtnltest.Veth(t, "eth0", "sw0")
-	other.Take(t, "sw0")
+	other.MoveLink(t, "sw0")
 	plan := dhcptest.Plan{Offer: netip.MustParseAddr("192.0.2.55"), Lease: time.Minute, Options: []dhcpv4.Option{
 		dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second),
 	}}
@@ -557,7 +557,7 @@ func TestRestartKernel(t *testing.T) {
 	}
 	other := rtnltest.NewOther(t)
 	rtnltest.Veth(t, "eth0", "sw0")
-	other.Take(t, "sw0")
+	other.MoveLink(t, "sw0")
 	server := dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
 	s := launch(t, dhcpLink("eth0"))
 	s.wait(t, unhurried, "leased", has("eth0", "192.0.2.55/24"))
@@ -603,7 +603,7 @@ func TestGatewayKernel(t *testing.T) {
 	}
 	other := rtnltest.NewOther(t)
 	rtnltest.Veth(t, "eth0", "sw0")
-	other.Take(t, "sw0")
+	other.MoveLink(t, "sw0")
 	other.SetUp(t, "sw0", true)
 	dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
 	s := launch(t, dhcpLink("eth0"))

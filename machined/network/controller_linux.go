@@ -25,7 +25,7 @@ type Deps struct {
 	Files  FilePaths          // SystemFiles on a machine
 	// Leases is a folder on a disk in which leases are remembered across restarts, so that the
 	// machine asks for its old address first; empty: they are not.
-	Leases LeaseFolder
+	Leases LeaseDir
 	// Log is called with one line for every operation, lease and new problem. It must not block.
 	Log func(line string)
 }
@@ -154,7 +154,7 @@ func (c *Controller) notice(n rtnl.Change) {
 	missing := c.missing
 	c.mu.Unlock()
 	switch {
-	case n.Kind == rtnl.Lost, mine && n.Kind != rtnl.RouteChanged, n.Kind != rtnl.LinkChanged && n.Protocol == Protocol:
+	case n.Kind == rtnl.EventsLost, mine && n.Kind != rtnl.RouteChanged, n.Kind != rtnl.LinkChanged && n.Protocol == Protocol:
 	case n.Kind == rtnl.LinkChanged && (n.LinkKind == "" || missing):
 	default:
 		return
@@ -320,7 +320,7 @@ func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client
 		c.mu.Unlock()
 	}
 	cl.dhcp = dhcp.New(dhcp.Options{
-		Link: l.Name, Index: l.Index, MAC: mac, Remembered: remembered, InForce: inForce, Random: rand.Uint32,
+		Link: l.Name, Index: l.Index, MAC: mac, StoredLease: remembered, InForce: inForce, Random: rand.Uint32,
 		Changed: func(st dhcp.Status) {
 			c.mu.Lock()
 			c.status[l.Index] = st
@@ -343,7 +343,7 @@ func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client
 
 // dhcpKeeper runs a client again when it has panicked: a reply of a stranger may be what it fails
 // on.
-var dhcpKeeper = panics.Keeper{Rest: time.Second, MostRest: time.Minute}
+var dhcpKeeper = panics.Restarter{MinBackoff: time.Second, MaxBackoff: time.Minute}
 
 // stopClient ends a client; its lease is no longer in force, and the next plan takes the address
 // away.
@@ -378,9 +378,9 @@ func (c *Controller) noteLease(cl *client) {
 	}
 }
 
-// Missing returns the selectors of configured links that do not exist now, and the names of those
+// MissingLinks returns the selectors of configured links that do not exist now, and the names of those
 // links that could be configured.
-func (c *Controller) Missing(cfg Config) (missing, there []string, err error) {
+func (c *Controller) MissingLinks(cfg Config) (missing, there []string, err error) {
 	kernel, err := Open(c.deps.Files)
 	if err != nil {
 		return nil, nil, err

@@ -12,12 +12,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/dhcp"
 )
 
-// LeaseFolder is the path of a folder that remembers leases, one JSON file for each MAC. The empty
+// LeaseDir is the path of a folder that remembers leases, one JSON file for each MAC. The empty
 // path remembers nothing.
-type LeaseFolder string
+type LeaseDir string
 
 // Load returns the lease that is remembered for a MAC, or nil.
-func (f LeaseFolder) Load(mac string) (*dhcp.Lease, error) {
+func (f LeaseDir) Load(mac string) (*dhcp.Lease, error) {
 	if f == "" {
 		return nil, nil
 	}
@@ -40,7 +40,7 @@ func (f LeaseFolder) Load(mac string) (*dhcp.Lease, error) {
 
 // Save remembers a lease, or forgets it when l is nil. A power cut leaves the old file, the new one
 // or none; all are fine, because the server decides.
-func (f LeaseFolder) Save(mac string, l *dhcp.Lease) error {
+func (f LeaseDir) Save(mac string, l *dhcp.Lease) error {
 	if f == "" {
 		return nil
 	}
@@ -60,6 +60,6 @@ func (f LeaseFolder) Save(mac string, l *dhcp.Lease) error {
 	return nil
 }
 
-func (f LeaseFolder) path(mac string) string {
+func (f LeaseDir) path(mac string) string {
 	return filepath.Join(string(f), "lease-"+strings.ReplaceAll(mac, ":", "")+".json")
 }

@@ -122,7 +122,7 @@ func Plan(c Config, f Facts) Want {
 	return w
 }
 
-// Missing returns the selectors of configured links that do not exist.
+// MissingLinks returns the selectors of configured links that do not exist.
 func Missing(c Config, f Facts) []string {
 	var out []string
 	for _, lc := range c.Links {

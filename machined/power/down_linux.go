@@ -67,8 +67,8 @@ func New(c Config) *Machine {
 // when a step, or even the code between steps, hangs.
 const lastResort = 5 * time.Second
 
-// Down takes the machine down within total. It returns only if the kernel refuses to.
-func (m *Machine) Down(mode Mode, total time.Duration) error {
+// Shutdown takes the machine down within total. It returns only if the kernel refuses to.
+func (m *Machine) Shutdown(mode Mode, total time.Duration) error {
 	cmd := unix.LINUX_REBOOT_CMD_RESTART
 	if mode == PowerOff {
 		cmd = unix.LINUX_REBOOT_CMD_POWER_OFF

@@ -102,7 +102,7 @@ func TestDown(t *testing.T) {
 		}
 		return reboot(cmd)
 	}
-	if err := f.Down(PowerOff, time.Minute); err != nil {
+	if err := f.Shutdown(PowerOff, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	want := "stop services|stop services: b was killed|ask the remaining processes to end|kill the remaining processes|unmount|write caches to disk|power off"
@@ -121,7 +121,7 @@ func TestDownWhenEverythingHangs(t *testing.T) {
 	f.left = 3
 	f.sync = func() { select {} }
 	start := time.Now()
-	if err := f.Down(Reboot, 5*time.Second); err != nil {
+	if err := f.Shutdown(Reboot, 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(start); took > 8*time.Second {
@@ -213,7 +213,7 @@ func TestFeeder(t *testing.T) {
 	var sick atomic.Bool
 	reports := make(chan error, 8)
 	hang := make(chan struct{})
-	f := Feeder{Every: 5 * time.Millisecond, Pet: func() error { pets.Add(1); return nil },
+	f := WatchdogFeeder{Every: 5 * time.Millisecond, Pet: func() error { pets.Add(1); return nil },
 		Alive: func(context.Context) error {
 			if sick.Load() {
 				<-hang

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Feeder feeds a watchdog as long as machined is well.
-type Feeder struct {
+// WatchdogFeeder feeds a watchdog as long as machined is well.
+type WatchdogFeeder struct {
 	Every time.Duration // how often; at most a quarter of the watchdog's timeout
 	Pet   func() error  // feeds it (pkg/watchdog)
 	// Alive goes through machined's own loops and locks and returns when it got through: a machine
@@ -20,7 +20,7 @@ type Feeder struct {
 }
 
 // Run feeds until the context ends. It leaves the watchdog armed.
-func (f Feeder) Run(ctx context.Context) {
+func (f WatchdogFeeder) Run(ctx context.Context) {
 	tick := time.NewTicker(f.Every)
 	defer tick.Stop()
 	answers := make(chan error, 1)
@@ -58,7 +58,7 @@ func (f Feeder) Run(ctx context.Context) {
 	}
 }
 
-func (f Feeder) rest(ctx context.Context, tick *time.Ticker) bool {
+func (f WatchdogFeeder) rest(ctx context.Context, tick *time.Ticker) bool {
 	select {
 	case <-tick.C:
 		return true

@@ -15,8 +15,8 @@ import (
 
 // Prober examines disks, and reads files of them; *diskprobe.Prober is one.
 type Prober interface {
-	All(ctx context.Context, devices []diskprobe.Device, fresh diskprobe.Freshness) []diskprobe.Result
-	File(ctx context.Context, d diskprobe.Device, f diskprobe.File) (diskprobe.Answer, error)
+	All(ctx context.Context, devices []diskprobe.Device, fresh diskprobe.Freshness) []diskprobe.DeviceResult
+	File(ctx context.Context, d diskprobe.Device, f diskprobe.File) (diskprobe.Result, error)
 }
 
 // List looks for labelled media on all devices. What cannot be examined (an empty drive) is none.
@@ -26,7 +26,7 @@ func List(ctx context.Context, p Prober) ([]Device, error) {
 		return nil, err
 	}
 	var found []Device
-	for _, r := range p.All(ctx, devices, diskprobe.Kept) {
+	for _, r := range p.All(ctx, devices, diskprobe.Cached) {
 		if r.Err == nil {
 			found = append(found, labelled(r)...)
 		}
@@ -36,7 +36,7 @@ func List(ctx context.Context, p Prober) ([]Device, error) {
 
 // labelled lists the file systems of one disk that may carry a configuration, the whole disk before
 // its partitions.
-func labelled(r diskprobe.Result) []Device {
+func labelled(r diskprobe.DeviceResult) []Device {
 	var found []Device
 	look := func(path string, partition int, c superblock.Content) {
 		label := strings.TrimSpace(c.Label)
@@ -77,7 +77,7 @@ func find(ctx context.Context, p Prober, devices []Device) (*Document, error) {
 	if err != nil || file == "" {
 		return nil, err
 	}
-	a, err := p.File(ctx, device.device, diskprobe.File{Partition: device.partition, Kind: device.Kind, Name: file, Most: config.MaxSize})
+	a, err := p.File(ctx, device.device, diskprobe.File{Partition: device.partition, Kind: device.Kind, Name: file, MaxSize: config.MaxSize})
 	if err == nil && a.Missing {
 		err = errors.New("has no file " + file)
 	}

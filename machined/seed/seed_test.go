@@ -53,13 +53,13 @@ func TestChoose(t *testing.T) {
 // TestLabelled: what of an examined disk may carry a configuration. Nothing of a disk that could
 // not be examined does.
 func TestLabelled(t *testing.T) {
-	held := func(number int, kind, label string) diskprobe.Held {
-		return diskprobe.Held{Number: number, Content: superblock.Content{Kind: kind, Label: label}}
+	held := func(number int, kind, label string) diskprobe.PartitionContent {
+		return diskprobe.PartitionContent{Number: number, Content: superblock.Content{Kind: kind, Label: label}}
 	}
-	r := diskprobe.Result{
+	r := diskprobe.DeviceResult{
 		Device: diskprobe.Device{Name: "sdb", Path: "/dev/sdb", Partitions: []diskprobe.Partition{{Number: 1, Path: "/dev/sdb1"}}},
-		Answer: diskprobe.Answer{Whole: superblock.Content{Kind: "iso9660", Label: "cidata "},
-			Contents: []diskprobe.Held{held(1, "vfat", "ORLOPCFG"), held(2, "ext4", "ORLOPCFG"), held(3, "vfat", "other")}},
+		Answer: diskprobe.Result{Whole: superblock.Content{Kind: "iso9660", Label: "cidata "},
+			Contents: []diskprobe.PartitionContent{held(1, "vfat", "ORLOPCFG"), held(2, "ext4", "ORLOPCFG"), held(3, "vfat", "other")}},
 	}
 	got := labelled(r)
 	if len(got) != 2 || got[0].Path != "/dev/sdb" || got[0].Label != "cidata" || got[0].partition != 0 || got[1].Path != "/dev/sdb1" || got[1].Disk != "/dev/sdb" || got[1].partition != 1 {
@@ -70,13 +70,13 @@ func TestLabelled(t *testing.T) {
 // shelf is a prober that knows one file.
 type shelf struct {
 	Prober
-	answer diskprobe.Answer
+	answer diskprobe.Result
 	err    error
 	asked  diskprobe.File
 	of     string
 }
 
-func (s *shelf) File(_ context.Context, d diskprobe.Device, f diskprobe.File) (diskprobe.Answer, error) {
+func (s *shelf) File(_ context.Context, d diskprobe.Device, f diskprobe.File) (diskprobe.Result, error) {
 	s.asked, s.of = f, d.Path
 	return s.answer, s.err
 }
@@ -91,8 +91,8 @@ func TestFind(t *testing.T) {
 		want    string // the document, or the error
 	}{
 		{"none", nil, shelf{}, ""},
-		{"a configuration", []Device{medium}, shelf{answer: diskprobe.Answer{Text: []byte("a: b")}}, "/dev/sdb1:machine.yaml a: b"},
-		{"no file", []Device{medium}, shelf{answer: diskprobe.Answer{Missing: true}}, "/dev/sdb1 (orlopcfg): has no file machine.yaml"},
+		{"a configuration", []Device{medium}, shelf{answer: diskprobe.Result{Text: []byte("a: b")}}, "/dev/sdb1:machine.yaml a: b"},
+		{"no file", []Device{medium}, shelf{answer: diskprobe.Result{Missing: true}}, "/dev/sdb1 (orlopcfg): has no file machine.yaml"},
 		{"a disk that does not answer", []Device{medium}, shelf{err: errors.New("no answer within 15s")}, "/dev/sdb1 (orlopcfg): no answer within 15s"},
 	} {
 		d, err := find(t.Context(), &c.shelf, c.devices)
@@ -106,7 +106,7 @@ func TestFind(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
-		if want := (diskprobe.File{Partition: 1, Kind: "vfat", Name: "machine.yaml", Most: config.MaxSize}); len(c.devices) > 0 && (c.shelf.asked != want || c.shelf.of != "/dev/sdb") {
+		if want := (diskprobe.File{Partition: 1, Kind: "vfat", Name: "machine.yaml", MaxSize: config.MaxSize}); len(c.devices) > 0 && (c.shelf.asked != want || c.shelf.of != "/dev/sdb") {
 			t.Errorf("%s: asked for %+v of %s", c.name, c.shelf.asked, c.shelf.of)
 		}
 	}

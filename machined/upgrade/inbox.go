@@ -30,8 +30,8 @@ type Inbox struct {
 	Dir string
 	// Free is how many bytes the file system of a folder has left.
 	Free func(dir string) (int64, error)
-	// Patience is how long a source may bring nothing.
-	Patience time.Duration
+	// StallTimeout is how long a source may bring nothing.
+	StallTimeout time.Duration
 }
 
 // Bundle is the file that the inbox is for.
@@ -249,7 +249,7 @@ func read(ctx context.Context, from io.Reader) <-chan piece {
 
 // next is the next piece that comes in time.
 func (in Inbox) next(ctx context.Context, pieces <-chan piece) ([]byte, error) {
-	late := time.NewTimer(in.Patience)
+	late := time.NewTimer(in.StallTimeout)
 	defer late.Stop()
 	select {
 	case p := <-pieces:
@@ -258,7 +258,7 @@ func (in Inbox) next(ctx context.Context, pieces <-chan piece) ([]byte, error) {
 		}
 		return p.content, p.err
 	case <-late.C:
-		return nil, fmt.Errorf("nothing more came for %v", in.Patience)
+		return nil, fmt.Errorf("nothing more came for %v", in.StallTimeout)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

@@ -19,7 +19,7 @@ import (
 
 // emptyInbox has this much room for bundles.
 func emptyInbox(t *testing.T, room int64) Inbox {
-	return Inbox{Dir: t.TempDir() + "/inbox", Patience: time.Minute, Free: func(string) (int64, error) { return room + reserve, nil }}
+	return Inbox{Dir: t.TempDir() + "/inbox", StallTimeout: time.Minute, Free: func(string) (int64, error) { return room + reserve, nil }}
 }
 
 func some(t *testing.T, size int) (content []byte, digest string) {
@@ -59,7 +59,7 @@ func TestReceiveGoesOn(t *testing.T) {
 		if !errors.As(err, new(Unfinished)) || !errors.Is(err, lost) {
 			t.Fatalf("cut at %d: %v", cut, err)
 		}
-		again := Inbox{Dir: in.Dir, Patience: in.Patience, Free: in.Free}
+		again := Inbox{Dir: in.Dir, StallTimeout: in.StallTimeout, Free: in.Free}
 		b, err := again.Offer(digest, size)
 		if err != nil || b.Have != int64(cut) {
 			t.Fatalf("cut at %d: %d bytes are there, %v", cut, b.Have, err)
@@ -188,7 +188,7 @@ func TestWrong(t *testing.T) {
 func TestStalled(t *testing.T) {
 	content, digest := some(t, 1<<20)
 	in := emptyInbox(t, 1<<20)
-	in.Patience = 10 * time.Millisecond
+	in.StallTimeout = 10 * time.Millisecond
 	if _, err := in.Offer(digest, 1<<20); err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestStalled(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("the machine goes down"))
-	in.Patience = time.Minute
+	in.StallTimeout = time.Minute
 	if err := in.Receive(ctx, silent, welcome, quiet); !errors.As(err, new(Unfinished)) || !strings.Contains(err.Error(), "the machine goes down") {
 		t.Errorf("stopped: %v", err)
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Place is where the systems of a machine lie.
-type Place struct {
+// Slot is where the systems of a machine lie.
+type Slot struct {
 	Disk   string // "/dev/vda"
 	ESP    string // "/dev/vda1"
 	Root   string // the root partition that does not run: "/dev/vda3"
@@ -37,7 +37,7 @@ type Installer struct {
 	Running string // the version that runs
 	Profile string // the profile of the image that runs
 	Trust   bundle.Trust
-	Place   Place
+	Slot    Slot
 	ESP     *esp.Partition
 	// Save saves the cluster's data for the running version, before anything is touched; nil: they
 	// are not saved.
@@ -45,7 +45,7 @@ type Installer struct {
 	// Drop drops what was saved for the running version by an upgrade before, when nothing is saved
 	// now: it is of another time; nil: there is nothing.
 	Drop func() error
-	// Keep keeps the configuration in force for the running version, as the last thing before the
+	// SaveConfiguration keeps the configuration in force for the running version, as the last thing before the
 	// loader knows the new one.
 	Keep func() error
 	// Drain moves the pods away before the machine goes down; nil: they stay. An error gives the
@@ -73,10 +73,10 @@ func (i Installer) Check(head io.Reader) (bundle.Statement, error) {
 	if s.MinimumVersion != "" && slot.Compare(i.Running, s.MinimumVersion) < 0 {
 		return s, Refusal{fmt.Errorf("version %s can follow %s or newer, this machine runs %s; upgrade to that one first", s.Version, s.MinimumVersion, i.Running)}
 	}
-	if s.RootImage.Size > i.Place.Size {
-		return s, Refusal{fmt.Errorf("the root image has %d MiB, slot %s only %d MiB", mebibytes(s.RootImage.Size), i.Place.Label, i.Place.Size>>20)}
+	if s.RootImage.Size > i.Slot.Size {
+		return s, Refusal{fmt.Errorf("the root image has %d MiB, slot %s only %d MiB", mebibytes(s.RootImage.Size), i.Slot.Label, i.Slot.Size>>20)}
 	}
-	room, err := i.ESP.Room(i.Running)
+	room, err := i.ESP.FreeSpace(i.Running)
 	if err != nil {
 		return s, err
 	}
@@ -112,15 +112,15 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 		all = append(all, operation{"drop what was saved for version " + i.Running + " before", 0, i.Drop})
 	}
 	all = append(all, []operation{
-		{"forget the version in slot " + i.Place.Label, 0, func() error { return i.ESP.Forget(i.Running) }},
-		{fmt.Sprintf("write version %s to %s (%s)", s.Version, i.Place.Label, i.Place.Root), s.RootImage.Size, func() error {
-			return verity.Write(i.Place.Root, func(to io.Writer) error {
+		{"forget the version in slot " + i.Slot.Label, 0, func() error { return i.ESP.RemoveOthers(i.Running) }},
+		{fmt.Sprintf("write version %s to %s (%s)", s.Version, i.Slot.Label, i.Slot.Root), s.RootImage.Size, func() error {
+			return verity.Write(i.Slot.Root, func(to io.Writer) error {
 				return r.Root(progress.Writer(to, i.Done))
 			})
 		}},
-		{"read it back", 0, func() error { return verity.Verify(i.Place.Root, params) }},
+		{"read it back", 0, func() error { return verity.Verify(i.Slot.Root, params) }},
 		{"name the partition after its content", 0, func() error {
-			return parttable.SetGUID(i.Place.Disk, i.Place.Number, i.Place.Label, params.PartUUID())
+			return parttable.SetGUID(i.Slot.Disk, i.Slot.Number, i.Slot.Label, params.PartUUID())
 		}},
 		{"read the boot image", 0, func() (err error) { uki, err = r.UKI(); return err }},
 		{"keep the configuration for version " + i.Running, 0, i.Keep},
@@ -128,7 +128,7 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 			return i.ESP.Write(esp.Statement(s.Version), bytes.NewReader(r.Envelope))
 		}},
 		{fmt.Sprintf("enter version %s, to be tried %d times", s.Version, slot.Tries), 0, func() error {
-			return i.ESP.Enter(slot.Entry{Version: s.Version, Trial: true, Left: slot.Tries}, bytes.NewReader(uki))
+			return i.ESP.AddEntry(slot.Entry{Version: s.Version, Trial: true, Left: slot.Tries}, bytes.NewReader(uki))
 		}},
 	}...)
 	if i.Drain != nil {
@@ -136,7 +136,7 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 	}
 	if err := i.do(ctx, all); err != nil {
 		// The name may be there already.
-		return errors.Join(err, i.ESP.Forget(i.Running))
+		return errors.Join(err, i.ESP.RemoveOthers(i.Running))
 	}
 	return nil
 }
@@ -162,10 +162,10 @@ func (i Installer) do(ctx context.Context, all []operation) error {
 	return nil
 }
 
-// Whole reads all of the version in the other slot. It is an error if that would not start: who
+// CheckComplete reads all of the version in the other slot. It is an error if that would not start: who
 // goes back to it by hand would have the machine try it for ever, because its entry has no tries
 // that could be used up.
-func (p Place) Whole(version string, from *esp.Partition) error {
+func (p Slot) VerifySlot(version string, from *esp.Partition) error {
 	root, err := os.Open(p.Root)
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func (p Place) Whole(version string, from *esp.Partition) error {
 		if statement == nil {
 			return fmt.Errorf("the ESP has no signed statement of version %s, which says what it has to be", version)
 		}
-		s, err = bundle.Copy{Envelope: statement, Root: root, UKI: uki}.Whole()
+		s, err = bundle.Copy{Envelope: statement, Root: root, UKI: uki}.CheckComplete()
 		return err
 	})
 	if err != nil {
@@ -204,7 +204,7 @@ func Epochs(entries []slot.Entry, from *esp.Partition) (map[string]int, error) {
 			if statement == nil {
 				return nil
 			}
-			s, err := bundle.Stated(statement)
+			s, err := bundle.ParseUnverified(statement)
 			if err == nil && s.Version == e.Version {
 				epochs[e.Version] = s.Epoch
 			}

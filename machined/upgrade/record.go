@@ -43,8 +43,8 @@ func (s Store) Save(r slot.Record) error {
 	return s.write(s.record(), text)
 }
 
-// Floor is the highest epoch of a version that was committed; 0 where none was.
-func (s Store) Floor() (int, error) {
+// EpochFloor is the highest epoch of a version that was committed; 0 where none was.
+func (s Store) EpochFloor() (int, error) {
 	text, err := os.ReadFile(s.floor())
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -67,10 +67,10 @@ type floor struct {
 	Epoch int `json:"epoch"`
 }
 
-// RaiseFloor has Floor be at least an epoch, and returns when that is on the disk. It never lowers
+// RaiseEpochFloor has Floor be at least an epoch, and returns when that is on the disk. It never lowers
 // it. One that cannot be read is written anew.
-func (s Store) RaiseFloor(epoch int) error {
-	if now, err := s.Floor(); err == nil && now >= epoch {
+func (s Store) RaiseEpochFloor(epoch int) error {
+	if now, err := s.EpochFloor(); err == nil && now >= epoch {
 		return nil
 	}
 	text, err := json.Marshal(floor{epoch})
@@ -82,11 +82,11 @@ func (s Store) RaiseFloor(epoch int) error {
 
 func (s Store) floor() string { return filepath.Join(s.Dir, "floor.json") }
 
-// Keep stores a configuration as the one that a version is good with, and forgets those of all
+// SaveConfiguration stores a configuration as the one that a version is good with, and forgets those of all
 // others: it is called for the running version when the other slot has been written over, so there
 // is no third one to go back to. Kept for ever they would fill STATE, and keep keys that were
 // replaced.
-func (s Store) Keep(version string, configuration []byte) error {
+func (s Store) SaveConfiguration(version string, configuration []byte) error {
 	kept := s.configuration(version)
 	if err := s.write(kept, configuration); err != nil {
 		return err
@@ -103,8 +103,8 @@ func (s Store) Keep(version string, configuration []byte) error {
 	return nil
 }
 
-// Kept returns the configuration that a version was good with; nil if none was kept.
-func (s Store) Kept(version string) ([]byte, error) {
+// SavedConfiguration returns the configuration that a version was good with; nil if none was kept.
+func (s Store) SavedConfiguration(version string) ([]byte, error) {
 	text, err := os.ReadFile(s.configuration(version))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -112,13 +112,13 @@ func (s Store) Kept(version string) ([]byte, error) {
 	return text, err
 }
 
-// KeepLog stores the end of the log of a version on trial, while it still can.
-func (s Store) KeepLog(lines []string) error {
+// SaveLog stores the end of the log of a version on trial, while it still can.
+func (s Store) SaveLog(lines []string) error {
 	return s.write(s.log(), []byte(strings.Join(lines, "\n")))
 }
 
-// KeptLog returns what KeepLog stored last; nil if that is nothing, or cannot be read.
-func (s Store) KeptLog() []string {
+// SavedLog returns what SaveLog stored last; nil if that is nothing, or cannot be read.
+func (s Store) SavedLog() []string {
 	text, err := os.ReadFile(s.log())
 	if err != nil || len(text) == 0 {
 		return nil

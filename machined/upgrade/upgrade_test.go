@@ -16,7 +16,7 @@ func TestStore(t *testing.T) {
 	if r, err := s.Load(); err != nil || !reflect.DeepEqual(r, slot.Record{}) {
 		t.Errorf("nothing: %+v, %v", r, err)
 	}
-	want := slot.Record{From: "1", To: "2", Phase: slot.Trial, Reason: "because", Tries: 2, Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Log: []string{"a", "b"}}
+	want := slot.Record{From: "1", To: "2", Phase: slot.Trial, Reason: "because", Tries: 2, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Log: []string{"a", "b"}}
 	if err := s.Save(want); err != nil {
 		t.Fatal(err)
 	}
@@ -29,40 +29,40 @@ func TestStore(t *testing.T) {
 	if r, err := s.Load(); err == nil || !reflect.DeepEqual(r, slot.Record{}) {
 		t.Errorf("garbage: %+v, %v", r, err)
 	}
-	if text, err := s.Kept("1"); text != nil || err != nil {
+	if text, err := s.SavedConfiguration("1"); text != nil || err != nil {
 		t.Errorf("no configuration: %q, %v", text, err)
 	}
-	if err := s.Keep("1", []byte("a: b")); err != nil {
+	if err := s.SaveConfiguration("1", []byte("a: b")); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := s.Kept("1"); string(text) != "a: b" || err != nil {
+	if text, err := s.SavedConfiguration("1"); string(text) != "a: b" || err != nil {
 		t.Errorf("%q, %v", text, err)
 	}
 	for _, text := range []string{"a: c", "a: d"} { // it is kept once more after the pods have left
-		if err := s.Keep("2", []byte(text)); err != nil {
+		if err := s.SaveConfiguration("2", []byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := s.Kept("2"); string(got) != text || err != nil {
+		if got, err := s.SavedConfiguration("2"); string(got) != text || err != nil {
 			t.Errorf("%q, %v", got, err)
 		}
 	}
-	if text, err := s.Kept("1"); text != nil || err != nil {
+	if text, err := s.SavedConfiguration("1"); text != nil || err != nil {
 		t.Errorf("of a version whose slot was written over: %q, %v", text, err)
 	}
 	// the record, which is garbage here, is not forgotten with it
 	if r, err := s.Load(); err == nil {
 		t.Errorf("%+v", r)
 	}
-	if lines := s.KeptLog(); lines != nil {
+	if lines := s.SavedLog(); lines != nil {
 		t.Errorf("no log: %q", lines)
 	}
 	log := []string{"first", "last"}
-	if err := s.KeepLog(log); err != nil || !slices.Equal(s.KeptLog(), log) {
-		t.Errorf("%q, %v", s.KeptLog(), err)
+	if err := s.SaveLog(log); err != nil || !slices.Equal(s.SavedLog(), log) {
+		t.Errorf("%q, %v", s.SavedLog(), err)
 	}
 	for range 2 {
-		if err := s.DropLog(); err != nil || s.KeptLog() != nil {
-			t.Errorf("%q, %v", s.KeptLog(), err)
+		if err := s.DropLog(); err != nil || s.SavedLog() != nil {
+			t.Errorf("%q, %v", s.SavedLog(), err)
 		}
 	}
 }
@@ -72,30 +72,30 @@ func TestStore(t *testing.T) {
 func TestFloor(t *testing.T) {
 	s := Store{Dir: filepath.Join(t.TempDir(), "upgrade")}
 	for _, c := range []struct{ raise, want int }{{0, 0}, {2, 2}, {1, 2}, {2, 2}, {5, 5}, {0, 5}} {
-		if err := s.RaiseFloor(c.raise); err != nil {
+		if err := s.RaiseEpochFloor(c.raise); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := (Store{Dir: s.Dir}).Floor(); err != nil || got != c.want {
+		if got, err := (Store{Dir: s.Dir}).EpochFloor(); err != nil || got != c.want {
 			t.Errorf("after %d: %d, %v", c.raise, got, err)
 		}
 	}
 	if err := s.Save(slot.Record{From: "1", To: "2", Phase: slot.RolledBack}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.Floor(); err != nil || got != 5 {
+	if got, err := s.EpochFloor(); err != nil || got != 5 {
 		t.Errorf("after another record: %d, %v", got, err)
 	}
 	for _, text := range []string{"", "{", `{"epoch": -1}`, `{"epoch": "5"}`} {
 		if err := os.WriteFile(s.floor(), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := s.Floor(); err == nil {
+		if got, err := s.EpochFloor(); err == nil {
 			t.Errorf("%q is a floor of %d", text, got)
 		}
-		if err := s.RaiseFloor(3); err != nil {
+		if err := s.RaiseEpochFloor(3); err != nil {
 			t.Error(err)
 		}
-		if got, err := s.Floor(); err != nil || got != 3 {
+		if got, err := s.EpochFloor(); err != nil || got != 3 {
 			t.Errorf("after %q: %d, %v", text, got, err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // TestArtifact: what an artefact holds counts as what stands in the document; as long as it cannot
 // be read nothing is wanted, and nothing goes.
 func TestArtifact(t *testing.T) {
-	shelf := artifacttest.Shelf{}
+	shelf := artifacttest.Source{}
 	const text = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"
 	sum, wrong := shelf.Put(text, "{apiVersion: v1, kind: ConfigMap, metadata: {name: b}}"), shelf.Put("{apiVersion: v1}")
 	m := &manager{artifacts: artifact.Store{Dir: t.TempDir(), Group: os.Getgid()}}

@@ -11,14 +11,14 @@ import (
 type Health int
 
 const (
-	Healthy Health = iota
-	Waiting        // it is on its way, or waits for something
-	Broken         // it will not become healthy by itself
+	Healthy  Health = iota
+	Waiting         // it is on its way, or waits for something
+	Degraded        // it will not become healthy by itself
 )
 
-// Judge says how a live object is, and why it is not healthy. What an object of a kind without a
+// HealthOf says how a live object is, and why it is not healthy. What an object of a kind without a
 // rule of its own says about itself counts: the condition Ready, if it has one.
-func Judge(o *unstructured.Unstructured) (Health, string) {
+func HealthOf(o *unstructured.Unstructured) (Health, string) {
 	if o.GetDeletionTimestamp() != nil {
 		if f := o.GetFinalizers(); len(f) > 0 {
 			return Waiting, "is being deleted, and waits for " + strings.Join(f, ", ")
@@ -39,7 +39,7 @@ func Judge(o *unstructured.Unstructured) (Health, string) {
 		return daemonSet(status)
 	case "batch/Job":
 		if c := status.condition("Failed"); c.true() {
-			return Broken, c.why("has failed")
+			return Degraded, c.why("has failed")
 		}
 		if status.condition("Complete").true() || status.condition("Suspended").true() {
 			return Healthy, ""
@@ -47,7 +47,7 @@ func Judge(o *unstructured.Unstructured) (Health, string) {
 		return Waiting, "is running"
 	case "apiextensions.k8s.io/CustomResourceDefinition":
 		if c := status.condition("NamesAccepted"); c.false() {
-			return Broken, c.why("its names are taken")
+			return Degraded, c.why("its names are taken")
 		}
 		return unless(status.condition("Established"), "is not established yet")
 	case "apiregistration.k8s.io/APIService":
@@ -57,7 +57,7 @@ func Judge(o *unstructured.Unstructured) (Health, string) {
 		case "Bound":
 			return Healthy, ""
 		case "Lost":
-			return Broken, "has lost its volume"
+			return Degraded, "has lost its volume"
 		}
 		return Waiting, "has no volume yet"
 	case "/Service":
@@ -110,7 +110,7 @@ func deployment(o fields) (Health, string) {
 		want = 1
 	}
 	if c := o.condition("Progressing"); c.text("reason") == "ProgressDeadlineExceeded" {
-		return Broken, c.why("makes no progress")
+		return Degraded, c.why("makes no progress")
 	}
 	updated, _ := o.number("status", "updatedReplicas")
 	all, _ := o.number("status", "replicas")

@@ -90,7 +90,7 @@ func TestJudge(t *testing.T) {
 		{"a Deployment", "{kind: Deployment, apiVersion: apps/v1, metadata: {generation: 1}, spec: {replicas: 2}, status: {observedGeneration: 1, replicas: 2, updatedReplicas: 2, availableReplicas: 2}}", Healthy, ""},
 		{"none wanted", "{kind: Deployment, apiVersion: apps/v1, spec: {replicas: 0}, status: {observedGeneration: 1}}", Healthy, ""},
 		{"no progress", "{kind: Deployment, apiVersion: apps/v1, status: {observedGeneration: 1, conditions: [{type: Progressing, status: 'False', reason: ProgressDeadlineExceeded, message: timed out}]}}",
-			Broken, "makes no progress: timed out"},
+			Degraded, "makes no progress: timed out"},
 		{"a StatefulSet", "{kind: StatefulSet, apiVersion: apps/v1, spec: {replicas: 3}, status: {observedGeneration: 1, readyReplicas: 3, updatedReplicas: 3}}", Healthy, ""},
 		{"in part", "{kind: StatefulSet, apiVersion: apps/v1, spec: {replicas: 3, updateStrategy: {rollingUpdate: {partition: 2}}}, status: {observedGeneration: 1, readyReplicas: 3, updatedReplicas: 1}}", Healthy, ""},
 		{"not updated", "{kind: StatefulSet, apiVersion: apps/v1, spec: {replicas: 3}, status: {observedGeneration: 1, readyReplicas: 3, updatedReplicas: 1}}", Waiting, "3 of 3 pods are ready, 1 updated"},
@@ -99,12 +99,12 @@ func TestJudge(t *testing.T) {
 		{"without nodes", "{kind: DaemonSet, apiVersion: apps/v1, status: {observedGeneration: 1, desiredNumberScheduled: 0}}", Healthy, ""},
 		{"a Job", "{kind: Job, apiVersion: batch/v1}", Waiting, "is running"},
 		{"a Job that is done", "{kind: Job, apiVersion: batch/v1, status: {conditions: [{type: Complete, status: 'True'}]}}", Healthy, ""},
-		{"a Job that failed", "{kind: Job, apiVersion: batch/v1, status: {conditions: [{type: Failed, status: 'True', message: too often}]}}", Broken, "has failed: too often"},
+		{"a Job that failed", "{kind: Job, apiVersion: batch/v1, status: {conditions: [{type: Failed, status: 'True', message: too often}]}}", Degraded, "has failed: too often"},
 		{"a CRD", "{kind: CustomResourceDefinition, apiVersion: apiextensions.k8s.io/v1}", Waiting, "is not established yet"},
-		{"a CRD of taken names", "{kind: CustomResourceDefinition, apiVersion: apiextensions.k8s.io/v1, status: {conditions: [{type: NamesAccepted, status: 'False'}]}}", Broken, "its names are taken"},
+		{"a CRD of taken names", "{kind: CustomResourceDefinition, apiVersion: apiextensions.k8s.io/v1, status: {conditions: [{type: NamesAccepted, status: 'False'}]}}", Degraded, "its names are taken"},
 		{"an APIService", "{kind: APIService, apiVersion: apiregistration.k8s.io/v1, status: {conditions: [{type: Available, status: 'False', message: no endpoints}]}}", Waiting, "does not answer yet: no endpoints"},
 		{"a claim", "{kind: PersistentVolumeClaim, apiVersion: v1, status: {phase: Pending}}", Waiting, "has no volume yet"},
-		{"a lost claim", "{kind: PersistentVolumeClaim, apiVersion: v1, status: {phase: Lost}}", Broken, "has lost its volume"},
+		{"a lost claim", "{kind: PersistentVolumeClaim, apiVersion: v1, status: {phase: Lost}}", Degraded, "has lost its volume"},
 		{"a Service", "{kind: Service, apiVersion: v1, spec: {type: ClusterIP}}", Healthy, ""},
 		{"without an address", "{kind: Service, apiVersion: v1, spec: {type: LoadBalancer}}", Waiting, "has no address yet"},
 		{"with one", "{kind: Service, apiVersion: v1, spec: {type: LoadBalancer}, status: {loadBalancer: {ingress: [{ip: 192.0.2.1}]}}}", Healthy, ""},
@@ -122,7 +122,7 @@ func TestJudge(t *testing.T) {
 		if err := o.UnmarshalJSON(content); err != nil {
 			t.Fatal(err)
 		}
-		if got, why := Judge(&o); got != c.want || why != c.why {
+		if got, why := HealthOf(&o); got != c.want || why != c.why {
 			t.Errorf("%s: %d %q, want %d %q", c.name, got, why, c.want, c.why)
 		}
 	}
@@ -190,7 +190,7 @@ func TestCompare(t *testing.T) {
 // TestRecord: what is written is read again, and the phase says since when.
 func TestRecord(t *testing.T) {
 	at := time.Unix(1e9, 0).UTC()
-	r := Record{Inventory: []Item{{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "a", Name: "x"}}, Node: "n", Finished: "d", Kept: []Kept{{"Namespace a", "data would go with it"}}}
+	r := Record{Inventory: []Item{{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "a", Name: "x"}}, Node: "n", Finished: "d", Orphaned: []OrphanedObject{{"Namespace a", "data would go with it"}}}
 	task := task{name: "web", addon: &nodespec.Addon{Rights: nodespec.AddonRights{ClusterAdmin: true}}}
 	s := task.judge(outcome{objects: 2, healthy: 1, waits: []string{"Job a/b: is running"}}, r, State{Phase: Applying, Since: at}, at.Add(time.Hour))
 	if s.Phase != Applying || !s.Since.Equal(at) || s.Line() != "Applying, 1 of 2 objects healthy: Job a/b: is running" {

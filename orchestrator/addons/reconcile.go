@@ -87,7 +87,7 @@ type outcome struct {
 // that is not in the inventory.
 func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, save func(Record) error) (Record, outcome, error) {
 	var out outcome
-	r.Kept = slices.DeleteFunc(slices.Clone(r.Kept), func(kept Kept) bool {
+	r.Orphaned = slices.DeleteFunc(slices.Clone(r.Orphaned), func(kept OrphanedObject) bool {
 		return slices.ContainsFunc(w.Objects, func(o Object) bool { return o.String() == kept.Object })
 	})
 	if len(w.Refused) == 0 && len(w.Unknown) == 0 {
@@ -138,7 +138,7 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 				out.problems = append(out.problems, err.Error())
 			case health == Healthy:
 				out.healthy++
-			case health == Broken:
+			case health == Degraded:
 				out.problems = append(out.problems, o.String()+": "+why)
 			default:
 				out.waits = append(out.waits, o.String()+": "+why)
@@ -167,7 +167,7 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 		return r, out, nil
 	}
 	var err error
-	if r, err = k.take(ctx, Surplus(r.Inventory, w.Objects), r, &out, now); err != nil {
+	if r, err = k.take(ctx, ToPrune(r.Inventory, w.Objects), r, &out, now); err != nil {
 		return r, out, err
 	}
 	if len(out.waits) == 0 && len(out.problems) == 0 {
@@ -189,10 +189,10 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 	}
 	live, err := k.as.get(ctx, o.Item)
 	if err != nil {
-		return Broken, "", k.judge(o.Item, "cannot be read", err, now)
+		return Degraded, "", k.judge(o.Item, "cannot be read", err, now)
 	}
 	if live != nil && live.GetLabels()[Label] != k.name {
-		return Broken, belongs(live, k.name, o.Item), nil
+		return Degraded, belongs(live, k.name, o.Item), nil
 	}
 	if ran := r.ran(o); ran != nil && (live == nil || live.GetAnnotations()[onceAnnotation] == once) {
 		return k.over(o, r, *ran, live)
@@ -200,13 +200,13 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 	again := isHook && live != nil && live.GetAnnotations()[digestAnnotation] != digest
 	// once: what fails then has failed
 	if isHook && live != nil && k.anew != nil && !k.anew[o.key()] {
-		health, _ := Judge(live)
-		again = again || health == Broken
+		health, _ := HealthOf(live)
+		again = again || health == Degraded
 	}
 	if again {
 		why, err := k.stays(ctx, o.Item, live)
 		if err != nil {
-			return Broken, "", k.judge(o.Item, "cannot be read", err, now)
+			return Degraded, "", k.judge(o.Item, "cannot be read", err, now)
 		}
 		if why == "" {
 			return k.clear(ctx, o.Item, live, now)
@@ -216,7 +216,7 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 	}
 	if live == nil || again || !isHook && k.stale(o, live, now) {
 		if live, err = k.as.apply(ctx, o.Item, yielding(o.Body, live)); err != nil {
-			return Broken, "", k.judge(o.Item, "is refused", err, now)
+			return Degraded, "", k.judge(o.Item, "is refused", err, now)
 		}
 		if isHook && k.anew != nil {
 			k.anew[o.key()] = true
@@ -226,7 +226,7 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 	r.runs(o, live)
 	health, why, err := k.health(ctx, o, live)
 	if err != nil {
-		return Broken, "", k.judge(o.Item, "cannot be judged", err, now)
+		return Degraded, "", k.judge(o.Item, "cannot be judged", err, now)
 	}
 	if isHook && health == Healthy {
 		r.Done = append(r.Done, o.String())
@@ -236,7 +236,7 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 
 // health is how a live object is. Of a claim it may take its class to know.
 func (k *keeper) health(ctx context.Context, o Object, live *unstructured.Unstructured) (Health, string, error) {
-	health, why := Judge(live)
+	health, why := HealthOf(live)
 	if health != Waiting || !isClaim(o.Item) || live.GetDeletionTimestamp() != nil {
 		return health, why, nil
 	}
@@ -253,7 +253,7 @@ func (k *keeper) health(ctx context.Context, o Object, live *unstructured.Unstru
 	case apierrors.IsForbidden(err): // the add-on has no such right: what the claim says counts
 		class = nil
 	case err != nil:
-		return Broken, "", err
+		return Degraded, "", err
 	case class == nil:
 		return Waiting, "has no volume yet: there is no StorageClass " + name, nil
 	}
@@ -264,13 +264,13 @@ func (k *keeper) health(ctx context.Context, o Object, live *unstructured.Unstru
 }
 
 // over is how an object is that is not made again.
-func (k *keeper) over(o Object, r *Record, ran Ran, live *unstructured.Unstructured) (Health, string, error) {
+func (k *keeper) over(o Object, r *Record, ran CompletedHook, live *unstructured.Unstructured) (Health, string, error) {
 	health, why := Healthy, ""
 	switch {
 	case live != nil:
-		health, why = Judge(live)
+		health, why = HealthOf(live)
 	case ran.Failed != "":
-		return Broken, ran.Failed + "; it is gone by now, and not made again: change its text to have it run", nil
+		return Degraded, ran.Failed + "; it is gone by now, and not made again: change its text to have it run", nil
 	}
 	if health == Healthy && len(o.Hook.events) > 0 {
 		r.Done = append(r.Done, o.String())
@@ -282,7 +282,7 @@ func (k *keeper) over(o Object, r *Record, ran Ran, live *unstructured.Unstructu
 func (k *keeper) clear(ctx context.Context, i Item, live *unstructured.Unstructured, now time.Time) (Health, string, error) {
 	if live.GetDeletionTimestamp() == nil {
 		if err := k.remover.delete(ctx, i, live.GetUID()); err != nil {
-			return Broken, "", k.judge(i, "cannot be deleted, to run again", err, now)
+			return Degraded, "", k.judge(i, "cannot be deleted, to run again", err, now)
 		}
 	}
 	return Waiting, "goes, to run again", nil
@@ -367,7 +367,7 @@ func (k *keeper) take(ctx context.Context, items []Item, r Record, out *outcome,
 		for _, i := range step {
 			left, stays, err := k.away(ctx, i)
 			if stays != "" {
-				r.Kept = append(r.Kept, Kept{i.String(), stays})
+				r.Orphaned = append(r.Orphaned, OrphanedObject{i.String(), stays})
 			}
 			switch {
 			case err == nil && left == "":
@@ -402,7 +402,7 @@ func (r Record) without(gone map[key]bool) Record {
 	for k := range gone {
 		names[Item{Kind: k.kind, Namespace: k.namespace, Name: k.name}.String()] = true
 	}
-	r.Ran = slices.DeleteFunc(slices.Clone(r.Ran), func(ran Ran) bool { return names[ran.Object] })
+	r.Ran = slices.DeleteFunc(slices.Clone(r.Ran), func(ran CompletedHook) bool { return names[ran.Object] })
 	return r
 }
 
@@ -416,7 +416,7 @@ func (k *keeper) away(ctx context.Context, i Item) (left, stays string, err erro
 	case live == nil, live.GetLabels()[Label] != k.name:
 		return "", "", nil
 	case live.GetDeletionTimestamp() != nil:
-		_, why := Judge(live)
+		_, why := HealthOf(live)
 		return why, "", nil
 	}
 	if stays, err = k.stays(ctx, i, live); stays != "" || err != nil {

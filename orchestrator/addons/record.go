@@ -28,15 +28,15 @@ type Record struct {
 	// the hooks of Running that have run, as Item.String
 	Done []string `json:"done,omitempty"`
 	// objects that are not made again when they are gone
-	Ran  []Ran  `json:"ran,omitempty"`
-	Kept []Kept `json:"kept,omitempty"` // what was wanted once, and stays
+	Ran      []CompletedHook  `json:"ran,omitempty"`
+	Orphaned []OrphanedObject `json:"kept,omitempty"` // what was wanted once, and stays
 	// the last manifests that were, if the document still has them
-	Withdrawn Withdrawn `json:"withdrawn,omitzero"`
-	Trial     Trial     `json:"trial,omitzero"` // of those that are being applied
+	RolledBack RolledBack `json:"withdrawn,omitzero"`
+	Trial      Trial      `json:"trial,omitzero"` // of those that are being applied
 }
 
-// Kept is an object that was not taken away when it was no longer wanted.
-type Kept struct {
+// Orphaned is an object that was not taken away when it was no longer wanted.
+type OrphanedObject struct {
 	Object string `json:"object"` // as Item.String
 	Reason string `json:"reason"`
 }
@@ -177,7 +177,7 @@ func (r Record) most(inventory []Item, wanted []Object) int {
 	r.Inventory, r.Done, r.Ran = inventory, nil, nil
 	for _, o := range wanted {
 		if job := o.Group == "batch" && o.Kind == "Job"; job || o.Group == "" && o.Kind == "Pod" || o.Body.GetAnnotations()[onceAnnotation] == once {
-			r.Ran = append(r.Ran, Ran{o.String(), o.short(), strings.Repeat("x", mostFailed)})
+			r.Ran = append(r.Ran, CompletedHook{o.String(), o.short(), strings.Repeat("x", mostFailed)})
 		}
 		if len(o.Hook.events) > 0 {
 			r.Done = append(r.Done, o.String())

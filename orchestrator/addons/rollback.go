@@ -24,8 +24,8 @@ import (
 // kept in a Secret beside the record, and when others do not become healthy in time, they are what
 // is wanted again, until the document has others still.
 
-// Withdrawn are manifests that did not become healthy in time. The zero value is none.
-type Withdrawn struct {
+// RolledBack are manifests that did not become healthy in time. The zero value is none.
+type RolledBack struct {
 	Digest string `json:"digest"`
 	Why    string `json:"why"`
 	Terms  string `json:"terms"` // under which they failed, as termsOf
@@ -154,7 +154,7 @@ func termsOf(a nodespec.Addon) string {
 // choose has what is from before wanted in the place of manifests that were withdrawn, as long as
 // the document has those, under the same terms, and nobody asks for another try.
 func (m *manager) choose(ctx context.Context, t *task, now time.Time) error {
-	gone := t.record.Withdrawn
+	gone := t.record.RolledBack
 	if gone.Digest == "" || t.unreadable || len(t.wanted.Refused) > 0 {
 		return nil
 	}
@@ -167,14 +167,14 @@ func (m *manager) choose(ctx context.Context, t *task, now time.Time) error {
 	case t.wanted.Digest == t.record.Finished && gone.Node != m.spec.NodeName:
 		return nil
 	}
-	t.record.Withdrawn, t.record.Trial = Withdrawn{}, Trial{}
+	t.record.RolledBack, t.record.Trial = RolledBack{}, Trial{}
 	return nil
 }
 
 // wantBefore has what is from before wanted. Where that is not to be had, what is there stays as it
 // is.
 func (m *manager) wantBefore(ctx context.Context, t *task, now time.Time) error {
-	gone := t.record.Withdrawn
+	gone := t.record.RolledBack
 	before, why, err := m.before(ctx, t, now)
 	switch {
 	case errors.Is(err, errAway):
@@ -321,7 +321,7 @@ func (m *manager) withdraw(ctx context.Context, t *task, k *remembered, r Record
 	}
 	klog.InfoS("An add-on goes back", "addon", t.name, "from", t.wanted.Digest, "to", r.Finished, "because", why)
 	k.trial, r.Trial = trial{}, Trial{}
-	r.Withdrawn = Withdrawn{t.wanted.Digest, why, termsOf(*t.addon), m.spec.NodeName}
+	r.RolledBack = RolledBack{t.wanted.Digest, why, termsOf(*t.addon), m.spec.NodeName}
 	return r, ""
 }
 
@@ -341,7 +341,7 @@ func (m *manager) drop(ctx context.Context, name string) error {
 
 // said is the problem of an add-on whose manifests were withdrawn. back: those from before are
 // there again.
-func (w Withdrawn) said(name string, back bool) string {
+func (w RolledBack) said(name string, back bool) string {
 	now := "and those from before are wanted again"
 	if back {
 		now = "and those from before are there again"

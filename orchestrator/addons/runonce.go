@@ -18,8 +18,8 @@ const onceAnnotation = "orlop.dev/addon-apply"
 // once is the value of onceAnnotation.
 const once = "once"
 
-// Ran is an object that was applied, and is not made again when it is gone.
-type Ran struct {
+// CompletedHook is an object that was applied, and is not made again when it is gone.
+type CompletedHook struct {
 	Object string `json:"object"`           // as Item.String
 	Digest string `json:"digest"`           // of what was applied, shortened
 	Failed string `json:"failed,omitempty"` // why it has failed, as far as that was seen
@@ -32,7 +32,7 @@ const mostFailed = 100
 func (o Object) short() string { return o.Digest[:min(len(o.Digest), 16)] }
 
 // ran is what the record says of an object and its text; nil: nothing.
-func (r Record) ran(o Object) *Ran {
+func (r Record) ran(o Object) *CompletedHook {
 	for i := range r.Ran {
 		if r.Ran[i].Object == o.String() && r.Ran[i].Digest == o.short() {
 			return &r.Ran[i]
@@ -46,11 +46,11 @@ func (r *Record) runs(o Object, live *unstructured.Unstructured) {
 	if !goes(live) {
 		return
 	}
-	now := Ran{Object: o.String(), Digest: o.short()}
-	if health, why := Judge(live); health == Broken {
+	now := CompletedHook{Object: o.String(), Digest: o.short()}
+	if health, why := HealthOf(live); health == Degraded {
 		now.Failed = why[:min(len(why), mostFailed)]
 	}
-	r.Ran = append(slices.DeleteFunc(slices.Clone(r.Ran), func(other Ran) bool { return other.Object == now.Object }), now)
+	r.Ran = append(slices.DeleteFunc(slices.Clone(r.Ran), func(other CompletedHook) bool { return other.Object == now.Object }), now)
 }
 
 // goes says of a live object that it goes by itself, or is left alone once it is there.
@@ -71,21 +71,21 @@ func goes(live *unstructured.Unstructured) bool {
 }
 
 // wantedRan leaves out what is no longer wanted.
-func (r Record) wantedRan(objects []Object) []Ran {
+func (r Record) wantedRan(objects []Object) []CompletedHook {
 	names := map[string]bool{}
 	for _, o := range objects {
 		names[o.String()] = true
 	}
-	return slices.DeleteFunc(slices.Clone(r.Ran), func(ran Ran) bool { return !names[ran.Object] })
+	return slices.DeleteFunc(slices.Clone(r.Ran), func(ran CompletedHook) bool { return !names[ran.Object] })
 }
 
 // withoutHooks leaves out the hooks: they run again.
-func (r Record) withoutHooks(objects []Object) []Ran {
+func (r Record) withoutHooks(objects []Object) []CompletedHook {
 	hooks := map[string]bool{}
 	for _, o := range objects {
 		if len(o.Hook.events) > 0 {
 			hooks[o.String()] = true
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(r.Ran), func(ran Ran) bool { return hooks[ran.Object] })
+	return slices.DeleteFunc(slices.Clone(r.Ran), func(ran CompletedHook) bool { return hooks[ran.Object] })
 }

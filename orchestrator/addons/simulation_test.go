@@ -282,7 +282,7 @@ func TestLife(t *testing.T) {
 		"delete ServiceAccount web/migrate", 0, 5)
 	s.expect("data stay", "", 0, 0)
 	var kept []string
-	for _, k := range s.record.Kept {
+	for _, k := range s.record.Orphaned {
 		kept = append(kept, k.Object)
 	}
 	if want := []string{"PersistentVolumeClaim web/data", "Namespace web", "CustomResourceDefinition sites.web.example.com"}; !slices.Equal(kept, want) || len(s.record.Inventory) > 0 {

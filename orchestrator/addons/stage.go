@@ -139,8 +139,8 @@ func Removal(items []Item) [][]Item {
 	return all
 }
 
-// Surplus is what is in the inventory and no longer wanted.
-func Surplus(inventory []Item, wanted []Object) []Item {
+// ToPrune is what is in the inventory and no longer wanted.
+func ToPrune(inventory []Item, wanted []Object) []Item {
 	keep := map[key]bool{}
 	for _, o := range wanted {
 		keep[o.key()] = true
@@ -156,7 +156,7 @@ func Surplus(inventory []Item, wanted []Object) []Item {
 
 // Union is the inventory with what is wanted: what an object was before counts no more.
 func Union(inventory []Item, wanted []Object) []Item {
-	all := Surplus(inventory, wanted)
+	all := ToPrune(inventory, wanted)
 	for _, o := range wanted {
 		all = append(all, o.Item)
 	}

@@ -30,7 +30,7 @@ type task struct {
 	state  State             // as it was
 	held   string            // why nothing is done about it
 	// gone are the document's manifests, when wanted are those from before them.
-	gone Withdrawn
+	gone RolledBack
 	// lost are items whose namespaces are gone, and they with them.
 	lost map[key]bool
 	// unreadable: what is stored cannot be decoded. It is left as it is, because it holds the
@@ -265,7 +265,7 @@ func (m *manager) tooOld(a nodespec.Addon) (string, error) {
 // documents had it, and that machine's may have it still. Machines are given their documents one by
 // one, and who leads changes meanwhile.
 func (m *manager) hold(ctx context.Context, r Record) (string, error) {
-	if !leaderelection.Several(m.spec) || r.Node == m.spec.NodeName || r.Node == "" {
+	if !leaderelection.NeedsElection(m.spec) || r.Node == m.spec.NodeName || r.Node == "" {
 		return "", nil
 	}
 	_, err := m.client.CoreV1().Nodes().Get(ctx, r.Node, metav1.GetOptions{})
@@ -342,7 +342,7 @@ func (t *task) leaving() []Item {
 	}
 	var items []Item
 	if len(t.wanted.Unknown) == 0 { // what is unknown may be what seems to be no longer wanted
-		items = Surplus(t.record.Inventory, t.wanted.Objects)
+		items = ToPrune(t.record.Inventory, t.wanted.Objects)
 	}
 	if t.record.Finished == t.wanted.Digest {
 		return items
@@ -394,7 +394,7 @@ func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Tim
 		if t.addon != nil {
 			r.Node = m.spec.NodeName
 		}
-		stays := t.addon != nil && t.gone == (Withdrawn{})
+		stays := t.addon != nil && t.gone == (RolledBack{})
 		k.returns = stays && t.addon.Within > 0
 		r = r.without(t.lost)
 		r, out, err = k.pass(ctx, t.wanted, r, now, save)
@@ -402,7 +402,7 @@ func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Tim
 			r, out = m.conclude(ctx, t, k, r, out, now)
 		}
 	}
-	if t.gone != (Withdrawn{}) {
+	if t.gone != (RolledBack{}) {
 		out.problems = append([]string{t.gone.said(t.name, out.there && err == nil)}, out.problems...)
 	}
 	if err != nil {
@@ -449,7 +449,7 @@ func (t *task) judge(out outcome, r Record, before State, now time.Time) State {
 		s.Rights = stated(*t.addon)
 	}
 	s.Notes = append(slices.Clone(t.wanted.Notes), out.notes...)
-	for _, kept := range r.Kept {
+	for _, kept := range r.Orphaned {
 		s.Notes = append(s.Notes, kept.Object+": stays, because "+kept.Reason)
 	}
 	s.Since = now.UTC().Truncate(time.Second)
@@ -487,7 +487,7 @@ func (m *manager) store(ctx context.Context, t *task, r Record, s State) error {
 
 // forget drops the record of an add-on of which nothing is left that is its own.
 func (m *manager) forget(ctx context.Context, t *task, r Record) error {
-	for _, kept := range r.Kept {
+	for _, kept := range r.Orphaned {
 		klog.InfoS("What an add-on leaves behind", "addon", t.name, "object", kept.Object, "because", kept.Reason)
 	}
 	if t.stored != nil {

@@ -26,8 +26,8 @@ import (
 // second to a port that is closed are less than a thousandth of a processor.
 const interval = 150 * time.Millisecond
 
-// Gate watches one API server until it can be used. Make it with New and start Run.
-type Gate struct {
+// Waiter watches one API server until it can be used. Make it with New and start Run.
+type Waiter struct {
 	url     string
 	client  *http.Client
 	serving chan struct{}
@@ -37,7 +37,7 @@ type Gate struct {
 
 // New returns a gate for the server at url (https://host:port), whose certificate is checked
 // against the CA in caFile and must be for serverName (for the URL's host when empty).
-func New(url, serverName, caFile string) (*Gate, error) {
+func New(url, serverName, caFile string) (*Waiter, error) {
 	pem, err := os.ReadFile(caFile)
 	if err != nil {
 		return nil, fmt.Errorf("API server: cannot check its certificate: %w", err)
@@ -46,7 +46,7 @@ func New(url, serverName, caFile string) (*Gate, error) {
 	if !roots.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("%s: cannot use: no certificate in it", caFile)
 	}
-	return &Gate{
+	return &Waiter{
 		url: strings.TrimSuffix(url, "/"),
 		client: &http.Client{
 			Timeout:   2 * time.Second, // of one question; an overloaded server is asked again
@@ -58,7 +58,7 @@ func New(url, serverName, caFile string) (*Gate, error) {
 }
 
 // Run asks until the rights exist or ctx is done. Calls after the first do nothing.
-func (g *Gate) Run(ctx context.Context) {
+func (g *Waiter) Run(ctx context.Context) {
 	g.once.Do(func() {
 		defer g.client.CloseIdleConnections()
 		answers := func(int) bool { return true }
@@ -72,28 +72,28 @@ func (g *Gate) Run(ctx context.Context) {
 	})
 }
 
-// Serving waits until the server answers, or returns ctx's error.
-func (g *Gate) Serving(ctx context.Context) error { return wait(ctx, g.serving) }
+// WaitServing waits until the server answers, or returns ctx's error.
+func (g *Waiter) WaitServing(ctx context.Context) error { return wait(ctx, g.serving) }
 
-// Rights waits until the server's roles and bindings exist, or returns ctx's error.
-func (g *Gate) Rights(ctx context.Context) error { return wait(ctx, g.rights) }
+// WaitRBAC waits until the server's roles and bindings exist, or returns ctx's error.
+func (g *Waiter) WaitRBAC(ctx context.Context) error { return wait(ctx, g.rights) }
 
-// Hold wraps a transport: requests wait until the server answers. Once it did, they pass.
-func (g *Gate) Hold(next http.RoundTripper) http.RoundTripper { return held{g, next} }
+// WrapTransport wraps a transport: requests wait until the server answers. Once it did, they pass.
+func (g *Waiter) WrapTransport(next http.RoundTripper) http.RoundTripper { return held{g, next} }
 
 type held struct {
-	gate *Gate
+	gate *Waiter
 	next http.RoundTripper
 }
 
 func (h held) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := h.gate.Serving(r.Context()); err != nil {
+	if err := h.gate.WaitServing(r.Context()); err != nil {
 		return nil, err
 	}
 	return h.next.RoundTrip(r)
 }
 
-func (g *Gate) until(ctx context.Context, good func(status int) bool, reached chan struct{}) bool {
+func (g *Waiter) until(ctx context.Context, good func(status int) bool, reached chan struct{}) bool {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -110,7 +110,7 @@ func (g *Gate) until(ctx context.Context, good func(status int) bool, reached ch
 }
 
 // ask returns the HTTP status of the answer, or 0 when there is none.
-func (g *Gate) ask(ctx context.Context) int {
+func (g *Waiter) ask(ctx context.Context) int {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url+"/livez", nil)
 	if err != nil {
 		return 0

@@ -13,7 +13,7 @@ import (
 )
 
 // apiServer answers /livez with the status that stands in it.
-func apiServer(t *testing.T) (*httptest.Server, *atomic.Int32, *Gate) {
+func apiServer(t *testing.T) (*httptest.Server, *atomic.Int32, *Waiter) {
 	t.Helper()
 	var status atomic.Int32
 	status.Store(http.StatusForbidden)
@@ -42,16 +42,16 @@ func TestGateOpensInTwoSteps(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	go gate.Run(ctx)
-	if err := gate.Serving(ctx); err != nil {
+	if err := gate.WaitServing(ctx); err != nil {
 		t.Fatalf("a server that answers 403 serves: %v", err)
 	}
 	short, stop := context.WithTimeout(ctx, 5*interval)
 	defer stop()
-	if err := gate.Rights(short); err == nil {
+	if err := gate.WaitRBAC(short); err == nil {
 		t.Fatal("rights exist although health is forbidden")
 	}
 	status.Store(http.StatusInternalServerError) // allowed to ask, not healthy yet
-	if err := gate.Rights(ctx); err != nil {
+	if err := gate.WaitRBAC(ctx); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -66,7 +66,7 @@ func (c *counted) RoundTrip(*http.Request) (*http.Response, error) {
 func TestHoldKeepsRequestsUntilTheServerAnswers(t *testing.T) {
 	_, _, gate := apiServer(t)
 	next := &counted{}
-	held := gate.Hold(next)
+	held := gate.WrapTransport(next)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://kubernetes/", nil)
@@ -97,7 +97,7 @@ func TestHeldRequestEndsWithItsContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := gate.Hold(&counted{}).RoundTrip(request); err == nil {
+	if _, err := gate.WrapTransport(&counted{}).RoundTrip(request); err == nil {
 		t.Fatal("a request without a caller passed")
 	}
 }
@@ -110,7 +110,7 @@ func TestForeignServerDoesNotOpen(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*interval)
 	defer cancel()
 	go other.Run(ctx)
-	if err := other.Serving(ctx); err == nil {
+	if err := other.WaitServing(ctx); err == nil {
 		t.Fatal("a server with the wrong certificate opened the gate")
 	}
 }

@@ -28,25 +28,25 @@ var vip4, vip6 = netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8
 // the bridge, something that listens where an API server does and says the machine's name, and a
 // pod.
 type station struct {
-	*rtnltest.Other
+	*rtnltest.Namespace
 	name  string
-	pod   *rtnltest.Other
+	pod   *rtnltest.Namespace
 	agent *agent
 	says  string
 }
 
 func newStation(t *testing.T, bridge netlink.Link, name string, planes []netip.Addr, own4, own6, pods string) *station {
 	t.Helper()
-	s := &station{Other: rtnltest.NewOther(t), name: name, pod: rtnltest.NewOther(t)}
+	s := &station{Namespace: rtnltest.NewOther(t), name: name, pod: rtnltest.NewOther(t)}
 	rtnltest.Veth(t, name, name+"-eth0")
 	port, err := netlink.LinkByName(name)
 	must(t, err)
 	must(t, netlink.LinkSetMaster(port, bridge))
 	must(t, netlink.LinkSetUp(port))
 	rtnltest.Veth(t, name+"-pod", name+"-pods")
-	s.Take(t, name+"-eth0")
-	s.Take(t, name+"-pods")
-	s.pod.Take(t, name+"-pod")
+	s.MoveLink(t, name+"-eth0")
+	s.MoveLink(t, name+"-pods")
+	s.pod.MoveLink(t, name+"-pod")
 	s.agent = newAgent(nodespec.Spec{
 		NodeName: name, ControlPlane: true, NodeIPs: []netip.Addr{netip.MustParseAddr(own4), netip.MustParseAddr(own6)},
 		ControlPlanes: planes, VirtualAddresses: []netip.Addr{vip4, vip6},
@@ -56,16 +56,16 @@ func newStation(t *testing.T, bridge netlink.Link, name string, planes []netip.A
 		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
 		}
-		rtnltest.Give(t, name+"-eth0", own4+"/24", own6+"/64")
-		rtnltest.Give(t, name+"-pods", pods+".1/24")
-		rtnltest.Give(t, "lo")
+		rtnltest.AddAddresses(t, name+"-eth0", own4+"/24", own6+"/64")
+		rtnltest.AddAddresses(t, name+"-pods", pods+".1/24")
+		rtnltest.AddAddresses(t, "lo")
 		socket, err := net.Listen("tcp", "[::]:6443")
 		must(t, err)
 		t.Cleanup(func() { socket.Close() })
 		go serve(socket, name)
 	})
 	s.pod.Do(func() {
-		rtnltest.Give(t, name+"-pod", pods+".2/24")
+		rtnltest.AddAddresses(t, name+"-pod", pods+".2/24")
 		must(t, netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(pods + ".1")}))
 	})
 	t.Cleanup(func() { s.Do(s.agent.close) })
@@ -96,7 +96,7 @@ func (all stations) until(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(30 * time.Second)
 	defer deadline.Stop()
-	tick := time.NewTicker(neighbor.Stepping)
+	tick := time.NewTicker(neighbor.StepInterval)
 	defer tick.Stop()
 	for {
 		for _, s := range all {
@@ -187,7 +187,7 @@ func TestKernel(t *testing.T) {
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}))
 	bridge, err := netlink.LinkByName("br0")
 	must(t, err)
-	rtnltest.Give(t, "br0", "192.0.2.5/24", "2001:db8::5/64")
+	rtnltest.AddAddresses(t, "br0", "192.0.2.5/24", "2001:db8::5/64")
 	planes := []netip.Addr{netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("192.0.2.12")}
 	a := newStation(t, bridge, "a", planes, "192.0.2.11", "2001:db8::11", "10.244.1")
 	b := newStation(t, bridge, "b", planes, "192.0.2.12", "2001:db8::12", "10.244.2")
@@ -201,7 +201,7 @@ func TestKernel(t *testing.T) {
 	ready := func(of ...string) {
 		for _, s := range both {
 			for i, address := range planes {
-				s.agent.servers[address] = Server{Ready: slices.Contains(of, both[i].name)}
+				s.agent.servers[address] = APIServer{Ready: slices.Contains(of, both[i].name)}
 			}
 		}
 	}

@@ -40,23 +40,25 @@ func Components(spec nodespec.Spec) []component.Component {
 // Run answers for the addresses, whenever it is this machine's turn, until ctx is done.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, announce component.Announce) error {
 	prober := &health.Prober{
-		CAFile: filepath.Join(dirs.Node, nodespec.CA), Name: kubeconfig.Local().Name, Path: Question,
-		Patience: patience, Idle: 10 * pause, Dial: (&net.Dialer{}).DialContext,
+		CAFile: filepath.Join(dirs.Node, nodespec.CA), Name: kubeconfig.Local().Name, Path: ReadyPath,
+		Timeout: patience, Idle: 10 * pause, Dial: (&net.Dialer{}).DialContext,
 	}
 	defer prober.Close()
 	a := newAgent(spec)
 	defer a.close()
-	return neighbor.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error { return a.run(ctx, prober.Ask, links, announce) })
+	return neighbor.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error {
+		return a.run(ctx, prober.Probe, links, announce)
+	})
 }
 
 // agent is the loop around the decisions, the questions, the ports and the redirects.
 type agent struct {
 	spec    nodespec.Spec
-	ports   *neighbor.Ports
+	ports   *neighbor.Sockets
 	links   []neighbor.Link
-	servers map[netip.Addr]Server           // by the addresses of the control-plane machines
-	states  map[netip.Addr]State            // by virtual address
-	claims  map[netip.Addr][]neighbor.Claim // since the last step
+	servers map[netip.Addr]APIServer              // by the addresses of the control-plane machines
+	states  map[netip.Addr]State                  // by virtual address
+	claims  map[netip.Addr][]neighbor.SeenAddress // since the last step
 	// control-plane machines, as far as they were looked up
 	machines  map[neighbor.MAC]netip.Addr
 	redirects []redirect // in the kernel
@@ -75,8 +77,8 @@ const forgetting = time.Second
 
 func newAgent(spec nodespec.Spec) *agent {
 	return &agent{
-		spec: spec, ports: neighbor.NewPorts(), servers: map[netip.Addr]Server{}, states: map[netip.Addr]State{},
-		claims: map[netip.Addr][]neighbor.Claim{}, machines: map[neighbor.MAC]netip.Addr{}, write: writeRedirects, forget: forget,
+		spec: spec, ports: neighbor.NewSockets(), servers: map[netip.Addr]APIServer{}, states: map[netip.Addr]State{},
+		claims: map[netip.Addr][]neighbor.SeenAddress{}, machines: map[neighbor.MAC]netip.Addr{}, write: writeRedirects, forget: forget,
 	}
 }
 
@@ -91,10 +93,10 @@ func (a *agent) close() {
 // heard is what is known of a server after an answer.
 type heard struct {
 	address netip.Addr
-	server  Server
+	server  APIServer
 }
 
-func (a *agent) run(ctx context.Context, ask func(context.Context, string) health.Answer, links <-chan struct{}, announce component.Announce) error {
+func (a *agent) run(ctx context.Context, ask func(context.Context, string) health.ProbeResult, links <-chan struct{}, announce component.Announce) error {
 	// A process that was killed has left its redirects.
 	if err := a.write(nil); err != nil {
 		return err
@@ -104,7 +106,7 @@ func (a *agent) run(ctx context.Context, ask func(context.Context, string) healt
 		go follow(ctx, address, address == a.spec.OwnAddress(), ask, answers)
 	}
 	announce(Name, false, "looks who answers")
-	tick := time.NewTicker(neighbor.Stepping)
+	tick := time.NewTicker(neighbor.StepInterval)
 	defer tick.Stop()
 	for told, works := "", false; ; {
 		select {
@@ -143,14 +145,14 @@ func (a *agent) run(ctx context.Context, ask func(context.Context, string) healt
 }
 
 // follow asks an API server again and again.
-func follow(ctx context.Context, address netip.Addr, own bool, ask func(context.Context, string) health.Answer, answers chan<- heard) {
+func follow(ctx context.Context, address netip.Addr, own bool, ask func(context.Context, string) health.ProbeResult, answers chan<- heard) {
 	at := netip.AddrPortFrom(address, paths.PortKubernetes).String()
 	if own {
 		at = kubeconfig.Loopback.String()
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for server := (Server{}); ; {
+	for server := (APIServer{}); ; {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -171,31 +173,31 @@ func follow(ctx context.Context, address netip.Addr, own bool, ask func(context.
 // by whom.
 func (a *agent) step(now time.Time) (works bool, detail string) {
 	own := a.spec.OwnAddress()
-	duties := map[netip.Addr]neighbor.Duty{}
+	duties := map[netip.Addr]neighbor.Mode{}
 	var announced, probed []netip.Addr
 	var redirects []redirect
 	works = true
 	var parts []string
 	for _, address := range a.spec.VirtualAddresses {
 		place, to, missing := a.place(address)
-		v := View{
-			Now: now, Able: missing == "" && a.failure == nil && a.servers[own].Ready, Last: missing == "" && a.failure == nil && !anyReady(a.spec.ControlPlanes, a.servers),
+		v := Observation{
+			Now: now, Eligible: missing == "" && a.failure == nil && a.servers[own].Ready, Last: missing == "" && a.failure == nil && !anyReady(a.spec.ControlPlanes, a.servers),
 			Most: mostReady(a.spec.ControlPlanes, a.servers), Ahead: ahead(a.spec.ControlPlanes, own, a.servers), Own: place.MAC,
 		}
 		for _, c := range a.claims[address] {
 			// Two links of this machine may be in one network, and hear each other.
-			if c.Link == place.Name && !slices.ContainsFunc(a.links, func(l neighbor.Link) bool { return l.MAC == c.By }) {
-				v.Claims = append(v.Claims, c.By)
+			if c.Link == place.Name && !slices.ContainsFunc(a.links, func(l neighbor.Link) bool { return l.MAC == c.MAC }) {
+				v.Claims = append(v.Claims, c.MAC)
 			}
 		}
 		old := a.states[address]
 		s, todo := old.Step(v)
 		a.states[address] = s
-		if s.Answering != old.Answering {
-			klog.Infof("%s: answers for %s: %t", Name, address, s.Answering)
+		if s.Active != old.Active {
+			klog.Infof("%s: answers for %s: %t", Name, address, s.Active)
 		}
-		duty := neighbor.Duty{Role: neighbor.Listen, On: []neighbor.Link{place}}
-		if s.Answering {
+		duty := neighbor.Mode{Role: neighbor.Listen, Links: []neighbor.Link{place}}
+		if s.Active {
 			duty.Role = neighbor.Answer
 			redirects = append(redirects, redirect{address, to})
 		}
@@ -210,7 +212,7 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 		}
 		if todo.Moved {
 			a.moved = slices.DeleteFunc(a.moved, func(m misled) bool { return m.from == address })
-			a.moved = append(a.moved, misled{redirect{address, to}, s.Answering})
+			a.moved = append(a.moved, misled{redirect{address, to}, s.Active})
 		}
 		answered, text := a.describe(address, s, now)
 		if missing != "" {
@@ -295,7 +297,7 @@ func (a *agent) forgetMoved(now time.Time) {
 // describe says who answers for an address.
 func (a *agent) describe(address netip.Addr, s State, now time.Time) (answered bool, detail string) {
 	switch {
-	case s.Answering:
+	case s.Active:
 		return true, fmt.Sprintf("answers for %s since %s", address, s.Since.UTC().Format(time.RFC3339))
 	case s.Other == neighbor.MAC{} || now.Sub(s.Heard) > silence+stagger:
 		return false, fmt.Sprintf("nobody answers for %s", address)

@@ -20,21 +20,21 @@ import (
 // plane is a control plane as the questions see it, and what the component told of itself last.
 type plane struct {
 	mu      sync.Mutex
-	answers map[string]health.Answer // by address and port; what is not there comes late
+	answers map[string]health.ProbeResult // by address and port; what is not there comes late
 	asked   map[string]int
 	works   bool
 	detail  string
 	leads   []redirect
 }
 
-func (p *plane) ask(_ context.Context, address string) health.Answer {
+func (p *plane) ask(_ context.Context, address string) health.ProbeResult {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked[address]++
 	if a, ok := p.answers[address]; ok {
 		return a
 	}
-	return health.Answer{Late: true, Problem: "does not answer"}
+	return health.ProbeResult{Late: true, Problem: "does not answer"}
 }
 
 func (p *plane) announce(_ string, works bool, detail string) {
@@ -43,7 +43,7 @@ func (p *plane) announce(_ string, works bool, detail string) {
 	p.works, p.detail = works, detail
 }
 
-func (p *plane) set(address string, a health.Answer) {
+func (p *plane) set(address string, a health.ProbeResult) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answers[address] = a
@@ -53,7 +53,7 @@ func (p *plane) await(t *testing.T, works bool, words string) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
 	defer deadline.Stop()
-	tick := time.NewTicker(neighbor.Stepping)
+	tick := time.NewTicker(neighbor.StepInterval)
 	defer tick.Stop()
 	for {
 		p.mu.Lock()
@@ -80,9 +80,9 @@ func TestRun(t *testing.T) {
 	}
 	runtime.LockOSThread()
 	rtnltest.Veth(t, "eth0", "far")
-	rtnltest.Give(t, "far")
-	rtnltest.Give(t, "eth0", "192.0.2.11/24")
-	p := &plane{answers: map[string]health.Answer{}, asked: map[string]int{}}
+	rtnltest.AddAddresses(t, "far")
+	rtnltest.AddAddresses(t, "eth0", "192.0.2.11/24")
+	p := &plane{answers: map[string]health.ProbeResult{}, asked: map[string]int{}}
 	a := newAgent(nodespec.Spec{
 		NodeName: "a", ControlPlane: true, NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.11")},
 		ControlPlanes:    []netip.Addr{netip.MustParseAddr("192.0.2.12"), netip.MustParseAddr("192.0.2.11")},
@@ -98,14 +98,14 @@ func TestRun(t *testing.T) {
 
 	const own = "127.0.0.1:6443"
 	p.await(t, false, "nobody answers for 192.0.2.9; the API server of this machine: does not answer")
-	p.set(own, health.Answer{Heard: true})
+	p.set(own, health.ProbeResult{Reachable: true})
 	p.await(t, true, "answers for 192.0.2.9 since ")
-	p.set(own, health.Answer{Heard: true, Problem: "500: shutdown failed"})
+	p.set(own, health.ProbeResult{Reachable: true, Problem: "500: shutdown failed"})
 	// nobody else is ready
 	p.await(t, true, "; the API server of this machine: 500: shutdown failed")
-	p.set("192.0.2.12:6443", health.Answer{Heard: true})
+	p.set("192.0.2.12:6443", health.ProbeResult{Reachable: true})
 	p.await(t, false, "nobody answers for 192.0.2.9; the API server of this machine: 500: shutdown failed")
-	p.set(own, health.Answer{Heard: true})
+	p.set(own, health.ProbeResult{Reachable: true})
 	p.await(t, true, "answers for 192.0.2.9 since ")
 	near, err := netlink.LinkByName("eth0")
 	must(t, err)

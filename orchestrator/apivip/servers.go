@@ -17,13 +17,13 @@ const (
 	lateAtMost = 1
 )
 
-// Question is what API servers are asked. Of what makes one ready, two things depend on etcd once
+// ReadyPath is what API servers are asked. Of what makes one ready, two things depend on etcd once
 // it was ready for the first time, and they do not count here: when etcd has no majority no API
 // server can do more than another, and reads from caches go on.
-const Question = "/readyz?exclude=etcd&exclude=etcd-readiness"
+const ReadyPath = "/readyz?exclude=etcd&exclude=etcd-readiness"
 
-// Server is what is known of an API server. The zero Server was not asked yet, and is not ready.
-type Server struct {
+// APIServer is what is known of an API server. The zero Server was not asked yet, and is not ready.
+type APIServer struct {
 	Ready   bool
 	Problem string // why it is not
 	late    int    // answers in a row
@@ -31,9 +31,9 @@ type Server struct {
 
 // Answered follows an answer. One that says that the server is not ready, or not there, counts at
 // once. A late one may be late because the machine is busy, so the first one changes nothing.
-func (s Server) Answered(problem string, late bool) Server {
+func (s APIServer) Answered(problem string, late bool) APIServer {
 	if !late {
-		return Server{Ready: problem == "", Problem: problem}
+		return APIServer{Ready: problem == "", Problem: problem}
 	}
 	s.late++
 	if s.late > lateAtMost || !s.Ready {
@@ -43,7 +43,7 @@ func (s Server) Answered(problem string, late bool) Server {
 }
 
 // next is how long after an answer the server is asked again.
-func (s Server) next(own bool) time.Duration {
+func (s APIServer) next(own bool) time.Duration {
 	switch {
 	case s.late > 0 && s.late <= lateAtMost:
 		return 0
@@ -54,7 +54,7 @@ func (s Server) next(own bool) time.Duration {
 }
 
 // ahead counts the machines that stand before one in the list and are ready.
-func ahead(list []netip.Addr, own netip.Addr, servers map[netip.Addr]Server) int {
+func ahead(list []netip.Addr, own netip.Addr, servers map[netip.Addr]APIServer) int {
 	n := 0
 	for _, a := range list {
 		if a == own {
@@ -68,7 +68,7 @@ func ahead(list []netip.Addr, own netip.Addr, servers map[netip.Addr]Server) int
 }
 
 // mostReady tells whether more than half of the machines in the list are known to be ready.
-func mostReady(list []netip.Addr, servers map[netip.Addr]Server) bool {
+func mostReady(list []netip.Addr, servers map[netip.Addr]APIServer) bool {
 	n := 0
 	for _, a := range list {
 		if servers[a].Ready {
@@ -79,6 +79,6 @@ func mostReady(list []netip.Addr, servers map[netip.Addr]Server) bool {
 }
 
 // anyReady tells whether any of the machines in the list is known to be ready.
-func anyReady(list []netip.Addr, servers map[netip.Addr]Server) bool {
+func anyReady(list []netip.Addr, servers map[netip.Addr]APIServer) bool {
 	return slices.ContainsFunc(list, func(a netip.Addr) bool { return servers[a].Ready })
 }

@@ -42,7 +42,7 @@ type machine struct {
 	mac     neighbor.MAC
 	mode    mode
 	state   State
-	servers map[netip.Addr]Server
+	servers map[netip.Addr]APIServer
 	claims  []neighbor.MAC
 	changed time.Duration // it was stopped, went on, or its link or side became another one
 	able    time.Duration // it can answer since then
@@ -52,7 +52,7 @@ func (m *machine) canAnswer() bool { return m.Running && m.Link && m.mode == rea
 
 // world is one run.
 type world struct {
-	*linktest.World
+	*linktest.Simulation
 	machines []*machine
 	bare     []*linktest.Machine // the same
 	list     []netip.Addr
@@ -65,8 +65,8 @@ type world struct {
 // start has a machine begin, knowing nothing.
 func (w *world) start(m *machine) {
 	m.Start()
-	m.state, m.servers, m.claims = State{}, map[netip.Addr]Server{}, nil
-	w.Of(&m.Machine, w.UpTo(neighbor.Stepping), func() { w.step(m) })
+	m.state, m.servers, m.claims = State{}, map[netip.Addr]APIServer{}, nil
+	w.Of(&m.Machine, w.UpTo(neighbor.StepInterval), func() { w.step(m) })
 	for _, other := range w.machines {
 		w.Of(&m.Machine, w.UpTo(pause), func() { w.ask(m, other) })
 	}
@@ -79,7 +79,7 @@ func (w *world) ask(m, other *machine) {
 		m.servers[other.address] = s
 		w.Of(&m.Machine, s.next(m == other), func() { w.ask(m, other) })
 	}
-	if !other.Running || m != other && !linktest.Hear(&m.Machine, &other.Machine) || other.mode == hangs {
+	if !other.Running || m != other && !linktest.Connected(&m.Machine, &other.Machine) || other.mode == hangs {
 		w.Of(&m.Machine, patience, func() { tell("silent", true) })
 		return
 	}
@@ -95,15 +95,15 @@ func (w *world) ask(m, other *machine) {
 
 // step is what the component does, again and again.
 func (w *world) step(m *machine) {
-	before, since, stepped := m.state.Answering, m.state.Since, m.state.stepped
+	before, since, stepped := m.state.Active, m.state.Since, m.state.stepped
 	able := m.Link && m.servers[m.address].Ready
-	next, todo := m.state.Step(View{
-		Now: w.Clock(&m.Machine), Able: able, Last: m.Link && !anyReady(w.list, m.servers), Most: mostReady(w.list, m.servers), Ahead: ahead(w.list, m.address, m.servers), Own: m.mac, Claims: m.claims,
+	next, todo := m.state.Step(Observation{
+		Now: w.Clock(&m.Machine), Eligible: able, Last: m.Link && !anyReady(w.list, m.servers), Most: mostReady(w.list, m.servers), Ahead: ahead(w.list, m.address, m.servers), Own: m.mac, Claims: m.claims,
 	})
 	m.state, m.claims = next, nil
-	if next.Answering != before {
+	if next.Active != before {
 		w.moves++
-		w.Say("%d answers: %t", m.index, next.Answering)
+		w.Logf("%d answers: %t", m.index, next.Active)
 		// two may begin at the same time
 		established := w.Clock(&m.Machine).Sub(since) > agreedLossy
 		slept := m.state.stepped.Sub(stepped) >= silence // others may have taken over
@@ -117,13 +117,13 @@ func (w *world) step(m *machine) {
 		}
 		if todo.Probe {
 			w.Frame(&m.Machine, &other.Machine, func() {
-				if other.state.Answering {
+				if other.state.Active {
 					w.Frame(&other.Machine, &m.Machine, func() { m.claims = append(m.claims, other.mac) })
 				}
 			})
 		}
 	}
-	w.Of(&m.Machine, neighbor.Stepping, func() { w.step(m) })
+	w.Of(&m.Machine, neighbor.StepInterval, func() { w.step(m) })
 }
 
 // disturb changes something, and so on.
@@ -140,13 +140,13 @@ func (w *world) disturb() {
 		if w.Random.IntN(2) == 0 {
 			m.mode = mode(w.Random.IntN(int(modes)))
 		}
-		w.Say("%d: API server %d", m.index, m.mode)
+		w.Logf("%d: API server %d", m.index, m.mode)
 	case what == 2 && m.Running:
 		m.changed, w.troubled = w.Now, w.Now
 		stands, back := w.Random.IntN(2) == 0, w.UpTo(20*time.Second)
-		w.Say("%d: is stopped for %v, its clock stands: %t", m.index, back, stands)
+		w.Logf("%d: is stopped for %v, its clock stands: %t", m.index, back, stands)
 		w.Stop(&m.Machine, back, stands, func() {
-			w.Say("%d: goes on", m.index)
+			w.Logf("%d: goes on", m.index)
 			m.changed, w.changed, m.able = w.Now, w.Now, w.Now
 			if stands { // it may take the address back
 				w.troubled = max(w.troubled, w.Now)
@@ -155,23 +155,23 @@ func (w *world) disturb() {
 	case what == 3:
 		m.changed, m.state = w.Now, State{}
 		back := w.UpTo(20 * time.Second)
-		w.Say("%d: dies for %v", m.index, back)
-		w.Die(&m.Machine, back, func() {
-			w.Say("%d: starts", m.index)
+		w.Logf("%d: dies for %v", m.index, back)
+		w.Crash(&m.Machine, back, func() {
+			w.Logf("%d: starts", m.index)
 			m.changed, w.changed, m.able = w.Now, w.Now, w.Now
 			w.start(m)
 		})
 	case what == 4:
 		m.Link = !m.Link || w.Random.IntN(2) == 0
 		m.changed = w.Now
-		w.Say("%d: link: %t", m.index, m.Link)
+		w.Logf("%d: link: %t", m.index, m.Link)
 	case what == 5:
 		for _, one := range w.machines {
 			one.changed = w.Now
 		}
-		sides := w.Cut(w.bare)
+		sides := w.Partition(w.bare)
 		w.troubled = w.Now
-		w.Say("sides: %v", sides)
+		w.Logf("sides: %v", sides)
 	}
 	for _, one := range w.machines {
 		if one.canAnswer() && !could[one] {
@@ -179,7 +179,7 @@ func (w *world) disturb() {
 		}
 	}
 	// Where the network is cut, nobody can be blamed for what the others do.
-	if !linktest.Whole(w.bare) {
+	if !linktest.Unpartitioned(w.bare) {
 		w.troubled = time.Hour
 	} else if w.troubled == time.Hour {
 		w.troubled = w.Now
@@ -195,7 +195,7 @@ func (w *world) judge() {
 	}
 	for i, a := range w.machines {
 		for _, b := range w.machines[:i] {
-			both := a.Running && b.Running && a.state.Answering && b.state.Answering && linktest.Hear(&a.Machine, &b.Machine)
+			both := a.Running && b.Running && a.state.Active && b.state.Active && linktest.Connected(&a.Machine, &b.Machine)
 			if both && w.Now-max(a.changed, b.changed, w.settledSince(a, b)) > within {
 				w.Fail("that is wrong: %d and %d answer, and hear each other", b.index, a.index)
 			}
@@ -208,7 +208,7 @@ func (w *world) judge() {
 			}
 			served := false
 			for _, b := range w.machines {
-				served = served || b.canAnswer() && linktest.Hear(&a.Machine, &b.Machine) && b.state.Answering
+				served = served || b.canAnswer() && linktest.Connected(&a.Machine, &b.Machine) && b.state.Active
 			}
 			w.judged++
 			if !served {
@@ -233,7 +233,7 @@ func TestSimulation(t *testing.T) {
 	const worlds = 2000
 	var moves, judged int
 	for seed := range uint64(worlds) {
-		w := &world{World: linktest.New(t, seed, 34)}
+		w := &world{Simulation: linktest.New(t, seed, 34)}
 		for i := range 1 + w.Random.IntN(5) {
 			m := &machine{index: i, address: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)})}
 			m.Link, m.Offset = true, w.UpTo(time.Hour)

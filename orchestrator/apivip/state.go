@@ -34,10 +34,10 @@ const (
 
 // State is where a machine is with an address. The zero State has just begun to listen.
 type State struct {
-	Answering bool
-	Since     time.Time    // it answers, or does not
-	Other     neighbor.MAC // who was heard last to speak for the address; zero: nobody was
-	Heard     time.Time    // when that was
+	Active bool
+	Since  time.Time    // it answers, or does not
+	Other  neighbor.MAC // who was heard last to speak for the address; zero: nobody was
+	Heard  time.Time    // when that was
 	// nobody was heard since then, though this machine listened and could have taken the address
 	quiet     time.Time
 	holder    neighbor.MAC // who was known last to have the address; zero: nobody was
@@ -48,11 +48,11 @@ type State struct {
 	stepped   time.Time    // the last step
 }
 
-// View is what a step depends on.
-type View struct {
+// Observation is what a step depends on.
+type Observation struct {
 	Now time.Time // of a clock that does not jump
 	// the API server of this machine is ready, and there is a link to answer on
-	Able bool
+	Eligible bool
 	// there is a link, but no API server is known to be ready, here or elsewhere
 	Last   bool
 	Most   bool           // more than half of the API servers are known to be ready
@@ -61,8 +61,8 @@ type View struct {
 	Claims []neighbor.MAC // who spoke for the address since the last step
 }
 
-// Todo is what a step has to do on the link, besides answering or not.
-type Todo struct {
+// Actions is what a step has to do on the link, besides answering or not.
+type Actions struct {
 	Announce bool // that the address is here
 	Probe    bool // who has it
 	// another machine than before has it, so what the kernel knows of connections to it is not true
@@ -81,14 +81,14 @@ type Todo struct {
 // Where no API server is ready the address stays where it is, for a while: when all are slow
 // because all machines are busy, a slow answer is better than none, and an address that nobody has
 // makes those slower who look for it.
-func (s State) Step(v View) (State, Todo) {
-	var todo Todo
+func (s State) Step(v Observation) (State, Actions) {
+	var todo Actions
 	if s.stepped.IsZero() || v.Now.Sub(s.stepped) >= silence {
 		s.answer(false, v.Now)
 		s.quiet = v.Now
 	}
 	s.stepped = v.Now
-	if v.Able {
+	if v.Eligible {
 		s.able = v.Now
 	}
 	if !v.Most {
@@ -103,32 +103,32 @@ func (s State) Step(v View) (State, Todo) {
 		apart := v.Now.Sub(s.few) < cutOff && v.Now.Sub(s.Since) >= cutOff
 		lower := bytes.Compare(other[:], v.Own[:]) < 0 && v.Now.Sub(s.contested) >= insisting
 		switch {
-		case !s.Answering:
+		case !s.Active:
 			s.quiet = v.Now
-		case apart || lower || !v.Able:
+		case apart || lower || !v.Eligible:
 			s.answer(false, v.Now)
 			s.quiet = v.Now
 		default:
 			s.claimed = time.Time{} // the other one should know at once
 		}
 	}
-	if kept := s.Answering && v.Last && v.Now.Sub(s.able) < keeping; !v.Able && !kept {
+	if kept := s.Active && v.Last && v.Now.Sub(s.able) < keeping; !v.Eligible && !kept {
 		s.answer(false, v.Now)
 		s.quiet = v.Now
 	}
 	alone := v.Now.Sub(s.quiet)
-	if !s.Answering && alone >= silence+time.Duration(v.Ahead)*stagger {
+	if !s.Active && alone >= silence+time.Duration(v.Ahead)*stagger {
 		s.answer(true, v.Now)
 		s.claimed = time.Time{}
 	}
 	switch {
-	case s.Answering && v.Now.Sub(s.claimed) >= saying:
+	case s.Active && v.Now.Sub(s.claimed) >= saying:
 		s.claimed, todo.Announce = v.Now, true
-	case !s.Answering && alone >= suspicious:
+	case !s.Active && alone >= suspicious:
 		todo.Probe = true
 	}
 	holder := s.holder
-	if s.Answering {
+	if s.Active {
 		holder = v.Own
 	} else if len(v.Claims) > 0 {
 		holder = s.Other
@@ -139,7 +139,7 @@ func (s State) Step(v View) (State, Todo) {
 }
 
 func (s *State) answer(now bool, at time.Time) {
-	if s.Answering != now || s.Since.IsZero() {
-		s.Answering, s.Since, s.contested = now, at, time.Time{}
+	if s.Active != now || s.Since.IsZero() {
+		s.Active, s.Since, s.contested = now, at, time.Time{}
 	}
 }

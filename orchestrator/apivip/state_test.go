@@ -56,20 +56,20 @@ func TestStep(t *testing.T) {
 					got += "."
 					continue
 				}
-				v := View{Now: begin.Add(time.Duration(i) * neighbor.Stepping), Able: seen != 'x' && seen != 'o', Last: seen == 'o', Most: !strings.ContainsRune("oiLH", rune(seen)), Ahead: c.ahead, Own: own}
+				v := Observation{Now: begin.Add(time.Duration(i) * neighbor.StepInterval), Eligible: seen != 'x' && seen != 'o', Last: seen == 'o', Most: !strings.ContainsRune("oiLH", rune(seen)), Ahead: c.ahead, Own: own}
 				if other, ok := claims[seen]; ok {
 					v.Claims = append(v.Claims, other)
 				}
-				var todo Todo
+				var todo Actions
 				s, todo = s.Step(v)
 				switch {
-				case todo.Announce && s.Answering && !todo.Probe:
+				case todo.Announce && s.Active && !todo.Probe:
 					got += "A"
 				case todo.Announce:
-					t.Fatalf("step %d: %+v although it answers: %t", i, todo, s.Answering)
+					t.Fatalf("step %d: %+v although it answers: %t", i, todo, s.Active)
 				case todo.Probe:
 					got += "?"
-				case s.Answering:
+				case s.Active:
 					got += "a"
 				default:
 					got += "."
@@ -83,7 +83,7 @@ func TestStep(t *testing.T) {
 }
 
 func TestServer(t *testing.T) {
-	var s Server
+	var s APIServer
 	for i, c := range []struct {
 		problem string
 		late    bool
@@ -112,7 +112,7 @@ func TestServer(t *testing.T) {
 
 func TestAhead(t *testing.T) {
 	list := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")}
-	servers := map[netip.Addr]Server{list[0]: {Ready: true}, list[2]: {Ready: true}}
+	servers := map[netip.Addr]APIServer{list[0]: {Ready: true}, list[2]: {Ready: true}}
 	for i, want := range []int{0, 1, 1} {
 		if got := ahead(list, list[i], servers); got != want {
 			t.Errorf("before %s: %d are ready, want %d", list[i], got, want)

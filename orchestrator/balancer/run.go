@@ -38,14 +38,14 @@ func Components(spec nodespec.Spec) []component.Component {
 	return []component.Component{{Process: component.Node, Name: Name}}
 }
 
-// StandIn answers in the place of API servers after the start until the first one works.
-type StandIn interface {
+// OfflineAPI answers in the place of API servers after the start until the first one works.
+type OfflineAPI interface {
 	Address() string // host:port; empty when it cannot
-	End()            // there is one that works
+	Stop()           // there is one that works
 }
 
 // Run carries connections until ctx is done. It is for nodes that have Components.
-func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, standIn StandIn, announce component.Announce) error {
+func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, standIn OfflineAPI, announce component.Announce) error {
 	servers, err := Servers(spec)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ type balancer struct {
 	socket   *net.TCPListener
 	dialer   *net.Dialer
 	prober   *health.Prober
-	standIn  StandIn
+	standIn  OfflineAPI
 	announce component.Announce
 	changed  chan struct{} // the state has changed
 	places   chan struct{} // one for each connection
@@ -74,7 +74,7 @@ type balancer struct {
 	open  map[*connection]struct{}
 }
 
-func newBalancer(socket *net.TCPListener, caFile string, servers []string, standIn StandIn, announce component.Announce) *balancer {
+func newBalancer(socket *net.TCPListener, caFile string, servers []string, standIn OfflineAPI, announce component.Announce) *balancer {
 	dialer := dialer(socket.Addr().(*net.TCPAddr).AddrPort())
 	return &balancer{
 		socket: socket, dialer: dialer, prober: newProber(caFile, dialer), standIn: standIn, announce: announce,
@@ -86,7 +86,7 @@ func newBalancer(socket *net.TCPListener, caFile string, servers []string, stand
 // whatever its address.
 func newProber(caFile string, dialer *net.Dialer) *health.Prober {
 	return &health.Prober{
-		CAFile: caFile, Name: kubeconfig.Local().Name, Path: "/readyz", Patience: patience, Idle: 2 * standby, Dial: dialer.DialContext,
+		CAFile: caFile, Name: kubeconfig.Local().Name, Path: "/readyz", Timeout: patience, Idle: 2 * standby, Dial: dialer.DialContext,
 	}
 }
 
@@ -119,15 +119,17 @@ func (b *balancer) run(ctx context.Context) error {
 			return nil
 		}
 		todo, works, detail := b.next(time.Now())
-		for _, address := range todo.Ask {
+		for _, address := range todo.Probe {
 			parts.Go(func() {
-				got := b.prober.Ask(ctx, address)
-				b.change(func(s *State) { s.Answered(address, Answer{Heard: got.Heard, Problem: got.Problem}, time.Now()) })
+				got := b.prober.Probe(ctx, address)
+				b.change(func(s *State) {
+					s.ProbeDone(address, ProbeResult{Reachable: got.Reachable, Problem: got.Problem}, time.Now())
+				})
 			})
 		}
 		b.close(todo.Close)
-		if todo.Met {
-			b.standIn.End()
+		if todo.FirstReady {
+			b.standIn.Stop()
 		}
 		timer.Stop()
 		if !todo.Until.IsZero() {
@@ -140,7 +142,7 @@ func (b *balancer) run(ctx context.Context) error {
 	}
 }
 
-func (b *balancer) next(now time.Time) (todo Todo, works bool, detail string) {
+func (b *balancer) next(now time.Time) (todo Actions, works bool, detail string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	todo = b.state.Next(now)
@@ -210,7 +212,7 @@ func (b *balancer) serve(ctx context.Context, client *net.TCPConn) {
 	c.carry()
 	end()
 	b.change(func(s *State) {
-		s.Closed(c.server)
+		s.ConnClosed(c.server)
 		delete(b.open, c)
 	})
 }
@@ -230,12 +232,12 @@ func (b *balancer) connect(ctx context.Context, client *net.TCPConn) *connection
 			return nil
 		}
 		if err != nil {
-			b.change(func(s *State) { s.Failed(address, health.Reason(err)) })
+			b.change(func(s *State) { s.ConnectFailed(address, health.Reason(err)) })
 			continue
 		}
 		c := &connection{server: address, client: client, upstream: upstream.(*net.TCPConn)}
 		b.change(func(s *State) {
-			s.Opened(address)
+			s.ConnOpened(address)
 			b.open[c] = struct{}{}
 		})
 		return c

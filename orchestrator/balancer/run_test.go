@@ -590,4 +590,4 @@ func each(b *testing.B, do func(*testing.B, *net.TCPConn)) {
 type nobody struct{}
 
 func (nobody) Address() string { return "" }
-func (nobody) End()            {}
+func (nobody) Stop()           {}

@@ -112,23 +112,23 @@ func (w *world) turn(name string) {
 func (w *world) ask(name string) {
 	w.in(w.upTo(answerTime), func() {
 		s := w.servers[name]
-		tell := func(a Answer) {
+		tell := func(a ProbeResult) {
 			w.say("%s answers: %+v", name, a)
-			w.state.Answered(name, a, w.clock())
+			w.state.ProbeDone(name, a, w.clock())
 		}
 		switch s.mode {
 		case works:
 			if s.lost = w.lossy && !s.lost && w.random.IntN(8) == 0; s.lost {
-				w.in(patience-answerTime, func() { tell(Answer{Problem: "lost"}) })
+				w.in(patience-answerTime, func() { tell(ProbeResult{Problem: "lost"}) })
 				return
 			}
-			tell(Answer{Heard: true})
+			tell(ProbeResult{Reachable: true})
 		case sick:
-			tell(Answer{Heard: true, Problem: "sick"})
+			tell(ProbeResult{Reachable: true, Problem: "sick"})
 		case refuses:
-			tell(Answer{Problem: "refuses"})
+			tell(ProbeResult{Problem: "refuses"})
 		default:
-			w.in(patience-answerTime, func() { tell(Answer{Problem: "silent"}) })
+			w.in(patience-answerTime, func() { tell(ProbeResult{Problem: "silent"}) })
 		}
 	})
 }
@@ -144,7 +144,7 @@ func (w *world) connect(came time.Duration, order []string) {
 	name := order[0]
 	failed := func() {
 		w.say("%s takes no connection", name)
-		w.state.Failed(name, "failed")
+		w.state.ConnectFailed(name, "failed")
 		w.connect(came, order[1:])
 	}
 	w.in(w.upTo(answerTime), func() {
@@ -156,7 +156,7 @@ func (w *world) connect(came time.Duration, order []string) {
 		default:
 			w.say("a client of %v gets %s", came, name)
 			w.judge(came, name)
-			w.state.Opened(name)
+			w.state.ConnOpened(name)
 			c := opened{name, w.now}
 			w.open = append(w.open, c)
 			w.served++
@@ -169,7 +169,7 @@ func (w *world) connect(came time.Duration, order []string) {
 func (w *world) end(c opened) {
 	if i := slices.Index(w.open, c); i >= 0 {
 		w.open = slices.Delete(w.open, i, i+1)
-		w.state.Closed(c.server)
+		w.state.ConnClosed(c.server)
 	}
 }
 
@@ -213,7 +213,7 @@ func (w *world) judge(came time.Duration, got string) {
 // step does what the state wants now.
 func (w *world) step() {
 	todo := w.state.Next(w.clock())
-	for _, name := range todo.Ask {
+	for _, name := range todo.Probe {
 		w.ask(name)
 	}
 	for _, name := range todo.Close {

@@ -65,17 +65,17 @@ type State struct {
 	met     bool      // a server has worked
 }
 
-// Answer is what became of a question.
-type Answer struct {
-	Heard   bool   // the server has answered, and is one of the cluster's
-	Problem string // why it is not ready; empty when it is
+// ProbeResult is what became of a question.
+type ProbeResult struct {
+	Reachable bool   // the server has answered, and is one of the cluster's
+	Problem   string // why it is not ready; empty when it is
 }
 
-// Todo is what is to be done now.
-type Todo struct {
-	Ask   []string // servers; each is told to Answered
-	Close []string // servers whose connections are to be closed
-	Met   bool     // for the first time one has worked: nothing stands in for it from now on
+// Actions is what is to be done now.
+type Actions struct {
+	Probe      []string // servers; each is told to Answered
+	Close      []string // servers whose connections are to be closed
+	FirstReady bool     // for the first time one has worked: nothing stands in for it from now on
 	// when there is something to be done again if nothing happens before; zero for never
 	Until time.Time
 }
@@ -150,9 +150,9 @@ func (s *State) sorted() []server {
 	return slices.SortedStableFunc(slices.Values(s.servers), func(a, b server) int { return cmp.Compare(a.level, b.level) })
 }
 
-// Answered tells what became of a question to a server. Two failures in a row count, or the first
+// ProbeDone tells what became of a question to a server. Two failures in a row count, or the first
 // one of a server that was not ready anyway.
-func (s *State) Answered(address string, a Answer, now time.Time) {
+func (s *State) ProbeDone(address string, a ProbeResult, now time.Time) {
 	one := s.find(address)
 	one.asking, one.answered, one.why = false, now, a.Problem
 	switch {
@@ -161,34 +161,34 @@ func (s *State) Answered(address string, a Answer, now time.Time) {
 		s.standIn, s.stands = "", false
 	case one.level == ready:
 		one.level = doubted
-	case a.Heard:
+	case a.Reachable:
 		one.level = unready
 	default:
 		one.level = down
 	}
 }
 
-// Failed tells that a server did not take a connection. That may be this machine's fault, so it is
+// ConnectFailed tells that a server did not take a connection. That may be this machine's fault, so it is
 // asked at once, and its other connections stay; but new ones go elsewhere until it has answered.
-func (s *State) Failed(address, problem string) {
+func (s *State) ConnectFailed(address, problem string) {
 	if one := s.find(address); one.level == ready {
 		one.level, one.why, one.answered = doubted, problem, time.Time{}
 	}
 }
 
-// Opened and Closed count a server's connections.
-func (s *State) Opened(address string) { s.find(address).open++ }
+// ConnOpened and Closed count a server's connections.
+func (s *State) ConnOpened(address string) { s.find(address).open++ }
 
-// Closed is Opened's opposite.
-func (s *State) Closed(address string) { s.find(address).open-- }
+// ConnClosed is Opened's opposite.
+func (s *State) ConnClosed(address string) { s.find(address).open-- }
 
 // Next decides what is to be done at a time, and takes it for done. Connections are closed only
 // when there is a better server for them: to have them closed leads a client nowhere otherwise, and
 // the network ends those whose other end is gone.
-func (s *State) Next(now time.Time) Todo {
-	var todo Todo
+func (s *State) Next(now time.Time) Actions {
+	var todo Actions
 	better := s.have(ready) > 0
-	todo.Met, s.met = better && !s.met, s.met || better
+	todo.FirstReady, s.met = better && !s.met, s.met || better
 	if s.began.IsZero() {
 		s.began = now
 	}
@@ -217,7 +217,7 @@ func (s *State) Next(now time.Time) Todo {
 		switch {
 		case one.answered.IsZero() || !due.After(now):
 			one.asking = true
-			todo.Ask = append(todo.Ask, one.address)
+			todo.Probe = append(todo.Probe, one.address)
 		case todo.Until.IsZero() || due.Before(todo.Until):
 			todo.Until = due
 		}

@@ -128,20 +128,20 @@ func TestSpread(t *testing.T) {
 // loses them after it.
 func TestState(t *testing.T) {
 	const a, b, c = "a:1", "b:1", "c:1"
-	good, sick, dead := Answer{Heard: true}, Answer{Heard: true, Problem: "500: etcd failed"}, Answer{Problem: "does not answer"}
+	good, sick, dead := ProbeResult{Reachable: true}, ProbeResult{Reachable: true, Problem: "500: etcd failed"}, ProbeResult{Problem: "does not answer"}
 	type line struct {
 		happens func(*State)
 		order   string
 		close   string
 		detail  string
 	}
-	answered := func(address string, answer Answer) func(*State) {
-		return func(s *State) { s.Answered(address, answer, begin) }
+	answered := func(address string, answer ProbeResult) func(*State) {
+		return func(s *State) { s.ProbeDone(address, answer, begin) }
 	}
 	failed := func(address string) func(*State) {
-		return func(s *State) { s.Failed(address, "connect: connection refused") }
+		return func(s *State) { s.ConnectFailed(address, "connect: connection refused") }
 	}
-	opened := func(address string) func(*State) { return func(s *State) { s.Opened(address) } }
+	opened := func(address string) func(*State) { return func(s *State) { s.ConnOpened(address) } }
 	for name, lines := range map[string][]line{
 		"start": {
 			{func(*State) {}, "a:1 b:1 c:1", "", ""},
@@ -214,43 +214,43 @@ func TestState(t *testing.T) {
 // TestPace: when each server is asked again.
 func TestPace(t *testing.T) {
 	const a, b = "a:1", "b:1"
-	good, dead := Answer{Heard: true}, Answer{Problem: "does not answer"}
+	good, dead := ProbeResult{Reachable: true}, ProbeResult{Problem: "does not answer"}
 	s := NewState([]string{a, b}, "")
-	if todo := s.Next(begin); len(todo.Ask) != 2 || !todo.Until.IsZero() {
+	if todo := s.Next(begin); len(todo.Probe) != 2 || !todo.Until.IsZero() {
 		t.Fatalf("at the start: %+v", todo)
 	}
-	if todo := s.Next(begin.Add(time.Hour)); len(todo.Ask) != 0 {
+	if todo := s.Next(begin.Add(time.Hour)); len(todo.Probe) != 0 {
 		t.Fatalf("asked twice at a time: %+v", todo)
 	}
-	expect := func(what string, ofA, ofB Answer, wantA, wantB time.Duration) {
+	expect := func(what string, ofA, ofB ProbeResult, wantA, wantB time.Duration) {
 		t.Helper()
-		s.Answered(a, ofA, begin)
-		s.Answered(b, ofB, begin)
+		s.ProbeDone(a, ofA, begin)
+		s.ProbeDone(b, ofB, begin)
 		for i, want := range []time.Duration{wantA, wantB} {
 			if got := s.pause(i); got != want {
 				t.Errorf("%s: server %d is asked after %v, want %v", what, i, got, want)
 			}
 		}
 		early, late := min(wantA, wantB), max(wantA, wantB)
-		if todo := s.Next(begin.Add(early - 1)); len(todo.Ask) != 0 || !todo.Until.Equal(begin.Add(early)) {
+		if todo := s.Next(begin.Add(early - 1)); len(todo.Probe) != 0 || !todo.Until.Equal(begin.Add(early)) {
 			t.Errorf("%s: too early: %+v, want %v", what, todo, early)
 		}
-		if todo := s.Next(begin.Add(late)); len(todo.Ask) != 2 {
+		if todo := s.Next(begin.Add(late)); len(todo.Probe) != 2 {
 			t.Errorf("%s: at last: %+v", what, todo)
 		}
 	}
 	expect("all work", good, good, steady, standby)
-	s.Opened(b)
+	s.ConnOpened(b)
 	expect("both are in use", good, good, steady, steady)
-	s.Closed(b)
+	s.ConnClosed(b)
 	expect("one failed once", dead, good, again, standby)
 	expect("and twice", dead, good, steady, standby)
 	expect("none works, one failed once", dead, dead, again, again)
 	expect("none works", dead, dead, again, again)
 	expect("one is back", good, dead, steady, steady)
-	s.Answered(a, good, begin)
-	s.Failed(a, "refused")
-	if todo := s.Next(begin); !slices.Equal(todo.Ask, []string{a}) {
+	s.ProbeDone(a, good, begin)
+	s.ConnectFailed(a, "refused")
+	if todo := s.Next(begin); !slices.Equal(todo.Probe, []string{a}) {
 		t.Errorf("a server that took no connection is not asked at once: %+v", todo)
 	}
 }
@@ -263,29 +263,29 @@ func TestStandIn(t *testing.T) {
 	s := NewState([]string{a, b}, stand)
 	expect := func(at time.Duration, met bool, want ...string) {
 		t.Helper()
-		if todo := s.Next(begin.Add(at)); todo.Met != met {
-			t.Errorf("after %s met is %t", at, todo.Met)
+		if todo := s.Next(begin.Add(at)); todo.FirstReady != met {
+			t.Errorf("after %s met is %t", at, todo.FirstReady)
 		}
 		if got := s.Order(); !slices.Equal(got, want) {
 			t.Errorf("after %s the order is %v, want %v", at, got, want)
 		}
 	}
 	expect(0, false, a, b)
-	s.Answered(a, Answer{Problem: "refused"}, begin)
+	s.ProbeDone(a, ProbeResult{Problem: "refused"}, begin)
 	expect(alone, false, b) // nobody knows yet about b
-	s.Answered(b, Answer{Heard: true, Problem: "etcd"}, begin)
+	s.ProbeDone(b, ProbeResult{Reachable: true, Problem: "etcd"}, begin)
 	expect(alone, false, stand)
 	if works, detail := s.Describe(); works || !strings.HasPrefix(detail, "no API server works; the stand-in answers; ") {
 		t.Errorf("%t, %q", works, detail)
 	}
-	s.Answered(b, Answer{}, begin.Add(alone))
+	s.ProbeDone(b, ProbeResult{}, begin.Add(alone))
 	expect(alone, true, b)
-	s.Answered(b, Answer{Problem: "refused"}, begin.Add(2*alone))
-	s.Answered(b, Answer{Problem: "refused"}, begin.Add(2*alone))
+	s.ProbeDone(b, ProbeResult{Problem: "refused"}, begin.Add(2*alone))
+	s.ProbeDone(b, ProbeResult{Problem: "refused"}, begin.Add(2*alone))
 	expect(3*alone, false)
 
 	s = NewState([]string{a}, stand)
-	s.Answered(a, Answer{Problem: "refused"}, begin)
+	s.ProbeDone(a, ProbeResult{Problem: "refused"}, begin)
 	if todo := s.Next(begin); todo.Until.After(begin.Add(alone)) || todo.Until.IsZero() {
 		t.Errorf("it is looked again at %s", todo.Until)
 	}

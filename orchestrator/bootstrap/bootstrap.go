@@ -57,7 +57,7 @@ func pause(refusals int) time.Duration {
 // markAgain is how long a Node waits whose marks were refused.
 const markAgain = 10 * time.Second
 
-// Rights makes the roles and bindings. The API server calls it while it makes upstream's, so that
+// WaitRBAC makes the roles and bindings. The API server calls it while it makes upstream's, so that
 // one moment tells everybody that all rights exist.
 func Rights(ctx context.Context, client kubernetes.Interface) error {
 	wanted := rights()
@@ -76,7 +76,7 @@ func Rights(ctx context.Context, client kubernetes.Interface) error {
 
 // Run makes the rest as soon as the server answers, announces that, and then keeps the Node's label
 // until ctx is done. loopback gives the server's privileged connection to itself.
-func Run(ctx context.Context, spec nodespec.Spec, gate *apiready.Gate, loopback func(context.Context) (*rest.Config, error), announce component.Announce) error {
+func Run(ctx context.Context, spec nodespec.Spec, gate *apiready.Waiter, loopback func(context.Context) (*rest.Config, error), announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	config, err := loopback(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apiready.Gate, loopback 
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
 	}
-	if err := gate.Serving(ctx); err != nil {
+	if err := gate.WaitServing(ctx); err != nil {
 		return nil
 	}
 	said := &troubles{announce: announce, why: map[string]string{}}
@@ -116,7 +116,7 @@ func Run(ctx context.Context, spec nodespec.Spec, gate *apiready.Gate, loopback 
 			return err
 		}
 	}
-	if err := gate.Rights(ctx); err != nil {
+	if err := gate.WaitRBAC(ctx); err != nil {
 		return nil
 	}
 	said.started()
@@ -211,7 +211,7 @@ func (t *troubles) tellLocked() {
 	}
 	detail := strings.Join(all, "; ")
 	if t.ready && detail != "" {
-		detail = nodespec.Trouble + detail
+		detail = nodespec.ProblemPrefix + detail
 	}
 	t.announce(Name, t.ready, detail)
 }

@@ -46,16 +46,16 @@ func metricsAPI() *apiregistrationv1.APIService {
 	}
 }
 
-// OwnMetrics tells whether a registration of the resource metrics API leads to our own server.
+// IsBuiltinMetrics tells whether a registration of the resource metrics API leads to our own server.
 // Somebody who has installed another one has made it lead there, and it stays so.
-func OwnMetrics(r *apiregistrationv1.APIService) bool {
+func IsBuiltinMetrics(r *apiregistrationv1.APIService) bool {
 	s := r.Spec.Service
 	return s != nil && s.Namespace == metav1.NamespaceSystem && s.Name == MetricsService
 }
 
 func ensureAPIService(ctx context.Context, client registration.APIServicesGetter, want *apiregistrationv1.APIService) error {
 	return ensureObject(ctx, client.APIServices(), want, func(have *apiregistrationv1.APIService) bool {
-		if !OwnMetrics(have) {
+		if !IsBuiltinMetrics(have) {
 			return false
 		}
 		spec := *want.Spec.DeepCopy()

@@ -31,7 +31,7 @@ import (
 const callTime = 20 * time.Second
 
 // Client returns a client of this machine's API server with the order's certificate.
-func Client(dirs dirs.Dirs, o nodespec.SuspendOrder) (dynamic.Interface, error) {
+func Client(dirs dirs.Dirs, o nodespec.SuspendRequest) (dynamic.Interface, error) {
 	server := kubeconfig.Local()
 	client, err := dynamic.NewForConfig(&rest.Config{
 		Host: server.URL, Timeout: callTime, UserAgent: "orlop-break-glass",
@@ -43,11 +43,11 @@ func Client(dirs dirs.Dirs, o nodespec.SuspendOrder) (dynamic.Interface, error) 
 	return client, nil
 }
 
-// Do does what the order asks for.
-func Do(ctx context.Context, client dynamic.Interface, o nodespec.SuspendOrder) (nodespec.SuspendDone, error) {
+// Run does what the order asks for.
+func Run(ctx context.Context, client dynamic.Interface, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
 	kind, known := nodespec.FindSuspendKind(o.Kind)
 	if !known {
-		return nodespec.SuspendDone{}, fmt.Errorf("%s: cannot be suspended: no such kind", o.Kind)
+		return nodespec.SuspendResult{}, fmt.Errorf("%s: cannot be suspended: no such kind", o.Kind)
 	}
 	all := client.Resource(schema.GroupVersionResource{Group: kind.Group, Version: kind.Version, Resource: kind.Resource})
 	var object *unstructured.Unstructured
@@ -58,20 +58,20 @@ func Do(ctx context.Context, client dynamic.Interface, o nodespec.SuspendOrder) 
 			err = suspendable(kind, object)
 		}
 	case nodespec.SuspendRemove:
-		return nodespec.SuspendDone{UID: o.UID}, remove(ctx, all, kind, o)
+		return nodespec.SuspendResult{UID: o.UID}, remove(ctx, all, kind, o)
 	case nodespec.SuspendRestore:
 		object, err = restore(ctx, all, kind, o)
 	default:
 		err = fmt.Errorf("%q: no such action", o.Action)
 	}
 	if err != nil {
-		return nodespec.SuspendDone{}, err
+		return nodespec.SuspendResult{}, err
 	}
 	text, err := object.MarshalJSON()
 	if err != nil {
-		return nodespec.SuspendDone{}, fmt.Errorf("%s %s: cannot encode: %w", kind.Name, o.Name, err)
+		return nodespec.SuspendResult{}, fmt.Errorf("%s %s: cannot encode: %w", kind.Name, o.Name, err)
 	}
-	return nodespec.SuspendDone{UID: string(object.GetUID()), Object: text}, nil
+	return nodespec.SuspendResult{UID: string(object.GetUID()), Object: text}, nil
 }
 
 // suspendable refuses what is the system's own, and what has nothing to take out.
@@ -97,7 +97,7 @@ func suspendable(kind nodespec.SuspendKind, object *unstructured.Unstructured) e
 
 // remove deletes the object; of a definition it takes the converter alone, and each object keeps
 // the version that it has.
-func remove(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.SuspendKind, o nodespec.SuspendOrder) error {
+func remove(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.SuspendKind, o nodespec.SuspendRequest) error {
 	if kind.Name == nodespec.DefinitionKind {
 		return patchConversion(ctx, all, o.Name, o.UID, map[string]any{"strategy": "None", "webhook": nil})
 	}
@@ -110,7 +110,7 @@ func remove(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.Su
 }
 
 // restore makes the object anew, or gives the definition its converter back.
-func restore(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.SuspendKind, o nodespec.SuspendOrder) (*unstructured.Unstructured, error) {
+func restore(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.SuspendKind, o nodespec.SuspendRequest) (*unstructured.Unstructured, error) {
 	object := &unstructured.Unstructured{}
 	if err := json.Unmarshal(o.Object, &object.Object); err != nil {
 		return nil, fmt.Errorf("%s %s: what was kept cannot be decoded: %w", kind.Name, o.Name, err)

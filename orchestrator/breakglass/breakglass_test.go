@@ -56,7 +56,7 @@ func TestRefused(t *testing.T) {
 		{"validatingwebhookconfiguration", "gone", "not found"},
 		{"pod", "x", "no such kind"},
 	} {
-		_, err := Do(t.Context(), cluster(), nodespec.SuspendOrder{Action: nodespec.SuspendRead, Kind: c.kind, Name: c.name})
+		_, err := Run(t.Context(), cluster(), nodespec.SuspendRequest{Action: nodespec.SuspendRead, Kind: c.kind, Name: c.name})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s %s: %v, want %q", c.kind, c.name, err, c.want)
 		}
@@ -66,31 +66,31 @@ func TestRefused(t *testing.T) {
 // TestThereAndBack: what was taken out is what comes back, without what the server had put into it.
 func TestThereAndBack(t *testing.T) {
 	client := cluster()
-	do := func(o nodespec.SuspendOrder) nodespec.SuspendDone {
+	do := func(o nodespec.SuspendRequest) nodespec.SuspendResult {
 		t.Helper()
-		done, err := Do(t.Context(), client, o)
+		done, err := Run(t.Context(), client, o)
 		if err != nil {
 			t.Fatalf("%s: %v", o.Action, err)
 		}
 		return done
 	}
 	const kind = "validatingwebhookconfiguration"
-	read := do(nodespec.SuspendOrder{Action: nodespec.SuspendRead, Kind: kind, Name: "policy"})
+	read := do(nodespec.SuspendRequest{Action: nodespec.SuspendRead, Kind: kind, Name: "policy"})
 	if read.UID != "1" {
 		t.Errorf("UID %q", read.UID)
 	}
-	do(nodespec.SuspendOrder{Action: nodespec.SuspendRemove, Kind: kind, Name: "policy", UID: read.UID})
+	do(nodespec.SuspendRequest{Action: nodespec.SuspendRemove, Kind: kind, Name: "policy", UID: read.UID})
 	hooks := client.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingwebhookconfigurations"})
 	if _, err := hooks.Get(t.Context(), "policy", metav1.GetOptions{}); err == nil {
 		t.Error("it is still there")
 	}
-	back := nodespec.SuspendOrder{Action: nodespec.SuspendRestore, Kind: kind, Name: "policy", Object: read.Object}
+	back := nodespec.SuspendRequest{Action: nodespec.SuspendRestore, Kind: kind, Name: "policy", Object: read.Object}
 	do(back)
 	made, err := hooks.Get(t.Context(), "policy", metav1.GetOptions{})
 	if err != nil || made.GetLabels()["a"] != "b" || made.GetUID() != "" || made.GetResourceVersion() != "" {
 		t.Errorf("%+v, %v", made, err)
 	}
-	if _, err := Do(t.Context(), client, back); err == nil || !strings.Contains(err.Error(), "another one of that name") {
+	if _, err := Run(t.Context(), client, back); err == nil || !strings.Contains(err.Error(), "another one of that name") {
 		t.Errorf("restored twice: %v", err)
 	}
 }
@@ -99,8 +99,8 @@ func TestThereAndBack(t *testing.T) {
 func TestConverter(t *testing.T) {
 	client := cluster()
 	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	order := nodespec.SuspendOrder{Action: nodespec.SuspendRead, Kind: "customresourcedefinition", Name: "things.example.org"}
-	read, err := Do(t.Context(), client, order)
+	order := nodespec.SuspendRequest{Action: nodespec.SuspendRead, Kind: "customresourcedefinition", Name: "things.example.org"}
+	read, err := Run(t.Context(), client, order)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestConverter(t *testing.T) {
 		{nodespec.SuspendRestore, `{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"]}}`},
 	} {
 		order.Action, order.UID, order.Object = c.action, read.UID, read.Object
-		if _, err := Do(t.Context(), client, order); err != nil {
+		if _, err := Run(t.Context(), client, order); err != nil {
 			t.Fatalf("%s: %v", c.action, err)
 		}
 		now, err := definitions.Get(t.Context(), order.Name, metav1.GetOptions{})

@@ -29,8 +29,8 @@ func PodCertificateFeatures() []string {
 	return []string{"ClusterTrustBundle", "ClusterTrustBundleProjection", "PodCertificateRequest"}
 }
 
-// Gates is the flag --feature-gates that switches features on.
-func Gates(features []string) string {
+// FeatureGates is the flag --feature-gates that switches features on.
+func FeatureGates(features []string) string {
 	return "--feature-gates=" + strings.Join(features, "=true,") + "=true"
 }
 
@@ -55,18 +55,18 @@ type Component struct {
 	Run func(ctx context.Context, announce Announce) error
 }
 
-// Elsewhere stands in a part's place where something else in the cluster does its work
+// External stands in a part's place where something else in the cluster does its work
 // (Cluster.spec.external): it says by whom, and is ready.
-func Elsewhere(name, by string) Component {
+func External(name, by string) Component {
 	return Component{Process: Node, Name: name, Run: func(ctx context.Context, announce Announce) error {
-		announce(name, true, NotHere(by))
+		announce(name, true, ExternalDetail(by))
 		<-ctx.Done()
 		return nil
 	}}
 }
 
-// NotHere is what is said of a part that something else supplies.
-func NotHere(by string) string { return "does not run: " + by + " (Cluster.spec.external)" }
+// ExternalDetail is what is said of a part that something else supplies.
+func ExternalDetail(by string) string { return "does not run: " + by + " (Cluster.spec.external)" }
 
 // String prints the component for people and golden files: name, flags, files with their content.
 func (c Component) String() string {

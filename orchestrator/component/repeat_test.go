@@ -21,7 +21,7 @@ func TestRepeat(t *testing.T) {
 	changed := make(chan struct{}, 1)
 	made := 0
 	var told []string
-	Repeat(ctx, changed, time.Millisecond, func(context.Context) (string, error) {
+	ResyncLoop(ctx, changed, time.Millisecond, func(context.Context) (string, error) {
 		p := passes[made]
 		if made++; made == len(passes) {
 			time.AfterFunc(20*time.Millisecond, cancel) // time enough for one too many

@@ -67,7 +67,7 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 		"--cluster-signing-cert-file=" + at(nodespec.SigningCA),
 		"--cluster-signing-key-file=" + at(nodespec.CAKey),
 		"--cluster-name=" + spec.Cluster,
-		"--controllers=*,-" + strings.Join(nodecontrollers.Left, ",-"),
+		"--controllers=*,-" + strings.Join(nodecontrollers.Extracted, ",-"),
 		"--allocate-node-cidrs=false",
 		"--controller-start-interval=0s",
 		fmt.Sprintf("--terminated-pod-gc-threshold=%d", spec.FinishedPods),
@@ -78,7 +78,7 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 		"--profiling=false",
 	}
 	if spec.PodCertificates {
-		args = append(args, component.Gates(component.PodCertificateFeatures()))
+		args = append(args, component.FeatureGates(component.PodCertificateFeatures()))
 	}
 	return args
 }

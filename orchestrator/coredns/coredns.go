@@ -49,7 +49,7 @@ const (
 // else does its work. Its Corefile depends on the node's pod range and is made when that is known.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	if spec.External.DNS {
-		return component.Elsewhere(Name, "something else answers at the cluster DNS's address")
+		return component.External(Name, "something else answers at the cluster DNS's address")
 	}
 	client := kubeconfig.NodeFile(spec, dirs, Name, nodespec.DNSCert, nodespec.DNSKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{client}}

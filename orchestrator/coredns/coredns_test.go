@@ -40,7 +40,7 @@ func TestCorefile(t *testing.T) {
 	alone.DNS = nodespec.DNS{StubDomains: stubs.DNS.StubDomains[1:], CacheTTL: 1}
 	both := []netip.Addr{netip.MustParseAddr("10.244.0.1"), netip.MustParseAddr("fd00:10:244::1")}
 	// CoreDNS reads it to understand its configuration.
-	dirs := dirs.Under(t.TempDir())
+	dirs := dirs.In(t.TempDir())
 	node := nodespec.Spec{Endpoint: "https://192.0.2.10:6443"}
 	if err := Component(node, dirs).WriteFiles(); err != nil {
 		t.Fatal(err)

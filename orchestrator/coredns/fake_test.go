@@ -238,7 +238,7 @@ type node struct {
 // start runs one beside an API server, which may be away, until stop or the test's end.
 func start(t *testing.T, spec nodespec.Spec, api string, announce component.Announce) node {
 	t.Helper()
-	dirs := dirs.Under(t.TempDir())
+	dirs := dirs.In(t.TempDir())
 	client := kubeconfig.Path(dirs.Node, Name)
 	if err := os.MkdirAll(filepath.Dir(client), 0o755); err != nil {
 		t.Fatal(err)

@@ -11,20 +11,20 @@ import (
 
 // Dirs holds every path that the orchestrator uses. A path's meaning and owner stand in pkg/paths.
 type Dirs struct {
-	Spec         string // the node's description, JSON (pkg/nodespec)
-	API          string // credentials and run time files of process "api"
-	Controllers  string // the same of process "controllers"
-	Node         string // the same of process "node"
-	EtcdData     string
-	EtcdKept     string
-	AuditLog     string
-	KubeletData  string
-	LocalVolumes string
-	Addons       string // the artefacts of add-ons
-	PodLogs      string
-	PodNetwork   string
-	StandIn      string // what pods take to start without an API server
-	CNIConfig    string
+	Spec          string // the node's description, JSON (pkg/nodespec)
+	API           string // credentials and run time files of process "api"
+	Controllers   string // the same of process "controllers"
+	Node          string // the same of process "node"
+	EtcdData      string
+	EtcdSnapshots string
+	AuditLog      string
+	KubeletData   string
+	LocalVolumes  string
+	Addons        string // the artefacts of add-ons
+	PodLogs       string
+	PodNetwork    string
+	OfflineAPI    string // what pods take to start without an API server
+	CNIConfig     string
 	// host-local's address book; on a tmpfs, because no pod outlives the machine's power
 	CNIState         string
 	CNIPlugins       string
@@ -32,10 +32,10 @@ type Dirs struct {
 }
 
 // System returns the paths of the running system.
-func System() Dirs { return Under("/") }
+func System() Dirs { return In("/") }
 
-// Under returns the paths of the running system below root.
-func Under(root string) Dirs {
+// In returns the paths of the running system below root.
+func In(root string) Dirs {
 	at := func(path string) string { return filepath.Join(root, path) }
 	return Dirs{
 		Spec:             at(paths.NodeSpec),
@@ -43,14 +43,14 @@ func Under(root string) Dirs {
 		Controllers:      at(paths.KubeControllers),
 		Node:             at(paths.KubeNode),
 		EtcdData:         at(paths.EtcdData),
-		EtcdKept:         at(paths.EtcdKept),
+		EtcdSnapshots:    at(paths.EtcdSnapshots),
 		AuditLog:         at(paths.AuditLog),
 		KubeletData:      at(paths.KubeletData),
 		LocalVolumes:     at(paths.LocalVolumes),
 		Addons:           at(paths.Addons),
 		PodLogs:          at(paths.PodLogs),
 		PodNetwork:       at(paths.PodNetwork),
-		StandIn:          at(paths.StandIn),
+		OfflineAPI:       at(paths.OfflineAPI),
 		CNIConfig:        at(paths.CNIConfig),
 		CNIState:         at(paths.Run + "/cni/addresses"),
 		CNIPlugins:       at(paths.CNIPlugins),

@@ -17,13 +17,13 @@ import (
 // costLimit bounds an evaluation; a comparison costs one or two.
 const costLimit = 100_000
 
-// Answer reads a diskmatch.Question and writes the diskmatch.Answer, both as JSON.
+// DiskMatchResult reads a diskmatch.Question and writes the diskmatch.Answer, both as JSON.
 func Answer(from io.Reader, to io.Writer) error {
-	var q diskmatch.Question
+	var q diskmatch.DiskMatchRequest
 	if err := json.NewDecoder(from).Decode(&q); err != nil {
 		return fmt.Errorf("cannot read what to match: %w", err)
 	}
-	var a diskmatch.Answer
+	var a diskmatch.DiskMatchResult
 	var err error
 	if a.Matches, err = match(q); err != nil {
 		a.Problem = err.Error()
@@ -35,7 +35,7 @@ func Answer(from io.Reader, to io.Writer) error {
 var units = map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 // facts are the variables of an expression.
-func facts(d diskmatch.Disk) map[string]any {
+func facts(d diskmatch.DiskMatchDisk) map[string]any {
 	all := map[string]any{
 		"disk.path": d.Path, "disk.size": d.Size, "disk.sectorSize": d.SectorSize, "disk.model": d.Model, "disk.serial": d.Serial,
 		"disk.wwid": d.WWID, "disk.bus": d.Bus, "disk.transport": d.Transport, "disk.rotational": d.Rotational, "disk.readOnly": d.ReadOnly,
@@ -48,9 +48,9 @@ func facts(d diskmatch.Disk) map[string]any {
 
 // match returns the paths of the disks of which the expression is true. The error says where it is
 // wrong.
-func match(q diskmatch.Question) ([]string, error) {
+func match(q diskmatch.DiskMatchRequest) ([]string, error) {
 	var variables []cel.EnvOption
-	for name, value := range facts(diskmatch.Disk{}) {
+	for name, value := range facts(diskmatch.DiskMatchDisk{}) {
 		kind := cel.StringType
 		switch value.(type) {
 		case int64:
@@ -70,7 +70,7 @@ func match(q diskmatch.Question) ([]string, error) {
 		for _, e := range issues.Errors() {
 			all = append(all, fmt.Sprintf("%d:%d: %s", e.Location.Line(), e.Location.Column()+1, strings.TrimSpace(e.Message)))
 		}
-		known := slices.Sorted(maps.Keys(facts(diskmatch.Disk{})))
+		known := slices.Sorted(maps.Keys(facts(diskmatch.DiskMatchDisk{})))
 		return nil, fmt.Errorf("is not an expression about a disk: %s; it knows %s", strings.Join(all, "; "), strings.Join(known, ", "))
 	}
 	if ast.OutputType() != cel.BoolType {

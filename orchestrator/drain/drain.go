@@ -86,9 +86,9 @@ func Client(dirs dirs.Dirs) (kubernetes.Interface, error) {
 	return api, nil
 }
 
-// Do closes the node and evicts its pods, round after round, until none is left or the time is up.
+// Drain closes the node and evicts its pods, round after round, until none is left or the time is up.
 // If it is refused, or with an error, the node takes pods again.
-func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.DrainOrder) (out nodespec.Drained, err error) {
+func Drain(ctx context.Context, api kubernetes.Interface, node string, o nodespec.DrainRequest) (out nodespec.DrainResult, err error) {
 	working, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	if o.Undo {
@@ -109,10 +109,10 @@ func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.D
 	for {
 		left, held, failed := d.round(working)
 		if failed == nil && len(left) == 0 {
-			return nodespec.Drained{Evicted: len(d.evicted)}, nil
+			return nodespec.DrainResult{Evicted: len(d.evicted)}, nil
 		}
 		if working.Err() == nil { // what a cut call says is not what is wrong
-			out, problem, forbidden = nodespec.Drained{Evicted: len(d.evicted), Left: left}, failed, held
+			out, problem, forbidden = nodespec.DrainResult{Evicted: len(d.evicted), Remaining: left}, failed, held
 		}
 		select {
 		case <-tick.C:
@@ -124,7 +124,7 @@ func Do(ctx context.Context, api kubernetes.Interface, node string, o nodespec.D
 		}
 		out.Refused = o.Refuse && (problem != nil || forbidden)
 		if problem != nil {
-			out.Left = append(out.Left, problem.Error())
+			out.Remaining = append(out.Remaining, problem.Error())
 		}
 		return out, nil
 	}
@@ -137,7 +137,7 @@ func untold(error) {}
 type drain struct {
 	api     kubernetes.Interface
 	node    string
-	order   nodespec.DrainOrder
+	order   nodespec.DrainRequest
 	evicted map[types.UID]bool
 }
 
@@ -224,8 +224,8 @@ func closeNode(ctx context.Context, api kubernetes.Interface, name string) error
 	return patch(ctx, api, name, `{"metadata":{"annotations":{"`+mark+`":"true"}},"spec":{"unschedulable":true}}`)
 }
 
-// Undo opens the node if a drain has closed it.
-func Undo(ctx context.Context, api kubernetes.Interface, name string) error {
+// Uncordon opens the node if a drain has closed it.
+func Uncordon(ctx context.Context, api kubernetes.Interface, name string) error {
 	node, err := read(ctx, api, name)
 	if err != nil || node == nil {
 		return err
@@ -242,7 +242,7 @@ func reopen(ctx context.Context, api kubernetes.Interface, name string, tell fun
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for problem := error(nil); ; {
-		err := Undo(ctx, api, name)
+		err := Uncordon(ctx, api, name)
 		switch {
 		case err == nil:
 			return nil

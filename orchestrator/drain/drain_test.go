@@ -73,10 +73,10 @@ func TestRound(t *testing.T) {
 		t.Errorf("evicted: %v, deleted: %v", evicted, deleted)
 	}
 	closed()
-	if err := Undo(t.Context(), api, "a"); err != nil { // process "node" is started anew
+	if err := Uncordon(t.Context(), api, "a"); err != nil { // process "node" is started anew
 		t.Fatal(err)
 	}
-	d.order = nodespec.DrainOrder{Delete: true}
+	d.order = nodespec.DrainRequest{Delete: true}
 	if left, forbidden, err = d.round(t.Context()); err != nil || len(left) != 4 || forbidden {
 		t.Errorf("left: %q, %v", left, err)
 	}
@@ -95,11 +95,11 @@ func TestRound(t *testing.T) {
 // has are evicted.
 func TestNoNode(t *testing.T) {
 	api := fake.NewClientset()
-	got, err := Do(t.Context(), api, "a", nodespec.DrainOrder{Timeout: time.Minute})
-	if err != nil || got.Refused || len(got.Left) != 0 {
+	got, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Minute})
+	if err != nil || got.Refused || len(got.Remaining) != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := Do(t.Context(), api, "a", nodespec.DrainOrder{Timeout: time.Minute, Undo: true}); err != nil {
+	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Minute, Undo: true}); err != nil {
 		t.Error(err)
 	}
 }
@@ -109,8 +109,8 @@ func TestNoNode(t *testing.T) {
 func TestNoTime(t *testing.T) {
 	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "p"}, Spec: corev1.PodSpec{NodeName: "a"}})
-	got, err := Do(t.Context(), api, "a", nodespec.DrainOrder{Timeout: time.Nanosecond, Refuse: true})
-	if err != nil || !got.Refused || len(got.Left) != 1 || !strings.Contains(got.Left[0], "the time was too short") {
+	got, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Nanosecond, Refuse: true})
+	if err != nil || !got.Refused || len(got.Remaining) != 1 || !strings.Contains(got.Remaining[0], "the time was too short") {
 		t.Errorf("%+v, %v", got, err)
 	}
 	api.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -131,14 +131,14 @@ func TestUndo(t *testing.T) {
 		away--
 		return away >= 0, nil, errors.New("nobody answers")
 	})
-	if _, err := Do(t.Context(), api, "a", nodespec.DrainOrder{Timeout: time.Minute, Undo: true}); err != nil {
+	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Minute, Undo: true}); err != nil {
 		t.Error(err)
 	}
 	if node, err := api.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{}); err != nil || node.Spec.Unschedulable {
 		t.Errorf("the node takes no pods: %v", err)
 	}
 	away = 1 << 30
-	if _, err := Do(t.Context(), api, "a", nodespec.DrainOrder{Timeout: 2 * every, Undo: true}); err == nil || !strings.Contains(err.Error(), "nobody answers") {
+	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: 2 * every, Undo: true}); err == nil || !strings.Contains(err.Error(), "nobody answers") {
 		t.Error(err)
 	}
 }

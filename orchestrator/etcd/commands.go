@@ -29,10 +29,10 @@ type Command func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, quest
 // Commands are all of them, by the name that the orchestrator is started with.
 var Commands = map[string]Command{
 	"save-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
-		return Save(ctx, spec, dirs)
+		return TakeSavepoint(ctx, spec, dirs)
 	},
 	"snapshot-data": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, question io.Reader) (any, error) {
-		order, err := decode[nodespec.EtcdGive](question)
+		order, err := decode[nodespec.SendSnapshotRequest](question)
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +49,7 @@ var Commands = map[string]Command{
 		return keeper{dirs, spec}.prepare(ctx, order, given(), ownFormat())
 	},
 	"keep-snapshot": func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, question io.Reader) (any, error) {
-		order, err := decode[nodespec.EtcdKeep](question)
+		order, err := decode[nodespec.TakeSnapshotRequest](question)
 		if err != nil {
 			return nil, err
 		}
@@ -92,7 +92,7 @@ var Commands = map[string]Command{
 		return keeper{dirs, spec}.rejoin(ctx)
 	},
 	"reseal-secrets": func(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, question io.Reader) (any, error) {
-		order, err := decode[nodespec.EtcdReseal](question)
+		order, err := decode[nodespec.ReencryptRequest](question)
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +149,7 @@ func answer(ctx context.Context, c *clientv3.Client, dirs dirs.Dirs) (*clientv3.
 // status is how etcd is. That it does not answer is no error.
 func (k keeper) status(ctx context.Context) nodespec.EtcdStatus {
 	s := nodespec.EtcdStatus{Member: k.spec.NodeName}
-	if now, err := readRestored(k.at(nodespec.PutBackFile)); err == nil {
+	if now, err := readRestored(k.at(nodespec.LastRestoreFile)); err == nil {
 		s.Restored = &now
 	}
 	if info, err := os.Stat(k.at(undo)); err == nil {
@@ -184,7 +184,7 @@ func (k keeper) ask(ctx context.Context, s *nodespec.EtcdStatus) error {
 		var others error
 		if s.Members, others = k.waiting(ctx); others == nil {
 			voters, _, waiting := votes(s.Members)
-			return fmt.Errorf("etcd waits for a quorum: %d of %d members run, and %d have to", waiting, voters, etcdjoin.Needed(voters))
+			return fmt.Errorf("etcd waits for a quorum: %d of %d members run, and %d have to", waiting, voters, etcdjoin.QuorumSize(voters))
 		}
 		return fmt.Errorf("%w: %w", errMute, err)
 	}

@@ -91,11 +91,11 @@ func (n newcomer) meet(ctx context.Context, config *embed.Config) error {
 	ticker := time.NewTicker(askEvery)
 	defer ticker.Stop()
 	told := ""
-	for last := []etcdjoin.Answer(nil); ; {
+	for last := []etcdjoin.PeerAnswer(nil); ; {
 		now := n.askAll(ctx)
 		step := etcdjoin.Next(self(n.spec), last, now)
 		last = now
-		why := step.Why
+		why := step.Reason
 		done, err := n.do(ctx, step, config)
 		if err != nil {
 			why += ": " + err.Error()
@@ -116,9 +116,9 @@ func (n newcomer) meet(ctx context.Context, config *embed.Config) error {
 }
 
 // do does what was decided, and says whether etcd may start.
-func (n newcomer) do(ctx context.Context, step etcdjoin.Step, config *embed.Config) (start bool, err error) {
-	if step.Act == etcdjoin.Wait || step.Act == etcdjoin.Found {
-		return step.Act == etcdjoin.Found, nil
+func (n newcomer) do(ctx context.Context, step etcdjoin.Decision, config *embed.Config) (start bool, err error) {
+	if step.Action == etcdjoin.Wait || step.Action == etcdjoin.Bootstrap {
+		return step.Action == etcdjoin.Bootstrap, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
@@ -127,7 +127,7 @@ func (n newcomer) do(ctx context.Context, step etcdjoin.Step, config *embed.Conf
 		return false, err
 	}
 	defer c.Close()
-	if step.Act == etcdjoin.Remove {
+	if step.Action == etcdjoin.Remove {
 		if _, err := c.MemberRemove(ctx, step.Member.ID); err != nil {
 			return false, fmt.Errorf("the member %x cannot be removed: %w", step.Member.ID, err)
 		}
@@ -188,7 +188,7 @@ func (n newcomer) wait() (leave func(), err error) {
 // serving is another machine that serves the cluster's data, if there is one.
 func (n newcomer) serving(ctx context.Context) (netip.Addr, bool) {
 	for _, a := range n.askAll(ctx) {
-		if a.Says == etcdjoin.Serving {
+		if a.State == etcdjoin.Serving {
 			return a.From, true
 		}
 	}
@@ -196,8 +196,8 @@ func (n newcomer) serving(ctx context.Context) (netip.Addr, bool) {
 }
 
 // askAll asks all others at once.
-func (n newcomer) askAll(ctx context.Context) []etcdjoin.Answer {
-	return askOthers(n, func(a netip.Addr) etcdjoin.Answer { return n.ask(ctx, a) })
+func (n newcomer) askAll(ctx context.Context) []etcdjoin.PeerAnswer {
+	return askOthers(n, func(a netip.Addr) etcdjoin.PeerAnswer { return n.ask(ctx, a) })
 }
 
 // askOthers asks all others one thing at once.
@@ -228,42 +228,42 @@ func (n newcomer) clusterAt(ctx context.Context, a netip.Addr) uint64 {
 }
 
 // ask asks one other machine.
-func (n newcomer) ask(ctx context.Context, a netip.Addr) etcdjoin.Answer {
+func (n newcomer) ask(ctx context.Context, a netip.Addr) etcdjoin.PeerAnswer {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	says := func(s etcdjoin.Says, err error) etcdjoin.Answer {
-		return etcdjoin.Answer{From: a, Says: s, Why: short(err)}
+	says := func(s etcdjoin.PeerState, err error) etcdjoin.PeerAnswer {
+		return etcdjoin.PeerAnswer{From: a, State: s, Problem: short(err)}
 	}
 	waits, err := n.waits(ctx, a)
 	if err != nil {
-		return says(etcdjoin.Silent, err)
+		return says(etcdjoin.Unreachable, err)
 	}
 	if waits {
-		return etcdjoin.Answer{From: a, Says: etcdjoin.Empty}
+		return etcdjoin.PeerAnswer{From: a, State: etcdjoin.NoData}
 	}
 	c, err := connectTo(n.dirs, clientURL(a))
 	if err != nil {
-		return says(etcdjoin.Silent, err)
+		return says(etcdjoin.Unreachable, err)
 	}
 	defer c.Close()
 	list, err := c.MemberList(ctx)
 	switch {
 	case err == nil:
-		return etcdjoin.Answer{From: a, Says: etcdjoin.Serving, Cluster: list.Header.ClusterId, Members: toQuorum(list.Members)}
+		return etcdjoin.PeerAnswer{From: a, State: etcdjoin.Serving, Cluster: list.Header.ClusterId, Members: toQuorum(list.Members)}
 	case errors.Is(err, rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)):
-		return says(etcdjoin.Silent, errors.New("is joining itself"))
+		return says(etcdjoin.Unreachable, errors.New("is joining itself"))
 	}
 	// What has no quorum answers from its own memory only, and the time for the first question is
 	// over.
 	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
 	defer cancel()
 	if list, err := c.MemberList(again, clientv3.WithSerializable()); err == nil {
-		return says(etcdjoin.Stuck, fmt.Errorf("it knows %d members, and not enough of them answer", len(list.Members)))
+		return says(etcdjoin.NoQuorum, fmt.Errorf("it knows %d members, and not enough of them answer", len(list.Members)))
 	}
 	if list, err := toldToPeers(context.WithoutCancel(ctx), n.dirs, etcdjoin.PeerURL(a)); err == nil {
-		return says(etcdjoin.Stuck, fmt.Errorf("it knows %d members, and not enough of them answer since it started", len(list)))
+		return says(etcdjoin.NoQuorum, fmt.Errorf("it knows %d members, and not enough of them answer since it started", len(list)))
 	}
-	return says(etcdjoin.Silent, err)
+	return says(etcdjoin.Unreachable, err)
 }
 
 // toldToPeers are the members that an etcd tells at its URL for members. It does so as soon as it

@@ -257,7 +257,7 @@ func (k keeper) dropData() error {
 	if err := os.RemoveAll(filepath.Join(k.dirs.EtcdData, member)); err != nil {
 		return fmt.Errorf("etcd: cannot drop the data: %w", err)
 	}
-	return durable.SyncFolder(k.dirs.EtcdData)
+	return durable.SyncDir(k.dirs.EtcdData)
 }
 
 // whose are the numbers of the member that the data are of, and of its cluster: each file of the

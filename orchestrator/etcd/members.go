@@ -124,7 +124,7 @@ func votes(all []nodespec.EtcdMember) (voters, answering, waiting int) {
 			waiting++
 		}
 	}
-	voters, answering = nodespec.Votes(all)
+	voters, answering = nodespec.CountVoters(all)
 	return voters, answering, waiting
 }
 
@@ -145,7 +145,7 @@ func (k keeper) removeMember(ctx context.Context, name string) (nodespec.EtcdMem
 		return fail(fmt.Errorf("etcd: there is no member %q; `orlopctl etcd members` lists them", name))
 	}
 	if !all[i].Learner {
-		voters, answering := nodespec.Votes(all)
+		voters, answering := nodespec.CountVoters(all)
 		if err := etcdjoin.MayRemove(voters, answering, all[i].Problem == ""); err != nil {
 			return fail(fmt.Errorf("etcd: %s is not removed, nothing was changed: %w", name, err))
 		}
@@ -245,10 +245,10 @@ func (k keeper) own(all []nodespec.EtcdMember) int {
 // which are on this one, too; served tells whether there is one. It is an error if the others would
 // lose their quorum without this machine, and nothing is done. This is for a machine whose etcd
 // does not answer: it may run all the same, and be one of those whose votes count.
-func (k keeper) throughAnother(ctx context.Context, answers []etcdjoin.Answer, do func(c *clientv3.Client, own nodespec.EtcdMember) error) (served bool, err error) {
+func (k keeper) throughAnother(ctx context.Context, answers []etcdjoin.PeerAnswer, do func(c *clientv3.Client, own nodespec.EtcdMember) error) (served bool, err error) {
 	_, cluster, unread := k.whose()
-	i := slices.IndexFunc(answers, func(a etcdjoin.Answer) bool {
-		return a.Says == etcdjoin.Serving && (unread != nil || a.Cluster == cluster)
+	i := slices.IndexFunc(answers, func(a etcdjoin.PeerAnswer) bool {
+		return a.State == etcdjoin.Serving && (unread != nil || a.Cluster == cluster)
 	})
 	if i < 0 {
 		return false, nil
@@ -268,7 +268,7 @@ func (k keeper) throughAnother(ctx context.Context, answers []etcdjoin.Answer, d
 	}
 	if !all[own].Learner {
 		all[own].Problem = ""
-		voters, answering := nodespec.Votes(all)
+		voters, answering := nodespec.CountVoters(all)
 		if err := etcdjoin.MayRemove(voters, answering, true); err != nil {
 			return true, fmt.Errorf("nothing was changed: %w", err)
 		}
@@ -290,10 +290,10 @@ func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err erro
 		return r, err
 	}
 	voters, answering, waiting := votes(all)
-	if answering >= etcdjoin.Needed(voters) {
+	if answering >= etcdjoin.QuorumSize(voters) {
 		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members answer, which is a quorum; `orlopctl etcd remove` removes one that is lost", answering, voters)
 	}
-	if waiting >= etcdjoin.Needed(voters) {
+	if waiting >= etcdjoin.QuorumSize(voters) {
 		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members run, and will be a quorum when they have found each other; if one of them never does, switch it off first", waiting, voters)
 	}
 	own := k.own(all)
@@ -303,7 +303,7 @@ func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err erro
 	for _, m := range slices.Delete(all, own, own+1) {
 		r.Dropped, r.IDs = append(r.Dropped, cmp.Or(m.Name, m.ID)), append(r.IDs, m.ID)
 	}
-	if err := k.order(nodespec.AloneFile); err != nil {
+	if err := k.order(nodespec.ForceNewClusterFile); err != nil {
 		return r, fmt.Errorf("etcd: cannot write down that it goes on alone: %w", err)
 	}
 	return r, nil
@@ -376,14 +376,14 @@ func (k keeper) asker() newcomer { return newcomer{k.spec, k.dirs, func(string) 
 // no vote, which the database alone tells: a new member's etcd that has not heard from the others
 // yet says that it has one.
 func (k keeper) goesAlone(ctx context.Context) (bool, error) {
-	if !exists(k.at(nodespec.AloneFile)) {
+	if !exists(k.at(nodespec.ForceNewClusterFile)) {
 		return false, nil
 	}
 	a, serves := k.asker().serving(ctx)
 	all, err := k.stored()
 	own := k.own(all)
 	switch {
-	case k.stale(nodespec.AloneFile):
+	case k.stale(nodespec.ForceNewClusterFile):
 		err = errors.New("this machine was to go on alone, and was started anew before it did; `orlopctl etcd recover` again if it still is to")
 	case serves:
 		err = fmt.Errorf("this machine was to go on alone, but %v is a member by now, and a quorum answers it", a)
@@ -408,7 +408,7 @@ func (k keeper) willMeet(ctx context.Context, all []nodespec.EtcdMember, own int
 		}
 		return k.runs(ctx, all[i].PeerURLs)
 	})
-	if voters, _, waiting := votes(asked); len(all) > 1 && waiting >= etcdjoin.Needed(voters) {
+	if voters, _, waiting := votes(asked); len(all) > 1 && waiting >= etcdjoin.QuorumSize(voters) {
 		return fmt.Errorf("this machine was to go on alone, but %d of %d members run by now, this one among them, and will be a quorum; if one of them never does, switch it off, and `orlopctl etcd recover` again", waiting, voters)
 	}
 	return nil
@@ -430,7 +430,7 @@ func (k keeper) leftBehind(ctx context.Context) error {
 	}
 	for _, a := range n.askAll(ctx) {
 		switch {
-		case a.Says != etcdjoin.Serving:
+		case a.State != etcdjoin.Serving:
 		case a.Cluster == own:
 			return nil
 		default:
@@ -441,7 +441,7 @@ func (k keeper) leftBehind(ctx context.Context) error {
 }
 
 // goneAlone is called when etcd serves: what it was told to do about its members is done.
-func (k keeper) goneAlone() error { return k.unmark(nodespec.AloneFile) }
+func (k keeper) goneAlone() error { return k.unmark(nodespec.ForceNewClusterFile) }
 
 // unmark removes something that was written down, for good.
 func (k keeper) unmark(name string) error {
@@ -451,7 +451,7 @@ func (k keeper) unmark(name string) error {
 	if err := k.tidy(name); err != nil {
 		return err
 	}
-	return durable.SyncFolder(k.dirs.EtcdKept)
+	return durable.SyncDir(k.dirs.EtcdSnapshots)
 }
 
 // rejoin has the data of this machine dropped when etcd starts next, so that it joins the others
@@ -467,7 +467,7 @@ func (k keeper) rejoin(ctx context.Context) (struct{}, error) {
 		return none, errors.New("etcd: nothing was changed: this machine is a member, and a quorum answers it")
 	}
 	answers := k.asker().askAll(ctx)
-	if !slices.ContainsFunc(answers, func(a etcdjoin.Answer) bool { return a.Says == etcdjoin.Serving }) {
+	if !slices.ContainsFunc(answers, func(a etcdjoin.PeerAnswer) bool { return a.State == etcdjoin.Serving }) {
 		return none, errors.New("etcd: nothing was changed: no other machine of Cluster.spec.controlPlanes serves the cluster's data, so there is nobody to join; switch them on, or `orlopctl etcd recover` the one whose data are to be kept")
 	}
 	if _, err := k.throughAnother(ctx, answers, func(*clientv3.Client, nodespec.EtcdMember) error { return nil }); err != nil {

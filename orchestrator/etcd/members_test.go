@@ -138,7 +138,7 @@ func (p *plane) listens() {
 // wiped is a machine that has lost its disk.
 func (p *plane) wiped() {
 	p.t.Helper()
-	for _, dir := range []string{p.dirs.EtcdData, p.dirs.EtcdKept} {
+	for _, dir := range []string{p.dirs.EtcdData, p.dirs.EtcdSnapshots} {
 		if err := os.RemoveAll(dir); err != nil {
 			p.t.Fatal(err)
 		}
@@ -408,7 +408,7 @@ func TestRecover(t *testing.T) {
 		t.Errorf("c knows the members %v", got)
 	}
 	// It was for once.
-	if exists(c.keeper().at(nodespec.AloneFile)) {
+	if exists(c.keeper().at(nodespec.ForceNewClusterFile)) {
 		t.Error("c would go on alone when it starts next")
 	}
 }
@@ -542,19 +542,19 @@ func TestRecoverVote(t *testing.T) {
 				t.Errorf("%+v, %v", done, err)
 			}
 			// Etcd that runs may have told something else.
-			if err := m.k.order(nodespec.AloneFile); err != nil {
+			if err := m.k.order(nodespec.ForceNewClusterFile); err != nil {
 				t.Fatal(err)
 			}
-			if alone, err := m.k.goesAlone(t.Context()); alone != c.votes || errors.Is(err, errNoVote) == c.votes || exists(m.k.at(nodespec.AloneFile)) != c.votes {
+			if alone, err := m.k.goesAlone(t.Context()); alone != c.votes || errors.Is(err, errNoVote) == c.votes || exists(m.k.at(nodespec.ForceNewClusterFile)) != c.votes {
 				t.Errorf("starts alone: %t, %v", alone, err)
 			}
 			// The power went before it was done.
-			for _, name := range []string{nodespec.AloneFile, nodespec.RejoinFile} {
+			for _, name := range []string{nodespec.ForceNewClusterFile, nodespec.RejoinFile} {
 				if err := os.WriteFile(m.k.at(name), []byte("of another start"), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if alone, err := m.k.goesAlone(t.Context()); alone || err == nil || !strings.Contains(err.Error(), "started anew before it did") || exists(m.k.at(nodespec.AloneFile)) {
+			if alone, err := m.k.goesAlone(t.Context()); alone || err == nil || !strings.Contains(err.Error(), "started anew before it did") || exists(m.k.at(nodespec.ForceNewClusterFile)) {
 				t.Errorf("starts alone by what was asked before the machine's start: %t, %v", alone, err)
 			}
 			if err := m.k.drop(); err != nil || !exists(m.k.database()) || exists(m.k.at(nodespec.RejoinFile)) {
@@ -666,7 +666,7 @@ func TestLeftBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, version := range []string{"0.9.0", a.spec.Version} {
-		if err := os.WriteFile(a.keeper().at(nodespec.SavedData(version)), nil, 0o600); err != nil {
+		if err := os.WriteFile(a.keeper().at(nodespec.SavepointFile(version)), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -692,7 +692,7 @@ func TestBackShared(t *testing.T) {
 	a, b := all[0], all[1]
 	turnOn(all)
 	ctx := context.Background()
-	if _, err := Save(ctx, a.spec, a.dirs); err != nil {
+	if _, err := TakeSavepoint(ctx, a.spec, a.dirs); err != nil {
 		t.Fatal(err)
 	}
 	a.put("/x", "1")

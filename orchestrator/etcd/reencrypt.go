@@ -28,32 +28,32 @@ const (
 // reseal writes all Secrets again that are not sealed by the key by which the API server seals
 // (docs/decisions/0027-ca-rotation.md). It works on etcd itself: no webhook has a say, and it does
 // not matter whether the API server is up. It changes nothing with count only.
-func reseal(ctx context.Context, dirs dirs.Dirs, count bool) (nodespec.Resealed, error) {
+func reseal(ctx context.Context, dirs dirs.Dirs, count bool) (nodespec.ReencryptResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, resealTime)
 	defer cancel()
 	seals, err := seals(ctx, filepath.Join(dirs.API, nodespec.Encryption))
 	if err != nil {
-		return nodespec.Resealed{}, err
+		return nodespec.ReencryptResult{}, err
 	}
 	c, err := connect(ctx, dirs)
 	if err != nil {
-		return nodespec.Resealed{}, err
+		return nodespec.ReencryptResult{}, err
 	}
 	defer c.Close()
 	if _, err := answer(ctx, c, dirs); err != nil {
-		return nodespec.Resealed{}, fmt.Errorf("etcd does not answer: %w", err)
+		return nodespec.ReencryptResult{}, fmt.Errorf("etcd does not answer: %w", err)
 	}
 	// who has no quorum answers that, and would be asked again and again
 	asking, done := context.WithTimeout(ctx, answerTime)
 	defer done()
 	if _, err := c.Get(asking, secretsAt, clientv3.WithCountOnly()); err != nil {
-		return nodespec.Resealed{}, fmt.Errorf("etcd has no quorum: %w", err)
+		return nodespec.ReencryptResult{}, fmt.Errorf("etcd has no quorum: %w", err)
 	}
 	return resealAll(ctx, c, seals, count)
 }
 
 // resealAll goes through all Secrets. One that somebody changes meanwhile is looked at again.
-func resealAll(ctx context.Context, c *clientv3.Client, seals value.Transformer, count bool) (r nodespec.Resealed, err error) {
+func resealAll(ctx context.Context, c *clientv3.Client, seals value.Transformer, count bool) (r nodespec.ReencryptResult, err error) {
 	end := clientv3.GetPrefixRangeEnd(secretsAt)
 pages:
 	for from, more := secretsAt, true; more; {
@@ -81,7 +81,7 @@ pages:
 			}
 			r.Secrets++
 			if again != nil {
-				r.Resealed++
+				r.Reencrypted++
 			}
 			from = key + "\x00" // the next one that there may be
 		}

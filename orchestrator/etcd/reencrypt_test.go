@@ -72,7 +72,7 @@ func TestReseal(t *testing.T) {
 			t.Fatal(err)
 		}
 		configure("new", "old")
-		want := nodespec.Resealed{Secrets: others + 2, Resealed: others + 1}
+		want := nodespec.ReencryptResult{Secrets: others + 2, Reencrypted: others + 1}
 		for range 2 { // counting changes nothing
 			if r, err := reseal(ctx, m.k.dirs, true); err != nil || r != want {
 				t.Fatalf("counted %+v, %v; want %+v", r, err, want)
@@ -81,7 +81,7 @@ func TestReseal(t *testing.T) {
 		if r, err := reseal(ctx, m.k.dirs, false); err != nil || r != want {
 			t.Fatalf("%+v, %v; want %+v", r, err, want)
 		}
-		if r, err := reseal(ctx, m.k.dirs, false); err != nil || r.Resealed != 0 {
+		if r, err := reseal(ctx, m.k.dirs, false); err != nil || r.Reencrypted != 0 {
 			t.Errorf("again: %+v, %v; want nothing left", r, err)
 		}
 		alone := read("new")

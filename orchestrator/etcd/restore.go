@@ -272,7 +272,7 @@ func (k keeper) prepare(ctx context.Context, order nodespec.EtcdRestore, file *o
 		return nodespec.EtcdRestored{}, fmt.Errorf("etcd: other data are made or put in place at present: %w; try again", err)
 	}
 	defer unlock()
-	if exists(k.at(nodespec.AskedFile)) && (exists(k.at(replaced)) || !exists(k.at(asked+"/"+member))) {
+	if exists(k.at(nodespec.PendingRestoreFile)) && (exists(k.at(replaced)) || !exists(k.at(asked+"/"+member))) {
 		if err := k.finish(); err != nil { // what is there may be nowhere else
 			return nodespec.EtcdRestored{}, fmt.Errorf("etcd: data are put in place at present, and that is not finished: %w", err)
 		}
@@ -282,7 +282,7 @@ func (k keeper) prepare(ctx context.Context, order nodespec.EtcdRestore, file *o
 	}
 	r, err := k.make(ctx, order, file, own)
 	if err == nil {
-		err = k.note(nodespec.AskedFile, r)
+		err = k.note(nodespec.PendingRestoreFile, r)
 	}
 	if err != nil {
 		return nodespec.EtcdRestored{}, errors.Join(err, k.dropAsked())
@@ -324,7 +324,7 @@ func (k keeper) make(ctx context.Context, order nodespec.EtcdRestore, file *os.F
 	if err != nil {
 		return r, fmt.Errorf("etcd: cannot look at the snapshot: %w", err)
 	}
-	if err := room(k.dirs.EtcdKept, info.Size(), reserve, "etcd: cannot restore"); err != nil {
+	if err := room(k.dirs.EtcdSnapshots, info.Size(), reserve, "etcd: cannot restore"); err != nil {
 		return r, err
 	}
 	if err := k.alone(ctx, "cannot restore"); err != nil {
@@ -374,12 +374,12 @@ func (k keeper) build(from, folder string, bump uint64, database bool) error {
 
 // dropAsked forgets what was asked for.
 func (k keeper) dropAsked() error {
-	err := os.Remove(k.at(nodespec.AskedFile))
+	err := os.Remove(k.at(nodespec.PendingRestoreFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
 	if err == nil {
-		err = durable.SyncFolder(k.dirs.EtcdKept) // before the folder goes
+		err = durable.SyncDir(k.dirs.EtcdSnapshots) // before the folder goes
 	}
 	if err == nil {
 		err = os.RemoveAll(k.at(asked))
@@ -411,7 +411,7 @@ func (k keeper) putBack() error {
 		return err
 	}
 	defer unlock()
-	if !exists(k.at(nodespec.AskedFile)) {
+	if !exists(k.at(nodespec.PendingRestoreFile)) {
 		return k.tidy(asked, replaced)
 	}
 	return k.finish()
@@ -437,12 +437,12 @@ func (k keeper) swap() []func() error {
 			if !exists(live) || !exists(made) {
 				return nil
 			}
-			r, err := readRestored(k.at(nodespec.AskedFile))
+			r, err := readRestored(k.at(nodespec.PendingRestoreFile))
 			if err != nil {
 				return err
 			}
 			r.Replaced, _ = lastRevision(k.database()) // they may be what is wrong
-			return errors.Join(k.note(nodespec.AskedFile, r), k.tidy(replaced))
+			return errors.Join(k.note(nodespec.PendingRestoreFile, r), k.tidy(replaced))
 		},
 		func() error {
 			if !exists(live) || !exists(made) {
@@ -471,7 +471,7 @@ func (k keeper) swap() []func() error {
 			}
 			return move(madeBy, k.at(formatFile))
 		},
-		func() error { return move(k.at(nodespec.AskedFile), k.at(nodespec.PutBackFile)) },
+		func() error { return move(k.at(nodespec.PendingRestoreFile), k.at(nodespec.LastRestoreFile)) },
 		func() error { return k.tidy(asked, replaced) },
 	}
 }
@@ -479,7 +479,7 @@ func (k keeper) swap() []func() error {
 // lock keeps putBack and prepare apart, which are of two processes. unix.EWOULDBLOCK: the other one
 // is at work.
 func (k keeper) lock() (unlock func(), err error) {
-	dir, err := os.Open(k.dirs.EtcdKept)
+	dir, err := os.Open(k.dirs.EtcdSnapshots)
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}

@@ -50,7 +50,7 @@ func (m testMember) prepare(file *os.File) nodespec.EtcdRestored {
 
 func (m testMember) putBack() nodespec.EtcdRestored {
 	m.t.Helper()
-	r, err := readRestored(m.k.at(nodespec.PutBackFile))
+	r, err := readRestored(m.k.at(nodespec.LastRestoreFile))
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestRestoreRefused(t *testing.T) {
 	if _, err := m.k.prepare(t.Context(), nodespec.EtcdRestore{Undo: true}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), "nothing to put back") {
 		t.Error(err)
 	}
-	for _, left := range []string{asked, nodespec.AskedFile} {
+	for _, left := range []string{asked, nodespec.PendingRestoreFile} {
 		if exists(m.k.at(left)) {
 			t.Errorf("%s is left", left)
 		}
@@ -374,7 +374,7 @@ func TestRestoreCut(t *testing.T) {
 			if r := m.putBack(); r.Replaced != last {
 				t.Errorf("%+v; the last revision was %d", r, last)
 			}
-			for _, left := range []string{asked, nodespec.AskedFile, replaced} {
+			for _, left := range []string{asked, nodespec.PendingRestoreFile, replaced} {
 				if exists(m.k.at(left)) {
 					t.Errorf("%s is left", left)
 				}
@@ -447,7 +447,7 @@ func TestRestoreThenBack(t *testing.T) {
 	m, next := newMember(t), format{"3.7.0", "v1.37.0"}
 	m.serve(thisFormat, func(c *clientv3.Client) {
 		m.put(c, "kept", 1)
-		if _, err := Save(t.Context(), m.k.spec, m.k.dirs); err != nil {
+		if _, err := TakeSavepoint(t.Context(), m.k.spec, m.k.dirs); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -66,59 +66,59 @@ type keeper struct {
 	spec nodespec.Spec
 }
 
-func (k keeper) at(name string) string { return filepath.Join(k.dirs.EtcdKept, name) }
+func (k keeper) at(name string) string { return filepath.Join(k.dirs.EtcdSnapshots, name) }
 
 // saved is the snapshot that belongs to a version of the system.
-func (k keeper) saved() string { return k.at(nodespec.SavedData(k.spec.Version)) }
+func (k keeper) saved() string { return k.at(nodespec.SavepointFile(k.spec.Version)) }
 
 const (
-	savedSuffix = nodespec.SavedSuffix
+	savedSuffix = nodespec.SavepointSuffix
 	// etcd's client adds it until the file is whole (snapshot.SaveWithVersion)
 	unfinished = ".part"
 )
 
-// Save writes a snapshot of what etcd holds now, flushed, under the name of the version that runs.
+// TakeSavepoint writes a snapshot of what etcd holds now, flushed, under the name of the version that runs.
 // It asks the etcd that runs on this machine. An error refuses the upgrade, of which this is the
 // first step.
-func Save(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs) (nodespec.DataSaved, error) {
+func TakeSavepoint(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs) (nodespec.Savepoint, error) {
 	return keeper{dirs, spec}.save(ctx, reserve)
 }
 
 // save leaves so many bytes of DATA free: without them etcd could not begin its next log, and the
 // API would go down amid an upgrade.
-func (k keeper) save(ctx context.Context, spare int64) (nodespec.DataSaved, error) {
+func (k keeper) save(ctx context.Context, spare int64) (nodespec.Savepoint, error) {
 	c, err := connect(ctx, k.dirs)
 	if err != nil {
-		return nodespec.DataSaved{}, fmt.Errorf("etcd: cannot save the data: %w", err)
+		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot save the data: %w", err)
 	}
 	defer c.Close()
 	// What nobody needs goes first: it may be what takes the room.
 	if err := k.dropUnfinished(); err != nil {
-		return nodespec.DataSaved{}, err
+		return nodespec.Savepoint{}, err
 	}
 	if err := k.forgetSaved(); err != nil {
-		return nodespec.DataSaved{}, err
+		return nodespec.Savepoint{}, err
 	}
 	now, err := answer(ctx, c, k.dirs)
 	if err != nil {
-		return nodespec.DataSaved{}, fmt.Errorf("etcd: cannot save the data: does not answer: %w", err)
+		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot save the data: does not answer: %w", err)
 	}
 	// Twice: putting it back makes a copy, beside what is there then.
-	if err := room(k.dirs.EtcdKept, 2*now.DbSize, spare, "etcd: cannot save the data"); err != nil {
-		return nodespec.DataSaved{}, err
+	if err := room(k.dirs.EtcdSnapshots, 2*now.DbSize, spare, "etcd: cannot save the data"); err != nil {
+		return nodespec.Savepoint{}, err
 	}
 	config := clientv3.Config{Endpoints: []string{endpoint(k.dirs)}, Logger: zap.NewNop()}
 	if _, err := snapshot.SaveWithVersion(ctx, zap.NewNop(), config, k.saved()); err != nil {
-		return nodespec.DataSaved{}, fmt.Errorf("etcd: cannot save the data: %w", err)
+		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot save the data: %w", err)
 	}
-	if err := durable.SyncFolder(k.dirs.EtcdKept); err != nil {
-		return nodespec.DataSaved{}, err
+	if err := durable.SyncDir(k.dirs.EtcdSnapshots); err != nil {
+		return nodespec.Savepoint{}, err
 	}
 	status, err := etcdutl.NewV3(zap.NewNop()).Status(k.saved())
 	if err != nil {
-		return nodespec.DataSaved{}, fmt.Errorf("etcd: cannot read back what was saved: %w", err)
+		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot read back what was saved: %w", err)
 	}
-	return nodespec.DataSaved{Revision: status.Revision, Size: status.TotalSize}, nil
+	return nodespec.Savepoint{Revision: status.Revision, Size: status.TotalSize}, nil
 }
 
 // dropUnfinished removes what is left of a save that was cut short. It has the name of the version
@@ -246,7 +246,7 @@ func (k keeper) served(own format) error {
 	if err := k.note(formatFile, own); err != nil {
 		return err
 	}
-	return k.tidy(nodespec.SavedData(k.spec.Version))
+	return k.tidy(nodespec.SavepointFile(k.spec.Version))
 }
 
 // shared tells whether other members have the data, too. Where a swap has begun it was judged
@@ -305,7 +305,7 @@ func (k keeper) restore(last, own format) error {
 	if err := k.build(k.saved(), restoring, uint64(lost)+bumpSpare, false); err != nil {
 		return fmt.Errorf("etcd: cannot put back what was saved for version %s: %w", k.spec.Version, err)
 	}
-	text, err := json.Marshal(nodespec.DataRestored{Version: k.spec.Version, At: time.Now(), Saved: info.ModTime(), Revision: then.Revision, Dropped: lost})
+	text, err := json.Marshal(nodespec.SavepointRestored{Version: k.spec.Version, At: time.Now(), Saved: info.ModTime(), Revision: then.Revision, Dropped: lost})
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
@@ -321,7 +321,7 @@ func move(from, to string) error {
 		return fmt.Errorf("etcd: cannot swap the data: %w", err)
 	}
 	for _, dir := range []string{filepath.Dir(from), filepath.Dir(to)} {
-		if err := durable.SyncFolder(dir); err != nil {
+		if err := durable.SyncDir(dir); err != nil {
 			return err
 		}
 	}

@@ -56,8 +56,8 @@ func newMember(t *testing.T) testMember {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	m := testMember{k: keeper{dirs.Dirs{API: dir, EtcdData: dir + "/data", EtcdKept: dir + "/kept"}, nodespec.Spec{NodeName: "n", Cluster: "c", Version: "1.0.0"}}, t: t}
-	for _, d := range []string{m.k.dirs.EtcdData, m.k.dirs.EtcdKept} {
+	m := testMember{k: keeper{dirs.Dirs{API: dir, EtcdData: dir + "/data", EtcdSnapshots: dir + "/kept"}, nodespec.Spec{NodeName: "n", Cluster: "c", Version: "1.0.0"}}, t: t}
+	for _, d := range []string{m.k.dirs.EtcdData, m.k.dirs.EtcdSnapshots} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func (m testMember) has(c *clientv3.Client, key string) bool {
 	return r.Count > 0
 }
 
-func (m testMember) restored() (r nodespec.DataRestored) {
+func (m testMember) restored() (r nodespec.SavepointRestored) {
 	m.t.Helper()
 	text, err := os.ReadFile(m.k.at(nodespec.RestoredFile))
 	if err == nil {
@@ -143,7 +143,7 @@ func TestBack(t *testing.T) {
 	var saved, last int64
 	m.serve(old, func(c *clientv3.Client) {
 		m.put(c, "before", 10)
-		got, err := Save(t.Context(), m.k.spec, m.k.dirs)
+		got, err := TakeSavepoint(t.Context(), m.k.spec, m.k.dirs)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,7 +228,7 @@ func TestServed(t *testing.T) {
 // TestSaveNothing: without an etcd the error says so at once.
 func TestSaveNothing(t *testing.T) {
 	m := newMember(t)
-	if _, err := Save(t.Context(), m.k.spec, m.k.dirs); err == nil || !strings.Contains(err.Error(), "does not run") {
+	if _, err := TakeSavepoint(t.Context(), m.k.spec, m.k.dirs); err == nil || !strings.Contains(err.Error(), "does not run") {
 		t.Error(err)
 	}
 }
@@ -274,7 +274,7 @@ func TestSaveRoom(t *testing.T) {
 		if got := names(); got != "0.9.0.db" {
 			t.Errorf("after a save that was refused: %s", got)
 		}
-		if _, err := Save(t.Context(), m.k.spec, m.k.dirs); err != nil {
+		if _, err := TakeSavepoint(t.Context(), m.k.spec, m.k.dirs); err != nil {
 			t.Fatal(err)
 		}
 		if got := names(); got != "0.9.0.db 1.0.0.db" {
@@ -345,7 +345,7 @@ func testBackCut(t *testing.T, named []netip.Addr) {
 			}
 			m.serve(old, func(c *clientv3.Client) {
 				m.put(c, "before", 3)
-				if _, err := Save(t.Context(), m.k.spec, m.k.dirs); err != nil {
+				if _, err := TakeSavepoint(t.Context(), m.k.spec, m.k.dirs); err != nil {
 					t.Fatal(err)
 				}
 			})

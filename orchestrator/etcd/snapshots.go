@@ -38,7 +38,7 @@ const (
 	untouched = 20
 )
 
-func keptName(s nodespec.EtcdKept) string {
+func keptName(s nodespec.StoredSnapshot) string {
 	name := s.At.UTC().Format(keptTime) + "-" + strconv.FormatInt(s.Revision, 10) + "-" + s.Version + savedSuffix
 	if s.Encrypted {
 		name += sealed
@@ -47,7 +47,7 @@ func keptName(s nodespec.EtcdKept) string {
 }
 
 // parseKept is the reverse. What keptName does not write is not ok: a name leads nowhere else.
-func parseKept(name string) (s nodespec.EtcdKept, ok bool) {
+func parseKept(name string) (s nodespec.StoredSnapshot, ok bool) {
 	plain, encrypted := strings.CutSuffix(name, sealed)
 	parts := strings.SplitN(strings.TrimSuffix(plain, savedSuffix), "-", 3)
 	if len(parts) != 3 || strings.ContainsRune(name, filepath.Separator) {
@@ -58,12 +58,12 @@ func parseKept(name string) (s nodespec.EtcdKept, ok bool) {
 	if err != nil || noNumber != nil {
 		return s, false
 	}
-	s = nodespec.EtcdKept{Name: name, At: at, Revision: revision, Version: parts[2], Encrypted: encrypted}
+	s = nodespec.StoredSnapshot{Name: name, At: at, Revision: revision, Version: parts[2], Encrypted: encrypted}
 	return s, keptName(s) == name
 }
 
 // kept lists them, the newest first, and says which of them were sent to a place; empty: to none.
-func (k keeper) kept(place string) ([]nodespec.EtcdKept, error) {
+func (k keeper) kept(place string) ([]nodespec.StoredSnapshot, error) {
 	files, err := os.ReadDir(k.at(keptFolder))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("etcd: cannot list the snapshots: %w", err)
@@ -72,7 +72,7 @@ func (k keeper) kept(place string) ([]nodespec.EtcdKept, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := []nodespec.EtcdKept{}
+	all := []nodespec.StoredSnapshot{}
 	for _, f := range files {
 		s, ok := parseKept(f.Name())
 		if !ok {
@@ -85,7 +85,7 @@ func (k keeper) kept(place string) ([]nodespec.EtcdKept, error) {
 		s.Size, s.Sent = info.Size(), sent.At[s.Name]
 		all = append(all, s)
 	}
-	slices.SortFunc(all, func(a, b nodespec.EtcdKept) int {
+	slices.SortFunc(all, func(a, b nodespec.StoredSnapshot) int {
 		return cmp.Or(b.At.Compare(a.At), cmp.Compare(b.Revision, a.Revision))
 	})
 	return all, nil
@@ -93,7 +93,7 @@ func (k keeper) kept(place string) ([]nodespec.EtcdKept, error) {
 
 // keep takes one more, reads it back, encrypts it for whom it is meant, and removes what is too
 // much then. When it returns, the snapshot is there for good. So many percent of DATA stay free.
-func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (made nodespec.EtcdKept, err error) {
+func (k keeper) keep(ctx context.Context, order nodespec.TakeSnapshotRequest, free int) (made nodespec.StoredSnapshot, err error) {
 	readers, err := recipients(order.Recipients)
 	if err != nil {
 		return made, err
@@ -107,7 +107,7 @@ func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (ma
 	}
 	// What is too much already goes first: the number may be a smaller one now, because there is no
 	// room.
-	if _, err := k.thin(nodespec.EtcdKept{At: time.Now()}, order.Most+1); err != nil {
+	if _, err := k.thin(nodespec.StoredSnapshot{At: time.Now()}, order.Most+1); err != nil {
 		return made, err
 	}
 	if err := k.roomToKeep(copies, free); err != nil {
@@ -122,13 +122,13 @@ func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (ma
 	if err != nil {
 		return made, errors.Join(err, k.tidy(keptFolder+"/"+coming))
 	}
-	made = nodespec.EtcdKept{At: time.Now().UTC().Truncate(time.Second), Revision: about.Revision, Version: about.Version, Encrypted: len(readers) > 0}
+	made = nodespec.StoredSnapshot{At: time.Now().UTC().Truncate(time.Second), Revision: about.Revision, Version: about.Version, Encrypted: len(readers) > 0}
 	made.Name = keptName(made)
 	if err = os.Rename(part, filepath.Join(folder, made.Name)); err == nil {
-		err = durable.SyncFolder(folder)
+		err = durable.SyncDir(folder)
 	}
 	if err == nil {
-		err = durable.SyncFolder(k.dirs.EtcdKept) // the folder may be new
+		err = durable.SyncDir(k.dirs.EtcdSnapshots) // the folder may be new
 	}
 	if err != nil {
 		return made, fmt.Errorf("etcd: cannot keep a snapshot: %w", err)
@@ -137,7 +137,7 @@ func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (ma
 	if err != nil {
 		return made, err
 	}
-	if i := slices.IndexFunc(all, func(s nodespec.EtcdKept) bool { return s.Name == made.Name }); i >= 0 {
+	if i := slices.IndexFunc(all, func(s nodespec.StoredSnapshot) bool { return s.Name == made.Name }); i >= 0 {
 		made = all[i] // with its size
 	}
 	return made, nil
@@ -145,7 +145,7 @@ func (k keeper) keep(ctx context.Context, order nodespec.EtcdKeep, free int) (ma
 
 // thin removes those that are too much with one that was made, or is about to be, and returns all
 // that there were.
-func (k keeper) thin(made nodespec.EtcdKept, most int) ([]nodespec.EtcdKept, error) {
+func (k keeper) thin(made nodespec.StoredSnapshot, most int) ([]nodespec.StoredSnapshot, error) {
 	all, err := k.kept("")
 	if err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func (k keeper) fill(ctx context.Context, name string, readers []age.Recipient) 
 // fillSealed has the snapshot itself in a file without a name, beside the database that has it all
 // too: what cannot be read back is not worth encrypting.
 func (k keeper) fillSealed(ctx context.Context, to io.Writer, readers []age.Recipient) (about nodespec.EtcdSnapshot, err error) {
-	fd, err := unix.Open(k.dirs.EtcdKept, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	fd, err := unix.Open(k.dirs.EtcdSnapshots, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return about, fmt.Errorf("etcd: cannot keep a snapshot: %w", err)
 	}
@@ -227,10 +227,10 @@ func recipients(keys []string) ([]age.Recipient, error) {
 
 // tooMany are those to remove so that the one just made and the newest others remain, so many in
 // all. What claims to be of a later time was made under a wrong clock, and goes first.
-func tooMany(all []nodespec.EtcdKept, made nodespec.EtcdKept, most int) []nodespec.EtcdKept {
-	others := slices.DeleteFunc(slices.Clone(all), func(s nodespec.EtcdKept) bool { return s.Name == made.Name })
-	later := func(s nodespec.EtcdKept) int { return max(s.At.Compare(made.At), 0) }
-	slices.SortStableFunc(others, func(a, b nodespec.EtcdKept) int {
+func tooMany(all []nodespec.StoredSnapshot, made nodespec.StoredSnapshot, most int) []nodespec.StoredSnapshot {
+	others := slices.DeleteFunc(slices.Clone(all), func(s nodespec.StoredSnapshot) bool { return s.Name == made.Name })
+	later := func(s nodespec.StoredSnapshot) int { return max(s.At.Compare(made.At), 0) }
+	slices.SortStableFunc(others, func(a, b nodespec.StoredSnapshot) int {
 		return cmp.Or(cmp.Compare(later(a), later(b)), b.At.Compare(a.At))
 	})
 	return others[min(max(most-1, 0), len(others)):]
@@ -243,7 +243,7 @@ func (k keeper) roomToKeep(copies, percent int) error {
 		return fmt.Errorf("etcd: there are no data: %w", err)
 	}
 	var s unix.Statfs_t
-	if err := unix.Statfs(k.dirs.EtcdKept, &s); err != nil {
+	if err := unix.Statfs(k.dirs.EtcdSnapshots, &s); err != nil {
 		return fmt.Errorf("etcd: cannot tell the free space of DATA: %w", err)
 	}
 	takes := int64(copies) * info.Size()
@@ -265,7 +265,7 @@ func (k keeper) giveKept(name string, to *os.File) (about nodespec.EtcdSnapshot,
 	if err != nil {
 		return about, fmt.Errorf("etcd: cannot look at the snapshot: %w", err)
 	}
-	if err := room(k.dirs.EtcdKept, info.Size(), reserve, "etcd: cannot give a snapshot"); err != nil {
+	if err := room(k.dirs.EtcdSnapshots, info.Size(), reserve, "etcd: cannot give a snapshot"); err != nil {
 		return about, err
 	}
 	if _, err := io.Copy(to, f); err != nil {

@@ -16,7 +16,7 @@ import (
 func TestKeptName(t *testing.T) {
 	const name = "20261122T201140Z-1234-3.6.0.db"
 	s, ok := parseKept(name)
-	want := nodespec.EtcdKept{Name: name, At: time.Date(2026, 11, 22, 20, 11, 40, 0, time.UTC), Revision: 1234, Version: "3.6.0"}
+	want := nodespec.StoredSnapshot{Name: name, At: time.Date(2026, 11, 22, 20, 11, 40, 0, time.UTC), Revision: 1234, Version: "3.6.0"}
 	if !ok || s != want {
 		t.Errorf("%+v, %t; want %+v", s, ok, want)
 	}
@@ -35,8 +35,8 @@ func TestKeptName(t *testing.T) {
 // TestTooMany: the newest remain, the one just made in any case, and those of a clock that ran
 // ahead go first.
 func TestTooMany(t *testing.T) {
-	at := func(hour int) nodespec.EtcdKept {
-		s := nodespec.EtcdKept{At: time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC), Revision: 1, Version: "3.6.0"}
+	at := func(hour int) nodespec.StoredSnapshot {
+		s := nodespec.StoredSnapshot{At: time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC), Revision: 1, Version: "3.6.0"}
 		s.Name = keptName(s)
 		return s
 	}
@@ -53,7 +53,7 @@ func TestTooMany(t *testing.T) {
 		{[]int{9, 8, 6, 5, 4}, 6, 4, []int{8}},
 		{[]int{9, 8, 6}, 6, 1, []int{9, 8}},
 	} {
-		var all []nodespec.EtcdKept
+		var all []nodespec.StoredSnapshot
 		for _, hour := range c.all {
 			all = append(all, at(hour))
 		}
@@ -74,10 +74,10 @@ func TestKeep(t *testing.T) {
 	if all, err := m.k.kept(""); err != nil || len(all) != 0 {
 		t.Errorf("at first: %v, %v", all, err)
 	}
-	if _, err := m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 1}, 0); err == nil || !strings.Contains(err.Error(), "there are no data") {
+	if _, err := m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 0); err == nil || !strings.Contains(err.Error(), "there are no data") {
 		t.Errorf("without data: %v", err)
 	}
-	var kept nodespec.EtcdKept
+	var kept nodespec.StoredSnapshot
 	m.serve(thisFormat, func(c *clientv3.Client) {
 		if err := os.Mkdir(folder, 0o700); err != nil {
 			t.Fatal(err)
@@ -90,10 +90,10 @@ func TestKeep(t *testing.T) {
 		}
 		revision := m.put(c, "before", 3)
 		var err error
-		if kept, err = m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 2}, 0); err != nil || kept.Revision != revision || kept.Size == 0 || time.Since(kept.At) > time.Minute {
+		if kept, err = m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 0); err != nil || kept.Revision != revision || kept.Size == 0 || time.Since(kept.At) > time.Minute {
 			t.Errorf("%+v, %v; want revision %d", kept, err, revision)
 		}
-		if _, err := m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 2}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no room for a snapshot") {
+		if _, err := m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no room for a snapshot") {
 			t.Errorf("without room: %v", err)
 		}
 		all, err := m.k.kept("")
@@ -114,7 +114,7 @@ func TestKeep(t *testing.T) {
 			}
 		}
 	})
-	if _, err := m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 2}, 0); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
+	if _, err := m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 0); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
 		t.Errorf("while etcd does not run: %v", err)
 	}
 	if all, err := m.k.kept(""); err != nil || len(all) != 2 || exists(filepath.Join(folder, coming)) {
@@ -122,7 +122,7 @@ func TestKeep(t *testing.T) {
 	}
 	// Where there is no room, fewer of them make some.
 	m.serve(thisFormat, func(*clientv3.Client) {
-		if _, err := m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 1}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no room for a snapshot") {
+		if _, err := m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no room for a snapshot") {
 			t.Errorf("without room: %v", err)
 		}
 	})

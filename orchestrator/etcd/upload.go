@@ -47,12 +47,12 @@ func (k keeper) sent(place string) (sentNote, error) {
 }
 
 // toSend are those of all, the newest first, that are to be sent yet.
-func toSend(all []nodespec.EtcdKept) []nodespec.EtcdKept {
-	return slices.DeleteFunc(slices.Clone(all), func(s nodespec.EtcdKept) bool { return !s.Encrypted || !s.Sent.IsZero() })
+func toSend(all []nodespec.StoredSnapshot) []nodespec.StoredSnapshot {
+	return slices.DeleteFunc(slices.Clone(all), func(s nodespec.StoredSnapshot) bool { return !s.Encrypted || !s.Sent.IsZero() })
 }
 
 // send sends the newest snapshot that the target does not have, and says how many are left then.
-func (k keeper) send(ctx context.Context, target nodespec.EtcdTarget) (done nodespec.EtcdSent, err error) {
+func (k keeper) send(ctx context.Context, target nodespec.EtcdTarget) (done nodespec.UploadResult, err error) {
 	all, err := k.kept(target.Place)
 	if err != nil {
 		return done, err
@@ -81,11 +81,11 @@ func (k keeper) send(ctx context.Context, target nodespec.EtcdTarget) (done node
 	if err := k.noteSent(target.Place, all, s); err != nil {
 		return done, err
 	}
-	return nodespec.EtcdSent{Sent: s, Left: len(waiting) - 1}, nil
+	return nodespec.UploadResult{Sent: s, Remaining: len(waiting) - 1}, nil
 }
 
 // noteSent writes down that one more of all was sent, and forgets those that are gone.
-func (k keeper) noteSent(place string, all []nodespec.EtcdKept, one nodespec.EtcdKept) error {
+func (k keeper) noteSent(place string, all []nodespec.StoredSnapshot, one nodespec.StoredSnapshot) error {
 	n := sentNote{Place: place, At: map[string]time.Time{one.Name: one.Sent}}
 	for _, s := range all {
 		if !s.Sent.IsZero() {

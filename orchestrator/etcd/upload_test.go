@@ -33,7 +33,7 @@ func operator(t *testing.T) (*age.X25519Identity, []string) {
 func TestKeepSealed(t *testing.T) {
 	m := newMember(t)
 	identity, recipients := operator(t)
-	var kept nodespec.EtcdKept
+	var kept nodespec.StoredSnapshot
 	plain, err := os.Create(filepath.Join(t.TempDir(), "plain"))
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestKeepSealed(t *testing.T) {
 	defer plain.Close()
 	m.serve(thisFormat, func(c *clientv3.Client) {
 		revision := m.put(c, "known-to-the-operator-alone", 3)
-		if kept, err = m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 2, Recipients: recipients}, 0); err != nil {
+		if kept, err = m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 2, Recipients: recipients}, 0); err != nil {
 			t.Fatal(err)
 		}
 		if !kept.Encrypted || kept.Revision != revision || !strings.HasSuffix(kept.Name, ".db.age") || kept.Size == 0 {
@@ -78,7 +78,7 @@ func TestKeepSealed(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "orlopctl etcd restore --from-machine "+kept.Name+" --identity KEY") {
 			t.Errorf("by its name: %v", err)
 		}
-		if _, err := m.k.keep(t.Context(), nodespec.EtcdKeep{Most: 2, Recipients: []string{identity.String()}}, 0); err == nil || strings.Contains(err.Error(), identity.String()) {
+		if _, err := m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 2, Recipients: []string{identity.String()}}, 0); err == nil || strings.Contains(err.Error(), identity.String()) {
 			t.Errorf("a key that is none: %v", err)
 		}
 		m.prepare(plain)
@@ -124,9 +124,9 @@ func TestSend(t *testing.T) {
 	if _, err := m.k.send(t.Context(), target); err == nil || !strings.Contains(err.Error(), "SlowDown") {
 		t.Errorf("refused: %v", err)
 	}
-	for i, want := range []nodespec.EtcdSent{{Sent: nodespec.EtcdKept{Name: newest}, Left: 1}, {Sent: nodespec.EtcdKept{Name: older}}, {}} {
+	for i, want := range []nodespec.UploadResult{{Sent: nodespec.StoredSnapshot{Name: newest}, Remaining: 1}, {Sent: nodespec.StoredSnapshot{Name: older}}, {}} {
 		done, err := m.k.send(t.Context(), target)
-		if err != nil || done.Sent.Name != want.Sent.Name || done.Left != want.Left {
+		if err != nil || done.Sent.Name != want.Sent.Name || done.Remaining != want.Remaining {
 			t.Errorf("%d: %+v, %v; want %+v", i, done, err, want)
 		}
 	}
@@ -155,7 +155,7 @@ func TestSend(t *testing.T) {
 		t.Fatal(err)
 	}
 	target.Place, target.Prefix = "two", ""
-	if done, err := m.k.send(t.Context(), target); err != nil || done.Sent.Name != newest || done.Left != 1 {
+	if done, err := m.k.send(t.Context(), target); err != nil || done.Sent.Name != newest || done.Remaining != 1 {
 		t.Errorf("another place: %+v, %v", done, err)
 	}
 	if _, ok := store.Object("c/n/" + newest); !ok {

@@ -42,7 +42,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	var r Refusals
+	var r RejectionLog
 	r.Note(errors.New(`failed calling webhook "a": refused`))
 	r.Note(errors.New(`admission webhook "b" denied the request: no`)) // it works
 	if got := r.lately(time.Now()); len(got) != 1 || got["a"] != "refused" {

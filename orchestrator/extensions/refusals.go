@@ -14,9 +14,9 @@ const remembered = time.Minute
 // maxRemembered bounds what is kept; there are as many names as webhooks.
 const maxRemembered = 256
 
-// Refusals remembers which webhooks the API server could not call. The zero value is ready. It is
+// RejectionLog remembers which webhooks the API server could not call. The zero value is ready. It is
 // for several goroutines.
-type Refusals struct {
+type RejectionLog struct {
 	mu     sync.Mutex
 	failed map[string]failure // by the webhook's name
 }
@@ -27,7 +27,7 @@ type failure struct {
 }
 
 // Note takes an error with which admission ended a request.
-func (r *Refusals) Note(err error) {
+func (r *RejectionLog) Note(err error) {
 	refusal := parse(err.Error())
 	if refusal.webhook == "" || !refusal.failed {
 		return
@@ -43,7 +43,7 @@ func (r *Refusals) Note(err error) {
 }
 
 // lately are the reasons of those that failed within the last minute, by the webhook's name.
-func (r *Refusals) lately(now time.Time) map[string]string {
+func (r *RejectionLog) lately(now time.Time) map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.failed, func(_ string, f failure) bool { return now.Sub(f.at) > remembered })

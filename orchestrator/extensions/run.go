@@ -44,13 +44,13 @@ const (
 )
 
 // Run looks until ctx is done. loopback gives the server's privileged connection to itself.
-func Run(ctx context.Context, gate *apiready.Gate, loopback func(context.Context) (*rest.Config, error), refusals *Refusals, announce component.Announce) error {
+func Run(ctx context.Context, gate *apiready.Waiter, loopback func(context.Context) (*rest.Config, error), refusals *RejectionLog, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	config, err := loopback(ctx)
 	if err != nil {
 		return nil // asked to stop before there was anything to stop
 	}
-	if err := gate.Rights(ctx); err != nil {
+	if err := gate.WaitRBAC(ctx); err != nil {
 		return nil
 	}
 	w, err := newWatcher(config, refusals)
@@ -66,7 +66,7 @@ func Run(ctx context.Context, gate *apiready.Gate, loopback func(context.Context
 		if detail != told && ctx.Err() == nil {
 			told = detail
 			if detail != "" {
-				detail = nodespec.Trouble + detail
+				detail = nodespec.ProblemPrefix + detail
 			}
 			announce(Name, true, detail)
 		}
@@ -84,7 +84,7 @@ type watcher struct {
 	definitions definitions.SharedInformerFactory
 	apis        registrations.SharedInformerFactory
 	reacher     reacher
-	refusals    *Refusals
+	refusals    *RejectionLog
 	first       map[string]time.Time // when each obstacle was seen first
 
 	ask     kubernetes.Interface // as one of the system's components
@@ -92,7 +92,7 @@ type watcher struct {
 	refused refusal
 }
 
-func newWatcher(config *rest.Config, refusals *Refusals) (*watcher, error) {
+func newWatcher(config *rest.Config, refusals *RejectionLog) (*watcher, error) {
 	asJSON := rest.CopyConfig(config)
 	asJSON.ContentType, asJSON.AcceptContentTypes = "application/json", ""
 	client, err := kubernetes.NewForConfig(config)

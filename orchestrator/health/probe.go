@@ -17,47 +17,47 @@ import (
 // Prober asks servers of one kind whether they are ready, as anybody may: without credentials. It
 // is for several goroutines; do not change its fields after the first question.
 type Prober struct {
-	CAFile   string        // who signs the servers' certificates; read again when it changes
-	Name     string        // what the certificates must be for, whatever the servers' addresses
-	Path     string        // what is asked for, with its query
-	Patience time.Duration // how long an answer may take
-	Idle     time.Duration // how long a connection waits for the next question
-	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	CAFile  string        // who signs the servers' certificates; read again when it changes
+	Name    string        // what the certificates must be for, whatever the servers' addresses
+	Path    string        // what is asked for, with its query
+	Timeout time.Duration // how long an answer may take
+	Idle    time.Duration // how long a connection waits for the next question
+	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu       sync.Mutex
 	believed []byte // what CAFile held
 	client   *http.Client
 }
 
-// Answer is what became of a question.
-type Answer struct {
-	Heard   bool   // the server has answered, and is one of those that CAFile signs for
-	Late    bool   // nothing came in time, which may be the network's fault, or this machine's
-	Problem string // why it is not ready; empty when it is
+// ProbeResult is what became of a question.
+type ProbeResult struct {
+	Reachable bool   // the server has answered, and is one of those that CAFile signs for
+	Late      bool   // nothing came in time, which may be the network's fault, or this machine's
+	Problem   string // why it is not ready; empty when it is
 }
 
-// Ask asks one server, host:port.
-func (p *Prober) Ask(ctx context.Context, address string) Answer {
-	ctx, cancel := context.WithTimeout(ctx, p.Patience)
+// Probe asks one server, host:port.
+func (p *Prober) Probe(ctx context.Context, address string) ProbeResult {
+	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	client, err := p.Client()
 	if err != nil {
-		return Answer{Problem: err.Error()}
+		return ProbeResult{Problem: err.Error()}
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+p.Path, nil)
 	if err != nil {
-		return Answer{Problem: err.Error()}
+		return ProbeResult{Problem: err.Error()}
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return Answer{Late: late(err), Problem: Reason(err)}
+		return ProbeResult{Late: late(err), Problem: Reason(err)}
 	}
 	defer response.Body.Close()
 	problem, err := Problem(response)
 	if err != nil {
-		return Answer{Late: late(err), Problem: Reason(err)}
+		return ProbeResult{Late: late(err), Problem: Reason(err)}
 	}
-	return Answer{Heard: true, Problem: problem}
+	return ProbeResult{Reachable: true, Problem: problem}
 }
 
 // Client returns the client that believes what CAFile holds now, or held last when it cannot be

@@ -25,13 +25,13 @@ func TestProberLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Prober{CAFile: file, Name: "localhost", Path: "/readyz", Patience: 200 * time.Millisecond, Idle: time.Second, Dial: (&net.Dialer{}).DialContext}
+	p := &Prober{CAFile: file, Name: "localhost", Path: "/readyz", Timeout: 200 * time.Millisecond, Idle: time.Second, Dial: (&net.Dialer{}).DialContext}
 	defer p.Close()
-	if got, want := p.Ask(t.Context(), socket.Addr().String()), (Answer{Late: true, Problem: "does not answer"}); got != want {
+	if got, want := p.Probe(t.Context(), socket.Addr().String()), (ProbeResult{Late: true, Problem: "does not answer"}); got != want {
 		t.Errorf("silence: %+v, want %+v", got, want)
 	}
 	socket.Close()
-	if got := p.Ask(t.Context(), socket.Addr().String()); got.Late || got.Heard || got.Problem == "" {
+	if got := p.Probe(t.Context(), socket.Addr().String()); got.Late || got.Reachable || got.Problem == "" {
 		t.Errorf("nobody listens: %+v, want a problem that is not late", got)
 	}
 }

@@ -16,8 +16,8 @@ var ownPlugins = []struct {
 	name string
 	make admission.Factory
 }{
-	{NodeAgents, always(nodeAgents{admission.NewHandler(admission.Create, admission.Update, admission.Delete)})},
-	{NodeNotes, always(nodeNotes{admission.NewHandler(admission.Create, admission.Update)})},
+	{NodeAgentAccess, always(nodeAgents{admission.NewHandler(admission.Create, admission.Update, admission.Delete)})},
+	{NodeAnnotations, always(nodeNotes{admission.NewHandler(admission.Create, admission.Update)})},
 	{ReservedNamespaces, always(reservedNamespaces{admission.NewHandler(admission.Create, admission.Delete)})},
 	{MachinePorts, newMachinePorts},
 }

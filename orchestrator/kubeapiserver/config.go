@@ -66,7 +66,7 @@ func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revoca
 		return nil, nil, err
 	}
 	aggregator, err := controlplaneapiserver.CreateAggregatorConfig(*plane.Generic, opts.CompletedOptions,
-		plane.VersionedInformers, metrics.Nearby(resolver, metricsAt), plane.ProxyTransport, plane.Extra.PeerProxy, admission)
+		plane.VersionedInformers, metrics.LocalResolver(resolver, metricsAt), plane.ProxyTransport, plane.Extra.PeerProxy, admission)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -33,7 +33,7 @@ import (
 // its own.
 func parsed(t *testing.T) options.CompletedOptions {
 	t.Helper()
-	dirs := dirs.Under(t.TempDir())
+	dirs := dirs.In(t.TempDir())
 	spec := nodespec.Spec{
 		Cluster: "c", NodeName: "node-1", ControlPlane: true, DNSDomain: "cluster.local",
 		NodeIPs:      []netip.Addr{netip.MustParseAddr("127.0.0.1")},

@@ -54,7 +54,7 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		"--client-ca-file=" + at(nodespec.CA),
 		"--authentication-config=" + at(nodespec.Authentication),
 		"--authorization-config=" + at(nodespec.Authorization),
-		"--enable-admission-plugins=NodeRestriction," + NodeAgents + "," + NodeNotes + "," + ReservedNamespaces + "," + MachinePorts,
+		"--enable-admission-plugins=NodeRestriction," + NodeAgentAccess + "," + NodeAnnotations + "," + ReservedNamespaces + "," + MachinePorts,
 		"--admission-control-config-file=" + at(admissionFile),
 		fmt.Sprintf("--default-not-ready-toleration-seconds=%d", spec.PodEviction),
 		fmt.Sprintf("--default-unreachable-toleration-seconds=%d", spec.PodEviction),
@@ -97,7 +97,7 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		"--contention-profiling=false",
 	}
 	if spec.PodCertificates {
-		args = append(args, component.Gates(component.PodCertificateFeatures()), "--runtime-config=certificates.k8s.io/v1beta1=true")
+		args = append(args, component.FeatureGates(component.PodCertificateFeatures()), "--runtime-config=certificates.k8s.io/v1beta1=true")
 	}
 	if w := spec.TokenWebhook; w != nil {
 		args = append(args,

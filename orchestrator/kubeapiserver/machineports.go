@@ -121,9 +121,9 @@ func (p *machinePorts) service(now, before *core.Service) error {
 		case !ok:
 			why = "it is not an IP address"
 		case c.external:
-			why, remedy = p.reserved.WhyExternal(a, nodes), remedyExternal
+			why, remedy = p.reserved.CheckExternal(a, nodes), remedyExternal
 		default:
-			why = p.reserved.Why(a, nodes)
+			why = p.reserved.Check(a, nodes)
 		}
 		if why != "" {
 			return fmt.Errorf("%s: cannot take %s: %s; %s", c.field, c.text, why, remedy)

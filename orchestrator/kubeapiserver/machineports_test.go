@@ -193,7 +193,7 @@ func TestHostPorts(t *testing.T) {
 
 // TestNodePorts: the ports of Services on every machine are none of the machines' own.
 func TestNodePorts(t *testing.T) {
-	for _, arg := range flags(portsSpec(), dirs.Under(t.TempDir())) {
+	for _, arg := range flags(portsSpec(), dirs.In(t.TempDir())) {
 		if strings.HasPrefix(arg, "--service-node-port-range") {
 			t.Fatalf("the range is not upstream's any more: %s", arg)
 		}

@@ -17,10 +17,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// NodeAgents is the admission plugin that keeps a node's agent to the cluster DNS's endpoints of
+// NodeAgentAccess is the admission plugin that keeps a node's agent to the cluster DNS's endpoints of
 // its own node, as upstream's NodeRestriction keeps a kubelet to its own Node. RBAC cannot say it:
 // a role for all of them names no object, and one role for each would have to be made for each.
-const NodeAgents = "OrlopNodeAgents"
+const NodeAgentAccess = "OrlopNodeAgents"
 
 type nodeAgents struct{ *admission.Handler }
 

@@ -14,13 +14,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// NodeNotes is the admission plugin that keeps kubelets from what the control plane notes on their
+// NodeAnnotations is the admission plugin that keeps kubelets from what the control plane notes on their
 // Nodes. The control plane takes away the taints that it has set; a machine that could name others
 // there would be rid of them, and upstream's NodeRestriction, which keeps a kubelet from its Node's
 // taints, leaves annotations alone. It leaves the Node's share of the pod range alone, too, which
 // the API lets anybody set who may change a Node that has none: with one outside the range the
 // controllers would not start any more, and with the whole range nobody else would get a share.
-const NodeNotes = "OrlopNodeNotes"
+const NodeAnnotations = "OrlopNodeNotes"
 
 type nodeNotes struct{ *admission.Handler }
 

@@ -18,7 +18,7 @@ import (
 
 // revocations is the list, the Nodes that are there, and the requests that go on.
 type revocations struct {
-	file  *revocation.File
+	file  *revocation.RevokedFile
 	nodes nodes
 
 	mu    sync.Mutex
@@ -44,11 +44,11 @@ func newRevocations(path string) (*revocations, error) {
 }
 
 // follow looks at the list until ctx is done. What cannot be read leaves the list as it was.
-func (r *revocations) follow(ctx context.Context) { r.file.Follow(ctx) }
+func (r *revocations) follow(ctx context.Context) { r.file.Watch(ctx) }
 
 // enforce ends the requests of those that are on the list.
 func (r *revocations) enforce() {
-	now := r.file.Now()
+	now := r.file.Current()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.out = map[string]bool{}
@@ -64,7 +64,7 @@ func (r *revocations) enforce() {
 		if g.cert == nil || !g.admitted {
 			continue // a request that is not authenticated yet is rejected by guard, with 401
 		}
-		if err := now.Why(g.cert); err != nil {
+		if err := now.Check(g.cert); err != nil {
 			g.end(err)
 		}
 	}
@@ -73,7 +73,7 @@ func (r *revocations) enforce() {
 // guard stands around an authenticator: with a certificate that counts no more nobody is anybody,
 // nor is a pod whose Node is gone.
 func (r *revocations) guard(next authenticator.Request) authenticator.Request {
-	known := r.file.Guard(next)
+	known := r.file.WrapAuthenticator(next)
 	return authenticator.RequestFunc(func(request *http.Request) (*authenticator.Response, bool, error) {
 		response, ok, err := known.AuthenticateRequest(request)
 		if err != nil || !ok {
@@ -101,7 +101,7 @@ func (r *revocations) admit(request *http.Request) error {
 	r.mu.Lock()
 	g.admitted = true
 	r.mu.Unlock()
-	return r.file.Refusal(request)
+	return r.file.Check(request)
 }
 
 // hold stands around the server: a request ends when its certificate is revoked, or the Node of its

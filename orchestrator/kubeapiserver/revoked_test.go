@@ -22,7 +22,7 @@ import (
 // list puts what was revoked into a file, as machined does.
 func list(t *testing.T, file string, all ...trust.Revocation) {
 	t.Helper()
-	text, err := json.Marshal(trust.Refused{Revoked: all})
+	text, err := json.Marshal(trust.RevokedSet{Revoked: all})
 	if err == nil {
 		err = renameio.WriteFile(file, text, 0o600)
 	}
@@ -34,7 +34,7 @@ func list(t *testing.T, file string, all ...trust.Revocation) {
 // look has the list looked at, as follow does.
 func look(t *testing.T, r *revocations) {
 	t.Helper()
-	if err := r.file.Look(); err != nil {
+	if err := r.file.Reload(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -88,7 +88,7 @@ func TestRevoked(t *testing.T) {
 	<-begun
 	<-begun
 	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	list(t, file, trust.Revocation{Origin: "12ab", At: at})
+	list(t, file, trust.Revocation{Lineage: "12ab", At: at})
 	look(t, r)
 	if got, want := <-ended, "12ab: your certificate was revoked at 2026-05-01T12:00:00Z (certificate 12ab)"; got != want {
 		t.Errorf("ended: %s", got)
@@ -96,7 +96,7 @@ func TestRevoked(t *testing.T) {
 	// A request that came before it was authenticated is rejected, and not ended: the client gets
 	// 401, and not a timeout.
 	r.hold(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
-		list(t, file, trust.Revocation{Origin: "12ab", At: at}, trust.Revocation{Origin: "56ef", At: at})
+		list(t, file, trust.Revocation{Lineage: "12ab", At: at}, trust.Revocation{Lineage: "56ef", At: at})
 		look(t, r)
 		if lets(request) || request.Context().Err() != nil {
 			t.Errorf("a certificate that is revoked between the connection and authentication: %v", request.Context().Err())
@@ -108,7 +108,7 @@ func TestRevoked(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.file.Look(); err == nil || lets(out) {
+	if err := r.file.Reload(); err == nil || lets(out) {
 		t.Error("a list that cannot be read does not leave it as it was")
 	}
 	leave()

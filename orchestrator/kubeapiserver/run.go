@@ -18,9 +18,9 @@ import (
 
 // Server is one kube-apiserver. Make it with New.
 type Server struct {
-	// Refused, if set before Run, hears each error with which a webhook or a policy ends a request.
+	// Revoked, if set before Run, hears each error with which a webhook or a policy ends a request.
 	// It must not block.
-	Refused func(error)
+	Revoked func(error)
 
 	args     []string
 	revoked  string // file
@@ -41,7 +41,7 @@ func New(args []string, revoked string, metricsAt []netip.AddrPort, etcd func(co
 
 // Run serves until ctx is done, then lets requests under way finish and returns nil.
 func (s *Server) Run(ctx context.Context) error {
-	opts, err := parse(ctx, s.args, s.Refused)
+	opts, err := parse(ctx, s.args, s.Revoked)
 	if err != nil {
 		return err
 	}

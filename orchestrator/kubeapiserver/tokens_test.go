@@ -52,7 +52,7 @@ func TestRemoved(t *testing.T) {
 	there := &some{here: map[string]types.UID{"w1": "1", "old": "1", "out": "1"}, there: map[string]types.UID{"new": "2", "old": "2"}}
 	file := filepath.Join(t.TempDir(), "revoked.json")
 	// somebody has the other's name again
-	list(t, file, trust.Revocation{Origin: "12ab", Machine: "out"}, trust.Revocation{Origin: "34cd"})
+	list(t, file, trust.Revocation{Lineage: "12ab", Machine: "out"}, trust.Revocation{Lineage: "34cd"})
 	r, err := newRevocations(file)
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func TestRemoved(t *testing.T) {
 	}
 	// another one of that name
 	r.left(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new", UID: "1"}})
-	list(t, file, trust.Revocation{Origin: "12ab", Machine: "new"})
+	list(t, file, trust.Revocation{Lineage: "12ab", Machine: "new"})
 	look(t, r)
 	if got := <-ended; got != errOut("new").Error() {
 		t.Errorf("ended: %s", got)

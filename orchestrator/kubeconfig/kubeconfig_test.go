@@ -39,7 +39,7 @@ func TestFiles(t *testing.T) {
 			if balanced := !c.controlPlane || c.node == beside; there != balanced || there && "https://"+listen.String() != c.node {
 				t.Errorf("balancer at %s, %t", listen, there)
 			}
-			dirs := dirs.Under(t.TempDir())
+			dirs := dirs.In(t.TempDir())
 			if ca := Authorities(spec, dirs); (ca == filepath.Join(dirs.Node, nodespec.CA)) == there {
 				t.Errorf("with a balancer %t, %s is believed", there, ca)
 			}

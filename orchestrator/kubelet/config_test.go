@@ -30,7 +30,7 @@ func spec() nodespec.Spec {
 // TestUpstreamTakesTheConfiguration decodes the file as the kubelet does, strictly, and looks at
 // what must not be lost.
 func TestUpstreamTakesTheConfiguration(t *testing.T) {
-	dirs := dirs.Under(t.TempDir())
+	dirs := dirs.In(t.TempDir())
 	c := Component(spec(), dirs)
 	if err := c.WriteFiles(); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 // TestUpstreamTakesTheMarks: a new Node has the labels of the configuration at once, and takes no
 // pods before its taints are there.
 func TestUpstreamTakesTheMarks(t *testing.T) {
-	dirs := dirs.Under(t.TempDir())
+	dirs := dirs.In(t.TempDir())
 	c := Component(spec(), dirs)
 	if err := c.WriteFiles(); err != nil {
 		t.Fatal(err)
@@ -82,11 +82,11 @@ func TestUpstreamTakesTheMarks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	carry(server, nodespec.Marks{})
+	carry(server, nodespec.NodeLabels{})
 	if len(server.NodeLabels) != 0 || len(server.RegisterWithTaints) != 1 {
 		t.Errorf("nothing is given, and the Node has %v, %v", server.NodeLabels, server.RegisterWithTaints)
 	}
-	carry(server, nodespec.Marks{Labels: labels, Taints: []nodespec.Taint{{Key: "a", Effect: "NoExecute"}}})
+	carry(server, nodespec.NodeLabels{Labels: labels, Taints: []nodespec.Taint{{Key: "a", Effect: "NoExecute"}}})
 	server.FailCgroupV1 = false // would look at this machine
 	if err := options.ValidateKubeletServer(server); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestSearchFits(t *testing.T) {
 // TestVolumePlugins: which kinds of volumes there are, all of them upstream's own and none of them
 // a program on a disk. Each other kind is a CSI driver's.
 func TestVolumePlugins(t *testing.T) {
-	c := Component(spec(), dirs.Under(t.TempDir()))
+	c := Component(spec(), dirs.In(t.TempDir()))
 	if err := c.WriteFiles(); err != nil {
 		t.Fatal(err)
 	}

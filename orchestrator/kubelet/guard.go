@@ -25,7 +25,7 @@ func guard(ctx context.Context, s *options.KubeletServer, parts *kubelet.Depende
 		return err
 	}
 	follow(ctx.Done())
-	go list.Follow(ctx)
-	parts.Auth = server.NewKubeletAuth(list.Guard(auth), auth, auth, auth)
+	go list.Watch(ctx)
+	parts.Auth = server.NewKubeletAuth(list.WrapAuthenticator(auth), auth, auth, auth)
 	return nil
 }

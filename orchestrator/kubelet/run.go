@@ -32,7 +32,7 @@ import (
 // and then ended is called; the kubelet accepts no others from then on. bus is where the kubelet's
 // D-Bus socket is made. counts is the file that says which client certificates count no more.
 // standIn tells whether something answers in the place of an API server until one works.
-func Run(ctx context.Context, args []string, marks nodespec.Marks, gate *apiready.Gate, standIn bool, counts, bus string, down <-chan os.Signal, ended func()) error {
+func Run(ctx context.Context, args []string, marks nodespec.NodeLabels, gate *apiready.Waiter, standIn bool, counts, bus string, down <-chan os.Signal, ended func()) error {
 	server, err := parse(ctx, args)
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func prepare(ctx context.Context, server *options.KubeletServer) (*kubelet.Depen
 
 // carry has a new Node made with the labels of the configuration, and, if that has taints, with one
 // that keeps pods off until those are there.
-func carry(server *options.KubeletServer, marks nodespec.Marks) {
+func carry(server *options.KubeletServer, marks nodespec.NodeLabels) {
 	for key, value := range marks.Labels {
 		server.NodeLabels[key] = value
 	}
@@ -169,7 +169,7 @@ func carry(server *options.KubeletServer, marks nodespec.Marks) {
 
 // connect gives the kubelet its three clients, as upstream makes them, with the gate before each,
 // and returns the configuration of the first.
-func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *apiready.Gate) (*rest.Config, error) {
+func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *apiready.Waiter) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", server.KubeConfig)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot use: %w", server.KubeConfig, err)
@@ -177,7 +177,7 @@ func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *a
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.QPS, config.Burst = float32(server.KubeAPIQPS), int(server.KubeAPIBurst)
-	config.Wrap(gate.Hold)
+	config.Wrap(gate.WrapTransport)
 	if parts.KubeClient, err = kubernetes.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
 	}

@@ -83,7 +83,7 @@ type listener struct {
 // RoundTrip asks.
 func (l listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := l.next.RoundTrip(r)
-	if err == nil && answer.StatusCode == http.StatusOK && !offlineapi.Answers(answer.TLS) {
+	if err == nil && answer.StatusCode == http.StatusOK && !offlineapi.ServedByOfflineAPI(answer.TLS) {
 		l.first()
 	}
 	return answer, err

@@ -126,7 +126,7 @@ func runExternal(ctx context.Context, configuration string, cleanup func(context
 			return fmt.Errorf("cannot remove the configuration that it ran with: %w", err)
 		}
 	}
-	announce(Name, true, component.NotHere("something else makes Services reachable"))
+	announce(Name, true, component.ExternalDetail("something else makes Services reachable"))
 	<-ctx.Done()
 	return nil
 }

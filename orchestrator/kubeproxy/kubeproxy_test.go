@@ -29,7 +29,7 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 		{"2001:db8::10 192.0.2.10", []netip.Prefix{six, four}, []string{"2001:db8::10/128", "192.0.2.10/32"}},
 		{"1:2:3:4:5:6:7:8", []netip.Prefix{six}, []string{"1:2:3:4:5:6:7:8/128"}},
 	} {
-		dirs := dirs.Under(t.TempDir())
+		dirs := dirs.In(t.TempDir())
 		spec := nodespec.Spec{Cluster: "c", NodeName: "node-1", ControlPlane: true, PodCIDRs: c.ranges}
 		for ip := range strings.FieldsSeq(c.own) {
 			spec.NodeIPs = append(spec.NodeIPs, netip.MustParseAddr(ip))

@@ -25,7 +25,7 @@ const (
 	probing = 5 * time.Second
 	// doubting is how long a node that is cut off does not believe another one that speaks for an
 	// address. If that one only had not heard this node, it has by then, and speaks for it no more.
-	doubting = neighbor.Saying + 500*time.Millisecond
+	doubting = neighbor.AnnounceInterval + 500*time.Millisecond
 	// yielding is how long another one speaks for an address after it was heard to do so last. It
 	// ends: two nodes may yield to each other, and the other one may have been wrong.
 	yielding = 4 * probing

@@ -115,7 +115,7 @@ func (c *cluster) read() ([]Node, []Service, error) {
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	var objects []*corev1.Service
 	for _, o := range c.services.GetStore().List() {
-		if s, ok := o.(*corev1.Service); ok && loadbalancer.Ours(s) {
+		if s, ok := o.(*corev1.Service); ok && loadbalancer.IsManaged(s) {
 			objects = append(objects, s)
 		}
 	}

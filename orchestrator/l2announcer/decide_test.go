@@ -61,7 +61,7 @@ func owners(t *testing.T, nodes []Node, services []Service) map[netip.Addr]strin
 
 func TestElect(t *testing.T) {
 	nodes := []Node{
-		{Name: "a", Ready: true}, {Name: "b", Ready: true}, {Name: "c"}, {Name: "d", Ready: true, Excluded: true}, {Name: "e", Ready: true, Silent: true},
+		{Name: "a", Ready: true}, {Name: "b", Ready: true}, {Name: "c"}, {Name: "d", Ready: true, Excluded: true}, {Name: "e", Ready: true, Unheard: true},
 	}
 	for name, c := range map[string]struct {
 		service Service
@@ -286,7 +286,7 @@ func TestReadService(t *testing.T) {
 		if got := readService(slimService.(*corev1.Service), []any{slimSlice}, pools); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, want %+v", policy, got, want)
 		}
-		if !loadbalancer.Ours(slimService.(*corev1.Service)) || serviceOf(slimSlice) != "default/s" {
+		if !loadbalancer.IsManaged(slimService.(*corev1.Service)) || serviceOf(slimSlice) != "default/s" {
 			t.Errorf("%s: too little is kept", policy)
 		}
 	}

@@ -13,7 +13,7 @@ type Node struct {
 	Ready     bool
 	Excluded  bool         // by the label node.kubernetes.io/exclude-from-external-load-balancers
 	Addresses []netip.Addr // of the machine
-	Silent    bool         // on the link, as this node hears it; never itself
+	Unheard   bool         // on the link, as this node hears it; never itself
 }
 
 // Service is what counts of a Service that has addresses from a pool.
@@ -52,7 +52,7 @@ func winner(a netip.Addr, nodes []Node, s Service) string {
 	var best string
 	var highest [sha256.Size]byte
 	for _, n := range nodes {
-		if !n.Ready || n.Silent || n.Excluded || s.Local && !slices.Contains(s.Endpoints, n.Name) {
+		if !n.Ready || n.Unheard || n.Excluded || s.Local && !slices.Contains(s.Endpoints, n.Name) {
 			continue
 		}
 		hash := sha256.Sum256(append(a.AsSlice(), n.Name...))

@@ -19,7 +19,7 @@ import (
 
 // station is a node of the test: an agent in a namespace of its own, at a port of the bridge.
 type station struct {
-	*rtnltest.Other
+	*rtnltest.Namespace
 	agent *agent
 	mac   neighbor.MAC
 	port  netlink.Link // of the bridge
@@ -29,14 +29,14 @@ type station struct {
 // newStation makes a node with an address of each family on a link to the bridge.
 func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *station {
 	t.Helper()
-	s := &station{Other: rtnltest.NewOther(t)}
+	s := &station{Namespace: rtnltest.NewOther(t)}
 	rtnltest.Veth(t, name, name+"-eth0")
 	port, err := netlink.LinkByName(name)
 	must(t, err)
 	must(t, netlink.LinkSetMaster(port, bridge))
 	must(t, netlink.LinkSetUp(port))
 	s.port = port
-	s.Take(t, name+"-eth0")
+	s.MoveLink(t, name+"-eth0")
 	spec := nodespec.Spec{NodeName: name}
 	for _, prefix := range own {
 		spec.NodeIPs = append(spec.NodeIPs, netip.MustParsePrefix(prefix).Addr())
@@ -44,7 +44,7 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	s.agent = newAgent(spec, nil)
 	t.Cleanup(s.agent.ports.Close)
 	s.Do(func() {
-		rtnltest.Give(t, name+"-eth0", own...)
+		rtnltest.AddAddresses(t, name+"-eth0", own...)
 		// as every node of a cluster
 		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
@@ -65,7 +65,7 @@ func newBridge(t *testing.T) netlink.Link {
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}))
 	bridge, err := netlink.LinkByName("br0")
 	must(t, err)
-	rtnltest.Give(t, "br0", "192.0.2.5/24", "2001:db8::5/64")
+	rtnltest.AddAddresses(t, "br0", "192.0.2.5/24", "2001:db8::5/64")
 	return bridge
 }
 
@@ -183,7 +183,7 @@ func TestKernel(t *testing.T) {
 	now := time.Now()
 	await(t, "c leaves its addresses to a", func() bool {
 		if len(c.agent.claims.answered()) > 0 {
-			now = now.Add(neighbor.Saying)
+			now = now.Add(neighbor.AnnounceInterval)
 		}
 		c.step(t, now)
 		return len(c.agent.claims.answered()) == 0
@@ -232,10 +232,10 @@ func TestKernelGone(t *testing.T) {
 		asked := 0
 		since := time.Now()
 		until(t, "the announcer of "+name+" does nothing", []*station{other}, func() bool {
-			if quiet := other.agent.hearing.heard[name].quiet; quiet > neighbor.Suspicious {
+			if quiet := other.agent.hearing.heard[name].quiet; quiet > neighbor.ProbeAfter {
 				asked++
 			}
-			return time.Since(since) > 2*neighbor.Silence
+			return time.Since(since) > 2*neighbor.TakeOverAfter
 		})
 		if !has(other, shares[other]) || asked == 0 {
 			t.Errorf("%s answers for %v while the kernel of %s works, and was suspicious %d times", other.agent.spec.NodeName, other.agent.claims.answered(), name, asked)

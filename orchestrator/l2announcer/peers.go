@@ -28,9 +28,9 @@ type hearing struct {
 
 // peer is a node that is heard.
 type peer struct {
-	quiet time.Duration  // there was nothing of it
-	mute  time.Duration  // it did not announce itself
-	last  neighbor.Claim // by which it was heard
+	quiet time.Duration        // there was nothing of it
+	mute  time.Duration        // it did not announce itself
+	last  neighbor.SeenAddress // by which it was heard
 }
 
 // patience is how long a node that is there need not announce itself, to be heard. The process of
@@ -39,9 +39,9 @@ const patience = 30 * time.Second
 
 // listening is what a step has to do.
 type listening struct {
-	say  bool             // that the node is here
-	ask  []neighbor.Claim // whether these are still there
-	back bool             // others may have answered for the node's addresses until now
+	say  bool                   // that the node is here
+	ask  []neighbor.SeenAddress // whether these are still there
+	back bool                   // others may have answered for the node's addresses until now
 }
 
 // step follows what was heard since the last one of the other Nodes. Pure: the clock is now, and
@@ -51,14 +51,14 @@ type listening struct {
 // and nobody was silent. When it stood still for as long as makes a node silent, and when a node is
 // heard that was silent, the others may have thought the same of this one and taken its addresses,
 // so it has to announce them.
-func (h hearing) step(now time.Time, others []Node, claims []neighbor.Claim) (hearing, listening) {
+func (h hearing) step(now time.Time, others []Node, claims []neighbor.SeenAddress) (hearing, listening) {
 	next := hearing{listened: h.listened, stepped: now, said: h.said, heard: map[string]peer{}}
 	var do listening
 	var passed time.Duration
 	if !h.stepped.IsZero() {
 		passed = now.Sub(h.stepped)
-		do.back = passed >= neighbor.Silence
-		passed = min(max(passed, 0), 2*neighbor.Stepping)
+		do.back = passed >= neighbor.TakeOverAfter
+		passed = min(max(passed, 0), 2*neighbor.StepInterval)
 	}
 	next.listened += passed
 	for _, n := range others {
@@ -77,16 +77,16 @@ func (h hearing) step(now time.Time, others []Node, claims []neighbor.Claim) (he
 				p.quiet, p.last, heard = 0, c, true
 			}
 		}
-		if !heard || p.quiet >= neighbor.Silence {
+		if !heard || p.quiet >= neighbor.TakeOverAfter {
 			continue
 		}
 		next.heard[n.Name] = p
-		if p.quiet >= neighbor.Suspicious {
+		if p.quiet >= neighbor.ProbeAfter {
 			do.ask = append(do.ask, p.last)
 		}
 	}
 	// Whoever is heard again should know at once that this node is here.
-	if do.say = len(others) > 0 && (do.back || !now.Before(h.said.Add(neighbor.Saying)) || now.Before(h.said)); do.say {
+	if do.say = len(others) > 0 && (do.back || !now.Before(h.said.Add(neighbor.AnnounceInterval)) || now.Before(h.said)); do.say {
 		next.said = now
 	}
 	return next, do
@@ -96,5 +96,5 @@ func (h hearing) step(now time.Time, others []Node, claims []neighbor.Claim) (he
 // that has listened for less time than it takes to know believes the API server.
 func (h hearing) silent(node string) bool {
 	_, heard := h.heard[node]
-	return !heard && h.listened >= neighbor.Silence
+	return !heard && h.listened >= neighbor.TakeOverAfter
 }

@@ -38,10 +38,10 @@ func TestHearing(t *testing.T) {
 			now := time.Unix(1000, 0)
 			got := ""
 			for _, what := range c.heard {
-				var claims []neighbor.Claim
+				var claims []neighbor.SeenAddress
 				switch what {
 				case '!', '+':
-					claims = []neighbor.Claim{{Address: vip4.Next(), Announced: true}, {Address: vip4, By: other, Announced: what == '!'}}
+					claims = []neighbor.SeenAddress{{Address: vip4.Next(), Announced: true}, {Address: vip4, MAC: other, Announced: what == '!'}}
 				case '_':
 					now = now.Add(time.Second)
 				case '-':
@@ -49,7 +49,7 @@ func TestHearing(t *testing.T) {
 				}
 				var do listening
 				h, do = h.step(now, others, claims)
-				now = now.Add(neighbor.Stepping)
+				now = now.Add(neighbor.StepInterval)
 				letter := "h"
 				switch _, heard := h.heard["other"]; {
 				case len(do.ask) > 0:
@@ -77,11 +77,11 @@ func TestSaying(t *testing.T) {
 	others := []Node{{Name: "other", Addresses: []netip.Addr{vip4}}}
 	var h hearing
 	var said []string
-	hear := []neighbor.Claim{{Address: vip4, Announced: true}}
+	hear := []neighbor.SeenAddress{{Address: vip4, Announced: true}}
 	for _, m := range []struct {
 		at     time.Duration
 		others []Node
-		heard  []neighbor.Claim
+		heard  []neighbor.SeenAddress
 	}{
 		{0, nil, nil}, {100, others, nil}, {200, others, nil}, {1000, others, nil}, {1100, others, nil}, {1300, others, nil}, {1600, others, nil},
 		{1900, others, nil}, {2100, others, nil}, {2400, others, nil}, {2700, others, hear}, {2900, others, nil}, {5000, others, nil}, {3000, others, nil},

@@ -117,11 +117,11 @@ type agent struct {
 	follow   func(context.Context) (*cluster, error)
 	from     *cluster // since the last time that it began to follow
 	stop     func()   // ends that
-	ports    *neighbor.Ports
+	ports    *neighbor.Sockets
 	nodes    []Node
 	services []Service
 	links    []neighbor.Link
-	heard    []neighbor.Claim // since the last step
+	heard    []neighbor.SeenAddress // since the last step
 	lease    lease
 	stale    bool                 // the node was cut off since it began to follow the cluster
 	known    bool                 // the cluster was read
@@ -137,7 +137,7 @@ type rival struct {
 // newAgent returns an agent that follows the cluster with a function. That it just began to is as
 // good as a Lease.
 func newAgent(spec nodespec.Spec, follow func(context.Context) (*cluster, error)) *agent {
-	return &agent{spec: spec, follow: follow, ports: neighbor.NewPorts(), lease: lease{seen: time.Now()}, others: map[netip.Addr]rival{}}
+	return &agent{spec: spec, follow: follow, ports: neighbor.NewSockets(), lease: lease{seen: time.Now()}, others: map[netip.Addr]rival{}}
 }
 
 func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan asked, announce component.Announce) error {
@@ -145,7 +145,7 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 		return err
 	}
 	defer func() { a.stop() }()
-	tick := time.NewTicker(neighbor.Stepping)
+	tick := time.NewTicker(neighbor.StepInterval)
 	defer tick.Stop()
 	anew := false // the cluster is followed since the node is back
 	for told := ""; ; {
@@ -258,22 +258,22 @@ func (a *agent) station() []neighbor.Link {
 }
 
 // listeners are the duties by which the node hears the other nodes, and says that it is here.
-func (a *agent) listeners() map[netip.Addr]neighbor.Duty {
-	duties := map[netip.Addr]neighbor.Duty{}
+func (a *agent) listeners() map[netip.Addr]neighbor.Mode {
+	duties := map[netip.Addr]neighbor.Mode{}
 	for _, n := range a.nodes {
 		for _, address := range n.Addresses {
-			duties[address] = neighbor.Duty{Role: neighbor.Listen, On: neighbor.Place(address, a.links, a.spec.NodeIPs)}
+			duties[address] = neighbor.Mode{Role: neighbor.Listen, Links: neighbor.Place(address, a.links, a.spec.NodeIPs)}
 		}
 	}
-	duties[a.own()] = neighbor.Duty{Role: neighbor.Present, On: a.station()}
+	duties[a.own()] = neighbor.Mode{Role: neighbor.Present, Links: a.station()}
 	return duties
 }
 
 // step does what is to be done at this moment, and says how things are.
 func (a *agent) step(now time.Time) string {
 	// Two links of this machine may be in one network, and hear each other.
-	heard := slices.DeleteFunc(a.heard, func(c neighbor.Claim) bool {
-		return slices.ContainsFunc(a.links, func(l neighbor.Link) bool { return l.MAC == c.By })
+	heard := slices.DeleteFunc(a.heard, func(c neighbor.SeenAddress) bool {
+		return slices.ContainsFunc(a.links, func(l neighbor.Link) bool { return l.MAC == c.MAC })
 	})
 	a.heard = nil
 	before := a.claims.answered()
@@ -282,9 +282,9 @@ func (a *agent) step(now time.Time) string {
 		now: now, self: a.spec.NodeName, nodes: a.nodes, services: a.services, heard: heard, deaf: len(a.station()) == 0, cutOff: a.stale,
 	})
 	for _, c := range heard {
-		if last := a.others[c.Address]; slices.Contains(a.won, c.Address) && last.by != c.By && now.Sub(last.told) >= defending {
-			a.others[c.Address] = rival{c.By, now}
-			klog.Infof("%s: link %s: %s speaks for %s too", Name, c.Link, c.By, c.Address)
+		if last := a.others[c.Address]; slices.Contains(a.won, c.Address) && last.by != c.MAC && now.Sub(last.told) >= defending {
+			a.others[c.Address] = rival{c.MAC, now}
+			klog.Infof("%s: link %s: %s speaks for %s too", Name, c.Link, c.MAC, c.Address)
 		}
 	}
 	answered := a.claims.answered()
@@ -294,10 +294,10 @@ func (a *agent) step(now time.Time) string {
 	duties := a.listeners()
 	var nowhere []string
 	for _, address := range a.won {
-		duty := neighbor.Duty{Role: neighbor.Listen, On: neighbor.Place(address, a.links, a.spec.NodeIPs)}
+		duty := neighbor.Mode{Role: neighbor.Listen, Links: neighbor.Place(address, a.links, a.spec.NodeIPs)}
 		if a.claims[address].yielded.IsZero() {
 			duty.Role = neighbor.Answer
-			if len(duty.On) == 0 {
+			if len(duty.Links) == 0 {
 				nowhere = append(nowhere, address.String())
 			}
 		}
@@ -306,7 +306,7 @@ func (a *agent) step(now time.Time) string {
 	if do.say {
 		do.announce = append([]netip.Addr{a.own()}, do.announce...)
 	}
-	err := errors.Join(a.ports.Apply(duties), a.ports.Announce(do.announce), a.ports.Probe(do.probe), a.ports.Ask(do.ask, a.links))
+	err := errors.Join(a.ports.Apply(duties), a.ports.Announce(do.announce), a.ports.Probe(do.probe), a.ports.Solicit(do.ask, a.links))
 	text := fmt.Sprintf("answers for %d of %d addresses", len(answered), len(addresses(a.services)))
 	if len(nowhere) > 0 {
 		text += "; no link of this machine has a network for " + strings.Join(nowhere, ", ")

@@ -61,10 +61,10 @@ func TestRun(t *testing.T) {
 	runtime.LockOSThread()
 	outside := rtnltest.NewOther(t)
 	rtnltest.Veth(t, "eth0", "far")
-	outside.Take(t, "far")
+	outside.MoveLink(t, "far")
 	var far netlink.Link
 	outside.Do(func() {
-		rtnltest.Give(t, "far", "192.0.2.5/24")
+		rtnltest.AddAddresses(t, "far", "192.0.2.5/24")
 		var err error
 		far, err = netlink.LinkByName("far")
 		must(t, err)
@@ -108,7 +108,7 @@ func TestRun(t *testing.T) {
 	_, err = api.DiscoveryV1().EndpointSlices("default").Create(ctx, slice, metav1.CreateOptions{})
 	must(t, err)
 	says.await(t, "answers for 1 of 1 addresses; no link of this machine has a network for 192.0.2.70")
-	rtnltest.Give(t, "eth0", "192.0.2.10/24")
+	rtnltest.AddAddresses(t, "eth0", "192.0.2.10/24")
 	says.await(t, "answers for 1 of 1 addresses")
 	eth0, err := netlink.LinkByName("eth0")
 	must(t, err)
@@ -173,7 +173,7 @@ func TestBack(t *testing.T) {
 	versions <- asked{"1", time.Now()} // an old Lease says nothing
 	const left = "answers for 0 of 1 addresses; cut off from the API server: left 1 to others"
 	await(t, "it leaves the address to another machine that goes on to speak for it", func() bool {
-		a.ports.Heard <- neighbor.Claim{Address: vip4, By: other, Link: "eth0"}
+		a.ports.Heard <- neighbor.SeenAddress{Address: vip4, MAC: other, Link: "eth0"}
 		return says.is(left)
 	})
 	versions <- asked{"2", time.Now()}

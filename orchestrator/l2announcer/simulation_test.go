@@ -53,7 +53,7 @@ type simulated struct {
 	stale   bool
 	known   facts // nodes is nil when it knows nothing yet
 	state   state
-	heard   []neighbor.Claim
+	heard   []neighbor.SeenAddress
 	answers []netip.Addr
 }
 
@@ -64,7 +64,7 @@ func (m *simulated) yields() bool { return m.announces() && len(m.answers) < len
 
 // world is one run.
 type world struct {
-	*linktest.World
+	*linktest.Simulation
 	machines  []*simulated
 	bare      []*linktest.Machine // the same
 	facts     facts
@@ -79,7 +79,7 @@ type world struct {
 
 func (w *world) disturbed(format string, args ...any) {
 	w.changed = w.Now
-	w.Say(format, args...)
+	w.Logf(format, args...)
 }
 
 // tell brings what the API server knows to the nodes that reach it.
@@ -139,10 +139,10 @@ func (w *world) start(m *simulated) {
 	step = func() {
 		if m.run == run && m.works {
 			w.step(m)
-			w.Of(&m.Machine, neighbor.Stepping, step)
+			w.Of(&m.Machine, neighbor.StepInterval, step)
 		}
 	}
-	w.Of(&m.Machine, w.UpTo(neighbor.Stepping), func() { w.learn(m); step() })
+	w.Of(&m.Machine, w.UpTo(neighbor.StepInterval), func() { w.learn(m); step() })
 }
 
 // step is what the component does, again and again.
@@ -160,7 +160,7 @@ func (w *world) step(m *simulated) {
 	answers := m.state.claims.answered()
 	if !slices.Equal(answers, m.answers) {
 		w.moves++
-		w.Say("%s answers for %v, silent: %v", m.name, answers, do.silent)
+		w.Logf("%s answers for %v, silent: %v", m.name, answers, do.silent)
 		if w.Loss == 0 && w.Now-w.changed > settled && w.agree(w.machines) && !yielded && !m.yields() {
 			w.Fail("that is wrong: nothing has happened since %v", w.changed)
 		}
@@ -171,11 +171,11 @@ func (w *world) step(m *simulated) {
 			w.Fail("that is wrong: %s answers for %s", m.name, a)
 		}
 	}
-	claim := func(a netip.Addr, announced bool) neighbor.Claim {
-		return neighbor.Claim{Address: a, By: m.mac, Announced: announced}
+	claim := func(a netip.Addr, announced bool) neighbor.SeenAddress {
+		return neighbor.SeenAddress{Address: a, MAC: m.mac, Announced: announced}
 	}
 	for _, other := range w.machines {
-		tell := func(from, to *simulated, c neighbor.Claim) {
+		tell := func(from, to *simulated, c neighbor.SeenAddress) {
 			w.Frame(&from.Machine, &to.Machine, func() {
 				if to.works {
 					to.heard = append(to.heard, c)
@@ -191,13 +191,13 @@ func (w *world) step(m *simulated) {
 		for _, a := range do.probe {
 			w.Frame(&m.Machine, &other.Machine, func() {
 				if other.works && slices.Contains(other.answers, a) {
-					tell(other, m, neighbor.Claim{Address: a, By: other.mac})
+					tell(other, m, neighbor.SeenAddress{Address: a, MAC: other.mac})
 				}
 			})
 		}
 		for _, c := range do.ask {
-			if c.By == other.mac { // its kernel answers
-				w.Frame(&m.Machine, &other.Machine, func() { tell(other, m, neighbor.Claim{Address: other.address, By: other.mac}) })
+			if c.MAC == other.mac { // its kernel answers
+				w.Frame(&m.Machine, &other.Machine, func() { tell(other, m, neighbor.SeenAddress{Address: other.address, MAC: other.mac}) })
 			}
 		}
 	}
@@ -244,7 +244,7 @@ func (w *world) disturb() {
 		w.disturbed("%s dies for %v", m.name, back)
 		w.takeovers++
 		m.works = false
-		w.Die(&m.Machine, back, func() {
+		w.Crash(&m.Machine, back, func() {
 			w.disturbed("%s starts", m.name)
 			m.Start()
 			w.start(m)
@@ -262,7 +262,7 @@ func (w *world) disturb() {
 		w.disturbed("%s: link: %t", m.name, m.Link)
 		w.Of(&m.Machine, 1, func() { m.state.hearing, m.state.claims = hearing{}, m.state.claims.again() })
 	case what == 5:
-		w.disturbed("sides: %v", w.Cut(w.bare))
+		w.disturbed("sides: %v", w.Partition(w.bare))
 	case what == 6:
 		w.away = !w.away
 		if !w.away {
@@ -343,7 +343,7 @@ func (w *world) judge() {
 				if m.Running && !m.announces() {
 					down = down || w.Now-m.spoke < forgotten
 					// who has just begun to listen believes the API server that it is there
-					taken = within + neighbor.Silence
+					taken = within + neighbor.TakeOverAfter
 				}
 				if m.announces() && slices.Contains(m.answers, a) {
 					answer = append(answer, m.name)
@@ -376,7 +376,7 @@ func TestSimulation(t *testing.T) {
 	const worlds = 500
 	var moves, judged, takeovers, mute int
 	for seed := range uint64(worlds) {
-		w := &world{World: linktest.New(t, seed, 31), wrong: map[string]time.Duration{}}
+		w := &world{Simulation: linktest.New(t, seed, 31), wrong: map[string]time.Duration{}}
 		for i := range 2 + w.Random.IntN(4) {
 			m := &simulated{name: fmt.Sprint("node", i), address: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), mac: neighbor.MAC{2, 0, 0, 0, 0, byte(i)}, online: true}
 			m.Link, m.Offset = true, w.UpTo(time.Hour)

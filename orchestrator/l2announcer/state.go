@@ -24,8 +24,8 @@ type sight struct {
 	now      time.Time
 	self     string // the node's name
 	nodes    []Node
-	services []Service        // when they are others, voters is to be nil
-	heard    []neighbor.Claim // since the last step
+	services []Service              // when they are others, voters is to be nil
+	heard    []neighbor.SeenAddress // since the last step
 	// it has no link to hear the other nodes on, so that the API server's word counts alone
 	deaf   bool
 	cutOff bool // from the API server, for so long that others may have taken over
@@ -49,8 +49,8 @@ func (s state) step(v sight) (state, orders) {
 	}
 	voters := slices.Clone(v.nodes)
 	for i, n := range voters {
-		voters[i].Silent = n.Name != v.self && s.hearing.silent(n.Name)
-		if voters[i].Silent && n.Ready && !n.Excluded {
+		voters[i].Unheard = n.Name != v.self && s.hearing.silent(n.Name)
+		if voters[i].Unheard && n.Ready && !n.Excluded {
 			do.silent = append(do.silent, n.Name)
 		}
 	}

@@ -49,9 +49,9 @@ const (
 	request = 5 * time.Second
 )
 
-// Several tells whether there may be anybody to lead: another machine may name this one while this
+// NeedsElection tells whether there may be anybody to lead: another machine may name this one while this
 // one names only itself.
-func Several(spec nodespec.Spec) bool { return spec.ControlPlane && len(spec.ControlPlanes) > 0 }
+func NeedsElection(spec nodespec.Spec) bool { return spec.ControlPlane && len(spec.ControlPlanes) > 0 }
 
 // Component describes it without its Run function. It comes before those that it leads, and so
 // stops after them.
@@ -63,21 +63,21 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	}
 }
 
-// Lead is whether this process leads. Make it with New.
-type Lead struct {
+// Elector is whether this process leads. Make it with New.
+type Elector struct {
 	spec    nodespec.Spec
 	dirs    dirs.Dirs
 	leading chan struct{} // closed when it does
 }
 
 // New returns a Lead that does not lead yet.
-func New(spec nodespec.Spec, dirs dirs.Dirs) *Lead {
-	return &Lead{spec: spec, dirs: dirs, leading: make(chan struct{})}
+func New(spec nodespec.Spec, dirs dirs.Dirs) *Elector {
+	return &Elector{spec: spec, dirs: dirs, leading: make(chan struct{})}
 }
 
-// After returns run for when this process leads. Until then the component stands by, and that is
+// WhenLeading returns run for when this process leads. Until then the component stands by, and that is
 // all that is expected of it.
-func (l *Lead) After(name string, run func(context.Context, component.Announce) error) func(context.Context, component.Announce) error {
+func (l *Elector) WhenLeading(name string, run func(context.Context, component.Announce) error) func(context.Context, component.Announce) error {
 	return func(ctx context.Context, announce component.Announce) error {
 		announce(name, true, "stands by")
 		select {
@@ -92,7 +92,7 @@ func (l *Lead) After(name string, run func(context.Context, component.Announce) 
 // Run stands for the lead until ctx is done, and gives it back then. Having lost it is an error:
 // the process ends and begins anew, because what its controllers would still do is the next one's
 // by now. rights waits until leases can be asked for.
-func (l *Lead) Run(ctx context.Context, rights func(context.Context) error, announce component.Announce) error {
+func (l *Elector) Run(ctx context.Context, rights func(context.Context) error, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {
 		return nil // asked to stop before there was anything to stop

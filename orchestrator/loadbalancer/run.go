@@ -50,7 +50,7 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 
 // Run gives addresses until ctx is done. rights waits until the component may do what it does.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	own, acting, err := nodecontrollers.Identity(ctx, Name, account, dirs, rights, announce)
+	own, acting, err := nodecontrollers.ControllerClient(ctx, Name, account, dirs, rights, announce)
 	if own == nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.services.HasSynced, c.nodes.HasSynced) {
 		return nil // asked to stop
 	}
-	component.Repeat(ctx, c.changed, again, c.pass, tell)
+	component.ResyncLoop(ctx, c.changed, again, c.pass, tell)
 	return nil
 }
 
@@ -155,7 +155,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	var again time.Time
 	var refused []error // of one Service, no reason for the others to wait
 	for _, d := range decisions {
-		if len(d.Addresses) > 0 || d.Left && len(Addresses(objects[d.Key])) > 0 {
+		if len(d.Addresses) > 0 || d.Unassigned && len(Addresses(objects[d.Key])) > 0 {
 			served++
 		}
 		if !d.Again.IsZero() && (again.IsZero() || d.Again.Before(again)) {
@@ -209,8 +209,8 @@ func (c *controller) behind() bool {
 }
 
 // world reads the cache.
-func (c *controller) world() (World, map[string]*corev1.Service) {
-	w := World{Now: c.now(), Pools: c.pools, Machines: slices.Clone(c.own)}
+func (c *controller) world() (Input, map[string]*corev1.Service) {
+	w := Input{Now: c.now(), Pools: c.pools, Machines: slices.Clone(c.own)}
 	objects := map[string]*corev1.Service{}
 	for _, o := range c.services.GetStore().List() {
 		if s, ok := o.(*corev1.Service); ok {
@@ -241,7 +241,7 @@ func nodeAddresses(object any) []netip.Addr {
 // carryOut writes a Service's status when it says something else, and tells problems when they are
 // new.
 func (c *controller) carryOut(ctx context.Context, s *corev1.Service, d Decision) error {
-	if want := ingress(d.Addresses); !d.Left && !equality.Semantic.DeepEqual(want, s.Status.LoadBalancer.Ingress) {
+	if want := ingress(d.Addresses); !d.Unassigned && !equality.Semantic.DeepEqual(want, s.Status.LoadBalancer.Ingress) {
 		if err := c.write(ctx, s, d.Key, want); err != nil {
 			return err
 		}

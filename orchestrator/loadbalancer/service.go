@@ -19,8 +19,8 @@ const (
 	AddressAnnotation = "orlop.dev/address"
 )
 
-// Ours says whether a Service gets its addresses from the pools.
-func Ours(s *corev1.Service) bool {
+// Managed says whether a Service gets its addresses from the pools.
+func IsManaged(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && (s.Spec.LoadBalancerClass == nil || *s.Spec.LoadBalancerClass == Class)
 }
 
@@ -40,7 +40,7 @@ func Addresses(s *corev1.Service) []netip.Addr {
 func read(s *corev1.Service) Service {
 	policy := s.Spec.IPFamilyPolicy
 	out := Service{
-		Key: s.Namespace + "/" + s.Name, Created: s.CreationTimestamp.Time, Ours: Ours(s), Ending: s.DeletionTimestamp != nil,
+		Key: s.Namespace + "/" + s.Name, Created: s.CreationTimestamp.Time, Managed: IsManaged(s), Ending: s.DeletionTimestamp != nil,
 		Families: s.Spec.IPFamilies, DualOnly: policy != nil && *policy == corev1.IPFamilyPolicyRequireDualStack,
 		Pool: strings.TrimSpace(s.Annotations[PoolAnnotation]), Has: Addresses(s), Explicit: s.Spec.LoadBalancerClass != nil,
 		WantedBy: "the annotation " + AddressAnnotation, MachinePort: machinePort(s),

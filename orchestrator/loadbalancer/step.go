@@ -20,7 +20,7 @@ const field = "Cluster.spec.networks.loadBalancer.pools"
 type Service struct {
 	Key      string // namespace/name
 	Created  time.Time
-	Ours     bool // of type LoadBalancer, and not another implementation's
+	Managed  bool // of type LoadBalancer, and not another implementation's
 	Ending   bool // it is being deleted: it keeps what it has, and gets nothing new
 	Families []corev1.IPFamily
 	DualOnly bool         // it is not content with one family of two
@@ -34,8 +34,8 @@ type Service struct {
 	Has         []netip.Addr // what its status says
 }
 
-// World is all that the addresses depend on.
-type World struct {
+// Input is all that the addresses depend on.
+type Input struct {
 	Now      time.Time
 	Pools    []nodespec.Pool
 	Services []Service
@@ -51,9 +51,9 @@ type Decision struct {
 	Key       string
 	Addresses []netip.Addr
 	Problems  []Problem
-	// Left says that the Service is left as it is: where there is no pool, something else in the
+	// Unassigned says that the Service is left as it is: where there is no pool, something else in the
 	// cluster may give it addresses.
-	Left bool
+	Unassigned bool
 	// Again is when the Service is to be looked at again, though nothing changes; zero: never.
 	Again time.Time
 }
@@ -78,7 +78,7 @@ const grace = 30 * time.Second
 
 // leave decides about a Service of ours where there is no pool.
 func (s Service) leave(now time.Time) Decision {
-	d := Decision{Key: s.Key, Left: true}
+	d := Decision{Key: s.Key, Unassigned: true}
 	switch due := s.Created.Add(grace); {
 	case s.Ending || len(s.Has) > 0:
 	case !s.Explicit && now.Before(due):
@@ -97,14 +97,14 @@ func (s Service) leave(now time.Time) Decision {
 // What a Service has is kept before anything is given, and what is asked for by address is given
 // before what is not. A Service that asks for something else than it has keeps that until it gets
 // the other.
-func Step(w World) []Decision {
+func Step(w Input) []Decision {
 	a := allocation{pools: w.Pools, taken: map[netip.Addr]string{}, next: map[netip.Addr]netip.Addr{}}
 	for _, m := range w.Machines {
 		a.taken[m] = "a machine"
 	}
 	var ours []Service
 	for _, s := range w.Services {
-		if s.Ours {
+		if s.Managed {
 			ours = append(ours, s)
 			continue
 		}

@@ -36,7 +36,7 @@ func pool(name string, ends ...string) nodespec.Pool {
 
 // service is one of ours, the n-th that was made.
 func service(n int, families ...corev1.IPFamily) Service {
-	return Service{Key: fmt.Sprintf("default/s%d", n), Created: time.Unix(int64(n), 0), Ours: true, Families: families}
+	return Service{Key: fmt.Sprintf("default/s%d", n), Created: time.Unix(int64(n), 0), Managed: true, Families: families}
 }
 
 func (s Service) having(words ...string) Service { s.Has = addrs(words...); return s }
@@ -54,59 +54,59 @@ func TestStep(t *testing.T) {
 	foreign := Service{Key: "other/f"}.having("192.0.2.10")
 	for _, c := range []struct {
 		name  string
-		world World
+		world Input
 		want  string // each Service's addresses, and the reasons of what is missing
 	}{
-		{"nothing", World{}, ""},
-		{"the oldest first", World{Pools: []nodespec.Pool{a}, Services: []Service{service(3, v4), service(1, v4), service(2, v4)}},
+		{"nothing", Input{}, ""},
+		{"the oldest first", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(3, v4), service(1, v4), service(2, v4)}},
 			"s1 192.0.2.10; s2 192.0.2.11; s3 PoolFull"},
-		{"the next pool when one is full", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).having("192.0.2.10"), service(2, v4), service(3, v4)}},
+		{"the next pool when one is full", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).having("192.0.2.10"), service(2, v4), service(3, v4)}},
 			"s1 192.0.2.10; s2 192.0.2.11; s3 192.0.2.20"},
-		{"what a Service has stays, whoever is older", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4), service(2, v4).having("192.0.2.10")}},
+		{"what a Service has stays, whoever is older", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4), service(2, v4).having("192.0.2.10")}},
 			"s1 192.0.2.11; s2 192.0.2.10"},
-		{"two have the same", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).having("192.0.2.11"), service(2, v4).having("192.0.2.11")}},
+		{"two have the same", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).having("192.0.2.11"), service(2, v4).having("192.0.2.11")}},
 			"s1 192.0.2.11; s2 192.0.2.10"},
-		{"both families, in the Service's order", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v6, v4)}}, "s1 2001:db8::1,192.0.2.10"},
-		{"content with one family", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v6, v4)}}, "s1 192.0.2.10"},
-		{"not content with one family", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4, v6).but(func(s *Service) { s.DualOnly = true })}},
+		{"both families, in the Service's order", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v6, v4)}}, "s1 2001:db8::1,192.0.2.10"},
+		{"content with one family", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v6, v4)}}, "s1 192.0.2.10"},
+		{"not content with one family", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4, v6).but(func(s *Service) { s.DualOnly = true })}},
 			"s1 192.0.2.10 NoPoolOfFamily"},
-		{"no pool of the only family", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v6)}}, "s1 NoPoolOfFamily"},
-		{"a family that it has no more", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).having("192.0.2.10", "2001:db8::1")}}, "s1 192.0.2.10"},
-		{"by address", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4), service(2, v4).asking("192.0.2.10")}}, "s1 192.0.2.11; s2 192.0.2.10"},
-		{"by address, in use", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).asking("192.0.2.10"), service(2, v4).having("192.0.2.10")}},
+		{"no pool of the only family", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v6)}}, "s1 NoPoolOfFamily"},
+		{"a family that it has no more", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).having("192.0.2.10", "2001:db8::1")}}, "s1 192.0.2.10"},
+		{"by address", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4), service(2, v4).asking("192.0.2.10")}}, "s1 192.0.2.11; s2 192.0.2.10"},
+		{"by address, in use", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).asking("192.0.2.10"), service(2, v4).having("192.0.2.10")}},
 			"s1 AddressInUse; s2 192.0.2.10"},
-		{"by address, in use: what it has stays", World{Pools: []nodespec.Pool{a}, Services: []Service{
+		{"by address, in use: what it has stays", Input{Pools: []nodespec.Pool{a}, Services: []Service{
 			service(1, v4).asking("192.0.2.10").having("192.0.2.11"), service(2, v4).having("192.0.2.10")}}, "s1 192.0.2.11 AddressInUse; s2 192.0.2.10"},
-		{"by address, in no pool", World{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).asking("192.0.2.99")}}, "s1 AddressNotInPool"},
-		{"by address, in another pool", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).asking("192.0.2.20").from("a")}}, "s1 AddressNotInPool"},
-		{"by address, one of two families", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4, v6).asking("2001:db8::2")}}, "s1 192.0.2.10,2001:db8::2"},
-		{"by pool", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).from("b")}}, "s1 192.0.2.20"},
-		{"by pool, which is not there", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4, v6).from("c")}}, "s1 NoPool"},
-		{"by pool, and it has one of another", World{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).from("b").having("192.0.2.10"), service(2, v4)}},
+		{"by address, in no pool", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(1, v4).asking("192.0.2.99")}}, "s1 AddressNotInPool"},
+		{"by address, in another pool", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).asking("192.0.2.20").from("a")}}, "s1 AddressNotInPool"},
+		{"by address, one of two families", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4, v6).asking("2001:db8::2")}}, "s1 192.0.2.10,2001:db8::2"},
+		{"by pool", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).from("b")}}, "s1 192.0.2.20"},
+		{"by pool, which is not there", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4, v6).from("c")}}, "s1 NoPool"},
+		{"by pool, and it has one of another", Input{Pools: []nodespec.Pool{a, b}, Services: []Service{service(1, v4).from("b").having("192.0.2.10"), service(2, v4)}},
 			"s1 192.0.2.20; s2 192.0.2.11"},
-		{"on request only", World{Pools: []nodespec.Pool{closed}, Services: []Service{service(1, v4), service(2, v4).from("closed"), service(3, v4).asking("192.0.2.31")}},
+		{"on request only", Input{Pools: []nodespec.Pool{closed}, Services: []Service{service(1, v4), service(2, v4).from("closed"), service(3, v4).asking("192.0.2.31")}},
 			"s1 NoPool; s2 192.0.2.30; s3 192.0.2.31"},
-		{"on request since it has one", World{Pools: []nodespec.Pool{closed}, Services: []Service{service(1, v4).having("192.0.2.31")}}, "s1 192.0.2.31"},
-		{"a pool is no more", World{Pools: []nodespec.Pool{b}, Services: []Service{service(1, v4).having("192.0.2.10")}}, "s1 192.0.2.20"},
-		{"machines have theirs", World{Pools: []nodespec.Pool{a}, Machines: addrs("192.0.2.10"), Services: []Service{service(1, v4).having("192.0.2.10"), service(2, v4)}},
+		{"on request since it has one", Input{Pools: []nodespec.Pool{closed}, Services: []Service{service(1, v4).having("192.0.2.31")}}, "s1 192.0.2.31"},
+		{"a pool is no more", Input{Pools: []nodespec.Pool{b}, Services: []Service{service(1, v4).having("192.0.2.10")}}, "s1 192.0.2.20"},
+		{"machines have theirs", Input{Pools: []nodespec.Pool{a}, Machines: addrs("192.0.2.10"), Services: []Service{service(1, v4).having("192.0.2.10"), service(2, v4)}},
 			"s1 192.0.2.11; s2 PoolFull"},
-		{"machines say they have theirs", World{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10"), Services: []Service{service(1, v4), service(2, v4)}},
+		{"machines say they have theirs", Input{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10"), Services: []Service{service(1, v4), service(2, v4)}},
 			"s1 192.0.2.11; s2 PoolFull"},
-		{"machines say they have what a Service has", World{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10", "192.0.2.11"), Services: []Service{
+		{"machines say they have what a Service has", Input{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10", "192.0.2.11"), Services: []Service{
 			service(1, v4).having("192.0.2.10"), service(2, v4).asking("192.0.2.11"), service(3, v4).having("192.0.2.11").asking("192.0.2.11")}},
 			"s1 192.0.2.10 AddressOfMachine; s2 AddressInUse; s3 192.0.2.11 AddressOfMachine"},
-		{"a machine has what a Service has, with a port of machines", World{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10"), Services: []Service{
+		{"a machine has what a Service has, with a port of machines", Input{Pools: []nodespec.Pool{a}, Nodes: addrs("192.0.2.10"), Services: []Service{
 			service(1, v4).having("192.0.2.10").but(func(s *Service) { s.MachinePort = true })}}, "s1 192.0.2.11"},
-		{"no pools", World{Now: time.Unix(40, 0), Services: []Service{
+		{"no pools", Input{Now: time.Unix(40, 0), Services: []Service{
 			service(1, v4), service(11, v4), service(12, v4).but(func(s *Service) { s.Explicit = true }), service(2, v4).having("192.0.2.9")}},
 			"s1 NoPool; s2; s11; s12 NoPool"},
-		{"another implementation's are taken", World{Pools: []nodespec.Pool{a}, Services: []Service{foreign, service(1, v4)}}, "s1 192.0.2.11"},
-		{"one that ends", World{Pools: []nodespec.Pool{a}, Services: []Service{
+		{"another implementation's are taken", Input{Pools: []nodespec.Pool{a}, Services: []Service{foreign, service(1, v4)}}, "s1 192.0.2.11"},
+		{"one that ends", Input{Pools: []nodespec.Pool{a}, Services: []Service{
 			service(1, v4).having("192.0.2.10").but(func(s *Service) { s.Ending = true }), service(2, v4).but(func(s *Service) { s.Ending = true })}}, "s1 192.0.2.10; s2"},
-		{"what it asks for cannot be read", World{Pools: []nodespec.Pool{a}, Services: []Service{
+		{"what it asks for cannot be read", Input{Pools: []nodespec.Pool{a}, Services: []Service{
 			service(1, v4).having("192.0.2.11").but(func(s *Service) { s.Invalid = "?" }), service(2, v4).but(func(s *Service) { s.Invalid = "?" })}},
 			"s1 192.0.2.11 BadRequest; s2 BadRequest"},
-		{"the last address there is", World{Pools: []nodespec.Pool{pool("end", "255.255.255.255", "255.255.255.255")}, Services: []Service{service(1, v4), service(2, v4)}},
+		{"the last address there is", Input{Pools: []nodespec.Pool{pool("end", "255.255.255.255", "255.255.255.255")}, Services: []Service{service(1, v4), service(2, v4)}},
 			"s1 255.255.255.255; s2 PoolFull"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func show(decisions []Decision) string {
 
 // TestMessages: each says what is wrong and what to do.
 func TestMessages(t *testing.T) {
-	w := World{Pools: []nodespec.Pool{pool("a", "192.0.2.10", "192.0.2.10"), pool("b", "2001:db8::1", "2001:db8::1")}, Services: []Service{
+	w := Input{Pools: []nodespec.Pool{pool("a", "192.0.2.10", "192.0.2.10"), pool("b", "2001:db8::1", "2001:db8::1")}, Services: []Service{
 		service(1, v4).having("192.0.2.10"), service(2, v4), service(3, v6).from("a"), service(4, v4).from("c"),
 		service(5, v4).asking("192.0.2.10"), service(6, v4).asking("192.0.2.9"), service(7, v6).asking("2001:db8::1").from("a"),
 	}}
@@ -172,7 +172,7 @@ func simulate(t *testing.T, seed uint64, r *rand.Rand) {
 		pool("a", "192.0.2.10", "192.0.2.14", "2001:db8::1", "2001:db8::3"), pool("b", "192.0.2.20", "192.0.2.22"), pool("c", "2001:db8::10", "2001:db8::12"),
 	}
 	every[2].OnRequest = true
-	w := World{Pools: every}
+	w := Input{Pools: every}
 	families := [][]corev1.IPFamily{{v4}, {v6}, {v4, v6}, {v6, v4}}
 	asked := []string{"", "", "", "a", "b", "c", "missing"}
 	some := func() netip.Addr { p := every[r.IntN(3)]; return p.Ranges[r.IntN(len(p.Ranges))].First }
@@ -225,18 +225,18 @@ func simulate(t *testing.T, seed uint64, r *rand.Rand) {
 	}
 }
 
-func (w World) find(key string) *Service {
+func (w Input) find(key string) *Service {
 	return &w.Services[slices.IndexFunc(w.Services, func(s Service) bool { return s.Key == key })]
 }
 
 // usable says whether an address is of a pool that is there and not a machine's.
-func (w World) usable(a netip.Addr) bool {
+func (w Input) usable(a netip.Addr) bool {
 	return slices.ContainsFunc(w.Pools, func(p nodespec.Pool) bool { return p.Contains(a) }) && !slices.Contains(w.Machines, a)
 }
 
 // check looks at decisions: each address once, of a pool, of a family of the Service, and none left
 // over that somebody waits for.
-func (w World) check(decisions []Decision) error {
+func (w Input) check(decisions []Decision) error {
 	owner := map[netip.Addr]string{}
 	for _, d := range decisions {
 		for _, a := range d.Addresses {
@@ -280,7 +280,7 @@ func (w World) check(decisions []Decision) error {
 
 // TestLarge: a large pool that is nearly full is no matter of minutes.
 func TestLarge(t *testing.T) {
-	w := World{Pools: []nodespec.Pool{pool("large", "10.0.0.0", "10.0.255.255")}}
+	w := Input{Pools: []nodespec.Pool{pool("large", "10.0.0.0", "10.0.255.255")}}
 	for n := range 1 << 16 {
 		w.Services = append(w.Services, service(n, v4))
 	}

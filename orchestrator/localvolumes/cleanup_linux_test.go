@@ -96,7 +96,7 @@ func TestClearing(t *testing.T) {
 	stopped, stop := context.WithCancelCause(t.Context())
 	stop(errors.New("the machine stops"))
 	r, err := n.obey(stopped, []string{named(2)}, nil)
-	if err != nil || len(r.Gone) > 0 || r.Volumes[named(2)] != mib {
+	if err != nil || len(r.Removed) > 0 || r.Volumes[named(2)] != mib {
 		t.Errorf("before it is removed: %+v, %v", r, err)
 	}
 	n.clearing.running.Wait()
@@ -115,7 +115,7 @@ func TestClearing(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("that it is gone was not told")
 	}
-	if r, err := n.obey(t.Context(), []string{named(2), named(3)}, nil); err != nil || len(r.Gone) != 2 || len(r.Volumes) != 1 {
+	if r, err := n.obey(t.Context(), []string{named(2), named(3)}, nil); err != nil || len(r.Removed) != 2 || len(r.Volumes) != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

@@ -95,13 +95,13 @@ func TestCopies(t *testing.T) {
 	began := time.Now().Unix()
 	take := Copy{snapped(1), named(1), 64 * mib}
 	r := afterCopies(t, n, take)
-	if r.Made[snapped(1)] < began-1 || r.Made[snapped(1)] > time.Now().Unix() || r.Volumes[snapped(1)] != 12<<10 || len(r.Waits) > 0 {
+	if r.Created[snapped(1)] < began-1 || r.Created[snapped(1)] > time.Now().Unix() || r.Volumes[snapped(1)] != 12<<10 || len(r.Waits) > 0 {
 		t.Fatalf("%+v", r)
 	}
 	if got := kernel.limits[n.store.all[snapped(1)].project]; got != (projectquota.Limit{Bytes: 12 << 10, Inodes: 2}) {
 		t.Errorf("a snapshot keeps %+v", got)
 	}
-	if r, err := n.obey(t.Context(), nil, nil); err != nil || len(r.Made) > 0 || r.Volumes[snapped(1)] != 12<<10 {
+	if r, err := n.obey(t.Context(), nil, nil); err != nil || len(r.Created) > 0 || r.Volumes[snapped(1)] != 12<<10 {
 		t.Errorf("nobody asks: %+v, %v", r, err)
 	}
 	if was := use(t, n.store, named(1), "", "after"); was != "before" {
@@ -117,7 +117,7 @@ func TestCopies(t *testing.T) {
 	}
 	afterCopies(t, n, fill, clone)
 	r = afterCopies(t, n, fill, clone)
-	if len(r.Made) != 2 || r.Volumes[named(2)] != 2*mib || r.Volumes[named(3)] != mib {
+	if len(r.Created) != 2 || r.Volumes[named(2)] != 2*mib || r.Volumes[named(3)] != mib {
 		t.Fatalf("%+v", r)
 	}
 	if got := kernel.limits[n.store.all[named(2)].project]; got.Bytes != 2*mib {
@@ -129,11 +129,11 @@ func TestCopies(t *testing.T) {
 
 	// All of it is there after a start.
 	n.store = open(t, root, kernel)
-	if r := afterCopies(t, n, take, fill, clone); len(r.Made) != 3 || len(r.Volumes) != 4 {
+	if r := afterCopies(t, n, take, fill, clone); len(r.Created) != 3 || len(r.Volumes) != 4 {
 		t.Errorf("%+v", r)
 	}
 	// What was destroyed does not come back, with other data.
-	if r, err := afterRemoval(t, n, snapped(1)); err != nil || !slices.Equal(r.Gone, []string{snapped(1)}) || len(r.Volumes) != 3 {
+	if r, err := afterRemoval(t, n, snapped(1)); err != nil || !slices.Equal(r.Removed, []string{snapped(1)}) || len(r.Volumes) != 3 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if r := afterCopies(t, n, take); !strings.Contains(r.Waits[snapped(1)], "its data are lost") || len(r.Volumes) != 3 {
@@ -220,7 +220,7 @@ func TestCopyStops(t *testing.T) {
 	if err := n.store.finish(j, size, err); !errors.Is(err, context.Canceled) {
 		t.Fatalf("%v", err)
 	}
-	if r, err := afterRemoval(t, n, snapped(1)); err != nil || len(r.Volumes) != 1 || len(r.Gone) != 1 {
+	if r, err := afterRemoval(t, n, snapped(1)); err != nil || len(r.Volumes) != 1 || len(r.Removed) != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if j, err = n.store.reserve(take); err != nil {
@@ -230,7 +230,7 @@ func TestCopyStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.store = open(t, root, kernel)
-	if r := afterCopies(t, n, take); len(r.Made) != 1 || len(r.Volumes) != 2 {
+	if r := afterCopies(t, n, take); len(r.Created) != 1 || len(r.Volumes) != 2 {
 		t.Errorf("%+v", r)
 	}
 	if _, err := os.Stat(filepath.Join(root, volumes, snapped(1), "half")); !os.IsNotExist(err) {
@@ -272,7 +272,7 @@ func TestCopyFails(t *testing.T) {
 		t.Errorf("it was not at rest: %+v", r)
 	}
 	n.copying.failed[snapped(1)] = setback{"no quota today", time.Now()} // it has rested
-	if r := afterCopies(t, n, take); len(r.Made) != 1 {
+	if r := afterCopies(t, n, take); len(r.Created) != 1 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -298,8 +298,8 @@ func TestManyWait(t *testing.T) {
 		obsolete = append(obsolete, named(5000+i))
 	}
 	r, err := n.obey(t.Context(), obsolete, copies)
-	if err != nil || asked != 1 || len(r.Waits) != mostCopies || len(r.Gone) != mostObsolete {
-		t.Errorf("asked %d times, %d wait, %d are gone, %v", asked, len(r.Waits), len(r.Gone), err)
+	if err != nil || asked != 1 || len(r.Waits) != mostCopies || len(r.Removed) != mostObsolete {
+		t.Errorf("asked %d times, %d wait, %d are gone, %v", asked, len(r.Waits), len(r.Removed), err)
 	}
 	for _, why := range r.Waits {
 		if !strings.HasPrefix(why, "volume "+named(1)+" is used by") || !strings.HasSuffix(why, ": it is copied when nobody uses it") {
@@ -337,7 +337,7 @@ func TestCopyFits(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	n.store.left = roomy
-	if r := afterCopies(t, n, take); len(r.Made) != 1 {
+	if r := afterCopies(t, n, take); len(r.Created) != 1 {
 		t.Errorf("%+v", r)
 	}
 }

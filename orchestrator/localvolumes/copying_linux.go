@@ -90,7 +90,7 @@ func (c *copying) start(ctx context.Context, name string, do func(context.Contex
 // copy begins the first copy that can be made, unless one is being made, and reports on all.
 // However many wait for pods, these are asked for once.
 func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
-	report.Made, report.Waits = map[string]int64{}, map[string]string{}
+	report.Created, report.Waits = map[string]int64{}, map[string]string{}
 	waits := func(c Copy, why string) { report.Waits[c.Name] = short(why) }
 	pods := sync.OnceValue(func() map[string]string { return n.podNames(ctx) })
 	var problems []error
@@ -105,7 +105,7 @@ func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 			waits(c, err.Error())
 			continue
 		case whole:
-			report.Made[c.Name] = since
+			report.Created[c.Name] = since
 			continue
 		case now == c.Name: // nothing is to be said against it
 			continue

@@ -9,8 +9,8 @@ import (
 )
 
 // crowd is a node with so many volumes, of each of which so many snapshots are to be taken.
-func crowd(volumes, snapshots int) World {
-	w := World{Nodes: []Node{able("a", map[string]int64{})}, SnapshotClasses: keepers}
+func crowd(volumes, snapshots int) Input {
+	w := Input{Nodes: []Node{able("a", map[string]int64{})}, SnapshotClasses: keepers}
 	w.Nodes[0].Report.Size = 1 << 50
 	for n := range volumes {
 		w.Volumes = append(w.Volumes, volumeOf(n, "a", mib))
@@ -26,11 +26,11 @@ func crowd(volumes, snapshots int) World {
 
 // told are the copies that a step tells the node, or those that it was told when there is nothing
 // new.
-func told(t *testing.T, w World) []Copy {
+func told(t *testing.T, w Input) []Copy {
 	t.Helper()
 	tell := w.Nodes[0].Copies
 	for _, op := range Step(w) {
-		if o, ok := op.(Tell); ok {
+		if o, ok := op.(EmitEvent); ok {
 			tell = o.Copies
 		}
 	}
@@ -57,7 +57,7 @@ func TestTurns(t *testing.T) {
 		}
 		w.Nodes[0].Copies = all
 		for _, op := range Step(w) {
-			if _, again := op.(Tell); again {
+			if _, again := op.(EmitEvent); again {
 				t.Fatal("it does not settle")
 			}
 		}
@@ -135,7 +135,7 @@ func TestCrowded(t *testing.T) {
 // those of others.
 func TestAnnotationsFit(t *testing.T) {
 	const largest = 1<<63 - 1
-	r := Report{Filesystem: "0123456789abcdef", Size: largest, Copying: snapped(0), Volumes: map[string]int64{}, Made: map[string]int64{}, Waits: map[string]string{}}
+	r := Report{Filesystem: "0123456789abcdef", Size: largest, Copying: snapped(0), Volumes: map[string]int64{}, Created: map[string]int64{}, Waits: map[string]string{}}
 	var obsolete []string
 	var copies []Copy
 	for n := range mostNames {
@@ -146,9 +146,9 @@ func TestAnnotationsFit(t *testing.T) {
 	}
 	for n := range mostCopies {
 		copies = append(copies, Copy{snapped(n), snapped(n), largest})
-		r.Made[snapped(n)], r.Waits[snapped(n)] = largest, short(strings.Repeat("\x01<\xff", 1<<(n%20)))
+		r.Created[snapped(n)], r.Waits[snapped(n)] = largest, short(strings.Repeat("\x01<\xff", 1<<(n%20)))
 	}
-	r.Gone = obsolete
+	r.Removed = obsolete
 	size := 0
 	for _, what := range []any{r, obsolete, copies} {
 		text, err := json.Marshal(what)
@@ -188,12 +188,12 @@ func TestManyGo(t *testing.T) {
 	for name, size := range w.Nodes[0].Report.Volumes {
 		disk[name] = size
 	}
-	c := &cluster{t: t, World: w, disks: map[string]map[string]int64{"a": disk}, data: map[string]int{}, gone: map[string]bool{}}
+	c := &cluster{t: t, Input: w, disks: map[string]map[string]int64{"a": disk}, data: map[string]int{}, gone: map[string]bool{}}
 	r := rand.New(rand.NewPCG(1, 1))
 	passes := 0
 	for ; len(c.Volumes)+len(c.Contents) > 0 && passes < 100; passes++ {
 		c.Turn = int64(passes / 3)
-		for _, op := range Step(c.World) {
+		for _, op := range Step(c.Input) {
 			c.apply(op) // which fails if an object goes whose data are on the disk
 		}
 		if told := len(c.Nodes[0].Obsolete); told > mostObsolete {

@@ -147,7 +147,7 @@ func TestNode(t *testing.T) {
 	unpublish()
 	unpublish()
 	gone, err := afterRemoval(t, n, named(1))
-	if err != nil || len(gone.Volumes) > 0 || len(gone.Gone) != 1 {
+	if err != nil || len(gone.Volumes) > 0 || len(gone.Removed) != 1 {
 		t.Errorf("%+v, %v", gone, err)
 	}
 	stop()
@@ -235,7 +235,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 	hide()
 	began := time.Now().Unix()
 	r := afterCopies(t, n, take)
-	if r.Made[snapped(1)] < began-1 || r.Volumes[snapped(1)] < 14*mib || r.Volumes[snapped(1)] > 16*mib+slack(16*mib) {
+	if r.Created[snapped(1)] < began-1 || r.Volumes[snapped(1)] < 14*mib || r.Volumes[snapped(1)] > 16*mib+slack(16*mib) {
 		t.Fatalf("%+v", r)
 	}
 	show(named(1), "")
@@ -258,7 +258,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 	start()
 	restore := Copy{Name: named(2), Of: snapped(1), Size: 16 * mib}
 	r = afterCopies(t, n, restore)
-	if _, made := r.Made[named(2)]; !made || r.Volumes[named(2)] != 16*mib || r.Volumes[snapped(1)] == 0 || len(r.Volumes) != 3 {
+	if _, made := r.Created[named(2)]; !made || r.Volumes[named(2)] != 16*mib || r.Volumes[snapped(1)] == 0 || len(r.Volumes) != 3 {
 		t.Fatalf("%+v", r)
 	}
 	show(named(2), snapped(1))

@@ -206,7 +206,7 @@ func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail s
 	defer factory.Shutdown()
 	defer n.copying.running.Wait()
 	defer n.clearing.running.Wait()
-	component.Repeat(ctx, n.changed, again, func(ctx context.Context) (string, error) {
+	component.ResyncLoop(ctx, n.changed, again, func(ctx context.Context) (string, error) {
 		object, there, err := informer.GetStore().GetByKey(n.name)
 		own, ok := object.(*corev1.Node)
 		if err != nil || !there || !ok {
@@ -253,7 +253,7 @@ func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Repo
 	// takes it for gone for good.
 	copies = slices.DeleteFunc(slices.Clone(copies), func(c Copy) bool { return slices.Contains(obsolete, c.Name) })
 	if n.store == nil { // an earlier file system's volumes went with it
-		report.Gone = slices.Sorted(slices.Values(obsolete))
+		report.Removed = slices.Sorted(slices.Values(obsolete))
 		return report, nil
 	}
 	var problems []error
@@ -264,7 +264,7 @@ func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Repo
 		left, err := n.store.retire(name)
 		problems = append(problems, err)
 		if !left {
-			report.Gone = append(report.Gone, name)
+			report.Removed = append(report.Removed, name)
 		}
 	}
 	problems = append(problems, n.clear(ctx))

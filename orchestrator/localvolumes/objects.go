@@ -46,7 +46,7 @@ func sameNode(a, b Node) bool {
 	x, y := a.Report, b.Report
 	return a.Hostname == b.Hostname && slices.Equal(a.Obsolete, b.Obsolete) && slices.Equal(a.Copies, b.Copies) &&
 		x.Problem == y.Problem && x.Filesystem == y.Filesystem && x.Size == y.Size && x.Copying == y.Copying && maps.Equal(x.Volumes, y.Volumes) &&
-		maps.Equal(x.Made, y.Made) && maps.Equal(x.Waits, y.Waits) && slices.Equal(x.Gone, y.Gone)
+		maps.Equal(x.Created, y.Created) && maps.Equal(x.Waits, y.Waits) && slices.Equal(x.Removed, y.Removed)
 }
 
 func readClass(c *storagev1.StorageClass) StorageClass {
@@ -227,7 +227,7 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 		return c.patchVolume(ctx, all.volumes[o.Name], map[string]any{"metadata": map[string]any{"annotations": map[string]any{sourceAnnotation: nil}}})
 	case Destroy:
 		return tellNode(ctx, c, o.Node, ObsoleteAnnotation, o.Names)
-	case Tell:
+	case EmitEvent:
 		return tellNode(ctx, c, o.Node, CopiesAnnotation, o.Copies)
 	case SetCapacity:
 		want := writeCapacity(o.Capacity)
@@ -282,7 +282,7 @@ func growing(claim *corev1.PersistentVolumeClaim, size int64) map[string]any {
 }
 
 func (c *controller) patchClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, change map[string]any, subresource ...string) error {
-	patch, err := component.Upon(claim, change)
+	patch, err := component.MergePatch(claim, change)
 	if err == nil {
 		claims := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace)
 		_, err = claims.Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}, subresource...)
@@ -291,7 +291,7 @@ func (c *controller) patchClaim(ctx context.Context, claim *corev1.PersistentVol
 }
 
 func (c *controller) patchVolume(ctx context.Context, v *corev1.PersistentVolume, change map[string]any) error {
-	patch, err := component.Upon(v, change)
+	patch, err := component.MergePatch(v, change)
 	if err == nil {
 		_, err = c.client.CoreV1().PersistentVolumes().Patch(ctx, v.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	}

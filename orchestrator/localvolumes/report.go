@@ -69,15 +69,15 @@ type Report struct {
 	// Volumes are those that lie on the disk, snapshots and what is not finished too, with their
 	// limits in bytes.
 	Volumes map[string]int64 `json:"volumes,omitempty"`
-	// Made are those that the node was told to make by copying and that are whole, each with when
+	// Created are those that the node was told to make by copying and that are whole, each with when
 	// its copy began, in seconds since 1970. Waits are the others, each with the reason, but for
 	// the one that is being copied, which is Copying.
-	Made    map[string]int64  `json:"made,omitempty"`
+	Created map[string]int64  `json:"made,omitempty"`
 	Waits   map[string]string `json:"waits,omitempty"`
 	Copying string            `json:"copying,omitempty"`
-	// Gone are those of the volumes and snapshots that the node was told to destroy that are not on
+	// Removed are those of the volumes and snapshots that the node was told to destroy that are not on
 	// the disk any more. Sorted.
-	Gone []string `json:"gone,omitempty"`
+	Removed []string `json:"gone,omitempty"`
 }
 
 // volumeName is how the names of all volumes and snapshots look: the UID of the claim, or of the

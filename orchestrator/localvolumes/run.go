@@ -54,7 +54,7 @@ func Controllers(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 
 // Run decides until ctx is done. rights waits until the component may do what it does.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	own, acting, err := nodecontrollers.Configs(ctx, Name, bootstrap.LocalVolumesAccount, dirs, rights, announce)
+	own, acting, err := nodecontrollers.ControllerConfigs(ctx, Name, bootstrap.LocalVolumesAccount, dirs, rights, announce)
 	if own == nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 			}
 		}
 	}()
-	component.Repeat(ctx, c.changed, again, c.pass, tell)
+	component.ResyncLoop(ctx, c.changed, again, c.pass, tell)
 	return nil
 }
 
@@ -337,8 +337,8 @@ type objects struct {
 }
 
 // world reads the caches.
-func (c *controller) world() (World, objects) {
-	w := World{Reserve: c.reserve, Turn: time.Now().Unix() / int64(turn/time.Second)}
+func (c *controller) world() (Input, objects) {
+	w := Input{Reserve: c.reserve, Turn: time.Now().Unix() / int64(turn/time.Second)}
 	all := objects{
 		claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{},
 		classes: map[string]*storagev1.StorageClass{}, capacities: map[string]*storagev1.CSIStorageCapacity{},
@@ -383,7 +383,7 @@ func (c *controller) world() (World, objects) {
 }
 
 // kept reads what there is about snapshots, of this driver's volumes only.
-func (c *controller) kept(w *World, all objects) {
+func (c *controller) kept(w *Input, all objects) {
 	for _, o := range c.keepers.GetStore().List() {
 		if class, ok := o.(*snapshotv1.VolumeSnapshotClass); ok && class.Driver == Driver {
 			w.SnapshotClasses = append(w.SnapshotClasses, readSnapshotClass(class))

@@ -183,14 +183,14 @@ func (c *controller) doSnapshot(ctx context.Context, all objects, op Op) error {
 	api := c.snapshots.SnapshotV1()
 	patchSnapshot := func(key string, change map[string]any, subresource ...string) error {
 		s := all.snapshots[key]
-		patch, err := component.Upon(s, change)
+		patch, err := component.MergePatch(s, change)
 		if err == nil {
 			_, err = api.VolumeSnapshots(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, subresource...)
 		}
 		return ignoreNotFound(err)
 	}
 	patchContent := func(name string, change map[string]any, subresource ...string) error {
-		patch, err := component.Upon(all.contents[name], change)
+		patch, err := component.MergePatch(all.contents[name], change)
 		if err == nil {
 			_, err = api.VolumeSnapshotContents().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, subresource...)
 		}

@@ -95,8 +95,8 @@ type (
 		Snapshot, Bound string
 		State           State
 	}
-	// Tell tells a node what it is to copy, all of it or mostCopies.
-	Tell struct {
+	// EmitEvent tells a node what it is to copy, all of it or mostCopies.
+	EmitEvent struct {
 		Node   string
 		Copies []Copy
 	}
@@ -122,7 +122,7 @@ func (o SetContent) String() string    { return fmt.Sprintf("content %s is %s", 
 func (o SetSnapshot) String() string   { return fmt.Sprintf("snapshot %s is %s", o.Snapshot, o.State) }
 func (o Filled) String() string        { return "volume " + o.Name + " is filled" }
 func (o Delay) String() string         { return fmt.Sprintf("claim %s waits: %s", o.Claim, o.Why) }
-func (o Tell) String() string {
+func (o EmitEvent) String() string {
 	var all []string
 	for _, c := range o.Copies {
 		all = append(all, fmt.Sprintf("%s to %s (%d bytes)", c.Of, c.Name, c.Size))
@@ -156,7 +156,7 @@ func lost(node Node, there bool, filesystem string) bool {
 
 // copies says what each node is to copy, by hostname; of what is needed for it nothing is
 // destroyed.
-func copies(w World, nodes map[string]Node) (todo map[string][]Copy, needed map[string]bool) {
+func copies(w Input, nodes map[string]Node) (todo map[string][]Copy, needed map[string]bool) {
 	todo, needed = map[string][]Copy{}, map[string]bool{}
 	add := func(hostname, filesystem string, c Copy) {
 		if node, there := nodes[hostname]; !lost(node, there, filesystem) {
@@ -201,12 +201,12 @@ func some(all []Copy, making string, turn int64) []Copy {
 
 // fills tells nodes what to copy, writes down what they have copied, and tells claims why their
 // volumes are not filled yet.
-func fills(w World, nodes map[string]Node) []Op {
+func fills(w Input, nodes map[string]Node) []Op {
 	var ops []Op
 	todo, _ := copies(w, nodes)
 	for _, n := range sorted(w.Nodes, func(n Node) string { return n.Name }) {
 		if tell := some(todo[n.Hostname], n.Report.Copying, w.Turn); !slices.Equal(n.Copies, tell) {
-			ops = append(ops, Tell{n.Name, tell})
+			ops = append(ops, EmitEvent{n.Name, tell})
 		}
 	}
 	waits := map[string]string{}
@@ -215,7 +215,7 @@ func fills(w World, nodes map[string]Node) []Op {
 		if v.Source == "" || v.Deleting || lost(node, there, v.Filesystem) {
 			continue
 		}
-		if _, made := node.Report.Made[v.Name]; made {
+		if _, made := node.Report.Created[v.Name]; made {
 			ops = append(ops, Filled{v.Name})
 		} else if why := node.Report.Waits[v.Name]; why != "" {
 			waits[v.ClaimUID] = fmt.Sprintf("volume %s is not filled yet: %s", v.Name, why)
@@ -230,7 +230,7 @@ func fills(w World, nodes map[string]Node) []Op {
 }
 
 // origin says what a claim's volume is made of, and where that is; or why it cannot be made of it.
-func origin(w World, s Source) (of string, least int64, node Node, why string) {
+func origin(w Input, s Source) (of string, least int64, node Node, why string) {
 	fail := func(format string, args ...any) (string, int64, Node, string) {
 		return "", 0, Node{}, fmt.Sprintf(format, args...)
 	}
@@ -277,7 +277,7 @@ func origin(w World, s Source) (of string, least int64, node Node, why string) {
 
 // snapshots promises snapshots, says how they are, and brings those to their end that nobody wants
 // any more.
-func snapshots(w World, nodes map[string]Node, free rooms) []Op {
+func snapshots(w Input, nodes map[string]Node, free rooms) []Op {
 	var ops []Op
 	contents := map[string]Content{}
 	for _, c := range sorted(w.Contents, func(c Content) string { return c.Name }) {
@@ -338,7 +338,7 @@ func snapshots(w World, nodes map[string]Node, free rooms) []Op {
 
 // taken begins to take a snapshot, or says why not: first the snapshot is kept from going, then it
 // gets its content.
-func taken(w World, s Snapshot, free rooms) (Op, string) {
+func taken(w Input, s Snapshot, free rooms) (Op, string) {
 	class, why := w.snapshotClass(s.Class)
 	if why != "" {
 		return nil, why
@@ -361,7 +361,7 @@ func taken(w World, s Snapshot, free rooms) (Op, string) {
 }
 
 // snapshotClass is the class of a name, or the default.
-func (w World) snapshotClass(name string) (SnapshotClass, string) {
+func (w Input) snapshotClass(name string) (SnapshotClass, string) {
 	var defaults []SnapshotClass
 	for _, c := range w.SnapshotClasses {
 		if name != "" && c.Name == name {
@@ -385,7 +385,7 @@ func (c Content) look(nodes map[string]Node) State {
 	state := State{Taken: c.State.Taken, Size: c.State.Size}
 	node, there := nodes[c.Node]
 	_, has := node.Report.Volumes[c.Handle]
-	made, whole := node.Report.Made[c.Handle]
+	made, whole := node.Report.Created[c.Handle]
 	switch {
 	case c.Node == "" && c.Of != "":
 		state.Problem = "somebody else made its VolumeSnapshotContent and promised no room: delete that to have it made anew"
@@ -422,7 +422,7 @@ func (c Content) waits(node Node) string {
 }
 
 // contentEnds brings contents that are deleted to their end. It adds to what nodes are to destroy.
-func contentEnds(w World, nodes map[string]Node, needed map[string]bool, obsolete map[string][]string) []Op {
+func contentEnds(w Input, nodes map[string]Node, needed map[string]bool, obsolete map[string][]string) []Op {
 	var ops []Op
 	for _, c := range sorted(w.Contents, func(c Content) string { return c.Name }) {
 		node, there := nodes[c.Node]
@@ -430,7 +430,7 @@ func contentEnds(w World, nodes map[string]Node, needed map[string]bool, obsolet
 		case !c.Deleting:
 		case c.Retain, // the object goes, and the data stay
 			lost(node, there, c.Filesystem), // they went with the machine, or its reset
-			slices.Contains(node.Report.Gone, c.Handle):
+			slices.Contains(node.Report.Removed, c.Handle):
 			ops = append(ops, FinishContent{c.Name})
 		case !needed[c.Handle]:
 			obsolete[c.Node] = append(obsolete[c.Node], c.Handle)

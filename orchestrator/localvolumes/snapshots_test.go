@@ -34,7 +34,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	// world is one with the first claim, which has a volume of 1 GiB on node a, and nothing to be
 	// said about capacities.
-	world := func(w World, there map[string]int64, report func(r *Report)) World {
+	world := func(w Input, there map[string]int64, report func(r *Report)) Input {
 		n := able("a", there)
 		if report != nil {
 			report(&n.Report)
@@ -54,166 +54,166 @@ func TestSnapshots(t *testing.T) {
 	taken := map[string]int64{named(1): gib, snapped(1): 64 * mib}
 	told := func(copies ...Copy) []Node { return []Node{{Copies: copies}} }
 	shot := Copy{Name: snapped(1), Of: named(1), Size: gib}
-	made := func(r *Report) { r.Made = map[string]int64{snapped(1): 7, named(2): 7} }
+	made := func(r *Report) { r.Created = map[string]int64{snapped(1): 7, named(2): 7} }
 	for _, c := range []struct {
 		what  string
-		world World
+		world Input
 		want  []string
 	}{
-		{"a snapshot is kept first", world(World{Snapshots: []Snapshot{snapshotOf(1)}}, disk, nil), []string{
+		{"a snapshot is kept first", world(Input{Snapshots: []Snapshot{snapshotOf(1)}}, disk, nil), []string{
 			"keep snapshot default/s1 of class snap while there is something of it",
 		}},
-		{"then it is promised", world(World{Snapshots: []Snapshot{guarded(snapshotOf(1))}}, disk, nil), []string{
+		{"then it is promised", world(Input{Snapshots: []Snapshot{guarded(snapshotOf(1))}}, disk, nil), []string{
 			"promise snapshot default/s1 of " + named(1) + " on a (1073741824 bytes)",
 		}},
-		{"then it is copied", world(World{Snapshots: []Snapshot{guarded(snapshotOf(1))}, Contents: []Content{contentOf(1, "a", gib, 0)}}, disk, nil), []string{
+		{"then it is copied", world(Input{Snapshots: []Snapshot{guarded(snapshotOf(1))}, Contents: []Content{contentOf(1, "a", gib, 0)}}, disk, nil), []string{
 			"snapshot default/s1 is not ready",
 			"tell node a to copy: " + named(1) + " to " + snapped(1) + " (1073741824 bytes)",
 		}},
-		{"it waits, and says for whom", world(World{Nodes: told(shot), Snapshots: []Snapshot{guarded(snapshotOf(1))}, Contents: []Content{contentOf(1, "a", gib, 0)}}, disk,
+		{"it waits, and says for whom", world(Input{Nodes: told(shot), Snapshots: []Snapshot{guarded(snapshotOf(1))}, Contents: []Content{contentOf(1, "a", gib, 0)}}, disk,
 			func(r *Report) { r.Waits = map[string]string{snapped(1): "pod x uses it"} }), []string{
 			"content " + contentName(uid(1)) + " is not ready: pod x uses it",
 			"snapshot default/s1 is not ready: pod x uses it",
 		}},
-		{"it is being taken, and nothing is said against it any more", world(World{Nodes: told(shot), Snapshots: []Snapshot{guarded(snapshotOf(1))},
+		{"it is being taken, and nothing is said against it any more", world(Input{Nodes: told(shot), Snapshots: []Snapshot{guarded(snapshotOf(1))},
 			Contents: []Content{bare(contentOf(1, "a", gib, 0), func(c *Content) { c.State.Problem = "pod x uses it" })}}, disk,
 			func(r *Report) { r.Copying = snapped(1) }), []string{
 			"content " + contentName(uid(1)) + " is not ready",
 			"snapshot default/s1 is not ready",
 		}},
-		{"what was said holds until something else is", world(World{Nodes: told(shot), Snapshots: []Snapshot{guarded(snapshotOf(1))},
+		{"what was said holds until something else is", world(Input{Nodes: told(shot), Snapshots: []Snapshot{guarded(snapshotOf(1))},
 			Contents: []Content{bare(contentOf(1, "a", gib, 0), func(c *Content) { c.State.Problem = "pod x uses it" })}}, disk, nil), []string{
 			"snapshot default/s1 is not ready: pod x uses it",
 		}},
-		{"it is taken", world(World{Nodes: told(shot), Snapshots: []Snapshot{guarded(snapshotOf(1))}, Contents: []Content{contentOf(1, "a", gib, 0)}}, taken, made), []string{
+		{"it is taken", world(Input{Nodes: told(shot), Snapshots: []Snapshot{guarded(snapshotOf(1))}, Contents: []Content{contentOf(1, "a", gib, 0)}}, taken, made), []string{
 			"content " + contentName(uid(1)) + " is ready, of 1073741824 bytes",
 			"snapshot default/s1 is ready, of 1073741824 bytes",
 		}},
-		{"what is taken is not taken again", world(World{Nodes: told(shot), Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, made), []string{
+		{"what is taken is not taken again", world(Input{Nodes: told(shot), Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, made), []string{
 			"tell node a to copy: nothing",
 		}},
-		{"nothing to do", world(World{Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), nil},
-		{"what is lost is not taken again", world(World{Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, disk, nil), []string{
+		{"nothing to do", world(Input{Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), nil},
+		{"what is lost is not taken again", world(Input{Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, disk, nil), []string{
 			"content " + contentName(uid(1)) + " is not ready: its data are lost: node a does not have them",
 			"snapshot default/s1 is not ready: its data are lost: node a does not have them",
 		}},
-		{"it went with a reset", world(World{Snapshots: []Snapshot{ready(1)}, Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Filesystem = "f0" })}}, taken, nil), []string{
+		{"it went with a reset", world(Input{Snapshots: []Snapshot{ready(1)}, Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Filesystem = "f0" })}}, taken, nil), []string{
 			"content " + contentName(uid(1)) + " is not ready: its data went with node a, or with what was on its disk",
 			"snapshot default/s1 is not ready: its data went with node a, or with what was on its disk",
 		}},
-		{"its content is gone", world(World{Snapshots: []Snapshot{ready(1)}}, disk, nil), []string{
+		{"its content is gone", world(Input{Snapshots: []Snapshot{ready(1)}}, disk, nil), []string{
 			"snapshot default/s1 is not ready: its data are lost: VolumeSnapshotContent " + contentName(uid(1)) + " is gone",
 		}},
-		{"no room", world(World{Snapshots: []Snapshot{snapshotOf(1)}}, map[string]int64{named(1): gib, named(9): 5*gib - mib}, nil), []string{
+		{"no room", world(Input{Snapshots: []Snapshot{snapshotOf(1)}}, map[string]int64{named(1): gib, named(9): 5*gib - mib}, nil), []string{
 			"snapshot default/s1 is not ready: node a has room for 1 MiB, and the snapshot may need 1 GiB until it is taken",
 		}},
-		{"of a claim that there is not", world(World{Snapshots: []Snapshot{snapshotOf(2)}}, disk, nil), []string{
+		{"of a claim that there is not", world(Input{Snapshots: []Snapshot{snapshotOf(2)}}, disk, nil), []string{
 			"snapshot default/s2 is not ready: there is no PersistentVolumeClaim default/c2 with a local volume, or it is being deleted",
 		}},
-		{"of no class of ours", world(World{Snapshots: []Snapshot{{Key: "default/s1", UID: uid(1), Claim: "default/c1", Class: "fast"}}}, disk, nil), []string{
+		{"of no class of ours", world(Input{Snapshots: []Snapshot{{Key: "default/s1", UID: uid(1), Claim: "default/c1", Class: "fast"}}}, disk, nil), []string{
 			"snapshot default/s1 is not ready: VolumeSnapshotClass fast is none of the driver volumes.orlop.dev",
 		}},
-		{"two defaults", world(World{SnapshotClasses: []SnapshotClass{{Name: "too", Default: true}}, Snapshots: []Snapshot{snapshotOf(1)}}, disk, nil), []string{
+		{"two defaults", world(Input{SnapshotClasses: []SnapshotClass{{Name: "too", Default: true}}, Snapshots: []Snapshot{snapshotOf(1)}}, disk, nil), []string{
 			"snapshot default/s1 is not ready: 2 VolumeSnapshotClasses are the default of the driver volumes.orlop.dev: name one",
 		}},
-		{"deleted before it was anything", world(World{Snapshots: []Snapshot{deleting(guarded(snapshotOf(1)))}}, disk, nil), []string{"let snapshot default/s1 go"}},
-		{"deleted", world(World{Snapshots: []Snapshot{deleting(ready(1))}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), []string{
+		{"deleted before it was anything", world(Input{Snapshots: []Snapshot{deleting(guarded(snapshotOf(1)))}}, disk, nil), []string{"let snapshot default/s1 go"}},
+		{"deleted", world(Input{Snapshots: []Snapshot{deleting(ready(1))}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), []string{
 			"delete content " + contentName(uid(1)),
 		}},
-		{"to be destroyed", world(World{Snapshots: []Snapshot{deleting(ready(1))},
+		{"to be destroyed", world(Input{Snapshots: []Snapshot{deleting(ready(1))},
 			Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Deleting = true })}}, taken, nil), []string{
 			"tell node a to destroy: " + snapped(1),
 		}},
-		{"destroyed", world(World{Nodes: []Node{{Obsolete: []string{snapped(1)}}}, Snapshots: []Snapshot{deleting(ready(1))},
-			Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Deleting = true })}}, disk, func(r *Report) { r.Gone = []string{snapped(1)} }), []string{
+		{"destroyed", world(Input{Nodes: []Node{{Obsolete: []string{snapped(1)}}}, Snapshots: []Snapshot{deleting(ready(1))},
+			Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Deleting = true })}}, disk, func(r *Report) { r.Removed = []string{snapped(1)} }), []string{
 			"let content " + contentName(uid(1)) + " go",
 			"tell node a to destroy: nothing",
 		}},
-		{"deleted while it is taken", world(World{Nodes: told(shot), Snapshots: []Snapshot{deleting(guarded(snapshotOf(1)))},
+		{"deleted while it is taken", world(Input{Nodes: told(shot), Snapshots: []Snapshot{deleting(guarded(snapshotOf(1)))},
 			Contents: []Content{bare(contentOf(1, "a", gib, 0), func(c *Content) { c.Deleting = true })}}, disk, nil), []string{
 			"tell node a to destroy: " + snapped(1),
 			"tell node a to copy: nothing",
 		}},
-		{"deleted, and what is on the disk is kept", world(World{Snapshots: []Snapshot{deleting(ready(1))},
+		{"deleted, and what is on the disk is kept", world(Input{Snapshots: []Snapshot{deleting(ready(1))},
 			Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Retain = true })}}, taken, nil), []string{
 			"let snapshot default/s1 go",
 		}},
-		{"the content goes, and what is on the disk is kept", world(World{
+		{"the content goes, and what is on the disk is kept", world(Input{
 			Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Retain, c.Deleting = true, true })}}, taken, nil), []string{
 			"let content " + contentName(uid(1)) + " go",
 		}},
-		{"what was kept gets an object again", world(World{
+		{"what was kept gets an object again", world(Input{
 			Snapshots: []Snapshot{guarded(Snapshot{Key: "default/again", UID: uid(5), Content: "kept"})},
 			Contents:  []Content{{Name: "kept", Handle: snapped(1), Key: "default/again"}}}, taken, nil), []string{
 			"give content kept on a to snapshot default/again",
 		}},
-		{"and is ready", world(World{
+		{"and is ready", world(Input{
 			Snapshots: []Snapshot{guarded(Snapshot{Key: "default/again", UID: uid(5), Content: "kept"})},
 			Contents:  []Content{{Name: "kept", Handle: snapped(1), Key: "default/again", Snapshot: uid(5), Node: "a", Filesystem: "f1", Size: 64 * mib}}}, taken, nil), []string{
 			"content kept is ready, of 67108864 bytes",
 			"snapshot default/again is ready, of 67108864 bytes",
 		}},
-		{"what nobody has gets none", world(World{
+		{"what nobody has gets none", world(Input{
 			Snapshots: []Snapshot{guarded(Snapshot{Key: "default/again", UID: uid(5), Content: "kept"})},
 			Contents:  []Content{{Name: "kept", Handle: snapped(3), Key: "default/again"}}}, taken, nil), []string{
 			"snapshot default/again is not ready: no node has a snapshot " + snapped(3),
 		}},
-		{"another's content is not taken", world(World{
+		{"another's content is not taken", world(Input{
 			Snapshots: []Snapshot{guarded(Snapshot{Key: "other/thief", UID: uid(5), Content: contentName(uid(1))})},
 			Contents:  []Content{contentOf(1, "a", gib, 7)}}, taken, nil), []string{
 			"snapshot other/thief is not ready: VolumeSnapshotContent " + contentName(uid(1)) + " belongs to another VolumeSnapshot, default/s1",
 		}},
-		{"a content that promised nothing", world(World{Snapshots: []Snapshot{guarded(snapshotOf(1))},
+		{"a content that promised nothing", world(Input{Snapshots: []Snapshot{guarded(snapshotOf(1))},
 			Contents: []Content{bare(contentOf(1, "", gib, 0), func(c *Content) { c.Filesystem = "" })}}, disk, nil), []string{
 			"content " + contentName(uid(1)) + " is not ready: somebody else made its VolumeSnapshotContent and promised no room: delete that to have it made anew",
 			"snapshot default/s1 is not ready: somebody else made its VolumeSnapshotContent and promised no room: delete that to have it made anew",
 		}},
 
-		{"a volume of a snapshot, before a node was selected", world(World{Classes: local, Claims: []Claim{from(2, gib, Source{Snapshot: "default/s1"})},
+		{"a volume of a snapshot, before a node was selected", world(Input{Classes: local, Claims: []Claim{from(2, gib, Source{Snapshot: "default/s1"})},
 			Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), []string{
 			"give claim default/c2 volume " + named(2) + " on a (1073741824 bytes, filled from " + snapped(1) + ")",
 		}},
-		{"of a snapshot that is not ready", world(World{Classes: local, Claims: []Claim{from(2, gib, Source{Snapshot: "default/s1"})},
+		{"of a snapshot that is not ready", world(Input{Classes: local, Claims: []Claim{from(2, gib, Source{Snapshot: "default/s1"})},
 			Snapshots: []Snapshot{{Key: "default/s1", UID: uid(1), Claim: "default/c1", Guarded: true, State: State{Problem: "pod x uses it"}, Bound: contentName(uid(1))}},
 			Nodes:     told(shot), Contents: []Content{bare(contentOf(1, "a", gib, 0), func(c *Content) { c.State.Problem = "pod x uses it" })}}, disk,
 			func(r *Report) { r.Waits = map[string]string{snapped(1): "pod x uses it"} }), []string{
 			"refuse claim default/c2: VolumeSnapshot default/s1 is not ready: pod x uses it",
 		}},
-		{"of no snapshot", world(World{Classes: local, Claims: []Claim{from(2, gib, Source{Snapshot: "default/s9"})}}, disk, nil), []string{
+		{"of no snapshot", world(Input{Classes: local, Claims: []Claim{from(2, gib, Source{Snapshot: "default/s9"})}}, disk, nil), []string{
 			"refuse claim default/c2: there is no VolumeSnapshot default/s9 of a local volume",
 		}},
-		{"too small for it", world(World{Classes: local, Claims: []Claim{from(2, gib/2, Source{Snapshot: "default/s1"})},
+		{"too small for it", world(Input{Classes: local, Claims: []Claim{from(2, gib/2, Source{Snapshot: "default/s1"})},
 			Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), []string{
 			"refuse claim default/c2: 512 MiB are asked for, and what it is filled from needs a volume of 1 GiB",
 		}},
-		{"no room where it is", world(World{Classes: local, Claims: []Claim{from(2, 6*gib, Source{Snapshot: "default/s1"})},
+		{"no room where it is", world(Input{Classes: local, Claims: []Claim{from(2, 6*gib, Source{Snapshot: "default/s1"})},
 			Snapshots: []Snapshot{ready(1)}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), []string{
 			"refuse claim default/c2: node a, on which " + snapped(1) + " is, has room for 4.9 GiB, and 6 GiB are asked for",
 		}},
-		{"of a snapshot that goes", world(World{Classes: local, Claims: []Claim{from(2, gib, Source{Snapshot: "default/s1"})},
+		{"of a snapshot that goes", world(Input{Classes: local, Claims: []Claim{from(2, gib, Source{Snapshot: "default/s1"})},
 			Snapshots: []Snapshot{deleting(ready(1))}, Contents: []Content{contentOf(1, "a", gib, 7)}}, taken, nil), []string{
 			"refuse claim default/c2: VolumeSnapshot default/s1 is being deleted",
 			"delete content " + contentName(uid(1)),
 		}},
-		{"a clone", world(World{Classes: local, Claims: []Claim{from(2, 2*gib, Source{Claim: "default/c1"})}}, disk, nil), []string{
+		{"a clone", world(Input{Classes: local, Claims: []Claim{from(2, 2*gib, Source{Claim: "default/c1"})}}, disk, nil), []string{
 			"give claim default/c2 volume " + named(2) + " on a (2147483648 bytes, filled from " + named(1) + ")",
 		}},
-		{"of a claim that goes", world(World{Classes: local, Claims: []Claim{from(2, gib, Source{Claim: "default/c3"}), {Key: "default/c3", Deleting: true}}}, disk, nil), []string{
+		{"of a claim that goes", world(Input{Classes: local, Claims: []Claim{from(2, gib, Source{Claim: "default/c3"}), {Key: "default/c3", Deleting: true}}}, disk, nil), []string{
 			"refuse claim default/c2: there is no PersistentVolumeClaim default/c3 with a local volume, or it is being deleted",
 		}},
-		{"it is filled", world(World{Volumes: []Volume{filling(2, named(1))}}, disk, nil), []string{
+		{"it is filled", world(Input{Volumes: []Volume{filling(2, named(1))}}, disk, nil), []string{
 			"tell node a to copy: " + named(1) + " to " + named(2) + " (1073741824 bytes)",
 		}},
-		{"it waits", world(World{Nodes: told(Copy{named(2), named(1), gib}), Claims: []Claim{bound(2, gib)}, Volumes: []Volume{filling(2, named(1))}}, disk,
+		{"it waits", world(Input{Nodes: told(Copy{named(2), named(1), gib}), Claims: []Claim{bound(2, gib)}, Volumes: []Volume{filling(2, named(1))}}, disk,
 			func(r *Report) { r.Waits = map[string]string{named(2): "pod x uses it"} }), []string{
 			"claim default/c2 waits: volume " + named(2) + " is not filled yet: pod x uses it",
 		}},
-		{"it was filled", world(World{Nodes: told(Copy{named(2), named(1), gib}), Volumes: []Volume{filling(2, named(1))}}, disk, made), []string{
+		{"it was filled", world(Input{Nodes: told(Copy{named(2), named(1), gib}), Volumes: []Volume{filling(2, named(1))}}, disk, made), []string{
 			"volume " + named(2) + " is filled",
 		}},
-		{"what it is filled from does not go before", world(World{Nodes: told(Copy{named(2), named(1), gib}), Volumes: []Volume{filling(2, named(1)),
+		{"what it is filled from does not go before", world(Input{Nodes: told(Copy{named(2), named(1), gib}), Volumes: []Volume{filling(2, named(1)),
 			{Name: named(1), Node: "a", Filesystem: "f1", ClaimUID: uid(1), Size: gib, Released: true, Deleting: true}}}, disk, nil), nil},
-		{"nor does a snapshot", world(World{Nodes: told(Copy{named(2), snapped(1), gib}), Volumes: []Volume{filling(2, snapped(1))}, Snapshots: []Snapshot{deleting(ready(1))},
+		{"nor does a snapshot", world(Input{Nodes: told(Copy{named(2), snapped(1), gib}), Volumes: []Volume{filling(2, snapped(1))}, Snapshots: []Snapshot{deleting(ready(1))},
 			Contents: []Content{bare(contentOf(1, "a", gib, 7), func(c *Content) { c.Deleting = true })}}, taken, nil), nil},
 	} {
 		var got []string
@@ -230,7 +230,7 @@ func TestSnapshots(t *testing.T) {
 
 // TestSnapshotOrder: who came first is served first, when there is room for one.
 func TestSnapshotOrder(t *testing.T) {
-	w := World{Nodes: []Node{able("a", map[string]int64{named(1): 3 * gib})}, SnapshotClasses: keepers, Volumes: []Volume{volumeOf(1, "a", 3*gib)}}
+	w := Input{Nodes: []Node{able("a", map[string]int64{named(1): 3 * gib})}, SnapshotClasses: keepers, Volumes: []Volume{volumeOf(1, "a", 3*gib)}}
 	c := claim(1, "a", 3*gib)
 	c.Volume, c.Has = named(1), 3*gib
 	w.Claims = []Claim{c}

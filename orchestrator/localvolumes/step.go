@@ -15,8 +15,8 @@ import (
 // leastSize is the size of the smallest volume, in bytes: an empty folder has a block already.
 const leastSize = 1 << 20
 
-// World is what the API server holds about claims and their volumes.
-type World struct {
+// Input is what the API server holds about claims and their volumes.
+type Input struct {
 	// bytes of each node's DATA that are the system's and the pods' own; 0: defaultReserve
 	Reserve    int64
 	Turn       int64 // another one now and then, so that of many things that wait each has its turn
@@ -152,7 +152,7 @@ func (o DropCapacity) String() string { return "drop capacity " + o.Name }
 // Step says what is to be done, in order. Nothing is promised twice: the sum of all volumes and
 // snapshots of a node, of those that are on their way out too, and of what else lies in its folder
 // of volumes, is never more than its DATA without the reserve.
-func Step(w World) []Op {
+func Step(w Input) []Op {
 	var ops []Op
 	free := rooms{} // of nodes that can have volumes
 	nodes := map[string]Node{}
@@ -230,7 +230,7 @@ func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
 }
 
 // ends brings volumes that no claim has to their end, and tells the nodes what is obsolete.
-func ends(w World, nodes map[string]Node) []Op {
+func ends(w Input, nodes map[string]Node) []Op {
 	var ops []Op
 	obsolete := map[string][]string{}
 	_, needed := copies(w, nodes)
@@ -245,7 +245,7 @@ func ends(w World, nodes map[string]Node) []Op {
 		case v.Retain, // the object goes, and the data stay
 			// they went with the machine, or its reset
 			!there, there && node.Report.Filesystem != "" && node.Report.Filesystem != v.Filesystem,
-			slices.Contains(node.Report.Gone, v.Name):
+			slices.Contains(node.Report.Removed, v.Name):
 			ops = append(ops, Finish{v.Name})
 		case !needed[v.Name]:
 			obsolete[v.Node] = append(obsolete[v.Node], v.Name)
@@ -278,7 +278,7 @@ func shuffled[T any](all []T, turn int64, name func(T) string) []T {
 }
 
 // growth lets volumes grow whose claims ask for more.
-func growth(w World, nodes map[string]Node, free rooms) []Op {
+func growth(w Input, nodes map[string]Node, free rooms) []Op {
 	volumes := map[string]Volume{}
 	for _, v := range w.Volumes {
 		volumes[v.Name] = v
@@ -314,7 +314,7 @@ func growth(w World, nodes map[string]Node, free rooms) []Op {
 }
 
 // births gives volumes to claims that a node was selected for.
-func births(w World, free rooms) []Op {
+func births(w Input, free rooms) []Op {
 	classes, taken, nodes := map[string]StorageClass{}, map[string]bool{}, map[string]Node{}
 	for _, c := range w.Classes {
 		classes[c.Name] = c
@@ -363,7 +363,7 @@ func births(w World, free rooms) []Op {
 // copied gives a claim a volume that is filled from another one or from a snapshot. It can only be
 // where that is, so it is made before the scheduler chooses, which then finds one node to choose
 // from.
-func copied(w World, c Claim, name string, free rooms) Op {
+func copied(w Input, c Claim, name string, free rooms) Op {
 	of, least, n, why := origin(w, c.Source)
 	want, room := max(c.Size, leastSize), free[n.Hostname]
 	switch {
@@ -382,7 +382,7 @@ func copied(w World, c Claim, name string, free rooms) Op {
 
 // capacities says what is left, after all that is promised in this step. A node that is crowded has
 // no room, so that the scheduler takes another.
-func capacities(w World, free rooms) []Op {
+func capacities(w Input, free rooms) []Op {
 	have := map[string]Capacity{}
 	for _, c := range w.Capacities {
 		have[c.Name] = c

@@ -103,87 +103,87 @@ func TestStep(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what  string
-		world World
+		world Input
 		want  []string
 	}{
-		{"the first node", World{Nodes: []Node{able("a", nil)}, Classes: local}, []string{
+		{"the first node", Input{Nodes: []Node{able("a", nil)}, Classes: local}, []string{
 			"capacity " + full.Name + ": class local has 6442450944 bytes on a",
 		}},
-		{"nothing to do", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}}, nil},
-		{"the scheduler has not chosen", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}, Claims: []Claim{claim(1, "", gib)}}, nil},
-		{"a claim", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}, Claims: []Claim{claim(1, "a", gib)}}, []string{
+		{"nothing to do", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}}, nil},
+		{"the scheduler has not chosen", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}, Claims: []Claim{claim(1, "", gib)}}, nil},
+		{"a claim", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full}, Claims: []Claim{claim(1, "a", gib)}}, []string{
 			"give claim default/c1 volume " + named(1) + " on a (1073741824 bytes)",
 			"capacity " + full.Name + ": class local has 5368709120 bytes on a",
 		}},
-		{"two claims, and room for the one that came first", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(2 * gib),
+		{"two claims, and room for the one that came first", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(2 * gib),
 			Claims: []Claim{claim(2, "a", 3*gib), claim(1, "a", 4*gib)}}, []string{
 			"give claim default/c1 volume " + named(1) + " on a (4294967296 bytes)",
 			"ask for another node for claim default/c2: node a has room for 2 GiB, and 3 GiB are asked for",
 		}},
-		{"the volume is there already", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
+		{"the volume is there already", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
 			Claims: []Claim{claim(1, "a", gib)}, Volumes: []Volume{volumeOf(1, "a", gib)}}, nil},
-		{"a node without quotas", World{Nodes: []Node{{Name: "a", Hostname: "a", Report: Report{Problem: "too old"}}}, Classes: local, Capacities: []Capacity{full},
+		{"a node without quotas", Input{Nodes: []Node{{Name: "a", Hostname: "a", Report: Report{Problem: "too old"}}}, Classes: local, Capacities: []Capacity{full},
 			Claims: []Claim{claim(1, "a", gib)}}, []string{
 			"ask for another node for claim default/c1: node a has no volumes: too old",
 			"drop capacity " + full.Name,
 		}},
-		{"a node that is no more", World{Classes: local, Claims: []Claim{claim(1, "a", gib)}}, []string{
+		{"a node that is no more", Input{Classes: local, Claims: []Claim{claim(1, "a", gib)}}, []string{
 			"ask for another node for claim default/c1: there is no node a",
 		}},
-		{"a claim that cannot be served", World{Classes: local, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "local", Problem: "a block device"}}}, []string{
+		{"a claim that cannot be served", Input{Classes: local, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "local", Problem: "a block device"}}}, []string{
 			"refuse claim default/c1: a block device",
 		}},
-		{"of a class that does not wait", World{Classes: []StorageClass{{Name: "hasty", Immediate: true}}, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "hasty"}}}, []string{
+		{"of a class that does not wait", Input{Classes: []StorageClass{{Name: "hasty", Immediate: true}}, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "hasty"}}}, []string{
 			"refuse claim default/c1: a local volume is made where its pod runs: volumeBindingMode of StorageClass hasty must be WaitForFirstConsumer",
 		}},
-		{"of another class", World{Classes: local, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "other", Node: "a"}}}, nil},
-		{"growth", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(4 * gib),
+		{"of another class", Input{Classes: local, Claims: []Claim{{Key: "default/c1", UID: uid(1), Class: "other", Node: "a"}}}, nil},
+		{"growth", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(4 * gib),
 			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{volumeOf(1, "a", gib)}}, []string{
 			"grow volume " + named(1) + " to 2147483648 bytes",
 		}},
-		{"growth is promised, and the kubelet is to hear of it", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(4 * gib),
+		{"growth is promised, and the kubelet is to hear of it", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(4 * gib),
 			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{volumeOf(1, "a", 2*gib)}}, []string{
 			"grow claim default/c1 to 2147483648 bytes",
 		}},
-		{"growth without room", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
+		{"growth without room", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
 			Claims: []Claim{bound(1, 9*gib, gib)}, Volumes: []Volume{volumeOf(1, "a", gib)}}, []string{
 			"refuse claim default/c1: node a has room for 5 GiB more, and 8 GiB are asked for",
 		}},
-		{"no growth of what is lost", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full},
+		{"no growth of what is lost", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full},
 			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Filesystem = "f0" })}}, []string{
 			"refuse claim default/c1: volume " + named(1) + " cannot grow: it went with node a, or with what was on its disk",
 		}},
-		{"another claim's volume does not grow", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
+		{"another claim's volume does not grow", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: left(5 * gib),
 			Claims: []Claim{bound(1, 2*gib, gib)}, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.ClaimUID = uid(2) })}}, nil},
-		{"released", World{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+		{"released", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released = true })}}, []string{
 			"delete volume " + named(1),
 		}},
-		{"released, and kept", World{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+		{"released, and kept", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Retain = true, true })}}, nil},
-		{"deleted while it is used", World{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+		{"deleted while it is used", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Deleting = true })}}, nil},
-		{"to be destroyed", World{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
+		{"to be destroyed", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
 			"tell node a to destroy: " + named(1),
 		}},
-		{"destroyed", World{Classes: local, Capacities: left(5 * gib),
-			Nodes:   []Node{{Name: "a", Hostname: "a", Obsolete: []string{named(1)}, Report: Report{Filesystem: "f1", Size: 10 * gib, Gone: []string{named(1)}}}},
+		{"destroyed", Input{Classes: local, Capacities: left(5 * gib),
+			Nodes:   []Node{{Name: "a", Hostname: "a", Obsolete: []string{named(1)}, Report: Report{Filesystem: "f1", Size: 10 * gib, Removed: []string{named(1)}}}},
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
 			"let volume " + named(1) + " go",
 			"tell node a to destroy: nothing",
 		}},
-		{"not listed is not destroyed", World{Nodes: []Node{{Name: "a", Hostname: "a", Obsolete: []string{named(1)}, Report: Report{Filesystem: "f1", Size: 10 * gib}}},
+		{"not listed is not destroyed", Input{Nodes: []Node{{Name: "a", Hostname: "a", Obsolete: []string{named(1)}, Report: Report{Filesystem: "f1", Size: 10 * gib}}},
 			Classes: local, Capacities: left(5 * gib),
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, nil},
-		{"went with its machine", World{Classes: local, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
+		{"went with its machine", Input{Classes: local, Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting = true, true })}}, []string{
 			"let volume " + named(1) + " go",
 		}},
-		{"went with a reset", World{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full},
+		{"went with a reset", Input{Nodes: []Node{able("a", nil)}, Classes: local, Capacities: []Capacity{full},
 			Volumes: []Volume{with(volumeOf(1, "a", gib), func(v *Volume) { v.Released, v.Deleting, v.Filesystem = true, true, "f0" })}}, []string{
 			"let volume " + named(1) + " go",
 		}},
-		{"what nobody claims is left alone, and counts", World{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib)}, nil},
+		{"what nobody claims is left alone, and counts", Input{Nodes: []Node{able("a", map[string]int64{named(1): gib})}, Classes: local, Capacities: left(5 * gib)}, nil},
 	} {
 		var got []string
 		for _, op := range Step(c.world) {
@@ -198,7 +198,7 @@ func TestStep(t *testing.T) {
 // cluster is a World with what surrounds it: the scheduler, upstream's controllers, kubelets, and
 // disks.
 type cluster struct {
-	World
+	Input
 	disks map[string]map[string]int64 // by node: what lies on it, with its limit
 	data  map[string]int              // by volume and snapshot: what is in it
 	gone  map[string]bool             // what was destroyed
@@ -278,7 +278,7 @@ func (c *cluster) applySnapshot(op Op) {
 		c.Contents = slices.Delete(c.Contents, i, i+1)
 	case SetContent:
 		c.Contents[content(o.Name)].State = o.State
-	case Tell:
+	case EmitEvent:
 		c.Nodes[slices.IndexFunc(c.Nodes, func(n Node) bool { return n.Name == o.Node })].Copies = o.Copies
 	case Filled:
 		c.Volumes[slices.IndexFunc(c.Volumes, func(v Volume) bool { return v.Name == o.Name })].Source = ""
@@ -333,13 +333,13 @@ func (c *cluster) kubelet(r *rand.Rand, i int) {
 			c.data[v.Name]++
 		}
 	}
-	n.Report.Gone = nil
+	n.Report.Removed = nil
 	for _, name := range n.Obsolete {
 		delete(disk, name)
 		c.gone[name] = true
-		n.Report.Gone = append(n.Report.Gone, name)
+		n.Report.Removed = append(n.Report.Removed, name)
 	}
-	n.Report.Made, n.Report.Waits = map[string]int64{}, map[string]string{}
+	n.Report.Created, n.Report.Waits = map[string]int64{}, map[string]string{}
 	for _, copy := range n.Copies {
 		_, whole := disk[copy.Name]
 		_, there := disk[copy.Of]
@@ -354,7 +354,7 @@ func (c *cluster) kubelet(r *rand.Rand, i int) {
 				disk[copy.Name] = copy.Size / 3
 			}
 		}
-		n.Report.Made[copy.Name] = 1
+		n.Report.Created[copy.Name] = 1
 	}
 	n.Report.Volumes = maps.Clone(disk)
 }
@@ -391,7 +391,7 @@ func (c *cluster) happen(r *rand.Rand, n int) {
 			n := &c.Nodes[r.IntN(len(c.Nodes))]
 			clear(c.disks[n.Name])
 			n.Report.Filesystem += "'"
-			n.Report.Volumes, n.Report.Made, n.Report.Waits = nil, nil, nil
+			n.Report.Volumes, n.Report.Created, n.Report.Waits = nil, nil, nil
 		}
 	case 6, 7: // a snapshot is wanted
 		if len(c.Claims) > 0 {
@@ -427,13 +427,13 @@ func TestSimulation(t *testing.T) {
 	filled, kept := 0, 0
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		c := &cluster{t: t, disks: map[string]map[string]int64{}, data: map[string]int{}, gone: map[string]bool{}, World: World{Classes: local, SnapshotClasses: keepers}}
+		c := &cluster{t: t, disks: map[string]map[string]int64{}, data: map[string]int{}, gone: map[string]bool{}, Input: Input{Classes: local, SnapshotClasses: keepers}}
 		for _, name := range []string{"a", "b", "c"} {
 			c.Nodes = append(c.Nodes, able(name, nil))
 			c.disks[name] = map[string]int64{}
 		}
 		pass := func(cut int) (ops int) {
-			all := Step(c.World)
+			all := Step(c.Input)
 			for _, op := range all[:min(cut, len(all))] {
 				c.apply(op)
 				c.check()
@@ -471,7 +471,7 @@ func TestSimulation(t *testing.T) {
 			settled = pass(1000) == 0
 		}
 		if !settled || len(c.Volumes) > 0 || len(c.Snapshots) > 0 || len(c.Contents) > 0 {
-			t.Fatalf("seed %d: it does not settle: %+v\n%+v\n%+v\n%v", seed, c.Volumes, c.Snapshots, c.Contents, Step(c.World))
+			t.Fatalf("seed %d: it does not settle: %+v\n%+v\n%+v\n%v", seed, c.Volumes, c.Snapshots, c.Contents, Step(c.Input))
 		}
 		for name, disk := range c.disks {
 			if len(disk) > 0 {

@@ -234,7 +234,7 @@ func TestUnsupported(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, err := afterRemoval(t, n, named(2), named(1))
-	if err != nil || report.Problem == "" || !slices.Equal(report.Gone, []string{named(1), named(2)}) {
+	if err != nil || report.Problem == "" || !slices.Equal(report.Removed, []string{named(1), named(2)}) {
 		t.Errorf("%+v, %v", report, err)
 	}
 	d := &driver{problem: n.problem}

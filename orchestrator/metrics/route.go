@@ -32,12 +32,12 @@ func Addresses(spec nodespec.Spec) []netip.AddrPort {
 	return all
 }
 
-// Nearby finds services as next does, but the resource metrics API at the first of the addresses
+// LocalResolver finds services as next does, but the resource metrics API at the first of the addresses
 // that takes connections. Each control-plane machine serves it, and an API server that asked
 // another machine's would depend on that one for no gain. While its own is away it does all the
 // same: all API servers write into one object whether the API is available, and would go on
 // contradicting each other.
-func Nearby(next aggregator.ServiceResolver, addresses []netip.AddrPort) aggregator.ServiceResolver {
+func LocalResolver(next aggregator.ServiceResolver, addresses []netip.AddrPort) aggregator.ServiceResolver {
 	return nearby{next, addresses}
 }
 

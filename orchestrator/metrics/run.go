@@ -131,7 +131,7 @@ func watch(ctx context.Context, dirs dirs.Dirs, registrations registration.APISe
 		}
 		// What is missing is said for ever, but held against the machine for some time only.
 		if !now.ready && time.Since(began) > missed {
-			now = state{ready: true, detail: nodespec.Trouble + now.detail}
+			now = state{ready: true, detail: nodespec.ProblemPrefix + now.detail}
 		}
 		if now.ready && !wasReady {
 			wasReady = true
@@ -175,7 +175,7 @@ func (r *registrar) look(ctx context.Context) state {
 	if err != nil {
 		return state{detail: err.Error()}
 	}
-	if !bootstrap.OwnMetrics(have) {
+	if !bootstrap.IsBuiltinMetrics(have) {
 		return state{ready: true, detail: "another server has the resource metrics API"}
 	}
 	bundle, err := os.ReadFile(r.ca)

@@ -92,7 +92,7 @@ func TestNearby(t *testing.T) {
 		{"default", bootstrap.MetricsService}:     "https://orlop-metrics.default",
 		{"kube-system", "metrics-server"}:         "https://metrics-server.kube-system",
 	} {
-		got, err := Nearby(services{}, single).ResolveEndpoint(where[0], where[1], 443)
+		got, err := LocalResolver(services{}, single).ResolveEndpoint(where[0], where[1], 443)
 		if err != nil || got.String() != want {
 			t.Errorf("%v: %v, %v; want %s", where, got, err, want)
 		}
@@ -102,7 +102,7 @@ func TestNearby(t *testing.T) {
 	several := Addresses(nodespec.Spec{NodeIPs: []netip.Addr{address(2)}, ControlPlanes: []netip.Addr{address(1), address(2), address(3)}})
 	asked := func() string {
 		t.Helper()
-		got, err := Nearby(services{}, several).ResolveEndpoint("kube-system", bootstrap.MetricsService, 443)
+		got, err := LocalResolver(services{}, several).ResolveEndpoint("kube-system", bootstrap.MetricsService, 443)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ func TestRound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dirs := dirs.Under(t.TempDir())
+	dirs := dirs.In(t.TempDir())
 	own := issue(t, ca, pki.Spec{CN: nodespec.MetricsUser, Usage: pki.Client, TTL: time.Hour})
 	for name, content := range map[string][]byte{nodespec.CA: ca.CertPEM(), nodespec.MetricsCert: own.CertPEM(), nodespec.MetricsKey: own.KeyPEM()} {
 		path := filepath.Join(dirs.Controllers, name)

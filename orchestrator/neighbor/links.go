@@ -13,17 +13,17 @@ type Link struct {
 	Networks []netip.Prefix // the machine's addresses on it, with the lengths of their networks
 }
 
-// Claim is what was heard of another machine: it speaks for an address.
-type Claim struct {
+// SeenAddress is what was heard of another machine: it speaks for an address.
+type SeenAddress struct {
 	Address   netip.Addr
-	By        MAC
+	MAC       MAC
 	Link      string // on which it was heard
 	Announced bool   // nobody had asked
 }
 
 // source is the address of this machine by which it asks somebody who was heard; invalid when it
 // has none of the family on the link.
-func source(c Claim, links []Link) netip.Addr {
+func source(c SeenAddress, links []Link) netip.Addr {
 	var from netip.Addr
 	for _, l := range links {
 		if l.Name != c.Link {

@@ -52,7 +52,7 @@ func TestSource(t *testing.T) {
 		{"2001:db8::20", "back", "invalid IP"},
 		{"192.0.2.20", "gone", "invalid IP"},
 	} {
-		if got := source(Claim{Address: netip.MustParseAddr(c.address), Link: c.link}, links); got.String() != c.want {
+		if got := source(SeenAddress{Address: netip.MustParseAddr(c.address), Link: c.link}, links); got.String() != c.want {
 			t.Errorf("%s is asked on %s from %s, want %s", c.address, c.link, got, c.want)
 		}
 	}

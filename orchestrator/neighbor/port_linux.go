@@ -90,7 +90,7 @@ func (p *port) leave() {
 
 // serve answers until the port is closed, and returns nil then; else what went wrong. heard is told
 // of other machines' claims.
-func (p *port) serve(heard func(Claim)) error {
+func (p *port) serve(heard func(SeenAddress)) error {
 	b := make([]byte, 1500)
 	for {
 		n, sender, err := p.conn.ReadFrom(b)
@@ -117,25 +117,25 @@ func (p *port) serve(heard func(Claim)) error {
 
 // answer is what to send for a packet, and to whom; and who else speaks for an address that
 // concerns us.
-func (p *port) answer(b []byte, from MAC) (answer []byte, to MAC, other Claim) {
+func (p *port) answer(b []byte, from MAC) (answer []byte, to MAC, other SeenAddress) {
 	if p.six {
 		if question, ok := parseNDP(b); ok {
 			reply, to, answers, address := answerNDP(question, from, p.link.MAC, p.role)
 			if answers {
-				return reply.bytes(), to, Claim{}
+				return reply.bytes(), to, SeenAddress{}
 			}
-			return nil, MAC{}, Claim{address, from, p.link.Name, !question.solicited}
+			return nil, MAC{}, SeenAddress{address, from, p.link.Name, !question.solicited}
 		}
-		return nil, MAC{}, Claim{}
+		return nil, MAC{}, SeenAddress{}
 	}
 	if question, ok := parseARP(b); ok {
 		reply, answers, address := answerARP(question, p.link.MAC, p.role)
 		if answers {
 			answer, to = reply.bytes(), reply.targetMAC
 		}
-		return answer, to, Claim{address, question.senderMAC, p.link.Name, question.sender == question.target}
+		return answer, to, SeenAddress{address, question.senderMAC, p.link.Name, question.sender == question.target}
 	}
-	return nil, MAC{}, Claim{}
+	return nil, MAC{}, SeenAddress{}
 }
 
 func (p *port) role(a netip.Addr) Role { return (*p.roles.Load())[a] }
@@ -194,11 +194,11 @@ func (p *port) probe(a netip.Addr) error {
 }
 
 // ask asks a machine alone for its address.
-func (p *port) ask(from netip.Addr, whom Claim) error {
+func (p *port) ask(from netip.Addr, whom SeenAddress) error {
 	if p.six {
-		return p.send(askNDP(p.link.MAC, from, whom.Address).bytes(), whom.By)
+		return p.send(askNDP(p.link.MAC, from, whom.Address).bytes(), whom.MAC)
 	}
-	return p.send(askARP(p.link.MAC, from, whom.Address).bytes(), whom.By)
+	return p.send(askARP(p.link.MAC, from, whom.Address).bytes(), whom.MAC)
 }
 
 func (p *port) send(b []byte, to MAC) error {

@@ -33,17 +33,17 @@ const (
 	Answer // speak for it, and hear who else does
 )
 
-// Duty is a role on some links.
-type Duty struct {
-	Role Role
-	On   []Link
+// Mode is a role on some links.
+type Mode struct {
+	Role  Role
+	Links []Link
 }
 
-// Ports are the machine's sockets on its links. They are for one goroutine; make them with
-// NewPorts.
-type Ports struct {
+// Sockets are the machine's sockets on its links. They are for one goroutine; make them with
+// NewSockets.
+type Sockets struct {
 	// Heard are the claims of other machines. What is not taken is dropped: it is said again.
-	Heard chan Claim
+	Heard chan SeenAddress
 	// Failed are ports that serve no more; each is to be handed to Drop.
 	Failed chan Failure
 	open   map[where]*port
@@ -55,17 +55,17 @@ type Failure struct {
 	port *port
 }
 
-// NewPorts opens none yet.
-func NewPorts() *Ports {
-	return &Ports{open: map[where]*port{}, Heard: make(chan Claim, 64), Failed: make(chan Failure, 16)}
+// NewSockets opens none yet.
+func NewSockets() *Sockets {
+	return &Sockets{open: map[where]*port{}, Heard: make(chan SeenAddress, 64), Failed: make(chan Failure, 16)}
 }
 
 // Apply does the duty of each address, and no other. What cannot be done is tried again with the
 // next call.
-func (ps *Ports) Apply(duties map[netip.Addr]Duty) error {
+func (ps *Sockets) Apply(duties map[netip.Addr]Mode) error {
 	want, links := map[where]map[netip.Addr]Role{}, map[where]Link{}
 	for a, duty := range duties {
-		for _, l := range duty.On {
+		for _, l := range duty.Links {
 			at := where{l.Index, l.MAC, a.Is6()}
 			if want[at] == nil {
 				want[at] = map[netip.Addr]Role{}
@@ -94,8 +94,8 @@ func (ps *Ports) Apply(duties map[netip.Addr]Duty) error {
 	return errors.Join(errs...)
 }
 
-func (ps *Ports) serve(p *port) {
-	err := p.serve(func(c Claim) {
+func (ps *Sockets) serve(p *port) {
+	err := p.serve(func(c SeenAddress) {
 		select {
 		case ps.Heard <- c:
 		default:
@@ -107,7 +107,7 @@ func (ps *Ports) serve(p *port) {
 }
 
 // Drop closes a port that failed, so that Apply opens another one.
-func (ps *Ports) Drop(f Failure) {
+func (ps *Sockets) Drop(f Failure) {
 	for at, open := range ps.open {
 		if open == f.port {
 			ps.close(at)
@@ -115,13 +115,13 @@ func (ps *Ports) Drop(f Failure) {
 	}
 }
 
-func (ps *Ports) close(at where) {
+func (ps *Sockets) close(at where) {
 	ps.open[at].close()
 	delete(ps.open, at)
 }
 
 // Close ends all answering and listening.
-func (ps *Ports) Close() {
+func (ps *Sockets) Close() {
 	for at := range maps.Clone(ps.open) {
 		ps.close(at)
 	}
@@ -129,20 +129,20 @@ func (ps *Ports) Close() {
 
 // Announce tells everybody who has these addresses, on the links where the machine has them or
 // answers for them.
-func (ps *Ports) Announce(addresses []netip.Addr) error {
+func (ps *Sockets) Announce(addresses []netip.Addr) error {
 	return ps.say(addresses, func(r Role) bool { return r == Present || r == Answer }, (*port).announce)
 }
 
 // Probe asks who has these addresses without claiming them, on the links where they concern the
 // machine. Who answers is in Heard.
-func (ps *Ports) Probe(addresses []netip.Addr) error {
+func (ps *Sockets) Probe(addresses []netip.Addr) error {
 	return ps.say(addresses, func(r Role) bool { return r != None }, (*port).probe)
 }
 
-// Ask asks machines that were heard whether they are still there, each alone, on the link where it
+// Solicit asks machines that were heard whether they are still there, each alone, on the link where it
 // was heard. It is the question of an ordinary neighbour, so that the machine's kernel answers,
 // whatever its programs do. Who answers is in Heard. links are the machine's present ones.
-func (ps *Ports) Ask(whom []Claim, links []Link) error {
+func (ps *Sockets) Solicit(whom []SeenAddress, links []Link) error {
 	var errs []error
 	for _, c := range whom {
 		for _, p := range ps.open {
@@ -154,7 +154,7 @@ func (ps *Ports) Ask(whom []Claim, links []Link) error {
 	return errors.Join(errs...)
 }
 
-func (ps *Ports) say(addresses []netip.Addr, where func(Role) bool, how func(*port, netip.Addr) error) error {
+func (ps *Sockets) say(addresses []netip.Addr, where func(Role) bool, how func(*port, netip.Addr) error) error {
 	var errs []error
 	for _, p := range ps.open {
 		for _, a := range addresses {
@@ -168,11 +168,11 @@ func (ps *Ports) say(addresses []netip.Addr, where func(Role) bool, how func(*po
 
 // ReadLinks returns the links on which the machine can answer.
 func ReadLinks() ([]Link, error) {
-	all, err := rtnl.Whole(netlink.LinkList)
+	all, err := rtnl.Consistent(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("links: cannot list: %w", err)
 	}
-	addresses, err := rtnl.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addresses, err := rtnl.Consistent(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("addresses: cannot list: %w", err)
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/distinct"
 )
 
-// World is what a node's table follows from.
-type World struct {
+// Input is what a node's table follows from.
+type Input struct {
 	Node   string // whose table it is
 	Bridge string // the link that its pods hang on
 	// the link that packets of other nodes' pods come by; empty if that may be any
@@ -46,7 +46,7 @@ const (
 // Compile returns the table that the node should have, and why parts of policies have no effect:
 // these are such as the API server does not let in. It is the same for the same world, whatever the
 // order in its lists. Without a policy the table is empty.
-func Compile(w World) (Table, []error) {
+func Compile(w Input) (Table, []error) {
 	if len(w.Policies) == 0 {
 		return Table{}, nil
 	}
@@ -88,9 +88,9 @@ const (
 )
 
 // compile makes the table. Policies of closed namespaces allow nothing.
-func compile(w World, closed map[string]int) compiler {
+func compile(w Input, closed map[string]int) compiler {
 	c := compiler{
-		World: w, labels: map[string]labels.Set{}, spent: map[string]int{}, size: map[string]int{}, closed: closed,
+		Input: w, labels: map[string]labels.Set{}, spent: map[string]int{}, size: map[string]int{}, closed: closed,
 		to: map[string]map[netip.Addr][]string{egress: {}, ingress: {}},
 	}
 	for _, n := range w.Namespaces {
@@ -112,11 +112,11 @@ func compile(w World, closed map[string]int) compiler {
 	return c
 }
 
-// Closed is the table of a node that does not know yet what there is: nothing is forwarded from a
+// DenyAll is the table of a node that does not know yet what there is: nothing is forwarded from a
 // pod or to one.
-func Closed(w World) Table {
+func DenyAll(w Input) Table {
 	w.Pods = nil
-	c := compiler{World: w}
+	c := compiler{Input: w}
 	c.gates()
 	return c.table
 }
@@ -138,7 +138,7 @@ type endpoint struct {
 }
 
 type compiler struct {
-	World
+	Input
 	labels   map[string]labels.Set // of namespaces
 	pods     []pod
 	table    Table
@@ -505,7 +505,7 @@ func (c *compiler) gates() {
 		{Matches: []Match{{Test: Established}}, Verdict: Accept},
 		// Among the bridge's pods only: routed, or in the protocol's name, it would be a way past
 		// every policy.
-		{Matches: append(slices.Clone(bridged), Match{Test: Neighbour}), Verdict: Accept},
+		{Matches: append(slices.Clone(bridged), Match{Test: NeighborDiscovery}), Verdict: Accept},
 	}
 	var ranges netipx.IPSetBuilder
 	for _, r := range c.Cluster {
@@ -541,8 +541,8 @@ func (c *compiler) gates() {
 				{Test: Source, Set: c.add(cluster, Blocks, v6, ranges), V6: v6},
 			}, Verdict: Drop})
 		}
-		follow[0] = append(follow[0], Rule{Matches: []Match{{Test: Source, Set: c.subjects(egress, v6), V6: v6}}, Verdict: Follow})
-		follow[1] = append(follow[1], Rule{Matches: []Match{{Test: Destination, Set: c.subjects(ingress, v6), V6: v6}}, Verdict: Follow})
+		follow[0] = append(follow[0], Rule{Matches: []Match{{Test: Source, Set: c.subjects(egress, v6), V6: v6}}, Verdict: GotoReturn})
+		follow[1] = append(follow[1], Rule{Matches: []Match{{Test: Destination, Set: c.subjects(ingress, v6), V6: v6}}, Verdict: GotoReturn})
 	}
 	out.Rules = slices.Concat(pass, known[0], closed[0], follow[0])
 	in.Rules = slices.Concat(pass, known[1], closed[1], follow[1])

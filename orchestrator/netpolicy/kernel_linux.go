@@ -204,7 +204,7 @@ const register = unix.NFT_REG32_00
 func expressions(r Rule, sets map[string]*nftables.Set) []expr.Any {
 	var out []expr.Any
 	for i, m := range r.Matches {
-		out = append(out, match(m, sets, r.Verdict == Follow && i == len(r.Matches)-1)...)
+		out = append(out, match(m, sets, r.Verdict == GotoReturn && i == len(r.Matches)-1)...)
 	}
 	switch r.Verdict {
 	case Accept:
@@ -237,7 +237,7 @@ func match(m Match, sets map[string]*nftables.Set, follow bool) []expr.Any {
 			&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4, Mask: states, Xor: none},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: none})
 		return out
-	case Neighbour:
+	case NeighborDiscovery:
 		meta(expr.MetaKeyNFPROTO, expr.CmpOpEq, unix.NFPROTO_IPV6)
 		add(&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: hopLimit, Len: 1},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: []byte{255}})

@@ -33,7 +33,7 @@ const (
 
 // testCluster is a node with its bridge, pods on it, and a namespace behind each other link.
 type testCluster struct {
-	places map[string]*rtnltest.Other
+	places map[string]*rtnltest.Namespace
 }
 
 // newCluster makes the network that package podnetwork makes, with pods web, client and idle on the
@@ -42,7 +42,7 @@ type testCluster struct {
 func newCluster(t *testing.T) *testCluster {
 	t.Helper()
 	runtime.LockOSThread()
-	c := &testCluster{places: map[string]*rtnltest.Other{}}
+	c := &testCluster{places: map[string]*rtnltest.Namespace{}}
 	for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		must(t, os.WriteFile("/proc/sys/net/"+file, []byte("1"), 0o644))
 	}
@@ -54,7 +54,7 @@ func newCluster(t *testing.T) *testCluster {
 		}
 	}
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}))
-	rtnltest.Give(t, "cni0", "10.244.1.1/24", "fd00:1::1/64")
+	rtnltest.AddAddresses(t, "cni0", "10.244.1.1/24", "fd00:1::1/64")
 	for i, name := range []string{"web", "client", "idle"} {
 		rtnltest.Veth(t, name, "port-"+name)
 		c.place(t, name, fmt.Sprintf("10.244.1.%d0/24", i+1), fmt.Sprintf("fd00:1::%d0/64", i+1), "10.244.1.1", "fd00:1::1")
@@ -67,10 +67,10 @@ func newCluster(t *testing.T) *testCluster {
 		must(t, netlink.LinkSetUp(port))
 	}
 	rtnltest.Veth(t, "far", "mesh0")
-	rtnltest.Give(t, "mesh0", "10.244.2.1/24", "fd00:2::1/64")
+	rtnltest.AddAddresses(t, "mesh0", "10.244.2.1/24", "fd00:2::1/64")
 	c.place(t, "far", "10.244.2.10/24", "fd00:2::10/64", "10.244.2.1", "fd00:2::1")
 	rtnltest.Veth(t, "outside", "eth0")
-	rtnltest.Give(t, "eth0", "192.0.2.1/24", "2001:db8::1/64")
+	rtnltest.AddAddresses(t, "eth0", "192.0.2.1/24", "2001:db8::1/64")
 	c.place(t, "outside", "192.0.2.10/24", "2001:db8::10/64", "192.0.2.1", "2001:db8::1")
 	return c
 }
@@ -79,10 +79,10 @@ func (c *testCluster) place(t *testing.T, name string, addresses ...string) {
 	t.Helper()
 	o := rtnltest.NewOther(t)
 	c.places[name] = o
-	o.Take(t, name)
+	o.MoveLink(t, name)
 	o.Do(func() {
-		rtnltest.Give(t, "lo")
-		rtnltest.Give(t, name, addresses[0], addresses[1])
+		rtnltest.AddAddresses(t, "lo")
+		rtnltest.AddAddresses(t, name, addresses[0], addresses[1])
 		for _, gateway := range addresses[2:] {
 			must(t, netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(gateway)}))
 		}
@@ -426,7 +426,7 @@ func TestLarge(t *testing.T) {
 		t.Errorf("without the rules of a chain there is %q, %v", have, err)
 	}
 	write(t, Table{})
-	write(t, Closed(emptyWorld(1)))
+	write(t, DenyAll(emptyWorld(1)))
 }
 
 // TestListed: nft(8), which the service proxy starts, can read what is written.

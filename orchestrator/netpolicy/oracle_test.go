@@ -13,7 +13,7 @@ import (
 // allows is what the API's documentation says of one connection, pod by pod and policy by policy:
 // whether the world's policies let from begin to talk to to. It shares nothing with Compile.
 // Addresses that are no pod's are somebody's outside.
-func allows(w World, from, to netip.Addr, protocol corev1.Protocol, port int32) bool {
+func allows(w Input, from, to netip.Addr, protocol corev1.Protocol, port int32) bool {
 	sender, receiver := owner(w, from), owner(w, to)
 	if sender != nil && sender == receiver {
 		return true // a pod cannot block access to itself
@@ -25,7 +25,7 @@ func allows(w World, from, to netip.Addr, protocol corev1.Protocol, port int32) 
 // side asks the policies of one direction for the pod at one end. The pod is not isolated, or at
 // least one rule has to allow the peer.
 func side(
-	w World, t networkingv1.PolicyType, pod *corev1.Pod, address netip.Addr, peer, receiver *corev1.Pod, protocol corev1.Protocol, port int32,
+	w Input, t networkingv1.PolicyType, pod *corev1.Pod, address netip.Addr, peer, receiver *corev1.Pod, protocol corev1.Protocol, port int32,
 ) bool {
 	if pod == nil {
 		return true
@@ -59,7 +59,7 @@ func side(
 	return !isolated
 }
 
-func peerFits(w World, namespace string, peers []networkingv1.NetworkPolicyPeer, address netip.Addr, pod *corev1.Pod) bool {
+func peerFits(w Input, namespace string, peers []networkingv1.NetworkPolicyPeer, address netip.Addr, pod *corev1.Pod) bool {
 	if len(peers) == 0 {
 		return true
 	}
@@ -146,7 +146,7 @@ func fits(s metav1.LabelSelector, have map[string]string) bool {
 }
 
 // owner is the pod that has the address as its own, if one is subject to policies there.
-func owner(w World, a netip.Addr) *corev1.Pod {
+func owner(w Input, a netip.Addr) *corev1.Pod {
 	for _, p := range w.Pods {
 		if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
@@ -194,7 +194,7 @@ func walk(t Table, c Chain, p packet) (Verdict, bool) {
 		switch r.Verdict {
 		case Accept, Drop:
 			return r.Verdict, true
-		case Follow: // a goto: who comes back from there is at the end
+		case GotoReturn: // a goto: who comes back from there is at the end
 			return walk(t, chainOf(t, chain), p)
 		}
 		if verdict, done := walk(t, chainOf(t, r.Chain), p); done {
@@ -214,7 +214,7 @@ func test(t Table, m Match, p packet) (string, bool) {
 	switch m.Test {
 	case Established:
 		return "", p.established
-	case Neighbour:
+	case NeighborDiscovery:
 		return "", p.neighbour
 	case In:
 		return "", (p.in == m.Link) != m.Not

@@ -43,7 +43,7 @@ const shown = 3
 // It is the node's agent to the API server.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	if spec.External.Network {
-		return component.Elsewhere(Name, "what connects pods enforces network policies")
+		return component.External(Name, "what connects pods enforces network policies")
 	}
 	config := kubeconfig.NodeFile(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
@@ -73,7 +73,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 
 // engine brings the kernel in line with the world.
 type engine struct {
-	empty    World
+	empty    Input
 	read     func() (fingerprint string, err error)
 	write    func(Table) error
 	announce component.Announce
@@ -84,7 +84,7 @@ type engine struct {
 }
 
 // run works until ctx is done: when something changed, every minute, and after a failure again.
-func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() (World, error)) {
+func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() (Input, error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	last, rest, again := time.Time{}, pace, soon
@@ -120,7 +120,7 @@ func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() 
 
 // step makes the table such as the world wants it, and says how the node is. While the world is not
 // known, a table that is there stays.
-func (e *engine) step(w World, unknown error) (ready bool, detail string, err error) {
+func (e *engine) step(w Input, unknown error) (ready bool, detail string, err error) {
 	if time.Since(e.looked) >= heal {
 		if e.have, err = e.read(); err != nil {
 			return false, "", err
@@ -129,7 +129,7 @@ func (e *engine) step(w World, unknown error) (ready bool, detail string, err er
 	}
 	if unknown != nil {
 		if e.have == "" {
-			err = e.put(Closed(e.empty))
+			err = e.put(DenyAll(e.empty))
 		}
 		return false, unknown.Error(), err
 	}

@@ -56,7 +56,7 @@ func TestRun(t *testing.T) {
 			e := engine{empty: emptyWorld(1), read: k.read, write: k.write, announce: func(_ string, ready bool, detail string) {
 				told = append(told, fmt.Sprint(ready, " ", detail))
 			}}
-			go e.run(ctx, changed, func() (World, error) { return w, unknown })
+			go e.run(ctx, changed, func() (Input, error) { return w, unknown })
 			synctest.Wait()
 			return changed, cancel
 		}
@@ -71,7 +71,7 @@ func TestRun(t *testing.T) {
 			}
 		}
 		changed, stop := start()
-		holds("at the start", Closed(emptyWorld(1)), 1, "false waiting")
+		holds("at the start", DenyAll(emptyWorld(1)), 1, "false waiting")
 		w, unknown = full, nil
 		changed <- struct{}{}
 		after(pace)

@@ -70,7 +70,7 @@ const (
 	Drop                  // it is gone
 	Jump                  // it goes on in another chain and may come back
 	// it goes on in the chain that the map of the last match names, if it names one
-	Follow
+	GotoReturn
 )
 
 // Test is what a match looks at.
@@ -82,7 +82,7 @@ const (
 	Established Test = iota
 	// IPv6 neighbour solicitation or advertisement that was not routed (RFC 4861: types 135 and
 	// 136, hop limit 255)
-	Neighbour
+	NeighborDiscovery
 	In                  // it came in on the link
 	Source              // its sender is in the set
 	Destination         // its destination is in the set
@@ -173,7 +173,7 @@ func (r Rule) String() string {
 	var words []string
 	for i, m := range r.Matches {
 		text := m.String()
-		if r.Verdict == Follow && i == len(r.Matches)-1 {
+		if r.Verdict == GotoReturn && i == len(r.Matches)-1 {
 			text = strings.Replace(text, "@", "vmap @", 1)
 		}
 		words = append(words, text)
@@ -200,7 +200,7 @@ func (m Match) String() string {
 	switch m.Test {
 	case Established:
 		return "ct state established,related"
-	case Neighbour:
+	case NeighborDiscovery:
 		return "ip6 hoplimit 255 icmpv6 type 135-136"
 	case In:
 		return fmt.Sprintf("iifname %s%q", not, m.Link)

@@ -88,7 +88,7 @@ func (f *follower) change() {
 
 // world returns what there is. Before the first complete lists it is an error: what is not known
 // yet would be taken for gone.
-func (f *follower) world() (World, error) {
+func (f *follower) world() (Input, error) {
 	if slices.ContainsFunc(f.lists(), func(l cache.SharedIndexInformer) bool { return !l.HasSynced() }) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -96,7 +96,7 @@ func (f *follower) world() (World, error) {
 		if f.problem != "" {
 			text += ": " + f.problem
 		}
-		return World{}, errors.New(text)
+		return Input{}, errors.New(text)
 	}
 	w := empty(f.spec)
 	w.Ranges = podnetwork.Ranges(f.spec, all[*corev1.Node](f.nodes))
@@ -106,8 +106,8 @@ func (f *follower) world() (World, error) {
 }
 
 // empty is the world of which nothing but the node's own specification is known.
-func empty(spec nodespec.Spec) World {
-	return World{Node: spec.NodeName, Bridge: podnetwork.Bridge, Tunnel: podnetwork.TunnelOf(spec), Cluster: spec.PodCIDRs}
+func empty(spec nodespec.Spec) Input {
+	return Input{Node: spec.NodeName, Bridge: podnetwork.Bridge, Tunnel: podnetwork.TunnelOf(spec), Cluster: spec.PodCIDRs}
 }
 
 func all[T any](list cache.SharedIndexInformer) []T {

@@ -25,15 +25,15 @@ import (
 // again is how long after a refusal an identity is asked for again.
 const again = 100 * time.Millisecond
 
-// Left are the controllers of this package, as the controller manager's flag --controllers calls
+// Extracted are the controllers of this package, as the controller manager's flag --controllers calls
 // them.
-var Left = []string{"node-ipam-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller"}
+var Extracted = []string{"node-ipam-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller"}
 
-// Identity waits until a component of the process "controllers" may do what it does, and returns
+// ControllerClient waits until a component of the process "controllers" may do what it does, and returns
 // the client that watches for it, its own, and the client of the service account that changes
 // things. Without an error both are nil when ctx was done before.
-func Identity(ctx context.Context, name, account string, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) (own, acting kubernetes.Interface, err error) {
-	watches, acts, err := Configs(ctx, name, account, dirs, rights, announce)
+func ControllerClient(ctx context.Context, name, account string, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) (own, acting kubernetes.Interface, err error) {
+	watches, acts, err := ControllerConfigs(ctx, name, account, dirs, rights, announce)
 	if watches == nil {
 		return nil, nil, err
 	}
@@ -48,8 +48,8 @@ func Identity(ctx context.Context, name, account string, dirs dirs.Dirs, rights 
 	return reads, writes, nil
 }
 
-// Configs is Identity for a component that needs other clients than that of upstream's own kinds.
-func Configs(ctx context.Context, name, account string, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) (own, acting *rest.Config, err error) {
+// ControllerConfigs is Identity for a component that needs other clients than that of upstream's own kinds.
+func ControllerConfigs(ctx context.Context, name, account string, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) (own, acting *rest.Config, err error) {
 	who, err := begin(ctx, name, dirs, rights, announce)
 	if who == nil {
 		return nil, nil, err

@@ -21,10 +21,10 @@ import (
 // delete them, and pods.
 const nodeController = "node-controller"
 
-// ForgetNodes deletes Nodes and then their pods, so that Kubernetes makes others of them, and
+// DeleteRemovedNodes deletes Nodes and then their pods, so that Kubernetes makes others of them, and
 // returns which Nodes were there. A Node that is not there is forgotten; pods of it go all the
 // same. It works beside the process of the controllers, with whose identity it begins.
-func ForgetNodes(ctx context.Context, dirs dirs.Dirs, order nodespec.ForgetOrder) ([]string, error) {
+func DeleteRemovedNodes(ctx context.Context, dirs dirs.Dirs, order nodespec.NodeGCRequest) ([]string, error) {
 	rights := func(context.Context) error { return nil } // a refusal is an answer here
 	who, err := begin(ctx, Namespaces, dirs, rights, component.Announce(func(string, bool, string) {}))
 	if err != nil {
@@ -43,7 +43,7 @@ func ForgetNodes(ctx context.Context, dirs dirs.Dirs, order nodespec.ForgetOrder
 // forgetNodes looks again for what was there: until the API server has seen that its certificate
 // counts no more, the node may make its Node anew. One that does so without end is for who looks
 // next.
-func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespec.ForgetOrder, every time.Duration) (there []string, err error) {
+func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespec.NodeGCRequest, every time.Duration) (there []string, err error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var failed []error

@@ -28,8 +28,8 @@ func TestForgetNodes(t *testing.T) {
 	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	later := node("w4") // another machine has the name
 	later.CreationTimestamp = metav1.NewTime(asked.Add(time.Second))
-	order := func(names ...string) nodespec.ForgetOrder {
-		return nodespec.ForgetOrder{Names: names, MadeBefore: asked}
+	order := func(names ...string) nodespec.NodeGCRequest {
+		return nodespec.NodeGCRequest{Names: names, MadeBefore: asked}
 	}
 	client := fake.NewClientset(node("w1"), node("w2"), node("m1"), later, pod("a", "w1"), pod("b", "w3"), pod("c", "m1"), pod("d", "w4"))
 	// The fake knows no selectors of fields.

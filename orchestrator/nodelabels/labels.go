@@ -43,15 +43,15 @@ func NodeComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 }
 
 // Read reads what the configuration gives the Node. machined replaces the file when that changes.
-func Read(dirs dirs.Dirs) (nodespec.Marks, error) {
-	file := filepath.Join(dirs.Node, nodespec.NodeMarks)
+func Read(dirs dirs.Dirs) (nodespec.NodeLabels, error) {
+	file := filepath.Join(dirs.Node, nodespec.NodeLabelsFile)
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return nodespec.Marks{}, fmt.Errorf("labels and taints of the configuration: %w", err)
+		return nodespec.NodeLabels{}, fmt.Errorf("labels and taints of the configuration: %w", err)
 	}
-	var m nodespec.Marks
+	var m nodespec.NodeLabels
 	if err := json.Unmarshal(content, &m); err != nil {
-		return nodespec.Marks{}, fmt.Errorf("labels and taints of the configuration: %s: cannot decode: %w", file, err)
+		return nodespec.NodeLabels{}, fmt.Errorf("labels and taints of the configuration: %s: cannot decode: %w", file, err)
 	}
 	return m, nil
 }
@@ -60,7 +60,7 @@ func Read(dirs dirs.Dirs) (nodespec.Marks, error) {
 // done. registered are the marks with which the kubelet of this process has started. It is
 // announced as ready whatever becomes of them: a Node without its labels says nothing against the
 // version of the system that runs.
-func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, registered nodespec.Marks, rights func(context.Context) error, announce component.Announce) error {
+func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, registered nodespec.NodeLabels, rights func(context.Context) error, announce component.Announce) error {
 	announce(NodeName, true, "")
 	if err := rights(ctx); err != nil {
 		return nil // asked to stop before there was anything to stop
@@ -82,7 +82,7 @@ func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, registered
 type node struct {
 	name       string
 	dirs       dirs.Dirs
-	registered nodespec.Marks
+	registered nodespec.NodeLabels
 	api        kubernetes.Interface
 	nodes      cache.SharedIndexInformer // its own Node alone
 	changed    chan struct{}
@@ -99,8 +99,8 @@ func (n *node) run(ctx context.Context, tell func(detail string)) error {
 	}
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
-	go follow(ctx, filepath.Join(n.dirs.Node, nodespec.NodeMarks), change)
-	component.Repeat(ctx, n.changed, again, n.pass, tell)
+	go follow(ctx, filepath.Join(n.dirs.Node, nodespec.NodeLabelsFile), change)
+	component.ResyncLoop(ctx, n.changed, again, n.pass, tell)
 	return nil
 }
 
@@ -117,7 +117,7 @@ func (n *node) pass(ctx context.Context) (string, error) {
 		return "", err
 	}
 	have := readNode(own)
-	if err := write(ctx, n.api, own, OfNode(have, want, n.registered)); err != nil {
+	if err := write(ctx, n.api, own, LabelStep(have, want, n.registered)); err != nil {
 		return "", err
 	}
 	return describe(n.name, have, want), nil
@@ -129,7 +129,7 @@ func write(ctx context.Context, api kubernetes.Interface, n *corev1.Node, c chan
 	if c.empty() {
 		return nil
 	}
-	patch, err := component.Upon(n, c.patch())
+	patch, err := component.MergePatch(n, c.patch())
 	if err != nil {
 		return err
 	}

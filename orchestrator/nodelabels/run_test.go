@@ -26,7 +26,7 @@ func TestRun(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: labelled("h=n a=1")},
 		Spec:       corev1.NodeSpec{Taints: onNode("x:NoSchedule orlop.dev/taints-pending:NoSchedule")},
 	}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: corev1.NodeSpec{Taints: onNode("x:NoSchedule")}})
-	dirs := dirs.Under(t.TempDir())
+	dirs := dirs.In(t.TempDir())
 	if err := os.MkdirAll(dirs.Node, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -37,11 +37,11 @@ func TestRun(t *testing.T) {
 	}
 	write := func(labels, taints string) {
 		t.Helper()
-		content, err := json.Marshal(nodespec.Marks{Labels: labelled(labels), Taints: tainted(taints)})
+		content, err := json.Marshal(nodespec.NodeLabels{Labels: labelled(labels), Taints: tainted(taints)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		file := filepath.Join(dirs.Node, nodespec.NodeMarks)
+		file := filepath.Join(dirs.Node, nodespec.NodeLabelsFile)
 		if err := os.WriteFile(file+".new", content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -104,14 +104,14 @@ func TestRun(t *testing.T) {
 
 // TestRead: a file that is missing or damaged is told by its name.
 func TestRead(t *testing.T) {
-	dirs := dirs.Under(t.TempDir())
+	dirs := dirs.In(t.TempDir())
 	if _, err := Read(dirs); err == nil {
 		t.Error("no file: no error")
 	}
 	if err := os.MkdirAll(dirs.Node, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dirs.Node, nodespec.NodeMarks), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dirs.Node, nodespec.NodeLabelsFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Read(dirs); err == nil {

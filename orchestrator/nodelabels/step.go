@@ -99,14 +99,14 @@ func (c change) apply(n Node) Node {
 	return n
 }
 
-// OfNode is what the node's half changes of its own Node: its labels, and what it says of taints.
+// LabelStep is what the node's half changes of its own Node: its labels, and what it says of taints.
 // registered are the marks with which the kubelet has started, and so made the Node if there was
 // none: as long as nothing is remembered, those labels are the configuration's.
 //
 //	label                          is stated: it gets the value   is not stated
 //	remembered, or registered      and stays remembered           it goes
 //	there, of somebody else        it becomes the configuration's it stays
-func OfNode(n Node, want, registered nodespec.Marks) change {
+func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 	c := change{labels: map[string]any{}, annotations: map[string]any{}}
 	remembered, _ := parse[string](n.Keys)
 	if n.Keys == "" {
@@ -145,7 +145,7 @@ func OfNode(n Node, want, registered nodespec.Marks) change {
 	return c
 }
 
-// OfControlPlane is what the control plane changes of a Node: its taints, by what the node says and
+// TaintStep is what the control plane changes of a Node: its taints, by what the node says and
 // by what was set before. A Node that says nothing is left alone.
 //
 //	taint (key and effect)         is wanted                      is not wanted
@@ -155,7 +155,7 @@ func OfNode(n Node, want, registered nodespec.Marks) change {
 //
 // What Kubernetes or the system sets by itself (config.OwnTaint) no node can want: it could be rid
 // of it then.
-func OfControlPlane(n Node) (change, error) {
+func TaintStep(n Node) (change, error) {
 	if n.Wanted == "" {
 		return change{}, nil
 	}
@@ -208,7 +208,7 @@ func OfControlPlane(n Node) (change, error) {
 }
 
 // describe says how far the configuration is in force on the Node.
-func describe(name string, n Node, want nodespec.Marks) string {
+func describe(name string, n Node, want nodespec.NodeLabels) string {
 	line := fmt.Sprintf("%d labels, %d taints of the configuration", len(want.Labels), len(want.Taints))
 	set, _ := parse[nodespec.Taint](n.Set)
 	for _, w := range want.Taints {

@@ -71,12 +71,12 @@ func TestLabels(t *testing.T) {
 		"somebody wrote the note":     {"a=1", `nonsense`, "b=1", "", "a=1 b=1", `["b"]`},
 	} {
 		n := Node{Labels: labelled(c.have), Keys: c.keys}
-		want, registered := nodespec.Marks{Labels: labelled(c.want)}, nodespec.Marks{Labels: labelled(c.registered)}
-		got := OfNode(n, want, registered).apply(n)
+		want, registered := nodespec.NodeLabels{Labels: labelled(c.want)}, nodespec.NodeLabels{Labels: labelled(c.registered)}
+		got := LabelStep(n, want, registered).apply(n)
 		if !maps.Equal(got.Labels, labelled(c.then)) || got.Keys != c.remembered {
 			t.Errorf("%s: %v, %s; want %s, %s", name, got.Labels, got.Keys, c.then, c.remembered)
 		}
-		if again := OfNode(got, want, registered); !again.empty() {
+		if again := LabelStep(got, want, registered); !again.empty() {
 			t.Errorf("%s: again %v", name, again)
 		}
 	}
@@ -106,7 +106,7 @@ func TestTaints(t *testing.T) {
 		"Kubernetes' own":             {"node.kubernetes.io/unreachable:NoExecute", "", "node.kubernetes.io/unreachable:NoExecute node-role.kubernetes.io/control-plane:NoSchedule orlop.dev/x:NoSchedule", "node.kubernetes.io/unreachable:NoExecute", ""},
 	} {
 		n := Node{Taints: onNode(c.have), Set: text(tainted(c.before))}
-		want := nodespec.Marks{Taints: tainted(c.want)}
+		want := nodespec.NodeLabels{Taints: tainted(c.want)}
 		got := settle(t, n, want)
 		if shown(got.Taints) != c.then || got.Set != text(tainted(c.set)) {
 			t.Errorf("%s: %s, %s; want %s, %s", name, shown(got.Taints), got.Set, c.then, c.set)
@@ -116,22 +116,22 @@ func TestTaints(t *testing.T) {
 		}
 	}
 	n := Node{Taints: onNode("a:NoSchedule"), Set: `[{"key":"a","effect":"NoSchedule"}]`}
-	if c, err := OfControlPlane(n); err != nil || !c.empty() {
+	if c, err := TaintStep(n); err != nil || !c.empty() {
 		t.Errorf("a Node that says nothing: %v, %v", c, err)
 	}
 	n.Wanted = "nonsense"
-	if c, err := OfControlPlane(n); err == nil || !c.empty() {
+	if c, err := TaintStep(n); err == nil || !c.empty() {
 		t.Errorf("a Node that says nonsense: %v, %v", c, err)
 	}
 }
 
 // settle lets both halves work until neither has anything to do.
-func settle(t *testing.T, n Node, want nodespec.Marks) Node {
+func settle(t *testing.T, n Node, want nodespec.NodeLabels) Node {
 	t.Helper()
 	for range 8 {
-		one := OfNode(n, want, nodespec.Marks{})
+		one := LabelStep(n, want, nodespec.NodeLabels{})
 		n = one.apply(n)
-		two, err := OfControlPlane(n)
+		two, err := TaintStep(n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		keys, effects := []string{"a", "b", "c", "d"}, []string{"NoSchedule", "NoExecute"}
 		var n Node
-		var want nodespec.Marks
+		var want nodespec.NodeLabels
 		others := map[string]string{} // taints of others, by key and effect
 		foreign := map[string]string{}
 		ours := func(t nodespec.Taint) bool {
@@ -165,7 +165,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 			same := func(o corev1.Taint) bool { return o.Key == tt.Key && string(o.Effect) == tt.Effect }
 			switch r.IntN(5) {
 			case 0: // another configuration; others' labels have keys of their own
-				want = nodespec.Marks{Labels: map[string]string{}}
+				want = nodespec.NodeLabels{Labels: map[string]string{}}
 				for range r.IntN(4) {
 					want.Labels[keys[r.IntN(4)]] = fmt.Sprint(r.IntN(2))
 				}
@@ -186,9 +186,9 @@ func TestOthersAreLeftAlone(t *testing.T) {
 				n.Taints = slices.DeleteFunc(slices.Clone(n.Taints), same)
 				delete(others, tt.Key+":"+tt.Effect)
 			case 3:
-				n = OfNode(n, want, nodespec.Marks{}).apply(n)
+				n = LabelStep(n, want, nodespec.NodeLabels{}).apply(n)
 			case 4:
-				c, err := OfControlPlane(n)
+				c, err := TaintStep(n)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -224,7 +224,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 
 // TestDescribe: what the node's half says.
 func TestDescribe(t *testing.T) {
-	want := nodespec.Marks{Labels: labelled("a=1"), Taints: tainted("a=1:NoSchedule")}
+	want := nodespec.NodeLabels{Labels: labelled("a=1"), Taints: tainted("a=1:NoSchedule")}
 	for then, n := range map[string]Node{
 		"1 labels, 1 taints of the configuration":                                                           {Taints: onNode("a=1:NoSchedule")},
 		"1 labels, 1 taints of the configuration; the control plane has not set the taint a:NoSchedule yet": {},

@@ -31,7 +31,7 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 // Run sets the taints that Nodes' configurations state, until ctx is done. rights waits until the
 // component may do what it does.
 func Run(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	own, acting, err := nodecontrollers.Identity(ctx, Name, bootstrap.NodeTaintsAccount, dirs, rights, announce)
+	own, acting, err := nodecontrollers.ControllerClient(ctx, Name, bootstrap.NodeTaintsAccount, dirs, rights, announce)
 	if own == nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.nodes.HasSynced) {
 		return nil // asked to stop
 	}
-	component.Repeat(ctx, c.changed, again, c.pass, tell)
+	component.ResyncLoop(ctx, c.changed, again, c.pass, tell)
 	return nil
 }
 
@@ -81,7 +81,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	var first error
 	for _, n := range all {
 		have := readNode(n)
-		step, err := OfControlPlane(have)
+		step, err := TaintStep(have)
 		if err != nil {
 			err = fmt.Errorf("Node %s: %w", n.Name, err)
 		} else if err = write(ctx, c.api, n, step); err == nil {

@@ -119,8 +119,8 @@ func keep(folder string, r Record) error {
 	return nil
 }
 
-// Forget removes the record from a folder, if there is one.
-func Forget(folder string) error {
+// Remove removes the record from a folder, if there is one.
+func Remove(folder string) error {
 	if err := os.Remove(filepath.Join(folder, fileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("record: cannot remove: %w", err)
 	}

@@ -115,7 +115,7 @@ func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(st
 			}
 		}
 	}()
-	component.Repeat(ctx, changed, soon, k.pass, tell)
+	component.ResyncLoop(ctx, changed, soon, k.pass, tell)
 	if !informer.HasSynced() {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (k *keeper) prune(left map[string]bool) error {
 		return nil
 	}
 	if err != nil {
-		return errors.Join(err, Forget(k.folder))
+		return errors.Join(err, Remove(k.folder))
 	}
 	all := r.Objects[pods.resource]
 	before := len(all)
@@ -146,7 +146,7 @@ func (k *keeper) prune(left map[string]bool) error {
 	})
 	switch r.Objects[pods.resource] = all; {
 	case len(namesOf(all, k.node)) == 0:
-		return Forget(k.folder)
+		return Remove(k.folder)
 	case len(all) == before:
 		return nil
 	}
@@ -219,7 +219,7 @@ func (k *keeper) pass(ctx context.Context) (string, error) {
 	names := namesOf(r.Objects[pods.resource], k.node)
 	if len(names) == 0 {
 		k.last = [sha256.Size]byte{}
-		return describe(names, problems), Forget(k.folder)
+		return describe(names, problems), Remove(k.folder)
 	}
 	content, err := json.Marshal([]any{r.Objects, r.Missing})
 	if err != nil {

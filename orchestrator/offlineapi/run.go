@@ -53,8 +53,8 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	}}}
 }
 
-// StandIn is the one of a start of the process. Make it with New.
-type StandIn struct {
+// Server is the one of a start of the process. Make it with New.
+type Server struct {
 	spec     nodespec.Spec
 	dirs     dirs.Dirs
 	answers  bool    // there is something to answer from
@@ -69,8 +69,8 @@ type StandIn struct {
 
 // New reads the record, and writes the file of authorities that the node's components believe
 // (dirs.Dirs.Authorities).
-func New(spec nodespec.Spec, dirs dirs.Dirs) (*StandIn, error) {
-	s := &StandIn{spec: spec, dirs: dirs, ended: make(chan struct{})}
+func New(spec nodespec.Spec, dirs dirs.Dirs) (*Server, error) {
+	s := &Server{spec: spec, dirs: dirs, ended: make(chan struct{})}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
 	err := s.prepare()
 	if s.answers = err == nil; err != nil {
@@ -83,11 +83,11 @@ func New(spec nodespec.Spec, dirs dirs.Dirs) (*StandIn, error) {
 }
 
 // prepare makes what it takes to answer.
-func (s *StandIn) prepare() (err error) {
+func (s *Server) prepare() (err error) {
 	if _, err := os.Stat(s.met()); err == nil {
 		return fs.ErrNotExist // all pods of the node may run already, whichever ask for it
 	}
-	if s.record, err = Read(s.dirs.StandIn, s.spec); err != nil {
+	if s.record, err = Read(s.dirs.OfflineAPI, s.spec); err != nil {
 		return err
 	}
 	if s.world, err = newWorld(s.record); err != nil {
@@ -101,21 +101,21 @@ func (s *StandIn) prepare() (err error) {
 }
 
 // met is a file that is there when an API server has worked since the machine's start.
-func (s *StandIn) met() string { return filepath.Join(s.dirs.Node, "api-server-met") }
+func (s *Server) met() string { return filepath.Join(s.dirs.Node, "api-server-met") }
 
 // Address is where it answers until End; empty when it has nothing to answer from.
-func (s *StandIn) Address() string {
+func (s *Server) Address() string {
 	if !s.answers {
 		return ""
 	}
 	return s.listener.Addr().String()
 }
 
-// End is called when an API server works: from then on it is the only one that is asked.
-func (s *StandIn) End() { s.end() }
+// Stop is called when an API server works: from then on it is the only one that is asked.
+func (s *Server) Stop() { s.end() }
 
 // Run answers until End is called, and keeps the record after that, until ctx is done.
-func (s *StandIn) Run(ctx context.Context, announce component.Announce) error {
+func (s *Server) Run(ctx context.Context, announce component.Announce) error {
 	tell := func(detail string) { announce(Name, true, detail) }
 	tell(s.problem)
 	ctx, stop := context.WithCancel(ctx)
@@ -140,7 +140,7 @@ func (s *StandIn) Run(ctx context.Context, announce component.Announce) error {
 	if err := component.WriteFile(component.File{Path: s.met(), Mode: 0o600}); err != nil {
 		return err
 	}
-	k := keeper{cluster: s.spec.Cluster, node: s.spec.NodeName, folder: s.dirs.StandIn}
+	k := keeper{cluster: s.spec.Cluster, node: s.spec.NodeName, folder: s.dirs.OfflineAPI}
 	parts.Go(func() {
 		ended <- k.follow(ctx, kubeconfig.Path(s.dirs.Node, asKubelet), kubeconfig.Path(s.dirs.Node, Name), tell)
 	})
@@ -148,7 +148,7 @@ func (s *StandIn) Run(ctx context.Context, announce component.Announce) error {
 }
 
 // serve answers until End is called or ctx is done.
-func (s *StandIn) serve(ctx context.Context) error {
+func (s *Server) serve(ctx context.Context) error {
 	authorities := x509.NewCertPool()
 	content, err := os.ReadFile(filepath.Join(s.dirs.Node, nodespec.CA))
 	if err != nil {
@@ -189,7 +189,7 @@ func (s *StandIn) serve(ctx context.Context) error {
 
 // authorities writes the file of those whom the node's components believe to be an API server: once
 // one works, nobody but the cluster's CA.
-func (s *StandIn) authorities() error {
+func (s *Server) authorities() error {
 	content, err := os.ReadFile(filepath.Join(s.dirs.Node, nodespec.CA))
 	if err != nil {
 		return fmt.Errorf("the cluster's CA: cannot read: %w", err)
@@ -209,7 +209,7 @@ func (s *StandIn) authorities() error {
 }
 
 // keepAuthorities has the file follow the cluster's CA until ctx is done.
-func (s *StandIn) keepAuthorities(ctx context.Context) error {
+func (s *Server) keepAuthorities(ctx context.Context) error {
 	ticker := time.NewTicker(believed)
 	defer ticker.Stop()
 	for {
@@ -227,9 +227,9 @@ func (s *StandIn) keepAuthorities(ctx context.Context) error {
 // commonName is that of the stand-in's certificate.
 const commonName = "orlop:" + Name
 
-// Answers tells whether a connection leads to a stand-in and not to an API server. The authority of
+// ServedByOfflineAPI tells whether a connection leads to a stand-in and not to an API server. The authority of
 // API servers signs no certificate of this name.
-func Answers(state *tls.ConnectionState) bool {
+func ServedByOfflineAPI(state *tls.ConnectionState) bool {
 	return state != nil && len(state.PeerCertificates) > 0 && state.PeerCertificates[0].Subject.CommonName == commonName
 }
 

@@ -32,7 +32,7 @@ import (
 type machine struct {
 	dirs    dirs.Dirs
 	ca      *pki.CA
-	standIn *StandIn
+	standIn *Server
 	said    chan string
 	ended   chan error
 }
@@ -43,7 +43,7 @@ func start(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{dirs: dirs.Under(t.TempDir()), ca: ca, said: make(chan string, 100), ended: make(chan error, 1)}
+	m := &machine{dirs: dirs.In(t.TempDir()), ca: ca, said: make(chan string, 100), ended: make(chan error, 1)}
 	spec := nodespec.Spec{Cluster: "c", NodeName: "n1"}
 	files := map[string][]byte{nodespec.CA: ca.CertPEM()}
 	for cert, key := range map[string]string{nodespec.KubeletCert: nodespec.KubeletKey, nodespec.NodeAgentCert: nodespec.NodeAgentKey} {
@@ -58,7 +58,7 @@ func start(t *testing.T) *machine {
 			t.Fatal(err)
 		}
 	}
-	if err := keep(m.dirs.StandIn, *record(t)); err != nil {
+	if err := keep(m.dirs.OfflineAPI, *record(t)); err != nil {
 		t.Fatal(err)
 	}
 	if m.standIn, err = New(spec, m.dirs); err != nil {
@@ -182,7 +182,7 @@ func TestKubelet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.standIn.End()
+	m.standIn.Stop()
 	event := <-watching.ResultChan()
 	for event.Type == "MODIFIED" { // since its start
 		event = <-watching.ResultChan()
@@ -265,8 +265,8 @@ func TestStrangers(t *testing.T) {
 // and the node starts as if there were no such thing.
 func TestNothingKept(t *testing.T) {
 	for name, content := range map[string]string{"nothing": "", "half of one": `{"cluster":"c","node":"n1","obj`, "one without names": `{"cluster":"c","node":"n1","objects":{"pods":[{}]}}`} {
-		dirs := dirs.Under(t.TempDir())
-		for path, content := range map[string]string{filepath.Join(dirs.Node, nodespec.CA): "the CA\n", filepath.Join(dirs.StandIn, fileName): content} {
+		dirs := dirs.In(t.TempDir())
+		for path, content := range map[string]string{filepath.Join(dirs.Node, nodespec.CA): "the CA\n", filepath.Join(dirs.OfflineAPI, fileName): content} {
 			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 				t.Fatal(err)
 			}

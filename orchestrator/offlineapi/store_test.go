@@ -283,7 +283,7 @@ func TestRecordIsThisNodes(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := Forget(folder); err != nil {
+		if err := Remove(folder); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -50,7 +50,7 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 
 // Run signs until ctx is done. rights waits until the component may do what it does.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
-	own, acting, err := nodecontrollers.Identity(ctx, Name, bootstrap.PodCertificatesAccount, dirs, rights, announce)
+	own, acting, err := nodecontrollers.ControllerClient(ctx, Name, bootstrap.PodCertificatesAccount, dirs, rights, announce)
 	if own == nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (s *signer) run(ctx context.Context, tell func(detail string)) error {
 		return nil // asked to stop
 	}
 	go wait.UntilWithContext(ctx, func(context.Context) { change(nil) }, look)
-	component.Repeat(ctx, s.changed, again, s.pass, tell)
+	component.ResyncLoop(ctx, s.changed, again, s.pass, tell)
 	return nil
 }
 

@@ -9,8 +9,8 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// Piece is one thing in the kernel that the mesh is made of.
-type Piece interface {
+// KernelObject is one thing in the kernel that the mesh is made of.
+type KernelObject interface {
 	// Name says which it is: what the kernel has but once. A piece of the same name is changed into
 	// another, not added.
 	Name() string
@@ -60,15 +60,15 @@ type Peer struct {
 	Key    wgtypes.Key // public
 	At     netip.AddrPort
 	Ranges []netip.Prefix // packets from these are taken from it, and to these are sent to it
-	// Ahead: the last handshake with it has been lying in the future for long, because clocks went
+	// Deferred: the last handshake with it has been lying in the future for long, because clocks went
 	// back since (handshakes.stays). Such a one is made anew.
-	Ahead bool
+	Deferred bool
 }
 
 // Name of a peer is its key. The kernel keeps the time of a peer's last handshake as long as it has
 // the peer, so one that is ahead is another one.
 func (p Peer) Name() string {
-	if p.Ahead {
+	if p.Deferred {
 		return "peer of a clock that went back " + p.Key.String()
 	}
 	return "peer " + p.Key.String()
@@ -83,25 +83,25 @@ func (p Peer) String() string {
 	return fmt.Sprintf("%s at %s for %s", p.Name(), p.At, strings.Join(words, ", "))
 }
 
-// Station is another node's end of a VXLAN tunnel.
-type Station struct {
+// FDBEntry is another node's end of a VXLAN tunnel.
+type FDBEntry struct {
 	MAC string
 	At  netip.Addr
 }
 
 // Name of a station is its hardware address.
-func (s Station) Name() string   { return "station " + s.MAC }
-func (s Station) String() string { return fmt.Sprintf("%s at %s", s.Name(), s.At) }
+func (s FDBEntry) Name() string   { return "station " + s.MAC }
+func (s FDBEntry) String() string { return fmt.Sprintf("%s at %s", s.Name(), s.At) }
 
-// Neighbour says which station an address beyond a VXLAN tunnel belongs to; nobody is asked there.
-type Neighbour struct {
+// NeighborEntry says which station an address beyond a VXLAN tunnel belongs to; nobody is asked there.
+type NeighborEntry struct {
 	IP  netip.Addr
 	MAC string
 }
 
 // Name of a neighbour is its address.
-func (n Neighbour) Name() string   { return "neighbour " + n.IP.String() }
-func (n Neighbour) String() string { return fmt.Sprintf("%s is station %s", n.Name(), n.MAC) }
+func (n NeighborEntry) Name() string   { return "neighbour " + n.IP.String() }
+func (n NeighborEntry) String() string { return fmt.Sprintf("%s is station %s", n.Name(), n.MAC) }
 
 // Route leads to pods of another node. One that leads nowhere refuses what has no better route.
 type Route struct {
@@ -135,7 +135,7 @@ func (r Route) String() string {
 
 // Diff says what of have has to go, in order, and what of want is not there yet, in order. A
 // piece that is there beside the wanted one of its name goes: a network can have several routes.
-func Diff(have, want []Piece) (gone, set []Piece) {
+func Diff(have, want []KernelObject) (gone, set []KernelObject) {
 	names, texts := map[string]bool{}, map[string]bool{}
 	// by text; names of which the wanted one is there
 	wanted, met := map[string]bool{}, map[string]bool{}

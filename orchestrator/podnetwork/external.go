@@ -68,7 +68,7 @@ func (a *Agent) keepPublished(ctx context.Context, api kubernetes.Interface, ann
 		case <-ctx.Done():
 			return nil
 		}
-		detail := component.NotHere("something else connects pods")
+		detail := component.ExternalDetail("something else connects pods")
 		if err := a.publish(ctx, api, last); err != nil {
 			detail = fmt.Sprintf("%s; cluster DNS is not published: %v", detail, err)
 			timer.Reset(again)

@@ -98,7 +98,7 @@ func bridgeAddresses() ([]netip.Prefix, error) {
 
 // addressesOn are those of a link, or with nil of all.
 func addressesOn(link netlink.Link) ([]netlink.Addr, error) {
-	return rtnl.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
+	return rtnl.Consistent(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 }
 
 func ensureAddresses(link netlink.Link, want []netip.Prefix) error {

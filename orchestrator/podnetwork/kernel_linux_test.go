@@ -104,7 +104,7 @@ func TestOwn(t *testing.T) {
 	}
 	runtime.LockOSThread()
 	rtnltest.Veth(t, "eth0", "other")
-	rtnltest.Give(t, "eth0", "192.0.2.1/24", "2001:db8::1/64")
+	rtnltest.AddAddresses(t, "eth0", "192.0.2.1/24", "2001:db8::1/64")
 	spec, _ := dual()
 	spec.External.Network = true
 	spec.NodeIPs = addresses("192.0.2.1", "2001:db8::1")

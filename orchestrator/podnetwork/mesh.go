@@ -85,9 +85,9 @@ type Self struct {
 
 // Mesh is how a node reaches the pods of the others.
 type Mesh struct {
-	Pieces   []Piece  // of the kernel, in the order in which they are made
-	Nodes    int      // that are reached
-	Problems []string // why others are not, in no more than one line for each
+	Pieces   []KernelObject // of the kernel, in the order in which they are made
+	Nodes    int            // that are reached
+	Problems []string       // why others are not, in no more than one line for each
 }
 
 // NewMesh plans how the node reaches the pods of the others. Nodes may be in any order, and may
@@ -107,8 +107,8 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	slices.SortFunc(hosts, func(a, b Node) int {
 		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Name, b.Name))
 	})
-	var peers []Piece
-	var routes []Piece
+	var peers []KernelObject
+	var routes []KernelObject
 	var taken takenRanges
 	taken.add(self.Ranges)
 	keys := []wgtypes.Key{self.Key}
@@ -118,7 +118,7 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 			taken.add(n.Ranges) // reached or not, they are its own
 		}
 		var to func(netip.Prefix) netip.Addr
-		var parts []Piece
+		var parts []KernelObject
 		if err == nil {
 			to, parts, err = reach(spec, n, keys)
 		}
@@ -161,7 +161,7 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 
 // reach plans what one node needs besides its routes, and says over which address a range of it is
 // reached.
-func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix) netip.Addr, parts []Piece, err error) {
+func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix) netip.Addr, parts []KernelObject, err error) {
 	switch spec.Encapsulation {
 	case wireguard:
 		at := common(spec.NodeIPs, n.Addresses)
@@ -176,7 +176,7 @@ func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix
 		for _, r := range n.Ranges {
 			peer.Ranges = append(peer.Ranges, r.Masked())
 		}
-		return nil, []Piece{peer}, nil
+		return nil, []KernelObject{peer}, nil
 	case vxlan:
 		// One tunnel uses one family of addresses: the first of the cluster's.
 		at := ofFamily(n.Addresses, spec.NodeIPs[0].Is6())
@@ -184,9 +184,9 @@ func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix
 			return nil, nil, fmt.Errorf("has no address of the family of %s", spec.NodeIPs[0])
 		}
 		station := stationOf(n.Name)
-		parts = append(parts, Station{MAC: station, At: at})
+		parts = append(parts, FDBEntry{MAC: station, At: at})
 		for _, g := range gateways(n.Ranges) {
-			parts = append(parts, Neighbour{IP: g, MAC: station})
+			parts = append(parts, NeighborEntry{IP: g, MAC: station})
 		}
 		return func(r netip.Prefix) netip.Addr { return ofFamily(gateways(n.Ranges), r.Addr().Is6()) }, parts, nil
 	}

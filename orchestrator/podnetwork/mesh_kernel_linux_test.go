@@ -34,7 +34,7 @@ func (here) Do(f func()) { f() }
 // testNode is a machine of the test: its namespace, and one in it where a pod is.
 type testNode struct {
 	place
-	pod    *rtnltest.Other
+	pod    *rtnltest.Namespace
 	spec   nodespec.Spec
 	ranges []netip.Prefix
 	plan   Plan
@@ -101,7 +101,7 @@ func TestUpdate(t *testing.T) {
 	up(t, "eth0", netip.PrefixFrom(spec.NodeIPs[0], 24))
 	var published []string
 	refusal := errors.New("no answer")
-	m := mesh{spec: spec, dirs: dirs.Under(t.TempDir()), publish: func(_ context.Context, key string) error {
+	m := mesh{spec: spec, dirs: dirs.In(t.TempDir()), publish: func(_ context.Context, key string) error {
 		published = append(published, key)
 		return refusal
 	}}
@@ -219,7 +219,7 @@ func twoMachines(t *testing.T, encapsulation string) (*testNode, *testNode) {
 	t.Helper()
 	far := rtnltest.NewOther(t)
 	rtnltest.Veth(t, "eth0", "far0")
-	far.Take(t, "far0")
+	far.MoveLink(t, "far0")
 	machines := []*testNode{{place: here{}}, {place: far}}
 	for i, n := range machines {
 		spec, _ := dual()
@@ -245,14 +245,14 @@ func twoMachines(t *testing.T, encapsulation string) (*testNode, *testNode) {
 }
 
 // addPod does what the CNI plugin does.
-func (n *testNode) addPod(t *testing.T, far *rtnltest.Other, i int) {
+func (n *testNode) addPod(t *testing.T, far *rtnltest.Namespace, i int) {
 	t.Helper()
 	n.pod = rtnltest.NewOther(t)
 	inner, outer := fmt.Sprintf("pod%d", i), fmt.Sprintf("port%d", i)
 	rtnltest.Veth(t, inner, outer)
-	n.pod.Take(t, inner)
+	n.pod.MoveLink(t, inner)
 	if n.place == place(far) {
-		far.Take(t, outer)
+		far.MoveLink(t, outer)
 	}
 	n.Do(func() {
 		port, err := netlink.LinkByName(outer)

@@ -76,7 +76,7 @@ func (h handshakes) stays(peer wgtypes.Key, at, now time.Time) bool {
 }
 
 // apply brings the kernel from what it has to what is wanted, and goes on after a failure.
-func (k kernel) apply(want []Piece) error {
+func (k kernel) apply(want []KernelObject) error {
 	var errs []error
 	for range rounds {
 		have, err := k.read()
@@ -108,8 +108,8 @@ func (k kernel) apply(want []Piece) error {
 }
 
 // read finds what the kernel has of the mesh, in the order of NewMesh.
-func (k kernel) read() ([]Piece, error) {
-	var pieces []Piece
+func (k kernel) read() ([]KernelObject, error) {
+	var pieces []KernelObject
 	index := 0
 	end, err := netlink.LinkByName(Tunnel)
 	switch {
@@ -122,7 +122,7 @@ func (k kernel) read() ([]Piece, error) {
 			return nil, fmt.Errorf("link %s: cannot read: %w", Tunnel, err)
 		}
 	}
-	routes, err := rtnl.Whole(func() ([]netlink.Route, error) {
+	routes, err := rtnl.Consistent(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
 	})
 	if err != nil {
@@ -160,10 +160,10 @@ func (k kernel) removeRoute(p Route, tunnel netlink.Link) error {
 	}))
 }
 
-func (k kernel) readTunnel(end netlink.Link) ([]Piece, error) {
+func (k kernel) readTunnel(end netlink.Link) ([]KernelObject, error) {
 	attrs := end.Attrs()
 	l := Link{Kind: end.Type(), MTU: attrs.MTU, Up: attrs.Flags&net.FlagUp != 0}
-	var inside []Piece
+	var inside []KernelObject
 	var err error
 	switch v := end.(type) {
 	case *netlink.Wireguard:
@@ -179,7 +179,7 @@ func (k kernel) readTunnel(end netlink.Link) ([]Piece, error) {
 	if err != nil {
 		return nil, err
 	}
-	pieces := []Piece{l}
+	pieces := []KernelObject{l}
 	for _, a := range addresses {
 		if !a.IP.IsLinkLocalUnicast() {
 			pieces = append(pieces, Address{addr(a.IP)})
@@ -188,7 +188,7 @@ func (k kernel) readTunnel(end netlink.Link) ([]Piece, error) {
 	return append(pieces, inside...), nil
 }
 
-func (k kernel) readWireGuard(l *Link) ([]Piece, error) {
+func (k kernel) readWireGuard(l *Link) ([]KernelObject, error) {
 	control, err := wgctrl.New()
 	if err != nil {
 		return nil, err
@@ -199,9 +199,9 @@ func (k kernel) readWireGuard(l *Link) ([]Piece, error) {
 		return nil, err
 	}
 	l.Key, l.Port = device.PublicKey, device.ListenPort
-	var pieces []Piece
+	var pieces []KernelObject
 	for _, p := range device.Peers {
-		peer := Peer{Key: p.PublicKey, Ahead: k.ahead.stays(p.PublicKey, p.LastHandshakeTime, time.Now())}
+		peer := Peer{Key: p.PublicKey, Deferred: k.ahead.stays(p.PublicKey, p.LastHandshakeTime, time.Now())}
 		if p.Endpoint != nil {
 			at := p.Endpoint.AddrPort()
 			peer.At = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
@@ -214,10 +214,10 @@ func (k kernel) readWireGuard(l *Link) ([]Piece, error) {
 	return pieces, nil
 }
 
-func readVXLAN(index int) ([]Piece, error) {
-	var pieces []Piece
+func readVXLAN(index int) ([]KernelObject, error) {
+	var pieces []KernelObject
 	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
-		list, err := rtnl.Whole(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, family) })
+		list, err := rtnl.Consistent(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, family) })
 		if err != nil {
 			return nil, err
 		}
@@ -226,16 +226,16 @@ func readVXLAN(index int) ([]Piece, error) {
 			switch {
 			case !ip.IsValid() || n.State&netlink.NUD_PERMANENT == 0:
 			case family == unix.AF_BRIDGE:
-				pieces = append(pieces, Station{MAC: n.HardwareAddr.String(), At: ip})
+				pieces = append(pieces, FDBEntry{MAC: n.HardwareAddr.String(), At: ip})
 			default:
-				pieces = append(pieces, Neighbour{IP: ip, MAC: n.HardwareAddr.String()})
+				pieces = append(pieces, NeighborEntry{IP: ip, MAC: n.HardwareAddr.String()})
 			}
 		}
 	}
 	return pieces, nil
 }
 
-func (k kernel) set(p Piece) error {
+func (k kernel) set(p KernelObject) error {
 	switch p := p.(type) {
 	case Link:
 		return k.setLink(p)
@@ -255,7 +255,7 @@ func (k kernel) set(p Piece) error {
 			a.Flags = unix.IFA_F_NODAD // it is the bridge's as well
 		}
 		return netlink.AddrReplace(end, a)
-	case Station, Neighbour:
+	case FDBEntry, NeighborEntry:
 		n, err := neighOf(p, end.Attrs().Index)
 		if err != nil {
 			return err
@@ -265,7 +265,7 @@ func (k kernel) set(p Piece) error {
 	return fmt.Errorf("%T: no such piece", p)
 }
 
-func (k kernel) remove(p Piece) error {
+func (k kernel) remove(p KernelObject) error {
 	end, err := netlink.LinkByName(Tunnel)
 	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
 		return err
@@ -279,7 +279,7 @@ func (k kernel) remove(p Piece) error {
 		return k.removeRoute(p, end)
 	case Address:
 		return netlink.AddrDel(end, &netlink.Addr{IPNet: ipnet(netip.PrefixFrom(p.IP, p.IP.BitLen()))})
-	case Station, Neighbour:
+	case FDBEntry, NeighborEntry:
 		n, err := neighOf(p, end.Attrs().Index)
 		if err != nil {
 			return err
@@ -398,13 +398,13 @@ func configure(p wgtypes.PeerConfig) error {
 }
 
 // neighOf is a station or a neighbour as the kernel knows it, for ever.
-func neighOf(p Piece, index int) (*netlink.Neigh, error) {
+func neighOf(p KernelObject, index int) (*netlink.Neigh, error) {
 	n := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT}
 	text := ""
 	switch p := p.(type) {
-	case Station:
+	case FDBEntry:
 		n.Family, n.Flags, n.IP, text = unix.AF_BRIDGE, netlink.NTF_SELF, p.At.AsSlice(), p.MAC
-	case Neighbour:
+	case NeighborEntry:
 		n.Family, n.IP, text = unix.AF_INET, p.IP.AsSlice(), p.MAC
 		if p.IP.Is6() {
 			n.Family = unix.AF_INET6
@@ -417,7 +417,7 @@ func neighOf(p Piece, index int) (*netlink.Neigh, error) {
 
 // underlayMTU is the MTU of the link that has the address.
 func underlayMTU(address netip.Addr) (int, error) {
-	links, err := rtnl.Whole(netlink.LinkList)
+	links, err := rtnl.Consistent(netlink.LinkList)
 	if err != nil {
 		return 0, fmt.Errorf("links: cannot list: %w", err)
 	}

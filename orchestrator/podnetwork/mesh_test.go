@@ -114,7 +114,7 @@ func TestMeshDoesNotDependOnOrder(t *testing.T) {
 func TestDiff(t *testing.T) {
 	spec, ranges := dual()
 	self := Self{Ranges: ranges, MTU: 1420, Key: keyOf(3)}
-	plan := func(encapsulation string, change func([]Node) []Node) []Piece {
+	plan := func(encapsulation string, change func([]Node) []Node) []KernelObject {
 		s := spec
 		s.Encapsulation = encapsulation
 		return NewMesh(s, self, change(others())).Pieces
@@ -123,7 +123,7 @@ func TestDiff(t *testing.T) {
 	var b strings.Builder
 	for _, c := range []struct {
 		title      string
-		have, want []Piece
+		have, want []KernelObject
 	}{
 		{"nothing changes", plan(wireguard, same), plan(wireguard, same)},
 		{"the first other node comes", plan(wireguard, func(n []Node) []Node { return n[1:2] }), plan(wireguard, func(n []Node) []Node { return n[1:] })},
@@ -151,10 +151,10 @@ func TestDiff(t *testing.T) {
 }
 
 // aged says of the first peer that its last handshake lies in the future.
-func aged(pieces []Piece) []Piece {
-	i := slices.IndexFunc(pieces, func(p Piece) bool { _, is := p.(Peer); return is })
+func aged(pieces []KernelObject) []KernelObject {
+	i := slices.IndexFunc(pieces, func(p KernelObject) bool { _, is := p.(Peer); return is })
 	peer := pieces[i].(Peer)
-	peer.Ahead = true
+	peer.Deferred = true
 	pieces[i] = peer
 	return pieces
 }
@@ -269,7 +269,7 @@ func TestDescribe(t *testing.T) {
 // wrong that it cannot know.
 func TestUpdateLeavesAll(t *testing.T) {
 	spec, ranges := single()
-	m := mesh{spec: spec, dirs: dirs.Under(t.TempDir()), publish: func(context.Context, string) error {
+	m := mesh{spec: spec, dirs: dirs.In(t.TempDir()), publish: func(context.Context, string) error {
 		t.Error("a key was published")
 		return nil
 	}}
@@ -287,14 +287,14 @@ func TestDiffOfTwoRoutes(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name            string
-		have, gone, set []Piece
+		have, gone, set []KernelObject
 	}{
-		{"the wanted one before another", []Piece{via("192.0.2.1"), via("192.0.2.2")}, []Piece{via("192.0.2.2")}, nil},
-		{"the wanted one behind another", []Piece{via("192.0.2.2"), via("192.0.2.1")}, []Piece{via("192.0.2.2")}, nil},
-		{"another alone", []Piece{via("192.0.2.2")}, nil, []Piece{via("192.0.2.1")}},
-		{"two others", []Piece{via("192.0.2.2"), via("192.0.2.3")}, nil, []Piece{via("192.0.2.1")}},
+		{"the wanted one before another", []KernelObject{via("192.0.2.1"), via("192.0.2.2")}, []KernelObject{via("192.0.2.2")}, nil},
+		{"the wanted one behind another", []KernelObject{via("192.0.2.2"), via("192.0.2.1")}, []KernelObject{via("192.0.2.2")}, nil},
+		{"another alone", []KernelObject{via("192.0.2.2")}, nil, []KernelObject{via("192.0.2.1")}},
+		{"two others", []KernelObject{via("192.0.2.2"), via("192.0.2.3")}, nil, []KernelObject{via("192.0.2.1")}},
 	} {
-		gone, set := Diff(c.have, []Piece{via("192.0.2.1")})
+		gone, set := Diff(c.have, []KernelObject{via("192.0.2.1")})
 		if !slices.Equal(gone, c.gone) || !slices.Equal(set, c.set) {
 			t.Errorf("%s: %v goes and %v is set, want %v and %v", c.name, gone, set, c.gone, c.set)
 		}

@@ -21,8 +21,8 @@ func TestForeignRoutes(t *testing.T) {
 	runtime.LockOSThread()
 	rtnltest.Veth(t, "own0", "own1")
 	rtnltest.Veth(t, "far0", "far1")
-	rtnltest.Give(t, "own0", "192.0.2.1/24", "2001:db8:1::1/64")
-	rtnltest.Give(t, "far0", "198.51.100.1/24", "2001:db8:2::1/64")
+	rtnltest.AddAddresses(t, "own0", "192.0.2.1/24", "2001:db8:1::1/64")
+	rtnltest.AddAddresses(t, "far0", "198.51.100.1/24", "2001:db8:2::1/64")
 	for _, name := range []string{"own0", "own1", "far0", "far1"} {
 		rtnltest.SetUp(t, name, true)
 	}

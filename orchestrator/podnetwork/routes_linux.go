@@ -66,7 +66,7 @@ func routesTo(route *netlink.Route) ([]netlink.Route, error) {
 	if route.Dst.IP.To4() == nil {
 		family = unix.AF_INET6
 	}
-	return rtnl.Whole(func() ([]netlink.Route, error) {
+	return rtnl.Consistent(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(family, &netlink.Route{Dst: route.Dst, Protocol: route.Protocol}, netlink.RT_FILTER_DST|netlink.RT_FILTER_PROTOCOL)
 	})
 }

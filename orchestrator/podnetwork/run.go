@@ -64,7 +64,7 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 type Agent struct {
 	spec    nodespec.Spec
 	dirs    dirs.Dirs
-	gate    *apiready.Gate
+	gate    *apiready.Waiter
 	nodes   chan *corev1.Node // for the network
 	seen    chan *corev1.Node // for the Node's state
 	changed chan struct{}     // something about any Node
@@ -78,7 +78,7 @@ type Agent struct {
 }
 
 // New returns an agent that waits at the gate.
-func New(spec nodespec.Spec, dirs dirs.Dirs, gate *apiready.Gate) *Agent {
+func New(spec nodespec.Spec, dirs dirs.Dirs, gate *apiready.Waiter) *Agent {
 	return &Agent{
 		spec: spec, dirs: dirs, gate: gate,
 		nodes: make(chan *corev1.Node, 1), seen: make(chan *corev1.Node, 1), bridged: make(chan struct{}), known: make(chan struct{}),
@@ -115,7 +115,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	if err := start(); err != nil {
 		return err
 	}
-	if err := a.gate.Rights(ctx); err != nil {
+	if err := a.gate.WaitRBAC(ctx); err != nil {
 		return nil // asked to stop before there was anything to stop
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(a.dirs.Node, client))

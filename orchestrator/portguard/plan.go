@@ -14,8 +14,8 @@ import (
 // Table is the name of the table, of the inet family.
 const Table = "orlop_machines"
 
-// World is what a node's table follows from.
-type World struct {
+// Input is what a node's table follows from.
+type Input struct {
 	Machines []netip.Addr // addresses of the cluster's machines
 	Pods     []netip.Prefix
 	// Kubelet says who reaches the kubelets; Readers are the addresses of this node's pods that do
@@ -37,7 +37,7 @@ var families = []family{{"ip", "ipv4", "ipv4_addr", true}, {"ip6", "ipv6", "ipv6
 //
 // A connection that gets its own destination as its translation is asked about by no later chain of
 // the type nat; see machined/firewall.Guard, which does the same for the machine's own addresses.
-func (w World) Commands() string {
+func (w Input) Commands() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", Table)
 	for _, f := range families {
@@ -66,7 +66,7 @@ func (w World) Commands() string {
 }
 
 // ports are those that pods do not reach on other machines.
-func (w World) ports() []int {
+func (w Input) ports() []int {
 	if w.Kubelet.ClosedToPods {
 		return append(nodespec.ClosedToPods(), paths.PortKubelet)
 	}
@@ -75,7 +75,7 @@ func (w World) ports() []int {
 
 // closed refuses ports to pods: to this node's, which come over its bridge, and to all that come
 // with a pod's address. With led it refuses them to what a Service has led there, too.
-func (w World) closed(b *strings.Builder, f family, to string, ports []int, led bool) {
+func (w Input) closed(b *strings.Builder, f family, to string, ports []int, led bool) {
 	if w.Kubelet.ClosedToPods && len(w.Readers) > 0 {
 		fmt.Fprintf(b, "\t\tiifname %q %s saddr @%s %stcp dport %d accept\n", nodespec.PodBridge, f.name, f.setName("readers"), to, paths.PortKubelet)
 	}

@@ -20,7 +20,7 @@ func addresses(texts ...string) []netip.Addr {
 // TestCommands shows the table of a node with two families, with the kubelets open, and closed to
 // all pods but one.
 func TestCommands(t *testing.T) {
-	w := World{
+	w := Input{
 		Machines: addresses("10.0.0.6", "10.0.0.5", "2001:db8::5", "10.0.0.5"),
 		Pods:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")},
 	}

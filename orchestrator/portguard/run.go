@@ -219,8 +219,8 @@ func newFollower(api kubernetes.Interface, spec nodespec.Spec) (*follower, error
 }
 
 // world is what there is, and whether the Nodes are known yet.
-func (f *follower) world() (w World, known bool) {
-	w = World{Machines: slices.Concat(f.spec.NodeIPs, f.spec.ControlPlanes, f.spec.VirtualAddresses), Pods: f.spec.PodCIDRs, Kubelet: f.spec.Kubelet}
+func (f *follower) world() (w Input, known bool) {
+	w = Input{Machines: slices.Concat(f.spec.NodeIPs, f.spec.ControlPlanes, f.spec.VirtualAddresses), Pods: f.spec.PodCIDRs, Kubelet: f.spec.Kubelet}
 	for _, o := range f.nodes.GetStore().List() {
 		w.Machines = append(w.Machines, addressesOf(o)...)
 	}
@@ -289,7 +289,7 @@ type keeper struct {
 }
 
 // run works until ctx is done: when something changed, every minute, and after a failure again.
-func (k *keeper) run(ctx context.Context, changed <-chan struct{}, world func() (World, bool)) {
+func (k *keeper) run(ctx context.Context, changed <-chan struct{}, world func() (Input, bool)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for last := (time.Time{}); ; {
@@ -326,7 +326,7 @@ func (k *keeper) run(ctx context.Context, changed <-chan struct{}, world func() 
 
 // step writes the table where it is another one, or where again says so: somebody's hand may have
 // taken it away.
-func (k *keeper) step(ctx context.Context, w World, again bool) (string, error) {
+func (k *keeper) step(ctx context.Context, w Input, again bool) (string, error) {
 	commands := w.Commands()
 	if commands != k.have || again {
 		if err := k.write(ctx, commands); err != nil {

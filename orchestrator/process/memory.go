@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// Memory is how a process's heap is managed: let grow during the start, kept small afterwards.
+// HeapLimiter is how a process's heap is managed: let grow during the start, kept small afterwards.
 //
 // Collecting garbage is a seventh of a control plane's start when it is done as usual, and most of
 // what the start makes is there to stay. So the collector rests until the process uses First bytes,
 // and then works as usual. A first collection that comes late costs page faults, and scatters what
 // stays over a heap that cannot be given back later.
-type Memory struct {
+type HeapLimiter struct {
 	First int64 // bytes of memory in use when the collector starts to work
 }
 
@@ -39,7 +39,7 @@ const (
 
 // Manage sets the collector for the start, at once, and returns a function to call when the process
 // is ready.
-func (m Memory) Manage(ctx context.Context) (settle func()) {
+func (m HeapLimiter) Manage(ctx context.Context) (settle func()) {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(m.First)
 	// The first collection means that the start needs more than Limit. From then on the heap grows

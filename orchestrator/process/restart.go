@@ -15,10 +15,10 @@ const (
 	steady       = 10 * time.Minute
 )
 
-// Again runs a component until ctx is done, and starts it again after a pause whenever it ends: its
+// RestartLoop runs a component until ctx is done, and starts it again after a pause whenever it ends: its
 // neighbours go on. tell hears why it has ended. The component must keep nothing in this process
 // that a second run meets.
-func Again(ctx context.Context, run func(context.Context) error, tell func(why string)) error {
+func RestartLoop(ctx context.Context, run func(context.Context) error, tell func(why string)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for pause := time.Duration(0); ; {

@@ -30,7 +30,7 @@ func TestAgain(t *testing.T) {
 	late := errors.New("late")
 	runs := 0
 	var told []string
-	err := Again(ctx, func(context.Context) error {
+	err := RestartLoop(ctx, func(context.Context) error {
 		if runs++; runs == 2 {
 			cancel()
 			return late

@@ -24,29 +24,29 @@ import (
 // progress end. A new request always checks the file first.
 const pollInterval = time.Second
 
-// File is the file as it was last read.
-type File struct {
+// RevokedFile is the file as it was last read.
+type RevokedFile struct {
 	path    string
 	changed func() // runs after each reading of new content; may be nil
 
 	mu    sync.Mutex
 	stamp string
-	now   trust.Refused
+	now   trust.RevokedSet
 }
 
 // Open reads the file, and returns an error if it cannot be read: no revocation could be enforced.
 // changed runs after each later reading of new content, in the goroutine that read it; it may be
 // nil.
-func Open(path string, changed func()) (*File, error) {
-	f := &File{path: path}
-	err := f.Look()
+func Open(path string, changed func()) (*RevokedFile, error) {
+	f := &RevokedFile{path: path}
+	err := f.Reload()
 	f.changed = changed
 	return f, err
 }
 
-// Look reads the file if it was replaced since the last reading: one stat(2) if it was not. A file
+// Reload reads the file if it was replaced since the last reading: one stat(2) if it was not. A file
 // that cannot be read leaves the last reading in force.
-func (f *File) Look() error {
+func (f *RevokedFile) Reload() error {
 	read, err := f.read()
 	if read && f.changed != nil {
 		f.changed()
@@ -55,7 +55,7 @@ func (f *File) Look() error {
 }
 
 // read is Look without the call of changed; it reports whether there was new content.
-func (f *File) read() (bool, error) {
+func (f *RevokedFile) read() (bool, error) {
 	info, err := os.Stat(f.path)
 	if err != nil {
 		return false, fmt.Errorf("revoked certificates: %w", err)
@@ -67,7 +67,7 @@ func (f *File) read() (bool, error) {
 		return false, nil
 	}
 	text, err := os.ReadFile(f.path)
-	var next trust.Refused
+	var next trust.RevokedSet
 	if err == nil {
 		err = json.Unmarshal(text, &next)
 	}
@@ -78,15 +78,15 @@ func (f *File) read() (bool, error) {
 	return true, nil
 }
 
-// Now is what it says.
-func (f *File) Now() trust.Refused {
+// Current is what it says.
+func (f *RevokedFile) Current() trust.RevokedSet {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.now
 }
 
-// Follow checks the file until ctx is done, so that new content is found while no request comes.
-func (f *File) Follow(ctx context.Context) {
+// Watch checks the file until ctx is done, so that new content is found while no request comes.
+func (f *RevokedFile) Watch(ctx context.Context) {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for logged := ""; ; {
@@ -95,7 +95,7 @@ func (f *File) Follow(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		switch err := f.Look(); {
+		switch err := f.Reload(); {
 		case err == nil:
 			logged = ""
 		case logged != err.Error():
@@ -105,17 +105,17 @@ func (f *File) Follow(ctx context.Context) {
 	}
 }
 
-// Refusal returns why the request's client certificate is rejected; nil for a valid one, and for a
+// Check returns why the request's client certificate is rejected; nil for a valid one, and for a
 // request without one. It checks the file first, so that a revocation is in force for every request
 // that comes after the file was written. If the file cannot be read, the last reading is in force,
 // and Follow logs the error.
-func (f *File) Refusal(request *http.Request) error {
-	_ = f.Look()
+func (f *RevokedFile) Check(request *http.Request) error {
+	_ = f.Reload()
 	cert := Certificate(request)
 	if cert == nil {
 		return nil
 	}
-	return f.Now().Why(cert)
+	return f.Current().Check(cert)
 }
 
 // Certificate is what the caller has shown; nil if that is nothing. Whether it is good is for the
@@ -127,11 +127,11 @@ func Certificate(request *http.Request) *x509.Certificate {
 	return request.TLS.PeerCertificates[0]
 }
 
-// Guard stands around an authenticator: with a certificate that counts no more nobody is anybody,
+// WrapAuthenticator stands around an authenticator: with a certificate that counts no more nobody is anybody,
 // whatever else he shows. What the authenticator remembers of earlier requests makes no difference.
-func (f *File) Guard(next authenticator.Request) authenticator.Request {
+func (f *RevokedFile) WrapAuthenticator(next authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(request *http.Request) (*authenticator.Response, bool, error) {
-		if err := f.Refusal(request); err != nil {
+		if err := f.Check(request); err != nil {
 			return nil, false, err
 		}
 		return next.AuthenticateRequest(request)

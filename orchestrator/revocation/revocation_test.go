@@ -40,7 +40,7 @@ func TestGuard(t *testing.T) {
 	if _, err := Open(path, nil); err == nil {
 		t.Error("a list that is missing is no list")
 	}
-	put := func(r trust.Refused) {
+	put := func(r trust.RevokedSet) {
 		t.Helper()
 		text, err := json.Marshal(r)
 		if err == nil {
@@ -51,14 +51,14 @@ func TestGuard(t *testing.T) {
 		}
 	}
 	one, two := "sha256:"+strings.Repeat("1", 64), "sha256:"+strings.Repeat("2", 64)
-	put(trust.Refused{Roots: []string{one, two}})
+	put(trust.RevokedSet{TrustedRoots: []string{one, two}})
 	changes := 0
 	f, err := Open(path, func() { changes++ })
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard := f.Guard(authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return nil, true, nil }))
-	dora, emil := by(pki.Spec{CN: "dora", Origin: "12ab", Root: one}), by(pki.Spec{CN: "emil", Origin: "34cd", Root: two})
+	guard := f.WrapAuthenticator(authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return nil, true, nil }))
+	dora, emil := by(pki.Spec{CN: "dora", Lineage: "12ab", Root: one}), by(pki.Spec{CN: "emil", Lineage: "34cd", Root: two})
 	server, nobody := by(pki.Spec{CN: "orlop:kube-apiserver"}), httptest.NewRequest(http.MethodGet, "/pods", nil)
 	lets := func(want ...bool) {
 		t.Helper()
@@ -69,9 +69,9 @@ func TestGuard(t *testing.T) {
 		}
 	}
 	lets(true, true, true, true)
-	put(trust.Refused{Revoked: []trust.Revocation{{Name: "dora"}}, Roots: []string{one, two}})
+	put(trust.RevokedSet{Revoked: []trust.Revocation{{Name: "dora"}}, TrustedRoots: []string{one, two}})
 	lets(false, true, true, true) // the first request after the file was written
-	put(trust.Refused{Roots: []string{one}})
+	put(trust.RevokedSet{TrustedRoots: []string{one}})
 	lets(true, false, true, true)
 	if changes != 2 {
 		t.Errorf("changed ran %d times, want once for each new content", changes)
@@ -79,7 +79,7 @@ func TestGuard(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Look(); err == nil || changes != 2 {
+	if err := f.Reload(); err == nil || changes != 2 {
 		t.Errorf("%v, changed ran %d times", err, changes)
 	}
 	lets(true, false, true, true)

@@ -33,7 +33,7 @@ func sample(t *testing.T) State {
 	s := New([]Machine{{"first", "10.0.0.11:50000"}, {"second", "10.0.0.12:50000"}, {"third", "[fd00::13]:51000"}}, false).At(now).Sized(80, 24)
 	take := func(machine int, bodies ...any) {
 		for _, body := range bodies {
-			s = s.Take(Message{Machine: machine, Body: body})
+			s = s.Apply(Message{Machine: machine, Body: body})
 		}
 	}
 	version := &api.VersionResponse{Version: "1.2.3", Kubernetes: "v1.36.3", Kernel: "6.12.1", Slot: "A", Profile: "metal", Machine: "m1"}
@@ -49,7 +49,7 @@ func sample(t *testing.T) State {
 				{"name": "etcd", "ready": true, "detail": "serving", "since": "2026-05-04T03:00:01Z"},
 				{"name": "kube-apiserver", "ready": false, "detail": "readyz: poststarthook", "since": "2026-05-04T03:01:01Z"}]},
 			{"name": "apid", "state": "backoff", "detail": "exit status 1", "restarts": 17, "since": "2026-05-04T03:02:00Z"}]`),
-		Began{Events}, &api.Event{Time: ago(time.Minute), Kind: "op", Source: "disk", Message: "format STATE (/dev/vda4) as ext4"},
+		Started{Events}, &api.Event{Time: ago(time.Minute), Kind: "op", Source: "disk", Message: "format STATE (/dev/vda4) as ext4"},
 		&api.Event{Time: ago(0), Kind: "failure", Source: "service/apid",
 			Message: "ended with exit status 1, and what it said last was so long that it does not fit into one row of this terminal"},
 		&api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: "1.3.0", Phase: "writing", Operation: "write version 1.3.0 to ROOT-B (/dev/vda3)",
@@ -65,7 +65,7 @@ func sample(t *testing.T) State {
 			Reason: "version 1.4.0 was started three times and did not become healthy in five minutes: etcd: the data are of a later version",
 			Log:    []string{"etcd: cannot start", "orlop: going down"},
 		})
-	take(2, Away{Reason: "the machine cannot be reached: dial tcp [fd00::13]:51000: connect: connection refused", Next: now.Add(8 * time.Second)})
+	take(2, Disconnected{Reason: "the machine cannot be reached: dial tcp [fd00::13]:51000: connect: connection refused", Next: now.Add(8 * time.Second)})
 	return s
 }
 
@@ -78,13 +78,13 @@ func press(s State, keys ...string) State {
 }
 
 func withLog(s State, count int) State {
-	s = s.Take(Message{s.Wants().Machine, Began{Logs}})
+	s = s.Apply(Message{s.Wants().Machine, Started{Logs}})
 	for i := range count {
 		text := fmt.Sprintf("line %d", i+1)
 		if i%10 == 9 {
 			text += strings.Repeat(" and on", 20)
 		}
-		s = s.Take(Message{s.Wants().Machine, LogLine{s.Wants().Service, &api.LogLine{Time: timestamppb.New(now.Add(time.Duration(i) * time.Second)), Text: text}}})
+		s = s.Apply(Message{s.Wants().Machine, LogLine{s.Wants().Service, &api.LogLine{Time: timestamppb.New(now.Add(time.Duration(i) * time.Second)), Text: text}}})
 	}
 	return s
 }
@@ -102,7 +102,7 @@ func everyScreen(t *testing.T) map[string]State {
 		"services-none":  press(s, "2", "p"),
 		"log":            withLog(press(s, "3"), 30),
 		"log-scrolled":   press(withLog(press(s, "3"), 30), "k", "k", "k"),
-		"log-refused":    press(s, "2", "j", "3").Take(Message{0, Failed{Logs, "there is no such service"}}),
+		"log-refused":    press(s, "2", "j", "3").Apply(Message{0, Failed{Logs, "there is no such service"}}),
 		"events":         press(s, "4"),
 		"events-refused": press(s, "4", "n"),
 		"upgrade":        press(s, "tab", "tab", "tab", "tab"),
@@ -166,10 +166,10 @@ func TestHostile(t *testing.T) {
 		&api.Event{Kind: evil, Source: evil, Message: evil}, Failed{Version, evil}, topic(t, "memory", `"what is that"`),
 		&api.UpgradeStatus{Running: evil, From: evil, To: evil, Phase: evil, Reason: evil, Operation: evil, Waits: evil, Log: []string{evil}, Done: -5, Total: 1},
 	} {
-		s = s.Take(Message{0, body})
+		s = s.Apply(Message{0, body})
 	}
-	s = withLog(press(s, "3"), 0).Take(Message{0, LogLine{s.machines[0].services[0].Name, &api.LogLine{Text: evil}}})
-	for _, s := range []State{s, s.Take(Message{0, Failed{Logs, evil}}), s.Take(Message{0, Away{Reason: evil}})} {
+	s = withLog(press(s, "3"), 0).Apply(Message{0, LogLine{s.machines[0].services[0].Name, &api.LogLine{Text: evil}}})
+	for _, s := range []State{s, s.Apply(Message{0, Failed{Logs, evil}}), s.Apply(Message{0, Disconnected{Reason: evil}})} {
 		for _, key := range []string{"1", "2", "3", "4", "5", "?"} {
 			shown := press(s, key).Draw()
 			if i := strings.IndexFunc(shown, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
@@ -189,7 +189,7 @@ func TestHostile(t *testing.T) {
 func TestNothingInPlace(t *testing.T) {
 	first := withLog(press(sample(t), "3"), 30)
 	shown := first.Draw()
-	second := withLog(first, 3).Take(Message{0, Away{Reason: "gone"}})
+	second := withLog(first, 3).Apply(Message{0, Disconnected{Reason: "gone"}})
 	second = press(second, "j", "l", "4", "k", "n")
 	if second.Draw() == shown || first.Draw() != shown {
 		t.Errorf("the first state has become\n%s", first.Draw())
@@ -217,14 +217,14 @@ func TestWants(t *testing.T) {
 		}
 	}
 	s = withLog(press(s, "3"), 3)
-	s = s.Take(Message{0, LogLine{"apid", &api.LogLine{Text: "of another service"}}}).Take(Message{1, LogLine{"containerd", &api.LogLine{Text: "of another machine"}}})
+	s = s.Apply(Message{0, LogLine{"apid", &api.LogLine{Text: "of another service"}}}).Apply(Message{1, LogLine{"containerd", &api.LogLine{Text: "of another machine"}}})
 	if shown := s.Draw(); !strings.Contains(shown, "line 3") || strings.Contains(shown, "another") {
 		t.Errorf("it shows\n%s", shown)
 	}
 	if shown := press(s, "l", "h").Draw(); strings.Contains(shown, "line 3") {
 		t.Errorf("the lines of the service before are still shown:\n%s", shown)
 	}
-	if shown := s.Take(Message{0, Began{Logs}}).Draw(); strings.Contains(shown, "line 3") {
+	if shown := s.Apply(Message{0, Started{Logs}}).Draw(); strings.Contains(shown, "line 3") {
 		t.Errorf("a log that began anew still has its former lines:\n%s", shown)
 	}
 }
@@ -243,7 +243,7 @@ func TestScroll(t *testing.T) {
 	body := func(s State) string { return strings.Join(strings.Split(s.Draw(), "\n")[3:], "\n") }
 	more := held
 	for range 50 {
-		more = more.Take(Message{0, LogLine{"containerd", &api.LogLine{Text: "more"}}})
+		more = more.Apply(Message{0, LogLine{"containerd", &api.LogLine{Text: "more"}}})
 	}
 	if body(more) != body(held) {
 		t.Errorf("more has come, and it shows\n%s", body(more))
@@ -252,7 +252,7 @@ func TestScroll(t *testing.T) {
 		t.Errorf("at the end is %q", end(press(more, "G")))
 	}
 	for range 2 * keptLines {
-		more = more.Take(Message{0, LogLine{"containerd", &api.LogLine{Text: strings.Repeat("x", 2*maxLine)}}})
+		more = more.Apply(Message{0, LogLine{"containerd", &api.LogLine{Text: strings.Repeat("x", 2*maxLine)}}})
 	}
 	if len(more.log.kept) != keptLines || len(more.log.kept[0].text) > maxLine {
 		t.Errorf("%d lines are kept, of %d bytes", len(more.log.kept), len(more.log.kept[0].text))
@@ -264,11 +264,11 @@ func TestScroll(t *testing.T) {
 
 // TestBack: a machine that comes back says everything anew.
 func TestBack(t *testing.T) {
-	s := sample(t).Take(Message{0, Away{Reason: "it reboots", Next: now}})
+	s := sample(t).Apply(Message{0, Disconnected{Reason: "it reboots", Next: now}})
 	if m := s.machines[0]; m.health != nil || m.system.CPUs != 0 || m.version == nil {
 		t.Errorf("of a machine that is away is known: %v", m)
 	}
-	s = s.Take(Message{0, Connected{}}).Take(Message{0, Began{Events}}).Take(Message{0, &api.Event{Message: "first of this start"}})
+	s = s.Apply(Message{0, Connected{}}).Apply(Message{0, Started{Events}}).Apply(Message{0, &api.Event{Message: "first of this start"}})
 	if shown := press(s, "4").Draw(); strings.Contains(shown, "STATE") || !strings.Contains(shown, "first of this start") || strings.Contains(shown, "away") {
 		t.Errorf("it shows\n%s", shown)
 	}

@@ -132,14 +132,14 @@ type Message struct {
 // Connected: the machine has taken the connection.
 type Connected struct{}
 
-// Away: there is no connection to the machine any more, or none came to be.
-type Away struct {
+// Disconnected: there is no connection to the machine any more, or none came to be.
+type Disconnected struct {
 	Reason string
 	Next   time.Time // when it is tried again
 }
 
-// Began: a source begins anew, with all that it has. What it sent before is to be forgotten.
-type Began struct{ Source string }
+// Started: a source begins anew, with all that it has. What it sent before is to be forgotten.
+type Started struct{ Source string }
 
 // Failed: nothing more comes from a source of this connection.
 type Failed struct{ Source, Reason string }
@@ -218,8 +218,8 @@ func (m *machine) problem(source, reason string) {
 	m.problems[source] = reason
 }
 
-// Take is the state after a message.
-func (s State) Take(message Message) State {
+// Apply is the state after a message.
+func (s State) Apply(message Message) State {
 	before := s.Wants()
 	ofLog := message.Machine == before.Machine && before.Service != ""
 	switch body := message.Body.(type) {
@@ -228,7 +228,7 @@ func (s State) Take(message Message) State {
 			s.log = s.log.add(line{text: clock(body.Line.Time) + "  " + body.Line.Text})
 		}
 		return s
-	case Began:
+	case Started:
 		if ofLog && body.Source == Logs {
 			s.log = lines{}
 		}
@@ -240,10 +240,10 @@ func (m *machine) take(body any) {
 	switch body := body.(type) {
 	case Connected:
 		m.link, m.reason, m.problems = connected, "", nil
-	case Away:
+	case Disconnected:
 		m.link, m.reason, m.next = away, body.Reason, body.Next
 		m.health, m.system, m.memory = nil, system{}, memory{} // they are of the moment
-	case Began:
+	case Started:
 		m.problem(body.Source, "")
 		if body.Source == Events {
 			m.events = lines{}

@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/durable"
 )
 
-// Origin has the blobs of artefacts.
-type Origin interface {
+// Source has the blobs of artefacts.
+type Source interface {
 	// Open reads a blob from its beginning. The error is fs.ErrNotExist where it is not there.
 	Open(ctx context.Context, b Blob) (io.ReadCloser, error)
 }
@@ -76,9 +76,9 @@ func (s Store) Texts(sum string) ([]Text, error) {
 	return Texts(layers, func(l Layer) ([]byte, error) { return s.read(l.Blob) })
 }
 
-// Whole says whether all of an artefact is there, and undamaged: nil, fs.ErrNotExist, ErrDamaged,
+// Verify says whether all of an artefact is there, and undamaged: nil, fs.ErrNotExist, ErrDamaged,
 // or what is wrong with the manifest.
-func (s Store) Whole(sum string) error {
+func (s Store) Verify(sum string) error {
 	layers, err := s.layers(sum)
 	for _, l := range layers {
 		if _, err := s.read(l.Blob); err != nil {
@@ -90,7 +90,7 @@ func (s Store) Whole(sum string) error {
 
 // Fetch brings an artefact into the store, as far as it is not there. What it returns nil for
 // survives a power cut.
-func (s Store) Fetch(ctx context.Context, sum string, from Origin) error {
+func (s Store) Fetch(ctx context.Context, sum string, from Source) error {
 	if err := s.folder(); err != nil {
 		return fmt.Errorf("artefacts: no folder for them: %w", err)
 	}
@@ -122,7 +122,7 @@ func (s Store) folder() error {
 	return errors.Join(os.Chown(s.Dir, -1, s.Group), os.Chmod(s.Dir, 0o750))
 }
 
-func fetchManifest(ctx context.Context, sum string, from Origin) ([]byte, error) {
+func fetchManifest(ctx context.Context, sum string, from Source) ([]byte, error) {
 	body, err := from.Open(ctx, Blob{sum, -1})
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func fetchManifest(ctx context.Context, sum string, from Origin) ([]byte, error)
 }
 
 // fetch brings a layer into the store, if it is not there.
-func (s Store) fetch(ctx context.Context, b Blob, from Origin) error {
+func (s Store) fetch(ctx context.Context, b Blob, from Source) error {
 	if _, err := s.read(b); err == nil {
 		return nil
 	}
@@ -179,7 +179,7 @@ func (s Store) write(sum string, content func(io.Writer) error) error {
 		err = f.CloseAtomicallyReplace()
 	}
 	if err == nil {
-		err = durable.SyncFolder(s.Dir)
+		err = durable.SyncDir(s.Dir)
 	}
 	if err != nil {
 		return fmt.Errorf("artefacts: cannot write: %w", err)
@@ -187,8 +187,8 @@ func (s Store) write(sum string, content func(io.Writer) error) error {
 	return nil
 }
 
-// Keep deletes all but these artefacts, which have to be there, and says how many files went.
-func (s Store) Keep(sums []string) (dropped int, err error) {
+// Prune deletes all but these artefacts, which have to be there, and says how many files went.
+func (s Store) Prune(sums []string) (dropped int, err error) {
 	keep := map[string]bool{}
 	for _, sum := range sums {
 		keep[sum] = true

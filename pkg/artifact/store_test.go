@@ -46,13 +46,13 @@ func TestStore(t *testing.T) {
 	two := from.put(manifest(a, c))
 	s := Store{Dir: filepath.Join(t.TempDir(), "lib", "addons"), Group: os.Getgid()}
 
-	if err := s.Whole(one); !errors.Is(err, fs.ErrNotExist) {
+	if err := s.Verify(one); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("before there is anything: %v", err)
 	}
 	if err := s.Fetch(t.Context(), one, from); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("half of it: %v", err)
 	}
-	if err := s.Whole(one); !errors.Is(err, fs.ErrNotExist) {
+	if err := s.Verify(one); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("half of it is there: %v", err)
 	}
 	from.put(b)
@@ -88,23 +88,23 @@ func TestStore(t *testing.T) {
 	if _, err := s.Texts(one); !errors.Is(err, ErrDamaged) {
 		t.Errorf("another content: %v", err)
 	}
-	if err := s.Whole(one); !errors.Is(err, ErrDamaged) {
+	if err := s.Verify(one); !errors.Is(err, ErrDamaged) {
 		t.Errorf("another content: %v", err)
 	}
-	if err := errors.Join(s.Fetch(t.Context(), one, from), s.Whole(one)); err != nil {
+	if err := errors.Join(s.Fetch(t.Context(), one, from), s.Verify(one)); err != nil {
 		t.Errorf("mended: %v", err)
 	}
 
-	if _, err := s.Keep([]string{strings.Repeat("0", 64)}); err == nil || s.Whole(one) != nil {
+	if _, err := s.Prune([]string{strings.Repeat("0", 64)}); err == nil || s.Verify(one) != nil {
 		t.Errorf("what is wanted is not there, and the rest was let go: %v", err)
 	}
-	if n, err := s.Keep([]string{two}); n != 2 || err != nil || s.Whole(two) != nil || !errors.Is(s.Whole(one), fs.ErrNotExist) {
-		t.Errorf("%d files went, %v; left: %v, %v", n, err, s.Whole(two), s.Whole(one))
+	if n, err := s.Prune([]string{two}); n != 2 || err != nil || s.Verify(two) != nil || !errors.Is(s.Verify(one), fs.ErrNotExist) {
+		t.Errorf("%d files went, %v; left: %v, %v", n, err, s.Verify(two), s.Verify(one))
 	}
-	if n, err := s.Keep(nil); n != 3 || err != nil {
+	if n, err := s.Prune(nil); n != 3 || err != nil {
 		t.Errorf("%d files went, %v", n, err)
 	}
-	if n, err := (Store{Dir: filepath.Join(s.Dir, "none")}).Keep(nil); n != 0 || err != nil {
+	if n, err := (Store{Dir: filepath.Join(s.Dir, "none")}).Prune(nil); n != 0 || err != nil {
 		t.Errorf("without a folder: %d, %v", n, err)
 	}
 }

@@ -47,7 +47,7 @@ type Call struct {
 	// what the call was about, where the method does not say it
 	Target string `json:"target,omitempty"`
 	// gRPC's name of the status: "OK", "PermissionDenied"
-	Outcome  string        `json:"outcome"`
+	Status   string        `json:"outcome"`
 	Reason   string        `json:"reason,omitempty"` // why not
 	Duration time.Duration `json:"duration"`         // nanoseconds
 	// the same in what is recorded at the beginning and at the end of one call
@@ -56,7 +56,7 @@ type Call struct {
 
 // The outcomes of a call that has not ended, beside gRPC's.
 const (
-	Begun = "Begun" // it goes on
+	Started = "Begun" // it goes on
 	// the machine stopped before it had ended, so that it is not known what came of it
 	Unfinished = "Unfinished"
 )
@@ -69,7 +69,7 @@ type Entry struct {
 	Number uint64    `json:"number"` // from 1
 	At     time.Time `json:"at"`
 	// SHA-256 of the line before, lower-case hexadecimal; empty in the first of all
-	Before string `json:"before,omitempty"`
+	PreviousDigest string `json:"before,omitempty"`
 	// the name of the record that the line belongs to; empty for the one without a name
 	Record string `json:"record,omitempty"`
 	Call
@@ -167,7 +167,7 @@ func (l *Log) names() ([]string, error) {
 func (l *Log) Append(at time.Time, c Call) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	line, err := json.Marshal(Entry{Number: l.number + 1, At: at.UTC(), Before: l.digest, Record: l.record, Call: c})
+	line, err := json.Marshal(Entry{Number: l.number + 1, At: at.UTC(), PreviousDigest: l.digest, Record: l.record, Call: c})
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
@@ -206,7 +206,7 @@ func (l *Log) room() error {
 	next := filepath.Join(l.dir, fmt.Sprintf("%s%020d%s", prefix, l.number+1, suffix))
 	err := os.WriteFile(next, nil, 0o600)
 	if err == nil {
-		err = durable.SyncFolder(l.dir)
+		err = durable.SyncDir(l.dir)
 	}
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
@@ -231,8 +231,8 @@ func (l *Log) Newest() uint64 {
 	return l.number
 }
 
-// Grown returns a channel that is closed when there is another line than now.
-func (l *Log) Grown() <-chan struct{} {
+// Changed returns a channel that is closed when there is another line than now.
+func (l *Log) Changed() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.grown

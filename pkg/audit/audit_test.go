@@ -14,7 +14,7 @@ import (
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 func call(method string) Call {
-	return Call{Subject: "CN=admin,O=orlop:admin", Serial: "1f", Role: "admin", Peer: "10.0.0.1:4711", Method: method, Outcome: "OK", Duration: time.Millisecond}
+	return Call{Subject: "CN=admin,O=orlop:admin", Serial: "1f", Role: "admin", Peer: "10.0.0.1:4711", Method: method, Status: "OK", Duration: time.Millisecond}
 }
 
 func open(t *testing.T, dir string) *Log {
@@ -45,7 +45,7 @@ func all(t *testing.T, l *Log, after uint64) [][]byte {
 }
 
 // verify checks lines as a client does.
-func verify(lines [][]byte, want Mark) (Chain, error) {
+func verify(lines [][]byte, want Checkpoint) (Chain, error) {
 	c := Chain{Want: want}
 	for _, line := range lines {
 		if _, err := c.Check(line); err != nil {
@@ -89,7 +89,7 @@ func TestGoesOn(t *testing.T) {
 	l := open(t, dir)
 	record(t, l, "/a/E")
 	lines := all(t, l, 0)
-	c, err := verify(lines, Mark{})
+	c, err := verify(lines, Checkpoint{})
 	if err != nil || c.Last.Number != 13 {
 		t.Errorf("up to %v, %v", c.Last, err)
 	}
@@ -108,7 +108,7 @@ func TestBounded(t *testing.T) {
 	if err != nil || len(names) != 3 {
 		t.Errorf("%q, %v", names, err)
 	}
-	c, err := verify(all(t, l, 0), Mark{})
+	c, err := verify(all(t, l, 0), Checkpoint{})
 	if err != nil || c.First.Number < 80 || c.Last.Number != 100 {
 		t.Errorf("%v to %v, %v", c.First, c.Last, err)
 	}
@@ -119,7 +119,7 @@ func TestTampering(t *testing.T) {
 	l := open(t, t.TempDir())
 	record(t, l, "/a/B", "/a/C", "/a/D", "/a/E")
 	lines := all(t, l, 0)
-	whole, err := verify(lines, Mark{})
+	whole, err := verify(lines, Checkpoint{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,12 +152,12 @@ func TestTampering(t *testing.T) {
 }
 
 func TestMark(t *testing.T) {
-	m := Mark{4711, strings.Repeat("8f", 32)}
-	if got, err := ParseMark(m.String()); err != nil || got != m {
+	m := Checkpoint{4711, strings.Repeat("8f", 32)}
+	if got, err := ParseCheckpoint(m.String()); err != nil || got != m {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, text := range []string{"", "4711", ":", "x:" + m.Digest, "4711:" + m.Digest + "0", "4711:" + strings.Repeat("8g", 32), "-1:" + m.Digest} {
-		if _, err := ParseMark(text); err == nil {
+		if _, err := ParseCheckpoint(text); err == nil {
 			t.Errorf("%q is a mark", text)
 		}
 	}
@@ -182,7 +182,7 @@ func TestTogether(t *testing.T) {
 	enough := errors.New("enough")
 	deadline := time.After(20 * time.Second)
 	for c.Last.Number < 40 {
-		grown := l.Grown()
+		grown := l.Changed()
 		err := l.Read(c.Last.Number, func(_ uint64, line []byte) error {
 			if _, err := c.Check(line); err != nil {
 				t.Error(err)

@@ -47,7 +47,7 @@ func (j Journal) End(id string) error {
 		return nil
 	}
 	if err == nil {
-		err = durable.SyncFolder(j.Dir)
+		err = durable.SyncDir(j.Dir)
 	}
 	if err != nil {
 		return fmt.Errorf("audit: cannot forget a call that has ended: %w", err)
@@ -57,10 +57,10 @@ func (j Journal) End(id string) error {
 
 func (j Journal) file(id string) string { return filepath.Join(j.Dir, filepath.Base(id)+".json") }
 
-// Left are the calls that had begun and not ended when the journal was last written, the oldest
+// Unfinished are the calls that had begun and not ended when the journal was last written, the oldest
 // first. It is for the start, before the first call begins. What cannot be read is taken for a call
 // of which nothing is known but its ID.
-func (j Journal) Left() (calls []Entry, err error) {
+func (j Journal) Unfinished() (calls []Entry, err error) {
 	names, err := filepath.Glob(filepath.Join(j.Dir, "*.json"))
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)

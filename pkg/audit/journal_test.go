@@ -11,7 +11,7 @@ import (
 // its file.
 func TestJournal(t *testing.T) {
 	j := Journal{Dir: filepath.Join(t.TempDir(), "open")}
-	if left, err := j.Left(); err != nil || len(left) != 0 {
+	if left, err := j.Unfinished(); err != nil || len(left) != 0 {
 		t.Errorf("before the first: %v, %v", left, err)
 	}
 	for i, id := range []string{"b", "a", "c"} {
@@ -30,7 +30,7 @@ func TestJournal(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(j.Dir, "torn.json"), []byte(`{"at":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	left, err := Journal{Dir: j.Dir}.Left()
+	left, err := Journal{Dir: j.Dir}.Unfinished()
 	if err != nil || len(left) != 3 {
 		t.Fatalf("%v, %v", left, err)
 	}
@@ -53,7 +53,7 @@ func TestNamed(t *testing.T) {
 	for range 200 {
 		record(t, refused, "/a/X")
 	}
-	if _, err := verify(all(t, changes, 0), Mark{}); err != nil {
+	if _, err := verify(all(t, changes, 0), Checkpoint{}); err != nil {
 		t.Error(err)
 	}
 	lines := all(t, refused, 0)

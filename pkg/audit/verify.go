@@ -6,28 +6,28 @@ import (
 	"strings"
 )
 
-// Mark is a line by which a record is known again: its number and digest, "4711:8f43…".
-type Mark struct {
+// Checkpoint is a line by which a record is known again: its number and digest, "4711:8f43…".
+type Checkpoint struct {
 	Number uint64
 	Digest string // of the line, lower-case hexadecimal
 }
 
-func (m Mark) String() string { return fmt.Sprintf("%d:%s", m.Number, m.Digest) }
+func (m Checkpoint) String() string { return fmt.Sprintf("%d:%s", m.Number, m.Digest) }
 
-// ParseMark reads what Mark.String writes.
-func ParseMark(text string) (Mark, error) {
-	var m Mark
+// ParseCheckpoint reads what Mark.String writes.
+func ParseCheckpoint(text string) (Checkpoint, error) {
+	var m Checkpoint
 	if n, err := fmt.Sscanf(text, "%d:%64s", &m.Number, &m.Digest); n != 2 || err != nil || m.String() != text || strings.Trim(m.Digest, "0123456789abcdef") != "" || len(m.Digest) != 64 {
-		return Mark{}, fmt.Errorf("%q is no mark of a record, as in 4711:8f43…", text)
+		return Checkpoint{}, fmt.Errorf("%q is no mark of a record, as in 4711:8f43…", text)
 	}
 	return m, nil
 }
 
 // Chain checks lines one after the other.
 type Chain struct {
-	First, Last Mark // what has been checked; zero: nothing yet
+	First, Last Checkpoint // what has been checked; zero: nothing yet
 	// Want is a line that must be in the record as it was then; zero: none.
-	Want Mark
+	Want Checkpoint
 	// Record is the name of the record that the lines have to belong to.
 	Record string
 	seen   bool
@@ -39,18 +39,18 @@ func (c *Chain) Check(line []byte) (Entry, error) {
 	if err := json.Unmarshal(line, &e); err != nil {
 		return e, fmt.Errorf("the line after %d cannot be read: %w", c.Last.Number, err)
 	}
-	mark := Mark{e.Number, digestOf(line)}
+	mark := Checkpoint{e.Number, digestOf(line)}
 	switch {
 	case e.Record != c.Record:
 		return e, fmt.Errorf("line %d belongs to another record (%q)", e.Number, e.Record)
-	case c.Last == (Mark{}):
+	case c.Last == (Checkpoint{}):
 		c.First = mark
-		if e.Number == 1 && e.Before != "" || e.Number == 0 {
+		if e.Number == 1 && e.PreviousDigest != "" || e.Number == 0 {
 			return e, fmt.Errorf("line %d is not the beginning of a record", e.Number)
 		}
 	case e.Number != c.Last.Number+1:
 		return e, fmt.Errorf("line %d is followed by line %d: what was between is gone", c.Last.Number, e.Number)
-	case e.Before != c.Last.Digest:
+	case e.PreviousDigest != c.Last.Digest:
 		return e, fmt.Errorf("line %d is not what line %d was written after: it was changed", c.Last.Number, e.Number)
 	}
 	if c.Want.Number == e.Number {
@@ -66,7 +66,7 @@ func (c *Chain) Check(line []byte) (Entry, error) {
 // End tells, after the last line, whether what was noted is there, or is too old to be.
 func (c *Chain) End() error {
 	switch {
-	case c.Want == (Mark{}) || c.seen:
+	case c.Want == (Checkpoint{}) || c.seen:
 		return nil
 	case c.Last.Number < c.Want.Number:
 		return fmt.Errorf("the record ends with line %d, and line %d was noted: the end is gone", c.Last.Number, c.Want.Number)

@@ -112,9 +112,9 @@ func (l *Log) Begin() error {
 	return nil
 }
 
-// Keep writes what follow delivers until follow ends, which it does with its context, and writes
+// Run writes what follow delivers until follow ends, which it does with its context, and writes
 // the last batch then. It returns follow's error.
-func (l *Log) Keep(ctx context.Context, follow func(context.Context, func(kmsg.Record) error) error) error {
+func (l *Log) Run(ctx context.Context, follow func(context.Context, func(kmsg.Record) error) error) error {
 	var b batch
 	more, ended := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
@@ -234,9 +234,9 @@ func (w *writer) writeTo(root *os.Root, l *Log, lines []byte) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Before returns what was kept of the log of the start before, oldest first. The error is
+// PreviousBoot returns what was kept of the log of the start before, oldest first. The error is
 // fs.ErrNotExist when nothing was.
-func (l *Log) Before() ([]Line, error) {
+func (l *Log) PreviousBoot() ([]Line, error) {
 	var text []byte
 	for _, part := range []string{older, newer} {
 		one, err := l.read(filepath.Join(before, part))

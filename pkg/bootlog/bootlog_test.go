@@ -27,7 +27,7 @@ func start(t *testing.T, l *Log, records ...kmsg.Record) {
 	if err := l.Begin(); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Keep(t.Context(), func(_ context.Context, each func(kmsg.Record) error) error {
+	if err := l.Run(t.Context(), func(_ context.Context, each func(kmsg.Record) error) error {
 		for _, r := range records {
 			if err := each(r); err != nil {
 				return err
@@ -41,11 +41,11 @@ func start(t *testing.T, l *Log, records ...kmsg.Record) {
 
 func TestBefore(t *testing.T) {
 	l := newLog(t)
-	if _, err := l.Before(); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := l.PreviousBoot(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("before there is a folder: %v", err)
 	}
 	start(t, l, kmsg.Record{Priority: 4, At: 1500 * time.Millisecond, Text: "first\nsecond"}, kmsg.Record{Priority: 0, Text: "third"})
-	if _, err := l.Before(); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := l.PreviousBoot(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("in the first start: %v", err)
 	}
 	// The clock was put right meanwhile: that goes for what was written before, too.
@@ -57,15 +57,15 @@ func TestBefore(t *testing.T) {
 	tear(t, filepath.Join(l.Dir, now, newer))
 	start(t, l)
 	want := []Line{{right.Add(1500 * time.Millisecond), 4, "first\nsecond"}, {right, 0, "third"}, {right.Add(time.Microsecond), 0, "fourth"}}
-	same(t, l.Before, want)
+	same(t, l.PreviousBoot, want)
 	// It is cut between renaming and making the new folder.
 	if err := os.Remove(filepath.Join(l.Dir, now)); err != nil {
 		t.Fatal(err)
 	}
 	start(t, l, kmsg.Record{Text: "of the next start"})
-	same(t, l.Before, want)
+	same(t, l.PreviousBoot, want)
 	start(t, l)
-	same(t, l.Before, []Line{{right, 0, "of the next start"}})
+	same(t, l.PreviousBoot, []Line{{right, 0, "of the next start"}})
 }
 
 // tear appends the beginning of a line, as a power cut may leave it.
@@ -120,7 +120,7 @@ func TestBounds(t *testing.T) {
 	if err := l.Begin(); err != nil {
 		t.Fatal(err)
 	}
-	lines, err := l.Before()
+	lines, err := l.PreviousBoot()
 	if err != nil || len(lines) < 200 || lines[len(lines)-1].Time != began.Add(5999*time.Microsecond) {
 		t.Errorf("%d lines, %v", len(lines), err)
 	}
@@ -145,7 +145,7 @@ func TestKeepGoesOn(t *testing.T) {
 	l.Report = func(err error) { reported <- err }
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	err := l.Keep(ctx, func(ctx context.Context, each func(kmsg.Record) error) error {
+	err := l.Run(ctx, func(ctx context.Context, each func(kmsg.Record) error) error {
 		each(kmsg.Record{Text: "lost"})
 		if err := <-reported; !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("reported: %v", err)
@@ -169,7 +169,7 @@ func TestKeepGoesOn(t *testing.T) {
 	if err := l.Begin(); err != nil {
 		t.Fatal(err)
 	}
-	same(t, l.Before, []Line{{began, 0, "kept"}, {began, 0, "last"}})
+	same(t, l.PreviousBoot, []Line{{began, 0, "kept"}, {began, 0, "last"}})
 }
 
 // TestLedAway: neither the folder nor one in it leads elsewhere.
@@ -195,10 +195,10 @@ func TestLedAway(t *testing.T) {
 	if err := (&writer{}).write(l, []byte("x\n")); err == nil {
 		t.Error("written")
 	}
-	if _, err := l.Before(); err == nil {
+	if _, err := l.PreviousBoot(); err == nil {
 		t.Error("read")
 	}
-	if _, err := l.TakeCrash(pstore); err == nil {
+	if _, err := l.SaveCrash(pstore); err == nil {
 		t.Error("a crash was kept")
 	}
 	inner := newLog(t)
@@ -227,7 +227,7 @@ func TestCrash(t *testing.T) {
 	if _, err := l.Crash(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("before there was one: %v", err)
 	}
-	if had, err := l.TakeCrash(pstore); had || err != nil {
+	if had, err := l.SaveCrash(pstore); had || err != nil {
 		t.Errorf("of an empty store: %v, %v", had, err)
 	}
 	for name, text := range map[string]string{
@@ -244,7 +244,7 @@ func TestCrash(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(pstore, "dmesg-efi_pstore-5"), make([]byte, maxRecord+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	had, err := l.TakeCrash(pstore)
+	had, err := l.SaveCrash(pstore)
 	if !had || err == nil || !strings.Contains(err.Error(), "efi_pstore-4.enc.z is compressed") || !strings.Contains(err.Error(), "efi_pstore-5 has 65537 bytes") {
 		t.Errorf("%v, %v", had, err)
 	}
@@ -258,7 +258,7 @@ func TestCrash(t *testing.T) {
 		t.Errorf("%v are left, %v", left, err)
 	}
 	// One that is not there any more does not take the last one away.
-	if had, err := l.TakeCrash(pstore); had || err != nil {
+	if had, err := l.SaveCrash(pstore); had || err != nil {
 		t.Errorf("%v, %v", had, err)
 	}
 	same(t, l.Crash, want)

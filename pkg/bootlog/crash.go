@@ -41,11 +41,11 @@ var head = regexp.MustCompile(`^(\w+#(\d+)) Part(\d+)$`)
 // priority is what a line of a record begins with: "<6>[   12.345678] text".
 var priority = regexp.MustCompile(`^<(\d+)>`)
 
-// TakeCrash keeps what the kernel saved in a pstore (a folder in which one is mounted) when it
+// SaveCrash keeps what the kernel saved in a pstore (a folder in which one is mounted) when it
 // crashed, in place of what was kept of an earlier crash, and then removes it there, because the
 // firmware has little room; also what cannot be read, which is an error. It tells whether there was
 // anything.
-func (l *Log) TakeCrash(pstore string) (bool, error) {
+func (l *Log) SaveCrash(pstore string) (bool, error) {
 	entries, err := os.ReadDir(pstore)
 	if err != nil {
 		return false, fmt.Errorf("crash: cannot list: %w", err)

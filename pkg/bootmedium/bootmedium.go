@@ -13,6 +13,6 @@ const (
 	Memory = "memory"
 )
 
-// Folder is where the boot image's initramfs holds the parts of the system, under the names that
+// Dir is where the boot image's initramfs holds the parts of the system, under the names that
 // they have below paths.System later.
-const Folder = "/system"
+const Dir = "/system"

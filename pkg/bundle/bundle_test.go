@@ -129,7 +129,7 @@ func TestCopy(t *testing.T) {
 	if err != nil || !bytes.Equal(got.Bytes(), root) || string(uki) != "a kernel" {
 		t.Errorf("%d bytes of root, UKI %q, %v", got.Len(), uki, err)
 	}
-	whole, err := copied(disk, "a kernel").Whole()
+	whole, err := copied(disk, "a kernel").CheckComplete()
 	if err != nil || whole != r.Statement {
 		t.Errorf("%+v, %v", whole, err)
 	}
@@ -148,12 +148,12 @@ func TestCopy(t *testing.T) {
 		"a shorter one":       copied(disk, "a kerne"),
 		"a shorter partition": copied(root[:len(root)-1], "a kernel"),
 	} {
-		if _, err := bad.Whole(); !errors.Is(err, ErrDamaged) {
+		if _, err := bad.CheckComplete(); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	disk[7]++
-	if _, err := copied(disk, "a kernel").Whole(); !errors.Is(err, ErrDamaged) {
+	if _, err := copied(disk, "a kernel").CheckComplete(); !errors.Is(err, ErrDamaged) {
 		t.Errorf("another root: %v", err)
 	}
 	if _, _, err := copied(disk, "a kernel").Check(trust); !errors.Is(err, ErrDamaged) {
@@ -304,7 +304,7 @@ func TestThreshold(t *testing.T) {
 		t.Fatalf("%d keys, threshold %d, %v", len(all.Keys), all.Threshold, err)
 	}
 	for _, threshold := range []int{-1, 0, 4} {
-		if _, err := all.Needing(threshold); err == nil {
+		if _, err := all.WithThreshold(threshold); err == nil {
 			t.Errorf("%d of 3 signatures can be needed", threshold)
 		}
 	}
@@ -331,7 +331,7 @@ func TestThreshold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		trust, err := all.Needing(c.threshold)
+		trust, err := all.WithThreshold(c.threshold)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -368,7 +368,7 @@ func TestCountersign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	both, err := Trust{Keys: append(trustOf(t, key).Keys, first.Keys...)}.Needing(2)
+	both, err := Trust{Keys: append(trustOf(t, key).Keys, first.Keys...)}.WithThreshold(2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,8 +58,8 @@ type Trust struct {
 	Threshold int
 }
 
-// Needing is the same keys with another threshold, from 1 to as many as there are keys.
-func (t Trust) Needing(threshold int) (Trust, error) {
+// WithThreshold is the same keys with another threshold, from 1 to as many as there are keys.
+func (t Trust) WithThreshold(threshold int) (Trust, error) {
 	if threshold < 1 || threshold > len(t.Keys) {
 		return t, fmt.Errorf("%d signatures are to be needed, and there are %d keys: 1 to %[2]d expected", threshold, len(t.Keys))
 	}

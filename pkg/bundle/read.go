@@ -94,9 +94,9 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 	return parse(payload)
 }
 
-// Stated is the statement of an envelope whoever signed it: of a version that lies on a disk, and
+// ParseUnverified is the statement of an envelope whoever signed it: of a version that lies on a disk, and
 // whose signatures were looked at when it came.
-func Stated(text []byte) (Statement, error) { return unproved(text) }
+func ParseUnverified(text []byte) (Statement, error) { return unproved(text) }
 
 // unproved is the statement of an envelope whoever signed it.
 func unproved(text []byte) (Statement, error) {

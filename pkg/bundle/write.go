@@ -110,10 +110,10 @@ func (c Copy) Check(trust Trust) (digest string, size int64, err error) {
 	return digest, size, err
 }
 
-// Whole reads all of it, and returns what its statement says of it. It is an error if the parts are
+// CheckComplete reads all of it, and returns what its statement says of it. It is an error if the parts are
 // not what that promises. Who has signed it is not asked: a key that was trusted when the version
 // came may be replaced since.
-func (c Copy) Whole() (Statement, error) {
+func (c Copy) CheckComplete() (Statement, error) {
 	s, err := unproved(c.Envelope)
 	if err != nil {
 		return Statement{}, err

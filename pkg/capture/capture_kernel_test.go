@@ -30,7 +30,7 @@ const limit = 10 * time.Second
 
 // wire is a link, "c0", and what sends packets to it from its other end.
 type wire struct {
-	other *rtnltest.Other
+	other *rtnltest.Namespace
 	send  func(frame []byte)
 }
 
@@ -38,7 +38,7 @@ func newWire(t *testing.T) wire {
 	t.Helper()
 	w := wire{other: rtnltest.NewOther(t)}
 	rtnltest.Veth(t, "c0", "s0")
-	w.other.Take(t, "s0")
+	w.other.MoveLink(t, "s0")
 	rtnltest.SetUp(t, "c0", true)
 	var conn *packet.Conn
 	var err error

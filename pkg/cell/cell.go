@@ -89,10 +89,10 @@ func (w *Watcher[T]) Next(ctx context.Context) (T, uint64, error) {
 	}
 }
 
-// Take returns the present value at once, whether or not this watcher has returned it before. Take
+// Current returns the present value at once, whether or not this watcher has returned it before. Take
 // before acting on the value and wait for Changed afterwards: what is set while one acts is not
 // missed.
-func (w *Watcher[T]) Take() T {
+func (w *Watcher[T]) Current() T {
 	v, rev, _ := w.look()
 	w.seen = rev
 	return v

@@ -42,10 +42,10 @@ func TestSlowWatcherSeesOnlyTheNewest(t *testing.T) {
 func TestTake(t *testing.T) {
 	c := New("a")
 	w := c.Watch()
-	if got := w.Take(); got != "a" {
+	if got := w.Current(); got != "a" {
 		t.Errorf("took %q", got)
 	}
-	if got := w.Take(); got != "a" {
+	if got := w.Current(); got != "a" {
 		t.Errorf("took %q the second time", got)
 	}
 	select {
@@ -59,7 +59,7 @@ func TestTake(t *testing.T) {
 	default:
 		t.Error("the new value is not announced")
 	}
-	if got := w.Take(); got != "b" {
+	if got := w.Current(); got != "b" {
 		t.Errorf("took %q, want the new value", got)
 	}
 }

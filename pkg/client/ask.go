@@ -11,14 +11,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 )
 
-// ErrNotAsked is why a machine takes no request to be let into its cluster: it does not offer to,
+// ErrJoinRequestsDisabled is why a machine takes no request to be let into its cluster: it does not offer to,
 // as one whose configuration does not say so.
-var ErrNotAsked = errors.New("it takes no requests to join (Cluster.spec.joinRequests there)")
+var ErrJoinRequestsDisabled = errors.New("it takes no requests to join (Cluster.spec.joinRequests there)")
 
-// AskToJoin asks a control-plane machine to be let into its cluster (package joinrequest). The
+// RequestJoin asks a control-plane machine to be let into its cluster (package joinrequest). The
 // endpoint's own certificate is not shown: who asks has none yet. The machine is verified as any
 // other.
-func AskToJoin(ctx context.Context, e Endpoint, r joinrequest.Request) (joinrequest.Answer, error) {
+func RequestJoin(ctx context.Context, e Endpoint, r joinrequest.Request) (joinrequest.Answer, error) {
 	address, err := withPort(e.Address)
 	if err != nil {
 		return joinrequest.Answer{}, err
@@ -45,11 +45,11 @@ func askToJoin(ctx context.Context, e Endpoint, address string, r joinrequest.Re
 	conn := tls.Client(raw, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		if strings.Contains(err.Error(), noProtocol) {
-			return answer, ErrNotAsked
+			return answer, ErrJoinRequestsDisabled
 		}
 		return answer, reasonOf(err)
 	}
-	answer, err = joinrequest.Ask(conn, r)
+	answer, err = joinrequest.Send(conn, r)
 	if err != nil && ctx.Err() != nil {
 		err = errors.Join(err, ctx.Err())
 	}

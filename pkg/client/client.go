@@ -44,9 +44,9 @@ type Endpoint struct {
 	// in order when Address does not let the caller in. They go with a CA only, and each is
 	// verified by the host of its own address.
 	Fallback []string
-	// Stay, if there is one, keeps to the machine that has let the caller in: it is the only one
+	// ConnPool, if there is one, keeps to the machine that has let the caller in: it is the only one
 	// from then on.
-	Stay *Stay
+	Pool *ConnPool
 
 	// Accepts, if there is one, judges the certificate of a machine that the CA vouches for: an
 	// error says why it is not the one to talk to. A machine that has left the cluster has its
@@ -86,7 +86,7 @@ const maxMessage = 4 << 20
 // reason why it has not (see Reason). It tries once; a caller that waits for a machine to start
 // calls it again.
 func Dial(ctx context.Context, e Endpoint) (*Client, error) {
-	if address := e.Stay.at(); address != "" {
+	if address := e.Pool.at(); address != "" {
 		e.Address, e.Fallback = address, nil
 	}
 	if len(e.Fallback) == 0 {
@@ -101,7 +101,7 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 		e.Address = address
 		c, err := dialWithin(ctx, e, len(all)-i)
 		if err == nil {
-			e.Stay.with(address)
+			e.Pool.with(address)
 			return c, nil
 		}
 		failed = append(failed, err)
@@ -109,14 +109,14 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 	return nil, failed
 }
 
-// Stay remembers which of several machines has let the caller in: what was begun on one is not
+// ConnPool remembers which of several machines has let the caller in: what was begun on one is not
 // asked of another one. The zero value knows of none.
-type Stay struct {
+type ConnPool struct {
 	mu      sync.Mutex
 	address string
 }
 
-func (s *Stay) at() string {
+func (s *ConnPool) at() string {
 	if s == nil {
 		return ""
 	}
@@ -125,7 +125,7 @@ func (s *Stay) at() string {
 	return s.address
 }
 
-func (s *Stay) with(address string) {
+func (s *ConnPool) with(address string) {
 	if s == nil {
 		return
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// ErrOwned is why a machine cannot be paired: it does not offer to be, as one that belongs to an
+// ErrClaimed is why a machine cannot be paired: it does not offer to be, as one that belongs to an
 // operator does not.
-var ErrOwned = errors.New("it belongs to an operator already, or is no machine that can be paired")
+var ErrClaimed = errors.New("it belongs to an operator already, or is no machine that can be paired")
 
 // Pair makes the machine at an address, which must belong to nobody yet, belong to the operator of
 // a CA (PEM). code is what the machine's console shows. It returns the fingerprint of the machine's
@@ -42,7 +42,7 @@ func pair(ctx context.Context, address string, ca []byte, code pairing.Code) (st
 	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{pairing.Protocol}})
 	if err := conn.HandshakeContext(ctx); err != nil {
 		if strings.Contains(err.Error(), noProtocol) {
-			return "", ErrOwned
+			return "", ErrClaimed
 		}
 		return "", reasonOf(err)
 	}

@@ -155,8 +155,8 @@ func TestFallback(t *testing.T) {
 	}
 	// Whoever stays with the one that was taken comes to no other one, also when that does not
 	// answer.
-	stay := new(Stay)
-	again := Endpoint{Address: "127.0.0.1:1", Fallback: []string{good.address}, CA: pool, Stay: stay}
+	stay := new(ConnPool)
+	again := Endpoint{Address: "127.0.0.1:1", Fallback: []string{good.address}, CA: pool, Pool: stay}
 	first, err := Dial(ctx, again)
 	if err != nil {
 		t.Fatal(err)

@@ -43,7 +43,7 @@ type ClusterSpec struct {
 	// Orlop's own do not run, and leave nothing behind. With network, pods are connected, and
 	// network policies enforced, by what writes its CNI configuration into /etc/cni/net.d of the
 	// machine and its plugins into /opt/cni/bin; a machine takes to that, or back, by a start.
-	External []Part `yaml:"external,omitempty"`
+	External []ExternalComponent `yaml:"external,omitempty"`
 	// DNS says whom the cluster's DNS asks about names outside the cluster.
 	DNS ClusterDNS `yaml:"dns"`
 	// PKI holds the cluster's authorities. Leaf certificates are issued from them on the machine.
@@ -66,8 +66,8 @@ type ClusterSpec struct {
 	Kubernetes Kubernetes `yaml:"kubernetes"`
 }
 
-// SealingKeys are the keys of Secrets, the one that seals first; none on a worker.
-func (c ClusterSpec) SealingKeys() []EncryptionKey {
+// EncryptionKeys are the keys of Secrets, the one that seals first; none on a worker.
+func (c ClusterSpec) EncryptionKeys() []EncryptionKey {
 	if c.SecretsEncryptionKey.IsZero() {
 		return nil
 	}
@@ -143,24 +143,26 @@ func (Encapsulation) Names() []string {
 	return []string{string(EncapsulationWireGuard), string(EncapsulationVXLAN), string(EncapsulationNone)}
 }
 
-// Part is a part of the cluster that can be replaced.
-type Part string
+// ExternalComponent is a part of the cluster that can be replaced.
+type ExternalComponent string
 
 // The parts: what makes Services reachable, the DNS that pods are told to ask, and what connects
 // pods and says who may reach whom.
 const (
-	PartProxy   Part = "proxy"
-	PartDNS     Part = "dns"
-	PartNetwork Part = "network"
+	PartProxy   ExternalComponent = "proxy"
+	PartDNS     ExternalComponent = "dns"
+	PartNetwork ExternalComponent = "network"
 )
 
 // Names lists the parts.
-func (Part) Names() []string {
+func (ExternalComponent) Names() []string {
 	return []string{string(PartProxy), string(PartDNS), string(PartNetwork)}
 }
 
-// Supplies says whether something else supplies a part.
-func (s *ClusterSpec) Supplies(part Part) bool { return slices.Contains(s.External, part) }
+// HasExternal says whether something else supplies a part.
+func (s *ClusterSpec) HasExternal(part ExternalComponent) bool {
+	return slices.Contains(s.External, part)
+}
 
 // PKI holds the cluster's authorities. Each must have a key of its own, so that none can speak for
 // another.

@@ -248,9 +248,9 @@ func noServer(a netip.Addr) *wrong {
 	return nil
 }
 
-// NotAsked is why nobody is asked for names at an address that the network named, or nil: it is
+// CheckNameServer is why nobody is asked for names at an address that the network named, or nil: it is
 // none of a resolver, or one of the cluster's own, whose DNS would ask itself.
-func NotAsked(a netip.Addr, n ClusterNetworks) error {
+func CheckNameServer(a netip.Addr, n ClusterNetworks) error {
 	if w := notAsked(a); w != nil {
 		return errors.New(w.reason)
 	}

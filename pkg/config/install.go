@@ -39,7 +39,7 @@ type DiskSelector struct {
 
 // SizeRange is a smallest size, a largest, or both. The zero value is any size.
 type SizeRange struct {
-	Least, Most Bytes // 0: no bound
+	Min, Max Bytes // 0: no bound
 }
 
 const wantRange = `">= SIZE", "<= SIZE" or both with a comma between, such as ">= 100GiB, <= 2TiB"`
@@ -49,9 +49,9 @@ func (r *SizeRange) UnmarshalText(text []byte) error {
 	var out SizeRange
 	for part := range strings.SplitSeq(string(text), ",") {
 		part = strings.TrimSpace(part)
-		bound, number := &out.Least, strings.TrimPrefix(part, ">=")
+		bound, number := &out.Min, strings.TrimPrefix(part, ">=")
 		if number == part {
-			bound, number = &out.Most, strings.TrimPrefix(part, "<=")
+			bound, number = &out.Max, strings.TrimPrefix(part, "<=")
 		}
 		switch {
 		case number == part:
@@ -66,7 +66,7 @@ func (r *SizeRange) UnmarshalText(text []byte) error {
 			return &wrong{reason: fmt.Sprintf("%s is not a bound", quote(part)), expected: "a size above 0"}
 		}
 	}
-	if out.Most != 0 && out.Least > out.Most {
+	if out.Max != 0 && out.Min > out.Max {
 		return &wrong{reason: fmt.Sprintf("no disk is %s", quote(string(text))), expected: wantRange}
 	}
 	*r = out
@@ -89,11 +89,11 @@ func nearestRange(text string) string {
 // String prints the bounds.
 func (r SizeRange) String() string {
 	var parts []string
-	if r.Least != 0 {
-		parts = append(parts, ">= "+r.Least.String())
+	if r.Min != 0 {
+		parts = append(parts, ">= "+r.Min.String())
 	}
-	if r.Most != 0 {
-		parts = append(parts, "<= "+r.Most.String())
+	if r.Max != 0 {
+		parts = append(parts, "<= "+r.Max.String())
 	}
 	return strings.Join(parts, ", ")
 }

@@ -58,9 +58,9 @@ func (r RegistryPath) Host() (host, folder string) {
 	return host, folder
 }
 
-// Below is where the registry's repositories are: the host, "/v2", and the folder if there is one
+// Repository is where the registry's repositories are: the host, "/v2", and the folder if there is one
 // (distribution-spec, "Endpoints").
-func (r RegistryPath) Below() string {
+func (r RegistryPath) Repository() string {
 	host, folder := r.Host()
 	if folder == "" {
 		return host + "/v2"

@@ -53,9 +53,9 @@ func defaultSnapshots() Snapshots { return Snapshots{Every: Duration(6 * time.Ho
 // what stores without regions call theirs
 func (t *SnapshotTarget) defaults() { t.Region = "us-east-1" }
 
-// Place is where snapshots are put, without what only the machine may know:
+// URL is where snapshots are put, without what only the machine may know:
 // https://host:port/bucket, and the prefix.
-func (t *SnapshotTarget) Place() string {
+func (t *SnapshotTarget) URL() string {
 	place := t.Endpoint.String() + "/" + t.Bucket
 	if t.Prefix != "" {
 		place += "/" + t.Prefix

@@ -48,12 +48,12 @@ func TestPlace(t *testing.T) {
 	target := SnapshotTarget{Bucket: "backups", SecretKey: NewSecret("secret")}
 	for _, c := range [][2]string{{"https://S3.example.com/", "https://s3.example.com:443/backups"}, {"https://[::1]:9000", "https://[::1]:9000/backups"}} {
 		check(t, target.Endpoint.UnmarshalText([]byte(c[0])))
-		if got := target.Place(); got != c[1] {
+		if got := target.URL(); got != c[1] {
 			t.Errorf("%s: %s, want %s", c[0], got, c[1])
 		}
 	}
 	target.Prefix = "orlop/site-1"
-	if got := target.Place(); got != "https://[::1]:9000/backups/orlop/site-1" {
+	if got := target.URL(); got != "https://[::1]:9000/backups/orlop/site-1" {
 		t.Error(got)
 	}
 }

@@ -64,7 +64,7 @@ const mostOpen = 64
 func (p *parser) kubelet(path string, spec *ClusterSpec) {
 	const field = ".openToNamespaces"
 	k := &spec.Kubernetes.Kubelet
-	if k.ClosedToPods && spec.Supplies(PartNetwork) {
+	if k.ClosedToPods && spec.HasExternal(PartNetwork) {
 		p.on(path+".closedToPods", wrong{
 			reason:   "is for pods on Orlop's own network, and Cluster.spec.external names network",
 			expected: "a policy of the network that takes its place, and not here",
@@ -135,13 +135,13 @@ func (p *parser) external(path string, spec *ClusterSpec) {
 			p.on(fmt.Sprintf("%s[%d]", path, i), wrong{reason: fmt.Sprintf("%s is given twice", quote(string(part)))})
 		}
 	}
-	if spec.Supplies(PartNetwork) && spec.Networks.Encapsulation != EncapsulationWireGuard {
+	if spec.HasExternal(PartNetwork) && spec.Networks.Encapsulation != EncapsulationWireGuard {
 		p.on("Cluster.spec.networks.encapsulation", wrong{
 			reason:   "is for Orlop's own network, and Cluster.spec.external names network",
 			expected: "the way between machines in the configuration of the network that takes its place, and not here",
 		})
 	}
-	if spec.Supplies(PartDNS) && len(spec.DNS.Upstreams)+len(spec.DNS.StubDomains) > 0 {
+	if spec.HasExternal(PartDNS) && len(spec.DNS.Upstreams)+len(spec.DNS.StubDomains) > 0 {
 		p.on(path, wrong{
 			reason:   "dns is external, and Cluster.spec.dns is for Orlop's own",
 			expected: "resolvers and domains in the configuration of the DNS that takes its place, and not here",

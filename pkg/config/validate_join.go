@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// MostFrom is how many control-plane machines a ticket can name.
-const MostFrom = 8
+// MaxFrom is how many control-plane machines a ticket can name.
+const MaxFrom = 8
 
 func (p *parser) join(path string, m *Machine) {
 	j := m.Spec.Join
@@ -23,8 +23,8 @@ func (p *parser) join(path string, m *Machine) {
 			expected: "a ticket for this name",
 		})
 	}
-	if len(j.From) == 0 || len(j.From) > MostFrom {
-		p.on(path+".from", wrong{reason: fmt.Sprintf("%d addresses", len(j.From)), expected: fmt.Sprintf("1 to %d", MostFrom)})
+	if len(j.From) == 0 || len(j.From) > MaxFrom {
+		p.on(path+".from", wrong{reason: fmt.Sprintf("%d addresses", len(j.From)), expected: fmt.Sprintf("1 to %d", MaxFrom)})
 	}
 	for i, from := range j.From {
 		at := fmt.Sprintf("%s.from[%d]", path, i)

@@ -44,7 +44,7 @@ func (p *parser) network(n *Network) {
 }
 
 func (p *parser) firewall(path string, f *Firewall) {
-	if c := p.cfg.Cluster; c != nil && c.Spec.Supplies(PartNetwork) {
+	if c := p.cfg.Cluster; c != nil && c.Spec.HasExternal(PartNetwork) {
 		p.on(path, wrong{
 			reason: "something else connects the pods (Cluster.spec.external), over links that only that knows",
 			hint:   "let that say who may reach the machine",

@@ -18,17 +18,17 @@ import (
 
 // Rules say what a process keeps.
 type Rules struct {
-	Folder      string   // whose files may be read; empty for none at all
+	Dir         string   // whose files may be read; empty for none at all
 	Calls       []uint32 // numbers of the system calls that it makes; all others fail with EPERM
 	UnixSockets bool     // socket(2) for Unix sockets
-	Requests    []uint32 // of ioctl(2); all others fail with EPERM
+	Ioctls      []uint32 // of ioctl(2); all others fail with EPERM
 	Limits      []Limit
 }
 
 // Limit is a resource limit (setrlimit(2)), soft and hard.
 type Limit struct {
 	Resource int // unix.RLIMIT_…
-	Most     uint64
+	Max      uint64
 }
 
 // Process makes sure that the process can gain nothing and sees nothing but its folder: no new
@@ -51,16 +51,16 @@ func Process(r Rules) error {
 		return err
 	}
 	for _, l := range r.Limits {
-		if err := syscall.Setrlimit(l.Resource, &syscall.Rlimit{Cur: l.Most, Max: l.Most}); err != nil {
-			return fmt.Errorf("privileges: cannot set resource limit %d to %d: %w", l.Resource, l.Most, err)
+		if err := syscall.Setrlimit(l.Resource, &syscall.Rlimit{Cur: l.Max, Max: l.Max}); err != nil {
+			return fmt.Errorf("privileges: cannot set resource limit %d to %d: %w", l.Resource, l.Max, err)
 		}
 	}
 	// Landlock (landlock(7)), as far as the kernel has it. It does not restrict the connection to a
 	// Unix socket, which the socket's own permissions do, nor multipath TCP, which Go listens with.
 	// V6 is what Linux 6.12 knows.
 	var folders []landlock.Rule
-	if r.Folder != "" {
-		folders = append(folders, landlock.RODirs(r.Folder))
+	if r.Dir != "" {
+		folders = append(folders, landlock.RODirs(r.Dir))
 	}
 	if err := landlock.V6.BestEffort().Restrict(folders...); err != nil {
 		return fmt.Errorf("privileges: cannot restrict files and ports: %w", err)

@@ -43,8 +43,8 @@ func program(r Rules) ([]bpf.RawInstruction, error) {
 	if !known {
 		return nil, fmt.Errorf("there is no filter for %s", runtime.GOARCH)
 	}
-	if len(r.Calls)+len(r.Requests) > most {
-		return nil, fmt.Errorf("%d system calls and requests are more than %d", len(r.Calls)+len(r.Requests), most)
+	if len(r.Calls)+len(r.Ioctls) > most {
+		return nil, fmt.Errorf("%d system calls and requests are more than %d", len(r.Calls)+len(r.Ioctls), most)
 	}
 	const refuse = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 	out := []bpf.Instruction{
@@ -56,8 +56,8 @@ func program(r Rules) ([]bpf.RawInstruction, error) {
 	if r.UnixSockets {
 		out = append(out, onlyWith(unix.SYS_SOCKET, dataArg0, []uint32{unix.AF_UNIX}, refuse)...)
 	}
-	if len(r.Requests) > 0 {
-		out = append(out, onlyWith(unix.SYS_IOCTL, dataArg1, r.Requests, refuse)...)
+	if len(r.Ioctls) > 0 {
+		out = append(out, onlyWith(unix.SYS_IOCTL, dataArg1, r.Ioctls, refuse)...)
 	}
 	calls := slices.Clone(r.Calls)
 	for i, number := range calls {

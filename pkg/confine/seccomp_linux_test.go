@@ -12,7 +12,7 @@ import (
 // TestProgram runs the filter as the kernel would, for calls with the arguments that decide.
 func TestProgram(t *testing.T) {
 	const allow, refuse = unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_ERRNO | int(unix.EPERM)
-	rules := Rules{Calls: []uint32{unix.SYS_READ, unix.SYS_WRITE}, UnixSockets: true, Requests: []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET}}
+	rules := Rules{Calls: []uint32{unix.SYS_READ, unix.SYS_WRITE}, UnixSockets: true, Ioctls: []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET}}
 	for _, c := range []struct {
 		name       string
 		rules      Rules

@@ -23,7 +23,7 @@ import (
 // address: that is its user's business, and the packets of a first lease must do without.
 type bed struct {
 	*dhcptest.Server
-	other  *rtnltest.Other
+	other  *rtnltest.Namespace
 	client *dhcp.Client
 	status *cell.Cell[dhcp.Status]
 }
@@ -37,7 +37,7 @@ func newBed(t *testing.T, plan dhcptest.Plan, remembered *dhcp.Lease) *bed {
 	t.Helper()
 	b := &bed{other: rtnltest.NewOther(t), status: cell.New(dhcp.Status{})}
 	rtnltest.Veth(t, "c0", "s0")
-	b.other.Take(t, "s0")
+	b.other.MoveLink(t, "s0")
 	rtnltest.SetUp(t, "c0", true)
 	b.Server = dhcptest.Start(t, b.other, "s0", serverAddress, plan)
 	link, err := net.InterfaceByName("c0")
@@ -45,7 +45,7 @@ func newBed(t *testing.T, plan dhcptest.Plan, remembered *dhcp.Lease) *bed {
 		t.Fatal(err)
 	}
 	b.client = dhcp.New(dhcp.Options{
-		Link: link.Name, Index: link.Index, MAC: link.HardwareAddr, Remembered: remembered,
+		Link: link.Name, Index: link.Index, MAC: link.HardwareAddr, StoredLease: remembered,
 		Random: rand.Uint32, Changed: b.status.Set,
 	})
 	b.client.SetHostname("ship")
@@ -117,7 +117,7 @@ func TestRebindKernel(t *testing.T) {
 	}}
 	b := newBed(t, plan, nil)
 	b.wait(t, 5*time.Second, "bound", bound)
-	plan.Deaf = true
+	plan.IgnoreAll = true
 	b.Set(plan)
 	b.wait(t, 3*time.Second, "renewing", func(s dhcp.Status) bool { return s.Phase == dhcp.Renewing && s.Lease != nil })
 	b.wait(t, 3*time.Second, "rebinding", func(s dhcp.Status) bool { return s.Phase == dhcp.Rebinding && s.Lease != nil })

@@ -19,9 +19,9 @@ import (
 type Options struct {
 	Link string // the link's name
 	// its index; a client ends with its link and is made again for a new one
-	Index      int
-	MAC        net.HardwareAddr // its hardware address, Ethernet only
-	Remembered *Lease           // a lease of an earlier life, asked for first; may be nil
+	Index       int
+	MAC         net.HardwareAddr // its hardware address, Ethernet only
+	StoredLease *Lease           // a lease of an earlier life, asked for first; may be nil
 	// whether the link still has Remembered's address: it is kept while the server is asked
 	InForce bool
 	// Random returns a random number; it makes transaction ids and spreads retransmissions.
@@ -59,7 +59,7 @@ func New(opt Options) *Client {
 	t.Stop()
 	return &Client{
 		opt: opt, carrier: make(chan bool, 1), timer: t,
-		state: State{Lease: opt.Remembered, InUse: opt.InForce && opt.Remembered != nil},
+		state: State{Lease: opt.StoredLease, InUse: opt.InForce && opt.StoredLease != nil},
 	}
 }
 

@@ -33,9 +33,9 @@ const (
 	StateSize = 256 << 20
 	// MinimumData is the smallest DATA that is made, in bytes: etcd, logs and a few images.
 	MinimumData = 1 << 30
-	// Margin is what the table and its copy take, with the space that keeps partitions aligned, in
+	// Reserve is what the table and its copy take, with the space that keeps partitions aligned, in
 	// bytes: 1 MiB at each end.
-	Margin = 2 << 20
+	Reserve = 2 << 20
 )
 
 // Sizes are what a product variant chooses.
@@ -68,16 +68,16 @@ func Installed(s Sizes) []Partition {
 
 // Minimum is the size of the smallest disk that holds everything, in bytes.
 func Minimum(s Sizes) uint64 {
-	need := uint64(Margin + MinimumData)
+	need := uint64(Reserve + MinimumData)
 	for _, p := range Installed(s) {
 		need += p.Size
 	}
 	return need
 }
 
-// Ours reports whether a partition with this label and type is one of ours. The types of the
+// IsSystemPartition reports whether a partition with this label and type is one of ours. The types of the
 // system's own are not asked for: a disk image of another variant may have others.
-func Ours(label string, kind uuid.UUID) bool {
+func IsSystemPartition(label string, kind uuid.UUID) bool {
 	switch label {
 	case ESP, RootA, RootB:
 		return true
@@ -89,10 +89,10 @@ func Ours(label string, kind uuid.UUID) bool {
 	return false
 }
 
-// Derived reports whether a GUID was made from a name, as the imager makes those of a disk image
+// IsImageGUID reports whether a GUID was made from a name, as the imager makes those of a disk image
 // (RFC 9562, version 5): every disk that the image was written to has it. GUIDs that an
 // installation or a machine makes are random (version 4).
-func Derived(id uuid.UUID) bool { return id.Variant() == uuid.RFC4122 && id.Version() == 5 }
+func IsImageGUID(id uuid.UUID) bool { return id.Variant() == uuid.RFC4122 && id.Version() == 5 }
 
 // FormatSize prints bytes for people: "256 MiB", "5.7 GiB". Values are cut, not rounded up, so that
 // what is said fits.

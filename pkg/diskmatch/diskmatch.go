@@ -3,14 +3,14 @@
 // Kubernetes; PID 1 does not carry it (docs/decisions/0016-disk-expressions.md).
 package diskmatch
 
-// Question is an expression, and the disks to ask it of.
-type Question struct {
-	Expression string `json:"expression"`
-	Disks      []Disk `json:"disks"`
+// DiskMatchRequest is an expression, and the disks to ask it of.
+type DiskMatchRequest struct {
+	Expression string          `json:"expression"`
+	Disks      []DiskMatchDisk `json:"disks"`
 }
 
-// Disk is what an expression can ask for, each field by its JSON name: disk.size.
-type Disk struct {
+// DiskMatchDisk is what an expression can ask for, each field by its JSON name: disk.size.
+type DiskMatchDisk struct {
 	Path       string `json:"path"`
 	Size       int64  `json:"size"`       // bytes
 	SectorSize int64  `json:"sectorSize"` // bytes
@@ -23,8 +23,8 @@ type Disk struct {
 	ReadOnly   bool   `json:"readOnly"`
 }
 
-// Answer is what came of it.
-type Answer struct {
+// DiskMatchResult is what came of it.
+type DiskMatchResult struct {
 	// why it is not an expression about a disk; empty if it is
 	Problem string   `json:"problem,omitempty"`
 	Matches []string `json:"matches,omitempty"` // the paths of the disks of which it is true

@@ -15,9 +15,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// Question is what the process reads from its standard input. Descriptor 3 is the disk, those from
+// Request is what the process reads from its standard input. Descriptor 3 is the disk, those from
 // 4 on are its partitions, in this order.
-type Question struct {
+type Request struct {
 	Disk       string `json:"disk"`       // "/dev/sdb"
 	Partitions []int  `json:"partitions"` // numbers of those that are open
 	File       *File  `json:"file,omitempty"`
@@ -28,11 +28,11 @@ type File struct {
 	Partition int    `json:"partition"` // 0 for the whole disk
 	Kind      string `json:"kind"`      // "vfat" or "iso9660"
 	Name      string `json:"name"`      // relative to the root of the file system
-	Most      uint64 `json:"most"`      // bytes; a larger file is an error
+	MaxSize   uint64 `json:"most"`      // bytes; a larger file is an error
 }
 
-// Answer is what the process writes to its standard output.
-type Answer struct {
+// Result is what the process writes to its standard output.
+type Result struct {
 	Disk string `json:"disk"` // the question's
 	// why the disk could not be read; the rest says nothing then
 	Problem string `json:"problem,omitempty"`
@@ -45,7 +45,7 @@ type Answer struct {
 	Entries  []Entry `json:"entries,omitempty"` // of the GPT, by number
 	// of the disk itself: one with a table may be a file system or a RAID's member, too
 	Whole    superblock.Content `json:"whole"`
-	Contents []Held             `json:"contents,omitempty"` // of partitions, by number
+	Contents []PartitionContent `json:"contents,omitempty"` // of partitions, by number
 	Text     []byte             `json:"text,omitempty"`     // of the file that was asked for
 	Missing  bool               `json:"missing,omitempty"`  // there is no such file
 }
@@ -60,16 +60,16 @@ type Entry struct {
 	Size   uint64    `json:"size"`  // bytes
 }
 
-// Held is what a partition holds.
-type Held struct {
+// PartitionContent is what a partition holds.
+type PartitionContent struct {
 	Number  int                `json:"number"`
 	Content superblock.Content `json:"content"`
 	Loader  bool               `json:"loader,omitempty"` // a boot loader that firmware would start
 }
 
 // Content is what a partition holds. One that was not examined holds data.
-func (a Answer) Content(number int) superblock.Content {
-	if i := slices.IndexFunc(a.Contents, func(h Held) bool { return h.Number == number }); i >= 0 {
+func (a Result) Content(number int) superblock.Content {
+	if i := slices.IndexFunc(a.Contents, func(h PartitionContent) bool { return h.Number == number }); i >= 0 {
 		return a.Contents[i].Content
 	}
 	return superblock.Content{Kind: superblock.UnknownData}
@@ -77,7 +77,7 @@ func (a Answer) Content(number int) superblock.Content {
 
 // Bounds of an answer.
 const (
-	MostAnswer = 256 << 10 // bytes, without a file
+	MaxResult = 256 << 10 // bytes, without a file
 	// the greatest number: the kernel shows 256 of a disk at most (DISK_MAX_PARTS)
 	mostPartition = 1024
 	mostEntries   = 128
@@ -91,31 +91,31 @@ var errNonsense = errors.New("the examination gave an answer that makes no sense
 
 // decode reads and checks an answer about a disk. The author of the disk may control the process,
 // so every field is checked.
-func decode(text []byte, d Device, f *File) (Answer, error) {
-	most := uint64(MostAnswer)
+func decode(text []byte, d Device, f *File) (Result, error) {
+	most := uint64(MaxResult)
 	if f != nil {
-		most += 2 * f.Most // in Base64
+		most += 2 * f.MaxSize // in Base64
 	}
 	if uint64(len(text)) > most {
-		return Answer{}, fmt.Errorf("%w: it is longer than %d bytes", errNonsense, most)
+		return Result{}, fmt.Errorf("%w: it is longer than %d bytes", errNonsense, most)
 	}
-	var a Answer
+	var a Result
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&a); err != nil {
-		return Answer{}, fmt.Errorf("%w: %s", errNonsense, sanitize.ASCII(err.Error(), 100))
+		return Result{}, fmt.Errorf("%w: %s", errNonsense, sanitize.ASCII(err.Error(), 100))
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Answer{}, fmt.Errorf("%w: something follows it", errNonsense)
+		return Result{}, fmt.Errorf("%w: something follows it", errNonsense)
 	}
 	if err := a.check(d, f); err != nil {
-		return Answer{}, fmt.Errorf("%w: %w", errNonsense, err)
+		return Result{}, fmt.Errorf("%w: %w", errNonsense, err)
 	}
 	return a, nil
 }
 
 // check tells what of an answer cannot be.
-func (a Answer) check(d Device, f *File) error {
+func (a Result) check(d Device, f *File) error {
 	switch {
 	case a.Disk != d.Path:
 		return errors.New("it is about another disk")
@@ -123,7 +123,7 @@ func (a Answer) check(d Device, f *File) error {
 		return errors.New("the disk has another size")
 	case !fit(a.Problem, mostProblem), !fit(a.Table, mostKind):
 		return errors.New("a text is too long, or not printable")
-	case f == nil && (len(a.Text) > 0 || a.Missing), f != nil && uint64(len(a.Text)) > f.Most:
+	case f == nil && (len(a.Text) > 0 || a.Missing), f != nil && uint64(len(a.Text)) > f.MaxSize:
 		return errors.New("a file that was not asked for")
 	case len(a.Entries) > mostEntries, len(a.Contents) > mostEntries+mostPartition:
 		return errors.New("too many partitions")
@@ -140,7 +140,7 @@ func (a Answer) check(d Device, f *File) error {
 		last = e.Number
 	}
 	last = 0
-	for _, h := range append([]Held{{Content: a.Whole}}, a.Contents...) {
+	for _, h := range append([]PartitionContent{{Content: a.Whole}}, a.Contents...) {
 		if h.Number < last || h.Number == last && last > 0 || h.Number > mostPartition || !fit(h.Content.Kind, mostKind) || !fit(h.Content.Label, mostLabel) {
 			return fmt.Errorf("content of partition %d", h.Number)
 		}

@@ -16,48 +16,48 @@ import (
 // output.
 type Start func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error)
 
-// Ask opens a disk and its partitions read-only, has the process examine them, and checks its
+// Probe opens a disk and its partitions read-only, has the process examine them, and checks its
 // answer. Opening may wait for the disk; a Prober does not wait for that either.
-func Ask(ctx context.Context, d Device, f *File, start Start) (Answer, error) {
+func Probe(ctx context.Context, d Device, f *File, start Start) (Result, error) {
 	disk, err := openDevice(d.Path)
 	if err != nil {
-		return Answer{}, err
+		return Result{}, err
 	}
 	defer disk.Close()
-	q, files := Question{Disk: d.Path, File: f}, []*os.File{disk}
+	q, files := Request{Disk: d.Path, File: f}, []*os.File{disk}
 	for _, p := range d.Partitions[:min(len(d.Partitions), mostOpen)] {
 		part, err := openDevice(p.Path)
 		if errors.Is(err, ErrNoMedium) {
 			continue // it went away just now
 		}
 		if err != nil {
-			return Answer{}, err
+			return Result{}, err
 		}
 		defer part.Close()
 		q.Partitions, files = append(q.Partitions, p.Number), append(files, part)
 	}
 	question, err := json.Marshal(q)
 	if err != nil {
-		return Answer{}, fmt.Errorf("the question cannot be written: %w", err)
+		return Result{}, fmt.Errorf("the question cannot be written: %w", err)
 	}
-	most := MostAnswer
+	most := MaxResult
 	if f != nil {
-		most += 2 * int(f.Most) // in Base64
+		most += 2 * int(f.MaxSize) // in Base64
 	}
 	text, err := start(ctx, question, files, most)
 	if err != nil {
-		return Answer{}, fmt.Errorf("the examination failed: %w", err)
+		return Result{}, fmt.Errorf("the examination failed: %w", err)
 	}
 	a, err := decode(text, d, f)
 	switch {
 	case err != nil:
-		return Answer{}, err
+		return Result{}, err
 	case a.Problem != "" && d.Optical: // an empty drive has a size, and is read in vain
-		return Answer{}, fmt.Errorf("%w: %s", ErrNoMedium, a.Problem)
+		return Result{}, fmt.Errorf("%w: %s", ErrNoMedium, a.Problem)
 	case a.Problem != "":
-		return Answer{}, errors.New(a.Problem)
+		return Result{}, errors.New(a.Problem)
 	case a.Size == 0:
-		return Answer{}, ErrNoMedium
+		return Result{}, ErrNoMedium
 	}
 	return a, nil
 }

@@ -55,10 +55,10 @@ func Main() int {
 // confineSelf gives up what an examination does not need.
 func confineSelf() error {
 	return confine.Process(confine.Rules{
-		Calls: systemCalls, Requests: requests,
+		Calls: systemCalls, Ioctls: requests,
 		Limits: []confine.Limit{
-			{Resource: unix.RLIMIT_DATA, Most: mostMemory}, {Resource: unix.RLIMIT_CPU, Most: mostCPU}, {Resource: unix.RLIMIT_NOFILE, Most: mostOpening},
-			{Resource: unix.RLIMIT_CORE, Most: 0}, {Resource: unix.RLIMIT_FSIZE, Most: 0}, {Resource: unix.RLIMIT_MEMLOCK, Most: 0}, {Resource: unix.RLIMIT_NPROC, Most: mostThreads},
+			{Resource: unix.RLIMIT_DATA, Max: mostMemory}, {Resource: unix.RLIMIT_CPU, Max: mostCPU}, {Resource: unix.RLIMIT_NOFILE, Max: mostOpening},
+			{Resource: unix.RLIMIT_CORE, Max: 0}, {Resource: unix.RLIMIT_FSIZE, Max: 0}, {Resource: unix.RLIMIT_MEMLOCK, Max: 0}, {Resource: unix.RLIMIT_NPROC, Max: mostThreads},
 		},
 	})
 }
@@ -66,7 +66,7 @@ func confineSelf() error {
 // answer reads the question, which PID 1 has written, and gives up everything before it reads the
 // first byte of the disk.
 func answer(in io.Reader, out io.Writer, confined func() error) error {
-	var q Question
+	var q Request
 	if err := json.NewDecoder(in).Decode(&q); err != nil {
 		return fmt.Errorf("the question cannot be read: %w", err)
 	}

@@ -96,9 +96,9 @@ func TestMain(m *testing.M) {
 }
 
 // start runs the process about a disk in the place of machined, and returns its answer.
-func start(t *testing.T, ctx context.Context, what string, d Device, f *File) (Answer, error) {
+func start(t *testing.T, ctx context.Context, what string, d Device, f *File) (Result, error) {
 	t.Helper()
-	q := Question{Disk: d.Path, File: f}
+	q := Request{Disk: d.Path, File: f}
 	disk, err := os.Open(d.Path)
 	if err != nil {
 		t.Fatal(err)
@@ -128,12 +128,12 @@ func start(t *testing.T, ctx context.Context, what string, d Device, f *File) (A
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	said, err := io.ReadAll(io.LimitReader(out, MostAnswer+1))
-	if err != nil || len(said) > MostAnswer {
+	said, err := io.ReadAll(io.LimitReader(out, MaxResult+1))
+	if err != nil || len(said) > MaxResult {
 		_ = c.Process.Kill()
 	}
 	if err := errors.Join(err, c.Wait()); err != nil {
-		return Answer{}, fmt.Errorf("%w: %.500s", err, complaints.String())
+		return Result{}, fmt.Errorf("%w: %.500s", err, complaints.String())
 	}
 	return decode(said, d, f)
 }

@@ -54,19 +54,19 @@ func (p place) table() (gpt.Device, error) {
 
 // Examine answers the question from open files. It is what the process does; tests that write the
 // disk themselves call it as it is.
-func Examine(q Question, disk *os.File, partitions []*os.File) Answer {
+func Examine(q Request, disk *os.File, partitions []*os.File) Result {
 	a, err := examine(q, disk, partitions)
 	if errors.Is(err, unix.ENOMEDIUM) {
-		return Answer{Disk: q.Disk}
+		return Result{Disk: q.Disk}
 	}
 	if err != nil {
-		return Answer{Disk: q.Disk, Size: a.Size, Table: superblock.UnknownData, Problem: tidy(err.Error(), mostProblem)}
+		return Result{Disk: q.Disk, Size: a.Size, Table: superblock.UnknownData, Problem: tidy(err.Error(), mostProblem)}
 	}
 	return a
 }
 
-func examine(q Question, disk *os.File, partitions []*os.File) (Answer, error) {
-	a := Answer{Disk: q.Disk}
+func examine(q Request, disk *os.File, partitions []*os.File) (Result, error) {
+	a := Result{Disk: q.Disk}
 	whole, err := open(disk)
 	if err != nil {
 		return a, err
@@ -94,7 +94,7 @@ func examine(q Question, disk *os.File, partitions []*os.File) (Answer, error) {
 }
 
 // readTable reads the partition table, and what else lies on the disk as a whole.
-func (a *Answer) readTable(disk place) error {
+func (a *Result) readTable(disk place) error {
 	device, err := disk.table()
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (a *Answer) readTable(disk place) error {
 }
 
 // otherTable says what a disk without a GPT holds; "" if it is blank.
-func (a *Answer) otherTable(disk place) error {
+func (a *Result) otherTable(disk place) error {
 	boot := make([]byte, 512)
 	if _, err := disk.r.ReadAt(boot, 0); err != nil {
 		return err
@@ -167,12 +167,12 @@ func content(p place) (superblock.Content, error) {
 
 // readContents examines the partitions. One that cannot be read is not blank, and does not keep the
 // others from being read.
-func (a Answer) readContents(places map[int]place) (Answer, error) {
+func (a Result) readContents(places map[int]place) (Result, error) {
 	for number, p := range places {
 		if number == 0 {
 			continue
 		}
-		h := Held{Number: number}
+		h := PartitionContent{Number: number}
 		var err error
 		if h.Content, err = content(p); err != nil {
 			h.Content = superblock.Content{Kind: tidy("what cannot be read: "+err.Error(), mostKind)}
@@ -184,7 +184,7 @@ func (a Answer) readContents(places map[int]place) (Answer, error) {
 		}
 		a.Contents = append(a.Contents, h)
 	}
-	slices.SortFunc(a.Contents, func(x, y Held) int { return x.Number - y.Number })
+	slices.SortFunc(a.Contents, func(x, y PartitionContent) int { return x.Number - y.Number })
 	if a.Table == "" && len(a.Contents) > 0 {
 		a.Table = superblock.UnknownData // the kernel shows partitions that we do not see
 	}
@@ -192,7 +192,7 @@ func (a Answer) readContents(places map[int]place) (Answer, error) {
 }
 
 // readFile reads one file.
-func (a Answer) readFile(f File, places map[int]place) (Answer, error) {
+func (a Result) readFile(f File, places map[int]place) (Result, error) {
 	p, there := places[f.Partition]
 	if !there {
 		return a, fmt.Errorf("partition %d is gone", f.Partition)
@@ -200,9 +200,9 @@ func (a Answer) readFile(f File, places map[int]place) (Answer, error) {
 	var err error
 	switch f.Kind {
 	case "vfat":
-		a.Text, err = superblock.FATFile(p.r, p.size, f.Name, f.Most)
+		a.Text, err = superblock.FATFile(p.r, p.size, f.Name, f.MaxSize)
 	case "iso9660":
-		a.Text, err = superblock.ISOFile(p.r, p.size, f.Name, f.Most)
+		a.Text, err = superblock.ISOFile(p.r, p.size, f.Name, f.MaxSize)
 	default:
 		err = fmt.Errorf("no files are read from a %s", f.Kind)
 	}

@@ -28,7 +28,7 @@ const (
 var ErrNoMedium = errors.New("no medium")
 
 // Run examines one disk, or reads one file of it, until ctx ends. It may not return even then.
-type Run func(ctx context.Context, d Device, f *File) (Answer, error)
+type Run func(ctx context.Context, d Device, f *File) (Result, error)
 
 // Prober examines disks, each on its own and for a bounded time, and remembers what came of it. A
 // disk whose examination failed rests before the next one, whatever happens to other disks.
@@ -54,7 +54,7 @@ func New(run Run, deadline time.Duration, changed func()) *Prober {
 // record is what is known of one disk.
 type record struct {
 	written  string // when it was examined (Device.Written)
-	answer   Answer
+	answer   Result
 	err      error // why the last examination failed; nil for none
 	failures int   // in a row
 	next     time.Time
@@ -69,10 +69,10 @@ func (r *record) change() {
 	r.changed = make(chan struct{})
 }
 
-// Result is what came of a disk.
-type Result struct {
+// DeviceResult is what came of a disk.
+type DeviceResult struct {
 	Device Device
-	Answer Answer
+	Answer Result
 	// why nothing is known of its content, which is treated as data; ErrNoMedium: there is no disk
 	Err error
 }
@@ -81,9 +81,9 @@ type Result struct {
 type Freshness bool
 
 const (
-	// Kept takes the answer from before for a disk that nothing was written to since, and does not
+	// Cached takes the answer from before for a disk that nothing was written to since, and does not
 	// wait long for others: a disk that answers late is one that has not been examined yet.
-	Kept Freshness = false
+	Cached Freshness = false
 	// Fresh examines anew and waits for it, as for a decision to write. Disks that rest after a
 	// failure rest nevertheless.
 	Fresh Freshness = true
@@ -91,19 +91,19 @@ const (
 
 // All examines disks, several at a time, and returns when each has an answer or a reason why it has
 // none.
-func (p *Prober) All(ctx context.Context, devices []Device, fresh Freshness) []Result {
+func (p *Prober) All(ctx context.Context, devices []Device, fresh Freshness) []DeviceResult {
 	p.forget(devices)
-	if fresh == Kept {
+	if fresh == Cached {
 		patient, cancel := context.WithTimeoutCause(ctx, p.patience, errNotYet)
 		defer cancel()
 		ctx = patient
 	}
-	results := make([]Result, len(devices))
+	results := make([]DeviceResult, len(devices))
 	var all sync.WaitGroup
 	for i, d := range devices {
 		all.Go(func() {
 			a, err := p.examine(ctx, d, fresh)
-			results[i] = Result{d, a, err}
+			results[i] = DeviceResult{d, a, err}
 		})
 	}
 	all.Wait()
@@ -111,10 +111,10 @@ func (p *Prober) All(ctx context.Context, devices []Device, fresh Freshness) []R
 }
 
 // examine answers from memory, or has the disk examined.
-func (p *Prober) examine(ctx context.Context, d Device, fresh Freshness) (Answer, error) {
+func (p *Prober) examine(ctx context.Context, d Device, fresh Freshness) (Result, error) {
 	r, err := p.turn(ctx, d)
 	if err != nil {
-		return Answer{}, err
+		return Result{}, err
 	}
 	if a, err, known := r.answered(d, fresh, p.now()); known {
 		p.mu.Unlock()
@@ -123,7 +123,7 @@ func (p *Prober) examine(ctx context.Context, d Device, fresh Freshness) (Answer
 	err = p.reserve(r)
 	p.mu.Unlock()
 	if err != nil {
-		return Answer{}, err
+		return Result{}, err
 	}
 	return p.attempt(ctx, d, nil, r)
 }
@@ -139,7 +139,7 @@ func (p *Prober) turn(ctx context.Context, d Device) (*record, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ErrGivenUp, context.Cause(ctx))
+			return nil, fmt.Errorf("%w: %w", ErrSkipped, context.Cause(ctx))
 		}
 		p.mu.Lock()
 	}
@@ -148,10 +148,10 @@ func (p *Prober) turn(ctx context.Context, d Device) (*record, error) {
 
 // File reads a file of a disk. It is subject to the same bounds as an examination, and a disk that
 // rests is not asked.
-func (p *Prober) File(ctx context.Context, d Device, f File) (Answer, error) {
+func (p *Prober) File(ctx context.Context, d Device, f File) (Result, error) {
 	r, err := p.turn(ctx, d)
 	if err != nil {
-		return Answer{}, err
+		return Result{}, err
 	}
 	if r.err != nil && (r.busy || p.now().Before(r.next)) {
 		err = r.err
@@ -160,7 +160,7 @@ func (p *Prober) File(ctx context.Context, d Device, f File) (Answer, error) {
 	}
 	p.mu.Unlock()
 	if err != nil {
-		return Answer{}, err
+		return Result{}, err
 	}
 	return p.attempt(ctx, d, &f, r)
 }
@@ -212,27 +212,27 @@ func (p *Prober) forget(devices []Device) {
 }
 
 // answered is the answer without an examination; known is false where one is due.
-func (r *record) answered(d Device, fresh Freshness, now time.Time) (a Answer, err error, known bool) {
+func (r *record) answered(d Device, fresh Freshness, now time.Time) (a Result, err error, known bool) {
 	switch {
 	case r.err != nil && (r.busy || now.Before(r.next)):
-		return Answer{}, r.err, true
-	case r.err == nil && r.answer.Disk != "" && r.written == d.Written && !d.Removable && fresh == Kept:
+		return Result{}, r.err, true
+	case r.err == nil && r.answer.Disk != "" && r.written == d.Written && !d.Removable && fresh == Cached:
 		return r.answer, nil, true
 	}
-	return Answer{}, nil, false
+	return Result{}, nil, false
 }
 
 // note keeps the outcome of an examination, and returns it. The lock is held.
-func (r *record) note(a Answer, err error, d Device, f *File, now time.Time) (Answer, error) {
+func (r *record) note(a Result, err error, d Device, f *File, now time.Time) (Result, error) {
 	defer r.change()
 	switch {
 	case errors.Is(err, ErrNoMedium):
-		r.answer, r.err, r.failures = Answer{}, nil, 0
-		return Answer{}, err
+		r.answer, r.err, r.failures = Result{}, nil, 0
+		return Result{}, err
 	case err != nil:
 		r.failures++
-		r.answer, r.err, r.next = Answer{}, err, now.Add(rest(r.failures))
-		return Answer{}, err
+		r.answer, r.err, r.next = Result{}, err, now.Add(rest(r.failures))
+		return Result{}, err
 	}
 	r.err, r.failures = nil, 0
 	if f == nil {
@@ -256,21 +256,21 @@ func (p *Prober) reserve(r *record) error {
 }
 
 var (
-	// ErrGivenUp is the end of the caller's patience, and says nothing of the disk: it has not been
+	// ErrSkipped is the end of the caller's patience, and says nothing of the disk: it has not been
 	// examined yet.
-	ErrGivenUp = errors.New("the examination was not waited for")
+	ErrSkipped = errors.New("the examination was not waited for")
 	errNotYet  = errors.New("it has not ended yet")
 )
 
 // outcome is what came of an examination.
 type outcome struct {
-	a   Answer
+	a   Result
 	err error
 }
 
 // attempt has a disk examined. A caller that goes away takes nothing from the examination, whose
 // outcome is noted for the next one.
-func (p *Prober) attempt(ctx context.Context, d Device, f *File, r *record) (Answer, error) {
+func (p *Prober) attempt(ctx context.Context, d Device, f *File, r *record) (Result, error) {
 	ended := make(chan outcome)
 	go func() {
 		a, err := p.supervise(context.WithoutCancel(ctx), d, f, r)
@@ -284,14 +284,14 @@ func (p *Prober) attempt(ctx context.Context, d Device, f *File, r *record) (Ans
 	case o := <-ended:
 		return o.a, o.err
 	case <-ctx.Done():
-		return Answer{}, fmt.Errorf("%w: %w", ErrGivenUp, context.Cause(ctx))
+		return Result{}, fmt.Errorf("%w: %w", ErrSkipped, context.Cause(ctx))
 	}
 }
 
 // supervise waits for the deadline and not for the examination: a process that a disk keeps in the
 // kernel does not end when it is killed. Such a one is left behind, and the disk is not examined
 // again before it has ended.
-func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (Answer, error) {
+func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (Result, error) {
 	p.turns <- struct{}{}
 	defer func() { <-p.turns }()
 	limited, cancel := context.WithTimeoutCause(ctx, p.deadline, fmt.Errorf("no answer within %v", p.deadline))
@@ -327,14 +327,14 @@ func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (A
 	}
 	late = true
 	p.stuck++
-	return r.note(Answer{}, context.Cause(limited), d, f, p.now())
+	return r.note(Result{}, context.Cause(limited), d, f, p.now())
 }
 
 // recovered is run, of which a fault costs one examination and not the machine.
-func (p *Prober) recovered(ctx context.Context, d Device, f *File) (a Answer, err error) {
+func (p *Prober) recovered(ctx context.Context, d Device, f *File) (a Result, err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
-			a, err = Answer{}, fmt.Errorf("the examination failed: %v", fault)
+			a, err = Result{}, fmt.Errorf("the examination failed: %v", fault)
 		}
 	}()
 	return p.run(ctx, d, f)

@@ -20,7 +20,7 @@ func device(name string) Device {
 	return Device{Name: name, Path: "/dev/" + name, Size: 1 << 30, SectorSize: 512, Identity: "1 2097152 0", Written: "0 0 0 0"}
 }
 
-func blank(d Device) Answer { return Answer{Disk: d.Path, Size: d.Size} }
+func blank(d Device) Result { return Result{Disk: d.Path, Size: d.Size} }
 
 // TestOneBadDisk: whatever one disk's examination does, it ends within the deadline with an error,
 // and the others are examined.
@@ -28,24 +28,24 @@ func TestOneBadDisk(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
 	for name, bad := range map[string]Run{
-		"it never returns": func(context.Context, Device, *File) (Answer, error) { <-release; return Answer{}, nil },
-		"it ends when it is told": func(ctx context.Context, _ Device, _ *File) (Answer, error) {
+		"it never returns": func(context.Context, Device, *File) (Result, error) { <-release; return Result{}, nil },
+		"it ends when it is told": func(ctx context.Context, _ Device, _ *File) (Result, error) {
 			<-ctx.Done()
-			return Answer{}, errors.New("killed")
+			return Result{}, errors.New("killed")
 		},
-		"it fails": func(context.Context, Device, *File) (Answer, error) {
-			return Answer{}, errors.New("no answer within its memory")
+		"it fails": func(context.Context, Device, *File) (Result, error) {
+			return Result{}, errors.New("no answer within its memory")
 		},
-		"it panics": func(context.Context, Device, *File) (Answer, error) { panic("no answer within reason") },
+		"it panics": func(context.Context, Device, *File) (Result, error) { panic("no answer within reason") },
 	} {
-		p := New(func(ctx context.Context, d Device, f *File) (Answer, error) {
+		p := New(func(ctx context.Context, d Device, f *File) (Result, error) {
 			if d.Name == "bad" {
 				return bad(ctx, d, f)
 			}
 			return blank(d), nil
 		}, short, func() {})
 		began := time.Now()
-		results := p.All(t.Context(), []Device{device("sda"), device("bad"), device("sdb")}, Kept)
+		results := p.All(t.Context(), []Device{device("sda"), device("bad"), device("sdb")}, Cached)
 		if took := time.Since(began); took > 20*short {
 			t.Errorf("%s: took %v", name, took)
 		}
@@ -66,12 +66,12 @@ func TestRest(t *testing.T) {
 	now := time.Unix(1000, 0)
 	asked := map[string]int{}
 	var mu sync.Mutex
-	p := New(func(_ context.Context, d Device, _ *File) (Answer, error) {
+	p := New(func(_ context.Context, d Device, _ *File) (Result, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked[d.Name]++
 		if d.Name == "bad" {
-			return Answer{}, errors.New("nonsense")
+			return Result{}, errors.New("nonsense")
 		}
 		return blank(d), nil
 	}, short, func() {})
@@ -89,7 +89,7 @@ func TestRest(t *testing.T) {
 		}
 	}
 	for range 5 {
-		look(Kept, 1)
+		look(Cached, 1)
 		look(Fresh, 1)
 	}
 	if asked["good"] != 10 {
@@ -102,17 +102,17 @@ func TestRest(t *testing.T) {
 		t.Errorf("a file of a disk that rests: %v", err)
 	}
 	now = now.Add(firstRest)
-	look(Kept, 2)
+	look(Cached, 2)
 	now = now.Add(firstRest)
-	look(Kept, 2)
+	look(Cached, 2)
 	now = now.Add(firstRest)
-	look(Kept, 3)
+	look(Cached, 3)
 	bad.Identity = "2 2097152 0"
-	look(Kept, 4)
+	look(Cached, 4)
 	if rest(1) != firstRest || rest(3) != 4*firstRest || rest(100) != longestRest {
 		t.Errorf("rests of %v, %v, %v", rest(1), rest(3), rest(100))
 	}
-	p.All(t.Context(), []Device{good}, Kept)
+	p.All(t.Context(), []Device{good}, Cached)
 	if len(p.known) != 1 {
 		t.Errorf("%d disks are remembered, one is there", len(p.known))
 	}
@@ -122,7 +122,7 @@ func TestRest(t *testing.T) {
 // removable medium always is.
 func TestKept(t *testing.T) {
 	var asked atomic.Int64
-	p := New(func(_ context.Context, d Device, _ *File) (Answer, error) { asked.Add(1); return blank(d), nil }, short, func() {})
+	p := New(func(_ context.Context, d Device, _ *File) (Result, error) { asked.Add(1); return blank(d), nil }, short, func() {})
 	look := func(d Device, fresh Freshness, want int64) {
 		t.Helper()
 		if r := p.All(t.Context(), []Device{d}, fresh); r[0].Err != nil || r[0].Answer.Disk != d.Path || asked.Load() != want {
@@ -130,14 +130,14 @@ func TestKept(t *testing.T) {
 		}
 	}
 	d := device("sda")
-	look(d, Kept, 1)
-	look(d, Kept, 1)
+	look(d, Cached, 1)
+	look(d, Cached, 1)
 	look(d, Fresh, 2)
 	d.Written = "1 8 0 0"
-	look(d, Kept, 3)
+	look(d, Cached, 3)
 	d.Removable = true
-	look(d, Kept, 4)
-	if p := New(func(context.Context, Device, *File) (Answer, error) { return Answer{}, ErrNoMedium }, short, func() {}); !errors.Is(p.All(t.Context(), []Device{d}, Kept)[0].Err, ErrNoMedium) {
+	look(d, Cached, 4)
+	if p := New(func(context.Context, Device, *File) (Result, error) { return Result{}, ErrNoMedium }, short, func() {}); !errors.Is(p.All(t.Context(), []Device{d}, Cached)[0].Err, ErrNoMedium) {
 		t.Errorf("an empty drive is a disk")
 	} else if _, waits := p.Next(); waits {
 		t.Error("an empty drive rests")
@@ -149,16 +149,16 @@ func TestKept(t *testing.T) {
 func TestTwoLook(t *testing.T) {
 	var asked atomic.Int64
 	entered, release := make(chan struct{}, 2), make(chan struct{})
-	p := New(func(_ context.Context, d Device, _ *File) (Answer, error) {
+	p := New(func(_ context.Context, d Device, _ *File) (Result, error) {
 		asked.Add(1)
 		entered <- struct{}{}
 		<-release
 		return blank(d), nil
 	}, time.Minute, func() {})
 	d := device("sda")
-	results := make(chan Result, 2)
+	results := make(chan DeviceResult, 2)
 	for range 2 {
-		go func() { results <- p.All(t.Context(), []Device{d}, Kept)[0] }()
+		go func() { results <- p.All(t.Context(), []Device{d}, Cached)[0] }()
 	}
 	<-entered
 	close(release)
@@ -173,8 +173,8 @@ func TestTwoLook(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	d.Identity = "2"
-	_ = p.All(gone, []Device{d}, Kept) // it may or may not have an answer
-	if r := p.All(t.Context(), []Device{d}, Kept)[0]; r.Err != nil {
+	_ = p.All(gone, []Device{d}, Cached) // it may or may not have an answer
+	if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err != nil {
 		t.Errorf("the disk rests because a caller did not wait: %v", r.Err)
 	}
 }
@@ -184,10 +184,10 @@ func TestTwoLook(t *testing.T) {
 func TestStuck(t *testing.T) {
 	var running atomic.Int64
 	release := make(chan struct{})
-	p := New(func(context.Context, Device, *File) (Answer, error) {
+	p := New(func(context.Context, Device, *File) (Result, error) {
 		running.Add(1)
 		<-release
-		return Answer{}, nil
+		return Result{}, nil
 	}, time.Millisecond, func() {})
 	now := time.Unix(1000, 0)
 	p.now = func() time.Time { return now }
@@ -195,14 +195,14 @@ func TestStuck(t *testing.T) {
 		d := device("sda")
 		d.Identity = fmt.Sprint(i / 2) // it is looked at twice, and comes back as another disk
 		now = now.Add(longestRest)
-		if r := p.All(t.Context(), []Device{d}, Kept)[0]; r.Err == nil {
+		if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err == nil {
 			t.Fatal("a stuck disk has an answer")
 		}
 	}
 	for i := range 4 {
 		d := device("sdb")
 		d.Identity = fmt.Sprint(i)
-		if r := p.All(t.Context(), []Device{d}, Kept)[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "do not end") {
+		if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "do not end") {
 			t.Errorf("with %d stuck: %v", running.Load(), r.Err)
 		}
 	}
@@ -211,7 +211,7 @@ func TestStuck(t *testing.T) {
 	}
 	close(release)
 	d := device("sdc")
-	for r := p.All(t.Context(), []Device{d}, Kept)[0]; r.Err != nil && strings.Contains(r.Err.Error(), "do not end"); r = p.All(t.Context(), []Device{d}, Kept)[0] {
+	for r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err != nil && strings.Contains(r.Err.Error(), "do not end"); r = p.All(t.Context(), []Device{d}, Cached)[0] {
 		now = now.Add(longestRest)
 		if t.Context().Err() != nil {
 			t.Fatal(r.Err)
@@ -228,7 +228,7 @@ func TestDecode(t *testing.T) {
 	if a, err := decode([]byte(good), d, nil); err != nil || a.Content(1).Kind != "ext4" || a.Content(2).Kind != superblock.UnknownData {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	file := &File{Most: 10}
+	file := &File{MaxSize: 10}
 	change := func(old, new string) string {
 		if !strings.Contains(good, old) {
 			t.Fatalf("%s is not in the answer", old)
@@ -259,7 +259,7 @@ func TestDecode(t *testing.T) {
 		"the same content twice":        {change(`}}]}`, `}},{"number":1,"content":{"kind":"","uuid":"00000000-0000-0000-0000-000000000000"}}]}`), nil},
 		"a file that was not asked for": {change(`"table"`, `"text":"AAAA","table"`), nil},
 		"a file that is too long":       {change(`"table"`, `"text":"AAAAAAAAAAAAAAAAAAAAAAAA","table"`), file},
-		"too much":                      {good + strings.Repeat(" ", MostAnswer), nil},
+		"too much":                      {good + strings.Repeat(" ", MaxResult), nil},
 	} {
 		if a, err := decode([]byte(c.text), d, c.file); !errors.Is(err, errNonsense) {
 			t.Errorf("%s was accepted: %+v, %v", name, a, err)
@@ -295,7 +295,7 @@ func FuzzAnswer(f *testing.F) {
 // sees the others meanwhile, and is told when to look again. One that needs the answer waits.
 func TestLateAnswer(t *testing.T) {
 	release, told := make(chan struct{}), make(chan struct{}, 1)
-	p := New(func(_ context.Context, d Device, _ *File) (Answer, error) {
+	p := New(func(_ context.Context, d Device, _ *File) (Result, error) {
 		if d.Name == "late" {
 			<-release
 		}
@@ -303,14 +303,14 @@ func TestLateAnswer(t *testing.T) {
 	}, time.Minute, func() { told <- struct{}{} })
 	p.patience = short
 	devices := []Device{device("late"), device("sda")}
-	if r := p.All(t.Context(), devices, Kept); !errors.Is(r[0].Err, ErrGivenUp) || r[1].Err != nil {
+	if r := p.All(t.Context(), devices, Cached); !errors.Is(r[0].Err, ErrSkipped) || r[1].Err != nil {
 		t.Errorf("%v, %v", r[0].Err, r[1].Err)
 	}
-	needs := make(chan Result)
+	needs := make(chan DeviceResult)
 	go func() { needs <- p.All(t.Context(), devices, Fresh)[0] }()
 	close(release)
 	<-told
-	if r := p.All(t.Context(), devices, Kept); r[0].Err != nil || r[0].Answer.Disk != "/dev/late" {
+	if r := p.All(t.Context(), devices, Cached); r[0].Err != nil || r[0].Answer.Disk != "/dev/late" {
 		t.Errorf("after it has answered: %+v", r[0])
 	}
 	if r := <-needs; r.Err != nil {

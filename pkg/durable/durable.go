@@ -16,12 +16,12 @@ func WriteFile(name string, content []byte, mode fs.FileMode) error {
 	if err := renameio.WriteFile(name, content, mode); err != nil {
 		return err
 	}
-	return SyncFolder(filepath.Dir(name))
+	return SyncDir(filepath.Dir(name))
 }
 
-// SyncFolder makes what was made, renamed or removed in a folder last: flushing a file alone does
+// SyncDir makes what was made, renamed or removed in a folder last: flushing a file alone does
 // not (fsync(2)).
-func SyncFolder(dir string) error {
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

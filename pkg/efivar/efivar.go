@@ -15,9 +15,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Folder is where the kernel shows the variables (Documentation/filesystems/efivarfs.rst). It
+// Dir is where the kernel shows the variables (Documentation/filesystems/efivarfs.rst). It
 // exists only if the machine was started by UEFI firmware whose variables can be read.
-const Folder = "/sys/firmware/efi/efivars"
+const Dir = "/sys/firmware/efi/efivars"
 
 // loader is the vendor GUID of systemd-boot's variables.
 const loader = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"

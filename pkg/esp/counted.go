@@ -7,11 +7,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// Counted is the entry on trial by which the loader has started the system that runs, as it has
+// CurrentTrial is the entry on trial by which the loader has started the system that runs, as it has
 // said itself (systemd's Boot Loader Interface, LoaderBootCountPath): the entry by the name that it
 // has been given for this try. The ESP need not be readable for it.
-func Counted() (slot.Entry, bool) {
-	variable, err := efivar.Read(efivar.Folder, efivar.CountedPath)
+func CurrentTrial() (slot.Entry, bool) {
+	variable, err := efivar.Read(efivar.Dir, efivar.CountedPath)
 	if err != nil {
 		return slot.Entry{}, false
 	}

@@ -26,11 +26,11 @@ const (
 	// Loader is where the firmware looks for a program when nobody told it a name (UEFI
 	// specification, 3.5.1.1).
 	Loader = "EFI/BOOT/BOOTX64.EFI"
-	// Settings are systemd-boot's.
-	Settings = "loader/loader.conf"
-	// SettingsText has the loader start the newest system at once, and nobody change its command
+	// LoaderConfig are systemd-boot's.
+	LoaderConfig = "loader/loader.conf"
+	// LoaderConfigText has the loader start the newest system at once, and nobody change its command
 	// line.
-	SettingsText = "timeout 0\neditor no\n"
+	LoaderConfigText = "timeout 0\neditor no\n"
 )
 
 // statements is the folder of the signed statements (package bundle) of the systems, from which
@@ -72,7 +72,7 @@ func (e *Partition) with(flags mount.Flags, do func(root string) error) (err err
 // Entries lists the systems that the boot loader knows.
 func (e *Partition) Entries() (all []slot.Entry, err error) {
 	err = e.with(mount.ReadOnly, func(root string) error {
-		all, err = entries(filepath.Join(root, slot.Folder))
+		all, err = entries(filepath.Join(root, slot.EntriesDir))
 		return err
 	})
 	return all, err
@@ -96,7 +96,7 @@ func entries(dir string) ([]slot.Entry, error) {
 // none.
 func (e *Partition) Version(version string, take func(uki *os.File, statement []byte) error) error {
 	return e.with(mount.ReadOnly, func(root string) error {
-		all, err := entries(filepath.Join(root, slot.Folder))
+		all, err := entries(filepath.Join(root, slot.EntriesDir))
 		if err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (e *Partition) Version(version string, take func(uki *os.File, statement []
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("ESP: cannot read: %w", err)
 		}
-		uki, err := os.Open(filepath.Join(root, slot.Folder, all[i].Name()))
+		uki, err := os.Open(filepath.Join(root, slot.EntriesDir, all[i].Name()))
 		if err != nil {
 			return fmt.Errorf("ESP: cannot read: %w", err)
 		}
@@ -117,10 +117,10 @@ func (e *Partition) Version(version string, take func(uki *os.File, statement []
 	})
 }
 
-// Room is how much can be written once every version but keep is forgotten, in bytes.
-func (e *Partition) Room(keep string) (room int64, err error) {
+// FreeSpace is how much can be written once every version but keep is forgotten, in bytes.
+func (e *Partition) FreeSpace(keep string) (room int64, err error) {
 	err = e.with(mount.ReadOnly, func(root string) error {
-		dir := filepath.Join(root, slot.Folder)
+		dir := filepath.Join(root, slot.EntriesDir)
 		var s unix.Statfs_t
 		if err := unix.Statfs(dir, &s); err != nil {
 			return fmt.Errorf("ESP: cannot tell its free space: %w", err)
@@ -166,7 +166,7 @@ func remove(name string) error {
 	}
 	err = os.Remove(name)
 	if err == nil {
-		err = durable.SyncFolder(filepath.Dir(name))
+		err = durable.SyncDir(filepath.Dir(name))
 	}
 	return errors.Join(err, f.Close())
 }
@@ -174,23 +174,23 @@ func remove(name string) error {
 // unfinished ends the name of a boot image that is not whole yet; the loader looks at *.efi only.
 const unfinished = ".new"
 
-// Forget removes every version but one, and leaves the firmware room to rename in.
-func (e *Partition) Forget(keep string) error {
+// RemoveOthers removes every version but one, and leaves the firmware room to rename in.
+func (e *Partition) RemoveOthers(keep string) error {
 	if err := e.unmounted(untwin); err != nil {
 		return fmt.Errorf("ESP: cannot look for files with two names: %w", err)
 	}
 	err := e.with(0, func(root string) error {
-		dir := filepath.Join(root, slot.Folder)
+		dir := filepath.Join(root, slot.EntriesDir)
 		if err := others(dir, keep, remove); err != nil {
 			return err
 		}
-		return errors.Join(durable.SyncFolder(dir), forgetStatements(filepath.Join(root, statements), filepath.Base(Statement(keep))))
+		return errors.Join(durable.SyncDir(dir), forgetStatements(filepath.Join(root, statements), filepath.Base(Statement(keep))))
 	})
 	if err != nil {
 		return err
 	}
 	if err := e.unmounted(trim); err != nil {
-		return fmt.Errorf("ESP: cannot trim %s: %w", slot.Folder, err)
+		return fmt.Errorf("ESP: cannot trim %s: %w", slot.EntriesDir, err)
 	}
 	return nil
 }
@@ -212,7 +212,7 @@ func forgetStatements(dir, keep string) error {
 			return fmt.Errorf("ESP: %w", err)
 		}
 	}
-	return durable.SyncFolder(dir)
+	return durable.SyncDir(dir)
 }
 
 // unmounted does something with the folder of entries while nobody has the file system mounted.
@@ -228,14 +228,14 @@ func (e *Partition) unmounted(do func(fs storage, folder string) error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(do(f, slot.Folder), f.Sync(), f.Close())
+	return errors.Join(do(f, slot.EntriesDir), f.Sync(), f.Close())
 }
 
-// Enter writes a boot image as a new entry. It is whole before it has the name that the loader
+// AddEntry writes a boot image as a new entry. It is whole before it has the name that the loader
 // looks for.
-func (e *Partition) Enter(entry slot.Entry, uki io.Reader) error {
+func (e *Partition) AddEntry(entry slot.Entry, uki io.Reader) error {
 	return e.with(0, func(root string) error {
-		dir := filepath.Join(root, slot.Folder)
+		dir := filepath.Join(root, slot.EntriesDir)
 		return write(filepath.Join(dir, entry.Name()), filepath.Join(dir, entry.Version+unfinished), uki)
 	})
 }
@@ -270,7 +270,7 @@ func write(name, temporary string, content io.Reader) error {
 		return fmt.Errorf("ESP: cannot write: %w", err)
 	}
 	// its directory entry and its clusters, before another name
-	if err := durable.SyncFolder(dir); err != nil {
+	if err := durable.SyncDir(dir); err != nil {
 		return err
 	}
 	return rename(temporary, name)
@@ -292,7 +292,7 @@ func rename(from, to string) error {
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("ESP: cannot rename: %w", err)
 	}
-	return durable.SyncFolder(filepath.Dir(to))
+	return durable.SyncDir(filepath.Dir(to))
 }
 
 // ErrNoEntry is that a version has no entry, so that the loader does not start it.
@@ -303,7 +303,7 @@ var ErrNoEntry = errors.New("it has no entry")
 func (e *Partition) Rename(to slot.Entry) error {
 	twins := e.unmounted(untwin)
 	return e.with(0, func(root string) error {
-		dir := filepath.Join(root, slot.Folder)
+		dir := filepath.Join(root, slot.EntriesDir)
 		all, err := entries(dir)
 		if err != nil {
 			return err

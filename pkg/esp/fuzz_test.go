@@ -48,7 +48,7 @@ func FuzzFolder(f *testing.F) {
 	f.Add(boot)
 	f.Fuzz(func(t *testing.T, image []byte) {
 		fs := ram(image)
-		if d, err := openDirectory(fs, slot.Folder); err == nil {
+		if d, err := openDirectory(fs, slot.EntriesDir); err == nil {
 			if len(d.content) > max(mostFolder, int(d.cluster)) {
 				t.Errorf("a folder of %d bytes was read", len(d.content))
 			}
@@ -58,7 +58,7 @@ func FuzzFolder(f *testing.F) {
 				}
 			}
 		}
-		_ = untwin(fs, slot.Folder)
-		_ = trim(fs, slot.Folder)
+		_ = untwin(fs, slot.EntriesDir)
+		_ = trim(fs, slot.EntriesDir)
 	})
 }

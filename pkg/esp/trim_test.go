@@ -57,7 +57,7 @@ func TestTrim(t *testing.T) {
 			t.Fatal(err)
 		}
 		recorded := &writes{content: bytes.Clone(before)}
-		if err := trim(recorded, slot.Folder); err != nil {
+		if err := trim(recorded, slot.EntriesDir); err != nil {
 			t.Fatal(err)
 		}
 		if len(recorded.all) == 0 {
@@ -82,7 +82,7 @@ func TestTrim(t *testing.T) {
 			t.Errorf("%d removed: a slot behind the last name is not unused", removed)
 		}
 		again := &writes{content: recorded.content}
-		if err := trim(again, slot.Folder); err != nil || len(again.all) > 0 {
+		if err := trim(again, slot.EntriesDir); err != nil || len(again.all) > 0 {
 			t.Errorf("%d removed: again: %d writes, %v", removed, len(again.all), err)
 		}
 	}
@@ -96,7 +96,7 @@ func TestTrimWhatIsNotOurs(t *testing.T) {
 	}
 	for what, disk := range map[string][]byte{"nothing": make([]byte, 1<<20), "no folder": bytes.ReplaceAll(content, []byte("LINUX   "), []byte("WINDOWS "))} {
 		w := &writes{content: bytes.Clone(disk)}
-		if err := trim(w, slot.Folder); err == nil || len(w.all) > 0 {
+		if err := trim(w, slot.EntriesDir); err == nil || len(w.all) > 0 {
 			t.Errorf("%s: %v, %d writes", what, err, len(w.all))
 		}
 	}
@@ -160,7 +160,7 @@ func TestUntwin(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := openDirectory(&writes{content: content}, slot.Folder)
+			d, err := openDirectory(&writes{content: content}, slot.EntriesDir)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -181,7 +181,7 @@ func TestUntwin(t *testing.T) {
 			copy(to[20:22], of[20:22]) // the first cluster, and the size
 			copy(to[26:32], of[26:32])
 			recorded := &writes{content: bytes.Clone(content)}
-			if err := untwin(recorded, slot.Folder); err != nil || len(recorded.all) == 0 {
+			if err := untwin(recorded, slot.EntriesDir); err != nil || len(recorded.all) == 0 {
 				t.Fatalf("%s and %s: %d writes, %v", first, second, len(recorded.all), err)
 			}
 			for done, state := range recorded.cuts(content) {
@@ -199,7 +199,7 @@ func TestUntwin(t *testing.T) {
 				t.Errorf("%s and %s: there is left %q", first, second, list)
 			}
 			again := &writes{content: recorded.content}
-			if err := untwin(again, slot.Folder); err != nil || len(again.all) > 0 {
+			if err := untwin(again, slot.EntriesDir); err != nil || len(again.all) > 0 {
 				t.Errorf("%s and %s, again: %d writes, %v", first, second, len(again.all), err)
 			}
 		})

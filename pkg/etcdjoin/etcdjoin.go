@@ -34,25 +34,25 @@ type Self struct {
 	First bool
 }
 
-// Says is what another control-plane machine has answered.
-type Says int
+// State is what another control-plane machine has answered.
+type PeerState int
 
 // The answers: none; that it has no data and waits, too; that it is a member, but that no quorum
 // answers it; the members.
 const (
-	Silent Says = iota
-	Empty
-	Stuck
+	Unreachable PeerState = iota
+	NoData
+	NoQuorum
 	Serving
 )
 
-// Answer is that of one machine.
-type Answer struct {
+// PeerAnswer is that of one machine.
+type PeerAnswer struct {
 	From    netip.Addr
-	Says    Says
+	State   PeerState
 	Cluster uint64   // if it is Serving: whose members these are
 	Members []Member // if it is Serving
-	Why     string   // if it is Silent or Stuck
+	Problem string   // if it is Silent or Stuck
 }
 
 // Member is one of an etcd cluster.
@@ -63,61 +63,61 @@ type Member struct {
 	Learner bool
 }
 
-// Act is what is to be done.
-type Act int
+// Action is what is to be done.
+type Action int
 
 // What is to be done: look again; make a cluster of one member; have a member removed; be added as
 // a learner.
 const (
-	Wait Act = iota
-	Found
+	Wait Action = iota
+	Bootstrap
 	Remove
 	Add
 )
 
-// Step is a decision.
-type Step struct {
-	Act    Act
+// Decision is a decision.
+type Decision struct {
+	Action Action
 	Via    netip.Addr // whom to ask to remove or to add
 	Member Member     // whom to remove
-	Why    string     // for the operator: what is waited for, or what is done
+	Reason string     // for the operator: what is waited for, or what is done
 }
 
 // Next decides on the answers of all the other control-plane machines that the configuration names,
 // this time and the last time. What is asked of one member is done by all: etcd refuses it if the
 // others would lose their quorum by it.
-func Next(s Self, last, now []Answer) Step {
+func Next(s Self, last, now []PeerAnswer) Decision {
 	if two := different(now); two != "" {
-		return Step{Why: two}
+		return Decision{Reason: two}
 	}
-	if i := slices.IndexFunc(now, func(a Answer) bool { return a.Says == Serving }); i >= 0 {
+	if i := slices.IndexFunc(now, func(a PeerAnswer) bool { return a.State == Serving }); i >= 0 {
 		return join(s, now[i])
 	}
-	if i := slices.IndexFunc(now, func(a Answer) bool { return a.Says == Stuck }); i >= 0 {
-		return Step{Why: fmt.Sprintf("%v is a member of etcd, which has no quorum at present: %s; switch on the other members, or if they are lost, `orlopctl etcd recover` there",
-			now[i].From, now[i].Why)}
+	if i := slices.IndexFunc(now, func(a PeerAnswer) bool { return a.State == NoQuorum }); i >= 0 {
+		return Decision{Reason: fmt.Sprintf("%v is a member of etcd, which has no quorum at present: %s; switch on the other members, or if they are lost, `orlopctl etcd recover` there",
+			now[i].From, now[i].Problem)}
 	}
 	if silent := silent(now); len(silent) > 0 {
-		return Step{Why: "nobody who has the cluster's data answers, and these may have them: " + strings.Join(silent, ", ") +
+		return Decision{Reason: "nobody who has the cluster's data answers, and these may have them: " + strings.Join(silent, ", ") +
 			"; switch them on, or take those that are not to be out of Cluster.spec.controlPlanes"}
 	}
 	if !s.First {
-		return Step{Why: "waits for the first machine of Cluster.spec.controlPlanes to begin: nobody has data"}
+		return Decision{Reason: "waits for the first machine of Cluster.spec.controlPlanes to begin: nobody has data"}
 	}
 	// What was asked one after the other may have moved meanwhile.
 	if len(now) > 0 && !sameEmpty(last, now) {
-		return Step{Why: "nobody has data; asks once more"}
+		return Decision{Reason: "nobody has data; asks once more"}
 	}
-	return Step{Act: Found, Why: "nobody has data: begins the cluster"}
+	return Decision{Action: Bootstrap, Reason: "nobody has data: begins the cluster"}
 }
 
 // different says that two machines serve different clusters, which a machine cannot choose between;
 // empty if it is not so.
-func different(now []Answer) string {
-	var first *Answer
+func different(now []PeerAnswer) string {
+	var first *PeerAnswer
 	for i, a := range now {
 		switch {
-		case a.Says != Serving:
+		case a.State != Serving:
 		case first == nil:
 			first = &now[i]
 		case a.Cluster != first.Cluster:
@@ -131,22 +131,22 @@ func different(now []Answer) string {
 // member that was added and has never started is removed too: nobody knows whether it has. One that
 // has the machine's name elsewhere stays, however silent it is: it may be starting, and this
 // machine may have been given the wrong name.
-func join(s Self, a Answer) Step {
+func join(s Self, a PeerAnswer) Decision {
 	for _, m := range a.Members {
 		own := slices.Contains(m.URLs, s.URL)
 		if m.Name != s.Name && !own {
 			continue
 		}
 		if !own {
-			return Step{Why: fmt.Sprintf("%v says that a member of this machine's name is at %s; give this machine a name of its own, or if that one is gone for good, have it forgotten (`orlopctl etcd remove`)",
+			return Decision{Reason: fmt.Sprintf("%v says that a member of this machine's name is at %s; give this machine a name of its own, or if that one is gone for good, have it forgotten (`orlopctl etcd remove`)",
 				a.From, strings.Join(m.URLs, ", "))}
 		}
 		if voters := voters(a.Members); !m.Learner && voters == 1 {
-			return Step{Why: fmt.Sprintf("%v says that this machine is the only member of etcd, but it has no data; they are lost, or on another machine that has its name or address", a.From)}
+			return Decision{Reason: fmt.Sprintf("%v says that this machine is the only member of etcd, but it has no data; they are lost, or on another machine that has its name or address", a.From)}
 		}
-		return Step{Act: Remove, Via: a.From, Member: m, Why: fmt.Sprintf("takes the place of the member %x, whose data are gone", m.ID)}
+		return Decision{Action: Remove, Via: a.From, Member: m, Reason: fmt.Sprintf("takes the place of the member %x, whose data are gone", m.ID)}
 	}
-	return Step{Act: Add, Via: a.From, Why: fmt.Sprintf("joins by %v", a.From)}
+	return Decision{Action: Add, Via: a.From, Reason: fmt.Sprintf("joins by %v", a.From)}
 }
 
 func voters(all []Member) (n int) {
@@ -158,30 +158,30 @@ func voters(all []Member) (n int) {
 	return n
 }
 
-func silent(answers []Answer) []string {
+func silent(answers []PeerAnswer) []string {
 	var out []string
 	for _, a := range answers {
-		if a.Says == Silent {
-			out = append(out, fmt.Sprintf("%v (%s)", a.From, a.Why))
+		if a.State == Unreachable {
+			out = append(out, fmt.Sprintf("%v (%s)", a.From, a.Problem))
 		}
 	}
 	return out
 }
 
-func sameEmpty(a, b []Answer) bool {
-	return slices.EqualFunc(a, b, func(a, b Answer) bool { return a.From == b.From && a.Says == Empty && b.Says == Empty })
+func sameEmpty(a, b []PeerAnswer) bool {
+	return slices.EqualFunc(a, b, func(a, b PeerAnswer) bool { return a.From == b.From && a.State == NoData && b.State == NoData })
 }
 
-// Needed says how many of so many voting members have to answer: a majority.
-func Needed(voters int) int { return voters/2 + 1 }
+// QuorumSize says how many of so many voting members have to answer: a majority.
+func QuorumSize(voters int) int { return voters/2 + 1 }
 
-// Spare says how many of so many voting members may be away.
-func Spare(voters int) int { return max(voters-Needed(voters), 0) }
+// FailureTolerance says how many of so many voting members may be away.
+func FailureTolerance(voters int) int { return max(voters-QuorumSize(voters), 0) }
 
 // MayRemove is an error if etcd has no quorum, or would lose it without a member: of the voters, so
 // many answer, and the one to be removed is among them or is not. A learner may always go.
 func MayRemove(voters, answering int, answers bool) error {
-	if needed := Needed(voters); answering < needed {
+	if needed := QuorumSize(voters); answering < needed {
 		return fmt.Errorf("%d of %d members answer, and %d have to; switch on more of them, or if they are lost, `orlopctl etcd recover`", answering, voters, needed)
 	}
 	left, alive := voters-1, answering
@@ -191,17 +191,17 @@ func MayRemove(voters, answering int, answers bool) error {
 	if left == 0 {
 		return fmt.Errorf("it is the only member, and holds the cluster's data")
 	}
-	if needed := Needed(left); alive < needed {
+	if needed := QuorumSize(left); alive < needed {
 		return fmt.Errorf("%d of %d members answer; without it there would be %d, of which %d have to answer, and only %d would", answering, voters, left, needed, alive)
 	}
 	return nil
 }
 
-// MayRest is an error if etcd has a quorum and would lose it while one of the voters that answer is
+// MayRestart is an error if etcd has a quorum and would lose it while one of the voters that answer is
 // silent for long: of the voters, so many answer. Where there is one voter nobody else is
 // concerned.
-func MayRest(voters, answering int) error {
-	needed := Needed(voters)
+func MayRestart(voters, answering int) error {
+	needed := QuorumSize(voters)
 	if voters < 2 || answering < needed || answering-1 >= needed {
 		return nil
 	}

@@ -11,42 +11,42 @@ func addr(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, n}) }
 func TestNext(t *testing.T) {
 	self := Self{Name: "a", URL: "https://10.0.0.1:2380", First: true}
 	second := Self{Name: "b", URL: "https://10.0.0.2:2380"}
-	empty := func(n byte) Answer { return Answer{From: addr(n), Says: Empty} }
-	silent := func(n byte) Answer { return Answer{From: addr(n), Why: "no route to host"} }
-	serving := func(n byte, m ...Member) Answer { return Answer{From: addr(n), Says: Serving, Members: m} }
+	empty := func(n byte) PeerAnswer { return PeerAnswer{From: addr(n), State: NoData} }
+	silent := func(n byte) PeerAnswer { return PeerAnswer{From: addr(n), Problem: "no route to host"} }
+	serving := func(n byte, m ...Member) PeerAnswer { return PeerAnswer{From: addr(n), State: Serving, Members: m} }
 	a := Member{ID: 1, Name: "a", URLs: []string{"https://10.0.0.1:2380"}}
 	b := Member{ID: 2, Name: "b", URLs: []string{"https://10.0.0.2:2380"}}
 	c := Member{ID: 3, Name: "c", URLs: []string{"https://10.0.0.3:2380"}}
 	for name, tc := range map[string]struct {
 		self      Self
-		last, now []Answer
-		want      Act
+		last, now []PeerAnswer
+		want      Action
 		why       string
 	}{
-		"alone":                                      {self, nil, nil, Found, "begins"},
-		"all are empty":                              {self, []Answer{empty(2), empty(3)}, []Answer{empty(2), empty(3)}, Found, "begins"},
-		"all are empty, the first time":              {self, nil, []Answer{empty(2), empty(3)}, Wait, "once more"},
-		"one was silent before":                      {self, []Answer{empty(2), silent(3)}, []Answer{empty(2), empty(3)}, Wait, "once more"},
-		"another list before":                        {self, []Answer{empty(2)}, []Answer{empty(2), empty(3)}, Wait, "once more"},
-		"one may have data":                          {self, nil, []Answer{empty(2), silent(3)}, Wait, "10.0.0.3 (no route to host)"},
-		"not the first":                              {second, []Answer{empty(1)}, []Answer{empty(1)}, Wait, "first machine"},
-		"joins":                                      {second, nil, []Answer{serving(1, a)}, Add, "joins by 10.0.0.1"},
-		"joins though another one is silent":         {second, nil, []Answer{silent(3), serving(1, a, c)}, Add, "joins by 10.0.0.1"},
-		"the first one comes back empty":             {self, nil, []Answer{serving(2, a, b, c), silent(3)}, Remove, "the member 1"},
-		"one of its address":                         {Self{Name: "new", URL: "https://10.0.0.3:2380"}, nil, []Answer{serving(1, a, b, c)}, Remove, "the member 3"},
-		"its name, and it answers":                   {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []Answer{serving(1, a, b, c), serving(3, a, b, c)}, Wait, "name of its own"},
-		"its name, and nobody has asked there":       {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []Answer{serving(1, a, b, c)}, Wait, "https://10.0.0.3:2380"},
-		"its name, and it is silent":                 {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []Answer{silent(3)}, []Answer{serving(1, a, b, c), silent(3)}, Wait, "orlopctl etcd remove"},
-		"its name, silent for the first time":        {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []Answer{serving(3, a, b, c)}, []Answer{serving(1, a, b, c), silent(3)}, Wait, "name of its own"},
-		"two clusters":                               {second, nil, []Answer{serving(1, a), {From: addr(3), Says: Serving, Cluster: 7, Members: []Member{c}}}, Wait, "10.0.0.1 and 10.0.0.3 are of different clusters (0, 7)"},
-		"added, never started":                       {second, nil, []Answer{serving(1, a, Member{ID: 9, URLs: b.URLs, Learner: true})}, Remove, "the member 9"},
-		"the only one":                               {self, nil, []Answer{serving(2, a, Member{ID: 2, Name: "b", URLs: b.URLs, Learner: true})}, Wait, "only member"},
-		"without a quorum":                           {self, nil, []Answer{{From: addr(2), Says: Stuck, Why: "1 of 3"}, silent(3)}, Wait, "1 of 3"},
-		"one with a quorum beside one that has none": {self, nil, []Answer{{From: addr(2), Says: Stuck}, serving(3, b, c)}, Add, "10.0.0.3"},
+		"alone":                                      {self, nil, nil, Bootstrap, "begins"},
+		"all are empty":                              {self, []PeerAnswer{empty(2), empty(3)}, []PeerAnswer{empty(2), empty(3)}, Bootstrap, "begins"},
+		"all are empty, the first time":              {self, nil, []PeerAnswer{empty(2), empty(3)}, Wait, "once more"},
+		"one was silent before":                      {self, []PeerAnswer{empty(2), silent(3)}, []PeerAnswer{empty(2), empty(3)}, Wait, "once more"},
+		"another list before":                        {self, []PeerAnswer{empty(2)}, []PeerAnswer{empty(2), empty(3)}, Wait, "once more"},
+		"one may have data":                          {self, nil, []PeerAnswer{empty(2), silent(3)}, Wait, "10.0.0.3 (no route to host)"},
+		"not the first":                              {second, []PeerAnswer{empty(1)}, []PeerAnswer{empty(1)}, Wait, "first machine"},
+		"joins":                                      {second, nil, []PeerAnswer{serving(1, a)}, Add, "joins by 10.0.0.1"},
+		"joins though another one is silent":         {second, nil, []PeerAnswer{silent(3), serving(1, a, c)}, Add, "joins by 10.0.0.1"},
+		"the first one comes back empty":             {self, nil, []PeerAnswer{serving(2, a, b, c), silent(3)}, Remove, "the member 1"},
+		"one of its address":                         {Self{Name: "new", URL: "https://10.0.0.3:2380"}, nil, []PeerAnswer{serving(1, a, b, c)}, Remove, "the member 3"},
+		"its name, and it answers":                   {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []PeerAnswer{serving(1, a, b, c), serving(3, a, b, c)}, Wait, "name of its own"},
+		"its name, and nobody has asked there":       {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []PeerAnswer{serving(1, a, b, c)}, Wait, "https://10.0.0.3:2380"},
+		"its name, and it is silent":                 {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []PeerAnswer{silent(3)}, []PeerAnswer{serving(1, a, b, c), silent(3)}, Wait, "orlopctl etcd remove"},
+		"its name, silent for the first time":        {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []PeerAnswer{serving(3, a, b, c)}, []PeerAnswer{serving(1, a, b, c), silent(3)}, Wait, "name of its own"},
+		"two clusters":                               {second, nil, []PeerAnswer{serving(1, a), {From: addr(3), State: Serving, Cluster: 7, Members: []Member{c}}}, Wait, "10.0.0.1 and 10.0.0.3 are of different clusters (0, 7)"},
+		"added, never started":                       {second, nil, []PeerAnswer{serving(1, a, Member{ID: 9, URLs: b.URLs, Learner: true})}, Remove, "the member 9"},
+		"the only one":                               {self, nil, []PeerAnswer{serving(2, a, Member{ID: 2, Name: "b", URLs: b.URLs, Learner: true})}, Wait, "only member"},
+		"without a quorum":                           {self, nil, []PeerAnswer{{From: addr(2), State: NoQuorum, Problem: "1 of 3"}, silent(3)}, Wait, "1 of 3"},
+		"one with a quorum beside one that has none": {self, nil, []PeerAnswer{{From: addr(2), State: NoQuorum}, serving(3, b, c)}, Add, "10.0.0.3"},
 	} {
 		got := Next(tc.self, tc.last, tc.now)
-		if got.Act != tc.want || !strings.Contains(got.Why, tc.why) {
-			t.Errorf("%s: got %d: %s, want %d: …%s…", name, got.Act, got.Why, tc.want, tc.why)
+		if got.Action != tc.want || !strings.Contains(got.Reason, tc.why) {
+			t.Errorf("%s: got %d: %s, want %d: …%s…", name, got.Action, got.Reason, tc.want, tc.why)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func TestMayRemove(t *testing.T) {
 		}
 	}
 	for voters, want := range map[int]int{1: 0, 2: 0, 3: 1, 4: 1, 5: 2} {
-		if got := Spare(voters); got != want {
+		if got := FailureTolerance(voters); got != want {
 			t.Errorf("%d members: %d may be away, want %d", voters, got, want)
 		}
 	}
@@ -86,7 +86,7 @@ func TestMayRest(t *testing.T) {
 		voters, answering int
 		may               bool
 	}{{1, 1, true}, {2, 2, false}, {2, 1, true}, {3, 3, true}, {3, 2, false}, {3, 1, true}, {5, 4, true}, {5, 3, false}} {
-		err := MayRest(c.voters, c.answering)
+		err := MayRestart(c.voters, c.answering)
 		if (err == nil) != c.may {
 			t.Errorf("%d of %d: %v", c.answering, c.voters, err)
 		}

@@ -49,10 +49,10 @@ type world struct {
 type machine struct {
 	self  Self
 	up    bool
-	data  *cluster // nil: it has none
-	id    uint64   // the member that its data are of
-	asked []Answer // so far, this time
-	last  []Answer
+	data  *cluster     // nil: it has none
+	id    uint64       // the member that its data are of
+	asked []PeerAnswer // so far, this time
+	last  []PeerAnswer
 }
 
 // cluster is one etcd: its members as its log says.
@@ -134,19 +134,19 @@ func (w *world) hasQuorum(c *cluster) bool {
 }
 
 // answer is what a machine says to another one.
-func (w *world) answer(o *machine, lossy bool) Answer {
+func (w *world) answer(o *machine, lossy bool) PeerAnswer {
 	from := netip.MustParseAddrPort(o.self.URL[len("https://"):]).Addr()
 	switch {
 	case !o.up || lossy && w.chance(8):
-		return Answer{From: from, Why: "silent"}
+		return PeerAnswer{From: from, Problem: "silent"}
 	case o.data == nil:
-		return Answer{From: from, Says: Empty}
+		return PeerAnswer{From: from, State: NoData}
 	case o.data.member(o.id) == nil:
-		return Answer{From: from, Why: "removed"} // etcd does not run there
+		return PeerAnswer{From: from, Problem: "removed"} // etcd does not run there
 	case !w.hasQuorum(o.data):
-		return Answer{From: from, Says: Stuck}
+		return PeerAnswer{From: from, State: NoQuorum}
 	}
-	return Answer{From: from, Says: Serving, Members: slices.Clone(o.data.members)}
+	return PeerAnswer{From: from, State: Serving, Members: slices.Clone(o.data.members)}
 }
 
 // step lets a machine ask one other one, decide when it has asked all, and do so. Between two
@@ -167,8 +167,8 @@ func (w *world) step(m *machine, lossy bool) error {
 	decided := Next(m.self, m.last, m.asked)
 	m.last, m.asked = m.asked, nil
 	via := slices.IndexFunc(w.machines, func(o *machine) bool { return PeerURL(decided.Via) == o.self.URL })
-	switch decided.Act {
-	case Found:
+	switch decided.Action {
+	case Bootstrap:
 		w.tell("%s founds", m.self.Name)
 		for _, o := range w.machines {
 			if o.data != nil && w.kept(o) {

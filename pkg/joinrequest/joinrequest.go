@@ -34,36 +34,36 @@ const maxMessage = 16 << 10
 type Request struct {
 	Name string `json:"name"` // by which it wants to be let in
 	// PKCS #10, DER, by the machine's own key: it proves that the key is the sender's
-	Key []byte `json:"key"`
+	CSR []byte `json:"key"`
 }
 
-// Standing is how it is with a request.
-type Standing string
+// State is how it is with a request.
+type State string
 
 // The standings.
 const (
-	Waits    Standing = "waits"    // no operator has decided yet
-	Approved Standing = "approved" // the answer has the ticket
-	Denied   Standing = "denied"   // by an operator
-	Refused  Standing = "refused"  // it is none that an operator is asked about: Reason says why
+	Pending  State = "waits"    // no operator has decided yet
+	Approved State = "approved" // the answer has the ticket
+	Denied   State = "denied"   // by an operator
+	Rejected State = "refused"  // it is none that an operator is asked about: Reason says why
 )
 
 // Answer is what a control-plane machine sends back.
 type Answer struct {
-	Standing Standing `json:"standing"`
+	State State `json:"standing"`
 	// X.509, DER: the ticket, for the key that was shown
 	Certificate []byte `json:"certificate,omitempty"`
 	Reason      string `json:"reason,omitempty"` // a sentence
 }
 
-// Ask sends a request over a connection, and returns the answer.
-func Ask(conn io.ReadWriter, r Request) (Answer, error) {
+// Send sends a request over a connection, and returns the answer.
+func Send(conn io.ReadWriter, r Request) (Answer, error) {
 	var a Answer
 	err := send(conn, r)
 	if err == nil {
 		err = receive(conn, &a)
 	}
-	if err == nil && !slices.Contains([]Standing{Waits, Approved, Denied, Refused}, a.Standing) {
+	if err == nil && !slices.Contains([]State{Pending, Approved, Denied, Rejected}, a.State) {
 		err = errors.New("join request: the answer makes no sense; compare the versions of the two machines")
 	}
 	return a, err
@@ -84,8 +84,8 @@ func receive(conn io.Reader, message any) error {
 	return jsonline.Receive(conn, "join request", maxMessage, message)
 }
 
-// Every is how often a machine asks while it waits.
-const Every = 10 * time.Second
+// Interval is how often a machine asks while it waits.
+const Interval = 10 * time.Second
 
 const (
 	// patience is how long a machine is listed that asks no more.
@@ -116,15 +116,15 @@ type Machine struct {
 // another one.
 type List map[string]Machine
 
-// Asked is the list after a machine has asked, with its answer. One that asks by another name than
+// Record is the list after a machine has asked, with its answer. One that asks by another name than
 // before asks anew.
-func (l List) Asked(m Machine, now time.Time) (List, Answer) {
+func (l List) Record(m Machine, now time.Time) (List, Answer) {
 	l = l.at(now)
 	old, known := l[m.Key]
 	if known && old.Denied { // what it is called now is for an operator who thinks better of it
 		m.Since, m.Last, m.Denied = old.Since, now, true
 		l[m.Key] = m
-		return l, Answer{Standing: Denied, Reason: "an operator has denied that this machine joins"}
+		return l, Answer{State: Denied, Reason: "an operator has denied that this machine joins"}
 	}
 	if known && old.Name == m.Name {
 		m.Since, m.Ticket, m.TicketEnds = old.Since, old.Ticket, old.TicketEnds
@@ -144,21 +144,21 @@ func (l List) Asked(m Machine, now time.Time) (List, Answer) {
 		}
 		switch {
 		case all >= most:
-			return l, Answer{Standing: Refused, Reason: fmt.Sprintf("%d machines ask at present; try again", all)}
+			return l, Answer{State: Rejected, Reason: fmt.Sprintf("%d machines ask at present; try again", all)}
 		case same >= perAddress:
-			return l, Answer{Standing: Refused, Reason: fmt.Sprintf("%d machines ask from the address %s at present; try again", same, m.Address)}
+			return l, Answer{State: Rejected, Reason: fmt.Sprintf("%d machines ask from the address %s at present; try again", same, m.Address)}
 		}
 	}
 	m.Last, m.Denied = now, false
 	l[m.Key] = m
 	if len(m.Ticket) > 0 {
-		return l, Answer{Standing: Approved, Certificate: m.Ticket}
+		return l, Answer{State: Approved, Certificate: m.Ticket}
 	}
-	return l, Answer{Standing: Waits}
+	return l, Answer{State: Pending}
 }
 
-// Waiting are those about whom an operator has to decide, in the order in which they came.
-func (l List) Waiting(now time.Time) []Machine {
+// Pending are those about whom an operator has to decide, in the order in which they came.
+func (l List) Pending(now time.Time) []Machine {
 	var out []Machine
 	for _, m := range l.at(now) {
 		if !m.Denied && len(m.Ticket) == 0 {
@@ -185,7 +185,7 @@ func (l List) Find(name, key string, now time.Time) (Machine, error) {
 	case found && m.Name != "":
 		return m, fmt.Errorf("machine %s: the one with this fingerprint asks as %s", name, m.Name)
 	}
-	for _, o := range l.Waiting(now) {
+	for _, o := range l.Pending(now) {
 		if o.Name == name {
 			return m, fmt.Errorf("machine %s: the one that asks as this has another fingerprint: it is not the machine whose console shows %s, or you have read another line", name, key)
 		}

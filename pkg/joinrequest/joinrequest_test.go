@@ -27,15 +27,15 @@ func TestStory(t *testing.T) {
 	ask := func(m Machine, at time.Time) Answer {
 		t.Helper()
 		var a Answer
-		l, a = l.Asked(m, at)
+		l, a = l.Record(m, at)
 		return a
 	}
-	if a := ask(w2, start.Add(time.Second)); a.Standing != Waits {
+	if a := ask(w2, start.Add(time.Second)); a.State != Pending {
 		t.Errorf("%+v", a)
 	}
 	ask(w1, start)
 	ask(w2, start.Add(2*time.Second))
-	if got := names(l.Waiting(start)); got != "w1 w2" {
+	if got := names(l.Pending(start)); got != "w1 w2" {
 		t.Errorf("waiting: %s", got)
 	}
 	// Somebody else by the same name has another key.
@@ -56,59 +56,59 @@ func TestStory(t *testing.T) {
 	ends := start.Add(time.Hour)
 	l = l.Approved(m.Key, []byte("ticket"), ends)
 	for range 2 {
-		if a := ask(w1, start.Add(time.Minute)); a.Standing != Approved || string(a.Certificate) != "ticket" {
+		if a := ask(w1, start.Add(time.Minute)); a.State != Approved || string(a.Certificate) != "ticket" {
 			t.Errorf("%+v", a)
 		}
 	}
-	if got := names(l.Waiting(start.Add(time.Minute))); got != "w2" {
+	if got := names(l.Pending(start.Add(time.Minute))); got != "w2" {
 		t.Errorf("waiting: %s", got)
 	}
-	if a := ask(w1, ends.Add(-patience/2)); a.Standing != Approved {
+	if a := ask(w1, ends.Add(-patience/2)); a.State != Approved {
 		t.Errorf("%+v", a)
 	}
-	if a := ask(w1, ends); a.Standing != Waits || a.Certificate != nil {
+	if a := ask(w1, ends); a.State != Pending || a.Certificate != nil {
 		t.Errorf("%+v", a)
 	}
 	// By another name it is another request.
 	l = l.Approved(m.Key, []byte("ticket"), ends.Add(time.Hour))
 	other := w1
 	other.Name = "w9"
-	if a := ask(other, ends); a.Standing != Waits {
+	if a := ask(other, ends); a.State != Pending {
 		t.Errorf("%+v", a)
 	}
 	// Denied, nobody is asked about it any more, by whatever name; an operator can think better of
 	// it.
 	l = l.Denied(w1.Key, ends)
-	if a := ask(w1, ends.Add(time.Hour)); a.Standing != Denied || a.Reason == "" {
+	if a := ask(w1, ends.Add(time.Hour)); a.State != Denied || a.Reason == "" {
 		t.Errorf("%+v", a)
 	}
-	if got := names(l.Waiting(ends.Add(time.Hour))); got != "" {
+	if got := names(l.Pending(ends.Add(time.Hour))); got != "" {
 		t.Errorf("waiting: %s", got)
 	}
 	if _, err := l.Find("w1", w1.Key, ends.Add(time.Hour)); err != nil {
 		t.Error(err)
 	}
 	l = l.Approved(w1.Key, []byte("ticket"), ends.Add(2*time.Hour))
-	if a := ask(w1, ends.Add(time.Hour)); a.Standing != Approved {
+	if a := ask(w1, ends.Add(time.Hour)); a.State != Approved {
 		t.Errorf("%+v", a)
 	}
 	l = l.Denied(w1.Key, ends)
-	if a := ask(w1, ends.Add(time.Hour+denial)); a.Standing != Waits {
+	if a := ask(w1, ends.Add(time.Hour+denial)); a.State != Pending {
 		t.Errorf("%+v", a)
 	}
 }
 
 func TestForgotten(t *testing.T) {
-	l, _ := List(nil).Asked(Machine{Name: "w1", Key: "sha256:11"}, start)
-	if got := names(l.Waiting(start.Add(patience - time.Second))); got != "w1" {
+	l, _ := List(nil).Record(Machine{Name: "w1", Key: "sha256:11"}, start)
+	if got := names(l.Pending(start.Add(patience - time.Second))); got != "w1" {
 		t.Errorf("waiting: %q", got)
 	}
-	if got := names(l.Waiting(start.Add(patience))); got != "" {
+	if got := names(l.Pending(start.Add(patience))); got != "" {
 		t.Errorf("waiting: %q", got)
 	}
 	// An approved one may be slow.
 	l = l.Approved("sha256:11", []byte("ticket"), start.Add(time.Hour))
-	if _, a := l.Asked(Machine{Name: "w1", Key: "sha256:11"}, start.Add(30*time.Minute)); a.Standing != Approved {
+	if _, a := l.Record(Machine{Name: "w1", Key: "sha256:11"}, start.Add(30*time.Minute)); a.State != Approved {
 		t.Errorf("%+v", a)
 	}
 }
@@ -119,7 +119,7 @@ func TestLetIn(t *testing.T) {
 	for i := range 2 * perAddress {
 		var a Answer
 		key := fmt.Sprint("sha256:", i)
-		if l, a = l.Asked(Machine{Name: "w", Address: "10.0.0.9", Key: key}, start); a.Standing != Waits {
+		if l, a = l.Record(Machine{Name: "w", Address: "10.0.0.9", Key: key}, start); a.State != Pending {
 			t.Errorf("%d: %+v", i, a)
 		}
 		l = l.Approved(key, []byte("ticket"), start.Add(time.Hour))
@@ -130,19 +130,19 @@ func TestBounds(t *testing.T) {
 	var l List
 	var a Answer
 	for i := range perAddress + 1 {
-		l, a = l.Asked(Machine{Name: "w", Address: "10.0.0.9", Key: fmt.Sprint("a", i)}, start)
-		if want := map[bool]Standing{true: Waits, false: Refused}[i < perAddress]; a.Standing != want {
+		l, a = l.Record(Machine{Name: "w", Address: "10.0.0.9", Key: fmt.Sprint("a", i)}, start)
+		if want := map[bool]State{true: Pending, false: Rejected}[i < perAddress]; a.State != want {
 			t.Errorf("%d: %+v", i, a)
 		}
 	}
 	for i := range most {
-		l, a = l.Asked(Machine{Name: "w", Address: fmt.Sprint("10.0.1.", i), Key: fmt.Sprint("b", i)}, start)
+		l, a = l.Record(Machine{Name: "w", Address: fmt.Sprint("10.0.1.", i), Key: fmt.Sprint("b", i)}, start)
 	}
-	if a.Standing != Refused || len(l) != most {
+	if a.State != Rejected || len(l) != most {
 		t.Errorf("%+v, %d", a, len(l))
 	}
 	// Who is listed may ask on.
-	if l, a = l.Asked(Machine{Name: "w", Address: "10.0.1.0", Key: "b0"}, start); a.Standing != Waits {
+	if l, a = l.Record(Machine{Name: "w", Address: "10.0.1.0", Key: "b0"}, start); a.State != Pending {
 		t.Errorf("%+v", a)
 	}
 	for i := range 2 * mostDenied {
@@ -156,7 +156,7 @@ func TestBounds(t *testing.T) {
 	for i := range most {
 		denied = denied.Denied(fmt.Sprint("d", i), start)
 	}
-	if _, a = denied.Asked(Machine{Name: "w", Key: "e"}, start); a.Standing != Waits {
+	if _, a = denied.Record(Machine{Name: "w", Key: "e"}, start); a.State != Pending {
 		t.Errorf("%+v", a)
 	}
 }
@@ -168,18 +168,18 @@ func TestOverAConnection(t *testing.T) {
 	served := make(chan error, 1)
 	go func() {
 		served <- Serve(there, func(r Request) Answer {
-			return Answer{Standing: Approved, Certificate: append([]byte(r.Name), r.Key...)}
+			return Answer{State: Approved, Certificate: append([]byte(r.Name), r.CSR...)}
 		})
 	}()
-	a, err := Ask(here, Request{Name: "w1", Key: []byte{1, 2}})
-	if err != nil || a.Standing != Approved || !bytes.Equal(a.Certificate, []byte("w1\x01\x02")) {
+	a, err := Send(here, Request{Name: "w1", CSR: []byte{1, 2}})
+	if err != nil || a.State != Approved || !bytes.Equal(a.Certificate, []byte("w1\x01\x02")) {
 		t.Errorf("%+v, %v", a, err)
 	}
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
 	for _, text := range []string{"", "{}\n", `{"standing":"king"}` + "\n", strings.Repeat(" ", maxMessage) + `{"standing":"waits"}`} {
-		if a, err := Ask(struct {
+		if a, err := Send(struct {
 			io.Reader
 			io.Writer
 		}{strings.NewReader(text), io.Discard}, Request{}); err == nil {

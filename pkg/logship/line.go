@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Line is one line of a source.
-type Line struct {
+// Record is one line of a source.
+type Record struct {
 	Source string // what its number is counted in: "audit", "services/apid"
 	// the start of the machine from which its number is counted; empty: numbers go on over starts
 	Boot   string
@@ -30,7 +30,7 @@ type Line struct {
 var severities = [8]string{"emergency", "alert", "critical", "error", "warning", "notice", "info", "debug"}
 
 // JSON is a line as a JSON object on a line of its own.
-func JSON(machine string, l Line) []byte {
+func JSON(machine string, l Record) []byte {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
@@ -53,7 +53,7 @@ func JSON(machine string, l Line) []byte {
 // it. The number stands in sequenceId (RFC 5424, 7.3.1), counted in what APP-NAME and PROCID name
 // together; PROCID, of which a change means that something was interrupted (6.2.6), is the start of
 // the machine. The text follows as it is, without a byte order mark, so that it may be compared.
-func Syslog(machine string, l Line) []byte {
+func Syslog(machine string, l Record) []byte {
 	const highest = 1<<31 - 1 // of sequenceId, after which it begins at 1 again
 	message := fmt.Sprintf(`<%d>1 %s %s %s %s %s [meta sequenceId="%d"] %s`,
 		l.Facility<<3|l.Severity&7, l.Time.UTC().Format("2006-01-02T15:04:05.000000Z"),

@@ -13,26 +13,26 @@ func TestForms(t *testing.T) {
 	const boot = "0a3f5c52-7b1e-4a57-9d1c-5f1f8f8f8f8f"
 	call := `{"number":4711,"before":"ab","subject":"CN=a,O=orlop:admin","reason":"\"<é>\""}`
 	for _, c := range []struct {
-		line         Line
+		line         Record
 		json, syslog string
 	}{
 		{
-			Line{Source: "audit", Number: 4711, Time: at, Facility: 13, Severity: 6, App: "audit", Kind: "call", Text: call},
+			Record{Source: "audit", Number: 4711, Time: at, Facility: 13, Severity: 6, App: "audit", Kind: "call", Text: call},
 			`{"machine":"m1","source":"audit","number":4711,"time":"2026-05-04T03:02:01.003000999Z","severity":"info","kind":"call","text":"{\"number\":4711,\"before\":\"ab\",\"subject\":\"CN=a,O=orlop:admin\",\"reason\":\"\\\"<é>\\\"\"}"}` + "\n",
 			`156 <110>1 2026-05-04T03:02:01.003000Z m1 audit - call [meta sequenceId="4711"] ` + call,
 		},
 		{
-			Line{Source: "services/apid", Boot: boot, Number: 1, Time: at, Facility: 3, Severity: 6, App: "apid", Kind: "log", Text: "up\x1b[0m"},
+			Record{Source: "services/apid", Boot: boot, Number: 1, Time: at, Facility: 3, Severity: 6, App: "apid", Kind: "log", Text: "up\x1b[0m"},
 			`{"machine":"m1","boot":"` + boot + `","source":"services/apid","number":1,"time":"2026-05-04T03:02:01.003000999Z","severity":"info","kind":"log","text":"up\u001b[0m"}` + "\n",
 			`111 <30>1 2026-05-04T03:02:01.003000Z m1 apid ` + boot + ` log [meta sequenceId="1"] ` + "up\x1b[0m",
 		},
 		{ // the kernel's, of several lines; the number does not fit into a sequenceId
-			Line{Source: "kernel", Boot: "b", Number: 1<<31 + 1, Time: at, Facility: 0, Severity: 0, App: "kernel", Kind: "log", Text: "a\nb"},
+			Record{Source: "kernel", Boot: "b", Number: 1<<31 + 1, Time: at, Facility: 0, Severity: 0, App: "kernel", Kind: "log", Text: "a\nb"},
 			`{"machine":"m1","boot":"b","source":"kernel","number":2147483649,"time":"2026-05-04T03:02:01.003000999Z","severity":"emergency","kind":"log","text":"a\nb"}` + "\n",
 			`74 <0>1 2026-05-04T03:02:01.003000Z m1 kernel b log [meta sequenceId="2"] a` + "\nb",
 		},
 		{ // fields that do not fit into the head
-			Line{Source: "events", Boot: "b", Number: 9, Missed: 3, Time: at, Facility: 3, Severity: 4, App: "ma chined\n", Kind: "a-kind-that-is-longer-than-32-octets", Text: ""},
+			Record{Source: "events", Boot: "b", Number: 9, Missed: 3, Time: at, Facility: 3, Severity: 4, App: "ma chined\n", Kind: "a-kind-that-is-longer-than-32-octets", Text: ""},
 			`{"machine":"m1","boot":"b","source":"events","number":9,"time":"2026-05-04T03:02:01.003000999Z","severity":"warning","kind":"a-kind-that-is-longer-than-32-octets","missed":3,"text":""}` + "\n",
 			`105 <28>1 2026-05-04T03:02:01.003000Z m1 ma_chined_ b a-kind-that-is-longer-than-32-oc [meta sequenceId="9"] `,
 		},
@@ -46,7 +46,7 @@ func TestForms(t *testing.T) {
 	}
 	// What was recorded comes out of the envelope as it was written: digests are of these bytes.
 	var got struct{ Text string }
-	if err := json.Unmarshal(JSON("m1", Line{Text: call}), &got); err != nil || got.Text != call {
+	if err := json.Unmarshal(JSON("m1", Record{Text: call}), &got); err != nil || got.Text != call {
 		t.Errorf("%v: %s", err, got.Text)
 	}
 }

@@ -40,7 +40,7 @@ type Source struct {
 	// then for each new one, until the context ends or each fails, and returns that error. after
 	// gives the number, by Line.Source. each waits for the receiver; it may be called from several
 	// goroutines, which must have ended when Follow returns.
-	Follow func(ctx context.Context, after func(source string) uint64, each func(Line) error) error
+	Follow func(ctx context.Context, after func(source string) uint64, each func(Record) error) error
 	// Newest gives the numbers of the newest lines, by Line.Source.
 	Newest func() map[string]uint64
 }
@@ -50,7 +50,7 @@ type Config struct {
 	Name    string // of the receiver, in messages
 	Address string // host:port
 	TLS     *tls.Config
-	Encode  func(Line) []byte
+	Encode  func(Record) []byte
 	Sources []Source
 	// Cursors is a file that holds, over starts, what the receiver has taken of those sources whose
 	// numbers go on. Its folder exists. Empty: nothing is kept.
@@ -67,7 +67,7 @@ type State struct {
 	Connected time.Time `json:"connected,omitzero"`
 	// lines, counting those twice that were sent twice
 	Sent    uint64 `json:"sent"`
-	Waiting uint64 `json:"waiting"` // lines that were not sent yet
+	Pending uint64 `json:"waiting"` // lines that were not sent yet
 	// lines that were gone before they could be sent for sure
 	Dropped uint64 `json:"dropped"`
 	// what went wrong last; kept when all is well again
@@ -157,7 +157,7 @@ func (s *Sender) State() State {
 	out := s.state
 	out.Dropped = s.dropped + s.missed
 	for source, number := range newest {
-		out.Waiting += number - min(number, s.sent[source])
+		out.Pending += number - min(number, s.sent[source])
 	}
 	return out
 }
@@ -223,7 +223,7 @@ func (s *Sender) stream(ctx context.Context) error {
 	var followers sync.WaitGroup
 	defer followers.Wait()
 	defer stop()
-	lines := make(chan Line, queued)
+	lines := make(chan Record, queued)
 	for _, source := range s.config.Sources {
 		followers.Go(panics.Guarded("shipping", func() { s.follow(inner, source, lines) }))
 	}
@@ -259,14 +259,14 @@ func (s *Sender) dial(ctx context.Context) (*tls.Conn, error) {
 }
 
 // follow passes a source's lines on.
-func (s *Sender) follow(ctx context.Context, source Source, lines chan<- Line) {
+func (s *Sender) follow(ctx context.Context, source Source, lines chan<- Record) {
 	after := func(name string) uint64 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.sent[name]
 	}
 	for {
-		err := source.Follow(ctx, after, func(l Line) error {
+		err := source.Follow(ctx, after, func(l Record) error {
 			select {
 			case lines <- l:
 				return nil
@@ -290,7 +290,7 @@ func (s *Sender) follow(ctx context.Context, source Source, lines chan<- Line) {
 
 // carry sends over a connection, and closes it. It returns nil when that was ended in order and all
 // that was sent is taken, and errQuiet when the receiver ended it in order and nothing was sent.
-func (s *Sender) carry(ctx context.Context, conn *tls.Conn, lines <-chan Line) error {
+func (s *Sender) carry(ctx context.Context, conn *tls.Conn, lines <-chan Record) error {
 	defer conn.Close()
 	// When all has to end, nothing waits longer for this receiver.
 	// it fails for a connection that is closed
@@ -376,7 +376,7 @@ func (s *Sender) broken(err error, ended <-chan error) error {
 // write sends a line, and those that wait behind it, together: at most queued, because who follows
 // the stores may be faster than the receiver for ever, and a connection has to be proved (prove)
 // all the same.
-func (s *Sender) write(w *bufio.Writer, l Line, more <-chan Line) error {
+func (s *Sender) write(w *bufio.Writer, l Record, more <-chan Record) error {
 	for n := 1; ; n++ {
 		for _, each := range s.next(l) {
 			if _, err := w.Write(s.config.Encode(each)); err != nil {
@@ -396,7 +396,7 @@ func (s *Sender) write(w *bufio.Writer, l Line, more <-chan Line) error {
 
 // next notes a line as sent, and returns what to send: before the line another one if there is a
 // gap.
-func (s *Sender) next(l Line) []Line {
+func (s *Sender) next(l Record) []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// what was gone before the receiver was known is not missed
@@ -410,13 +410,13 @@ func (s *Sender) next(l Line) []Line {
 	s.sent[l.Source] = l.Number
 	s.state.Sent++
 	if l.Number <= last+1 {
-		return []Line{l}
+		return []Record{l}
 	}
 	gap := l
 	gap.Number, gap.Missed = l.Number-1, l.Number-1-last
 	gap.Severity, gap.Kind, gap.Text = 4, "missed", fmt.Sprintf("lines %d to %d are missing: they were not kept until they could be sent for sure", last+1, gap.Number)
 	s.missed += gap.Missed
-	return []Line{gap, l}
+	return []Record{gap, l}
 }
 
 // finish ends a connection in order. Nil means that the receiver has read all of it.

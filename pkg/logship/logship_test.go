@@ -51,7 +51,7 @@ func (s *store) add(n int) {
 
 func (s *store) source() Source {
 	return Source{
-		Follow: func(ctx context.Context, after func(string) uint64, each func(Line) error) error {
+		Follow: func(ctx context.Context, after func(string) uint64, each func(Record) error) error {
 			last := after(s.name)
 			for w := s.last.Watch(); ; {
 				if _, _, err := w.Next(ctx); err != nil {
@@ -64,7 +64,7 @@ func (s *store) source() Source {
 					if n <= last {
 						continue
 					}
-					if err := each(Line{Source: s.name, Boot: s.boot, Number: n, App: "test", Kind: "log", Text: fmt.Sprint("line ", n)}); err != nil {
+					if err := each(Record{Source: s.name, Boot: s.boot, Number: n, App: "test", Kind: "log", Text: fmt.Sprint("line ", n)}); err != nil {
 						return err
 					}
 					last = n
@@ -289,7 +289,7 @@ func (r *receiver) sender(cursors string, stores ...*store) (*Sender, <-chan str
 	events := make(chan string, 100)
 	c := Config{
 		Name: "test", Address: r.addr, Cursors: cursors,
-		Encode: func(l Line) []byte {
+		Encode: func(l Record) []byte {
 			r.sent.Update(func(n int) int { return n + 1 })
 			return JSON("m1", l)
 		},
@@ -387,7 +387,7 @@ func TestNothingIsLost(t *testing.T) {
 	if got := firsts(all, "services/x"); !slices.Equal(got, oneTo(30)) {
 		t.Errorf("services/x: %d lines: %v", len(got), got)
 	}
-	if got := s.State(); got.Dropped != 0 || got.Waiting != 0 || got.Problem == "" || !got.Connected.IsZero() {
+	if got := s.State(); got.Dropped != 0 || got.Pending != 0 || got.Problem == "" || !got.Connected.IsZero() {
 		t.Errorf("%+v", got)
 	}
 	var told []string
@@ -577,13 +577,13 @@ func TestGap(t *testing.T) {
 
 // TestTurn: what waits goes out together, but not for ever: there is more than one write takes.
 func TestTurn(t *testing.T) {
-	s := New(Config{Encode: func(l Line) []byte { return fmt.Appendln(nil, l.Number) }})
-	lines := make(chan Line, 3*queued)
+	s := New(Config{Encode: func(l Record) []byte { return fmt.Appendln(nil, l.Number) }})
+	lines := make(chan Record, 3*queued)
 	for n := range 3 * queued {
-		lines <- Line{Source: "events", Number: uint64(n) + 2}
+		lines <- Record{Source: "events", Number: uint64(n) + 2}
 	}
 	var out strings.Builder
-	if err := s.write(bufio.NewWriter(&out), Line{Source: "events", Number: 1}, lines); err != nil {
+	if err := s.write(bufio.NewWriter(&out), Record{Source: "events", Number: 1}, lines); err != nil {
 		t.Fatal(err)
 	}
 	if sent := strings.Count(out.String(), "\n"); sent != queued || len(lines) != 2*queued+1 {

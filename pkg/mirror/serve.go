@@ -18,11 +18,11 @@ type Limits struct {
 	// Clients is how many connections that have shown the token there are at most; what comes above
 	// is closed.
 	Clients int
-	// Strangers is how many others there are at most. The oldest makes room for the next one: who
+	// MaxUnauthenticated is how many others there are at most. The oldest makes room for the next one: who
 	// connects and says nothing keeps nobody out, and takes no place of a client.
-	Strangers int
-	Header    time.Duration // that a request's header may take
-	Idle      time.Duration // that a connection may rest between two requests
+	MaxUnauthenticated int
+	Header             time.Duration // that a request's header may take
+	Idle               time.Duration // that a connection may rest between two requests
 }
 
 // Serve answers with a handler, of Handler or Through or of both, on a listener, which it closes,
@@ -78,7 +78,7 @@ func (p *places) Accept() (net.Conn, error) {
 func (p *places) take(c *conn) (oldest *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.strangers) >= p.limits.Strangers {
+	if len(p.strangers) >= p.limits.MaxUnauthenticated {
 		oldest = p.strangers[0]
 	}
 	p.strangers = append(p.strangers, c)

@@ -69,7 +69,7 @@ func ended(c net.Conn) bool {
 // TestSilentConnections: those who connect and say nothing take no place from the container
 // runtime: neither from a connection that it has, nor from a new one.
 func TestSilentConnections(t *testing.T) {
-	address, blob := serving(t, Limits{Clients: 4, Strangers: 4, Header: time.Hour, Idle: time.Hour})
+	address, blob := serving(t, Limits{Clients: 4, MaxUnauthenticated: 4, Header: time.Hour, Idle: time.Hour})
 	first := dial(t, address)
 	if status, kept, err := pull(first, blob, "word"); status != http.StatusOK || !kept || err != nil {
 		t.Fatalf("%d, kept %t, %v", status, kept, err)
@@ -96,7 +96,7 @@ func TestSilentConnections(t *testing.T) {
 // TestStrangersAreClosed: who does not show the token has one answer, and no connection after it;
 // and the clients have their bound, too.
 func TestStrangersAreClosed(t *testing.T) {
-	address, blob := serving(t, Limits{Clients: 2, Strangers: 4, Header: time.Hour, Idle: time.Hour})
+	address, blob := serving(t, Limits{Clients: 2, MaxUnauthenticated: 4, Header: time.Hour, Idle: time.Hour})
 	stranger := dial(t, address)
 	if status, kept, err := pull(stranger, blob, "wrong"); status != http.StatusForbidden || kept || err != nil {
 		t.Errorf("%d, kept %t, %v", status, kept, err)
@@ -113,7 +113,7 @@ func TestStrangersAreClosed(t *testing.T) {
 
 // TestSlowHeader: a request whose header does not come is not waited for.
 func TestSlowHeader(t *testing.T) {
-	address, _ := serving(t, Limits{Clients: 2, Strangers: 4, Header: time.Millisecond, Idle: time.Hour})
+	address, _ := serving(t, Limits{Clients: 2, MaxUnauthenticated: 4, Header: time.Millisecond, Idle: time.Hour})
 	c := dial(t, address)
 	if _, err := io.WriteString(c, "GET /v2/ HTTP/1.1\r\n"); err != nil {
 		t.Fatal(err)

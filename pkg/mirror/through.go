@@ -34,12 +34,12 @@ type Upstreams interface {
 	Upstream(path string) (Upstream, bool)
 }
 
-// ThroughHeader is the header with the token of a handler that Through returns. Authorization is
+// ProxyHeader is the header with the token of a handler that Through returns. Authorization is
 // the registry's.
-const ThroughHeader = "Orlop-Mirror"
+const ProxyHeader = "Orlop-Mirror"
 
-// ThroughPath is what the path of a request begins with; HOST/v2/… follows.
-const ThroughPath = "/through/"
+// ProxyPath is what the path of a request begins with; HOST/v2/… follows.
+const ProxyPath = "/through/"
 
 // limits are the times that an upstream has.
 type limits struct {
@@ -52,7 +52,7 @@ type limits struct {
 // reference (registries).
 var usual = limits{answer: 5 * time.Second, stall: 15 * time.Second, rest: 30 * time.Second}
 
-// Through returns a handler that passes requests to registries on, and gives up on one that does
+// Proxy returns a handler that passes requests to registries on, and gives up on one that does
 // not answer in 5 s: containerd has a limit for the connection alone, waits 30 s for each answer,
 // and asks the next registry only then. A registry that did not answer is not asked for 30 s, or
 // until it answers a request for /v2/. What is no answer of a registry, as the page of a proxy,
@@ -60,7 +60,7 @@ var usual = limits{answer: 5 * time.Second, stall: 15 * time.Second, rest: 30 * 
 //
 // Requests without the token get 403. failed is called when a registry begins to fail, with the
 // reason.
-func Through(known Upstreams, token string, failed func(registry string, reason error)) http.Handler {
+func Proxy(known Upstreams, token string, failed func(registry string, reason error)) http.Handler {
 	return newThrough(known, token, failed, usual)
 }
 
@@ -82,14 +82,14 @@ func newThrough(known Upstreams, token string, failed func(string, error), l lim
 
 // ServeHTTP is http.Handler's.
 func (t *through) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !authorized(w, r, r.Header.Get(ThroughHeader), t.token) {
+	if !authorized(w, r, r.Header.Get(ProxyHeader), t.token) {
 		return
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		http.Error(w, "images are pulled here, and not pushed", http.StatusMethodNotAllowed)
 		return
 	}
-	path, ok := strings.CutPrefix(r.URL.Path, ThroughPath)
+	path, ok := strings.CutPrefix(r.URL.Path, ProxyPath)
 	up, known := t.known.Upstream(path)
 	if !ok || !known || strings.Contains(path, "/../") || strings.HasSuffix(path, "/..") {
 		http.NotFound(w, r)
@@ -104,7 +104,7 @@ func (t *through) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL = &url.URL{Scheme: up.URL.Scheme, Host: up.URL.Host, Path: "/" + below, RawQuery: p.In.URL.RawQuery}
 			p.Out.Host, p.Out.RequestURI = "", ""
-			p.Out.Header.Del(ThroughHeader)
+			p.Out.Header.Del(ProxyHeader)
 		},
 		Transport:      asking{t, up},
 		ModifyResponse: answersAsRegistry,

@@ -62,7 +62,7 @@ func (f *front) ask(method, path string, headers ...string) (*http.Response, str
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	r.Header.Set(ThroughHeader, "word")
+	r.Header.Set(ProxyHeader, "word")
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
@@ -93,7 +93,7 @@ func silent(t *testing.T) string {
 func TestThrough(t *testing.T) {
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case r.Header.Get(ThroughHeader) != "":
+		case r.Header.Get(ProxyHeader) != "":
 			http.Error(w, "the machine's own token", http.StatusTeapot)
 		case r.URL.Path == "/v2/private/manifests/1" && r.Header.Get("Authorization") == "":
 			w.Header().Set("WWW-Authenticate", `Bearer realm="https://tokens.example.com"`)
@@ -127,7 +127,7 @@ func TestThrough(t *testing.T) {
 		{"GET", "/through/m/v2/../admin", nil, 404, "404 page not found\n"},
 		{"GET", "/through/m/v2/web/..", nil, 404, "404 page not found\n"},
 		{"POST", "/through/m/v2/web/blobs/uploads/", nil, 405, "images are pulled here, and not pushed\n"},
-		{"GET", "/through/m/v2/web/manifests/1", []string{ThroughHeader, "other"}, 403, "this registry is for the machine's container runtime alone\n"},
+		{"GET", "/through/m/v2/web/manifests/1", []string{ProxyHeader, "other"}, 403, "this registry is for the machine's container runtime alone\n"},
 	} {
 		response, content := f.ask(c.method, c.path, c.headers...)
 		if response.StatusCode != c.status || content != c.content {

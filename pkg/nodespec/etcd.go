@@ -12,15 +12,15 @@ type EtcdSnapshot struct {
 	Version  string `json:"version"` // of etcd's form, "3.6.0"
 }
 
-// EtcdGive is what `orchestrator snapshot-data` reads.
-type EtcdGive struct {
+// SendSnapshotRequest is what `orchestrator snapshot-data` reads.
+type SendSnapshotRequest struct {
 	// not what etcd holds, but the snapshot of this name that the machine has kept, as it lies
 	// there; empty: none
 	Kept string `json:"kept"`
 }
 
-// EtcdKeep is what `orchestrator keep-snapshot` reads.
-type EtcdKeep struct {
+// TakeSnapshotRequest is what `orchestrator keep-snapshot` reads.
+type TakeSnapshotRequest struct {
 	Most int `json:"most"` // how many are kept
 	// whom it is encrypted for, public keys of age; empty: it is not
 	Recipients []string `json:"recipients"`
@@ -39,10 +39,10 @@ type EtcdTarget struct {
 	CA        string `json:"ca"` // PEM; empty: the public authorities only
 }
 
-// EtcdSent is what `orchestrator send-snapshot` writes.
-type EtcdSent struct {
-	Sent EtcdKept `json:"sent"` // without a name: there was none to send
-	Left int      `json:"left"` // how many are still to be sent
+// UploadResult is what `orchestrator send-snapshot` writes.
+type UploadResult struct {
+	Sent      StoredSnapshot `json:"sent"` // without a name: there was none to send
+	Remaining int            `json:"left"` // how many are still to be sent
 }
 
 // EtcdRestore is what `orchestrator restore-data` reads. The snapshot is the file that it is
@@ -54,30 +54,30 @@ type EtcdRestore struct {
 	Kept string `json:"kept"`
 }
 
-// EtcdKept is a snapshot that the machine has taken by itself, and keeps.
-type EtcdKept struct {
+// StoredSnapshot is a snapshot that the machine has taken by itself, and keeps.
+type StoredSnapshot struct {
 	Name     string    `json:"name"`
 	At       time.Time `json:"at"`       // UTC, whole seconds
 	Revision int64     `json:"revision"` // the last one in it
 	Version  string    `json:"version"`  // of etcd's form, "3.6.0"
 	Size     int64     `json:"size"`     // bytes
-	// Encrypted says that it is for those who were EtcdKeep.Recipients then.
+	// Encrypted says that it is for those who were TakeSnapshotRequest.Recipients then.
 	Encrypted bool      `json:"encrypted"`
 	Sent      time.Time `json:"sent"` // when the target has taken it, UTC; zero: it has not
 }
 
-// AskedFile, in paths.EtcdKept, holds the EtcdRestored that is put in place when orchestrator api
+// PendingRestoreFile, in paths.StoredSnapshot, holds the EtcdRestored that is put in place when orchestrator api
 // starts next.
-const AskedFile = "asked.json"
+const PendingRestoreFile = "asked.json"
 
-// PutBackFile, in paths.EtcdKept, holds the EtcdRestored that was put in place last.
-const PutBackFile = "put-back.json"
+// LastRestoreFile, in paths.StoredSnapshot, holds the EtcdRestored that was put in place last.
+const LastRestoreFile = "put-back.json"
 
-// AloneFile, in paths.EtcdKept, says that etcd is to start as the only member, with its data;
+// ForceNewClusterFile, in paths.StoredSnapshot, says that etcd is to start as the only member, with its data;
 // RejoinFile, that they are to be dropped before.
 const (
-	AloneFile  = "alone"
-	RejoinFile = "rejoin"
+	ForceNewClusterFile = "alone"
+	RejoinFile          = "rejoin"
 )
 
 // EtcdRestored is what restore-data writes: what orchestrator api will put in the place of the data
@@ -121,8 +121,8 @@ type EtcdMember struct {
 	Problem  string   `json:"problem"` // why it does not answer; empty: it does
 }
 
-// Votes says how many members have a vote, and how many of those answer.
-func Votes(all []EtcdMember) (voters, answering int) {
+// CountVoters says how many members have a vote, and how many of those answer.
+func CountVoters(all []EtcdMember) (voters, answering int) {
 	for _, m := range all {
 		if m.Learner {
 			continue
@@ -141,16 +141,16 @@ type EtcdRecovered struct {
 	IDs     []string `json:"ids"`     // and their numbers: one that joins anew has another one
 }
 
-// EtcdReseal asks `orchestrator reseal-secrets` to write all Secrets again that are not sealed by
+// ReencryptRequest asks `orchestrator reseal-secrets` to write all Secrets again that are not sealed by
 // the key that seals.
-type EtcdReseal struct {
+type ReencryptRequest struct {
 	Count bool `json:"count"` // change nothing, only count
 }
 
-// Resealed is what it writes.
-type Resealed struct {
-	Secrets  int `json:"secrets"`  // all that there are
-	Resealed int `json:"resealed"` // of them, those that were not sealed by it
+// ReencryptResult is what it writes.
+type ReencryptResult struct {
+	Secrets     int `json:"secrets"`  // all that there are
+	Reencrypted int `json:"resealed"` // of them, those that were not sealed by it
 }
 
 // EtcdDefragmented is what `orchestrator defragment-data` writes.

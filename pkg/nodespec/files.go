@@ -62,9 +62,9 @@ const (
 	DNSKey            = "coredns.key"
 	// CN=orlop:node-agent:NAME, O=orlop:node-agents; reads Nodes, Pods, NetworkPolicies, writes the
 	// DNS EndpointSlice
-	NodeAgentCert = "node-agent.crt"
-	NodeAgentKey  = "node-agent.key"
-	NodeMarks     = "marks.json" // Marks
+	NodeAgentCert  = "node-agent.crt"
+	NodeAgentKey   = "node-agent.key"
+	NodeLabelsFile = "marks.json" // NodeLabels
 )
 
 // MetricsUser asks kubelets what nodes and pods use, and serves the answers as MetricsHost.
@@ -73,9 +73,9 @@ const (
 	MetricsHost = "orlop-metrics.kube-system.svc"
 )
 
-// Trouble begins the detail of a component that is ready and has something wrong about it: its
+// ProblemPrefix begins the detail of a component that is ready and has something wrong about it: its
 // process is not restarted for it, and the machine is not healthy.
-const Trouble = "trouble: "
+const ProblemPrefix = "trouble: "
 
 // Extensions is the component that says which objects of users hold up the API
 // (orchestrator/extensions).

@@ -1,8 +1,8 @@
 package nodespec
 
-// Marks are what the configuration of the machine gives its Node. The file NodeMarks holds them,
+// NodeLabels are what the configuration of the machine gives its Node. The file NodeLabelsFile holds them,
 // beside the Spec: they may change while the components run.
-type Marks struct {
+type NodeLabels struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	Taints []Taint           `json:"taints,omitempty"` // no two have the same key and effect
 }

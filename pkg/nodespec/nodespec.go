@@ -159,23 +159,23 @@ type AccessCheck struct {
 	DNSDomain      string `json:"dnsDomain"`
 }
 
-// PodsEnded is what the component kubelet tells when, after SIGPWR, the pods of the node have ended
+// PodsStoppedFile is what the component kubelet tells when, after SIGPWR, the pods of the node have ended
 // in order.
-const PodsEnded = "the pods have ended"
+const PodsStoppedFile = "the pods have ended"
 
-// DataSaved is what `orchestrator save-data` writes: what was kept of the cluster's data for the
+// Savepoint is what `orchestrator save-data` writes: what was kept of the cluster's data for the
 // version that runs.
-type DataSaved struct {
+type Savepoint struct {
 	Revision int64 `json:"revision"` // etcd's
 	Size     int64 `json:"size"`     // bytes
 }
 
-// RestoredFile, in paths.EtcdKept, holds DataRestored.
+// RestoredFile, in paths.StoredSnapshot, holds SavepointRestored.
 const RestoredFile = "restored.json"
 
-// DataRestored says what was lost when the data of a newer version gave way to what was saved for
+// SavepointRestored says what was lost when the data of a newer version gave way to what was saved for
 // this one.
-type DataRestored struct {
+type SavepointRestored struct {
 	Version  string    `json:"version"` // of the system that got its data back
 	At       time.Time `json:"at"`
 	Saved    time.Time `json:"saved"`    // when they were saved
@@ -183,18 +183,18 @@ type DataRestored struct {
 	Dropped  int64     `json:"dropped"`  // revisions after it that are lost
 }
 
-// ForgetOrder is what `orchestrator forget-nodes` reads, as JSON.
-type ForgetOrder struct {
+// NodeGCRequest is what `orchestrator forget-nodes` reads, as JSON.
+type NodeGCRequest struct {
 	Names []string `json:"names"` // of Nodes
 	// MadeBefore: a Node that was made later is not one of a machine that was taken out, but of
 	// another one that has its name.
 	MadeBefore time.Time `json:"madeBefore"`
 }
 
-// DrainOrder is what `orchestrator drain` reads, as JSON. Without Refuse and Delete, a pod that its
+// DrainRequest is what `orchestrator drain` reads, as JSON. Without Refuse and Delete, a pod that its
 // disruption budget does not let go when the time is up stays where it is, and ends with the
 // machine.
-type DrainOrder struct {
+type DrainRequest struct {
 	Timeout time.Duration `json:"timeout"` // for all pods together
 	// take pods again if a disruption budget does not let one go in time
 	Refuse bool `json:"refuse"`
@@ -203,10 +203,10 @@ type DrainOrder struct {
 	Undo bool `json:"undo"`
 }
 
-// Drained is what it writes.
-type Drained struct {
+// DrainResult is what it writes.
+type DrainResult struct {
 	Evicted int `json:"evicted"` // pods
 	// pods that are still there, and why; and what else went wrong
-	Left    []string `json:"left"`
-	Refused bool     `json:"refused"` // as the order wants it: the node takes pods again
+	Remaining []string `json:"left"`
+	Refused   bool     `json:"refused"` // as the order wants it: the node takes pods again
 }

@@ -32,9 +32,9 @@ func (s Spec) Reserved() Reserved {
 	return Reserved{Machines: slices.Compact(machines), Networks: slices.Concat(s.PodCIDRs, s.ServiceCIDRs), External: s.ExternalIPs}
 }
 
-// Why says why no Service may be reached from outside at an address; empty: one may. nodes are the
+// Check says why no Service may be reached from outside at an address; empty: one may. nodes are the
 // addresses of the cluster's Nodes.
-func (r Reserved) Why(a netip.Addr, nodes []netip.Addr) string {
+func (r Reserved) Check(a netip.Addr, nodes []netip.Addr) string {
 	a = a.Unmap()
 	switch {
 	case !a.IsGlobalUnicast():
@@ -52,10 +52,10 @@ func (r Reserved) Why(a netip.Addr, nodes []netip.Addr) string {
 	return ""
 }
 
-// WhyExternal says why no Service may name an address in its field externalIPs; empty: one may.
-func (r Reserved) WhyExternal(a netip.Addr, nodes []netip.Addr) string {
+// CheckExternal says why no Service may name an address in its field externalIPs; empty: one may.
+func (r Reserved) CheckExternal(a netip.Addr, nodes []netip.Addr) string {
 	a = a.Unmap()
-	if why := r.Why(a, nodes); why != "" {
+	if why := r.Check(a, nodes); why != "" {
 		return why
 	}
 	if !slices.ContainsFunc(r.External, func(o Range) bool { return o.Contains(a) }) {

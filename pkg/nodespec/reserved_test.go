@@ -32,10 +32,10 @@ func TestReserved(t *testing.T) {
 		"198.51.100.16": {true, false}, "10.0.0.21": {true, false}, "2001:db8::21": {true, false},
 	} {
 		a := netip.MustParseAddr(text)
-		if why := r.Why(a, nodes); (why == "") != want.any {
+		if why := r.Check(a, nodes); (why == "") != want.any {
 			t.Errorf("%s: %q", text, why)
 		}
-		if why := r.WhyExternal(a, nodes); (why == "") != want.external {
+		if why := r.CheckExternal(a, nodes); (why == "") != want.external {
 			t.Errorf("%s as an external address: %q", text, why)
 		}
 	}

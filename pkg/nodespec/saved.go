@@ -1,8 +1,8 @@
 package nodespec
 
-// SavedSuffix ends the names of the files with what etcd held before an upgrade.
-const SavedSuffix = ".db"
+// SavepointSuffix ends the names of the files with what etcd held before an upgrade.
+const SavepointSuffix = ".db"
 
-// SavedData is the file, in the folder of what etcd kept, with what it held when a version of the
+// SavepointFile is the file, in the folder of what etcd kept, with what it held when a version of the
 // system was upgraded.
-func SavedData(version string) string { return version + SavedSuffix }
+func SavepointFile(version string) string { return version + SavepointSuffix }

@@ -43,16 +43,16 @@ func FindSuspendKind(name string) (SuspendKind, bool) {
 	return SuspendKind{}, false
 }
 
-// What a SuspendOrder asks for.
+// What a SuspendRequest asks for.
 const (
 	SuspendRead    = "read"    // the object
 	SuspendRemove  = "remove"  // the object, if it is still the one with UID
 	SuspendRestore = "restore" // Object
 )
 
-// SuspendOrder is one step of suspending an object, or of restoring it. It carries the credentials:
+// SuspendRequest is one step of suspending an object, or of restoring it. It carries the credentials:
 // nobody else has them.
-type SuspendOrder struct {
+type SuspendRequest struct {
 	Action    string          `json:"action"`
 	Kind      string          `json:"kind"` // SuspendKind.Name
 	Name      string          `json:"name"`
@@ -61,8 +61,8 @@ type SuspendOrder struct {
 	Cert, Key []byte          // PEM: a client certificate of BreakGlassUser
 }
 
-// SuspendDone is the answer: the object as it was read, or as it is now.
-type SuspendDone struct {
+// SuspendResult is the answer: the object as it was read, or as it is now.
+type SuspendResult struct {
 	UID    string          `json:"uid"`
 	Object json.RawMessage `json:"object,omitempty"`
 }

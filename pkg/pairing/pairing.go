@@ -142,18 +142,18 @@ func (c Code) NewAnswer(binding []byte, claim Claim) Answer {
 	return Answer{Proof: c.proof(byMachine, binding, claim.CA)}
 }
 
-// ErrNotTheMachine is why an answer is not believed.
-var ErrNotTheMachine = errors.New("pairing: what answers does not know the code, so it is not the machine whose console shows it; nothing was kept")
+// ErrWrongMachine is why an answer is not believed.
+var ErrWrongMachine = errors.New("pairing: what answers does not know the code, so it is not the machine whose console shows it; nothing was kept")
 
-// Refused is what a machine says when it does not accept a claim; it is anybody's text, in
+// RefusedError is what a machine says when it does not accept a claim; it is anybody's text, in
 // printable ASCII.
-type Refused string
+type RefusedError string
 
-func (r Refused) Error() string { return "pairing refused: " + string(r) }
+func (r RefusedError) Error() string { return "pairing refused: " + string(r) }
 
 // Claim sends the operator's CA over a connection and checks the answer. When it returns nil the
 // machine belongs to the operator, and the certificate that the connection was made with is the
-// machine's. After Refused and ErrNotTheMachine it does not; after any other error it may: the
+// machine's. After Refused and ErrWrongMachine it does not; after any other error it may: the
 // answer was lost.
 func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 	claim := c.NewClaim(binding, ca)
@@ -165,10 +165,10 @@ func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 		return err
 	}
 	if answer.Refusal != "" {
-		return Refused(sanitize.ASCII(answer.Refusal, maxRefusal))
+		return RefusedError(sanitize.ASCII(answer.Refusal, maxRefusal))
 	}
 	if c == "" || !hmac.Equal(answer.Proof, c.proof(byMachine, binding, ca)) {
-		return ErrNotTheMachine
+		return ErrWrongMachine
 	}
 	return nil
 }

@@ -142,7 +142,7 @@ func TestInTheMiddle(t *testing.T) {
 				answer.Refusal = "" // he would like to be believed
 				done <- errors.Join(err, send(toOperator, answer))
 			}()
-			if err := code.Claim(operator, ob, []byte("a CA")); !errors.Is(err, ErrNotTheMachine) {
+			if err := code.Claim(operator, ob, []byte("a CA")); !errors.Is(err, ErrWrongMachine) {
 				t.Errorf("the operator: %v", err)
 			}
 			if owner != nil {

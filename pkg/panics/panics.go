@@ -78,31 +78,31 @@ func Guarded(where string, f func()) func() {
 // Go runs f on a goroutine of its own.
 func Go(where string, f func()) { go Guarded(where, f)() }
 
-// Keeper runs tasks that are to go on for as long as the process does. Each begins from nothing
+// Restarter runs tasks that are to go on for as long as the process does. Each begins from nothing
 // whenever it is run.
-type Keeper struct {
-	// Rest is how long a task rests after its first panic. It rests twice as long after each
-	// further one, up to MostRest; a run that took longer than MostRest counts as a first one
+type Restarter struct {
+	// MinBackoff is how long a task rests after its first panic. It rests twice as long after each
+	// further one, up to MaxBackoff; a run that took longer than MaxBackoff counts as a first one
 	// again.
-	Rest, MostRest time.Duration
-	// Resting is told before a task rests, and afterwards. It may be nil.
-	Resting func(where string, rests bool)
+	MinBackoff, MaxBackoff time.Duration
+	// BackingOff is told before a task rests, and afterwards. It may be nil.
+	BackingOff func(where string, rests bool)
 }
 
 // Go is Run on a goroutine of its own.
-func (k Keeper) Go(ctx context.Context, where string, f func(context.Context)) {
+func (k Restarter) Go(ctx context.Context, where string, f func(context.Context)) {
 	go k.Run(ctx, where, f)
 }
 
 // Run runs f until it returns, or ctx is done. After a panic it is run again.
-func (k Keeper) Run(ctx context.Context, where string, f func(context.Context)) {
-	for rest := k.Rest; ctx.Err() == nil; rest = min(2*rest, k.MostRest) {
+func (k Restarter) Run(ctx context.Context, where string, f func(context.Context)) {
+	for rest := k.MinBackoff; ctx.Err() == nil; rest = min(2*rest, k.MaxBackoff) {
 		began := time.Now()
 		if Do(where, func() error { f(ctx); return nil }) == nil {
 			return
 		}
-		if time.Since(began) > k.MostRest {
-			rest = k.Rest
+		if time.Since(began) > k.MaxBackoff {
+			rest = k.MinBackoff
 		}
 		if !k.rest(ctx, where, rest) {
 			return
@@ -111,10 +111,10 @@ func (k Keeper) Run(ctx context.Context, where string, f func(context.Context)) 
 }
 
 // rest is false when ctx was done first.
-func (k Keeper) rest(ctx context.Context, where string, long time.Duration) bool {
-	if k.Resting != nil {
-		k.Resting(where, true)
-		defer k.Resting(where, false)
+func (k Restarter) rest(ctx context.Context, where string, long time.Duration) bool {
+	if k.BackingOff != nil {
+		k.BackingOff(where, true)
+		defer k.BackingOff(where, false)
 	}
 	timer := time.NewTimer(long)
 	defer timer.Stop()

@@ -73,7 +73,7 @@ func TestKeeper(t *testing.T) {
 	all := recorded(t)
 	var rests []bool
 	runs, ended := 0, make(chan struct{})
-	k := Keeper{Rest: time.Millisecond, MostRest: 4 * time.Millisecond, Resting: func(where string, r bool) { rests = append(rests, r) }}
+	k := Restarter{MinBackoff: time.Millisecond, MaxBackoff: 4 * time.Millisecond, BackingOff: func(where string, r bool) { rests = append(rests, r) }}
 	go func() {
 		defer close(ended)
 		k.Run(t.Context(), "a", func(context.Context) {
@@ -93,7 +93,7 @@ func TestKeeper(t *testing.T) {
 	// One that is told to end does not run again.
 	ctx, cancel := context.WithCancel(t.Context())
 	again := 0
-	Keeper{Rest: time.Hour, MostRest: time.Hour}.Run(ctx, "b", func(context.Context) {
+	Restarter{MinBackoff: time.Hour, MaxBackoff: time.Hour}.Run(ctx, "b", func(context.Context) {
 		again++
 		cancel()
 		panic("x")

@@ -74,7 +74,7 @@ func wholeTable(disk gpt.Device, header []byte) bool {
 // that other disks have them, too: its own, or one of a partition. A root's partition is named
 // after what it holds, on every disk, and is not asked for.
 func Shared(disk uuid.UUID, partitions []*gpt.Partition) bool {
-	if disklayout.Derived(disk) {
+	if disklayout.IsImageGUID(disk) {
 		return true
 	}
 	for _, p := range partitions {
@@ -86,7 +86,7 @@ func Shared(disk uuid.UUID, partitions []*gpt.Partition) bool {
 }
 
 func shared(p *gpt.Partition) bool {
-	return p.Name != disklayout.RootA && p.Name != disklayout.RootB && disklayout.Derived(p.PartGUID)
+	return p.Name != disklayout.RootA && p.Name != disklayout.RootB && disklayout.IsImageGUID(p.PartGUID)
 }
 
 // Identify gives a disk ("/dev/vda") GUIDs of its own in place of those that it shares with other
@@ -119,7 +119,7 @@ func identify(plain gpt.Device, fresh func() (uuid.UUID, error)) error {
 	if !Shared(own, all) {
 		return nil
 	}
-	if disklayout.Derived(own) {
+	if disklayout.IsImageGUID(own) {
 		if ordered.guid, err = fresh(); err != nil {
 			return err
 		}

@@ -87,7 +87,7 @@ func TestIdentify(t *testing.T) {
 		}
 		now = identities(t, disk)
 		for i, wantNew := range []bool{true, true, false, false, false} {
-			if (now[i] != old[i]) != wantNew || wantNew && disklayout.Derived(now[i]) {
+			if (now[i] != old[i]) != wantNew || wantNew && disklayout.IsImageGUID(now[i]) {
 				t.Errorf("cut after %d writes, again: GUID %d was %s and is %s", cut, i, old[i], now[i])
 			}
 		}

@@ -18,9 +18,9 @@ const (
 	Modules = "/usr/lib/modules"
 	// Images holds the OCI archives that are part of the system (the pause image), one file each.
 	Images = "/usr/share/orlop/images"
-	// Release is a JSON file written by the imager: version, build time, root hash inputs
+	// BuildInfo is a JSON file written by the imager: version, build time, root hash inputs
 	// (pkg/buildinfo.Release).
-	Release = "/usr/share/orlop/release.json"
+	BuildInfo = "/usr/share/orlop/release.json"
 	// OperatorCA is the operator's CA certificate (PEM) that the image was built for. The file is
 	// missing in a generic image.
 	OperatorCA = "/usr/share/orlop/operator-ca.crt"
@@ -53,23 +53,23 @@ const (
 	PairedCA = State + "/pki/operator.crt"
 	// Audit holds the record of calls (package audit).
 	Audit = State + "/audit"
-	// AuditRefused holds the record of calls that came to nothing; AuditGoing those that go on
+	// AuditRefused holds the record of calls that came to nothing; AuditInProgress those that go on
 	// (audit.Journal).
-	AuditRefused = State + "/audit-refused"
-	AuditGoing   = State + "/audit-going"
-	// Shipping holds what each receiver has of the record of calls (package ship), a file for each.
-	Shipping = State + "/shipping"
-	// TrustBook holds the client certificates that were issued and revoked (package trust), JSON.
-	TrustBook = State + "/trust/book.json"
+	AuditRefused    = State + "/audit-refused"
+	AuditInProgress = State + "/audit-going"
+	// LogShipping holds what each receiver has of the record of calls (package ship), a file for each.
+	LogShipping = State + "/shipping"
+	// TrustLedger holds the client certificates that were issued and revoked (package trust), JSON.
+	TrustLedger = State + "/trust/book.json"
 	// Membership holds the certificates that a worker was given, with their keys (machined's
 	// membership.go), JSON.
 	Membership = State + "/membership.json"
-	// TimeMark is a time that has passed for certain (package timesync): the clock never starts
+	// TimeFloor is a time that has passed for certain (package timesync): the clock never starts
 	// before it.
-	TimeMark = State + "/time"
-	// Suspended holds the Kubernetes objects that an administrator has taken out (machined's
+	TimeFloor = State + "/time"
+	// SuspendedObjects holds the Kubernetes objects that an administrator has taken out (machined's
 	// suspend.go), a JSON file for each.
-	Suspended = State + "/suspended"
+	SuspendedObjects = State + "/suspended"
 	// Upgrade holds the record of the last upgrade, and the configuration that each version was
 	// good with.
 	Upgrade = State + "/upgrade"
@@ -79,7 +79,7 @@ const (
 const (
 	EtcdData = Data + "/lib/etcd" // owner UserAPI, 0700
 	// owner UserAPI, 0700: what etcd held before the last upgrade
-	EtcdKept       = Data + "/lib/etcd-kept"
+	EtcdSnapshots  = Data + "/lib/etcd-kept"
 	ContainerdData = Data + "/lib/containerd" // root
 	KubeletData    = Data + "/lib/kubelet"    // root
 	PodLogs        = Data + "/log/pods"       // root
@@ -99,7 +99,7 @@ const (
 	HostKubernetes = Data + "/lib/kubernetes"
 	PodNetwork     = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
 	// root, 0700: what pods take to start without an API server (orchestrator/offlineapi)
-	StandIn = Data + "/lib/stand-in"
+	OfflineAPI = Data + "/lib/stand-in"
 	// root, 0700: the upgrade bundle that is received, or was received last
 	Bundle   = Data + "/lib/bundle"
 	AuditLog = Data + "/log/kube-audit" // owner UserAPI, 0700

@@ -27,18 +27,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tree is a part of the machine that may be looked at: a file, or a folder with all below it.
-type Tree struct {
+// Subtree is a part of the machine that may be looked at: a file, or a folder with all below it.
+type Subtree struct {
 	Path string // absolute
 	// Private trees are for those who may see secrets. Of the others only what every program may
 	// read is shown: what a file's mode keeps from them is nothing to look at.
 	Private bool
 }
 
-// List is what may be looked at.
-type List struct {
+// AllowList is what may be looked at.
+type AllowList struct {
 	Root  string // what the paths begin at; "/" but in tests
-	Trees []Tree
+	Trees []Subtree
 	// Hidden are parts of trees that are not shown to anybody: resolved paths, with all below them.
 	Hidden []string
 	// Secret matches names of files and folders that are not shown either.
@@ -47,24 +47,24 @@ type List struct {
 
 // Why a path is refused; missing ones are fs.ErrNotExist.
 var (
-	ErrRefused = errors.New("may not be looked at")
-	ErrKind    = errors.New("is neither a file nor a folder")
+	ErrNotAllowed = errors.New("may not be looked at")
+	ErrKind       = errors.New("is neither a file nor a folder")
 )
 
 // Open opens a file or a folder for reading. The caller closes it. all opens private trees, too.
-func (l *List) Open(name string, all bool) (*os.File, error) {
+func (l *AllowList) Open(name string, all bool) (*os.File, error) {
 	f, _, err := l.open(name, all)
 	return f, err
 }
 
 // open also returns the path that the name has led to.
-func (l *List) open(name string, all bool) (*os.File, string, error) {
+func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 	if !path.IsAbs(name) || path.Clean(name) != name || strings.ContainsRune(name, 0) {
-		return nil, "", fmt.Errorf("%q: %w: write it as an absolute path without . and ..", name, ErrRefused)
+		return nil, "", fmt.Errorf("%q: %w: write it as an absolute path without . and ..", name, ErrNotAllowed)
 	}
 	// To resolve a path may be to wait, where it leads into another machine's files.
 	if !l.may(name, all, true) {
-		return nil, "", fmt.Errorf("%s: %w", name, ErrRefused)
+		return nil, "", fmt.Errorf("%s: %w", name, ErrNotAllowed)
 	}
 	root, err := unix.Open(l.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -77,7 +77,7 @@ func (l *List) open(name string, all bool) (*os.File, string, error) {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return nil, "", fmt.Errorf("%s: is not there: %w", name, fs.ErrNotExist)
 	case err != nil:
-		return nil, "", fmt.Errorf("%s: %w: %w", name, ErrRefused, err)
+		return nil, "", fmt.Errorf("%s: %w: %w", name, ErrNotAllowed, err)
 	}
 	defer unix.Close(found)
 	self := fmt.Sprintf("/proc/self/fd/%d", found)
@@ -95,7 +95,7 @@ func (l *List) open(name string, all bool) (*os.File, string, error) {
 	folder := s.Mode&unix.S_IFMT == unix.S_IFDIR
 	switch {
 	case !below || !l.may(target, all, folder) || !l.readable(target, s.Mode, all):
-		return nil, "", fmt.Errorf("%s: %w", name, ErrRefused)
+		return nil, "", fmt.Errorf("%s: %w", name, ErrNotAllowed)
 	case !folder && s.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, "", fmt.Errorf("%s: %w", name, ErrKind)
 	}
@@ -108,24 +108,24 @@ func (l *List) open(name string, all bool) (*os.File, string, error) {
 }
 
 // may tells whether a resolved path is in a tree or, for folders, above one.
-func (l *List) may(resolved string, all, folder bool) bool {
+func (l *AllowList) may(resolved string, all, folder bool) bool {
 	if slices.ContainsFunc(l.Hidden, func(hidden string) bool { return within(resolved, hidden) }) {
 		return false
 	}
 	if l.Secret != nil && slices.ContainsFunc(strings.Split(resolved, "/"), l.Secret.MatchString) {
 		return false
 	}
-	return slices.ContainsFunc(l.Trees, func(t Tree) bool {
+	return slices.ContainsFunc(l.Trees, func(t Subtree) bool {
 		return (all || !t.Private) && (within(resolved, t.Path) || folder && within(t.Path, resolved))
 	})
 }
 
 // readable tells whether the mode of a file lets everybody read it, or the caller may see what it
 // does not.
-func (l *List) readable(resolved string, mode uint32, all bool) bool {
+func (l *AllowList) readable(resolved string, mode uint32, all bool) bool {
 	return mode&0o004 != 0 || mode&unix.S_IFMT == unix.S_IFLNK ||
 		all && l.Private(resolved) ||
-		mode&unix.S_IFMT == unix.S_IFDIR && slices.ContainsFunc(l.Trees, func(t Tree) bool { return within(t.Path, resolved) && t.Path != resolved })
+		mode&unix.S_IFMT == unix.S_IFDIR && slices.ContainsFunc(l.Trees, func(t Subtree) bool { return within(t.Path, resolved) && t.Path != resolved })
 }
 
 func within(name, tree string) bool {
@@ -133,8 +133,8 @@ func within(name, tree string) bool {
 }
 
 // Private tells whether a path is for those only who may see secrets.
-func (l *List) Private(name string) bool {
-	return slices.ContainsFunc(l.Trees, func(t Tree) bool { return t.Private && within(name, t.Path) })
+func (l *AllowList) Private(name string) bool {
+	return slices.ContainsFunc(l.Trees, func(t Subtree) bool { return t.Private && within(name, t.Path) })
 }
 
 // Entry is one of a folder.
@@ -148,7 +148,7 @@ type Entry struct {
 
 // Entries lists what may be looked at of a folder, by name, at most so many entries; more tells
 // that there are others. Of a file it lists the file.
-func (l *List) Entries(name string, all bool, most int) (list []Entry, more bool, err error) {
+func (l *AllowList) Entries(name string, all bool, most int) (list []Entry, more bool, err error) {
 	f, resolved, err := l.open(name, all)
 	if err != nil {
 		return nil, false, err

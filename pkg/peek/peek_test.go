@@ -17,7 +17,7 @@ import (
 
 // machine makes a machine in a folder: what may be looked at, what may not, and ways from the one
 // to the other.
-func machine(t *testing.T) *List {
+func machine(t *testing.T) *AllowList {
 	t.Helper()
 	root := t.TempDir()
 	must := func(err error) {
@@ -48,12 +48,12 @@ func machine(t *testing.T) *List {
 	socket, err := net.Listen("unix", filepath.Join(root, "usr/share/socket"))
 	must(err)
 	t.Cleanup(func() { socket.Close() })
-	return &List{Root: root, Trees: []Tree{{Path: "/sys/class"}, {Path: "/sys/devices"}, {Path: "/usr"}, {Path: "/proc/cpuinfo"}, {Path: "/var/log", Private: true}},
+	return &AllowList{Root: root, Trees: []Subtree{{Path: "/sys/class"}, {Path: "/sys/devices"}, {Path: "/usr"}, {Path: "/proc/cpuinfo"}, {Path: "/var/log", Private: true}},
 		Hidden: []string{"/usr/share/config.yaml"}, Secret: regexp.MustCompile(`secret|password|(^|_)key$`)}
 }
 
 // content is what a name opens; or the error.
-func content(l *List, name string, all bool) (string, error) {
+func content(l *AllowList, name string, all bool) (string, error) {
 	f, err := l.Open(name, all)
 	if err != nil {
 		return "", err
@@ -75,17 +75,17 @@ func TestOpen(t *testing.T) {
 	}
 	for name, want := range map[string]error{
 		// Outside of the trees, however it is written.
-		"/state/key": ErrRefused, "/proc/kcore": ErrRefused, "/usr2/file": ErrRefused, "/var/lib/secret": ErrRefused, "/usr/../state/key": ErrRefused,
-		"/usr/share/../../state/key": ErrRefused, "usr/share/file": ErrRefused, "": ErrRefused, "/usr//share/file": ErrRefused, "/usr/share/file\x00": ErrRefused,
-		"/proc/cpuinfo/../kcore": ErrRefused,
+		"/state/key": ErrNotAllowed, "/proc/kcore": ErrNotAllowed, "/usr2/file": ErrNotAllowed, "/var/lib/secret": ErrNotAllowed, "/usr/../state/key": ErrNotAllowed,
+		"/usr/share/../../state/key": ErrNotAllowed, "usr/share/file": ErrNotAllowed, "": ErrNotAllowed, "/usr//share/file": ErrNotAllowed, "/usr/share/file\x00": ErrNotAllowed,
+		"/proc/cpuinfo/../kcore": ErrNotAllowed,
 		// By links.
-		"/usr/share/out": ErrRefused, "/usr/share/far": ErrRefused, "/usr/share/folder": ErrRefused, "/usr/share/folder/key": ErrRefused, "/usr/share/above": ErrRefused,
-		"/usr/share/loop": ErrRefused,
+		"/usr/share/out": ErrNotAllowed, "/usr/share/far": ErrNotAllowed, "/usr/share/folder": ErrNotAllowed, "/usr/share/folder/key": ErrNotAllowed, "/usr/share/above": ErrNotAllowed,
+		"/usr/share/loop": ErrNotAllowed,
 		// What is hidden, secret, or not for every program.
-		"/usr/share/config.yaml": ErrRefused, "/sys/class/net0/dhchap_secret": ErrRefused, "/sys/devices/net0/password_in": ErrRefused,
-		"/sys/devices/net0/serial": ErrRefused, "/usr/share/secretly": ErrRefused, "/var/log/pods/0.log": ErrRefused,
+		"/usr/share/config.yaml": ErrNotAllowed, "/sys/class/net0/dhchap_secret": ErrNotAllowed, "/sys/devices/net0/password_in": ErrNotAllowed,
+		"/sys/devices/net0/serial": ErrNotAllowed, "/usr/share/secretly": ErrNotAllowed, "/var/log/pods/0.log": ErrNotAllowed,
 		// What is not there is told only where it could be looked at.
-		"/usr/share/none": fs.ErrNotExist, "/usr/share/file/x": fs.ErrNotExist, "/state/none": ErrRefused, "/none": ErrRefused, "/usr/share/dhchap_secret": ErrRefused,
+		"/usr/share/none": fs.ErrNotExist, "/usr/share/file/x": fs.ErrNotExist, "/state/none": ErrNotAllowed, "/none": ErrNotAllowed, "/usr/share/dhchap_secret": ErrNotAllowed,
 		"/usr/share/pipe": ErrKind,
 	} {
 		if got, err := content(l, name, false); !errors.Is(err, want) || got != "" {
@@ -97,7 +97,7 @@ func TestOpen(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	for _, name := range []string{"/state/key", "/var/log/hidden", "/usr/share/out", "/sys/devices/net0/serial", "/sys/class/net0/dhchap_secret"} {
-		if got, err := content(l, name, true); !errors.Is(err, ErrRefused) || got != "" {
+		if got, err := content(l, name, true); !errors.Is(err, ErrNotAllowed) || got != "" {
 			t.Errorf("%s, for all: %q, %v", name, got, err)
 		}
 	}
@@ -132,7 +132,7 @@ func TestReplaced(t *testing.T) {
 	}()
 	for range 2000 {
 		got, err := content(l, "/usr/share/flips", false)
-		if got != "content of usr/share/file" && !errors.Is(err, ErrRefused) && !errors.Is(err, fs.ErrNotExist) {
+		if got != "content of usr/share/file" && !errors.Is(err, ErrNotAllowed) && !errors.Is(err, fs.ErrNotExist) {
 			t.Fatalf("%q, %v", got, err)
 		}
 	}
@@ -143,7 +143,7 @@ func TestReplaced(t *testing.T) {
 // TestThisMachine opens what is made by the kernel, and nothing of a process.
 func TestThisMachine(t *testing.T) {
 	own := fmt.Sprintf("/proc/%d/", os.Getpid())
-	l := &List{Root: "/", Trees: []Tree{{Path: "/proc/meminfo"}, {Path: "/proc/net"}, {Path: own + "net"}, {Path: "/proc/mounts"}, {Path: own + "mounts"}, {Path: "/dev/null"}}}
+	l := &AllowList{Root: "/", Trees: []Subtree{{Path: "/proc/meminfo"}, {Path: "/proc/net"}, {Path: own + "net"}, {Path: "/proc/mounts"}, {Path: own + "mounts"}, {Path: "/dev/null"}}}
 	for name, want := range map[string]string{"/proc/meminfo": "MemTotal:", "/proc/net/dev": "Receive", "/proc/mounts": "proc"} {
 		if got, err := content(l, name, false); err != nil || !strings.Contains(got, want) {
 			t.Errorf("%s: %.100q, %v", name, got, err)
@@ -156,7 +156,7 @@ func TestThisMachine(t *testing.T) {
 	defer f.Close()
 	for _, name := range []string{"/proc/self/environ", own + "environ", own + "mem", own + "maps", own + "cmdline", "/proc/self/root/proc/meminfo", own + "cwd", "/proc/kcore",
 		fmt.Sprintf("/proc/self/fd/%d", f.Fd()), own + "task", "/proc/thread-self/environ", own + "net/../environ", "/proc/1/environ", "/proc/self/exe", "/proc/self/net/dev"} {
-		if got, err := content(l, name, true); !errors.Is(err, ErrRefused) {
+		if got, err := content(l, name, true); !errors.Is(err, ErrNotAllowed) {
 			t.Errorf("%s: %.100q, %v", name, got, err)
 		}
 	}
@@ -168,13 +168,13 @@ func TestThisMachine(t *testing.T) {
 // TestNotResolved: a path outside of the trees is refused before anything is looked at, even the
 // root.
 func TestNotResolved(t *testing.T) {
-	l := &List{Root: filepath.Join(t.TempDir(), "none"), Trees: []Tree{{Path: "/usr"}, {Path: "/var/log", Private: true}}}
+	l := &AllowList{Root: filepath.Join(t.TempDir(), "none"), Trees: []Subtree{{Path: "/usr"}, {Path: "/var/log", Private: true}}}
 	for _, name := range []string{"/mnt/hangs", "/usr2", "/var/log/x"} {
-		if _, err := l.Open(name, false); !errors.Is(err, ErrRefused) {
+		if _, err := l.Open(name, false); !errors.Is(err, ErrNotAllowed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := l.Open("/usr/x", false); err == nil || errors.Is(err, ErrRefused) {
+	if _, err := l.Open("/usr/x", false); err == nil || errors.Is(err, ErrNotAllowed) {
 		t.Error(err)
 	}
 }
@@ -207,14 +207,14 @@ func TestEntries(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	for _, name := range []string{"/state", "/var", "/var/lib", "/usr/share/folder", "/usr2"} {
-		if _, _, err := l.Entries(name, false, 3); !errors.Is(err, ErrRefused) {
+		if _, _, err := l.Entries(name, false, 3); !errors.Is(err, ErrNotAllowed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
 // listed are the names in a folder, with what links lead to.
-func listed(t *testing.T, l *List, name string, all bool) string {
+func listed(t *testing.T, l *AllowList, name string, all bool) string {
 	t.Helper()
 	list, more, err := l.Entries(name, all, 100)
 	if err != nil || more {

@@ -91,9 +91,9 @@ type Spec struct {
 	// For is the key of somebody who keeps the private half; Key is not looked at then, and the
 	// Leaf has none.
 	For *ecdsa.PublicKey
-	// Origin and Root are of the certificate that this one is the renewal of, as OriginOf returns
+	// Lineage and Root are of the certificate that this one is the renewal of, as LineageOf returns
 	// them; empty for one that is none.
-	Origin, Root string
+	Lineage, Root string
 	// Ticket is the serial number of the ticket by which a machine has come to the cluster; see
 	// TicketOf.
 	Ticket string
@@ -208,8 +208,8 @@ func leafTemplate(spec Spec) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 		}
 	}
 	serial, err := newSerial()
-	if spec.Origin != "" {
-		serial, err = rowSerial(spec.Origin)
+	if spec.Lineage != "" {
+		serial, err = rowSerial(spec.Lineage)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -231,8 +231,8 @@ func leafTemplate(spec Spec) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 		BasicConstraintsValid: true,
 		DNSNames:              spec.DNS,
 	}
-	if spec.Origin != "" {
-		template.URIs = []*url.URL{{Scheme: "urn", Opaque: originPrefix + spec.Origin + ":" + strings.TrimPrefix(spec.Root, fingerprintPrefix)}}
+	if spec.Lineage != "" {
+		template.URIs = []*url.URL{{Scheme: "urn", Opaque: originPrefix + spec.Lineage + ":" + strings.TrimPrefix(spec.Root, fingerprintPrefix)}}
 	}
 	if spec.Ticket != "" {
 		template.URIs = append(template.URIs, &url.URL{Scheme: "urn", Opaque: ticketPrefix + spec.Ticket})
@@ -279,10 +279,10 @@ const originPrefix = "orlop:renewed-from:"
 // Serial is a certificate's serial number, hexadecimal.
 func Serial(cert *x509.Certificate) string { return fmt.Sprintf("%x", cert.SerialNumber) }
 
-// OriginOf is the serial number of the first certificate of a row in which each was renewed from
+// LineageOf is the serial number of the first certificate of a row in which each was renewed from
 // the one before, and the Fingerprint of the CA that vouches for that one. A certificate that is
 // not a renewal is the first of its own, and root is empty.
-func OriginOf(cert *x509.Certificate) (serial, root string) {
+func LineageOf(cert *x509.Certificate) (serial, root string) {
 	for _, u := range cert.URIs {
 		if rest, found := strings.CutPrefix(u.Opaque, originPrefix); found && u.Scheme == "urn" {
 			serial, root, _ := strings.Cut(rest, ":")
@@ -313,23 +313,23 @@ func markOf(origin string) []byte {
 	return sum[:rowMark]
 }
 
-// Row is the mark of the row that begins with the certificate origin, as it stands in hexadecimal
-// at the beginning of the serial numbers of renewed certificates (RowOf).
-func Row(origin string) string { return hex.EncodeToString(markOf(origin)) }
+// LineagePrefix is the mark of the row that begins with the certificate origin, as it stands in hexadecimal
+// at the beginning of the serial numbers of renewed certificates (LineagePrefixOf).
+func LineagePrefix(origin string) string { return hex.EncodeToString(markOf(origin)) }
 
-// RowOf is the mark of its row in the serial number of a renewed certificate (Serial); empty for
+// LineagePrefixOf is the mark of its row in the serial number of a renewed certificate (Serial); empty for
 // other certificates, and for those that were renewed by a version that did not write it.
-func RowOf(serial string) string {
+func LineagePrefixOf(serial string) string {
 	if len(serial) != 2*(rowMark+rowRandom) {
 		return ""
 	}
 	return serial[:2*rowMark]
 }
 
-// HolderOf names who has a certificate and all its renewals, for what one may have at a time: the
+// CommonNameOf names who has a certificate and all its renewals, for what one may have at a time: the
 // ticket by which a machine came, or the first certificate of the row.
-func HolderOf(cert *x509.Certificate) string {
-	origin, _ := OriginOf(cert)
+func CommonNameOf(cert *x509.Certificate) string {
+	origin, _ := LineageOf(cert)
 	return cmp.Or(TicketOf(cert), origin)
 }
 

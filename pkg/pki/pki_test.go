@@ -221,17 +221,17 @@ func TestRequest(t *testing.T) {
 	if err != nil || first.Key != nil || !Matches(first.Cert, key) {
 		t.Fatalf("%v, %v", first, err)
 	}
-	if serial, root := OriginOf(first.Cert); serial != Serial(first.Cert) || root != "" {
+	if serial, root := LineageOf(first.Cert); serial != Serial(first.Cert) || root != "" {
 		t.Errorf("the first of its row is from %s by %s", serial, root)
 	}
-	renewed, err := ca.Issue(Spec{CN: "dora", Usage: Client, TTL: time.Minute, For: public, Origin: Serial(first.Cert), Root: Fingerprint(ca.Cert)})
+	renewed, err := ca.Issue(Spec{CN: "dora", Usage: Client, TTL: time.Minute, For: public, Lineage: Serial(first.Cert), Root: Fingerprint(ca.Cert)})
 	if err != nil || Serial(renewed.Cert) == Serial(first.Cert) {
 		t.Fatalf("%v, %v", renewed, err)
 	}
-	if serial, root := OriginOf(renewed.Cert); serial != Serial(first.Cert) || root != Fingerprint(ca.Cert) {
+	if serial, root := LineageOf(renewed.Cert); serial != Serial(first.Cert) || root != Fingerprint(ca.Cert) {
 		t.Errorf("renewed from %s by %s", serial, root)
 	}
-	if first, renewed := HolderOf(first.Cert), HolderOf(renewed.Cert); first != renewed {
+	if first, renewed := CommonNameOf(first.Cert), CommonNameOf(renewed.Cert); first != renewed {
 		t.Errorf("a certificate is %s's, and its renewal %s's", first, renewed)
 	}
 	// Those of a machine are its own, whichever of them it asks with.
@@ -241,7 +241,7 @@ func TestRequest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		holders = append(holders, HolderOf(machine.Cert))
+		holders = append(holders, CommonNameOf(machine.Cert))
 	}
 	if holders[0] != holders[1] || holders[0] != "5f" {
 		t.Errorf("a machine's certificates are of %q", holders)

@@ -43,19 +43,19 @@ const maxSize = 3 << 20
 // patience is how long a process may take for a profile, beside the time that it is watched.
 const patience = 20 * time.Second
 
-// Order is what is wanted.
-type Order struct {
+// Request is what is wanted.
+type Request struct {
 	Kind     string
 	Duration time.Duration // for cpu
 }
 
 // Parse completes and checks an order as it comes from a caller. An empty kind is cpu, and no
 // duration the usual one.
-func Parse(kind string, duration time.Duration) (Order, error) {
+func Parse(kind string, duration time.Duration) (Request, error) {
 	if kind == "" {
 		kind = Kinds[0]
 	}
-	o := Order{Kind: kind, Duration: duration}
+	o := Request{Kind: kind, Duration: duration}
 	switch {
 	case !slices.Contains(Kinds, kind):
 		return o, fmt.Errorf("kind %q: there is no such profile; there are %s", kind, strings.Join(Kinds, ", "))
@@ -69,8 +69,8 @@ func Parse(kind string, duration time.Duration) (Order, error) {
 	return o, nil
 }
 
-// Own takes a profile of this process. It ends early, with an error, when the context does.
-func Own(ctx context.Context, o Order) ([]byte, error) {
+// Profile takes a profile of this process. It ends early, with an error, when the context does.
+func Profile(ctx context.Context, o Request) ([]byte, error) {
 	var to bytes.Buffer
 	if o.Kind != "cpu" {
 		p := pprof.Lookup(o.Kind)
@@ -124,7 +124,7 @@ func answer(w http.ResponseWriter, r *http.Request) {
 	duration, err := time.ParseDuration(r.FormValue("duration"))
 	var text []byte
 	if err == nil {
-		text, err = Own(r.Context(), Order{Kind: r.FormValue("kind"), Duration: min(duration, MaxDuration)})
+		text, err = Profile(r.Context(), Request{Kind: r.FormValue("kind"), Duration: min(duration, MaxDuration)})
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -133,8 +133,8 @@ func answer(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text) // whoever asked has gone
 }
 
-// Of takes a profile of the process that answers on a socket.
-func Of(ctx context.Context, path string, o Order) ([]byte, error) {
+// Fetch takes a profile of the process that answers on a socket.
+func Fetch(ctx context.Context, path string, o Request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.Duration+patience)
 	defer cancel()
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {

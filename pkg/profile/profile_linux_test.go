@@ -21,16 +21,16 @@ func TestParse(t *testing.T) {
 	for _, c := range []struct {
 		kind     string
 		duration time.Duration
-		want     Order
+		want     Request
 		problem  string
 	}{
-		{"", 0, Order{"cpu", DefaultDuration}, ""},
-		{"cpu", time.Second, Order{"cpu", time.Second}, ""},
-		{"heap", 0, Order{"heap", 0}, ""},
-		{"heap", time.Second, Order{}, "duration: a profile of kind heap shows a moment"},
-		{"cpu", MaxDuration + 1, Order{}, "is not between 0 and 1m0s"},
-		{"cpu", -1, Order{}, "is not between 0 and 1m0s"},
-		{"mutex", 0, Order{}, `kind "mutex": there is no such profile; there are cpu, heap, allocs, goroutine`},
+		{"", 0, Request{"cpu", DefaultDuration}, ""},
+		{"cpu", time.Second, Request{"cpu", time.Second}, ""},
+		{"heap", 0, Request{"heap", 0}, ""},
+		{"heap", time.Second, Request{}, "duration: a profile of kind heap shows a moment"},
+		{"cpu", MaxDuration + 1, Request{}, "is not between 0 and 1m0s"},
+		{"cpu", -1, Request{}, "is not between 0 and 1m0s"},
+		{"mutex", 0, Request{}, `kind "mutex": there is no such profile; there are cpu, heap, allocs, goroutine`},
 	} {
 		got, err := Parse(c.kind, c.duration)
 		if c.problem == "" && (err != nil || got != c.want) {
@@ -102,13 +102,13 @@ func TestKinds(t *testing.T) {
 	go spinHere(busy)
 	holdHere()
 	runtime.GC() // a heap profile is as of the last one
-	takers := map[string]func(context.Context, Order) ([]byte, error){
-		"own":  Own,
-		"sent": func(ctx context.Context, o Order) ([]byte, error) { return Of(ctx, path, o) },
+	takers := map[string]func(context.Context, Request) ([]byte, error){
+		"own":  Profile,
+		"sent": func(ctx context.Context, o Request) ([]byte, error) { return Fetch(ctx, path, o) },
 	}
 	for name, take := range takers {
 		for kind, function := range map[string]string{"cpu": "spinHere", "heap": "holdHere", "allocs": "holdHere", "goroutine": "spinHere"} {
-			o := Order{Kind: kind}
+			o := Request{Kind: kind}
 			if kind == "cpu" {
 				o.Duration = 300 * time.Millisecond
 			}
@@ -130,11 +130,11 @@ func TestLeaving(t *testing.T) {
 	leaving, leave := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := Of(leaving, path, Order{"cpu", MaxDuration})
+		_, err := Fetch(leaving, path, Request{"cpu", MaxDuration})
 		done <- err
 	}()
 	for deadline := time.Now().Add(10 * time.Second); ; {
-		text, err := Of(t.Context(), path, Order{Kind: "goroutine"})
+		text, err := Fetch(t.Context(), path, Request{Kind: "goroutine"})
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("it does not begin: %v", err)
 		}
@@ -142,7 +142,7 @@ func TestLeaving(t *testing.T) {
 			break
 		}
 	}
-	if _, err := Of(t.Context(), path, Order{"cpu", time.Millisecond}); err == nil || !strings.Contains(err.Error(), "in use") {
+	if _, err := Fetch(t.Context(), path, Request{"cpu", time.Millisecond}); err == nil || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("two at once: %v", err)
 	}
 	leave()
@@ -150,7 +150,7 @@ func TestLeaving(t *testing.T) {
 		t.Errorf("whoever left got %v", err)
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; {
-		_, err := Of(t.Context(), path, Order{"cpu", time.Millisecond})
+		_, err := Fetch(t.Context(), path, Request{"cpu", time.Millisecond})
 		if err == nil {
 			break
 		}
@@ -162,10 +162,10 @@ func TestLeaving(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	path := serve(t)
-	if _, err := Of(t.Context(), path, Order{Kind: "nonsense"}); err == nil || err.Error() != `there is no profile "nonsense"` {
+	if _, err := Fetch(t.Context(), path, Request{Kind: "nonsense"}); err == nil || err.Error() != `there is no profile "nonsense"` {
 		t.Errorf("nonsense: %v", err)
 	}
-	if _, err := Of(t.Context(), path+"x", Order{Kind: "heap"}); err == nil || !strings.Contains(err.Error(), "it does not answer") {
+	if _, err := Fetch(t.Context(), path+"x", Request{Kind: "heap"}); err == nil || !strings.Contains(err.Error(), "it does not answer") {
 		t.Errorf("nobody: %v", err)
 	}
 	for _, value := range []string{"", "x", "1", "999999"} {

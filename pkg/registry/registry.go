@@ -67,7 +67,7 @@ func (s Source) Find(ctx context.Context, mediaType string) (*File, error) {
 
 // Artifact is the artefact as an origin of its manifest, by the digest in the reference, and of its
 // layers. Nothing is asked yet.
-func (s Source) Artifact() (artifact.Origin, error) {
+func (s Source) Artifact() (artifact.Source, error) {
 	repository, err := s.repository()
 	if err != nil {
 		return nil, fmt.Errorf("registry: %s: %w", s.Reference, err)

@@ -19,7 +19,7 @@ const (
 	LinkChanged ChangeKind = iota + 1
 	AddressChanged
 	RouteChanged
-	Lost
+	EventsLost
 )
 
 // Change is one notification.
@@ -58,7 +58,7 @@ func (w *Watcher) Run(ctx context.Context, f func(Change)) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, unix.ENOBUFS):
-			f(Change{Kind: Lost})
+			f(Change{Kind: EventsLost})
 			continue
 		case err != nil:
 			return fmt.Errorf("rtnetlink: cannot receive notifications: %w", err)

@@ -24,7 +24,7 @@ func TestWhole(t *testing.T) {
 		"other":        {100, other, 1, other},
 	} {
 		asked := 0
-		list, err := Whole(func() (string, error) {
+		list, err := Consistent(func() (string, error) {
 			if asked++; asked <= c.fails {
 				return "part", c.with
 			}

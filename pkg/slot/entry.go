@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Folder is where the boot loader looks for unified kernel images, in the ESP (Boot Loader
+// EntriesDir is where the boot loader looks for unified kernel images, in the ESP (Boot Loader
 // Specification, type 2).
-const Folder = "EFI/Linux"
+const EntriesDir = "EFI/Linux"
 
 // Tries is how often a new version is started before the machine goes back to the old one.
 const Tries = 3

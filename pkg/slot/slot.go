@@ -39,16 +39,16 @@ func (p Phase) Done() bool { return p == "" || p == Committed || p == RolledBack
 
 // Record is what a machine remembers of its last upgrade.
 type Record struct {
-	From   string    `json:"from,omitempty"`
-	To     string    `json:"to,omitempty"`
-	Phase  Phase     `json:"phase,omitempty"`
-	Tries  int       `json:"tries,omitempty"` // of the new version, as far as they are known
-	Reason string    `json:"reason,omitempty"`
-	Began  time.Time `json:"began,omitzero"`
-	Ended  time.Time `json:"ended,omitzero"`
-	Log    []string  `json:"log,omitempty"` // the end of the log of the boot that failed
-	// Reached: the old version reached its gateway, so the new one has to.
-	Reached bool `json:"reached,omitempty"`
+	From    string    `json:"from,omitempty"`
+	To      string    `json:"to,omitempty"`
+	Phase   Phase     `json:"phase,omitempty"`
+	Tries   int       `json:"tries,omitempty"` // of the new version, as far as they are known
+	Reason  string    `json:"reason,omitempty"`
+	Started time.Time `json:"began,omitzero"`
+	Ended   time.Time `json:"ended,omitzero"`
+	Log     []string  `json:"log,omitempty"` // the end of the log of the boot that failed
+	// NetworkReached: the old version reached its gateway, so the new one has to.
+	NetworkReached bool `json:"reached,omitempty"`
 }
 
 // Undecided is an error while an upgrade has not come to its end.
@@ -59,9 +59,9 @@ func (r Record) Undecided() error {
 	return fmt.Errorf("the upgrade from %s to %s is %s; wait until it is committed or rolled back", r.From, r.To, r.Phase)
 }
 
-// Leaving tells that the version running has handed over to another one, of which it is not known
+// BeingReplaced tells that the version running has handed over to another one, of which it is not known
 // yet what becomes of it.
-func (r Record) Leaving(running string) bool {
+func (r Record) BeingReplaced(running string) bool {
 	return (r.Phase == Written || r.Phase == Trial) && r.From == running
 }
 
@@ -69,8 +69,8 @@ func (r Record) Leaving(running string) bool {
 type Event interface{ event() }
 
 type (
-	// Began: somebody asks for an upgrade.
-	Began struct {
+	// Started: somebody asks for an upgrade.
+	Started struct {
 		To      string
 		At      time.Time
 		Reached bool // this version reaches its gateway
@@ -90,15 +90,15 @@ type (
 		At      time.Time
 		Log     []string // what a version on trial has left behind of its log
 	}
-	// GateHeld: everything that a good system must do has been seen.
-	GateHeld struct{ At time.Time }
-	// GateFailed: it has not, until the deadline.
-	GateFailed struct {
+	// ChecksPassed: everything that a good system must do has been seen.
+	ChecksPassed struct{ At time.Time }
+	// ChecksFailed: it has not, until the deadline.
+	ChecksFailed struct {
 		Reason string
 		Log    []string
 	}
-	// BackAsked: an operator wants the other version.
-	BackAsked struct {
+	// RollbackRequested: an operator wants the other version.
+	RollbackRequested struct {
 		Entries []Entry
 		Reason  string
 		At      time.Time
@@ -107,13 +107,13 @@ type (
 	}
 )
 
-func (Began) event()        {}
-func (WriteFailed) event()  {}
-func (EntryWritten) event() {}
-func (Booted) event()       {}
-func (GateHeld) event()     {}
-func (GateFailed) event()   {}
-func (BackAsked) event()    {}
+func (Started) event()           {}
+func (WriteFailed) event()       {}
+func (EntryWritten) event()      {}
+func (Booted) event()            {}
+func (ChecksPassed) event()      {}
+func (ChecksFailed) event()      {}
+func (RollbackRequested) event() {}
 
 // Action is what is to be done, in order, after the new record has been stored;
 // RestoreConfiguration before that, because it can be done again.
@@ -151,9 +151,9 @@ func (Reboot) action()               {}
 //	trial                    Booted        running is From, no To     rolled back   RestoreConfiguration (the firmware has lost it)
 //	written, writing         Booted        running is From, no To     failed        -
 //	written, trial           Booted        running is From, tries     as it was     - (somebody chose the old one)
-//	trial                    GateHeld                                 committed     Rename to good
-//	trial                    GateFailed                               trial+reason  Rename to failed, Reboot
-//	done                     BackAsked     another entry, not failed, trial+reason  Rename own to failed, Reboot
+//	trial                    ChecksPassed                                 committed     Rename to good
+//	trial                    ChecksFailed                               trial+reason  Rename to failed, Reboot
+//	done                     RollbackRequested     another entry, not failed, trial+reason  Rename own to failed, Reboot
 //	                                       epoch not below the floor
 //
 // The floor holds for what somebody asks for. A version on trial that does not hold its gate is
@@ -161,7 +161,7 @@ func (Reboot) action()               {}
 // earlier.
 func Step(running string, r Record, e Event) (Record, []Action, error) {
 	switch e := e.(type) {
-	case Began:
+	case Started:
 		if r.Phase != Writing {
 			if err := r.Undecided(); err != nil {
 				return r, nil, err
@@ -176,7 +176,7 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		if e.Epoch < e.Floor {
 			return r, nil, below(e.To, e.Epoch, e.Floor)
 		}
-		return Record{From: running, To: e.To, Phase: Writing, Began: e.At, Reached: e.Reached}, nil, nil
+		return Record{From: running, To: e.To, Phase: Writing, Started: e.At, NetworkReached: e.Reached}, nil, nil
 	case WriteFailed:
 		if r.Phase != Writing {
 			return r, nil, nil
@@ -189,19 +189,19 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 	case Booted:
 		r, actions := booted(running, r, e)
 		return r, actions, nil
-	case GateHeld:
+	case ChecksPassed:
 		if r.Phase != Trial || r.To != running {
 			return r, nil, nil
 		}
 		r.Phase, r.Reason, r.Ended = Committed, "", e.At
 		return r, []Action{Rename{To: Entry{Version: running}}}, nil
-	case GateFailed:
+	case ChecksFailed:
 		if r.Phase != Trial || r.To != running {
 			return r, nil, nil
 		}
 		r.Reason, r.Log = e.Reason, e.Log
 		return r, []Action{Rename{To: Entry{Version: running, Trial: true, Done: max(r.Tries, 1)}}, Reboot{Why: e.Reason}}, nil
-	case BackAsked:
+	case RollbackRequested:
 		if err := r.Undecided(); err != nil {
 			return r, nil, err
 		}
@@ -213,7 +213,7 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		if epoch := e.Epochs[other.Version]; epoch < e.Floor {
 			return r, nil, below(other.Version, epoch, e.Floor)
 		}
-		r = Record{From: other.Version, To: running, Phase: Trial, Reason: e.Reason, Began: e.At}
+		r = Record{From: other.Version, To: running, Phase: Trial, Reason: e.Reason, Started: e.At}
 		return r, []Action{Rename{To: Entry{Version: running, Trial: true, Done: 1}}, Reboot{Why: e.Reason}}, nil
 	}
 	return r, nil, fmt.Errorf("slot: unknown event %T", e)
@@ -235,7 +235,7 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 	own, there := entry(running)
 	if there && own.Trial || !there && running == r.To && !r.Phase.Done() {
 		if r.To != running { // the record is lost; the entry is what counts
-			r = Record{To: running, Began: e.At}
+			r = Record{To: running, Started: e.At}
 		}
 		r.Phase, r.Tries, r.Reason = Trial, max(own.Done, 1), ""
 		return r, []Action{Watch{}}

@@ -125,18 +125,18 @@ func TestStep(t *testing.T) {
 		actions []Action
 		refused string // a part of the error
 	}{
-		{"an upgrade begins", "1", Record{}, Began{To: "2", At: at}, Writing, "", nil, ""},
-		{"one after another", "2", record(Committed), Began{To: "3", At: at}, Writing, "", nil, ""},
-		{"again after a cut", "1", record(Writing), Began{To: "2", At: at}, Writing, "", nil, ""},
-		{"again after it went back", "1", record(RolledBack), Began{To: "2", At: at}, Writing, "", nil, ""},
-		{"two at a time", "1", record(Written), Began{To: "3", At: at}, Written, "", nil, "wait until"},
-		{"during a trial", "2", record(Trial), Began{To: "3", At: at}, Trial, "", nil, "wait until"},
-		{"the same", "2", record(Committed), Began{To: "2", At: at}, Committed, "", nil, "running already"},
-		{"an older one", "2", record(Committed), Began{To: "1.9", At: at}, Committed, "", nil, "older than 2"},
-		{"a higher epoch", "1", Record{}, Began{To: "2", At: at, Epoch: 4, Floor: 3}, Writing, "", nil, ""},
-		{"the same epoch", "1", Record{}, Began{To: "2", At: at, Epoch: 3, Floor: 3}, Writing, "", nil, ""},
-		{"a lower epoch", "1", record(RolledBack), Began{To: "2", At: at, Epoch: 2, Floor: 3}, RolledBack, "", nil, "version 2 has epoch 2, and one with epoch 3 was committed"},
-		{"one without an epoch", "1", Record{}, Began{To: "2", At: at, Floor: 1}, "", "", nil, "has epoch 0"},
+		{"an upgrade begins", "1", Record{}, Started{To: "2", At: at}, Writing, "", nil, ""},
+		{"one after another", "2", record(Committed), Started{To: "3", At: at}, Writing, "", nil, ""},
+		{"again after a cut", "1", record(Writing), Started{To: "2", At: at}, Writing, "", nil, ""},
+		{"again after it went back", "1", record(RolledBack), Started{To: "2", At: at}, Writing, "", nil, ""},
+		{"two at a time", "1", record(Written), Started{To: "3", At: at}, Written, "", nil, "wait until"},
+		{"during a trial", "2", record(Trial), Started{To: "3", At: at}, Trial, "", nil, "wait until"},
+		{"the same", "2", record(Committed), Started{To: "2", At: at}, Committed, "", nil, "running already"},
+		{"an older one", "2", record(Committed), Started{To: "1.9", At: at}, Committed, "", nil, "older than 2"},
+		{"a higher epoch", "1", Record{}, Started{To: "2", At: at, Epoch: 4, Floor: 3}, Writing, "", nil, ""},
+		{"the same epoch", "1", Record{}, Started{To: "2", At: at, Epoch: 3, Floor: 3}, Writing, "", nil, ""},
+		{"a lower epoch", "1", record(RolledBack), Started{To: "2", At: at, Epoch: 2, Floor: 3}, RolledBack, "", nil, "version 2 has epoch 2, and one with epoch 3 was committed"},
+		{"one without an epoch", "1", Record{}, Started{To: "2", At: at, Floor: 1}, "", "", nil, "has epoch 0"},
 		{"the write fails", "1", record(Writing), WriteFailed{Reason: "disk full", At: at}, Failed, "disk full", nil, ""},
 		{"the entry is there", "1", record(Writing), EntryWritten{}, Written, "", []Action{Reboot{Why: "upgrade from 1 to 2"}}, ""},
 		{"the first try", "2", record(Written), booted(old, trial), Trial, "", []Action{Watch{}}, ""},
@@ -152,20 +152,20 @@ func TestStep(t *testing.T) {
 		{"the loader was told otherwise", "1", record(Written), booted(old, trial), Written, "", nil, ""},
 		{"an ordinary start", "2", record(Committed), booted(old, good), Committed, "", nil, ""},
 		{"the first start of a machine", "1", Record{}, booted(old), "", "", nil, ""},
-		{"the gate holds", "2", record(Trial), GateHeld{At: at}, Committed, "", []Action{Rename{To: good}}, ""},
-		{"the gate of no trial", "2", record(Committed), GateHeld{At: at}, Committed, "", nil, ""},
-		{"the gate fails", "2", record(Trial), GateFailed{Reason: "node is not Ready"}, Trial, "not Ready",
+		{"the gate holds", "2", record(Trial), ChecksPassed{At: at}, Committed, "", []Action{Rename{To: good}}, ""},
+		{"the gate of no trial", "2", record(Committed), ChecksPassed{At: at}, Committed, "", nil, ""},
+		{"the gate fails", "2", record(Trial), ChecksFailed{Reason: "node is not Ready"}, Trial, "not Ready",
 			[]Action{Rename{To: Entry{Version: "2", Trial: true, Done: 1}}, Reboot{Why: "node is not Ready"}}, ""},
-		{"back by hand", "2", record(Committed), BackAsked{Entries: []Entry{old, good}, Reason: "asked", At: at}, Trial, "asked",
+		{"back by hand", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, Reason: "asked", At: at}, Trial, "asked",
 			[]Action{Rename{To: Entry{Version: "2", Trial: true, Done: 1}}, Reboot{Why: "asked"}}, ""},
-		{"back to the same epoch", "2", record(Committed), BackAsked{Entries: []Entry{old, good}, Reason: "asked", At: at, Epochs: map[string]int{"1": 3}, Floor: 3}, Trial, "asked",
+		{"back to the same epoch", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, Reason: "asked", At: at, Epochs: map[string]int{"1": 3}, Floor: 3}, Trial, "asked",
 			[]Action{Rename{To: Entry{Version: "2", Trial: true, Done: 1}}, Reboot{Why: "asked"}}, ""},
-		{"back to a lower epoch", "2", record(Committed), BackAsked{Entries: []Entry{old, good}, Reason: "asked", At: at, Epochs: map[string]int{"1": 2, "2": 3}, Floor: 3}, Committed, "", nil,
+		{"back to a lower epoch", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, Reason: "asked", At: at, Epochs: map[string]int{"1": 2, "2": 3}, Floor: 3}, Committed, "", nil,
 			"version 1 has epoch 2, and one with epoch 3 was committed"},
-		{"back to one that does not say its epoch", "2", record(Committed), BackAsked{Entries: []Entry{old, good}, At: at, Epochs: map[string]int{"2": 1}, Floor: 1}, Committed, "", nil, "has epoch 0"},
+		{"back to one that does not say its epoch", "2", record(Committed), RollbackRequested{Entries: []Entry{old, good}, At: at, Epochs: map[string]int{"2": 1}, Floor: 1}, Committed, "", nil, "has epoch 0"},
 		{"a trial is left for a lower epoch", "1", record(Trial), booted(old, failed), RolledBack, "did not come up", []Action{RestoreConfiguration{Version: "1"}}, ""},
-		{"back to nothing", "2", record(Committed), BackAsked{Entries: []Entry{good}, At: at}, Committed, "", nil, "no other version"},
-		{"back to what failed", "1", record(RolledBack), BackAsked{Entries: []Entry{old, failed}, At: at}, RolledBack, "", nil, "no other version"},
+		{"back to nothing", "2", record(Committed), RollbackRequested{Entries: []Entry{good}, At: at}, Committed, "", nil, "no other version"},
+		{"back to what failed", "1", record(RolledBack), RollbackRequested{Entries: []Entry{old, failed}, At: at}, RolledBack, "", nil, "no other version"},
 	} {
 		got, actions, err := Step(c.running, c.before, c.event)
 		if c.refused != "" {
@@ -224,7 +224,7 @@ func TestLeaving(t *testing.T) {
 		{Record{From: "1", To: "2", Phase: RolledBack}, false},
 		{Record{From: "0", To: "1", Phase: Trial}, false},
 	} {
-		if got := c.r.Leaving("1"); got != c.want {
+		if got := c.r.BeingReplaced("1"); got != c.want {
 			t.Errorf("%+v: %t", c.r, got)
 		}
 	}

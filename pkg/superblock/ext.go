@@ -12,24 +12,24 @@ import (
 // Ext is the superblock of an ext2, ext3 or ext4.
 type Ext struct {
 	Content
-	Faults Faults
+	Faults Errors
 }
 
-// Faults are the errors that the kernel has recorded in an ext4 (fs/ext4/super.c, save_error_info).
+// Errors are the errors that the kernel has recorded in an ext4 (fs/ext4/super.c, save_error_info).
 // e2fsck clears them when it repairs, with status 0 or 1.
-type Faults struct {
+type Errors struct {
 	// the file system says that it has errors (EXT4_ERROR_FS)
 	Marked bool   `json:"marked"`
 	Count  uint32 `json:"count,omitempty"` // since the last check
-	First  Fault  `json:"first,omitzero"`
-	Last   Fault  `json:"last,omitzero"`
+	First  Error  `json:"first,omitzero"`
+	Last   Error  `json:"last,omitzero"`
 }
 
 // Any tells whether there is something to say.
-func (f Faults) Any() bool { return f.Marked || f.Count > 0 }
+func (f Errors) Any() bool { return f.Marked || f.Count > 0 }
 
-// Fault is one error.
-type Fault struct {
+// Error is one error.
+type Error struct {
 	Time     time.Time `json:"time,omitzero"`
 	Function string    `json:"function,omitempty"` // of the kernel, that has found it
 	Line     uint32    `json:"line,omitempty"`
@@ -39,7 +39,7 @@ type Fault struct {
 
 // String is "3 errors, the first at 2026-11-27 10:00:00 UTC in ext4_lookup:1855 (inode 12), the
 // last at …".
-func (f Faults) String() string {
+func (f Errors) String() string {
 	if f.Count == 0 {
 		return "marked as having errors, of which none is recorded"
 	}
@@ -50,7 +50,7 @@ func (f Faults) String() string {
 	return s + ", the last " + f.Last.String()
 }
 
-func (f Fault) String() string {
+func (f Error) String() string {
 	s := "at an unknown time"
 	if !f.Time.IsZero() {
 		s = "at " + f.Time.UTC().Format("2006-01-02 15:04:05 UTC")
@@ -118,10 +118,10 @@ func ReadExt(r io.ReaderAt) (e Ext, found bool, err error) {
 	}
 	e.Size = blocks << (10 + u32(extShift))
 	e.Label, e.UUID = text(b[extLabel:extLabel+16]), uuid.UUID(b[extUUID:extUUID+16])
-	e.Faults = Faults{Marked: u16(extState)&extErrorFS != 0, Count: u32(extErrors)}
+	e.Faults = Errors{Marked: u16(extState)&extErrorFS != 0, Count: u32(extErrors)}
 	if e.Faults.Count > 0 {
-		at := func(when, inode, block, function, line int) Fault {
-			f := Fault{Function: text(b[function : function+32]), Line: u32(line), Inode: u32(inode), Block: binary.LittleEndian.Uint64(b[block:])}
+		at := func(when, inode, block, function, line int) Error {
+			f := Error{Function: text(b[function : function+32]), Line: u32(line), Inode: u32(inode), Block: binary.LittleEndian.Uint64(b[block:])}
 			if seconds := u32(when); seconds != 0 {
 				f.Time = time.Unix(int64(seconds), 0).UTC()
 			}

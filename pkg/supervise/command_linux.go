@@ -24,13 +24,13 @@ type Command struct {
 	UID   uint32     // user and group; other than root's, it can gain no rights
 	Files []*os.File // file descriptors from 3 on
 	// what it writes to standard error is not part of its output, only of an ExitError
-	Apart bool
+	OwnNamespaces bool
 	// bytes of output, after which it is killed; 0: as many as it likes, of which the last
 	// MaxOutput are kept
-	Most int
-	Nice int // niceness
-	// Expendable has the kernel end it before anything else when memory runs out.
-	Expendable bool
+	MaxOutput int
+	Nice      int // niceness
+	// KillFirst has the kernel end it before anything else when memory runs out.
+	KillFirst bool
 }
 
 // ErrTooMuch says that a command wrote more than Command.Most bytes.
@@ -53,17 +53,17 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 		c.Env = []string{"PATH=/usr/sbin:/usr/bin", "LC_ALL=C"}
 	}
 	spec := Spec{Args: c.Args, Env: c.Env, Dir: c.Dir, Extra: c.Files, UID: c.UID, GID: c.UID, NoNewPrivs: c.UID != 0, Nice: c.Nice}
-	if c.Expendable {
+	if c.KillFirst {
 		spec.SetOOM, spec.OOMScoreAdj = true, 1000
 	}
-	output, err := newCapture(c.Most)
+	output, err := newCapture(c.MaxOutput)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 	}
 	defer output.close()
 	spec.Output = output.writer
 	complaints := output
-	if c.Apart {
+	if c.OwnNamespaces {
 		if complaints, err = newCapture(0); err != nil {
 			return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 		}
@@ -81,7 +81,7 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 		return nil, err
 	}
 	output.begin()
-	if c.Apart {
+	if c.OwnNamespaces {
 		complaints.begin()
 	}
 	tooMuch := false
@@ -97,11 +97,11 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	}
 	text := output.end()
 	said := text
-	if c.Apart {
+	if c.OwnNamespaces {
 		said = complaints.end()
 	}
-	if tooMuch || c.Most > 0 && len(text) > c.Most {
-		return nil, fmt.Errorf("%s: %w (%d bytes)", strings.Join(c.Args, " "), ErrTooMuch, c.Most)
+	if tooMuch || c.MaxOutput > 0 && len(text) > c.MaxOutput {
+		return nil, fmt.Errorf("%s: %w (%d bytes)", strings.Join(c.Args, " "), ErrTooMuch, c.MaxOutput)
 	}
 	if ctx.Err() != nil {
 		return text, fmt.Errorf("%s: was ended early: %w", strings.Join(c.Args, " "), errors.Join(ctx.Err(), err))

@@ -241,7 +241,7 @@ func (m *Manager) killAll() (names []string) {
 		if u := m.units[name]; u.state.Phase.Alive() {
 			names = append(names, name)
 			m.step(u, Unwant)
-			m.perform(u, Action{Do: Kill})
+			m.perform(u, Action{Kind: Kill})
 		}
 	}
 	m.settle()
@@ -265,7 +265,7 @@ func (m *Manager) settle() {
 			case u.doomed && u.state.Wanted && !m.needed(name):
 				m.step(u, Unwant)
 			case !u.doomed && u.state.Needs != m.needsReady(u):
-				m.step(u, map[bool]Event{true: NeedsReady, false: NeedsLost}[!u.state.Needs])
+				m.step(u, map[bool]Event{true: DependenciesReady, false: DependenciesLost}[!u.state.Needs])
 			}
 			again = again || u.state != before
 		}
@@ -275,7 +275,7 @@ func (m *Manager) settle() {
 
 // needsReady says whether all that the service needs is ready.
 func (m *Manager) needsReady(u *unit) bool {
-	for _, need := range u.planned().Needs {
+	for _, need := range u.planned().DependsOn {
 		if n := m.units[need]; n == nil || n.state.Phase != Running {
 			return false
 		}
@@ -286,7 +286,7 @@ func (m *Manager) needsReady(u *unit) bool {
 // needed says whether there is a process of another service that was started to rely on this one.
 func (m *Manager) needed(name string) bool {
 	for _, u := range m.units {
-		if u.state.Phase.Alive() && slices.Contains(u.service.Needs, name) {
+		if u.state.Phase.Alive() && slices.Contains(u.service.DependsOn, name) {
 			return true
 		}
 	}
@@ -310,7 +310,7 @@ func (m *Manager) step(u *unit, e Event) {
 // perform does one action. Start comes last in a list of actions, because it may step the machine
 // again.
 func (m *Manager) perform(u *unit, a Action) {
-	switch a.Do {
+	switch a.Kind {
 	case SetTimer:
 		m.setTimer(u, a.Timer)
 	case Start:
@@ -322,7 +322,7 @@ func (m *Manager) perform(u *unit, a Action) {
 			m.step(u, Ready)
 		}
 	case Term, Kill:
-		force := a.Do == Kill || m.hurry
+		force := a.Kind == Kill || m.hurry
 		if err := m.end(u, force); err != nil {
 			m.config.Event(u.service.Name, "failure", err.Error())
 		}
@@ -398,7 +398,7 @@ func (m *Manager) detail(u *unit) string {
 	}
 	switch u.state.Phase {
 	case Waiting:
-		for _, need := range u.planned().Needs {
+		for _, need := range u.planned().DependsOn {
 			if n := m.units[need]; n == nil || n.state.Phase != Running {
 				add("waits for " + need)
 			}

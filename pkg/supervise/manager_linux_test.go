@@ -53,7 +53,7 @@ func newBench(t *testing.T, groups cgroup.Tree) *bench {
 }
 
 func (b *bench) service(name, role string, change ...func(*Service)) Service {
-	s := Service{Name: name, Grace: 5 * time.Second}
+	s := Service{Name: name, GracePeriod: 5 * time.Second}
 	s.Args, s.Env = self(b.t, role)
 	for _, c := range change {
 		c(&s)
@@ -61,7 +61,7 @@ func (b *bench) service(name, role string, change ...func(*Service)) Service {
 	return s
 }
 
-func needs(names ...string) func(*Service) { return func(s *Service) { s.Needs = names } }
+func needs(names ...string) func(*Service) { return func(s *Service) { s.DependsOn = names } }
 
 func (b *bench) set(services ...Service) {
 	b.t.Helper()
@@ -203,7 +203,7 @@ func TestProfile(t *testing.T) {
 	b.set(b.service("one", "profile", func(s *Service) { s.Ready.Notify, s.Profile = true, socket }))
 	take := func() {
 		t.Helper()
-		text, err := profile.Of(t.Context(), socket, profile.Order{Kind: "goroutine"})
+		text, err := profile.Fetch(t.Context(), socket, profile.Request{Kind: "goroutine"})
 		if err != nil || !bytes.HasPrefix(text, []byte{0x1f, 0x8b}) {
 			t.Errorf("%q, %v", text, err)
 		}
@@ -270,7 +270,7 @@ func TestSetChangesOnlyWhatDiffers(t *testing.T) {
 
 func TestStubbornServiceIsKilled(t *testing.T) {
 	b := newBench(t, "")
-	b.set(b.service("a", "stubborn", func(s *Service) { s.Grace = 100 * time.Millisecond }))
+	b.set(b.service("a", "stubborn", func(s *Service) { s.GracePeriod = 100 * time.Millisecond }))
 	b.output("a", "stubborn")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -281,7 +281,7 @@ func TestStubbornServiceIsKilled(t *testing.T) {
 
 func TestShutdownOutOfTimeKillsAndSaysWhom(t *testing.T) {
 	b := newBench(t, "")
-	b.set(b.service("a", "stubborn", func(s *Service) { s.Grace = time.Hour }), b.service("b", "stubborn", needs("a"), func(s *Service) { s.Grace = time.Hour }))
+	b.set(b.service("a", "stubborn", func(s *Service) { s.GracePeriod = time.Hour }), b.service("b", "stubborn", needs("a"), func(s *Service) { s.GracePeriod = time.Hour }))
 	b.in("b", Running)
 	b.output("b", "stubborn")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

@@ -57,11 +57,11 @@ func TestRun(t *testing.T) {
 		t.Fatalf("cat returned %d bytes, %v; want %d", len(out), err, len(big))
 	}
 	_, env = self(t, "complain 0 answer")
-	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Apart: true}); string(out) != "answer\n" || err != nil {
+	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, OwnNamespaces: true}); string(out) != "answer\n" || err != nil {
 		t.Fatalf("apart: %q, %v", out, err)
 	}
 	_, env = self(t, "complain 4 answer")
-	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Apart: true}); string(out) != "answer\n" || !errors.As(err, &exit) || exit.Output != "complaint" {
+	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, OwnNamespaces: true}); string(out) != "answer\n" || !errors.As(err, &exit) || exit.Output != "complaint" {
 		t.Fatalf("apart, with a status: %q, %v", out, err)
 	}
 	_, env = self(t, "complain 0 answer")
@@ -236,18 +236,18 @@ func atoi(t *testing.T, s string) int {
 // that writes as much as it may is not.
 func TestTooMuch(t *testing.T) {
 	args, env := self(t, "exit 0 12345")
-	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Most: 6}); string(out) != "12345\n" || err != nil {
+	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, MaxOutput: 6}); string(out) != "12345\n" || err != nil {
 		t.Errorf("as much as it may: %q, %v", out, err)
 	}
-	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Most: 5}); out != nil || !errors.Is(err, ErrTooMuch) {
+	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, MaxOutput: 5}); out != nil || !errors.Is(err, ErrTooMuch) {
 		t.Errorf("one byte more: %q, %v", out, err)
 	}
 	args, env = self(t, "show")
-	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Expendable: true, Most: MaxOutput}); err != nil || !strings.Contains(string(out), "oom 1000") {
+	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, KillFirst: true, MaxOutput: MaxOutput}); err != nil || !strings.Contains(string(out), "oom 1000") {
 		t.Errorf("an expendable one: %q, %v", out, err)
 	}
 	args, env = self(t, "chatter")
-	if _, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Most: 100}); !errors.Is(err, ErrTooMuch) {
+	if _, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, MaxOutput: 100}); !errors.Is(err, ErrTooMuch) {
 		t.Errorf("for ever: %v", err)
 	}
 }

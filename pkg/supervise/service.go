@@ -16,8 +16,8 @@ import (
 // the service is restarted, so it must hold nothing that changes by itself (a time, a random
 // number).
 type Service struct {
-	Name  string   // "containerd"; unique, also the name of its log
-	Needs []string // services that must be ready before this one is started
+	Name      string   // "containerd"; unique, also the name of its log
+	DependsOn []string // services that must be ready before this one is started
 
 	Args []string // the executable's absolute path and its arguments
 	// the whole environment, KEY=value; ORLOP_NOTIFY_FD is added when Ready.Notify is set,
@@ -49,7 +49,7 @@ type Service struct {
 	// after which a start that is not ready is given up and tried again, with more time (see Step);
 	// 0 for never
 	StartTimeout time.Duration
-	Grace        time.Duration // between SIGTERM and SIGKILL; 0 for 10 s
+	GracePeriod  time.Duration // between SIGTERM and SIGKILL; 0 for 10 s
 	Backoff      Backoff       // between failures
 
 	// path of a Unix socket at which it gives profiles of itself, see pkg/profile; empty: it does
@@ -89,7 +89,7 @@ func (s Service) withDefaults() Service {
 			*d = v
 		}
 	}
-	set(&s.Grace, 10*time.Second)
+	set(&s.GracePeriod, 10*time.Second)
 	set(&s.Backoff.First, time.Second)
 	set(&s.Backoff.Max, 30*time.Second)
 	set(&s.Backoff.Reset, 60*time.Second)
@@ -132,7 +132,7 @@ func Validate(services []Service) error {
 		}
 	}
 	for _, s := range services {
-		for _, need := range s.Needs {
+		for _, need := range s.DependsOn {
 			if _, there := byName[need]; !there {
 				problems = append(problems, fmt.Errorf("service %q: needs %q, which does not exist", s.Name, need))
 			}
@@ -163,7 +163,7 @@ func findCircle(byName map[string]Service, name string, path []string) []string 
 	if slices.Contains(path[:len(path)-1], name) {
 		return nil // a circle, but one that does not lead through path[0]; it is reported there
 	}
-	for _, need := range byName[name].Needs {
+	for _, need := range byName[name].DependsOn {
 		if circle := findCircle(byName, need, path); circle != nil {
 			return circle
 		}

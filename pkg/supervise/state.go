@@ -27,50 +27,50 @@ func (p Phase) Alive() bool {
 type Event string
 
 const (
-	Want        Event = "want"         // it should run
-	Unwant      Event = "unwant"       // it should not run
-	Restart     Event = "restart"      // it should be a new process, and at once
-	NeedsReady  Event = "needs-ready"  // all that it needs is ready
-	NeedsLost   Event = "needs-lost"   // not all that it needs is ready
-	Ready       Event = "ready"        // it says or shows that it can do its work
-	NotReady    Event = "not-ready"    // it says or shows that it cannot
-	Exited      Event = "exited"       // its process has ended
-	StartFailed Event = "start-failed" // there is no process: it could not be started
-	Timeout     Event = "timeout"      // the timer of the present phase has run out
+	Want              Event = "want"         // it should run
+	Unwant            Event = "unwant"       // it should not run
+	Restart           Event = "restart"      // it should be a new process, and at once
+	DependenciesReady Event = "needs-ready"  // all that it needs is ready
+	DependenciesLost  Event = "needs-lost"   // not all that it needs is ready
+	Ready             Event = "ready"        // it says or shows that it can do its work
+	NotReady          Event = "not-ready"    // it says or shows that it cannot
+	Exited            Event = "exited"       // its process has ended
+	StartFailed       Event = "start-failed" // there is no process: it could not be started
+	Timeout           Event = "timeout"      // the timer of the present phase has run out
 )
 
 // State is the whole memory of the machine.
 type State struct {
 	Phase    Phase
 	Wanted   bool // by Want and Unwant
-	Needs    bool // by NeedsReady and NeedsLost
-	GaveUp   bool // stopping because it did not get ready in time
+	Needs    bool // by DependenciesReady and DependenciesLost
+	Failed   bool // stopping because it did not get ready in time
 	Failures int  // how often it ended by itself since it was last ready for Backoff.Reset
 }
 
 // Action is what the machine asks for. Timer is the one timer that a service has: it replaces the
 // former one, 0 takes it away.
 type Action struct {
-	Do    Do
+	Kind  ActionKind
 	Timer time.Duration // for SetTimer
 }
 
-// Do is the kind of an Action.
-type Do string
+// ActionKind is the kind of an Action.
+type ActionKind string
 
 const (
-	Start    Do = "start"     // the process; answers with StartFailed, or later Ready or Exited
-	Term     Do = "terminate" // ask the process to end; answers with Exited
-	Kill     Do = "kill"      // end the process; answers with Exited
-	SetTimer Do = "timer"     // answers with Timeout
+	Start    ActionKind = "start"     // the process; answers with StartFailed, or later Ready or Exited
+	Term     ActionKind = "terminate" // ask the process to end; answers with Exited
+	Kill     ActionKind = "kill"      // end the process; answers with Exited
+	SetTimer ActionKind = "timer"     // answers with Timeout
 )
 
 // String is for messages of tests.
 func (a Action) String() string {
-	if a.Do == SetTimer {
+	if a.Kind == SetTimer {
 		return fmt.Sprintf("timer %v", a.Timer)
 	}
-	return string(a.Do)
+	return string(a.Kind)
 }
 
 // Step is the life of a service as a pure function. The service is only read for its durations.
@@ -108,9 +108,9 @@ func Step(s State, e Event, svc Service) (State, []Action) {
 		s.Wanted = true
 	case Unwant:
 		s.Wanted = false
-	case NeedsReady:
+	case DependenciesReady:
 		s.Needs = true
-	case NeedsLost:
+	case DependenciesLost:
 		s.Needs = false
 	}
 	switch s.Phase {
@@ -128,7 +128,7 @@ func Step(s State, e Event, svc Service) (State, []Action) {
 
 func stepDown(s State, e Event, svc Service) (State, []Action) {
 	switch {
-	case s.Phase == Waiting && e == NeedsReady, s.Phase == Stopped && e == Want:
+	case s.Phase == Waiting && e == DependenciesReady, s.Phase == Stopped && e == Want:
 		return begin(s, svc)
 	case s.Phase == Waiting && e == Unwant:
 		s.Phase = Stopped
@@ -140,15 +140,15 @@ func stepUp(s State, e Event, svc Service) (State, []Action) {
 	switch {
 	case e == Ready && s.Phase != Running:
 		s.Phase = Running
-		return s, []Action{{Do: SetTimer, Timer: svc.Backoff.Reset}}
+		return s, []Action{{Kind: SetTimer, Timer: svc.Backoff.Reset}}
 	case e == NotReady && s.Phase == Running:
 		s.Phase = Unready
-		return s, []Action{{Do: SetTimer}}
+		return s, []Action{{Kind: SetTimer}}
 	case e == Timeout && s.Phase == Running:
 		s.Failures = 0
 		return s, nil
 	case e == Timeout && s.Phase == Starting:
-		s.GaveUp = true
+		s.Failed = true
 		s.Failures++
 		return stop(s, svc)
 	case e == StartFailed && s.Phase == Starting:
@@ -169,16 +169,16 @@ func stepUp(s State, e Event, svc Service) (State, []Action) {
 func stepStopping(s State, e Event, svc Service) (State, []Action) {
 	switch e {
 	case Timeout:
-		return s, []Action{{Do: Kill}}
+		return s, []Action{{Kind: Kill}}
 	case Restart:
-		s.GaveUp = false
+		s.Failed = false
 	case Exited:
-		gaveUp := s.GaveUp
-		s.GaveUp = false
+		gaveUp := s.Failed
+		s.Failed = false
 		switch {
 		case !s.Wanted:
 			s.Phase = Stopped
-			return s, []Action{{Do: SetTimer}}
+			return s, []Action{{Kind: SetTimer}}
 		case gaveUp:
 			return backOff(s, svc)
 		}
@@ -193,7 +193,7 @@ func stepBackoff(s State, e Event, svc Service) (State, []Action) {
 		return begin(s, svc)
 	case Unwant:
 		s.Phase = Stopped
-		return s, []Action{{Do: SetTimer}}
+		return s, []Action{{Kind: SetTimer}}
 	}
 	return s, nil
 }
@@ -202,10 +202,10 @@ func stepBackoff(s State, e Event, svc Service) (State, []Action) {
 func begin(s State, svc Service) (State, []Action) {
 	if !s.Needs {
 		s.Phase = Waiting
-		return s, []Action{{Do: SetTimer}}
+		return s, []Action{{Kind: SetTimer}}
 	}
 	s.Phase = Starting
-	return s, []Action{{Do: SetTimer, Timer: startTime(s, svc)}, {Do: Start}}
+	return s, []Action{{Kind: SetTimer, Timer: startTime(s, svc)}, {Kind: Start}}
 }
 
 // startTime is how long this start may take. It grows, because a machine may be slower than anybody
@@ -217,7 +217,7 @@ func startTime(s State, svc Service) time.Duration {
 
 func stop(s State, svc Service) (State, []Action) {
 	s.Phase = Stopping
-	return s, []Action{{Do: SetTimer, Timer: svc.Grace}, {Do: Term}}
+	return s, []Action{{Kind: SetTimer, Timer: svc.GracePeriod}, {Kind: Term}}
 }
 
 func backOff(s State, svc Service) (State, []Action) {
@@ -228,5 +228,5 @@ func backOff(s State, svc Service) (State, []Action) {
 			break
 		}
 	}
-	return s, []Action{{Do: SetTimer, Timer: min(delay, svc.Backoff.Max)}}
+	return s, []Action{{Kind: SetTimer, Timer: min(delay, svc.Backoff.Max)}}
 }

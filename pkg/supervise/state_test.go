@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-var example = Service{StartTimeout: 9 * time.Second, Grace: 5 * time.Second}.withDefaults()
+var example = Service{StartTimeout: 9 * time.Second, GracePeriod: 5 * time.Second}.withDefaults()
 
 // line is a state and what was asked for, as one line: "running wanted needs failures=1: start,
 // timer 1s".
@@ -18,7 +18,7 @@ func line(s State, actions []Action) string {
 	for _, f := range []struct {
 		set  bool
 		word string
-	}{{s.Wanted, "wanted"}, {s.Needs, "needs"}, {s.GaveUp, "gave-up"}, {s.Failures > 0, fmt.Sprintf("failures=%d", s.Failures)}} {
+	}{{s.Wanted, "wanted"}, {s.Needs, "needs"}, {s.Failed, "gave-up"}, {s.Failures > 0, fmt.Sprintf("failures=%d", s.Failures)}} {
 		if f.set {
 			words = append(words, f.word)
 		}
@@ -41,15 +41,15 @@ func TestStep(t *testing.T) {
 	}{
 		{State{Phase: Stopped}, Want, "waiting wanted: timer 0s"},
 		{State{Phase: Stopped, Needs: true}, Want, "starting wanted needs: timer 9s, start"},
-		{State{Phase: Stopped}, NeedsReady, "stopped needs: "},
+		{State{Phase: Stopped}, DependenciesReady, "stopped needs: "},
 		{State{Phase: Stopped}, Restart, "stopped: "},
-		{State{Phase: Waiting, Wanted: true}, NeedsReady, "starting wanted needs: timer 9s, start"},
+		{State{Phase: Waiting, Wanted: true}, DependenciesReady, "starting wanted needs: timer 9s, start"},
 		{State{Phase: Waiting, Wanted: true}, Unwant, "stopped: "},
 		{State{Phase: Waiting, Wanted: true}, Restart, "waiting wanted: "},
 
 		{up(Starting, 0), Ready, "running wanted needs: timer 1m0s"},
 		{up(Starting, 0), NotReady, "starting wanted needs: "},
-		{up(Starting, 0), NeedsLost, "starting wanted: "},
+		{up(Starting, 0), DependenciesLost, "starting wanted: "},
 		{up(Starting, 0), Timeout, "stopping wanted needs gave-up failures=1: timer 5s, terminate"},
 		{up(Starting, 0), StartFailed, "backoff wanted needs failures=2: timer 1s"},
 		{up(Starting, 4), StartFailed, "backoff wanted needs failures=5: timer 8s"},
@@ -59,7 +59,7 @@ func TestStep(t *testing.T) {
 		{up(Running, 0), Ready, "running wanted needs: "},
 		{up(Running, 3), Timeout, "running wanted needs: "},
 		{up(Running, 0), NotReady, "unready wanted needs: timer 0s"},
-		{up(Running, 0), NeedsLost, "running wanted: "},
+		{up(Running, 0), DependenciesLost, "running wanted: "},
 		{up(Running, 0), Exited, "starting wanted needs failures=1: timer 18s, start"},
 		{State{Phase: Running, Wanted: true}, Exited, "waiting wanted failures=1: timer 0s"},
 		{up(Running, 1), Exited, "backoff wanted needs failures=2: timer 1s"},
@@ -78,15 +78,15 @@ func TestStep(t *testing.T) {
 		{State{Phase: Stopping, Needs: true}, Want, "stopping wanted needs: "},
 		{up(Stopping, 1), Exited, "starting wanted needs failures=1: timer 18s, start"},
 		{up(Stopping, 1), Unwant, "stopping needs failures=1: "},
-		{State{Phase: Stopping, Wanted: true, Needs: true, GaveUp: true, Failures: 3}, Exited, "backoff wanted needs failures=3: timer 2s"},
-		{State{Phase: Stopping, Wanted: true, Needs: true, GaveUp: true, Failures: 3}, Restart, "stopping wanted needs failures=3: "},
+		{State{Phase: Stopping, Wanted: true, Needs: true, Failed: true, Failures: 3}, Exited, "backoff wanted needs failures=3: timer 2s"},
+		{State{Phase: Stopping, Wanted: true, Needs: true, Failed: true, Failures: 3}, Restart, "stopping wanted needs failures=3: "},
 
 		{up(BackingOff, 2), Timeout, "starting wanted needs failures=2: timer 36s, start"},
 		{State{Phase: BackingOff, Wanted: true, Failures: 2}, Timeout, "waiting wanted failures=2: timer 0s"},
 		{up(BackingOff, 900), Timeout, "starting wanted needs failures=900: timer 1m12s, start"},
 		{up(BackingOff, 2), Restart, "starting wanted needs failures=2: timer 36s, start"},
 		{up(BackingOff, 2), Unwant, "stopped needs failures=2: timer 0s"},
-		{up(BackingOff, 2), NeedsLost, "backoff wanted failures=2: "},
+		{up(BackingOff, 2), DependenciesLost, "backoff wanted failures=2: "},
 	} {
 		if got := line(Step(c.from, c.event, example)); got != c.want {
 			t.Errorf("%s + %s\n got  %s\n want %s", line(c.from, nil), c.event, got, c.want)
@@ -101,7 +101,7 @@ func TestStepNeverStartsTwice(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	s, process, timer := State{Phase: Stopped}, false, false
 	for i := range 200_000 {
-		possible := []Event{Want, Unwant, Restart, NeedsReady, NeedsLost}
+		possible := []Event{Want, Unwant, Restart, DependenciesReady, DependenciesLost}
 		if process {
 			possible = append(possible, Ready, NotReady, Exited)
 		}
@@ -118,7 +118,7 @@ func TestStepNeverStartsTwice(t *testing.T) {
 		before := s
 		var actions []Action
 		s, actions = Step(s, e, example)
-		if slices.ContainsFunc(actions, func(a Action) bool { return a.Do == Start }) {
+		if slices.ContainsFunc(actions, func(a Action) bool { return a.Kind == Start }) {
 			if process {
 				t.Fatalf("step %d: %s + %s starts a second process", i, line(before, nil), e)
 			}
@@ -128,10 +128,10 @@ func TestStepNeverStartsTwice(t *testing.T) {
 			}
 		}
 		for _, a := range actions {
-			if (a.Do == Term || a.Do == Kill) && !process {
+			if (a.Kind == Term || a.Kind == Kill) && !process {
 				t.Fatalf("step %d: %s + %s ends a process that is not there", i, line(before, nil), e)
 			}
-			if a.Do == SetTimer {
+			if a.Kind == SetTimer {
 				timer = a.Timer > 0
 			}
 		}

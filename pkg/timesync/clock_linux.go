@@ -62,7 +62,7 @@ const horizon = 30 * 365 * 24 * time.Hour
 
 // Plausible sets the clock to floor if it shows an earlier time, or one that is decades later, and
 // reports whether it did. Call it first thing at boot with the time at which the system was built,
-// and again with what ReadMark returns.
+// and again with what ReadFloor returns.
 func Plausible(floor time.Time) (bool, error) {
 	return plausible(floor, time.Now(), func(t time.Time) error {
 		tv := unix.NsecToTimeval(t.UnixNano())

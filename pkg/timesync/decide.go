@@ -36,16 +36,16 @@ type Sample struct {
 	Unsynced bool // the leap indicator is 3: the server says that its own clock is not synchronised
 }
 
-// Move is what is done with the clock.
-type Move int
+// Adjustment is what is done with the clock.
+type Adjustment int
 
 // The moves. Step sets it, Slew lets it run faster or slower for a while.
 const (
-	Slew Move = iota + 1
+	Slew Adjustment = iota + 1
 	Step
 )
 
-func (m Move) String() string {
+func (m Adjustment) String() string {
 	if m == Step {
 		return "step"
 	}
@@ -62,15 +62,15 @@ type View struct {
 
 // Decision is what a round of answers comes to.
 type Decision struct {
-	Move Move
+	Move Adjustment
 	// to add to the clock now; less than Sample.Offset where one server is followed slowly
 	Offset time.Duration
 	Sample Sample // the answer that was believed
 	Quorum bool   // more than half of the answers, of two servers at least, agree with it
 }
 
-// Held reports whether the clock is moved less than the server asks for.
-func (d Decision) Held() bool { return d.Offset != d.Sample.Offset }
+// Rejected reports whether the clock is moved less than the server asks for.
+func (d Decision) Rejected() bool { return d.Offset != d.Sample.Offset }
 
 // Errors of Decide.
 var (
@@ -189,7 +189,7 @@ const (
 
 // nextPoll returns the time to the next round: it doubles from 64 s to 1024 s while the clock keeps
 // near, and begins again when it was stepped.
-func nextPoll(last time.Duration, m Move) time.Duration {
+func nextPoll(last time.Duration, m Adjustment) time.Duration {
 	if m == Step || last < firstPoll {
 		return firstPoll
 	}

@@ -17,7 +17,7 @@ func TestDecide(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		samples []Sample
-		move    Move
+		move    Adjustment
 		server  string
 		err     bool
 	}{
@@ -105,7 +105,7 @@ func TestSynchronised(t *testing.T) {
 		name    string
 		samples []Sample
 		since   time.Duration
-		move    Move
+		move    Adjustment
 		by      time.Duration
 		err     error
 	}{

@@ -29,34 +29,34 @@ const (
 	markEvery = 6 * time.Hour
 )
 
-// Past knows a time that has passed for certain. It is never later than the real time unless a
+// Floor knows a time that has passed for certain. It is never later than the real time unless a
 // quorum of time servers lies for quorumHold: it begins at the build of the system or at the mark
 // that was kept on STATE, and goes on with elapsed monotonic time. What one server says, and what
 // the hardware clock says, does not move it. It may be used from several goroutines.
-type Past struct {
+type Floor struct {
 	mu     sync.Mutex
 	base   time.Time // had passed at the monotonic reading of at
 	at     time.Time
 	quorum time.Time // since when every round had a quorum; zero: the last had none
 }
 
-// NewPast returns a Past that begins with floor at now, which has a monotonic reading (time.Now).
-func NewPast(floor, now time.Time) *Past { return &Past{base: floor.Round(0), at: now} }
+// NewFloor returns a Past that begins with floor at now, which has a monotonic reading (time.Now).
+func NewFloor(floor, now time.Time) *Floor { return &Floor{base: floor.Round(0), at: now} }
 
 // Now returns the time that has passed for certain at now, which has a monotonic reading.
-func (p *Past) Now(now time.Time) time.Time {
+func (p *Floor) Now(now time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.nowLocked(now)
 }
 
-func (p *Past) nowLocked(now time.Time) time.Time {
+func (p *Floor) nowLocked(now time.Time) time.Time {
 	elapsed := max(0, now.Sub(p.at))
 	return p.base.Add(elapsed - elapsed/1e6*pastDrift)
 }
 
 // Raise takes over a time that has passed for certain at now, if it is later than what is known.
-func (p *Past) Raise(floor, now time.Time) {
+func (p *Floor) Raise(floor, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if floor.After(p.nowLocked(now)) {
@@ -66,7 +66,7 @@ func (p *Past) Raise(floor, now time.Time) {
 
 // Round notes a round that succeeded, after the clock was moved: now has the wall clock and the
 // monotonic reading. It never adds more than FirstWindow at once.
-func (p *Past) Round(quorum bool, now time.Time) {
+func (p *Floor) Round(quorum bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !quorum {
@@ -87,11 +87,11 @@ func (p *Past) Round(quorum bool, now time.Time) {
 }
 
 // Failed notes a round without an answer that could be used.
-func (p *Past) Failed() { p.Round(false, time.Time{}) }
+func (p *Floor) Failed() { p.Round(false, time.Time{}) }
 
-// ReadMark reads the mark that Keep wrote: the zero time if there is none. One that cannot be
+// ReadFloor reads the mark that Keep wrote: the zero time if there is none. One that cannot be
 // read is an error; the zero time is the right one to go on with.
-func ReadMark(file string, build time.Time) (time.Time, error) {
+func ReadFloor(file string, build time.Time) (time.Time, error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return time.Time{}, nil
@@ -118,14 +118,14 @@ func ReadMark(file string, build time.Time) (time.Time, error) {
 
 // due returns the mark to write, and whether the one that was kept is so much older that it is
 // worth a write.
-func (p *Past) due(kept, now time.Time) (time.Time, bool) {
+func (p *Floor) due(kept, now time.Time) (time.Time, bool) {
 	t := p.Now(now).UTC().Truncate(time.Second)
 	return t, t.Sub(kept) >= markEvery
 }
 
-// Keep writes the mark to a file, about four times a day, until ctx is done. kept is what
-// ReadMark returned. A power cut leaves the old mark or the new one.
-func (p *Past) Keep(ctx context.Context, file string, kept time.Time, failed func(error)) {
+// Run writes the mark to a file, about four times a day, until ctx is done. kept is what
+// ReadFloor returned. A power cut leaves the old mark or the new one.
+func (p *Floor) Run(ctx context.Context, file string, kept time.Time, failed func(error)) {
 	ticker := time.NewTicker(time.Hour)
 	defer ticker.Stop()
 	for {

@@ -18,7 +18,7 @@ const day = 24 * time.Hour
 func TestPast(t *testing.T) {
 	start := time.Now() // with its monotonic reading
 	build := start.Add(-100 * day).Round(0)
-	p := NewPast(build, start)
+	p := NewFloor(build, start)
 	near := func(what string, at time.Duration, want time.Time) {
 		t.Helper()
 		if got := p.Now(start.Add(at)); want.Sub(got).Abs() > 10*time.Minute {
@@ -50,7 +50,7 @@ func TestPast(t *testing.T) {
 // TestPastIsBounded: also a quorum that lies moves it by FirstWindow at most.
 func TestPastIsBounded(t *testing.T) {
 	start := time.Now()
-	p := NewPast(start, start)
+	p := NewFloor(start, start)
 	far := func(at time.Duration) time.Time { return start.Add(at) }
 	p.Round(true, far(0))
 	p.Round(true, far(20*365*day))
@@ -62,14 +62,14 @@ func TestPastIsBounded(t *testing.T) {
 func TestMark(t *testing.T) {
 	build := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	file := filepath.Join(t.TempDir(), "state", "time")
-	if mark, err := ReadMark(file, build); err != nil || !mark.IsZero() {
+	if mark, err := ReadFloor(file, build); err != nil || !mark.IsZero() {
 		t.Errorf("without a file: %v, %v", mark, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // it is written once before it waits
-	p := NewPast(build, time.Now())
-	p.Keep(ctx, file, time.Time{}, func(err error) { t.Error(err) })
-	mark, err := ReadMark(file, build)
+	p := NewFloor(build, time.Now())
+	p.Run(ctx, file, time.Time{}, func(err error) { t.Error(err) })
+	mark, err := ReadFloor(file, build)
 	if err != nil || mark.Sub(build).Abs() > time.Minute {
 		t.Errorf("%v, %v", mark, err)
 	}
@@ -90,7 +90,7 @@ func TestMark(t *testing.T) {
 		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if mark, err := ReadMark(file, build); err == nil || !strings.Contains(err.Error(), c.says) || !mark.IsZero() {
+		if mark, err := ReadFloor(file, build); err == nil || !strings.Contains(err.Error(), c.says) || !mark.IsZero() {
 			t.Errorf("%s: %v, %v", name, mark, err)
 		}
 	}

@@ -37,7 +37,7 @@ type Deps struct {
 	Servers *cell.Cell[[]string]
 	Status  *cell.Cell[Status] // written
 	Clock   Clock              // SystemClock on a machine
-	Past    *Past              // what has passed for certain; the clock is never set before it
+	Past    *Floor             // what has passed for certain; the clock is never set before it
 	Log     func(line string)  // told about steps, and about problems once each; must not block
 }
 
@@ -132,7 +132,7 @@ func (d Deps) publish(st Status) {
 func (d Deps) status(servers []string, dec Decision, before Status) Status {
 	st := Status{Servers: servers, Synced: true, Server: dec.Sample.Server, Stratum: dec.Sample.Stratum,
 		Quorum: dec.Quorum, Offset: dec.Sample.Offset, LastSync: d.Clock.Now().Round(0)}
-	if dec.Held() && dec.Sample.Offset.Abs() > StepOver {
+	if dec.Rejected() && dec.Sample.Offset.Abs() > StepOver {
 		st.Synced, st.LastSync = false, before.LastSync
 		st.Problem = fmt.Sprintf("time server %s: says that the clock is %v off; it is followed slowly, because %v",
 			dec.Sample.Server, dec.Sample.Offset.Round(time.Second), ErrOneServer)

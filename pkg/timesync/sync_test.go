@@ -114,7 +114,7 @@ func newBench(t *testing.T, servers ...string) *bench {
 	go func() {
 		done <- Run(ctx, Deps{
 			Servers: b.servers, Status: b.status, Log: func(string) {},
-			Clock: Clock{Now: time.Now, Step: note("step"), Slew: note("slew")}, Past: NewPast(time.Now().Add(-24*time.Hour), time.Now()),
+			Clock: Clock{Now: time.Now, Step: note("step"), Slew: note("slew")}, Past: NewFloor(time.Now().Add(-24*time.Hour), time.Now()),
 		})
 	}()
 	t.Cleanup(func() {

@@ -15,21 +15,21 @@ func FuzzMerge(f *testing.F) {
 	f.Add([]byte(`[{"origin":"1a","name":"dora"}]`), []byte(`[{}]`))
 	f.Add([]byte(`[{"name":"dora","at":"2026-05-01T12:00:00Z"}]`), []byte(`[{"name":"emil","at":"9999-12-31T23:59:59-23:00"},{"origin":"1a"}]`))
 	f.Fuzz(func(t *testing.T, before, sent []byte) {
-		var known Book
+		var known Ledger
 		var learnt []Revocation
 		if json.Unmarshal(before, &known.Revoked) != nil || json.Unmarshal(sent, &learnt) != nil {
 			return
 		}
-		known, _, _ = Book{}.Merge(known.Revoked, noon) // what a book can hold of it
-		next, news, err := known.Merge(learnt, noon)
+		known, _, _ = Ledger{}.MergeRevocations(known.Revoked, noon) // what a book can hold of it
+		next, news, err := known.MergeRevocations(learnt, noon)
 		if len(next.Revoked) > maxRevoked || len(next.Revoked) < len(known.Revoked) || err == nil && len(news) == 0 && len(next.Revoked) != len(known.Revoked) {
 			t.Fatalf("%d revocations became %d", len(known.Revoked), len(next.Revoked))
 		}
-		if _, again, twice := next.Merge(learnt, noon); (twice == nil) != (err == nil) || len(again) > 0 {
+		if _, again, twice := next.MergeRevocations(learnt, noon); (twice == nil) != (err == nil) || len(again) > 0 {
 			t.Fatalf("learnt twice: %v, %v", again, twice)
 		}
 		text, wrong := json.Marshal(next)
-		var read Book
+		var read Ledger
 		if wrong == nil {
 			wrong = json.Unmarshal(text, &read)
 		}
@@ -37,7 +37,7 @@ func FuzzMerge(f *testing.F) {
 			t.Fatalf("it cannot be written down: %v, %s", wrong, text)
 		}
 		for _, r := range next.Revoked {
-			if r.Origin == AnyTicket {
+			if r.Lineage == AnyTicket {
 				t.Fatal("another machine can revoke all")
 			}
 		}

@@ -13,10 +13,10 @@ import (
 // and in whatever order, and the machine can be removed again.
 func TestGone(t *testing.T) {
 	member := Member{Name: "w1", Ticket: "1a", Key: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21", Joined: noon, Renewed: noon, Expires: noon.Add(time.Hour)}
-	open := Ticket{Serial: "2b", Name: "w2", At: noon, Expires: noon.Add(time.Hour), Voters: []string{strings.Repeat("0", 32)}, Needs: 1}
-	all := Book{Roll: Roll{Members: []Member{member}, Tickets: []Ticket{open}}}
-	of := func(b Book, now time.Time) (names []string) {
-		for _, g := range b.Gone(noon.Add(-time.Hour), now) {
+	open := Ticket{Serial: "2b", Name: "w2", At: noon, Expires: noon.Add(time.Hour), Voters: []string{strings.Repeat("0", 32)}, Quorum: 1}
+	all := Ledger{Membership: Membership{Members: []Member{member}, Tickets: []Ticket{open}}}
+	of := func(b Ledger, now time.Time) (names []string) {
+		for _, g := range b.RemovedSince(noon.Add(-time.Hour), now) {
 			names = append(names, g.Name+" "+g.Ticket)
 		}
 		return names
@@ -34,41 +34,41 @@ func TestGone(t *testing.T) {
 			t.Errorf("%q was removed", name)
 		}
 	}
-	if b, _, err = b.Revoke(Revocation{Origin: "2b", At: noon, By: "admin"}); err != nil || !slices.Equal(of(b, noon), []string{"w1 1a", "w2 2b"}) {
+	if b, _, err = b.Revoke(Revocation{Lineage: "2b", At: noon, By: "admin"}); err != nil || !slices.Equal(of(b, noon), []string{"w1 1a", "w2 2b"}) {
 		t.Errorf("%v, %v", of(b, noon), err)
 	}
-	if got := b.Gone(noon, noon); len(got) != 0 {
+	if got := b.RemovedSince(noon, noon); len(got) != 0 {
 		t.Errorf("removed after noon: %v", got)
 	}
 
 	// One who never knew the machine learns its name, also where it has heard of the revocation
 	// before, from one who did not know it.
-	nameless := Revocation{Origin: "1a", At: noon, By: "admin", Count: 1}
-	stranger, _, err := Book{}.Merge([]Revocation{nameless}, noon)
+	nameless := Revocation{Lineage: "1a", At: noon, By: "admin", Generation: 1}
+	stranger, _, err := Ledger{}.MergeRevocations([]Revocation{nameless}, noon)
 	if err != nil || len(of(stranger, noon)) != 0 {
 		t.Fatal(of(stranger, noon), err)
 	}
 	for range 2 {
-		if stranger, _, err = stranger.Merge(b.Revoked, noon); err != nil || !bytes.Equal(stranger.Digest(), b.Digest()) {
+		if stranger, _, err = stranger.MergeRevocations(b.Revoked, noon); err != nil || !bytes.Equal(stranger.Digest(), b.Digest()) {
 			t.Errorf("%v, %v", stranger.Revoked, err)
 		}
-		if stranger, _, err = stranger.Merge([]Revocation{nameless}, noon); err != nil || !bytes.Equal(stranger.Digest(), b.Digest()) {
+		if stranger, _, err = stranger.MergeRevocations([]Revocation{nameless}, noon); err != nil || !bytes.Equal(stranger.Digest(), b.Digest()) {
 			t.Errorf("it has forgotten the name: %v, %v", stranger.Revoked, err)
 		}
 	}
-	knew, _, err := all.Merge([]Revocation{nameless}, noon)
+	knew, _, err := all.MergeRevocations([]Revocation{nameless}, noon)
 	if err != nil || !slices.Equal(of(knew, noon), []string{"w1 1a"}) {
 		t.Errorf("%v, %v", of(knew, noon), err)
 	}
-	for _, bad := range []Revocation{{Name: "dora", Machine: "w1"}, {Origin: "1a", Machine: "a\nb"}} {
-		if _, _, err := (Book{}).Merge([]Revocation{bad}, noon); err == nil {
+	for _, bad := range []Revocation{{Name: "dora", Machine: "w1"}, {Lineage: "1a", Machine: "a\nb"}} {
+		if _, _, err := (Ledger{}).MergeRevocations([]Revocation{bad}, noon); err == nil {
 			t.Errorf("learnt %+v", bad)
 		}
 	}
 
 	// The name is somebody's again: while a ticket is open, and of a member.
 	open.Serial, open.Name = "3c", "w1"
-	if b, err = b.Invite(open); err != nil || !slices.Equal(of(b, noon), []string{"w2 2b"}) || len(of(b, noon.Add(time.Hour))) != 2 {
+	if b, err = b.AddTicket(open); err != nil || !slices.Equal(of(b, noon), []string{"w2 2b"}) || len(of(b, noon.Add(time.Hour))) != 2 {
 		t.Errorf("%v, %v", of(b, noon), err)
 	}
 	member.Ticket = "3c"
@@ -81,20 +81,20 @@ func TestGone(t *testing.T) {
 // valid any more, and of nothing else; one that has not forgotten yet does not bring it back.
 func TestFullListForgets(t *testing.T) {
 	at := func(days int) time.Time { return noon.Add(-time.Duration(days) * 24 * time.Hour) }
-	full := Book{Revoked: make([]Revocation, maxRevoked)}
+	full := Ledger{Revoked: make([]Revocation, maxRevoked)}
 	for i := range full.Revoked {
 		// Of an operator's own certificates nobody knows how long they last.
-		full.Revoked[i] = Revocation{Origin: fmt.Sprintf("%x", i+1), At: at(1000), Count: 1}
+		full.Revoked[i] = Revocation{Lineage: fmt.Sprintf("%x", i+1), At: at(1000), Generation: 1}
 	}
 	set := func(i, days int) { full.Revoked[i].Machine, full.Revoked[i].At = fmt.Sprint("w", i), at(days) }
 	set(1, 119)
 	set(2, 90)
-	has := func(b Book, r Revocation) bool { return b.find(r) >= 0 }
-	fresh := Revocation{Origin: "fffff", Machine: "w", At: noon, Count: 1}
+	has := func(b Ledger, r Revocation) bool { return b.find(r) >= 0 }
+	fresh := Revocation{Lineage: "fffff", Machine: "w", At: noon, Generation: 1}
 	if _, _, err := full.Revoke(fresh); err == nil {
 		t.Error("forgets what may be valid")
 	}
-	if _, _, err := full.Merge([]Revocation{fresh}, noon); err == nil {
+	if _, _, err := full.MergeRevocations([]Revocation{fresh}, noon); err == nil {
 		t.Error("forgets what may be valid")
 	}
 	set(7, 121)
@@ -104,14 +104,14 @@ func TestFullListForgets(t *testing.T) {
 	if err != nil || len(next.Revoked) != maxRevoked || !has(next, fresh) || has(next, full.Revoked[9]) || !has(next, full.Revoked[7]) {
 		t.Errorf("%v", err)
 	}
-	if learnt, _, err := full.Merge([]Revocation{fresh}, noon); err != nil || !bytes.Equal(learnt.Digest(), next.Digest()) {
+	if learnt, _, err := full.MergeRevocations([]Revocation{fresh}, noon); err != nil || !bytes.Equal(learnt.Digest(), next.Digest()) {
 		t.Errorf("%v", err)
 	}
-	back, news, err := next.Merge(full.Revoked, noon)
+	back, news, err := next.MergeRevocations(full.Revoked, noon)
 	if err != nil || len(news) != 0 || !bytes.Equal(back.Digest(), next.Digest()) {
 		t.Errorf("%v, %v", news, err)
 	}
-	if back, news, err = (Book{}).Merge(full.Revoked[5:15], noon); err != nil || len(news) != 10 || !has(back, full.Revoked[9]) {
+	if back, news, err = (Ledger{}).MergeRevocations(full.Revoked[5:15], noon); err != nil || len(news) != 10 || !has(back, full.Revoked[9]) {
 		t.Errorf("one with room for it: %d, %v", len(news), err)
 	}
 	for _, want := range []int{7, 8} {
@@ -127,11 +127,11 @@ func TestFullListForgets(t *testing.T) {
 
 // TestMet: a book has the names of the control plane's machines that there are, and no other's.
 func TestMet(t *testing.T) {
-	b, planes := Book{}, []string{"10.0.0.11", "10.0.0.12", "10.0.0.13"}
+	b, planes := Ledger{}, []string{"10.0.0.11", "10.0.0.12", "10.0.0.13"}
 	met := func(address, name, want string) {
 		t.Helper()
-		next, err := b.Met(address, name, planes)
-		if got := fmt.Sprint(next.Planes); err != nil || got != want {
+		next, err := b.RecordControlPlaneName(address, name, planes)
+		if got := fmt.Sprint(next.ControlPlanes); err != nil || got != want {
 			t.Errorf("%s, %v", got, err)
 		}
 		b = next
@@ -141,10 +141,10 @@ func TestMet(t *testing.T) {
 	was := b
 	planes = planes[:2]
 	met("10.0.0.12", "m4", "map[10.0.0.12:m4]")
-	if len(was.Planes) != 2 {
+	if len(was.ControlPlanes) != 2 {
 		t.Error("another book has changed with it")
 	}
-	if next, err := b.Met("10.0.0.12", "a\nb", planes); err == nil || next.Planes["10.0.0.12"] != "m4" {
-		t.Errorf("%v, %v", next.Planes, err)
+	if next, err := b.RecordControlPlaneName("10.0.0.12", "a\nb", planes); err == nil || next.ControlPlanes["10.0.0.12"] != "m4" {
+		t.Errorf("%v, %v", next.ControlPlanes, err)
 	}
 }

@@ -12,10 +12,10 @@ import (
 const RoleJoin = "join"
 
 const (
-	// DefaultTicketLife is how long a ticket can be used unless something else is asked for, and
-	// MaxTicketLife the most.
-	DefaultTicketLife = time.Hour
-	MaxTicketLife     = 7 * 24 * time.Hour
+	// DefaultTicketTTL is how long a ticket can be used unless something else is asked for, and
+	// MaxTicketTTL the most.
+	DefaultTicketTTL = time.Hour
+	MaxTicketTTL     = 7 * 24 * time.Hour
 )
 
 // Member is a machine that has come to the cluster by a ticket. The ticket's serial number stands
@@ -28,28 +28,28 @@ type Member struct {
 	Joined  time.Time `json:"joined"`
 	Renewed time.Time `json:"renewed"` // when it got certificates last
 	Expires time.Time `json:"expires"` // when they end
-	// Count is how often it got certificates, or asked for some from another address than before.
-	Count uint64 `json:"count,omitempty"`
+	// Generation is how often it got certificates, or asked for some from another address than before.
+	Generation uint64 `json:"count,omitempty"`
 }
 
-// TicketLife is how long a ticket can be used: what was asked for, or for zero the default.
-func TicketLife(asked time.Duration) (time.Duration, error) {
+// TicketTTL is how long a ticket can be used: what was asked for, or for zero the default.
+func TicketTTL(asked time.Duration) (time.Duration, error) {
 	switch {
 	case asked == 0:
-		return DefaultTicketLife, nil
-	case asked < time.Minute || asked > MaxTicketLife:
-		return 0, fmt.Errorf("life %s: cannot use: expected %s to %s", asked, time.Minute, MaxTicketLife)
+		return DefaultTicketTTL, nil
+	case asked < time.Minute || asked > MaxTicketTTL:
+		return 0, fmt.Errorf("life %s: cannot use: expected %s to %s", asked, time.Minute, MaxTicketTTL)
 	}
 	return asked, nil
 }
 
-// Begin is the book with a name of its own, by which others know whether it is still the same. Open
+// WithID is the book with a name of its own, by which others know whether it is still the same. Open
 // tickets that a version without such names has issued are good on this machine.
-func (b Book) Begin(id string) Book {
+func (b Ledger) WithID(id string) Ledger {
 	b.ID = id
 	for _, i := range b.Issued {
 		if i.Role == RoleJoin && !slices.ContainsFunc(b.Tickets, func(t Ticket) bool { return t.Serial == i.Serial }) {
-			b.Tickets = append(slices.Clone(b.Tickets), Ticket{Serial: i.Serial, Name: i.Name, At: i.At, Expires: i.Expires, By: i.By, Voters: []string{id}, Needs: 1})
+			b.Tickets = append(slices.Clone(b.Tickets), Ticket{Serial: i.Serial, Name: i.Name, At: i.At, Expires: i.Expires, By: i.By, Voters: []string{id}, Quorum: 1})
 		}
 	}
 	b.Issued = slices.DeleteFunc(slices.Clone(b.Issued), func(i Issued) bool { return i.Role == RoleJoin })
@@ -59,10 +59,10 @@ func (b Book) Begin(id string) Book {
 // Majority is how many of so many control-plane machines are more than half.
 func Majority(of int) int { return of/2 + 1 }
 
-// Invite is the book with a ticket more. A name that a machine of the cluster has is not given away
+// AddTicket is the book with a ticket more. A name that a machine of the cluster has is not given away
 // a second time.
-func (b Book) Invite(ticket Ticket) (Book, error) {
-	if b.Has(ticket.Name) {
+func (b Ledger) AddTicket(ticket Ticket) (Ledger, error) {
+	if b.HasMember(ticket.Name) {
 		return b, fmt.Errorf("machine %s: cannot be invited: there is one of this name in the cluster; take it out first (`orlopctl nodes remove %s`)", ticket.Name, ticket.Name)
 	}
 	if err := ticket.check(); err != nil {
@@ -75,33 +75,33 @@ func (b Book) Invite(ticket Ticket) (Book, error) {
 	return b.settle(), nil
 }
 
-// Met is the book in which the control-plane machine at an address has said its name. Those of
+// RecordControlPlaneName is the book in which the control-plane machine at an address has said its name. Those of
 // addresses that are none of the control plane's any more it forgets.
-func (b Book) Met(address, name string, planes []string) (Book, error) {
+func (b Ledger) RecordControlPlaneName(address, name string, planes []string) (Ledger, error) {
 	if err := CheckHolder(name); err != nil {
 		return b, err
 	}
-	b.Planes = maps.Clone(b.Planes)
-	maps.DeleteFunc(b.Planes, func(a, _ string) bool { return !slices.Contains(planes, a) })
-	if b.Planes == nil {
-		b.Planes = map[string]string{}
+	b.ControlPlanes = maps.Clone(b.ControlPlanes)
+	maps.DeleteFunc(b.ControlPlanes, func(a, _ string) bool { return !slices.Contains(planes, a) })
+	if b.ControlPlanes == nil {
+		b.ControlPlanes = map[string]string{}
 	}
-	b.Planes[address] = name
+	b.ControlPlanes[address] = name
 	return b, nil
 }
 
 // HasKey tells whether a member has a key, by its fingerprint.
-func (b Book) HasKey(fingerprint string) bool {
+func (b Ledger) HasKey(fingerprint string) bool {
 	return slices.ContainsFunc(b.Members, func(m Member) bool { return m.Key == fingerprint })
 }
 
-// Has tells whether a member has a name.
-func (b Book) Has(name string) bool {
+// HasMember tells whether a member has a name.
+func (b Ledger) HasMember(name string) bool {
 	return slices.ContainsFunc(b.Members, func(m Member) bool { return m.Name == name })
 }
 
-// Elsewhere is the member of another name that asked from an address last; empty for none.
-func (b Book) Elsewhere(name, address string) string {
+// MemberAtAddress is the member of another name that asked from an address last; empty for none.
+func (b Ledger) MemberAtAddress(name, address string) string {
 	i := slices.IndexFunc(b.Members, func(m Member) bool { return m.Name != name && m.Address == address })
 	if i < 0 {
 		return ""
@@ -109,12 +109,12 @@ func (b Book) Elsewhere(name, address string) string {
 	return b.Members[i].Name
 }
 
-// Open are the tickets that can still be used.
-func (b Book) Open(now time.Time) []Ticket {
+// OpenTickets are the tickets that can still be used.
+func (b Ledger) OpenTickets(now time.Time) []Ticket {
 	return slices.DeleteFunc(slices.Clone(b.Tickets), func(t Ticket) bool { return !now.Before(t.Expires) })
 }
 
-func (b Book) ticket(serial string) (Ticket, bool) {
+func (b Ledger) ticket(serial string) (Ticket, bool) {
 	i := slices.IndexFunc(b.Tickets, func(t Ticket) bool { return t.Serial == serial })
 	if i < 0 {
 		return Ticket{}, false
@@ -122,15 +122,15 @@ func (b Book) ticket(serial string) (Ticket, bool) {
 	return b.Tickets[i], true
 }
 
-func (b Book) revoked(serial string) bool {
-	return slices.ContainsFunc(b.Revoked, func(r Revocation) bool { return r.Origin == serial })
+func (b Ledger) revoked(serial string) bool {
+	return slices.ContainsFunc(b.Revoked, func(r Revocation) bool { return r.Lineage == serial })
 }
 
-// MemberBy is the name of the machine that a revocation would take only a part of; empty if there
+// MemberOfRevocation is the name of the machine that a revocation would take only a part of; empty if there
 // is none.
-func (b Book) MemberBy(r Revocation) string {
+func (b Ledger) MemberOfRevocation(r Revocation) string {
 	for _, m := range b.Members {
-		if r.Name == m.Name || r.Origin == m.Ticket {
+		if r.Name == m.Name || r.Lineage == m.Ticket {
 			return m.Name
 		}
 	}
@@ -138,18 +138,18 @@ func (b Book) MemberBy(r Revocation) string {
 }
 
 // member is where the machine that came by a ticket stands in the book; -1: nowhere.
-func (b Book) member(ticket string) int {
+func (b Ledger) member(ticket string) int {
 	return slices.IndexFunc(b.Members, func(m Member) bool { return m.Ticket == ticket })
 }
 
-// Came tells whether a machine has come by a ticket already.
-func (b Book) Came(ticket string) bool { return b.member(ticket) >= 0 }
+// TicketUsed tells whether a machine has come by a ticket already.
+func (b Ledger) TicketUsed(ticket string) bool { return b.member(ticket) >= 0 }
 
-// Stand is the book of a control-plane machine that has nothing against a machine, or why it has.
+// Vote is the book of a control-plane machine that has nothing against a machine, or why it has.
 // The book has to last before anybody is told so. Of a ticket it notes the key that showed it
 // first, and stands for no other key; of a member, from where it asked last. known: it has shown a
 // certificate for its key, that it got before, and not the ticket.
-func (b Book) Stand(m Member, known bool, s *Session, now time.Time) (Book, error) {
+func (b Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, error) {
 	if b.revoked(m.Ticket) {
 		return b, errTakenBack
 	}
@@ -165,7 +165,7 @@ func (b Book) Stand(m Member, known bool, s *Session, now time.Time) (Book, erro
 		if b.Members[at].Address != m.Address {
 			b.Members = slices.Clone(b.Members)
 			b.Members[at].Address = m.Address
-			b.Members[at].Count++
+			b.Members[at].Generation++
 		}
 		return b.settle(), nil
 	case known: // the book is another one than that which it stood in
@@ -179,7 +179,7 @@ func (b Book) Stand(m Member, known bool, s *Session, now time.Time) (Book, erro
 		return b, fmt.Errorf("ticket: it ended at %s; ask for another one", t.Expires.UTC().Format(time.RFC3339))
 	}
 	own := -1
-	for i, c := range b.Claims {
+	for i, c := range b.Bindings {
 		if c.Ticket == m.Ticket && c.Key != m.Key {
 			return b, b.contested(t, m.Key)
 		}
@@ -191,11 +191,11 @@ func (b Book) Stand(m Member, known bool, s *Session, now time.Time) (Book, erro
 		if err := b.mayVote(t, s); err != nil {
 			return b, err
 		}
-		b.Claims = append(slices.Clone(b.Claims), Claim{Ticket: m.Ticket, Voter: b.ID, Key: m.Key, Address: m.Address})
+		b.Bindings = append(slices.Clone(b.Bindings), TicketBinding{Ticket: m.Ticket, Voter: b.ID, Key: m.Key, Address: m.Address})
 		return b.settle(), nil
 	}
-	b.Claims = slices.Clone(b.Claims)
-	b.Claims[own].Address = m.Address
+	b.Bindings = slices.Clone(b.Bindings)
+	b.Bindings[own].Address = m.Address
 	return b, nil
 }
 
@@ -203,7 +203,7 @@ func (b Book) Stand(m Member, known bool, s *Session, now time.Time) (Book, erro
 // or why that is not known. A book that was lost has another name than the one that the ticket
 // names. An older one that was put back has the same; so a machine that has started hears from the
 // other voters first: whoever had it note a key has noted that key himself before, and says so.
-func (b Book) mayVote(t Ticket, s *Session) error {
+func (b Ledger) mayVote(t Ticket, s *Session) error {
 	if !slices.Contains(t.Voters, b.ID) || s.forgot[t.Serial] {
 		return errors.New("ticket: this machine is not one of those that vouch for who shows it, or not any more; another control-plane machine may do, or ask for another ticket (`orlopctl nodes add`)")
 	}
@@ -222,7 +222,7 @@ func usedBy(old Member) error {
 }
 
 // taken says who else has the address, or the name, of a machine that wants to be let in.
-func (b Book) taken(m Member, member bool, now time.Time) error {
+func (b Ledger) taken(m Member, member bool, now time.Time) error {
 	for _, o := range b.Members {
 		switch {
 		case o.Ticket == m.Ticket, o.Key == m.Key && o.Name == m.Name: // it is the same machine
@@ -234,7 +234,7 @@ func (b Book) taken(m Member, member bool, now time.Time) error {
 	}
 	// A machine that this one has stood for may be let in elsewhere at this moment, also when its
 	// ticket ends meanwhile.
-	for _, c := range b.Claims {
+	for _, c := range b.Bindings {
 		t, _ := b.ticket(c.Ticket)
 		if c.Voter != b.ID || c.Ticket == m.Ticket || c.Key == m.Key || longOver(t, now) || b.spent(t) {
 			continue
@@ -251,9 +251,9 @@ func (b Book) taken(m Member, member bool, now time.Time) error {
 
 // votes are how many voters have noted each key that has shown a ticket, and how many of them are
 // not known to have noted any.
-func (b Book) votes(t Ticket) (by map[string]int, missing int) {
+func (b Ledger) votes(t Ticket) (by map[string]int, missing int) {
 	by, missing = map[string]int{}, len(t.Voters)
-	for _, c := range b.Claims {
+	for _, c := range b.Bindings {
 		if c.Ticket == t.Serial && slices.Contains(t.Voters, c.Voter) {
 			by[c.Key]++
 			missing--
@@ -263,35 +263,35 @@ func (b Book) votes(t Ticket) (by map[string]int, missing int) {
 }
 
 // spent tells whether no key can come by a ticket any more.
-func (b Book) spent(t Ticket) bool {
+func (b Ledger) spent(t Ticket) bool {
 	by, missing := b.votes(t)
 	most := 0
 	for _, n := range by {
 		most = max(most, n)
 	}
-	return most+missing < t.Needs
+	return most+missing < t.Quorum
 }
 
 // contested says what becomes of a ticket that another key than this one has shown too.
-func (b Book) contested(t Ticket, key string) error {
+func (b Ledger) contested(t Ticket, key string) error {
 	by, missing := b.votes(t)
 	for k, n := range by {
-		if k != key && n >= t.Needs {
+		if k != key && n >= t.Quorum {
 			return fmt.Errorf("ticket: another machine has used it; if that was none of yours, remove it (`orlopctl nodes remove %s`) and ask for another ticket", t.Name)
 		}
 	}
 	if b.spent(t) {
 		return fmt.Errorf("ticket: several machines have shown it at once, so it is spent, and none of them comes by it; if one was none of yours, find out who has read the configuration; then ask for another ticket (`orlopctl nodes add %s`)", t.Name)
 	}
-	if by[key]+missing < t.Needs {
+	if by[key]+missing < t.Quorum {
 		return fmt.Errorf("ticket: another machine has shown it before; if that was none of yours, take the ticket back (`orlopctl nodes remove %s`) and ask for another one", t.Name)
 	}
 	return fmt.Errorf("ticket: another machine has shown it too, to another control-plane machine; if that was none of yours, take the ticket back (`orlopctl nodes remove %s`) and ask for another one", t.Name)
 }
 
-// ErrTooFew says that not enough control-plane machines have said yet that they stand for a
+// ErrNoQuorum says that not enough control-plane machines have said yet that they stand for a
 // machine.
-var ErrTooFew = errors.New("not enough control-plane machines answer")
+var ErrNoQuorum = errors.New("not enough control-plane machines answer")
 
 // Admit is the book in which a machine has got certificates. This machine stands for it (Stand). By
 // a ticket it comes if the claims in the book are enough; a member, if stood control-plane machines
@@ -299,9 +299,9 @@ var ErrTooFew = errors.New("not enough control-plane machines answer")
 // asks again with the same key gets the same answer, because the first one may have been lost.
 //
 // More than half of all books have to hold it before the machine gets anything: its name and
-// address could be given away elsewhere otherwise. The error is ErrTooFew where asking again can
+// address could be given away elsewhere otherwise. The error is ErrNoQuorum where asking again can
 // help.
-func (b Book) Admit(m Member, known bool, stood, needs int) (Book, error) {
+func (b Ledger) Admit(m Member, known bool, stood, needs int) (Ledger, error) {
 	if b.revoked(m.Ticket) {
 		return b, errTakenBack
 	}
@@ -312,13 +312,13 @@ func (b Book) Admit(m Member, known bool, stood, needs int) (Book, error) {
 			return b, errTakenBack
 		}
 		by, _ := b.votes(t)
-		if len(by) > 1 && by[m.Key] < t.Needs {
+		if len(by) > 1 && by[m.Key] < t.Quorum {
 			return b, b.contested(t, m.Key)
 		}
-		stood, needs = by[m.Key], t.Needs
+		stood, needs = by[m.Key], t.Quorum
 	}
 	if stood < needs {
-		return b, fmt.Errorf("machine %s: cannot join: %w: %d of them vouches for it, and %d have to", m.Name, ErrTooFew, stood, needs)
+		return b, fmt.Errorf("machine %s: cannot join: %w: %d of them vouches for it, and %d have to", m.Name, ErrNoQuorum, stood, needs)
 	}
 	if err := b.taken(m, at >= 0, m.Renewed); err != nil {
 		return b, err
@@ -329,40 +329,40 @@ func (b Book) Admit(m Member, known bool, stood, needs int) (Book, error) {
 		if old.Key != m.Key || old.Name != m.Name {
 			return b, usedBy(old)
 		}
-		m.Joined, m.Count = old.Joined, max(m.Count, old.Count+1)
+		m.Joined, m.Generation = old.Joined, max(m.Generation, old.Generation+1)
 		b.Members[at] = m
 	} else {
-		m.Count = max(m.Count, 1)
+		m.Generation = max(m.Generation, 1)
 		b.Members = append(b.Members, m)
 	}
 	return b.settle(), nil
 }
 
-// AdmitBy is Admit after others have said what they know of the ticket.
-func (b Book) AdmitBy(m Member, known bool, said []Claim, stood, needs int, s *Session) (Book, error) {
-	next, _, err := b.Learn(Roll{Claims: said}, s, m.Renewed)
+// AdmitWithVotes is Admit after others have said what they know of the ticket.
+func (b Ledger) AdmitWithVotes(m Member, known bool, said []TicketBinding, stood, needs int, s *Session) (Ledger, error) {
+	next, _, err := b.MergeMembership(Membership{Bindings: said}, s, m.Renewed)
 	if err != nil {
 		return b, err
 	}
 	return next.Admit(m, known, stood, needs)
 }
 
-// Gone is a machine that was taken out of the cluster.
-type Gone struct {
+// RemovedSince is a machine that was taken out of the cluster.
+type RemovedMachine struct {
 	Name, Ticket string
 }
 
-// Present tells whether a member or an open ticket has a name: what goes by it is that machine's.
-func (b Book) Present(name string, now time.Time) bool {
-	return b.Has(name) || slices.ContainsFunc(b.Open(now), func(t Ticket) bool { return t.Name == name })
+// NameInUse tells whether a member or an open ticket has a name: what goes by it is that machine's.
+func (b Ledger) NameInUse(name string, now time.Time) bool {
+	return b.HasMember(name) || slices.ContainsFunc(b.OpenTickets(now), func(t Ticket) bool { return t.Name == name })
 }
 
-// Gone are the machines that were taken out after a time, but those whose name is somebody's again.
-func (b Book) Gone(after, now time.Time) []Gone {
-	var out []Gone
+// RemovedSince are the machines that were taken out after a time, but those whose name is somebody's again.
+func (b Ledger) RemovedSince(after, now time.Time) []RemovedMachine {
+	var out []RemovedMachine
 	for _, r := range b.Revoked {
-		if r.Machine != "" && r.At.After(after) && !b.Present(r.Machine, now) {
-			out = append(out, Gone{r.Machine, r.Origin})
+		if r.Machine != "" && r.At.After(after) && !b.NameInUse(r.Machine, now) {
+			out = append(out, RemovedMachine{r.Machine, r.Lineage})
 		}
 	}
 	return out
@@ -371,7 +371,7 @@ func (b Book) Gone(after, now time.Time) []Gone {
 // Remove is the book without a machine, and with all its tickets revoked, the open ones too. One
 // that was removed before is removed again: whoever asked for it may not have seen it come to its
 // end.
-func (b Book) Remove(name string, at time.Time, by string) (Book, []string, error) {
+func (b Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, error) {
 	var tickets []string
 	for _, m := range b.Members {
 		if m.Name == name {
@@ -387,7 +387,7 @@ func (b Book) Remove(name string, at time.Time, by string) (Book, []string, erro
 	if len(tickets) == 0 {
 		for _, r := range b.Revoked {
 			if r.Machine == name && name != "" {
-				tickets = append(tickets, r.Origin)
+				tickets = append(tickets, r.Lineage)
 			}
 		}
 	}
@@ -396,7 +396,7 @@ func (b Book) Remove(name string, at time.Time, by string) (Book, []string, erro
 	}
 	for _, ticket := range tickets {
 		var err error
-		if b, _, err = b.Revoke(Revocation{Origin: ticket, At: at, By: by}); err != nil {
+		if b, _, err = b.Revoke(Revocation{Lineage: ticket, At: at, By: by}); err != nil {
 			return b, nil, err
 		}
 	}

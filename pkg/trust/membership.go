@@ -21,13 +21,13 @@ const (
 	maxVoters  = 16
 )
 
-// Roll is what the control-plane machines of a cluster tell each other of its members. It can be
+// Membership is what the control-plane machines of a cluster tell each other of its members. It can be
 // merged in any order, and as often as one likes. A member, or a ticket, that was removed is in no
 // roll; that it was removed stands among the revocations.
-type Roll struct {
-	Members []Member `json:"members,omitempty"` // in the order in which they came
-	Tickets []Ticket `json:"tickets,omitempty"` // that nobody has come by, oldest first
-	Claims  []Claim  `json:"claims,omitempty"`  // of these tickets
+type Membership struct {
+	Members  []Member        `json:"members,omitempty"` // in the order in which they came
+	Tickets  []Ticket        `json:"tickets,omitempty"` // that nobody has come by, oldest first
+	Bindings []TicketBinding `json:"claims,omitempty"`  // of these tickets
 }
 
 // Ticket is one that was issued. It does not change.
@@ -42,12 +42,12 @@ type Ticket struct {
 	// its machine is let in: so it is one key at most. A book that was lost, and begun anew, is
 	// another one, and has no say.
 	Voters []string `json:"voters"`
-	Needs  int      `json:"needs"`
+	Quorum int      `json:"needs"`
 }
 
-// Claim is what one control-plane machine has noted of a ticket: the first key that has shown it
+// TicketBinding is what one control-plane machine has noted of a ticket: the first key that has shown it
 // there. It is never given to another key.
-type Claim struct {
+type TicketBinding struct {
 	Ticket string `json:"ticket"`
 	Voter  string `json:"voter"` // the book
 	Key    string `json:"key"`   // fingerprint of the machine's key
@@ -64,8 +64,8 @@ type Session struct {
 	forgot map[string]bool
 }
 
-// Hear notes that all of a book has been learnt and written down.
-func (s *Session) Hear(book string) {
+// MarkSynced notes that all of a book has been learnt and written down.
+func (s *Session) MarkSynced(book string) {
 	if s.heard == nil {
 		s.heard = map[string]bool{}
 	}
@@ -79,12 +79,12 @@ func (s *Session) forget(ticket string) {
 	s.forgot[ticket] = true
 }
 
-// Merge is both of two rolls: what either has, and of what both have the later.
-func (r Roll) Merge(o Roll) Roll {
-	return Roll{
-		Members: union(r.Members, o.Members, func(m Member) string { return m.Ticket }, laterMember, func(x, y Member) int { return x.Joined.Compare(y.Joined) }),
-		Tickets: union(r.Tickets, o.Tickets, func(t Ticket) string { return t.Serial }, laterTicket, func(x, y Ticket) int { return x.At.Compare(y.At) }),
-		Claims:  union(r.Claims, o.Claims, func(c Claim) string { return c.Ticket + " " + c.Voter }, laterClaim, func(Claim, Claim) int { return 0 }),
+// MergeRevocations is both of two rolls: what either has, and of what both have the later.
+func (r Membership) Merge(o Membership) Membership {
+	return Membership{
+		Members:  union(r.Members, o.Members, func(m Member) string { return m.Ticket }, laterMember, func(x, y Member) int { return x.Joined.Compare(y.Joined) }),
+		Tickets:  union(r.Tickets, o.Tickets, func(t Ticket) string { return t.Serial }, laterTicket, func(x, y Ticket) int { return x.At.Compare(y.At) }),
+		Bindings: union(r.Bindings, o.Bindings, func(c TicketBinding) string { return c.Ticket + " " + c.Voter }, laterClaim, func(TicketBinding, TicketBinding) int { return 0 }),
 	}
 }
 
@@ -99,35 +99,35 @@ func union[T any](a, b []T, name func(T) string, later, order func(x, y T) int) 
 
 // laterMember: who was renewed more often is later, whatever the clocks say.
 func laterMember(x, y Member) int {
-	return cmp.Or(cmp.Compare(x.Count, y.Count), x.Renewed.Compare(y.Renewed), x.Expires.Compare(y.Expires), x.Joined.Compare(y.Joined),
+	return cmp.Or(cmp.Compare(x.Generation, y.Generation), x.Renewed.Compare(y.Renewed), x.Expires.Compare(y.Expires), x.Joined.Compare(y.Joined),
 		cmp.Compare(x.Address, y.Address), cmp.Compare(x.Key, y.Key), cmp.Compare(x.Name, y.Name))
 }
 
 func laterTicket(x, y Ticket) int {
 	return cmp.Or(x.At.Compare(y.At), x.Expires.Compare(y.Expires), cmp.Compare(x.Name, y.Name), cmp.Compare(x.By, y.By),
-		cmp.Compare(x.Needs, y.Needs), slices.Compare(x.Voters, y.Voters))
+		cmp.Compare(x.Quorum, y.Quorum), slices.Compare(x.Voters, y.Voters))
 }
 
-func laterClaim(x, y Claim) int {
+func laterClaim(x, y TicketBinding) int {
 	return cmp.Or(cmp.Compare(x.Key, y.Key), cmp.Compare(x.Address, y.Address))
 }
 
 // same tells whether two rolls in order hold the same.
-func (r Roll) same(o Roll) bool {
+func (r Membership) same(o Membership) bool {
 	return slices.EqualFunc(r.Members, o.Members, func(x, y Member) bool { return x.Ticket == y.Ticket && laterMember(x, y) == 0 }) &&
 		slices.EqualFunc(r.Tickets, o.Tickets, func(x, y Ticket) bool { return x.Serial == y.Serial && laterTicket(x, y) == 0 }) &&
-		slices.Equal(r.Claims, o.Claims)
+		slices.Equal(r.Bindings, o.Bindings)
 }
 
 // settle drops from the roll what has come to an end: members that were removed, and tickets that
 // were taken back, or used, with their claims. What is left is in order. The revocations keep the
 // names of those machines.
-func (b Book) settle() Book {
-	b.Roll = b.Roll.Merge(Roll{})
+func (b Ledger) settle() Ledger {
+	b.Membership = b.Membership.Merge(Membership{})
 	b = b.named()
 	ended := map[string]bool{}
 	for _, r := range b.Revoked {
-		ended[r.Origin] = true // a certificate is never restored
+		ended[r.Lineage] = true // a certificate is never restored
 	}
 	b.Members = slices.DeleteFunc(b.Members, func(m Member) bool { return ended[m.Ticket] })
 	for _, m := range b.Members {
@@ -138,12 +138,12 @@ func (b Book) settle() Book {
 	for _, t := range b.Tickets {
 		open[t.Serial] = true
 	}
-	b.Claims = slices.DeleteFunc(b.Claims, func(c Claim) bool { return !open[c.Ticket] })
+	b.Bindings = slices.DeleteFunc(b.Bindings, func(c TicketBinding) bool { return !open[c.Ticket] })
 	return b
 }
 
 // named is the book whose revocations have the names of the machines that it still knows.
-func (b Book) named() Book {
+func (b Ledger) named() Ledger {
 	names := map[string]string{} // by ticket
 	for _, t := range b.Tickets {
 		names[t.Serial] = t.Name
@@ -151,67 +151,67 @@ func (b Book) named() Book {
 	for _, m := range b.Members {
 		names[m.Ticket] = m.Name
 	}
-	nameless := func(r Revocation) bool { return r.Machine == "" && r.Origin != "" && names[r.Origin] != "" }
+	nameless := func(r Revocation) bool { return r.Machine == "" && r.Lineage != "" && names[r.Lineage] != "" }
 	if !slices.ContainsFunc(b.Revoked, nameless) {
 		return b
 	}
 	b.Revoked = slices.Clone(b.Revoked)
 	for i, r := range b.Revoked {
 		if nameless(r) {
-			b.Revoked[i].Machine = names[r.Origin]
+			b.Revoked[i].Machine = names[r.Lineage]
 		}
 	}
 	return b
 }
 
-// Told is the roll as others get it.
-func (b Book) Told() Roll {
-	out := Roll{Members: b.Members, Tickets: b.Tickets, Claims: slices.Clone(b.Claims)}
-	for i := range out.Claims {
-		out.Claims[i].Address = ""
+// Public is the roll as others get it.
+func (b Ledger) Public() Membership {
+	out := Membership{Members: b.Members, Tickets: b.Tickets, Bindings: slices.Clone(b.Bindings)}
+	for i := range out.Bindings {
+		out.Bindings[i].Address = ""
 	}
 	return out
 }
 
-// About is what it tells of one ticket, and of the machine that came by it.
-func (b Book) About(ticket string) Roll {
-	all := b.Told()
-	return Roll{
-		Members: slices.DeleteFunc(slices.Clone(all.Members), func(m Member) bool { return m.Ticket != ticket }),
-		Tickets: slices.DeleteFunc(slices.Clone(all.Tickets), func(t Ticket) bool { return t.Serial != ticket }),
-		Claims:  slices.DeleteFunc(all.Claims, func(c Claim) bool { return c.Ticket != ticket }),
+// PublicForTicket is what it tells of one ticket, and of the machine that came by it.
+func (b Ledger) PublicForTicket(ticket string) Membership {
+	all := b.Public()
+	return Membership{
+		Members:  slices.DeleteFunc(slices.Clone(all.Members), func(m Member) bool { return m.Ticket != ticket }),
+		Tickets:  slices.DeleteFunc(slices.Clone(all.Tickets), func(t Ticket) bool { return t.Serial != ticket }),
+		Bindings: slices.DeleteFunc(all.Bindings, func(c TicketBinding) bool { return c.Ticket != ticket }),
 	}
 }
 
 // Digest is the same for rolls that hold the same.
-func (r Roll) Digest() []byte {
+func (r Membership) Digest() []byte {
 	text, _ := json.Marshal(r) // it is made of text, numbers and times
 	sum := sha256.Sum256(text)
 	return sum[:]
 }
 
-// Learn is the book with what another control-plane machine knows of the members, and whether any
+// MergeMembership is the book with what another control-plane machine knows of the members, and whether any
 // of that is news. A roll is taken whole or refused.
-func (b Book) Learn(learnt Roll, s *Session, now time.Time) (next Book, news bool, err error) {
+func (b Ledger) MergeMembership(learnt Membership, s *Session, now time.Time) (next Ledger, news bool, err error) {
 	if err := learnt.check(); err != nil {
 		return b, false, fmt.Errorf("members: cannot use what was sent: %w", err)
 	}
 	learnt.Tickets = s.current(learnt.Tickets, b.surely(now))
 	// What this machine has said itself nobody else knows better.
-	learnt.Claims = slices.DeleteFunc(slices.Clone(learnt.Claims), func(c Claim) bool {
-		return c.Voter == b.ID && slices.ContainsFunc(b.Claims, func(own Claim) bool { return own.Voter == b.ID && own.Ticket == c.Ticket })
+	learnt.Bindings = slices.DeleteFunc(slices.Clone(learnt.Bindings), func(c TicketBinding) bool {
+		return c.Voter == b.ID && slices.ContainsFunc(b.Bindings, func(own TicketBinding) bool { return own.Voter == b.ID && own.Ticket == c.Ticket })
 	})
 	next = b
-	next.Roll = b.Roll.Merge(learnt)
+	next.Membership = b.Membership.Merge(learnt)
 	next = next.settle()
 	if len(next.Members) > maxMembers || len(next.Tickets) > maxTickets {
 		return b, false, fmt.Errorf("members: %d machines and %d open tickets are more than a cluster can have (%d and %d); remove some (`orlopctl nodes remove`)", len(next.Members), len(next.Tickets), maxMembers, maxTickets)
 	}
-	return next, !next.Roll.same(b.Roll), nil
+	return next, !next.Membership.same(b.Membership), nil
 }
 
 // Prune is the book without tickets that ended long ago, and whether there were any.
-func (b Book) Prune(s *Session, now time.Time) (Book, bool) {
+func (b Ledger) Prune(s *Session, now time.Time) (Ledger, bool) {
 	now = b.surely(now)
 	if !slices.ContainsFunc(b.Tickets, func(t Ticket) bool { return longOver(t, now) }) {
 		return b, false
@@ -243,8 +243,8 @@ func CheckID(id string) error {
 }
 
 // check refuses a roll that no book could hold.
-func (r Roll) check() error {
-	if len(r.Members) > maxMembers || len(r.Tickets) > maxTickets || len(r.Claims) > maxTickets*maxVoters {
+func (r Membership) check() error {
+	if len(r.Members) > maxMembers || len(r.Tickets) > maxTickets || len(r.Bindings) > maxTickets*maxVoters {
 		return errors.New("it is too long")
 	}
 	var problems []error
@@ -254,7 +254,7 @@ func (r Roll) check() error {
 	for _, t := range r.Tickets {
 		problems = append(problems, t.check())
 	}
-	for _, c := range r.Claims {
+	for _, c := range r.Bindings {
 		problems = append(problems, checkSerial(c.Ticket), checkKey(c.Key), CheckID(c.Voter))
 		if c.Address != "" {
 			problems = append(problems, errors.New("a claim has an address"))
@@ -298,8 +298,8 @@ func (t Ticket) check() error {
 		return fmt.Errorf("ticket %s: by %.80q", t.Serial, t.By)
 	}
 	// Two sets of so many have one in common, or two keys could come by it.
-	if len(t.Voters) > maxVoters || t.Needs > len(t.Voters) || 2*t.Needs <= len(t.Voters) {
-		return fmt.Errorf("ticket %s: %d of %d voters", t.Serial, t.Needs, len(t.Voters))
+	if len(t.Voters) > maxVoters || t.Quorum > len(t.Voters) || 2*t.Quorum <= len(t.Voters) {
+		return fmt.Errorf("ticket %s: %d of %d voters", t.Serial, t.Quorum, len(t.Voters))
 	}
 	if sorted := slices.Sorted(slices.Values(t.Voters)); len(slices.Compact(sorted)) != len(t.Voters) {
 		return fmt.Errorf("ticket %s: a voter twice", t.Serial)

@@ -18,16 +18,16 @@ func finger(n int) string { return fmt.Sprintf("sha256:%064x", n) }
 
 // three are the books of a cluster's control-plane machines, which have heard from each other, and
 // know a ticket 1a for w.
-func three(t *testing.T) ([]Book, []*Session) {
-	books, sessions := make([]Book, 3), make([]*Session, 3)
-	ticket := Ticket{Serial: "1a", Name: "w", At: noon, Expires: noon.Add(time.Hour), Voters: []string{id(0), id(1), id(2)}, Needs: Majority(3)}
+func three(t *testing.T) ([]Ledger, []*Session) {
+	books, sessions := make([]Ledger, 3), make([]*Session, 3)
+	ticket := Ticket{Serial: "1a", Name: "w", At: noon, Expires: noon.Add(time.Hour), Voters: []string{id(0), id(1), id(2)}, Quorum: Majority(3)}
 	for i := range books {
-		books[i], sessions[i] = Book{}.Begin(id(i)), &Session{}
+		books[i], sessions[i] = Ledger{}.WithID(id(i)), &Session{}
 		for j := range books {
-			sessions[i].Hear(id(j))
+			sessions[i].MarkSynced(id(j))
 		}
 		var err error
-		if books[i], err = books[i].Invite(ticket); err != nil {
+		if books[i], err = books[i].AddTicket(ticket); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -39,9 +39,9 @@ func shows(key int) Member {
 }
 
 // vote has a control-plane machine stand for a machine.
-func vote(t *testing.T, b *Book, s *Session, m Member) {
+func vote(t *testing.T, b *Ledger, s *Session, m Member) {
 	t.Helper()
-	next, err := b.Stand(m, false, s, noon)
+	next, err := b.Vote(m, false, s, noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,38 +59,38 @@ func TestOneKeyComesByATicket(t *testing.T) {
 	books, sessions := three(t)
 	vote(t, &books[0], sessions[0], shows(1))
 	_, err := books[0].Admit(shows(1), false, 3, 1) // what others say counts of a member only
-	if !errors.Is(err, ErrTooFew) {
+	if !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("one of three lets it in: %v", err)
 	}
-	_, err = books[0].Stand(shows(2), false, sessions[0], noon)
+	_, err = books[0].Vote(shows(2), false, sessions[0], noon)
 	refusedFor(t, "another machine has shown it too", err)
 	vote(t, &books[1], sessions[1], shows(1))
-	learnt, news, err := books[0].Learn(books[1].Told(), sessions[0], noon)
+	learnt, news, err := books[0].MergeMembership(books[1].Public(), sessions[0], noon)
 	if err != nil || !news {
 		t.Fatal(news, err)
 	}
 	admitted, err := learnt.Admit(shows(1), false, 0, 2)
-	if err != nil || len(admitted.Members) != 1 || len(admitted.Tickets)+len(admitted.Claims) != 0 || admitted.Members[0].Count != 1 {
-		t.Fatalf("%+v, %v", admitted.Roll, err)
+	if err != nil || len(admitted.Members) != 1 || len(admitted.Tickets)+len(admitted.Bindings) != 0 || admitted.Members[0].Generation != 1 {
+		t.Fatalf("%+v, %v", admitted.Membership, err)
 	}
 	// The third one, which nobody has asked, votes for another key, which helps it nowhere.
 	vote(t, &books[2], sessions[2], shows(2))
-	late, _, err := books[2].Learn(learnt.Told(), sessions[2], noon)
+	late, _, err := books[2].MergeMembership(learnt.Public(), sessions[2], noon)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = late.Admit(shows(2), false, 3, 2)
 	refusedFor(t, "another machine has used it; ", err)
-	late, _, err = late.Learn(admitted.Told(), sessions[2], noon)
-	if err != nil || len(late.Claims) != 0 {
-		t.Fatal(late.Claims, err)
+	late, _, err = late.MergeMembership(admitted.Public(), sessions[2], noon)
+	if err != nil || len(late.Bindings) != 0 {
+		t.Fatal(late.Bindings, err)
 	}
-	_, err = late.Stand(shows(2), false, sessions[2], noon)
+	_, err = late.Vote(shows(2), false, sessions[2], noon)
 	refusedFor(t, "another machine has used it at 2026-05-01T12:00:00Z", err)
-	if _, err := late.Stand(shows(1), false, sessions[2], noon); err != nil {
+	if _, err := late.Vote(shows(1), false, sessions[2], noon); err != nil {
 		t.Errorf("it asks again: %v", err)
 	}
-	if _, err := late.Admit(shows(1), false, 1, 2); !errors.Is(err, ErrTooFew) {
+	if _, err := late.Admit(shows(1), false, 1, 2); !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("one of three lets a member in again: %v", err)
 	}
 }
@@ -103,20 +103,20 @@ func TestSplitTicketIsSpent(t *testing.T) {
 	for i := range books {
 		for j := range books {
 			var err error
-			if books[i], _, err = books[i].Learn(books[j].Told(), sessions[i], noon); err != nil {
+			if books[i], _, err = books[i].MergeMembership(books[j].Public(), sessions[i], noon); err != nil {
 				t.Fatal(err)
 			}
 		}
 		_, err := books[i].Admit(shows(i+1), false, 3, 2)
 		refusedFor(t, "it is spent, and none of them comes by it", err)
 		// Another ticket for the same name is good.
-		again := Ticket{Serial: "2b", Name: "w", At: noon.Add(time.Minute), Expires: noon.Add(time.Hour), Voters: []string{id(0), id(1), id(2)}, Needs: 2}
-		if books[i], err = books[i].Invite(again); err != nil {
+		again := Ticket{Serial: "2b", Name: "w", At: noon.Add(time.Minute), Expires: noon.Add(time.Hour), Voters: []string{id(0), id(1), id(2)}, Quorum: 2}
+		if books[i], err = books[i].AddTicket(again); err != nil {
 			t.Fatal(err)
 		}
 		m := shows(1)
 		m.Ticket = "2b"
-		if _, err := books[i].Stand(m, false, sessions[i], noon); err != nil {
+		if _, err := books[i].Vote(m, false, sessions[i], noon); err != nil {
 			t.Errorf("machine %d: %v", i, err)
 		}
 	}
@@ -126,23 +126,23 @@ func TestSplitTicketIsSpent(t *testing.T) {
 // one that has dropped the ticket by a clock that was wrong.
 func TestWhoHasNoSay(t *testing.T) {
 	books, _ := three(t)
-	lost, _, err := Book{}.Begin(id(9)).Learn(books[1].Told(), &Session{}, noon)
+	lost, _, err := Ledger{}.WithID(id(9)).MergeMembership(books[1].Public(), &Session{}, noon)
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := &Session{}
 	for i := range 3 {
-		all.Hear(id(i))
+		all.MarkSynced(id(i))
 	}
-	_, err = lost.Stand(shows(1), false, all, noon)
+	_, err = lost.Vote(shows(1), false, all, noon)
 	refusedFor(t, "is not one of those that vouch", err)
 
 	started := &Session{}
-	started.Hear(id(1))
-	_, err = books[0].Stand(shows(1), false, started, noon)
+	started.MarkSynced(id(1))
+	_, err = books[0].Vote(shows(1), false, started, noon)
 	refusedFor(t, "has started since it was issued", err)
-	started.Hear(id(2))
-	if _, err = books[0].Stand(shows(1), false, started, noon); err != nil {
+	started.MarkSynced(id(2))
+	if _, err = books[0].Vote(shows(1), false, started, noon); err != nil {
 		t.Error(err)
 	}
 
@@ -151,19 +151,19 @@ func TestWhoHasNoSay(t *testing.T) {
 	if !some || len(pruned.Tickets) != 0 {
 		t.Errorf("kept %v", pruned.Tickets)
 	}
-	if pruned, _, err = pruned.Learn(books[1].Told(), all, ahead); err != nil || len(pruned.Tickets) != 0 {
+	if pruned, _, err = pruned.MergeMembership(books[1].Public(), all, ahead); err != nil || len(pruned.Tickets) != 0 {
 		t.Errorf("took %v, %v", pruned.Tickets, err)
 	}
-	if pruned, _, err = pruned.Learn(books[1].Told(), all, noon); err != nil || len(pruned.Tickets) != 1 {
+	if pruned, _, err = pruned.MergeMembership(books[1].Public(), all, noon); err != nil || len(pruned.Tickets) != 1 {
 		t.Errorf("took %v, %v", pruned.Tickets, err)
 	}
-	_, err = pruned.Stand(shows(1), false, all, noon)
+	_, err = pruned.Vote(shows(1), false, all, noon)
 	refusedFor(t, "not any more", err)
-	_, err = books[1].Stand(shows(1), false, all, noon.Add(time.Hour))
+	_, err = books[1].Vote(shows(1), false, all, noon.Add(time.Hour))
 	refusedFor(t, "it ended at 2026-05-01T13:00:00Z", err)
 	other := shows(1)
 	other.Name = "v"
-	_, err = books[1].Stand(other, false, all, noon)
+	_, err = books[1].Vote(other, false, all, noon)
 	refusedFor(t, "does not know it", err)
 }
 
@@ -175,49 +175,49 @@ func TestStoodForIsTaken(t *testing.T) {
 	b := books[0]
 	for _, name := range []string{"w", "v"} {
 		var err error
-		if b, err = b.Invite(Ticket{Serial: map[string]string{"w": "2b", "v": "3c"}[name], Name: name, At: noon, Expires: noon.Add(time.Hour), Voters: []string{id(0)}, Needs: 1}); err != nil {
+		if b, err = b.AddTicket(Ticket{Serial: map[string]string{"w": "2b", "v": "3c"}[name], Name: name, At: noon, Expires: noon.Add(time.Hour), Voters: []string{id(0)}, Quorum: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	namesake := Member{Name: "w", Ticket: "2b", Key: finger(2), Address: "10.0.0.99", Renewed: noon}
-	_, err := b.Stand(namesake, false, sessions[0], noon)
+	_, err := b.Vote(namesake, false, sessions[0], noon)
 	refusedFor(t, "another machine has shown another ticket for this name", err)
 	neighbour := Member{Name: "v", Ticket: "3c", Key: finger(2), Address: shows(1).Address, Renewed: noon}
-	_, err = b.Stand(neighbour, false, sessions[0], noon)
+	_, err = b.Vote(neighbour, false, sessions[0], noon)
 	refusedFor(t, "a machine that shows a ticket for w has the address 10.0.0.21", err)
-	_, err = b.Stand(neighbour, true, sessions[0], noon) // a member that this book does not know
+	_, err = b.Vote(neighbour, true, sessions[0], noon) // a member that this book does not know
 	refusedFor(t, "has the address 10.0.0.21", err)
 	// the ticket has ended, and the other machine may just have come by it
-	_, err = b.Stand(neighbour, true, sessions[0], noon.Add(time.Hour))
+	_, err = b.Vote(neighbour, true, sessions[0], noon.Add(time.Hour))
 	refusedFor(t, "has the address 10.0.0.21", err)
 	removed, tickets, err := b.Remove("w", noon, "admin")
 	if err != nil || len(tickets) != 2 {
 		t.Fatal(tickets, err)
 	}
-	if _, err := removed.Stand(neighbour, false, sessions[0], noon); err != nil {
+	if _, err := removed.Vote(neighbour, false, sessions[0], noon); err != nil {
 		t.Error(err)
 	}
 	for _, m := range []Member{namesake, shows(1)} {
-		_, err = removed.Stand(m, true, sessions[0], noon)
+		_, err = removed.Vote(m, true, sessions[0], noon)
 		refusedFor(t, "it was taken back", err)
 		_, err = removed.Admit(m, true, 3, 2)
 		refusedFor(t, "it was taken back", err)
 	}
 	// An older book does not bring them back.
-	again, _, err := removed.Learn(b.Told(), sessions[0], noon)
+	again, _, err := removed.MergeMembership(b.Public(), sessions[0], noon)
 	if err != nil || len(again.Tickets) != 1 || again.Tickets[0].Name != "v" {
-		t.Errorf("%+v, %v", again.Roll, err)
+		t.Errorf("%+v, %v", again.Membership, err)
 	}
 }
 
 func TestBegin(t *testing.T) {
-	older := Book{Issued: []Issued{{Serial: "1a", Name: "w", Role: RoleJoin, Expires: noon.Add(time.Hour)}, {Serial: "2b", Name: "dora", Role: "reader"}, {Serial: "3c", Name: "v", Role: RoleJoin}},
-		Roll: Roll{Members: []Member{{Name: "v", Ticket: "3c"}}}}
-	b := older.Begin(id(1))
+	older := Ledger{Issued: []Issued{{Serial: "1a", Name: "w", Role: RoleJoin, Expires: noon.Add(time.Hour)}, {Serial: "2b", Name: "dora", Role: "reader"}, {Serial: "3c", Name: "v", Role: RoleJoin}},
+		Membership: Membership{Members: []Member{{Name: "v", Ticket: "3c"}}}}
+	b := older.WithID(id(1))
 	if len(b.Tickets) != 1 || b.Tickets[0].Serial != "1a" || len(b.Issued) != 1 || b.Issued[0].Name != "dora" {
 		t.Errorf("%+v", b)
 	}
-	b, err := b.Stand(shows(1), false, &Session{}, noon)
+	b, err := b.Vote(shows(1), false, &Session{}, noon)
 	if err == nil {
 		b, err = b.Admit(shows(1), false, 1, 1)
 	}
@@ -227,19 +227,19 @@ func TestBegin(t *testing.T) {
 }
 
 // roll is any that a book could hold.
-func roll(random *rand.Rand) Roll {
-	var r Roll
+func roll(random *rand.Rand) Membership {
+	var r Membership
 	serial := func() string { return fmt.Sprintf("%x", 1+random.IntN(6)) }
 	at := func() time.Time { return noon.Add(time.Duration(random.IntN(4)) * time.Minute) }
 	for range random.IntN(4) {
 		r.Members = append(r.Members, Member{Name: string(rune('u' + random.IntN(3))), Ticket: serial(), Key: finger(random.IntN(3)), Address: fmt.Sprint("10.0.0.", random.IntN(3)),
-			Joined: at(), Renewed: at(), Expires: at(), Count: random.Uint64N(3)})
+			Joined: at(), Renewed: at(), Expires: at(), Generation: random.Uint64N(3)})
 	}
 	for range random.IntN(5) {
-		t := Ticket{Serial: serial(), Name: string(rune('u' + random.IntN(3))), At: at(), Expires: at(), Voters: []string{id(random.IntN(2))}, Needs: 1}
+		t := Ticket{Serial: serial(), Name: string(rune('u' + random.IntN(3))), At: at(), Expires: at(), Voters: []string{id(random.IntN(2))}, Quorum: 1}
 		r.Tickets = append(r.Tickets, t)
 		for range random.IntN(3) {
-			r.Claims = append(r.Claims, Claim{Ticket: t.Serial, Voter: id(random.IntN(3)), Key: finger(random.IntN(3))})
+			r.Bindings = append(r.Bindings, TicketBinding{Ticket: t.Serial, Voter: id(random.IntN(3)), Key: finger(random.IntN(3))})
 		}
 	}
 	return r
@@ -251,28 +251,28 @@ func TestRollsAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
 		// A roll that is sent has been in a book.
-		var rolls []Roll
+		var rolls []Membership
 		for range 3 {
-			b, _, err := Book{}.Learn(roll(random), &Session{}, noon)
+			b, _, err := Ledger{}.MergeMembership(roll(random), &Session{}, noon)
 			if err != nil {
 				t.Fatal(err)
 			}
-			rolls = append(rolls, b.Told())
+			rolls = append(rolls, b.Public())
 		}
-		removed := []Revocation{{Origin: fmt.Sprintf("%x", 1+random.IntN(6)), Count: 1, At: noon}}
+		removed := []Revocation{{Lineage: fmt.Sprintf("%x", 1+random.IntN(6)), Generation: 1, At: noon}}
 		var want []byte
 		for range 4 {
-			b, s := Book{}, &Session{}
+			b, s := Ledger{}, &Session{}
 			done := false
 			for n, i := range append(random.Perm(3), random.Perm(3)...) {
 				if !done && (random.IntN(3) == 0 || n == 5) {
 					var err error
-					if b, _, err = b.Merge(removed, noon); err != nil {
+					if b, _, err = b.MergeRevocations(removed, noon); err != nil {
 						t.Fatal(err)
 					}
 					done = true
 				}
-				next, news, err := b.Learn(rolls[i], s, noon)
+				next, news, err := b.MergeMembership(rolls[i], s, noon)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -282,13 +282,13 @@ func TestRollsAgree(t *testing.T) {
 				b = next
 			}
 			if want == nil {
-				want = b.Told().Digest()
+				want = b.Public().Digest()
 			}
-			if !bytes.Equal(b.Told().Digest(), want) {
-				t.Fatalf("they do not agree: %+v", b.Roll)
+			if !bytes.Equal(b.Public().Digest(), want) {
+				t.Fatalf("they do not agree: %+v", b.Membership)
 			}
 			for _, m := range b.Members {
-				if m.Ticket == removed[0].Origin {
+				if m.Ticket == removed[0].Lineage {
 					t.Fatal("a removed machine is a member")
 				}
 			}
@@ -302,42 +302,42 @@ func TestRollsAgree(t *testing.T) {
 }
 
 func TestLearnRefuses(t *testing.T) {
-	good := Ticket{Serial: "1a", Name: "w", Voters: []string{id(1)}, Needs: 1, Expires: noon}
-	ticket := func(change func(*Ticket)) Roll {
+	good := Ticket{Serial: "1a", Name: "w", Voters: []string{id(1)}, Quorum: 1, Expires: noon}
+	ticket := func(change func(*Ticket)) Membership {
 		c := good
 		change(&c)
-		return Roll{Tickets: []Ticket{c}}
+		return Membership{Tickets: []Ticket{c}}
 	}
-	for what, r := range map[string]Roll{
+	for what, r := range map[string]Membership{
 		"a serial":            ticket(func(c *Ticket) { c.Serial = "0x1A" }),
 		"a name":              ticket(func(c *Ticket) { c.Name = "a\nb" }),
 		"half of the voters":  ticket(func(c *Ticket) { c.Voters = []string{id(1), id(2)} }),
-		"more than there are": ticket(func(c *Ticket) { c.Needs = 2 }),
-		"a voter twice":       ticket(func(c *Ticket) { c.Voters, c.Needs = []string{id(1), id(1)}, 2 }),
+		"more than there are": ticket(func(c *Ticket) { c.Quorum = 2 }),
+		"a voter twice":       ticket(func(c *Ticket) { c.Voters, c.Quorum = []string{id(1), id(1)}, 2 }),
 		"a voter's name":      ticket(func(c *Ticket) { c.Voters = []string{"b"} }),
 		"a long subject":      ticket(func(c *Ticket) { c.By = strings.Repeat("x", 129) }),
 		"a member's key":      {Members: []Member{{Name: "w", Ticket: "1a", Key: "k", Address: "10.0.0.1"}}},
 		"a member's address":  {Members: []Member{{Name: "w", Ticket: "1a", Key: finger(1), Address: "w"}}},
 		"a time":              {Members: []Member{{Name: "w", Ticket: "1a", Key: finger(1), Address: "10.0.0.1", Renewed: noon.AddDate(9000, 0, 0)}}},
-		"a claim's address":   {Claims: []Claim{{Ticket: "1a", Voter: id(1), Key: finger(1), Address: "10.0.0.1"}}},
-		"a claim's voter":     {Claims: []Claim{{Ticket: "1a", Voter: "1", Key: finger(1)}}},
+		"a claim's address":   {Bindings: []TicketBinding{{Ticket: "1a", Voter: id(1), Key: finger(1), Address: "10.0.0.1"}}},
+		"a claim's voter":     {Bindings: []TicketBinding{{Ticket: "1a", Voter: "1", Key: finger(1)}}},
 		"too many":            {Tickets: slices.Repeat([]Ticket{good}, maxTickets+1)},
 	} {
-		if next, news, err := (Book{}).Learn(r, &Session{}, noon); err == nil || news || len(next.Tickets)+len(next.Members)+len(next.Claims) > 0 {
-			t.Errorf("%s: learnt %+v", what, next.Roll)
+		if next, news, err := (Ledger{}).MergeMembership(r, &Session{}, noon); err == nil || news || len(next.Tickets)+len(next.Members)+len(next.Bindings) > 0 {
+			t.Errorf("%s: learnt %+v", what, next.Membership)
 		}
 	}
-	if _, news, err := (Book{}).Learn(Roll{Tickets: []Ticket{good}}, &Session{}, noon); err != nil || !news {
+	if _, news, err := (Ledger{}).MergeMembership(Membership{Tickets: []Ticket{good}}, &Session{}, noon); err != nil || !news {
 		t.Error(news, err)
 	}
-	full := Book{}.Begin(id(1))
+	full := Ledger{}.WithID(id(1))
 	for n := range maxTickets {
 		full.Tickets = append(full.Tickets, Ticket{Serial: fmt.Sprintf("%x", n+1), Name: "w"})
 	}
-	if _, err := full.Invite(Ticket{Serial: "ffff", Name: "v", Voters: []string{id(1)}, Needs: 1}); err == nil {
+	if _, err := full.AddTicket(Ticket{Serial: "ffff", Name: "v", Voters: []string{id(1)}, Quorum: 1}); err == nil {
 		t.Error("issues more tickets than there is room for")
 	}
-	if next, _, err := full.Learn(Roll{Tickets: []Ticket{{Serial: "ffff", Name: "v", Voters: []string{id(1)}, Needs: 1, Expires: noon}}}, &Session{}, noon); err == nil || len(next.Tickets) != maxTickets {
+	if next, _, err := full.MergeMembership(Membership{Tickets: []Ticket{{Serial: "ffff", Name: "v", Voters: []string{id(1)}, Quorum: 1, Expires: noon}}}, &Session{}, noon); err == nil || len(next.Tickets) != maxTickets {
 		t.Error("learns more tickets than there is room for")
 	}
 }
@@ -354,24 +354,24 @@ func FuzzLearn(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, sent []byte) {
-		var learnt Roll
+		var learnt Membership
 		if json.Unmarshal(sent, &learnt) != nil {
 			return
 		}
-		b, _, err := Book{}.Begin(id(1)).Merge([]Revocation{{Origin: "1", Count: 1}}, noon)
+		b, _, err := Ledger{}.WithID(id(1)).MergeRevocations([]Revocation{{Lineage: "1", Generation: 1}}, noon)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Tickets = []Ticket{{Serial: "2", Name: "v", Expires: noon.Add(time.Hour), Voters: []string{id(1)}, Needs: 1}}
-		b.Claims = []Claim{{Ticket: "2", Voter: id(1), Key: finger(1), Address: "10.0.0.1"}}
-		next, news, err := b.Learn(learnt, &Session{}, noon)
+		b.Tickets = []Ticket{{Serial: "2", Name: "v", Expires: noon.Add(time.Hour), Voters: []string{id(1)}, Quorum: 1}}
+		b.Bindings = []TicketBinding{{Ticket: "2", Voter: id(1), Key: finger(1), Address: "10.0.0.1"}}
+		next, news, err := b.MergeMembership(learnt, &Session{}, noon)
 		if err != nil {
-			if news || !bytes.Equal(next.Roll.Digest(), b.Roll.Digest()) {
+			if news || !bytes.Equal(next.Membership.Digest(), b.Membership.Digest()) {
 				t.Fatal("refused, and taken")
 			}
 			return
 		}
-		if _, again, err := next.Learn(learnt, &Session{}, noon); err != nil || again {
+		if _, again, err := next.MergeMembership(learnt, &Session{}, noon); err != nil || again {
 			t.Fatalf("learnt twice: %v", err)
 		}
 		for _, m := range next.Members {
@@ -379,12 +379,12 @@ func FuzzLearn(f *testing.F) {
 				t.Fatal("a removed machine is a member")
 			}
 		}
-		for _, c := range next.Claims {
-			if c.Ticket == "2" && c.Voter == id(1) && c != b.Claims[0] {
+		for _, c := range next.Bindings {
+			if c.Ticket == "2" && c.Voter == id(1) && c != b.Bindings[0] {
 				t.Fatalf("what it has said itself became %+v", c)
 			}
 		}
-		if err := next.Told().check(); err != nil {
+		if err := next.Public().check(); err != nil {
 			t.Fatalf("cannot be told: %v", err)
 		}
 		if _, err := json.Marshal(next); err != nil {

@@ -10,15 +10,15 @@ import (
 // that may still count.
 func TestClockThatJumped(t *testing.T) {
 	ahead := noon.Add(5 * 365 * 24 * time.Hour)
-	book := Book{ID: fmt.Sprintf("%032x", 1)}
-	book, err := book.Invite(Ticket{Serial: "1a", Name: "w1", At: noon, Expires: noon.Add(time.Hour), By: "admin", Voters: []string{book.ID}, Needs: 1})
+	book := Ledger{ID: fmt.Sprintf("%032x", 1)}
+	book, err := book.AddTicket(Ticket{Serial: "1a", Name: "w1", At: noon, Expires: noon.Add(time.Hour), By: "admin", Voters: []string{book.ID}, Quorum: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	book = book.With(Issued{Serial: "2b", Origin: "2b", At: noon, Expires: noon.Add(time.Hour)})
-	full := Book{Revoked: make([]Revocation, maxRevoked)}
+	book = book.AddIssued(Issued{Serial: "2b", Lineage: "2b", At: noon, Expires: noon.Add(time.Hour)})
+	full := Ledger{Revoked: make([]Revocation, maxRevoked)}
 	for i := range full.Revoked {
-		full.Revoked[i] = Revocation{Origin: fmt.Sprintf("%x", i+1), Machine: fmt.Sprint("w", i), At: noon, Count: 1}
+		full.Revoked[i] = Revocation{Lineage: fmt.Sprintf("%x", i+1), Machine: fmt.Sprint("w", i), At: noon, Generation: 1}
 	}
 	for _, c := range []struct {
 		name  string
@@ -32,22 +32,22 @@ func TestClockThatJumped(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			book, full := book, full
-			book.Past, full.Past = c.past, c.past
+			book.Floor, full.Floor = c.past, c.past
 			var s Session
 			pruned, some := book.Prune(&s, ahead)
 			if some != c.drops || (len(pruned.Tickets) == 0) != c.drops {
 				t.Errorf("Prune: %v, %d tickets", some, len(pruned.Tickets))
 			}
-			if taken, _, err := (Book{ID: book.ID, Past: c.past}).Learn(book.Roll, &s, ahead); err != nil || (len(taken.Tickets) == 0) != c.drops {
+			if taken, _, err := (Ledger{ID: book.ID, Floor: c.past}).MergeMembership(book.Membership, &s, ahead); err != nil || (len(taken.Tickets) == 0) != c.drops {
 				t.Errorf("Learn: %d tickets, %v", len(taken.Tickets), err)
 			}
-			if more := book.With(Issued{Serial: "3c", Origin: "3c", At: ahead, Expires: ahead.Add(time.Hour)}); (len(more.Issued) == 1) != c.drops {
+			if more := book.AddIssued(Issued{Serial: "3c", Lineage: "3c", At: ahead, Expires: ahead.Add(time.Hour)}); (len(more.Issued) == 1) != c.drops {
 				t.Errorf("With: %d are kept", len(more.Issued))
 			}
-			if _, _, err := full.Revoke(Revocation{Origin: "fffff", At: ahead}); (err == nil) != c.drops {
+			if _, _, err := full.Revoke(Revocation{Lineage: "fffff", At: ahead}); (err == nil) != c.drops {
 				t.Errorf("Revoke: %v", err)
 			}
-			if _, _, err := full.Merge([]Revocation{{Origin: "fffff", At: ahead}}, ahead); (err == nil) != c.drops {
+			if _, _, err := full.MergeRevocations([]Revocation{{Lineage: "fffff", At: ahead}}, ahead); (err == nil) != c.drops {
 				t.Errorf("Merge: %v", err)
 			}
 		})

@@ -1,9 +1,9 @@
 // Package trust is a machine's book of the client certificates that it has issued, and of those
 // that count no more.
 //
-// A certificate that was renewed belongs to the row of the first one (pki.OriginOf). Revoking any
+// A certificate that was renewed belongs to the row of the first one (pki.LineageOf). Revoking any
 // of a row revokes all of it, whether or not the book knows that one: its serial number says which
-// row it is of (pki.RowOf). Whoever has stolen a certificate may have renewed it. A name that is
+// row it is of (pki.LineagePrefixOf). Whoever has stolen a certificate may have renewed it. A name that is
 // revoked is refused whatever certificate says it, until it is restored.
 //
 // The package decides; it keeps no files and issues nothing.
@@ -26,11 +26,11 @@ import (
 )
 
 const (
-	// DefaultLife is how long an issued certificate is valid unless something else is asked for.
-	DefaultLife = 24 * time.Hour
-	// MaxLife is the most that can be asked for. Who needs longer has a CA of his own
+	// DefaultTTL is how long an issued certificate is valid unless something else is asked for.
+	DefaultTTL = 24 * time.Hour
+	// MaxTTL is the most that can be asked for. Who needs longer has a CA of his own
 	// (Machine.spec.trust.operatorCAs).
-	MaxLife = 30 * 24 * time.Hour
+	MaxTTL = 30 * 24 * time.Hour
 	// keepExpired is how long a certificate that has expired stays in the book.
 	keepExpired = 7 * 24 * time.Hour
 	// maxIssued is how many certificates the book holds. The oldest go first; they stay valid, and
@@ -44,7 +44,7 @@ const (
 	// restored.
 	maxRevoked = 10000
 	// keepTicket is how long a full list remembers a ticket at least. What came of it had 90 days
-	// when it was revoked (machined's memberLife), and what else machines issue has MaxLife.
+	// when it was revoked (machined's memberLife), and what else machines issue has MaxTTL.
 	// Certificates by an operator's own CA, which come of no ticket, can last for years.
 	keepTicket = 120 * 24 * time.Hour
 )
@@ -53,27 +53,27 @@ const (
 type Issued struct {
 	Serial string `json:"serial"` // hexadecimal
 	// serial of the first of its row; its own if it was not renewed
-	Origin  string        `json:"origin"`
+	Lineage string        `json:"origin"`
 	Name    string        `json:"name"` // common name
 	Role    string        `json:"role"` // "reader"
 	At      time.Time     `json:"at"`
 	Expires time.Time     `json:"expires"`
-	Life    time.Duration `json:"life"` // that was asked for, nanoseconds
+	TTL     time.Duration `json:"life"` // that was asked for, nanoseconds
 	By      string        `json:"by"`   // subject of who asked for it
 }
 
 // Revocation is what counts no more: exactly one of Origin and Name is set.
 type Revocation struct {
-	Origin string `json:"origin,omitempty"` // a row of certificates, by the serial of the first
-	Name   string `json:"name,omitempty"`   // all certificates with this common name
+	Lineage string `json:"origin,omitempty"` // a row of certificates, by the serial of the first
+	Name    string `json:"name,omitempty"`   // all certificates with this common name
 	// Machine is the name of the machine whose ticket Origin is: its Node is forgotten also when no
 	// roll holds it any more. Empty for everybody else's certificates, and where it is not known.
 	Machine string    `json:"machine,omitempty"`
 	At      time.Time `json:"at"`
 	By      string    `json:"by"` // subject of who did it
-	// Count is how often it was revoked or restored. Machines that learn from each other believe
+	// Generation is how often it was revoked or restored. Machines that learn from each other believe
 	// the greater one, whatever their clocks say.
-	Count uint64 `json:"count,omitempty"`
+	Generation uint64 `json:"count,omitempty"`
 	// the name counts again; kept so that a machine that was away does not bring the revocation
 	// back
 	Restored bool `json:"restored,omitempty"`
@@ -84,8 +84,8 @@ type Revocation struct {
 // one that refuses; of two that refuse the one that was said first.
 func (r Revocation) after(o Revocation) bool {
 	switch {
-	case r.Count != o.Count:
-		return r.Count > o.Count
+	case r.Generation != o.Generation:
+		return r.Generation > o.Generation
 	case r.Restored != o.Restored:
 		return o.Restored
 	case !r.At.Equal(o.At):
@@ -99,7 +99,7 @@ func (r Revocation) String() string {
 	if r.Name != "" {
 		return "name " + r.Name
 	}
-	return "certificate " + r.Origin
+	return "certificate " + r.Lineage
 }
 
 // label is String with its texts cut, for what has not been checked.
@@ -107,31 +107,31 @@ func (r Revocation) label() string {
 	if r.Name != "" {
 		return fmt.Sprintf("name %.80q", r.Name)
 	}
-	return fmt.Sprintf("certificate %.80q", r.Origin)
+	return fmt.Sprintf("certificate %.80q", r.Lineage)
 }
 
-// Book is both, and the roll of the cluster's members. The zero Book is empty.
-type Book struct {
+// Ledger is both, and the roll of the cluster's members. The zero Book is empty.
+type Ledger struct {
 	// ID is the book's name: random, made when it is first written. One that is lost is begun anew,
 	// with another.
 	ID      string       `json:"id,omitempty"`
 	Issued  []Issued     `json:"issued,omitempty"` // oldest first; tickets are not among them
 	Revoked []Revocation `json:"revoked,omitempty"`
-	// Planes are the names of the cluster's other control-plane machines by their addresses, as
+	// ControlPlanes are the names of the cluster's other control-plane machines by their addresses, as
 	// they have said them: nobody else is given them, also while those machines are off.
-	Planes map[string]string `json:"planes,omitempty"`
-	Roll                     // who is one of the cluster, and who may become it
-	// Past is a time that has passed for certain (package timesync), which is not kept. Nothing
+	ControlPlanes map[string]string `json:"planes,omitempty"`
+	Membership                      // who is one of the cluster, and who may become it
+	// Floor is a time that has passed for certain (package timesync), which is not kept. Nothing
 	// is dropped because it ended later than this, whatever the clock says: time servers prove
 	// nothing. Zero: the clock is believed.
-	Past time.Time `json:"-"`
+	Floor time.Time `json:"-"`
 }
 
 // surely is the time by which things are dropped: the clock's, unless it is ahead of what has
 // passed for certain.
-func (b Book) surely(now time.Time) time.Time {
-	if !b.Past.IsZero() && b.Past.Before(now) {
-		return b.Past
+func (b Ledger) surely(now time.Time) time.Time {
+	if !b.Floor.IsZero() && b.Floor.Before(now) {
+		return b.Floor
 	}
 	return now
 }
@@ -166,38 +166,38 @@ func ParseSerial(text string) (string, error) {
 	return s, nil
 }
 
-// Life is how long a certificate is to be valid: what was asked for, or for zero the default, or
+// TTL is how long a certificate is to be valid: what was asked for, or for zero the default, or
 // the most if that is less.
-func Life(asked, most time.Duration) (time.Duration, error) {
+func TTL(asked, most time.Duration) (time.Duration, error) {
 	switch {
 	case asked == 0:
-		return min(DefaultLife, most), nil
+		return min(DefaultTTL, most), nil
 	case asked < time.Minute || asked > most:
 		return 0, fmt.Errorf("life %s: cannot use: expected %s to %s; an operator's own CA can give more", asked, time.Minute, most)
 	}
 	return asked, nil
 }
 
-// Renewable is how long a renewal of the certificate with that serial may be valid: not longer than
-// that one was, or DefaultLife if the book does not know it.
-func (b Book) Renewable(serial string) time.Duration {
+// MaxRenewal is how long a renewal of the certificate with that serial may be valid: not longer than
+// that one was, or DefaultTTL if the book does not know it.
+func (b Ledger) MaxRenewal(serial string) time.Duration {
 	for _, i := range b.Issued {
 		if i.Serial == serial {
-			return i.Life
+			return i.TTL
 		}
 	}
-	return DefaultLife
+	return DefaultTTL
 }
 
-// With is the book with a certificate more, without what has long expired and all but the last of
+// AddIssued is the book with a certificate more, without what has long expired and all but the last of
 // its row.
-func (b Book) With(i Issued) Book {
+func (b Ledger) AddIssued(i Issued) Ledger {
 	now := b.surely(i.At)
 	kept := slices.DeleteFunc(slices.Clone(b.Issued), func(old Issued) bool { return now.Sub(old.Expires) > keepExpired })
 	kept = append(kept, i)
 	row := 0
 	for n, c := range slices.Backward(kept) {
-		if c.Origin == i.Origin {
+		if c.Lineage == i.Lineage {
 			if row++; row > maxOfRow {
 				kept = slices.Delete(kept, n, n+1)
 			}
@@ -207,20 +207,20 @@ func (b Book) With(i Issued) Book {
 	return b
 }
 
-// Knows tells whether a certificate is, or was renewed from, one that the machine has issued.
-func (b Book) Knows(serial string) bool {
+// HasIssued tells whether a certificate is, or was renewed from, one that the machine has issued.
+func (b Ledger) HasIssued(serial string) bool {
 	_, ticket := b.ticket(serial)
-	return ticket || b.originOf(serial) != "" || slices.ContainsFunc(b.Issued, func(i Issued) bool { return i.Origin == serial })
+	return ticket || b.originOf(serial) != "" || slices.ContainsFunc(b.Issued, func(i Issued) bool { return i.Lineage == serial })
 }
 
 // Revoke is the book in which a certificate (by its serial) or a name counts no more. A certificate
 // that counts no more already is not noted again; a name is, because somebody whom this machine has
 // not heard of yet may have restored it.
-func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
-	if origin := b.originOf(r.Origin); origin != "" {
-		r.Origin = origin
+func (b Ledger) Revoke(r Revocation) (Ledger, Revocation, error) {
+	if origin := b.originOf(r.Lineage); origin != "" {
+		r.Lineage = origin
 	}
-	r.Count, r.Restored = 1, false
+	r.Generation, r.Restored = 1, false
 	if err := r.check(); err != nil {
 		return b, r, fmt.Errorf("revocation refused: %w", err)
 	}
@@ -231,7 +231,7 @@ func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
 			}
 			r.At, r.By = old.At, old.By
 		}
-		r.Count = b.Revoked[i].Count + 1
+		r.Generation = b.Revoked[i].Generation + 1
 	}
 	next, ok := b.put(r, r.At)
 	if !ok {
@@ -242,48 +242,48 @@ func (b Book) Revoke(r Revocation) (Book, Revocation, error) {
 
 // originOf is the first certificate of the row that one belongs to, by its serial; empty where the
 // book does not know it. Of a row that has been renewed often it knows the last ones only.
-func (b Book) originOf(serial string) string {
+func (b Ledger) originOf(serial string) string {
 	if serial == "" {
 		return ""
 	}
 	for _, i := range b.Issued {
 		if i.Serial == serial {
-			return i.Origin
+			return i.Lineage
 		}
 	}
-	row := pki.RowOf(serial)
+	row := pki.LineagePrefixOf(serial)
 	if row == "" {
 		return ""
 	}
 	for _, i := range b.Issued {
-		if pki.Row(i.Origin) == row {
-			return i.Origin
+		if pki.LineagePrefix(i.Lineage) == row {
+			return i.Lineage
 		}
 	}
 	return ""
 }
 
-// SameRow tells whether a serial number that is revoked is of the row that begins with the
+// SameLineage tells whether a serial number that is revoked is of the row that begins with the
 // certificate origin.
-func SameRow(serial, origin string) bool {
-	return serial != "" && origin != "" && (serial == origin || pki.RowOf(serial) == pki.Row(origin))
+func SameLineage(serial, origin string) bool {
+	return serial != "" && origin != "" && (serial == origin || pki.LineagePrefixOf(serial) == pki.LineagePrefix(origin))
 }
 
 // Restore is the book in which a name counts again.
-func (b Book) Restore(r Revocation) (Book, error) {
+func (b Ledger) Restore(r Revocation) (Ledger, error) {
 	i := b.find(r)
 	if r.Name == "" || i < 0 || b.Revoked[i].Restored {
 		return b, fmt.Errorf("name %.80q: cannot restore: it is not revoked", r.Name)
 	}
-	r.Count, r.Restored = b.Revoked[i].Count+1, true
+	r.Generation, r.Restored = b.Revoked[i].Generation+1, true
 	next, _ := b.put(r, r.At) // it takes the place of another
 	return next, nil
 }
 
-// Merge is the book with what another machine knows, and what of that is news. What could not be
+// MergeRevocations is the book with what another machine knows, and what of that is news. What could not be
 // written down here, or could not have been revoked here, is left out, and the error says so; the
 // rest is learnt all the same: nobody keeps others from a revocation by sending nonsense beside it.
-func (b Book) Merge(learnt []Revocation, now time.Time) (next Book, news []Revocation, err error) {
+func (b Ledger) MergeRevocations(learnt []Revocation, now time.Time) (next Ledger, news []Revocation, err error) {
 	next, now = b, b.surely(now)
 	refused := 0
 	next.Revoked = slices.Clone(b.Revoked) // once: there may be as many news as there is room for
@@ -331,11 +331,11 @@ func unusable(refused int, first error) error {
 func (r Revocation) check() error {
 	var wrong error
 	switch {
-	case (r.Origin == "") == (r.Name == ""):
+	case (r.Lineage == "") == (r.Name == ""):
 		wrong = errors.New("it has to name a certificate or a name, and not both")
-	case r.Origin != "" && r.Restored:
+	case r.Lineage != "" && r.Restored:
 		wrong = errors.New("a certificate cannot be restored")
-	case r.Machine != "" && r.Origin == "":
+	case r.Machine != "" && r.Lineage == "":
 		wrong = errors.New("a name is no machine's ticket")
 	case len(r.By) > maxBy || !utf8.ValidString(r.By) || strings.ContainsFunc(r.By, unicode.IsControl):
 		wrong = fmt.Errorf("done by %.80q: expected at most %d bytes of text", r.By, maxBy)
@@ -343,8 +343,8 @@ func (r Revocation) check() error {
 	if r.Name != "" {
 		wrong = errors.Join(wrong, CheckHolder(r.Name))
 	}
-	if r.Origin != "" {
-		wrong = errors.Join(wrong, checkSerial(r.Origin))
+	if r.Lineage != "" {
+		wrong = errors.Join(wrong, checkSerial(r.Lineage))
 	}
 	if r.Machine != "" {
 		wrong = errors.Join(wrong, CheckHolder(r.Machine))
@@ -359,8 +359,8 @@ func (r Revocation) check() error {
 const maxBy = 128
 
 // find is where what r is about stands in the list; -1: nowhere.
-func (b Book) find(r Revocation) int {
-	return slices.IndexFunc(b.Revoked, func(o Revocation) bool { return o.Origin == r.Origin && o.Name == r.Name })
+func (b Ledger) find(r Revocation) int {
+	return slices.IndexFunc(b.Revoked, func(o Revocation) bool { return o.Lineage == r.Lineage && o.Name == r.Name })
 }
 
 // over tells whether nothing that a revocation is of is valid any more: it is of a ticket, and long
@@ -368,7 +368,7 @@ func (b Book) find(r Revocation) int {
 func (r Revocation) over(now time.Time) bool { return r.Machine != "" && now.Sub(r.At) > keepTicket }
 
 // put is the book with r in the place of what it knows of the same.
-func (b Book) put(r Revocation, now time.Time) (Book, bool) {
+func (b Ledger) put(r Revocation, now time.Time) (Ledger, bool) {
 	list, ok := place(slices.Clone(b.Revoked), b.find(r), r, b.surely(now))
 	if ok {
 		b.Revoked = list
@@ -388,7 +388,7 @@ func place(list []Revocation, i int, r Revocation, now time.Time) ([]Revocation,
 	if len(list) >= maxRevoked {
 		oldest := -1
 		for n, o := range list {
-			if o.over(now) && (oldest < 0 || cmp.Or(o.At.Compare(list[oldest].At), cmp.Compare(o.Origin, list[oldest].Origin)) < 0) {
+			if o.over(now) && (oldest < 0 || cmp.Or(o.At.Compare(list[oldest].At), cmp.Compare(o.Lineage, list[oldest].Lineage)) < 0) {
 				oldest = n
 			}
 		}
@@ -403,18 +403,20 @@ func place(list []Revocation, i int, r Revocation, now time.Time) ([]Revocation,
 	return append(list, r), true
 }
 
-// InForce are those that are not restored.
-func (b Book) InForce() []Revocation {
+// ActiveRevocations are those that are not restored.
+func (b Ledger) ActiveRevocations() []Revocation {
 	return slices.DeleteFunc(slices.Clone(b.Revoked), func(r Revocation) bool { return r.Restored })
 }
 
 // Digest is the same on machines that know the same.
-func (b Book) Digest() []byte {
-	list := slices.SortedFunc(slices.Values(b.Revoked), func(a, o Revocation) int { return cmp.Or(cmp.Compare(a.Name, o.Name), cmp.Compare(a.Origin, o.Origin)) })
+func (b Ledger) Digest() []byte {
+	list := slices.SortedFunc(slices.Values(b.Revoked), func(a, o Revocation) int {
+		return cmp.Or(cmp.Compare(a.Name, o.Name), cmp.Compare(a.Lineage, o.Lineage))
+	})
 	sum := sha256.New()
 	for _, r := range list {
 		// a hash takes everything
-		_, _ = fmt.Fprintf(sum, "%q %q %d %q %d %t\n", r.Name, r.Origin, r.At.UnixNano(), r.By, r.Count, r.Restored)
+		_, _ = fmt.Fprintf(sum, "%q %q %d %q %d %t\n", r.Name, r.Lineage, r.At.UnixNano(), r.By, r.Generation, r.Restored)
 		if r.Machine != "" {
 			_, _ = fmt.Fprintf(sum, "%q\n", r.Machine)
 		}
@@ -422,54 +424,54 @@ func (b Book) Digest() []byte {
 	return sum.Sum(nil)
 }
 
-// WasRevoked begins every refusal.
-const WasRevoked = "your certificate was revoked"
+// RevokedPrefix begins every refusal.
+const RevokedPrefix = "your certificate was revoked"
 
-// ErrListLost is why a certificate that came by a ticket does not count at a machine that has lost
+// ErrRevocationsLost is why a certificate that came by a ticket does not count at a machine that has lost
 // its list: it was not revoked, as far as anybody knows.
-var ErrListLost = errors.New("this machine cannot read its list of what was revoked, so no certificate that came by a ticket counts here; `orlopctl trust revoke --new-list` begins a new one")
+var ErrRevocationsLost = errors.New("this machine cannot read its list of what was revoked, so no certificate that came by a ticket counts here; `orlopctl trust revoke --new-list` begins a new one")
 
 // AnyTicket stands for all tickets, where it is not known any more which of them are revoked. It is
 // in no book.
 const AnyTicket = "any ticket"
 
-// Refused is what counts no more of the client certificates that Kubernetes would believe until
+// RevokedSet is what counts no more of the client certificates that Kubernetes would believe until
 // they end. machined writes it, and package orchestrator/revocation reads it.
-type Refused struct {
+type RevokedSet struct {
 	Revoked []Revocation `json:"revoked"`
-	// Roots are the fingerprints (pki.Fingerprint) of the authorities whose certificates operators
+	// TrustedRoots are the fingerprints (pki.Fingerprint) of the authorities whose certificates operators
 	// come by. What was issued to somebody who came by another one counts no more.
-	Roots []string `json:"roots"`
+	TrustedRoots []string `json:"roots"`
 }
 
-// ErrRoot is why a certificate counts no more whose holder came by an authority that is not an
+// ErrUntrustedRoot is why a certificate counts no more whose holder came by an authority that is not an
 // operator's any more.
-var ErrRoot = errors.New("the authority that this certificate was issued on the word of is not an operator's any more")
+var ErrUntrustedRoot = errors.New("the authority that this certificate was issued on the word of is not an operator's any more")
 
-// Why is why a certificate counts no more, or nil.
-func (r Refused) Why(cert *x509.Certificate) error {
-	if err := Refusal(r.Revoked, cert); err != nil {
+// Check is why a certificate counts no more, or nil.
+func (r RevokedSet) Check(cert *x509.Certificate) error {
+	if err := CheckRevoked(r.Revoked, cert); err != nil {
 		return err
 	}
-	if _, root := pki.OriginOf(cert); root != "" && !slices.Contains(r.Roots, root) {
-		return ErrRoot
+	if _, root := pki.LineageOf(cert); root != "" && !slices.Contains(r.TrustedRoots, root) {
+		return ErrUntrustedRoot
 	}
 	return nil
 }
 
-// Refusal is why a certificate counts no more, or nil: ErrListLost if that is not known of any.
-func Refusal(revoked []Revocation, cert *x509.Certificate) error {
-	origin, _ := pki.OriginOf(cert)
-	ticket, serial, row := pki.TicketOf(cert), pki.Serial(cert), pki.Row(origin)
+// CheckRevoked is why a certificate counts no more, or nil: ErrRevocationsLost if that is not known of any.
+func CheckRevoked(revoked []Revocation, cert *x509.Certificate) error {
+	origin, _ := pki.LineageOf(cert)
+	ticket, serial, row := pki.TicketOf(cert), pki.Serial(cert), pki.LineagePrefix(origin)
 	for _, r := range revoked {
-		if r.Origin == AnyTicket && ticket != "" {
-			return ErrListLost
+		if r.Lineage == AnyTicket && ticket != "" {
+			return ErrRevocationsLost
 		}
 		// A row is revoked by its first serial, or by any that says which row it is of. One that a
 		// version before has renewed elsewhere may be named by its own. What a machine has got goes
 		// with its ticket.
-		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Origin != "" && (r.Origin == origin || r.Origin == serial || r.Origin == ticket || pki.RowOf(r.Origin) == row) {
-			return fmt.Errorf("%s at %s (%s)", WasRevoked, r.At.UTC().Format(time.RFC3339), r)
+		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Lineage != "" && (r.Lineage == origin || r.Lineage == serial || r.Lineage == ticket || pki.LineagePrefixOf(r.Lineage) == row) {
+			return fmt.Errorf("%s at %s (%s)", RevokedPrefix, r.At.UTC().Format(time.RFC3339), r)
 		}
 	}
 	return nil

@@ -21,25 +21,25 @@ func TestRevokedRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	issue := func(name, origin string) *pki.Leaf {
-		leaf, err := ca.Issue(pki.Spec{CN: name, Usage: pki.Client, TTL: time.Hour, Origin: origin, Root: pki.Fingerprint(ca.Cert)})
+		leaf, err := ca.Issue(pki.Spec{CN: name, Usage: pki.Client, TTL: time.Hour, Lineage: origin, Root: pki.Fingerprint(ca.Cert)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return leaf
 	}
 	first := issue("dora", "")
-	origin := func(l *pki.Leaf) string { serial, _ := pki.OriginOf(l.Cert); return serial }
+	origin := func(l *pki.Leaf) string { serial, _ := pki.LineageOf(l.Cert); return serial }
 	second := issue("dora", origin(first))
 	third := issue("dora", origin(second))
 	other, namesake := issue("emil", ""), issue("dora", "")
-	var b Book
+	var b Ledger
 	for _, l := range []*pki.Leaf{first, second, third, other, namesake} {
-		b = b.With(Issued{Serial: pki.Serial(l.Cert), Origin: origin(l), Name: l.Cert.Subject.CommonName, At: noon, Expires: noon.Add(time.Hour)})
+		b = b.AddIssued(Issued{Serial: pki.Serial(l.Cert), Lineage: origin(l), Name: l.Cert.Subject.CommonName, At: noon, Expires: noon.Add(time.Hour)})
 	}
-	refused := func(b Book) string {
+	refused := func(b Ledger) string {
 		var out []string
 		for name, l := range map[string]*pki.Leaf{"1": first, "2": second, "3": third, "namesake": namesake, "other": other} {
-			if Refusal(b.Revoked, l.Cert) != nil {
+			if CheckRevoked(b.Revoked, l.Cert) != nil {
 				out = append(out, name)
 			}
 		}
@@ -49,8 +49,8 @@ func TestRevokedRow(t *testing.T) {
 		t.Errorf("nothing is revoked: %s", got)
 	}
 	for _, l := range []*pki.Leaf{first, second, third} {
-		cut, done, err := b.Revoke(Revocation{Origin: pki.Serial(l.Cert), At: noon})
-		if err != nil || done.Origin != pki.Serial(first.Cert) {
+		cut, done, err := b.Revoke(Revocation{Lineage: pki.Serial(l.Cert), At: noon})
+		if err != nil || done.Lineage != pki.Serial(first.Cert) {
 			t.Errorf("%v, %v", done, err)
 		}
 		if got := refused(cut); got != "1 2 3" {
@@ -59,7 +59,7 @@ func TestRevokedRow(t *testing.T) {
 	}
 	// A machine that has not issued the row knows what the certificate says: its serial number
 	// names the row.
-	elsewhere, _, err := Book{}.Revoke(Revocation{Origin: pki.Serial(second.Cert), At: noon})
+	elsewhere, _, err := Ledger{}.Revoke(Revocation{Lineage: pki.Serial(second.Cert), At: noon})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,20 +86,20 @@ func TestRevokedRow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, both := range [][2]Book{{here, there}, {there, here}} {
-		merged, _, err := both[0].Merge(both[1].Revoked, noon)
-		if got := refused(Book{Revoked: merged.InForce()}); err != nil || got != "1 2 3 namesake" {
+	for _, both := range [][2]Ledger{{here, there}, {there, here}} {
+		merged, _, err := both[0].MergeRevocations(both[1].Revoked, noon)
+		if got := refused(Ledger{Revoked: merged.ActiveRevocations()}); err != nil || got != "1 2 3 namesake" {
 			t.Errorf("after both have heard of it: %s, %v", got, err)
 		}
 	}
 	restored, err := named.Restore(Revocation{Name: "dora", At: noon})
-	if got := refused(Book{Revoked: restored.InForce()}); err != nil || got != "" {
+	if got := refused(Ledger{Revoked: restored.ActiveRevocations()}); err != nil || got != "" {
 		t.Errorf("got %s, %v", got, err)
 	}
 	if _, err := restored.Restore(Revocation{Name: "dora"}); err == nil {
 		t.Error("restored what is not revoked")
 	}
-	if got, want := Refusal(named.Revoked, first.Cert).Error(), "your certificate was revoked at 2026-05-01T12:00:00Z (name dora)"; got != want {
+	if got, want := CheckRevoked(named.Revoked, first.Cert).Error(), "your certificate was revoked at 2026-05-01T12:00:00Z (name dora)"; got != want {
 		t.Errorf("got %s", got)
 	}
 }
@@ -114,24 +114,24 @@ func TestLongRow(t *testing.T) {
 	}
 	const renewals = 3 * maxOfRow
 	issue := func(origin string) *pki.Leaf {
-		leaf, err := ca.Issue(pki.Spec{CN: "dora", Usage: pki.Client, TTL: time.Hour, Origin: origin, Root: pki.Fingerprint(ca.Cert)})
+		leaf, err := ca.Issue(pki.Spec{CN: "dora", Usage: pki.Client, TTL: time.Hour, Lineage: origin, Root: pki.Fingerprint(ca.Cert)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return leaf
 	}
-	var b Book
+	var b Ledger
 	rows := make([][]*pki.Leaf, 2)
 	for n := range 1 + renewals { // both at the same time, as two computers of one person do
 		for i := range rows {
 			origin := ""
 			if n > 0 {
-				origin, _ = pki.OriginOf(rows[i][n-1].Cert)
+				origin, _ = pki.LineageOf(rows[i][n-1].Cert)
 			}
 			leaf := issue(origin)
 			// the first of the second row is by an operator's own CA
-			if origin, _ = pki.OriginOf(leaf.Cert); n > 0 || i == 0 {
-				b = b.With(Issued{Serial: pki.Serial(leaf.Cert), Origin: origin, Name: "dora", At: noon, Expires: noon.Add(time.Hour)})
+			if origin, _ = pki.LineageOf(leaf.Cert); n > 0 || i == 0 {
+				b = b.AddIssued(Issued{Serial: pki.Serial(leaf.Cert), Lineage: origin, Name: "dora", At: noon, Expires: noon.Add(time.Hour)})
 			}
 			rows[i] = append(rows[i], leaf)
 		}
@@ -141,28 +141,28 @@ func TestLongRow(t *testing.T) {
 	}
 	serials := map[string]bool{}
 	for i, row := range rows {
-		first, _ := pki.OriginOf(row[0].Cert)
+		first, _ := pki.LineageOf(row[0].Cert)
 		for n, leaf := range row {
 			serial := pki.Serial(leaf.Cert)
 			if parsed, err := ParseSerial(serial); err != nil || parsed != serial || serials[serial] {
 				t.Fatalf("serial %s: %s, %v", serial, parsed, err)
 			}
 			serials[serial] = true
-			if !SameRow(serial, first) || SameRow(serial, pki.Serial(rows[1-i][0].Cert)) {
+			if !SameLineage(serial, first) || SameLineage(serial, pki.Serial(rows[1-i][0].Cert)) {
 				t.Errorf("row %d, %d: it is of another row", i, n)
 			}
-			here, done, err := b.Revoke(Revocation{Origin: serial, At: noon})
-			if err != nil || done.Origin != first || !b.Knows(serial) {
+			here, done, err := b.Revoke(Revocation{Lineage: serial, At: noon})
+			if err != nil || done.Lineage != first || !b.HasIssued(serial) {
 				t.Errorf("row %d, %d: %v, %v", i, n, done, err)
 			}
-			elsewhere, _, err := Book{}.Revoke(Revocation{Origin: serial, At: noon})
+			elsewhere, _, err := Ledger{}.Revoke(Revocation{Lineage: serial, At: noon})
 			if err != nil {
 				t.Error(err)
 			}
 			for where, list := range map[string][]Revocation{"here": here.Revoked, "elsewhere": elsewhere.Revoked} {
 				for k, other := range rows {
 					for m, l := range other {
-						if refused := Refusal(list, l.Cert) != nil; refused != (k == i) {
+						if refused := CheckRevoked(list, l.Cert) != nil; refused != (k == i) {
 							t.Fatalf("row %d, %d is revoked %s: row %d, %d is refused: %t", i, n, where, k, m, refused)
 						}
 					}
@@ -173,21 +173,21 @@ func TestLongRow(t *testing.T) {
 }
 
 func TestBookIsBounded(t *testing.T) {
-	var b Book
+	var b Ledger
 	for n := range maxIssued + 10 {
-		b = b.With(Issued{Serial: fmt.Sprint(n), Origin: fmt.Sprint(n), At: noon, Expires: noon.Add(time.Hour)})
+		b = b.AddIssued(Issued{Serial: fmt.Sprint(n), Lineage: fmt.Sprint(n), At: noon, Expires: noon.Add(time.Hour)})
 	}
 	if len(b.Issued) != maxIssued || b.Issued[0].Serial != "10" {
 		t.Errorf("%d are kept, from %s", len(b.Issued), b.Issued[0].Serial)
 	}
 	for n := range 100 { // one who renews without end
-		b = b.With(Issued{Serial: fmt.Sprint("r", n), Origin: "r0", At: noon, Expires: noon.Add(time.Hour)})
+		b = b.AddIssued(Issued{Serial: fmt.Sprint("r", n), Lineage: "r0", At: noon, Expires: noon.Add(time.Hour)})
 	}
 	if len(b.Issued) != maxIssued || b.Issued[0].Serial != fmt.Sprint(10+maxOfRow) || b.Issued[maxIssued-1].Serial != "r99" {
 		t.Errorf("%d are kept, from %s to %s", len(b.Issued), b.Issued[0].Serial, b.Issued[maxIssued-1].Serial)
 	}
 	later := noon.Add(time.Hour + keepExpired + time.Second)
-	if b = b.With(Issued{Serial: "new", At: later, Expires: later.Add(time.Hour)}); len(b.Issued) != 1 {
+	if b = b.AddIssued(Issued{Serial: "new", At: later, Expires: later.Add(time.Hour)}); len(b.Issued) != 1 {
 		t.Errorf("%d are kept after they have expired", len(b.Issued))
 	}
 	b.Revoked = make([]Revocation, maxRevoked)
@@ -200,16 +200,16 @@ func TestLife(t *testing.T) {
 	for _, c := range []struct {
 		asked, most, want time.Duration
 	}{
-		{0, MaxLife, DefaultLife}, {0, time.Hour, time.Hour}, {time.Hour, time.Hour, time.Hour}, {2 * time.Hour, time.Hour, 0},
-		{time.Second, MaxLife, 0}, {-time.Hour, MaxLife, 0}, {MaxLife + 1, MaxLife, 0},
+		{0, MaxTTL, DefaultTTL}, {0, time.Hour, time.Hour}, {time.Hour, time.Hour, time.Hour}, {2 * time.Hour, time.Hour, 0},
+		{time.Second, MaxTTL, 0}, {-time.Hour, MaxTTL, 0}, {MaxTTL + 1, MaxTTL, 0},
 	} {
-		if got, err := Life(c.asked, c.most); got != c.want || (err == nil) != (c.want > 0) {
+		if got, err := TTL(c.asked, c.most); got != c.want || (err == nil) != (c.want > 0) {
 			t.Errorf("%s of %s: %s, %v", c.asked, c.most, got, err)
 		}
 	}
-	b := Book{}.With(Issued{Serial: "1", At: noon, Expires: noon.Add(time.Hour), Life: time.Hour})
-	if b.Renewable("1") != time.Hour || b.Renewable("2") != DefaultLife {
-		t.Error(b.Renewable("1"), b.Renewable("2"))
+	b := Ledger{}.AddIssued(Issued{Serial: "1", At: noon, Expires: noon.Add(time.Hour), TTL: time.Hour})
+	if b.MaxRenewal("1") != time.Hour || b.MaxRenewal("2") != DefaultTTL {
+		t.Error(b.MaxRenewal("1"), b.MaxRenewal("2"))
 	}
 }
 
@@ -247,10 +247,10 @@ func TestNamesAndSerials(t *testing.T) {
 func TestMachinesAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
-		machines := make([]Book, 3)
+		machines := make([]Ledger, 3)
 		at := noon
 		learn := func(i, j int) {
-			next, _, err := machines[i].Merge(machines[j].Revoked, noon)
+			next, _, err := machines[i].MergeRevocations(machines[j].Revoked, noon)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -287,7 +287,7 @@ func TestMachinesAgree(t *testing.T) {
 				machines[(i+1)%3] = next
 				all()
 				for _, b := range machines {
-					if slices.ContainsFunc(b.InForce(), func(r Revocation) bool { return r.Name == name }) {
+					if slices.ContainsFunc(b.ActiveRevocations(), func(r Revocation) bool { return r.Name == name }) {
 						t.Fatalf("%s was restored last, and is revoked: %v", name, b.Revoked)
 					}
 				}
@@ -304,34 +304,34 @@ func TestMachinesAgree(t *testing.T) {
 
 func TestMergeRefuses(t *testing.T) {
 	for what, r := range map[string]Revocation{
-		"nothing": {}, "both": {Name: "dora", Origin: "1a"}, "a certificate restored": {Origin: "1a", Restored: true}, "no serial": {Origin: "0x1A"},
+		"nothing": {}, "both": {Name: "dora", Lineage: "1a"}, "a certificate restored": {Lineage: "1a", Restored: true}, "no serial": {Lineage: "0x1A"},
 		"control characters": {Name: "do\nra"}, "a long subject": {Name: "dora", By: strings.Repeat("x", 129)},
-		"a subject that is no text": {Name: "dora", By: "\xff"}, "a subject of two lines": {Name: "dora", By: "a\nb"}, "a machine of no text": {Origin: "1a", Machine: "\xff"},
+		"a subject that is no text": {Name: "dora", By: "\xff"}, "a subject of two lines": {Name: "dora", By: "a\nb"}, "a machine of no text": {Lineage: "1a", Machine: "\xff"},
 		"a machine of a name": {Name: "dora", Machine: "m1"}, "a time that cannot be written": {Name: "dora", At: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
-		"a time before all": {Origin: "1a", At: time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)},
+		"a time before all": {Lineage: "1a", At: time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)},
 	} {
-		if next, news, err := (Book{}).Merge([]Revocation{r}, noon); err == nil || len(next.Revoked)+len(news) > 0 {
+		if next, news, err := (Ledger{}).MergeRevocations([]Revocation{r}, noon); err == nil || len(next.Revoked)+len(news) > 0 {
 			t.Errorf("%s: learnt %v", what, news)
 		}
 	}
 	// What is good beside it is learnt, and can be written down.
-	sent := []Revocation{{Name: "ann", At: noon, Count: 1}, {Name: "emil", At: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, {Origin: "1a", At: noon, Count: 1}}
-	next, news, err := (Book{}).Merge(sent, noon)
+	sent := []Revocation{{Name: "ann", At: noon, Generation: 1}, {Name: "emil", At: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, {Lineage: "1a", At: noon, Generation: 1}}
+	next, news, err := (Ledger{}).MergeRevocations(sent, noon)
 	if err == nil || !strings.Contains(err.Error(), "cannot use 1 of what was sent: name \"emil\": the year 10000") || len(news) != 2 {
 		t.Errorf("%v, %v", news, err)
 	}
 	if _, err := json.Marshal(next); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := (Book{}).Revoke(sent[1]); err == nil {
+	if _, _, err := (Ledger{}).Revoke(sent[1]); err == nil {
 		t.Error("what cannot be learnt can be said here")
 	}
-	full := Book{Revoked: make([]Revocation, maxRevoked)}
-	if _, _, err := full.Merge([]Revocation{{Name: "dora", Count: 1}}, noon); err == nil {
+	full := Ledger{Revoked: make([]Revocation, maxRevoked)}
+	if _, _, err := full.MergeRevocations([]Revocation{{Name: "dora", Generation: 1}}, noon); err == nil {
 		t.Error("learns more than there is room for")
 	}
-	full.Revoked[7] = Revocation{Name: "emil", Count: 2, Restored: true}
-	if next, news, err := full.Merge([]Revocation{{Name: "ann", Count: 2, Restored: true}, {Name: "dora", Count: 1}}, noon); err != nil || len(news) != 1 || len(next.Revoked) != maxRevoked {
+	full.Revoked[7] = Revocation{Name: "emil", Generation: 2, Restored: true}
+	if next, news, err := full.MergeRevocations([]Revocation{{Name: "ann", Generation: 2, Restored: true}, {Name: "dora", Generation: 1}}, noon); err != nil || len(news) != 1 || len(next.Revoked) != maxRevoked {
 		t.Errorf("%v, %v", news, err)
 	}
 }

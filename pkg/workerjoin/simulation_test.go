@@ -83,7 +83,7 @@ type certified struct {
 // it what it can know.
 type plane struct {
 	name    string
-	book    trust.Book
+	book    trust.Ledger
 	session *trust.Session
 	ahead   time.Duration // of its clock
 	off     bool
@@ -97,7 +97,7 @@ type plane struct {
 }
 
 type saved struct {
-	book    trust.Book
+	book    trust.Ledger
 	refuses map[string]bool
 }
 
@@ -107,7 +107,7 @@ type node struct {
 	key    *ecdsa.PrivateKey
 	at     netip.Addr
 	ticket *pki.Leaf
-	held   Held
+	held   Certificates
 	ahead  time.Duration // of its clock
 }
 
@@ -120,10 +120,10 @@ type question struct {
 	begun  time.Time
 	m      trust.Member
 	known  bool
-	knows  trust.Roll // what it tells those that it asks: the ticket, or the member
-	to     []*plane   // that are still to be asked, or told
+	knows  trust.Membership // what it tells those that it asks: the ticket, or the member
+	to     []*plane         // that are still to be asked, or told
 	stood  map[string]bool
-	claims []trust.Claim
+	claims []trust.TicketBinding
 	told   map[string]bool // books that hold it; nil before it was decided
 }
 
@@ -152,7 +152,7 @@ func (w *world) clock(p *plane) time.Time { return w.now.Add(p.ahead) }
 // empty gives a machine a new book.
 func (w *world) empty(p *plane) {
 	w.books++
-	p.book, p.refuses, p.older, p.saved = trust.Book{}.Begin(fmt.Sprintf("%032x", w.books)), map[string]bool{}, false, nil
+	p.book, p.refuses, p.older, p.saved = trust.Ledger{}.WithID(fmt.Sprintf("%032x", w.books)), map[string]bool{}, false, nil
 	w.start(p)
 }
 
@@ -166,15 +166,15 @@ func (w *world) learn(p, q *plane) bool {
 	if p == q || !w.hears(p, q) || !w.hears(q, p) {
 		return false
 	}
-	next, _, err := p.book.Merge(q.book.Revoked, w.clock(p))
+	next, _, err := p.book.MergeRevocations(q.book.Revoked, w.clock(p))
 	if err == nil {
-		next, _, err = next.Learn(q.book.Told(), p.session, w.clock(p))
+		next, _, err = next.MergeMembership(q.book.Public(), p.session, w.clock(p))
 	}
 	if err != nil {
 		w.fail("%s learns nothing from %s: %v", p.name, q.name, err)
 	}
 	p.book, _ = next.Prune(p.session, w.clock(p))
-	p.session.Hear(q.book.ID)
+	p.session.MarkSynced(q.book.ID)
 	p.heard[q.book.ID] = true
 	for ticket := range q.refuses {
 		p.refuses[ticket] = true
@@ -203,7 +203,7 @@ func (w *world) agree() {
 	}
 	for try := 0; ; try++ {
 		if !slices.ContainsFunc(there, func(p *plane) bool {
-			return !slices.Equal(p.book.Told().Digest(), there[0].book.Told().Digest()) || !slices.Equal(p.book.Digest(), there[0].book.Digest()) ||
+			return !slices.Equal(p.book.Public().Digest(), there[0].book.Public().Digest()) || !slices.Equal(p.book.Digest(), there[0].book.Digest()) ||
 				slices.ContainsFunc(there, func(o *plane) bool { return o != p && !p.heard[o.book.ID] })
 		}) {
 			return
@@ -226,7 +226,7 @@ func (w *world) invite(p *plane, name string) *pki.Leaf {
 	ids, told := []string{p.book.ID}, []*plane{}
 	for _, q := range w.planes {
 		if p != q && w.hears(p, q) && w.hears(q, p) {
-			next, _, err := p.book.Learn(q.book.Told(), p.session, w.clock(p))
+			next, _, err := p.book.MergeMembership(q.book.Public(), p.session, w.clock(p))
 			if err != nil {
 				w.fail("%v", err)
 			}
@@ -241,11 +241,11 @@ func (w *world) invite(p *plane, name string) *pki.Leaf {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	ticket := trust.Ticket{Serial: pki.Serial(leaf.Cert), Name: name, At: w.clock(p), Expires: leaf.Cert.NotAfter, Voters: ids, Needs: needs}
+	ticket := trust.Ticket{Serial: pki.Serial(leaf.Cert), Name: name, At: w.clock(p), Expires: leaf.Cert.NotAfter, Voters: ids, Quorum: needs}
 	noted := 1
 	for _, q := range told {
 		if w.hears(p, q) {
-			next, _, err := q.book.Learn(trust.Roll{Tickets: []trust.Ticket{ticket}}, q.session, w.clock(q))
+			next, _, err := q.book.MergeMembership(trust.Membership{Tickets: []trust.Ticket{ticket}}, q.session, w.clock(q))
 			if err != nil {
 				w.fail("%v", err)
 			}
@@ -255,7 +255,7 @@ func (w *world) invite(p *plane, name string) *pki.Leaf {
 			}
 		}
 	}
-	next, err := p.book.Invite(ticket)
+	next, err := p.book.AddTicket(ticket)
 	if err != nil || noted < needs {
 		return nil
 	}
@@ -281,7 +281,7 @@ func (w *world) remove(p *plane, name string) {
 	told := []*plane{p}
 	for _, q := range w.planes {
 		if q != p && w.hears(p, q) {
-			if q.book, _, err = q.book.Merge(p.book.Revoked, w.clock(q)); err != nil {
+			if q.book, _, err = q.book.MergeRevocations(p.book.Revoked, w.clock(q)); err != nil {
 				w.fail("%v", err)
 			}
 			told = append(told, q)
@@ -298,29 +298,29 @@ func (w *world) remove(p *plane, name string) {
 
 // turn has a machine do what it decides: ask a control-plane machine.
 func (w *world) turn(n *node, p *plane) {
-	f := Facts{Now: w.now.Add(n.ahead), Name: n.name, Addresses: []netip.Addr{n.at}, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Held: n.held}
+	f := Facts{Now: w.now.Add(n.ahead), Name: n.name, Addresses: []netip.Addr{n.at}, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Certificates: n.held}
 	if n.ticket != nil {
 		f.Ticket = n.ticket.Cert
 	}
 	step := Next(f)
-	if step.Act == Rest || w.lost() || p.off {
+	if step.Action == Idle || w.lost() || p.off {
 		return
 	}
 	now := w.clock(p)
 	m := trust.Member{Name: n.name, Address: fmt.Sprint(n.at), Key: pki.KeyFingerprint(&n.key.PublicKey), Renewed: now}
 	shown := f.Ticket
-	if step.Act == Join {
+	if step.Action == Join {
 		m.Ticket = pki.Serial(f.Ticket)
 	} else {
-		shown, m.Ticket = f.Held.Machine, pki.TicketOf(f.Held.Machine)
+		shown, m.Ticket = f.Certificates.Machine, pki.TicketOf(f.Certificates.Machine)
 	}
 	// What the door does: the certificate has to be valid, and not revoked.
-	if !now.Before(shown.NotAfter) || trust.Refusal(p.book.Revoked, shown) != nil {
+	if !now.Before(shown.NotAfter) || trust.CheckRevoked(p.book.Revoked, shown) != nil {
 		w.say("%s refuses the certificate of %s", p.name, n.name)
 		return
 	}
-	q := &question{n: n, at: p, run: p.run, begun: w.now, m: m, known: step.Act == Renew, stood: map[string]bool{}}
-	if q.known && !p.book.Came(m.Ticket) { // others may know it
+	q := &question{n: n, at: p, run: p.run, begun: w.now, m: m, known: step.Action == Renew, stood: map[string]bool{}}
+	if q.known && !p.book.TicketUsed(m.Ticket) { // others may know it
 		heard := 1
 		for _, o := range w.planes {
 			if w.learn(p, o) {
@@ -331,12 +331,12 @@ func (w *world) turn(n *node, p *plane) {
 			return
 		}
 	}
-	next, err := p.book.Stand(m, q.known, p.session, now)
+	next, err := p.book.Vote(m, q.known, p.session, now)
 	if err != nil {
 		w.say("%s: %s at %s: %v", p.name, n.name, n.at, err)
 		return
 	}
-	p.book, q.stood[p.book.ID], q.knows = next, true, next.About(m.Ticket)
+	p.book, q.stood[p.book.ID], q.knows = next, true, next.PublicForTicket(m.Ticket)
 	if c := w.certified[m.Ticket]; c != nil && c.address != m.Address {
 		c.moved = true
 	}
@@ -371,18 +371,18 @@ func (w *world) step() {
 	if !w.hears(q.at, p) {
 		return
 	}
-	learnt, _, err := p.book.Learn(q.knows, p.session, w.clock(p))
+	learnt, _, err := p.book.MergeMembership(q.knows, p.session, w.clock(p))
 	if err != nil {
 		w.fail("%v", err)
 	}
 	p.book = learnt
 	if q.told != nil {
-		if w.hears(p, q.at) && p.book.Came(q.m.Ticket) {
+		if w.hears(p, q.at) && p.book.TicketUsed(q.m.Ticket) {
 			q.told[p.book.ID] = true
 		}
 		return
 	}
-	next, err := p.book.Stand(q.m, q.known, p.session, w.clock(p))
+	next, err := p.book.Vote(q.m, q.known, p.session, w.clock(p))
 	p.book = next
 	if !w.hears(p, q.at) {
 		return // it is noted, and nobody knows
@@ -390,7 +390,7 @@ func (w *world) step() {
 	if err == nil {
 		q.stood[p.book.ID] = true
 	}
-	q.claims = append(q.claims, p.book.About(q.m.Ticket).Claims...)
+	q.claims = append(q.claims, p.book.PublicForTicket(q.m.Ticket).Bindings...)
 }
 
 // decide lets the machine in, if it comes by what the control-plane machine knows, and gives it
@@ -398,7 +398,7 @@ func (w *world) step() {
 func (w *world) decide(q *question) bool {
 	p, needs := q.at, trust.Majority(len(w.planes))
 	if q.told == nil {
-		next, _, err := p.book.Learn(trust.Roll{Claims: q.claims}, p.session, w.clock(p))
+		next, _, err := p.book.MergeMembership(trust.Membership{Bindings: q.claims}, p.session, w.clock(p))
 		if err != nil {
 			w.fail("%v", err)
 		}
@@ -406,14 +406,14 @@ func (w *world) decide(q *question) bool {
 			return false
 		}
 		p.book, q.told, q.to = next, map[string]bool{p.book.ID: true}, w.others(p)
-		q.knows = next.About(q.m.Ticket)
+		q.knows = next.PublicForTicket(q.m.Ticket)
 	}
 	if len(q.told) < needs {
 		return false
 	}
 	m, n := q.m, q.n
 	if p.refuses[m.Ticket] {
-		if p.book.Came(m.Ticket) {
+		if p.book.TicketUsed(m.Ticket) {
 			w.fail("%s gives %s certificates, and has heard that it was removed", p.name, n.name)
 		}
 		return true
@@ -443,7 +443,7 @@ func (w *world) decide(q *question) bool {
 		}
 		return leaf.Cert
 	}
-	n.held = Held{issue(authorities[1]), []*x509.Certificate{issue(authorities[2])}, []netip.Addr{n.at}}
+	n.held = Certificates{issue(authorities[1]), []*x509.Certificate{issue(authorities[2])}, []netip.Addr{n.at}}
 	w.say("%s: %s: %s at %s has certificates by ticket %.6s", w.now, p.name, n.name, n.at, m.Ticket)
 	return true
 }
@@ -468,7 +468,7 @@ func (w *world) event() {
 	case 2: // and takes it out
 		w.remove(p, n.name)
 	case 3: // a machine loses its disk
-		n.held = Held{}
+		n.held = Certificates{}
 	case 4: // or its clock, or its address
 		n.ahead = time.Duration(w.random.IntN(2000)-1000) * time.Hour
 	case 5:
@@ -573,7 +573,7 @@ func TestFaults(t *testing.T) {
 		w.agree()
 		for _, p := range w.planes {
 			for ticket := range known {
-				if _, err := p.book.Stand(trust.Member{Name: "w", Ticket: ticket, Address: "10.0.0.99"}, true, p.session, w.now); err == nil {
+				if _, err := p.book.Vote(trust.Member{Name: "w", Ticket: ticket, Address: "10.0.0.99"}, true, p.session, w.now); err == nil {
 					w.fail("%s has not heard that %.6s was removed", p.name, ticket)
 				}
 			}
@@ -644,32 +644,32 @@ func TestNext(t *testing.T) {
 		return leaf.Cert
 	}
 	ticket := issue(authorities[0], "w", "", begin, time.Hour)
-	own := func(at time.Time) Held {
-		return Held{issue(authorities[1], "w", pki.Serial(ticket), at, life), []*x509.Certificate{issue(authorities[2], "system:node:w", pki.Serial(ticket), at, life)}, []netip.Addr{address}}
+	own := func(at time.Time) Certificates {
+		return Certificates{issue(authorities[1], "w", pki.Serial(ticket), at, life), []*x509.Certificate{issue(authorities[2], "system:node:w", pki.Serial(ticket), at, life)}, []netip.Addr{address}}
 	}
-	older := Held{Machine: issue(authorities[1], "w", "1234", begin, life)}
-	stranger := Held{Machine: issue(authorities[2], "w", "1234", begin, life)}
-	other := Held{Machine: issue(authorities[1], "v", "1234", begin, life)}
-	if s := Next(Facts{Now: begin, Name: "w", Addresses: []netip.Addr{address}, Held: own(begin),
-		MachineCAs: []*x509.Certificate{authorities[0].Cert, authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}}); s.Act != Renew || !s.Usable {
+	older := Certificates{Machine: issue(authorities[1], "w", "1234", begin, life)}
+	stranger := Certificates{Machine: issue(authorities[2], "w", "1234", begin, life)}
+	other := Certificates{Machine: issue(authorities[1], "v", "1234", begin, life)}
+	if s := Next(Facts{Now: begin, Name: "w", Addresses: []netip.Addr{address}, Certificates: own(begin),
+		MachineCAs: []*x509.Certificate{authorities[0].Cert, authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}}); s.Action != Renew || !s.Usable {
 		t.Errorf("by an authority that issues no more: %+v", s)
 	}
 	for _, c := range []struct {
 		name   string
-		held   Held
+		held   Certificates
 		ticket *x509.Certificate
 		after  time.Duration
 		at     []netip.Addr
-		want   Act
+		want   Action
 		usable bool
 		why    string
 	}{
-		{"nothing at all", Held{}, nil, 0, []netip.Addr{address}, Rest, false, "this machine has not joined the cluster yet, and there is no ticket (Machine.spec.join); `orlopctl nodes add` gives one"},
-		{"a ticket", Held{}, ticket, 0, []netip.Addr{address}, Join, false, "this machine has not joined the cluster yet"},
-		{"a ticket that ended", Held{}, ticket, 2 * time.Hour, []netip.Addr{address}, Rest, false, "this machine has not joined the cluster yet, and its ticket ended at 2026-05-01T13:00:00Z; `orlopctl nodes add` gives another one"},
-		{"no address", Held{}, ticket, 0, nil, Rest, false, "it has no address yet"},
-		{"young", own(begin), ticket, time.Minute, []netip.Addr{address}, Rest, true, ""},
-		{"young, its ticket ended", own(begin), ticket, 48 * time.Hour, []netip.Addr{address}, Rest, true, ""},
+		{"nothing at all", Certificates{}, nil, 0, []netip.Addr{address}, Idle, false, "this machine has not joined the cluster yet, and there is no ticket (Machine.spec.join); `orlopctl nodes add` gives one"},
+		{"a ticket", Certificates{}, ticket, 0, []netip.Addr{address}, Join, false, "this machine has not joined the cluster yet"},
+		{"a ticket that ended", Certificates{}, ticket, 2 * time.Hour, []netip.Addr{address}, Idle, false, "this machine has not joined the cluster yet, and its ticket ended at 2026-05-01T13:00:00Z; `orlopctl nodes add` gives another one"},
+		{"no address", Certificates{}, ticket, 0, nil, Idle, false, "it has no address yet"},
+		{"young", own(begin), ticket, time.Minute, []netip.Addr{address}, Idle, true, ""},
+		{"young, its ticket ended", own(begin), ticket, 48 * time.Hour, []netip.Addr{address}, Idle, true, ""},
 		{"old", own(begin), nil, 61 * 24 * time.Hour, []netip.Addr{address}, Renew, true, ""},
 		{"ended", own(begin), nil, 91 * 24 * time.Hour, []netip.Addr{address}, Renew, true, "the certificates of this machine ended at 2026-07-30T12:00:00Z, or its clock is wrong"},
 		{"ended, with a ticket", own(begin.Add(-91 * 24 * time.Hour)), ticket, 0, []netip.Addr{address}, Join, true, "the certificates of this machine ended at 2026-04-30T12:00:00Z, or its clock is wrong"},
@@ -679,15 +679,15 @@ func TestNext(t *testing.T) {
 		{"of another cluster", stranger, ticket, time.Minute, []netip.Addr{address}, Join, false, "what this machine has is of another cluster"},
 		{"of another name", other, ticket, time.Minute, []netip.Addr{address}, Join, false, "what this machine has is of a machine called v"},
 	} {
-		s := Next(Facts{Now: begin.Add(c.after), Name: "w", Addresses: c.at, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Held: c.held, Ticket: c.ticket})
+		s := Next(Facts{Now: begin.Add(c.after), Name: "w", Addresses: c.at, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Certificates: c.held, Ticket: c.ticket})
 		why := ""
-		if s.Why != nil {
-			why = s.Why.Error()
+		if s.Reason != nil {
+			why = s.Reason.Error()
 		}
-		if s.Act != c.want || s.Usable != c.usable || why != c.why {
+		if s.Action != c.want || s.Usable != c.usable || why != c.why {
 			t.Errorf("%s: %+v", c.name, s)
 		}
-		if rests := s.Act == Rest && s.Usable; rests == s.Until.IsZero() {
+		if rests := s.Action == Idle && s.Usable; rests == s.Until.IsZero() {
 			t.Errorf("%s: until %s", c.name, s.Until)
 		}
 	}

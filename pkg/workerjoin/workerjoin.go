@@ -24,39 +24,39 @@ type Facts struct {
 	// The authorities of machines and of Kubernetes: the one that issues first, then those that are
 	// believed beside it.
 	MachineCAs, NodeCAs []*x509.Certificate
-	Held                Held
+	Certificates        Certificates
 	Ticket              *x509.Certificate // nil when there is none
-	MayAsk              bool              // the cluster takes requests of machines without a ticket
+	JoinRequestsEnabled bool              // the cluster takes requests of machines without a ticket
 }
 
-// Held is what the machine has got so far. The zero Held is nothing.
-type Held struct {
+// Certificates is what the machine has got so far. The zero Held is nothing.
+type Certificates struct {
 	Machine   *x509.Certificate
 	Node      []*x509.Certificate
 	Addresses []netip.Addr // of the machine, when it asked for them
 }
 
-// Act is what is to be done.
-type Act int
+// Action is what is to be done.
+type Action int
 
 // What is to be done: nothing; ask by the ticket; ask by the machine's own certificate; ask for a
 // ticket, which an operator decides.
 const (
-	Rest Act = iota
+	Idle Action = iota
 	Join
 	Renew
-	Ask
+	RequestTicket
 )
 
-// Step is a decision.
-type Step struct {
-	Act Act
+// Decision is a decision.
+type Decision struct {
+	Action Action
 	// Usable: with what it has, the machine is one of the cluster now.
 	Usable bool
 	// Until is when the decision changes by itself, if nothing else does; zero for never.
 	Until time.Time
-	// Why says in a sentence what is wrong, for the operator; empty when nothing is.
-	Why error
+	// Reason says in a sentence what is wrong, for the operator; empty when nothing is.
+	Reason error
 }
 
 // Next decides.
@@ -71,9 +71,9 @@ type Step struct {
 //	none            ended, none       ask for one, if it may; else nothing: the operator has to give it a ticket
 //
 // What has ended goes on being used: it is the others who judge it, by their clocks.
-func Next(f Facts) Step {
-	s := Step{Why: held(f)}
-	s.Usable = s.Why == nil
+func Next(f Facts) Decision {
+	s := Decision{Reason: held(f)}
+	s.Usable = s.Reason == nil
 	ended := s.Usable && valid(f) != nil
 	var noTicket error
 	switch {
@@ -82,29 +82,29 @@ func Next(f Facts) Step {
 	case !f.Now.Before(f.Ticket.NotAfter):
 		noTicket = fmt.Errorf("its ticket ended at %s; `orlopctl nodes add` gives another one", f.Ticket.NotAfter.UTC().Format(time.RFC3339))
 	}
-	newer := noTicket == nil && f.Held.Machine != nil && pki.TicketOf(f.Held.Machine) != pki.Serial(f.Ticket)
+	newer := noTicket == nil && f.Certificates.Machine != nil && pki.TicketOf(f.Certificates.Machine) != pki.Serial(f.Ticket)
 	switch {
 	case len(f.Addresses) == 0:
-		s.Why = errors.New("it has no address yet")
+		s.Reason = errors.New("it has no address yet")
 	case s.Usable && newer, ended && noTicket == nil:
-		s.Act, s.Why = Join, valid(f)
-	case s.Usable && f.Now.Before(renewAt(f)) && valid(f) == nil && slices.Equal(f.Held.Addresses, f.Addresses) && byPresent(f):
+		s.Action, s.Reason = Join, valid(f)
+	case s.Usable && f.Now.Before(renewAt(f)) && valid(f) == nil && slices.Equal(f.Certificates.Addresses, f.Addresses) && byPresent(f):
 		s.Until = renewAt(f)
 	case s.Usable:
-		s.Act, s.Why = Renew, valid(f)
+		s.Action, s.Reason = Renew, valid(f)
 	case noTicket == nil:
-		s.Act = Join
-	case f.MayAsk:
-		s.Act = Ask
+		s.Action = Join
+	case f.JoinRequestsEnabled:
+		s.Action = RequestTicket
 	default:
-		s.Why = fmt.Errorf("%w, and %w", s.Why, noTicket)
+		s.Reason = fmt.Errorf("%w, and %w", s.Reason, noTicket)
 	}
 	return s
 }
 
 // held says why what the machine has is not good for the cluster that it is told to be in.
 func held(f Facts) error {
-	if f.Held.Machine == nil {
+	if f.Certificates.Machine == nil {
 		return errors.New("this machine has not joined the cluster yet")
 	}
 	by := func(c *x509.Certificate, cas []*x509.Certificate) error {
@@ -113,11 +113,11 @@ func held(f Facts) error {
 		}
 		return nil
 	}
-	if f.Held.Machine.Subject.CommonName != f.Name {
-		return fmt.Errorf("what this machine has is of a machine called %s", f.Held.Machine.Subject.CommonName)
+	if f.Certificates.Machine.Subject.CommonName != f.Name {
+		return fmt.Errorf("what this machine has is of a machine called %s", f.Certificates.Machine.Subject.CommonName)
 	}
-	problems := []error{by(f.Held.Machine, f.MachineCAs)}
-	for _, c := range f.Held.Node {
+	problems := []error{by(f.Certificates.Machine, f.MachineCAs)}
+	for _, c := range f.Certificates.Node {
 		problems = append(problems, by(c, f.NodeCAs))
 	}
 	i := slices.IndexFunc(problems, func(err error) bool { return err != nil })
@@ -129,7 +129,7 @@ func held(f Facts) error {
 
 // valid says why what the machine has is not valid now, by its own clock.
 func valid(f Facts) error {
-	for _, c := range append([]*x509.Certificate{f.Held.Machine}, f.Held.Node...) {
+	for _, c := range append([]*x509.Certificate{f.Certificates.Machine}, f.Certificates.Node...) {
 		switch {
 		case !f.Now.Before(c.NotAfter):
 			return fmt.Errorf("the certificates of this machine ended at %s, or its clock is wrong", c.NotAfter.UTC().Format(time.RFC3339))
@@ -142,13 +142,13 @@ func valid(f Facts) error {
 
 // byPresent tells whether all certificates are by the authorities that issue now.
 func byPresent(f Facts) bool {
-	return pki.SignedBy(f.Held.Machine, f.MachineCAs[0]) && !slices.ContainsFunc(f.Held.Node, func(c *x509.Certificate) bool { return !pki.SignedBy(c, f.NodeCAs[0]) })
+	return pki.SignedBy(f.Certificates.Machine, f.MachineCAs[0]) && !slices.ContainsFunc(f.Certificates.Node, func(c *x509.Certificate) bool { return !pki.SignedBy(c, f.NodeCAs[0]) })
 }
 
 // renewAt is when the first of the certificates has lived two thirds of its life.
 func renewAt(f Facts) time.Time {
-	first := pki.RenewAt(f.Held.Machine)
-	for _, c := range f.Held.Node {
+	first := pki.RenewAt(f.Certificates.Machine)
+	for _, c := range f.Certificates.Node {
 		if at := pki.RenewAt(c); at.Before(first) {
 			first = at
 		}

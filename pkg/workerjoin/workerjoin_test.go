@@ -22,23 +22,23 @@ func TestAsk(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := Facts{Now: now, Name: "w1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.21")}}
-	if s := Next(f); s.Act != Rest || !strings.Contains(s.Why.Error(), "there is no ticket") {
+	if s := Next(f); s.Action != Idle || !strings.Contains(s.Reason.Error(), "there is no ticket") {
 		t.Errorf("%+v", s)
 	}
-	f.MayAsk = true
-	if s := Next(f); s.Act != Ask || s.Usable || s.Why == nil {
+	f.JoinRequestsEnabled = true
+	if s := Next(f); s.Action != RequestTicket || s.Usable || s.Reason == nil {
 		t.Errorf("%+v", s)
 	}
 	f.Now, f.Ticket = ticket.Cert.NotBefore.Add(time.Minute), ticket.Cert
-	if s := Next(f); s.Act != Join {
+	if s := Next(f); s.Action != Join {
 		t.Errorf("%+v", s)
 	}
 	f.Now = ticket.Cert.NotAfter // what it was given has ended
-	if s := Next(f); s.Act != Ask {
+	if s := Next(f); s.Action != RequestTicket {
 		t.Errorf("%+v", s)
 	}
 	f.Addresses = nil
-	if s := Next(f); s.Act != Rest {
+	if s := Next(f); s.Action != Idle {
 		t.Errorf("%+v", s)
 	}
 }

@@ -140,7 +140,7 @@ func (s *soak) entries(ctx context.Context) (found map[string][sha256.Size]byte,
 		}
 		return out.Bytes(), err
 	}
-	list, err := mtools("::"+slot.Folder, "mdir", "-b")
+	list, err := mtools("::"+slot.EntriesDir, "mdir", "-b")
 	if err != nil {
 		return nil, "", fmt.Errorf("mdir: %w", err)
 	}

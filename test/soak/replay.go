@@ -45,7 +45,7 @@ func (r *replayer) file() string { return filepath.Join(r.dir, diskName+".raw") 
 // set makes the file so; it begins anew if that is in its past.
 func (r *replayer) set(ctx context.Context, flushed int, pieces []writelog.Piece) error {
 	if r.disk.Image != nil {
-		if err := r.disk.Set(flushed, pieces); !errors.Is(err, writelog.ErrPast) {
+		if err := r.disk.Set(flushed, pieces); !errors.Is(err, writelog.ErrAlreadyApplied) {
 			return err
 		}
 	}

@@ -59,13 +59,13 @@ type held struct {
 	data []byte
 }
 
-// ErrPast means that the image is further than what is asked for: begin with a new one.
-var ErrPast = errors.New("the disk image is past this instant")
+// ErrAlreadyApplied means that the image is further than what is asked for: begin with a new one.
+var ErrAlreadyApplied = errors.New("the disk image is past this instant")
 
 // Set makes the image that Survivors has drawn. It takes back the pieces of the call before.
 func (d *Disk) Set(flushed int, pieces []Piece) error {
 	if flushed < d.done {
-		return ErrPast
+		return ErrAlreadyApplied
 	}
 	for i := len(d.held) - 1; i >= 0; i-- { // pieces may overlap: the last one first
 		if _, err := d.Image.WriteAt(d.held[i].data, d.held[i].at); err != nil {

@@ -185,7 +185,7 @@ func TestSet(t *testing.T) {
 			t.Errorf("%d, %v: %s, want %s", c.flushed, c.pieces, got, c.want)
 		}
 	}
-	if err := disk.Set(3, nil); !errors.Is(err, ErrPast) {
+	if err := disk.Set(3, nil); !errors.Is(err, ErrAlreadyApplied) {
 		t.Errorf("backwards: %v", err)
 	}
 }

@@ -18,8 +18,8 @@ const FrameTime = 5 * time.Millisecond
 // Begin is the time of a clock without an offset when the world begins.
 func Begin() time.Time { return time.Unix(1_000_000, 0) }
 
-// World is one run. Make it with New.
-type World struct {
+// Simulation is one run. Make it with New.
+type Simulation struct {
 	Random *rand.Rand
 	Loss   float64       // of packets, up to 1
 	Now    time.Duration // since it began
@@ -63,17 +63,17 @@ func (e *events) Pop() any {
 }
 
 // New makes a world without machines; of each three one loses packets.
-func New(t testing.TB, seed, stream uint64) *World {
-	w := &World{t: t, Random: rand.New(rand.NewPCG(seed, stream))}
+func New(t testing.TB, seed, stream uint64) *Simulation {
+	w := &Simulation{t: t, Random: rand.New(rand.NewPCG(seed, stream))}
 	if seed%3 == 0 {
 		w.Loss = 0.05
 	}
-	w.Say("seed %d, loss %v", seed, w.Loss)
+	w.Logf("seed %d, loss %v", seed, w.Loss)
 	return w
 }
 
 // Run lets things happen until a time.
-func (w *World) Run(until time.Duration) {
+func (w *Simulation) Run(until time.Duration) {
 	for w.Now < until {
 		next := heap.Pop(&w.events).(event)
 		w.Now = next.at
@@ -81,35 +81,35 @@ func (w *World) Run(until time.Duration) {
 	}
 }
 
-// Say writes into the log of the world, which is shown when it fails.
-func (w *World) Say(format string, args ...any) {
+// Logf writes into the log of the world, which is shown when it fails.
+func (w *Simulation) Logf(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%8.3fs ", w.Now.Seconds())+fmt.Sprintf(format, args...))
 }
 
 // Fail ends the test, and shows what happened last.
-func (w *World) Fail(format string, args ...any) {
+func (w *Simulation) Fail(format string, args ...any) {
 	w.t.Helper()
-	w.Say(format, args...)
+	w.Logf(format, args...)
 	w.t.Fatalf("%s", strings.Join(w.log[max(0, len(w.log)-80):], "\n"))
 }
 
 // In does something after a time.
-func (w *World) In(d time.Duration, do func()) {
+func (w *Simulation) In(d time.Duration, do func()) {
 	w.order++
 	heap.Push(&w.events, event{w.Now + d, w.order, do})
 }
 
 // UpTo is a random time.
-func (w *World) UpTo(d time.Duration) time.Duration {
+func (w *Simulation) UpTo(d time.Duration) time.Duration {
 	return time.Duration(w.Random.Int64N(int64(d)) + 1)
 }
 
 // Clock is the time as a machine has it.
-func (w *World) Clock(m *Machine) time.Time { return Begin().Add(w.Now + m.Offset) }
+func (w *Simulation) Clock(m *Machine) time.Time { return Begin().Add(w.Now + m.Offset) }
 
 // Of does something for a machine after a time, if it is still the same: when it goes on, if it
 // stands still.
-func (w *World) Of(m *Machine, d time.Duration, do func()) {
+func (w *Simulation) Of(m *Machine, d time.Duration, do func()) {
 	born := m.born
 	w.In(d, func() {
 		switch {
@@ -123,21 +123,21 @@ func (w *World) Of(m *Machine, d time.Duration, do func()) {
 }
 
 // Frame brings something from one machine to another one on the link, perhaps.
-func (w *World) Frame(from, to *Machine, do func()) {
-	if from != to && Hear(from, to) && w.Random.Float64() >= w.Loss {
+func (w *Simulation) Frame(from, to *Machine, do func()) {
+	if from != to && Connected(from, to) && w.Random.Float64() >= w.Loss {
 		w.Of(to, w.UpTo(FrameTime), do)
 	}
 }
 
-// Hear tells whether packets get from one machine to another one, should both work.
-func Hear(a, b *Machine) bool { return a.Link && b.Link && a.Side == b.Side }
+// Connected tells whether packets get from one machine to another one, should both work.
+func Connected(a, b *Machine) bool { return a.Link && b.Link && a.Side == b.Side }
 
 // Start has a machine begin, knowing nothing.
 func (m *Machine) Start() { m.born, m.Running, m.waiting = m.born+1, true, nil }
 
 // Stop has a machine stand still, for some time. Its clock may stand too. What it goes on with is
 // done before then.
-func (w *World) Stop(m *Machine, back time.Duration, clockStands bool, then func()) {
+func (w *Simulation) Stop(m *Machine, back time.Duration, clockStands bool, then func()) {
 	m.Running = false
 	born := m.born
 	w.In(back, func() {
@@ -157,8 +157,8 @@ func (w *World) Stop(m *Machine, back time.Duration, clockStands bool, then func
 	})
 }
 
-// Die takes a machine's power away, for some time. Then it is to be started.
-func (w *World) Die(m *Machine, back time.Duration, then func()) {
+// Crash takes a machine's power away, for some time. Then it is to be started.
+func (w *Simulation) Crash(m *Machine, back time.Duration, then func()) {
 	m.Running = false
 	m.born++
 	born := m.born
@@ -170,8 +170,8 @@ func (w *World) Die(m *Machine, back time.Duration, then func()) {
 	})
 }
 
-// Cut cuts the network into two sides, or makes it whole, and returns the side of each machine.
-func (w *World) Cut(machines []*Machine) (sides []int) {
+// Partition cuts the network into two sides, or makes it whole, and returns the side of each machine.
+func (w *Simulation) Partition(machines []*Machine) (sides []int) {
 	whole := w.Random.IntN(2) == 0
 	for _, m := range machines {
 		if m.Side = 0; !whole {
@@ -182,8 +182,8 @@ func (w *World) Cut(machines []*Machine) (sides []int) {
 	return sides
 }
 
-// Whole tells whether the network is not cut.
-func Whole(machines []*Machine) bool {
+// Unpartitioned tells whether the network is not cut.
+func Unpartitioned(machines []*Machine) bool {
 	for _, m := range machines {
 		if m.Side != machines[0].Side {
 			return false

@@ -15,12 +15,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/artifact"
 )
 
-// Shelf is an origin of what lies on it, by SHA-256.
-type Shelf map[string][]byte
+// Source is an origin of what lies on it, by SHA-256.
+type Source map[string][]byte
 
 // Put lays an artefact onto the shelf, a layer for each text, as `oras push` of files without names
 // does; it returns the SHA-256 of the manifest.
-func (s Shelf) Put(texts ...string) string {
+func (s Source) Put(texts ...string) string {
 	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
 		ArtifactType: "application/vnd.example.addon", Config: ocispec.DescriptorEmptyJSON,
@@ -36,14 +36,14 @@ func (s Shelf) Put(texts ...string) string {
 	return s.blob(content).Encoded()
 }
 
-func (s Shelf) blob(content []byte) digest.Digest {
+func (s Source) blob(content []byte) digest.Digest {
 	d := digest.FromBytes(content)
 	s[d.Encoded()] = content
 	return d
 }
 
 // Open is artifact.Origin's.
-func (s Shelf) Open(_ context.Context, b artifact.Blob) (io.ReadCloser, error) {
+func (s Source) Open(_ context.Context, b artifact.Blob) (io.ReadCloser, error) {
 	content, there := s[b.SHA256]
 	if !there {
 		return nil, fs.ErrNotExist

@@ -23,13 +23,13 @@ import (
 
 // Plan is how a server behaves. The zero Plan answers nothing.
 type Plan struct {
-	Offer   netip.Addr    // the address given to everyone; invalid: no answer
-	Lease   time.Duration // whole seconds
-	Refuse  bool          // answer requests with a NAK
-	Deaf    bool          // answer no request, only discovers
-	NoRenew bool          // answer no request that came to the server alone (RENEWING)
-	Rapid   bool          // know Rapid Commit
-	Options []dhcpv4.Option
+	Offer     netip.Addr    // the address given to everyone; invalid: no answer
+	Lease     time.Duration // whole seconds
+	Refuse    bool          // answer requests with a NAK
+	IgnoreAll bool          // answer no request, only discovers
+	NoRenew   bool          // answer no request that came to the server alone (RENEWING)
+	Rapid     bool          // know Rapid Commit
+	Options   []dhcpv4.Option
 }
 
 // Server is a running server.
@@ -42,7 +42,7 @@ type Server struct {
 }
 
 // Start gives link in the namespace the address self and serves there until the test ends.
-func Start(t *testing.T, o *rtnltest.Other, link string, self netip.Prefix, plan Plan) *Server {
+func Start(t *testing.T, o *rtnltest.Namespace, link string, self netip.Prefix, plan Plan) *Server {
 	t.Helper()
 	s := &Server{self: self, plan: plan, news: make(chan struct{}, 1)}
 	var conn *net.UDPConn
@@ -156,7 +156,7 @@ func (s *Server) answer(m *dhcpv4.DHCPv4, toMe bool) *dhcpv4.DHCPv4 {
 	}
 	p := s.plan
 	discover := m.MessageType() == dhcpv4.MessageTypeDiscover
-	if !p.Offer.IsValid() || !discover && (p.Deaf || p.NoRenew && toMe) {
+	if !p.Offer.IsValid() || !discover && (p.IgnoreAll || p.NoRenew && toMe) {
 		return nil
 	}
 	reply := dhcpv4.MessageTypeAck

@@ -10,19 +10,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 )
 
-// Here does what the confined process of package diskprobe does, in this one.
-func Here(ctx context.Context, devices []diskprobe.Device) []diskprobe.Result {
+// ProbeInProcess does what the confined process of package diskprobe does, in this one.
+func ProbeInProcess(ctx context.Context, devices []diskprobe.Device) []diskprobe.DeviceResult {
 	start := func(_ context.Context, question []byte, files []*os.File, _ int) ([]byte, error) {
-		var q diskprobe.Question
+		var q diskprobe.Request
 		if err := json.Unmarshal(question, &q); err != nil {
 			return nil, err
 		}
 		return json.Marshal(diskprobe.Examine(q, files[0], files[1:]))
 	}
-	var results []diskprobe.Result
+	var results []diskprobe.DeviceResult
 	for _, d := range devices {
-		a, err := diskprobe.Ask(ctx, d, nil, start)
-		results = append(results, diskprobe.Result{Device: d, Answer: a, Err: err})
+		a, err := diskprobe.Probe(ctx, d, nil, start)
+		results = append(results, diskprobe.DeviceResult{Device: d, Answer: a, Err: err})
 	}
 	return results
 }

@@ -129,9 +129,9 @@ func SetUp(t *testing.T, name string, up bool) {
 	}
 }
 
-// Give sets a link up with addresses, each with the length of its network, which are used at once:
+// AddAddresses sets a link up with addresses, each with the length of its network, which are used at once:
 // without duplicate address detection.
-func Give(t *testing.T, name string, addresses ...string) {
+func AddAddresses(t *testing.T, name string, addresses ...string) {
 	t.Helper()
 	c := dial(t)
 	link := index(t, c, name)
@@ -187,16 +187,16 @@ func index(t *testing.T, c *rtnetlink.Conn, name string) uint32 {
 	return 0
 }
 
-// Other is a second network namespace, with a thread that lives in it.
-type Other struct {
+// Namespace is a second network namespace, with a thread that lives in it.
+type Namespace struct {
 	fd   int
 	work chan func()
 }
 
 // NewOther makes a namespace. It lives as long as the test.
-func NewOther(t *testing.T) *Other {
+func NewOther(t *testing.T) *Namespace {
 	t.Helper()
-	o := &Other{work: make(chan func())}
+	o := &Namespace{work: make(chan func())}
 	ready := make(chan error)
 	go func() {
 		// never unlocked: the thread ends with the goroutine, and the namespace with it
@@ -221,7 +221,7 @@ func NewOther(t *testing.T) *Other {
 }
 
 // Do runs f in the namespace. Sockets that f opens stay there; goroutines that it starts do not.
-func (o *Other) Do(f func()) {
+func (o *Namespace) Do(f func()) {
 	done := make(chan struct{})
 	o.work <- func() {
 		defer close(done)
@@ -230,8 +230,8 @@ func (o *Other) Do(f func()) {
 	<-done
 }
 
-// Take moves a link into the namespace and sets it up.
-func (o *Other) Take(t *testing.T, name string) {
+// MoveLink moves a link into the namespace and sets it up.
+func (o *Namespace) MoveLink(t *testing.T, name string) {
 	t.Helper()
 	c := dial(t)
 	err := c.Link.Set(&rtnetlink.LinkMessage{
@@ -245,7 +245,7 @@ func (o *Other) Take(t *testing.T, name string) {
 }
 
 // SetUp sets a link of the namespace up or down: the carrier of the other end.
-func (o *Other) SetUp(t *testing.T, name string, up bool) {
+func (o *Namespace) SetUp(t *testing.T, name string, up bool) {
 	t.Helper()
 	var err error
 	o.Do(func() {
