@@ -38,10 +38,11 @@ run: image ## build the image, boot it in QEMU, bring up a single-machine cluste
 
 test: check unit fuzz image kernel stories cuts ## everything CI runs
 
-check: packages ## formatting, vet, staticcheck, the API's description
+check: packages ## formatting, vet, staticcheck, plain English, the API's description
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt wants to change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	CGO_ENABLED=0 go vet -tags providerless ./...
 	CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod staticcheck $(LIGHT) ./test/integration
+	go run ./hack/words
 	$(BUF) lint pkg/api
 	$(BUF) breaking pkg/api --against pkg/api/baseline.binpb
 

@@ -1,0 +1,38 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// firstCommit is the last commit before the rule for subjects began.
+const firstCommit = "b59130f83908"
+
+// subjectLength is the longest subject of a commit, in characters.
+const subjectLength = 60
+
+// verbs lists the verbs that a subject can begin with, in the imperative, one per line. Add a verb
+// that is missing.
+//
+//go:embed verbs.txt
+var verbs string
+
+var subjectForm = regexp.MustCompile(`^([^:]+): ([a-z-]+) \S`)
+
+// checkSubject returns why a commit's subject breaks the rule `pkg/path: imperative verb …`, or "".
+func checkSubject(subject string) string {
+	if n := len([]rune(subject)); n > subjectLength {
+		return fmt.Sprintf("has %d characters; at most %d are allowed", n, subjectLength)
+	}
+	m := subjectForm.FindStringSubmatch(subject)
+	if m == nil {
+		return "expected `pkg/path: imperative verb …`"
+	}
+	if !slices.Contains(strings.Fields(verbs), m[2]) {
+		return fmt.Sprintf("%q is no verb of hack/words/verbs.txt; begin with an imperative verb", m[2])
+	}
+	return ""
+}
