@@ -21,7 +21,7 @@ var layers = [][]string{
 	// mechanisms; their own order is the next table's. The package at the root holds the documents
 	{"pkg/...", ""},
 	{"machined/disk", "machined/configstore", "machined/firewall", "machined/network", "machined/host", "machined/console", "machined/credentials", "machined/power", "machined/upgrade", "machined/install", "machined/seed", "apid", "vm/..."},
-	{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/..."},
+	{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/...", "hack/words"},
 	{"test/..."},
 }
 

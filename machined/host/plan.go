@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
 // Config is the part of the machine's configuration that concerns the host. The zero Config is a
@@ -173,9 +174,13 @@ func planMounts(f Facts) []mount.Mount {
 // names one of ours; if one comes here all the same, ours holds; but for the memory that the kernel
 // keeps free, which an operator may know better.
 func planSysctls(c Config, f Facts) []Sysctl {
-	list := slices.Clone(ownSysctls)
+	own := slices.Clone(sysctl.System)
 	if c.Pods {
-		list = append(list, podSysctls...)
+		own = append(own, sysctl.Pods...)
+	}
+	var list []Sysctl
+	for _, p := range own {
+		list = append(list, Sysctl{Name: p.Name, Value: p.Value, Optional: p.Optional})
 	}
 	if _, set := c.Sysctls[minFreeName]; !set {
 		list = append(list, Sysctl{Name: minFreeName, Value: strconv.FormatInt(minFree(f.Memory), 10)})

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
 // Link is a link as the kernel has it.
@@ -154,32 +156,23 @@ func (r Route) same(o Route) bool {
 	return r.Index == o.Index && r.To == o.To && r.Via == o.Via && r.Metric == o.Metric
 }
 
-// acceptRA has a link take router advertisements; see sysctls.
-const acceptRA = "2"
-
-// sysctls returns what a managed link needs, by key below net, with slashes because a
-// link's name may have dots.
-//
-// promote_secondaries: without it the kernel takes the other addresses of a subnet away together
-// with the first one. ignore_routes_with_linkdown: without it the routes of a link whose cable was
-// pulled stay in use, and no other link takes over. accept_ra: 2 means although the machine
-// forwards, which a Kubernetes node does; 0 means never, whatever it forwards.
-//
-// A configuration cannot set them: OwnSysctl of pkg/config has the same list.
+// sysctls returns the parameters of a managed link (sysctl.Links), by path below /proc/sys/net,
+// because a link's name can contain dots.
 func sysctls(l WantLink) map[string]string {
 	if l.Loopback {
 		return nil
 	}
-	ra := "0"
+	out := map[string]string{}
+	for _, p := range sysctl.Links {
+		if p.Value != "" {
+			out[p.Family+"/conf/"+l.Name+"/"+p.Name] = p.Value
+		}
+	}
+	out["ipv6/conf/"+l.Name+"/accept_ra"] = "0"
 	if l.AcceptRA {
-		ra = acceptRA
+		out["ipv6/conf/"+l.Name+"/accept_ra"] = sysctl.AcceptRA
 	}
-	return map[string]string{
-		"ipv4/conf/" + l.Name + "/promote_secondaries":         "1",
-		"ipv4/conf/" + l.Name + "/ignore_routes_with_linkdown": "1",
-		"ipv6/conf/" + l.Name + "/ignore_routes_with_linkdown": "1",
-		"ipv6/conf/" + l.Name + "/accept_ra":                   ra,
-	}
+	return out
 }
 
 // Diff returns what to do to get from have to want, in an order in which the kernel follows and no

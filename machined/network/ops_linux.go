@@ -17,6 +17,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/rtnl"
+	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
 // Bind makes operations that can be done.
@@ -43,7 +44,7 @@ func (k *Kernel) Do(o Op) error {
 	switch o.Verb {
 	case SetSysctl:
 		err = os.WriteFile(sysctlPath(o.Name), []byte(o.Value), 0)
-		if err == nil && o.Value == acceptRA && strings.HasSuffix(o.Name, "/accept_ra") {
+		if err == nil && o.Value == sysctl.AcceptRA && strings.HasSuffix(o.Name, "/accept_ra") {
 			_ = solicit(o.Index) // a link that is not up yet asks by itself when it is
 		}
 	case SetLink:

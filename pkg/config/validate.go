@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
 // validate checks what the types cannot see alone: names, ranges, and fields that contradict each
@@ -120,7 +122,7 @@ func (p *parser) sysctl(path, name, value string) {
 		p.on(path, wrong{reason: "the name " + err, expected: "a dotted name below /proc/sys, such as net.core.somaxconn"})
 		return
 	}
-	if why := OwnSysctl(name); why != "" {
+	if why := sysctl.ReservedReason(name); why != "" {
 		p.on(path, wrong{reason: "the system sets it itself: " + why, hint: "remove it"})
 	}
 	if strings.ContainsAny(value, "\n\x00") || strings.TrimSpace(value) == "" || len(value) > 1024 {
