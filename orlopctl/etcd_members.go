@@ -69,7 +69,7 @@ func (t *tool) etcdRemoveCommand() *cobra.Command {
 		Long: "Have etcd forget a member, by its name or its id, unless the others would lose their quorum by it. A machine whose disk was replaced\n" +
 			"needs none of this: it takes its own place. For good, take it out of Cluster.spec.controlPlanes on the others first: its Kubernetes node\n" +
 			"and its pods go with the member then, and the tokens of those pods count no more. It holds the cluster's keys: reset it if it lives, and\n" +
-			"replace them if it is in other hands (`orlopctl docs runbook`, \"Do without a control-plane machine for good\").",
+			"replace them if it is in other hands (`orlopctl docs runbook`, \"Remove a control-plane machine for good\").",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
