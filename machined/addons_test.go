@@ -9,7 +9,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestMarks: the orchestrator is told the labels and taints of the reference.
+// TestNodeLabels checks that the orchestrator gets the labels and taints of the reference.
 func TestMarks(t *testing.T) {
 	c, problems := config.Parse("", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -24,7 +24,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestAddons: the orchestrator is told all that the reference's add-on says.
+// TestAddons checks that the orchestrator gets all fields of the reference's add-on.
 func TestAddons(t *testing.T) {
 	c, problems := config.Parse("", []byte(config.Reference))
 	if len(problems) > 0 {

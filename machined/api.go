@@ -28,10 +28,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// The methods of the API: each calls the part that does it and translates its error. Who may call
-// what was decided by apid before the call came here; the socket belongs to root and apid alone.
+// The methods of the API: each calls the responsible code and translates its error. apid has
+// authorized the call before; only root and apid can connect to the socket.
 
-// register makes the machine answer on the server.
+// register registers the services on the server.
 func (m *machine) register(s *grpc.Server) {
 	api.RegisterMachineServer(s, machineAPI{m: m})
 	api.RegisterConfigServer(s, configAPI{m: m})
@@ -44,11 +44,11 @@ func (m *machine) register(s *grpc.Server) {
 	api.RegisterTrustServer(s, trustAPI{m: m})
 	api.RegisterDebugServer(s, debugAPI{m: m})
 	api.RegisterEtcdServer(s, etcdAPI{m: m})
-	api.RegisterDoorServer(s, doorAPI{m: m})
+	api.RegisterApidInternalServer(s, doorAPI{m: m})
 }
 
-// caller names who made the call, for events: apid says so in the call's metadata, after it has
-// dropped what the client said.
+// caller returns the caller of a call, for events: apid sends it in the metadata, after it has
+// removed the metadata of the client.
 func caller(ctx context.Context) string {
 	who := said(ctx, apid.MetadataSubject)
 	if from := said(ctx, apid.MetadataPeer); from != "" {
@@ -57,7 +57,7 @@ func caller(ctx context.Context) string {
 	return who
 }
 
-// said is what apid says of the caller of a call; empty if it says nothing.
+// callerInfo returns a value that apid sends about the caller; empty if absent.
 func said(ctx context.Context, key string) string {
 	md, _ := metadata.FromIncomingContext(ctx)
 	if v := md.Get(key); len(v) == 1 {
@@ -74,14 +74,14 @@ type machineAPI struct {
 func (a machineAPI) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
 	r := a.m.release
 	return &api.VersionResponse{
-		Version: r.Version, Kubernetes: r.Kubernetes, Kernel: r.Kernel, Slot: a.m.slot, Medium: a.m.medium, Profile: r.Profile,
+		Version: r.Version, Kubernetes: r.Kubernetes, Kernel: r.Kernel, Slot: a.m.slot, BootMedium: a.m.medium, Profile: r.Profile,
 		Machine: a.m.name(), Built: timestamppb.New(time.Unix(r.BuildTime, 0)), Epoch: int64(r.Epoch),
 	}, nil
 }
 
-func (a machineAPI) Get(ctx context.Context, r *api.GetRequest) (*api.StateSnapshot, error) {
+func (a machineAPI) Get(ctx context.Context, r *api.GetRequest) (*api.TopicValue, error) {
 	if r.Topic == "" {
-		return &api.StateSnapshot{Topics: a.m.topicNames()}, nil
+		return &api.TopicValue{Topics: a.m.topicNames()}, nil
 	}
 	t, err := a.m.topic(r.Topic)
 	if err != nil {
@@ -90,7 +90,7 @@ func (a machineAPI) Get(ctx context.Context, r *api.GetRequest) (*api.StateSnaps
 	return snapshot(ctx, t)
 }
 
-func (a machineAPI) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.StateSnapshot]) error {
+func (a machineAPI) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.TopicValue]) error {
 	t, err := a.m.topic(r.Topic)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (m *machine) topic(name string) (topic, error) {
 	return topic{}, status.Errorf(codes.NotFound, "state: there is no topic %q; there are %s", name, strings.Join(m.topicNames(), ", "))
 }
 
-func snapshot(ctx context.Context, t topic) (*api.StateSnapshot, error) {
+func snapshot(ctx context.Context, t topic) (*api.TopicValue, error) {
 	v, rev, err := t.get(ctx)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "state: cannot read topic %s: %v", t.name, err)
@@ -135,7 +135,7 @@ func snapshot(ctx context.Context, t topic) (*api.StateSnapshot, error) {
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "state: topic %s: %v", t.name, err)
 	}
-	return &api.StateSnapshot{Topic: t.name, Revision: rev, Value: value}, nil
+	return &api.TopicValue{Topic: t.name, Revision: rev, Value: value}, nil
 }
 
 func (a machineAPI) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
@@ -145,11 +145,11 @@ func (a machineAPI) Events(r *api.EventsRequest, stream grpc.ServerStreamingServ
 	return endOfStream(err)
 }
 
-// maxGrace bounds how long a caller may let the machine wait for its workloads when it goes down.
+// maxGracePeriod bounds the time that a caller can give the workloads to stop at a shutdown.
 const maxGrace = 10 * time.Minute
 
 func (a machineAPI) power(ctx context.Context, to power.Mode, r *api.PowerRequest) (*api.PowerResponse, error) {
-	grace := r.GetGrace().AsDuration()
+	grace := r.GetGracePeriod().AsDuration()
 	if grace < 0 || grace > maxGrace {
 		return nil, status.Errorf(codes.InvalidArgument, "grace: %v is not between 0 and %v", grace, maxGrace)
 	}
@@ -201,7 +201,7 @@ type configAPI struct {
 	m *machine
 }
 
-// maxDocuments is the greatest size of a configuration, in bytes.
+// maxDocuments is the maximum size of a configuration, in bytes.
 const maxDocuments = 1 << 20
 
 func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyResponse, error) {
@@ -226,9 +226,9 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	}
 	out := &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install, Warnings: done.warnings}
 	switch {
-	// what became of it is the answer to Confirm: this one may have no way back later
+	// Confirm returns the failures: this connection may be cut off later
 	case !done.trial.IsZero():
-		out.Trial, out.TrialFor = timestamppb.New(done.trial), durationpb.New(time.Until(done.trial))
+		out.TrialDeadline, out.TrialDuration = timestamppb.New(done.trial), durationpb.New(time.Until(done.trial))
 		for _, address := range staticAddresses(done.config) {
 			out.Addresses = append(out.Addresses, address.String())
 		}
@@ -239,8 +239,8 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	return out, nil
 }
 
-// refused is the status of a configuration that was refused: the text for people, each problem as a
-// detail for tools.
+// rejection is the status of a rejected configuration: the text for operators, and each problem as
+// a detail for tools.
 func refused(problems config.Problems) error {
 	s := status.New(codes.InvalidArgument, "configuration refused, nothing was changed:\n"+problems.Error())
 	for _, p := range problems {
@@ -296,7 +296,8 @@ func (a serviceAPI) Restart(ctx context.Context, r *api.RestartServiceRequest) (
 	return nil, a.m.noService(r.Name)
 }
 
-// noService says that there is no service of that name. A component of one is named with it.
+// noService is the error for an unknown service. For a component it names the service of the
+// component.
 func (m *machine) noService(name string) error {
 	all, _ := m.services.Status().Get()
 	if owner := serviceOf(all, name); owner != "" {
@@ -310,7 +311,7 @@ func (m *machine) noService(name string) error {
 	return status.Errorf(codes.NotFound, "service: there is no %q; there are %s", name, strings.Join(names, ", "))
 }
 
-// serviceOf is the service that a component is a part of; empty: none.
+// serviceOf returns the service of a component; empty if there is none.
 func serviceOf(all []supervise.Status, component string) string {
 	for _, s := range all {
 		for _, c := range s.Components {
@@ -338,7 +339,7 @@ func (a logAPI) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingSer
 		if ring, err = a.m.services.Log(owner); err != nil {
 			return a.m.noService(r.Service)
 		}
-		// The process does not say which part wrote a line.
+		// The process does not record which component wrote a line.
 		about := fmt.Sprintf("(%s is a part of the service %s: these are the lines of all its parts)", r.Service, owner)
 		if err := stream.Send(&api.LogLine{Time: timestamppb.Now(), Text: about}); err != nil {
 			return err
@@ -364,7 +365,7 @@ func (a logAPI) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingSer
 }
 
 func (a logAPI) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
-	if r.Before || r.Crash {
+	if r.PreviousBoot || r.Crash {
 		return a.m.sendKept(r, stream)
 	}
 	system, err := a.m.kernel.ReadSystem()
@@ -389,7 +390,7 @@ func (a logAPI) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServe
 	return nil
 }
 
-// endOfStream is the status of a stream that followed something until the caller left.
+// endOfStream is the status of a stream that the caller ended.
 func endOfStream(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return nil

@@ -31,68 +31,71 @@ import (
 
 // How a configuration is applied:
 //
-//  1. The documents are parsed and checked whole; anything wrong with them, and nothing happens.
-//  2. What a running machine cannot become without losing its data is refused (fixed).
-//  3. Every domain says what it would do. A dry run ends here.
-//  4. The documents are written to STATE, where they take the place of the present ones by a rename (package documents). A power cut
-//     leaves the one or the other. Staged ones are put beside them, and take their place at the next start; while some are tried, the
-//     ones before lie beside them (history.go).
-//  5. The new value goes into the cell that every domain watches. Each reads, diffs and does by itself, now and whenever the
-//     kernel changes under it; what it does is an event, what goes wrong is in its state.
+//  1. The documents are parsed and checked as a whole; a problem rejects all of them.
+//  2. Changes that would lose the data of a running machine are rejected (checkFixed).
+//  3. Every domain lists its operations. A dry run ends here.
+//  4. The documents are written to STATE and replace the present ones by a rename (package
+//     configstore). After a power cut either the old or the new documents are complete. Staged
+//     documents are stored beside them and replace them at the next boot; during a trial, the
+//     previous documents are stored beside them (history.go).
+//  5. The configuration cell, which every domain watches, gets the new value. Each domain reads,
+//     diffs and performs its operations, now and whenever the kernel's state changes; operations
+//     are events, failures are in the domain's state.
 
-// checkTimeout bounds the check of expressions about access, which takes less than a second on real
+// checkTimeout bounds the check of access expressions, which takes less than a second on real
 // hardware.
 const checkTimeout = time.Minute
 
-// applied is the configuration in force.
+// applied is the active configuration.
 type applied struct {
-	config  *config.Config // nil before there is one
+	config  *config.Config // nil if there is none
 	applied time.Time
-	// where it came from: "STATE", "image", "API (CN=…)", "medium /dev/sdb1:machine.yaml"
+	// source: "STATE", "image", "API (CN=…)", "medium /dev/sdb1:machine.yaml"
 	source string
-	// as they came, where they still have to be stored: on a machine that runs from memory
+	// original documents, if they are not stored yet: on a machine that runs from memory
 	documents []byte
-	problem   string    // what is wrong with one that lies there and cannot be used
-	trial     time.Time // when the one before comes back; zero: this one is here to stay
-	// tried are those that were on trial before this one, and that nobody has confirmed.
+	problem   string // why the stored configuration is unusable
+	// when the previous configuration becomes active again; zero if it is not on trial
+	trial time.Time
+	// tried are the unconfirmed configurations that were on trial before this one.
 	tried []*config.Config
-	// trialName is what the caller called the trial; empty: nothing.
+	// trialName is the caller's name for the trial; it can be empty.
 	trialName string
-	// sameNetwork tells that it asks for the same links, addresses and routes as the one before the
-	// trial.
+	// sameNetwork reports that links, addresses and routes equal those of the configuration before
+	// the trial.
 	sameNetwork bool
-	// due is when it is put in force: by then the answer to its caller has left the machine.
+	// due is the time of its activation: by then the caller has received the answer.
 	due time.Time
 }
 
-// configs is where the configurations are kept.
+// configs is the store of the configurations.
 var configs = configstore.Store{Dir: paths.Config}
 
-// outcome is what applying does, or would do.
+// outcome is the result of an apply or a dry run.
 type outcome struct {
 	operations []string
 	restarts   []string
 	reboot     bool
-	install    string    // the disk that the system is installed to
-	trial      time.Time // until when it is in force, unless it is confirmed
+	install    string    // disk of the installation
+	trial      time.Time // end of the trial; zero without a trial
 	warnings   []string
 	plan       trialPlan
-	config     *config.Config // that was put in force; nil: none was
+	config     *config.Config // activated configuration; nil if none
 }
 
-// answerTime is how long a configuration on trial waits before it is put in force, so that the
-// answer leaves over the connection that the configuration may cut.
+// activationDelay is the delay before a configuration on trial becomes active, so that the answer
+// is sent over the connection that the configuration may cut.
 const answerTime = time.Second
 
-// add notes what a domain does.
+// add adds the operations of a domain.
 func (o *outcome) add(domain string, lines []string) {
 	for _, l := range lines {
 		o.operations = append(o.operations, domain+": "+l)
 	}
 }
 
-// apply makes the machine what the documents say, or refuses them. The error is config.Problems
-// when the documents are at fault.
+// apply converges the machine to the documents or rejects them. The error is config.Problems if the
+// documents have problems.
 func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
 	m.applying.Lock()
 	defer m.applying.Unlock()
@@ -132,13 +135,12 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 		return m.keepForStart(ctx, text, out)
 	}
 	if now.config != nil && len(config.Changes(now.config, next)) == 0 && now.trial.IsZero() && r.Mode != api.ApplyRequest_MODE_TRY && configs.Staged().IsZero() {
-		didNothing(ctx) // it is in force already
+		didNothing(ctx) // it is active already
 	}
 	return m.putInForce(ctx, now, next, text, r, out)
 }
 
-// judge reads the documents that a caller wants in force, and refuses what this machine cannot
-// become.
+// check reads the documents of a request and rejects a configuration that this machine cannot use.
 func (m *machine) judge(ctx context.Context, now applied, filename string, r *api.ApplyRequest) (next *config.Config, text []byte, trial trialPlan, err error) {
 	filename, text, err = asked(now, filename, r)
 	if err != nil {
@@ -148,7 +150,7 @@ func (m *machine) judge(ctx context.Context, now applied, filename string, r *ap
 	if len(problems) > 0 {
 		return nil, nil, trial, problems
 	}
-	if m.medium == "" { // what runs from memory has no data yet that was written for anything
+	if m.medium == "" { // a machine that runs from memory has no cluster data
 		if err := fixed(now.config, next); err != nil {
 			return nil, nil, trial, err
 		}
@@ -156,7 +158,7 @@ func (m *machine) judge(ctx context.Context, now applied, filename string, r *ap
 	if err := m.able(next); err != nil {
 		return nil, nil, trial, err
 	}
-	// with a clock that may be wrong, nobody can say what has expired
+	// with a clock that may be wrong, expiry is unknown
 	if t, _ := m.timeState.Get(); t.Synced {
 		if problems := next.CheckTime(time.Now()); len(problems) > 0 {
 			return nil, nil, trial, problems
@@ -175,11 +177,11 @@ func (m *machine) judge(ctx context.Context, now applied, filename string, r *ap
 	return next, text, trial, nil
 }
 
-// lasting is the configuration that would come back from a trial: the one in force or, while that
-// is on trial itself, the one before; nil where none can come back.
+// fallback returns the configuration to which a trial would revert: the active one or, if that is
+// on trial itself, the previous one; nil if there is none.
 func (m *machine) lasting(now applied) *config.Config {
 	if why, _ := m.noStorage.Get(); why != "" || m.medium != "" {
-		return nil // there is nothing to keep it on
+		return nil // without storage there is no trial
 	}
 	if now.trial.IsZero() {
 		return now.config
@@ -195,7 +197,7 @@ func (m *machine) lasting(now applied) *config.Config {
 	return c
 }
 
-// keepForStart puts documents by for the next start, which begins now if the outcome is a reboot.
+// stage stores documents for the next boot, which follows at once if the outcome is a reboot.
 func (m *machine) keepForStart(ctx context.Context, text []byte, out outcome) (outcome, error) {
 	who := caller(ctx)
 	if err := configs.Stage(text); err != nil {
@@ -208,9 +210,10 @@ func (m *machine) keepForStart(ctx context.Context, text []byte, out outcome) (o
 	return out, nil
 }
 
-// putInForce stores what was judged and planned, and has all domains follow it. m.applying is held.
+// activate stores the checked documents and sets the configuration cell. The caller holds
+// m.applyMu.
 func (m *machine) putInForce(ctx context.Context, now applied, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
-	// able has seen that the operator allows what it takes
+	// checkMachine has checked that the configuration allows to wipe the disk
 	if why, _ := m.noStorage.Get(); why != "" {
 		if err := m.bringStorage(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: there is no disk to keep it on: %w", err)
@@ -236,7 +239,7 @@ func (m *machine) putInForce(ctx context.Context, now applied, next *config.Conf
 	}
 	fresh := applied{config: next, applied: time.Now(), source: "API (" + who + ")", trial: out.trial}
 	if out.plan.length > 0 {
-		fresh.trialName = r.Trial
+		fresh.trialName = r.TrialName
 		fresh.sameNetwork = now.trial.IsZero() && reflect.DeepEqual(networkConfig(now.config), networkConfig(next))
 	}
 	if len(out.plan.cuts) > 0 {
@@ -248,16 +251,16 @@ func (m *machine) putInForce(ctx context.Context, now applied, next *config.Conf
 	}
 	m.config.Set(fresh)
 	m.note(text, who)
-	// The caller's next call already meets the machine under its new name, so this part is not left
-	// to the loop.
+	// The next call of the caller already reaches the machine under its new name, so configureAPI
+	// does not wait for the reconciliation.
 	state, _ := m.networkState.Get()
 	m.settling.Lock()
 	defer m.settling.Unlock()
 	return out, m.openDoor(ctx, next, state)
 }
 
-// untried is the end of an event's line where a change that can cut off its caller is not tried
-// because the caller did not want it.
+// withoutTrial is the end of an event about a change that can cut off its caller, if the caller
+// requested no trial.
 func untried(r *api.ApplyRequest, p trialPlan) string {
 	if r.NoTrial && len(p.cuts) > 0 {
 		return ", without a trial, although it can cut off its caller"
@@ -265,7 +268,7 @@ func untried(r *api.ApplyRequest, p trialPlan) string {
 	return ""
 }
 
-// asked are the documents that a caller wants in force, and what to call them in messages.
+// requested returns the documents of a request, and their name in messages.
 func asked(now applied, filename string, r *api.ApplyRequest) (name string, text []byte, err error) {
 	switch {
 	case r.Number != 0 && (r.Patch || len(r.Documents) > 0):
@@ -275,18 +278,18 @@ func asked(now applied, filename string, r *api.ApplyRequest) (name string, text
 		return fmt.Sprintf("configuration %d", r.Number), []byte(e.Documents), err
 	case r.Patch:
 		text, err := patched(now, r.Documents)
-		return "patched", text, err // the lines are of what comes of it
+		return "patched", text, err // line numbers refer to the result
 	}
 	return filename, r.Documents, nil
 }
 
-// patched is the present documents with a patch.
+// patched returns the present documents with a patch applied.
 func patched(now applied, patch []byte) ([]byte, error) {
 	if now.config == nil {
 		return nil, errors.New("patch: there is no configuration yet that it could change; apply one")
 	}
 	present, err := os.ReadFile(configs.Current())
-	if errors.Is(err, fs.ErrNotExist) { // it is the image's
+	if errors.Is(err, fs.ErrNotExist) { // the active configuration is part of the image
 		present, err = config.Marshal(now.config), nil
 	}
 	if err != nil {
@@ -295,9 +298,8 @@ func patched(now applied, patch []byte) ([]byte, error) {
 	return config.Merge(present, patch)
 }
 
-// readable refuses expressions about access that the API server could not read: it would not start
-// with them. Only Kubernetes can judge them, so the orchestrator is asked, as the API server's
-// user.
+// checkAccess rejects access expressions that the API server could not compile: it would not start.
+// Only Kubernetes can check them, so the orchestrator does it, as the user of the API server.
 func (m *machine) readable(ctx context.Context, c *config.Cluster) error {
 	if c == nil {
 		return nil
@@ -315,8 +317,8 @@ func (m *machine) readable(ctx context.Context, c *config.Cluster) error {
 	return err
 }
 
-// matchable refuses an expression about disks that nobody could evaluate, although an installed
-// machine does not ask it.
+// checkDiskMatch rejects a disk expression that cannot be evaluated, although an installed machine
+// does not use it.
 func (m *machine) matchable(ctx context.Context, next *config.Config) error {
 	if next.Machine.Spec.Install == nil || next.Machine.Spec.Install.Disk.Match == "" {
 		return nil
@@ -328,18 +330,19 @@ func (m *machine) matchable(ctx context.Context, next *config.Config) error {
 	return err
 }
 
-// lockedOut refuses a configuration that does not trust who applies it: nobody could take it back.
+// checkLockout rejects a configuration that does not trust the caller's CA: the caller could not
+// revert it.
 func lockedOut(ctx context.Context, next *config.Config) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	own := strings.Join(md.Get(apid.MetadataIssuer), "")
-	if own == "" { // it is not an operator's call
+	if own == "" { // the caller is not an operator
 		return nil
 	}
 	list, err := operators(next)
 	if err != nil {
 		return err
 	}
-	// the client CA counts only beside operators
+	// the client CA is trusted only if operator CAs exist
 	if len(list) > 0 && next.Cluster != nil && !next.Cluster.Spec.PKI.Client.Cert.IsZero() {
 		own := next.Cluster.Spec.PKI
 		list = append(slices.Clone(list), trusted(own.Client.Cert, own.Accepted.Client)...)
@@ -350,8 +353,8 @@ func lockedOut(ctx context.Context, next *config.Config) error {
 	return errors.New("configuration refused, nothing was changed: the authority of your own certificate is neither in Machine.spec.trust.operatorCAs nor Cluster.spec.pki.client, so this machine would not know you any more; add it, or apply with a certificate of one that is")
 }
 
-// fixed refuses a change of what a cluster's data was written for. The hint is the same for all:
-// only a reset forgets.
+// checkFixed rejects a change of a value on which the cluster's data depends. All hints are the
+// same: only a reset drops the data.
 func fixed(before, next *config.Config) error {
 	if before == nil || before.Cluster == nil {
 		return nil
@@ -385,8 +388,9 @@ func fixed(before, next *config.Config) error {
 	)
 }
 
-// seals refuses to seal Secrets by a key that was not accepted before, and so may not be by the
-// other machines, or not to read any more what the present one has sealed.
+// checkEncryptionKeys rejects a new encryption key that was not accepted before: other machines may
+// not accept it either. It also rejects a configuration that no longer accepts the present key,
+// with which Secrets are encrypted.
 func seals(was, is config.ClusterSpec) error {
 	own, next := was.SecretsEncryptionKey, is.SecretsEncryptionKey
 	if own.IsZero() || own.Equal(next.Secret) || hasKey(was.AcceptedEncryptionKeys, next) && hasKey(is.AcceptedEncryptionKeys, own) {
@@ -396,15 +400,15 @@ func seals(was, is config.ClusterSpec) error {
 		"`orlopctl trust rotate-key` does it step by step (Cluster.spec.acceptedEncryptionKeys)")
 }
 
-// otherKeys tells whether a machine of a cluster would have other keys of Secrets, or the same in
-// another order.
+// otherKeys reports whether the encryption keys of a cluster machine would change, or their order.
 func otherKeys(before, next *config.Config) bool {
 	return before != nil && before.Cluster != nil && next.Cluster != nil &&
 		!slices.EqualFunc(before.Cluster.Spec.EncryptionKeys(), next.Cluster.Spec.EncryptionKeys(), func(a, b config.EncryptionKey) bool { return a.Equal(b.Secret) })
 }
 
-// withPresentKeys is a configuration of earlier with the keys of Secrets that the present one has:
-// the data are of now. One that cannot be read stays as it is, and is told of by who uses it.
+// withPresentKeys returns an earlier configuration with the present encryption keys, because the
+// Secrets are of the present. An unreadable configuration is returned unchanged; its user reports
+// it.
 func withPresentKeys(earlier, present []byte) ([]byte, error) {
 	then, problems := config.Parse("", earlier)
 	now, others := config.Parse("", present)
@@ -428,9 +432,9 @@ func hasKey(list []config.EncryptionKey, k config.EncryptionKey) bool {
 	return slices.ContainsFunc(list, func(o config.EncryptionKey) bool { return o.Equal(k.Secret) })
 }
 
-// unseal has all Secrets written again by the key that seals, before the machine lets go of another
-// one, and returns what was done, or would be with dry. What cannot be done is a refusal: who has
-// let go of a key reads nothing any more that is sealed by it.
+// reencryptSecrets rewrites all Secrets with the current encryption key before an old key is
+// dropped. It returns the operations, or with dry the planned ones. An error rejects the
+// configuration: a machine without the old key cannot read the Secrets that it encrypted.
 func (m *machine) unseal(ctx context.Context, before, next *config.Config, dry bool) ([]string, error) {
 	gone := letGo(before, next)
 	if len(gone) == 0 {
@@ -439,8 +443,8 @@ func (m *machine) unseal(ctx context.Context, before, next *config.Config, dry b
 	refused := func(err error) ([]string, error) {
 		return nil, fmt.Errorf("configuration refused, nothing was changed but perhaps which key Secrets are sealed by: Cluster.spec.acceptedEncryptionKeys: cannot let go of %s: %w", strings.Join(gone, ", "), err)
 	}
-	// What seals by another key than the configuration says would go on after all is sealed, and
-	// what seals is told by a file that is written before it starts.
+	// An API server that encrypts with another key than the configured one would continue to do so
+	// after the rewrite. The key is in a file that is written before the API server starts.
 	waits, err := m.notYet(before)
 	if err != nil {
 		return refused(err)
@@ -457,8 +461,8 @@ func (m *machine) unseal(ctx context.Context, before, next *config.Config, dry b
 	return []string{fmt.Sprintf("let go of the key of Secrets %s: %d of %d Secrets were sealed by another than the present one, and are written again", strings.Join(gone, ", "), done.Reencrypted, done.Secrets)}, nil
 }
 
-// notYet are the services that do not run with a configuration yet, by name: those that have still
-// to start, or to end, for it.
+// servicesWaiting returns the names of services that do not run with a configuration yet: they have
+// still to start or stop.
 func (m *machine) notYet(c *config.Config) ([]string, error) {
 	want, err := m.wantedServices(c)
 	if err != nil {
@@ -477,10 +481,10 @@ func (m *machine) notYet(c *config.Config) ([]string, error) {
 	return names, nil
 }
 
-// letGo are the keys of Secrets, by name, that a machine has and would not have.
+// droppedKeys returns the names of the encryption keys that the next configuration drops.
 func letGo(before, next *config.Config) (gone []string) {
 	if before == nil || before.Cluster == nil || next.Cluster == nil {
-		return nil // a machine without data; what takes a cluster from one that has some is refused
+		return nil // a machine without data; checkFixed rejects the removal of a cluster
 	}
 	for _, k := range before.Cluster.Spec.EncryptionKeys() {
 		if !hasKey(next.Cluster.Spec.EncryptionKeys(), k) {
@@ -490,9 +494,9 @@ func letGo(before, next *config.Config) (gone []string) {
 	return gone
 }
 
-// follows refuses an authority that nobody in the cluster believes yet, and one after which nobody
-// is believed who has a certificate of the one before. That one may have expired: then nobody
-// believes it in any case.
+// checkCAChange rejects a CA that was not accepted in the cluster before, and a CA change after
+// which certificates of the former CA are not accepted. If the former CA has expired, its
+// certificates are invalid in any case.
 func follows(name string, was, is config.Certificate, accepted, still []config.Certificate) error {
 	has := func(list []config.Certificate, c config.Certificate) bool {
 		return slices.ContainsFunc(list, func(o config.Certificate) bool { return o.PEM() == c.PEM() })
@@ -504,7 +508,7 @@ func follows(name string, was, is config.Certificate, accepted, still []config.C
 		"`orlopctl trust rotate-ca` does it step by step (Cluster.spec.pki.accepted.%[1]s)", name)
 }
 
-// able refuses a configuration that this machine, as it is now, could not run.
+// checkMachine rejects a configuration that this machine cannot run at present.
 func (m *machine) able(next *config.Config) error {
 	if why, _ := m.noStorage.Get(); why != "" && m.medium == "" && !next.Machine.Spec.Disk.WipeForeign {
 		return fmt.Errorf("configuration refused, nothing was changed: there is no disk to keep it on: %s", why)
@@ -523,7 +527,7 @@ func (m *machine) able(next *config.Config) error {
 		return fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}
 	if worker(next) {
-		return nil // it holds no authorities
+		return nil // it holds no CA keys
 	}
 	if _, err := authorities(next.Cluster); err != nil {
 		return fmt.Errorf("configuration refused, nothing was changed: %w", err)
@@ -531,8 +535,8 @@ func (m *machine) able(next *config.Config) error {
 	return nil
 }
 
-// unreservable refuses to keep more for the system than leaves something for pods: the kubelet does
-// not start with it.
+// checkReserved rejects reservations for the system that leave nothing for pods: the kubelet would
+// not start.
 func unreservable(r config.Reserved, has host.Facts) error {
 	if most := has.Memory / 2; int64(r.Memory) > most {
 		return fmt.Errorf("Machine.spec.reserved.memory: %s are more than half of the machine's %d MiB; reserve less", r.Memory, has.Memory>>20)
@@ -543,9 +547,9 @@ func unreservable(r config.Reserved, has host.Facts) error {
 	return nil
 }
 
-// unroutable refuses plain routes to pods by IPv6 when the machine has, and will have, no address
-// by which others could route to them: they would reach none of its pods any more, by IPv4 neither.
-// have are its addresses now; without any, nothing is known yet.
+// checkPodRoutes rejects unencapsulated IPv6 pod routes if the machine has, and will have, no IPv6
+// address as their next hop: the other machines would not reach its pods, by IPv4 either. have are
+// its present addresses; without any, the check is skipped.
 func unroutable(next *config.Config, have []netip.Addr) error {
 	networks := next.Cluster.Spec.Networks
 	six := func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsGlobalUnicast() }
@@ -558,7 +562,7 @@ func unroutable(next *config.Config, have []netip.Addr) error {
 		"give it one in Network.spec.links (addresses), or keep wireguard or vxlan")
 }
 
-// plan asks every domain what it would do for the next configuration.
+// plan returns the operations of every domain for the next configuration.
 func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcome, error) {
 	var out outcome
 	out.add("config", config.Changes(before, next))
@@ -598,16 +602,14 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 	return out, nil
 }
 
-// networkChanges says whether something else connects the pods with the next configuration. What
-// pods hang on cannot be taken from under them: it takes a start of the machine, which leaves
-// nothing of the one before.
+// networkChanges reports whether the pod network is replaced. The network of running pods cannot be
+// replaced: that takes a reboot, which leaves no state of the former network.
 func networkChanges(before, next *config.Config) bool {
 	return before != nil && before.Cluster != nil && next.Cluster != nil &&
 		before.Cluster.Spec.HasExternal(config.PartNetwork) != next.Cluster.Spec.HasExternal(config.PartNetwork)
 }
 
-// storageDryRun says what would be done to the disk when the operator allows to wipe what is in the
-// way.
+// storageDryRun returns the disk operations if the operator allows to wipe a foreign disk.
 func storageDryRun(ctx context.Context) ([]string, error) {
 	have, err := disk.Read(ctx, nil)
 	if err != nil {
@@ -620,9 +622,8 @@ func storageDryRun(ctx context.Context) ([]string, error) {
 	return reconcile.Print(disk.Diff(have, want, nil)), nil
 }
 
-// load reads the configuration that the machine has: the one on STATE, else the one in the image,
-// else none. A stored configuration that cannot be read is an error and not the same as none: the
-// machine must not become somebody else's.
+// load reads the configuration on STATE, else the one in the image, else none. An unreadable stored
+// configuration is an error and not the same as none: the machine must not become claimable.
 func load() (applied, string, error) {
 	for _, place := range []struct{ file, source string }{{configs.Current(), "STATE"}, {paths.EmbeddedConfig, "image"}} {
 		from := place.file

@@ -11,8 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestFollows: the authorities of a cluster's data and machines are replaced step by step, or not
-// at all.
+// TestCheckCAChange checks that the CAs of a cluster can only be replaced step by step.
 func TestFollows(t *testing.T) {
 	made := func(life time.Duration, at time.Time) config.Certificate {
 		ca, err := pki.NewCAAt("ca", life, at)
@@ -53,8 +52,8 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// TestSeals: the key of Secrets is replaced step by step, or not at all; and which keys a machine
-// lets go of.
+// TestCheckEncryptionKeys checks that the encryption key can only be replaced step by step, and
+// which keys a change drops.
 func TestSeals(t *testing.T) {
 	key := func(name byte) config.EncryptionKey {
 		if name == '-' {
@@ -62,7 +61,7 @@ func TestSeals(t *testing.T) {
 		}
 		return config.NewEncryptionKey([32]byte{name})
 	}
-	// The first letter seals, the others are accepted.
+	// The first letter is the encryption key, the others are accepted keys.
 	read := func(letters string) config.ClusterSpec {
 		s := config.ClusterSpec{SecretsEncryptionKey: key(letters[0])}
 		for _, letter := range letters[1:] {
@@ -106,8 +105,8 @@ func TestSeals(t *testing.T) {
 	}
 }
 
-// TestWithPresentKeys: a configuration of earlier that comes back has the keys of Secrets of now,
-// and everything else as it was.
+// TestWithPresentKeys checks that an earlier configuration gets the present encryption keys and is
+// otherwise unchanged.
 func TestWithPresentKeys(t *testing.T) {
 	parsed, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if err := problems.Err(); err != nil {
@@ -138,8 +137,8 @@ func TestWithPresentKeys(t *testing.T) {
 	}
 }
 
-// TestUnroutable: plain routes to pods by IPv6 need an address of the machine's that others can
-// route to.
+// TestCheckPodRoutes checks that unencapsulated IPv6 pod routes need an IPv6 address of the
+// machine.
 func TestUnroutable(t *testing.T) {
 	four, six := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")
 	at4, at6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fd00:77::1")
@@ -168,8 +167,8 @@ func TestUnroutable(t *testing.T) {
 	}
 }
 
-// TestUnreservable: what is kept for the system leaves something for pods, or the kubelet would not
-// start.
+// TestCheckReserved checks that reservations for the system leave memory and CPU for pods, or the
+// kubelet would not start.
 func TestUnreservable(t *testing.T) {
 	has := host.Facts{Memory: 4 << 30, CPUs: 2}
 	for _, c := range []struct {

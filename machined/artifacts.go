@@ -18,33 +18,36 @@ import (
 	"github.com/orlop-os/orlop/pkg/registry"
 )
 
-// How the artefact of an add-on comes to the controllers, who do not reach containerd, and ask no
-// registry:
+// How the artifact of an add-on reaches the controllers, which have no access to containerd and
+// call no registry:
 //
-//  1. It is looked for in a folder on DATA, then in containerd, where `orlopctl image import` has put it, then in the registries that the
-//     add-on names, in their order. What comes is verified by its digest, and kept in the folder (artifact.Store).
-//  2. The controllers' file of add-ons says that it is there, or why it is not. They read the folder themselves: nothing is unpacked here.
-//  3. What is there is let go in containerd, and what nobody wants any more in the folder. Not so while something that is wanted is missing,
-//     or while the configuration or the version before may come back.
+//  1. It is searched in a directory on DATA, then in containerd (`orlopctl image import`), then in
+//     the registries of the add-on, in their order. It is verified by its digest and stored in the
+//     directory (artifact.Store).
+//  2. The add-ons file of the controllers says that it is present, or why it is missing. They read
+//     the directory themselves: nothing is unpacked here.
+//  3. Present artifacts are released in containerd, and unwanted ones are pruned in the directory,
+//     but not while a wanted one is missing, or while the previous configuration or version may
+//     become active again.
 //
-// Nothing waits for any of this, and what fails is tried again.
+// No step of the boot waits for this, and failures are retried.
 
 const (
-	// localTime bounds what is asked of containerd, and registryTime one registry, all of the
-	// artefact included.
+	// localTimeout bounds a call of containerd, and registryTimeout a registry, including the
+	// download of the artifact.
 	localTime    = 30 * time.Second
 	registryTime = 5 * time.Minute
-	// A first failure is followed by another try after retryFirst, each further one after twice the
-	// time, at most retryMost.
+	// The delay after a failure is artifactMinBackoff, doubles with each failure, and is at most
+	// artifactMaxBackoff.
 	retryFirst = 5 * time.Second
 	retryMost  = 5 * time.Minute
-	// lookTime is how often what is there is verified.
+	// artifactCheckInterval is the interval at which present artifacts are verified.
 	lookTime = time.Hour
-	// unnamedTime is how long what was imported waits for a document that names it.
+	// unnamedTime is the time for which an imported artifact waits for a document that names it.
 	unnamedTime = 7 * 24 * time.Hour
 )
 
-// artifactKeeper keeps the artefacts of add-ons. It is for one goroutine.
+// artifactManager provides the artifacts of add-ons. It is not safe for concurrent use.
 type artifactKeeper struct {
 	store artifact.Store
 	local interface {
@@ -53,18 +56,17 @@ type artifactKeeper struct {
 		Unpin(ctx context.Context, digests []string, then time.Time) error
 	}
 	note func(kind, message string)
-	// up says whether containerd runs. What it has is not known as long as it does not.
+	// up reports whether containerd runs; its content is unknown otherwise.
 	up bool
-	// last is what the last round has found.
+	// last is the result of the last round.
 	last artifacts
 }
 
-// artifacts says of artefacts, by the digest of their manifest, why they are missing; empty: they
-// are there. Those that it does not name are being looked for.
+// artifacts maps the manifest digest of an artifact to the reason why it is missing; empty if
+// present. An artifact without an entry is being searched.
 type artifacts map[string]string
 
-// wantedArtifacts are the add-ons of a configuration whose artefacts a machine needs, one for each
-// artefact.
+// wantedArtifacts returns the add-ons of a configuration with an artifact, one per artifact.
 func wantedArtifacts(c *config.Config) []config.AddonSpec {
 	var all []config.AddonSpec
 	for _, a := range c.Addons {
@@ -75,8 +77,7 @@ func wantedArtifacts(c *config.Config) []config.AddonSpec {
 	return all
 }
 
-// round looks once for all that is wanted, and says each time that it knows more what there is. It
-// ends early with ctx.
+// round searches all wanted artifacts once, and publishes each new result. It ends early with ctx.
 func (k *artifactKeeper) round(ctx context.Context, wanted []config.AddonSpec, tell func(artifacts)) artifacts {
 	found, local := artifacts{}, map[string]error{}
 	for _, w := range wanted {
@@ -89,7 +90,7 @@ func (k *artifactKeeper) round(ctx context.Context, wanted []config.AddonSpec, t
 			found[sum] = ""
 		}
 	}
-	for sum, err := range local { // what was said before counts until more is known
+	for sum, err := range local { // the former result is published until there is a new one
 		if why := k.last[sum]; err != nil && why != "" {
 			found[sum] = why
 		}
@@ -105,8 +106,8 @@ func (k *artifactKeeper) round(ctx context.Context, wanted []config.AddonSpec, t
 	return found
 }
 
-// ask asks the registries for an artefact, and says why none of them has brought it. local is why
-// it is not on the machine.
+// fetchFromRegistries tries the registries of an artifact, and returns why all of them failed.
+// local is the reason why it is not on the machine.
 func (k *artifactKeeper) ask(ctx context.Context, w config.AddonSpec, local error) string {
 	var tried []string
 	switch {
@@ -133,7 +134,7 @@ func (k *artifactKeeper) ask(ctx context.Context, w config.AddonSpec, local erro
 	return fmt.Sprintf("%s: %s; bring it with `orlopctl image import`", w.Artifact, strings.Join(tried, ", "))
 }
 
-// fetch takes an artefact from a registry.
+// fetch fetches an artifact from a registry.
 func (k *artifactKeeper) fetch(ctx context.Context, a config.Artifact, r config.AddonRegistry) error {
 	from := registry.Source{Reference: a.In(r.Address), PlainHTTP: r.PlainHTTP, Username: r.Username, Password: r.Password.Reveal()}
 	if !r.CA.IsZero() {
@@ -146,7 +147,7 @@ func (k *artifactKeeper) fetch(ctx context.Context, a config.Artifact, r config.
 	return k.bring(ctx, registryTime, a, origin)
 }
 
-// bring takes an artefact from somewhere.
+// fetchFrom fetches an artifact from a source.
 func (k *artifactKeeper) bring(ctx context.Context, most time.Duration, a config.Artifact, from artifact.Source) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -157,9 +158,10 @@ func (k *artifactKeeper) bring(ctx context.Context, most time.Duration, a config
 	return err
 }
 
-// tidy lets go of what is not needed any more: in containerd what is in the folder, and, if settled
-// says that nothing of before may come back, what nobody has named for long; and then in the folder
-// what is not wanted. It is called when all that is wanted is there.
+// prune releases artifacts that are not necessary any more: in containerd the ones that are in the
+// directory and, if settled reports that no former configuration or version may become active
+// again, the ones unnamed for a long time; then it prunes the unwanted ones in the directory. It is
+// called when all wanted artifacts are present.
 func (k *artifactKeeper) tidy(ctx context.Context, wanted []config.AddonSpec, settled bool) error {
 	var sums, digests []string
 	for _, w := range wanted {
@@ -186,18 +188,17 @@ func (k *artifactKeeper) tidy(ctx context.Context, wanted []config.AddonSpec, se
 	return errors.Join(problems...)
 }
 
-// retryAfter is how long after some failures, one after the other, it is tried again.
+// retryAfter returns the delay after consecutive failures.
 func retryAfter(failures int) time.Duration {
 	return min(retryFirst<<min(max(failures-1, 0), 10), retryMost)
 }
 
-// missing says whether something is.
+// missing reports whether an artifact is missing.
 func (a artifacts) missing() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(a)), func(why string) bool { return why != "" })
 }
 
-// keepArtifacts sees to it that the artefacts of the configuration's add-ons are on the machine, as
-// long as it runs.
+// runArtifacts provides the artifacts of the configured add-ons as long as the machine runs.
 func (m *machine) keepArtifacts(ctx context.Context) {
 	if m.medium != "" {
 		return
@@ -242,9 +243,9 @@ func (m *machine) keepArtifacts(ctx context.Context) {
 	}
 }
 
-// artifactRound does a round, and says when the next one is due.
+// artifactRound performs a round and returns the time until the next one.
 func (m *machine) artifactRound(ctx context.Context, k *artifactKeeper, now applied, failures int) time.Duration {
-	if now.config == nil { // there is none yet, or it cannot be read: that says nothing
+	if now.config == nil { // none yet, or unreadable: the wanted artifacts are unknown
 		return lookTime
 	}
 	k.up = m.containerdReady() == nil

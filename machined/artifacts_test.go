@@ -22,11 +22,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// brought is containerd with what was imported into it.
+// imported is a containerd with imported artifacts.
 type brought struct {
 	artifacttest.Source
 	released []string
-	kept     []string // by Unpin
+	kept     []string // retained by Unpin
 }
 
 func (b *brought) Release(_ context.Context, digests []string) error {
@@ -42,7 +42,7 @@ func (b *brought) Unpin(_ context.Context, digests []string, then time.Time) err
 	return nil
 }
 
-// pushed is a registry that has an artefact as outside/team/web; behind it, what it was asked for.
+// testRegistry serves an artifact as outside/team/web and records its requests.
 func pushed(t *testing.T, text string) (server *httptest.Server, address, sum string) {
 	t.Helper()
 	server = httptest.NewServer(containerregistry.New())
@@ -71,7 +71,7 @@ func pushed(t *testing.T, text string) (server *httptest.Server, address, sum st
 	return server, address, sum
 }
 
-// spec is an add-on with an artefact.
+// spec is an add-on with an artifact.
 func spec(sum string, registries ...string) config.AddonSpec {
 	s := config.AddonSpec{Artifact: config.Artifact{Registry: "registry.example.com", Repository: "team/web", SHA256: sum}}
 	for _, r := range registries {
@@ -80,9 +80,9 @@ func spec(sum string, registries ...string) config.AddonSpec {
 	return s
 }
 
-// TestArtifactsCome: an artefact comes from what was brought, else from the first registry that has
-// it, once; of what is missing it is said where it was looked for; and what is not wanted any more
-// goes when nothing of before may come back.
+// TestArtifactManager checks that an artifact comes from containerd, else from the first registry
+// that has it, once; that a missing one is reported with the searched places; and that unwanted
+// ones are pruned when no former state may come back.
 func TestArtifactsCome(t *testing.T) {
 	dead := httptest.NewServer(nil)
 	gone := strings.TrimPrefix(dead.URL, "http://")
@@ -121,14 +121,14 @@ func TestArtifactsCome(t *testing.T) {
 		t.Error("nothing is missing")
 	}
 
-	// Meanwhile, in the next round, what was said holds.
+	// The next round publishes the former result first.
 	told = nil
 	k.round(t.Context(), wanted, func(a artifacts) { told = append(told, a) })
 	if told[0][nowhere] != found[nowhere] || told[0][remoteSum] != "" {
 		t.Errorf("in the next round is told %q", told[0])
 	}
 
-	// It is there from now on, whatever becomes of where it came from.
+	// It is stored from now on, independent of its source.
 	server.Close()
 	clear(local.Source)
 	wanted = wanted[:2]
@@ -149,8 +149,8 @@ func TestArtifactsCome(t *testing.T) {
 	}
 }
 
-// TestWantedArtifacts: each is wanted once, and those that there are not are tried again at longer
-// and longer intervals.
+// TestWantedArtifacts checks that each artifact is wanted once, and that missing ones are retried
+// with a growing delay.
 func TestWantedArtifacts(t *testing.T) {
 	sum := strings.Repeat("a", 64)
 	c := &config.Config{Addons: []config.Addon{{Spec: spec(sum)}, {Spec: config.AddonSpec{}}, {Spec: spec(sum)}, {Spec: spec(strings.Repeat("b", 64))}}}

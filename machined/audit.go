@@ -24,37 +24,36 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// The records of calls (package audit): one of those that changed or revealed something, and one of
-// those that came to nothing and of beginnings, so that the latter cannot push out the former
-// (docs/decisions/0058-two-records.md). machined writes down every call that changes something or
-// gives away a secret, and every pairing that was asked for; apid reports what it has refused.
+// The audit log (package audit) has two records: one for calls that changed or revealed data, and
+// one for rejected calls and starts of calls, so that the latter cannot displace the former
+// (docs/decisions/0058-two-records.md). machined records every call that changes data or reveals a
+// secret, and every pairing attempt; apid reports the calls that it has rejected.
 
-// records are the records of calls.
+// callRecords is the audit log.
 type callRecords struct {
-	changes, refused *audit.Log // nil where they cannot be written
+	changes, refused *audit.Log // nil if they cannot be written
 	going            audit.Journal
-	refusals         *refusals // bounds what is recorded in refused
-	// bounds, for each caller, what is recorded in changes of which it is not certain that it
-	// belongs there
+	refusals         *refusals // limits the entries of refused
+	// limits, per caller, the entries of changes about calls that may have changed no data
 	spare tries
 
 	mu sync.Mutex
-	// ends that could not be written, the oldest first; their calls are in going
+	// ends that could not be written, the oldest first; their calls are in inProgress
 	unwritten []audit.Call
 }
 
-// maxUnwritten is how many ends are remembered that could not be written: no call begins while
-// there is one, so these are of calls that went on at the same time.
+// maxUnwritten bounds the ends in memory that could not be written. No call starts while there is
+// one, so they belong to calls that ran at the same time.
 const maxUnwritten = 256
 
-// newCallRecords lets each caller have thirty entries at once, and one a minute in the long run, of
-// calls that may have done nothing.
+// newCallRecords limits each caller to thirty entries at once, and one per minute in the long run,
+// about calls that may have changed no data.
 func newCallRecords() *callRecords {
 	return &callRecords{refusals: newRefusals(), spare: tries{each: time.Minute, atOnce: 30}}
 }
 
-// openRecords opens the records on STATE, or in memory as long as there is none. What went on when
-// the machine stopped is recorded.
+// openRecords opens the records on STATE, or in memory without STATE. It records the calls that
+// were interrupted when the machine stopped.
 func (m *machine) openRecords() error {
 	dirs := [3]string{paths.Audit, paths.AuditRefused, paths.AuditInProgress}
 	if why, _ := m.noStorage.Get(); why != "" {
@@ -69,7 +68,7 @@ func (m *machine) openRecords() error {
 	return errors.Join(err, err2)
 }
 
-// openRecord opens one. One that cannot be gone on with is put aside, and another one begun.
+// openRecord opens a record. It moves a damaged record aside and starts a new one.
 func (m *machine) openRecord(dir, name string, files int) (*audit.Log, error) {
 	l, err := audit.OpenNamed(dir, name, audit.DefaultSize, files)
 	if err == nil {
@@ -97,21 +96,21 @@ func (m *machine) recordUnfinished() error {
 	return err
 }
 
-// bounded is a call as it is recorded: what the caller has said in it is cut.
+// bounded returns a call with the caller's texts shortened.
 func bounded(c audit.Call) audit.Call {
 	c.Method = sanitize.ASCII(c.Method, 200)
-	// the caller's own words are in it
+	// it contains text of the caller
 	if c.Reason = sanitize.Text(sanitize.Line(c.Reason)); len(c.Reason) > maxReason {
 		c.Reason = strings.ToValidUTF8(c.Reason[:maxReason], "") + "…"
 	}
 	return c
 }
 
-// maxReason is how much of a reason is recorded, in bytes.
+// maxReason is the maximum size of a recorded reason, in bytes.
 const maxReason = 400
 
-// record writes a call into the record of those that did something. One that cannot be written now
-// is written before the next one begins, or is recorded as unfinished by the next start.
+// record writes a call that changed data into the first record. If the write fails, the call is
+// written before the next call starts, or recorded as unfinished at the next boot.
 func (m *machine) record(c audit.Call) {
 	r := m.calls
 	if r == nil || r.changes == nil {
@@ -127,7 +126,7 @@ func (m *machine) record(c audit.Call) {
 	}
 }
 
-// flushLocked writes what could not be written before.
+// flushLocked writes the calls whose write failed before.
 func (r *callRecords) flushLocked() error {
 	for len(r.unwritten) > 0 {
 		c := r.unwritten[0]
@@ -145,9 +144,9 @@ func (r *callRecords) flushLocked() error {
 	return nil
 }
 
-// recordRefused writes a call that came to nothing, or that begins, into the other record: not more
-// of a caller than refusals allow. Callers are told apart by who they are, and not by their
-// certificates: a machine is given another whenever it asks.
+// recordRefused writes a rejected call, or the start of a call, into the second record, within the
+// limit of the caller. The caller is identified by its subject and not by its certificate: a
+// machine gets another certificate on request.
 func (m *machine) recordRefused(c audit.Call) {
 	r := m.calls
 	if r == nil || r.refused == nil {
@@ -165,28 +164,27 @@ func (m *machine) recordRefused(c audit.Call) {
 	}
 }
 
-// whose is who a call counts for.
+// callerKey returns the key of a call for the limits.
 func whose(c audit.Call) string { return cmp.Or(c.Subject, networkOf(c.Peer)) }
 
-// weight is how certain it is that a call did something.
+// effect is the certainty with which a call changed data.
 type weight int
 
 const (
-	nothing weight = iota // it changed and revealed nothing
-	// it may have, or it revealed something that its caller may look at in any case
+	nothing weight = iota // it changed and revealed no data
+	// it may have changed data, or revealed data that its caller may read in any case
 	doubtful
 	certain
 )
 
-// reveals are the calls that change nothing, and show something that is not for everybody who may
-// look.
+// reveals are the calls that change no data and reveal data that not every reader may see.
 var reveals = map[string]bool{
 	api.Machine_ReadFile_FullMethodName: true, api.Machine_ListFiles_FullMethodName: true, api.Machine_Relay_FullMethodName: true,
 	api.Debug_Capture_FullMethodName: true, api.Debug_Profile_FullMethodName: true,
 }
 
-// weigh tells how certain it is that a call did something that has ended: sent says that its caller
-// has had an answer, unchanged that its handler says that it did nothing.
+// effectOf returns the effect of a call that has ended: sent reports that its caller received an
+// answer, unchanged that its handler changed no data.
 func weigh(c audit.Call, code codes.Code, sent, unchanged bool) weight {
 	switch {
 	case code == codes.OK && unchanged:
@@ -198,26 +196,25 @@ func weigh(c audit.Call, code codes.Code, sent, unchanged bool) weight {
 	case !sent && (reveals[c.Method] || slices.Contains(refusing, code)):
 		return nothing
 	}
-	return doubtful // it failed on the way
+	return doubtful // it failed while it ran
 }
 
-// refusing are the codes with which a call ends that was not begun.
+// rejectionCodes are the codes with which a call ends that did not start.
 var refusing = []codes.Code{
 	codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.ResourceExhausted, codes.FailedPrecondition,
 	codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated,
 }
 
-// mayChange tells operators, and those who may do one thing that changes or reveals much, from
-// those who may only look, and from machines.
+// mayChange reports whether a role may change data or reveal much; readers and machines may not.
 func mayChange(role string) bool {
 	return slices.Contains([]string{pki.RoleAdmin, pki.RoleOperator, pki.RoleImageImport, pki.RoleEtcdBackup}, pki.RolePrefix+role)
 }
 
-// roleName is a role as apid says it: "admin".
+// roleName returns a role as apid writes it: "admin".
 func roleName(organisation string) string { return strings.TrimPrefix(organisation, pki.RolePrefix) }
 
-// target is what a call is about, where its method alone does not say it. It may come from somebody
-// whose call is refused.
+// target returns the object of a call for the audit log. Its text may come from a caller that is
+// rejected.
 func target(request, answer any) string {
 	what := ""
 	switch r := request.(type) {
@@ -259,16 +256,16 @@ func target(request, answer any) string {
 		switch what = "SHA-256 " + r.Sha256; {
 		case r.Undo:
 			what = "undo"
-		case r.Kept != "":
-			what = "kept " + r.Kept
+		case r.Stored != "":
+			what = "kept " + r.Stored
 		}
 	case *api.EtcdSnapshotRequest:
-		if r.Kept != "" {
-			what = "kept " + r.Kept
+		if r.Stored != "" {
+			what = "kept " + r.Stored
 		}
 	case *api.RelayData:
 		what = "machine " + r.Target
-	case *api.InviteRequest:
+	case *api.CreateTicketRequest:
 		what = "machine " + r.Name
 	case *api.ApproveRequest:
 		what = "machine " + r.Name + ", key " + r.Fingerprint
@@ -279,10 +276,10 @@ func target(request, answer any) string {
 	case *api.SuspendRequest:
 		what = r.Kind + " " + r.Name
 	case *api.ResumeRequest:
-		if what = r.Kind + " " + r.Name; r.Forget {
+		if what = r.Kind + " " + r.Name; r.Discard {
 			what += ", forget"
 		}
-	case *api.EtcdRemoveRequest:
+	case *api.EtcdRemoveMemberRequest:
 		what = "member " + r.Member
 	case *api.KubeconfigRequest:
 		if ttl := r.Ttl.AsDuration(); ttl > 0 {
@@ -297,25 +294,26 @@ func target(request, answer any) string {
 	return sanitize.ASCII(strings.TrimPrefix(what, ", "), 200)
 }
 
-// enum is an enumeration's value without what all of them begin with: "state", or "unspecified".
+// enum returns the value of an enumeration without the common prefix: "state", or "unspecified".
 func enum(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
-// refusals bounds what is recorded of calls that are refused, and of those who may change nothing:
-// the record holds some twenty thousand calls, and whoever has any certificate could have all
-// others forgotten. Those that are left out are counted.
+// refusedLimit limits the entries about rejected calls and about callers that may change no data:
+// the record holds some twenty thousand calls, and any caller with a certificate could displace all
+// others. Calls over the limit are counted.
 type refusals struct {
 	tries
-	left map[string]int // by who called, since the last one that was recorded
+	left map[string]int // calls per caller since the last recorded one
 }
 
-// newRefusals lets each caller have one a second recorded in the long run.
+// newRefusedLimit allows one entry per second and caller in the long run.
 func newRefusals() *refusals {
 	return &refusals{tries: tries{each: time.Second, atOnce: 60}, left: map[string]int{}}
 }
 
-// next tells whether one is recorded, and how many of the same caller were left out before it.
+// next reports whether a call is recorded, and the number of calls of this caller that were left
+// out before it.
 func (r *refusals) next(who string) (record bool, before int) {
 	record = r.allowed(who)
 	r.Lock()
@@ -332,15 +330,15 @@ func (r *refusals) next(who string) (record bool, before int) {
 	return true, before
 }
 
-func (a doorAPI) Refused(_ context.Context, r *api.RefusedRequest) (*api.RefusedResponse, error) {
+func (a doorAPI) RecordRefusal(_ context.Context, r *api.RecordRefusalRequest) (*api.RecordRefusalResponse, error) {
 	a.m.recordRefused(audit.Call{
 		Subject: r.Subject, Serial: r.Serial, Role: r.Role, Peer: r.Peer, Method: r.Method, Status: r.Outcome, Reason: r.Reason,
 		Duration: time.Duration(r.DurationNs),
 	})
-	return &api.RefusedResponse{}, nil
+	return &api.RecordRefusalResponse{}, nil
 }
 
-// errNoRecord is why nothing is recorded.
+// errNoRecord is returned if the audit log cannot be written.
 var errNoRecord = errors.New("audit: nothing is recorded on this machine; `orlopctl events` says why")
 
 type auditAPI struct {
@@ -359,7 +357,7 @@ func (a auditAPI) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServe
 	for after := r.After; ; {
 		grown := log.Changed()
 		err := log.Read(after, func(number uint64, line []byte) error {
-			after = max(after, number) // one that cannot be read is for the caller to see
+			after = max(after, number) // the caller sees an unreadable line
 			return stream.Send(&api.AuditLine{Line: line})
 		})
 		if err != nil || !r.Follow {

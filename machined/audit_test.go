@@ -22,7 +22,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pairing"
 )
 
-// recording is a machine whose records lie in folders of a test: small ones, which few calls fill.
+// recording is a machine whose records are in directories of a test: small ones, which few calls
+// fill.
 func recording(t *testing.T, size int) *machine {
 	t.Helper()
 	m := &machine{desk: newDesk(), events: newEventLog(), calls: newCallRecords()}
@@ -37,13 +38,13 @@ func recording(t *testing.T, size int) *machine {
 	return m
 }
 
-// callBy is the context of somebody's call.
+// callBy is the context of a call.
 func callBy(t *testing.T, subject, role string) context.Context {
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(
 		apid.MetadataSubject, subject, apid.MetadataSerial, "1f", apid.MetadataRole, role, apid.MetadataPeer, "10.0.0.1:4711"))
 }
 
-// entries are the lines of a record, whose chain is whole.
+// entries returns the lines of a record after it has verified the chain.
 func entries(t *testing.T, l *audit.Log, name string) (out []audit.Entry) {
 	t.Helper()
 	chain := audit.Chain{Record: name}
@@ -58,7 +59,7 @@ func entries(t *testing.T, l *audit.Log, name string) (out []audit.Entry) {
 	return out
 }
 
-// brief are entries as "role method outcome reason".
+// brief formats entries as "role method outcome reason".
 func brief(list []audit.Entry) string {
 	var out []string
 	for _, e := range list {
@@ -67,15 +68,15 @@ func brief(list []audit.Entry) string {
 	return strings.Join(out, "\n")
 }
 
-// do makes a unary call that its handler ends with err.
+// do makes a unary call whose handler returns err.
 func (g guard) do(ctx context.Context, method string, err error) error {
 	_, got := g.unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { return nil, err })
 	return got
 }
 
-// TestGuard: a call that changes something is on record with who made it and what came of it; one
-// that looks is not; what came to nothing is on a record of its own; and before there is an owner
-// none gets through but pairing.
+// TestInterceptor checks that a call that changes data is recorded with its caller and result, and
+// a read-only call is not; that rejected calls are in a record of their own; and that an unclaimed
+// machine admits only pairing.
 func TestGuard(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	g := guard{m: m, audited: apid.Mutates()}
@@ -89,14 +90,14 @@ func TestGuard(t *testing.T) {
 			t.Errorf("%s: %v", c.method, err)
 		}
 	}
-	if _, err := (doorAPI{m: m}).Refused(t.Context(), &api.RefusedRequest{Subject: "CN=eye", Role: "reader", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"}); err != nil {
+	if _, err := (doorAPI{m: m}).RecordRefusal(t.Context(), &api.RecordRefusalRequest{Subject: "CN=eye", Role: "reader", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"}); err != nil {
 		t.Error(err)
 	}
 	m.desk.code.Set(pairing.NewCode())
 	if err := g.do(ctx, api.Machine_Version_FullMethodName, nil); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("a call to a machine of nobody: %v", err)
 	}
-	if err := g.do(ctx, api.Door_Pair_FullMethodName, nil); err != nil {
+	if err := g.do(ctx, api.ApidInternal_Pair_FullMethodName, nil); err != nil {
 		t.Errorf("pairing with a machine of nobody: %v", err)
 	}
 	changes := entries(t, m.calls.changes, "")
@@ -111,8 +112,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestRefusedPushOutNothing: however often an operator is refused, leaves, asks for what is there
-// already, or looks, what a call has changed before stays on record.
+// TestRefusedPushOutNothing checks that rejected, canceled, redundant and read-only calls never
+// displace records of changes, in any number.
 func TestRefusedPushOutNothing(t *testing.T) {
 	m := recording(t, 8000) // some seventy lines
 	g := guard{m: m, audited: apid.Mutates()}
@@ -128,7 +129,7 @@ func TestRefusedPushOutNothing(t *testing.T) {
 		_ = g.stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: api.Image_Import_FullMethodName}, func(any, grpc.ServerStream) error {
 			return status.Error(codes.Canceled, "it left before it had said anything")
 		})
-		_, _ = (doorAPI{m: m}).Refused(t.Context(), &api.RefusedRequest{Subject: "CN=op", Role: "operator", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
+		_, _ = (doorAPI{m: m}).RecordRefusal(t.Context(), &api.RecordRefusalRequest{Subject: "CN=op", Role: "operator", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
 	}
 	changes := entries(t, m.calls.changes, "")
 	if changes[0].Method != api.Trust_Issue_FullMethodName || changes[0].Number != 1 || len(changes) > 40 {
@@ -174,21 +175,21 @@ type askingStream struct{ fakeStream }
 func (askingStream) RecvMsg(any) error { return nil }
 func (askingStream) SendMsg(any) error { return nil }
 
-// TestStreamBegins: a stream is on record when it begins, and one that the machine's end has ended
-// is on record at the next start.
+// TestStreamBegins checks that a stream is recorded when it begins, and that an interrupted stream
+// is recorded at the next boot.
 func TestStreamBegins(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	g := guard{m: m, audited: apid.Mutates()}
 	info := &grpc.StreamServerInfo{FullMethod: api.Etcd_Snapshot_FullMethodName}
 	var cut *machine
 	err := g.stream(nil, askingStream{fakeStream{ctx: callBy(t, "CN=keeper", "etcd-backup")}}, info, func(_ any, s grpc.ServerStream) error {
-		if err := s.RecvMsg(&api.EtcdSnapshotRequest{Kept: "one"}); err != nil {
+		if err := s.RecvMsg(&api.EtcdSnapshotRequest{Stored: "one"}); err != nil {
 			return err
 		}
 		if got := brief(entries(t, m.calls.refused, audit.Refused)); got != "etcd-backup Etcd/Snapshot Begun" {
 			t.Errorf("while it goes on: %s", got)
 		}
-		// The power is cut: what lies on the disk now is what the next start finds.
+		// Power cut: the next boot finds the present content of the disk.
 		cut = recording(t, audit.DefaultSize)
 		if err := os.CopyFS(cut.calls.going.Dir, os.DirFS(m.calls.going.Dir)); err != nil {
 			t.Fatal(err)
@@ -216,8 +217,8 @@ func TestStreamBegins(t *testing.T) {
 	}
 }
 
-// TestRecordCannotBeWritten: no call changes anything then, but for those by which the machine is
-// helped. What had begun before is on record when it can be written again.
+// TestRecordCannotBeWritten checks that no call changes data without the audit log, except the
+// calls of withoutRecord, and that running calls are recorded once it is writable again.
 func TestRecordCannotBeWritten(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	g := guard{m: m, audited: apid.Mutates()}
@@ -249,7 +250,7 @@ func TestRecordCannotBeWritten(t *testing.T) {
 		t.Errorf("%d of %d are made", called, len(unstoppable))
 	}
 
-	// The record itself cannot be written when a call ends.
+	// The record is not writable when a call ends.
 	m = recording(t, audit.DefaultSize)
 	g.m = m
 	aside := m.calls.changes
@@ -276,7 +277,7 @@ func TestRecordCannotBeWritten(t *testing.T) {
 	}
 }
 
-// closedLog is a record whose folder has gone.
+// closedLog is a record whose directory was removed.
 func closedLog(t *testing.T) *audit.Log {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "gone")
@@ -290,13 +291,13 @@ func closedLog(t *testing.T) *audit.Log {
 	return l
 }
 
-// TestRecordIsBounded: nobody has more than so many calls recorded that did nothing, of which each
-// is short.
+// TestRecordIsBounded checks the limit of recorded calls without a change per caller, and the
+// length of each.
 func TestRecordIsBounded(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	g := guard{m: m, audited: apid.Mutates()}
 	for _, role := range []string{"operator", "reader"} {
-		for i := range 200 { // by another certificate each time
+		for i := range 200 { // with another certificate each time
 			ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSerial, fmt.Sprint(i), apid.MetadataSubject, "CN="+role, apid.MetadataRole, role))
 			_ = g.do(ctx, api.Machine_ListFiles_FullMethodName, status.Error(codes.InvalidArgument, strings.Repeat("<\x1b", 1<<10)))
 		}
@@ -315,7 +316,7 @@ func TestRecordIsBounded(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreBounded: who is refused again and again does not fill the record, and is counted.
+// TestRefusedLimit checks that repeated rejected calls do not fill the record, and are counted.
 func TestRefusalsAreBounded(t *testing.T) {
 	r := newRefusals()
 	recorded := 0
@@ -345,8 +346,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	}
 }
 
-// TestTargetOfApply: the record shows a change that was applied without a trial, or against the
-// checks.
+// TestTargetOfApply checks that the record shows an apply without a trial, or with --force.
 func TestTargetOfApply(t *testing.T) {
 	for want, r := range map[string]*api.ApplyRequest{
 		"auto":                    {Mode: api.ApplyRequest_MODE_AUTO},

@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// guard stands before every call that comes from apid: it has the call recorded (audit.go), and a
-// panic end only that (program.go).
+// auditInterceptor wraps every call from apid: it records the call (audit.go), and limits a panic
+// to the call (program.go).
 type guard struct {
 	m       *machine
 	audited func(method string) bool // apid.Mutates
@@ -42,7 +42,7 @@ func (g guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 	})
 }
 
-// pass makes a call. What is given to it is nil for a call that is not on record.
+// handle runs a call. call gets nil for a call that is not recorded.
 func (g guard) pass(ctx context.Context, method string, call func(context.Context, *ongoing) error) error {
 	if err := g.m.beforeOwner(method); err != nil {
 		return err
@@ -59,38 +59,38 @@ func (g guard) pass(ctx context.Context, method string, call func(context.Contex
 	return err
 }
 
-// ongoing is a call that is on record. Its methods may be called at once, and on nil, which is a
-// call that is not.
+// recordedCall is a call that is recorded. Its methods are safe for concurrent use, and for nil,
+// which is a call that is not recorded.
 type ongoing struct {
 	m     *machine
 	start time.Time
 	call  audit.Call
 
 	once      sync.Once
-	refused   error // why it could not begin
+	refused   error // why it was rejected at its start
 	target    atomic.Pointer[string]
-	sent      atomic.Bool // the caller has had an answer
-	unchanged atomic.Bool // the handler says that it did nothing
+	sent      atomic.Bool // the caller has received an answer
+	unchanged atomic.Bool // the handler changed no data
 }
 
 type ongoingKey struct{}
 
-// didNothing says that the call of a context, which succeeds, has changed nothing.
+// setUnchanged marks the call of a context, which succeeds, as one that changed no data.
 func didNothing(ctx context.Context) {
 	if o, ok := ctx.Value(ongoingKey{}).(*ongoing); ok {
 		o.unchanged.Store(true)
 	}
 }
 
-// about notes what the call is about.
+// setTarget stores the target of the call.
 func (o *ongoing) about(what string) {
 	if o != nil {
 		o.target.Store(&what)
 	}
 }
 
-// begin writes down that the call begins, and what it is about; told: in the record too. A call
-// that changes something and cannot be written down is refused.
+// begin records the start and the target of the call; with inRecord in the second record too. A
+// call that changes data is rejected if the audit log cannot be written.
 func (o *ongoing) begin(what string, told bool) error {
 	if o == nil {
 		return nil
@@ -110,17 +110,16 @@ func (o *ongoing) begin(what string, told bool) error {
 	return o.refused
 }
 
-// unstoppable are the calls that are made although the record cannot be written: those by which a
-// machine with a bad disk is switched off, restarted or reset, by which a stolen certificate is
-// revoked, by which an object that keeps Kubernetes from serving is taken out, and by which it is
-// found out what is wrong, as far as everybody who may look may look at that.
+// withoutRecord are the calls that run even if the audit log cannot be written: the calls that shut
+// down, reboot or reset a machine with a bad disk, revoke a stolen certificate, suspend an object
+// that blocks Kubernetes, and show the cause within the permissions of a reader.
 var unstoppable = map[string]bool{
 	api.Machine_Reboot_FullMethodName: true, api.Machine_Shutdown_FullMethodName: true, api.Machine_Reset_FullMethodName: true,
 	api.Trust_Revoke_FullMethodName: true, api.Cluster_Suspend_FullMethodName: true, api.Cluster_Resume_FullMethodName: true,
 	api.Machine_ReadFile_FullMethodName: true, api.Machine_ListFiles_FullMethodName: true, api.Machine_Relay_FullMethodName: true,
 }
 
-// recordBeginning writes down that a call begins. First what could not be written before.
+// recordStart records the start of a call, after the calls whose write failed before.
 func (m *machine) recordBeginning(c audit.Call, told bool) error {
 	r := m.calls
 	if r.changes == nil {
@@ -144,7 +143,7 @@ func (m *machine) recordBeginning(c audit.Call, told bool) error {
 	return nil
 }
 
-// end records what came of the call.
+// end records the result of the call.
 func (o *ongoing) end(err error) {
 	c := o.call
 	if about := o.target.Load(); about != nil {
@@ -171,7 +170,7 @@ func (o *ongoing) end(err error) {
 	}
 }
 
-// notedStream is a stream of a call, which begins with its first request.
+// recordedStream is the stream of a call, which starts with its first request.
 type notedStream struct {
 	grpc.ServerStream
 	ctx context.Context

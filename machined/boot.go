@@ -14,68 +14,68 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Decision is one thing that happens at boot.
+// Step is a step of the boot.
 type Step struct {
 	Name string
-	// WaitsFor says what the step may have to wait for, as the console shows it; empty if for nothing
-	// but itself.
+	// WaitsFor names the resource for which the step may have to wait, for the console; empty if it
+	// waits for no external resource.
 	WaitsFor string
 	Do       func(ctx context.Context, m *machine) error
 }
 
-// Boot is what happens at boot, in order. A step that fails stops the boot, and the machine resets
-// (see boot); steps that can do without (no disk, no network) say so in the machine's state and do
-// not fail.
+// Boot lists the steps of the boot in order. If a step fails, the boot stops and the machine resets
+// (see boot). A step whose resource is optional (disk, network) reports the problem in the
+// machine's state and does not fail.
 var Boot = []Step{
-	{"release", "", stepRelease}, // what image is this
-	// the clock is never earlier than the build
+	{"release", "", stepRelease}, // reads the build information of the image
+	// sets the clock no earlier than the build
 	{"clock", "", stepClock},
-	// begins to read what a node runs; nothing waits for it
+	// starts to read ahead the programs of a node; no step waits for it
 	{"programs", "", stepPrograms},
 	// mounts, control groups, kernel parameters, modules
 	{"host", "", stepHost},
-	// drivers for everything that is plugged in, now and later
+	// drivers for all devices, present and hot-plugged
 	{"devices", "", stepDevices},
-	// STATE and DATA: made on first boot, checked, mounted
+	// STATE and DATA: created on first boot, checked, mounted
 	{"storage", "the disk", stepStorage},
-	// nor earlier than what STATE remembers
+	// sets the clock no earlier than the time stored on STATE
 	{"time mark", "", stepTimeMark},
-	// a new version on trial, or back from one that failed
+	// starts the trial of a new version, or completes a rollback
 	{"upgrade", "", stepUpgrade},
-	// from STATE, else from the image, else from a medium, else none yet
+	// from STATE, else from the image, else from a boot medium, else none
 	{"configuration", "", stepConfiguration},
-	{"identity", "", stepIdentity}, // the machine's own key
-	// begins; an address comes when it comes
+	{"identity", "", stepIdentity}, // the machine key
+	// starts; an address can come later
 	{"network", "", stepNetwork},
-	{"time", "", stepTime}, // begins; nothing waits for it
-	// the local socket, and apid in front of it
+	{"time", "", stepTime}, // starts; no step waits for it
+	// the local socket and apid
 	{"api", "", stepAPI},
-	// from memory onto a disk, if a medium's configuration asks for it
+	// from memory to a disk, if the configuration on a boot medium requests it
 	{"install", "", stepInstall},
-	// everything that follows from a configuration
+	// the services that the configuration requires
 	{"services", "a configuration, and an address", stepFollow},
 }
 
-// bootDeadline bounds the boot: a step that hangs longer than this is a fault, and the machine
-// resets. Checking a large DATA takes the longest; ext4 replays its journal in seconds, and a full
-// check of 10 TB takes about ten minutes.
+// bootDeadline bounds the boot: if a step takes longer, the machine resets. The longest step is the
+// check of a large DATA partition: ext4 replays its journal in seconds, and a full check of 10 TB
+// takes about ten minutes.
 const bootDeadline = 30 * time.Minute
 
-// checkDeadline is how long all may take while e2fsck works: a disk that is slow, or has very many
-// files, takes hours, and a reset would have it begin anew, for ever.
+// checkDeadline bounds the boot while e2fsck runs. A slow disk, or a disk with very many files,
+// takes hours, and a reset would restart the check forever.
 const checkDeadline = 24 * time.Hour
 
-// failPause is how long a failure stays on the console before the machine resets.
+// failPause is the time for which the console shows a failure before the machine resets.
 const failPause = 10 * time.Second
 
-// boot does the steps. When one fails the machine says which and why, and resets: another try, or
-// another slot, may do better, and a machine that stands still helps nobody.
+// boot runs the steps. If a step fails, the machine reports the step and its error and resets:
+// another attempt, or another slot, can succeed, and a stopped machine helps no operator.
 func (m *machine) boot(ctx context.Context) {
 	began, deadline := time.Now(), time.NewTimer(bootDeadline)
 	defer deadline.Stop()
 	m.mark("machined")
 	for _, s := range Boot {
-		if m.going.Load() != nil { // somebody pressed the button
+		if m.going.Load() != nil { // the power button was pressed
 			return
 		}
 		m.enter(s.Name, s.WaitsFor)
@@ -90,19 +90,19 @@ func (m *machine) boot(ctx context.Context) {
 		}
 		m.mark(s.Name)
 		switch s.Name {
-		// the firmware's variables can be read: a version on trial is given no longer than it has
-		// for everything else
+		// The EFI variables are readable from here on. A version on trial gets at most its upgrade
+		// deadline for the whole boot.
 		case "host":
 			if _, trial := esp.CurrentTrial(); trial {
 				deadline.Reset(config.DefaultUpgradeDeadline)
 			}
-		case "upgrade": // which watches over the trial from here on
+		case "upgrade": // it supervises the trial from here on
 			deadline.Reset(bootDeadline)
 		}
 	}
 }
 
-// awaitStep waits for a step, for as long as the boot may take.
+// awaitStep waits for a step until the boot deadline.
 func (m *machine) awaitStep(ctx context.Context, done <-chan error, deadline *time.Timer, began time.Time) error {
 	for {
 		select {
@@ -121,9 +121,9 @@ func (m *machine) awaitStep(ctx context.Context, done <-chan error, deadline *ti
 	}
 }
 
-// checking tells whether e2fsck runs (proc_pid_comm(5)).
+// checking reports whether e2fsck runs (proc_pid_comm(5)).
 func checking(proc string) bool {
-	all, _ := filepath.Glob(proc + "/[0-9]*/comm") // the pattern is a good one
+	all, _ := filepath.Glob(proc + "/[0-9]*/comm") // the pattern is valid
 	return slices.ContainsFunc(all, func(path string) bool {
 		name, err := os.ReadFile(path)
 		return err == nil && string(name) == "e2fsck\n"

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestChecking: the boot waits longer while a disk is checked, and for nothing else.
+// TestChecking checks that only a check of a disk extends the boot deadline.
 func TestChecking(t *testing.T) {
 	proc := t.TempDir()
 	run := func(pid, name string) {

@@ -79,15 +79,16 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 	}
 }
 
-// inForceTime is how long after a configuration has come the services that it changes may still be
-// as they were: a moment. What takes longer says so itself. inForceEvery is how often it is looked.
+// activationTime is the time after a configuration change in which its services may not have
+// restarted yet; a longer delay is reported elsewhere. activationPollInterval is the interval
+// between the checks.
 const (
 	inForceTime  = 30 * time.Second
 	inForceEvery = time.Second
 )
 
-// unruled says in a machine's health that rules for packets are not in force, and why; an empty
-// reason changes nothing.
+// firewallCheck adds to the health why the nftables rules are not active; an empty reason adds
+// nothing.
 func unruled(health *api.HealthResponse, why string, since time.Time) {
 	if why == "" {
 		return
@@ -96,12 +97,12 @@ func unruled(health *api.HealthResponse, why string, since time.Time) {
 	health.Checks = append(health.Checks, &api.HealthCheck{Name: "firewall", Detail: why, Since: timestamppb.New(since)})
 }
 
-// notInForce says in what is healthy that services still have to start anew for the configuration.
+// notActive reports in a good health that services have still to restart for the configuration.
 func notInForce(health *api.HealthResponse, services []string) {
 	configurationFails(health, "not in force yet: "+strings.Join(services, ", "))
 }
 
-// configurationFails says in a health why the configuration is not in force.
+// configurationFails sets in a health why the configuration is not active.
 func configurationFails(health *api.HealthResponse, why string) {
 	health.Healthy = false
 	for _, c := range health.Checks {
@@ -111,8 +112,8 @@ func configurationFails(health *api.HealthResponse, why string) {
 	}
 }
 
-// clusterHealth is what the machine knows of its cluster: the configuration, its services and what
-// their components say.
+// clusterHealth returns the machine's view of its cluster: the configuration, its services and
+// their components.
 func clusterHealth(now applied, member membershipState, services []supervise.Status) *api.HealthResponse {
 	out := &api.HealthResponse{Healthy: true}
 	add := func(name string, ok bool, detail string, since time.Time) {
@@ -151,7 +152,7 @@ func clusterHealth(now applied, member membershipState, services []supervise.Sta
 	return out
 }
 
-// expected are the services that a configuration asks for, whether or not they have been started.
+// expected returns the services of a configuration, running or not.
 func expected(c *config.Config) []string {
 	if c == nil || c.Cluster == nil {
 		return nil
@@ -166,9 +167,8 @@ func expected(c *config.Config) []string {
 const (
 	kubeconfigTTL    = 24 * time.Hour
 	kubeconfigMaxTTL = 30 * 24 * time.Hour
-	// administrators is the Kubernetes group of those who hold a kubeconfig; the orchestrator binds
-	// it to cluster-admin. It is not system:masters, which no RBAC rule could ever take anything
-	// away from.
+	// administrators is the Kubernetes group of the users of a kubeconfig; the orchestrator binds
+	// it to cluster-admin. It is not system:masters, which no RBAC rule could restrict.
 	administrators = "orlop:cluster-admins"
 )
 
@@ -195,7 +195,7 @@ func (a clusterAPI) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*
 	if u, err := url.Parse(server); err != nil || u.Scheme != "https" || u.Host == "" {
 		return nil, status.Errorf(codes.InvalidArgument, "kubeconfig: server %q is not a URL such as https://10.0.0.5:6443", server)
 	}
-	// It goes with the certificate of the caller when that is revoked, and with all of its row.
+	// The kubeconfig becomes invalid when the caller's certificate or its lineage is revoked.
 	as := pki.Spec{
 		CN: cmp.Or(said(ctx, apid.MetadataName), "operator"), O: []string{administrators}, Usage: pki.Client, TTL: ttl,
 		Lineage: said(ctx, apid.MetadataLineage), Root: said(ctx, apid.MetadataIssuer),
@@ -208,8 +208,8 @@ func (a clusterAPI) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*
 	return &api.KubeconfigResponse{Kubeconfig: text}, nil
 }
 
-// kubernetesURL is where people and programs outside the cluster's machines reach the Kubernetes
-// API: the first virtual address, else the endpoint.
+// kubernetesURL is the URL of the Kubernetes API for clients outside the cluster's machines: the
+// first virtual address, else the endpoint.
 func kubernetesURL(spec config.ClusterSpec) string {
 	if len(spec.VirtualAddresses) == 0 {
 		return spec.Endpoint.String()
@@ -217,7 +217,7 @@ func kubernetesURL(spec config.ClusterSpec) string {
 	return "https://" + netip.AddrPortFrom(spec.VirtualAddresses[0], paths.PortKubernetes).String()
 }
 
-// kubeconfig issues a client certificate and writes it as a kubeconfig.
+// kubeconfig issues a client certificate and returns it as a kubeconfig.
 func kubeconfig(cluster *config.Cluster, server string, as pki.Spec) ([]byte, error) {
 	ca, err := authority(cluster.Spec.PKI.Kubernetes)
 	if err != nil {
@@ -249,12 +249,12 @@ current-context: admin@%[1]s
 `, name, server, b64(trusted(cluster.Spec.PKI.Kubernetes.Cert, cluster.Spec.PKI.Accepted.Kubernetes)), b64(leaf.CertPEM()), b64(leaf.KeyPEM())), nil
 }
 
-// authority is one of the cluster's CAs as pki works with it.
+// authority parses a CA of the cluster.
 func authority(pair config.CertKey) (*pki.CA, error) {
 	return pki.ParseCA([]byte(pair.Cert.PEM()), []byte(pair.Key.PEM()))
 }
 
-// containerdReady refuses calls that need containerd while it is not there.
+// containerdReady rejects calls that need containerd while it does not run.
 func (m *machine) containerdReady() error {
 	list, _ := m.services.Status().Get()
 	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceContainerd })

@@ -10,16 +10,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// doorRules (nft(8)) drop what one address, or one IPv6 network of 64 bits, wants to begin at the
-// API's port faster than apid takes it. apid refuses it as well, but a connection that the kernel
-// accepts, hands over and closes costs a hundred times a packet that it drops; and who was dropped
-// comes again after a second by himself (RFC 6298), where one who was refused has failed.
+// connLimitRules (nft(8)) drop new connections of an address, or of an IPv6 network of 64 bits, to
+// the API port if they arrive faster than apid accepts them. apid rejects them too, but a
+// connection that the kernel accepts, hands over and closes costs a hundred times a dropped packet;
+// and a dropped client repeats its packet after a second by itself (RFC 6298), while a rejected
+// client has failed.
 //
-// What counts is not the first packet of a connection, in which anybody can write any sender to use
-// up what somebody else may begin, but the first that only its real sender can know how to write:
-// the one that completes the handshake, of a connection that the kernel's table has as established
-// and that bears no mark yet. Loopback is the machine's own. The first two lines say: begin from
-// nothing, whatever is there.
+// The rules do not count the first packet of a connection: an attacker can forge its source address
+// and exhaust the limit of another client. They count the first packet that only the real sender
+// can write: the packet that completes the handshake, of a connection that is established in the
+// kernel's table and has no mark yet. Loopback is exempt. The first two lines delete an existing
+// table.
 var doorRules = fmt.Sprintf(`
 add table inet orlop_door
 delete table inet orlop_door
@@ -38,15 +39,14 @@ table inet orlop_door {
 }
 `, paths.PortApid, apid.ConnectionsPerAddress, apid.ConnectionBurst, admittedMark)
 
-// admittedMark is the mark of a connection to the API that has been counted. Marks of connections
-// are used by nobody else here.
+// admittedMark marks a counted connection to the API. No other component sets connection marks.
 const admittedMark = 0x646f6f72
 
-// rulesTimeout bounds setting rules, which takes milliseconds on real hardware.
+// rulesTimeout bounds the installation of rules, which takes milliseconds on real hardware.
 const rulesTimeout = time.Minute
 
-// setRules gives the kernel commands of nft(8), all of them or none. modules are what they need
-// beside tables and the state of connections.
+// setRules installs commands of nft(8), all of them or none. modules are the kernel modules that
+// they need in addition to tables and connection state.
 func (m *machine) setRules(ctx context.Context, commands string, modules ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, rulesTimeout)
 	defer cancel()
@@ -57,9 +57,9 @@ func (m *machine) setRules(ctx context.Context, commands string, modules ...stri
 	return err
 }
 
-// paceDoor has the kernel keep strangers from asking for connections faster than apid takes them.
-// The API answers without it as well, so it is done when that is up, and a kernel that cannot is no
-// reason not to go on.
+// limitNewConnections installs the nftables rules that rate-limit new connections to the API port.
+// It runs after the API has started, and a failure is only an event: the API works without the
+// rules.
 func (m *machine) paceDoor(ctx context.Context) {
 	if err := m.setRules(ctx, doorRules, "nft_limit"); err != nil {
 		m.events.add("api", "failure", fmt.Sprintf("the kernel does not keep the pace of new connections, apid alone does: %v", err))

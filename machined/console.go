@@ -10,7 +10,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// say writes a line to the console, and keeps it as an event.
+// say writes a line to the console and adds it as an event.
 func (m *machine) say(line string) {
 	m.events.add("boot", "console", line)
 	if m.console != nil {
@@ -18,7 +18,7 @@ func (m *machine) say(line string) {
 	}
 }
 
-// showConsole opens the consoles and keeps their status up to date. A machine without a console has
+// showConsole opens the consoles and updates their status. A machine without a console still has
 // its events.
 func (m *machine) showConsole(ctx context.Context) {
 	status := cell.New(console.Status{Stage: "starting"})
@@ -32,7 +32,7 @@ func (m *machine) showConsole(ctx context.Context) {
 	m.keeper().Go(ctx, "what the console shows", func(ctx context.Context) { m.watchConsole(ctx, status) })
 }
 
-// watchConsole derives what the console shows from what can be observed.
+// watchConsole derives the status of the console from the cells.
 func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.Status]) {
 	stages, services := m.stage.Watch(), m.services.Status().Watch()
 	networks, configs, storage := m.networkState.Watch(), m.config.Watch(), m.noStorage.Watch()
@@ -65,7 +65,7 @@ func (m *machine) consoleStatus() console.Status {
 	problem, _ := m.noStorage.Get()
 	s := console.Status{Name: m.name(), Version: m.release.Version, Slot: m.slot, Medium: m.medium, Stage: stage.Name, Problem: problem}
 	if m.medium != "" {
-		s.Problem = "" // it is meant to have no disk
+		s.Problem = "" // it needs no disk
 	}
 	now, _ := m.config.Get()
 	if s.Problem == "" {

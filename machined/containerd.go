@@ -7,16 +7,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// containerdConfig is containerd's configuration file (version 3, containerd 2.x). It is the same
-// on every machine of a cluster.
+// containerdConfig returns containerd's configuration file (version 3, containerd 2.x). It is the
+// same on every machine of a cluster.
 //
-// Disabled are snapshotters that the kernel of the image has no file systems for, plugin kinds that
-// nothing here uses, and tracing. A layer's files are flushed before it counts as unpacked
-// (sync_fs): else a power cut leaves programs that are not whole, and containerd runs them. Only
-// its older way of pulling images knows that. Containers' streams (exec, attach, port-forward) are
-// served on loopback to the kubelet alone. Plugins that connect pods come from the verified root
-// alone, unless something else connects them (external): then it brings its own, and finds ours
-// beside them.
+// Disabled are snapshotters whose file systems the image's kernel lacks, unused plugin kinds, and
+// tracing. The files of a layer are flushed before the layer counts as unpacked (sync_fs):
+// otherwise a power cut leaves incomplete programs, and containerd runs them. Only the older
+// implementation of the pull has that option. The streams of containers (exec, attach,
+// port-forward) are served on loopback to the kubelet only. CNI plugins come only from the verified
+// root, unless an external pod network connects the pods (external): then it installs its own
+// plugins, and finds the plugins of the image beside them.
 func containerdConfig(pauseImage string, external bool) []byte {
 	plugins := strconv.Quote(paths.CNIPlugins)
 	if external {

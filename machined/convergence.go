@@ -13,23 +13,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// settlement is the outcome of the latest attempt to put a configuration in force (follow.go).
+// convergence is the result of the latest reconciliation of a configuration (reconcile.go).
 type settlement struct {
-	config *config.Config // the one that is meant, by identity; nil: none
-	done   bool           // false before the first attempt
-	// when the first attempt with this configuration ended, or the first one that succeeded
+	config *config.Config // its configuration, compared by identity; nil: none
+	done   bool           // false before the first reconciliation
+	// end of the first reconciliation of this configuration, or of the first one that succeeded
 	first    time.Time
-	failures []string // what failed, one line each: "host: cannot load kernel modules x: …"
+	failures []string // failures, one per line: "host: cannot load kernel modules x: …"
 }
 
-// settleTime is how long the answer to a call waits for the operations of the configuration. Longer
-// ones go on without it.
+// convergeTimeout is the time for which a call waits for the operations of its configuration.
+// Longer operations continue after the answer.
 const settleTime = time.Minute
 
-// settleAgain is how long a failure may take to go away by itself before it is one.
+// failureGracePeriod is the time in which a failure may disappear before it is reported.
 const settleAgain = 5 * time.Second
 
-// failuresOf are the lines of an error that joins several.
+// failuresOf returns the lines of a joined error.
 func failuresOf(err error) (lines []string) {
 	if err == nil {
 		return nil
@@ -42,8 +42,8 @@ func failuresOf(err error) (lines []string) {
 	return lines
 }
 
-// awaitSettled waits until the operations of a configuration were tried, and returns those that
-// failed.
+// awaitConverged waits until the operations of a configuration were tried, and returns the
+// failures.
 func (m *machine) awaitSettled(ctx context.Context, c *config.Config, before network.Config) []string {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
@@ -54,7 +54,7 @@ func (m *machine) awaitSettled(ctx context.Context, c *config.Config, before net
 		}
 		return []string{"configuration: its operations are not done after " + settleTime.String() + "; `orlopctl get drift` shows those that are left"}
 	}
-	// perhaps of something that is there in a moment: only what stays is a failure
+	// The cause may disappear in a moment: only a lasting failure counts.
 	if len(s.failures) > 0 {
 		soon, stop := context.WithTimeout(ctx, settleAgain)
 		defer stop()
@@ -71,7 +71,7 @@ func (m *machine) awaitSettled(ctx context.Context, c *config.Config, before net
 	return failures
 }
 
-// networkFailures says why the network is not as it is configured.
+// networkFailures returns why the network differs from the configuration.
 func (m *machine) networkFailures() (lines []string) {
 	state, _ := m.networkState.Get()
 	for _, p := range state.Problems {
@@ -83,9 +83,9 @@ func (m *machine) networkFailures() (lines []string) {
 	return lines
 }
 
-// brokenConfiguration says which operations of the configuration in force fail, for the health;
-// empty: none. The network does its operations by itself: one that failed is in its state, and a
-// link that does not exist is one that cannot be configured.
+// configurationProblem returns the failed operations of the active configuration, for the health;
+// empty if none. The network performs its operations by itself: its state contains the failed ones,
+// and a link that does not exist counts as a failed one.
 func brokenConfiguration(now applied, s settlement, state network.State) string {
 	if now.config == nil || s.config != now.config {
 		return ""
@@ -106,8 +106,7 @@ func brokenConfiguration(now applied, s settlement, state network.State) string 
 	return "operations fail: " + strings.Join(failures, "; ")
 }
 
-// after is the settlement when a configuration was tried to be put in force at a time, with these
-// failures.
+// next returns the convergence after a reconciliation of a configuration with these failures.
 func (s settlement) after(c *config.Config, failures []string, at time.Time) settlement {
 	next := settlement{config: c, done: true, first: at, failures: failures}
 	if s.done && s.config == c && (len(s.failures) == 0 || len(failures) > 0) {
@@ -116,13 +115,13 @@ func (s settlement) after(c *config.Config, failures []string, at time.Time) set
 	return next
 }
 
-// newerMargin is how much younger a connection has to be than the rules that it proves: apid and
-// machined do not look at the same moment.
+// newerMargin is the minimum age difference between a connection and the activation that it proves:
+// apid and machined read the clock at different times.
 const newerMargin = time.Second
 
-// proves reports whether a connection of that age, in milliseconds as apid says it, was opened
-// after a configuration was put in force: one that is older goes on although no other can be
-// opened. Without an age the call did not come from apid.
+// proves reports whether a connection of an age, in milliseconds as sent by apid, was opened after
+// the activation of a configuration: an older connection continues even if no new one can be
+// opened. A call without an age did not come from apid.
 func (s settlement) proves(c *config.Config, age string, now time.Time) bool {
 	if s.config != c || !s.done {
 		return false

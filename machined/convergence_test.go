@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// TestUndone: an operation that failed is not said to be done, whatever domain it is of.
+// TestUndone checks that a failed operation of any domain is not reported as done.
 func TestUndone(t *testing.T) {
 	modules := reconcile.Report{Domain: "host", Op: "load kernel modules iscsi_tcp", Err: errors.New("iscsi_tcp: not found")}
 	planned := []string{
@@ -35,8 +35,9 @@ func TestUndone(t *testing.T) {
 	}
 }
 
-// TestAwaitSettled: the answer names what failed of the caller's configuration, not of the one
-// before, and one that takes its place. What goes away within a moment has not failed.
+// TestAwaitConverged checks that the answer contains the failures of the caller's configuration,
+// not of the previous one, and reports a replacement. A failure that disappears in a moment does
+// not count.
 func TestAwaitSettled(t *testing.T) {
 	before, mine, other := config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker), config.New("n1", config.RoleWorker)
 	for name, c := range map[string]struct {
@@ -69,8 +70,8 @@ func TestAwaitSettled(t *testing.T) {
 	}
 }
 
-// TestBrokenConfiguration: the health names what failed, whichever part of the machine does it, and
-// nothing of another configuration.
+// TestConfigurationProblem checks that the health contains failures of all domains, and none of
+// another configuration.
 func TestBrokenConfiguration(t *testing.T) {
 	mine := config.New("n1", config.RoleWorker)
 	mine.Network.Spec.Links = []config.Link{{Name: "eth0"}, {MAC: "02:00:00:00:00:01"}}
@@ -97,8 +98,8 @@ func TestBrokenConfiguration(t *testing.T) {
 	}
 }
 
-// TestProves: only a connection that was opened after the configuration on trial was put in force
-// shows that one can be opened.
+// TestProves checks that only a connection that was opened after the activation of the
+// configuration on trial confirms it.
 func TestProves(t *testing.T) {
 	c := &config.Config{}
 	now := time.Now()
@@ -111,7 +112,7 @@ func TestProves(t *testing.T) {
 	if tried.proves(&config.Config{}, "0", now) || (settlement{}).proves(c, "0", now) {
 		t.Error("what is not in force yet is proved")
 	}
-	// Rules that could only be loaded at the second attempt are proved by what comes after that.
+	// Rules that were installed at the second attempt are proved by a later connection.
 	again := settlement{}.after(c, []string{"firewall: no memory"}, now.Add(-10*time.Second)).after(c, nil, now.Add(-5*time.Second)).after(c, nil, now)
 	if again.proves(c, "7000", now) || !again.proves(c, "3000", now) {
 		t.Errorf("in force since %v", now.Sub(again.first))

@@ -11,24 +11,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// Which changes of a configuration can cut off the caller, and what the machine does about that: it
-// puts them on trial by itself (docs/decisions/0056-lockout.md).
+// Changes of a configuration that can cut off the caller: the machine starts a trial for them by
+// itself (docs/decisions/0056-lockout.md).
 
-// autoTrial is how long a change that can cut off its caller is tried when the caller names no
-// time.
+// autoTrial is the trial time of a cut-off change if the caller gives none.
 const autoTrial = time.Minute
 
-// cutting are the fields, as config.Changes names them, that decide whether a caller reaches the
-// machine, trusts it and is trusted by it. An entry stands for the field itself and for everything
-// below it.
+// cuttingFields are the fields, in the form of config.Changes, that decide whether a caller reaches
+// the machine, trusts it and is trusted by it. An entry includes all fields below it.
 var cutting = []string{
 	"Network.spec.links",
 	"Network.spec.firewall",
 	"Machine.spec.trust",
-	"Machine.metadata.name", // a name in the machine's certificate, and what it tells DHCP
+	"Machine.metadata.name", // a name in the machine's certificate, and the host name for DHCP
 	"Machine.spec.kernelModules",
 	"Cluster.spec.endpoint",
-	// which of its addresses a machine stands for, and has in its certificate
+	// addresses of the machine that are in its certificate
 	"Cluster.spec.controlPlanes",
 	"Cluster.spec.virtualAddresses",
 	"Cluster.spec.pki.machine",
@@ -37,11 +35,11 @@ var cutting = []string{
 	"Cluster.spec.pki.accepted.client",
 }
 
-// cuttingSysctls are the first parts of kernel parameters that decide about packets.
+// cuttingSysctls are the prefixes of kernel parameters that affect packets.
 var cuttingSysctls = []string{"net."}
 
-// cutsOff returns the changes between two configurations that can cut off their caller, as
-// config.Changes writes them; none when there is no configuration before. It is pure.
+// cutOffChanges returns the changes between two configurations that can cut off their caller, in
+// the form of config.Changes; none if there is no previous configuration. It is pure.
 func cutsOff(before, next *config.Config) []string {
 	if before == nil {
 		return nil
@@ -49,7 +47,7 @@ func cutsOff(before, next *config.Config) []string {
 	return slices.DeleteFunc(config.Changes(before, next), func(line string) bool { return !cuts(line) })
 }
 
-// cuts judges one line of config.Changes.
+// cutsOff reports whether a line of config.Changes can cut off the caller.
 func cuts(line string) bool {
 	field, _, _ := strings.Cut(line, ": ")
 	if name, is := strings.CutPrefix(field, `Machine.spec.sysctls["`); is {
@@ -61,16 +59,15 @@ func cuts(line string) bool {
 	})
 }
 
-// trialPlan is whether a configuration goes on trial, and why.
+// trialPlan says whether a configuration goes on trial, and why.
 type trialPlan struct {
-	length time.Duration // 0: it does not
+	length time.Duration // 0: no trial
 	cuts   []string      // changes that can cut off the caller
-	never  string        // why it cannot be tried although it should; empty: it can, or need not
+	never  string        // why there is no trial although one is necessary; empty otherwise
 }
 
-// planTrial decides whether a request puts the next configuration on trial. base is what would come
-// back: the configuration in force or, while another is on trial, the one before that; nil for
-// none. It is pure.
+// planTrial decides whether a request puts the next configuration on trial. base is the
+// configuration to which the trial would revert (see fallback); nil if there is none. It is pure.
 func planTrial(base, next *config.Config, r *api.ApplyRequest) trialPlan {
 	p := trialPlan{cuts: cutsOff(base, next)}
 	switch {
@@ -91,13 +88,13 @@ func planTrial(base, next *config.Config, r *api.ApplyRequest) trialPlan {
 	return p
 }
 
-// automatic reports whether a mode puts a change on trial by itself. A dry run says what the mode
-// auto would do.
+// automatic reports whether a mode starts a trial by itself. A dry run reports the result of mode
+// auto.
 func automatic(m api.ApplyRequest_Mode) bool {
 	return m == api.ApplyRequest_MODE_UNSPECIFIED || m == api.ApplyRequest_MODE_AUTO || m == api.ApplyRequest_MODE_NO_REBOOT || m == api.ApplyRequest_MODE_DRY_RUN
 }
 
-// warnings are what an operator should know before or after the request.
+// warnings returns the warnings for the operator, before or after the request.
 func (p trialPlan) warnings() []string {
 	var out []string
 	for _, change := range p.cuts {
@@ -113,8 +110,8 @@ func (p trialPlan) warnings() []string {
 	return out
 }
 
-// staticAddresses are the addresses that a configuration gives to links, by which the machine may
-// have to be called when it is in force.
+// staticAddresses returns the addresses that a configuration assigns to links: a client may have to
+// use them after the activation.
 func staticAddresses(c *config.Config) (list []netip.Addr) {
 	if c == nil {
 		return nil

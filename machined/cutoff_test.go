@@ -26,13 +26,12 @@ func patchedBy(t *testing.T, patch string) (before, next *config.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What is judged here is the difference alone, whether or not the whole makes sense.
+	// Only the difference matters, whether or not the whole is valid.
 	next, _ = config.Parse("patched.yaml", text)
 	return before, next
 }
 
-// TestCutsOff: every kind of change that decides whether the caller reaches the machine is found,
-// and no other.
+// TestCutOffChanges checks that every kind of cut-off change is found, and no other change.
 func TestCutsOff(t *testing.T) {
 	for patch, want := range map[string]string{
 		`{kind: Network, spec: {links: [{name: eth9, addresses: [10.0.0.11/24]}]}}`:         "Network.spec.links[0].name",
@@ -97,8 +96,8 @@ func TestCutsOff(t *testing.T) {
 	}
 }
 
-// TestPlanTrial: which request puts what on trial, for how long, and what is said where it does
-// not.
+// TestPlanTrial checks which requests start a trial, its duration, and the warning if there is
+// none.
 func TestPlanTrial(t *testing.T) {
 	plain := func(change func(*config.Config)) *config.Config {
 		c := config.New("n1", config.RoleControlPlane)
@@ -129,7 +128,7 @@ func TestPlanTrial(t *testing.T) {
 		"auto":                {base: plain(nil), next: moved, length: time.Minute, warnings: 2},
 		"no reboot":           {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_NO_REBOOT}, length: time.Minute, warnings: 2},
 		"dry run":             {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_DRY_RUN}, length: time.Minute, warnings: 2},
-		"a time of its own":   {base: plain(nil), next: moved, request: &api.ApplyRequest{TryFor: durationpb.New(20 * time.Second)}, length: 20 * time.Second, warnings: 2},
+		"a time of its own":   {base: plain(nil), next: moved, request: &api.ApplyRequest{TrialDuration: durationpb.New(20 * time.Second)}, length: 20 * time.Second, warnings: 2},
 		"harmless":            {base: plain(nil), next: tuned},
 		"the same":            {base: plain(nil), next: plain(nil)},
 		"harmless, asked for": {base: plain(nil), next: tuned, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_TRY}, length: 2 * time.Minute},
@@ -150,8 +149,8 @@ func TestPlanTrial(t *testing.T) {
 	}
 }
 
-// TestMissingLinks: links that the machine does not have are refused, with those that it has, but
-// for those that were configured already.
+// TestMissingLinks checks that missing links are rejected with a list of the present ones, except
+// links of the active configuration.
 func TestMissingLinks(t *testing.T) {
 	next := config.New("n1", config.RoleWorker)
 	next.Network.Spec.Links = []config.Link{{Name: "eth0"}, {Name: "eth9"}, {MAC: "02:00:00:00:00:01"}}
@@ -171,7 +170,7 @@ func TestMissingLinks(t *testing.T) {
 	}
 }
 
-// TestAwaitLinks: a configuration on a medium waits for its links for a while, and is refused
+// TestAwaitLinks checks that a configuration on a medium waits for its links, and is rejected
 // without them.
 func TestAwaitLinks(t *testing.T) {
 	next := config.New("n1", config.RoleWorker)
@@ -198,13 +197,13 @@ func TestAwaitLinks(t *testing.T) {
 	}
 }
 
-// TestEveryFieldIsJudged: a field that is added to the documents of the machine or of its network
-// is put on one side or the other here, so that a new field is never left unjudged. The fields of
-// clusters are judged by TestCutsOff.
+// TestEveryFieldIsJudged checks that every field of the machine and network documents is listed
+// here as a cut-off or not, so that a new field needs a decision. TestCutOffChanges covers the
+// fields of clusters.
 func TestEveryFieldIsJudged(t *testing.T) {
 	judged := map[string]bool{
 		"Network.spec.links": true, "Network.spec.firewall": true, "Network.spec.dns": false, "Network.spec.ntp": false,
-		// those of the network do, TestCutsOff
+		// the parameters of the network do, TestCutOffChanges
 		"Machine.spec.trust": true, "Machine.spec.kernelModules": true, "Machine.spec.sysctls": false,
 		"Machine.spec.role": false, "Machine.spec.reserved": false, "Machine.spec.disk": false, "Machine.spec.install": false, "Machine.spec.join": false,
 		"Machine.spec.node": false, "Machine.spec.upgrade": false, "Machine.spec.registries": false, "Machine.spec.logging": false,

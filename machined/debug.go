@@ -17,12 +17,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-// A closer look: packets (package capture) and profiles (package profile).
+// Packet captures (package capture) and profiles (package profile).
 
 const (
 	usualCapture = time.Minute
 	maxCapture   = 10 * time.Minute
-	// mostCaptures is how many go on at once. Each has up to 1 MiB of buffers in PID 1, and 4 MiB
+	// maxCaptures bounds concurrent captures. Each has up to 1 MiB of buffers in PID 1, and 4 MiB
 	// in the kernel.
 	mostCaptures = 2
 )
@@ -63,7 +63,7 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 	done := make(chan error, 1)
 	go func() {
 		err := errors.Join(panics.Do("capture", func() error { return record(ctx, c, r.Count, stream.Send) }), c.Close())
-		<-a.m.captures // before the caller hears of the end, and may ask for the next
+		<-a.m.captures // before the caller sees the end, and may start the next capture
 		done <- err
 	}()
 	late := time.NewTimer(long + patience)
@@ -74,7 +74,7 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 			err = stream.Context().Err()
 		}
 		return endOfStream(err)
-	case <-late.C: // returning ends the stream, and with it a Send that hangs
+	case <-late.C: // the return ends the stream, and with it a blocked Send
 		return status.Errorf(codes.DeadlineExceeded, "link %s: what was captured was not taken within %v after the end", r.Link, patience)
 	case <-a.m.working.Done():
 		return status.Error(codes.Unavailable, "the machine goes down")
@@ -91,8 +91,8 @@ func captureCode(err error) codes.Code {
 	return codes.FailedPrecondition
 }
 
-// record sends what is captured until the context ends, or so many packets (0: any number) have
-// come.
+// sendPackets sends captured packets until the context ends, or until max packets were sent (0: no
+// limit).
 func record(ctx context.Context, c *capture.Capture, most uint64, send func(*api.CaptureResponse) error) error {
 	if err := send(&api.CaptureResponse{LinkType: uint32(c.LinkType())}); err != nil {
 		return err
@@ -116,14 +116,14 @@ func record(ctx context.Context, c *capture.Capture, most uint64, send func(*api
 		}
 		switch {
 		case errors.Is(ended, context.Canceled), errors.Is(ended, context.DeadlineExceeded):
-			return nil // enough have come, or the time is up
+			return nil // the limit is reached, or the time is up
 		case ended != nil:
 			return status.Error(codes.FailedPrecondition, ended.Error())
 		}
 	}
 }
 
-// processMachined is the name under which this process itself is profiled.
+// processMachined is the name of this process for profiles.
 const processMachined = "machined"
 
 func (a debugAPI) Profile(ctx context.Context, r *api.ProfileRequest) (*api.ProfileResponse, error) {
@@ -149,7 +149,7 @@ func (a debugAPI) Profile(ctx context.Context, r *api.ProfileRequest) (*api.Prof
 	return &api.ProfileResponse{Profile: text}, nil
 }
 
-// profileOf returns what takes a profile of a process.
+// profileOf returns the function that takes a profile of a process.
 func (m *machine) profileOf(process string) (func(context.Context, profile.Request) ([]byte, error), error) {
 	if process == processMachined {
 		return profile.Profile, nil

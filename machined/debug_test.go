@@ -21,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// answers is the stream of a capture, whose caller asks with one message.
+// answers is the stream of a capture, whose caller sends one message.
 type answers struct {
 	grpc.ServerStream
 	ctx     context.Context
@@ -51,8 +51,8 @@ func newDebug(t *testing.T) debugAPI {
 	return debugAPI{m: m}
 }
 
-// TestCapture: a capture ends with enough packets, with the time, when the caller leaves or the
-// machine goes down, and never are there more than two.
+// TestCapture checks that a capture ends with enough packets, at its timeout, when the caller
+// disconnects and at shutdown, and that at most two run.
 func TestCapture(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -153,7 +153,7 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// TestProfile takes one of this process, under the name that it has on a machine.
+// TestProfile takes a profile of this process, under its name on a machine.
 func TestProfile(t *testing.T) {
 	a := newDebug(t)
 	answer, err := a.Profile(t.Context(), &api.ProfileRequest{Process: processMachined, Kind: "goroutine"})
@@ -181,8 +181,7 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-// TestCaptureIsOnRecord: of a stream it is on record what its caller asked for, as of any other
-// call.
+// TestCaptureIsOnRecord checks that the record of a stream contains its target.
 func TestCaptureIsOnRecord(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	g := guard{m: m, audited: apid.Mutates()}

@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// probe has one foreign disk examined by a process that can do nothing else. It says once why that
-// failed: the disk rests then.
+// probeDisk examines a foreign disk with a sandboxed process. A failure is reported once: the disk
+// is then skipped for a while.
 func (m *machine) probe(ctx context.Context, d diskprobe.Device, f *diskprobe.File) (diskprobe.Result, error) {
 	a, err := diskprobe.Probe(ctx, d, f, m.startProbe)
 	if err != nil && !errors.Is(err, diskprobe.ErrNoMedium) {
@@ -33,16 +33,16 @@ func (m *machine) startProbe(ctx context.Context, question []byte, files []*os.F
 		UID: paths.UserProbe, OwnNamespaces: true, MaxOutput: most, Nice: 10, KillFirst: true,
 	})
 	if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) {
-		// what it wrote may be the disk's words
+		// its output may contain text of the disk
 		return nil, errors.New("its process " + exit.Exit.String())
 	}
 	return text, err
 }
 
 // examinedBeforeMount examines foreign disks until STATE is mounted, because one of them may be a
-// clone of the system disk (disk.Plan refuses it). A disk that does not answer within the prober's
-// patience delays the start no longer. After that nothing waits for foreign disks here: followDisks
-// has them examined.
+// clone of the system disk (disk.Plan rejects it). A disk that does not answer within the prober's
+// timeout delays the boot no longer. After the mount, no code here waits for foreign disks:
+// watchDisks examines them.
 func (m *machine) examinedBeforeMount() disk.Examine {
 	if _, mounted, err := mount.At(paths.State); err == nil && mounted {
 		return nil
@@ -50,7 +50,7 @@ func (m *machine) examinedBeforeMount() disk.Examine {
 	return m.examined(diskprobe.Cached)
 }
 
-// examined is how package disk has foreign disks examined.
+// examined returns the examination of foreign disks for package disk.
 func (m *machine) examined(fresh diskprobe.Freshness) disk.Examine {
 	return func(ctx context.Context, devices []diskprobe.Device) []diskprobe.DeviceResult {
 		return m.prober.All(ctx, devices, fresh)

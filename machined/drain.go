@@ -10,16 +10,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// How pods leave before the machine goes into another version, goes back, or is reset. The
-// orchestrator evicts them (orchestrator/drain), and takes pods again by itself when the machine
-// has come back.
+// How the node is drained before the machine starts another version, rolls back, or is reset. The
+// orchestrator evicts the pods (orchestrator/drain), and uncordons the node by itself after the
+// boot.
 
-// drainRest is what the orchestrator has beyond the time for the pods, to start and to take pods
-// again after a failure.
+// drainReserve is the time of the orchestrator in addition to the timeout for the pods, to start
+// and to uncordon the node after a failure.
 const drainRest = 30 * time.Second
 
-// drains is what the configuration in force says of pods that have to leave, and whether it wants
-// that. A machine that was taken out has none that others would take, and nobody to ask.
+// drainConfig returns the drain policy of the active configuration, and reports whether a drain is
+// configured. A removed machine has no pods to evict and no API server to call.
 func (m *machine) drains() (config.Drain, bool) {
 	now, _ := m.config.Get()
 	member, _ := m.membership.Get()
@@ -30,8 +30,8 @@ func (m *machine) drains() (config.Drain, bool) {
 	return want, want.Policy != config.DrainNone
 }
 
-// leave drains the node for what an operator asked for, if the configuration wants it. It goes on
-// when the operator is gone.
+// drain drains the node for a request of an operator, if the configuration wants it. It continues
+// if the operator disconnects.
 func (m *machine) leave() error {
 	want, drains := m.drains()
 	if !drains {
@@ -42,7 +42,8 @@ func (m *machine) leave() error {
 	return m.drain(m.working, want)
 }
 
-// stay has the node take pods again, because what they left for did not happen.
+// uncordon makes the node schedulable again, because the operation that needed the drain did not
+// happen.
 func (m *machine) stay() {
 	if _, drains := m.drains(); !drains {
 		return
@@ -52,7 +53,8 @@ func (m *machine) stay() {
 	}
 }
 
-// drain moves the pods away. It fails only if the policy is to respect what does not let them go.
+// drainWith drains the node. It fails only if the policy is to respect the objects that block an
+// eviction.
 func (m *machine) drain(ctx context.Context, want config.Drain) error {
 	order := nodespec.DrainRequest{
 		Timeout: time.Duration(want.Timeout), Refuse: want.Policy == config.DrainRespect, Delete: want.Policy == config.DrainForce,
@@ -63,7 +65,7 @@ func (m *machine) drain(ctx context.Context, want config.Drain) error {
 	}
 	switch {
 	case err != nil && order.Refuse:
-		if !done.Refused { // it may not have come so far as to open the node
+		if !done.Refused { // the drain may not have reached the uncordon of its own
 			m.stay()
 		}
 		return err

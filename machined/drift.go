@@ -21,60 +21,62 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// Drift is what would be done now to make the machine as it was configured: of every domain the
-// operations of a diff, as a dry run says them. A machine that is well has none, because each
-// domain does them as soon as it sees them; what stays could not be done, and the events say why.
-// It is looked for only while somebody watches, and at most every driftEvery, because that reads
-// the disks.
+// Drift is the list of operations that would restore the configured state now: the diff of every
+// domain, in the form of a dry run. Usually it is empty, because each domain performs its
+// operations at once; a remaining operation failed, and the events contain the reason. Drift is
+// computed only while a client watches, and at most every driftInterval, because it reads the
+// disks.
 
 const (
 	driftEvery = 10 * time.Second
-	// driftTime is how long a domain may take to say it. Below a second is usual.
+	// driftTimeout bounds the diff of a domain. Less than a second is usual.
 	driftTime = 5 * time.Second
 )
 
-// driftState is what one domain would do: one of topic "drift".
+// driftState is the drift of a domain, an element of topic "drift".
 type driftState struct {
 	Domain string `json:"domain"`
-	// as a dry run says them; none: all is as it was configured
+	// in the form of a dry run; empty without drift
 	Operations []string `json:"operations"`
-	// when a look first found that something was to be done, or could not be
-	Since   time.Time `json:"since,omitzero"`
-	Problem string    `json:"problem,omitempty"` // why it cannot be said, or what cannot be done
+	// first read with drift or with a problem
+	Since time.Time `json:"since,omitzero"`
+	// why the drift is unknown, or which operation is impossible
+	Problem string `json:"problem,omitempty"`
 }
 
-// well tells whether there is nothing to say.
+// clean reports whether there is no drift and no problem.
 func (s driftState) well() bool { return len(s.Operations) == 0 && s.Problem == "" }
 
-// domain is a part of the machine that can say what it would do.
+// domain is an area of the machine that can compute its drift.
 type domain struct {
 	name string
-	// diff says what would be done. It fails when that cannot be said, or, with operations, when
-	// not all of it can be done. errNoDomain: the machine has no such part at present.
+	// diff returns the operations. It returns an error if they are unknown or, together with
+	// operations, if parts of the state cannot be restored. errNoDomain: the machine does not have
+	// this domain at present.
 	diff func(context.Context) ([]string, error)
 }
 
 var errNoDomain = errors.New("nothing is configured here")
 
-// drift looks for drift, for all who watch.
+// drift computes the drift for all watchers.
 type drift struct {
 	domains  []domain
-	every    time.Duration // driftEvery
-	patience time.Duration // driftTime
-	// epoch changes with what the domains compare with: what was found before says nothing any
-	// more. nil: it never does.
+	every    time.Duration // driftInterval
+	patience time.Duration // driftTimeout
+	// epoch changes with the desired state, which invalidates earlier results. nil: it never
+	// changes.
 	epoch func() uint64
 
 	mu       sync.Mutex
 	states   []driftState
-	revision uint64          // grows with each change
-	looked   time.Time       // when states was found
+	revision uint64          // increases with each change
+	looked   time.Time       // time of states
 	of       uint64          // epoch of states
-	running  chan struct{}   // closed when the look that goes on ends; nil: none goes on
-	hung     map[string]bool // domains that have not come back from an earlier look
+	running  chan struct{}   // closed at the end of the running refresh; nil if none runs
+	hung     map[string]bool // domains whose earlier diff has not returned
 }
 
-// topic is the topic. A watcher is woken only for a change.
+// topic returns the topic. A watcher wakes only for a change.
 func (d *drift) topic() topic {
 	return topic{
 		name: "drift",
@@ -99,8 +101,7 @@ func (d *drift) topic() topic {
 	}
 }
 
-// look returns the drift, which is not older than driftEvery. Those who ask at the same time share
-// one look.
+// get returns the drift, which is at most driftInterval old. Concurrent callers share a refresh.
 func (d *drift) look(ctx context.Context) ([]driftState, uint64, error) {
 	for {
 		d.mu.Lock()
@@ -123,7 +124,7 @@ func (d *drift) look(ctx context.Context) ([]driftState, uint64, error) {
 	}
 }
 
-// present is the epoch of now.
+// currentEpoch returns the present epoch.
 func (d *drift) present() uint64 {
 	if d.epoch == nil {
 		return 0
@@ -131,9 +132,9 @@ func (d *drift) present() uint64 {
 	return d.epoch()
 }
 
-// refresh asks all domains at the same time.
+// refresh computes the drift of all domains in parallel.
 func (d *drift) refresh() {
-	of := d.present() // before they look
+	of := d.present() // read before the diffs
 	found := make([]*driftState, len(d.domains))
 	var wait sync.WaitGroup
 	for i, one := range d.domains {
@@ -168,8 +169,8 @@ func (d *drift) refresh() {
 	d.running = nil
 }
 
-// ask asks one domain; nil where there is none. A domain that hangs (a disk that does not answer)
-// is not asked again before it comes back.
+// diff computes the drift of a domain; nil if the machine does not have it. A domain that hangs (a
+// disk that does not answer) is skipped until its diff returns.
 func (d *drift) ask(one domain) *driftState {
 	s := &driftState{Domain: one.name, Operations: []string{}}
 	d.mu.Lock()
@@ -217,8 +218,8 @@ func (d *drift) mark(name string, hung bool) {
 	d.hung[name] = hung
 }
 
-// newDrift returns what looks at the machine's domains. None says a secret: operations name files
-// and parameters, and those that write keys do not show what they write.
+// newDrift returns the drift of the machine's domains. No domain reveals a secret: operations name
+// files and parameters, and operations that write keys do not show the content.
 func (m *machine) newDrift() *drift {
 	return &drift{every: driftEvery, patience: driftTime, epoch: m.driftEpoch, domains: []domain{
 		{"configuration", m.configurationDrift}, {"disk", m.diskDrift}, {"network", m.networkDrift}, {"firewall", m.firewallDrift},
@@ -226,17 +227,15 @@ func (m *machine) newDrift() *drift {
 	}}
 }
 
-// driftEpoch changes whenever another configuration is in force, and whenever one was tried to be
-// put in force.
+// driftEpoch changes with the active configuration, and with every reconciliation.
 func (m *machine) driftEpoch() uint64 {
 	_, configured := m.config.Get()
 	_, settled := m.settled.Get()
 	return configured + settled
 }
 
-// configurationDrift has no operations of its own: it says what failed the last time that all
-// domains were brought to the configuration, whichever domain it was, so that nothing that settle
-// does can fail without being seen here.
+// configurationDrift has no operations of its own: it returns the failures of the last
+// reconciliation, of every domain, so that each failure of reconcile is visible here.
 func (m *machine) configurationDrift(context.Context) ([]string, error) {
 	c, _, err := m.inForce()
 	if err != nil {
@@ -252,7 +251,8 @@ func (m *machine) configurationDrift(context.Context) ([]string, error) {
 	return nil, nil
 }
 
-// firewallDrift says what the kernel should let in if that is not what it was last given.
+// firewallDrift returns the operation that would restore the nftables rules, if the configured
+// rules differ from the last rules that were installed.
 func (m *machine) firewallDrift(context.Context) ([]string, error) {
 	c, _, err := m.inForce()
 	if err != nil {
@@ -268,8 +268,8 @@ func (m *machine) firewallDrift(context.Context) ([]string, error) {
 	return []string{setFirewall{m: m, want: want}.String()}, nil
 }
 
-// inForce is the configuration in force, nil for none, and the network as it is. A machine that
-// goes down is not as it was configured.
+// active returns the active configuration, nil for none, and the network state. There is no drift
+// during a shutdown.
 func (m *machine) inForce() (*config.Config, network.State, error) {
 	if m.going.Load() != nil {
 		return nil, network.State{}, errNoDomain
@@ -281,7 +281,7 @@ func (m *machine) inForce() (*config.Config, network.State, error) {
 
 func (m *machine) diskDrift(ctx context.Context) ([]string, error) {
 	if m.medium != "" {
-		return nil, errNoDomain // it touches no disk
+		return nil, errNoDomain // it writes to no disk
 	}
 	if _, _, err := m.inForce(); err != nil {
 		return nil, err
@@ -307,8 +307,8 @@ func (m *machine) networkDrift(context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	// a link that is configured and not there, a lease that does not come: nothing can be done
-	// about them here
+	// a configured link that does not exist, a lease that does not arrive: no operation here can
+	// change them
 	var problems []error
 	for _, p := range state.Problems {
 		problems = append(problems, errors.New(p))
@@ -332,7 +332,8 @@ func (m *machine) hostDrift(ctx context.Context) ([]string, error) {
 	return lines, err
 }
 
-// leftover is the line about modules that stay although the configuration no longer names them.
+// leftover is the line about kernel modules that stay although the configuration no longer names
+// them.
 func leftover(modules []string) string {
 	return fmt.Sprintf("kernel modules %s stay in the kernel until the next start (`orlopctl reboot`): the configuration no longer names them", strings.Join(modules, ", "))
 }
@@ -343,7 +344,7 @@ func (m *machine) doorDrift(context.Context) ([]string, error) {
 		return nil, err
 	}
 	if m.identity.Load() == nil {
-		return nil, errNoDomain // it has not come so far
+		return nil, errNoDomain // stepIdentity has not run yet
 	}
 	want, _, err := m.wantedDoor(c, state)
 	if err != nil {
@@ -389,7 +390,7 @@ func (m *machine) servicesDrift(context.Context) ([]string, error) {
 		return nil, err
 	}
 	if m.medium != "" {
-		c = nil // it runs nothing
+		c = nil // it runs no node
 	}
 	if c != nil {
 		if err := m.able(c); err != nil {

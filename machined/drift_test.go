@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// saidDrift is a domain whose answer a test sets.
+// saidDrift is a domain whose drift a test sets.
 type saidDrift struct {
 	mu    sync.Mutex
 	lines []string
@@ -34,11 +34,11 @@ func (s *saidDrift) diff(context.Context) ([]string, error) {
 	return s.lines, s.err
 }
 
-// TestDrift: each domain says what it would do, or why it cannot say it; the revision grows with
-// changes only, and the time is that of the first look that found something.
+// TestDrift checks the drift of each domain, and its problem; the revision increases with changes
+// only, and since is the time of the first read with drift.
 func TestDrift(t *testing.T) {
 	host, disk := &saidDrift{}, &saidDrift{}
-	// every look is a new one
+	// every call refreshes
 	d := &drift{domains: []domain{{"disk", disk.diff}, {"host", host.diff}}, patience: time.Minute}
 	look := func(want string, revision uint64) []driftState {
 		t.Helper()
@@ -74,7 +74,7 @@ func TestDrift(t *testing.T) {
 	if n := disk.asked.Load(); n != 5 {
 		t.Errorf("asked %d times", n)
 	}
-	for range 10 { // who asks again soon gets the same
+	for range 10 { // soon repeated calls get the same
 		if _, revision, err := d.look(t.Context()); revision != 4 || err != nil {
 			t.Errorf("%d, %v", revision, err)
 		}
@@ -84,8 +84,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// TestDriftHangs: a domain that does not come back holds nobody up, and is not asked again before
-// it has.
+// TestDriftHangs checks that a domain that hangs delays no caller, and is skipped until its diff
+// returns.
 func TestDriftHangs(t *testing.T) {
 	host, back, asked := &saidDrift{}, make(chan struct{}), atomic.Int32{}
 	hangs := func(context.Context) ([]string, error) {
@@ -112,7 +112,7 @@ func TestDriftHangs(t *testing.T) {
 		t.Errorf("%q, asked %d times", got, asked.Load())
 	}
 	close(back)
-	// it comes back in its own time
+	// the diff returns later
 	for deadline := time.Now().Add(20 * time.Second); first() != ""; {
 		if time.Now().After(deadline) {
 			t.Fatal("it never does")
@@ -127,7 +127,7 @@ func TestDriftHangs(t *testing.T) {
 	}
 }
 
-// TestDriftIsWatched: a watcher is woken by a change, and by nothing else.
+// TestDriftIsWatched checks that only a change wakes a watcher.
 func TestDriftIsWatched(t *testing.T) {
 	host := &saidDrift{}
 	d := &drift{domains: []domain{{"host", host.diff}}, every: time.Millisecond, patience: time.Minute}
@@ -156,7 +156,7 @@ func TestDriftIsWatched(t *testing.T) {
 	}
 }
 
-// TestDriftOfAnotherConfiguration: what was found before another configuration is not shown for it.
+// TestDriftOfAnotherConfiguration checks that a new configuration invalidates the former drift.
 func TestDriftOfAnotherConfiguration(t *testing.T) {
 	host, epoch := &saidDrift{}, atomic.Uint64{}
 	d := &drift{domains: []domain{{"host", host.diff}}, every: time.Hour, patience: time.Minute, epoch: epoch.Load}
@@ -170,16 +170,16 @@ func TestDriftOfAnotherConfiguration(t *testing.T) {
 	host.set(nil, "set kernel parameter a")
 	look("[set kernel parameter a]")
 	host.set(nil)
-	look("[set kernel parameter a]") // it is not older than an hour
+	look("[set kernel parameter a]") // less than an hour old
 	epoch.Add(1)
 	look("[]")
 }
 
-// TestDriftHasEveryDomain: what a dry run prints and what is brought to the configuration is looked
-// at for drift too, whichever file does it.
+// TestDriftHasEveryDomain checks that every domain of dry runs and reconciliations is a domain of
+// drift, in any file.
 func TestDriftHasEveryDomain(t *testing.T) {
-	// What has no state that could drift: the documents themselves, one call about keys, and a disk
-	// that the system is not on yet.
+	// Without a state that could drift: the documents themselves, one call about keys, and a disk
+	// without a system.
 	seen := map[string]bool{"config": true, "etcd": true, "install": true}
 	for _, d := range (&machine{}).newDrift().domains {
 		seen[d.name] = true

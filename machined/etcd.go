@@ -31,22 +31,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// The cluster's data at an operator's word (docs/decisions/0025-etcd-restore.md). What they mean is
-// the orchestrator's (orchestrator/etcd); here they are bytes, in a file that has no name: whatever
-// cuts a call short takes it along.
+// Methods about the etcd data (docs/decisions/0025-etcd-restore.md). The orchestrator interprets
+// the data (orchestrator/etcd); here they are bytes in a file without a name, which disappears if
+// the call is interrupted.
 
 const (
-	// dataTime bounds what etcd has to read or write all of its data for.
+	// dataTimeout bounds operations for which etcd reads or writes all of its data.
 	dataTime = saveTimeout
-	// moveTime bounds what is moved between this machine and a caller: one that takes or brings a
-	// little at a time would keep others off, and the file's room on DATA.
+	// transferTimeout bounds the transfer between this machine and a caller: a slow caller would
+	// block other callers and occupy space on DATA.
 	moveTime = time.Hour
-	// serveTime is how long process "api" may take to end and to serve what was restored.
+	// serveTimeout bounds the time for process "api" to stop and to serve the restored data.
 	serveTime = 6 * time.Minute
-	// maxSnapshot is more than etcd can hold: a database of 4 GiB, which may grow a little beyond.
+	// maxSnapshot exceeds the size of any snapshot: a database has at most 4 GiB and may grow a
+	// little beyond.
 	maxSnapshot = 8 << 30
-	// snapshotReserve is what a snapshot that comes leaves free on DATA, in bytes; the orchestrator
-	// has the same.
+	// snapshotReserve is the space in bytes that an uploaded snapshot leaves free on DATA; the
+	// orchestrator has the same value.
 	snapshotReserve = 512 << 20
 	// componentEtcd is the component of process "api" that holds the data.
 	componentEtcd = "etcd"
@@ -54,7 +55,7 @@ const (
 
 var errMoving = status.Error(codes.Aborted, "etcd: another snapshot is being taken, sent or restored on this machine; try again when that is done")
 
-// noData is why there is nothing to ask etcd on this machine; nil where its data are.
+// checkEtcd returns an error if etcd does not run on this machine.
 func (m *machine) noData() error {
 	switch {
 	case m.medium != "":
@@ -65,23 +66,22 @@ func (m *machine) noData() error {
 	return nil
 }
 
-// nameless makes a file on DATA for the orchestrator and this process.
+// unnamedFile creates a file without a name on DATA for the orchestrator and this process.
 func nameless() (*os.File, error) {
 	fd, err := unix.Open(paths.Data, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "etcd: cannot make a file on DATA: %v", err)
 	}
 	f := os.NewFile(uintptr(fd), "snapshot")
-	if err := f.Chown(paths.UserAPI, paths.UserAPI); err != nil { // it opens it once more
+	if err := f.Chown(paths.UserAPI, paths.UserAPI); err != nil { // the orchestrator opens it again
 		f.Close()
 		return nil, status.Errorf(codes.Internal, "etcd: cannot make a file on DATA: %v", err)
 	}
 	return f, nil
 }
 
-// transfer has something moved between this machine and a caller, in most that time. It ends when
-// nothing has moved for a while, and when the machine goes down: returning from a call ends what
-// hangs in its stream.
+// transfer runs a transfer between this machine and a caller, for at most the given time. It ends
+// if no data moved for a while, and at shutdown: the return from the call ends a blocked stream.
 func (m *machine) transfer(most time.Duration, move func(moved func()) error) error {
 	did, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
@@ -104,8 +104,8 @@ func (m *machine) transfer(most time.Duration, move func(moved func()) error) er
 	}
 }
 
-// within bounds a call whose process has files of DATA open: when the machine goes down they are in
-// the way.
+// within bounds a call whose process has files on DATA open: it ends at shutdown, because they
+// would block the unmount.
 func (m *machine) within(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	stop := context.AfterFunc(m.working, cancel)
@@ -130,7 +130,7 @@ func (a etcdAPI) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerSt
 		return err
 	}
 	defer f.Close()
-	taken, err := a.m.fillSnapshot(stream.Context(), request.Kept, f)
+	taken, err := a.m.fillSnapshot(stream.Context(), request.Stored, f)
 	if err != nil {
 		return err
 	}
@@ -138,10 +138,10 @@ func (a etcdAPI) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerSt
 	if err != nil {
 		return status.Errorf(codes.Internal, "etcd: cannot read the snapshot: %v", err)
 	}
-	about := &api.EtcdSnapshot{Revision: taken.Revision, Keys: int64(taken.Keys), Size: info.Size(), Version: taken.Version}
+	about := &api.EtcdSnapshotInfo{Revision: taken.Revision, Keys: int64(taken.Keys), Size: info.Size(), Version: taken.Version}
 	what := fmt.Sprintf("a snapshot was taken at revision %d", taken.Revision)
-	if request.Kept != "" {
-		what = fmt.Sprintf("the snapshot %q was fetched", request.Kept)
+	if request.Stored != "" {
+		what = fmt.Sprintf("the snapshot %q was fetched", request.Stored)
 	}
 	a.m.events.add("etcd", "op", what+" by "+caller(stream.Context()))
 	return endOfStream(a.m.transfer(moveTime, func(moved func()) error {
@@ -152,8 +152,8 @@ func (a etcdAPI) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerSt
 	}))
 }
 
-// fillSnapshot fills a file with what etcd holds, or with a snapshot that is kept. Other snapshots
-// wait for that, and not for whoever reads the file: it changes no more.
+// fillSnapshot writes a new or a stored snapshot into a file. Other snapshots wait for that, but
+// not for the caller that reads the file: it does not change any more.
 func (m *machine) fillSnapshot(ctx context.Context, kept string, f *os.File) (taken nodespec.EtcdSnapshot, err error) {
 	if !m.moving.TryLock() {
 		return taken, errMoving
@@ -169,8 +169,8 @@ func (m *machine) fillSnapshot(ctx context.Context, kept string, f *os.File) (ta
 }
 
 // sendSnapshot sends a snapshot, and its digest last.
-func sendSnapshot(about *api.EtcdSnapshot, from io.Reader, send func(*api.EtcdSnapshotResponse) error) error {
-	if err := send(&api.EtcdSnapshotResponse{About: about}); err != nil {
+func sendSnapshot(about *api.EtcdSnapshotInfo, from io.Reader, send func(*api.EtcdSnapshotResponse) error) error {
+	if err := send(&api.EtcdSnapshotResponse{Header: about}); err != nil {
 		return err
 	}
 	sum, chunk := sha256.New(), make([]byte, givenChunk)
@@ -191,7 +191,7 @@ func sendSnapshot(about *api.EtcdSnapshot, from io.Reader, send func(*api.EtcdSn
 	}
 }
 
-func (a etcdAPI) List(ctx context.Context, _ *api.EtcdListRequest) (*api.EtcdListResponse, error) {
+func (a etcdAPI) ListSnapshots(ctx context.Context, _ *api.EtcdListSnapshotsRequest) (*api.EtcdListSnapshotsResponse, error) {
 	if err := a.m.noData(); err != nil {
 		return nil, err
 	}
@@ -201,22 +201,22 @@ func (a etcdAPI) List(ctx context.Context, _ *api.EtcdListRequest) (*api.EtcdLis
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	out := &api.EtcdListResponse{Target: place, Problem: a.m.sender.problem(place)}
+	out := &api.EtcdListSnapshotsResponse{Target: place, Problem: a.m.sender.problem(place)}
 	for _, s := range kept {
 		out.Snapshots = append(out.Snapshots, toKept(s))
 	}
 	return out, nil
 }
 
-func toKept(s nodespec.StoredSnapshot) *api.EtcdKept {
-	out := &api.EtcdKept{Name: s.Name, At: timestamppb.New(s.At), Revision: s.Revision, Size: s.Size, Version: s.Version, Encrypted: s.Encrypted}
+func toKept(s nodespec.StoredSnapshot) *api.EtcdStoredSnapshot {
+	out := &api.EtcdStoredSnapshot{Name: s.Name, At: timestamppb.New(s.At), Revision: s.Revision, Size: s.Size, Version: s.Version, Encrypted: s.Encrypted}
 	if !s.Sent.IsZero() {
-		out.Sent = timestamppb.New(s.Sent)
+		out.Uploaded = timestamppb.New(s.Sent)
 	}
 	return out
 }
 
-func (a etcdAPI) Keep(context.Context, *api.EtcdKeepRequest) (*api.EtcdKeepResponse, error) {
+func (a etcdAPI) TakeSnapshot(context.Context, *api.EtcdTakeSnapshotRequest) (*api.EtcdTakeSnapshotResponse, error) {
 	m := a.m
 	if err := m.noData(); err != nil {
 		return nil, err
@@ -232,13 +232,13 @@ func (a etcdAPI) Keep(context.Context, *api.EtcdKeepRequest) (*api.EtcdKeepRespo
 	problem := m.sendNow(want)
 	if list, err := ask[[]nodespec.StoredSnapshot](m.working, m, paths.UserAPI, "kept-snapshots", snapshotTarget(want).Place); err == nil {
 		if i := slices.IndexFunc(list, func(s nodespec.StoredSnapshot) bool { return s.Name == made.Name }); i >= 0 {
-			made = list[i] // with when it was sent
+			made = list[i] // with the time of its upload
 		}
 	}
-	return &api.EtcdKeepResponse{Kept: toKept(made), Problem: problem}, nil
+	return &api.EtcdTakeSnapshotResponse{Snapshot: toKept(made), Problem: problem}, nil
 }
 
-// keepNow takes one of the machine's own snapshots. It goes on without the caller.
+// takeSnapshotNow takes a stored snapshot. It continues if the caller disconnects.
 func (m *machine) keepNow(want config.Snapshots) (nodespec.StoredSnapshot, error) {
 	if !m.moving.TryLock() {
 		return nodespec.StoredSnapshot{}, errMoving
@@ -261,10 +261,10 @@ func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreReques
 	if err := a.m.noData(); err != nil {
 		return err
 	}
-	if first.Undo && first.Kept != "" {
+	if first.Undo && first.Stored != "" {
 		return status.Error(codes.InvalidArgument, "etcd: cannot restore, nothing was changed: a kept snapshot and what was replaced are both asked for; ask for one of them")
 	}
-	// An upgrade may not change what this has looked at, nor the other way round.
+	// An upgrade must not change the state that this method has checked, nor the other way round.
 	if !a.m.writing.TryLock() {
 		return status.Error(codes.Aborted, "etcd: cannot restore, nothing was changed: an upgrade is being received or written; `orlopctl upgrade status` tells how far it is")
 	}
@@ -281,7 +281,7 @@ func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreReques
 		return err
 	}
 	defer f.Close()
-	if !first.Undo && first.Kept == "" {
+	if !first.Undo && first.Stored == "" {
 		if err := roomFor(first.Size); err != nil {
 			return err
 		}
@@ -289,15 +289,16 @@ func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreReques
 			return err
 		}
 	}
-	// From here on it goes on without the caller.
-	answer, err := a.m.restoreData(nodespec.EtcdRestore{By: caller(stream.Context()), Undo: first.Undo, Kept: first.Kept}, f)
+	// From here on it continues if the caller disconnects.
+	answer, err := a.m.restoreData(nodespec.EtcdRestore{By: caller(stream.Context()), Undo: first.Undo, Kept: first.Stored}, f)
 	if err != nil {
 		return err
 	}
 	return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: answer})
 }
 
-// roomFor is an error unless a snapshot of so many bytes can come, and be made into data.
+// checkSnapshotSpace returns an error unless DATA has space for an uploaded snapshot of size bytes
+// and its restored data.
 func roomFor(size int64) error {
 	if size <= 0 || size > maxSnapshot {
 		return status.Errorf(codes.InvalidArgument, "etcd: %d bytes are no snapshot", size)
@@ -312,7 +313,7 @@ func roomFor(size int64) error {
 	return nil
 }
 
-// receiveSnapshot fills a file with what comes, which has to be what was announced.
+// receiveSnapshot writes an uploaded snapshot into a file and verifies size and digest.
 func (m *machine) receiveSnapshot(receive func() (*api.EtcdRestoreRequest, error), first *api.EtcdRestoreRequest, f io.WriterAt) error {
 	got, sum := int64(0), sha256.New()
 	err := m.transfer(moveTime, func(moved func()) error {
@@ -337,8 +338,7 @@ func (m *machine) receiveSnapshot(receive func() (*api.EtcdRestoreRequest, error
 	return nil
 }
 
-// restoreData has the orchestrator make data of a snapshot and put them in place, and returns when
-// etcd serves them.
+// restoreData restores a snapshot with the orchestrator and returns when etcd serves the data.
 func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.EtcdRestored, error) {
 	making, cancel := context.WithTimeout(m.working, dataTime)
 	defer cancel()
@@ -350,10 +350,10 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 	return m.putInPlace(made)
 }
 
-// restartEtcd has etcd started anew, and returns when what was to be done by it has begun, and it
-// serves, or when its process has ended again: failed is why.
+// restartEtcd restarts etcd and returns when begun reports that the pending operation has started
+// and etcd serves, or when its process has ended again: failed is the reason.
 func (m *machine) restartEtcd(begun func() bool) (failed string, err error) {
-	defer m.forgetting.afresh() // also where it comes in force after this
+	defer m.forgetting.afresh() // also if the restore takes effect after the return
 	if err := m.services.Restart(serviceKubeAPI); err != nil {
 		return "", err
 	}
@@ -369,7 +369,7 @@ func (m *machine) restartEtcd(begun func() bool) (failed string, err error) {
 	return failed, err
 }
 
-// putInPlace has etcd started with what was made, and returns when it serves that.
+// activateRestored restarts etcd with the restored data and returns when etcd serves them.
 func (m *machine) putInPlace(made nodespec.EtcdRestored) (*api.EtcdRestored, error) {
 	var done nodespec.EtcdRestored
 	failed, err := m.restartEtcd(func() bool {
@@ -383,15 +383,15 @@ func (m *machine) putInPlace(made nodespec.EtcdRestored) (*api.EtcdRestored, err
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: the data of revision %d are in place, and cannot be served: %s; `orlopctl etcd restore --undo` puts back what they have replaced", done.Revision, failed)
 	}
 	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d were restored; those that they replaced had come to revision %d", done.Revision, done.Replaced))
-	// What the controllers remember is of the data that are gone.
+	// The controllers cache objects of the replaced data.
 	if err := m.services.Restart(serviceControllers); err != nil {
 		m.events.add("etcd", "failure", err.Error())
 	}
 	return toRestored(done), nil
 }
 
-// notMade is the status of an order that failed, or was cut short: then it may have been written
-// down by its process before, and only that kind of process may take it back.
+// restoreError is the status of a failed or interrupted restore: its process may have stored the
+// request before, and only a process of that user can remove it.
 func notMade(kept string, err error) error {
 	if _, missing := os.Lstat(filepath.Join(kept, nodespec.PendingRestoreFile)); errors.Is(missing, fs.ErrNotExist) {
 		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: %v", err)
@@ -399,7 +399,7 @@ func notMade(kept string, err error) error {
 	return status.Errorf(codes.Unavailable, "etcd: restoring was cut short, and other data are put in place when etcd starts next: %v; look then (`orlopctl etcd status`), and restore again, or `orlopctl etcd restore --undo`", err)
 }
 
-// dataPutBack is what was restored last; zero if nothing was.
+// lastRestore returns the last restore; the zero value if there was none.
 func dataPutBack() (r nodespec.EtcdRestored) {
 	const most = 4 << 10 // some hundred bytes are written
 	text, err := plainfile.Read(paths.EtcdSnapshots, nodespec.LastRestoreFile, most)

@@ -26,7 +26,7 @@ func hexDigest(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// TestSendSnapshot: the digest comes when all else has, and not after a failure.
+// TestSendSnapshot checks that the digest is sent last, and not after a failure.
 func TestSendSnapshot(t *testing.T) {
 	content := bytes.Repeat([]byte("snapshot"), givenChunk/8*2+1)
 	var got []byte
@@ -35,7 +35,7 @@ func TestSendSnapshot(t *testing.T) {
 		got, last = append(got, r.Chunk...), r
 		return nil
 	}
-	about := &api.EtcdSnapshot{Size: int64(len(content))}
+	about := &api.EtcdSnapshotInfo{Size: int64(len(content))}
 	if err := sendSnapshot(about, bytes.NewReader(content), take); err != nil || !bytes.Equal(got, content) || last.Sha256 != hexDigest(content) {
 		t.Errorf("%d of %d bytes, digest %q, %v", len(got), len(content), last.Sha256, err)
 	}
@@ -49,7 +49,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TestReceiveSnapshot: what comes is what was announced, or is refused.
+// TestReceiveSnapshot checks that an upload must match its size and digest.
 func TestReceiveSnapshot(t *testing.T) {
 	content := []byte("all of the data")
 	gone := status.Error(codes.Canceled, "the caller is gone")
@@ -91,7 +91,7 @@ func TestReceiveSnapshot(t *testing.T) {
 	}
 }
 
-// TestTransferEnds: a machine that goes down waits for nobody.
+// TestTransferEnds checks that a shutdown waits for no transfer.
 func TestTransferEnds(t *testing.T) {
 	working, stop := context.WithCancel(t.Context())
 	m := &machine{working: working}
@@ -107,7 +107,7 @@ func TestTransferEnds(t *testing.T) {
 	}
 }
 
-// TestTransferSlow: who takes a little at a time does not hold a snapshot for ever.
+// TestTransferSlow checks that a slow caller cannot block a snapshot forever.
 func TestTransferSlow(t *testing.T) {
 	m := &machine{working: t.Context()}
 	ended := make(chan struct{})
@@ -127,8 +127,8 @@ func TestTransferSlow(t *testing.T) {
 	}
 }
 
-// TestForgetAfresh: what was written down may come in force after the call has failed, and with it
-// Nodes of machines that were removed.
+// TestNodeGCAfterRestore checks that Nodes are checked again after a failed call, because the
+// stored request may take effect later and bring back Nodes of removed machines.
 func TestForgetAfresh(t *testing.T) {
 	// which cannot start etcd
 	m := &machine{working: t.Context(), services: supervise.NewManager(supervise.Config{})}
@@ -146,7 +146,7 @@ func TestForgetAfresh(t *testing.T) {
 	}
 }
 
-// TestNotMade: that nothing was changed is only said where no order was left.
+// TestRestoreError checks that "nothing was changed" is only reported if no request was stored.
 func TestNotMade(t *testing.T) {
 	dir, cut := t.TempDir(), errors.New("it was cut short")
 	if err := notMade(dir, cut); !strings.Contains(err.Error(), "nothing was changed") {

@@ -23,36 +23,36 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// The members of etcd at an operator's word (docs/decisions/0029-members.md). What may be done is
-// the orchestrator's to say (orchestrator/etcd/members.go).
+// Methods about the members of etcd (docs/decisions/0029-members.md). The orchestrator decides
+// which changes are safe (orchestrator/etcd/members.go).
 
 func toMember(m nodespec.EtcdMember) *api.EtcdMember {
 	return &api.EtcdMember{Id: m.ID, Name: m.Name, PeerUrls: m.PeerURLs, Learner: m.Learner, Problem: m.Problem}
 }
 
-func (a etcdAPI) Remove(ctx context.Context, r *api.EtcdRemoveRequest) (*api.EtcdRemoveResponse, error) {
+func (a etcdAPI) RemoveMember(ctx context.Context, r *api.EtcdRemoveMemberRequest) (*api.EtcdRemoveMemberResponse, error) {
 	if err := a.m.noData(); err != nil {
 		return nil, err
 	}
 	if r.Member == "" {
 		return nil, status.Error(codes.InvalidArgument, "etcd: no member is named; `orlopctl etcd members` lists them")
 	}
-	// Without the caller: what follows it cannot be asked for again, because there is no such
-	// member then.
+	// It continues if the caller disconnects: the deletion of the Node cannot be requested again,
+	// because the etcd member does not exist any more.
 	removed, err := ask[nodespec.EtcdMember](a.m.working, a.m, paths.UserAPI, "remove-member", r.Member)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	a.m.events.add("etcd", "op", fmt.Sprintf("the member %s (%s) was removed by %s", removed.Name, removed.ID, caller(ctx)))
-	return &api.EtcdRemoveResponse{Removed: toMember(removed), Node: a.m.forgetMember(a.m.working, removed)}, nil
+	return &api.EtcdRemoveMemberResponse{Removed: toMember(removed), NodeError: a.m.forgetMember(a.m.working, removed)}, nil
 }
 
-// forgetMember deletes the Node of a control-plane machine whose member was removed, with its pods,
-// or says why it is still there. A machine that the configuration names may come back, and one that
-// takes its place may be there under its name already.
+// deleteMemberNode deletes the Node and the pods of a control-plane machine whose etcd member was
+// removed, or returns why the Node stays. A machine in the configuration may come back, and its
+// replacement may have its name already.
 func (m *machine) forgetMember(ctx context.Context, removed nodespec.EtcdMember) string {
 	if removed.Name == "" {
-		return "" // its etcd has never started, so it has no Node that is known
+		return "" // its etcd has never started, so its Node is unknown
 	}
 	now, _ := m.config.Get()
 	if !controls(now.config) {
@@ -85,9 +85,9 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 	if err != nil {
 		return nil, err
 	}
-	// The others may have come back before it started anew; then it did not go on alone, but with
-	// them.
-	// without the caller, as all of it
+	// The other members may have come back before the restart; then etcd continues with them.
+	//
+	// It continues if the caller disconnects.
 	now, err := ask[nodespec.EtcdStatus](a.m.working, a.m, paths.UserAPI, "data-status", nil)
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "etcd: it serves, and whether it goes on alone is not known: %v; `orlopctl etcd members` tells", err)
@@ -96,7 +96,7 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: nobody was left out: %s has come back meanwhile, and a quorum answers", now.Members[i].Name)
 	}
 	a.m.events.add("etcd", "op", fmt.Sprintf("etcd goes on without %s, asked by %s", strings.Join(done.Dropped, ", "), caller(ctx)))
-	return &api.EtcdRecoverResponse{Dropped: done.Dropped}, nil
+	return &api.EtcdRecoverResponse{RemovedMembers: done.Dropped}, nil
 }
 
 func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.EtcdRejoinResponse, error) {
@@ -107,8 +107,9 @@ func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.Etc
 	return &api.EtcdRejoinResponse{}, nil
 }
 
-// leaveMembers has etcd forget this machine, whose data are about to go, so that the others do not
-// count on it. It is an error if they would lose their quorum by it. It goes on without the caller.
+// leaveEtcd removes the etcd member of this machine, whose data will be wiped, so that the others
+// do not count it. It returns an error if they would lose their quorum. It continues if the caller
+// disconnects.
 func (m *machine) leaveMembers(by string) error {
 	if m.noData() != nil {
 		return nil
@@ -120,9 +121,9 @@ func (m *machine) leaveMembers(by string) error {
 	return err
 }
 
-// mayRest is an error if the others would lose their quorum while this machine, which keeps its
-// data, has no configuration to start etcd with. What is not known stands in nobody's way: a
-// machine that cannot tell does not vote either.
+// checkQuorumWithout returns an error if the others would lose their quorum while this machine,
+// which retains its data, has no configuration to start etcd. An unknown state is no error: such a
+// machine does not vote either.
 func (m *machine) mayRest() error {
 	if m.noData() != nil {
 		return nil
@@ -137,8 +138,8 @@ func (m *machine) mayRest() error {
 	return etcdjoin.MayRestart(nodespec.CountVoters(now.Members))
 }
 
-// changeMembership has something written down that etcd does when it starts next, starts it, and
-// returns when that is done and etcd serves. It goes on without the caller.
+// changeMembership stores a request that etcd performs at its next start, restarts etcd, and
+// returns when etcd serves. It continues if the caller disconnects.
 func changeMembership[Answer any](m *machine, command, mark string) (answer Answer, err error) {
 	if err := m.noData(); err != nil {
 		return answer, err
@@ -153,7 +154,8 @@ func changeMembership[Answer any](m *machine, command, mark string) (answer Answ
 	return answer, m.startAnew(mark)
 }
 
-// startAnew has etcd do what was written down, and returns when that is done and etcd serves.
+// restartFor restarts etcd for a stored request, and returns when the request is done and etcd
+// serves.
 func (m *machine) startAnew(mark string) error {
 	failed, err := m.restartEtcd(func() bool {
 		_, pending := os.Lstat(filepath.Join(paths.EtcdSnapshots, mark))
@@ -168,7 +170,7 @@ func (m *machine) startAnew(mark string) error {
 	return nil
 }
 
-// whyEnded is why a service that is about to be started again has ended; empty if it is not.
+// exitReason returns why a service has ended that waits for its restart; empty if it does not wait.
 func whyEnded(list []supervise.Status, service string) string {
 	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == service })
 	if i < 0 || list[i].State != supervise.BackingOff {
@@ -177,7 +179,7 @@ func whyEnded(list []supervise.Status, service string) string {
 	return list[i].Detail
 }
 
-// componentReady tells whether a service's component is.
+// componentReady reports whether a component of a service is ready.
 func componentReady(list []supervise.Status, service, component string) bool {
 	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == service })
 	return i >= 0 && slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Name == component && c.Ready })

@@ -9,31 +9,30 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// keptEvents is how many events are kept for those who ask later: about a day of a quiet machine,
-// and a boot with all its operations takes about 150.
+// maxEvents is the number of retained events: about a day of a quiet machine; a boot with all its
+// operations has about 150.
 const keptEvents = 1000
 
-// event is something that happened to the machine: an operation that was done, a change of state, a
-// failure.
+// event is a change of the machine: an operation, a change of state, a failure.
 type event struct {
-	cursor  uint64 // 1 for the first event since boot, then growing by one
+	cursor  uint64 // 1 for the first event since boot, then increasing by one
 	time    time.Time
 	source  string // "boot", "disk", "network", "service/containerd", …
 	kind    string // "stage", "op", "state", "failure", "config", "power"
 	message string // one line
 }
 
-// eventLog keeps the newest events. Readers follow it by cursor, so that one who is slow misses the
-// oldest and holds up nobody.
+// eventLog retains the newest events. Readers read by cursor, so a slow reader misses the oldest
+// events and delays no other reader.
 type eventLog struct {
 	mu   sync.Mutex
-	kept []event // ascending cursors, at most keptEvents
+	kept []event // ascending cursors, at most maxEvents
 	last *cell.Cell[uint64]
 }
 
 func newEventLog() *eventLog { return &eventLog{last: cell.New(uint64(0))} }
 
-// add appends an event. A message of several lines becomes one.
+// add appends an event. A message of several lines is joined to one line.
 func (l *eventLog) add(source, kind, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,7 +46,7 @@ func (l *eventLog) add(source, kind, message string) {
 	l.last.Set(e.cursor)
 }
 
-// after returns the kept events with a greater cursor.
+// after returns the retained events with a greater cursor.
 func (l *eventLog) after(cursor uint64) []event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +58,7 @@ func (l *eventLog) after(cursor uint64) []event {
 	return nil
 }
 
-// follow calls each for every event after the cursor; without wait it ends with the newest,
+// tail calls each for every event after the cursor; without wait it ends with the newest event,
 // otherwise with ctx or with the first error of each, which it returns.
 func (l *eventLog) follow(ctx context.Context, cursor uint64, wait bool, each func(event) error) error {
 	watch := l.last.Watch()

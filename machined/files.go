@@ -25,54 +25,53 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Files that may be looked at (package peek). The list names what is known to hold no secret, and
-// nothing is shown that is not on it: not STATE, nothing of the cluster's data, of containers and
-// of processes' credentials, and of processes themselves nothing at all (their environment, memory
-// and open files are there); of the firmware no variables.
+// Files that clients may read (package peek). The allow-list contains paths that are known to hold
+// no secret, and no other path is readable: not STATE, no data of the cluster, of containers and of
+// processes' credentials, nothing of processes themselves (their environment, memory and open
+// files), and no firmware variables.
 
 const (
-	// mostReads is how many files are read at once. One that does not come back (a driver that
-	// hangs) keeps its place.
+	// maxFileReads bounds concurrent reads. A read that never returns (a driver that hangs) retains
+	// its place.
 	mostReads = 4
-	// maxRead bounds what one call sends of a file, in bytes, and how long it may take: in /proc
-	// and /sys a file may have no end.
+	// maxRead bounds the bytes that a call sends of a file, and readTimeout its duration: a file in
+	// /proc and /sys may have no end.
 	maxRead  = 16 << 20
 	readTime = 30 * time.Second
-	// readChunk is how much of it is in one message.
+	// readChunk is the size of a message, in bytes.
 	readChunk = 64 << 10
-	// mostEntries is how many entries of a folder are listed.
+	// maxEntries bounds the listed entries of a directory.
 	mostEntries = 10000
 )
 
-// files is what may be looked at.
+// files is the allow-list.
 var files = &peek.AllowList{
 	Root: "/",
 	Trees: append([]peek.Subtree{
-		// of the image, whose every byte is public but for a configuration in it
+		// of the image, which is public except for a configuration in it
 		{Path: "/usr"}, {Path: "/etc"},
-		// where /etc leads to
+		// targets of links in /etc
 		{Path: paths.ResolvConf}, {Path: paths.Hosts}, {Path: paths.Hostname}, {Path: paths.MachineID},
 		{Path: "/sys/block"}, {Path: "/sys/bus"}, {Path: "/sys/class"}, {Path: "/sys/dev"}, {Path: "/sys/devices"}, {Path: "/sys/module"},
 		{Path: "/sys/fs/cgroup"}, {Path: "/sys/fs/ext4"}, {Path: "/sys/kernel/iommu_groups"}, {Path: "/sys/kernel/mm"},
 		{Path: "/sys/kernel/security/lockdown"},
-		// what pods write, and what was asked of the Kubernetes API
+		// output of pods, and the audit log of the Kubernetes API
 		{Path: paths.Data + "/log", Private: true},
 	}, processTrees()...),
 	Hidden: []string{paths.EmbeddedConfig},
-	// The kernel checks rights when some of these are read, and grants them to PID 1: keys of NVMe
-	// over fabrics, passwords of iSCSI. The last ones are raw memory of devices, which may hold
-	// what nobody knows of, and which upsets some when all of it is read.
+	// The kernel checks permissions at a read of some of these files, and grants them to PID 1:
+	// keys of NVMe over fabrics, passwords of iSCSI. The last ones are raw memory of devices, with
+	// unknown content, and some devices fail if all of it is read.
 	Secret: regexp.MustCompile(`(?i)secret|password|chap|psk|credential|(^|_)key$|^(config|eeprom|nvmem|nvram|rom|vpd)$`),
 }
 
-// processTrees are the parts of /proc that are not of a process. Not among them: what tells where
-// the kernel lies in memory, and what does something when it is read.
+// processTrees returns the parts of /proc that do not belong to a process. Excluded are files that
+// reveal kernel addresses, and files with a side effect of a read.
 func processTrees() []peek.Subtree {
 	names := []string{"buddyinfo", "cmdline", "consoles", "cpuinfo", "crypto", "devices", "diskstats", "filesystems", "fs/ext4", "fs/jbd2", "interrupts",
 		"irq", "loadavg", "locks", "mdstat", "meminfo", "misc", "modules", "mounts", "net", "partitions", "pressure", "schedstat", "scsi", "softirqs", "stat", "swaps", "sys",
 		"uptime", "version", "vmstat", "zoneinfo"}
-	// Where /proc/mounts and /proc/net lead to: this process has the machine's own mounts and
-	// network.
+	// Targets of /proc/mounts and /proc/net: this process has the machine's own mounts and network.
 	own := fmt.Sprint(os.Getpid())
 	var trees []peek.Subtree
 	for _, name := range append(names, own+"/mounts", own+"/mountinfo", own+"/net") {
@@ -101,7 +100,7 @@ func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*ap
 		if err != nil {
 			return notShown(r.Path, all, err)
 		}
-		answer := &api.ListFilesResponse{Cut: more}
+		answer := &api.ListFilesResponse{Truncated: more}
 		for _, e := range list {
 			one := &api.FileEntry{Name: e.Name, Mode: e.Mode.String(), Size: e.Size, Modified: timestamppb.New(e.Modified), Target: e.Target}
 			answer.Entries = append(answer.Entries, one)
@@ -115,10 +114,10 @@ func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*ap
 	return <-out, nil
 }
 
-// looksAt does what reads a file. It returns in time, even if that does not, and when the machine
-// goes down: an open file would keep its disk from being unmounted.
+// withFile runs a read of a file. It returns at the timeout even if the read blocks, and at
+// shutdown: an open file would block the unmount of its disk.
 func (m *machine) looksAt(ctx context.Context, path string, read func(context.Context) error) error {
-	if len(path) >= unix.PathMax { // it would be repeated in the error, and in the record
+	if len(path) >= unix.PathMax { // the error and the audit log would repeat it
 		return status.Errorf(codes.InvalidArgument, "a path of %d bytes leads nowhere: the kernel knows none longer than %d", len(path), unix.PathMax-1)
 	}
 	select {
@@ -146,7 +145,7 @@ func (m *machine) looksAt(ctx context.Context, path string, read func(context.Co
 	}
 }
 
-// sendFile sends a file from a byte on, up to the bound.
+// sendFile sends a file from an offset, up to maxRead bytes.
 func sendFile(ctx context.Context, f *os.File, offset int64, send func(*api.ReadFileResponse) error) error {
 	info, err := f.Stat()
 	switch {
@@ -162,7 +161,7 @@ func sendFile(ctx context.Context, f *os.File, offset int64, send func(*api.Read
 			return status.Errorf(codes.FailedPrecondition, "offset: this file can only be read from its beginning: %v", errors.Unwrap(err))
 		}
 	}
-	// A driver may answer that there is nothing yet, and then never say that there is.
+	// A driver may report that there is no data yet, and never wake the reader.
 	if err := f.SetReadDeadline(time.Now().Add(readTime)); err != nil && !errors.Is(err, os.ErrNoDeadline) {
 		return status.Errorf(codes.Internal, "cannot bound the time to read: %v", err)
 	}
@@ -178,7 +177,7 @@ func sendFile(ctx context.Context, f *os.File, offset int64, send func(*api.Read
 			if cut {
 				n--
 			}
-			if err := send(&api.ReadFileResponse{Chunk: buffer[:n], Cut: cut}); err != nil || cut {
+			if err := send(&api.ReadFileResponse{Chunk: buffer[:n], Truncated: cut}); err != nil || cut {
 				return err
 			}
 		}
@@ -191,7 +190,7 @@ func sendFile(ctx context.Context, f *os.File, offset int64, send func(*api.Read
 	}
 }
 
-// notShown is the status of a path that is not opened.
+// openError is the status of a path that cannot be opened.
 func notShown(path string, all bool, err error) error {
 	switch {
 	case errors.Is(err, peek.ErrNotAllowed) && !all && files.Private(path):
@@ -204,14 +203,14 @@ func notShown(path string, all bool, err error) error {
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
-// shownTrees says what may be looked at, in one line.
+// shownTrees returns the allow-list in one line.
 func shownTrees() string {
 	own := fmt.Sprintf("/proc/%d/", os.Getpid())
 	var list, proc []string
 	for _, t := range files.Trees {
 		name, process := strings.CutPrefix(t.Path, "/proc/")
 		switch {
-		// where others of the list lead to
+		// targets of links in the list
 		case strings.HasPrefix(t.Path, own), strings.HasPrefix(t.Path, paths.Run):
 		case process:
 			proc = append(proc, name)

@@ -33,7 +33,7 @@ func (s *pieces) Context() context.Context { return s.ctx }
 
 func (s *pieces) Send(r *api.ReadFileResponse) error {
 	s.text.Write(r.Chunk)
-	s.cut = r.Cut
+	s.cut = r.Truncated
 	return nil
 }
 
@@ -43,12 +43,12 @@ func newFiles(t *testing.T) machineAPI {
 	return machineAPI{m: m}
 }
 
-// as is the context of a call of somebody with a role.
+// as is the context of a call with a role.
 func as(t *testing.T, role string) context.Context {
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataRole, role))
 }
 
-// TestReadFile reads what every machine has, and nothing that a machine would not show.
+// TestReadFile reads files that every machine has, and checks that other files are rejected.
 func TestReadFile(t *testing.T) {
 	a := newFiles(t)
 	for name, want := range map[string]string{"/proc/cpuinfo": "processor", "/proc/net/dev": "Receive", "/proc/mounts": "proc", "/proc/sys/kernel/ostype": "Linux"} {
@@ -92,7 +92,7 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-// TestListFiles: a folder above what may be looked at shows the way there, and nothing else.
+// TestListFiles checks that a directory above the allow-list shows only the path to it.
 func TestListFiles(t *testing.T) {
 	a := newFiles(t)
 	for _, c := range []struct {
@@ -106,7 +106,7 @@ func TestListFiles(t *testing.T) {
 		{fmt.Sprint("/proc/", os.Getpid()), "admin", []string{"net", "mounts", "mountinfo"}, []string{"environ", "mem", "fd", "root", "cmdline"}},
 	} {
 		answer, err := a.ListFiles(as(t, c.role), &api.ListFilesRequest{Path: c.path})
-		if err != nil || answer.Cut {
+		if err != nil || answer.Truncated {
 			t.Errorf("%s: %v", c.path, err)
 			continue
 		}
@@ -127,7 +127,7 @@ func TestListFiles(t *testing.T) {
 	}
 }
 
-// TestLooksAt: reading is bounded in number and size, and ends when the machine goes down.
+// TestWithFile checks that reads are bounded in number and size, and end at shutdown.
 func TestLooksAt(t *testing.T) {
 	a := newFiles(t)
 	release, ended := make(chan struct{}), make(chan error, mostReads)
@@ -148,7 +148,7 @@ func TestLooksAt(t *testing.T) {
 		}
 	}
 	close(release)
-	for range mostReads { // each gives its place back when it has come back
+	for range mostReads { // each is free again after its end
 		a.m.reads <- struct{}{}
 	}
 	name := filepath.Join(t.TempDir(), "large")
@@ -175,8 +175,7 @@ func TestLooksAt(t *testing.T) {
 	}
 }
 
-// TestFilesList: the list of what may be looked at holds no place of secrets, and nothing that is
-// above one.
+// TestFilesList checks that the allow-list contains no secret, and no directory above one.
 func TestFilesList(t *testing.T) {
 	for _, secret := range []string{
 		"/", "/state", "/state/config", "/var", "/var/lib", "/var/lib/etcd/x", "/var/lib/kubelet/pods/x", "/var/lib/containerd/x", "/run/orlop/kube/api/x", "/run/orlop/apid/server.key",

@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// firewallConfig is what a configuration has the kernel let in; nil: everything.
+// firewallConfig returns the firewall of a configuration; nil if it admits all packets.
 func firewallConfig(c *config.Config) *firewall.Config {
 	if c == nil || c.Network.Spec.Firewall == nil {
 		return nil
@@ -40,7 +40,7 @@ func firewallConfig(c *config.Config) *firewall.Config {
 		switch {
 		case len(planes) > 0:
 			out.Open = append(out.Open, tcp(paths.PortKubelet, slices.Concat(planes, otherFamily(spec))...))
-		case worker(c): // where its control plane asks from is known to nobody
+		case worker(c): // the source addresses of its control plane are unknown
 			out.Open = append(out.Open, tcp(paths.PortKubelet))
 		}
 		if !worker(c) && len(planes) > 0 {
@@ -53,7 +53,7 @@ func firewallConfig(c *config.Config) *firewall.Config {
 			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: paths.PortWireGuard})
 		case config.EncapsulationVXLAN:
 			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: paths.PortVXLAN})
-		case config.EncapsulationNone: // packets between pods are not for the machine
+		case config.EncapsulationNone: // packets between pods are not addressed to the machine
 		}
 	}
 	var rules []firewall.Rule
@@ -64,9 +64,9 @@ func firewallConfig(c *config.Config) *firewall.Config {
 	return out
 }
 
-// otherFamily is everybody with an IPv4 address where the control-plane machines are named by IPv6
-// and there is IPv4, too: a Node's first address, by which API servers ask its kubelet, is then
-// IPv4 (network.State.NodeAddresses), and by which of theirs they come the documents do not say.
+// otherFamily returns all IPv4 addresses if the control-plane addresses are IPv6 and the cluster
+// has IPv4 too: the first address of a Node, at which API servers call its kubelet, is then IPv4
+// (network.State.NodeAddresses), and the documents do not contain their source addresses.
 func otherFamily(spec config.ClusterSpec) []netip.Prefix {
 	is4 := func(r netip.Prefix) bool { return r.Addr().Is4() }
 	if slices.ContainsFunc(spec.ControlPlanes, netip.Addr.Is4) || !slices.ContainsFunc(spec.Networks.Pods, is4) {
@@ -75,8 +75,8 @@ func otherFamily(spec config.ClusterSpec) []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
 }
 
-// guardConfig is what no Service and no pod takes of the machine, whatever its configuration (nil
-// for none) says.
+// guardConfig returns the ports of the machine that no Service and no pod may take, for any
+// configuration (nil for none).
 func guardConfig(c *config.Config) firewall.Guard {
 	g := firewall.Guard{TCP: nodespec.MachineTCP(), UDP: nodespec.MachineUDP(), Loopback: nodespec.LoopbackTCP(), Closed: nodespec.ClosedToPods()}
 	if c != nil && c.Cluster != nil {
@@ -85,21 +85,22 @@ func guardConfig(c *config.Config) firewall.Guard {
 	return g
 }
 
-// packetRules is what the kernel was given of packet rules. It is remembered, not read: nobody else
-// has to do with the tables.
+// packetRules is the state of the nftables rules that were installed. It is stored, not read from
+// the kernel: no other component changes the tables.
 type packetRules struct {
-	firewall string // the commands of the firewall's table; empty: none were given
-	guard    string // those of the guard's
-	// the cluster's services have been started: what was in force then goes on if other rules fail
+	firewall string // commands of the firewall table; empty if none were installed
+	guard    string // commands of the port guard
+	// the services of the cluster have started: the former rules stay if other rules fail
 	begun bool
 }
 
-// setRules gives the kernel commands of nft(8), all of them or none; modules are what they need.
+// setRules installs commands of nft(8), all of them or none; modules are the kernel modules that
+// they need.
 type setRules func(ctx context.Context, commands string, modules ...string) error
 
-// put gives the kernel a firewall. If it takes none although one is wanted, nobody begins anything
-// with the machine but callers of its own API, as long as nothing of the cluster has been started;
-// after that the rules of before stay.
+// install installs a firewall. If the kernel rejects a wanted firewall before the cluster's
+// services have started, install drops all connections to the machine but those to its API; after
+// the start the former rules stay.
 func (r *packetRules) put(ctx context.Context, set setRules, want *firewall.Config) error {
 	commands := want.Commands(nodespec.PodBridge)
 	err := set(ctx, commands, "nft_reject_inet")
@@ -118,12 +119,12 @@ func (r *packetRules) put(ctx context.Context, set setRules, want *firewall.Conf
 	return fmt.Errorf("firewall: %w; until it is in force nobody reaches more of the machine than port %d, and it is tried again", err, paths.PortApid)
 }
 
-// exposed says that a firewall is wanted, and the kernel has no rules at all in its place.
+// exposed reports whether a firewall is wanted and the kernel has no rules in its place.
 func (r *packetRules) exposed(want *firewall.Config) bool {
 	return want != nil && r.firewall == "" && !r.begun
 }
 
-// setFirewall is the operation that gives the kernel a table, or takes it away.
+// setFirewall is the operation that installs or deletes the firewall table.
 type setFirewall struct {
 	m    *machine
 	want *firewall.Config
@@ -136,10 +137,10 @@ func (s setFirewall) String() string {
 	return fmt.Sprintf("let in what %d rules say, and refuse the rest", len(s.want.Lines())-1)
 }
 
-// Do is all or nothing: nft(8) gives the kernel one transaction.
+// Do is atomic: nft(8) sends one transaction to the kernel.
 func (s setFirewall) Do(ctx context.Context) error { return s.m.packets.put(ctx, s.m.setRules, s.want) }
 
-// setGuard is the operation that keeps Services and pods from the machine's own ports.
+// setGuard is the operation that installs the port guard.
 type setGuard struct {
 	m        *machine
 	commands string
@@ -147,7 +148,7 @@ type setGuard struct {
 
 func (setGuard) String() string { return "keep Services and pods from the machine's own ports" }
 
-// Do is all or nothing, as setFirewall's.
+// Do is atomic, like that of setFirewall.
 func (s setGuard) Do(ctx context.Context) error {
 	if err := s.m.setRules(ctx, s.commands, "nft_chain_nat", "nft_nat", "nft_fib_inet", "nft_reject_inet"); err != nil {
 		return fmt.Errorf("the machine's own ports: Services and pods are not kept from them: %w; it is tried again", err)
@@ -156,9 +157,8 @@ func (s setGuard) Do(ctx context.Context) error {
 	return nil
 }
 
-// convergeFirewall has the kernel let in what a configuration (nil for none) says, and keep
-// Services and pods from the machine's own ports. Its callers hold m.settling, or come before who
-// does. What is not in force health tells.
+// convergeFirewall installs the firewall of a configuration (nil for none) and the port guard. The
+// caller holds m.reconcileMu, or runs before its first holder. The health reports a failure.
 func (m *machine) convergeFirewall(ctx context.Context, c *config.Config) error {
 	want, guard := firewallConfig(c), guardConfig(c).Commands(nodespec.PodBridge)
 	commands := want.Commands(nodespec.PodBridge)
@@ -185,8 +185,7 @@ func (m *machine) convergeFirewall(ctx context.Context, c *config.Config) error 
 	return err
 }
 
-// firewallDryRun says what another configuration would have the kernel let in, if that is something
-// else.
+// firewallDryRun returns the rules of the next configuration if they differ.
 func firewallDryRun(before, next *config.Config) []string {
 	have, want := firewallConfig(before), firewallConfig(next)
 	switch {

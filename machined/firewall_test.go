@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestFirewallConfig: an empty firewall lets in what machines of each role need, as far as the
-// documents know who has to come.
+// TestFirewallConfig checks that an empty firewall admits the traffic that machines of each role
+// need, as far as the documents contain the sources.
 func TestFirewallConfig(t *testing.T) {
 	planes := []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
 	of := func(role config.Role, controlPlanes []netip.Addr, way config.Encapsulation) *config.Config {
@@ -64,8 +64,8 @@ func TestFirewallConfig(t *testing.T) {
 	}
 }
 
-// TestFirewallThatDoesNotLoad: nobody reaches more than the API's port until the kernel takes the
-// rules, and a machine that works goes on with the rules that it has.
+// TestFirewallThatDoesNotLoad checks that only the API port is reachable until the kernel accepts
+// the rules, and that a running machine retains its rules.
 func TestFirewallThatDoesNotLoad(t *testing.T) {
 	want := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}}, MachineNetworks: []int{50000}}
 	other := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}, {Protocol: "tcp", Port: 9100}}, MachineNetworks: []int{50000}}
@@ -73,7 +73,7 @@ func TestFirewallThatDoesNotLoad(t *testing.T) {
 	for name, c := range map[string]struct {
 		before  packetRules
 		want    *firewall.Config
-		refuses []string // what the kernel does not take
+		refuses []string // rejected by the kernel
 		now     string
 		ok      bool
 		exposed bool
@@ -107,8 +107,8 @@ func TestFirewallThatDoesNotLoad(t *testing.T) {
 	}
 }
 
-// TestGuardConfig: with and without a firewall, and without a cluster, the machine's ports stay its
-// own, and pods do not reach those that they have no reason to.
+// TestGuardConfig checks that Services and pods cannot take the machine's ports, with and without a
+// firewall and a cluster, and that pods do not reach closed ports.
 func TestGuardConfig(t *testing.T) {
 	c := config.New("m", config.RoleWorker)
 	c.Cluster = &config.Cluster{Spec: config.ClusterSpec{Networks: config.ClusterNetworks{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}}

@@ -29,37 +29,38 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How a version goes from one machine to another:
+// How a machine fetches the running version of a peer:
 //
-//  1. The one that wants it (Fetch) knocks at the other's door, with its own certificate of the cluster's machine CA. That lets it call
-//     Describe and Give, and nothing else.
-//  2. The other one makes a bundle of what lies on its disk: the root that runs, its boot image, and their signed statement. It reads
-//     all of it before, and gives nothing that is not what the statement promises.
-//  3. From there on that is a bundle as any other (bundles.go).
+//  1. The machine that fetches (Fetch) dials the peer with its certificate of the machine CA. That
+//     permits DescribeBundle and Download, and no other call of this service.
+//  2. The peer makes a bundle of the files on its disk: the running root, its boot image, and their
+//     signed statement. It reads all of them before, and serves only a bundle that matches the
+//     statement.
+//  3. From there on it is a bundle like any other (receive.go).
 
-// gift is the version that runs, as others get it.
+// servedBundle is the running version, as served to peers.
 type gift struct {
-	statement []byte // as it was signed
+	statement []byte // with its signatures
 	root, uki string // files
 	sha256    string // of the bundle, lower-case hexadecimal
 	size      int64  // bytes
 }
 
-// gifts is what a machine gives.
+// bundleServer serves the running version.
 type gifts struct {
 	sync.Mutex
-	made   *gift // nil before somebody has asked
+	made   *gift // nil before the first call
 	err    error // why there is none, since failed
 	failed time.Time
-	takers *places // of those that get it
+	takers *places // limits downloads
 }
 
-// bootImage is where the boot image is kept for others: the ESP is not open for longer than copying
-// it takes.
+// bootImage is the copy of the boot image for peers: the ESP is mounted only for the time of the
+// copy.
 const bootImage = paths.Bundle + "/given.efi"
 
-// present returns what this machine gives, or why it gives nothing. It is made when it is first
-// asked for, and kept until the machine goes down: the version that runs does not change.
+// servedBundle returns the bundle that this machine serves, or an error. The bundle is made at the
+// first call and retained until shutdown: the running version does not change.
 func (m *machine) present() (*gift, error) {
 	if now, _ := m.upgrade.Get(); now.Phase == slot.Trial && now.To == m.release.Version {
 		return nil, fmt.Errorf("version %s is on trial here, and may be no good; ask again when it is committed", m.release.Version)
@@ -78,11 +79,10 @@ func (m *machine) present() (*gift, error) {
 	return all.made, all.err
 }
 
-// lookAgainAtGift is how long it rests when what lies on the disk could not be given: all of it is
-// read each time.
+// bundleRetryInterval is the delay after a failure: each attempt reads all of the files.
 const lookAgainAtGift = time.Minute
 
-// wrap makes what this machine gives.
+// makeBundle makes the bundle that this machine serves.
 func (m *machine) wrap() (*gift, error) {
 	where, err := m.place()
 	if err != nil {
@@ -103,7 +103,7 @@ func (m *machine) wrap() (*gift, error) {
 	return g, err
 }
 
-// copyBootImage copies the boot image of the version that runs, and returns its signed statement.
+// copyBootImage copies the boot image of the running version, and returns its signed statement.
 func (m *machine) copyBootImage(name string) (signed []byte, err error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return nil, err
@@ -123,8 +123,8 @@ func (m *machine) copyBootImage(name string) (signed []byte, err error) {
 	return signed, errors.Join(err, f.Close())
 }
 
-// with opens the files while do works with them, and lets nothing be read of them once ctx has
-// ended: a file of DATA that is open keeps DATA from being unmounted.
+// with opens the files for do, and stops reads once ctx has ended: an open file on DATA would block
+// its unmount.
 func (g *gift) with(ctx context.Context, do func(bundle.Copy) error) error {
 	root, err := os.Open(g.root)
 	if err != nil {
@@ -152,7 +152,7 @@ func (s stoppable) ReadAt(p []byte, at int64) (int, error) {
 	return s.ReaderAt.ReadAt(p, at)
 }
 
-func (a upgradeAPI) Describe(context.Context, *api.DescribeBundleRequest) (*api.DescribeBundleResponse, error) {
+func (a upgradeAPI) DescribeBundle(context.Context, *api.DescribeBundleRequest) (*api.DescribeBundleResponse, error) {
 	g, err := a.m.present()
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "bundle: cannot give one: %v", err)
@@ -161,15 +161,15 @@ func (a upgradeAPI) Describe(context.Context, *api.DescribeBundleRequest) (*api.
 }
 
 const (
-	// givenChunk is how much of a bundle is sent in one message, in bytes.
+	// chunkSize is the size of a message with data, in bytes.
 	givenChunk = 256 << 10
-	// mostGiven is how many get it at once: each takes some buffers of that size, in PID 1. One
-	// that was cut off may come again before that is known.
+	// maxDownloads bounds concurrent downloads: each uses some buffers of that size in PID 1. A
+	// peer that lost its connection may call again before the loss is noticed.
 	mostGiven      = 4
 	mostGivenToOne = 2
 )
 
-func (a upgradeAPI) Give(r *api.GiveBundleRequest, stream grpc.ServerStreamingServer[api.GiveBundleResponse]) error {
+func (a upgradeAPI) Download(r *api.DownloadBundleRequest, stream grpc.ServerStreamingServer[api.DownloadBundleResponse]) error {
 	g, err := a.m.present()
 	if err != nil {
 		return status.Errorf(codes.FailedPrecondition, "bundle: cannot give one: %v", err)
@@ -188,14 +188,13 @@ func (a upgradeAPI) Give(r *api.GiveBundleRequest, stream grpc.ServerStreamingSe
 		defer leave()
 		return g.send(ctx, r.Offset, func(p []byte) error {
 			defer taken()
-			return stream.Send(&api.GiveBundleResponse{Chunk: p})
+			return stream.Send(&api.DownloadBundleResponse{Chunk: p})
 		})
 	})
 }
 
-// give has send pass something on to another machine, which says each time that some of it was
-// taken. It ends when nothing was for a while, and when this machine goes down; a send that hangs
-// then ends after it.
+// serve sends data to another machine with send, which calls taken after each piece. It ends if no
+// piece was taken for a while, and at shutdown; a blocked send ends after it.
 func (m *machine) give(ctx context.Context, send func(ctx context.Context, taken func()) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -208,7 +207,7 @@ func (m *machine) give(ctx context.Context, send func(ctx context.Context, taken
 		case err := <-done:
 			return endOfStream(err)
 		case <-some:
-		case <-late.C: // returning ends the stream, and with it a Send that hangs
+		case <-late.C: // the return ends the stream, and with it a blocked Send
 			return status.Errorf(codes.DeadlineExceeded, "nothing of what is sent was taken for %v", patience)
 		case <-m.working.Done():
 			return status.Error(codes.Unavailable, "this machine goes down")
@@ -216,7 +215,7 @@ func (m *machine) give(ctx context.Context, send func(ctx context.Context, taken
 	}
 }
 
-// send passes the bundle on from a byte on, in pieces.
+// send sends the bundle from an offset, in pieces.
 func (g *gift) send(ctx context.Context, offset int64, to func([]byte) error) error {
 	pieces := bufio.NewWriterSize(&after{skip: offset, to: to}, givenChunk)
 	if err := g.with(ctx, func(c bundle.Copy) error { return c.Write(pieces) }); err != nil {
@@ -225,7 +224,7 @@ func (g *gift) send(ctx context.Context, offset int64, to func([]byte) error) er
 	return pieces.Flush()
 }
 
-// after passes on what comes after so many bytes.
+// skipWriter drops the first skip bytes.
 type after struct {
 	skip int64
 	to   func([]byte) error
@@ -240,16 +239,16 @@ func (a *after) Write(p []byte) (int, error) {
 	return len(p), a.to(p[n:])
 }
 
-// dialTime bounds connecting to another machine.
+// dialTimeout bounds the connection to another machine.
 const dialTime = 20 * time.Second
 
-// peer is what another machine gives.
+// peer is a peer with the bundle that it serves.
 type peer struct {
 	endpoint client.Endpoint
 	bundle   *api.DescribeBundleResponse
 }
 
-// peerAt is the machine of this cluster at an address, as this one calls it: by its own
+// peerAt returns the endpoint of the cluster's machine at an address, with this machine's
 // certificate.
 func (m *machine) peerAt(address string) (client.Endpoint, error) {
 	e := client.Endpoint{Address: address}
@@ -270,7 +269,7 @@ func (m *machine) peerAt(address string) (client.Endpoint, error) {
 	return e, nil
 }
 
-// stillOne refuses the certificate of a machine that was taken out of the cluster.
+// checkMember rejects the certificate of a removed machine.
 func (m *machine) stillOne(cert *x509.Certificate) error {
 	if why := trust.CheckRevoked(m.book.known().ActiveRevocations(), cert); why != nil {
 		return fmt.Errorf("what it shows counts no more in the cluster (%w)", why)
@@ -278,8 +277,8 @@ func (m *machine) stillOne(cert *x509.Certificate) error {
 	return nil
 }
 
-// controlsStill refuses the certificate of a worker, too, in the place of a control-plane machine:
-// a worker gets one for the address that it asks from, and keeps it when it has another one.
+// checkControlPlane also rejects the certificate of a worker in place of a control-plane machine: a
+// worker gets a certificate for its source address, and retains it after a change of its address.
 func (m *machine) controlsStill(cert *x509.Certificate) error {
 	if pki.TicketOf(cert) != "" {
 		return errors.New("it shows the certificate of a worker, and is asked as one of the control plane; look who has that address")
@@ -287,7 +286,7 @@ func (m *machine) controlsStill(cert *x509.Certificate) error {
 	return m.stillOne(cert)
 }
 
-// findPeer asks another machine of the cluster what it gives.
+// findPeer requests the description of a peer's bundle.
 func (m *machine) findPeer(ctx context.Context, address string) (origin, error) {
 	var p peer
 	var err error
@@ -301,7 +300,7 @@ func (m *machine) findPeer(ctx context.Context, address string) (origin, error) 
 		return nil, err
 	}
 	defer c.Close()
-	if p.bundle, err = c.Upgrade.Describe(ctx, &api.DescribeBundleRequest{}); err != nil {
+	if p.bundle, err = c.Upgrade.DescribeBundle(ctx, &api.DescribeBundleRequest{}); err != nil {
 		return nil, fmt.Errorf("machine %s: %s", address, status.Convert(err).Message())
 	}
 	return p, nil
@@ -315,7 +314,7 @@ func (p peer) Reader(ctx context.Context, at int64) io.Reader {
 	return resume.Reader(at, p.bundle.Size, func(at int64) (io.ReadCloser, error) { return p.open(ctx, at) })
 }
 
-// open connects to the machine, and reads what it gives from a byte on.
+// open connects to the peer and downloads its bundle from an offset.
 func (p peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -323,26 +322,26 @@ func (p peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	// whoever reads may leave without a word
+	// the reader may stop without a Close
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
-	stream, err := c.Upgrade.Give(ctx, &api.GiveBundleRequest{Sha256: p.bundle.Sha256, Offset: at})
+	stream, err := c.Upgrade.Download(ctx, &api.DownloadBundleRequest{Sha256: p.bundle.Sha256, Offset: at})
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	receive := func() (*api.GiveBundleResponse, error) {
+	receive := func() (*api.DownloadBundleResponse, error) {
 		r, err := stream.Recv()
 		if err != nil && !errors.Is(err, io.EOF) {
 			err = fmt.Errorf("machine %s: %s", p.endpoint.Address, status.Convert(err).Message())
 		}
 		return r, err
 	}
-	return giving{&chunks[*api.GiveBundleResponse]{receive: receive}, func() error {
+	return giving{&chunks[*api.DownloadBundleResponse]{receive: receive}, func() error {
 		stop()
 		return c.Close()
 	}}, nil
 }
 
-// giving is a bundle that comes over a connection.
+// download is a bundle that is read from a connection.
 type giving struct {
 	io.Reader
 	close func() error

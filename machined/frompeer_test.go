@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// wrapped is a version on a disk, and the whole bundle that is made of it.
+// wrapped is a version on a disk, and the complete bundle that is made of it.
 func wrapped(t *testing.T) (*gift, []byte) {
 	t.Helper()
 	dir := t.TempDir()
@@ -42,8 +42,8 @@ func wrapped(t *testing.T) (*gift, []byte) {
 	return g, all.Bytes()
 }
 
-// TestGiftFromAnywhere: from whichever byte it is asked for, exactly the rest comes, in pieces that
-// a message can hold.
+// TestDownloadFromAnywhere checks that a download from any offset contains exactly the rest, in
+// pieces that fit a message.
 func TestGiftFromAnywhere(t *testing.T) {
 	g, all := wrapped(t)
 	for _, offset := range []int{0, 1, 511, 512, 5_000, 1 << 20, len(all) - 1, len(all)} {
@@ -61,7 +61,7 @@ func TestGiftFromAnywhere(t *testing.T) {
 	}
 }
 
-// TestGiftStops: it ends with who takes it, also while nothing is sent yet.
+// TestDownloadStops checks that a download ends with its caller, also before the first byte.
 func TestGiftStops(t *testing.T) {
 	g, all := wrapped(t)
 	gone := errors.New("gone")

@@ -13,12 +13,12 @@ import (
 	api "github.com/orlop-os/orlop/pkg/api"
 )
 
-// soundEvery is how often the kernel's error counts of STATE and DATA are read. The kernel sends no
-// event for them.
+// fsErrorsInterval is the interval at which the kernel's error counts of STATE and DATA are read.
+// The kernel sends no event for them.
 const soundEvery = 30 * time.Second
 
-// noteBeforeCheck keeps the errors that an earlier start has recorded in STATE or DATA: the check
-// that follows clears them.
+// recordBeforeCheck records the errors in STATE or DATA of an earlier boot: the following check
+// clears them.
 func (m *machine) noteBeforeCheck(have disk.Have) {
 	for _, s := range disk.BeforeCheck(have) {
 		m.events.add("disk", "failure", fmt.Sprintf("%s (%s): an earlier start has left a file system with errors (%s); it is checked now", s.Label, s.Device, s.Faults))
@@ -29,7 +29,7 @@ func (m *machine) noteBeforeCheck(have disk.Have) {
 	}
 }
 
-// followSoundness says when the kernel finds errors in STATE or DATA, and keeps topic "disks" true.
+// watchFSErrors reports new errors in STATE or DATA and updates topic "disks".
 func (m *machine) followSoundness(ctx context.Context) {
 	tick := time.NewTicker(soundEvery)
 	defer tick.Stop()
@@ -45,7 +45,7 @@ func (m *machine) followSoundness(ctx context.Context) {
 	}
 }
 
-// noteSoundness says what has become worse.
+// updateFSErrors reports the new errors.
 func (m *machine) noteSoundness(now []disk.FilesystemErrors) {
 	before, _ := m.disks.Get()
 	for _, s := range disk.NewErrors(before.Filesystems, now) {
@@ -58,7 +58,7 @@ func (m *machine) noteSoundness(now []disk.FilesystemErrors) {
 	m.disks.Update(func(d diskState) diskState { d.Filesystems = next; return d })
 }
 
-// unsound lists the file systems with errors now, and those whose errors the check at this start
+// withErrors returns the file systems with errors, and the ones whose errors the check at this boot
 // has repaired.
 func unsound(before, now []disk.FilesystemErrors) []disk.FilesystemErrors {
 	var out []disk.FilesystemErrors
@@ -74,8 +74,8 @@ func unsound(before, now []disk.FilesystemErrors) []disk.FilesystemErrors {
 	return out
 }
 
-// storageHealth adds what the file systems say of themselves to the machine's health. A version on
-// trial is not judged by it: it is no fault of its.
+// storageHealth adds the errors of the file systems to the health. The upgrade checks ignore them:
+// the version is not at fault.
 func storageHealth(health *api.HealthResponse, list []disk.FilesystemErrors) {
 	check := &api.HealthCheck{Name: "storage", Ok: true, Since: timestamppb.New(time.Time{})}
 	var details []string

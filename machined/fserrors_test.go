@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// TestStorageHealth: an error that the kernel finds is one event, on the console, in topic "disks"
-// and in health. One that the check at the start has repaired stays visible, and the machine is
+// TestStorageHealth checks that a new error is one event, and on the console, in topic "disks" and
+// in health. An error that the check at boot has repaired stays visible, and the machine is
 // healthy.
 func TestStorageHealth(t *testing.T) {
 	m := &machine{events: newEventLog(), disks: cell.New(diskState{})}
@@ -44,7 +44,7 @@ func TestStorageHealth(t *testing.T) {
 	}
 	repaired := broken
 	repaired.Checked = true
-	m.disks.Set(diskState{Filesystems: []disk.FilesystemErrors{repaired}}) // after the next start
+	m.disks.Set(diskState{Filesystems: []disk.FilesystemErrors{repaired}}) // after the next boot
 	m.noteSoundness([]disk.FilesystemErrors{sound})
 	if h := health(); !h.Healthy || len(h.Checks) != 1 || !strings.Contains(h.Checks[0].Detail, "had 1 error") {
 		t.Errorf("a repaired one: %v", h)
@@ -55,7 +55,7 @@ func TestStorageHealth(t *testing.T) {
 	}
 }
 
-// TestOwnDisk: a look at the own disk forgets nothing of the others.
+// TestOwnDisk checks that a read of the system disk retains the data of the others.
 func TestOwnDisk(t *testing.T) {
 	known := []disk.Disk{{Path: "/dev/vda", Boot: true, Table: "gpt"}, {Path: "/dev/vdb", Table: "a whole-disk ext4"}}
 	got := ownDisk([]disk.Disk{{Path: "/dev/vda", Boot: true, Table: "gpt", Size: 5}, {Path: "/dev/vdb", Table: "unexamined"}, {Path: "/dev/vdc", Table: "unexamined"}}, known)

@@ -11,13 +11,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// What a configuration names has to be on this machine: its links, kernel modules and kernel
-// parameters. Anything else is a mistake that costs the machine its address, or a value that never
-// takes effect.
+// The links, kernel modules and kernel parameters of a configuration must exist on this machine. A
+// missing one is a mistake that costs the machine its address, or a value without effect.
 
-// unfit returns what the next configuration names and this machine does not have, one line each.
-// What the configuration in force names already is left out: a card that has failed must not keep
-// an operator from changing something else.
+// missingHardware returns the names of the next configuration that do not exist on this machine,
+// one line each. Names of the active configuration are skipped: a failed card must not prevent
+// other changes.
 func (m *machine) unfit(before, next *config.Config) ([]string, error) {
 	missing, there, err := m.network.MissingLinks(networkConfig(next))
 	if err != nil {
@@ -34,11 +33,11 @@ func (m *machine) unfit(before, next *config.Config) ([]string, error) {
 	return lines, nil
 }
 
-// selectors are how a configuration names its links.
+// selectors returns the link selectors of a configuration.
 func selectors(c network.Config) []string { return network.Missing(c, network.Facts{}) }
 
-// missingLinks says of which links the configuration has more than the machine. there are the
-// machine's own, known those that the configuration in force names. It is pure.
+// missingLinks reports the links of the configuration that the machine lacks. there are the
+// machine's links, known the links of the active configuration. It is pure.
 func missingLinks(next *config.Config, missing, there, known []string) (lines []string) {
 	has := "it has " + strings.Join(there, ", ")
 	if len(there) == 0 {
@@ -52,7 +51,8 @@ func missingLinks(next *config.Config, missing, there, known []string) (lines []
 	return lines
 }
 
-// refuseUnfit refuses what does not fit this machine. With force it returns the same as warnings.
+// checkHardware rejects a configuration that does not match this machine. With force it returns
+// warnings instead.
 func (m *machine) refuseUnfit(before, next *config.Config, force bool) (warnings []string, err error) {
 	lines, err := m.unfit(before, next)
 	if err != nil || len(lines) == 0 {
@@ -64,14 +64,13 @@ func (m *machine) refuseUnfit(before, next *config.Config, force bool) (warnings
 	return nil, fmt.Errorf("configuration refused, nothing was changed: %s; correct it, or apply it with --force if this comes later", strings.Join(lines, "; "))
 }
 
-// linkTime is how long the links may take to appear that a configuration on a medium names: it is
-// read while drivers are still starting cards.
+// linkTimeout bounds the wait for the links of a configuration on a medium: it is read while
+// drivers still initialize cards.
 const linkTime = 15 * time.Second
 
-// awaitLinks waits until the machine has the links of a configuration on a medium, and otherwise
-// refuses it: without an address it cannot be corrected over the network, and a medium is not read
-// again once the machine is configured. Links that a module of the configuration may bring are not
-// waited for.
+// awaitLinks waits until the machine has the links of a configuration on a medium, or rejects it:
+// without an address it cannot be corrected over the network, and a configured machine does not
+// read media. It does not wait if the configuration names modules, which may create links.
 func awaitLinks(ctx context.Context, next *config.Config, look func(network.Config) (missing, there []string, err error), patience time.Duration) error {
 	if len(next.Machine.Spec.KernelModules) > 0 {
 		return nil
@@ -96,5 +95,5 @@ func awaitLinks(ctx context.Context, next *config.Config, look func(network.Conf
 	}
 }
 
-// linkTick is how often awaitLinks looks.
+// linkPollInterval is the poll interval of awaitLinks.
 const linkTick = 200 * time.Millisecond

@@ -21,15 +21,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// A configuration on trial, and the ones that were in force before.
+// A configuration on trial, and the earlier configurations.
 //
-// While one is tried, the one before lies beside it on STATE (package documents) and comes back by
-// itself: when the time is up, because watchTrial puts it there, and at the next start, whatever
-// the reason for that is. (Kernel parameters and modules go with the boot only, so the machine
-// reboots if it tried such.) Only Confirm ends that, which has to come over the API: a
-// configuration that locks its operator out is never confirmed.
+// During a trial the previous configuration is stored beside the new one on STATE (package
+// configstore). It becomes active again when the time is up (watchTrial), and at the next boot, for
+// any reason. (Kernel parameters and modules revert at boot only, so the machine reboots if the
+// trial changed them.) Only Confirm ends the trial, and it requires a call over the API: a
+// configuration that locks out its operator is never confirmed.
 
-// The time of a trial.
+// Limits of a trial.
 const (
 	defaultTrial = 2 * time.Minute
 	minTrial     = 10 * time.Second
@@ -37,34 +37,34 @@ const (
 	maxTrialName = 64 // bytes
 )
 
-// trialRetry is how long a return that failed rests. After trialRetries of them the machine starts
-// anew, which returns by itself, and looks after a disk that does not take what is written to it.
+// trialRetry is the delay after a failed revert. After trialRetries failures the machine reboots:
+// the boot reverts the trial, and checks a disk that rejects writes.
 const (
 	trialRetry   = 10 * time.Second
 	trialRetries = 6
 )
 
-// tryFor is how long a configuration is tried; usual, when the caller does not say.
+// trialTime returns the trial time of a request; defaultTime if it has none.
 func tryFor(r *api.ApplyRequest, usual time.Duration) time.Duration {
-	if asked := r.GetTryFor().AsDuration(); asked != 0 {
+	if asked := r.GetTrialDuration().AsDuration(); asked != 0 {
 		return asked
 	}
 	return usual
 }
 
-// way refuses a way of applying that this machine cannot go. trial is what planTrial says of it.
+// checkMode rejects a mode that this machine cannot use. trial is the result of planTrial.
 func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest, trial trialPlan) error {
 	if r.Patch && !now.trial.IsZero() && r.Mode != api.ApplyRequest_MODE_TRY && r.Mode != api.ApplyRequest_MODE_DRY_RUN {
 		return errors.New("the configuration to be changed is on trial, and would stay with the change; confirm it first (`orlopctl confirm-config`), apply a whole one, or try the change")
 	}
-	if r.TryFor != nil && trial.length == 0 {
+	if r.TrialDuration != nil && trial.length == 0 {
 		return errors.New("the time of a trial is given, and no trial is asked for; use the mode try")
 	}
 	if r.NoTrial && r.Mode == api.ApplyRequest_MODE_TRY {
 		return errors.New("a trial is asked for, and none is to be made; leave out one of the two")
 	}
-	if len(r.Trial) > maxTrialName {
-		return fmt.Errorf("the trial's name has %d bytes; at most %d are taken", len(r.Trial), maxTrialName)
+	if len(r.TrialName) > maxTrialName {
+		return fmt.Errorf("the trial's name has %d bytes; at most %d are taken", len(r.TrialName), maxTrialName)
 	}
 	if otherKeys(now.config, next) {
 		if r.Mode != api.ApplyRequest_MODE_TRY && trial.length > 0 {
@@ -73,7 +73,7 @@ func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest, tri
 		if r.Mode == api.ApplyRequest_MODE_TRY {
 			return errors.New("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: other keys of Secrets cannot be tried: what is sealed by them would stay when they are gone; `orlopctl trust rotate-key` replaces the key")
 		}
-		// the version before would bring its keys along
+		// a rollback would bring back the keys of the other version
 		if going, _ := m.upgrade.Get(); going.Undecided() != nil {
 			return fmt.Errorf("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: cannot change now: %w", going.Undecided())
 		}
@@ -99,8 +99,8 @@ func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest, tri
 	return nil
 }
 
-// beginConfiguration does what is due to the configuration when the machine starts, and says what
-// the start did to it. adopt: one that is staged is for this start.
+// beginConfiguration handles staged documents and trials at boot, and returns the origin of the
+// configuration for the history. adopt reports that staged documents are for this boot.
 func (m *machine) beginConfiguration(adopt bool) string {
 	returned, staged, err := configs.Boot(adopt)
 	if err != nil {
@@ -118,8 +118,8 @@ func (m *machine) beginConfiguration(adopt bool) string {
 	return by
 }
 
-// note adds what is in force to the history. A history that cannot be written keeps no
-// configuration from being in force.
+// addToHistory adds the active configuration to the history. An error of the history does not stop
+// the activation.
 func (m *machine) note(text []byte, by string) {
 	if why, _ := m.noStorage.Get(); why != "" {
 		return
@@ -130,7 +130,7 @@ func (m *machine) note(text []byte, by string) {
 	}
 }
 
-// compared says what differs between documents. Some that cannot be read count as none.
+// compared returns the differences between documents. Unreadable documents count as none.
 func compared(before, after []byte) []string {
 	read := func(text []byte) *config.Config {
 		c, problems := config.Parse("", text)
@@ -142,7 +142,7 @@ func compared(before, after []byte) []string {
 	return config.Changes(read(before), read(after))
 }
 
-// watchTrial has the configuration before come back when a trial's time is up.
+// watchTrial reverts a trial when its time is up.
 func (m *machine) watchTrial(ctx context.Context) {
 	failed := 0
 	for w := m.config.Watch(); ; {
@@ -169,8 +169,8 @@ func (m *machine) watchTrial(ctx context.Context) {
 	}
 }
 
-// reload puts in force what is stored by now. One that cannot be used is as when the machine
-// starts. m.applying is held.
+// reload activates the stored configuration. An unreadable one is handled as at boot. The caller
+// holds m.applyMu.
 func (m *machine) reload() (applied, error) {
 	a, from, err := load()
 	if err != nil {
@@ -180,7 +180,7 @@ func (m *machine) reload() (applied, error) {
 	return a, err
 }
 
-// giveUp ends the trial that lasted until then, unless somebody has ended it.
+// revertTrial reverts the trial with this end, unless a client has ended it.
 func (m *machine) giveUp(until time.Time) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()
@@ -203,9 +203,9 @@ func (m *machine) giveUp(until time.Time) error {
 	return nil
 }
 
-// stays reports whether something of a configuration outlasts it until the next start. Kernel
-// modules do. Kernel parameters go back to their former values (machined/host), but those of the
-// network may have changed more than themselves: links, addresses and routes go with some.
+// needsReboot reports whether parts of a configuration last until the next boot. Kernel modules do.
+// Kernel parameters revert to their former values (machined/host), but parameters of the network
+// have side effects on links, addresses and routes.
 func stays(tried, next *config.Config) bool {
 	t, n := tried.Machine.Spec, next.Machine.Spec
 	for name, value := range t.Sysctls {
@@ -216,10 +216,10 @@ func stays(tried, next *config.Config) bool {
 	return slices.ContainsFunc(t.KernelModules, func(module string) bool { return !slices.Contains(n.KernelModules, module) })
 }
 
-// networkTime is how long the network may take to become what a configuration says.
+// networkTimeout bounds the convergence of the network to a configuration.
 const networkTime = 20 * time.Second
 
-// networked waits until the network is as a configuration wants it.
+// awaitNetwork waits until the network has converged to a configuration.
 func (m *machine) networked(ctx context.Context, c *config.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, networkTime)
 	defer cancel()
@@ -245,9 +245,9 @@ func (m *machine) networked(ctx context.Context, c *config.Config) error {
 	}
 }
 
-// settled reports whether the network is what a configuration says, with a lease on each link that
-// should have one and is connected. Where no link is named all of them ask, and hardly a machine
-// has a server on each: an address is enough.
+// networkReady reports whether the network has converged, with a lease on each connected link with
+// DHCP. If the configuration names no link, all links use DHCP, and few machines have a server on
+// each: one address is enough.
 func settled(state network.State, c network.Config) bool {
 	if len(c.Links) == 0 {
 		return state.Converged && len(state.NodeAddresses(nil)) > 0
@@ -261,14 +261,14 @@ var errUnsettled = status.Errorf(codes.Unavailable, "configuration: not confirme
 var errOldConnection = status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than what is on trial, and says nothing about whether another one could be opened; call again over a new one")
 
 func (a configAPI) Confirm(ctx context.Context, r *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
-	now, err := a.confirm(ctx, r.Trial)
+	now, err := a.confirm(ctx, r.TrialName)
 	if err != nil {
 		return nil, err
 	}
 	return &api.ConfirmConfigResponse{Failures: a.m.awaitSettled(ctx, now.config, networkConfig(now.config))}, nil
 }
 
-// confirm ends the trial, and returns what stays.
+// confirm ends the trial and returns the configuration that stays.
 func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
 	a.m.applying.Lock()
 	defer a.m.applying.Unlock()
@@ -282,14 +282,15 @@ func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
 	if s, _ := a.m.settled.Get(); !s.proves(now.config, said(ctx, apid.MetadataAge), time.Now()) {
 		return applied{}, errOldConnection
 	}
-	// What it does to the network has to be done: until then the caller comes over the old one.
+	// The network must have converged: until then the caller uses the old network.
 	if !now.sameNetwork {
 		if err := a.m.networked(ctx, now.config); err != nil {
 			return applied{}, err
 		}
 	}
-	// What was staged before would take the place of what is confirmed. It goes first: when the
-	// power is cut between the two nothing is confirmed.
+	// Documents that were staged before the trial would replace the confirmed ones at the next
+	// boot. They are dropped first: after a power cut between the two steps, the trial is not
+	// confirmed.
 	var err error
 	if configs.Staged().Before(now.applied) {
 		err = configs.DropStaged()
@@ -346,8 +347,8 @@ func (a configAPI) Get(_ context.Context, r *api.GetConfigRequest) (*api.GetConf
 	return &api.GetConfigResponse{Documents: print(c), Applied: timestamppb.New(e.At), Source: e.By}, nil
 }
 
-// numbered is a configuration of the history, or, for 0, the one in force; and when and by whom it
-// was put there.
+// numbered returns a configuration of the history, or for 0 the active one, with the time and the
+// author of its activation.
 func (a configAPI) numbered(number uint64) (*config.Config, configstore.Entry, error) {
 	if number == 0 {
 		now, _ := a.m.config.Get()
@@ -361,7 +362,7 @@ func (a configAPI) numbered(number uint64) (*config.Config, configstore.Entry, e
 		return nil, configstore.Entry{}, status.Error(codes.NotFound, err.Error())
 	}
 	c, problems := config.Parse(fmt.Sprintf("configuration %d", number), []byte(e.Documents))
-	if len(problems) > 0 { // of another version of the system
+	if len(problems) > 0 { // written by another version of the system
 		return nil, configstore.Entry{}, status.Errorf(codes.FailedPrecondition, "configuration %d: this version cannot read it: %v", number, problems)
 	}
 	return c, e, nil

@@ -12,8 +12,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/dhcp"
 )
 
-// TestNetworkedWaits: a trial is not confirmed by how the network was before, however well that
-// was.
+// TestAwaitNetwork checks that the state before the change does not confirm a trial.
 func TestNetworkedWaits(t *testing.T) {
 	c := config.New("n1", config.RoleWorker)
 	c.Network.Spec.Links = []config.Link{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}
@@ -27,7 +26,7 @@ func TestNetworkedWaits(t *testing.T) {
 			t.Error("confirmed by the network of the configuration before")
 		}
 		cancel()
-		m.networkConfig.Set(networkConfig(c)) // wanted now, and not there yet
+		m.networkConfig.Set(networkConfig(c)) // wanted now, and not yet converged
 	}
 	_, revision := m.networkConfig.Get()
 	m.networkState.Set(network.State{Converged: true, Revision: revision})
@@ -36,7 +35,7 @@ func TestNetworkedWaits(t *testing.T) {
 	}
 }
 
-// TestSettled: a link without the lease that it should have is not what the configuration says.
+// TestNetworkReady checks that a link without its lease has not converged.
 func TestSettled(t *testing.T) {
 	address := network.AddressState{Prefix: netip.MustParsePrefix("10.0.0.5/24")}
 	with := network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{address}, DHCP: &network.DHCPState{Lease: &dhcp.Lease{Address: address.Prefix}}}

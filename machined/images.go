@@ -28,21 +28,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// How an image that was imported on one control-plane machine comes to all machines of the cluster
+// How an image that was imported on a control-plane machine reaches all machines of the cluster
 // (docs/decisions/0041-images-from-neighbours.md):
 //
-//  1. The import marks its names (pkg/imagestore).
-//  2. containerd of another machine is to pull one. Before any registry it asks a mirror on
-//     loopback (registries.go, pkg/mirror).
-//  3. That looks at what was imported here, asks the control-plane machines (Find), and passes on
-//     what one of them sends (Read).
+//  1. The import labels the names of the image (pkg/imagestore).
+//  2. When containerd of another machine pulls it, a mirror on loopback comes before any registry
+//     (registries.go, pkg/mirror).
+//  3. The mirror reads the images imported on this machine, calls the control-plane machines
+//     (Resolve), and passes on the blobs that one of them sends (ReadBlob).
 
 type imageAPI struct {
 	api.UnimplementedImageServer
 	m *machine
 }
 
-// maxImport bounds one import: an archive of images of 64 GiB is a mistake.
+// maxImport bounds an import: an archive of more than 64 GiB is a mistake.
 const maxImport = 64 << 30
 
 func (a imageAPI) Import(stream grpc.ClientStreamingServer[api.ImportImageRequest, api.ImportImageResponse]) error {
@@ -79,7 +79,8 @@ func toImages(in []imagestore.Image) []*api.ContainerImage {
 	return out
 }
 
-// forMachine refuses everybody but another machine, and everybody while containerd is away.
+// checkMachine rejects every caller but another machine, and all callers while containerd does not
+// run.
 func (a imageAPI) forMachine(ctx context.Context) error {
 	if err := fromMachine(ctx); err != nil {
 		return err
@@ -87,28 +88,28 @@ func (a imageAPI) forMachine(ctx context.Context) error {
 	return a.m.containerdReady()
 }
 
-func (a imageAPI) Find(ctx context.Context, r *api.FindImageRequest) (*api.FindImageResponse, error) {
+func (a imageAPI) Resolve(ctx context.Context, r *api.ResolveImageRequest) (*api.ResolveImageResponse, error) {
 	if err := a.forMachine(ctx); err != nil {
 		return nil, err
 	}
 	found, err := a.m.given.Find(ctx, r.Name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &api.FindImageResponse{}, nil
+		return &api.ResolveImageResponse{}, nil
 	} else if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
-	return &api.FindImageResponse{Digest: found.Digest.String(), MediaType: found.MediaType, Size: found.Size}, nil
+	return &api.ResolveImageResponse{Digest: found.Digest.String(), MediaType: found.MediaType, Size: found.Size}, nil
 }
 
-// mostPulled is how many blobs are sent to other machines at once, and mostPulledByOne how many to
-// one of them; whoever comes then waits. Each takes some messages of containerd's, a mebibyte each,
-// in PID 1. A machine that takes them slowly leaves the others two.
+// maxBlobReads bounds the blobs that are sent to other machines at once, and maxBlobReadsPerMachine
+// the blobs to one machine; further calls wait. Each uses some messages of containerd, one mebibyte
+// each, in PID 1. A slow machine leaves two to the others.
 const (
 	mostPulled      = 4
 	mostPulledByOne = 2
 )
 
-func (a imageAPI) Read(r *api.ReadImageRequest, stream grpc.ServerStreamingServer[api.ReadImageResponse]) error {
+func (a imageAPI) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingServer[api.ReadBlobResponse]) error {
 	if err := a.forMachine(stream.Context()); err != nil {
 		return err
 	}
@@ -139,7 +140,7 @@ func (a imageAPI) Read(r *api.ReadImageRequest, stream grpc.ServerStreamingServe
 		for piece := make([]byte, givenChunk); ; taken() {
 			n, err := io.ReadFull(blob, piece)
 			if n > 0 {
-				if err := stream.Send(&api.ReadImageResponse{Chunk: piece[:n]}); err != nil {
+				if err := stream.Send(&api.ReadBlobResponse{Chunk: piece[:n]}); err != nil {
 					return err
 				}
 			}
@@ -152,28 +153,27 @@ func (a imageAPI) Read(r *api.ReadImageRequest, stream grpc.ServerStreamingServe
 	})
 }
 
-// hasNeighbours says whether there are machines that images may come from.
+// hasPeers reports whether there are machines with images for this one.
 func hasNeighbours(c *config.Config) bool {
 	return c.Cluster != nil && (worker(c) || len(c.Cluster.Spec.ControlPlanes) > 1)
 }
 
-// mirrorLimits are what the mirror holds. containerd fetches three layers of an image at once, and
-// has connections of its own for each pull and each registry that it asks through the mirror. Every
-// pod with hostNetwork can connect, so a connection that has not shown a token never takes the
-// place of one that has.
+// mirrorLimits are the limits of the mirror. containerd fetches three layers of an image at once,
+// with separate connections for each pull and each registry that it calls through the mirror. Every
+// pod with hostNetwork can connect, so a connection without a token never displaces a connection
+// with a token.
 var mirrorLimits = mirror.Limits{Clients: 256, MaxUnauthenticated: 64, Header: 3 * time.Second, Idle: time.Minute}
 
-// ownMirror is the registry on loopback: of which the machine's containerd gets what other machines
-// have, and through which it asks mirrors.
+// localMirror is an endpoint of the mirror on loopback: one for images imported in the cluster, one
+// as the proxy of mirrors.
 type ownMirror struct {
 	url string
-	// who does not show it gets nothing: pods of the machine's own network could ask otherwise
+	// required, because pods in the machine's network namespace can connect too
 	token string
 }
 
-// openMirror opens it, the first time that it is asked for. It has one token for what other
-// machines have, and one for mirrors, which containerd shows to whoever issues the tokens of a
-// mirror, too.
+// openMirror opens the mirror at its first call. It has one token for imported images, and one for
+// mirrors, which containerd also sends to the token issuer of a mirror.
 func (m *machine) openMirror() (near, gate ownMirror, err error) {
 	if m.mirror.url != "" {
 		return m.mirror, m.gate, nil
@@ -201,34 +201,33 @@ func (m *machine) openMirror() (near, gate ownMirror, err error) {
 	return m.mirror, m.gate, nil
 }
 
-// neighbours are what was imported on this machine, and the other machines of the control plane, as
-// a source of images.
+// peerImages is the image source of the mirror: the images imported on this machine and on the
+// other control-plane machines.
 type neighbours struct {
 	m   *machine
-	own mirror.Source // with imagePullPolicy: Always, a pod's image is asked for where it is, too
+	own mirror.Source // with imagePullPolicy: Always, an image on this machine is resolved too
 
 	mu      sync.Mutex
-	resting map[netip.Addr]time.Time // that did not answer, until when they are not asked
+	resting map[netip.Addr]time.Time // end of the delay for machines that did not answer
 }
 
 const (
-	// findImageTime bounds asking one machine. Every pull on this machine waits for it, whatever it
-	// pulls.
+	// resolveTimeout bounds the call of one machine. Every pull on this machine waits for it.
 	findImageTime = 5 * time.Second
-	// neighbourRests is how long a machine that did not answer is not asked again: a pull asks for
-	// each layer by itself.
+	// peerRetryInterval is the delay after which a machine that did not answer is called again: a
+	// pull resolves each layer separately.
 	neighbourRests = 30 * time.Second
 )
 
-// Find asks one after the other, this machine first. It is mirror.Source's.
+// Find calls one machine after the other, this one first. It implements mirror.Source.
 func (n *neighbours) Find(ctx context.Context, name string) (ocispec.Descriptor, error) {
 	if found, err := n.own.Find(ctx, name); err == nil {
 		return found, nil
 	}
 	for _, addr := range n.awake() {
 		asking, cancel := context.WithTimeout(ctx, findImageTime)
-		found, err := call(asking, n.m, addr, func(other *client.Client) (*api.FindImageResponse, error) {
-			return other.Image.Find(asking, &api.FindImageRequest{Name: name})
+		found, err := call(asking, n.m, addr, func(other *client.Client) (*api.ResolveImageResponse, error) {
+			return other.Image.Resolve(asking, &api.ResolveImageRequest{Name: name})
 		})
 		cancel()
 		switch {
@@ -244,7 +243,7 @@ func (n *neighbours) Find(ctx context.Context, name string) (ocispec.Descriptor,
 	return ocispec.Descriptor{}, fs.ErrNotExist
 }
 
-// OpenTickets reads a blob from the first of them that has it. It is mirror.Source's.
+// Open reads a blob from the first machine that has it. It implements mirror.Source.
 func (n *neighbours) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
 	if blob, err := n.own.Open(ctx, digest); err == nil {
 		return blob, nil
@@ -260,8 +259,8 @@ func (n *neighbours) Open(ctx context.Context, digest string) (io.ReadCloser, er
 	return nil, failed
 }
 
-// open reads it from one of them, over a connection of its own: who fails with a shared one ends
-// it.
+// open reads a blob from a machine over a connection of its own: an error on a shared connection
+// closes it.
 func (n *neighbours) open(ctx context.Context, addr netip.Addr, digest string) (io.ReadCloser, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -269,19 +268,19 @@ func (n *neighbours) open(ctx context.Context, addr netip.Addr, digest string) (
 	if err != nil {
 		return nil, err
 	}
-	stream, err := c.Image.Read(ctx, &api.ReadImageRequest{Digest: digest})
-	var first *api.ReadImageResponse
+	stream, err := c.Image.ReadBlob(ctx, &api.ReadBlobRequest{Digest: digest})
+	var first *api.ReadBlobResponse
 	if err == nil {
-		first, err = stream.Recv() // only now it says whether it has it
+		first, err = stream.Recv() // the first message shows whether the machine has the blob
 	}
-	if err != nil && !errors.Is(err, io.EOF) { // an empty one ends at once
+	if err != nil && !errors.Is(err, io.EOF) { // an empty blob ends at once
 		_ = c.Close()
 		return nil, err
 	}
-	return giving{&chunks[*api.ReadImageResponse]{receive: stream.Recv, rest: first.GetChunk()}, c.Close}, nil
+	return giving{&chunks[*api.ReadBlobResponse]{receive: stream.Recv, rest: first.GetChunk()}, c.Close}, nil
 }
 
-// awake are those to ask.
+// available returns the machines to call.
 func (n *neighbours) awake() []netip.Addr {
 	now, _ := n.m.config.Get()
 	n.mu.Lock()

@@ -30,30 +30,30 @@ type shelf struct {
 	asked atomic.Int32
 }
 
-func (s *shelf) Find(_ context.Context, r *api.FindImageRequest) (*api.FindImageResponse, error) {
+func (s *shelf) Resolve(_ context.Context, r *api.ResolveImageRequest) (*api.ResolveImageResponse, error) {
 	s.asked.Add(1)
 	if s.fails {
 		return nil, status.Error(codes.Unavailable, "containerd is not there")
 	}
 	for name, content := range s.names {
 		if sum := digest.FromString(content).String(); r.Name == name || r.Name == sum {
-			return &api.FindImageResponse{Digest: sum, MediaType: "application/vnd.test", Size: int64(len(content))}, nil
+			return &api.ResolveImageResponse{Digest: sum, MediaType: "application/vnd.test", Size: int64(len(content))}, nil
 		}
 	}
-	return &api.FindImageResponse{}, nil
+	return &api.ResolveImageResponse{}, nil
 }
 
-func (s *shelf) Read(r *api.ReadImageRequest, stream grpc.ServerStreamingServer[api.ReadImageResponse]) error {
+func (s *shelf) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingServer[api.ReadBlobResponse]) error {
 	for _, content := range s.names {
 		if digest.FromString(content).String() == r.Digest {
 			half := len(content) / 2
-			return errors.Join(stream.Send(&api.ReadImageResponse{Chunk: []byte(content[:half])}), stream.Send(&api.ReadImageResponse{Chunk: []byte(content[half:])}))
+			return errors.Join(stream.Send(&api.ReadBlobResponse{Chunk: []byte(content[:half])}), stream.Send(&api.ReadBlobResponse{Chunk: []byte(content[half:])}))
 		}
 	}
 	return status.Error(codes.NotFound, r.Digest)
 }
 
-// imports are what was imported on this machine: contents by name.
+// imports are the images imported on this machine: contents by name.
 type imports map[string]string
 
 func (i imports) Find(_ context.Context, name string) (ocispec.Descriptor, error) {
@@ -74,8 +74,8 @@ func (i imports) Open(_ context.Context, sum string) (io.ReadCloser, error) {
 	return nil, fs.ErrNotExist
 }
 
-// TestNeighbours: what one of the other control-plane machines has is found and read, and who does
-// not answer is left alone for a while.
+// TestPeerImages checks that an image of another control-plane machine is found and read, and that
+// a machine that does not answer is skipped for a while.
 func TestNeighbours(t *testing.T) {
 	own, second, third := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")
 	m, wire := issuing(t, ""), newWire(t)

@@ -25,32 +25,32 @@ import (
 
 // How a machine that runs from memory is installed:
 //
-//  1. A configuration comes over the API (apply), or lies on a medium (seed.go). What is wrong with it, or with the disks, is
-//     said, and nothing happens.
-//  2. Package install says which disk and which operations; a dry run ends here.
-//  3. The operations are done one by one while the caller watches topic "install".
-//  4. The machine reboots into the disk, with the configuration and the key that it had.
+//  1. A configuration arrives over the API (apply) or is on a boot medium (seed.go). A problem with
+//     it, or with the disks, is reported, and nothing happens.
+//  2. Package install selects the disk and plans the operations; a dry run ends here.
+//  3. The operations run one by one while the caller watches topic "install".
+//  4. The machine reboots from the disk, with its configuration and its key.
 
 // The phases of an installation.
 const (
 	installing    = "installing"
-	installDone   = "installed" // and the machine reboots
-	installFailed = "failed"    // it can be begun again
+	installDone   = "installed" // the machine reboots
+	installFailed = "failed"    // it can be started again
 )
 
-// installState is how far an installation is: topic "install".
+// installState is the progress of an installation: topic "install".
 type installState struct {
 	Phase string `json:"phase,omitempty"`
 	Disk  string `json:"disk,omitempty"`
-	// why it failed, or was refused when nobody was there to be told
+	// why it failed, or was rejected without a caller
 	Reason    string `json:"reason,omitempty"`
-	Operation string `json:"operation,omitempty"` // what is done now
-	Done      int64  `json:"done,omitempty"`      // bytes of it
+	Operation string `json:"operation,omitempty"` // running operation
+	Done      int64  `json:"done,omitempty"`      // bytes done
 	Total     int64  `json:"total,omitempty"`
 }
 
-// stepInstall begins the installation that a medium's configuration asks for, and says when there
-// is nothing to install.
+// stepInstall starts the installation that the configuration of a boot medium requests, and reports
+// disks with an installed system.
 func stepInstall(ctx context.Context, m *machine) error {
 	if m.medium == "" {
 		return nil
@@ -67,9 +67,9 @@ func stepInstall(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// installUnattended installs what the configuration of a medium, or of the image, asks for. Nobody
-// is there to be told why it cannot be, so the console and the topic say it. It is called again
-// when disks come or go; what failed while the disk was written is not tried again by itself.
+// installUnattended installs by the configuration of a boot medium, or of the image. There is no
+// caller, so the console and the topic report an error. It is called again when disks are added or
+// removed; a failure after the first write is not retried by itself.
 func (m *machine) installUnattended(ctx context.Context) {
 	now, _ := m.config.Get()
 	is, _ := m.installation.Get()
@@ -84,7 +84,7 @@ func (m *machine) installUnattended(ctx context.Context) {
 		return
 	}
 	m.installation.Update(func(s installState) installState {
-		if s.Disk == "" { // an operator may have begun one meanwhile
+		if s.Disk == "" { // an operator may have started one meanwhile
 			s = installState{Phase: installFailed, Reason: err.Error()}
 		}
 		return s
@@ -112,7 +112,7 @@ func (m *machine) applyInstall(ctx context.Context, before, next *config.Config,
 	return out, m.beginInstall(w, documents, caller(ctx))
 }
 
-// planInstall says what installing for a configuration is, or why it cannot be.
+// planInstall returns the installation of a configuration, or why it is impossible.
 func (m *machine) planInstall(ctx context.Context, c *config.Config, unattended bool) (install.Want, error) {
 	ask := c.Machine.Spec.Install
 	if ask == nil {
@@ -131,7 +131,7 @@ func (m *machine) planInstall(ctx context.Context, c *config.Config, unattended 
 	return install.Plan(install.Config{Disk: ask.Disk, Wipe: ask.Wipe, Unattended: unattended}, facts)
 }
 
-// installFacts looks at the disks, and asks the expression about them if there is one.
+// installFacts reads the disks, and evaluates the disk expression if there is one.
 func (m *machine) installFacts(ctx context.Context, expression string) (install.Facts, error) {
 	m.looking.Lock()
 	defer m.looking.Unlock()
@@ -153,7 +153,7 @@ func (m *machine) installFacts(ctx context.Context, expression string) (install.
 	return facts, err
 }
 
-// installDisk is a disk in the installation's words.
+// installDisk converts a disk to the form of package install.
 func installDisk(d disk.Disk, media []seed.Device) install.Disk {
 	out := install.Disk{
 		Path: d.Path, Model: d.Model, Serial: d.Serial, WWID: d.WWID, Bus: d.Bus, Transport: d.Transport, Size: d.Size, SectorSize: d.SectorSize,
@@ -171,19 +171,19 @@ func installDisk(d disk.Disk, media []seed.Device) install.Disk {
 	return out
 }
 
-// expressionError is what is wrong with the expression of a selector.
+// expressionError is an error in the expression of a disk selector.
 type expressionError struct{ reason string }
 
 func (e *expressionError) Error() string { return config.MatchField + ": " + e.reason }
 
-// problem is the error with its place in the documents.
+// problem returns the error with its position in the documents.
 func (e *expressionError) problem(c *config.Config) config.Problems {
 	at := c.Origin(config.MatchField)
 	return config.Problems{{File: at.File, Line: at.Line, Column: at.Column, Field: config.MatchField, Reason: "the expression " + e.reason}}
 }
 
-// matchDisks asks of which disks an expression is true, by path. The orchestrator has the compiler;
-// see docs/decisions/0016-disk-expressions.md.
+// matchDisks evaluates an expression for each disk; the result is by path. The orchestrator has the
+// compiler; see docs/decisions/0016-disk-expressions.md.
 func (m *machine) matchDisks(ctx context.Context, expression string, disks []disk.Disk) (map[string]bool, error) {
 	q := diskmatch.DiskMatchRequest{Expression: expression}
 	for _, d := range disks {
@@ -208,18 +208,18 @@ func (m *machine) matchDisks(ctx context.Context, expression string, disks []dis
 	return matches, nil
 }
 
-// beginInstall begins the operations and returns. Only one installation is done at a time, and
-// after one that succeeded there is no other: the machine reboots.
+// beginInstall starts the operations and returns. Only one installation runs at a time, and none
+// after a success: the machine reboots.
 func (m *machine) beginInstall(w install.Want, documents []byte, who string) error {
 	if !m.writing.TryLock() {
 		return errors.New("configuration refused, nothing was changed: an installation is under way (`orlopctl get install`)")
 	}
 	identity := m.identity.Load()
-	// The configuration last: a key without one is harmless.
+	// The configuration last: a key without a configuration is harmless.
 	files := []install.File{
 		{Name: paths.MachineKey, Content: identity.KeyPEM()}, {Name: paths.MachineCert, Content: identity.CertPEM()},
 	}
-	ca, err := os.ReadFile(paths.PairedCAInMemory) // nobody is paired while m.writing is held
+	ca, err := os.ReadFile(paths.PairedCAInMemory) // no pairing is possible while m.writeMu is held
 	switch {
 	case err == nil:
 		files = append(files, install.File{Name: paths.PairedCA, Content: ca})
@@ -249,7 +249,7 @@ func (m *machine) beginInstall(w install.Want, documents []byte, who string) err
 	return nil
 }
 
-// doInstall does the operations, and reboots.
+// doInstall performs the operations and reboots.
 func (m *machine) doInstall(ctx context.Context, w install.Want, ops []reconcile.Op) {
 	began := time.Now()
 	for _, op := range ops {

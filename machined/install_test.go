@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestInstallDisk: nothing that choosing and judging a disk needs is lost on the way, and media are
-// told.
+// TestInstallDisk checks that all properties of a disk reach the selection, and that boot media are
+// marked.
 func TestInstallDisk(t *testing.T) {
 	root := uuid.New()
 	d := disk.Disk{
@@ -40,7 +40,7 @@ func TestInstallDisk(t *testing.T) {
 	}
 }
 
-// TestKeepsOperator: a medium adds nobody who may call an owned machine, and takes nobody away. The
+// TestCheckOperator checks that a medium cannot add or remove operators of a claimed machine. The
 // error names the field.
 func TestKeepsOperator(t *testing.T) {
 	authority := func() config.Certificate {
@@ -66,7 +66,7 @@ func TestKeepsOperator(t *testing.T) {
 		name  string
 		owner []config.Certificate
 		next  *config.Config
-		says  string // empty: taken
+		says  string // empty: accepted
 	}{
 		{"names nobody", []config.Certificate{mine}, machine(), ""},
 		{"names the owner", []config.Certificate{mine}, machine(mine), ""},

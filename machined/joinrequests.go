@@ -24,51 +24,54 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// Machines that come without a ticket (docs/decisions/0044-join-requests.md): those ask, and an
-// operator decides. What one that is approved gets is a ticket, for the key that it has shown; from
-// there it goes as with every other (members.go, membership.go).
+// Join requests of machines without a ticket (docs/decisions/0044-join-requests.md): an operator
+// approves or denies them. An approved machine gets a ticket for the key that it sent; the join
+// then proceeds as for any other machine (server.go, worker.go).
 
-// applicants are those that ask this control-plane machine. They are in memory alone: they ask
-// again.
+// joinRequests are the pending join requests at this control-plane machine. They are in memory
+// only: the machines repeat them.
 type applicants struct {
 	sync.Mutex
 	list  joinrequest.List
-	tries tries         // of each address
-	wide  tries         // of each network: a rack of machines shares one
-	news  *rate.Limiter // events of those that ask for the first time
+	tries tries         // per address
+	wide  tries         // per network: a rack of machines shares one
+	news  *rate.Limiter // events of first requests
 }
 
 func newApplicants() applicants {
-	// A machine asks every ten seconds (joinrequest.Every), and several may come from one address.
+	// A machine sends a request every ten seconds (joinrequest.Interval), and several machines may
+	// share an address.
 	return applicants{tries: tries{each: 5 * time.Second, atOnce: 20}, wide: tries{each: 100 * time.Millisecond, atOnce: 200}, news: rate.NewLimiter(rate.Every(10*time.Second), 10)}
 }
 
-// takesRequests tells whether machines without a ticket may ask this one.
+// acceptsJoinRequests reports whether a configuration accepts requests of machines without a
+// ticket.
 func takesRequests(c *config.Config) bool { return controls(c) && c.Cluster.Spec.JoinRequests }
 
-func (a doorAPI) Ask(_ context.Context, r *api.AskRequest) (*api.AskResponse, error) {
+func (a doorAPI) RequestJoin(_ context.Context, r *api.RequestJoinRequest) (*api.RequestJoinResponse, error) {
 	m, err := a.m.applicant(r)
 	if err != nil {
-		return &api.AskResponse{Standing: string(joinrequest.Rejected), Reason: err.Error()}, nil
+		return &api.RequestJoinResponse{State: string(joinrequest.Rejected), Reason: err.Error()}, nil
 	}
 	answer, known := a.m.answer(m)
 	if !known && answer.State == joinrequest.Pending && a.m.asking.news.Allow() {
 		a.m.events.add("cluster", "op", fmt.Sprintf("a machine at %s asks to join as %s; its key is %s; an operator decides (`orlopctl nodes pending`)", m.Address, m.Name, m.Key))
 	}
-	return &api.AskResponse{Standing: string(answer.State), Certificate: answer.Certificate, Reason: answer.Reason}, nil
+	return &api.RequestJoinResponse{State: string(answer.State), Certificate: answer.Certificate, Reason: answer.Reason}, nil
 }
 
-// answer is what a machine hears that asks, and whether it has asked before.
+// answerJoinRequest returns the answer to a request and reports whether the machine has sent a
+// request before.
 func (m *machine) answer(asks joinrequest.Machine) (answer joinrequest.Answer, known bool) {
 	desk := &m.asking
 	desk.Lock()
 	defer desk.Unlock()
 	old, known := desk.list[asks.Key]
 	if len(old.Ticket) > 0 && !m.stillOpen(old) {
-		desk.list = desk.list.Approved(asks.Key, nil, time.Time{}) // it was taken back
+		desk.list = desk.list.Approved(asks.Key, nil, time.Time{}) // its ticket was revoked
 	}
-	// One that was let in, and lost its power before it had what it was given, has its ticket again
-	// as long as that is good. It asks nobody anew.
+	// If an admitted machine lost its power before it received the certificates, it gets its ticket
+	// again while that is valid. No new approval is necessary.
 	if member := m.book.known().HasMember(asks.Name); member && len(desk.list[asks.Key].Ticket) == 0 {
 		return joinrequest.Answer{State: joinrequest.Rejected, Reason: nameTaken(asks.Name).Error()}, known
 	}
@@ -76,8 +79,9 @@ func (m *machine) answer(asks joinrequest.Machine) (answer joinrequest.Answer, k
 	return answer, known
 }
 
-// applicant is what a request says, or why no operator is asked about it.
-func (m *machine) applicant(r *api.AskRequest) (joinrequest.Machine, error) {
+// checkJoinRequest returns the machine of a valid request. An invalid request does not reach an
+// operator.
+func (m *machine) applicant(r *api.RequestJoinRequest) (joinrequest.Machine, error) {
 	var out joinrequest.Machine
 	if !m.asking.tries.allowed(addressOf(r.Peer).String()) || !m.asking.wide.allowed(networkOf(r.Peer)) {
 		return out, errors.New("there were too many requests from your address; wait a minute")
@@ -95,7 +99,7 @@ func (m *machine) applicant(r *api.AskRequest) (joinrequest.Machine, error) {
 	if err := notItsOwn(now.config, state, addr); err != nil {
 		return out, err
 	}
-	key, err := pki.ParseRequest(r.Request)
+	key, err := pki.ParseRequest(r.Csr)
 	if err != nil {
 		return out, err
 	}
@@ -111,15 +115,16 @@ func (m *machine) applicant(r *api.AskRequest) (joinrequest.Machine, error) {
 	case known.HasMember(r.Name) && !known.HasKey(pki.KeyFingerprint(key)):
 		return out, nameTaken(r.Name)
 	}
-	return joinrequest.Machine{Name: r.Name, Address: addr.String(), Key: pki.KeyFingerprint(key), Request: r.Request}, nil
+	return joinrequest.Machine{Name: r.Name, Address: addr.String(), Key: pki.KeyFingerprint(key), Request: r.Csr}, nil
 }
 
-// nameTaken is why a machine cannot join by a name.
+// nameTaken is the error for a machine whose name another member has.
 func nameTaken(name string) error {
 	return fmt.Errorf("machine %s: cannot join: there is one of this name in the cluster; an operator takes it out first (`orlopctl nodes remove %s`)", name, name)
 }
 
-// stillOpen tells whether the machine can come, or has come, by the ticket that it was given.
+// ticketUsable reports whether the machine can join, or has joined, with the ticket that it
+// received.
 func (m *machine) stillOpen(a joinrequest.Machine) bool {
 	known := m.book.known()
 	if known.HasKey(a.Key) {
@@ -129,7 +134,8 @@ func (m *machine) stillOpen(a joinrequest.Machine) bool {
 	return err == nil && slices.ContainsFunc(known.OpenTickets(time.Now()), func(t trust.Ticket) bool { return t.Serial == pki.Serial(cert) })
 }
 
-// judging is the configuration of a control-plane machine that is asked.
+// joinRequestsConfig returns the configuration of a control-plane machine that accepts join
+// requests.
 func (a clusterAPI) judging() (*config.Config, error) {
 	c, err := a.issuing()
 	if err == nil && !takesRequests(c) {
@@ -138,24 +144,24 @@ func (a clusterAPI) judging() (*config.Config, error) {
 	return c, err
 }
 
-func (a clusterAPI) Pending(context.Context, *api.PendingRequest) (*api.PendingResponse, error) {
+func (a clusterAPI) ListPending(context.Context, *api.ListPendingRequest) (*api.ListPendingResponse, error) {
 	if _, err := a.judging(); err != nil {
 		return nil, err
 	}
 	known, now := a.m.book.known(), time.Now()
-	out := &api.PendingResponse{}
+	out := &api.ListPendingResponse{}
 	a.m.asking.Lock()
 	defer a.m.asking.Unlock()
 	for _, m := range a.m.asking.list.Pending(now) {
-		if known.HasKey(m.Key) { // it was approved at another control-plane machine, and has come
+		if known.HasKey(m.Key) { // another control-plane machine approved it, and it has joined
 			continue
 		}
-		out.Machines = append(out.Machines, &api.Applicant{Name: m.Name, Address: m.Address, Fingerprint: m.Key, Since: timestamppb.New(m.Since)})
+		out.Machines = append(out.Machines, &api.PendingMachine{Name: m.Name, Address: m.Address, Fingerprint: m.Key, Since: timestamppb.New(m.Since)})
 	}
 	return out, nil
 }
 
-// asks is the machine that an operator names, and that asks here, or why there is none as a status.
+// findJoinRequest returns the request that an operator names, or a status error.
 func (a clusterAPI) asks(name, fingerprint string) (joinrequest.Machine, error) {
 	key, err := pki.ParseFingerprint(fingerprint)
 	if err != nil {
@@ -170,7 +176,7 @@ func (a clusterAPI) asks(name, fingerprint string) (joinrequest.Machine, error) 
 	return m, nil
 }
 
-// Approve issues a ticket as for any other machine (Invite), but for the key that was shown.
+// Approve issues a ticket as CreateTicket does, for the key in the request.
 func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
 	if _, err := a.judging(); err != nil {
 		return nil, err
@@ -181,10 +187,10 @@ func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.Ap
 	}
 	if a.m.book.known().HasKey(m.Key) || len(m.Ticket) > 0 && a.m.stillOpen(m) {
 		didNothing(ctx)
-		// it was let in already: whoever asks again has had no answer
+		// it is approved already: the machine has not received the answer
 		return &api.ApproveResponse{}, nil
 	}
-	ticket, err := a.Invite(ctx, &api.InviteRequest{Name: m.Name, Request: m.Request, Life: r.Life})
+	ticket, err := a.CreateTicket(ctx, &api.CreateTicketRequest{Name: m.Name, Csr: m.Request, Ttl: r.Ttl})
 	if err != nil {
 		return nil, err
 	}
@@ -217,13 +223,13 @@ func (a clusterAPI) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResp
 	}
 	out := &api.DenyResponse{}
 	of := a.m.electorate(c)
-	_, out.Unaware, _ = a.m.tell(ctx, of.others, &api.TellRequest{Denied: []string{m.Key}}, "", len(of.others))
+	_, out.Unreached, _ = a.m.tell(ctx, of.others, &api.ReplicateMembershipRequest{Denied: []string{m.Key}}, "", len(of.others))
 	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s is not let in: %s", m.Name, m.Address, m.Key))
 	return out, nil
 }
 
-// deny notes the keys of machines that an operator does not let in, here or at another
-// control-plane machine.
+// deny records the keys of machines that an operator denies, here or at another control-plane
+// machine.
 func (a *applicants) deny(keys []string) error {
 	for _, k := range keys {
 		if _, err := pki.ParseFingerprint(k); err != nil {
@@ -238,9 +244,9 @@ func (a *applicants) deny(keys []string) error {
 	return nil
 }
 
-// askForTicket asks all control-plane machines, each of which an operator may have told, and
-// returns the ticket of the first that has one. Otherwise it says how it stands. waits: an operator
-// has to decide.
+// sendJoinRequests sends the request to all control-plane machines, because an operator can approve
+// it at any of them, and returns the ticket of the first that has one. pending reports that an
+// operator has to decide.
 func (m *machine) askForTicket(ctx context.Context, c *config.Config) (ticket *x509.Certificate, waits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

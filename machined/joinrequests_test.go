@@ -21,8 +21,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestJoinRequests: a machine without a ticket asks, is listed, denied, approved, and joins with
-// the key that it has shown, and no other does.
+// TestJoinRequests checks that a machine without a ticket sends a request, is listed, denied,
+// approved, and joins with its own key only.
 func TestJoinRequests(t *testing.T) {
 	a := controlPlane(t)
 	a.m.asking = newApplicants()
@@ -37,9 +37,9 @@ func TestJoinRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	print := pki.KeyFingerprint(&key.PublicKey)
-	ask := func(name, peer string, request []byte) *api.AskResponse {
+	ask := func(name, peer string, request []byte) *api.RequestJoinResponse {
 		t.Helper()
-		answer, err := door.Ask(t.Context(), &api.AskRequest{Name: name, Request: request, Peer: peer})
+		answer, err := door.RequestJoin(t.Context(), &api.RequestJoinRequest{Name: name, Csr: request, Peer: peer})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,14 +47,14 @@ func TestJoinRequests(t *testing.T) {
 	}
 	const peer = "10.0.0.21:4711"
 
-	// Where it is not configured nobody can ask, and nobody is told that somebody could.
-	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "takes no requests") {
+	// Without the configuration, requests are rejected, and no caller learns more.
+	if r := ask("w1", peer, request); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "takes no requests") {
 		t.Errorf("%v", r)
 	}
-	if _, err := a.Pending(admin, nil); status.Code(err) != codes.FailedPrecondition {
+	if _, err := a.ListPending(admin, nil); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("%v", err)
 	}
-	if _, err := a.Invite(admin, &api.InviteRequest{Name: "w1"}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "joinRequests") {
+	if _, err := a.CreateTicket(admin, &api.CreateTicketRequest{Name: "w1"}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "joinRequests") {
 		t.Errorf("%v", err)
 	}
 	now, _ := a.m.config.Get()
@@ -64,8 +64,8 @@ func TestJoinRequests(t *testing.T) {
 	c.Cluster = &cluster
 	a.m.config.Set(applied{config: &c})
 
-	// Its configuration has no secret at all, and says that it may ask.
-	made, err := a.Invite(admin, &api.InviteRequest{Name: "w1"})
+	// Its configuration has no secret at all, and permits requests.
+	made, err := a.CreateTicket(admin, &api.CreateTicketRequest{Name: "w1"})
 	if err != nil || len(made.Certificate) > 0 {
 		t.Fatal(made, err)
 	}
@@ -73,11 +73,11 @@ func TestJoinRequests(t *testing.T) {
 	if len(problems) > 0 || !worker.Cluster.Spec.JoinRequests || strings.Contains(string(made.Documents), "KEY") {
 		t.Fatalf("%v, %s", problems, made.Documents)
 	}
-	if problems := config.Check(worker.WithJoin(config.Join{From: made.From})); len(problems) > 0 {
+	if problems := config.Check(worker.WithJoin(config.Join{From: made.ControlPlanes})); len(problems) > 0 {
 		t.Error(problems)
 	}
 
-	for what, refused := range map[string]*api.AskResponse{
+	for what, refused := range map[string]*api.RequestJoinResponse{
 		"own name":     ask("m1", peer, request),
 		"no name":      ask("W 1", peer, request),
 		"no key":       ask("w1", peer, []byte("key")),
@@ -86,14 +86,14 @@ func TestJoinRequests(t *testing.T) {
 		"no address":   ask("w1", "somewhere", request),
 		"the loopback": ask("w1", "127.0.0.1:1", request),
 	} {
-		if refused.Standing != string(joinrequest.Rejected) || refused.Reason == "" {
+		if refused.State != string(joinrequest.Rejected) || refused.Reason == "" {
 			t.Errorf("%s: %v", what, refused)
 		}
 	}
-	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Pending) {
+	if r := ask("w1", peer, request); r.State != string(joinrequest.Pending) {
 		t.Errorf("%v", r)
 	}
-	list, err := a.Pending(admin, nil)
+	list, err := a.ListPending(admin, nil)
 	if err != nil || len(list.Machines) != 1 || list.Machines[0].Fingerprint != print || list.Machines[0].Address != "10.0.0.21" {
 		t.Fatal(list, err)
 	}
@@ -107,17 +107,18 @@ func TestJoinRequests(t *testing.T) {
 	if _, err := a.Deny(admin, &api.DenyRequest{Name: "w1", Fingerprint: print}); err != nil {
 		t.Error(err)
 	}
-	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Denied) {
+	if r := ask("w1", peer, request); r.State != string(joinrequest.Denied) {
 		t.Errorf("%v", r)
 	}
-	if list, err = a.Pending(admin, nil); err != nil || len(list.Machines) != 0 {
+	if list, err = a.ListPending(admin, nil); err != nil || len(list.Machines) != 0 {
 		t.Error(list, err)
 	}
-	if open, err := a.Members(admin, nil); err != nil || len(open.Tickets) != 0 {
+	if open, err := a.ListMembers(admin, nil); err != nil || len(open.Tickets) != 0 {
 		t.Errorf("before anybody is approved: %v, %v", open, err)
 	}
 
-	// Approved it gets a ticket, which goes when it is taken back, and comes anew.
+	// After an approval it gets a ticket, which a revocation removes, and a new approval creates
+	// again.
 	approve := func() *x509.Certificate {
 		t.Helper()
 		if _, err := a.Approve(admin, &api.ApproveRequest{Name: "w1", Fingerprint: print}); err != nil {
@@ -125,7 +126,7 @@ func TestJoinRequests(t *testing.T) {
 		}
 		r := ask("w1", peer, request)
 		ticket, err := x509.ParseCertificate(r.Certificate)
-		if err != nil || r.Standing != string(joinrequest.Approved) || !pki.Matches(ticket, key) || ticket.Subject.CommonName != "w1" {
+		if err != nil || r.State != string(joinrequest.Approved) || !pki.Matches(ticket, key) || ticket.Subject.CommonName != "w1" {
 			t.Fatal(r, err)
 		}
 		return ticket
@@ -137,7 +138,7 @@ func TestJoinRequests(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Pending) {
+	if r := ask("w1", peer, request); r.State != string(joinrequest.Pending) {
 		t.Errorf("%v", r)
 	}
 	ticket := approve()
@@ -145,14 +146,14 @@ func TestJoinRequests(t *testing.T) {
 		t.Errorf("denied after it was approved: %v", err)
 	}
 
-	// It joins by it, and then nobody can ask by its name.
-	r := &api.JoinRequest{Machine: request, Leaves: map[string][]byte{}}
+	// It joins with the ticket, and then no other machine can request its name.
+	r := &api.JoinRequest{MachineCsr: request, NodeCsrs: map[string][]byte{}}
 	for _, l := range credentials.NodeLeaves("w1", nil) {
 		leaf, err := pki.NewKey()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Leaves[l.Cert], err = pki.NewRequest(leaf); err != nil {
+		if r.NodeCsrs[l.Cert], err = pki.NewRequest(leaf); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -167,12 +168,12 @@ func TestJoinRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := ask("w1", peer, others); r.Standing != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "nodes remove w1") {
+	if r := ask("w1", peer, others); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "nodes remove w1") {
 		t.Errorf("%v", r)
 	}
-	// But it itself, if the power went before it had what it was given: by the same ticket. Who
-	// approves it again has had no answer.
-	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Approved) || !bytes.Equal(r.Certificate, ticket.Raw) {
+	// It can itself, with the same ticket, if it lost its power before it received the
+	// certificates. Another approval changes nothing.
+	if r := ask("w1", peer, request); r.State != string(joinrequest.Approved) || !bytes.Equal(r.Certificate, ticket.Raw) {
 		t.Errorf("%v", r)
 	}
 	if _, err := a.Join(from(t, ticket, peer), r); err != nil {
@@ -181,53 +182,54 @@ func TestJoinRequests(t *testing.T) {
 	if _, err := a.Approve(admin, &api.ApproveRequest{Name: "w1", Fingerprint: print}); err != nil {
 		t.Error(err)
 	}
-	// Where the ticket is not known any more, an operator takes it out.
+	// If the ticket is unknown, an operator has to remove the machine.
 	a.m.asking = newApplicants()
-	if r := ask("w1", peer, request); r.Standing != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "nodes remove w1") {
+	if r := ask("w1", peer, request); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "nodes remove w1") {
 		t.Errorf("%v", r)
 	}
 }
 
-// TestJoinRequestsAreFew: who asks over and over again is told to wait, and others are not.
+// TestJoinRequestsAreFew checks that a caller with too many requests has to wait, and others do
+// not.
 func TestJoinRequestsAreFew(t *testing.T) {
 	a := controlPlane(t)
 	a.m.asking = newApplicants()
 	door := doorAPI{m: a.m}
 	last := ""
 	for range 30 {
-		answer, err := door.Ask(t.Context(), &api.AskRequest{Name: "w1", Peer: "10.0.0.21:1"})
+		answer, err := door.RequestJoin(t.Context(), &api.RequestJoinRequest{Name: "w1", Peer: "10.0.0.21:1"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		last = answer.Reason
 	}
-	other, err := door.Ask(t.Context(), &api.AskRequest{Name: "w1", Peer: "10.0.0.22:1"})
+	other, err := door.RequestJoin(t.Context(), &api.RequestJoinRequest{Name: "w1", Peer: "10.0.0.22:1"})
 	if err != nil || !strings.Contains(last, "too many requests") || strings.Contains(other.Reason, "too many requests") {
 		t.Errorf("%q, %v, %v", last, other, err)
 	}
 }
 
-// TestARackAsks: machines of one IPv6 network do not take each other's places.
+// TestARackAsks checks that machines of one IPv6 network do not exhaust each other's limits.
 func TestARackAsks(t *testing.T) {
 	a := controlPlane(t)
 	a.m.asking = newApplicants()
 	for n := range 40 {
-		answer, err := doorAPI{m: a.m}.Ask(t.Context(), &api.AskRequest{Name: "w1", Peer: fmt.Sprintf("[fd00::%x]:1", n+1)})
+		answer, err := doorAPI{m: a.m}.RequestJoin(t.Context(), &api.RequestJoinRequest{Name: "w1", Peer: fmt.Sprintf("[fd00::%x]:1", n+1)})
 		if err != nil || strings.Contains(answer.Reason, "too many requests") {
 			t.Fatalf("machine %d: %v, %v", n, answer, err)
 		}
 	}
 }
 
-// TestDeniedByOthers: what one control-plane machine is told holds at the others.
+// TestDeniedByOthers checks that a denial is effective on all control-plane machines.
 func TestDeniedByOthers(t *testing.T) {
 	a := controlPlane(t)
 	a.m.asking = newApplicants()
-	if _, err := a.Tell(called(t, "machine", ""), &api.TellRequest{Denied: []string{"sha256:12"}}); status.Code(err) != codes.InvalidArgument {
+	if _, err := a.ReplicateMembership(called(t, "machine", ""), &api.ReplicateMembershipRequest{Denied: []string{"sha256:12"}}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("%v", err)
 	}
 	print := "sha256:" + strings.Repeat("1", 64)
-	if _, err := a.Tell(called(t, "machine", ""), &api.TellRequest{Denied: []string{print}}); err != nil || !a.m.asking.list[print].Denied {
+	if _, err := a.ReplicateMembership(called(t, "machine", ""), &api.ReplicateMembershipRequest{Denied: []string{print}}); err != nil || !a.m.asking.list[print].Denied {
 		t.Errorf("%v, %v", err, a.m.asking.list)
 	}
 }

@@ -20,15 +20,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// The kernel's log on DATA (package bootlog): of this start, as it goes on, so that the next one
-// can show it; and what the kernel saved by the firmware when it crashed. A machine that is not
-// installed keeps nothing.
+// The kernel log on DATA (package bootlog): the log of this boot, written while it runs, so that
+// the next boot can show it; and the log that the kernel saved in the firmware when it crashed. A
+// machine that is not installed stores neither.
 
-// kernelLogEvery is the least time between two writes of the kernel's log, which is what a power
-// cut takes of it.
+// kernelLogInterval is the minimum interval between writes of the kernel log: a power cut loses at
+// most that part.
 const kernelLogEvery = 5 * time.Second
 
-// keeper keeps the kernel's log until it is stopped.
+// logWriter writes the kernel log until it is stopped.
 type keeper struct {
 	stop  context.CancelFunc
 	ended chan struct{}
@@ -42,9 +42,9 @@ func (m *machine) bootLog() *bootlog.Log {
 	}
 }
 
-// keepKernelLog begins to keep the kernel's log, once there is a disk; only the first call counts.
+// startKernelLog starts the kernel log once a disk is mounted; only the first call has an effect.
 func (m *machine) keepKernelLog() {
-	ctx, stop := context.WithCancel(context.Background()) // going down is a part of the log
+	ctx, stop := context.WithCancel(context.Background()) // the shutdown is a part of the log
 	k := &keeper{stop: stop, ended: make(chan struct{})}
 	if !m.kernelLog.CompareAndSwap(nil, k) {
 		stop()
@@ -66,7 +66,7 @@ func (m *machine) keepKernelLog() {
 	}()
 }
 
-// endKernelLog has the rest of the kernel's log written, and then leaves the disk alone.
+// endKernelLog writes the rest of the kernel log and closes it.
 func (m *machine) endKernelLog(ctx context.Context) {
 	k := m.kernelLog.Load()
 	if k == nil {
@@ -79,8 +79,8 @@ func (m *machine) endKernelLog(ctx context.Context) {
 	}
 }
 
-// takeCrash keeps what the kernel saved when it crashed, and from now on has it saved when it does.
-// Not every machine can.
+// saveCrash stores the log of a kernel crash, and enables the save at the next crash. Not every
+// machine supports it.
 func (m *machine) takeCrash(l *bootlog.Log) {
 	if err := m.kernel.LoadModules("efi_pstore"); err != nil && !errors.Is(err, kmod.ErrNotFound) {
 		l.Report(err)
@@ -98,9 +98,9 @@ func (m *machine) takeCrash(l *bootlog.Log) {
 	}
 }
 
-// sendKept sends a log that was kept.
+// sendStoredLog sends a stored kernel log.
 func (m *machine) sendKept(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
-	if r.Follow || r.Before && r.Crash {
+	if r.Follow || r.PreviousBoot && r.Crash {
 		return status.Error(codes.InvalidArgument, "kernel log: that of the start before and that of a crash do not go on, and only one can be asked for")
 	}
 	read := m.bootLog().PreviousBoot

@@ -10,17 +10,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// TestKeptKernelLog: a log that was kept does not go on, and is one of two.
+// TestStoredKernelLog checks that a stored log cannot be followed, and that only one can be
+// requested.
 func TestKeptKernelLog(t *testing.T) {
 	a := logAPI{m: &machine{}}
-	for _, r := range []*api.KernelLogRequest{{Before: true, Follow: true}, {Crash: true, Follow: true}, {Before: true, Crash: true}} {
+	for _, r := range []*api.KernelLogRequest{{PreviousBoot: true, Follow: true}, {Crash: true, Follow: true}, {PreviousBoot: true, Crash: true}} {
 		if err := a.Kernel(r, nil); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%v: %v", r, err)
 		}
 	}
 }
 
-// TestEndKernelLog: going down waits for the end of the log, and not for ever.
+// TestEndKernelLog checks that the shutdown waits for the end of the log, but not forever.
 func TestEndKernelLog(t *testing.T) {
 	m := &machine{}
 	m.endKernelLog(t.Context()) // there is none

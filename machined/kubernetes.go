@@ -26,11 +26,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// minMemory is the least memory with which a machine runs Kubernetes: an idle control plane with
-// its kernel uses about half of it.
+// minMemory is the minimum memory of a Kubernetes node: an idle control plane with its kernel uses
+// about half of it.
 const minMemory = 1400 * mib
 
-// nodeSpec tells the orchestrator about this node. It needs an address; without one it says so.
+// nodeSpec describes this node for the orchestrator. It returns an error if the machine has no
+// address.
 func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodespec.Spec, error) {
 	ips := nodeAddresses(c, state)
 	if len(ips) == 0 {
@@ -89,8 +90,9 @@ func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodes
 	return spec, nil
 }
 
-// resolvers are those of the machine's resolvers that pods and the cluster's DNS can ask, and why
-// each of the others is left out. DHCP names what it likes; what is configured was checked.
+// resolvers returns the resolvers of the machine that pods and the cluster DNS can use, and the
+// reason for each of the others. A resolver from DHCP can be any address; configured resolvers were
+// checked.
 func resolvers(n config.ClusterNetworks, all []netip.Addr) (asked []netip.Addr, left []string) {
 	for _, a := range all {
 		if err := config.CheckNameServer(a, n); err != nil {
@@ -102,12 +104,12 @@ func resolvers(n config.ClusterNetworks, all []netip.Addr) (asked []netip.Addr, 
 	return asked, left
 }
 
-// clusterDNS is whom the cluster's DNS asks: who is configured, and else the machine's own
-// resolvers.
+// clusterDNS returns the upstreams of the cluster DNS: the configured ones, else the resolvers of
+// the machine.
 func clusterDNS(c config.ClusterDNS, own []netip.Addr) nodespec.DNS {
 	dns := nodespec.DNS{Upstreams: c.Upstreams.AddrPorts(), CacheTTL: int(time.Duration(c.CacheTTL) / time.Second)}
 	if len(dns.Upstreams) == 0 {
-		// networks may name dozens, and CoreDNS does not start with as many
+		// a network may announce dozens, and CoreDNS does not start with more
 		for _, a := range own[:min(len(own), config.MaxNameServers)] {
 			dns.Upstreams = append(dns.Upstreams, netip.AddrPortFrom(a, config.PortDNS))
 		}
@@ -118,7 +120,7 @@ func clusterDNS(c config.ClusterDNS, own []netip.Addr) nodespec.DNS {
 	return dns
 }
 
-// pools are the addresses for Services, as the orchestrator reads them.
+// pools converts the address pools for Services to the form of the orchestrator.
 func pools(c config.LoadBalancer) []nodespec.Pool {
 	var all []nodespec.Pool
 	for _, p := range c.Pools {
@@ -135,8 +137,8 @@ func ranges(all []config.AddressRange) []nodespec.Range {
 	return out
 }
 
-// addons are those of the configuration, as the orchestrator reads them. found says which artefacts
-// there are.
+// addons converts the configured add-ons to the form of the orchestrator. found contains the state
+// of the artifacts.
 func addons(all []config.Addon, found artifacts) []nodespec.Addon {
 	out := []nodespec.Addon{}
 	for _, a := range all {
@@ -166,7 +168,7 @@ func addons(all []config.Addon, found artifacts) []nodespec.Addon {
 	return out
 }
 
-// marks are what the machine's Node carries, as the orchestrator reads it.
+// nodeLabels returns the labels and taints of the Node in the form of the orchestrator.
 func marks(n config.Node) nodespec.NodeLabels {
 	out := nodespec.NodeLabels{Labels: n.Labels}
 	for _, t := range n.Taints {
@@ -184,17 +186,17 @@ func nth(r netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// nodeAddresses are the machine's own addresses that others can reach, one of each family, IPv4
+// nodeAddresses returns the machine's addresses that other machines can reach, one per family, IPv4
 // first.
 func nodeAddresses(c *config.Config, state network.State) []netip.Addr {
 	if c == nil || c.Cluster == nil {
 		return state.NodeAddresses(nil)
 	}
-	// the others know it by the one that is named there
+	// the other machines use the configured address
 	return state.NodeAddresses(c.Cluster.Spec.ControlPlanes)
 }
 
-// ownAddresses are all addresses of the machine.
+// ownAddresses returns all addresses of the machine.
 func ownAddresses(state network.State) []netip.Addr {
 	var own []netip.Addr
 	for _, l := range state.Links {
@@ -205,14 +207,14 @@ func ownAddresses(state network.State) []netip.Addr {
 	return own
 }
 
-// access is who the cluster's API server believes and whom it asks.
+// access returns the authentication and authorization of the API server.
 func access(c *config.Cluster) credentials.Access {
 	k := c.Spec.Kubernetes
 	return credentials.Access{Authentication: k.Authentication, Authorization: k.Authorization}
 }
 
-// authorities are what this machine has its credentials by: the cluster's keys out of its document,
-// or what a worker was given.
+// authorities returns the sources of this machine's credentials: the CAs of the Cluster document,
+// or the certificates of a worker.
 func (m *machine) authorities(c *config.Config) (credentials.Authorities, error) {
 	marked, err := json.Marshal(marks(c.Machine.Spec.Node))
 	if err != nil {
@@ -241,8 +243,8 @@ func (m *machine) authorities(c *config.Config) (credentials.Authorities, error)
 	return a, nil
 }
 
-// refused is what API server and kubelet are told of whose certificates count no more, as JSON:
-// those of operators count as long as they do at the machine's own door.
+// revokedSet returns the revocations for API server and kubelet as JSON, with the operators' CAs
+// that the management API trusts.
 func (m *machine) refused(c *config.Config) ([]byte, error) {
 	callers, err := m.callers(c)
 	if err != nil {
@@ -267,7 +269,7 @@ func (m *machine) refused(c *config.Config) ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// authorities are the cluster's keys out of its document.
+// authorities returns the CAs of a Cluster document.
 func authorities(c *config.Cluster) (credentials.Authorities, error) {
 	var a credentials.Authorities
 	var err error
@@ -297,7 +299,7 @@ func authorities(c *config.Cluster) (credentials.Authorities, error) {
 	return a, nil
 }
 
-// x509s are certificates as crypto/x509 has them.
+// x509s converts certificates to the form of crypto/x509.
 func x509s(certs []config.Certificate) []*x509.Certificate {
 	var out []*x509.Certificate
 	for _, c := range certs {
@@ -306,8 +308,8 @@ func x509s(certs []config.Certificate) []*x509.Certificate {
 	return out
 }
 
-// machineCAs and nodeCAs are the authorities of the cluster's machines and of Kubernetes: the one
-// that issues first, then those that are accepted beside it.
+// machineCAs and nodeCAs are the machine CA and the Kubernetes CA: the issuing CA first, then the
+// accepted ones.
 func machineCAs(c *config.Config) []*x509.Certificate {
 	return append([]*x509.Certificate{c.Cluster.Spec.PKI.Machine.Cert.X509()}, x509s(c.Cluster.Spec.PKI.Accepted.Machine)...)
 }
@@ -316,7 +318,7 @@ func nodeCAs(c *config.Config) []*x509.Certificate {
 	return append([]*x509.Certificate{c.Cluster.Spec.PKI.Kubernetes.Cert.X509()}, x509s(c.Cluster.Spec.PKI.Accepted.Kubernetes)...)
 }
 
-// machinePool are machineCAs, for verifying another machine.
+// machinePool is machineCAs as a pool, to verify another machine.
 func machinePool(c *config.Config) *x509.CertPool {
 	pool := x509.NewCertPool()
 	for _, ca := range machineCAs(c) {
@@ -325,8 +327,7 @@ func machinePool(c *config.Config) *x509.CertPool {
 	return pool
 }
 
-// trusted are an authority and those that are accepted beside it, in PEM; empty without the
-// authority.
+// trusted returns a CA and the CAs that are accepted beside it, in PEM; empty without the CA.
 func trusted(own config.Certificate, accepted []config.Certificate) []byte {
 	if own.IsZero() {
 		return nil
@@ -334,8 +335,7 @@ func trusted(own config.Certificate, accepted []config.Certificate) []byte {
 	return pki.EncodeCerts(append(x509s(accepted), own.X509())...)
 }
 
-// wantedServices are the services of a configuration, whether or not the machine has an address by
-// now.
+// wantedServices returns the services of a configuration, even if the machine has no address yet.
 func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) {
 	services := []supervise.Service{door()}
 	if c == nil || c.Cluster == nil {
@@ -352,7 +352,8 @@ func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) 
 	}
 	folders := map[string]string{serviceKubeAPI: paths.KubeAPI, serviceControllers: paths.KubeControllers, serviceNode: paths.KubeNode}
 	for _, s := range kubernetes(spec.ControlPlane) {
-		// A service is compared as a whole, so what it reads at its start is part of what it is.
+		// supervise.Diff compares whole services, so a hash of the files that a service reads at
+		// its start is part of it.
 		if folder, ours := folders[s.Name]; ours {
 			text, err := json.Marshal(read(spec, s.Name))
 			if err != nil {
@@ -365,8 +366,8 @@ func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) 
 	return services, nil
 }
 
-// read is what a service reads of the description of the node: who resolves names, which may change
-// with each lease, is no reason for etcd and the API server to start anew.
+// specFor returns the part of the node's description that a service reads: a change of the
+// resolvers, for example by a new lease, does not restart etcd and the API server.
 func read(spec nodespec.Spec, service string) nodespec.Spec {
 	if service != serviceNode {
 		spec.DNS, spec.DNSUpstreams, spec.DNSSearch = nodespec.DNS{}, nil, nil
@@ -374,8 +375,8 @@ func read(spec nodespec.Spec, service string) nodespec.Spec {
 	return spec
 }
 
-// prepareKubernetes writes what the services of a cluster's node read at their start. It is safe to
-// repeat.
+// prepareKubernetes writes the files that the services of a node read at their start. It is
+// idempotent.
 func (m *machine) prepareKubernetes(spec nodespec.Spec) error {
 	text, err := json.MarshalIndent(spec, "", "  ")
 	if err != nil {
@@ -400,10 +401,10 @@ func (m *machine) prepareKubernetes(spec nodespec.Spec) error {
 	return nil
 }
 
-// emptyPluginsOnce makes the folder into which a pod network that is not ours writes its plugins.
-// containerd runs them as root, and the folder is on a disk: in each start of the machine only
-// those run that a pod of this start has written. That containerd's configuration, which is in
-// memory, is not there yet tells that this is a start of the machine.
+// emptyPluginsOnce creates the directory into which an external pod network writes its plugins.
+// containerd runs them as root, and the directory is on a disk: only plugins that a pod wrote in
+// this boot may run. The configuration of containerd is in memory, so its absence shows that the
+// machine has just booted.
 func emptyPluginsOnce(configuration, plugins string) error {
 	if _, err := os.Stat(configuration); !errors.Is(err, fs.ErrNotExist) {
 		return err

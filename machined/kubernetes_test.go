@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestNodeSpecControlPlanes: a worker knows where API servers are, and a control-plane machine who
-// the other members of etcd are.
+// TestNodeSpecControlPlanes checks that a worker knows the API servers, and a control-plane machine
+// the other etcd members.
 func TestNodeSpecControlPlanes(t *testing.T) {
 	planes := []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
 	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.21/24")}}}}}
@@ -29,8 +29,8 @@ func TestNodeSpecControlPlanes(t *testing.T) {
 	}
 }
 
-// TestNodeAddressOfControlPlanes: a machine with several addresses is known to Kubernetes by the
-// one that the others know it by.
+// TestNodeAddressOfControlPlanes checks that the Node of a machine with several addresses has the
+// configured one.
 func TestNodeAddressOfControlPlanes(t *testing.T) {
 	link := func(address string) network.LinkState {
 		return network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix(address), Origin: "static"}}}
@@ -46,7 +46,8 @@ func TestNodeAddressOfControlPlanes(t *testing.T) {
 	}
 }
 
-// TestVirtualAddresses: the orchestrator knows them, and kubeconfig files name the first one.
+// TestVirtualAddresses checks that the orchestrator gets the virtual addresses, and that a
+// kubeconfig uses the first one.
 func TestVirtualAddresses(t *testing.T) {
 	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}}
 	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "k8s.example", Port: 443}, config.PKI{}, config.EncryptionKey{})
@@ -69,7 +70,8 @@ func TestVirtualAddresses(t *testing.T) {
 	}
 }
 
-// TestClusterDNS: who is configured is asked, and else the machine's own resolvers, at port 53.
+// TestClusterDNS checks that the cluster DNS uses the configured upstreams, else the machine's
+// resolvers, at port 53.
 func TestClusterDNS(t *testing.T) {
 	at := netip.MustParseAddrPort
 	own := []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}
@@ -96,8 +98,8 @@ func TestClusterDNS(t *testing.T) {
 	}
 }
 
-// TestWorkerDocuments: what is the same on every machine of the cluster is so on one that comes by
-// a ticket, but for the keys and what only a control plane does.
+// TestWorkerDocuments checks that the documents of a worker contain all cluster-wide fields, but no
+// keys and no fields of a control plane.
 func TestWorkerDocuments(t *testing.T) {
 	c, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if err := problems.Err(); err != nil {
@@ -118,8 +120,7 @@ func TestWorkerDocuments(t *testing.T) {
 	}
 }
 
-// TestResolversOfPods: pods have the machine's resolvers and search domains, without those that
-// would be asked in vain.
+// TestResolversOfPods checks that pods get the machine's usable resolvers and its search domains.
 func TestResolversOfPods(t *testing.T) {
 	at := netip.MustParseAddr
 	state := network.State{
@@ -136,7 +137,7 @@ func TestResolversOfPods(t *testing.T) {
 		t.Errorf("%v, %v, %v, %v", spec.DNSUpstreams, spec.DNS.Upstreams, spec.DNSSearch, err)
 	}
 	m := &machine{events: newEventLog()}
-	for range 3 { // said once
+	for range 3 { // reported once
 		m.tellLeftOut(c.Cluster.Spec.Networks, state.Servers)
 	}
 	if len(m.leftOut) != 5 || !strings.Contains(m.leftOut[1], "10.96.0.10: is not asked for pods") {
@@ -144,8 +145,8 @@ func TestResolversOfPods(t *testing.T) {
 	}
 }
 
-// TestResolversRestartTheNodeAlone: other resolvers, as a lease brings them, are nothing to etcd
-// and the API server.
+// TestResolversRestartTheNodeAlone checks that new resolvers, for example by a lease, do not
+// restart etcd and the API server.
 func TestResolversRestartTheNodeAlone(t *testing.T) {
 	resolver := netip.MustParseAddr("10.0.0.2")
 	one := nodespec.Spec{NodeName: "a", DNSSearch: []string{"corp.example"}, DNSUpstreams: []netip.Addr{resolver}, DNS: nodespec.DNS{Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}

@@ -6,29 +6,29 @@ import (
 	"sync"
 )
 
-// Reason there is no place.
+// Errors of limiter.acquire.
 var (
 	errAllTaken = errors.New("all places are taken")
 	errOwnTaken = errors.New("the caller has all places that he may have")
 )
 
-// places are what so many may do at once in all, and each caller fewer times: whoever takes all
-// that he may leaves some to the others.
+// limiter bounds concurrent operations, in total and per caller, so that a caller at its limit
+// leaves some to the others.
 type places struct {
 	most, ofOne int
 
 	mu    sync.Mutex
 	all   int
 	of    map[string]int // by caller
-	freed chan struct{}  // closed when one is given back
+	freed chan struct{}  // closed when an operation ends
 }
 
 func newPlaces(most, ofOne int) *places {
 	return &places{most: most, ofOne: ofOne, of: map[string]int{}, freed: make(chan struct{})}
 }
 
-// take takes a place for a caller, and returns what gives it back; or why there is none, and what
-// is closed when that may have changed.
+// acquire starts an operation for a caller. It returns the function that ends the operation, or an
+// error and a channel that is closed when an operation ends.
 func (p *places) take(who string) (leave func(), freed <-chan struct{}, why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,7 +52,7 @@ func (p *places) take(who string) (leave func(), freed <-chan struct{}, why erro
 	}), nil, nil
 }
 
-// wait takes a place as soon as there is one.
+// wait waits until acquire succeeds.
 func (p *places) wait(ctx context.Context, who string) (leave func(), err error) {
 	for {
 		leave, freed, why := p.take(who)

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// TestPlaces: nobody has more than he may, nor all together; a place that is given back, once or
-// twice, is there for the next.
+// TestLimiter checks the limits per caller and in total, and that the end of an operation, reported
+// once or twice, admits the next.
 func TestPlaces(t *testing.T) {
 	p := newPlaces(3, 2)
 	var leave []func()
@@ -29,8 +29,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestPlacesWait: who waits gets the place that is given back, and nobody waits for longer than he
-// wants.
+// TestLimiterWait checks that a waiting caller gets the next free place, and stops with its
+// context.
 func TestPlacesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlaces(1, 1)

@@ -29,11 +29,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// What the machine writes goes to the receivers of its configuration (package ship). Each source is
-// a store that is there anyway: the record of calls on STATE, the events, the services' logs, the
-// kernel's. Receivers come and go with the configuration.
+// Log shipping to the receivers of the configuration (package logship). Each source is an existing
+// store: the audit log on STATE, the events, the services' logs, the kernel log. Receivers change
+// with the configuration.
 
-// shipping is what the machine has to do with receivers.
+// logShipping is the log shipping of the machine.
 type shipping struct {
 	rings rings
 
@@ -42,7 +42,7 @@ type shipping struct {
 	all    []*shipment // in the order of the configuration
 }
 
-// shipment is a receiver that is sent to.
+// shipment is a receiver with its sender.
 type shipment struct {
 	machine string
 	to      config.Receiver
@@ -51,8 +51,8 @@ type shipment struct {
 	ended   chan struct{}
 }
 
-// ship has logs go where the configuration says. A system that is not installed is nobody's yet,
-// and sends nothing.
+// runLogShipping ships logs to the receivers of the configuration. A system that is not installed
+// is unclaimed and ships no logs.
 func (m *machine) ship(ctx context.Context) {
 	if m.medium != "" {
 		return
@@ -72,8 +72,7 @@ func (m *machine) ship(ctx context.Context) {
 	}
 }
 
-// shipTo sends to these receivers and to no others. Those that were sent to before and have not
-// changed are left alone.
+// shipTo ships to these receivers only. Unchanged receivers retain their sender.
 func (m *machine) shipTo(ctx context.Context, machine string, receivers []config.Receiver) error {
 	s := &m.shipping
 	s.mu.Lock()
@@ -90,7 +89,7 @@ func (m *machine) shipTo(ctx context.Context, machine string, receivers []config
 			s.all = append(s.all, before[i])
 			continue
 		}
-		var last <-chan struct{} // one at a time: they write the same file
+		var last <-chan struct{} // only one sender at a time writes the cursor file
 		if i >= 0 {
 			last = before[i].ended
 		}
@@ -106,7 +105,7 @@ func (m *machine) shipTo(ctx context.Context, machine string, receivers []config
 	return err
 }
 
-// sendTo sends to a receiver, after the sender before has ended.
+// startSender starts the sender of a receiver after the end of the former sender.
 func (m *machine) sendTo(ctx context.Context, machine string, r config.Receiver, dir string, last <-chan struct{}) *shipment {
 	encode := logship.JSON
 	if r.Format == config.FormatSyslog {
@@ -125,16 +124,15 @@ func (m *machine) sendTo(ctx context.Context, machine string, r config.Receiver,
 	go func() {
 		defer close(one.ended)
 		if last != nil {
-			<-last // it was told to end, and takes seconds at most
+			<-last // it was stopped, and ends in seconds at most
 		}
 		m.keeper().Run(ctx, "shipping to "+r.Name, one.sender.Run)
 	}()
 	return one
 }
 
-// cursors is the folder where it is kept what the receivers have; empty where there is no disk.
-// What others had is forgotten, but only at the next change: a configuration that was tried may
-// have gone by then.
+// cursors returns the directory of the cursor files; empty without a disk. It removes the cursors
+// of former receivers, but only at the next change: the configuration may be on trial.
 func (m *machine) cursors(receivers []config.Receiver) (string, error) {
 	if why, _ := m.noStorage.Get(); why != "" {
 		return "", nil
@@ -160,7 +158,7 @@ func (m *machine) cursors(receivers []config.Receiver) (string, error) {
 	return paths.LogShipping, nil
 }
 
-// close ends all connections in order, so that what was sent counts as taken.
+// close ends all connections in order, so that sent records count as delivered.
 func (s *shipping) close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -179,7 +177,7 @@ func (s *shipping) close(ctx context.Context) error {
 	return nil
 }
 
-// states are the receivers as topic "shipping" shows them.
+// states returns the receivers for topic "shipping".
 func (s *shipping) states() ([]logship.State, error) {
 	s.mu.Lock()
 	all := slices.Clone(s.all)
@@ -191,7 +189,7 @@ func (s *shipping) states() ([]logship.State, error) {
 	return list, nil
 }
 
-// receiverTLS is how a receiver proves who it is, and the machine to it.
+// receiverTLS returns the TLS configuration for a receiver.
 func receiverTLS(r config.Receiver) *tls.Config {
 	c := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool(), ServerName: cmp.Or(r.ServerName, r.Address.Host)}
 	for _, ca := range r.CA.Certificates() {
@@ -207,8 +205,9 @@ func receiverTLS(r config.Receiver) *tls.Config {
 	return c
 }
 
-// ownCertificate is the machine's own, as it is now, for a receiver that knows who signed it: where
-// there is a cluster, that is its machine CA. Any other gets an empty one, which means none.
+// machineCertificate returns the present certificate of the machine for a receiver that trusts its
+// issuer, in a cluster the machine CA. Any other receiver gets an empty certificate, which means
+// none.
 func ownCertificate(asked *tls.CertificateRequestInfo, cert, key string) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
@@ -220,13 +219,14 @@ func ownCertificate(asked *tls.CertificateRequestInfo, cert, key string) (*tls.C
 	return &pair, nil
 }
 
-// facilityAudit and facilityDaemon are syslog's log audit and system daemons (RFC 5424, 6.2.1).
+// facilityAudit and facilityDaemon are syslog's facilities log audit and system daemons (RFC 5424,
+// 6.2.1).
 const facilityAudit, facilityDaemon = 13, 3
 
-// The severities of what has none of its own.
+// Severities of records without their own.
 const severityWarning, severityNotice, severityInfo = 4, 5, 6
 
-// sources are those that a receiver wants.
+// sources returns the sources of a receiver.
 func (m *machine) sources(want []config.LogSource) (list []logship.Source) {
 	boot := bootlog.ID()
 	for _, source := range want {
@@ -249,21 +249,22 @@ func (m *machine) sources(want []config.LogSource) (list []logship.Source) {
 	return list
 }
 
-// auditSource is a record of calls, each line as it was written, so that its chain can be verified.
+// auditSource is a record of the audit log, line by line as written, so that its chain can be
+// verified.
 func auditSource(name string, log *audit.Log) logship.Source {
 	return logship.Source{
 		Newest: func() map[string]uint64 { return map[string]uint64{name: log.Newest()} },
 		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Record) error) error {
 			last := after(name)
 			if last > log.Newest() {
-				last = 0 // the record was begun anew
+				last = 0 // the record was restarted
 			}
 			for {
 				grown := log.Changed()
 				err := log.Read(last, func(number uint64, line []byte) error {
 					var e audit.Entry
 					if err := json.Unmarshal(line, &e); err != nil || number == 0 {
-						return nil // the numbers around it tell that one is missing
+						return nil // the numbers around it show the gap
 					}
 					last = number
 					l := logship.Record{
@@ -287,7 +288,7 @@ func auditSource(name string, log *audit.Log) logship.Source {
 	}
 }
 
-// source is the events since the machine was switched on.
+// source is the events since power-on.
 func (l *eventLog) source(boot string) logship.Source {
 	const name = string(config.SourceEvents)
 	return logship.Source{
@@ -307,7 +308,7 @@ func (l *eventLog) source(boot string) logship.Source {
 	}
 }
 
-// kernelSource is the kernel's log. Its records count from 0, lines from 1.
+// kernelSource is the kernel log. Its records count from 0, lines from 1.
 func kernelSource(boot string) logship.Source {
 	const name = string(config.SourceKernel)
 	return logship.Source{
@@ -333,7 +334,7 @@ func kernelSource(boot string) logship.Source {
 	}
 }
 
-// kernelTime is when a record of the kernel's log was written, by the clock as it is set now.
+// kernelTime returns the time of a kernel record, by the present clock.
 func kernelTime(at time.Duration) time.Time {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
@@ -342,7 +343,7 @@ func kernelTime(at time.Duration) time.Time {
 	return time.Now().Add(at - time.Duration(now.Nano()))
 }
 
-// servicesSource is what the services write, those that come later too.
+// servicesSource is the logs of the services, including later ones.
 func (m *machine) servicesSource(boot string) logship.Source {
 	all := &m.shipping.rings
 	const prefix = string(config.SourceServices) + "/"
@@ -366,12 +367,12 @@ func (m *machine) servicesSource(boot string) logship.Source {
 					return err
 				}
 				for _, s := range list {
-					// otherwise it has just gone
+					// else it has just been removed
 					if ring, err := m.services.Log(s.Name); err == nil {
 						all.set(s.Name, ring)
 					}
 				}
-				// those too that are gone, and may have said why
+				// removed services too: their logs may contain the reason
 				for service, n := range all.get() {
 					if following[service] == n.ring {
 						continue
@@ -396,22 +397,22 @@ func (m *machine) servicesSource(boot string) logship.Source {
 	}
 }
 
-// rings are the services' logs. A service that goes and comes back has another one; its lines are
-// counted on.
+// rings are the logs of the services. A service that is removed and added again gets another log;
+// its line numbers continue.
 type rings struct {
 	mu  sync.Mutex
 	all map[string]counted
 }
 
-// counted is a service's log.
+// countedRing is a service's log.
 type counted struct {
 	ring   *logring.Ring
-	before uint64 // how many lines there were in its logs before
+	before uint64 // number of lines in the former logs
 }
 
 func (c counted) newest() uint64 { return c.before + c.ring.Newest() }
 
-// follow calls each for the lines after a number until the context ends or each fails.
+// tail calls each for the lines after a number until the context ends or each fails.
 func (c counted) follow(ctx context.Context, after uint64, each func(logring.Line) error) {
 	for seq := after - min(after, c.before); ; {
 		lines, _, err := c.ring.After(ctx, seq)
@@ -427,7 +428,7 @@ func (c counted) follow(ctx context.Context, after uint64, each func(logring.Lin
 	}
 }
 
-// set says which log a service has now.
+// set sets the present log of a service.
 func (r *rings) set(service string, ring *logring.Ring) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

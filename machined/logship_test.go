@@ -24,7 +24,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// archive is a receiver of JSON lines, which keeps the texts of each source.
+// archive is a receiver of JSON lines, which stores the texts of each source.
 type archive struct {
 	ca    *pki.CA
 	addr  netip.AddrPort
@@ -66,7 +66,7 @@ func newArchive(t *testing.T) *archive {
 	return a
 }
 
-// wait waits until so many lines of a source have come, and returns them.
+// wait waits until n lines of a source have arrived, and returns them.
 func (a *archive) wait(t *testing.T, source string, n int) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -78,7 +78,7 @@ func (a *archive) wait(t *testing.T, source string, n int) []string {
 	return all[source]
 }
 
-// receiver is how a configuration names it.
+// receiver is the receiver in the form of the configuration.
 func (a *archive) receiver(t *testing.T, name string, sources ...config.LogSource) config.Receiver {
 	t.Helper()
 	ca, err := config.ParseCertificate(string(a.ca.CertPEM()))
@@ -96,9 +96,9 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// TestShipping: receivers come and go with the configuration. What arrives of the record of calls
-// is its chain; a receiver gets what it wants and nothing else; and the end of the machine is the
-// end in order of each.
+// TestShipping checks that receivers change with the configuration, that the audit log arrives with
+// its chain, that a receiver gets only its sources, and that each connection ends in order at
+// shutdown.
 func TestShipping(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
@@ -146,13 +146,13 @@ func TestShipping(t *testing.T) {
 	if all, _ := first.texts.Get(); len(all["audit"]) != 5 || len(all["events"]) > 0 {
 		t.Errorf("a receiver that is not configured has got %v", all)
 	}
-	check(t, m.shipTo(t.Context(), "m1", both)) // the machine goes down: nothing is begun any more
+	check(t, m.shipTo(t.Context(), "m1", both)) // during the shutdown no sender starts
 	if states, err = m.shipping.states(); len(states) != 1 || !states[0].Connected.IsZero() || err != nil {
 		t.Errorf("%+v, %v", states, err)
 	}
 }
 
-// TestRecordBegunAnew: numbers that a receiver has of another record do not keep this one from it.
+// TestRecordBegunAnew checks that a cursor of a former record does not block a restarted record.
 func TestRecordBegunAnew(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
@@ -171,8 +171,8 @@ func TestRecordBegunAnew(t *testing.T) {
 	}
 }
 
-// TestRings: the lines of a service that comes back are counted on, and what was not read of the
-// log before is a gap in the numbers.
+// TestRings checks that the line numbers of a service continue in its next log, and that unread
+// lines leave a gap.
 func TestRings(t *testing.T) {
 	var all rings
 	write := func(r *logring.Ring, lines ...string) *logring.Ring {
@@ -206,8 +206,8 @@ func TestRings(t *testing.T) {
 	}
 }
 
-// TestKernelLines: the kernel's records have numbers above 0, in their order, and times that have
-// passed.
+// TestKernelLines checks that kernel records have increasing numbers above 0, and times in the
+// past.
 func TestKernelLines(t *testing.T) {
 	if _, err := kmsg.Tail(1); err != nil {
 		t.Skip("the kernel's log cannot be read here")
@@ -232,8 +232,8 @@ func TestKernelLines(t *testing.T) {
 	}
 }
 
-// TestOwnCertificate: the machine shows its own to a receiver that knows who signed it, and none to
-// another.
+// TestMachineCertificate checks that a receiver gets the machine's certificate only if it trusts
+// the issuer.
 func TestOwnCertificate(t *testing.T) {
 	ca, err := pki.NewCA("machines", time.Hour)
 	check(t, err)

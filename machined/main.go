@@ -1,39 +1,42 @@
-// Command machined is PID 1 of Orlop OS: it makes the machine what its configuration says, keeps
-// its processes running and answers the management API behind apid.
+// Command machined is PID 1 of Orlop OS: it converges the machine to its configuration, supervises
+// the services and serves the management API behind apid.
 //
 // Where to read what:
 //
 //	main.go        wiring
-//	boot.go        what happens at boot, in order
+//	boot.go        the boot table; steps.go its steps
 //	apply.go       how a configuration is applied
-//	cutoff.go      which changes can cut off their caller; fits.go what a configuration names and the machine does not have
-//	history.go     configurations on trial, and the earlier ones; reach.go how one that never had an address is left
-//	settlement.go  what became of the operations of a configuration
-//	follow.go      what follows from a configuration and from the addresses
-//	upgrade.go     how an upgrade goes, and goes back
-//	membership.go  how a worker joins its cluster; members.go is the control plane's side, agree.go how its machines agree,
-//	               forget.go how Kubernetes forgets who was taken out
-//	relay.go       how a caller comes through this machine to another one
-//	bundles.go     how a bundle comes to the machine
-//	artifacts.go   how the artefacts of add-ons come to the machine
-//	registries.go  how containerd is told to ask registries for images
-//	install.go     how a system that runs from memory is put onto a disk
-//	seed.go        the configuration that lies on a medium
-//	probe.go       how foreign disks are examined
-//	power_linux.go how the machine goes down
-//	services.go    the processes
-//	kubernetes.go  what the processes of a node are told
-//	shipping.go    where logs go besides the machine itself
-//	state.go       what can be observed
-//	program.go     what becomes of a panic
-//	drift.go       what of it is not as it was configured
-//	snapshots.go   the snapshots of the cluster's data that the machine takes by itself, which sending.go sends elsewhere
-//	kernellog.go   the kernel's log of the start before
+//	cutoff.go      which changes can cut off their caller
+//	hardwarecheck.go  names of a configuration that do not match the hardware
+//	history.go     configurations on trial, and earlier configurations
+//	reach.go       the return from a configuration without an address
+//	convergence.go which operations of a configuration failed
+//	reconcile.go   the reconciliation with configuration and addresses
+//	drift.go       the differences from the configured state
+//	upgrade.go     upgrades and rollbacks; receive.go uploads of bundles, frompeer.go the fetch from a peer
+//	install.go     the installation of a system that runs from memory
+//	worker.go      how a worker joins its cluster
+//	server.go      the control plane's side of joining; quorum.go how its machines vote
+//	nodegc.go      the deletion of Node objects of removed machines
+//	sync.go        how revocations reach every machine
+//	relay.go       the tunnel of a client through this machine to another one
+//	artifacts.go   the artifacts of add-ons
+//	registries.go  how containerd pulls images from registries
+//	seed.go        the configuration on a boot medium
+//	diskprobe.go   how foreign disks are examined
+//	power_linux.go how the machine shuts down
+//	services.go    the services
+//	kubernetes.go  the parameters of the node's processes
+//	logship.go     log shipping
+//	state.go       the topics
+//	program.go     the handling of a panic
+//	schedule.go    scheduled etcd snapshots; upload.go their upload
+//	kernellog.go   the kernel log of the previous boot
 //	api.go, cluster.go, debug.go, etcd.go, files.go   the methods of the API
 //
-// Started under the name apid it is the API's door instead (package apid), and as diskprobe it
-// examines a foreign disk (package diskprobe): the same executable, so that the image holds the Go
-// runtime and gRPC once.
+// If its name is apid, the executable runs the listener of the API instead (package apid); if its
+// name is diskprobe, it examines a foreign disk (package diskprobe). One executable for all three
+// means that the image holds the Go runtime and gRPC once.
 package main
 
 import (
@@ -94,17 +97,16 @@ func main() {
 	m.loop(ctx)
 }
 
-// machine is everything that machined knows. Each field has one owner; parts get what they need,
-// never the whole.
+// machine is the state of machined. Each field has one owner.
 type machine struct {
 	release buildinfo.Release
-	slot    string // "A" or "B"; empty when it runs from memory
-	// what it runs from when it is not installed (bootmedium.Memory); empty when it runs from a disk
+	slot    string // "A" or "B"; empty if the system runs from memory
+	// boot medium if the system is not installed (bootmedium.Memory); empty if it runs from a disk
 	medium  string
-	started time.Time // when init began
-	// facts are what stepHost found, and stay: MemTotal may grow by a page while the machine runs
-	// (the kernel gives back what only its start needed), and a plan that follows it would have
-	// something to do for ever.
+	started time.Time // start of init
+	// facts are the facts that stepHost read. They do not change afterwards: MemTotal can grow by a
+	// page at run time (the kernel frees memory that only its start needed), and a plan that
+	// followed it would never be done.
 	facts host.Facts
 
 	events   *eventLog
@@ -113,61 +115,63 @@ type machine struct {
 	kernel   *host.Kernel
 	network  *network.Controller
 	console  *console.Console
-	// the machine's own key, with whatever certificate it was made with; nil before it is known
+	// machine key, in the certificate with which it was stored; nil until stepIdentity
 	identity atomic.Pointer[pki.Leaf]
 	modules  func() (*kmod.Index, error)
-	esp      *esp.Partition // where the boot loader's entries are
-	inputs   chan struct{}  // an input device has come
-	blocks   chan struct{}  // a disk or a partition came or went
-	imported chan struct{}  // containerd has come up, or something was imported into it
-	// containerd is a connection to containerd's socket that opens itself when it is first used.
+	esp      *esp.Partition // partition with the entries of the boot loader
+	inputs   chan struct{}  // wakes the reader of power buttons: an input device was added
+	blocks   chan struct{}  // wakes watchDisks: a disk or a partition was added or removed
+	// wakes the readers of containerd's images: containerd started, or an image was imported
+	imported chan struct{}
+	// containerd is the connection to containerd's socket; it opens at first use.
 	containerd *grpc.ClientConn
 
-	applying sync.Mutex // one configuration at a time
-	settling sync.Mutex // one settle at a time
-	// since when services have no address to run with; zero: they have. Guarded by settling
+	applying sync.Mutex // at most one configuration is applied at a time
+	settling sync.Mutex // at most one reconciliation at a time
+	// since when the services have no address; zero if they have an address. Guarded by
+	// reconcileMu.
 	lonely   time.Time
 	packets  packetRules
-	stepping sync.Mutex // one event of an upgrade at a time
-	// one system is received or written at a time: an upgrade, or an installation
+	stepping sync.Mutex // at most one event of an upgrade at a time
+	// at most one system is received or written at a time, by an upgrade or an installation
 	writing   sync.Mutex
-	looking   sync.Mutex // one look at what the disks hold at a time
+	looking   sync.Mutex // at most one read of the disks at a time
 	prober    *diskprobe.Prober
 	gifts     gifts
 	relays    relays
-	captures  chan struct{} // holds one for each capture that goes on
-	reads     chan struct{} // holds one for each file that is read
-	profiling sync.Mutex    // one profile is taken at a time
-	moving    sync.Mutex    // one snapshot of the cluster's data is taken or restored at a time
-	askers    chan struct{} // holds one for each question of those who only look (ask.go)
-	rules     chan struct{} // holds one while the kernel's packet rules are read (rules.go)
-	// held for one caller who takes a snapshot: the file takes room on DATA until he has it
+	captures  chan struct{} // one element per running capture
+	reads     chan struct{} // one element per file being read
+	profiling sync.Mutex    // at most one profile at a time
+	moving    sync.Mutex    // at most one snapshot of the etcd data is taken or restored at a time
+	askers    chan struct{} // one element per process for a read-only RPC (orchestratorcmd.go)
+	rules     chan struct{} // one element while the nftables rules are read (nftables.go)
+	// held while a snapshot is sent to one caller: its file occupies space on DATA until then
 	handing  sync.Mutex
-	routine  routine      // of taking them
-	sender   sender       // of those that are kept
-	calls    *callRecords // who called what
+	routine  routine      // scheduled etcd snapshots
+	sender   sender       // upload of stored snapshots
+	calls    *callRecords // audit log
 	shipping shipping
 	book     book // client certificates issued and revoked
 	desk     desk
-	asking   applicants // to be let into the cluster
-	// what it goes down for: nothing is started any more; nil: it stays up
+	asking   applicants // join requests of machines without a ticket
+	// pending shutdown request; no service is started any more. nil while the machine runs
 	going    atomic.Pointer[powerRequest]
-	working  context.Context // ends then
+	working  context.Context // canceled at shutdown
 	stopWork context.CancelCauseFunc
-	// stopFeeding leaves the machine to the watchdog.
+	// stopFeeding stops the feeding of the watchdog.
 	stopFeeding context.CancelFunc
 
-	// keeps the kernel's log; nil before there is a disk to keep it on
+	// stores the kernel log; nil until a disk is mounted
 	kernelLog atomic.Pointer[keeper]
 
-	// What can be observed. Cells that a part owns are given to it in newMachine.
+	// The cells behind the topics. newMachine passes a cell to the component that owns it.
 	topics   []topic
 	config   *cell.Cell[applied]
-	settled  *cell.Cell[settlement] // what became of putting a configuration in force
+	settled  *cell.Cell[settlement] // result of the last reconciliation of a configuration
 	stage    *cell.Cell[stage]
 	timeline *cell.Cell[[]moment]
-	noRules  *cell.Cell[string] // why rules for packets are not in force; empty when they are
-	// why there is no disk to keep anything on; empty when there is
+	noRules  *cell.Cell[string] // why the nftables rules are not active; empty if they are
+	// why no disk is mounted for storage; empty if one is
 	noStorage     *cell.Cell[string]
 	disks         *cell.Cell[diskState]
 	networkConfig *cell.Cell[network.Config]
@@ -178,19 +182,19 @@ type machine struct {
 	upgrade       *cell.Cell[upgradeState]
 	installation  *cell.Cell[installState]
 	membership    *cell.Cell[membershipState]
-	artifacts     *cell.Cell[artifacts] // of add-ons
+	artifacts     *cell.Cell[artifacts] // artifacts of add-ons
 	program       *cell.Cell[programState]
 
-	connections connections          // to the cluster's other machines
-	given       *imagestore.Imported // what other machines may have
-	pulls       *places              // of blobs that one of them gets
-	mirror      ownMirror            // opened by settle, which alone looks at it
-	// resolvers that are not asked for pods; settle alone looks at it
+	connections connections          // connections to the other machines of the cluster
+	given       *imagestore.Imported // imported images that other machines can pull
+	pulls       *places              // limit of blobs that peers pull
+	mirror      ownMirror            // mirror of imported images; only reconcile opens and reads it
+	// resolvers that pods do not use; only reconcile reads it
 	leftOut    []string
-	gate       ownMirror  // the same, for the mirrors of other registries
-	mirrors    upstreams  // those that are configured
-	suspending suspender  // of Kubernetes' objects, at an administrator's word
-	forgetting forgetting // of the Nodes of machines that were taken out
+	gate       ownMirror  // mirror proxy of other registries; only reconcile opens and reads it
+	mirrors    upstreams  // configured mirrors
+	suspending suspender  // suspended Kubernetes objects
+	forgetting forgetting // deletion of the Nodes of removed machines
 }
 
 func newMachine() *machine {
@@ -252,7 +256,7 @@ func newMachine() *machine {
 		Leases: paths.State + "/dhcp",
 		Log:    func(line string) { m.events.add("network", "op", line) },
 	})
-	// A Unix socket's address is never resolved, so making the connection cannot fail.
+	// NewClient does not resolve the address of a Unix socket, so it cannot fail.
 	m.containerd, _ = grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	m.given = imagestore.NewImported(imagestore.New(m.containerd))
 	m.esp = &esp.Partition{
@@ -264,8 +268,8 @@ func newMachine() *machine {
 	return m
 }
 
-// userspaceStart turns init's start, in nanoseconds on the monotonic clock (CLOCK_BOOTTIME), into a
-// time.
+// userspaceStart converts the start of init, in nanoseconds on the monotonic clock
+// (CLOCK_BOOTTIME), to a time.
 func userspaceStart(ns string) time.Time {
 	var began int64
 	if _, err := fmt.Sscan(ns, &began); err != nil {
@@ -278,7 +282,7 @@ func userspaceStart(ns string) time.Time {
 	return time.Now().Add(-time.Duration(now.Nano() - began))
 }
 
-// readRelease reads what the image says about itself.
+// readRelease reads the build information in the image.
 func readRelease() (buildinfo.Release, error) {
 	var r buildinfo.Release
 	text, err := os.ReadFile(paths.BuildInfo)
@@ -294,14 +298,15 @@ func readRelease() (buildinfo.Release, error) {
 	return r, nil
 }
 
-// petEvery is how often the watchdog is fed; it bites after watchdog.Timeout.
+// petEvery is the interval at which the watchdog is fed; the watchdog resets the machine after
+// watchdog.Timeout.
 const petEvery = 10 * time.Second
 
-// loop is PID 1's own, and never ends: it takes wishes to go down from signals and the power
-// button.
+// loop is the main loop of PID 1 and never ends. It receives shutdown requests from signals and the
+// power button.
 func (m *machine) loop(ctx context.Context) {
-	// Ctrl-Alt-Del arrives as SIGINT, where a keyboard is not switched off (machined/console), once
-	// the kernel was told not to reboot by itself (reboot(2)).
+	// Ctrl-Alt-Del arrives as SIGINT if a keyboard is not disabled (machined/console), once the
+	// kernel is told not to reboot by itself (reboot(2)).
 	unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
 	m.keeper().Go(ctx, "power button", func(ctx context.Context) {
 		power.Buttons(ctx, "/dev/input", m.inputs, func(device string) {
@@ -314,12 +319,13 @@ func (m *machine) loop(ctx context.Context) {
 	select {} // PID 1 must not end
 }
 
-// servicesMute is how long the services may not answer while the watchdog is fed: one that is
-// started waits for the disk, which may be away for a minute and more, as when a SAN fails over.
+// maxServicesSilence is the time for which the service manager may not answer while the watchdog is
+// fed. A service that starts waits for the disk, which can be absent for more than a minute, for
+// example when a SAN fails over.
 const servicesMute = 5 * time.Minute
 
-// lateWatchdog arms a watchdog whose driver is loaded after init: some are devices that another
-// device's driver has made (i2c-i801 makes iTCO_wdt).
+// lateWatchdog arms a watchdog whose driver is loaded after init. Some watchdogs are devices that
+// the driver of another device creates (i2c-i801 creates iTCO_wdt).
 func lateWatchdog(ctx context.Context) *watchdog.Watchdog {
 	tick := time.NewTicker(petEvery)
 	defer tick.Stop()
@@ -336,8 +342,8 @@ func lateWatchdog(ctx context.Context) *watchdog.Watchdog {
 	return nil
 }
 
-// feedWatchdog feeds the watchdog that init armed, as long as the parts that everything goes
-// through answer.
+// feedWatchdog feeds the watchdog that init armed while the central parts of machined (topics,
+// events, service manager) answer.
 func (m *machine) feedWatchdog(ctx context.Context) {
 	dog, err := watchdog.Inherit(os.Getenv(watchdog.FileEnv))
 	if err != nil {

@@ -9,20 +9,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// ruleTable is a table of the kernel's packet rules: topic "nftables".
+// ruleTable is an nftables table: topic "nftables".
 type ruleTable struct {
-	Table string `json:"table"` // its family and name: "ip kube-proxy"
-	Rules string `json:"rules"` // its sets, maps and chains, in nft's own form
-	// whether it is longer than is shown; then its end is there, or nothing
+	Table string `json:"table"` // family and name: "ip kube-proxy"
+	Rules string `json:"rules"` // sets, maps and chains, in the form of nft
+	// the table is longer: its end is missing, or all of it
 	Cut bool `json:"cut,omitempty"`
 }
 
-// maxRules bounds what is told of all tables, in bytes: an answer is one message (maxMessage).
+// maxRules bounds the text of all tables, in bytes: an answer is one message (maxMessage).
 const maxRules = 2 << 20
 
-// ruleTables reads the rules by nft, which has the one complete form of them. A table that goes
-// meanwhile is left out. Of several who ask, one is answered after the other: nft reads all rules
-// for each, and whoever may look may ask as often as he likes.
+// ruleTables reads the rules with nft, which has the only complete form. A table that is deleted
+// meanwhile is skipped. Concurrent callers are served one after the other: nft reads all rules for
+// each, and every reader can call as often as it likes.
 func (m *machine) ruleTables(ctx context.Context) ([]ruleTable, error) {
 	done, err := turn(ctx, m.rules, "nftables")
 	if err != nil {
@@ -53,8 +53,8 @@ func (m *machine) ruleTables(ctx context.Context) ([]ruleTable, error) {
 	return all, nil
 }
 
-// spaced has spaces for tabs, and none at the ends of lines: YAML shows such a text line by line,
-// and any other as one long line.
+// spaced replaces tabs by spaces, and removes spaces at the ends of lines: YAML then prints the
+// text line by line, and not as one long line.
 func spaced(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
@@ -64,7 +64,7 @@ func spaced(text string) string {
 	return out.String()
 }
 
-// tableNames reads what `nft list tables` writes: "table ip6 kube-proxy", a line each.
+// tableNames parses the output of `nft list tables`: "table ip6 kube-proxy", one per line.
 func tableNames(list string) []string {
 	var names []string
 	for line := range strings.Lines(list) {

@@ -15,54 +15,54 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How Kubernetes forgets a machine that was taken out (docs/decisions/0028-joining.md). Others
-// reach the pods of every Node, so the Node of a stolen machine must neither stay nor come back:
+// How the Node of a removed machine is deleted (docs/decisions/0028-joining.md). Other machines
+// route to the pods of every Node, so the Node of a stolen machine must neither stay nor come back:
 //
-//  1. Whoever is asked to remove the machine deletes its Node and its pods at once (members.go).
-//  2. Until an API server has heard of it, the machine can make its Node anew there. So each control-plane machine, from when it has heard
-//     itself, looks for the Node every forgetEvery, and deletes it, until it was not there forgetLooks times in a row. One that was off hears
-//     later, and begins then.
-//  3. A name that somebody has again is left alone. More than half of the control plane is asked for that first: so many know a ticket before
-//     anybody has it.
+//  1. The control-plane machine that removes the machine deletes its Node and its pods at once
+//     (server.go).
+//  2. Until the API servers have synced the revocation, the machine can create its Node again. So
+//     each control-plane machine, after its sync, checks for the Node every nodeGCInterval and
+//     deletes it, until the Node was absent in nodeGCChecks consecutive checks. A machine that was
+//     off syncs later and begins then.
+//  3. A Node whose name was reassigned is not deleted. A majority of the control plane is asked for
+//     that first: a majority stores a ticket before a machine can use it.
 //
-// How far it has come is not written down: a machine that has started begins anew with all that
-// were removed within memberLife. Nothing that was removed before that has a certificate that is
-// valid.
+// The progress is not stored: after boot a machine begins again with all machines removed within
+// memberTTL. A machine removed earlier has no valid certificate.
 
 const (
-	// forgetEvery is how often it is looked for the Nodes of removed machines that were not there
-	// when it was looked last. A look costs a process: under emulation ten seconds of a processor,
-	// on each control-plane machine, also after each of their starts.
+	// nodeGCInterval is the interval between checks for the Nodes of removed machines that were
+	// absent at the last check. A check costs a process: under emulation ten seconds of a
+	// processor, on each control-plane machine, also after each boot.
 	forgetEvery = time.Minute
-	// forgetSoon is how soon it is looked after one that was there, or that it has just heard of,
-	// or when a look came to nothing; the next time twice as late. It is longer than it takes
-	// others to hear of a removal (learnEvery) and their API servers to read it.
+	// nodeGCMinBackoff is the delay after a Node was present, after a removal was synced, and after
+	// a check failed; it doubles each time. It is longer than the time in which the others sync a
+	// removal (syncInterval) and their API servers read it.
 	forgetSoon = 15 * time.Second
-	// forgetLooks is how often in a row a Node must not be there: five minutes, in which what was
-	// not in force at once is tried again (lookAgain) some times.
+	// nodeGCChecks is the number of consecutive checks in which a Node must be absent: five
+	// minutes, in which a failed enforcement is tried again (resyncInterval) several times.
 	forgetLooks = 5
-	// forgetTime bounds deleting Nodes: a process, which takes seconds to begin where a processor
-	// is slow, and an API server that may be down.
+	// nodeGCTimeout bounds the deletion of Nodes: the start of a process takes seconds on a slow
+	// processor, and the API server may be down.
 	forgetTime = time.Minute
-	// forgetMade is how long after it was looked who has the name a Node may be made that is
-	// deleted all the same: the API servers hear a moment later whom they refuse. A machine that is
-	// invited meanwhile under that name has made none by then.
+	// nodeGCCreatedWithin is the time after the check of the name in which a new Node is still
+	// deleted: the API servers read the revocation a moment later. A new machine under that name
+	// has created no Node by then.
 	forgetMade = 15 * time.Second
 )
 
-// forgetting is how far it is with the Nodes of removed machines. The zero value knows of none.
+// nodeGC tracks the deletion of Node objects of removed machines. The zero value is ready for use.
 type forgetting struct {
 	sync.Mutex
-	left map[string]int // by ticket: how often its Node is looked for yet
+	left map[string]int // remaining checks, by ticket
 
-	// why the last look came to nothing
+	// error of the last check
 	problem string
-	// deletes those that are there; nil for the usual way
+	// replaces the deletion in tests; nil otherwise
 	nodes func(ctx context.Context, names []string) (there []string, err error)
 }
 
-// due are the names that are looked for, of machines that are gone. Those that it hears of for the
-// first time it looks for.
+// due returns the names of removed machines to check, and adds new machines.
 func (f *forgetting) due(gone []trust.RemovedMachine) []string {
 	f.Lock()
 	defer f.Unlock()
@@ -81,8 +81,8 @@ func (f *forgetting) due(gone []trust.RemovedMachine) []string {
 	return names
 }
 
-// looked notes a look for names, of which some were there. What again and afresh have asked for
-// meanwhile is not known then, and is looked for anew.
+// record records the result of a check of names, in which some Nodes were there. Machines that
+// restart or restartAll dropped meanwhile are skipped: they are checked again.
 func (f *forgetting) looked(gone []trust.RemovedMachine, names, there []string) {
 	f.Lock()
 	defer f.Unlock()
@@ -99,15 +99,14 @@ func (f *forgetting) looked(gone []trust.RemovedMachine, names, there []string) 
 	}
 }
 
-// fresh tells whether some were not looked for yet.
+// hasNew reports whether a machine was not checked yet.
 func (f *forgetting) fresh(gone []trust.RemovedMachine) bool {
 	f.Lock()
 	defer f.Unlock()
 	return slices.ContainsFunc(gone, func(g trust.RemovedMachine) bool { _, known := f.left[g.Ticket]; return !known })
 }
 
-// again has the machines of some tickets looked for as if it had just been heard that they were
-// removed.
+// restart repeats all checks for the machines of some tickets.
 func (f *forgetting) again(tickets []string) {
 	f.Lock()
 	defer f.Unlock()
@@ -116,21 +115,20 @@ func (f *forgetting) again(tickets []string) {
 	}
 }
 
-// afresh has all that were removed lately looked for as if it had just been heard: data of another
-// time may hold their Nodes.
+// restartAll repeats all checks: restored etcd data may contain the Nodes.
 func (f *forgetting) afresh() {
 	f.Lock()
 	defer f.Unlock()
 	f.left = nil
 }
 
-// keepForgetting looks for the Nodes of removed machines as long as the machine runs.
+// runNodeGC checks for the Nodes of removed machines as long as the machine runs.
 func (m *machine) keepForgetting(ctx context.Context) {
 	tick := time.NewTicker(forgetSoon)
 	defer tick.Stop()
 	const most = int(forgetEvery / forgetSoon)
-	// ticks without a look, and how many there are after the next one that came to something, or to
-	// nothing at all
+	// left is the number of ticks without a check; pause is the next value of left after a check
+	// that failed or found a Node
 	left, pause := 0, 1
 	for {
 		select {
@@ -149,7 +147,7 @@ func (m *machine) keepForgetting(ctx context.Context) {
 	}
 }
 
-// serving tells whether the API server of this machine answers.
+// apiServerReady reports whether the API server of this machine is ready.
 func (m *machine) serving() bool {
 	list, _ := m.services.Status().Get()
 	return slices.ContainsFunc(list, func(s supervise.Status) bool {
@@ -159,16 +157,16 @@ func (m *machine) serving() bool {
 	})
 }
 
-// componentAPIServer is the API server, as its process announces it.
+// componentAPIServer is the component name of the API server.
 const componentAPIServer = "kube-apiserver"
 
-// gone are the machines that were taken out, and of which something may be valid yet.
+// removedMachines returns the removed machines that may hold a valid certificate.
 func (m *machine) gone() []trust.RemovedMachine {
 	return m.book.known().RemovedSince(time.Now().Add(-memberLife), time.Now())
 }
 
-// lookForGone looks once, and tells whether none was there. Where no machine was removed lately it
-// does nothing.
+// collectNodes checks once and reports whether no Node was there. It does nothing if no machine was
+// removed lately.
 func (m *machine) lookForGone(ctx context.Context) bool {
 	now, _ := m.config.Get()
 	if !controls(now.config) {
@@ -196,10 +194,10 @@ func (m *machine) lookForGone(ctx context.Context) bool {
 	return err == nil && len(there) == 0
 }
 
-// forget deletes the Nodes of machines that were taken out, but those whose name somebody has
-// again, and says which were there.
+// deleteNodes deletes the Nodes of removed machines, but not of reassigned names, and returns the
+// names of the Nodes that existed.
 func (m *machine) forget(ctx context.Context, c *config.Config, names []string) (there []string, err error) {
-	asked := time.Now() // before it is looked who has the names
+	asked := time.Now() // before the check of the names
 	of := m.electorate(c)
 	heard, silent := m.learnRolls(ctx, of.others, of.majority()-of.one())
 	if len(heard)+of.one() < of.majority() {
@@ -208,7 +206,7 @@ func (m *machine) forget(ctx context.Context, c *config.Config, names []string) 
 	m.book.Lock()
 	known, damaged := m.book.openLocked(), m.book.damaged
 	m.book.Unlock()
-	if damaged != nil { // it does not know who is a member
+	if damaged != nil { // the members are unknown
 		return nil, damaged
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
@@ -225,8 +223,9 @@ func (m *machine) forget(ctx context.Context, c *config.Config, names []string) 
 	return ask[[]string](ctx, m, paths.UserControllers, "forget-nodes", nodespec.NodeGCRequest{Names: names, MadeBefore: asked.Add(forgetMade)})
 }
 
-// stillGone is what an API server is told of what counts no more: a revocation names its machine
-// only while nobody has the name again, because no pod of a machine of that name counts either.
+// withoutReassigned prepares revocations for an API server: a revocation names its machine only
+// while the name is not reassigned, because the API server rejects all pods of a machine of that
+// name.
 func stillGone(c *config.Config, known trust.Ledger, refused []trust.Revocation, now time.Time) []trust.Revocation {
 	for i, r := range refused {
 		if r.Machine != "" && (reservedName(c, known, r.Machine) || known.NameInUse(r.Machine, now)) {

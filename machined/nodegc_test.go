@@ -21,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// nodes are the Nodes that the API server has, and what was asked of it.
+// nodes are the Nodes of the API server, and the recorded requests.
 type nodes struct {
 	have   []string
 	asked  [][]string
@@ -47,7 +47,7 @@ func (n *nodes) forget(ctx context.Context, names []string) ([]string, error) {
 
 var operator = &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
 
-// removed has a machine's book say that some machines were members, and were taken out.
+// removed records machines in the ledger that were members, and were removed.
 func removed(t *testing.T, a clusterAPI, at time.Time, names ...string) {
 	t.Helper()
 	if err := a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
@@ -66,8 +66,8 @@ func removed(t *testing.T, a clusterAPI, at time.Time, names ...string) {
 	}
 }
 
-// TestLookForGone: the Node of a machine that was removed goes, also when it is made anew, until it
-// has stayed away long enough; names that somebody has are left alone.
+// TestCollectNodes checks that the Node of a removed machine is deleted, also if it is created
+// again, until it was absent long enough; reassigned names are skipped.
 func TestLookForGone(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
 	a.m.forgetting.nodes = n.forget
@@ -75,7 +75,7 @@ func TestLookForGone(t *testing.T) {
 	if len(n.asked) != 0 {
 		t.Errorf("nothing was removed, and it is looked for %v", n.asked)
 	}
-	removed(t, a, time.Now(), "w1", "m1") // m1 is the control plane's
+	removed(t, a, time.Now(), "w1", "m1") // m1 is the name of the control-plane machine
 	looks := func(want int) {
 		t.Helper()
 		n.asked = nil
@@ -105,10 +105,10 @@ func TestLookForGone(t *testing.T) {
 	for range 3 {
 		a.m.lookForGone(t.Context())
 	}
-	n.have = []string{"w1"} // where it was not known yet that it counts no more
+	n.have = []string{"w1"} // created where the revocation was not known yet
 	looks(1 + forgetLooks)
 
-	// Where the API server does not answer it is not done.
+	// Without an answer of the API server the check does not count.
 	a.m.forgetting.again([]string{"1a"})
 	n.refuse = errors.New("it does not answer")
 	for range 2 * forgetLooks {
@@ -126,8 +126,8 @@ func TestLookForGone(t *testing.T) {
 	n.refuse, n.have = nil, []string{"w1"}
 	looks(1 + forgetLooks)
 
-	// After a start it is looked for again, because nobody knows how far it had come; what nothing
-	// is valid of any more is not.
+	// After a boot the checks start again, because the progress is unknown, but not for machines
+	// without a valid certificate.
 	a.m.forgetting.left = nil
 	looks(forgetLooks)
 	long := controlPlane(t)
@@ -138,9 +138,9 @@ func TestLookForGone(t *testing.T) {
 		t.Errorf("looked for %v", n.asked)
 	}
 
-	// The name is another machine's.
+	// The name belongs to another machine.
 	_, request := newRequest(t)
-	if _, err := a.Invite(from(t, operator, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request}); err != nil {
+	if _, err := a.CreateTicket(from(t, operator, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
 	n.have, n.asked = []string{"w1"}, nil
@@ -150,11 +150,11 @@ func TestLookForGone(t *testing.T) {
 	}
 }
 
-// TestStillGone: an API server is told the name of a machine that was taken out for as long as it
-// is nobody's again.
+// TestWithoutReassigned checks that an API server gets the name of a removed machine only while the
+// name is not reassigned.
 func TestStillGone(t *testing.T) {
 	a := controlPlane(t)
-	removed(t, a, time.Now(), "w1", "w2", "m1") // m1 is the control plane's
+	removed(t, a, time.Now(), "w1", "w2", "m1") // m1 is the name of the control-plane machine
 	names := func() (all []string) {
 		t.Helper()
 		now, _ := a.m.config.Get()
@@ -179,11 +179,11 @@ func TestStillGone(t *testing.T) {
 	books.Current()
 	a.m.forgetting.nodes = func(context.Context, []string) ([]string, error) { return nil, nil }
 	_, request := newRequest(t)
-	if _, err := a.Invite(from(t, operator, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request}); err != nil {
+	if _, err := a.CreateTicket(from(t, operator, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-books.Changed(): // so the API server is told at once
+	case <-books.Changed(): // so the API server is notified at once
 	default:
 		t.Error("nobody is woken")
 	}
@@ -195,15 +195,15 @@ func TestStillGone(t *testing.T) {
 	}
 }
 
-// TestForgetMember: the Node of a control-plane machine goes with its member, but that of a machine
-// that may come back, or whose name another one has.
+// TestDeleteMemberNode checks that the Node of a control-plane machine is deleted with its etcd
+// member, except for a machine that may come back, or a reassigned name.
 func TestForgetMember(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"m2", "m1", "w1"}}
 	a.m.forgetting.nodes = n.forget
 	now, _ := a.m.config.Get()
 	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11")}
 	_, request := newRequest(t)
-	if _, err := a.Invite(from(t, operator, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request}); err != nil {
+	if _, err := a.CreateTicket(from(t, operator, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -228,8 +228,7 @@ func TestForgetMember(t *testing.T) {
 	}
 }
 
-// TestForgetAsks: a ticket that this machine has not heard of yet keeps the Node of the machine
-// that comes by it.
+// TestDeleteNodesSyncs checks that a ticket that only another machine knows protects the Node.
 func TestForgetAsks(t *testing.T) {
 	machines, off := three(t)
 	a, b, n := machines[0], machines[1], &nodes{have: []string{"w1"}}
@@ -244,7 +243,7 @@ func TestForgetAsks(t *testing.T) {
 	off.Clear()
 	off.Store(netip.MustParseAddr("10.0.0.11"), true)
 	_, request := newRequest(t)
-	if _, err := b.Invite(from(t, operator, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request}); err != nil {
+	if _, err := b.CreateTicket(from(t, operator, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
 	if there, err := a.m.forget(t.Context(), configured(a), []string{"w1"}); err != nil || len(there) != 0 || len(n.have) != 1 {
@@ -252,13 +251,13 @@ func TestForgetAsks(t *testing.T) {
 	}
 }
 
-// TestRemoveAgain: where a removal is written down and not in force, or nobody waits for it any
-// more, the Node is forgotten all the same; and it can be asked for again.
+// TestRemoveAgain checks that the Node is deleted even if the enforcement fails or the caller
+// disconnects, and that the removal can be repeated.
 func TestRemoveAgain(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
 	a.m.forgetting.nodes = n.forget
 	removed(t, a, time.Now(), "w0")
-	// The door cannot be opened: its certificate cannot be made.
+	// configureAPI fails: the certificate cannot be created.
 	now, _ := a.m.config.Get()
 	now.config.Cluster.Spec.PKI.Machine.Key = now.config.Cluster.Spec.PKI.Client.Key
 	for range 30 {
@@ -268,7 +267,7 @@ func TestRemoveAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(from(t, operator, "10.0.0.5:1"))
 	cancel()
 	for _, name := range []string{"w0", "w0"} {
-		_, err := a.Remove(ctx, &api.RemoveMemberRequest{Name: name})
+		_, err := a.RemoveMember(ctx, &api.RemoveMemberRequest{Name: name})
 		if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "it is written down, but not in force yet") {
 			t.Error(err)
 		}
@@ -279,16 +278,16 @@ func TestRemoveAgain(t *testing.T) {
 	if a.m.lookForGone(t.Context()); len(n.asked) != 3 {
 		t.Error("it is not looked for again")
 	}
-	if _, err := a.Remove(ctx, &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := a.RemoveMember(ctx, &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
 		t.Error(err)
 	}
 }
 
-// TestWhoControls: who answers in the place of a control-plane machine shows no worker's
-// certificate, and nobody one that was revoked.
+// TestCheckControlPlane checks that a worker's certificate is rejected in place of a control-plane
+// machine, and a revoked one everywhere.
 func TestWhoControls(t *testing.T) {
 	a := controlPlane(t)
-	removed(t, a, time.Now(), "w1") // by the ticket 1a
+	removed(t, a, time.Now(), "w1") // with ticket 1a
 	ca, err := pki.NewCA("machines", time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -310,8 +309,8 @@ func TestWhoControls(t *testing.T) {
 	}
 }
 
-// TestForgettingMeanwhile: what is asked for during a look, by a removal or by other data of etcd,
-// is not undone by the look's end.
+// TestNodeGCMeanwhile checks that a restart during a check, by a removal or a restore of etcd, is
+// not undone by the end of the check.
 func TestForgettingMeanwhile(t *testing.T) {
 	gone := []trust.RemovedMachine{{Ticket: "1", Name: "a"}}
 	for what, meanwhile := range map[string]func(*forgetting){

@@ -10,9 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// ask has the orchestrator answer one question, in a process of its own as the user uid (0: root).
-// The commands, and what each reads and writes, stand in the orchestrator's package comment. A nil
-// question is none. Files are open there as descriptors from 3 on.
+// runCommand runs a command of the orchestrator in a process of its own as user uid (0: root), with
+// request as its input (nil: none), and decodes its answer. The package comment of the orchestrator
+// lists the commands with their input and output. The process gets files as descriptors from 3 on.
 func ask[A any](ctx context.Context, m *machine, uid uint32, command string, question any, files ...*os.File) (answer A, err error) {
 	text, err := m.orchestrator(ctx, uid, command, question, files...)
 	if err != nil {
@@ -24,12 +24,12 @@ func ask[A any](ctx context.Context, m *machine, uid uint32, command string, que
 	return answer, nil
 }
 
-// atOnce is how many questions of those who only look have a process at the same time: each is a
-// large program, and whoever may look may ask as often as he likes.
+// maxReadCommands bounds concurrent orchestrator processes for read-only RPCs: each is a large
+// program, and every reader can call as often as it likes.
 const atOnce = 2
 
-// askInTurn is ask for what anybody may ask who may look: at most atOnce at a time, the others
-// wait.
+// runReadCommand is runCommand for an RPC that every reader can call: at most maxReadCommands run
+// at a time, the others wait.
 func askInTurn[A any](ctx context.Context, m *machine, command string, question any) (answer A, err error) {
 	done, err := turn(ctx, m.askers, command)
 	if err != nil {
@@ -39,8 +39,8 @@ func askInTurn[A any](ctx context.Context, m *machine, command string, question 
 	return ask[A](ctx, m, paths.UserAPI, command, question)
 }
 
-// turn waits for one of some places, until ctx is done. What says who waits; done gives the place
-// back.
+// acquire waits for a free place in a semaphore until ctx ends. what names the operation; release
+// frees the place.
 func turn(ctx context.Context, places chan struct{}, what string) (done func(), err error) {
 	select {
 	case places <- struct{}{}:
@@ -50,9 +50,8 @@ func turn(ctx context.Context, places chan struct{}, what string) (done func(), 
 	}
 }
 
-// orchestrator runs one of the orchestrator's commands to its end and returns what it wrote to
-// standard output, even when it fails: Kubernetes' libraries log to standard error, which is only
-// part of the error.
+// orchestrator runs a command of the orchestrator and returns its standard output, also on failure:
+// the libraries of Kubernetes log to standard error, which is only part of the error.
 func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, question any, files ...*os.File) ([]byte, error) {
 	c := supervise.Command{Args: []string{paths.Orchestrator, command}, Env: []string{}, UID: uid, OwnNamespaces: true, Files: files}
 	if question != nil {

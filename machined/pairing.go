@@ -24,12 +24,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Who a machine belongs to: the operators whose CAs the configuration lists; else the one that the
-// image was built for; else the one that it was paired with. A machine that belongs to nobody shows
-// a code on its console (package pairing, docs/decisions/0005-first-contact.md). It is another one
-// after each start, and there is none once it belongs to somebody.
+// The operator of a machine: the operators whose CAs the configuration lists; else the operator for
+// whom the image was built; else the operator who paired with it. An unclaimed machine shows a
+// pairing code on its console (package pairing, docs/decisions/0005-first-contact.md). The code
+// changes at each boot and disappears once the machine is claimed.
 
-// operators are the CAs of those who may call, in PEM; empty when the machine belongs to nobody.
+// operators returns the CAs of the operators in PEM; empty if the machine is unclaimed.
 func operators(c *config.Config) ([]byte, error) {
 	if c != nil && len(c.Machine.Spec.Trust.OperatorCAs) > 0 {
 		var all []byte
@@ -41,8 +41,8 @@ func operators(c *config.Config) ([]byte, error) {
 	return owner()
 }
 
-// owner is the CA of the operator whom the machine belongs to without a configuration, in PEM;
-// empty when that is nobody.
+// owner returns the CA of the operator of a machine without a configuration, in PEM; empty if the
+// machine is unclaimed.
 func owner() ([]byte, error) {
 	for _, name := range []string{paths.OperatorCA, paths.PairedCA, paths.PairedCAInMemory} {
 		text, err := os.ReadFile(name)
@@ -56,8 +56,7 @@ func owner() ([]byte, error) {
 	return nil, nil
 }
 
-// keepOwner stores whom the machine was paired with: on STATE, or, as long as there is none, in
-// memory.
+// keepOwner stores the CA of the pairing operator: on STATE, or in memory without STATE.
 func (m *machine) keepOwner(ca []byte) error {
 	name := paths.PairedCA
 	if why, _ := m.noStorage.Get(); why != "" {
@@ -73,7 +72,7 @@ func (m *machine) keepOwner(ca []byte) error {
 	return nil
 }
 
-// moveOwner stores what was kept in memory as long as there was no STATE.
+// moveOwner moves the CA from memory to STATE after STATE is mounted.
 func moveOwner() error {
 	if _, err := os.Stat(paths.PairedCA); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -88,35 +87,35 @@ func moveOwner() error {
 	return err
 }
 
-// unowned tells whether the machine belongs to nobody, so that it may be paired. One with a
-// configuration that cannot be read does not: that may name its operators.
+// unclaimed reports whether the machine is unclaimed, so that pairing is possible. A machine with
+// an unreadable configuration is not: the configuration may name its operators.
 func (m *machine) unowned(c *config.Config, operators []byte) bool {
 	return len(operators) == 0 && !(c == nil && m.medium == "" && stored())
 }
 
-// doorAPI is what apid asks machined on its own behalf.
+// apidAPI serves the calls of apid on its own behalf.
 type doorAPI struct {
-	api.UnimplementedDoorServer
+	api.UnimplementedApidInternalServer
 	m *machine
 }
 
-// desk is where a machine that belongs to nobody is paired.
+// pairingDesk is the pairing of an unclaimed machine.
 type desk struct {
 	sync.Mutex
-	code  *cell.Cell[pairing.Code] // empty while the machine belongs to somebody
+	code  *cell.Cell[pairing.Code] // empty if the machine is claimed
 	tries tries
 }
 
-// newDesk is one where somebody may try a code five times at once, and five times a minute. It
-// cannot be guessed (2^100); this keeps the log and the processor free.
+// newPairingDesk limits each network to five attempts at once and five per minute. A code cannot be
+// guessed (2^100); the limit protects the log and the processor.
 func newDesk() desk {
 	return desk{code: cell.New(pairing.Code("")), tries: tries{each: 12 * time.Second, atOnce: 5}}
 }
 
 const tooManyTries = "there were too many tries from your address; wait a minute"
 
-// open shows a code while the machine belongs to nobody, and none otherwise. The caller holds
-// m.settling, or is alone.
+// setUnclaimed shows a code if the machine is unclaimed, else removes it. The caller holds
+// m.reconcileMu, or is the only goroutine.
 func (d *desk) open(unowned bool) {
 	d.Lock()
 	defer d.Unlock()
@@ -128,7 +127,7 @@ func (d *desk) open(unowned bool) {
 	}
 }
 
-// judge tells whether a claim is good, and has keep store the CA that it brings.
+// check verifies a claim and stores its CA with keep.
 func (d *desk) judge(r *api.PairRequest, keep func(ca []byte) error) *api.PairResponse {
 	d.Lock()
 	defer d.Unlock()
@@ -139,7 +138,7 @@ func (d *desk) judge(r *api.PairRequest, keep func(ca []byte) error) *api.PairRe
 		return &api.PairResponse{Refusal: "the machine belongs to an operator already"}
 	case !d.tries.allowed(networkOf(r.Peer)):
 		return &api.PairResponse{Refusal: tooManyTries}
-	case !code.Accepts(r.Binding, claim):
+	case !code.Accepts(r.ChannelBinding, claim):
 		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}
 	}
 	if err := soleCA(claim.CA); err != nil {
@@ -149,10 +148,10 @@ func (d *desk) judge(r *api.PairRequest, keep func(ca []byte) error) *api.PairRe
 		return &api.PairResponse{Refusal: err.Error()}
 	}
 	d.code.Set("")
-	return &api.PairResponse{Proof: code.NewAnswer(r.Binding, claim).Proof}
+	return &api.PairResponse{Proof: code.NewAnswer(r.ChannelBinding, claim).Proof}
 }
 
-// soleCA checks that a text is one certificate of an authority.
+// soleCA checks that text is exactly one CA certificate.
 func soleCA(text []byte) error {
 	ca, err := pki.ParseCert(text)
 	if err == nil && !ca.IsCA {
@@ -161,21 +160,21 @@ func soleCA(text []byte) error {
 	return err
 }
 
-// refusedEvents bounds the events about refused tries, from whatever address: the log holds more
-// than those who keep trying.
+// rejectedEvents limits the events about rejected attempts, from all addresses: a flood of attempts
+// must not displace the other events.
 var refusedEvents = rate.NewLimiter(rate.Every(10*time.Second), 10)
 
 func (a doorAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairResponse, error) {
 	start := time.Now()
 	answer := a.m.pair(context.WithoutCancel(ctx), r)
-	c := audit.Call{Role: "nobody", Peer: r.Peer, Method: api.Door_Pair_FullMethodName, Status: codes.OK.String(), Duration: time.Since(start)}
+	c := audit.Call{Role: "nobody", Peer: r.Peer, Method: api.ApidInternal_Pair_FullMethodName, Status: codes.OK.String(), Duration: time.Since(start)}
 	if answer.Refusal == "" {
 		ca, _ := pki.ParseCert(r.Ca) // it was accepted
 		c.Subject, c.Serial = ca.Subject.String(), fmt.Sprintf("%x", ca.SerialNumber)
 	} else {
 		c.Status, c.Reason = codes.PermissionDenied.String(), answer.Refusal
 	}
-	if answer.Refusal != tooManyTries { // the record holds more than one who keeps trying
+	if answer.Refusal != tooManyTries { // a flood of attempts must not displace the other records
 		if answer.Refusal == "" {
 			a.m.record(c)
 		} else {
@@ -188,8 +187,8 @@ func (a doorAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairRespons
 	return answer, nil
 }
 
-// pair lets nothing else decide meanwhile whom the machine belongs to: no configuration that is
-// being taken, no installation that carries the owner to a disk, no look at whether there is one.
+// pair excludes all other changes of the operator: an apply, an installation that copies the CA to
+// a disk, and a reconciliation.
 func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairResponse {
 	if !m.applying.TryLock() {
 		return &api.PairResponse{Refusal: "a configuration is being taken; try again"}
@@ -214,7 +213,7 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 			return err
 		}
 		m.say(fmt.Sprintf("paired by %s with the operator %q, %s", r.Peer, cert.Subject.CommonName, pki.Fingerprint(cert)))
-		// who configured the machine before may call it beside its new operator
+		// a caller of the former configuration can still call, beside the new operator
 		if now.config != nil {
 			for _, a := range callingAuthorities(now.config) {
 				m.say(fmt.Sprintf("the configuration that the machine has from %s also lets the holders of certificates by %q call it (%s)", now.source, a.ca.Subject.CommonName, a.field))
@@ -224,7 +223,7 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 	})
 	if answer.Refusal == "" {
 		state, _ := m.networkState.Get()
-		// the next change of anything opens it
+		// a failure is retried by the next reconciliation
 		if err := m.openDoor(ctx, now.config, state); err != nil {
 			m.events.add("pairing", "failure", err.Error())
 		}
@@ -232,16 +231,16 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 	return answer
 }
 
-// beforeOwner lets nothing but pairing come from apid while the machine belongs to nobody. apid
-// does so too; what strangers can reach is not to be alone with that.
+// rejectUnclaimed rejects all calls from apid but Pair while the machine is unclaimed. apid rejects
+// them too; the reachable process is not the only check.
 func (m *machine) beforeOwner(method string) error {
-	if code, _ := m.desk.code.Get(); code != "" && method != api.Door_Pair_FullMethodName {
+	if code, _ := m.desk.code.Get(); code != "" && method != api.ApidInternal_Pair_FullMethodName {
 		return status.Error(codes.FailedPrecondition, "the machine belongs to nobody yet; pair with it")
 	}
 	return nil
 }
 
-// knows tells whether a list of CAs (PEM) has one with this fingerprint.
+// containsCA reports whether a list of CAs (PEM) contains one with this fingerprint.
 func knows(list []byte, fingerprint string) (bool, error) {
 	if len(list) == 0 {
 		return false, nil

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestDesk goes through the life of a machine that belongs to nobody: what is refused keeps nothing
-// and leaves the code as it is, and the first good claim is the last.
+// TestPairingDesk goes through the pairing of an unclaimed machine: a rejected claim stores nothing
+// and leaves the code unchanged, and the first valid claim is the last.
 func TestDesk(t *testing.T) {
 	ca, err := pki.NewCA("operator", time.Hour)
 	if err != nil {
@@ -28,7 +28,7 @@ func TestDesk(t *testing.T) {
 	kept, failing := 0, error(nil)
 	try := func(peer string, code pairing.Code, text []byte) *api.PairResponse {
 		claim := code.NewClaim(binding, text)
-		return d.judge(&api.PairRequest{Binding: binding, Ca: claim.CA, Proof: claim.Proof, Peer: peer}, func(got []byte) error {
+		return d.judge(&api.PairRequest{ChannelBinding: binding, Ca: claim.CA, Proof: claim.Proof, Peer: peer}, func(got []byte) error {
 			if failing == nil {
 				kept++
 			}

@@ -23,26 +23,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// powerRequest asks the machine to go down.
+// powerRequest is a request to shut down.
 type powerRequest struct {
 	to    power.Mode
-	grace time.Duration // for services and pods; 0 for defaultGrace
-	wipe  []string      // the volumes to forget, by label
+	grace time.Duration // for services and pods; 0 for defaultGracePeriod
+	wipe  []string      // labels of the volumes to wipe
 	why   string
 }
 
 const (
-	// defaultGrace is how long services and pods may take to end.
+	// defaultGracePeriod is the time for services and pods to stop.
 	defaultGrace = 60 * time.Second
-	// restTime is what unmounting, wiping and the like have beyond that.
+	// unmountTime is the additional time for unmounts and the like.
 	restTime = 30 * time.Second
-	// wipeTime is what a reset has beyond that: STATE is overwritten and read back, 256 MiB, and of
-	// DATA what the disk does not discard.
+	// wipeTime is the additional time of a reset: STATE, 256 MiB, is overwritten and read back, and
+	// of DATA the part that the disk does not discard.
 	wipeTime = 2 * time.Minute
 )
 
-// goDown lets the machine go down and returns at once, so that the caller can be answered. Only the
-// first request counts; another one is an error if it wants something else.
+// shutDown starts the shutdown and returns at once, so that the caller gets an answer. Only the
+// first request is performed; a different one is an error.
 func (m *machine) goDown(r powerRequest) error {
 	if !m.going.CompareAndSwap(nil, &r) {
 		if first := m.going.Load(); len(r.wipe) > 0 || r.to != first.to {
@@ -54,7 +54,7 @@ func (m *machine) goDown(r powerRequest) error {
 	return nil
 }
 
-// goingDown is a status that says why the machine goes down, or nil.
+// checkRunning returns a status with the reason of the shutdown, or nil.
 func (m *machine) goingDown() error {
 	if r := m.going.Load(); r != nil {
 		return status.Errorf(codes.FailedPrecondition, "the machine goes down already (%s: %s), and nothing else is done; call again when it is up", r.to, r.why)
@@ -62,8 +62,8 @@ func (m *machine) goingDown() error {
 	return nil
 }
 
-// takeDown takes the machine down (package power says in which order); it does not return.
-// Kubernetes' own processes stop before the pods, so that nobody starts what is being stopped.
+// takeDown performs the shutdown (package power contains the order) and does not return.
+// Kubernetes' own processes stop before the pods, so that they do not restart stopped pods.
 func (m *machine) takeDown(r powerRequest) {
 	if r.grace == 0 {
 		r.grace = defaultGrace
@@ -74,7 +74,8 @@ func (m *machine) takeDown(r powerRequest) {
 	c := power.Config{
 		Last: m.stopFeeding,
 		Pods: m.stopPods,
-		Services: func(ctx context.Context) error { // what they said last is still sent, and kept
+		// their last log lines are still shipped and stored
+		Services: func(ctx context.Context) error {
 			shutdown, cancel := leaving(ctx, 10*time.Second)
 			defer cancel()
 			err := errors.Join(m.services.Shutdown(shutdown), m.shipping.close(ctx))
@@ -94,13 +95,13 @@ func (m *machine) takeDown(r powerRequest) {
 		c.Wipe = func(ctx context.Context) error { return m.wipe(ctx, r.wipe) }
 	}
 	if err := power.New(c).Shutdown(r.to, total); err != nil {
-		m.say(err.Error()) // the watchdog is not fed any more and ends it
+		m.say(err.Error()) // the watchdog is not fed any more and resets the machine
 	}
 	select {}
 }
 
-// leaving ends so much earlier than ctx, to leave time for what comes after, unless that were more
-// than half of what is left.
+// withReserve returns a context that ends earlier than ctx by reserve, to leave time for the next
+// steps, unless that exceeds half of the remaining time.
 func leaving(ctx context.Context, rest time.Duration) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok || time.Until(end) <= 2*rest {
@@ -109,9 +110,9 @@ func leaving(ctx context.Context, rest time.Duration) (context.Context, context.
 	return context.WithDeadline(ctx, end.Add(-rest))
 }
 
-// askKubelet has the kubelet end the pods in order, with their hooks and within their graces, and
-// waits until it has. A kubelet that is not there or is late is passed over: the containers are
-// stopped afterwards in any case.
+// stopPodsByKubelet signals the kubelet to stop the pods in order, with their hooks and grace
+// periods, and waits for it. A missing or slow kubelet is skipped: the containers are stopped
+// afterwards in any case.
 func (m *machine) askKubelet(ctx context.Context) {
 	if m.services.Signal(serviceNode, unix.SIGPWR) != nil {
 		return
@@ -130,8 +131,8 @@ func (m *machine) askKubelet(ctx context.Context) {
 	}
 }
 
-// stopPods ends the pods: first by the kubelet, then what it left, after the services that could
-// start pods anew.
+// stopPods stops the pods: first by the kubelet, then the rest, after the services that could
+// restart pods.
 func (m *machine) stopPods(ctx context.Context) error {
 	m.askKubelet(ctx)
 	keep := slices.DeleteFunc(m.services.Services(), func(s supervise.Service) bool {
@@ -155,8 +156,8 @@ func (m *machine) stopPods(ctx context.Context) error {
 	return m.stopContainers(ctx)
 }
 
-// stopContainers asks every container to end, waits until all have, and kills those that are left
-// shortly before ctx ends.
+// stopContainers signals every container to stop, waits for all, and kills the rest shortly before
+// ctx ends.
 func (m *machine) stopContainers(ctx context.Context) error {
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", imagestore.Namespace)
 	client := tasks.NewTasksClient(m.containerd)
@@ -205,7 +206,7 @@ func stopContainer(ctx context.Context, client tasks.TasksClient, id string, pat
 	return <-gone
 }
 
-// wipe forgets what the partitions hold, for a reset.
+// wipe erases the partitions for a reset.
 func (m *machine) wipe(ctx context.Context, labels []string) error {
 	have, err := disk.Read(ctx, nil)
 	if err != nil {

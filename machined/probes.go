@@ -18,16 +18,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// What a version on trial does itself, once its configuration is in force and its services say that
-// they are well.
+// The upgrade probes: checks that a version on trial runs itself once its configuration is active
+// and its services are ready.
 
-// proofTimeout bounds one try of each proof. What fails is tried again until the deadline of the
+// probeTimeout bounds one run of all probes. A failed probe is repeated until the deadline of the
 // upgrade.
 const proofTimeout = time.Minute
 
-// prove does once what a good system can do, and returns what it could not: reach its own
-// management API over its addresses, reach its gateway if the version before could (reached), and
-// make a pod's sandbox if it runs pods.
+// probe runs each probe once and returns the first error: the management API over the machine's own
+// addresses, the gateway if the former version reached it (reached), and a pod sandbox if the
+// machine runs pods.
 func (m *machine) prove(ctx context.Context, now applied, reached bool) error {
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
@@ -55,9 +55,8 @@ func (m *machine) prove(ctx context.Context, now applied, reached bool) error {
 	return nil
 }
 
-// doorAnswers tells whether apid answers at an address with this machine's certificate. It asks for
-// nothing, and shows none of its own: whoever calls without a certificate gets no further than
-// this.
+// probeAPI checks that apid answers at an address with this machine's certificate. It makes no call
+// and sends no certificate: apid admits such a connection no further.
 func doorAnswers(ctx context.Context, at netip.AddrPort) error {
 	text, err := os.ReadFile(filepath.Join(paths.ApidDir, apid.ServerCertFile))
 	if err != nil {
@@ -69,7 +68,7 @@ func doorAnswers(ctx context.Context, at netip.AddrPort) error {
 	}
 	d := tls.Dialer{Config: &tls.Config{
 		MinVersion:         tls.VersionTLS13,
-		InsecureSkipVerify: true, // no authority is asked: below it must be the very certificate
+		InsecureSkipVerify: true, // no CA is used: the callback compares the certificate itself
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if !bytes.Equal(s.PeerCertificates[0].Raw, own.Bytes) {
 				return errors.New("somebody else answers")
@@ -84,25 +83,25 @@ func doorAnswers(ctx context.Context, at netip.AddrPort) error {
 	return c.Close()
 }
 
-// reached tells whether this version reaches its gateway now.
+// gatewayReached reports whether this version reaches its gateway now.
 func (m *machine) reached() bool {
 	state, _ := m.networkState.Get()
 	return reachesGateway(m.working, state) == nil
 }
 
-// gatewayTimeout is how long a gateway may take to answer; the kernel itself asks three times, a
+// gatewayTimeout is the time for a gateway to answer; the kernel itself sends three requests, a
 // second apart (Documentation/networking/ip-sysctl.rst, neigh mcast_solicit and retrans_time_ms).
 const gatewayTimeout = 4 * time.Second
 
-// reachesGateway tells whether one of the machine's gateways answers.
+// probeGateways checks that one of the machine's gateways answers.
 func reachesGateway(ctx context.Context, state network.State) error {
 	ctx, cancel := context.WithTimeout(ctx, gatewayTimeout)
 	defer cancel()
 	return oneAnswers(ctx, state.Gateways(), network.AwaitGateway)
 }
 
-// oneAnswers asks all gateways at once, and waits for the first that answers: one that is dead
-// takes all the time there is.
+// firstGateway probes all gateways in parallel, and waits for the first answer: a dead gateway uses
+// the whole timeout.
 func oneAnswers(ctx context.Context, gateways []network.RouteState, ask func(context.Context, network.RouteState) error) error {
 	if len(gateways) == 0 {
 		return errors.New("network: no gateway, and the version before had one")

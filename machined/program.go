@@ -16,29 +16,29 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// What becomes of a panic in PID 1 (docs/decisions/0059-panics.md): a call that panics fails, and a
-// task that panics is run again. Both are recorded and counted, and a version on trial in which
-// that happens is left. What keeps the machine itself going is not recovered (main.go): the process
-// ends, and the machine resets.
+// The handling of a panic in PID 1 (docs/decisions/0059-panics.md): a call that panics fails, and a
+// task that panics is restarted. Both are recorded and counted, and a version on trial that panics
+// is rolled back. A panic of the main loop is not recovered (main.go): the process ends, and the
+// machine resets.
 
-// programState is what of the program has failed since it started: topic "program".
+// programState is the panics since the start of machined: topic "program".
 type programState struct {
-	Panics int       `json:"panics"`         // that were recovered
+	Panics int       `json:"panics"`         // recovered panics
 	Last   string    `json:"last,omitempty"` // the last one
-	At     time.Time `json:"at,omitzero"`    // when it was
-	// tasks that do not run at present because they panicked, and are run again
+	At     time.Time `json:"at,omitzero"`    // its time
+	// tasks that wait for their restart after a panic
 	Resting []string `json:"resting,omitempty"`
 }
 
 const (
 	restFirst = time.Second
 	restMost  = 5 * time.Minute
-	// maxPanicsRecorded is how many panics of one start have their stack recorded. More are
+	// maxPanicsRecorded bounds the panics per boot whose stack is recorded. More panics are only
 	// counted.
 	maxPanicsRecorded = 20
 )
 
-// keeper runs the tasks that go on for as long as the machine does.
+// restarter runs the tasks that last as long as the machine runs.
 func (m *machine) keeper() panics.Restarter {
 	return panics.Restarter{MinBackoff: restFirst, MaxBackoff: restMost, BackingOff: func(where string, rests bool) {
 		m.program.Update(func(s programState) programState {
@@ -51,9 +51,9 @@ func (m *machine) keeper() panics.Restarter {
 	}}
 }
 
-// panicked records a panic. It takes no lock that the one who panicked can hold, but for those of
-// the events and of the record, whose own panics are not recovered twice: they have recorded by
-// then, or the process ends.
+// panicked records a panic. It takes no lock that the panicking goroutine can hold, except the
+// locks of the events and of the audit log: their own panics are not recovered twice, because they
+// have recorded by then, or the process ends.
 func (m *machine) panicked(e *panics.Error) {
 	count := 0
 	m.program.Update(func(s programState) programState {
@@ -74,11 +74,11 @@ func (m *machine) panicked(e *panics.Error) {
 	m.record(audit.Call{Role: "nobody", Method: "panic", Target: e.Where, Status: codes.Internal.String(), Reason: e.Value})
 }
 
-// stackLines is how many lines of a stack become events: twice as many as calls. The log of events
-// holds a day of a quiet machine.
+// stackLines is the number of stack lines that become events: two per call. The event log holds a
+// day of a quiet machine.
 const stackLines = 40
 
-// failedProgram is what a caller hears whose call has panicked.
+// failedProgram returns the error for the caller of a call that panicked.
 func failedProgram(err error) error {
 	if e := (*panics.Error)(nil); errors.As(err, &e) {
 		return status.Error(codes.Internal, e.Error()+"; the machine has recorded where (`orlopctl events`)")
@@ -86,8 +86,8 @@ func failedProgram(err error) error {
 	return err
 }
 
-// programCheck says in the health what of the program has failed. It is not well while a task
-// rests; a call that has panicked is counted alone, because nothing is left of it.
+// programCheck adds the panics to the health. The check fails while a task waits for its restart; a
+// call that panicked is only counted, because it leaves no state.
 func programCheck(health *api.HealthResponse, s programState) {
 	if s.Panics == 0 {
 		return
@@ -100,7 +100,7 @@ func programCheck(health *api.HealthResponse, s programState) {
 	health.Healthy = health.Healthy && ok
 }
 
-// leftFor is why a version on trial is left that has panicked; empty if it has not.
+// panicReason returns why a version on trial that panicked fails; empty if it has not panicked.
 func leftFor(version string, s programState) string {
 	if s.Panics == 0 {
 		return ""

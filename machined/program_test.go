@@ -25,13 +25,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// configured is the configuration that a machine has.
+// configured returns the configuration of a machine.
 func configured(a clusterAPI) *config.Config {
 	now, _ := a.m.config.Get()
 	return now.config
 }
 
-// fakeStream is a stream of which only the context is used.
+// fakeStream is a stream with only a context.
 type fakeStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -39,8 +39,8 @@ type fakeStream struct {
 
 func (s fakeStream) Context() context.Context { return s.ctx }
 
-// TestCallPanics: a call that panics fails, alone. It is recorded, with the caller and apart from
-// that with its stack; it counts in the health, and a version on trial is left for it.
+// TestCallPanics checks that a call that panics fails alone. It is recorded with its caller, and
+// separately with its stack; the health counts it, and a version on trial is rolled back.
 func TestCallPanics(t *testing.T) {
 	a := controlPlane(t)
 	m := a.m
@@ -57,7 +57,7 @@ func TestCallPanics(t *testing.T) {
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSubject, "CN=admin", apid.MetadataRole, "admin"))
 	var nothing *config.Config
 	_, err := g.unary(ctx, &api.ResetRequest{}, &grpc.UnaryServerInfo{FullMethod: api.Machine_Reboot_FullMethodName}, func(context.Context, any) (any, error) {
-		return nothing.Machine.Metadata.Name, nil // as where a configuration is read that has gone
+		return nothing.Machine.Metadata.Name, nil // as with a configuration that has disappeared
 	})
 	if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "nil pointer") {
 		t.Errorf("a call: %v", err)
@@ -66,7 +66,7 @@ func TestCallPanics(t *testing.T) {
 	if status.Code(err) != codes.Internal {
 		t.Errorf("a stream: %v", err)
 	}
-	// What a handler has begun, and waits for.
+	// A goroutine that a handler has started, and waits for.
 	m.reads = make(chan struct{}, 1)
 	err = g.do(ctx, api.Machine_Version_FullMethodName, m.looksAt(ctx, "/a", func(context.Context) error { panic("a fake below") }))
 	if status.Code(err) != codes.Internal {
@@ -107,7 +107,7 @@ func TestCallPanics(t *testing.T) {
 	}
 }
 
-// TestPanicsAreBounded: however many there are, the events and the record hold more than them.
+// TestPanicsAreBounded checks that many panics do not fill the events and the record.
 func TestPanicsAreBounded(t *testing.T) {
 	m := &machine{events: newEventLog(), program: cell.New(programState{})}
 	for range 1000 {
@@ -121,7 +121,7 @@ func TestPanicsAreBounded(t *testing.T) {
 	}
 }
 
-// TestResting: a task that rests is in the state, and not after it.
+// TestBackingOff checks that the state contains a task while it waits for its restart.
 func TestResting(t *testing.T) {
 	m := &machine{program: cell.New(programState{})}
 	k := m.keeper()
@@ -133,8 +133,8 @@ func TestResting(t *testing.T) {
 	}
 }
 
-// TestConfigurationGoes: a call whose configuration goes between two of its steps (a trial that
-// ends in one that cannot be read) is answered, and ends nothing.
+// TestConfigurationGoes checks that a call gets an answer if its configuration disappears between
+// two steps (a trial that reverts to an unreadable one).
 func TestConfigurationGoes(t *testing.T) {
 	a := controlPlane(t)
 	whole, _ := a.m.config.Get()
@@ -153,10 +153,10 @@ func TestConfigurationGoes(t *testing.T) {
 		}
 	})
 	for range 300 {
-		_, _ = a.Invite(ctx, &api.InviteRequest{Name: "w1", Request: request})
-		_, _ = a.Remove(ctx, &api.RemoveMemberRequest{Name: "nobody"})
+		_, _ = a.CreateTicket(ctx, &api.CreateTicketRequest{Name: "w1", Csr: request})
+		_, _ = a.RemoveMember(ctx, &api.RemoveMemberRequest{Name: "nobody"})
 		_, _ = a.Deny(ctx, &api.DenyRequest{Name: "w1"})
-		_, _ = a.Roll(ctx, &api.RollRequest{})
+		_, _ = a.GetMembership(ctx, &api.GetMembershipRequest{})
 		a.m.lookForGone(t.Context())
 		_ = a.m.leave()
 	}
@@ -164,7 +164,7 @@ func TestConfigurationGoes(t *testing.T) {
 	flapping.Wait()
 }
 
-// bare are the functions that may begin a goroutine whose panic nothing recovers, with the reason.
+// bare are the functions that may start a goroutine without recovery of panics, with the reason.
 var bare = map[string]string{
 	"main":         "the boot, whose steps are guarded one by one, and the watchdog, whose end resets the machine",
 	"newMachine":   "the reaper: without it no process ends",
@@ -172,8 +172,7 @@ var bare = map[string]string{
 	"goDown":       "its end resets the machine, which goes down in any case",
 }
 
-// TestGoroutines: no goroutine of PID 1 begins without somebody who recovers its panics, but those
-// above.
+// TestGoroutines checks that every goroutine of PID 1 recovers panics, except those above.
 func TestGoroutines(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -214,8 +213,8 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
-// goroutine is what a statement runs on a goroutine of its own, or nil: by go, or in a
-// sync.WaitGroup.
+// goroutine returns the code that a statement runs on a goroutine of its own, or nil: with go, or
+// in a sync.WaitGroup.
 func goroutine(n ast.Node) ast.Node {
 	switch n := n.(type) {
 	case *ast.GoStmt:
@@ -223,15 +222,15 @@ func goroutine(n ast.Node) ast.Node {
 	case *ast.CallExpr:
 		f, ok := n.Fun.(*ast.SelectorExpr)
 		if !ok || f.Sel.Name != "Go" || len(n.Args) != 1 {
-			return nil // panics.Go and Keeper.Go take more
+			return nil // panics.Go and Restarter.Go have more arguments
 		}
 		return n.Args[0]
 	}
 	return nil
 }
 
-// guarded tells whether what runs on a goroutine goes through package panics: by itself, or in the
-// function that it calls (fetch, install).
+// guarded reports whether the code of a goroutine uses package panics: itself, or in the function
+// that it calls (fetch, install).
 func guarded(begun ast.Node) bool {
 	found := false
 	ast.Inspect(begun, func(n ast.Node) bool {
@@ -248,7 +247,8 @@ func guarded(begun ast.Node) bool {
 		case from != nil && from.Name == "panics":
 			found = true
 		case f.Sel.Name == "fetch", f.Sel.Name == "install", f.Sel.Name == "Run", f.Sel.Name == "Wait":
-			// they guard what they do; a keeper; the wait for a group whose members are guarded
+			// these guard their callbacks; a restarter; the wait for a group whose goroutines are
+			// guarded
 			found = true
 		}
 		return true

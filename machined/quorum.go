@@ -25,38 +25,40 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How the control-plane machines of a cluster agree on who is one of it, without Kubernetes and
-// without etcd (docs/decisions/0028-joining.md). What each may say is decided by trust.Book.
+// How the control-plane machines of a cluster agree on its members, without Kubernetes and without
+// etcd (docs/decisions/0028-joining.md). trust.Ledger decides each vote.
 //
-//  1. Each asks the others every few seconds for their roll, as for revocations (learn.go), and merges it into its own. The answer has their
-//     names, too, which are given to nobody else.
-//  2. A ticket is issued when more than half of them know it (Tell).
-//  3. Who shows a ticket is let in when more than half of them say that no other key has shown it to them (Vouch), and gets certificates when
-//     more than half of them have it in their books (Tell). A member that asks again is let in when more than half have nothing against it.
-//  4. Who removes one tells the others at once, and says which of them did not answer. They learn it when they do.
+//  1. Each machine polls the others every few seconds for the membership, as for revocations
+//     (sync.go), and merges it into its own ledger. The answer contains the machine's name, which
+//     is then reserved.
+//  2. A ticket is issued after a majority of the machines stored it (ReplicateMembership).
+//  3. A machine with a ticket is admitted if a majority votes that no other key presented the
+//     ticket (Vote). It gets certificates after a majority stored it in their ledgers
+//     (ReplicateMembership). A member that renews is admitted if a majority has no objection.
+//  4. A machine that removes a member replicates that to the others at once, and reports the
+//     machines that did not answer. They receive it by a later sync.
 //
-// A control plane of one machine agrees with itself.
+// A control plane of one machine is its own quorum.
 
-// agreeTime bounds asking all the others once, the connections included.
+// callAllTimeout bounds one parallel call of all others, including the connections.
 const agreeTime = 4 * time.Second
 
-// electorate is the control plane, as the configuration has it.
+// voters are the configured control-plane machines.
 type electorate struct {
 	others []netip.Addr
-	own    bool // this machine is one of it
+	own    bool // this machine is a voter
 }
 
-// electorate is that of a control-plane machine with a configuration, which has a cluster. Where
-// Cluster.spec.controlPlanes names nobody, this machine is all of it. It takes what the caller has
-// checked, and does not read it again: a call goes on with one configuration from its beginning to
-// its end.
+// voters returns the voters of a control-plane machine with a cluster configuration. If
+// Cluster.spec.controlPlanes is empty, this machine is the only voter. The configuration is a
+// parameter and not read again: a call uses one configuration from its beginning to its end.
 func (m *machine) electorate(c *config.Config) electorate {
 	e := electorate{others: m.teachers(c)}
 	e.own = len(c.Cluster.Spec.ControlPlanes) == 0 || len(e.others) < len(c.Cluster.Spec.ControlPlanes)
 	return e
 }
 
-// one is how many of it this machine is.
+// selfVotes returns 1 if this machine is a voter, else 0.
 func (e electorate) one() int {
 	if e.own {
 		return 1
@@ -68,30 +70,32 @@ func (e electorate) all() int { return len(e.others) + e.one() }
 
 func (e electorate) majority() int { return trust.Majority(e.all()) }
 
-// connections are those to the cluster's other machines, which last.
+// peerConns are the persistent connections to the other machines of the cluster.
 type connections struct {
 	sync.Mutex
-	all  map[netip.Addr]*connection
-	dial func(context.Context, netip.Addr) (*client.Client, error) // nil for the usual way
+	all map[netip.Addr]*connection
+	// replaces dialPeer in tests; nil otherwise
+	dial func(context.Context, netip.Addr) (*client.Client, error)
 }
 
 type connection struct {
-	turn   chan struct{} // holds one while somebody connects, or looks
+	turn   chan struct{} // holds one element while a goroutine dials or checks the connection
 	client *client.Client
-	shown  []byte // the certificate that it was made with, or was to be
+	shown  []byte // client certificate of the last dial
 }
 
-// failedCall is why a call failed, and by which certificate of this machine it was made: what is
-// said of one is not said of its successor, which may have come meanwhile.
+// failedCall is the error of a call together with the client certificate that the call presented.
+// An error about one certificate does not apply to its successor, which may have been issued
+// meanwhile.
 type failedCall struct {
 	error
-	shown []byte // DER; empty if it is not known
+	shown []byte // DER; empty if unknown
 }
 
 func (f failedCall) Unwrap() error { return f.error }
 
-// to is the connection to a machine of the cluster, and the certificate that it was made with. Who
-// has failed with it drops it.
+// connTo returns the connection to a machine of the cluster and the client certificate of the
+// connection. A caller closes the client if a call fails.
 func (m *machine) to(ctx context.Context, addr netip.Addr) (*client.Client, []byte, error) {
 	m.connections.Lock()
 	if m.connections.all == nil {
@@ -121,7 +125,7 @@ func (m *machine) to(ctx context.Context, addr netip.Addr) (*client.Client, []by
 	return c.client, c.shown, err
 }
 
-// dialOther connects to another machine of the control plane, as a machine.
+// dialPeer connects to another control-plane machine with the machine certificate.
 func (m *machine) dialOther(ctx context.Context, addr netip.Addr) (c *client.Client, shown []byte, err error) {
 	if m.connections.dial != nil {
 		c, err = m.connections.dial(ctx, addr)
@@ -136,7 +140,7 @@ func (m *machine) dialOther(ctx context.Context, addr netip.Addr) (c *client.Cli
 	return c, e.Cert.Certificate[0], err
 }
 
-// keep closes all connections but those to some machines.
+// closeExcept closes all connections but those to the named machines.
 func (c *connections) keep(named []netip.Addr) {
 	c.Lock()
 	defer c.Unlock()
@@ -147,16 +151,16 @@ func (c *connections) keep(named []netip.Addr) {
 		select {
 		case old.turn <- struct{}{}:
 			if old.client != nil {
-				_ = old.client.Close() // nothing is sent any more
+				_ = old.client.Close() // no call uses it any more
 			}
 			delete(c.all, addr)
 			<-old.turn
-		default: // it is being made; the next time, then
+		default: // a goroutine is dialing; the next round closes it
 		}
 	}
 }
 
-// call makes a call to another machine of the cluster, and says in a sentence why that failed.
+// call makes a call to another machine of the cluster and wraps its error in failedCall.
 func call[T any](ctx context.Context, m *machine, addr netip.Addr, do func(*client.Client) (T, error)) (T, error) {
 	var nothing T
 	c, shown, err := m.to(ctx, addr)
@@ -165,22 +169,22 @@ func call[T any](ctx context.Context, m *machine, addr netip.Addr, do func(*clie
 	}
 	answer, err := do(c)
 	if err != nil {
-		// it may be the connection: the certificate that it was made with counts no more
+		// The connection may be the cause: the server may have revoked its client certificate.
 		_ = c.Close()
 		return answer, failedCall{err, shown}
 	}
 	return answer, nil
 }
 
-// answered is what another machine has said.
+// peerAnswer is the result of a call to another machine.
 type answered[T any] struct {
 	from   netip.Addr
 	answer T
 	err    error
 }
 
-// askAll makes a call to each of some machines at the same time, until take has enough, or all have
-// answered, or the time is up. Calls that are under way then go on to their end.
+// callAll makes a call to several machines in parallel until take has enough answers, all answered,
+// or the timeout ends. Running calls then continue to their end.
 func askAll[T any](ctx context.Context, m *machine, addrs []netip.Addr, do func(context.Context, *client.Client) (T, error), take func(answered[T]) (enough bool)) {
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), agreeTime)
 	answers := make(chan answered[T], len(addrs))
@@ -206,7 +210,7 @@ func askAll[T any](ctx context.Context, m *machine, addrs []netip.Addr, do func(
 	}
 }
 
-// reason is an error of another machine in one sentence.
+// reason formats an error of another machine.
 func reason(addr netip.Addr, err error) string {
 	if s, ok := status.FromError(err); ok {
 		return fmt.Sprintf("%s: %s", addr, s.Message())
@@ -214,14 +218,14 @@ func reason(addr netip.Addr, err error) string {
 	return fmt.Sprintf("%s: %v", addr, err)
 }
 
-// newBookID is a name for a book.
+// newLedgerID returns a random ledger ID.
 func newBookID() string {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // it does not fail
 	return hex.EncodeToString(id)
 }
 
-// begunLocked is the book, with a name.
+// withIDLocked returns the ledger and creates its ID at first use.
 func (b *book) begunLocked() (trust.Ledger, error) {
 	known := b.openLocked()
 	if b.damaged != nil {
@@ -235,27 +239,28 @@ func (b *book) begunLocked() (trust.Ledger, error) {
 	return b.openLocked(), nil
 }
 
-// learnRoll writes down what is news of what another control-plane machine knows of the members.
-func (b *book) learnRoll(ask func(*api.RollRequest) (*api.RollResponse, error)) (from string, err error) {
+// syncMembership polls the membership of another control-plane machine, and merges and stores the
+// changes. It returns the ledger ID of that machine.
+func (b *book) learnRoll(ask func(*api.GetMembershipRequest) (*api.GetMembershipResponse, error)) (from string, err error) {
 	b.Lock()
 	known, err := b.begunLocked()
 	b.Unlock()
 	if err != nil {
 		return "", err
 	}
-	answer, err := ask(&api.RollRequest{Digest: known.Public().Digest()})
+	answer, err := ask(&api.GetMembershipRequest{Digest: known.Public().Digest()})
 	if err != nil {
 		return "", err
 	}
-	if err := trust.CheckID(answer.Book); err != nil {
+	if err := trust.CheckID(answer.Ledger); err != nil {
 		return "", err
 	}
 	b.Lock()
 	defer b.Unlock()
-	if known, err = b.begunLocked(); err != nil { // somebody else may have written meanwhile
+	if known, err = b.begunLocked(); err != nil { // another call may have written meanwhile
 		return "", err
 	}
-	next, news, err := known.MergeMembership(fromMembership(answer.Roll), &b.session, time.Now())
+	next, news, err := known.MergeMembership(fromMembership(answer.Membership), &b.session, time.Now())
 	if err != nil {
 		return "", err
 	}
@@ -265,12 +270,12 @@ func (b *book) learnRoll(ask func(*api.RollRequest) (*api.RollResponse, error)) 
 			return "", err
 		}
 	}
-	b.session.MarkSynced(answer.Book)
-	return answer.Book, nil
+	b.session.MarkSynced(answer.Ledger)
+	return answer.Ledger, nil
 }
 
-// meet notes the name of the control-plane machine at an address. A version that does not say it
-// has none.
+// recordControlPlane stores the name of the control-plane machine at an address. A version that
+// does not send its name has an empty name.
 func (b *book) meet(addr netip.Addr, name string, planes []netip.Addr) error {
 	b.Lock()
 	defer b.Unlock()
@@ -284,12 +289,14 @@ func (b *book) meet(addr netip.Addr, name string, planes []netip.Addr) error {
 	return b.keepLocked(known)
 }
 
-// learnRolls asks the others, until so many have answered, and returns whose books those are, and
-// why others did not answer.
+// syncMemberships polls the others until enough of them answered. It returns the ledger IDs by
+// address, and the errors of the others.
 func (m *machine) learnRolls(ctx context.Context, others []netip.Addr, enough int) (books map[netip.Addr]string, silent []string) {
 	books = map[netip.Addr]string{}
 	askAll(ctx, m, others, func(ctx context.Context, c *client.Client) (string, error) {
-		return m.book.learnRoll(func(r *api.RollRequest) (*api.RollResponse, error) { return c.Cluster.Roll(ctx, r) })
+		return m.book.learnRoll(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
+			return c.Cluster.GetMembership(ctx, r)
+		})
 	}, func(a answered[string]) bool {
 		if a.err != nil {
 			silent = append(silent, reason(a.from, a.err))
@@ -301,17 +308,19 @@ func (m *machine) learnRolls(ctx context.Context, others []netip.Addr, enough in
 	return books, silent
 }
 
-// tell has others note what this machine knows, until so many of them hold a ticket, or its member.
-// refused is why one of them would not.
-func (m *machine) tell(ctx context.Context, others []netip.Addr, r *api.TellRequest, ticket string, enough int) (noted, silent []string, refused error) {
-	askAll(ctx, m, others, func(ctx context.Context, c *client.Client) (*api.TellResponse, error) { return c.Cluster.Tell(ctx, r) }, func(a answered[*api.TellResponse]) bool {
+// replicate sends r to the others until enough of them store a ticket or its member. refused is the
+// error of a machine that rejects r.
+func (m *machine) tell(ctx context.Context, others []netip.Addr, r *api.ReplicateMembershipRequest, ticket string, enough int) (noted, silent []string, refused error) {
+	askAll(ctx, m, others, func(ctx context.Context, c *client.Client) (*api.ReplicateMembershipResponse, error) {
+		return c.Cluster.ReplicateMembership(ctx, r)
+	}, func(a answered[*api.ReplicateMembershipResponse]) bool {
 		switch {
 		case status.Code(a.err) == codes.FailedPrecondition:
 			refused = errors.New(reason(a.from, a.err))
 			silent = append(silent, refused.Error())
 		case a.err != nil:
 			silent = append(silent, reason(a.from, a.err))
-		case ticket == "" || slices.Contains(a.answer.Tickets, ticket):
+		case ticket == "" || slices.Contains(a.answer.StoredTickets, ticket):
 			noted = append(noted, a.from.String())
 		default:
 			silent = append(silent, fmt.Sprintf("%s: it has been removed there", a.from))
@@ -321,9 +330,10 @@ func (m *machine) tell(ctx context.Context, others []netip.Addr, r *api.TellRequ
 	return noted, silent, refused
 }
 
-// fromControlPlane refuses everybody but the cluster's control-plane machines. A worker's
-// certificate is by the same CA, and names its ticket. One without is by who has the key of that
-// CA, or by an operator's own, whose holder can be an admin.
+// requireControlPlane rejects every caller but the control-plane machines of the cluster. A
+// worker's certificate is issued by the same CA and names its ticket. A machine certificate without
+// a ticket is issued by a holder of the CA's key, or by an operator CA, whose holder can also be an
+// admin.
 func fromControlPlane(ctx context.Context) error {
 	if fromMachine(ctx) != nil || said(ctx, apid.MetadataTicket) != "" {
 		return status.Error(codes.PermissionDenied, "this is for the control-plane machines among themselves")
@@ -331,8 +341,8 @@ func fromControlPlane(ctx context.Context) error {
 	return nil
 }
 
-// fromMachine refuses everybody but the cluster's machines, people who may do more than they among
-// them.
+// requireMachine rejects every caller but the machines of the cluster, including users with higher
+// roles.
 func fromMachine(ctx context.Context) error {
 	if pki.RolePrefix+said(ctx, apid.MetadataRole) != pki.RoleMachine {
 		return status.Error(codes.PermissionDenied, "this is for the cluster's machines among themselves")
@@ -340,13 +350,13 @@ func fromMachine(ctx context.Context) error {
 	return nil
 }
 
-// memberOf says which machine of the cluster calls, whichever of its certificates it shows: by the
-// ticket that it came by, or by its name, if it is one of the control plane.
+// memberID identifies the calling machine, for any of its certificates: by its ticket, or by its
+// name if it is a control-plane machine.
 func memberOf(ctx context.Context) string {
 	return cmp.Or(said(ctx, apid.MetadataTicket), said(ctx, apid.MetadataName))
 }
 
-// plane is the configuration of a control-plane machine that another one asks.
+// controlPlaneConfig returns the configuration for a call between control-plane machines.
 func (a clusterAPI) plane(ctx context.Context) (*config.Config, error) {
 	if err := fromControlPlane(ctx); err != nil {
 		return nil, err
@@ -358,7 +368,7 @@ func (a clusterAPI) plane(ctx context.Context) (*config.Config, error) {
 	return now.config, nil
 }
 
-func (a clusterAPI) Roll(ctx context.Context, r *api.RollRequest) (*api.RollResponse, error) {
+func (a clusterAPI) GetMembership(ctx context.Context, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
 	c, err := a.plane(ctx)
 	if err != nil {
 		return nil, err
@@ -369,19 +379,19 @@ func (a clusterAPI) Roll(ctx context.Context, r *api.RollRequest) (*api.RollResp
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	out := &api.RollResponse{Book: known.ID, Machine: c.Machine.Metadata.Name}
+	out := &api.GetMembershipResponse{Ledger: known.ID, Machine: c.Machine.Metadata.Name}
 	if roll := known.Public(); !slices.Equal(roll.Digest(), r.Digest) {
-		out.Roll = toMembership(roll)
+		out.Membership = toMembership(roll)
 	}
 	return out, nil
 }
 
-func (a clusterAPI) Tell(ctx context.Context, r *api.TellRequest) (*api.TellResponse, error) {
+func (a clusterAPI) ReplicateMembership(ctx context.Context, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
 	c, err := a.plane(ctx)
 	if err != nil {
 		return nil, err
 	}
-	roll, known := fromMembership(r.Roll), a.m.book.known()
+	roll, known := fromMembership(r.Membership), a.m.book.known()
 	for _, t := range roll.Tickets {
 		if reservedName(c, known, t.Name) {
 			return nil, status.Errorf(codes.FailedPrecondition, "machine %s: cannot be invited: it is the name of the control plane", t.Name)
@@ -391,13 +401,13 @@ func (a clusterAPI) Tell(ctx context.Context, r *api.TellRequest) (*api.TellResp
 		return nil, err
 	}
 	var removed []trust.Revocation
-	for _, v := range r.Removed {
-		if v.Name != "" || v.Origin == "" { // names are learnt, by who asks for them
+	for _, v := range r.Revocations {
+		if v.Name != "" || v.Lineage == "" { // names are replicated only by the poll of a peer
 			return nil, status.Error(codes.InvalidArgument, "a removal is one of a ticket")
 		}
 		removed = append(removed, revocationOf(v))
 	}
-	out := &api.TellResponse{}
+	out := &api.ReplicateMembershipResponse{}
 	var news []trust.Revocation
 	err = a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
 		var err error
@@ -407,10 +417,10 @@ func (a clusterAPI) Tell(ctx context.Context, r *api.TellRequest) (*api.TellResp
 		if b, _, err = b.MergeMembership(roll, &a.m.book.session, time.Now()); err != nil {
 			return b, err
 		}
-		out.Book = b.ID
+		out.Ledger = b.ID
 		for _, serial := range serials(roll) {
 			if holds := b.PublicForTicket(serial); len(holds.Members)+len(holds.Tickets) > 0 {
-				out.Tickets = append(out.Tickets, serial)
+				out.StoredTickets = append(out.StoredTickets, serial)
 			}
 		}
 		return b, nil
@@ -427,7 +437,7 @@ func (a clusterAPI) Tell(ctx context.Context, r *api.TellRequest) (*api.TellResp
 	return out, nil
 }
 
-// serials are the tickets that a roll is about.
+// ticketSerials returns the serials of the tickets in a membership.
 func serials(r trust.Membership) []string {
 	var out []string
 	for _, t := range r.Tickets {
@@ -439,15 +449,15 @@ func serials(r trust.Membership) []string {
 	return out
 }
 
-func (a clusterAPI) Vouch(ctx context.Context, r *api.VouchRequest) (*api.VouchResponse, error) {
+func (a clusterAPI) Vote(ctx context.Context, r *api.VoteRequest) (*api.VoteResponse, error) {
 	c, err := a.plane(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if r.Machine == nil {
+	if r.Candidate == nil {
 		return nil, status.Error(codes.InvalidArgument, "no machine is named")
 	}
-	m := fromWorker(r.Machine)
+	m := fromWorker(r.Candidate)
 	if err := m.Check(); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -460,25 +470,25 @@ func (a clusterAPI) Vouch(ctx context.Context, r *api.VouchRequest) (*api.VouchR
 	if why == nil && reservedName(c, a.m.book.known(), m.Name) {
 		why = fmt.Errorf("machine %s: cannot join: it is the name of the control plane", m.Name)
 	}
-	out := &api.VouchResponse{}
+	out := &api.VoteResponse{}
 	err = a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
-		b, _, err := b.MergeMembership(fromMembership(r.Roll), &a.m.book.session, time.Now())
+		b, _, err := b.MergeMembership(fromMembership(r.Membership), &a.m.book.session, time.Now())
 		if err != nil {
 			return b, err
 		}
 		if why == nil {
-			b, why = b.Vote(m, r.Known, &a.m.book.session, time.Now())
+			b, why = b.Vote(m, r.HasCertificate, &a.m.book.session, time.Now())
 		}
-		out.Book, out.Claims = b.ID, toMembership(b.PublicForTicket(m.Ticket)).Claims
+		out.Ledger, out.Bindings = b.ID, toMembership(b.PublicForTicket(m.Ticket)).Bindings
 		return b, nil
 	})
 	if why != nil {
-		out.Refused = why.Error()
+		out.RejectionReason = why.Error()
 	}
 	return out, err
 }
 
-// toMembership and fromMembership are a roll as the API has it.
+// toMembership and fromMembership convert a membership to and from the API's form.
 func toMembership(r trust.Membership) *api.Membership {
 	out := &api.Membership{}
 	for _, m := range r.Members {
@@ -486,11 +496,11 @@ func toMembership(r trust.Membership) *api.Membership {
 	}
 	for _, t := range r.Tickets {
 		out.Tickets = append(out.Tickets, &api.Ticket{
-			Serial: t.Serial, Name: t.Name, Expires: timestamppb.New(t.Expires), By: t.By, At: timestamppb.New(t.At), Voters: t.Voters, Needs: int32(t.Quorum),
+			Serial: t.Serial, Name: t.Name, Expires: timestamppb.New(t.Expires), By: t.By, At: timestamppb.New(t.At), Voters: t.Voters, Quorum: int32(t.Quorum),
 		})
 	}
 	for _, c := range r.Bindings {
-		out.Claims = append(out.Claims, &api.Claim{Ticket: c.Ticket, Voter: c.Voter, Key: c.Key})
+		out.Bindings = append(out.Bindings, &api.TicketBinding{Ticket: c.Ticket, Voter: c.Voter, Key: c.Key})
 	}
 	return out
 }
@@ -502,14 +512,14 @@ func fromMembership(r *api.Membership) trust.Membership {
 	}
 	for _, t := range r.GetTickets() {
 		out.Tickets = append(out.Tickets, trust.Ticket{
-			Serial: t.Serial, Name: t.Name, At: t.At.AsTime(), Expires: t.Expires.AsTime(), By: t.By, Voters: t.Voters, Quorum: int(t.Needs),
+			Serial: t.Serial, Name: t.Name, At: t.At.AsTime(), Expires: t.Expires.AsTime(), By: t.By, Voters: t.Voters, Quorum: int(t.Quorum),
 		})
 	}
-	out.Bindings = fromClaims(r.GetClaims())
+	out.Bindings = fromClaims(r.GetBindings())
 	return out
 }
 
-func fromClaims(claims []*api.Claim) []trust.TicketBinding {
+func fromClaims(claims []*api.TicketBinding) []trust.TicketBinding {
 	var out []trust.TicketBinding
 	for _, c := range claims {
 		out = append(out, trust.TicketBinding{Ticket: c.Ticket, Voter: c.Voter, Key: c.Key})
@@ -517,17 +527,17 @@ func fromClaims(claims []*api.Claim) []trust.TicketBinding {
 	return out
 }
 
-// toWorker and fromWorker are a member as the API has it.
+// toMember and fromMember convert a member to and from the API's form.
 func toWorker(m trust.Member) *api.Member {
 	return &api.Member{
-		Name: m.Name, Ticket: m.Ticket, Fingerprint: m.Key, Address: m.Address, Count: m.Generation,
+		Name: m.Name, Ticket: m.Ticket, Fingerprint: m.Key, Address: m.Address, Generation: m.Generation,
 		Joined: timestamppb.New(m.Joined), Renewed: timestamppb.New(m.Renewed), Expires: timestamppb.New(m.Expires),
 	}
 }
 
 func fromWorker(m *api.Member) trust.Member {
 	return trust.Member{
-		Name: m.Name, Ticket: m.Ticket, Key: m.Fingerprint, Address: m.Address, Generation: m.Count,
+		Name: m.Name, Ticket: m.Ticket, Key: m.Fingerprint, Address: m.Address, Generation: m.Generation,
 		Joined: m.Joined.AsTime(), Renewed: m.Renewed.AsTime(), Expires: m.Expires.AsTime(),
 	}
 }

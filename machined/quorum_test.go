@@ -35,26 +35,32 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// called is a call of somebody with a role, and a ticket if he came by one.
+// called is a call of a role, with a ticket for a member.
 func called(t *testing.T, role, ticket string) context.Context {
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataRole, role, apid.MetadataTicket, ticket, apid.MetadataName, "m2"))
 }
 
-// TestControlPlaneAmongItself: what control-plane machines say to each other nobody else can say,
-// or hear.
+// TestControlPlaneAmongItself checks that only control-plane machines can make the calls among
+// control-plane machines.
 func TestControlPlaneAmongItself(t *testing.T) {
 	a := controlPlane(t)
 	calls := map[string]func(context.Context) error{
-		"Roll": func(ctx context.Context) error { _, err := a.Roll(ctx, &api.RollRequest{}); return err },
-		"Tell": func(ctx context.Context) error { _, err := a.Tell(ctx, &api.TellRequest{}); return err },
+		"Roll": func(ctx context.Context) error {
+			_, err := a.GetMembership(ctx, &api.GetMembershipRequest{})
+			return err
+		},
+		"Tell": func(ctx context.Context) error {
+			_, err := a.ReplicateMembership(ctx, &api.ReplicateMembershipRequest{})
+			return err
+		},
 		"Vouch": func(ctx context.Context) error {
-			_, err := a.Vouch(ctx, &api.VouchRequest{Machine: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}})
+			_, err := a.Vote(ctx, &api.VoteRequest{Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}})
 			return err
 		},
 	}
 	images := imageAPI{m: a.m}
 	for _, who := range []context.Context{called(t, "join", ""), called(t, "reader", ""), called(t, "admin", ""), called(t, "", ""), t.Context()} {
-		if _, err := images.Find(who, &api.FindImageRequest{Name: "example.com/web:1"}); status.Code(err) != codes.PermissionDenied {
+		if _, err := images.Resolve(who, &api.ResolveImageRequest{Name: "example.com/web:1"}); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("Find of %v: %v", who, err)
 		}
 	}
@@ -72,33 +78,33 @@ func TestControlPlaneAmongItself(t *testing.T) {
 	}
 }
 
-// TestTell: a ticket that another machine issues, and one that it has taken back, are on the disk;
-// names of people are not revoked so.
+// TestReplicateMembership checks that the ticket of another machine, and its revocation, are
+// stored; names of users cannot be revoked by it.
 func TestTell(t *testing.T) {
 	a := controlPlane(t)
 	ctx := called(t, "machine", "")
 	ticket := func(name string) *api.Ticket {
-		return &api.Ticket{Serial: "1a", Name: name, At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{strings.Repeat("0", 32)}, Needs: 1}
+		return &api.Ticket{Serial: "1a", Name: name, At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{strings.Repeat("0", 32)}, Quorum: 1}
 	}
-	if _, err := a.Tell(ctx, &api.TellRequest{Roll: &api.Membership{Tickets: []*api.Ticket{ticket("m1")}}}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := a.ReplicateMembership(ctx, &api.ReplicateMembershipRequest{Membership: &api.Membership{Tickets: []*api.Ticket{ticket("m1")}}}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("the name of this machine is given away: %v", err)
 	}
-	answer, err := a.Tell(ctx, &api.TellRequest{Roll: &api.Membership{Tickets: []*api.Ticket{ticket("w1")}}})
-	if err != nil || len(answer.Tickets) != 1 || len(answer.Book) != 32 {
+	answer, err := a.ReplicateMembership(ctx, &api.ReplicateMembershipRequest{Membership: &api.Membership{Tickets: []*api.Ticket{ticket("w1")}}})
+	if err != nil || len(answer.StoredTickets) != 1 || len(answer.Ledger) != 32 {
 		t.Fatal(answer, err)
 	}
 	a.m.book = newBook(a.m.book.file)
-	list, err := a.Members(t.Context(), nil)
+	list, err := a.ListMembers(t.Context(), nil)
 	if err != nil || len(list.Tickets) != 1 {
 		t.Errorf("after a restart: %v, %v", list, err)
 	}
-	// Its own book has no say, because the ticket does not name it.
-	vouch := &api.VouchRequest{Machine: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}}
-	if answer, err := a.Vouch(ctx, vouch); err != nil || !strings.Contains(answer.Refused, "is not one of those that vouch") {
+	// Its own ledger has no vote, because the ticket does not name it.
+	vouch := &api.VoteRequest{Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}}
+	if answer, err := a.Vote(ctx, vouch); err != nil || !strings.Contains(answer.RejectionReason, "is not a voter of the ticket") {
 		t.Errorf("%v, %v", answer, err)
 	}
-	for _, r := range []*api.Revocation{{Name: "dora"}, {Name: "dora", Origin: "1a"}, {}, {Origin: "1a", Restored: true}, {Origin: "0x"}} {
-		if _, err := a.Tell(ctx, &api.TellRequest{Removed: []*api.Revocation{r}}); err == nil {
+	for _, r := range []*api.Revocation{{Name: "dora"}, {Name: "dora", Lineage: "1a"}, {}, {Lineage: "1a", Restored: true}, {Lineage: "0x"}} {
+		if _, err := a.ReplicateMembership(ctx, &api.ReplicateMembershipRequest{Revocations: []*api.Revocation{r}}); err == nil {
 			t.Errorf("told %v", r)
 		}
 	}
@@ -112,79 +118,78 @@ func TestTell(t *testing.T) {
 	}
 }
 
-// TestVouch: the first key that shows a ticket to a machine is on its disk before it says so, and
-// it says so of no other key.
+// TestVote checks that the first key that presents a ticket is stored before the vote, and that
+// other keys get no vote.
 func TestVouch(t *testing.T) {
 	a := controlPlane(t)
 	ctx := called(t, "machine", "")
-	roll, err := a.Roll(ctx, &api.RollRequest{})
+	roll, err := a.GetMembership(ctx, &api.GetMembershipRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := strings.Repeat("1", 32)
-	ticket := &api.Membership{Tickets: []*api.Ticket{{Serial: "1a", Name: "w1", At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{roll.Book, other}, Needs: 2}}}
-	vouch := func(key int, address string) *api.VouchResponse {
+	ticket := &api.Membership{Tickets: []*api.Ticket{{Serial: "1a", Name: "w1", At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{roll.Ledger, other}, Quorum: 2}}}
+	vouch := func(key int, address string) *api.VoteResponse {
 		t.Helper()
-		answer, err := a.Vouch(ctx, &api.VouchRequest{Roll: ticket, Machine: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: fmt.Sprintf("sha256:%064x", key), Address: address}})
-		if err != nil || answer.Book != roll.Book {
+		answer, err := a.Vote(ctx, &api.VoteRequest{Membership: ticket, Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: fmt.Sprintf("sha256:%064x", key), Address: address}})
+		if err != nil || answer.Ledger != roll.Ledger {
 			t.Fatal(answer, err)
 		}
 		return answer
 	}
-	if r := vouch(1, "10.0.0.21").Refused; !strings.Contains(r, "has not heard from all that know it") {
+	if r := vouch(1, "10.0.0.21").RejectionReason; !strings.Contains(r, "has not heard from all that know it") {
 		t.Errorf("vouches before it has heard from the others: %q", r)
 	}
 	a.m.book.session.MarkSynced(other)
 	for _, address := range []string{"10.0.0.11", "10.244.0.1", "127.0.0.1"} { // its own
-		if r := vouch(1, address).Refused; !strings.Contains(r, "which is the address of") {
+		if r := vouch(1, address).RejectionReason; !strings.Contains(r, "which is the address of") {
 			t.Errorf("%s: %q", address, r)
 		}
 	}
-	if r := vouch(1, "10.0.0.21"); r.Refused != "" || len(r.Claims) != 1 || r.Claims[0].Voter != roll.Book {
+	if r := vouch(1, "10.0.0.21"); r.RejectionReason != "" || len(r.Bindings) != 1 || r.Bindings[0].Voter != roll.Ledger {
 		t.Errorf("%v", r)
 	}
 	a.m.book = newBook(a.m.book.file)
-	if r := vouch(2, "10.0.0.22"); !strings.Contains(r.Refused, "another machine has shown it before") || len(r.Claims) != 1 || r.Claims[0].Key != fmt.Sprintf("sha256:%064x", 1) {
+	if r := vouch(2, "10.0.0.22"); !strings.Contains(r.RejectionReason, "another machine has presented it before") || len(r.Bindings) != 1 || r.Bindings[0].Key != fmt.Sprintf("sha256:%064x", 1) {
 		t.Errorf("after a restart: %v", r)
 	}
-	if r := vouch(1, "10.0.0.22").Refused; r != "" {
+	if r := vouch(1, "10.0.0.22").RejectionReason; r != "" {
 		t.Errorf("the same machine asks again: %q", r)
 	}
 }
 
-// TestLearnRoll: what is learnt is on the disk, and is not asked for again.
+// TestSyncMembership checks that synced changes are stored, and are not transferred again.
 func TestLearnRoll(t *testing.T) {
 	a, b := controlPlane(t), controlPlane(t)
 	ctx := called(t, "machine", "")
 	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
 	_, request := newRequest(t)
-	if _, err := a.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request}); err != nil {
+	if _, err := a.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
-	var sent *api.RollResponse
+	var sent *api.GetMembershipResponse
 	for range 2 {
-		if _, err := b.m.book.learnRoll(func(r *api.RollRequest) (*api.RollResponse, error) {
+		if _, err := b.m.book.learnRoll(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
 			var err error
-			sent, err = a.Roll(ctx, r)
+			sent, err = a.GetMembership(ctx, r)
 			return sent, err
 		}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if sent.Roll != nil {
+	if sent.Membership != nil {
 		t.Errorf("sent twice: %v", sent)
 	}
 	b.m.book = newBook(b.m.book.file)
-	if list, err := b.Members(t.Context(), nil); err != nil || len(list.Tickets) != 1 || list.Tickets[0].Name != "w1" {
+	if list, err := b.ListMembers(t.Context(), nil); err != nil || len(list.Tickets) != 1 || list.Tickets[0].Name != "w1" {
 		t.Errorf("%v, %v", list, err)
 	}
-	if _, err := b.Remove(from(t, admin, "10.0.0.5:1"), &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := b.RemoveMember(from(t, admin, "10.0.0.5:1"), &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
 		t.Error(err)
 	}
 }
 
-// TestTooFew: where less than half of the control plane answers there are no tickets, and nobody
-// comes by one.
+// TestNoQuorum checks that without a quorum no ticket is issued, and no machine joins.
 func TestTooFew(t *testing.T) {
 	a := controlPlane(t)
 	now, _ := a.m.config.Get()
@@ -197,7 +202,7 @@ func TestTooFew(t *testing.T) {
 	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
 	md, _ := metadata.FromIncomingContext(from(t, admin, "10.0.0.5:1"))
 	_, request := newRequest(t)
-	_, err := a.Invite(metadata.NewIncomingContext(ctx, md), &api.InviteRequest{Name: "w1", Request: request})
+	_, err := a.CreateTicket(metadata.NewIncomingContext(ctx, md), &api.CreateTicketRequest{Name: "w1", Csr: request})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "1 of 3 control-plane machines know a ticket") || !strings.Contains(err.Error(), "and 2 have to") {
 		t.Error(err)
 	}
@@ -207,7 +212,7 @@ func TestTooFew(t *testing.T) {
 	}
 }
 
-// wire connects machines of a test over loopback, by the addresses that they have among themselves.
+// wire connects machines of a test over loopback, by their test addresses.
 type wire struct {
 	leaf      *pki.Leaf
 	pool      *x509.CertPool
@@ -228,7 +233,7 @@ func newWire(t *testing.T) wire {
 	return w
 }
 
-// serve has a machine answer.
+// serve starts the server of a machine.
 func (w wire) serve(t *testing.T, addr netip.Addr, register func(*grpc.Server), options ...grpc.ServerOption) {
 	t.Helper()
 	server := grpc.NewServer(append(options, grpc.Creds(credentials.NewServerTLSFromCert(&tls.Certificate{Certificate: [][]byte{w.leaf.Cert.Raw}, PrivateKey: w.leaf.Key})))...)
@@ -260,7 +265,7 @@ func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
 		list = append(list, addr)
 		a.m.config.Set(applied{config: whole})
 		a.m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.PrefixFrom(addr, 24)}}}}})
-		// The door is another test's: everybody here is a control-plane machine.
+		// Other tests cover apid: every caller here is a control-plane machine.
 		as := func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			if _, gone := off.Load(addr); gone {
 				return nil, status.Error(codes.Unavailable, "it is off")
@@ -278,8 +283,8 @@ func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
 	return machines, off
 }
 
-// TestThree: a ticket that one machine has issued is good at another while the first is off, for
-// one key; a member renews while two of three are there, and not with one.
+// TestThree checks that a ticket of one machine is valid at another while the first is off, for one
+// key; and that a member renews with two of three machines, but not with one.
 func TestThree(t *testing.T) {
 	machines, off := three(t)
 	a, b, c := machines[0], machines[1], machines[2]
@@ -309,12 +314,12 @@ func TestThree(t *testing.T) {
 	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
 	invite := func(by clusterAPI, name string) *x509.Certificate {
 		t.Helper()
-		answer, err := by.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: name, Request: request(newKey())})
+		answer, err := by.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: name, Csr: request(newKey())})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(answer.From) != 3 {
-			t.Errorf("known to %v", answer.From)
+		if len(answer.ControlPlanes) != 3 {
+			t.Errorf("known to %v", answer.ControlPlanes)
 		}
 		ticket, err := x509.ParseCertificate(answer.Certificate)
 		if err != nil {
@@ -323,18 +328,18 @@ func TestThree(t *testing.T) {
 		return ticket
 	}
 	join := func(at clusterAPI, shown *x509.Certificate, key *ecdsa.PrivateKey, peer string) (*x509.Certificate, error) {
-		r := &api.JoinRequest{Machine: request(key), Leaves: map[string][]byte{}}
+		r := &api.JoinRequest{MachineCsr: request(key), NodeCsrs: map[string][]byte{}}
 		for _, l := range machinecredentials.NodeLeaves("w", nil) {
-			r.Leaves[l.Cert] = request(newKey())
+			r.NodeCsrs[l.Cert] = request(newKey())
 		}
 		answer, err := at.Join(from(t, shown, peer), r)
 		if err != nil {
 			return nil, err
 		}
-		return x509.ParseCertificate(answer.Machine)
+		return x509.ParseCertificate(answer.MachineCertificate)
 	}
 	ticket := invite(b, "w1")
-	if _, err := a.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request(newKey())}); err != nil {
+	if _, err := a.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(newKey())}); err != nil {
 		t.Errorf("a second ticket for the name: %v", err)
 	}
 	off.Store(netip.MustParseAddr("10.0.0.12"), true)
@@ -344,13 +349,13 @@ func TestThree(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range []clusterAPI{a, c} {
-		if list, err := m.Members(t.Context(), nil); err != nil || len(list.Members) != 1 || list.Members[0].Address != "10.0.0.21" {
+		if list, err := m.ListMembers(t.Context(), nil); err != nil || len(list.Members) != 1 || list.Members[0].Address != "10.0.0.21" {
 			t.Errorf("%v, %v", list, err)
 		}
 		if _, err := join(m, ticket, thief, "10.0.0.66:1"); err == nil || !strings.Contains(err.Error(), "another machine has used it") {
 			t.Errorf("two keys: %v", err)
 		}
-		if _, err := m.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request(newKey())}); err == nil {
+		if _, err := m.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(newKey())}); err == nil {
 			t.Error("the name of a member is given away")
 		}
 	}
@@ -363,11 +368,11 @@ func TestThree(t *testing.T) {
 	}
 	off.Clear()
 	hear()
-	if list, err := b.Members(t.Context(), nil); err != nil || len(list.Members) != 1 || list.Members[0].Address != "10.0.0.22" {
+	if list, err := b.ListMembers(t.Context(), nil); err != nil || len(list.Members) != 1 || list.Members[0].Address != "10.0.0.22" {
 		t.Errorf("%v, %v", list, err)
 	}
 
-	// Two keys show a ticket at the same time, each to another machine.
+	// Two keys present a ticket at the same time, each to another machine.
 	for n := range 5 {
 		ticket := invite(machines[n%3], fmt.Sprint("x", n))
 		var got [2]error
@@ -383,14 +388,14 @@ func TestThree(t *testing.T) {
 	}
 }
 
-// TestPlaneNames: the name of a control-plane machine is given to nobody else while that one is
-// off, as long as it is one of the control plane; who has it all the same is told of.
+// TestControlPlaneNames checks that the name of a control-plane machine is reserved while that
+// machine is off, as long as it belongs to the control plane; a member with that name is reported.
 func TestPlaneNames(t *testing.T) {
 	machines, off := three(t)
 	_, request := newRequest(t)
 	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
 	invite := func(by clusterAPI, name string) error {
-		_, err := by.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: name, Request: request})
+		_, err := by.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: name, Csr: request})
 		return err
 	}
 	for i, m := range machines[1:] {
@@ -416,24 +421,24 @@ func TestPlaneNames(t *testing.T) {
 		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "it is the name of the control plane") {
 			t.Errorf("the name of a machine that is off: %v", err)
 		}
-		m.m.book = newBook(m.m.book.file) // it starts again
+		m.m.book = newBook(m.m.book.file) // it restarts
 		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("after a start: %v", err)
 		}
 	}
 	a := machines[0]
-	told := &api.TellRequest{Roll: &api.Membership{Tickets: []*api.Ticket{{
-		Serial: "1a", Name: "m3", At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{strings.Repeat("0", 32)}, Needs: 1,
+	told := &api.ReplicateMembershipRequest{Membership: &api.Membership{Tickets: []*api.Ticket{{
+		Serial: "1a", Name: "m3", At: timestamppb.Now(), Expires: timestamppb.New(time.Now().Add(time.Hour)), Voters: []string{strings.Repeat("0", 32)}, Quorum: 1,
 	}}}}
-	if _, err := a.Tell(called(t, "machine", ""), told); status.Code(err) != codes.FailedPrecondition {
+	if _, err := a.ReplicateMembership(called(t, "machine", ""), told); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("told of a ticket for it: %v", err)
 	}
-	vouch := &api.VouchRequest{Machine: &api.Member{Name: "m3", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}}
-	if answer, err := a.Vouch(called(t, "machine", ""), vouch); err != nil || !strings.Contains(answer.Refused, "it is the name of the control plane") {
+	vouch := &api.VoteRequest{Candidate: &api.Member{Name: "m3", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}}
+	if answer, err := a.Vote(called(t, "machine", ""), vouch); err != nil || !strings.Contains(answer.RejectionReason, "it is the name of the control plane") {
 		t.Errorf("%v, %v", answer, err)
 	}
 
-	// One that came by the name before anybody had heard of the machine.
+	// A member that joined with the name before the machine was known.
 	if err := a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
 		b.Members = append(b.Members, trust.Member{Name: "m3", Ticket: "2b", Key: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.22"})
 		return b, nil
@@ -442,7 +447,7 @@ func TestPlaneNames(t *testing.T) {
 	}
 	learn()
 	learn()
-	for i, m := range machines[:2] { // the second learns of it
+	for i, m := range machines[:2] { // the second machine receives it by sync
 		said := 0
 		for _, e := range m.m.events.after(0) {
 			if strings.Contains(e.message, "it has joined by the name of the control plane") {
@@ -454,7 +459,7 @@ func TestPlaneNames(t *testing.T) {
 		}
 	}
 
-	// It is taken out of the control plane.
+	// It is removed from the control plane.
 	b := machines[1]
 	now, _ := b.m.config.Get()
 	now.config.Cluster.Spec.ControlPlanes = now.config.Cluster.Spec.ControlPlanes[:2]
@@ -464,7 +469,7 @@ func TestPlaneNames(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// It is free when its Node is gone, and nobody is invited before.
+	// The name is free after its Node is deleted, and no ticket is issued before.
 	var asked []string
 	b.m.forgetting.nodes = func(_ context.Context, names []string) ([]string, error) {
 		asked = names
@@ -479,7 +484,7 @@ func TestPlaneNames(t *testing.T) {
 	}
 }
 
-// TestFirstOf: a worker asks one after the other.
+// TestFirstAnswer checks that a worker calls one machine after the other.
 func TestFirstOf(t *testing.T) {
 	var asked []string
 	answer, err := firstOf(t.Context(), []string{"a", "b", "c"}, func(_ context.Context, from string) (*api.JoinResponse, error) {

@@ -13,49 +13,49 @@ import (
 )
 
 // A configuration with which the machine never had an address cannot be corrected over the network.
-// After reachTime the machine returns to the last one with which it had one. Whether it ever had
-// one is kept on STATE (documents.Store.Reached), so that a cable that is pulled later, or a start
-// without a network, changes nothing.
+// After reachTimeout the machine returns to the last configuration with which it had an address.
+// STATE records whether it ever had one (configstore.Store.LastReachable), so that a cable that is
+// unplugged later, or a boot without a network, has no effect.
 
 const (
 	reachTime  = 10 * time.Minute
-	reachRetry = time.Minute // after a return that failed
+	reachRetry = time.Minute // after a failed return
 )
 
-// reachInput is what reaching judges by.
+// reachInput is the input of reachState.step.
 type reachInput struct {
 	now    time.Time
-	config *config.Config // in force, by identity; nil: none
-	// it is here to stay: neither it nor the version of the system is on trial
+	config *config.Config // active configuration, compared by identity; nil: none
+	// neither the configuration nor the version of the system is on trial
 	decided  bool
-	had      bool // the machine has had an address with it, in this run or before
-	address  bool // it has one now
-	comeback bool // there is another one to return to
+	had      bool // the machine has had an address with it, in this boot or before
+	address  bool // it has an address now
+	comeback bool // another configuration exists to which it can return
 }
 
-// reaching is since when the machine has had no address with a configuration.
+// reachState is the time since which the machine has had no address with a configuration.
 type reaching struct {
 	config *config.Config
 	since  time.Time
 }
 
-// reachAct is what is due.
+// reachAction is the action that is due.
 type reachAct int
 
 const (
 	reachRest   reachAct = iota
-	reachRecord          // that the machine has had an address with the configuration
-	reachReturn          // to the last one with which it had one
+	reachRecord          // record that the machine has had an address with the configuration
+	reachReturn          // return to the last configuration with which the machine had an address
 )
 
-// step judges an observation. It returns what is due now, and how long nothing is if nothing
-// changes (0: for ever). The time begins anew at every start of the machine. It is pure.
+// step returns the action that is due for an observation, and the time until the next step if the
+// observation does not change (0: forever). The time starts again at every boot. It is pure.
 //
-//	configuration          address   what happens
-//	none, or on trial      -         nothing; the time does not run
-//	had an address before  -         nothing, whatever becomes of the address
-//	never had one          yes       that is recorded
-//	never had one          no        nothing for reachTime, then the return, if there is another to return to
+//	configuration          address   action
+//	none, or on trial      -         none; the time does not run
+//	had an address before  -         none, with or without an address
+//	never had one          yes       recorded
+//	never had one          no        none for reachTimeout, then the return, if another configuration exists
 func (r reaching) step(in reachInput) (reaching, reachAct, time.Duration) {
 	switch {
 	case in.config == nil || !in.decided || in.had:
@@ -76,8 +76,8 @@ func (r reaching) step(in reachInput) (reaching, reachAct, time.Duration) {
 	return r, reachReturn, reachRetry
 }
 
-// addressed reports whether the machine can be reached by the network state: it has an address that
-// is not the link's own, on a link that is managed, up and connected.
+// hasAddress reports whether the machine is reachable in a network state: it has a global address
+// on a managed link that is up and connected.
 func addressed(s network.State) bool {
 	return slices.ContainsFunc(s.Links, func(l network.LinkState) bool {
 		return l.Managed && l.Up && l.Carrier && slices.ContainsFunc(l.Addresses, func(a network.AddressState) bool {
@@ -86,7 +86,7 @@ func addressed(s network.State) bool {
 	})
 }
 
-// watchReach follows whether the machine has an address with its configuration.
+// watchReach watches whether the machine has an address with its configuration.
 func (m *machine) watchReach(ctx context.Context) {
 	var r reaching
 	var act reachAct
@@ -121,7 +121,7 @@ func (m *machine) watchReach(ctx context.Context) {
 	}
 }
 
-// reachInput looks at what reaching judges by.
+// reachInput returns the observation.
 func (m *machine) reachInput(now applied, state network.State) reachInput {
 	in := reachInput{now: time.Now(), config: now.config}
 	why, _ := m.noStorage.Get()
@@ -131,11 +131,11 @@ func (m *machine) reachInput(now applied, state network.State) reachInput {
 		return in
 	}
 	want, revision := m.networkConfig.Get()
-	// Until then the state is that of the configuration before.
+	// Until then the state belongs to the previous configuration.
 	in.address = reflect.DeepEqual(want, networkConfig(now.config)) && state.Revision >= revision && addressed(state)
 	var err error
 	if _, in.had, err = configs.LastReachable(); err != nil {
-		in.had = true // without knowing, nothing is taken back
+		in.had = true // on an error, the machine does not return
 		return in
 	}
 	_, err = m.lastReached(now.config)
@@ -143,8 +143,8 @@ func (m *machine) reachInput(now applied, state network.State) reachInput {
 	return in
 }
 
-// lastReached are the documents of the last configuration with which the machine had an address, as
-// they would be in force in place of the present one.
+// lastReached returns the documents of the last configuration with which the machine had an
+// address, in the form in which they would replace the present one.
 func (m *machine) lastReached(present *config.Config) ([]byte, error) {
 	text, current, err := configs.LastReachable()
 	switch {
@@ -163,8 +163,8 @@ func (m *machine) lastReached(present *config.Config) ([]byte, error) {
 	return text, fixed(present, c)
 }
 
-// recordReached notes that the machine has had an address with its configuration, if that is still
-// the one in force.
+// recordReached records that the machine has had an address with a configuration, if that is still
+// the active one.
 func (m *machine) recordReached(a applied) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()
@@ -172,14 +172,15 @@ func (m *machine) recordReached(a applied) error {
 		return nil
 	}
 	text, err := configs.Confirmed()
-	if err != nil || text == nil { // nil: it is the image's, which every version brings with it
+	// nil: the configuration of the image, which every version contains
+	if err != nil || text == nil {
 		return err
 	}
 	return configs.MarkReachable(text)
 }
 
-// returnToReached puts the last configuration in force with which the machine had an address, if
-// the present one is still the one that never had.
+// returnToReached activates the last configuration with which the machine had an address, if the
+// active one is still the one without.
 func (m *machine) returnToReached(a applied) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()
@@ -192,7 +193,8 @@ func (m *machine) returnToReached(a applied) error {
 		err = configs.Put(text)
 	}
 	if err == nil {
-		err = configs.MarkReachable(text) // the keys of Secrets may be others than it had then
+		// its encryption keys may differ from the stored documents
+		err = configs.MarkReachable(text)
 	}
 	if err != nil {
 		return fmt.Errorf("configuration: cannot return to the last one with which the machine had an address: %w", err)
@@ -200,7 +202,7 @@ func (m *machine) returnToReached(a applied) error {
 	m.say(fmt.Sprintf("configuration: the machine had no address with this one in %v; the last one with which it had is in force again", reachTime))
 	fresh, err := m.reload()
 	if err != nil {
-		return nil // the topic of the configuration says what is wrong with it
+		return nil // the configuration topic reports the problem
 	}
 	m.note(fresh.documents, "the machine, which never had an address with the one before")
 	if fresh.config != nil && stays(now.config, fresh.config) {

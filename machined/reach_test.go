@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestReaching goes through the life of configurations with a clock of its own: after each
-// observation the act that is due and how long the machine rests then.
+// TestReachState goes through the life of configurations with a clock of its own: the action and
+// the delay after each observation.
 func TestReaching(t *testing.T) {
 	a, b := &config.Config{}, &config.Config{}
 	never := func(c *config.Config) reachInput { return reachInput{config: c, decided: true, comeback: true} }
@@ -85,7 +85,7 @@ func TestReaching(t *testing.T) {
 	}
 }
 
-// TestAddressed: only an address that others can use is one.
+// TestHasAddress checks that only an address that other hosts can use counts.
 func TestAddressed(t *testing.T) {
 	given := func(prefix, unfit string) []network.AddressState {
 		return []network.AddressState{{Prefix: netip.MustParsePrefix(prefix), Unfit: unfit}}
@@ -110,8 +110,7 @@ func TestAddressed(t *testing.T) {
 	}
 }
 
-// TestWithoutAddress: without an address the door and containerd go on, and nothing that would fail
-// again and again.
+// TestWithoutAddress checks that without an address only apid and containerd continue.
 func TestWithoutAddress(t *testing.T) {
 	var names []string
 	for _, s := range resting(append(kubernetes(true), door())) {
@@ -128,7 +127,7 @@ func document(link string) []byte {
 		"apiVersion: orlop.dev/v1alpha1\nkind: Network\nspec:\n  links:\n  - {name: " + link + ", addresses: [10.0.0.5/24]}\n")
 }
 
-// keeping is a machine whose configurations are kept in a folder of the test.
+// keeping is a machine whose configurations are in a directory of the test.
 func keeping(t *testing.T, current []byte) *machine {
 	t.Helper()
 	former := configs
@@ -149,8 +148,8 @@ func keeping(t *testing.T, current []byte) *machine {
 	return m
 }
 
-// TestReturnToReached: the machine remembers with which configuration it had an address, and puts
-// that in force again, over a start too.
+// TestReturnToReached checks that the machine records the configuration with which it had an
+// address, and returns to it, also after a boot.
 func TestReturnToReached(t *testing.T) {
 	m := keeping(t, document("eth0"))
 	link := func() string {
@@ -183,7 +182,7 @@ func TestReturnToReached(t *testing.T) {
 	if in := m.reachInput(lost, state); in.address || in.had || !in.comeback {
 		t.Errorf("another one, by the state of the one before: %+v", in)
 	}
-	// it is no longer the one in force
+	// it is no longer the active one
 	if err := m.returnToReached(now); err != nil || link() != "eth9" {
 		t.Errorf("%v, link %s", err, link())
 	}
@@ -204,8 +203,8 @@ func TestReturnToReached(t *testing.T) {
 	}
 }
 
-// TestConfirm: only a call that means this trial, over a connection that is younger than it, keeps
-// the configuration.
+// TestConfirm checks that only a call with the name of this trial, over a younger connection,
+// confirms the configuration.
 func TestConfirm(t *testing.T) {
 	m := keeping(t, document("eth0"))
 	call := func(age, name string) codes.Code {

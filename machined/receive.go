@@ -21,25 +21,27 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// How a bundle comes to the machine:
+// How a bundle is received:
 //
-//  1. It is offered, with its size and digest, and DATA has room for it (upgrade.Inbox).
-//  2. It comes, into a file on DATA; as soon as its statement is there the machine decides whether it wants it, and the record says
-//     that the upgrade has begun. What breaks off is gone on with from the last byte.
-//  3. It is whole and is what was offered. From here on nobody else is needed: it is written (install).
+//  1. A client begins an upload with size and digest, and DATA has space for it (upgrade.Inbox).
+//  2. The bytes are written into a file on DATA. Once the statement is complete the machine accepts
+//     or rejects the version, and the record says that the upgrade has started. An interrupted
+//     upload continues after the last byte.
+//  3. The bundle is complete and verified. From here on no client is needed: it is written
+//     (install).
 //
-// Whoever does one of these holds m.writing.
+// The caller of each step holds m.writeMu.
 
-// patience is how long a sender may bring nothing. A client notices a lost connection later than
-// that (pkg/client), so it never comes back while its former self still holds the place.
+// stallTimeout is the time without data after which an upload ends. A client notices a lost
+// connection later (pkg/client), so its next attempt never meets its former call.
 const patience = 20 * time.Second
 
-// inbox is where a bundle is kept.
+// inbox is the store of a received bundle.
 var inbox = upgrade.Inbox{Dir: paths.Bundle, Free: upgrade.FreeSpace, StallTimeout: patience}
 
 var errBusy = status.Error(codes.Aborted, "upgrade refused: another bundle is being received or written; `orlopctl upgrade status` tells how far it is")
 
-// installer is what installs a bundle on this machine, or why it cannot be upgraded at all.
+// installer returns the installer of a bundle, or why no upgrade is possible.
 func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	if why, _ := m.noStorage.Get(); why != "" {
 		return upgrade.Installer{}, fmt.Errorf("upgrade refused: there is nothing to keep its record on: %s", why)
@@ -64,7 +66,7 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	}
 	if _, drains := m.drains(); drains {
 		i.Drain = func(ctx context.Context) error {
-			want, drains := m.drains() // the configuration may be another one by then
+			want, drains := m.drains() // the configuration may have changed meanwhile
 			if !drains {
 				return nil
 			}
@@ -74,7 +76,8 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	return i, nil
 }
 
-// releaseKeys are the keys that this image trusts to sign versions, and how many of them have to.
+// releaseKeys returns the keys that this image trusts to sign versions, with the required number of
+// signatures.
 func (m *machine) releaseKeys() (bundle.Trust, error) {
 	keys, err := os.ReadFile(paths.ReleaseKeys)
 	if err != nil {
@@ -90,7 +93,7 @@ func (m *machine) releaseKeys() (bundle.Trust, error) {
 	return trust, nil
 }
 
-// begin says what is done of an upgrade now, and how many bytes that is; empty: nothing.
+// beginOperation sets the running operation of an upgrade and its size in bytes; empty: none.
 func (m *machine) begin(operation string, total int64) {
 	m.upgrade.Update(func(s upgradeState) upgradeState { s.Operation, s.Done, s.Total = operation, 0, total; return s })
 	if operation != "" {
@@ -98,14 +101,13 @@ func (m *machine) begin(operation string, total int64) {
 	}
 }
 
-// done says how many bytes of it are done.
+// setDone sets the number of bytes done.
 func (m *machine) done(bytes int64) {
 	m.upgrade.Update(func(s upgradeState) upgradeState { s.Done = bytes; return s })
 }
 
-// receive takes the rest of the bundle that was offered, and returns when it is whole and the right
-// one. begun is called when the upgrade has begun: from then on its record tells what becomes of
-// it.
+// receive receives the rest of a bundle and returns when it is complete and verified. It calls
+// begun when the upgrade has started: from then on the record holds the result.
 func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader, who string, begun func()) error {
 	began := false
 	err := inbox.Receive(m.working, from, func(head io.Reader) error {
@@ -135,9 +137,9 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 	return nil
 }
 
-// install writes the bundle into the other slot, and reboots into it. It gives m.writing back when
-// the record says that the version is entered, and not before: the next upgrade begins by
-// forgetting what is not recorded.
+// install writes the bundle into the other slot and reboots. It releases m.writeMu only after the
+// record contains the new version: the next upgrade starts by the removal of all versions without a
+// record.
 func (m *machine) install(i upgrade.Installer) {
 	defer m.writing.Unlock()
 	if err := panics.Do("upgrade", func() error { return m.enterVersion(i) }); err != nil {
@@ -147,8 +149,8 @@ func (m *machine) install(i upgrade.Installer) {
 	m.begin("", 0)
 }
 
-// enterVersion makes the boot loader and the record know the new version; then the machine goes
-// down. Otherwise neither does.
+// enterVersion installs the version and records its boot entry; then the machine shuts down. If it
+// fails, neither the loader nor the record has the version.
 func (m *machine) enterVersion(i upgrade.Installer) error {
 	f, err := inbox.Open()
 	if err != nil {
@@ -158,7 +160,7 @@ func (m *machine) enterVersion(i upgrade.Installer) error {
 	if err := i.Install(m.working, f); err != nil {
 		return err
 	}
-	// Again: one may have been applied while the pods left.
+	// Again: a client may have applied another one during the drain.
 	err = m.keepConfiguration()
 	if err == nil {
 		err = m.happened(m.working, slot.EntryWritten{})
@@ -170,11 +172,11 @@ func (m *machine) enterVersion(i upgrade.Installer) error {
 	return nil
 }
 
-// broken ends an upgrade that is not on the disk.
+// abort ends an upgrade that is not on the disk.
 func (m *machine) broken(began bool, why error) {
 	m.events.add("upgrade", "failure", why.Error())
 	m.begin("", 0)
-	// another try would not mend it
+	// another attempt would not help
 	if errors.As(why, new(upgrade.Refusal)) || errors.Is(why, bundle.ErrDamaged) {
 		if err := inbox.Drop(); err != nil {
 			m.events.add("upgrade", "failure", err.Error())
@@ -187,7 +189,7 @@ func (m *machine) broken(began bool, why error) {
 	}
 }
 
-func (a upgradeAPI) Offer(_ context.Context, r *api.OfferBundleRequest) (*api.OfferBundleResponse, error) {
+func (a upgradeAPI) BeginUpload(_ context.Context, r *api.BeginUploadRequest) (*api.BeginUploadResponse, error) {
 	if _, err := a.m.installer(false); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -199,12 +201,12 @@ func (a upgradeAPI) Offer(_ context.Context, r *api.OfferBundleRequest) (*api.Of
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	return &api.OfferBundleResponse{Have: b.Have}, nil
+	return &api.BeginUploadResponse{Received: b.Have}, nil
 }
 
-// offer makes room for a bundle, and tells how much of it is there.
+// beginUpload reserves space for a bundle, and returns the number of bytes that are present.
 func (m *machine) offer(sha256 string, size int64) (upgrade.Bundle, error) {
-	// that one is over: nobody holds writing
+	// that upgrade was interrupted: no call holds writeMu
 	if now, _ := m.upgrade.Get(); now.Phase != slot.Writing {
 		if err := now.Undecided(); err != nil {
 			return upgrade.Bundle{}, fmt.Errorf("upgrade refused: %w", err)
@@ -213,12 +215,12 @@ func (m *machine) offer(sha256 string, size int64) (upgrade.Bundle, error) {
 	return inbox.Offer(sha256, size)
 }
 
-func (a upgradeAPI) Send(stream grpc.ClientStreamingServer[api.SendBundleRequest, api.UpgradeBegun]) error {
+func (a upgradeAPI) Upload(stream grpc.ClientStreamingServer[api.UploadBundleRequest, api.UpgradeStarted]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
 	}
-	i, err := a.m.installer(first.WithoutData)
+	i, err := a.m.installer(first.WithoutSavepoint)
 	if err != nil {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -231,11 +233,11 @@ func (a upgradeAPI) Send(stream grpc.ClientStreamingServer[api.SendBundleRequest
 	}
 	now, _ := a.m.upgrade.Get()
 	go a.m.install(i)
-	return stream.SendAndClose(&api.UpgradeBegun{From: now.From, To: now.To})
+	return stream.SendAndClose(&api.UpgradeStarted{From: now.From, To: now.To})
 }
 
-// send takes what a client sends, until the bundle is whole.
-func (m *machine) send(stream grpc.ClientStreamingServer[api.SendBundleRequest, api.UpgradeBegun], i upgrade.Installer, first *api.SendBundleRequest) error {
+// upload receives the data of a client until the bundle is complete.
+func (m *machine) send(stream grpc.ClientStreamingServer[api.UploadBundleRequest, api.UpgradeStarted], i upgrade.Installer, first *api.UploadBundleRequest) error {
 	b, err := inbox.Bundle()
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
@@ -243,7 +245,7 @@ func (m *machine) send(stream grpc.ClientStreamingServer[api.SendBundleRequest, 
 	if first.Sha256 != b.SHA256 || first.Offset != b.Have {
 		return status.Errorf(codes.Aborted, "upgrade: byte %d of bundle %s does not follow what the machine has; offer it again", first.Offset, first.Sha256)
 	}
-	rest := &chunks[*api.SendBundleRequest]{rest: first.Chunk, receive: func() (*api.SendBundleRequest, error) {
+	rest := &chunks[*api.UploadBundleRequest]{rest: first.Chunk, receive: func() (*api.UploadBundleRequest, error) {
 		r, err := stream.Recv()
 		if err != nil && !errors.Is(err, io.EOF) {
 			err = errors.New("the sender is gone")
@@ -260,19 +262,19 @@ func (m *machine) send(stream grpc.ClientStreamingServer[api.SendBundleRequest, 
 	return nil
 }
 
-// findTime bounds finding a bundle in a registry, or at another machine, which reads all of it
+// findTimeout bounds the search for a bundle in a registry, or at a peer, which reads all of it
 // first.
 const findTime = 5 * time.Minute
 
-// origin is a bundle that is somewhere else.
+// bundleSource is a bundle in a registry or at a peer.
 type origin interface {
 	SHA256() string // lower-case hexadecimal
 	Size() int64    // bytes
-	// Reader reads it from a byte on, and ends with ctx.
+	// Reader reads from an offset, until ctx ends.
 	Reader(ctx context.Context, at int64) io.Reader
 }
 
-// find looks where a request says that the bundle is.
+// find finds the bundle of a request.
 func (m *machine) find(ctx context.Context, r *api.FetchBundleRequest) (origin, error) {
 	ctx, cancel := context.WithTimeout(ctx, findTime)
 	defer cancel()
@@ -286,8 +288,8 @@ func (m *machine) find(ctx context.Context, r *api.FetchBundleRequest) (origin, 
 	return m.findPeer(ctx, r.Peer)
 }
 
-func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.UpgradeBegun, error) {
-	i, err := a.m.installer(r.WithoutData)
+func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.UpgradeStarted, error) {
+	i, err := a.m.installer(r.WithoutSavepoint)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -303,7 +305,7 @@ func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.
 		a.m.writing.Unlock()
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	begun := make(chan error, 2) // nil once it has begun, then why it failed
+	begun := make(chan error, 2) // nil once the upgrade has started, then its error
 	go a.m.fetch(i, f, b, caller(ctx), begun)
 	select {
 	case err := <-begun:
@@ -314,10 +316,10 @@ func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 	now, _ := a.m.upgrade.Get()
-	return &api.UpgradeBegun{From: now.From, To: now.To}, nil
+	return &api.UpgradeStarted{From: now.From, To: now.To}, nil
 }
 
-// fetch takes what is not there of a bundle, and installs it.
+// fetch receives the missing bytes of a bundle and installs it.
 func (m *machine) fetch(i upgrade.Installer, f origin, b upgrade.Bundle, who string, begun chan<- error) {
 	ctx, cancel := context.WithCancel(m.working)
 	defer cancel() // the connection

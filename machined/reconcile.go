@@ -25,12 +25,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// lookAgain is how often credentials are looked at even if nothing changes: the clock may have been
-// set, and then a certificate may be due at once. Reading them costs less than a millisecond.
+// resyncInterval is the interval at which credentials are reconciled without a change: after a
+// change of the clock a certificate may be due at once. Reading them takes less than a millisecond.
 const lookAgain = time.Minute
 
-// follow brings about what follows from the configuration, from the machine's addresses and from
-// its book, each time one of them changes.
+// runReconcile reconciles the machine each time the configuration, the addresses or the ledger
+// change.
 func (m *machine) follow(ctx context.Context) {
 	configs, states, members, artifacts := m.config.Watch(), m.networkState.Watch(), m.membership.Watch(), m.artifacts.Watch()
 	books := m.book.changes.Watch()
@@ -38,8 +38,8 @@ func (m *machine) follow(ctx context.Context) {
 	defer tick.Stop()
 	var problem string
 	for {
-		// Taken before it is acted on, which may take seconds: what changes meanwhile is seen
-		// below.
+		// Read before the reconciliation, which can take seconds: the select below sees a change
+		// during it.
 		now, state := configs.Current(), states.Current()
 		members.Current()
 		artifacts.Current()
@@ -76,8 +76,7 @@ func (m *machine) follow(ctx context.Context) {
 	}
 }
 
-// settle does all that follows from a configuration (nil for none) once. It is safe to repeat, and
-// does nothing when nothing changed.
+// reconcile converges the machine to a configuration once (nil for none). It is idempotent.
 func (m *machine) settle(ctx context.Context, c *config.Config, state network.State) error {
 	m.settling.Lock()
 	defer m.settling.Unlock()
@@ -107,8 +106,7 @@ func (m *machine) settle(ctx context.Context, c *config.Config, state network.St
 	return errors.Join(problems...)
 }
 
-// tellLeftOut says which of the machine's resolvers are not asked for pods, once each time that
-// changes.
+// reportUnusedResolvers reports the resolvers of the machine that pods do not use, once per change.
 func (m *machine) tellLeftOut(n config.ClusterNetworks, servers []netip.Addr) {
 	_, left := resolvers(n, servers)
 	if slices.Equal(left, m.leftOut) {
@@ -120,16 +118,16 @@ func (m *machine) tellLeftOut(n config.ClusterNetworks, servers []netip.Addr) {
 	}
 }
 
-// settleServices writes what the services read and then says which of them should run.
+// reconcileServices writes the files of the services and then sets the services that should run.
 func (m *machine) settleServices(ctx context.Context, c *config.Config, state network.State) error {
-	// a system that is not installed runs nothing
+	// a system that is not installed runs no node
 	if c == nil || c.Cluster == nil || m.medium != "" {
 		return m.services.Set([]supervise.Service{door()})
 	}
 	if err := m.able(c); err != nil {
 		return errors.Join(err, m.services.Set([]supervise.Service{door()}))
 	}
-	if m.packets.exposed(firewallConfig(c)) { // convergeFirewall has said why
+	if m.packets.exposed(firewallConfig(c)) { // convergeFirewall has reported the error
 		return m.services.Set([]supervise.Service{door()})
 	}
 	spec, err := nodeSpec(c, state, m.release)
@@ -144,7 +142,7 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 		m.enter("joining", strings.TrimSuffix("the cluster: "+member.Problem, ": "))
 		return m.services.Set([]supervise.Service{door()})
 	}
-	if worker(c) && member.Removed { // removal.go stops what runs, in order
+	if worker(c) && member.Removed { // removed.go stops the running services in order
 		m.enter("removed", member.Problem+"; reset it, or give it another ticket (`orlopctl nodes add`)")
 		if !member.Ended {
 			return nil
@@ -166,13 +164,13 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 	}
 	m.enter("running", "")
 	m.packets.begun = true
-	if m.going.Load() != nil { // meanwhile: who stops them has said which go on
+	if m.going.Load() != nil { // the shutdown meanwhile decides which services run
 		return nil
 	}
 	return m.services.Set(services)
 }
 
-// settleRegistries tells containerd how to ask registries.
+// reconcileRegistries writes the registry files of containerd.
 func (m *machine) settleRegistries(c *config.Config) error {
 	all := c.Machine.Spec.Registries
 	var near, gate ownMirror
@@ -190,13 +188,13 @@ func (m *machine) settleRegistries(c *config.Config) error {
 	return writeRegistries(paths.ContainerdHosts, registryFiles(all, near, gate))
 }
 
-// lonelyTime is how long services go on with the addresses that they know when the machine has none
-// any more. What lasts longer is no renewal of a lease: the services would only fail and start
-// anew, at full load, for as long as it lasts.
+// noAddressTime is the time for which services continue with their known addresses after the
+// machine has lost its address. A longer loss is no renewal of a lease: the services would fail and
+// restart, at full load, until it ends.
 const lonelyTime = time.Minute
 
-// rest stops what cannot work without an address once the machine has had none for lonelyTime.
-// containerd goes on, and with it the pods. m.settling is held.
+// stopWithoutAddress stops the services that need an address once the machine has had none for
+// noAddressTime. containerd continues, and so do the pods. The caller holds m.reconcileMu.
 func (m *machine) rest() error {
 	if m.lonely.IsZero() {
 		m.lonely = time.Now()
@@ -207,12 +205,12 @@ func (m *machine) rest() error {
 	return m.services.Set(resting(m.services.Services()))
 }
 
-// resting are those of the services that run on a machine without an address.
+// withoutAddress returns the services that run on a machine without an address.
 func resting(running []supervise.Service) []supervise.Service {
 	return slices.DeleteFunc(slices.Clone(running), func(s supervise.Service) bool { return s.Name != serviceApid && s.Name != serviceContainerd })
 }
 
-// settleCredentials gives the processes of a node their certificates and keys.
+// reconcileCredentials converges the certificates and keys of the node's processes.
 func (m *machine) settleCredentials(ctx context.Context, c *config.Config, spec nodespec.Spec) error {
 	a, err := m.authorities(c)
 	if err != nil {
@@ -225,7 +223,7 @@ func (m *machine) settleCredentials(ctx context.Context, c *config.Config, spec 
 	return m.converge(ctx, "credentials", want)
 }
 
-// converge brings credentials about.
+// converge converges credentials.
 func (m *machine) converge(ctx context.Context, name string, want credentials.Want) error {
 	return reconcile.Converge(ctx, reconcile.Config{
 		Name: name,
@@ -240,7 +238,7 @@ func (m *machine) converge(ctx context.Context, name string, want credentials.Wa
 	})
 }
 
-// report makes an event of an operation.
+// report adds an event about an operation.
 func (m *machine) report(r reconcile.Report) {
 	kind := "op"
 	if r.Err != nil {
@@ -249,7 +247,7 @@ func (m *machine) report(r reconcile.Report) {
 	m.events.add(r.Domain, kind, r.String())
 }
 
-// openDoor gives apid the machine's certificate, and says whose calls to take.
+// configureAPI writes the certificate of apid and the CAs of its callers.
 func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.State) error {
 	want, callers, err := m.wantedDoor(c, state)
 	if err != nil {
@@ -259,7 +257,7 @@ func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.
 	return m.converge(ctx, "door", want)
 }
 
-// wantedDoor is what apid needs, and whose calls it takes.
+// apiCredentials returns the credentials of apid and the CAs of its callers.
 func (m *machine) wantedDoor(c *config.Config, state network.State) (credentials.Want, credentials.CallerCAs, error) {
 	callers, err := m.callers(c)
 	if err != nil {
@@ -280,7 +278,7 @@ func (m *machine) wantedDoor(c *config.Config, state network.State) (credentials
 	return credentials.APIServer(m.identity.Load().Key, name, nodeAddresses(c, state), ca, given, callers), callers, nil
 }
 
-// networkConfig is the network that a configuration asks for; the zero Config when there is none.
+// networkConfig returns the network of a configuration; the zero Config if there is none.
 func networkConfig(c *config.Config) network.Config {
 	if c == nil {
 		return network.Config{}
@@ -288,7 +286,7 @@ func networkConfig(c *config.Config) network.Config {
 	s := c.Network.Spec
 	out := network.Config{Hostname: c.Machine.Metadata.Name, DNS: s.DNS.Servers, Search: s.DNS.Search, NTP: s.NTP.Servers}
 	for _, l := range s.Links {
-		// checked when the document was parsed; empty when the link goes by its name
+		// checked by the parser; empty if the configuration selects the link by name
 		mac, _ := net.ParseMAC(string(l.MAC))
 		one := network.LinkConfig{Name: l.Name, MAC: mac, MTU: l.MTU, DHCP4: l.DHCP4, Addresses: l.Addresses}
 		for _, r := range l.Routes {
@@ -299,7 +297,7 @@ func networkConfig(c *config.Config) network.Config {
 	return out
 }
 
-// hostConfig is what a configuration asks of the host.
+// hostConfig returns the host settings of a configuration.
 func (m *machine) hostConfig(c *config.Config) host.Config {
 	out := host.Config{Former: m.kernel.PreviousSysctls()}
 	if m.identity.Load() != nil {
@@ -309,7 +307,7 @@ func (m *machine) hostConfig(c *config.Config) host.Config {
 		out.Sysctls, out.Modules = c.Machine.Spec.Sysctls, c.Machine.Spec.KernelModules
 		out.Pods = c.Cluster != nil
 		if out.Pods && c.Cluster.Spec.HasExternal(config.PartNetwork) {
-			// the link with the DNS's address (orchestrator/podnetwork)
+			// for the link with the DNS address (orchestrator/podnetwork)
 			out.Modules = append(slices.Clone(out.Modules), "dummy")
 		}
 		out.ReservedMemory = int64(c.Machine.Spec.Reserved.Memory)
@@ -317,7 +315,7 @@ func (m *machine) hostConfig(c *config.Config) host.Config {
 	return out
 }
 
-// convergeHost brings the host to what a configuration (nil for none) asks for.
+// convergeHost converges the host to a configuration (nil for none).
 func (m *machine) convergeHost(ctx context.Context, c *config.Config) error {
 	want := host.Plan(m.hostConfig(c), m.facts)
 	return reconcile.Converge(ctx, reconcile.Config{
@@ -326,7 +324,7 @@ func (m *machine) convergeHost(ctx context.Context, c *config.Config) error {
 	})
 }
 
-// hostDryRun says what a configuration would change on the host.
+// hostDryRun returns the operations on the host for a configuration.
 func (m *machine) hostDryRun(ctx context.Context, c *config.Config) ([]string, error) {
 	want := host.Plan(m.hostConfig(c), m.facts)
 	ops, err := m.kernel.Diff(func() host.Want { return want })(ctx)
@@ -336,14 +334,14 @@ func (m *machine) hostDryRun(ctx context.Context, c *config.Config) ([]string, e
 	return reconcile.Print(ops), nil
 }
 
-// importTimeout bounds the import of one of the image's own archives.
+// importTimeout bounds the import of an archive of the image.
 const importTimeout = 2 * time.Minute
 
-// importAgain is how long an import that failed rests: the disk may have been full.
+// importRetry is the delay after a failed import: the disk may have been full.
 const importAgain = 30 * time.Second
 
-// keepImages imports the container images that are part of the system, the pause image above all,
-// whenever containerd has come up without them.
+// runImageImport imports the container images of the system, above all the pause image, whenever
+// containerd has started without them.
 func (m *machine) keepImages(ctx context.Context) {
 	up := false
 	for w := m.services.Status().Watch(); ; {

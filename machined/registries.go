@@ -23,12 +23,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/mirror"
 )
 
-// registryFiles are the files, by their paths below paths.ContainerdHosts, that tell containerd how
-// to ask registries: a folder for each registry that something is said about, and one for all
-// others (containerd's docs/hosts.md). containerd reads them again for every pull. Where the
-// machine has neighbours, their mirror is asked before all others. Registries that are mirrors of
-// others are asked through gate, which gives up on one that does not answer
-// (docs/decisions/0061-images-that-can-run.md).
+// registryFiles returns the files, by path below paths.ContainerdHosts, that configure containerd's
+// access to registries: a directory for each configured registry, and one for all others
+// (containerd's docs/hosts.md). containerd reads them at every pull. If the machine has peers with
+// images, their mirror comes first. Registries that mirror others are called through gate, which
+// gives up on a registry that does not answer (docs/decisions/0061-images-that-can-run.md).
 func registryFiles(all []config.ImageRegistry, near, gate ownMirror) map[string][]byte {
 	files := map[string][]byte{}
 	for i, r := range all {
@@ -61,8 +60,8 @@ func registryFiles(all []config.ImageRegistry, near, gate ownMirror) map[string]
 
 func authorityFile(i int) string { return fmt.Sprintf("authorities/%d.crt", i) }
 
-// registryFile says whom containerd asks for the images of one registry, and last of all how the
-// registry itself is asked.
+// registryFile lists the hosts from which containerd pulls the images of a registry, and last the
+// access to the registry itself.
 func registryFile(name string, all []config.ImageRegistry, near, gate ownMirror) []byte {
 	var own, mirrors bytes.Buffer
 	if near.url != "" {
@@ -75,7 +74,7 @@ func registryFile(name string, all []config.ImageRegistry, near, gate ownMirror)
 			url = "http://" + host
 		}
 		if host == name && folder == "" {
-			if host != "docker.io" { // whose registry has another name, which containerd knows
+			if host != "docker.io" { // docker.io has another host name, which containerd knows
 				fmt.Fprintf(&own, "server = %q\n", url)
 			}
 			asking(&own, "header", i, r)
@@ -87,7 +86,8 @@ func registryFile(name string, all []config.ImageRegistry, near, gate ownMirror)
 		url = gate.url + mirror.ProxyPath + r.Address.Repository()
 		fmt.Fprintf(&mirrors, "\n[host.%q]\n", url)
 		mirrors.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")
-		if !r.CA.IsZero() { // for who issues the registry's tokens, whom containerd asks itself
+		// for the issuer of the registry's tokens, which containerd calls directly
+		if !r.CA.IsZero() {
 			fmt.Fprintf(&mirrors, "ca = %q\n", "../"+authorityFile(i))
 		}
 		fmt.Fprintf(&mirrors, "[host.%q.header]\n%s = %q\n", url, mirror.ProxyHeader, gate.token)
@@ -98,8 +98,8 @@ func registryFile(name string, all []config.ImageRegistry, near, gate ownMirror)
 	return append(own.Bytes(), mirrors.Bytes()...)
 }
 
-// asking says who vouches for a registry, and who asks. The table of headers comes last: what
-// follows a table belongs to it.
+// writeAccess writes the CA and the credentials of a registry. The table of headers comes last: the
+// lines after a table belong to it.
 func asking(b *bytes.Buffer, header string, i int, r config.ImageRegistry) {
 	if !r.CA.IsZero() {
 		fmt.Fprintf(b, "ca = %q\n", "../"+authorityFile(i))
@@ -109,17 +109,17 @@ func asking(b *bytes.Buffer, header string, i int, r config.ImageRegistry) {
 	}
 }
 
-// basic is how a registry's user shows the password (RFC 7617).
+// basic returns the Basic credentials of a registry's user (RFC 7617).
 func basic(r config.ImageRegistry) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(r.Username+":"+r.Password.Reveal()))
 }
 
-// hasMirrors says whether a registry is to be asked for the images of others.
+// hasMirrors reports whether a registry mirrors others.
 func hasMirrors(all []config.ImageRegistry) bool {
 	return slices.ContainsFunc(all, func(r config.ImageRegistry) bool { return len(r.Mirrors) > 0 })
 }
 
-// upstreams are the mirrors of the configuration, as those that requests are passed on to.
+// upstreams are the configured mirrors to which requests are proxied.
 type upstreams struct {
 	mu  sync.RWMutex
 	all []upstream
@@ -127,10 +127,10 @@ type upstreams struct {
 
 type upstream struct {
 	mirror.Upstream
-	below string // what the paths of its requests begin with, HOST/v2/…, without a slash at the end
+	below string // prefix of the request paths, HOST/v2/…, without a trailing slash
 }
 
-// set makes others of them. Connections to those from before end when they are idle.
+// set replaces the mirrors. Connections to the former ones end when they are idle.
 func (u *upstreams) set(all []config.ImageRegistry) {
 	var next []upstream
 	for _, r := range all {
@@ -151,7 +151,7 @@ func (u *upstreams) set(all []config.ImageRegistry) {
 	u.all = next
 }
 
-// secretly follows no redirect that leaves TLS: a password would go with it.
+// checkRedirect rejects a redirect away from TLS, which would reveal the password.
 func secretly(r *http.Request, via []*http.Request) error {
 	const most = 10
 	if len(via) >= most {
@@ -163,8 +163,7 @@ func secretly(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// mirrorTransport verifies a mirror as containerd does: by the public authorities and by the
-// mirror's own.
+// mirrorTransport verifies a mirror as containerd does: with the public CAs and the mirror's own.
 func mirrorTransport(r config.ImageRegistry) *http.Transport {
 	const idle, mostHeaders = 30 * time.Second, 64 << 10
 	t := &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: idle, DisableCompression: true, MaxResponseHeaderBytes: mostHeaders}
@@ -181,7 +180,7 @@ func mirrorTransport(r config.ImageRegistry) *http.Transport {
 	return t
 }
 
-// Upstream is mirror.Upstreams'. Of a registry and its folder the folder is meant.
+// Upstream implements mirror.Upstreams. The longest matching prefix wins.
 func (u *upstreams) Upstream(path string) (found mirror.Upstream, ok bool) {
 	u.mu.RLock()
 	defer u.mu.RUnlock()
@@ -194,7 +193,7 @@ func (u *upstreams) Upstream(path string) (found mirror.Upstream, ok bool) {
 	return found, ok
 }
 
-// writeRegistries makes a folder hold these files and nothing else.
+// writeRegistries makes these files the only content of a directory.
 func writeRegistries(dir string, files map[string][]byte) error {
 	for path, content := range files {
 		file := filepath.Join(dir, path)
@@ -211,8 +210,8 @@ func writeRegistries(dir string, files map[string][]byte) error {
 	return tidyRegistries(dir, files)
 }
 
-// tidyRegistries removes what is not wanted. An empty folder goes, too: containerd asks nothing of
-// "_default" where a registry has a folder.
+// tidyRegistries removes unwanted files. It removes an empty directory too: containerd ignores
+// "_default" if a registry has a directory.
 func tidyRegistries(dir string, files map[string][]byte) error {
 	wanted := map[string]bool{".": true}
 	for path := range files {

@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestRegistryFiles shows how containerd is told of mirrors, of all registries and of some, and of
-// registries with an authority and a user.
+// TestRegistryFiles shows containerd's files for mirrors, of all registries and of some, and for
+// registries with a CA and a user.
 func TestRegistryFiles(t *testing.T) {
 	made, err := pki.NewCA("registries", time.Hour)
 	if err != nil {
@@ -80,7 +80,7 @@ Orlop-Mirror = "through"
 		t.Errorf("nothing is configured, and there are %v", none)
 	}
 
-	// Other machines are asked before all registries.
+	// Other machines come before all registries.
 	near := ownMirror{url: "http://127.0.0.1:4444", token: "word"}
 	asked := `
 [host."http://127.0.0.1:4444"]
@@ -106,8 +106,8 @@ Orlop-Mirror = "through"
 	}
 }
 
-// TestWriteRegistries: what is no longer wanted goes, a password with it, and nobody else reads the
-// rest.
+// TestWriteRegistries checks that unwanted files are removed, with their passwords, and that only
+// root can read the rest.
 func TestWriteRegistries(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "hosts")
 	for _, files := range []map[string][]byte{
@@ -129,7 +129,7 @@ func TestWriteRegistries(t *testing.T) {
 				return err
 			}
 			if entry.IsDir() {
-				// An empty folder of a registry hides what is said of all others.
+				// An empty directory of a registry hides "_default".
 				if inside, err := os.ReadDir(path); path != dir && (err != nil || len(inside) == 0) {
 					t.Errorf("folder %s is empty, with %q wanted; %v", path, slices.Sorted(maps.Keys(files)), err)
 				}
@@ -151,8 +151,7 @@ func TestWriteRegistries(t *testing.T) {
 	}
 }
 
-// TestUpstreams: a request goes to the mirror whose address its path begins with, to a folder
-// before the registry that it is in.
+// TestUpstreams checks that a request goes to the mirror with the longest prefix of its path.
 func TestUpstreams(t *testing.T) {
 	var u upstreams
 	u.set([]config.ImageRegistry{

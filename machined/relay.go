@@ -18,34 +18,35 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// How a caller comes through this machine to another one of the cluster
+// How a client connects through this machine to another one of the cluster
 // (docs/decisions/0022-relay.md):
 //
-//  1. He names its address. This machine connects to the door there and verifies its certificate by the cluster's machine CA, so that
-//     callers reach machines of the cluster, on the port of the API, and nothing else.
-//  2. It connects once more, and passes on bytes. In them the caller makes his own connection, with his own certificate.
+//  1. The client names the address. This machine connects to the API there and verifies its
+//     certificate against the machine CA, so that clients reach only machines of the cluster, on
+//     the port of the API.
+//  2. It connects again and forwards bytes. Inside, the client establishes its own TLS connection
+//     with its own certificate.
 
 const (
-	// mostRelays and mostRelaysOfOne are how many connections are passed on at once, in all and of
-	// one caller. Another machine takes 32 of this one (apid's maxPerAddress), and each takes a
-	// message, a streamWindow and a relay.Chunk of PID 1's memory.
+	// maxRelays and maxRelaysPerCaller bound the relayed connections, in total and per caller. A
+	// target accepts 32 of this machine (apid's maxPerAddress), and each uses a message, a
+	// streamWindow and a relay.Chunk of PID 1's memory.
 	mostRelays      = 16
 	mostRelaysOfOne = 8
-	// relayPace and relaysAtOnce are how many are begun in a second, and after a pause. Each is two
-	// connections to the same machine, which takes 10 a second from one address, and 50 at once.
+	// relayRate and relayBurst bound new relays, per second and after a pause. Each opens two
+	// connections to the target, which accepts 10 per second from one address, and 50 at once.
 	relayPace    = 4
 	relaysAtOnce = 20
-	// relayDial bounds reaching the other machine, the wait for a turn included.
+	// relayDialTimeout bounds the dial, including the wait for the limits.
 	relayDial = 10 * time.Second
-	// relayIdle is how long nothing may come from either side. A connection that is in use brings
-	// something every 30 s (apid's keepaliveTime).
+	// relayIdleTimeout is the time without data from either side after which a relay ends. A
+	// connection in use sends data every 30 s (apid's keepaliveTime).
 	relayIdle = 2 * time.Minute
 )
 
-// relays are the connections that are passed on.
+// relays are the limits of relayed connections.
 type relays struct {
-	// by the serial number of the certificate that each caller's was renewed from in the first
-	// place
+	// by the lineage of the caller's certificate
 	places *places
 	pace   *rate.Limiter
 }
@@ -54,7 +55,7 @@ func newRelays() relays {
 	return relays{places: newPlaces(mostRelays, mostRelaysOfOne), pace: rate.NewLimiter(relayPace, relaysAtOnce)}
 }
 
-// enter takes a place for a caller, and returns what gives it back.
+// acquire starts a relay for a caller, and returns the function that ends it.
 func (r *relays) enter(who string) (leave func(), err error) {
 	leave, _, why := r.places.take(who)
 	switch {
@@ -84,7 +85,7 @@ func (a machineAPI) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Rel
 	})
 }
 
-// serve passes on the connection that dial opens, as long as there is a place for its caller.
+// serve relays the connection that dial opens, within the limits of its caller.
 func (r *relays) serve(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], dial func(context.Context) (net.Conn, error)) error {
 	leave, err := r.enter(said(stream.Context(), apid.MetadataLineage))
 	if err != nil {
@@ -105,14 +106,14 @@ func (r *relays) serve(stream grpc.BidiStreamingServer[api.RelayData, api.RelayD
 	}
 	err = relay.Join(stream, conn, relayIdle)
 	if stream.Context().Err() != nil {
-		return nil // the caller has left, which is how it ends
+		return nil // the caller has disconnected, which is the usual end
 	}
 	return err
 }
 
-// reach opens a connection to a machine that has shown before, on another one, that it is of this
-// cluster. Which of several reasons there is not to is not told: what the network holds beside
-// machines is not for every reader.
+// dialVerified connects to a machine after it has proved on another connection that it belongs to
+// this cluster. The error does not reveal which of several reasons applies: a reader must not learn
+// about other hosts in the network.
 func reach(ctx context.Context, e client.Endpoint) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(e.Address)
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// listening answers each connection to a port of its own by what serve does with the listener.
+// listening runs serve with a listener on a port of its own, and returns its address.
 func listening(t *testing.T, serve func(net.Listener)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,7 +39,7 @@ func listening(t *testing.T, serve func(net.Listener)) string {
 	return l.Addr().String()
 }
 
-// each has every connection to a listener answered by serve.
+// each serves every connection of a listener with serve.
 func each(serve func(net.Conn)) func(net.Listener) {
 	return func(l net.Listener) {
 		for {
@@ -52,7 +52,7 @@ func each(serve func(net.Conn)) func(net.Listener) {
 	}
 }
 
-// otherDoor is the door of another machine, with a certificate for an address.
+// otherMachine is the API of another machine, with a certificate for an address.
 func otherDoor(t *testing.T, ca *pki.CA, ip string, client tls.ClientAuthType) string {
 	t.Helper()
 	leaf, err := ca.Issue(pki.Spec{CN: "m2", O: []string{pki.RoleMachine}, Usage: pki.Both, TTL: time.Hour, IPs: []netip.Addr{netip.MustParseAddr(ip)}})
@@ -66,8 +66,8 @@ func otherDoor(t *testing.T, ca *pki.CA, ip string, client tls.ClientAuthType) s
 	return listening(t, func(l net.Listener) { s.Serve(l) })
 }
 
-// TestReach: only a machine of the cluster is reached, and who asks for anything else learns
-// nothing of it.
+// TestDialVerified checks that only a machine of the cluster is reached, and that the error for any
+// other address reveals nothing about it.
 func TestReach(t *testing.T) {
 	newCA := func() *pki.CA {
 		ca, err := pki.NewCA("machines", time.Hour)
@@ -94,7 +94,7 @@ func TestReach(t *testing.T) {
 		{"by another CA", otherDoor(t, foreign, "127.0.0.1", tls.NoClientCert), codes.NotFound, stranger},
 		{"with another address", otherDoor(t, ours, "127.0.0.2", tls.NoClientCert), codes.NotFound, stranger},
 		{"that does not know this one", otherDoor(t, ours, "127.0.0.1", tls.RequireAndVerifyClientCert), codes.NotFound, stranger},
-		// An alert before it has shown any certificate.
+		// An alert before the server has sent a certificate.
 		{"an old TLS server", listening(t, each(func(c net.Conn) { tls.Server(c, &tls.Config{MaxVersion: tls.VersionTLS12}).Handshake() })), codes.NotFound, stranger},
 		{"a closed port", "127.0.0.1:1", codes.Unavailable, silent},
 		{"another service", listening(t, each(func(c net.Conn) { io.WriteString(c, "SSH-2.0-x\r\n") })), codes.Unavailable, silent},
@@ -116,8 +116,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// relaying is a machine whose Relay ends at this test; to is called with each connection's other
-// end.
+// relaying is a machine whose Relay ends in this test; to gets the other end of each connection.
 type relaying struct {
 	api.UnimplementedMachineServer
 	relays
@@ -135,8 +134,8 @@ func (r *relaying) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Rela
 	})
 }
 
-// serveMachine serves it, and returns what makes a call by somebody, which has been answered unless
-// err says why not.
+// serveMachine serves it, and returns a function that makes a call with a lineage: the stream, or
+// the error.
 func serveMachine(t *testing.T, m api.MachineServer, options ...grpc.ServerOption) func(who, target string) (stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], end func(), err error) {
 	t.Helper()
 	s := grpc.NewServer(options...)
@@ -161,8 +160,8 @@ func serveMachine(t *testing.T, m api.MachineServer, options ...grpc.ServerOptio
 	}
 }
 
-// TestRelayPlaces: nobody takes all places, all of them are no more than there are, and each comes
-// free when its call ends.
+// TestRelayLimits checks the limits per caller and in total, and that each place is free after the
+// end of its call.
 func TestRelayPlaces(t *testing.T) {
 	others := make(chan net.Conn, mostRelays+1)
 	m := &relaying{relays: newRelays(), to: func(c net.Conn) { others <- c }}
@@ -191,7 +190,7 @@ func TestRelayPlaces(t *testing.T) {
 		}
 	}
 	refused("1c", "try again, or call another machine")
-	// The other end hears that the call has ended, and after that there is a place.
+	// The end of the call reaches the other end, and then a place is free.
 	ends["1b"]()
 	for range mostRelays - 1 {
 		<-others
@@ -216,7 +215,8 @@ func TestRelayPlaces(t *testing.T) {
 	}
 }
 
-// TestRelayOnRecord: a machine that passes on says for whom and where to, whatever comes of it.
+// TestRelayOnRecord checks that a relay is recorded with its caller and target, whatever its
+// result.
 func TestRelayOnRecord(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	m.config, m.relays = cell.New(applied{}), newRelays()
@@ -230,7 +230,7 @@ func TestRelayOnRecord(t *testing.T) {
 	for _, e := range entries(t, m.calls.refused, audit.Refused) {
 		seen[e.Target+" "+e.Status] = true
 	}
-	// of each its beginning and its end
+	// start and end of each
 	if want := "machine 10.0.0.12 FailedPrecondition"; len(seen) != 6 || !seen[want] {
 		t.Errorf("%v; want %s", seen, want)
 	}

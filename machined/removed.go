@@ -10,12 +10,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// What a worker does that was taken out of its cluster, and knows it (noteRemoved): its pods are
-// made anew elsewhere, so those here end, in order, and its node stops, which would go on asking an
-// API server that lets it in no more. It keeps its data, its configuration and its door, and is
-// what it was when it is invited anew (docs/decisions/0028-joining.md).
+// How a removed worker stops its pods and its node (recordRemoved). Its pods are created again on
+// other machines, so its own pods stop in order. Its node stops too: it would keep calling an API
+// server that rejects it. The worker retains its data, its configuration and its API, and continues
+// with them after it joins again (docs/decisions/0028-joining.md).
 
-// followRemoval ends pods and node whenever the machine learns that it was taken out.
+// runRemoval stops pods and node whenever the machine learns that it was removed.
 func (m *machine) followRemoval(ctx context.Context) {
 	for w := m.membership.Watch(); ; {
 		s, _, err := w.Next(ctx)
@@ -29,11 +29,11 @@ func (m *machine) followRemoval(ctx context.Context) {
 		ending, cancel := context.WithTimeout(ctx, defaultGrace)
 		err = m.stopPods(ending)
 		cancel()
-		// whatever is left has neither a kubelet nor an API server
+		// the remaining pods have neither a kubelet nor an API server
 		if err != nil && !errors.Is(err, context.Canceled) {
 			m.events.add("membership", "failure", "not all pods have ended: "+err.Error())
 		}
-		// What they would have started with again, Secrets among it.
+		// The objects with which the pods would start again, including Secrets.
 		if err := os.RemoveAll(paths.OfflineAPI); err != nil {
 			m.events.add("membership", "failure", err.Error())
 		}
@@ -44,7 +44,7 @@ func (m *machine) followRemoval(ctx context.Context) {
 	}
 }
 
-// withoutNode are the services of a worker that was taken out.
+// withoutNode returns the services of a removed worker.
 func withoutNode(services []supervise.Service) []supervise.Service {
 	return slices.DeleteFunc(services, func(s supervise.Service) bool { return s.Name == serviceNode })
 }

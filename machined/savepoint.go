@@ -16,20 +16,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/plainfile"
 )
 
-// What an upgrade has to do with the cluster's data. etcd and its files are the orchestrator's
-// (orchestrator/etcd, keep.go): it saves them before an upgrade, and puts them back by itself when
-// this version finds what it cannot read.
+// Savepoints of the etcd data for upgrades. The orchestrator owns etcd and its files
+// (orchestrator/etcd/savepoint.go): it takes a savepoint before an upgrade, and restores it by
+// itself after a rollback if this version cannot read the data.
 
-// saveTimeout bounds saving: etcd holds at most 4 GiB, which a slow disk writes in minutes.
+// savepointTimeout bounds a savepoint: etcd holds at most 4 GiB, which a slow disk writes in
+// minutes.
 const saveTimeout = 10 * time.Minute
 
-// holdsData tells whether the cluster's data are on this machine.
+// runsEtcd reports whether etcd runs on this machine.
 func (m *machine) holdsData() bool {
 	now, _ := m.config.Get()
 	return now.config != nil && now.config.Cluster != nil && now.config.Machine.Spec.Role == config.RoleControlPlane
 }
 
-// saveData saves the cluster's data for the version that runs.
+// takeSavepoint takes a savepoint for the running version.
 func (m *machine) saveData(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
@@ -41,8 +42,8 @@ func (m *machine) saveData(ctx context.Context) error {
 	return nil
 }
 
-// dropSaved removes what was saved for this version by an upgrade before: it is of then, and a
-// version that comes back would take it for what was there before this one.
+// dropSavepoint removes the savepoint of this version from an earlier upgrade: its data are old,
+// and a rollback would restore them as the state before this upgrade.
 func (m *machine) dropSaved() error {
 	err := os.Remove(filepath.Join(paths.EtcdSnapshots, nodespec.SavepointFile(m.release.Version)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,11 +52,12 @@ func (m *machine) dropSaved() error {
 	return err
 }
 
-// dataRestored is what was lost of the cluster's data since a time; zero if nothing was put back.
+// savepointRestored returns the data loss of a restored savepoint since a time; the zero value if
+// none was restored.
 func dataRestored(since time.Time) (lost nodespec.SavepointRestored) {
 	// some hundred bytes are written
 	const most = 4 << 10
-	// it is the orchestrator's folder
+	// the orchestrator owns the directory
 	text, err := plainfile.Read(paths.EtcdSnapshots, nodespec.RestoredFile, most)
 	if err != nil || json.Unmarshal(text, &lost) != nil || lost.At.Before(since) {
 		return nodespec.SavepointRestored{}

@@ -11,29 +11,28 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// The snapshots of the cluster's data that the machine takes by itself
-// (Cluster.spec.etcd.snapshots). The files are the orchestrator's (orchestrator/etcd/snapshots.go); here
-// is when. They are sent elsewhere in sending.go.
+// Scheduled etcd snapshots (Cluster.spec.etcd.snapshots). The orchestrator owns the files
+// (orchestrator/etcd/snapshots.go); this file decides when to take them. upload.go uploads them.
 
 const (
-	// snapshotLook is how often the machine looks whether one is due.
+	// snapshotPollInterval is the interval at which the machine checks whether a snapshot is due.
 	snapshotLook = time.Minute
-	// snapshotQuiet is how long after its start the machine takes none: it has other things to do,
-	// and its clock may be wrong.
+	// snapshotDelay is the time after boot in which the machine takes none: it has other work, and
+	// its clock may be wrong.
 	snapshotQuiet = 10 * time.Minute
-	// snapshotRest is how long a failure rests at most: what is wrong is seldom over sooner, and
-	// the next one would fill the events.
+	// snapshotMaxBackoff is the longest delay after a failure: most problems last longer, and more
+	// attempts would fill the events.
 	snapshotRest = time.Hour
 )
 
-// due tells whether a snapshot is to be taken, which is so often after the last one (0: never) and
-// at once where there is none (the zero time). One of the future says nothing: the clock was wrong
-// then.
+// due reports whether a snapshot is due: the interval every after the last one (0: never), and at
+// once if there is none (the zero time). A last snapshot in the future is ignored: the clock was
+// wrong.
 func due(last, now time.Time, every time.Duration) bool {
 	return every > 0 && (last.After(now) || now.Sub(last) >= every)
 }
 
-// keepSnapshots takes snapshots until the machine goes down.
+// runSnapshots takes scheduled snapshots until shutdown.
 func (m *machine) keepSnapshots() {
 	tick := time.NewTicker(snapshotLook)
 	defer tick.Stop()
@@ -47,37 +46,36 @@ func (m *machine) keepSnapshots() {
 	}
 }
 
-// routine is what is remembered from one look to the next.
+// snapshotSchedule is the state of runSnapshots.
 type routine struct {
 	sync.Mutex
-	known bool      // whether last is
-	last  time.Time // when the newest one was taken
-	rests time.Time // until then, after a failure
+	known bool      // last is known
+	last  time.Time // time of the newest snapshot
+	rests time.Time // end of the delay after a failure
 }
 
-// waits tells whether nothing is to be done, as far as that is known.
+// waiting reports whether no snapshot is due, as far as that is known.
 func (r *routine) waits(now time.Time, every time.Duration) bool {
 	r.Lock()
 	defer r.Unlock()
 	return every == 0 || r.known && !due(r.last, now, every) || now.Before(r.rests)
 }
 
-// taken notes when the newest one was taken; the zero time where there is none.
+// setLast records the time of the newest snapshot; the zero time if there is none.
 func (r *routine) taken(at time.Time) {
 	r.Lock()
 	defer r.Unlock()
 	r.known, r.last = true, at
 }
 
-// rest has nothing done until then.
+// backOff delays the next attempt.
 func (r *routine) rest(until time.Time) {
 	r.Lock()
 	defer r.Unlock()
 	r.rests = until
 }
 
-// wantedSnapshots is what the configuration wants of the cluster's data that lie on this machine;
-// false if they do not.
+// wantedSnapshots returns the configured snapshots; false if this machine does not run etcd.
 func (m *machine) wantedSnapshots() (config.Snapshots, bool) {
 	in, _ := m.config.Get()
 	if m.noData() != nil || in.config == nil || in.config.Cluster == nil {
@@ -86,7 +84,7 @@ func (m *machine) wantedSnapshots() (config.Snapshots, bool) {
 	return in.config.Cluster.Spec.Etcd.Snapshots, true
 }
 
-// lookForSnapshot takes a snapshot if one is due and nothing is in the way.
+// checkSchedule takes a snapshot if it is due and no other operation blocks it.
 func (m *machine) lookForSnapshot(now time.Time) {
 	in, _ := m.config.Get()
 	want, there := m.wantedSnapshots()
@@ -97,7 +95,7 @@ func (m *machine) lookForSnapshot(now time.Time) {
 	if going, _ := m.upgrade.Get(); going.Undecided() != nil || !m.writing.TryLock() {
 		return
 	}
-	m.writing.Unlock() // one that begins from here on may: it saves the data beside
+	m.writing.Unlock() // an upgrade that starts from here on is allowed: it takes its own savepoint
 	if !m.moving.TryLock() {
 		return
 	}
@@ -109,7 +107,7 @@ func (m *machine) lookForSnapshot(now time.Time) {
 	}
 }
 
-// takeSnapshot takes one if it is due, and has it sent.
+// takeDueSnapshot takes a snapshot if it is due, and wakes the upload.
 func (m *machine) takeSnapshot(now time.Time, want config.Snapshots) error {
 	ctx, cancel := m.within(context.Background(), dataTime)
 	defer cancel()
@@ -131,7 +129,7 @@ func (m *machine) takeSnapshot(now time.Time, want config.Snapshots) error {
 	return nil
 }
 
-// keepSnapshot takes one now.
+// takeSnapshot takes a stored snapshot.
 func (m *machine) keepSnapshot(ctx context.Context, want config.Snapshots) (nodespec.StoredSnapshot, error) {
 	order := nodespec.TakeSnapshotRequest{Most: want.Keep}
 	for _, r := range want.Recipients {

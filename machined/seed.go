@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// followSeeds takes a configuration from a medium that is plugged in later, and the disk that it
-// asks for.
+// watchSeeds adopts a configuration from a medium that is plugged in later, and installs to the
+// disk that it selects.
 func (m *machine) followSeeds(ctx context.Context) {
 	for w := m.disks.Watch(); ; {
 		if _, _, err := w.Next(ctx); err != nil {
@@ -25,14 +25,13 @@ func (m *machine) followSeeds(ctx context.Context) {
 	}
 }
 
-// takeSeed takes the configuration that lies on a labelled medium, if the machine has none. An
-// installed machine keeps it on STATE, as if it had been applied, so that the medium can go; one
-// that runs from memory installs itself with it. What is wrong with it is on the console and in
-// topic "configuration".
+// adoptSeed adopts the configuration on a labeled medium if the machine has none. An installed
+// machine stores it on STATE as if it were applied, so that the medium can be removed; a machine
+// that runs from memory installs itself with it. A problem is reported on the console and in topic
+// "configuration".
 //
-// The search holds no lock: a medium that does not answer would keep the operator from pairing and
-// from applying a configuration. What it finds is taken only if the machine still has no
-// configuration then.
+// The search holds no lock: a medium that does not answer would block pairing and the apply of a
+// configuration. Its result is used only if the machine still has no configuration.
 func (m *machine) takeSeed(ctx context.Context) {
 	if !m.wantsSeed() {
 		return
@@ -53,22 +52,21 @@ func (m *machine) takeSeed(ctx context.Context) {
 	if now, _ := m.config.Get(); now.config != nil || now.problem == problem {
 		return
 	}
-	// Said before it is set: the console shows what is set by itself, and the reason comes before
-	// what follows from it.
+	// Reported before it is set: the console shows the new state by itself, and the reason should
+	// precede its consequences.
 	for line := range strings.Lines(problem) {
 		m.say("configuration: " + strings.TrimSpace(line))
 	}
 	m.config.Update(func(a applied) applied { a.problem = problem; return a })
 }
 
-// wantsSeed reports whether the machine has no configuration, and none on STATE that cannot be
-// read.
+// needsSeed reports whether the machine has no configuration, and no unreadable one on STATE.
 func (m *machine) wantsSeed() bool {
 	now, _ := m.config.Get()
 	return now.config == nil && (m.medium != "" || !stored())
 }
 
-// adopt puts a medium's configuration in force, or says why not.
+// adopt activates the configuration of a medium, or returns an error.
 func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	next, problems := config.Parse(d.Name, d.Text)
 	if len(problems) > 0 {
@@ -104,11 +102,11 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	return nil
 }
 
-// keepsOperator refuses a configuration that would lock out the operator whom the machine belongs
-// to (the CAs in PEM; empty for nobody), or that would let anyone else call as an operator: whoever
-// stands before the machine can plug in a medium, and nothing about a medium is authenticated. An
-// authority counts as the owner's when it is one of those CAs. The certificates of
-// Cluster.spec.pki.machine give no more than the role of a machine, and are not looked at.
+// checkOperator rejects a configuration that would lock out the operator of the machine (the CAs in
+// PEM; empty if unclaimed), or that would admit other operators: every person with physical access
+// can plug in a medium, and the medium is not authenticated. The CAs of a configuration must be CAs
+// of the operator. The certificates of Cluster.spec.pki.machine only have the role of a machine,
+// and are not checked.
 func keepsOperator(own []byte, next *config.Config) error {
 	if len(own) == 0 {
 		return nil
@@ -137,16 +135,16 @@ func keepsOperator(own []byte, next *config.Config) error {
 	return nil
 }
 
-// callingAuthority is a CA of a configuration whose certificates may give every role, up to admin
-// (apid.OperatorsFile and apid.ClientsFile).
+// callingAuthority is a CA of a configuration whose certificates may have every role, up to admin
+// (apid.OperatorCAsFile and apid.ClientCAsFile).
 type callingAuthority struct {
 	field    string // "Machine.spec.trust.operatorCAs[1]"
 	ca       *x509.Certificate
-	operator bool // it is in the list of operators
+	operator bool // it is in the list of operator CAs
 }
 
-// callingAuthorities are all of a configuration. The accepted client CAs are named even where there
-// is no client CA, without which they do not count: a later change would bring them into force.
+// callingAuthorities returns all of them in a configuration. It includes accepted client CAs
+// without a client CA, which are not trusted yet: a later change would activate them.
 func callingAuthorities(c *config.Config) []callingAuthority {
 	var out []callingAuthority
 	for i, ca := range c.Machine.Spec.Trust.OperatorCAs {

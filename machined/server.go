@@ -24,16 +24,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How a control-plane machine lets others into the cluster, and takes them out
-// (docs/decisions/0028-joining.md). Who may come is decided by trust.Book, how several
-// control-plane machines agree on it is in agree.go; membership.go is the other side.
+// How a control-plane machine admits machines into the cluster and removes them
+// (docs/decisions/0028-joining.md). trust.Ledger decides which machine may join; quorum.go contains
+// the votes of several control-plane machines; worker.go is the side of the worker.
 
-// memberLife is how long the certificates of a member are valid. They are renewed after two thirds
-// of it, so a machine that was switched off for longer than a third needs no new ticket; one that
-// was removed does not keep them that long, because they are revoked.
+// memberTTL is the TTL of a member's certificates. A member renews them after two thirds of it, so
+// a machine that was off for less than a third needs no new ticket. A removed machine cannot use
+// its certificates that long, because they are revoked.
 const memberLife = 90 * 24 * time.Hour
 
-// issuing is the configuration of a machine that can let others in, or why it cannot.
+// issuingConfig returns the configuration of a machine that can admit others, or a status error.
 func (a clusterAPI) issuing() (*config.Config, error) {
 	now, _ := a.m.config.Get()
 	switch c := now.config; {
@@ -48,7 +48,7 @@ func (a clusterAPI) issuing() (*config.Config, error) {
 	}
 }
 
-func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.InviteResponse, error) {
+func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
 	c, err := a.issuing()
 	if err != nil {
 		return nil, err
@@ -57,29 +57,29 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 		return nil, status.Errorf(codes.InvalidArgument, "machine %s: cannot be invited: it is the name of the control plane", r.Name)
 	}
 	documents := workerDocuments(c, r.Name)
-	if err := config.Check(documents).Err(); err != nil { // the name, usually
+	if err := config.Check(documents).Err(); err != nil { // usually an invalid name
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	// A Node of that name may be there still, with the pods that a machine before had: their tokens
-	// would count as long as it is.
+	// A Node of that name can still exist, with the pods of the former machine: their tokens would
+	// be valid as long as it exists.
 	gone := a.m.book.known().RemovedSince(time.Now().Add(-memberLife), time.Now())
 	if slices.ContainsFunc(gone, func(g trust.RemovedMachine) bool { return g.Name == r.Name }) {
 		if _, err := a.m.forget(ctx, c, []string{r.Name}); err != nil {
 			return nil, status.Errorf(codes.Unavailable, "machine %s: cannot be invited yet: one of this name was taken out, and it is not known that its Node is gone, with what its pods had: %v; try again", r.Name, err)
 		}
 	}
-	if len(r.Request) == 0 { // it will ask
+	if len(r.Csr) == 0 { // the machine will send a join request
 		if _, err := a.judging(); err != nil {
 			return nil, err
 		}
 		state, _ := a.m.networkState.Get()
-		return &api.InviteResponse{Documents: config.Marshal(documents), From: spelled(nodeAddresses(c, state))}, nil
+		return &api.CreateTicketResponse{Documents: config.Marshal(documents), ControlPlanes: spelled(nodeAddresses(c, state))}, nil
 	}
-	life, err := trust.TicketTTL(r.Life.AsDuration())
+	life, err := trust.TicketTTL(r.Ttl.AsDuration())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	key, err := pki.ParseRequest(r.Request)
+	key, err := pki.ParseRequest(r.Csr)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -117,7 +117,7 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	if err := a.m.book.try(invite); err != nil {
 		return nil, err
 	}
-	noted, silent, refused := a.m.tell(ctx, asked, &api.TellRequest{Roll: toMembership(trust.Membership{Tickets: []trust.Ticket{ticket}})}, ticket.Serial, len(asked))
+	noted, silent, refused := a.m.tell(ctx, asked, &api.ReplicateMembershipRequest{Membership: toMembership(trust.Membership{Tickets: []trust.Ticket{ticket}})}, ticket.Serial, len(asked))
 	if refused != nil {
 		return nil, status.Error(codes.FailedPrecondition, refused.Error())
 	}
@@ -127,17 +127,17 @@ func (a clusterAPI) Invite(ctx context.Context, r *api.InviteRequest) (*api.Invi
 	if err := a.m.book.update(invite); err != nil {
 		return nil, err
 	}
-	answer := &api.InviteResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(documents), From: spelled(nodeAddresses(c, state))}
+	answer := &api.CreateTicketResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(documents), ControlPlanes: spelled(nodeAddresses(c, state))}
 	slices.Sort(noted)
 	for _, address := range noted {
-		if !slices.Contains(answer.From, address) && len(answer.From) < config.MaxFrom {
-			answer.From = append(answer.From, address)
+		if !slices.Contains(answer.ControlPlanes, address) && len(answer.ControlPlanes) < config.MaxFrom {
+			answer.ControlPlanes = append(answer.ControlPlanes, address)
 		}
 	}
 	return answer, nil
 }
 
-// spelled are addresses as texts.
+// addressStrings returns addresses as strings.
 func spelled(addresses []netip.Addr) []string {
 	var out []string
 	for _, a := range addresses {
@@ -146,13 +146,13 @@ func spelled(addresses []netip.Addr) []string {
 	return out
 }
 
-// tooFew says that less than half of the control plane answers.
+// noQuorum is the error if fewer control-plane machines than a majority answer.
 func tooFew(answer int, of electorate, what string, silent []string) error {
 	return status.Errorf(codes.Unavailable, "%d of %d control-plane machines %s, and %d have to; try again when more of them answer (%s)", answer, of.all(), what, of.majority(), strings.Join(silent, "; "))
 }
 
-// workerDocuments is the configuration of a worker of this cluster, which holds none of its keys.
-// The ticket is put into it by whoever has its key.
+// workerDocuments is the configuration of a worker of this cluster, without any key. The client
+// that holds the key of the ticket adds the ticket.
 func workerDocuments(c *config.Config, name string) *config.Config {
 	out := config.New(name, config.RoleWorker)
 	if cas := c.Machine.Spec.Trust.OperatorCAs; len(cas) > 0 {
@@ -175,14 +175,15 @@ func workerDocuments(c *config.Config, name string) *config.Config {
 	return out
 }
 
-// known is the book as it is now.
+// current returns the present ledger.
 func (b *book) known() trust.Ledger {
 	b.Lock()
 	defer b.Unlock()
 	return b.openLocked()
 }
 
-// update makes another book last, or says why not as a status. What it refuses changes nothing.
+// update changes the ledger and stores it, or returns a status error. An error leaves the ledger
+// unchanged.
 func (b *book) update(change func(trust.Ledger) (trust.Ledger, error)) error {
 	b.Lock()
 	defer b.Unlock()
@@ -196,7 +197,7 @@ func (b *book) update(change func(trust.Ledger) (trust.Ledger, error)) error {
 	return nil
 }
 
-// try is update, without the change.
+// check is update without the change.
 func (b *book) try(change func(trust.Ledger) (trust.Ledger, error)) error {
 	b.Lock()
 	defer b.Unlock()
@@ -223,7 +224,7 @@ func (b *book) changedLocked(change func(trust.Ledger) (trust.Ledger, error)) (t
 	return next, nil
 }
 
-// Join signs for the holder of a ticket, and for a member by the certificate that it has.
+// Join signs certificates for the holder of a ticket, and for a member with a valid certificate.
 func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResponse, error) {
 	c, err := a.issuing()
 	if err != nil {
@@ -241,20 +242,21 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	default:
 		return nil, status.Error(codes.FailedPrecondition, "this is for machines that join: people ask for a ticket (`orlopctl nodes add`)")
 	}
-	key, err := pki.ParseRequest(r.Machine)
+	key, err := pki.ParseRequest(r.MachineCsr)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	member.Key = pki.KeyFingerprint(key)
 	known := role == pki.RoleMachine
-	if known && member.Key != said(ctx, apid.MetadataKey) { // no book has to know it for that
+	if known && member.Key != said(ctx, apid.MetadataKey) { // this check needs no ledger
 		return nil, status.Error(codes.FailedPrecondition, "a machine gets certificates again for the key that it has, and for no other")
 	}
 	peer, err := netip.ParseAddrPort(said(ctx, apid.MetadataPeer))
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "the caller's address cannot be read: %v", err)
 	}
-	// What a machine says of its own addresses does not count: it could be any other machine then.
+	// The addresses that a machine claims are not trusted: they could be the addresses of any other
+	// machine.
 	addresses := []netip.Addr{peer.Addr().Unmap()}
 	member.Address = addresses[0].String()
 	state, _ := a.m.networkState.Get()
@@ -264,8 +266,8 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	stand := func(b trust.Ledger) (trust.Ledger, error) {
 		return b.Vote(member, known, &a.m.book.session, time.Now())
 	}
-	// What is refused costs no signature, and nobody can have the book written over and over, or
-	// others asked.
+	// A rejected call costs no signature, and no caller can cause repeated writes of the ledger or
+	// calls to the other voters.
 	if err := a.m.book.try(stand); err != nil {
 		return nil, err
 	}
@@ -277,7 +279,7 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	if err != nil {
 		return nil, err
 	}
-	answer, expires, err := sign(c, member, addresses, key, r.Leaves)
+	answer, expires, err := sign(c, member, addresses, key, r.NodeCsrs)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -289,9 +291,8 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	return answer, nil
 }
 
-// votes notes here that a machine wants to be let in, and asks the others whether they stand for
-// it, until enough do. It returns what they know of its ticket, and how many of the control plane
-// stand for it.
+// collectVotes records in this ledger that a machine wants to join, and requests votes from the
+// others until a quorum votes for it. It returns their ticket bindings and the number of votes.
 func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Member, known bool, stand func(trust.Ledger) (trust.Ledger, error)) (claims []trust.TicketBinding, stood int, err error) {
 	came := false
 	look := func(b trust.Ledger) (trust.Ledger, error) {
@@ -301,14 +302,14 @@ func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Membe
 	if err := a.m.book.try(look); err != nil {
 		return nil, 0, err
 	}
-	if known && !came { // others may know it
+	if known && !came { // other voters can know it
 		heard, silent := a.m.learnRolls(ctx, of.others, of.majority()-of.one())
 		if len(heard)+of.one() < of.majority() {
 			return nil, 0, tooFew(len(heard)+of.one(), of, "say whether they know the machine", silent)
 		}
 	}
 	var about trust.Membership
-	books := map[string]bool{} // that stand for it
+	books := map[string]bool{} // IDs of the ledgers that voted for it
 	err = a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
 		b, err := stand(b)
 		about, came = b.PublicForTicket(member.Ticket), b.TicketUsed(member.Ticket)
@@ -321,24 +322,25 @@ func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Membe
 		return nil, 0, err
 	}
 	needs := of.majority()
-	if !known && !came && len(about.Tickets) == 1 { // how many was said when it was issued
+	// the ticket holds the quorum of the time of its issue
+	if !known && !came && len(about.Tickets) == 1 {
 		needs = about.Tickets[0].Quorum
 	}
-	r := &api.VouchRequest{Roll: toMembership(about), Machine: toWorker(member), Known: known}
+	r := &api.VoteRequest{Membership: toMembership(about), Candidate: toWorker(member), HasCertificate: known}
 	var against []string
 	if len(books) < needs {
-		askAll(ctx, a.m, of.others, func(ctx context.Context, c *client.Client) (*api.VouchResponse, error) {
-			return c.Cluster.Vouch(ctx, r)
-		}, func(v answered[*api.VouchResponse]) bool {
+		askAll(ctx, a.m, of.others, func(ctx context.Context, c *client.Client) (*api.VoteResponse, error) {
+			return c.Cluster.Vote(ctx, r)
+		}, func(v answered[*api.VoteResponse]) bool {
 			switch {
 			case v.err != nil:
 				against = append(against, reason(v.from, v.err))
-			case v.answer.Refused != "":
-				claims = append(claims, fromClaims(v.answer.Claims)...)
-				against = append(against, fmt.Sprintf("%s: %s", v.from, v.answer.Refused))
+			case v.answer.RejectionReason != "":
+				claims = append(claims, fromClaims(v.answer.Bindings)...)
+				against = append(against, fmt.Sprintf("%s: %s", v.from, v.answer.RejectionReason))
 			default:
-				claims = append(claims, fromClaims(v.answer.Claims)...)
-				books[v.answer.Book] = true
+				claims = append(claims, fromClaims(v.answer.Bindings)...)
+				books[v.answer.Ledger] = true
 			}
 			return len(books) >= needs
 		})
@@ -346,7 +348,7 @@ func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Membe
 	if stood = len(books); stood >= needs {
 		return claims, stood, nil
 	}
-	// Reason nobody comes by a ticket says more than how many stand for it.
+	// The reason for which no machine can join with this ticket says more than the number of votes.
 	err = a.m.book.try(func(b trust.Ledger) (trust.Ledger, error) {
 		return b.AdmitWithVotes(member, known, claims, stood, needs, &a.m.book.session)
 	})
@@ -356,9 +358,9 @@ func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Membe
 	return nil, 0, tooFew(stood, of, "stand for "+member.Name, against)
 }
 
-// enter writes a machine into the book, and into those of others. When it returns, more than half
-// of them hold it: before anybody has the certificates, so that they can be revoked, and so that
-// nobody else is given the name or the address.
+// storeMember writes a member into this ledger and replicates it. When it returns, a majority of
+// the ledgers contain the member. That is before the machine receives the certificates, so that
+// they can be revoked, and so that no other machine gets the name or the address.
 func (a clusterAPI) enter(ctx context.Context, of electorate, member trust.Member, known bool, claims []trust.TicketBinding, stood int) error {
 	var entered trust.Membership
 	err := a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
@@ -369,11 +371,11 @@ func (a clusterAPI) enter(ctx context.Context, of electorate, member trust.Membe
 	if err != nil {
 		return err
 	}
-	noted, silent, _ := a.m.tell(ctx, of.others, &api.TellRequest{Roll: toMembership(entered)}, member.Ticket, of.majority()-of.one())
+	noted, silent, _ := a.m.tell(ctx, of.others, &api.ReplicateMembershipRequest{Membership: toMembership(entered)}, member.Ticket, of.majority()-of.one())
 	if len(noted)+of.one() < of.majority() {
 		return tooFew(len(noted)+of.one(), of, "hold "+member.Name+" in their books", silent)
 	}
-	// It may have been removed meanwhile.
+	// An operator can have removed it meanwhile.
 	return a.m.book.try(func(b trust.Ledger) (trust.Ledger, error) {
 		if !b.TicketUsed(member.Ticket) {
 			return b, fmt.Errorf("machine %s: it was removed while it joined; ask for another ticket", member.Name)
@@ -382,9 +384,9 @@ func (a clusterAPI) enter(ctx context.Context, of electorate, member trust.Membe
 	})
 }
 
-// notItsOwn refuses an address that is not the caller's alone: certificates with it would make him
-// somebody else. He comes from this machine itself if somebody passes his call on here, and from a
-// pod's address if he is one.
+// checkCallerAddress rejects a source address that is not the caller's alone: certificates for it
+// would impersonate another machine. The source is this machine's address if a process here
+// forwards the call, and an address of a pod if a pod calls.
 func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
 	whose := ""
 	if slices.Contains(ownAddresses(state), a) {
@@ -398,7 +400,7 @@ func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
 	if a == c.Cluster.Spec.Endpoint.Addr() || slices.Contains(c.Cluster.Spec.ControlPlanes, a) || slices.Contains(c.Cluster.Spec.VirtualAddresses, a) {
 		whose = "the control plane"
 	}
-	// whoever holds a certificate with one is the API server to clients
+	// a certificate for one of these names impersonates the API server
 	for _, name := range c.Cluster.Spec.Kubernetes.APIServer.ExtraSANs {
 		if san, err := netip.ParseAddr(name); err == nil && san.Unmap() == a.Unmap() {
 			whose = "the API server"
@@ -413,17 +415,17 @@ func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
 	return fmt.Errorf("the call comes from %s, which is the address of %s; a machine joins from an address of its own", a, whose)
 }
 
-// reservedName tells whether certificates with a name would make their holder somebody else of the
-// cluster. known has the names of the other control-plane machines that were up since they are of
-// it.
+// reservedName reports whether certificates for a name would impersonate another part of the
+// cluster. known has the names of the other control-plane machines that ran since they belong to
+// the cluster.
 func reservedName(c *config.Config, known trust.Ledger, name string) bool {
 	for _, address := range c.Cluster.Spec.ControlPlanes {
 		if plane, met := known.ControlPlanes[address.String()]; met && plane == name {
 			return true
 		}
 	}
-	// Services have certificates by the Kubernetes CA, too, and their names end so (DNS-Based
-	// Service Discovery of Kubernetes).
+	// Services have certificates of the Kubernetes CA too, and their names have these suffixes
+	// (DNS-Based Service Discovery of Kubernetes).
 	if name == c.Machine.Metadata.Name || name == "localhost" || name == "kubernetes" || strings.HasPrefix(name, "kubernetes.") ||
 		strings.HasSuffix(name, ".svc") || strings.HasSuffix(name, ".svc."+c.Cluster.Spec.Networks.Domain) {
 		return true
@@ -431,7 +433,7 @@ func reservedName(c *config.Config, known trust.Ledger, name string) bool {
 	return name == c.Cluster.Spec.Endpoint.Host || slices.Contains(c.Cluster.Spec.Kubernetes.APIServer.ExtraSANs, name)
 }
 
-// sign makes all certificates of a member.
+// sign issues all certificates of a member.
 func sign(c *config.Config, member trust.Member, addresses []netip.Addr, key *ecdsa.PublicKey, requests map[string][]byte) (*api.JoinResponse, time.Time, error) {
 	var expires time.Time
 	issue := func(pair config.CertKey, spec pki.Spec, key *ecdsa.PublicKey) ([]byte, error) {
@@ -449,9 +451,9 @@ func sign(c *config.Config, member trust.Member, addresses []netip.Addr, key *ec
 		}
 		return leaf.Cert.Raw, nil
 	}
-	out := &api.JoinResponse{Leaves: map[string][]byte{}}
+	out := &api.JoinResponse{NodeCertificates: map[string][]byte{}}
 	var err error
-	if out.Machine, err = issue(c.Cluster.Spec.PKI.Machine, credentials.MachineLeaf(member.Name, addresses), key); err != nil {
+	if out.MachineCertificate, err = issue(c.Cluster.Spec.PKI.Machine, credentials.MachineLeaf(member.Name, addresses), key); err != nil {
 		return nil, expires, err
 	}
 	for _, l := range credentials.NodeLeaves(member.Name, addresses) {
@@ -459,16 +461,16 @@ func sign(c *config.Config, member trust.Member, addresses []netip.Addr, key *ec
 		if err != nil {
 			return nil, expires, fmt.Errorf("%s: %w", l.Cert, err)
 		}
-		if out.Leaves[l.Cert], err = issue(c.Cluster.Spec.PKI.Kubernetes, l.Spec, key); err != nil {
+		if out.NodeCertificates[l.Cert], err = issue(c.Cluster.Spec.PKI.Kubernetes, l.Spec, key); err != nil {
 			return nil, expires, err
 		}
 	}
 	return out, expires, nil
 }
 
-func (a clusterAPI) Members(context.Context, *api.MembersRequest) (*api.MembersResponse, error) {
+func (a clusterAPI) ListMembers(context.Context, *api.ListMembersRequest) (*api.ListMembersResponse, error) {
 	known := a.m.book.known()
-	out := &api.MembersResponse{}
+	out := &api.ListMembersResponse{}
 	out.Members = toMembership(known.Public()).Members
 	for _, t := range known.OpenTickets(time.Now()) {
 		out.Tickets = append(out.Tickets, &api.Ticket{Serial: t.Serial, Name: t.Name, Expires: timestamppb.New(t.Expires), By: t.By})
@@ -476,12 +478,12 @@ func (a clusterAPI) Members(context.Context, *api.MembersRequest) (*api.MembersR
 	return out, nil
 }
 
-// Remove is in force when it returns, here and on the other control-plane machines that answer, but
-// for the Node object, without which Kubernetes goes on expecting the machine: that is deleted at
-// once where the API server answers, and looked for for some time (forget.go). It can be called
-// again, of a machine that is out already. Whoever has called may be gone: what was begun comes to
-// its end.
-func (a clusterAPI) Remove(ctx context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
+// RemoveMember revokes a member here and on the other control-plane machines that answer before it
+// returns. The Node object is the exception: Kubernetes expects the machine as long as the Node
+// exists. Remove deletes it at once if the API server answers, and nodegc.go looks for it for some
+// time afterwards. A caller can repeat the call for a removed machine. The work continues if the
+// caller disconnects.
+func (a clusterAPI) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
 	c, err := a.issuing()
 	if err != nil {
 		return nil, err
@@ -506,10 +508,10 @@ func (a clusterAPI) Remove(ctx context.Context, r *api.RemoveMemberRequest) (*ap
 		return nil, err
 	}
 	enforced := a.m.enforce(ctx)
-	_, out.Unaware, _ = a.m.tell(ctx, of.others, &api.TellRequest{Removed: removed}, "", len(of.others))
+	_, out.Unreached, _ = a.m.tell(ctx, of.others, &api.ReplicateMembershipRequest{Revocations: removed}, "", len(of.others))
 	a.m.forgetting.again(out.Tickets)
 	if _, err := a.m.forget(ctx, c, []string{r.Name}); err != nil {
-		out.Node = err.Error()
+		out.NodeError = err.Error()
 	}
 	if enforced != nil {
 		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", enforced, lookAgain)
@@ -518,7 +520,7 @@ func (a clusterAPI) Remove(ctx context.Context, r *api.RemoveMemberRequest) (*ap
 	return out, nil
 }
 
-// enforce makes what is revoked count no more, here and in the API server.
+// enforceRevocations makes the revocations effective in apid and in the API server.
 func (m *machine) enforce(ctx context.Context) error {
 	m.settling.Lock()
 	defer m.settling.Unlock()
@@ -532,7 +534,7 @@ func (m *machine) enforce(ctx context.Context) error {
 	}
 	spec, err := nodeSpec(now.config, state, m.release)
 	if err != nil {
-		return nil // then there is no API server yet
+		return nil // no API server runs yet
 	}
 	return m.settleCredentials(ctx, now.config, spec)
 }

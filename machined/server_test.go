@@ -59,15 +59,15 @@ func controlPlane(t *testing.T) clusterAPI {
 	return clusterAPI{m: m}
 }
 
-// from is a call of a certificate's holder from an address.
+// from is a call with a certificate from an address.
 func from(t *testing.T, cert *x509.Certificate, peer string) context.Context {
 	ctx := by(t, cert)
 	md, _ := metadata.FromIncomingContext(ctx)
 	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(apid.MetadataPeer, peer, apid.MetadataTicket, pki.TicketOf(cert), apid.MetadataKey, pki.Fingerprint(cert))))
 }
 
-// TestMembers: a machine is invited, joins, renews, and is removed; its ticket is good for nobody
-// else.
+// TestMembers checks that a machine gets a ticket, joins, renews, and is removed; no other machine
+// can use its ticket.
 func TestMembers(t *testing.T) {
 	a := controlPlane(t)
 	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
@@ -85,7 +85,7 @@ func TestMembers(t *testing.T) {
 		return der
 	}
 	var ticketKey pki.Leaf
-	invited, err := a.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request(&ticketKey)})
+	invited, err := a.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(&ticketKey)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,16 +94,16 @@ func TestMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, problems := config.Parse("w1", invited.Documents)
-	if len(problems) > 0 || strings.Contains(string(invited.Documents), "KEY") || invited.From[0] != "10.0.0.11" {
+	if len(problems) > 0 || strings.Contains(string(invited.Documents), "KEY") || invited.ControlPlanes[0] != "10.0.0.11" {
 		t.Fatalf("%v, %s", problems, invited.Documents)
 	}
-	// asks is what a machine sends and does with the answer.
+	// asks sends the request of a machine and processes the answer.
 	asks := func(cert *x509.Certificate, identity *pki.Leaf, peer string) (heldLeaves, error) {
-		r := &api.JoinRequest{Machine: request(identity), Leaves: map[string][]byte{}}
+		r := &api.JoinRequest{MachineCsr: request(identity), NodeCsrs: map[string][]byte{}}
 		got := heldLeaves{machine: &pki.Leaf{Key: identity.Key}, node: credentials.IssuedLeaves{}}
 		for _, l := range credentials.NodeLeaves("w1", nil) {
 			got.node[l.Cert] = &pki.Leaf{}
-			r.Leaves[l.Cert] = request(got.node[l.Cert])
+			r.NodeCsrs[l.Cert] = request(got.node[l.Cert])
 		}
 		answer, err := a.Join(from(t, cert, peer), r)
 		if err != nil {
@@ -124,7 +124,7 @@ func TestMembers(t *testing.T) {
 			t.Errorf("%s is for %s", name, got.Subject)
 		}
 	}
-	// What is stored is what is read.
+	// The stored certificates are readable.
 	file := filepath.Join(t.TempDir(), "state", "membership.json")
 	if err := held.store(file); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestMembers(t *testing.T) {
 		t.Error("another machine's disk is taken for its own")
 	}
 
-	// It asks again: because the answer was lost, and with what it has, from another address.
+	// It calls again: because the answer was lost, and with its certificate, from another address.
 	if _, err := asks(ticket, &own, "10.0.0.21:4712"); err != nil {
 		t.Error(err)
 	}
@@ -159,14 +159,14 @@ func TestMembers(t *testing.T) {
 	// with the machine's certificate, but another key
 	_, err = asks(held.machine.Cert, &thief, "10.0.0.66:1")
 	refused("for the key that it has, and for no other", err)
-	_, err = a.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: "w1", Request: request(&ticketKey)})
+	_, err = a.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(&ticketKey)})
 	refused("there is one of this name", err)
 	for _, name := range []string{"m1", "W1", "", "a b"} {
-		if _, err := a.Invite(from(t, admin, "10.0.0.5:1"), &api.InviteRequest{Name: name, Request: request(&ticketKey)}); status.Code(err) != codes.InvalidArgument {
+		if _, err := a.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: name, Csr: request(&ticketKey)}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("name %q: %v", name, err)
 		}
 	}
-	list, err := a.Members(t.Context(), nil)
+	list, err := a.ListMembers(t.Context(), nil)
 	if err != nil || len(list.Members) != 1 || len(list.Tickets) != 0 || list.Members[0].Address != "10.0.0.22" {
 		t.Errorf("%v, %v", list, err)
 	}
@@ -188,8 +188,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestNotItsOwn: nobody joins from an address whose certificate would make him somebody else,
-// however the configuration spells it.
+// TestCheckCallerAddress checks that no machine joins from an address whose certificate would
+// impersonate another, in any spelling of the configuration.
 func TestNotItsOwn(t *testing.T) {
 	at := netip.MustParseAddr
 	c := &config.Config{Cluster: &config.Cluster{}}

@@ -8,7 +8,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// Names of the services, as the API shows them.
+// Names of the services in the API.
 const (
 	serviceApid        = "apid"
 	serviceContainerd  = "containerd"
@@ -17,29 +17,29 @@ const (
 	serviceNode        = "orchestrator-node"
 )
 
-// group is where the system's own processes live. It has memory and CPU reserved (see
-// machined/host), so that no workload can starve them; pods live in /kubepods beside it.
+// group is the control group of the system's own services. It has reserved memory and CPU (see
+// machined/host), so that no workload can starve them; pods are in /kubepods beside it.
 const group = "/orlop/"
 
-// path is the PATH of programs that start others: containerd (shim, runc), the kubelet (mount) and
-// the service proxy (nft).
+// path is the PATH of services that start other programs: containerd (shim, runc), the kubelet
+// (mount) and the service proxy (nft).
 const path = "PATH=/usr/bin:/usr/sbin"
 
 const mib = 1 << 20
 
-// profileSocket is where a service that is one of the system's own programs gives profiles of
-// itself.
+// profileSocket returns the socket on which a service that is a program of the system serves its
+// profiles.
 func profileSocket(service string) string { return paths.Profiles + "/" + service + ".sock" }
 
-// apidPort is where apid answers.
+// apidPort is the port of apid.
 const apidPort = paths.PortApid
 
-// door is apid: always there, configured or not.
+// apidService is the service apid, which runs with and without a configuration.
 func door() supervise.Service {
 	return supervise.Service{
 		Name: serviceApid,
 		Args: []string{"/usr/bin/apid"},
-		// or Go would want more threads than PidsMax on large machines
+		// Without GOMAXPROCS Go would need more threads than PidsMax on large machines.
 		Env:          []string{"GOMEMLIMIT=112MiB", "GOGC=50", "GOMAXPROCS=4"},
 		UID:          paths.UserApid,
 		GID:          paths.UserApid,
@@ -54,19 +54,19 @@ func door() supervise.Service {
 	}
 }
 
-// componentsGrace is how long a process of several components may take to stop: two in a row that
-// hang (orchestrator/process), and the rest.
+// componentsGracePeriod is the time for a process of several components to stop: two components in
+// a row that hang (orchestrator/process), and the others.
 const componentsGrace = 20 * time.Second
 
-// kubernetes are the services of a node. All are started at once and wait for each other inside,
-// because what each does before it needs another takes most of its start.
+// kubernetes returns the services of a node. All start at once and wait for each other inside,
+// because most of their start needs no other service.
 func kubernetes(controlPlane bool) []supervise.Service {
 	list := []supervise.Service{{
 		Name:   serviceContainerd,
 		Args:   []string{paths.Containerd, "--config", paths.ContainerdConfig},
 		Env:    []string{path},
 		Cgroup: group + serviceContainerd,
-		// Shims are children of containerd's group and outlive it, so the group has no limit that
+		// Shims are children in containerd's group and outlive it, so the group has no limit that
 		// could kill pods.
 		Limits:        cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 200},
 		LeaveChildren: true,
@@ -114,9 +114,10 @@ func kubernetes(controlPlane bool) []supervise.Service {
 		Profile:     profileSocket(serviceNode),
 		Ready:       supervise.Probe{Notify: true},
 		GracePeriod: componentsGrace,
-		// its readiness includes the Node's, which needs the control plane, elsewhere perhaps
+		// Its readiness includes the Node object, which needs a control plane, perhaps on another
+		// machine.
 		StartTimeout: 10 * time.Minute,
-		// mount(8) and nft(8) end by themselves; what is mounted for pods stays.
+		// mount(8) and nft(8) end by themselves; mounts of pods stay.
 		LeaveChildren: true,
 	})
 }

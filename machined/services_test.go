@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestGolden shows every process of a machine with all that it is started with, and containerd's
+// TestGolden shows every service of a machine with all its parameters, and containerd's
 // configuration.
 func TestGolden(t *testing.T) {
 	show := func(services []supervise.Service) []byte {
@@ -38,8 +38,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestExternalNetwork: a pod network that is not ours brings its plugins, and those of an earlier
-// start of the machine do not run.
+// TestExternalNetwork checks that an external pod network installs its plugins, and that plugins of
+// an earlier boot do not run.
 func TestExternalNetwork(t *testing.T) {
 	const ours, both = `bin_dirs = ["/usr/libexec/cni"]`, `bin_dirs = ["/var/lib/cni/bin", "/usr/libexec/cni"]`
 	own := string(containerdConfig("pause", false))
@@ -72,7 +72,7 @@ func TestExternalNetwork(t *testing.T) {
 	is("while the machine runs", true)
 }
 
-// TestNetworkChanges: only what takes pods from what they hang on takes a start of the machine.
+// TestNetworkChanges checks that only a replacement of the pod network needs a reboot.
 func TestNetworkChanges(t *testing.T) {
 	with := func(parts ...config.ExternalComponent) *config.Config {
 		return &config.Config{Cluster: &config.Cluster{Spec: config.ClusterSpec{External: parts}}}
@@ -94,8 +94,8 @@ func TestNetworkChanges(t *testing.T) {
 	}
 }
 
-// TestHealthWaitsForTheConfiguration: what is healthy as it was before a change is not so called
-// until the change is in force.
+// TestHealthWaitsForTheConfiguration checks that a machine is not healthy after a change until the
+// change is active.
 func TestHealthWaitsForTheConfiguration(t *testing.T) {
 	health := &api.HealthResponse{Healthy: true, Checks: []*api.HealthCheck{{Name: "configuration", Ok: true, Detail: "story"}, {Name: "etcd", Ok: true}}}
 	notInForce(health, []string{serviceKubeAPI})
@@ -104,7 +104,8 @@ func TestHealthWaitsForTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestServiceOf: a component is found in its service, and a service is no part of itself.
+// TestServiceOf checks that a component is found in its service, and that a service is no component
+// of itself.
 func TestServiceOf(t *testing.T) {
 	all := []supervise.Status{
 		{Name: "containerd"},
@@ -117,8 +118,7 @@ func TestServiceOf(t *testing.T) {
 	}
 }
 
-// TestHealthNamesTrouble: what is wrong without a process being to blame is not healthy, and says
-// what it is.
+// TestHealthNamesProblems checks that a problem of a ready component is unhealthy, and is reported.
 func TestHealthNamesTrouble(t *testing.T) {
 	services := []supervise.Status{{Name: serviceKubeAPI, State: supervise.Running, Components: []supervise.Component{
 		{Name: "etcd", Ready: true, Detail: "serving"}, {Name: "extensions", Ready: true, Detail: "trouble: APIService v1.example.org: it cannot be reached"},

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// listenForApid makes the Unix socket that only root and apid's group can connect to.
+// listenForApid creates the Unix socket to which only root and apid's group can connect.
 func listenForApid(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("api: cannot make folder: %w", err)

@@ -12,98 +12,102 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// stage is where the boot stands: topic "stage".
+// stage is the current step of the boot: topic "stage".
 type stage struct {
-	// of the step in boot.go, or "running", "not installed", "going down"
+	// name of the step in boot.go, or "running", "not installed", "going down"
 	Name  string    `json:"name"`
-	Waits string    `json:"waits,omitempty"` // what it waits for
+	Waits string    `json:"waits,omitempty"` // resource for which the step waits
 	Since time.Time `json:"since"`
 }
 
-// moment is when something was reached for the first time since power-on: topic "timeline".
+// moment is the time at which a step or service was reached for the first time since power-on:
+// topic "timeline".
 type moment struct {
-	What    string  `json:"what"`    // a step of the boot, or "service/component"
-	Seconds float64 `json:"seconds"` // since init, the first program in userspace, began
+	What    string  `json:"what"`    // step of the boot, or "service/component"
+	Seconds float64 `json:"seconds"` // since the start of init, the first process
 }
 
-// diskState is what the machine knows of its disks: topic "disks".
+// diskState is the state of the disks: topic "disks".
 type diskState struct {
 	Disks   []disk.Disk `json:"disks"`
-	Problem string      `json:"problem,omitempty"` // why there is nothing to keep anything on
-	// Filesystems are those of STATE and DATA that have something to say: errors now, or before the
-	// check at this start.
+	Problem string      `json:"problem,omitempty"` // why no disk is mounted for storage
+	// Filesystems lists STATE and DATA if they report errors, at present or before the check of
+	// this boot.
 	Filesystems []disk.FilesystemErrors `json:"filesystems,omitempty"`
 }
 
-// configurationState is what there is to say about the configuration: topic "configuration". Its
-// text is in Config.Get.
+// configurationState describes the configuration: topic "configuration". Config.Get returns its
+// text.
 type configurationState struct {
 	Present bool      `json:"present"`
-	Machine string    `json:"machine,omitempty"` // the machine's name
+	Machine string    `json:"machine,omitempty"` // machine name
 	Role    string    `json:"role,omitempty"`
 	Cluster string    `json:"cluster,omitempty"`
 	Applied time.Time `json:"applied,omitzero"`
-	Source  string    `json:"source,omitempty"` // STATE, image, API or medium, with who or where
-	// what is wrong with one that lies there and cannot be used
+	// STATE, image, API or medium, with the caller or device
+	Source string `json:"source,omitempty"`
+	// why the stored configuration is unusable
 	Problem string `json:"problem,omitempty"`
-	// when another one was put by for the next start; zero: none
+	// time of the staged configuration; zero if none
 	Staged time.Time `json:"staged,omitzero"`
-	// the names of the keys of Secrets, on a control plane: the first seals
+	// names of the encryption keys on a control-plane machine; the first one encrypts
 	Sealing []string `json:"sealing,omitempty"`
-	Waits   []string `json:"waits,omitempty"` // services that do not run with it yet
-	// when the one before comes back unless this one is confirmed; zero: it is here to stay
+	// services that do not run with this configuration yet
+	Waits []string `json:"waits,omitempty"`
+	// when the previous configuration becomes active again unless a client confirms this one; zero
+	// if it is not on trial
 	Trial time.Time `json:"trial,omitzero"`
 }
 
-// observable is every topic of the machine's state, one line each. The JSON form of the named type
-// is what the API sends.
+// observable lists all topics of the machine's state, one line per topic. The API sends the JSON
+// form of the named type.
 func (m *machine) observable() []topic {
 	return []topic{
-		// []credentials.State, with when they expire
+		// []credentials.State, with expiry
 		looked("certificates", ignoreContext(certificates)),
-		// []host.GroupUsage: control groups, and what each uses
+		// []host.GroupUsage: control groups and their usage
 		looked("cgroups", ignoreContext(m.kernel.ReadGroups)),
 		looked("configuration", ignoreContext(m.configurationState)), // configurationState
 		// diskState: disks, partitions, file systems
 		watched("disks", m.disks),
-		// []driftState: what is not as it was configured
+		// []driftState: differences from the configured state
 		m.newDrift().topic(),
-		// []host.FilesystemState: how full each is
+		// []host.FilesystemState: usage of file systems
 		looked("filesystems", ignoreContext(m.kernel.ReadUsage)),
-		// installState: how far an installation is
+		// installState: progress of an installation
 		watched("install", m.installation),
-		// membershipState: whether a worker is one of its cluster
+		// membershipState: membership of a worker in its cluster
 		watched("membership", m.membership),
 		looked("memory", ignoreContext(m.kernel.ReadMemory)),   // host.Memory, bytes
 		looked("modules", ignoreContext(m.kernel.ReadModules)), // []host.LoadedModule
 		looked("mounts", ignoreContext(m.kernel.ReadMounts)),   // []host.MountState
 		// network.State: links, addresses, routes, leases, resolver
 		watched("network", m.networkState),
-		// []ruleTable: the kernel's packet rules, as nft writes them
+		// []ruleTable: the nftables rules, as nft prints them
 		looked("nftables", m.ruleTables),
 		looked("pci", ignoreContext(m.kernel.ReadPCI)), // []host.PCIDevice
-		// []host.ProcessState, with their memory
+		// []host.ProcessState, with memory
 		looked("processes", ignoreContext(m.kernel.ReadProcesses)),
-		// programState: what of the program itself has failed
+		// programState: panics of the system's programs
 		watched("program", m.program),
-		// []network.KernelRoute: all the kernel has, whoever made them
+		// []network.KernelRoute: all routes of the kernel, of any origin
 		looked("routes", ignoreContext(network.KernelRoutes)),
 		// []host.Sensor: temperatures, fans, voltages, power
 		looked("sensors", ignoreContext(m.kernel.ReadSensors)),
-		// []supervise.Status, with their components
+		// []supervise.Status, with components
 		watched("services", m.services.Status()),
-		// []ship.State: the receivers of logs
+		// []logship.State: receivers of logs
 		looked("shipping", ignoreContext(m.shipping.states)),
-		// stage: where the boot stands and what it waits for
+		// stage: step of the boot and the resource for which it waits
 		watched("stage", m.stage),
-		// []host.SysctlState: the kernel parameters that are set
+		// []host.SysctlState: configured kernel parameters
 		looked("sysctls", ignoreContext(m.sysctls)),
 		// host.System: kernel, processors, uptime
 		looked("system", ignoreContext(m.kernel.ReadSystem)),
 		watched("time", m.timeState), // timesync.Status
-		// []moment: what was reached when
+		// []moment: time of each step and first readiness
 		watched("timeline", m.timeline),
-		// upgradeState: the last upgrade, and how far it is
+		// upgradeState: the last upgrade and its progress
 		watched("upgrade", m.upgrade),
 	}
 }
@@ -141,7 +145,7 @@ func (m *machine) configurationState() (configurationState, error) {
 	return s, nil
 }
 
-// name is the machine's name; empty before it has one.
+// name returns the machine name; empty if it has no configuration.
 func (m *machine) name() string {
 	now, _ := m.config.Get()
 	if now.config == nil {
@@ -150,12 +154,12 @@ func (m *machine) name() string {
 	return now.config.Machine.Metadata.Name
 }
 
-// enter says that the boot has come to a step.
+// enter sets the current step of the boot.
 func (m *machine) enter(name, waits string) {
 	m.stage.Set(stage{Name: name, Waits: waits, Since: time.Now()})
 }
 
-// mark notes that something was reached; only the first time counts.
+// mark records the first time at which a step or service is reached.
 func (m *machine) mark(what string) {
 	seconds := time.Since(m.started).Seconds()
 	added := false
@@ -173,7 +177,7 @@ func (m *machine) mark(what string) {
 	}
 }
 
-// watchServices marks the first readiness of each service and component, for the timeline.
+// watchServices marks the first readiness of each service and component in the timeline.
 func (m *machine) watchServices(ctx context.Context) {
 	for w := m.services.Status().Watch(); ; {
 		list, _, err := w.Next(ctx)

@@ -51,8 +51,8 @@ func stepClock(_ context.Context, m *machine) error {
 	return err
 }
 
-// stepTimeMark raises the clock to the time that was kept on STATE, and keeps it from now on. A
-// mark that cannot be read or written is said, and the machine goes on.
+// stepTimeMark raises the clock to the time stored on STATE and stores the time from now on. An
+// error of reading or writing is reported, and the boot continues.
 func stepTimeMark(ctx context.Context, m *machine) error {
 	if problem, _ := m.noStorage.Get(); m.medium != "" || problem != "" {
 		return nil
@@ -72,7 +72,8 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 	return err
 }
 
-// notBefore sets the clock to a time that has passed for certain, if it shows one that cannot be.
+// notBefore sets the clock to floor, a time that has certainly passed, if the clock shows an
+// earlier time.
 func (m *machine) notBefore(floor time.Time, what string) error {
 	before := time.Now()
 	moved, err := timesync.Plausible(floor)
@@ -82,12 +83,12 @@ func (m *machine) notBefore(floor time.Time, what string) error {
 	return err
 }
 
-// stepPrograms begins to read Kubernetes' and containerd's programs into memory, one after the
-// other. They are 170 MiB, every block of which has to be hashed (dm-verity), and are read in any
-// case; while the disk is mounted and the network comes up, one processor has nothing better to do.
-// Measured under emulation: a node is Ready 3 s earlier, the machine's API answers 0.4 s later;
-// begun when the API answers, it makes both later. What is read so stays reclaimable. A machine
-// that runs from memory has it there already, and runs none of it.
+// stepPrograms starts to read the programs of Kubernetes and containerd into memory, one after the
+// other. They have 170 MiB, dm-verity hashes every block, and the node needs them in any case;
+// while the disk is mounted and the network starts, one processor is idle. Measured under
+// emulation: the node is Ready 3 s earlier, and the API of the machine answers 0.4 s later; a start
+// after the API answers makes both later. The pages stay reclaimable. A machine that runs from
+// memory has the programs in memory already and does not run them.
 func stepPrograms(ctx context.Context, m *machine) error {
 	if m.medium != "" {
 		return nil
@@ -102,7 +103,7 @@ func stepPrograms(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// readThrough reads a file to its end and forgets it; the kernel does not.
+// readThrough reads a file to its end and discards the content; the kernel caches the pages.
 func readThrough(ctx context.Context, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -129,15 +130,15 @@ func stepHost(ctx context.Context, m *machine) error {
 	if facts.Memory < minMemory {
 		m.say(fmt.Sprintf("memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", facts.Memory>>20, minMemory>>20))
 	}
-	// What fails here (a parameter that this kernel does not have) is an event and no reason not to
-	// boot.
+	// An error (for example a parameter that this kernel does not have) is reported as an event and
+	// does not stop the boot.
 	if err := m.convergeHost(ctx, nil); err != nil {
 		m.say(err.Error())
 	}
 	return nil
 }
 
-// stepDevices loads drivers, and goes on doing so for what is plugged in later.
+// stepDevices loads drivers, for the devices at boot and for devices that are plugged in later.
 func stepDevices(ctx context.Context, m *machine) error {
 	ready := make(chan struct{})
 	failed := make(chan error, 1)
@@ -167,7 +168,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 	case err := <-failed:
 		return fmt.Errorf("devices: %w", err)
 	}
-	kick(m.inputs) // the host step loads drivers too, before anyone listens
+	kick(m.inputs) // The host step loads drivers too, before the reader listens.
 	panics.Go("devices", func() {
 		if err := <-failed; ctx.Err() == nil {
 			m.say(fmt.Sprintf("devices: what is plugged in from now on is not seen: %v", err))
@@ -176,16 +177,16 @@ func stepDevices(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// kick has whoever waits at c, a channel with room for one, look again.
+// wake sends on a channel of capacity 1 without blocking.
 func kick(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it will look anyway
+	default: // the receiver is awake already
 	}
 }
 
-// followDisks keeps what the machine knows of its disks true, as disks come and go. A disk that
-// could not be examined is examined again when it has rested.
+// watchDisks updates the state of the disks when a disk is added or removed. It examines a disk
+// again after the retry delay of the prober if an examination failed.
 func (m *machine) followDisks(ctx context.Context) {
 	rested := time.NewTimer(0)
 	defer rested.Stop()
@@ -210,12 +211,12 @@ func (m *machine) followDisks(ctx context.Context) {
 	}
 }
 
-// notInstalled is why a machine that runs from memory keeps nothing.
+// notInstalled explains why a machine that runs from memory stores nothing.
 const notInstalled = "the system runs from memory; it touches no disk before it is installed on one"
 
-// stepStorage mounts STATE and DATA. Without them the machine goes on in maintenance: it has an
-// address and an API to ask what is wrong, and keeps nothing. A machine that is not installed only
-// looks at its disks.
+// stepStorage mounts STATE and DATA. Without them the machine continues in maintenance: it has an
+// address and an API that reports the problem, and stores nothing. A machine that is not installed
+// only reads its disks.
 func stepStorage(ctx context.Context, m *machine) error {
 	if m.medium != "" {
 		m.noStorage.Set(notInstalled)
@@ -230,12 +231,13 @@ func stepStorage(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// bringStorage does what is left to do on the disk, and remembers the outcome for all who ask.
+// bringStorage performs the remaining disk operations and stores the result in the disks topic and
+// noStorage.
 func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 	run := func(ctx context.Context, args ...string) ([]byte, error) {
 		out, err := m.reaper.Run(ctx, args...)
 		if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) && args[0] == paths.E2fsck {
-			// what it has repaired; status 1 is no failure of its (machined/disk)
+			// The event reports the repairs; machined/disk does not treat status 1 as a failure.
 			m.events.add("disk", "failure", err.Error())
 		}
 		return out, err
@@ -270,8 +272,7 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 	return err
 }
 
-// ownDisk is what was just read of the disk that the system was booted from, with what was known of
-// the others.
+// ownDisk returns the new data of the system disk together with the known data of the other disks.
 func ownDisk(read, known []disk.Disk) []disk.Disk {
 	out := slices.Clone(read)
 	for i, d := range out {
@@ -282,12 +283,11 @@ func ownDisk(read, known []disk.Disk) []disk.Disk {
 	return out
 }
 
-// stepConfiguration loads the configuration. One that is there and cannot be read stops the machine
-// from becoming anything else: it goes into maintenance with the reason, and the operator who owns
-// it can apply another.
+// stepConfiguration loads the configuration. If the stored configuration is unreadable, the machine
+// goes into maintenance and reports the reason, and its operator can apply another one.
 //
-// The rules for packets come before the network does. What the kernel does not take is tried again
-// (settle).
+// The nftables rules are installed before the network starts. reconcile tries again the rules that
+// the kernel rejects.
 func stepConfiguration(ctx context.Context, m *machine) error {
 	loadConfiguration(ctx, m)
 	m.settling.Lock()
@@ -301,7 +301,7 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 
 func loadConfiguration(ctx context.Context, m *machine) {
 	last, _ := m.upgrade.Get()
-	// then what is staged is the other version's
+	// after a rollback the staged configuration belongs to the other version
 	by := m.beginConfiguration(!last.BeingReplaced(m.release.Version))
 	a, from, err := load()
 	if err != nil {
@@ -323,14 +323,14 @@ func loadConfiguration(ctx context.Context, m *machine) {
 	}
 }
 
-// stepIdentity reads the machine's key, or makes it on first boot. Without a disk the key lives
+// stepIdentity reads the machine key, or creates it on first boot. Without a disk the key exists
 // until power-off.
 func stepIdentity(_ context.Context, m *machine) error {
-	// with the power
+	// files in memory
 	const lostKey, lostCert = paths.Run + "/identity.key", paths.Run + "/identity.crt"
 	key, cert := paths.MachineKey, paths.MachineCert
 	if why, _ := m.noStorage.Get(); why != "" {
-		// AddIssued DATA alone at fault STATE is there, and the machine is who it has always been.
+		// If only DATA has an error, STATE is mounted, and the machine retains its key.
 		if _, there, err := mount.At(paths.State); err != nil || !there {
 			key, cert = lostKey, lostCert
 		}
@@ -340,7 +340,7 @@ func stepIdentity(_ context.Context, m *machine) error {
 		leaf, err = makeIdentity(key, cert)
 	}
 	if err != nil {
-		// Without a key nobody could even ask what is wrong.
+		// Without a key the API could not even report the problem.
 		m.say(err.Error() + "; the machine has another key until it is switched off; `orlopctl reset --wipe state` has it begin anew")
 		if leaf, err = makeIdentity(lostKey, lostCert); err != nil {
 			return err
@@ -367,11 +367,13 @@ func readIdentity(key, cert string) (*pki.Leaf, error) {
 	return leaf, nil
 }
 
-// identityLife is longer than any machine's: the certificate only carries the key's name.
+// identityTTL exceeds the lifetime of any machine: the certificate only carries the name of the
+// key.
 const identityLife = 50 * 365 * 24 * time.Hour
 
-// makeIdentity makes the key. The certificate is written last, so that a power cut between the two
-// leaves no identity, and the next boot makes another before anyone has seen the first.
+// makeIdentity creates the key. It writes the certificate last: after a power cut between the two
+// writes no identity exists, and the next boot creates another key before a client has seen the
+// first.
 func makeIdentity(key, cert string) (*pki.Leaf, error) {
 	leaf, err := pki.SelfSigned(pki.Spec{CN: network.DefaultHostname, Usage: pki.Server, TTL: identityLife, Backdate: pki.CABackdate})
 	if err != nil {
@@ -380,8 +382,8 @@ func makeIdentity(key, cert string) (*pki.Leaf, error) {
 	return leaf, storeIdentity(leaf, key, cert)
 }
 
-// keepIdentity stores the key of a machine that had no disk when it made it. A disk that has one
-// keeps its own: it is what the operators know, and the next boot finds it.
+// keepIdentity stores the key of a machine that had no disk when it created the key. If the disk
+// has a key already, that key stays: the operators know it, and the next boot reads it.
 func keepIdentity(leaf *pki.Leaf) error {
 	if _, err := readIdentity(paths.MachineKey, paths.MachineCert); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -392,7 +394,7 @@ func keepIdentity(leaf *pki.Leaf) error {
 func storeIdentity(leaf *pki.Leaf, key, cert string) error {
 	mode := os.FileMode(0o700)
 	if filepath.Dir(key) == paths.Run {
-		mode = 0o755 // others pass through it
+		mode = 0o755 // other users need access to the directory
 	}
 	if err := os.MkdirAll(filepath.Dir(key), mode); err != nil {
 		return fmt.Errorf("identity: cannot store: %w", err)
@@ -406,7 +408,7 @@ func storeIdentity(leaf *pki.Leaf, key, cert string) error {
 	return nil
 }
 
-// networkRetry is how long the network rests after its socket to the kernel broke; see
+// networkRetry is the delay after the network's socket to the kernel broke; see
 // network.Controller.Run.
 const networkRetry = time.Second
 
@@ -436,15 +438,15 @@ func stepTime(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// The limits of the local API. apid has its own towards the outside; these keep a broken apid from
-// hurting PID 1.
+// The limits of the local API. apid has its own limits for clients; these limits protect PID 1 from
+// a faulty apid.
 const (
 	maxMessage = 4 << 20 // bytes
 	maxStreams = 256
-	// streamWindow is what apid may send of a stream before machined has read it, in bytes, beside
-	// one message. gRPC would let it grow to 16 MiB.
+	// streamWindow is the number of bytes that apid can send on a stream before machined reads
+	// them, in addition to one message. gRPC would let the window grow to 16 MiB.
 	streamWindow = 256 << 10
-	// bytes on their way from apid, of all streams; machined takes them off the socket at once
+	// bytes in flight from apid, of all streams; machined reads them from the socket at once
 	connWindow = 1 << 20
 )
 
@@ -470,7 +472,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 	}()
 	now, _ := m.config.Get()
 	if err := m.openDoor(ctx, now.config, network.State{}); err != nil {
-		m.say(err.Error()) // a machine without an operator still runs what it was told to run
+		m.say(err.Error()) // a machine without an operator still runs its configuration
 	}
 	return m.services.Set([]supervise.Service{door()})
 }

@@ -31,24 +31,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// How an administrator takes an object out of Kubernetes that keeps it from serving, and puts it
-// back (docs/decisions/0055-suspend.md). The orchestrator does it (orchestrator/breakglass) with a
-// certificate that is issued for the one call. The object is on STATE before it is taken out, so
-// that nothing that cuts the call short loses it.
+// How an administrator suspends a Kubernetes object that blocks the API, and resumes it
+// (docs/decisions/0055-suspend.md). The orchestrator does it (orchestrator/breakglass) with a
+// certificate that is issued for the one call. The object is stored on STATE before it is removed,
+// so that an interrupted call never loses it.
 
 const (
-	// suspendTime bounds one step: a process, which takes seconds to begin where a processor is
-	// slow, and a busy API server.
+	// suspendTimeout bounds one step: the start of a process takes seconds on a slow processor, and
+	// the API server may be busy.
 	suspendTime = time.Minute
-	// suspendCert is how long the certificate of a call is valid.
+	// suspendCertTTL is the TTL of the certificate of a call.
 	suspendCert = 10 * time.Minute
-	// maxSuspended bounds how many objects are kept on STATE, maxSuspendedSize how large one may
-	// be, in bytes: etcd takes 1.5 MiB.
+	// maxSuspended bounds the objects on STATE, maxSuspendedSize the size of one, in bytes: etcd
+	// accepts 1.5 MiB.
 	maxSuspended     = 64
 	maxSuspendedSize = 2 << 20
 )
 
-// suspended is one object on STATE.
+// suspended is an object on STATE.
 type suspended struct {
 	Kind   string          `json:"kind"` // nodespec.SuspendKind.Name
 	Name   string          `json:"name"`
@@ -61,16 +61,16 @@ func (s suspended) message() *api.SuspendedObject {
 	return &api.SuspendedObject{Kind: s.Kind, Name: s.Name, At: timestamppb.New(s.At), By: s.By}
 }
 
-// keptObjects keeps them: a file for each in one folder.
+// suspendedStore stores the objects: one file per object in a directory.
 type keptObjects struct{ dir string }
 
-// file is an object's. Names may be longer than a file's.
+// file returns the path of an object's file. The name of an object may be too long for a file name.
 func (s keptObjects) file(kind, name string) string {
 	sum := sha256.Sum256([]byte(kind + "/" + name))
 	return filepath.Join(s.dir, hex.EncodeToString(sum[:])+".json")
 }
 
-// put keeps an object, in place of an earlier one of that name.
+// put stores an object and replaces an earlier one of that name.
 func (s keptObjects) put(o suspended) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("suspended objects: cannot make their folder: %w", err)
@@ -96,7 +96,7 @@ func (s keptObjects) put(o suspended) error {
 	return durable.SyncDir(filepath.Dir(s.dir))
 }
 
-// get returns what is kept under a name; fs.ErrNotExist when there is nothing.
+// get returns the stored object of a name, or fs.ErrNotExist.
 func (s keptObjects) get(kind, name string) (suspended, error) {
 	return readSuspended(s.file(kind, name))
 }
@@ -119,7 +119,7 @@ func (s keptObjects) drop(kind, name string) error {
 	return durable.SyncDir(s.dir)
 }
 
-// list returns all of them, by kind and name. A file that cannot be read is left out.
+// list returns all objects, by kind and name. An unreadable file is skipped.
 func (s keptObjects) list() ([]suspended, error) {
 	files, err := os.ReadDir(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -140,8 +140,8 @@ func (s keptObjects) list() ([]suspended, error) {
 	return out, nil
 }
 
-// suspender takes objects out and puts them back, one call at a time. step has the orchestrator do
-// a part of it.
+// suspender suspends and resumes objects, one call at a time. A suspendStep performs a part with
+// the orchestrator.
 type suspender struct {
 	sync.Mutex
 	shelf keptObjects
@@ -149,7 +149,7 @@ type suspender struct {
 
 type suspendStep func(ctx context.Context, o nodespec.SuspendRequest) (nodespec.SuspendResult, error)
 
-// suspend takes an object out.
+// suspend removes an object after it has stored it.
 func (s *suspender) suspend(ctx context.Context, kind, name, by string, now time.Time, step suspendStep) (suspended, error) {
 	if !s.TryLock() {
 		return suspended{}, errSuspending
@@ -165,8 +165,8 @@ func (s *suspender) suspend(ctx context.Context, kind, name, by string, now time
 		return suspended{}, err
 	}
 	if _, err := step(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRemove, Kind: kind, Name: name, UID: read.UID}); err != nil {
-		// It may have been removed all the same. What is kept of it is dropped only if it is known
-		// to be there.
+		// The object may have been removed all the same. Its stored copy is dropped only if the
+		// object is known to exist.
 		if again, unread := step(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRead, Kind: kind, Name: name}); unread == nil && again.UID == read.UID {
 			err = errors.Join(err, s.shelf.undo(o, before, had))
 		}
@@ -175,7 +175,7 @@ func (s *suspender) suspend(ctx context.Context, kind, name, by string, now time
 	return o, nil
 }
 
-// undo takes back a put: what was kept before is kept again, if anything was.
+// undo reverts a put: it restores the earlier object, if there was one.
 func (s keptObjects) undo(o, before suspended, had error) error {
 	if had == nil {
 		return s.put(before)
@@ -183,7 +183,7 @@ func (s keptObjects) undo(o, before suspended, had error) error {
 	return s.drop(o.Kind, o.Name)
 }
 
-// resume puts an object back, or drops what was kept of it.
+// resume creates an object again, or drops the stored copy.
 func (s *suspender) resume(ctx context.Context, kind, name string, forget bool, step suspendStep) (suspended, error) {
 	if !s.TryLock() {
 		return suspended{}, errSuspending
@@ -206,8 +206,7 @@ func (s *suspender) resume(ctx context.Context, kind, name string, forget bool, 
 
 var errSuspending = status.Error(codes.Aborted, "another object is being suspended or resumed on this machine; try again when that is done")
 
-// objectName is what the API server takes as the name of a kind that can be suspended (RFC 1123
-// subdomains).
+// objectName matches valid object names of the kinds that can be suspended (RFC 1123 subdomains).
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 
 func suspendTarget(kind, name string) (string, error) {
@@ -243,11 +242,11 @@ func (a clusterAPI) Resume(ctx context.Context, r *api.ResumeRequest) (*api.Resu
 	if err != nil {
 		return nil, err
 	}
-	o, err := a.m.suspending.resume(ctx, kind, r.Name, r.Forget, step)
+	o, err := a.m.suspending.resume(ctx, kind, r.Name, r.Discard, step)
 	if err != nil {
 		return nil, failedStep(err)
 	}
-	did := map[bool]string{true: "what was kept of it was dropped", false: "was put back"}[r.Forget]
+	did := map[bool]string{true: "what was kept of it was dropped", false: "was put back"}[r.Discard]
 	a.m.events.add("cluster", "op", fmt.Sprintf("%s %s: %s by %s", kind, r.Name, did, caller(ctx)))
 	return &api.ResumeResponse{Object: o.message()}, nil
 }
@@ -264,8 +263,8 @@ func (a clusterAPI) ListSuspended(context.Context, *api.ListSuspendedRequest) (*
 	return out, nil
 }
 
-// failedStep gives an error a code, if it has none: what the API server does not do is no fault of
-// the call's.
+// failedStep adds a code to an error without one: a failure of the API server is not a fault of the
+// call.
 func failedStep(err error) error {
 	if _, has := status.FromError(err); has {
 		return err
@@ -273,8 +272,8 @@ func failedStep(err error) error {
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
-// breakGlass checks what a call is about, and returns what does its steps, on a control-plane
-// machine.
+// breakGlass checks the object of a call, and returns the function that performs its steps, on a
+// control-plane machine.
 func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, suspendStep, error) {
 	kind, err := suspendTarget(kind, name)
 	if err != nil {

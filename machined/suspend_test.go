@@ -18,11 +18,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// fakeKubernetes has one object, of UID 1, until it is removed, and says what it was asked for.
+// fakeKubernetes has one object, of UID 1, until it is removed, and records the steps.
 type fakeKubernetes struct {
 	object string
-	stuck  error // of removing
-	lost   bool  // the object goes, and the answer does not come
+	stuck  error // of the removal
+	lost   bool  // the object is removed, and the answer is lost
 	steps  []string
 }
 
@@ -46,8 +46,8 @@ func (f *fakeKubernetes) step(_ context.Context, o nodespec.SuspendRequest) (nod
 	return nodespec.SuspendResult{UID: "1", Object: json.RawMessage(f.object)}, nil
 }
 
-// TestSuspend: an object is on the disk before it goes, comes back as it was, and is never lost
-// between.
+// TestSuspend checks that an object is stored before it is removed, is restored unchanged, and is
+// never lost between.
 func TestSuspend(t *testing.T) {
 	const kind, name = "apiservice", "v1.example.org"
 	ctx, at := t.Context(), time.Unix(1000, 0)
@@ -88,8 +88,8 @@ func TestSuspend(t *testing.T) {
 	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); err != nil || k.object != "" {
 		t.Errorf("%q, %v", k.object, err)
 	}
-	// Another one comes, and cannot be removed: the first is kept as before. Nor is it lost when it
-	// cannot come back.
+	// Another one cannot be removed: the first stays stored. A failed restore does not lose it
+	// either.
 	k.object, k.stuck = `{"b":2}`, errors.New("the server is down")
 	if _, err := s.suspend(ctx, kind, name, "bob", at, k.step); err == nil {
 		t.Error("suspended although it could not be removed")
@@ -114,8 +114,8 @@ func TestSuspend(t *testing.T) {
 	}
 }
 
-// TestKeptObjects: what is kept is bounded and root's alone, and one file that was damaged hides no
-// other.
+// TestSuspendedStore checks the limits and the permissions of the store, and that a damaged file
+// hides no other.
 func TestKeptObjects(t *testing.T) {
 	s := keptObjects{filepath.Join(t.TempDir(), "suspended")}
 	object := json.RawMessage(`{}`)
@@ -149,7 +149,7 @@ func TestKeptObjects(t *testing.T) {
 	}
 }
 
-// TestSuspendTarget: what no object is called is refused before anything is asked.
+// TestSuspendTarget checks that an invalid name is rejected before the first step.
 func TestSuspendTarget(t *testing.T) {
 	for _, c := range []struct {
 		kind, name, want string
@@ -166,12 +166,12 @@ func TestSuspendTarget(t *testing.T) {
 	}
 }
 
-// TestSuspendIsOnRecord: the record says which object a call was about.
+// TestSuspendIsOnRecord checks that the record contains the object of a call.
 func TestSuspendIsOnRecord(t *testing.T) {
 	if got := target(&api.SuspendRequest{Kind: "apiservice", Name: "v1.x"}, nil); got != "apiservice v1.x" {
 		t.Error(got)
 	}
-	if got := target(&api.ResumeRequest{Kind: "apiservice", Name: "v1.x", Forget: true}, nil); got != "apiservice v1.x, forget" {
+	if got := target(&api.ResumeRequest{Kind: "apiservice", Name: "v1.x", Discard: true}, nil); got != "apiservice v1.x, forget" {
 		t.Error(got)
 	}
 }

@@ -21,26 +21,28 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How a revocation comes to every machine of a cluster
-// (docs/decisions/0021-client-certificates.md):
+// How a revocation reaches every machine of a cluster (docs/decisions/0021-client-certificates.md):
 //
-//  1. Each machine asks those that Cluster.spec.controlPlanes names, and a worker those that let it in, every few seconds and when it has started, what was revoked and
-//     restored there. It knocks as a machine, and verifies them as machines.
-//  2. What is news is written into its own book (trust.Book.Merge), and in force.
-//  3. Control-plane machines ask each other for the roll of the cluster's members in the same way (agree.go).
+//  1. Each machine polls its peers every few seconds, and after boot, for revocations and restored
+//     names. The peers are the machines of Cluster.spec.controlPlanes; for a worker also the
+//     control-plane machines that admitted it. It dials with its machine certificate and verifies
+//     the certificate of the peer against the machine CA.
+//  2. It merges the new revocations into its ledger (trust.Ledger.MergeRevocations) and enforces
+//     them.
+//  3. Control-plane machines poll each other for the membership in the same way (quorum.go).
 //
-// So whoever was away learns it from anybody who was not, and nothing has to be remembered about
-// who knows what.
+// So a machine that was off receives a revocation from any peer that was not, and no machine has to
+// record which peer knows which revocation.
 
 const (
-	// learnEvery is how often the others are asked: what was revoked on one of them is in force
-	// here twice that time later at most.
+	// syncInterval is the interval between polls. A revocation on one control-plane machine is
+	// effective here after at most twice that time.
 	learnEvery = 4 * time.Second
-	// learnTime bounds one question, the connection included.
+	// syncTimeout bounds one poll, including the connection.
 	learnTime = 4 * time.Second
 )
 
-// learnRevocations learns as long as the machine runs.
+// runRevocationSync polls the peers as long as the machine runs.
 func (m *machine) learnRevocations(ctx context.Context) {
 	l := learner{m: m, problems: map[netip.Addr]string{}}
 	tick := time.NewTicker(learnEvery)
@@ -57,16 +59,16 @@ func (m *machine) learnRevocations(ctx context.Context) {
 	}
 }
 
-// learner is the machine as one who learns.
+// revocationSync polls peers and merges their revocations.
 type learner struct {
 	m *machine
-	// why nothing, or not all, was learnt the last time, of those that were asked
+	// error of the last poll, per peer
 	problems map[netip.Addr]string
-	// members that had the name of a control-plane machine the last time
+	// members with the name of a control-plane machine at the last poll
 	doubles []string
 }
 
-// round asks all of them once, at the same time.
+// pollPeers polls all peers once, in parallel.
 func (l *learner) round(ctx context.Context, now applied) {
 	named := l.m.teachers(now.config)
 	l.m.connections.keep(named)
@@ -102,8 +104,9 @@ func (l *learner) round(ctx context.Context, now applied) {
 	}
 }
 
-// tellDoubles says which members have the name of a control-plane machine, so that their
-// certificates are for its Node. They were let in where nobody had heard of that machine yet.
+// reportNameConflicts reports members that have the name of a control-plane machine, so that their
+// certificates are valid for its Node. They were admitted by machines that did not know that
+// control-plane machine yet.
 func (l *learner) tellDoubles(c *config.Config) {
 	known := l.m.book.known()
 	var doubles []string
@@ -118,7 +121,8 @@ func (l *learner) tellDoubles(c *config.Config) {
 	l.doubles = doubles
 }
 
-// teachers are the machines to ask: those of the configuration but this one.
+// syncPeers returns the machines to poll: the control plane in the configuration without this
+// machine.
 func (m *machine) teachers(c *config.Config) []netip.Addr {
 	if c == nil || c.Cluster == nil {
 		return nil
@@ -128,7 +132,7 @@ func (m *machine) teachers(c *config.Config) []netip.Addr {
 	named := slices.Clone(c.Cluster.Spec.ControlPlanes)
 	if worker(c) {
 		if member, _ := m.membership.Get(); !member.Joined {
-			return nil // nobody knows it yet
+			return nil // no peer knows this machine yet
 		}
 		for _, from := range controlPlanes(c) {
 			if a, err := netip.ParseAddr(from); err == nil && !slices.Contains(named, a) {
@@ -139,15 +143,15 @@ func (m *machine) teachers(c *config.Config) []netip.Addr {
 	return slices.DeleteFunc(named, func(a netip.Addr) bool { return slices.Contains(own, a) })
 }
 
-// learn asks one machine, of those that configuration c names; the control plane asks for the roll,
-// too.
+// syncWith polls one of the machines that configuration c names; a control-plane machine also polls
+// the membership.
 func (m *machine) learn(ctx context.Context, addr netip.Addr, c *config.Config) error {
 	asking, cancel := context.WithTimeout(ctx, learnTime)
 	defer cancel()
 	var news []trust.Revocation
 	_, err := call(asking, m, addr, func(other *client.Client) (_ struct{}, err error) {
-		news, err = m.book.learn(func(r *api.RevocationsRequest) (*api.RevocationsResponse, error) {
-			answer, err := other.Trust.Revocations(asking, r)
+		news, err = m.book.learn(func(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
+			answer, err := other.Trust.GetRevocations(asking, r)
 			if err != nil {
 				return nil, errors.New(status.Convert(err).Message())
 			}
@@ -155,8 +159,8 @@ func (m *machine) learn(ctx context.Context, addr netip.Addr, c *config.Config) 
 		})
 		if err == nil && controls(c) {
 			said := ""
-			_, err = m.book.learnRoll(func(r *api.RollRequest) (*api.RollResponse, error) {
-				answer, err := other.Cluster.Roll(asking, r)
+			_, err = m.book.learnRoll(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
+				answer, err := other.Cluster.GetMembership(asking, r)
 				if err != nil {
 					return nil, fmt.Errorf("members: %s", status.Convert(err).Message())
 				}
@@ -182,15 +186,15 @@ func (m *machine) learn(ctx context.Context, addr netip.Addr, c *config.Config) 
 	return errors.Join(err, m.enforce(ctx))
 }
 
-// learn writes down what is news of what another machine knows.
-func (b *book) learn(ask func(*api.RevocationsRequest) (*api.RevocationsResponse, error)) ([]trust.Revocation, error) {
+// syncRevocations polls a peer, and merges and stores its new revocations.
+func (b *book) learn(ask func(*api.GetRevocationsRequest) (*api.GetRevocationsResponse, error)) ([]trust.Revocation, error) {
 	b.Lock()
 	known, damaged := b.openLocked(), b.damaged
 	b.Unlock()
 	if damaged != nil {
 		return nil, damaged
 	}
-	answer, err := ask(&api.RevocationsRequest{Digest: known.Digest()})
+	answer, err := ask(&api.GetRevocationsRequest{Digest: known.Digest()})
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +204,7 @@ func (b *book) learn(ask func(*api.RevocationsRequest) (*api.RevocationsResponse
 	}
 	b.Lock()
 	defer b.Unlock()
-	if known = b.openLocked(); b.damaged != nil { // somebody else may have written meanwhile
+	if known = b.openLocked(); b.damaged != nil { // another call may have written meanwhile
 		return nil, b.damaged
 	}
 	next, news, err := known.MergeRevocations(learnt, time.Now())
@@ -213,14 +217,14 @@ func (b *book) learn(ask func(*api.RevocationsRequest) (*api.RevocationsResponse
 	return news, err
 }
 
-func (a trustAPI) Revocations(_ context.Context, r *api.RevocationsRequest) (*api.RevocationsResponse, error) {
+func (a trustAPI) GetRevocations(_ context.Context, r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
 	a.m.book.Lock()
 	known, damaged := a.m.book.openLocked(), a.m.book.damaged
 	a.m.book.Unlock()
 	if damaged != nil {
 		return nil, status.Error(codes.FailedPrecondition, damaged.Error())
 	}
-	out := &api.RevocationsResponse{}
+	out := &api.GetRevocationsResponse{}
 	if slices.Equal(known.Digest(), r.Digest) {
 		return out, nil
 	}
@@ -230,12 +234,12 @@ func (a trustAPI) Revocations(_ context.Context, r *api.RevocationsRequest) (*ap
 	return out, nil
 }
 
-// toldRevocation is one as the API has it.
+// toAPIRevocation converts a revocation to the API's form.
 func toldRevocation(r trust.Revocation) *api.Revocation {
-	return &api.Revocation{Origin: r.Lineage, Name: r.Name, Machine: r.Machine, At: timestamppb.New(r.At), By: r.By, Count: r.Generation, Restored: r.Restored}
+	return &api.Revocation{Lineage: r.Lineage, Name: r.Name, Machine: r.Machine, At: timestamppb.New(r.At), By: r.By, Generation: r.Generation, Restored: r.Restored}
 }
 
-// revocationOf is one that was told.
+// fromAPIRevocation converts a revocation from the API's form.
 func revocationOf(r *api.Revocation) trust.Revocation {
-	return trust.Revocation{Lineage: r.Origin, Name: r.Name, Machine: r.Machine, At: r.At.AsTime(), By: r.By, Generation: r.Count, Restored: r.Restored}
+	return trust.Revocation{Lineage: r.Lineage, Name: r.Name, Machine: r.Machine, At: r.At.AsTime(), By: r.By, Generation: r.Generation, Restored: r.Restored}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestNoteRemoved: a worker that was removed sees it in both forms in which it is refused, and in
-// nothing else.
+// TestRecordRemoved checks that a removed worker recognizes both forms of the rejection, and no
+// other error.
 func TestNoteRemoved(t *testing.T) {
 	ca, err := pki.NewCA("test", time.Hour)
 	if err != nil {
@@ -57,8 +57,8 @@ func TestNoteRemoved(t *testing.T) {
 	}
 }
 
-// TestDefinite: a ticket is set aside when all have refused it, and not when somebody has not
-// answered.
+// TestAllRejected checks that a ticket is set aside when all machines have rejected it, and not if
+// one has not answered.
 func TestDefinite(t *testing.T) {
 	used := answerError{"10.0.0.11", status.Error(codes.FailedPrecondition, "another machine has used it")}
 	busy := answerError{"10.0.0.12", status.Error(codes.ResourceExhausted, "too many")}

@@ -11,16 +11,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
-// lookEvery is how often a watched topic that is read from the kernel on demand is read again. Such
-// topics (memory, processes) change all the time, so there is nothing to wait for.
+// topicPollInterval is the interval at which a watched topic is read again if its value comes from
+// the kernel. Such topics (memory, processes) change all the time, so there is no change to wait
+// for.
 const lookEvery = 2 * time.Second
 
-// topic is one observable part of the machine's state, as the API names it.
+// topic is an observable part of the machine's state, under its API name.
 type topic struct {
 	name string
 	// get returns the present value and its revision.
 	get func(context.Context) (any, uint64, error)
-	// next waits until there is a newer revision than the given one.
+	// next waits for a revision newer than the given one.
 	next func(ctx context.Context, seen uint64) error
 }
 
@@ -39,8 +40,8 @@ func watched[T any](name string, c *cell.Cell[T]) topic {
 	}
 }
 
-// looked is a topic whose value is read anew each time. Its revision counts milliseconds since
-// 1970.
+// polledTopic is a topic that reads its value on every Get. Its revision is the time in
+// milliseconds since 1970.
 func looked[T any](name string, read func(context.Context) (T, error)) topic {
 	return topic{
 		name: name,
@@ -61,7 +62,7 @@ func looked[T any](name string, read func(context.Context) (T, error)) topic {
 	}
 }
 
-// toValue turns a topic's value into the API's form by way of its JSON tags.
+// toValue converts the value of a topic to the API's form by way of its JSON tags.
 func toValue(v any) (*structpb.Value, error) {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -8,15 +8,15 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// tries bounds how often somebody may try something: each of those who do has a limit of his own.
+// rateLimits is one token bucket per key.
 type tries struct {
 	sync.Mutex
-	each   time.Duration // between two, in the long run
+	each   time.Duration // interval between two, in the long run
 	atOnce int
 	by     map[string]*rate.Limiter
 }
 
-// triesTracked is of how many it is known; above that, all are forgotten.
+// maxRateLimits bounds the number of buckets; above it, all buckets are reset.
 const triesTracked = 1000
 
 func (t *tries) allowed(who string) bool {
@@ -33,7 +33,8 @@ func (t *tries) allowed(who string) bool {
 	return l.Allow()
 }
 
-// networkOf is whose a caller's address is, as apid counts: an IPv6 client owns a whole /64.
+// networkOf returns the network of a caller's address, as apid counts it: an IPv6 client has a
+// whole /64.
 func networkOf(peer string) string {
 	addr := addressOf(peer)
 	if addr.Is6() {
@@ -43,7 +44,7 @@ func networkOf(peer string) string {
 	return addr.String()
 }
 
-// addressOf is a caller's address itself. What is no address counts as one.
+// addressOf returns the address of a caller. All invalid addresses are equal.
 func addressOf(peer string) netip.Addr {
 	at, _ := netip.ParseAddrPort(peer)
 	return at.Addr().Unmap().WithZone("")

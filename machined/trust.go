@@ -30,32 +30,32 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// Client certificates (docs/decisions/0021-client-certificates.md). The operators' own CAs are not
-// on the machine. What the machine issues is signed by the cluster's client CA and stands in its
-// book, as does what was revoked, whoever has issued it.
+// Client certificates (docs/decisions/0021-client-certificates.md). The private keys of the
+// operators' CAs are not on the machine. The cluster's client CA signs the certificates that the
+// machine issues. The ledger contains them, and all known revocations of any issuer.
 
-// book is the machine's trust.Book on STATE.
+// ledger is the machine's trust.Ledger, stored on STATE.
 type book struct {
 	file string // paths.TrustLedger
 	sync.Mutex
 	read    bool
 	content trust.Ledger
-	written []byte        // content, as it lies on STATE; nil where that is not known
-	session trust.Session // what is known of it since machined has started
-	damaged error         // why what was on STATE could not be read
-	told    bool          // that it is
+	written []byte        // content as stored on STATE; nil if unknown
+	session trust.Session // state since the start of machined
+	damaged error         // why the stored ledger is unreadable
+	told    bool          // an event reported the damage
 
-	renewals, joins *rate.Limiter // of people, and of machines
-	// of each ticket, and of each row of renewals, so that nobody takes the places of all others
+	renewals, joins *rate.Limiter // limits of renewals by operators, and of joins of machines
+	// limit per ticket and per lineage, so that no caller exhausts the limits of all others
 	each    tries
-	changes *cell.Cell[int] // how often the content has changed
+	changes *cell.Cell[int] // number of changes of the content
 
-	// what has passed for certain, by which things are dropped; nil: by the clock
+	// time that has certainly passed, by which entries expire; nil for the clock
 	past func() time.Time
 }
 
-// newBook is the one in a file. Each renewal is a signature and a flush of STATE, and everybody who
-// may call may ask for it.
+// newLedger returns the ledger of a file. Each renewal costs a signature and a flush of STATE, and
+// every caller may request it.
 func newBook(file string) book {
 	return book{
 		file: file, renewals: rate.NewLimiter(1, 60), joins: rate.NewLimiter(1, 60), each: tries{each: 10 * time.Second, atOnce: 10},
@@ -63,8 +63,8 @@ func newBook(file string) book {
 	}
 }
 
-// openLocked reads the book, once. Where there is no storage the book is empty, and nothing can be
-// written into it.
+// currentLocked reads the ledger from STATE at first use. Without storage the ledger is empty and
+// cannot be written.
 func (b *book) openLocked() trust.Ledger {
 	known := b.readLocked()
 	if b.past != nil {
@@ -79,11 +79,11 @@ func (b *book) readLocked() trust.Ledger {
 	}
 	text, err := os.ReadFile(b.file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return b.content // STATE may come later
+		return b.content // STATE may be mounted later
 	}
 	b.damaged = nil
 	if err == nil {
-		b.read = true // and if it is damaged, it stays so
+		b.read = true // a damaged ledger is not read again
 		err = json.Unmarshal(text, &b.content)
 	}
 	if err != nil {
@@ -92,8 +92,8 @@ func (b *book) readLocked() trust.Ledger {
 	return b.content
 }
 
-// refusedLocked is what counts no more. Of a list that cannot be read nobody knows which machine
-// was removed, so none of them counts.
+// revokedLocked returns the active revocations. If the ledger is unreadable, the removed machines
+// are unknown, so it revokes all members.
 func (b *book) refusedLocked() []trust.Revocation {
 	known := b.openLocked()
 	if b.damaged != nil {
@@ -102,7 +102,7 @@ func (b *book) refusedLocked() []trust.Revocation {
 	return known.ActiveRevocations()
 }
 
-// keepLocked makes another content last.
+// storeLocked writes another content to STATE.
 func (b *book) keepLocked(next trust.Ledger) error {
 	text, err := json.Marshal(next)
 	if err == nil && b.damaged == nil && b.written != nil && bytes.Equal(text, b.written) {
@@ -124,7 +124,7 @@ func (b *book) keepLocked(next trust.Ledger) error {
 	return nil
 }
 
-// callers is whose calls the machine takes.
+// callers returns the CAs of the callers that the machine accepts.
 func (m *machine) callers(c *config.Config) (credentials.CallerCAs, error) {
 	var out credentials.CallerCAs
 	var err error
@@ -138,8 +138,8 @@ func (m *machine) callers(c *config.Config) (credentials.CallerCAs, error) {
 	if c != nil && c.Cluster != nil {
 		own := c.Cluster.Spec.PKI
 		out.Machines = trusted(own.Machine.Cert, own.Accepted.Machine)
-		// Which of the issued certificates were revoked is not known any more; the operators' own
-		// still count.
+		// It is unknown which of the issued certificates were revoked, so none is valid; the
+		// operators' own certificates stay valid.
 		if !own.Client.Cert.IsZero() && damaged == nil {
 			out.Clients = trusted(own.Client.Cert, own.Accepted.Client)
 		}
@@ -158,7 +158,8 @@ type trustAPI struct {
 	m *machine
 }
 
-// Issue signs for somebody else, a role up to the caller's own: only an admin may call it.
+// Issue signs a certificate for another user, with a role up to that of the caller: only an admin
+// can call it.
 func (a trustAPI) Issue(ctx context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
 	if err := trust.CheckName(r.Name); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -166,14 +167,14 @@ func (a trustAPI) Issue(ctx context.Context, r *api.IssueRequest) (*api.IssueRes
 	if !slices.Contains(pki.Roles(), r.Role) {
 		return nil, status.Errorf(codes.InvalidArgument, "role %.80q: cannot use: expected %s", r.Role, strings.Join(pki.Roles(), ", "))
 	}
-	life, err := trust.TTL(r.Life.AsDuration(), trust.MaxTTL)
+	life, err := trust.TTL(r.Ttl.AsDuration(), trust.MaxTTL)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	return a.issue(ctx, r.Request, life, trust.Issued{Name: r.Name, Role: r.Role})
+	return a.issue(ctx, r.Csr, life, trust.Issued{Name: r.Name, Role: r.Role})
 }
 
-// Renew signs for the caller what he has already.
+// Renew signs a certificate with the name, role and lineage of the caller.
 func (a trustAPI) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
 	name, origin, role := said(ctx, apid.MetadataName), said(ctx, apid.MetadataLineage), said(ctx, apid.MetadataRole)
 	if err := trust.CheckName(name); err != nil {
@@ -185,14 +186,14 @@ func (a trustAPI) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueRes
 	a.m.book.Lock()
 	most := a.m.book.openLocked().MaxRenewal(said(ctx, apid.MetadataSerial))
 	a.m.book.Unlock()
-	life, err := trust.TTL(r.Life.AsDuration(), most)
+	life, err := trust.TTL(r.Ttl.AsDuration(), most)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	return a.issue(ctx, r.Request, life, trust.Issued{Name: name, Role: role, Lineage: origin})
+	return a.issue(ctx, r.Csr, life, trust.Issued{Name: name, Role: role, Lineage: origin})
 }
 
-// issue signs, and notes it.
+// issue signs a certificate and records it.
 func (a trustAPI) issue(ctx context.Context, request []byte, life time.Duration, entry trust.Issued) (*api.IssueResponse, error) {
 	key, err := pki.ParseRequest(request)
 	if err != nil {
@@ -210,8 +211,8 @@ func (a trustAPI) issue(ctx context.Context, request []byte, life time.Duration,
 	if entry.Lineage != "" {
 		root = said(ctx, apid.MetadataIssuer)
 	}
-	// The certificate begins as early as those of the operators' own CAs do, so that a machine
-	// whose clock is behind takes it too.
+	// The certificate is backdated like the certificates of the operators' CAs, so that a machine
+	// whose clock is behind accepts it.
 	leaf, err := ca.Issue(pki.Spec{
 		CN: entry.Name, O: []string{pki.RolePrefix + entry.Role}, Usage: pki.Client, TTL: life, Backdate: pki.CABackdate, For: key, Lineage: entry.Lineage, Root: root,
 	})
@@ -227,27 +228,27 @@ func (a trustAPI) issue(ctx context.Context, request []byte, life time.Duration,
 	if a.m.book.damaged != nil {
 		return nil, status.Error(codes.FailedPrecondition, "no certificate is issued: "+a.m.book.damaged.Error()+"; `orlopctl trust revoke --new-list` begins a new one")
 	}
-	// A certificate that is not in the book could not be found to be revoked, so it is handed out
-	// only when it is.
+	// A certificate without an entry in the ledger could not be found for a revocation, so the
+	// caller gets it only after the entry is stored.
 	if err := a.m.book.keepLocked(known.AddIssued(entry)); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	return &api.IssueResponse{Certificate: leaf.Cert.Raw}, nil
 }
 
-func (a trustAPI) List(context.Context, *api.ListTrustRequest) (*api.ListTrustResponse, error) {
+func (a trustAPI) ListCertificates(context.Context, *api.ListCertificatesRequest) (*api.ListCertificatesResponse, error) {
 	a.m.book.Lock()
 	known := a.m.book.openLocked()
 	a.m.book.Unlock()
-	out := &api.ListTrustResponse{}
+	out := &api.ListCertificatesResponse{}
 	for _, i := range known.Issued {
 		out.Issued = append(out.Issued, &api.IssuedCertificate{
-			Serial: i.Serial, Origin: i.Lineage, Name: i.Name, Role: i.Role, At: timestamppb.New(i.At), Expires: timestamppb.New(i.Expires), By: i.By,
+			Serial: i.Serial, Lineage: i.Lineage, Name: i.Name, Role: i.Role, At: timestamppb.New(i.At), Expires: timestamppb.New(i.Expires), By: i.By,
 		})
 	}
-	for _, t := range known.OpenTickets(time.Now()) { // whichever machine has issued them
+	for _, t := range known.OpenTickets(time.Now()) { // issued by any machine
 		out.Issued = append(out.Issued, &api.IssuedCertificate{
-			Serial: t.Serial, Origin: t.Serial, Name: t.Name, Role: trust.RoleJoin, At: timestamppb.New(t.At), Expires: timestamppb.New(t.Expires), By: t.By,
+			Serial: t.Serial, Lineage: t.Serial, Name: t.Name, Role: trust.RoleJoin, At: timestamppb.New(t.At), Expires: timestamppb.New(t.Expires), By: t.By,
 		})
 	}
 	for _, r := range known.ActiveRevocations() {
@@ -256,8 +257,8 @@ func (a trustAPI) List(context.Context, *api.ListTrustRequest) (*api.ListTrustRe
 	return out, nil
 }
 
-// Revoke is in force when it returns: apid looks at the list with each call, and ends those that go
-// on.
+// Revoke returns after the revocation is effective: apid reads the list at every call and ends
+// running calls.
 func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
 	wanted, err := revocation(r)
 	if err != nil {
@@ -272,14 +273,14 @@ func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.Revoke
 	if !r.Restore && !r.NewList && done.At.Before(wanted.At) && done.Name == "" {
 		didNothing(ctx)
 	}
-	// whoever asked for it may be gone
+	// the caller may have disconnected
 	if err := a.m.enforce(context.WithoutCancel(ctx)); err != nil {
 		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", err, lookAgain)
 	}
 	return &api.RevokeResponse{Revocation: toldRevocation(done), IssuedHere: known}, nil
 }
 
-// revocation reads what is to be revoked, or restored.
+// revocation reads the target of a revocation or restore.
 func revocation(r *api.RevokeRequest) (wanted trust.Revocation, err error) {
 	switch {
 	case (r.Serial == "") == (r.Name == ""):
@@ -294,8 +295,8 @@ func revocation(r *api.RevokeRequest) (wanted trust.Revocation, err error) {
 	return wanted, trust.CheckHolder(r.Name)
 }
 
-// change revokes or restores, but not the certificate of who asks for it: nobody might be left who
-// could take it back. known: the machine has issued what is revoked.
+// changeRevocation revokes or restores, but rejects self-revocation, which could lock out the last
+// admin. known reports whether this machine issued the certificate.
 func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, ownName string) (done trust.Revocation, known bool, err error) {
 	b.Lock()
 	defer b.Unlock()
@@ -303,7 +304,7 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 	if b.damaged != nil && !r.NewList {
 		return done, false, status.Error(codes.FailedPrecondition, b.damaged.Error()+"; with --new-list a new one is begun, and what was revoked before counts again")
 	}
-	// its other certificates have other names
+	// other certificates of the machine have other names
 	if member := next.MemberOfRevocation(wanted); member != "" && !r.Restore {
 		return done, false, status.Errorf(codes.FailedPrecondition, "revocation refused: it is of machine %s of the cluster, which has more of them; `orlopctl nodes remove %s` takes all", member, member)
 	}
@@ -331,9 +332,9 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 	return done, known, nil
 }
 
-// keepDamaged gives the file another name too. It keeps its own until another content takes its
-// place: without a file nothing would be revoked, and a power cut between the two must not come to
-// that.
+// linkDamaged gives the damaged file a second name. The file retains its own name until new content
+// replaces it: without a file nothing would be revoked, and a power cut between the two steps must
+// not cause that.
 func (b *book) keepDamaged() error {
 	aside := b.file + ".damaged"
 	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {

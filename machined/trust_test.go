@@ -43,7 +43,7 @@ func issuing(t *testing.T, file string) *machine {
 	return &machine{book: newBook(file), config: cell.New(applied{config: c})}
 }
 
-// by is a call of a certificate's holder.
+// by is a call with a certificate.
 func by(t *testing.T, cert *x509.Certificate) context.Context {
 	role := ""
 	origin, root := pki.LineageOf(cert)
@@ -54,7 +54,7 @@ func by(t *testing.T, cert *x509.Certificate) context.Context {
 		apid.MetadataSerial, pki.Serial(cert), apid.MetadataLineage, origin, apid.MetadataRole, role, apid.MetadataIssuer, cmp.Or(root, "sha256:"+strings.Repeat("0", 64))))
 }
 
-// newRequest is a new key, and what a certificate for it is asked for with.
+// newRequest returns a new key and a CSR for it.
 func newRequest(t *testing.T) (key *ecdsa.PrivateKey, request []byte) {
 	t.Helper()
 	key, err := pki.NewKey()
@@ -90,62 +90,62 @@ func TestIssueAndRenew(t *testing.T) {
 	}
 	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
 	hour := durationpb.New(time.Hour)
-	first := parsed(a.Issue(by(t, admin), &api.IssueRequest{Name: "dora", Role: "reader", Request: request, Life: hour}))
+	first := parsed(a.Issue(by(t, admin), &api.IssueRequest{Name: "dora", Role: "reader", Csr: request, Ttl: hour}))
 	within(first, time.Hour)
 	if got := first.Subject.String(); got != "CN=dora,O=orlop:reader" || !pki.Matches(first, key) || first.IsCA {
 		t.Errorf("issued for %s", got)
 	}
-	// What is renewed has the name and the role of before, and is not longer.
-	second := parsed(a.Renew(by(t, first), &api.RenewRequest{Request: request}))
+	// A renewed certificate has the same name and role, and no longer TTL.
+	second := parsed(a.Renew(by(t, first), &api.RenewRequest{Csr: request}))
 	within(second, time.Hour)
 	if got := second.Subject.String(); got != "CN=dora,O=orlop:reader" {
 		t.Errorf("renewed for %s", got)
 	}
-	third := parsed(a.Renew(by(t, second), &api.RenewRequest{Request: request}))
+	third := parsed(a.Renew(by(t, second), &api.RenewRequest{Csr: request}))
 	for _, c := range []*x509.Certificate{second, third} {
 		if origin, root := pki.LineageOf(c); origin != pki.Serial(first) || root != "sha256:"+strings.Repeat("0", 64) {
 			t.Errorf("renewed from %s by %s", origin, root)
 		}
 	}
-	if _, err := a.Renew(by(t, second), &api.RenewRequest{Request: request, Life: durationpb.New(2 * time.Hour)}); status.Code(err) != codes.InvalidArgument {
+	if _, err := a.Renew(by(t, second), &api.RenewRequest{Csr: request, Ttl: durationpb.New(2 * time.Hour)}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("an hour was made two: %v", err)
 	}
-	// One by an operator's own CA.
-	within(parsed(a.Renew(by(t, admin), &api.RenewRequest{Request: request})), trust.DefaultTTL)
-	within(parsed(a.Issue(by(t, admin), &api.IssueRequest{Name: "emil", Role: "admin", Request: request})), trust.DefaultTTL)
+	// A certificate of an operator CA.
+	within(parsed(a.Renew(by(t, admin), &api.RenewRequest{Csr: request})), trust.DefaultTTL)
+	within(parsed(a.Issue(by(t, admin), &api.IssueRequest{Name: "emil", Role: "admin", Csr: request})), trust.DefaultTTL)
 
 	for _, c := range []struct {
 		name string
 		r    *api.IssueRequest
 	}{
-		{"no name", &api.IssueRequest{Role: "reader", Request: request}},
-		{"two organisations", &api.IssueRequest{Name: "dora", Role: "reader,O=orlop:admin", Request: request}},
-		{"a machine's role", &api.IssueRequest{Name: "dora", Role: "machine", Request: request}},
-		{"no role", &api.IssueRequest{Name: "dora", Request: request}},
+		{"no name", &api.IssueRequest{Role: "reader", Csr: request}},
+		{"two organisations", &api.IssueRequest{Name: "dora", Role: "reader,O=orlop:admin", Csr: request}},
+		{"a machine's role", &api.IssueRequest{Name: "dora", Role: "machine", Csr: request}},
+		{"no role", &api.IssueRequest{Name: "dora", Csr: request}},
 		{"no key", &api.IssueRequest{Name: "dora", Role: "reader"}},
-		{"too long", &api.IssueRequest{Name: "dora", Role: "reader", Request: request, Life: durationpb.New(trust.MaxTTL + time.Second)}},
-		{"in the past", &api.IssueRequest{Name: "dora", Role: "reader", Request: request, Life: durationpb.New(-time.Hour)}},
+		{"too long", &api.IssueRequest{Name: "dora", Role: "reader", Csr: request, Ttl: durationpb.New(trust.MaxTTL + time.Second)}},
+		{"in the past", &api.IssueRequest{Name: "dora", Role: "reader", Csr: request, Ttl: durationpb.New(-time.Hour)}},
 	} {
 		if _, err := a.Issue(by(t, admin), c.r); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	list, err := a.List(t.Context(), &api.ListTrustRequest{})
-	if err != nil || len(list.Issued) != 5 || list.Issued[1].Origin != pki.Serial(first) || list.Issued[1].By != "CN=dora,O=orlop:reader" {
+	list, err := a.ListCertificates(t.Context(), &api.ListCertificatesRequest{})
+	if err != nil || len(list.Issued) != 5 || list.Issued[1].Lineage != pki.Serial(first) || list.Issued[1].By != "CN=dora,O=orlop:reader" {
 		t.Errorf("%v, %v", list, err)
 	}
 
-	// The book outlives the process; nothing is issued that does not stand in it.
+	// The ledger outlives the process, and contains every issued certificate.
 	a.m.book = newBook(file)
-	if again, err := a.List(t.Context(), &api.ListTrustRequest{}); err != nil || len(again.Issued) != 5 {
+	if again, err := a.ListCertificates(t.Context(), &api.ListCertificatesRequest{}); err != nil || len(again.Issued) != 5 {
 		t.Errorf("%v, %v", again, err)
 	}
 	a.m.book = newBook(filepath.Join(file, "no-folder"))
-	if _, err := a.Issue(by(t, admin), &api.IssueRequest{Name: "dora", Role: "reader", Request: request}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := a.Issue(by(t, admin), &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("issued without a book: %v", err)
 	}
 	a.m.config.Set(applied{config: config.New("m1", config.RoleControlPlane)})
-	if _, err := a.Issue(by(t, admin), &api.IssueRequest{Name: "dora", Role: "reader", Request: request}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := a.Issue(by(t, admin), &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("issued without a CA: %v", err)
 	}
 }
@@ -155,7 +155,7 @@ func TestRevokedCallers(t *testing.T) {
 	m := issuing(t, file)
 	m.events = newEventLog()
 	now, _ := m.config.Get()
-	// any will do
+	// any CA will do
 	now.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.config.Cluster.Spec.PKI.Client.Cert}
 	revoke := func(name string, r *api.RevokeRequest) error {
 		_, _, err := m.book.change(trust.Revocation{Name: name, At: time.Now()}, r, "1f", "admin")
@@ -178,7 +178,7 @@ func TestRevokedCallers(t *testing.T) {
 			t.Errorf("%v, %v", revoked, err)
 		}
 	}
-	// Where it is not known any more what was revoked, nothing issued counts.
+	// If the revocations are unknown, no issued certificate is valid.
 	if err := os.WriteFile(file, []byte("{torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestRevokedCallers(t *testing.T) {
 		t.Errorf("%d bytes of client CAs, %d of operators', %v", len(callers.Clients), len(callers.Operators), err)
 	}
 	_, request := newRequest(t)
-	if _, err := (trustAPI{m: m}).Issue(t.Context(), &api.IssueRequest{Name: "dora", Role: "reader", Request: request}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := (trustAPI{m: m}).Issue(t.Context(), &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("issued over a book that cannot be read: %v", err)
 	}
 	if err := revoke("emil", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
@@ -211,15 +211,14 @@ func TestRevokedCallers(t *testing.T) {
 	}
 }
 
-// TestLockedOut: a configuration has to trust who applies it, whichever of the CAs his certificate
-// is by.
+// TestCheckLockout checks that a configuration has to trust the caller's CA, for each kind of CA.
 func TestLockedOut(t *testing.T) {
 	m := issuing(t, "")
 	now, _ := m.config.Get()
 	client := now.config.Cluster.Spec.PKI.Client
 	other := issuing(t, "")
 	next, _ := other.config.Get()
-	// any will do
+	// any CA will do
 	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.config.Cluster.Spec.PKI.Client.Cert}
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataIssuer, pki.Fingerprint(client.Cert.X509())))
 	if err := lockedOut(ctx, next.config); err == nil {
@@ -236,8 +235,8 @@ func TestLockedOut(t *testing.T) {
 	}
 }
 
-// TestLearnt: what was revoked on one machine is refused by another that has learnt it, after a
-// restart too, until it is restored on either.
+// TestSync checks that a machine rejects a certificate revoked on another one after a sync, also
+// after a restart, until it is restored on either.
 func TestLearnt(t *testing.T) {
 	dir := t.TempDir()
 	a, b := issuing(t, filepath.Join(dir, "a", "book.json")), issuing(t, filepath.Join(dir, "b", "book.json"))
@@ -250,8 +249,8 @@ func TestLearnt(t *testing.T) {
 	var sent int
 	learn := func(m, from *machine) int {
 		t.Helper()
-		news, err := m.book.learn(func(r *api.RevocationsRequest) (*api.RevocationsResponse, error) {
-			answer, err := trustAPI{m: from}.Revocations(t.Context(), r)
+		news, err := m.book.learn(func(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
+			answer, err := trustAPI{m: from}.GetRevocations(t.Context(), r)
 			sent = len(answer.GetRevocations())
 			return answer, err
 		})
@@ -293,15 +292,15 @@ func TestLearnt(t *testing.T) {
 	if n := learn(a, b); n != 1 || revoked(a) != "" {
 		t.Errorf("%d news, revoked: %s", n, revoked(a))
 	}
-	if list, err := (trustAPI{m: a}).List(t.Context(), nil); err != nil || len(list.Revoked) != 0 {
+	if list, err := (trustAPI{m: a}).ListCertificates(t.Context(), nil); err != nil || len(list.Revoked) != 0 {
 		t.Errorf("%v, %v", list, err)
 	}
-	// Who does not know any more what was revoked teaches nobody, and learns nothing over it.
+	// A machine with a damaged ledger neither sends nor merges revocations.
 	if err := os.WriteFile(a.book.file, []byte("{torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	a.book.read = false
-	if _, err := (trustAPI{m: a}).Revocations(t.Context(), &api.RevocationsRequest{}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := (trustAPI{m: a}).GetRevocations(t.Context(), &api.GetRevocationsRequest{}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("teaches what it does not know: %v", err)
 	}
 	if _, err := a.book.learn(nil); err == nil {
@@ -309,7 +308,7 @@ func TestLearnt(t *testing.T) {
 	}
 }
 
-// TestTeachers: a machine asks the others that its configuration names.
+// TestSyncPeers checks that a machine polls the others of its configuration.
 func TestTeachers(t *testing.T) {
 	m := issuing(t, "")
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
@@ -323,8 +322,8 @@ func TestTeachers(t *testing.T) {
 	}
 }
 
-// TestBookKnowsWhatHasPassed: however the book is come by, things are dropped from it by what has
-// passed for certain.
+// TestLedgerFloor checks that entries expire by the time that has certainly passed, for every
+// access to the ledger.
 func TestBookKnowsWhatHasPassed(t *testing.T) {
 	want := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	b := newBook(filepath.Join(t.TempDir(), "book.json"))

@@ -31,35 +31,38 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// How an upgrade goes, and goes back:
+// How an upgrade and its rollback work:
 //
-//  1. A bundle comes and is checked (bundles.go). The cluster's data are saved (data.go). The new version is written into the other
-//     slot, and the configuration is kept for the running one (package upgrade). The machine reboots.
-//  2. The boot loader starts the new version and counts the try. When machined comes up it notes that (stepUpgrade), and
-//     watches the gate: everything that a good system does has to be seen before the deadline (prove.go).
-//  3. The gate holds: the entry loses its counter, and the version is committed.
-//  4. It does not, or the version never comes so far: the loader starts the old version, by itself or because machined has
-//     marked the new one as failed. stepUpgrade then puts the configuration back that the old version was good with.
+//  1. A bundle is received and checked (receive.go). A savepoint of the etcd data is taken
+//     (savepoint.go). The new version is written into the other slot, and the configuration is
+//     saved for the running version (package upgrade). The machine reboots.
+//  2. The boot loader starts the new version and counts the attempt. machined records the boot
+//     (stepUpgrade) and watches the upgrade checks: all of them have to pass before the deadline
+//     (probes.go).
+//  3. If all checks pass, the boot entry loses its counter, and the version is committed.
+//  4. Otherwise, or if the version never reaches that point, the loader starts the old version, by
+//     itself or because machined has marked the new one as failed. stepUpgrade then restores the
+//     configuration of the old version.
 //
-// What each event means is decided by slot.Step alone.
+// slot.Step alone decides the effect of each event.
 
-// keptLines is how much of the log of a failed boot is remembered.
+// savedLines is the number of log lines that are saved of a failed boot.
 const keptLines = 200
 
-// upgradeState is what there is to say about upgrades: topic "upgrade".
+// upgradeState is the state of upgrades: topic "upgrade".
 type upgradeState struct {
 	slot.Record
-	Operation string `json:"operation,omitempty"` // what is done now
-	Done      int64  `json:"done,omitempty"`      // bytes of it
+	Operation string `json:"operation,omitempty"` // running operation
+	Done      int64  `json:"done,omitempty"`      // bytes done
 	Total     int64  `json:"total,omitempty"`
-	Waits     string `json:"waits,omitempty"` // what a version on trial still has to show
+	Waits     string `json:"waits,omitempty"` // missing check of a version on trial
 }
 
-// records is where the record is kept.
+// records is the store of the upgrade record.
 var records = upgrade.Store{Dir: paths.Upgrade}
 
-// stepUpgrade reads what is remembered of the last upgrade. Only when it has not ended the ESP is
-// looked at, before the configuration is loaded, which may be another one then.
+// stepUpgrade loads the record of the last upgrade. Only if that has not ended, it reads the ESP,
+// before the configuration is loaded, which a rollback replaces.
 func stepUpgrade(ctx context.Context, m *machine) error {
 	if why, _ := m.noStorage.Get(); why != "" {
 		return nil
@@ -73,18 +76,17 @@ func stepUpgrade(ctx context.Context, m *machine) error {
 		return nil
 	}
 	if err := m.noteBoot(ctx); err != nil {
-		m.say(err.Error()) // the entries decide what starts next, whether or not we can read them
+		m.say(err.Error()) // the entries decide the next boot even if they are unreadable here
 		m.keeper().Go(m.working, "the loader's entries", m.noteBootLater)
 	}
 	return nil
 }
 
-// lookForTrial sees to a version on trial of which nothing is remembered: a reset may have wiped
-// STATE meanwhile. A version that is not on trial raises the floor of epochs, also where that was
-// lost with STATE.
+// resumeTrial continues a trial without a record: a reset may have wiped STATE meanwhile. A version
+// that is not on trial raises the epoch floor, also if the floor was lost with STATE.
 func (m *machine) lookForTrial(ctx context.Context) {
 	if now, _ := m.upgrade.Get(); !now.Phase.Done() {
-		return // stepUpgrade has seen to it
+		return // stepUpgrade has handled it
 	}
 	err := m.noteBoot(ctx)
 	if now, _ := m.upgrade.Get(); err == nil && now.Phase.Done() {
@@ -99,7 +101,7 @@ func (m *machine) lookForTrial(ctx context.Context) {
 	}
 }
 
-// noteBoot tells the decision that this version has come up.
+// recordBoot passes the boot of this version to slot.Step.
 func (m *machine) noteBoot(ctx context.Context) error {
 	entries, err := m.esp.Entries()
 	if err != nil {
@@ -114,9 +116,9 @@ func (m *machine) noteBoot(ctx context.Context) error {
 	return m.happened(ctx, slot.Booted{Entries: entries, At: time.Now(), Log: records.SavedLog()})
 }
 
-// unread is what stands for the entries when the ESP cannot be read: a version on trial is watched
-// all the same, or nobody would go back from one that cannot read its disk. The loader says whether
-// it counts (counted, if known), or else the record that is not at its end. Otherwise ok is false.
+// entriesUnread returns substitute entries if the ESP is unreadable: the trial is watched all the
+// same, or a version that cannot read its disk would never be rolled back. The loader's counter
+// decides (counted, if known), else the unfinished record. Otherwise ok is false.
 func unread(running string, r slot.Record, counted slot.Entry, known bool) (entries []slot.Entry, ok bool) {
 	if known && counted.Version == running {
 		return []slot.Entry{counted}, true
@@ -124,11 +126,11 @@ func unread(running string, r slot.Record, counted slot.Entry, known bool) (entr
 	return nil, r.To == running && !r.Phase.Done()
 }
 
-// readAgain is how long after the ESP could not be read it is tried again.
+// espRetryInterval is the delay before the ESP is read again after an error.
 const readAgain = 10 * time.Second
 
-// noteBootLater goes on to do what noteBoot could not, because the ESP could not be read: a machine
-// that has gone back gets its configuration back.
+// retryRecordBoot repeats recordBoot until the ESP is readable: after a rollback the machine gets
+// its configuration back.
 func (m *machine) noteBootLater(ctx context.Context) {
 	tick := time.NewTicker(readAgain)
 	defer tick.Stop()
@@ -152,7 +154,7 @@ func (m *machine) noteBootLater(ctx context.Context) {
 	}
 }
 
-// happened decides what an event means, stores that, and does it.
+// handleEvent passes an event to slot.Step, stores the record, and performs the actions.
 func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	m.stepping.Lock()
 	defer m.stepping.Unlock()
@@ -161,7 +163,8 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	if err != nil {
 		return err
 	}
-	// PreviousBoot the record says so: who is cut here looks again.
+	// The configuration is restored before the record says so: after a power cut here, the next
+	// boot repeats it.
 	var tidy error
 	actions = slices.DeleteFunc(actions, func(a slot.Action) bool {
 		restore, is := a.(slot.RestoreConfiguration)
@@ -171,16 +174,16 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 		return is
 	})
 	if r.Phase == slot.Committed {
-		// Nobody hears of a version as committed whose entry a power cut would leave on trial: the
-		// other one may not start any more.
+		// A version is not reported as committed while its entry is on trial after a power cut: the
+		// other version must not start any more.
 		for _, a := range actions {
 			if err := m.act(ctx, a); err != nil {
 				return err
 			}
 		}
 		actions = nil
-		// After the entry: a version that is not good yet must not raise it. A cut in between is
-		// made up for when this version starts.
+		// After the entry: a version on trial must not raise the floor. After a power cut in
+		// between, the next boot raises it.
 		if err := m.raiseFloor(); err != nil {
 			return err
 		}
@@ -199,10 +202,10 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	if why, _ := m.noStorage.Get(); why == "" && !reflect.DeepEqual(r, before.Record) {
 		if err := records.Save(r); err != nil {
 			switch e.(type) {
-			// what the entries say counts; the record only says why
+			// the entries are authoritative; the record only holds the reason
 			case slot.Booted, slot.ChecksPassed, slot.ChecksFailed:
 				m.say(err.Error())
-			default: // nothing has happened yet
+			default: // no action was performed yet
 				return err
 			}
 		}
@@ -218,13 +221,13 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	var failed error
 	for _, a := range actions {
 		if err := m.act(ctx, a); err != nil {
-			// A version that has not proved itself is left even if its entry cannot be renamed: the
-			// loader goes on counting.
+			// A version that failed its checks is left even if its entry cannot be renamed: the
+			// loader continues to count.
 			switch e.(type) {
 			case slot.ChecksFailed:
 			case slot.RollbackRequested:
-				// Unless the entry says otherwise nothing has happened, and nobody waits for a
-				// version that would have to prove itself.
+				// If the entry was not renamed, no rollback was started, and no version is on
+				// trial.
 				mark, is := a.(slot.Rename)
 				if entries, unread := m.esp.Entries(); is && unread == nil && !slices.Contains(entries, mark.To) {
 					m.upgrade.Update(func(s upgradeState) upgradeState { s.Record = before.Record; return s })
@@ -252,14 +255,14 @@ func (m *machine) act(ctx context.Context, a slot.Action) error {
 	case slot.Rename:
 		return m.esp.Rename(a.To)
 	case slot.RestoreConfiguration:
-		if err := configs.DropStaged(); err != nil { // it was for the version that has failed
+		if err := configs.DropStaged(); err != nil { // they belong to the failed version
 			return err
 		}
 		kept, err := records.SavedConfiguration(a.Version)
 		if err != nil || kept == nil {
 			return err
 		}
-		// without one there is nothing whose keys could be kept
+		// Without a present configuration there are no keys to retain.
 		if present, err := os.ReadFile(configs.Current()); err == nil {
 			if kept, err = withPresentKeys(kept, present); err != nil {
 				return fmt.Errorf("upgrade: cannot put the configuration back: %w", err)
@@ -275,8 +278,8 @@ func (m *machine) act(ctx context.Context, a slot.Action) error {
 	return nil
 }
 
-// floor is the lowest epoch that somebody can have this machine run: the highest of a version that
-// was committed on it.
+// epochFloor returns the lowest epoch that an operator can install: the highest epoch of a
+// committed version.
 func (m *machine) floor() int {
 	floor, err := records.EpochFloor()
 	if err != nil {
@@ -286,7 +289,7 @@ func (m *machine) floor() int {
 	return floor
 }
 
-// raiseFloor has no version of a lower epoch than the running one, which is good, come after it.
+// raiseFloor raises the epoch floor to the running version, which is committed.
 func (m *machine) raiseFloor() error {
 	if why, _ := m.noStorage.Get(); why != "" {
 		return nil
@@ -294,9 +297,9 @@ func (m *machine) raiseFloor() error {
 	return records.RaiseEpochFloor(m.release.Epoch)
 }
 
-// releaseCheck warns in the health of a version that is not mended any more, or that is of a time
-// before what was committed on this machine. Neither makes the machine unhealthy: it does what it
-// did yesterday.
+// releaseCheck adds a warning to the health if the version has expired, or if its epoch is lower
+// than that of a committed version. The warning does not make the machine unhealthy: its behavior
+// has not changed.
 func releaseCheck(health *api.HealthResponse, r buildinfo.Release, floor int, now time.Time) {
 	warn := func(detail string, since time.Time) {
 		health.Checks = append(health.Checks, &api.HealthCheck{Name: "release", Ok: true, Detail: "warning: " + detail, Since: timestamppb.New(since)})
@@ -309,7 +312,7 @@ func releaseCheck(health *api.HealthResponse, r buildinfo.Release, floor int, no
 	}
 }
 
-// place is where the two systems lie.
+// slots returns the partitions of the two slots.
 func (m *machine) place() (upgrade.Slot, error) {
 	label := disklayout.RootA
 	if m.slot == "A" {
@@ -335,10 +338,10 @@ func (m *machine) place() (upgrade.Slot, error) {
 	return upgrade.Slot{}, upgrade.ErrNoSlots
 }
 
-// proveEvery is how long a proof that failed rests.
+// probeInterval is the delay after a failed upgrade probe.
 const proveEvery = 2 * time.Second
 
-// watchGate waits until this version has proved itself, or its time is up.
+// watchTrialVersion waits until all checks of this version have passed, or the deadline has passed.
 func (m *machine) watchGate(ctx context.Context) {
 	services, configuration, members := m.services.Status().Watch(), m.config.Watch(), m.membership.Watch()
 	rules, program := m.noRules.Watch(), m.program.Watch()
@@ -387,19 +390,19 @@ func (m *machine) watchGate(ctx context.Context) {
 		}
 		err := m.happened(ctx, e)
 		_, held := e.(slot.ChecksPassed)
-		// the loader would start the other one the next time: better now, and with its
-		// configuration
+		// The loader would start the other version at the next boot: a rollback now restores its
+		// configuration too.
 		if held && errors.Is(err, esp.ErrNoEntry) {
 			held, err = false, m.happened(ctx, slot.ChecksFailed{Reason: err.Error(), Log: m.lastLines()})
 		}
 		if err == nil {
 			return
 		}
-		m.say(err.Error()) // the loader goes on counting
+		m.say(err.Error()) // the loader continues to count
 		if !held {
 			return
 		}
-		select { // it is good, and its entry does not say so yet
+		select { // the checks passed, but the entry is not renamed yet
 		case <-time.After(readAgain):
 		case <-ctx.Done():
 			return
@@ -407,10 +410,10 @@ func (m *machine) watchGate(ctx context.Context) {
 	}
 }
 
-// gate tells what a version on trial still has to show; "" when that is everything. Without a
-// configuration that is the management API, through which one can come; with one it is all that
-// `orlopctl health` asks for. storage is why there is no STATE: the version before had one, or it
-// could not have been upgraded.
+// failedCheck returns the first failed check of a version on trial; "" if all passed. Without a
+// configuration the management API is the only check, because a client can apply one; with a
+// configuration all checks of `orlopctl health` count. storage is the reason for which STATE is
+// absent: the former version had STATE, or no upgrade would have been possible.
 func gate(now applied, member membershipState, services []supervise.Status, stored bool, storage string) string {
 	switch {
 	case storage != "":
@@ -432,23 +435,23 @@ func gate(now applied, member membershipState, services []supervise.Status, stor
 	return ""
 }
 
-// usersTrouble tells a fault that comes of what users have put into the cluster: it says nothing
-// against a version, and a version that does away with it has to be able to come.
+// isUserProblem reports whether objects of users cause a failed check: the version is not at fault,
+// and an upgrade that fixes the problem must be possible.
 func usersTrouble(c *api.HealthCheck) bool {
 	return strings.HasPrefix(c.Detail, nodespec.ProblemPrefix) && slices.Contains([]string{"bootstrap", "metrics", nodespec.Extensions}, c.Name)
 }
 
-// stored tells whether there is a configuration on STATE.
+// hasStoredConfig reports whether STATE has a configuration.
 func stored() bool {
 	_, err := os.Stat(configs.Current())
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// keepLogEvery is how often a version on trial keeps the end of its log.
+// saveLogInterval is the interval at which a version on trial saves the end of its log.
 const keepLogEvery = 5 * time.Second
 
-// keepLog keeps the end of the log of a version on trial, for the case that it ends without a word:
-// the version that the machine goes back to shows it.
+// saveLog saves the end of the log of a version on trial, in case it ends without a message: after
+// the rollback the old version shows it.
 func (m *machine) keepLog(ctx context.Context) {
 	tick := time.NewTicker(keepLogEvery)
 	defer tick.Stop()
@@ -465,8 +468,8 @@ func (m *machine) keepLog(ctx context.Context) {
 	}
 }
 
-// lastLines is the end of what happened in this boot, of each a third: the events, the last words
-// of the services, the kernel's.
+// lastLines returns the end of the logs of this boot, a third each of the events, the services'
+// logs and the kernel log.
 func (m *machine) lastLines() []string {
 	const third = keptLines / 3
 	line := func(at time.Time, source, text string) string {
@@ -503,8 +506,8 @@ type upgradeAPI struct {
 	m *machine
 }
 
-// keepConfiguration keeps the configuration in force as the one that the running version is good
-// with. One on trial ends with this boot, so the one before it is kept.
+// saveConfiguration saves the active configuration for the running version. A configuration on
+// trial ends with this boot, so the previous one is saved instead.
 func (m *machine) keepConfiguration() error {
 	text, err := configs.Confirmed()
 	if err != nil || text == nil {
@@ -533,13 +536,13 @@ func (a upgradeAPI) Watch(_ *api.WatchUpgradeRequest, stream grpc.ServerStreamin
 func (m *machine) upgradeStatus(s upgradeState) *api.UpgradeStatus {
 	out := &api.UpgradeStatus{
 		Running: m.release.Version, From: s.From, To: s.To, Phase: string(s.Phase), Tries: uint32(s.Tries), Reason: s.Reason, Log: s.Log,
-		Operation: s.Operation, Done: s.Done, Total: s.Total, Waits: s.Waits,
+		Operation: s.Operation, Done: s.Done, Total: s.Total, WaitingFor: s.Waits,
 	}
 	if lost := dataRestored(s.Started); !lost.At.IsZero() {
-		out.DataOf, out.DroppedRevisions = timestamppb.New(lost.Saved), lost.Dropped
+		out.DataRestoredFrom, out.LostRevisions = timestamppb.New(lost.Saved), lost.Dropped
 	}
 	if !s.Started.IsZero() {
-		out.Began = timestamppb.New(s.Started)
+		out.Started = timestamppb.New(s.Started)
 	}
 	if !s.Ended.IsZero() {
 		out.Ended = timestamppb.New(s.Ended)
@@ -566,7 +569,7 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 	asked := slot.RollbackRequested{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now(), Epochs: epochs, Floor: a.m.floor()}
 	now, _ := a.m.upgrade.Get()
 	next, _, err := slot.Step(a.m.release.Version, now.Record, asked)
-	if err != nil { // before a pod has to leave for nothing
+	if err != nil { // before any pod is evicted
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
 	}
 	where, err := a.m.place()

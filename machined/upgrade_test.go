@@ -12,7 +12,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestGate: what a version on trial has to show depends on what the machine was told to be.
+// TestFailedCheck checks that the checks of a version on trial depend on the configuration.
 func TestGate(t *testing.T) {
 	running := func(name string, components ...supervise.Component) supervise.Status {
 		return supervise.Status{Name: name, State: supervise.Running, Components: components}
@@ -52,8 +52,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestUnreadESP: a version on trial that cannot read the ESP is on trial all the same, by the
-// loader's word or by the record's; no other one is.
+// TestEntriesUnread checks that a version on trial stays on trial without a readable ESP, by the
+// loader's counter or by the record; no other version is.
 func TestUnreadESP(t *testing.T) {
 	trial := slot.Entry{Version: "2.0.0", Trial: true, Left: 2, Done: 1}
 	for _, c := range []struct {
@@ -85,7 +85,7 @@ func TestUnreadESP(t *testing.T) {
 	}
 }
 
-// TestReleaseCheck: a version that is old warns, and is healthy.
+// TestReleaseCheck checks that an old version warns, and is healthy.
 func TestReleaseCheck(t *testing.T) {
 	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	for _, c := range []struct {

@@ -11,28 +11,28 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// The snapshots that the machine keeps, and that are encrypted, go to
-// Cluster.spec.etcd.snapshots.target. The orchestrator reads and sends them, as its own user
-// (orchestrator/etcd/upload.go); here is when.
+// The upload of encrypted stored snapshots to Cluster.spec.etcd.snapshots.target. The orchestrator
+// reads and uploads them, as its own user (orchestrator/etcd/upload.go); this file decides when.
 
 const (
-	// sendTime bounds the sending of one: all of 4 GiB over a slow line. One that does not move at
-	// all ends sooner.
+	// uploadTimeout bounds the upload of a snapshot: 4 GiB over a slow line. A stalled upload ends
+	// sooner.
 	sendTime = time.Hour
-	// firstRest is how long it rests after a failure; each time twice as long, up to snapshotRest.
+	// uploadMinBackoff is the first delay after a failure; it doubles each time, up to
+	// snapshotMaxBackoff.
 	firstRest = 5 * time.Minute
 )
 
-// sending is how far it is. All but its methods' arguments is in it, and no clock.
+// uploadState is the state of the upload. Its methods get the time as an argument.
 type sending struct {
-	target  nodespec.EtcdTarget // what was tried last; a change of it begins anew
-	pending bool                // there may be something to send
-	failed  int                 // tries in a row
-	rests   time.Time           // until then, after a failure
-	problem string              // why the last try failed; empty: it did not
+	target  nodespec.EtcdTarget // last target; a change resets the state
+	pending bool                // a snapshot may be pending
+	failed  int                 // consecutive failures
+	rests   time.Time           // end of the delay after a failure
+	problem string              // error of the last attempt; empty if it succeeded
 }
 
-// next tells whether something is to be sent to a target now.
+// next reports whether an upload to a target is due.
 func (s *sending) next(target nodespec.EtcdTarget, now time.Time) bool {
 	if target != s.target {
 		*s = sending{target: target, pending: true}
@@ -40,31 +40,31 @@ func (s *sending) next(target nodespec.EtcdTarget, now time.Time) bool {
 	return target.Place != "" && s.pending && !now.Before(s.rests)
 }
 
-// begin notes that one is being sent. What comes from now on is not counted in what is left.
+// begin records the start of an upload. A snapshot that is taken later sets pending again.
 func (s *sending) begin() { s.pending = false }
 
-// sent notes that so many are left after one was sent, or that there was none to send.
+// uploaded records a success with the number of remaining snapshots.
 func (s *sending) sent(left int) {
 	s.pending, s.failed, s.rests, s.problem = s.pending || left > 0, 0, time.Time{}, ""
 }
 
-// failure notes why nothing was sent, and says for how long it rests.
+// failure records an error and returns the delay until the next attempt.
 func (s *sending) failure(err error, now time.Time) time.Duration {
 	rest := min(firstRest<<min(s.failed, 8), snapshotRest)
 	s.pending, s.failed, s.rests, s.problem = true, s.failed+1, now.Add(rest), err.Error()
 	return rest
 }
 
-// sender sends one at a time.
+// uploader uploads one snapshot at a time.
 type sender struct {
-	busy sync.Mutex    // held by who sends
-	woke chan struct{} // holds one if it is to look at once
+	busy sync.Mutex    // held during an upload
+	woke chan struct{} // capacity 1; wakes the upload
 
 	mu    sync.Mutex
 	state sending
 }
 
-// wake has it look at once.
+// wake wakes the upload.
 func (s *sender) wake() {
 	select {
 	case s.woke <- struct{}{}:
@@ -72,14 +72,14 @@ func (s *sender) wake() {
 	}
 }
 
-// more notes that there is one more. A rest goes on.
+// addPending records a new snapshot. A running delay stays.
 func (s *sender) more() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.pending = true
 }
 
-// problem is why the last try to send something to a place failed; empty: it did not.
+// problem returns the error of the last attempt for a target URL; empty if it succeeded.
 func (s *sender) problem(place string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *sender) problem(place string) string {
 	return s.state.problem
 }
 
-// snapshotTarget is where the configuration wants snapshots to be sent; zero: nowhere.
+// snapshotTarget returns the upload target of the configuration; the zero value if there is none.
 func snapshotTarget(want config.Snapshots) nodespec.EtcdTarget {
 	t := want.Target
 	if t == nil || len(want.Recipients) == 0 {
@@ -101,7 +101,7 @@ func snapshotTarget(want config.Snapshots) nodespec.EtcdTarget {
 	}
 }
 
-// sendSnapshots sends snapshots until the machine goes down.
+// runUploads uploads snapshots until shutdown.
 func (m *machine) sendSnapshots() {
 	tick := time.NewTicker(snapshotLook)
 	defer tick.Stop()
@@ -120,7 +120,7 @@ func (m *machine) sendSnapshots() {
 	}
 }
 
-// sendDue sends one if that is due, and tells whether there is more to do at once.
+// uploadDue uploads a snapshot if that is due, and reports whether more uploads are due at once.
 func (m *machine) sendDue(now time.Time) bool {
 	want, there := m.wantedSnapshots()
 	if !there || !m.sender.busy.TryLock() {
@@ -138,8 +138,8 @@ func (m *machine) sendDue(now time.Time) bool {
 	return err == nil && left > 0
 }
 
-// sendSnapshot sends the newest that the target does not have, and returns how many are left then.
-// Its caller is the one who sends.
+// upload uploads the newest snapshot that the target does not have, and returns the number of
+// remaining ones. The caller holds uploader.busy.
 func (m *machine) sendSnapshot(target nodespec.EtcdTarget) (left int, err error) {
 	ctx, cancel := m.within(context.Background(), sendTime)
 	defer cancel()
@@ -162,7 +162,8 @@ func (m *machine) sendSnapshot(target nodespec.EtcdTarget) (left int, err error)
 	return done.Remaining, err
 }
 
-// sendNow sends the newest snapshot, whether a rest is over or not, and says why it was not sent.
+// uploadNow uploads the newest snapshot without regard to a delay, and returns the problem if it
+// fails.
 func (m *machine) sendNow(want config.Snapshots) (problem string) {
 	target := snapshotTarget(want)
 	if target.Place == "" {
@@ -171,10 +172,10 @@ func (m *machine) sendNow(want config.Snapshots) (problem string) {
 	if !m.sender.busy.TryLock() {
 		return "another one is being sent; this one is the next"
 	}
-	defer m.sender.wake() // for what is left; when nobody sends any more
+	defer m.sender.wake() // for the remaining snapshots, after busy is released
 	defer m.sender.busy.Unlock()
 	m.sender.mu.Lock()
-	m.sender.state.next(target, time.Now()) // it may be another target
+	m.sender.state.next(target, time.Now()) // the target may have changed
 	m.sender.mu.Unlock()
 	if _, err := m.sendSnapshot(target); err != nil {
 		return err.Error()

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestSending: what was not sent is tried again, after a rest that grows; a change of the target
-// begins anew.
+// TestUploadState checks that a failed upload is retried after a growing delay, and that a change
+// of the target resets the state.
 func TestSending(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	one := nodespec.EtcdTarget{Place: "https://s3.example.com:443/backups", SecretKey: "old"}
@@ -24,13 +24,13 @@ func TestSending(t *testing.T) {
 		}
 	}
 	next(false, nodespec.EtcdTarget{})
-	next(true, one) // there may be some of before
+	next(true, one) // earlier snapshots may be pending
 	s.begin()
 	s.sent(0)
 	next(false, one)
 	s.pending = true
 	s.begin()
-	s.pending = true // one more is made, while another one is being sent
+	s.pending = true // another snapshot is taken during the upload
 	s.sent(0)
 	next(true, one)
 	s.begin()
@@ -62,8 +62,8 @@ func TestSending(t *testing.T) {
 	next(false, nodespec.EtcdTarget{})
 }
 
-// TestSnapshotTarget: only what is encrypted has a target, and only the process that sends gets the
-// secret.
+// TestSnapshotTarget checks that only encrypted snapshots have a target, and that only the upload
+// gets the secret.
 func TestSnapshotTarget(t *testing.T) {
 	ref, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -81,8 +81,8 @@ func TestSnapshotTarget(t *testing.T) {
 	}
 }
 
-// TestSender: who looks on is told what the last try to that place has come to, and a wake is not
-// lost.
+// TestUploader checks that the problem of the last attempt for a target is visible, and that a wake
+// is not lost.
 func TestSender(t *testing.T) {
 	s := sender{woke: make(chan struct{}, 1)}
 	s.state.next(nodespec.EtcdTarget{Place: "a"}, time.Now())

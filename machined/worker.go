@@ -34,36 +34,37 @@ import (
 	"github.com/orlop-os/orlop/pkg/workerjoin"
 )
 
-// How a worker becomes one of its cluster, and stays it (docs/decisions/0028-joining.md). What to
-// do next is decided by workerjoin.Next; members.go is the other side, on a control-plane machine.
+// How a worker joins its cluster and renews its membership (docs/decisions/0028-joining.md).
+// workerjoin.Next decides the next action; server.go is the side of the control plane.
 //
-//  1. It makes a key for each of its certificates, and asks a control-plane machine to sign them: by its ticket the first time, by its
-//     machine certificate afterwards.
-//  2. What it has got lies on STATE before anything uses it.
-//  3. follow.go gives apid and the node's processes their parts of it.
+//  1. The worker creates a key for each of its certificates and requests the signatures of a
+//     control-plane machine: with its ticket the first time, with its machine certificate
+//     afterwards.
+//  2. It stores the certificates on STATE before any process uses them.
+//  3. reconcile.go passes them to apid and to the node's processes.
 
-// membershipState is what there is to say about it: topic "membership".
+// membershipState is the membership of a worker: topic "membership".
 type membershipState struct {
-	Joined bool `json:"joined"` // it has what one of the cluster has
-	// a control-plane machine says that it counts no more
+	Joined bool `json:"joined"` // it has the certificates of a member
+	// a control-plane machine rejects its certificates as revoked
 	Removed bool `json:"removed,omitempty"`
-	// after that, its pods have ended and its node has stopped
+	// after the removal, its pods have stopped and its node has stopped
 	Ended bool `json:"ended,omitempty"`
-	// what keeps it from joining, or from renewing what it has
+	// why it cannot join, or cannot renew its certificates
 	Problem string    `json:"problem,omitempty"`
-	From    []string  `json:"from,omitempty"`   // the control-plane machines that it asks
-	Ticket  string    `json:"ticket,omitempty"` // serial number of the ticket by which it came
-	Expires time.Time `json:"expires,omitzero"` // when what it has ends
-	Renews  time.Time `json:"renews,omitzero"`  // when it asks for new ones
+	From    []string  `json:"from,omitempty"`   // control-plane machines that it calls
+	Ticket  string    `json:"ticket,omitempty"` // serial number of the ticket with which it joined
+	Expires time.Time `json:"expires,omitzero"` // first expiry of its certificates
+	Renews  time.Time `json:"renews,omitzero"`  // time of the next renewal
 
 	held heldLeaves
 }
 
-// heldLeaves is what the machine has got. It is one value, written as a whole.
+// memberCertificates are the certificates of a member. The value is always replaced as a whole.
 type heldLeaves struct {
 	machine   *pki.Leaf
 	node      credentials.IssuedLeaves
-	addresses []netip.Addr // of the machine, when it asked for them
+	addresses []netip.Addr // addresses of the machine at the time of the request
 }
 
 func (h heldLeaves) certificates() workerjoin.Certificates {
@@ -77,7 +78,7 @@ func (h heldLeaves) certificates() workerjoin.Certificates {
 	return out
 }
 
-// storedLeaves is heldLeaves on STATE. The machine's own key lies elsewhere.
+// storedCertificates is memberCertificates on STATE. The machine key is in a file of its own.
 type storedLeaves struct {
 	Machine   string                `json:"machine"` // PEM
 	Node      map[string]storedLeaf `json:"node"`
@@ -89,7 +90,7 @@ type storedLeaf struct {
 	Key  string `json:"key"`  // PEM
 }
 
-// readHeld reads what was stored; nothing where nothing was.
+// readCertificates reads the stored certificates; the zero value if the file does not exist.
 func readHeld(file string, identity *ecdsa.PrivateKey) (heldLeaves, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,28 +133,28 @@ func (h heldLeaves) store(file string) error {
 	return nil
 }
 
-// worker tells whether a configuration makes the machine a worker of a cluster.
+// isWorker reports whether a configuration makes the machine a worker of a cluster.
 func worker(c *config.Config) bool {
 	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == config.RoleWorker
 }
 
-// controls tells whether a configuration makes the machine one of a cluster's control plane.
+// isControlPlane reports whether a configuration makes the machine a control-plane machine.
 func controls(c *config.Config) bool { return c != nil && c.Cluster != nil && !worker(c) }
 
 const (
-	// askAgain is how long it rests after a control-plane machine has refused, or did not answer:
-	// what is wrong is usually that it is not up yet. Each time after that it rests twice as long,
-	// up to askSeldom.
+	// minJoinBackoff is the delay after a control-plane machine has rejected the request or did not
+	// answer: usually it has not booted yet. The delay doubles with each failure, up to
+	// maxJoinBackoff.
 	askAgain  = 3 * time.Second
 	askSeldom = 2 * time.Minute
-	// calm is how long it rests when it has got what it asked for, and would ask for more.
+	// renewBackoff is the delay after a success if workerjoin.Next would still renew.
 	calm = time.Hour
-	// askTimeout bounds asking all of them once. Each may have to ask the others three times
-	// (agreeTime).
+	// joinTimeout bounds the calls of all control-plane machines once. Each of them may have to
+	// call the others three times (callAllTimeout).
 	askTimeout = 45 * time.Second
 )
 
-// loadMembership reads what a worker has got before, so that its door opens with it.
+// loadMembership reads the stored certificates of a worker, so that apid starts with them.
 func (m *machine) loadMembership() {
 	now, _ := m.config.Get()
 	if !worker(now.config) || m.medium != "" {
@@ -167,7 +168,7 @@ func (m *machine) loadMembership() {
 	m.tellMembership(facts, workerjoin.Next(facts), held, controlPlanes(now.config), nil)
 }
 
-// membershipFacts are those of a worker.
+// membershipFacts returns the facts of a worker.
 func membershipFacts(c *config.Config, state network.State, held heldLeaves) workerjoin.Facts {
 	facts := workerjoin.Facts{
 		Now: time.Now(), Name: c.Machine.Metadata.Name, Addresses: nodeAddresses(c, state), Certificates: held.certificates(),
@@ -181,7 +182,7 @@ func membershipFacts(c *config.Config, state network.State, held heldLeaves) wor
 	return facts
 }
 
-// configuredTicket is the ticket of a worker's configuration; the zero CertKey where it has none.
+// configuredTicket is the ticket of a worker's configuration; the zero CertKey if it has none.
 func configuredTicket(c *config.Config) config.CertKey {
 	if c.Machine.Spec.Join == nil {
 		return config.CertKey{}
@@ -189,7 +190,7 @@ func configuredTicket(c *config.Config) config.CertKey {
 	return c.Machine.Spec.Join.Ticket
 }
 
-// followMembership joins, and renews, whenever it is time.
+// runMembership joins and renews whenever it is due.
 func (m *machine) followMembership(ctx context.Context) {
 	configs, states := m.config.Watch(), m.networkState.Watch()
 	have, _ := m.membership.Get()
@@ -216,17 +217,16 @@ func (m *machine) followMembership(ctx context.Context) {
 	}
 }
 
-// joiner is a worker that becomes one of its cluster, and stays it, with what it remembers from one
-// turn to the next.
+// membershipLoop is the state of runMembership between two steps.
 type joiner struct {
 	*machine
 	held     heldLeaves
-	pause    time.Duration     // until it asks again, when it is refused now
-	refused  setAside          // the ticket that was
-	approved *x509.Certificate // the ticket that an operator has given it, for its own key
+	pause    time.Duration     // delay after the next failure
+	refused  setAside          // rejected ticket
+	approved *x509.Certificate // ticket that an operator approved, for the machine key
 }
 
-// turn does what is due, and returns how long nothing else will be.
+// step performs the action that is due and returns the time until the next step.
 func (j *joiner) turn(ctx context.Context, c *config.Config, state network.State) time.Duration {
 	facts := membershipFacts(c, state, j.held)
 	if facts.Ticket == nil && facts.JoinRequestsEnabled && j.approved != nil && j.approved.Subject.CommonName == facts.Name {
@@ -246,7 +246,7 @@ func (j *joiner) turn(ctx context.Context, c *config.Config, state network.State
 	return j.wantCertificates(ctx, c, facts, step)
 }
 
-// wantTicket asks whether an operator lets this machine in.
+// requestTicket sends a join request and reports whether an operator has approved it.
 func (j *joiner) wantTicket(ctx context.Context, c *config.Config, facts workerjoin.Facts, step workerjoin.Decision) time.Duration {
 	ticket, waits, err := j.askForTicket(ctx, c)
 	if ticket != nil {
@@ -265,7 +265,7 @@ func (j *joiner) wantTicket(ctx context.Context, c *config.Config, facts workerj
 	return max(joinrequest.Interval, j.longer())
 }
 
-// wantCertificates asks for what one of the cluster has, or for newer ones.
+// requestCertificates requests the certificates of a member, or renews them.
 func (j *joiner) wantCertificates(ctx context.Context, c *config.Config, facts workerjoin.Facts, step workerjoin.Decision) time.Duration {
 	got, err := j.ask(ctx, step.Action, c, facts.Ticket, j.held, facts.Addresses)
 	if err == nil {
@@ -275,7 +275,7 @@ func (j *joiner) wantCertificates(ctx context.Context, c *config.Config, facts w
 	if err != nil {
 		wait = j.longer()
 		if facts.Ticket == j.approved && facts.Ticket != nil && !step.Usable && j.pause > joinrequest.Interval {
-			j.approved = nil // it may have been taken back: ask anew
+			j.approved = nil // the ticket may be revoked: send a join request again
 		}
 		if step.Usable && step.Action == workerjoin.Join && definite(err) {
 			j.refused = setAside{pki.Serial(facts.Ticket), facts.Now.Add(asideFor)}
@@ -292,14 +292,14 @@ func (j *joiner) wantCertificates(ctx context.Context, c *config.Config, facts w
 	return wait
 }
 
-// longer is how long to rest now; the next time it is twice as long.
+// nextBackoff returns the present delay and doubles the next one.
 func (j *joiner) longer() time.Duration {
 	now := j.pause
 	j.pause = min(2*now, askSeldom)
 	return now
 }
 
-// tellMembership lets others see where it stands, if that is new.
+// publishMembership sets the membership topic if the state has changed.
 func (m *machine) tellMembership(f workerjoin.Facts, s workerjoin.Decision, held heldLeaves, from []string, failed error) {
 	next := membershipState{Joined: s.Usable, Renews: s.Until, held: held, From: from}
 	if f.Certificates.Machine != nil {
@@ -317,7 +317,7 @@ func (m *machine) tellMembership(f workerjoin.Facts, s workerjoin.Decision, held
 	}
 	next.Ended = have.Ended && next.Removed
 	if failed == nil && s.Action != workerjoin.Idle && have.Problem != "" && next.held.machine == have.held.machine {
-		return // it is about to try again, and the last failure says more
+		return // the next attempt follows at once, and the last error has more information
 	}
 	same := have.Joined == next.Joined && have.Problem == next.Problem && have.held.machine == next.held.machine && have.Renews.Equal(next.Renews)
 	if same {
@@ -329,22 +329,23 @@ func (m *machine) tellMembership(f workerjoin.Facts, s workerjoin.Decision, held
 	m.membership.Set(next)
 }
 
-// setAside is a ticket that was refused while what the machine has is good: it goes on with that,
-// and tries the ticket again later.
+// rejectedTicket is a ticket that was rejected while the machine has valid certificates: it
+// continues with them and tries the ticket again later.
 type setAside struct {
 	serial string
 	until  time.Time
 }
 
-// asideFor is how long: those who refuse a ticket because they have just started know better by
-// then.
+// rejectedTicketRetry is the delay before a rejected ticket is tried again: a control-plane machine
+// that rejected it because it had just booted has synced by then.
 const asideFor = 10 * time.Minute
 
 func (a setAside) has(ticket *x509.Certificate, now time.Time) bool {
 	return ticket != nil && pki.Serial(ticket) == a.serial && now.Before(a.until)
 }
 
-// definite tells whether all who were asked have answered, and refused: at the door, or in words.
+// allRejected reports whether all machines that were called have answered, and have rejected the
+// certificate or the request.
 func definite(err error) bool {
 	var all client.Failures
 	if !errors.As(err, &all) {
@@ -355,8 +356,8 @@ func definite(err error) bool {
 	})
 }
 
-// noteCounts notes that all control-plane machines have taken what this worker holds: if it was
-// thought to be removed, it is not.
+// clearRemoved records that all control-plane machines have accepted the certificates of this
+// worker: it is not removed.
 func (m *machine) noteCounts() {
 	m.membership.Update(func(s membershipState) membershipState {
 		if s.Removed {
@@ -366,18 +367,18 @@ func (m *machine) noteCounts() {
 	})
 }
 
-// noteRemoved notes that a control-plane machine has refused what this worker holds, because it was
-// revoked: a call over a connection that was made before, or the next connection. That what it held
-// before is refused says nothing: it may have been invited anew meanwhile.
+// recordRemoved records that a control-plane machine has rejected a certificate of this worker as
+// revoked, in a call over an existing connection or at the next dial. A rejection of earlier
+// certificates has no effect: the worker may have joined again meanwhile.
 func (m *machine) noteRemoved(refused error) {
-	// Who has not shown that he is of the cluster can have anything in his certificates, and so in
+	// A server that has not proved its identity can put any text into its certificates, and so into
 	// the error about them.
 	if refused == nil || errors.Is(refused, client.ErrUntrusted) || errors.Is(refused, client.ErrUnreachable) ||
 		!errors.Is(refused, client.ErrRevoked) && !strings.Contains(refused.Error(), trust.RevokedPrefix) {
 		return
 	}
 	var call failedCall
-	_ = errors.As(refused, &call) // of what is not one, it is not known what was shown
+	_ = errors.As(refused, &call) // of another error, the certificate is unknown
 	m.membership.Update(func(s membershipState) membershipState {
 		if held := s.held.machine; held != nil && len(call.shown) > 0 && !bytes.Equal(call.shown, held.Cert.Raw) {
 			return s
@@ -389,7 +390,8 @@ func (m *machine) noteRemoved(refused error) {
 	})
 }
 
-// ask has a control-plane machine sign new certificates: the first of them that does.
+// signCertificates requests new certificates from the control-plane machines, one after the other,
+// until one signs them.
 func (m *machine) ask(ctx context.Context, how workerjoin.Action, c *config.Config, ticket *x509.Certificate, held heldLeaves, addresses []netip.Addr) (heldLeaves, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -404,9 +406,9 @@ func (m *machine) ask(ctx context.Context, how workerjoin.Action, c *config.Conf
 	} else {
 		endpoint.Cert = tls.Certificate{Certificate: [][]byte{held.machine.Cert.Raw}, PrivateKey: identity}
 	}
-	request := &api.JoinRequest{Leaves: map[string][]byte{}}
+	request := &api.JoinRequest{NodeCsrs: map[string][]byte{}}
 	var err error
-	if request.Machine, err = pki.NewRequest(identity); err != nil {
+	if request.MachineCsr, err = pki.NewRequest(identity); err != nil {
 		return heldLeaves{}, err
 	}
 	got := heldLeaves{machine: &pki.Leaf{Key: identity}, node: credentials.IssuedLeaves{}, addresses: addresses}
@@ -416,7 +418,7 @@ func (m *machine) ask(ctx context.Context, how workerjoin.Action, c *config.Conf
 			return heldLeaves{}, err
 		}
 		got.node[l.Cert] = &pki.Leaf{Key: key}
-		if request.Leaves[l.Cert], err = pki.NewRequest(key); err != nil {
+		if request.NodeCsrs[l.Cert], err = pki.NewRequest(key); err != nil {
 			return heldLeaves{}, err
 		}
 	}
@@ -440,10 +442,10 @@ func (m *machine) ask(ctx context.Context, how workerjoin.Action, c *config.Conf
 	return got, got.take(answer, c)
 }
 
-// askOne bounds asking one of them while there are others.
+// peerTimeout bounds the call of one machine if others follow.
 const askOne = 15 * time.Second
 
-// part is the time for one of so many that are left to be asked.
+// timeoutFor is the timeout for the next of left machines.
 func part(ctx context.Context, left int) time.Duration {
 	if end, ok := ctx.Deadline(); ok && left > 1 {
 		return min(askOne, time.Until(end)/time.Duration(left))
@@ -451,8 +453,8 @@ func part(ctx context.Context, left int) time.Duration {
 	return askOne
 }
 
-// firstOf asks one after the other until one gives what is asked for, and leaves those after it
-// their part of the time.
+// firstAnswer calls one machine after the other until one succeeds, and leaves time for the calls
+// of the others.
 func firstOf(ctx context.Context, all []string, ask func(ctx context.Context, from string) (*api.JoinResponse, error)) (*api.JoinResponse, error) {
 	var problems client.Failures
 	for i, from := range all {
@@ -467,7 +469,7 @@ func firstOf(ctx context.Context, all []string, ask func(ctx context.Context, fr
 	return nil, problems
 }
 
-// answerError is what a machine has answered to a call, in its words.
+// answerError is an error status that a machine has returned.
 type answerError struct {
 	from string
 	err  error // with a status
@@ -477,9 +479,9 @@ func (e answerError) Error() string { return e.from + ": " + status.Convert(e.er
 
 func (e answerError) Unwrap() error { return e.err }
 
-// controlPlanes are the machines that can be asked, in that order: those that knew the ticket when
-// it was issued, and all others of the control plane; where the configuration names nobody, the one
-// at the cluster's endpoint.
+// controlPlanes are the machines that a worker can call, in order: the machines that stored the
+// ticket when it was issued, then the other machines of the control plane; if the configuration
+// names no machine, the host of the cluster's endpoint.
 func controlPlanes(c *config.Config) []string {
 	var out []string
 	if join := c.Machine.Spec.Join; join != nil {
@@ -496,7 +498,7 @@ func controlPlanes(c *config.Config) []string {
 	return out
 }
 
-// take puts what was signed beside the keys, and believes none of it.
+// add stores the signed certificates beside their keys after it has verified them.
 func (h heldLeaves) take(answer *api.JoinResponse, c *config.Config) error {
 	read := func(l *pki.Leaf, der []byte, cas []*x509.Certificate) (err error) {
 		if l.Cert, err = x509.ParseCertificate(der); err != nil {
@@ -510,11 +512,11 @@ func (h heldLeaves) take(answer *api.JoinResponse, c *config.Config) error {
 		}
 		return nil
 	}
-	if err := read(h.machine, answer.Machine, machineCAs(c)); err != nil {
+	if err := read(h.machine, answer.MachineCertificate, machineCAs(c)); err != nil {
 		return fmt.Errorf("membership: the machine's certificate cannot be used: %w", err)
 	}
 	for name, l := range h.node {
-		if err := read(l, answer.Leaves[name], nodeCAs(c)); err != nil {
+		if err := read(l, answer.NodeCertificates[name], nodeCAs(c)); err != nil {
 			return fmt.Errorf("membership: %s cannot be used: %w", name, err)
 		}
 	}
