@@ -1,17 +1,17 @@
-// Package artifact is the OCI artefact that an add-on has its manifests in: which blobs it consists
-// of, the texts in them, and a folder that keeps both by their digests. It knows no registry and no
-// Kubernetes: where blobs come from is its caller's (Origin), and whether a text is YAML is for
-// whoever reads it.
+// Package artifact reads the OCI artifact that holds the manifests of an add-on: it lists the blobs
+// of an artifact, extracts the files from them, and stores the blobs in a directory by digest. It
+// accesses no registry and knows no Kubernetes: the caller provides a Source of blobs, and the
+// caller parses the YAML.
 //
-// An artefact is an image manifest of OCI (image-spec, manifest.md), of whatever artifactType and
-// config, as `oras push` and `flux push artifact` make them. A layer is a file by itself, or a tar
-// of files, either of them compressed by gzip or not; which one is told by the bytes, because the
-// media types are everybody's own. Of the files those count whose names end with .yaml, .yml or
-// .json, and layers that have no name.
+// An artifact is an OCI image manifest (image-spec, manifest.md) with any artifactType and config,
+// as `oras push` and `flux push artifact` make it. A layer is a single file or a tar archive of
+// files, compressed by gzip or not compressed. The content of a layer determines its format,
+// because each tool uses its own media types. The package reads files whose names end with .yaml,
+// .yml or .json, and layers without a name.
 //
-// What comes in is believed by its digest alone, and its digest says only that it is what a
-// document names: all of it may be hostile. So everything is bounded before it is read, and nothing
-// of an archive is written anywhere.
+// A digest proves only that a blob is the blob that a document names; the content can be hostile.
+// Therefore every size is bounded before the package reads the data, and no file of an archive is
+// written to disk.
 package artifact
 
 import (
@@ -33,32 +33,32 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// The bounds of an artefact.
+// Limits of an artifact.
 const (
 	MaxManifest = 1 << 20  // bytes of the manifest
-	MaxSize     = 16 << 20 // bytes of all layers together, as they were pushed
-	MaxUnpacked = 32 << 20 // bytes of all layers together, unpacked; with all that is not a text
+	MaxSize     = 16 << 20 // bytes of all layers together, as pushed
+	MaxUnpacked = 32 << 20 // bytes of all layers together, unpacked, ignored files included
 	MaxLayers   = 256
 	MaxFiles    = 4096 // in all archives together
 )
 
-// Blob is a piece of an artefact.
+// Blob identifies the manifest or a layer of an artifact.
 type Blob struct {
 	SHA256 string // lower-case hexadecimal
-	Size   int64  // bytes; negative: not known, as of a manifest
+	Size   int64  // bytes; negative if unknown, as for a manifest
 }
 
 // Layer is a blob that holds files.
 type Layer struct {
 	Blob
-	Name string // of the file, where the layer is one; may be empty
+	Name string // of the file, if the layer is a single file; can be empty
 }
 
-// Layers reads a manifest.
+// Layers parses a manifest and returns its layers.
 func Layers(manifest []byte) ([]Layer, error) {
 	var m struct {
 		Layers    Descriptors     `json:"layers"`
-		Manifests json.RawMessage `json:"manifests"` // of an index
+		Manifests json.RawMessage `json:"manifests"` // present in an index only
 	}
 	if len(manifest) > MaxManifest {
 		return nil, fmt.Errorf("its manifest has more than %d MiB", MaxManifest>>20)
@@ -87,14 +87,14 @@ func Layers(manifest []byte) ([]Layer, error) {
 	return all, nil
 }
 
-// Text is a file of an artefact.
+// Text is a file of an artifact.
 type Text struct {
-	Name    string // as in its archive; not that of another text
+	Name    string // path in the archive, unique in the artifact
 	Content string // UTF-8
 }
 
-// Texts are the files of an artefact, in the order in which they lie in it. read gives the content
-// of a layer.
+// Texts returns the files of an artifact in the order in which the artifact stores them. The
+// function read returns the content of a layer.
 func Texts(layers []Layer, read func(Layer) ([]byte, error)) ([]Text, error) {
 	return texts(layers, read, MaxUnpacked)
 }
@@ -108,7 +108,7 @@ func texts(layers []Layer, read func(Layer) ([]byte, error), most int64) ([]Text
 		}
 		if l.Name == "" {
 			l.Name = fmt.Sprintf("layer %d", i+1)
-		} else if !counts(l.Name) {
+		} else if !isText(l.Name) {
 			l.Name = ignored
 		}
 		if err := u.layer(l.Name, content); err != nil {
@@ -121,12 +121,12 @@ func texts(layers []Layer, read func(Layer) ([]byte, error), most int64) ([]Text
 	return u.all, nil
 }
 
-// ignored is the name of a layer that is no text by its name. It may be an archive all the same, as
-// those of folders are.
+// ignored replaces the name of a layer whose extension is not read. The layer can still be an
+// archive: oras names the archive of a directory after the directory.
 const ignored = ""
 
-// counts says whether a file is read.
-func counts(name string) bool {
+// isText reports whether the package reads a file of this name.
+func isText(name string) bool {
 	switch strings.ToLower(path.Ext(name)) {
 	case ".yaml", ".yml", ".json":
 		return true
@@ -134,18 +134,18 @@ func counts(name string) bool {
 	return false
 }
 
-// unpacking collects the texts of an artefact.
+// unpacking collects the files of an artifact.
 type unpacking struct {
-	left, most int64 // bytes that may still be unpacked, and that could be at first
+	left, most int64 // remaining and initial budget of unpacked bytes
 	files      int
 	names      map[string]bool
 	all        []Text
 }
 
-// errLarge is the end of what may be unpacked.
+// errLarge is returned when the unpacked data exceeds the budget.
 var errLarge = errors.New("too large")
 
-// bounded reads until nothing is left.
+// bounded reads until the budget left is used up, and then returns errLarge.
 type bounded struct {
 	io.Reader
 	left *int64
@@ -163,25 +163,25 @@ func (b bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// layer takes the texts of one layer.
+// layer adds the files of a layer.
 func (u *unpacking) layer(name string, content []byte) error {
 	plain := io.Reader(bytes.NewReader(content))
 	switch {
 	case bytes.HasPrefix(content, []byte{0x1f, 0x8b}): // RFC 1952, 2.3.1
 		unzipped, err := gzip.NewReader(plain)
 		if err != nil {
-			return fmt.Errorf("%s: %w", place(name), u.reason(err))
+			return fmt.Errorf("%s: %w", layerName(name), u.reason(err))
 		}
 		plain = unzipped
 	case bytes.HasPrefix(content, []byte{0x28, 0xb5, 0x2f, 0xfd}): // RFC 8878, 3.1.1
-		return fmt.Errorf("%s: is compressed by zstd; gzip and none are read", place(name))
+		return fmt.Errorf("%s: is compressed by zstd; gzip and none are read", layerName(name))
 	}
-	const block = 512 // of a tar, the header of the first file among them
+	const block = 512 // of a tar archive; the header of the first file is one block
 	in := bufio.NewReaderSize(bounded{plain, &u.left}, block)
 	head, err := in.Peek(block)
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
-		return fmt.Errorf("%s: %w", place(name), u.reason(err))
+		return fmt.Errorf("%s: %w", layerName(name), u.reason(err))
 	// pax(1), "ustar Interchange Format"
 	case err == nil && bytes.HasPrefix(head[257:], []byte("ustar")):
 		return u.archive(name, in)
@@ -191,15 +191,15 @@ func (u *unpacking) layer(name string, content []byte) error {
 	return u.file(name, in)
 }
 
-// place names a layer in messages.
-func place(name string) string {
+// layerName returns the quoted name of a layer for messages.
+func layerName(name string) string {
 	if name == ignored {
 		return "a layer"
 	}
-	return printed(name)
+	return quoted(name)
 }
 
-// archive takes the texts of a tar.
+// archive adds the files of a tar archive.
 func (u *unpacking) archive(name string, in io.Reader) error {
 	for r := tar.NewReader(in); ; {
 		h, err := r.Next()
@@ -207,7 +207,7 @@ func (u *unpacking) archive(name string, in io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("%s: the archive cannot be read: %w", place(name), u.reason(err))
+			return fmt.Errorf("%s: the archive cannot be read: %w", layerName(name), u.reason(err))
 		}
 		if u.files++; u.files > MaxFiles {
 			return fmt.Errorf("it holds more than %d files", MaxFiles)
@@ -217,17 +217,17 @@ func (u *unpacking) archive(name string, in io.Reader) error {
 			continue
 		case tar.TypeReg:
 		default:
-			return fmt.Errorf("%s: is a link or a device, and only files are read", printed(h.Name))
+			return fmt.Errorf("%s: is a link or a device, and only files are read", quoted(h.Name))
 		}
 		clean := path.Clean(h.Name)
 		if !filepath.IsLocal(h.Name) {
-			return fmt.Errorf("%s: leads out of the archive", printed(h.Name))
+			return fmt.Errorf("%s: leads out of the archive", quoted(h.Name))
 		}
-		if !counts(clean) {
+		if !isText(clean) {
 			continue
 		}
-		if h.Size > u.left { // of a sparse file, which is longer than what stands in the archive
-			return fmt.Errorf("%s: %w", printed(clean), u.reason(errLarge))
+		if h.Size > u.left { // A sparse file is longer than its data in the archive.
+			return fmt.Errorf("%s: %w", quoted(clean), u.reason(errLarge))
 		}
 		if err := u.file(clean, r); err != nil {
 			return err
@@ -235,35 +235,35 @@ func (u *unpacking) archive(name string, in io.Reader) error {
 	}
 }
 
-// file takes a text.
+// file adds a file.
 func (u *unpacking) file(name string, in io.Reader) error {
 	for _, r := range name {
 		if !unicode.IsPrint(r) {
-			return fmt.Errorf("%s: is no name of a file", printed(name))
+			return fmt.Errorf("%s: is no name of a file", quoted(name))
 		}
 	}
 	base := path.Base(name)
 	switch {
 	case u.names[name]:
-		return fmt.Errorf("%s: is there twice", printed(name))
+		return fmt.Errorf("%s: is there twice", quoted(name))
 	case strings.HasPrefix(base, ".wh."): // image-spec, layer.md, "Whiteouts"
-		return fmt.Errorf("%s: takes a file of another layer away, and layers are read as they are", printed(name))
+		return fmt.Errorf("%s: takes a file of another layer away, and layers are read as they are", quoted(name))
 	case base == "kustomization.yaml", base == "kustomization.yml", base == "Chart.yaml":
-		return fmt.Errorf("%s: is a source, and no object; push what `kustomize build` or `helm template` print", printed(name))
+		return fmt.Errorf("%s: is a source, and no object; push what `kustomize build` or `helm template` print", quoted(name))
 	}
 	content, err := io.ReadAll(in)
 	if err != nil {
-		return fmt.Errorf("%s: %w", printed(name), u.reason(err))
+		return fmt.Errorf("%s: %w", quoted(name), u.reason(err))
 	}
 	if !utf8.Valid(content) || bytes.IndexByte(content, 0) >= 0 {
-		return fmt.Errorf("%s: is neither a text nor an archive", printed(name))
+		return fmt.Errorf("%s: is neither a text nor an archive", quoted(name))
 	}
 	u.names[name] = true
 	u.all = append(u.all, Text{name, string(content)})
 	return nil
 }
 
-// reason is an error as people read it.
+// reason translates an error for the user.
 func (u *unpacking) reason(err error) error {
 	if errors.Is(err, errLarge) {
 		return fmt.Errorf("the layers have more than %d bytes together when they are unpacked", u.most)
@@ -274,8 +274,9 @@ func (u *unpacking) reason(err error) error {
 	return err
 }
 
-// printed is a name in a message. It comes from an archive.
-func printed(name string) string {
+// quoted returns a name for a message, quoted and shortened, because it comes from an untrusted
+// archive.
+func quoted(name string) string {
 	const most = 100
 	if len(name) > most {
 		name = name[:most] + "…"

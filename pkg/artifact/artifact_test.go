@@ -16,7 +16,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// entry is a file of an archive, or something else if kind says so.
+// entry is an entry of a tar archive: a regular file, unless kind is set.
 type entry struct {
 	name, content string
 	kind          byte
@@ -63,13 +63,13 @@ func zipped(t testing.TB, content []byte) []byte {
 	return out.Bytes()
 }
 
-// layer is one with its content.
+// layer is the name and the content of a layer.
 type layer struct {
 	name    string
 	content []byte
 }
 
-// unpack takes the texts out of layers, as "name=content".
+// unpack returns the files of layers as "name=content".
 func unpack(all []layer, most int64) ([]string, error) {
 	var described []Layer
 	for i, l := range all {
@@ -110,7 +110,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// TestHostile: nothing that is not plainly files comes through, and no bomb goes off.
+// TestHostile checks that only regular files are read, and that archive bombs are rejected.
 func TestHostile(t *testing.T) {
 	big := strings.Repeat("\n", 1<<16)
 	many := make([]entry, MaxFiles+1)
@@ -166,17 +166,17 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// sparse is a tar with one file that is a hole of that size (GNU tar's format 1.0 of sparse files,
-// by records of pax(1)).
+// sparse returns a tar archive with one file that consists of a hole of the given size (GNU tar's
+// sparse format 1.0, with pax(1) records).
 func sparse(t *testing.T, name string, size int64) []byte {
 	t.Helper()
 	const block = 512
 	holes := make([]byte, block)
-	copy(holes, "0\n") // no piece of it is there
+	copy(holes, "0\n") // The sparse map lists zero data segments.
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	// The writer refuses these records, so that they have other names of the same length until it
-	// has written them.
+	// The tar writer rejects these records. They have other names of the same length until the
+	// writer has written them.
 	err := w.WriteHeader(&tar.Header{Name: "x", Size: block, Mode: 0o644, Format: tar.FormatPAX, PAXRecords: map[string]string{
 		"XNU.sparse.major": "1", "XNU.sparse.minor": "0", "XNU.sparse.name": name, "XNU.sparse.realsize": fmt.Sprint(size),
 	}})
@@ -192,7 +192,7 @@ func sparse(t *testing.T, name string, size int64) []byte {
 	return bytes.ReplaceAll(buf.Bytes(), []byte("XNU.sparse"), []byte("GNU.sparse"))
 }
 
-// manifest is one with these layers.
+// manifest returns a manifest with these layers.
 func manifest(layers ...[]byte) []byte {
 	var all []string
 	for _, l := range layers {
@@ -227,8 +227,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// FuzzTexts: whatever an artefact is, what comes out of it are texts within the bounds, under names
-// that are their own and lead nowhere.
+// FuzzTexts checks that any artifact yields only texts within the limits, under unique local names.
 func FuzzTexts(f *testing.F) {
 	const most = 1 << 16
 	folder := tarOf(f, entry{"a/b.yaml", "b: 1", 0}, entry{"c.json", "{}", 0})

@@ -9,18 +9,18 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// MaxDescriptors is the most entries of one list of a manifest or an index.
+// MaxDescriptors is the maximum number of entries in a list of a manifest or an index.
 const MaxDescriptors = 8192
 
-// ErrDescriptors says that a list has more entries than MaxDescriptors.
+// ErrDescriptors is returned for a list with more than MaxDescriptors entries.
 var ErrDescriptors = errors.New("a manifest with too many entries")
 
-// Descriptors are a list in a manifest or an index (image-spec, descriptor.md) from an untrusted
-// source. Decoding ends at MaxDescriptors entries: an entry takes 2 bytes of JSON at least, and 50
-// times as much memory.
+// Descriptors is a list in a manifest or an index (image-spec, descriptor.md) from an untrusted
+// source. Decoding stops after MaxDescriptors entries, because an entry takes at least 2 bytes of
+// JSON and 50 times as much memory.
 type Descriptors []ocispec.Descriptor
 
-// UnmarshalJSON is json.Unmarshaler's.
+// UnmarshalJSON implements json.Unmarshaler.
 func (d *Descriptors) UnmarshalJSON(text []byte) error {
 	*d = nil
 	if bytes.Equal(text, []byte("null")) {

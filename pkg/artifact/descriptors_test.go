@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestDescriptors: a list is decoded as encoding/json does, up to its bound.
+// TestDescriptors checks that a list within the limit decodes as in encoding/json.
 func TestDescriptors(t *testing.T) {
 	for text, want := range map[string]string{
 		`null`: "0", `[]`: "0", `[{"digest":"sha256:a","size":3},{}]`: "2", `[null]`: "1",

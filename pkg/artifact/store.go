@@ -16,26 +16,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/durable"
 )
 
-// Source has the blobs of artefacts.
+// Source provides the blobs of artifacts.
 type Source interface {
-	// Open reads a blob from its beginning. The error is fs.ErrNotExist where it is not there.
+	// Open returns a reader of a blob. The error is fs.ErrNotExist if the source does not have it.
 	Open(ctx context.Context, b Blob) (io.ReadCloser, error)
 }
 
-// Store is a folder of artefacts: a file for each manifest and each layer, by its digest. The
-// manifest comes last, so where it is there is all of it. Whoever reads verifies what he reads. It
-// is for one writer.
+// Store is a directory of artifacts with one file for each manifest and each layer, named by
+// digest. The manifest is written last, so its presence means that the artifact is complete.
+// Readers verify the digest of every file. A store has one writer.
 type Store struct {
 	Dir   string
-	Group int // whose members may read; the manifests may be Secrets
+	Group int // group ID with read permission; manifests can contain Secrets
 }
 
-// ErrDamaged says that a file of the store is not what its name says.
+// ErrDamaged is returned when the content of a file does not match the digest in its name.
 var ErrDamaged = errors.New("is damaged")
 
 func (s Store) path(sum string) string { return filepath.Join(s.Dir, sum) }
 
-// read is a blob of the store, verified.
+// read returns a blob of the store and verifies its digest.
 func (s Store) read(b Blob) ([]byte, error) {
 	most := b.Size
 	if most < 0 {
@@ -56,7 +56,7 @@ func (s Store) read(b Blob) ([]byte, error) {
 	return content, nil
 }
 
-// layers are those of an artefact in the store.
+// layers returns the layers of a stored artifact.
 func (s Store) layers(sum string) ([]Layer, error) {
 	manifest, err := s.read(Blob{sum, -1})
 	if err != nil {
@@ -65,9 +65,9 @@ func (s Store) layers(sum string) ([]Layer, error) {
 	return Layers(manifest)
 }
 
-// Texts are the files of an artefact, by the digest of its manifest. The error is fs.ErrNotExist or
-// ErrDamaged where it has to be fetched again; another one says what is wrong with the artefact
-// itself.
+// Texts returns the files of an artifact, identified by the digest of its manifest. If the caller
+// must fetch the artifact again, the error is fs.ErrNotExist or ErrDamaged; other errors describe a
+// defect of the artifact itself.
 func (s Store) Texts(sum string) ([]Text, error) {
 	layers, err := s.layers(sum)
 	if err != nil {
@@ -76,8 +76,8 @@ func (s Store) Texts(sum string) ([]Text, error) {
 	return Texts(layers, func(l Layer) ([]byte, error) { return s.read(l.Blob) })
 }
 
-// Verify says whether all of an artefact is there, and undamaged: nil, fs.ErrNotExist, ErrDamaged,
-// or what is wrong with the manifest.
+// Verify checks that an artifact is complete and undamaged. It returns nil, fs.ErrNotExist,
+// ErrDamaged, or the defect of the manifest.
 func (s Store) Verify(sum string) error {
 	layers, err := s.layers(sum)
 	for _, l := range layers {
@@ -88,10 +88,10 @@ func (s Store) Verify(sum string) error {
 	return err
 }
 
-// Fetch brings an artefact into the store, as far as it is not there. What it returns nil for
-// survives a power cut.
+// Fetch fetches the blobs of an artifact that are missing in the store. After it returned nil, the
+// artifact survives a power cut.
 func (s Store) Fetch(ctx context.Context, sum string, from Source) error {
-	if err := s.folder(); err != nil {
+	if err := s.makeDir(); err != nil {
 		return fmt.Errorf("artefacts: no folder for them: %w", err)
 	}
 	manifest, err := fetchManifest(ctx, sum, from)
@@ -110,8 +110,8 @@ func (s Store) Fetch(ctx context.Context, sum string, from Source) error {
 	return s.write(sum, func(w io.Writer) error { _, err := w.Write(manifest); return err })
 }
 
-// folder makes the folder. Those above it are everybody's.
-func (s Store) folder() error {
+// makeDir creates the directory of the store. Its parents are readable by all users.
+func (s Store) makeDir() error {
 	err := os.MkdirAll(filepath.Dir(s.Dir), 0o755)
 	if err == nil {
 		err = os.Mkdir(s.Dir, 0o750)
@@ -141,7 +141,7 @@ func fetchManifest(ctx context.Context, sum string, from Source) ([]byte, error)
 	return manifest, nil
 }
 
-// fetch brings a layer into the store, if it is not there.
+// fetch fetches a layer that is missing in the store.
 func (s Store) fetch(ctx context.Context, b Blob, from Source) error {
 	if _, err := s.read(b); err == nil {
 		return nil
@@ -164,13 +164,13 @@ func (s Store) fetch(ctx context.Context, b Blob, from Source) error {
 	})
 }
 
-// write makes a file of the store, as a whole.
+// write writes a file of the store atomically.
 func (s Store) write(sum string, content func(io.Writer) error) error {
 	f, err := renameio.NewPendingFile(s.path(sum), renameio.WithTempDir(s.Dir), renameio.WithPermissions(0o440))
 	if err != nil {
 		return fmt.Errorf("artefacts: cannot write: %w", err)
 	}
-	defer f.Cleanup() // nothing once it is in its place
+	defer f.Cleanup() // no effect after the rename
 	if err := content(f); err != nil {
 		return err
 	}
@@ -187,7 +187,8 @@ func (s Store) write(sum string, content func(io.Writer) error) error {
 	return nil
 }
 
-// Prune deletes all but these artefacts, which have to be there, and says how many files went.
+// Prune deletes all blobs except those of the given artifacts, and returns the number of deleted
+// files. It fails if the store lacks one of the manifests.
 func (s Store) Prune(sums []string) (dropped int, err error) {
 	keep := map[string]bool{}
 	for _, sum := range sums {

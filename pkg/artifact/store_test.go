@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// shelf is an origin. It notes what it was asked for.
+// shelf is a source that records the blobs requested from it.
 type shelf struct {
 	blobs map[string][]byte
 	asked []string
@@ -35,8 +35,8 @@ func (s *shelf) Open(_ context.Context, b Blob) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(content)), nil
 }
 
-// TestStore: an artefact is fetched once, is there as long as it is wanted, and what is damaged is
-// seen and mended.
+// TestStore checks that an artifact is fetched only once, stays until it is pruned, and that damage
+// is found and repaired.
 func TestStore(t *testing.T) {
 	from := &shelf{blobs: map[string][]byte{}}
 	a, b, c := []byte("a: 1"), []byte("b: 1"), []byte("c: 1")
@@ -109,7 +109,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestFetchRefuses: what an origin brings is not believed, and nothing of it stays.
+// TestFetchRefuses checks that wrong blobs of a source are rejected, and that no file of them
+// remains.
 func TestFetchRefuses(t *testing.T) {
 	a := []byte("a: 1")
 	for what, c := range map[string]struct {

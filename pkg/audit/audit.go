@@ -1,20 +1,21 @@
-// Package audit keeps a record of who called what, so that a line that was changed or taken out
-// later is noticed.
+// Package audit writes the audit log: records of API calls and their callers, in which a changed or
+// removed line is detectable.
 //
-// The record is JSON, one line for each call, in files of a folder
-// (audit-NNNNNNNNNNNNNNNNNNNN.jsonl, named after the number of their first line). Each line holds
-// its number and the SHA-256 of the line before. Old files go when there are too many: a chain that
-// begins at a number above 1 is whole from there on. Whoever has noted a line's number and digest
-// can tell later that nothing up to it has changed; without such a note, a record that was written
-// anew from some line on looks whole.
+// A record consists of JSON lines, one for each call, in files of a directory
+// (audit-NNNNNNNNNNNNNNNNNNNN.jsonl, where the number is that of the first line in the file). Each
+// line holds its number and the SHA-256 of the previous line. When there are too many files, the
+// oldest file is deleted; a chain that begins at a number above 1 is complete from that number on.
+// A client that stores the number and digest of a line (a Checkpoint) can verify later that no line
+// up to it was changed. Without a checkpoint, a record that was rewritten from some line on looks
+// intact.
 //
-// A machine keeps two records, each with a chain of its own, so that calls that came to nothing
-// cannot push out those that did something: the one without a name, and Refused. Each line of a
-// named record says which one it belongs to. What goes on at present is in neither: a Journal holds
-// it, so that what a power cut has ended is known afterwards.
+// A machine writes two records, each with its own chain, so that calls without effect cannot
+// displace calls that changed the machine: the record without a name, and Refused. Each line of a
+// named record contains the name. Calls in progress are in neither record: a Journal holds them, so
+// that calls ended by a power cut are known afterwards.
 //
-// The package does not decide what is recorded where, and does not send it anywhere (package ship
-// does).
+// The package does not decide which call goes to which record, and does not send records to
+// receivers (package logship does).
 package audit
 
 import (
@@ -37,78 +38,78 @@ import (
 	"github.com/orlop-os/orlop/pkg/durable"
 )
 
-// Call is what is recorded of one.
+// Call is the recorded data of a call.
 type Call struct {
 	Subject string `json:"subject"` // of the caller's certificate, RFC 2253
-	Serial  string `json:"serial"`  // of it, hexadecimal
-	Role    string `json:"role"`    // "admin"; "nobody" if it gives none
+	Serial  string `json:"serial"`  // of the certificate, hexadecimal
+	Role    string `json:"role"`    // "admin"; "nobody" if the certificate has no role
 	Peer    string `json:"peer"`    // address and port
 	Method  string `json:"method"`  // "/orlop.v1alpha1.Machine/Reboot"
-	// what the call was about, where the method does not say it
+	// object of the call, if the method does not imply it
 	Target string `json:"target,omitempty"`
-	// gRPC's name of the status: "OK", "PermissionDenied"
+	// gRPC status name: "OK", "PermissionDenied"
 	Status   string        `json:"outcome"`
-	Reason   string        `json:"reason,omitempty"` // why not
+	Reason   string        `json:"reason,omitempty"` // error message of a failed call
 	Duration time.Duration `json:"duration"`         // nanoseconds
-	// the same in what is recorded at the beginning and at the end of one call
+	// the same in the start and the end record of a call
 	ID string `json:"id,omitempty"`
 }
 
-// The outcomes of a call that has not ended, beside gRPC's.
+// Statuses of a call that has not ended, in addition to those of gRPC.
 const (
-	Started = "Begun" // it goes on
-	// the machine stopped before it had ended, so that it is not known what came of it
+	Started = "Begun" // the call is in progress
+	// the machine stopped during the call, so the result is unknown
 	Unfinished = "Unfinished"
 )
 
-// Refused is the name of the record of calls that came to nothing, and of beginnings.
+// Refused is the name of the record of rejected and failed calls, and of starts of calls.
 const Refused = "refused"
 
-// Entry is a line of the record.
+// Entry is a line of a record.
 type Entry struct {
 	Number uint64    `json:"number"` // from 1
 	At     time.Time `json:"at"`
-	// SHA-256 of the line before, lower-case hexadecimal; empty in the first of all
+	// SHA-256 of the previous line, lower-case hexadecimal; empty in line 1
 	PreviousDigest string `json:"before,omitempty"`
-	// the name of the record that the line belongs to; empty for the one without a name
+	// name of the record; empty for the record without a name
 	Record string `json:"record,omitempty"`
 	Call
 }
 
-// Log is a record in a folder. Its methods may be called at once. It holds no file open between
-// them, so that the file system can be unmounted.
+// Log is a record in a directory. Its methods are safe for concurrent use. It holds no file open
+// between calls, so that the file system can be unmounted.
 type Log struct {
 	dir, record string
-	// a file's size in bytes at which the next one begins; how many there are at most
+	// file size in bytes at which the next file begins; maximum number of files
 	size, files int
 
 	mu      sync.Mutex
-	file    string // the last one; empty before the first line
-	written int64  // bytes of it
-	number  uint64 // of the last line
-	digest  string // of the last line
-	grown   chan struct{}
+	file    string // the newest file; empty before the first line
+	written int64  // bytes in file
+	number  uint64 // number of the last line
+	digest  string // digest of the last line
+	changed chan struct{}
 }
 
-// DefaultSize and DefaultFiles bound the record: some 20,000 calls. RefusedFiles bound the one of
-// that name.
+// DefaultSize and DefaultFiles limit the size of a record to about 20,000 calls. RefusedFiles is
+// the number of files of record Refused.
 const (
 	DefaultSize  = 1 << 20
 	DefaultFiles = 8
 	RefusedFiles = 4
 )
 
-// Open opens the record without a name in a folder, or begins one. A last line that a power cut has
-// torn was never acknowledged, and is removed.
+// Open opens the record without a name in a directory, or creates it. It removes an incomplete last
+// line: a power cut interrupted that write before it was acknowledged.
 func Open(dir string, size, files int) (*Log, error) { return OpenNamed(dir, "", size, files) }
 
-// OpenNamed is Open for the record of a name.
+// OpenNamed opens or creates a named record like Open.
 func OpenNamed(dir, record string, size, files int) (*Log, error) {
-	l := &Log{dir: dir, record: record, size: size, files: files, grown: make(chan struct{})}
+	l := &Log{dir: dir, record: record, size: size, files: files, changed: make(chan struct{})}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	names, err := l.names()
+	names, err := l.fileNames()
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +126,7 @@ func OpenNamed(dir, record string, size, files int) (*Log, error) {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
 	l.file, l.written = last, int64(len(whole))
-	if len(whole) == 0 && len(names) > 1 { // the cut came with the first line of a file
+	if len(whole) == 0 && len(names) > 1 { // The power cut interrupted the first line of a file.
 		if text, err = os.ReadFile(names[len(names)-2]); err != nil {
 			return nil, fmt.Errorf("audit: %w", err)
 		}
@@ -153,17 +154,17 @@ func digestOf(line []byte) string {
 
 const prefix, suffix = "audit-", ".jsonl"
 
-// names are the files in order.
-func (l *Log) names() ([]string, error) {
+// fileNames returns the files of the record in order.
+func (l *Log) fileNames() ([]string, error) {
 	all, err := filepath.Glob(filepath.Join(l.dir, prefix+"*"+suffix))
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	slices.Sort(all) // the numbers in them have a fixed width
+	slices.Sort(all) // the numbers in the names have a fixed width
 	return all, nil
 }
 
-// Append records a call, and returns when that is on the disk.
+// Append writes a call to the record and returns when the line is on disk.
 func (l *Log) Append(at time.Time, c Call) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,21 +172,21 @@ func (l *Log) Append(at time.Time, c Call) error {
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
-	if err := l.room(); err != nil {
+	if err := l.rotate(); err != nil {
 		return err
 	}
 	if err := l.write(append(bytes.Clone(line), '\n')); err != nil {
-		// Half a line must not stay before the next one.
+		// Remove a partial line, so that the next line does not follow it.
 		return fmt.Errorf("audit: %w", errors.Join(err, os.Truncate(l.file, l.written)))
 	}
 	l.written += int64(len(line)) + 1
 	l.number, l.digest = l.number+1, digestOf(line)
-	close(l.grown)
-	l.grown = make(chan struct{})
+	close(l.changed)
+	l.changed = make(chan struct{})
 	return nil
 }
 
-// write appends to the last file.
+// write appends to the newest file.
 func (l *Log) write(line []byte) error {
 	f, err := os.OpenFile(l.file, os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -198,8 +199,9 @@ func (l *Log) write(line []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// room begins the next file when the last one is full, and removes the oldest.
-func (l *Log) room() error {
+// rotate starts the next file when the newest file is full, and removes the oldest files above the
+// limit.
+func (l *Log) rotate() error {
 	if l.file != "" && l.written < int64(l.size) {
 		return nil
 	}
@@ -212,7 +214,7 @@ func (l *Log) room() error {
 		return fmt.Errorf("audit: %w", err)
 	}
 	l.file, l.written = next, 0
-	names, err := l.names()
+	names, err := l.fileNames()
 	if err != nil {
 		return err
 	}
@@ -224,32 +226,32 @@ func (l *Log) room() error {
 	return nil
 }
 
-// Newest is the number of the last line; 0 before there is one.
+// Newest returns the number of the last line; 0 if the record is empty.
 func (l *Log) Newest() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.number
 }
 
-// Changed returns a channel that is closed when there is another line than now.
+// Changed returns a channel that is closed when the next line is written.
 func (l *Log) Changed() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.grown
+	return l.changed
 }
 
-// Read calls do with each line after a number, as it was written, without its end, and with its own
-// number; 0 for one that cannot be read.
+// Read calls do for each line with a higher number than after. It passes the line as written,
+// without the newline, and its number; the number is 0 if the line cannot be parsed.
 func (l *Log) Read(after uint64, do func(number uint64, line []byte) error) error {
-	names, err := l.names()
+	names, err := l.fileNames()
 	if err != nil {
 		return err
 	}
 	for i, name := range names {
-		if i+1 < len(names) && firstOf(names[i+1]) <= after+1 {
-			continue // all of it is older
+		if i+1 < len(names) && firstNumber(names[i+1]) <= after+1 {
+			continue // the file contains only older lines
 		}
-		err := lines(name, func(line []byte) error {
+		err := readLines(name, func(line []byte) error {
 			var e Entry
 			switch err := json.Unmarshal(line, &e); {
 			case err != nil:
@@ -260,7 +262,7 @@ func (l *Log) Read(after uint64, do func(number uint64, line []byte) error) erro
 			return do(e.Number, line)
 		})
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // the oldest goes when a new one comes
+			continue // rotate removed the oldest file
 		}
 		if err != nil {
 			return err
@@ -269,16 +271,16 @@ func (l *Log) Read(after uint64, do func(number uint64, line []byte) error) erro
 	return nil
 }
 
-// firstOf is the number of a file's first line, by its name.
-func firstOf(name string) uint64 {
+// firstNumber returns the number of the first line of a file, from the file name.
+func firstNumber(name string) uint64 {
 	var n uint64
-	// no number is number 0: nothing is skipped
+	// a name without a number gives 0, so Read skips no file
 	_, _ = fmt.Sscanf(strings.TrimPrefix(filepath.Base(name), prefix), "%d", &n)
 	return n
 }
 
-// lines calls do with each whole line of a file.
-func lines(name string, do func([]byte) error) error {
+// readLines calls do for each complete line of a file.
+func readLines(name string, do func([]byte) error) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
@@ -287,7 +289,7 @@ func lines(name string, do func([]byte) error) error {
 	for r := bufio.NewReader(f); ; {
 		line, err := r.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return nil // what is not whole is being written
+			return nil // an incomplete line is being written
 		}
 		if err != nil {
 			return fmt.Errorf("audit: %w", err)

@@ -64,14 +64,14 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
-// TestGoesOn: a record goes on after it was closed, over the end of a file, and with a torn last
-// line, wherever it was torn.
-func TestGoesOn(t *testing.T) {
+// TestReopen checks that a record continues after it was closed, across files and after an
+// incomplete last line at any position.
+func TestReopen(t *testing.T) {
 	dir := t.TempDir()
 	for range 4 {
 		l := open(t, dir)
 		record(t, l, "/a/B", "/a/C", "/a/D")
-		names, err := l.names()
+		names, err := l.fileNames()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestGoesOn(t *testing.T) {
 		f.WriteString(`{"number":99,"torn`)
 		f.Close()
 	}
-	// The cut comes with the first line of a file.
+	// The power cut interrupts the first line of a file.
 	if err := os.WriteFile(filepath.Join(dir, prefix+"00000000000000000013"+suffix), []byte(`{"num`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -98,13 +98,13 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
-// TestBounded: old files go, and what is left is a whole chain.
+// TestBounded checks that old files are deleted and that the rest is a complete chain.
 func TestBounded(t *testing.T) {
 	l := open(t, t.TempDir())
 	for range 100 {
 		record(t, l, "/a/B")
 	}
-	names, err := l.names()
+	names, err := l.fileNames()
 	if err != nil || len(names) != 3 {
 		t.Errorf("%q, %v", names, err)
 	}
@@ -114,7 +114,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestTampering: every change of a record is found, if need be by what was noted of it before.
+// TestTampering checks that every change of a record is detected, in part by means of a checkpoint.
 func TestTampering(t *testing.T) {
 	l := open(t, t.TempDir())
 	record(t, l, "/a/B", "/a/C", "/a/D", "/a/E")
@@ -151,7 +151,7 @@ func TestTampering(t *testing.T) {
 	}
 }
 
-func TestMark(t *testing.T) {
+func TestParseCheckpoint(t *testing.T) {
 	m := Checkpoint{4711, strings.Repeat("8f", 32)}
 	if got, err := ParseCheckpoint(m.String()); err != nil || got != m {
 		t.Errorf("%v, %v", got, err)
@@ -163,9 +163,9 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestTogether: lines from several callers at once are one chain, and whoever follows sees each of
-// them once.
-func TestTogether(t *testing.T) {
+// TestConcurrentAppend checks that lines of concurrent callers form one chain, and that a reader
+// sees each line once.
+func TestConcurrentAppend(t *testing.T) {
 	l := open(t, t.TempDir())
 	l.size = 1 << 20
 	var callers sync.WaitGroup

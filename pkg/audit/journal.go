@@ -13,21 +13,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/durable"
 )
 
-// Journal holds the calls that go on, in a file each, in a folder of its own. It is bounded by how
-// many go on at once.
+// Journal stores the calls in progress, one file each, in its own directory. The number of
+// concurrent calls bounds its size.
 type Journal struct {
 	Dir string
 }
 
-// begun is a call's file.
-type begun struct {
+// openCall is the content of a call's file.
+type openCall struct {
 	At time.Time `json:"at"`
 	Call
 }
 
-// Begin writes down that a call, which has an ID, begins, and returns when that is on the disk.
+// Begin writes that a call with an ID begins, and returns when the file is on disk.
 func (j Journal) Begin(at time.Time, c Call) error {
-	text, err := json.Marshal(begun{at.UTC(), c})
+	text, err := json.Marshal(openCall{at.UTC(), c})
 	if err == nil {
 		err = os.MkdirAll(j.Dir, 0o700)
 	}
@@ -40,7 +40,7 @@ func (j Journal) Begin(at time.Time, c Call) error {
 	return nil
 }
 
-// End forgets a call, whose end is on record.
+// End removes a call from the journal. The caller has recorded its end.
 func (j Journal) End(id string) error {
 	err := os.Remove(j.file(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -57,22 +57,22 @@ func (j Journal) End(id string) error {
 
 func (j Journal) file(id string) string { return filepath.Join(j.Dir, filepath.Base(id)+".json") }
 
-// Unfinished are the calls that had begun and not ended when the journal was last written, the oldest
-// first. It is for the start, before the first call begins. What cannot be read is taken for a call
-// of which nothing is known but its ID.
+// Unfinished returns the calls that began and did not end before the machine stopped, the oldest
+// first. It must be called at boot, before the first Begin. An unreadable file yields a call with
+// only an ID.
 func (j Journal) Unfinished() (calls []Entry, err error) {
 	names, err := filepath.Glob(filepath.Join(j.Dir, "*.json"))
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
 	for _, name := range names {
-		var b begun
+		var b openCall
 		text, err := os.ReadFile(name)
 		if err != nil {
 			return calls, fmt.Errorf("audit: cannot read which calls went on: %w", err)
 		}
 		if json.Unmarshal(text, &b) != nil {
-			b = begun{}
+			b = openCall{}
 		}
 		if b.ID = filepath.Base(name); len(b.ID) > len(".json") {
 			b.ID = b.ID[:len(b.ID)-len(".json")]

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestJournal: what has begun and not ended is known afterwards, whatever a power cut has left of
-// its file.
+// TestJournal checks that calls without an end are known afterwards, even if a power cut damaged
+// their files.
 func TestJournal(t *testing.T) {
 	j := Journal{Dir: filepath.Join(t.TempDir(), "open")}
 	if left, err := j.Unfinished(); err != nil || len(left) != 0 {
@@ -42,8 +42,9 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// TestNamed: each record has a chain of its own, and a line of one is none of the other.
-func TestNamed(t *testing.T) {
+// TestNamedRecords checks that each record has its own chain, and that a line of one record is
+// rejected in another.
+func TestNamedRecords(t *testing.T) {
 	changes := open(t, t.TempDir())
 	refused, err := OpenNamed(t.TempDir(), Refused, 1000, 3)
 	if err != nil {

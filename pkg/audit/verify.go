@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Checkpoint is a line by which a record is known again: its number and digest, "4711:8f43…".
+// Checkpoint identifies a line of a record by its number and digest, "4711:8f43…".
 type Checkpoint struct {
 	Number uint64
 	Digest string // of the line, lower-case hexadecimal
@@ -14,7 +14,7 @@ type Checkpoint struct {
 
 func (m Checkpoint) String() string { return fmt.Sprintf("%d:%s", m.Number, m.Digest) }
 
-// ParseCheckpoint reads what Mark.String writes.
+// ParseCheckpoint parses the output of Checkpoint.String.
 func ParseCheckpoint(text string) (Checkpoint, error) {
 	var m Checkpoint
 	if n, err := fmt.Sscanf(text, "%d:%64s", &m.Number, &m.Digest); n != 2 || err != nil || m.String() != text || strings.Trim(m.Digest, "0123456789abcdef") != "" || len(m.Digest) != 64 {
@@ -23,17 +23,17 @@ func ParseCheckpoint(text string) (Checkpoint, error) {
 	return m, nil
 }
 
-// Chain checks lines one after the other.
+// Chain verifies the lines of a record in order.
 type Chain struct {
-	First, Last Checkpoint // what has been checked; zero: nothing yet
-	// Want is a line that must be in the record as it was then; zero: none.
+	First, Last Checkpoint // first and last verified line; zero before the first
+	// Want is a line that the record must contain unchanged; zero if not checked.
 	Want Checkpoint
-	// Record is the name of the record that the lines have to belong to.
+	// Record is the name of the record that the lines must belong to.
 	Record string
 	seen   bool
 }
 
-// Check takes the next line. The error says which one is not what it was.
+// Check verifies the next line. The error names the changed line.
 func (c *Chain) Check(line []byte) (Entry, error) {
 	var e Entry
 	if err := json.Unmarshal(line, &e); err != nil {
@@ -63,7 +63,8 @@ func (c *Chain) Check(line []byte) (Entry, error) {
 	return e, nil
 }
 
-// End tells, after the last line, whether what was noted is there, or is too old to be.
+// End reports, after the last line, whether the record contained the line Want, ends before it, or
+// begins after it.
 func (c *Chain) End() error {
 	switch {
 	case c.Want == (Checkpoint{}) || c.seen:

@@ -1,13 +1,13 @@
-// Package bootlog keeps the end of the kernel's log on a disk, of this start and of the one before:
-// the kernel forgets its own when the machine goes down. It keeps besides what the kernel saved
-// when it crashed last (pstore).
+// Package bootlog stores the end of the kernel log of the current boot and of the previous boot on
+// disk, because the kernel loses its log when the machine shuts down. It also stores the log that
+// the kernel saved when it last crashed (pstore).
 //
-// What is kept is bounded: 512 KiB for each of the two starts, of which 256 KiB go at once when
-// there are more, and of a flood between two batches at least the last 128 KiB. It is written in
-// batches, each of which is flushed: a power cut, or a kernel that stands still, takes what was
-// written to the log since the last one. The files belong to this package alone; no file is open
-// between two batches, so that the disk can be unmounted. The folder above may be somebody else's:
-// no link leads out of ours.
+// The size is bounded: 512 KiB for each of the two boots. Above that, the older 256 KiB are dropped
+// at once. If the kernel writes more than that between two batches, at least the last 128 KiB are
+// stored. Lines are written in batches, and each batch is flushed: a power cut or a hung kernel
+// loses the lines since the last batch. The files belong to this package alone. No file is open
+// between two batches, so that the disk can be unmounted. Other users can own the parent directory:
+// the package follows no link out of its own directory.
 package bootlog
 
 import (
@@ -29,54 +29,54 @@ import (
 	"github.com/orlop-os/orlop/pkg/plainfile"
 )
 
-// maxPart is the greatest size of each of a start's two files, in bytes. The older one is dropped
+// maxPart is the maximum size in bytes of each of a boot's two files. The older file is dropped
 // when the newer one is full.
 const maxPart = 256 << 10
 
-// The names in a log's folder: one folder for each of the two starts, which holds two files, and
-// one file for the crash.
+// Names in the directory of a log: one directory for each of the two boots, with two files each,
+// and one file for the crash.
 const (
 	now, before, crash = "now", "before", "crash"
 	older, newer       = "older", "newer"
 )
 
-// Line is a line of a log that was kept.
+// Line is a stored line of a log.
 type Line struct {
 	Time     time.Time
 	Priority int // syslog(3): 0 emergency to 7 debug
 	Text     string
 }
 
-// entry is a line of a file, as JSON. One that says when the kernel began goes for all lines, those
-// before it too: the clock may have been wrong when they were written.
+// entry is a line of a file, as JSON. An entry with Started applies to all lines, including earlier
+// ones: the clock could have been wrong when they were written.
 type entry struct {
 	Started  time.Time `json:"started,omitzero"`
-	At       int64     `json:"us,omitempty"`  // microseconds since the kernel began; or
-	Time     time.Time `json:"time,omitzero"` // the time itself
+	At       int64     `json:"us,omitempty"`  // microseconds since the kernel started; or
+	Time     time.Time `json:"time,omitzero"` // the absolute time
 	Priority int       `json:"p,omitempty"`
 	Text     string    `json:"text,omitempty"`
 }
 
 func (e entry) encode() []byte {
-	line, _ := json.Marshal(e) // numbers, times and texts: it cannot fail
+	line, _ := json.Marshal(e) // numbers, times and texts can always be encoded
 	return append(line, '\n')
 }
 
-// Log is where the log is kept.
+// Log stores the kernel log in a directory.
 type Log struct {
-	Dir string // of this package's own; made if it is not there
-	// Every is the least time between two batches.
+	Dir string // used by this package only; created if missing
+	// Every is the minimum time between two batches.
 	Every time.Duration
-	// Started tells when the kernel began, by the present clock.
+	// Started returns the start time of the kernel, by the current clock.
 	Started func() (time.Time, error)
-	// Report is told what keeps the log from being written, each reason once until it is written
-	// again.
+	// Report receives errors of writing the log. It receives the same error once until a write
+	// succeeds.
 	Report func(error)
 }
 
-// within does something in the log's folder, whatever somebody makes of its name or of those in it
-// meanwhile.
-func (l *Log) within(do func(*os.Root) error) error {
+// inDir calls do with the log's directory. It does not follow links, even if another process
+// replaces the directory or files in it at the same time.
+func (l *Log) inDir(do func(*os.Root) error) error {
 	fd, err := unix.Openat2(unix.AT_FDCWD, l.Dir, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 	if err != nil {
 		return fmt.Errorf("%s: cannot open: %w", l.Dir, err)
@@ -90,13 +90,14 @@ func (l *Log) within(do func(*os.Root) error) error {
 	return do(root)
 }
 
-// Begin makes the log of this start the one before. It is called once in each start, before Keep.
+// Begin makes the log of the current boot the log of the previous boot. It must be called once in
+// each boot, before Run.
 func (l *Log) Begin() error {
 	err := os.MkdirAll(l.Dir, 0o700)
 	if err == nil {
-		err = l.within(func(root *os.Root) error {
+		err = l.inDir(func(root *os.Root) error {
 			if _, err := root.Lstat(now); err == nil {
-				// After a cut between the two, the next start renames.
+				// After a power cut between the two operations, the next boot renames.
 				if err := errors.Join(root.RemoveAll(before), root.Rename(now, before)); err != nil {
 					return fmt.Errorf("of the start before: %w", err)
 				}
@@ -112,8 +113,8 @@ func (l *Log) Begin() error {
 	return nil
 }
 
-// Run writes what follow delivers until follow ends, which it does with its context, and writes
-// the last batch then. It returns follow's error.
+// Run writes the records that follow delivers until follow returns, which it must do when its
+// context ends. It then writes the last batch and returns the error of follow.
 func (l *Log) Run(ctx context.Context, follow func(context.Context, func(kmsg.Record) error) error) error {
 	var b batch
 	more, ended := make(chan struct{}, 1), make(chan error, 1)
@@ -159,7 +160,7 @@ func (l *Log) Run(ctx context.Context, follow func(context.Context, func(kmsg.Re
 	}
 }
 
-// batch is what was not written yet: at most as much as a file takes, the newest lines.
+// batch holds the lines that are not written yet: at most the newest maxPart bytes.
 type batch struct {
 	mu    sync.Mutex
 	lines []byte
@@ -169,7 +170,7 @@ func (b *batch) add(line []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.lines = append(b.lines, line...); len(b.lines) > maxPart {
-		// Half of it at once, so that a flood is not copied for each of its lines.
+		// Drop half of it at once, so that a flood does not cause a copy for each line.
 		b.lines = append([]byte(nil), wholeLines(b.lines[len(b.lines)-maxPart/2:])...)
 	}
 }
@@ -182,23 +183,23 @@ func (b *batch) take() []byte {
 	return lines
 }
 
-// wholeLines is a text without its beginning, which may be a piece of a line.
+// wholeLines returns a text without its first line, which can be incomplete.
 func wholeLines(text []byte) []byte { return text[bytes.IndexByte(text, '\n')+1:] }
 
-// clockStep is by how much the clock has to have been set for the beginning to be written again.
+// clockStep is the minimum change of the clock after which the start time is written again.
 const clockStep = time.Second
 
 // writer writes batches.
 type writer struct {
-	started time.Time // as it stands last in the newer file
+	started time.Time // last start time written to the newer file
 }
 
-// write appends lines to the newer file of this start, and flushes it.
+// write appends lines to the newer file of the current boot and flushes it.
 func (w *writer) write(l *Log, lines []byte) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	if err := l.within(func(root *os.Root) error { return w.writeTo(root, l, lines) }); err != nil {
+	if err := l.inDir(func(root *os.Root) error { return w.writeTo(root, l, lines) }); err != nil {
 		return fmt.Errorf("kernel log: cannot keep: %w", err)
 	}
 	return nil
@@ -218,7 +219,7 @@ func (w *writer) writeTo(root *os.Root, l *Log, lines []byte) error {
 		lines = append(entry{Started: started.UTC()}.encode(), lines...)
 		w.started = started
 	}
-	// a pipe would wait
+	// O_NONBLOCK: opening a pipe would block
 	f, err := root.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
@@ -234,8 +235,8 @@ func (w *writer) writeTo(root *os.Root, l *Log, lines []byte) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// PreviousBoot returns what was kept of the log of the start before, oldest first. The error is
-// fs.ErrNotExist when nothing was.
+// PreviousBoot returns the stored log of the previous boot, oldest line first. The error is
+// fs.ErrNotExist if there is no stored log.
 func (l *Log) PreviousBoot() ([]Line, error) {
 	var text []byte
 	for _, part := range []string{older, newer} {
@@ -251,11 +252,10 @@ func (l *Log) PreviousBoot() ([]Line, error) {
 	return decode(text), nil
 }
 
-// read reads one of the files, which may be a little larger than it should be: a batch is not
-// divided.
+// read reads a file, which can exceed maxPart a little because a batch is not split.
 func (l *Log) read(name string) ([]byte, error) {
 	var text []byte
-	err := l.within(func(root *os.Root) (err error) {
+	err := l.inDir(func(root *os.Root) (err error) {
 		text, err = plainfile.Read(root.Name(), name, 2*maxPart+maxCrash)
 		return err
 	})
@@ -265,7 +265,7 @@ func (l *Log) read(name string) ([]byte, error) {
 	return text, nil
 }
 
-// decode understands lines. One that a power cut or a full disk has torn is left out.
+// decode parses lines. It skips a line that a power cut or a full disk truncated.
 func decode(text []byte) []Line {
 	var entries []entry
 	var started time.Time

@@ -21,7 +21,7 @@ func newLog(t *testing.T) *Log {
 		Started: func() (time.Time, error) { return began, nil }, Report: func(err error) { t.Error(err) }}
 }
 
-// start is one start of the machine, whose kernel writes records.
+// start simulates one boot in which the kernel writes records.
 func start(t *testing.T, l *Log, records ...kmsg.Record) {
 	t.Helper()
 	if err := l.Begin(); err != nil {
@@ -39,7 +39,7 @@ func start(t *testing.T, l *Log, records ...kmsg.Record) {
 	}
 }
 
-func TestBefore(t *testing.T) {
+func TestPreviousBoot(t *testing.T) {
 	l := newLog(t)
 	if _, err := l.PreviousBoot(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("before there is a folder: %v", err)
@@ -48,7 +48,7 @@ func TestBefore(t *testing.T) {
 	if _, err := l.PreviousBoot(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("in the first start: %v", err)
 	}
-	// The clock was put right meanwhile: that goes for what was written before, too.
+	// The clock was corrected meanwhile. The correction applies to earlier lines, too.
 	right := began.Add(time.Hour)
 	l.Started = func() (time.Time, error) { return right, nil }
 	if err := (&writer{started: began}).write(l, entry{At: 1, Text: "fourth"}.encode()); err != nil {
@@ -58,7 +58,7 @@ func TestBefore(t *testing.T) {
 	start(t, l)
 	want := []Line{{right.Add(1500 * time.Millisecond), 4, "first\nsecond"}, {right, 0, "third"}, {right.Add(time.Microsecond), 0, "fourth"}}
 	same(t, l.PreviousBoot, want)
-	// It is cut between renaming and making the new folder.
+	// A power cut occurs between the rename and the creation of the new directory.
 	if err := os.Remove(filepath.Join(l.Dir, now)); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestBefore(t *testing.T) {
 	same(t, l.PreviousBoot, []Line{{right, 0, "of the next start"}})
 }
 
-// tear appends the beginning of a line, as a power cut may leave it.
+// tear appends the beginning of a line, as a power cut can leave it.
 func tear(t *testing.T, name string) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
@@ -88,11 +88,10 @@ func same(t *testing.T, read func() ([]Line, error), want []Line) {
 	}
 }
 
-// TestBounds: whatever the kernel writes, the newest lines are kept, and never more than two files
-// of them in each start.
+// TestBounds checks that the newest lines are stored, in at most two files for each boot.
 func TestBounds(t *testing.T) {
 	l := newLog(t)
-	for range 2 { // the second time, in one flood
+	for range 2 { // the second time in one flood
 		if err := l.Begin(); err != nil {
 			t.Fatal(err)
 		}
@@ -131,9 +130,9 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestKeepGoesOn: what cannot be written is reported once, and the log goes on when it can be
-// again. Its end is written when it is told to end.
-func TestKeepGoesOn(t *testing.T) {
+// TestRunRecovers checks that a write error is reported once, that Run continues when writes
+// succeed again, and that it writes the last lines when it ends.
+func TestRunRecovers(t *testing.T) {
 	l := newLog(t)
 	if err := l.Begin(); err != nil {
 		t.Fatal(err)
@@ -172,8 +171,8 @@ func TestKeepGoesOn(t *testing.T) {
 	same(t, l.PreviousBoot, []Line{{began, 0, "kept"}, {began, 0, "last"}})
 }
 
-// TestLedAway: neither the folder nor one in it leads elsewhere.
-func TestLedAway(t *testing.T) {
+// TestSymlinks checks that neither the directory nor an entry in it is followed as a link.
+func TestSymlinks(t *testing.T) {
 	elsewhere := t.TempDir()
 	if err := os.Mkdir(filepath.Join(elsewhere, before), 0o700); err != nil {
 		t.Fatal(err)
@@ -254,10 +253,10 @@ func TestCrash(t *testing.T) {
 	}
 	same(t, l.Crash, want)
 	left, err := os.ReadDir(pstore)
-	if err != nil || len(left) != 1 { // which is not ours
+	if err != nil || len(left) != 1 { // console-ramoops-0 belongs to another program
 		t.Errorf("%v are left, %v", left, err)
 	}
-	// One that is not there any more does not take the last one away.
+	// An empty pstore does not delete the stored crash.
 	if had, err := l.SaveCrash(pstore); had || err != nil {
 		t.Errorf("%v, %v", had, err)
 	}

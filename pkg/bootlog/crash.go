@@ -18,33 +18,33 @@ import (
 	"github.com/orlop-os/orlop/pkg/plainfile"
 )
 
-// What pstore may hold, in bytes and files: the kernel saves the last 10 KiB of its log when it
-// panics, and as much for each fault before.
+// Limits of the crash logs, in bytes: the kernel saves the last 10 KiB of its log when it panics,
+// and as much for each oops before. maxRecord limits a file of pstore, maxCrash the stored file.
 const (
 	maxRecord = 64 << 10
 	maxCrash  = 256 << 10
 )
 
-// record is a file of pstore: a part of the log at the moment of a crash.
+// record is a file of pstore: a part of the log at the time of a crash.
 type record struct {
 	file  string
 	why   string // "Panic#2"
-	count int    // the crashes of one start are numbered
-	part  int    // 1 is the last one
+	count int    // number of the crash within its boot
+	part  int    // 1 is the newest part
 	at    time.Time
 	text  string
 }
 
-// head is the first line of a record (pstore_dump in fs/pstore/platform.c).
+// head matches the first line of a record (pstore_dump in fs/pstore/platform.c).
 var head = regexp.MustCompile(`^(\w+#(\d+)) Part(\d+)$`)
 
-// priority is what a line of a record begins with: "<6>[   12.345678] text".
+// priority matches the beginning of a record's line: "<6>[   12.345678] text".
 var priority = regexp.MustCompile(`^<(\d+)>`)
 
-// SaveCrash keeps what the kernel saved in a pstore (a folder in which one is mounted) when it
-// crashed, in place of what was kept of an earlier crash, and then removes it there, because the
-// firmware has little room; also what cannot be read, which is an error. It tells whether there was
-// anything.
+// SaveCrash stores the log that the kernel saved in a pstore (the directory of its mount) when it
+// crashed, in place of an earlier crash. It then removes the files from the pstore, because the
+// firmware has little space. It also removes unreadable files, which are an error. It reports
+// whether it stored a crash.
 func (l *Log) SaveCrash(pstore string) (bool, error) {
 	entries, err := os.ReadDir(pstore)
 	if err != nil {
@@ -59,7 +59,7 @@ func (l *Log) SaveCrash(pstore string) (bool, error) {
 		return nil
 	}
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "dmesg-") { // others are not ours
+		if !strings.HasPrefix(e.Name(), "dmesg-") { // other files belong to other programs
 			continue
 		}
 		r, err := readRecord(pstore, e.Name())
@@ -75,7 +75,7 @@ func (l *Log) SaveCrash(pstore string) (bool, error) {
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
 		return false, fmt.Errorf("crash: cannot keep: %w", err)
 	}
-	if err := l.within(func(root *os.Root) error {
+	if err := l.inDir(func(root *os.Root) error {
 		return durable.WriteFile(filepath.Join(root.Name(), crash), encodeCrash(records), 0o600)
 	}); err != nil {
 		return false, fmt.Errorf("crash: cannot keep: %w", err)
@@ -102,13 +102,14 @@ func readRecord(pstore, name string) (record, error) {
 	first, rest, _ := strings.Cut(r.text, "\n")
 	if m := head.FindStringSubmatch(first); m != nil {
 		r.why, r.text = m[1], rest
-		r.count, _ = strconv.Atoi(m[2]) // digits: a number too large counts as the largest
+		r.count, _ = strconv.Atoi(m[2]) // digits only: too large a number becomes the largest int
 		r.part, _ = strconv.Atoi(m[3])
 	}
 	return r, nil
 }
 
-// encodeCrash is the lines of records, oldest first, cut at the beginning where they are too many.
+// encodeCrash returns the lines of records, oldest first. If they are too long, it drops the oldest
+// lines.
 func encodeCrash(records []record) []byte {
 	slices.SortFunc(records, func(a, b record) int {
 		return cmp.Or(cmp.Compare(a.count, b.count), cmp.Compare(b.part, a.part), cmp.Compare(a.file, b.file))
@@ -138,9 +139,9 @@ func encodeCrash(records []record) []byte {
 	return text
 }
 
-// Crash returns what the kernel saved when it crashed last, oldest first. All lines have the time
-// of the crash; their texts begin with the seconds since that start. The error is fs.ErrNotExist
-// when there is none.
+// Crash returns the log that the kernel saved when it last crashed, oldest line first. All lines
+// have the time of the crash; their texts begin with the seconds since that boot. The error is
+// fs.ErrNotExist if no crash is stored.
 func (l *Log) Crash() ([]Line, error) {
 	text, err := l.read(crash)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// FuzzCrash feeds what a crash has left in the firmware, and what is kept of it: it stays within
-// its bound, and every line is one.
+// FuzzCrash passes arbitrary crash records and arbitrary stored data: the encoded crash stays
+// within its limit, and every line decodes.
 func FuzzCrash(f *testing.F) {
 	f.Add("<6>[   12.345678] text\n<0>[   12.4] Kernel panic\n", []byte(`{"started":"2026-01-01T00:00:00Z"}`+"\n"))
 	f.Add("\x00\xff\n<99999999999999999999>", []byte("{"))

@@ -1,18 +1,19 @@
-// Package bootmedium names what the parts of a system agree on that runs from the medium it was booted
-// from, before it is installed on a disk. The imager makes such a boot image, init opens it,
-// machined says so and can install it.
+// Package bootmedium holds the names that the programs of a system share when it runs from a boot
+// medium, before it is installed on a disk. The imager makes the boot image, init opens it, and
+// machined reports it and can install it.
 package bootmedium
 
 const (
-	// Argument is the kernel command line parameter that says where the root comes from:
-	// "orlop.medium=memory". Without it, the root is looked for on the disks.
+	// Argument is the kernel command line parameter for the location of the root:
+	// "orlop.medium=memory". Without it, init looks for the root on the disks.
 	Argument = "orlop.medium"
-	// Env is the variable by which init hands the value on to machined.
+	// Env is the environment variable by which init passes the value to machined.
 	Env = "ORLOP_MEDIUM"
-	// Memory is the one value: the root came whole with the boot image, and stays in memory.
+	// Memory is the only value: the boot image contains the whole root, and the root stays in
+	// memory.
 	Memory = "memory"
 )
 
-// Dir is where the boot image's initramfs holds the parts of the system, under the names that
-// they have below paths.System later.
+// Dir is the directory of the boot image's initramfs that contains the files of the system. They
+// have the same names below paths.System after the installation.
 const Dir = "/system"

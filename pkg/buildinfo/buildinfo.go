@@ -1,5 +1,5 @@
-// Package buildinfo names what an image is: written by the imager into the root, read by machined and
-// by the tools.
+// Package buildinfo describes the contents of an image. The imager writes the description to the
+// root; machined and the tools read it.
 package buildinfo
 
 import "github.com/orlop-os/orlop/pkg/disklayout"
@@ -8,24 +8,24 @@ import "github.com/orlop-os/orlop/pkg/disklayout"
 type Release struct {
 	Name    string `json:"name"`    // "Orlop OS"
 	Version string `json:"version"` // semantic version, without a leading v
-	Profile string `json:"profile"` // the profile's name: qemu, metal
-	// BuildTime is the source's time in seconds since 1970 (SOURCE_DATE_EPOCH: the time of the last
-	// commit), so that the same source gives the same bytes. The clock of a machine is never set
-	// earlier than this.
+	Profile string `json:"profile"` // name of the profile: qemu, metal
+	// BuildTime is the time of the source in seconds since 1970 (SOURCE_DATE_EPOCH: the time of the
+	// last commit), so that the same source gives the same bytes. machined never sets the clock to
+	// an earlier time.
 	BuildTime  int64  `json:"buildTime"`
 	Kernel     string `json:"kernel"`     // kernel release, as in uname -r
 	Kubernetes string `json:"kubernetes"` // version of the embedded Kubernetes, with a leading v
 	PauseImage string `json:"pauseImage"` // reference of the embedded pause image
-	// Epoch grows when versions before must not run any more, because of what was mended since: a
-	// machine that has committed a version takes none with a lower epoch. It is the statement's,
-	// too (package bundle).
+	// Epoch is the release epoch. It increases when a fix makes all earlier versions unsafe: a
+	// machine that has committed a version installs no version with a lower epoch. The statement
+	// contains it, too (package bundle).
 	Epoch int `json:"epoch,omitempty"`
-	// Signatures is how many of the keys of paths.ReleaseKeys have to sign a version that follows
-	// this one; 0 is 1.
+	// Signatures is the number of keys of paths.ReleaseKeys that must sign the next version; 0
+	// means 1.
 	Signatures int `json:"signatures,omitempty"`
-	// Expires is until when this version is mended, in seconds since 1970; 0: that is not said. It
-	// goes on working, and warns.
+	// Expires is the end of the support of this version, in seconds since 1970; 0 if unknown. After
+	// that time, the version continues to work and warns.
 	Expires int64 `json:"expires,omitempty"`
-	// Disk is how large the partitions are that the system is installed to.
+	// Disk holds the partition sizes for an installation.
 	Disk disklayout.Sizes `json:"disk"`
 }

@@ -1,23 +1,23 @@
-// Package bundle reads and writes upgrade bundles: one file that holds a whole version of the
-// system, signed.
+// Package bundle reads and writes upgrade bundles. A bundle is one signed file that contains a
+// whole version of the system.
 //
-// A bundle is a tar archive in the OCI image layout (image-spec, image-layout.md), so that the
-// usual tools can look into it. Its members come in this order, which a reader insists on, so that
-// it can decide before it has to keep anything:
+// A bundle is a tar archive in the OCI image layout (image-spec, image-layout.md), so that common
+// tools can inspect it. A reader requires its members in this order, so that it can decide before
+// it has to store data:
 //
-//	oci-layout, index.json      as the layout wants them; not signed, and not needed to read the bundle
+//	oci-layout, index.json      required by the layout; not signed, and not needed to read the bundle
 //	blobs/sha256/…              the OCI manifest
 //	blobs/sha256/…              the statement: a DSSE envelope (github.com/secure-systems-lab/dsse) over a Statement
 //	blobs/sha256/…              the root image with its hash tree, as zstd
 //	blobs/sha256/…              the unified kernel image
 //	blobs/sha256/…              the bill of materials (SPDX)
 //
-// A machine that gives the version that it runs to another one (Copy) has the statement, the root
-// image as it lies on its disk, and the boot image. What it gives is a bundle too: its root image
-// is not packed, and there is no bill of materials.
+// A machine that serves its running version to a peer (Copy) has the statement, the root image from
+// its disk, and the UKI. The result is a bundle, too, but its root image is not compressed and it
+// contains no bill of materials.
 //
-// Nothing is believed but the statement, once enough of the keys that the reader trusts have signed
-// it; every byte that follows is checked against it.
+// A reader trusts only the statement, after enough trusted keys have signed it, and verifies all
+// following bytes against it.
 package bundle
 
 import (
@@ -30,37 +30,37 @@ import (
 const (
 	TypeStatement = "application/vnd.dsse.envelope.v1+json"
 	TypeRoot      = "application/vnd.orlop.root.v1+zstd"
-	TypePlainRoot = "application/vnd.orlop.root.v1" // not packed
+	TypePlainRoot = "application/vnd.orlop.root.v1" // not compressed
 	TypeUKI       = "application/vnd.orlop.uki.v1"
 	TypeSBOM      = "application/spdx+json"
 	// TypeBundle is the artifact type of the OCI manifest.
 	TypeBundle = "application/vnd.orlop.bundle.v1"
-	// TypeArchive is a whole bundle as a layer of an artifact in a registry.
+	// TypeArchive is the type of a whole bundle as a layer of an artifact in a registry.
 	TypeArchive = "application/vnd.orlop.bundle.v1+tar"
-	// TypePayload is what the signature is over: the JSON form of a Statement.
+	// TypePayload is the type of the signed payload: the JSON form of a Statement.
 	TypePayload = "application/vnd.orlop.statement.v1+json"
 )
 
-// Statement is what the signature vouches for.
+// Statement is the signed description of a bundle.
 type Statement struct {
 	Version string `json:"version"`
 	Profile string `json:"profile"`
-	// MinimumVersion is the oldest version that this one can follow; empty: any.
+	// MinimumVersion is the oldest version that can upgrade to this version; empty for any.
 	MinimumVersion string `json:"minimumVersion,omitempty"`
-	// Epoch is the version's (release.Release). A machine of a version that knows no epochs takes
-	// none that has one above 0.
+	// Epoch is the release epoch (buildinfo.Release). A version without support for epochs rejects
+	// a bundle with an epoch above 0.
 	Epoch int `json:"epoch,omitempty"`
-	// Root is the root's description for dm-verity, as it stands on the kernel's command line.
+	// Root is the dm-verity description of the root, as on the kernel command line.
 	Root string `json:"root"`
-	// RootImage is the root partition's content: file system and hash tree, not compressed.
+	// RootImage is the content of the root partition: file system and hash tree, not compressed.
 	RootImage Part `json:"rootImage"`
-	// Packed is the same as it is in the bundle.
+	// Packed is the root image as stored in the bundle.
 	Packed Part `json:"packed"`
 	UKI    Part `json:"uki"`
 	SBOM   Part `json:"sbom"`
 }
 
-// Part is a file's content.
+// Part is the digest and the size of a file.
 type Part struct {
 	SHA256 string `json:"sha256"` // lower-case hexadecimal
 	Size   int64  `json:"size"`   // bytes
@@ -71,17 +71,17 @@ var (
 	digestForm  = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
-// MaxEpoch is the highest epoch.
+// MaxEpoch is the highest valid epoch.
 const MaxEpoch = 1_000_000
 
-// What the parts can have at most, in bytes: the root image goes to a disk, the boot image through
-// memory. Real ones have 260 and 14 MiB.
+// Maximum sizes of the parts, in bytes: the root image is written to a disk, the UKI is held in
+// memory. Real parts have 260 and 14 MiB.
 const (
 	maxPart = 8 << 30
 	maxUKI  = 128 << 20
 )
 
-// check refuses a statement that is signed and makes no sense all the same.
+// check rejects a statement that is signed but invalid.
 func (s Statement) check() error {
 	if !versionForm.MatchString(s.Version) {
 		return fmt.Errorf("%q is no version", s.Version)

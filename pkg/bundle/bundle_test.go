@@ -18,8 +18,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// made is a bundle of small parts, the root image of it, and who trusts it.
-func made(t *testing.T) (file, root []byte, trust Trust) {
+// newBundle returns a bundle of small parts, its root image, and the keys that signed it.
+func newBundle(t *testing.T) (file, root []byte, trust Trust) {
 	t.Helper()
 	key, err := NewKey()
 	if err != nil {
@@ -92,7 +92,7 @@ func read(from io.Reader, trust Trust) (root bytes.Buffer, uki []byte, err error
 }
 
 func TestWriteAndRead(t *testing.T) {
-	file, root, trust := made(t)
+	file, root, trust := newBundle(t)
 	r, err := Open(bytes.NewReader(file), trust)
 	if err != nil {
 		t.Fatal(err)
@@ -106,9 +106,9 @@ func TestWriteAndRead(t *testing.T) {
 	}
 }
 
-// TestCopy: a version on a disk becomes a bundle again, and each part of it is checked.
+// TestCopy checks that a version on a disk becomes a bundle again, and that each part is verified.
 func TestCopy(t *testing.T) {
-	file, root, trust := made(t)
+	file, root, trust := newBundle(t)
 	r, err := Open(bytes.NewReader(file), trust)
 	if err != nil {
 		t.Fatal(err)
@@ -167,10 +167,10 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// TestRefused: whatever is wrong is found, and told in a sentence; nothing of a statement is
-// believed before.
+// TestRefused checks that every defect is reported, and that no statement is trusted before it is
+// verified.
 func TestRefused(t *testing.T) {
-	file, root, trust := made(t)
+	file, root, trust := newBundle(t)
 	stranger, err := NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestRefused(t *testing.T) {
 	if _, err := Open(strings.NewReader(strings.Repeat("no archive ", 200)), trust); err == nil || !strings.Contains(err.Error(), "not an upgrade bundle") {
 		t.Errorf("something else: %v", err)
 	}
-	// the head of the payload, in base64
+	// the beginning of the payload, in base64
 	signed := bytes.Replace(file, []byte("eyJ2"), []byte("eyJ3"), 1)
 	if bytes.Equal(signed, file) {
 		t.Fatal("the payload does not begin as expected")
@@ -189,15 +189,15 @@ func TestRefused(t *testing.T) {
 	if _, err := Open(bytes.NewReader(signed), trust); err == nil || !strings.Contains(err.Error(), "no key that this system trusts") {
 		t.Errorf("a changed statement: %v", err)
 	}
-	// Cut anywhere it is not accepted; with one bit changed it is not, or the bit stood between the
-	// parts.
+	// A bundle that is cut at any position is rejected. A bundle with one changed bit is rejected,
+	// unless the bit is in the padding between the parts.
 	end := bytes.Index(file, []byte("a kernel")) + len("a kernel")
 	for at := 0; at < end; at += 4099 {
 		if _, _, err := read(bytes.NewReader(file[:at]), trust); !errors.Is(err, ErrDamaged) {
 			t.Errorf("cut at %d of %d: %v", at, len(file), err)
 		}
 	}
-	// zstd's magic number: the root image
+	// magic number of zstd: the root image
 	begin := bytes.Index(file, []byte{0x28, 0xb5, 0x2f, 0xfd})
 	refused := 0
 	for at := begin; at < end; at += 7919 {
@@ -217,9 +217,10 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestRootStopsWithItsDevice: an error of the device is the device's, not the bundle's.
+// TestRootStopsWithItsDevice checks that a write error of the device is not reported as damage of
+// the bundle.
 func TestRootStopsWithItsDevice(t *testing.T) {
-	file, _, trust := made(t)
+	file, _, trust := newBundle(t)
 	r, err := Open(bytes.NewReader(file), trust)
 	if err != nil {
 		t.Fatal(err)
@@ -255,7 +256,7 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// TestOpenEndless: a large member before the statement is not read over.
+// TestOpenEndless checks that a large member before the statement is not read.
 func TestOpenEndless(t *testing.T) {
 	var head bytes.Buffer
 	w := tar.NewWriter(&head)
@@ -271,7 +272,7 @@ func TestOpenEndless(t *testing.T) {
 	}
 }
 
-// counting is zeros without end.
+// counting is an endless stream of zeros.
 type counting struct{ read int }
 
 func (c *counting) Read(p []byte) (int, error) {
@@ -283,8 +284,8 @@ func (c *counting) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestThreshold: so many of the trusted keys have to have signed, each counts once, and others do
-// not count.
+// TestThreshold checks that the required number of trusted keys must have signed, that each key
+// counts once, and that other keys do not count.
 func TestThreshold(t *testing.T) {
 	keys := make([]Key, 4)
 	var public []byte
@@ -296,7 +297,8 @@ func TestThreshold(t *testing.T) {
 		if text, err := keys[i].PublicPEM(); err != nil {
 			t.Fatal(err)
 		} else if i < 3 {
-			public = append(append(public, text...), text...) // twice in the list is one key
+			// a key that is listed twice counts once
+			public = append(append(public, text...), text...)
 		}
 	}
 	all, err := ParseTrust(public)
@@ -314,7 +316,7 @@ func TestThreshold(t *testing.T) {
 		name      string
 		threshold int
 		by        []Key
-		says      string // a part of the error; empty: it is believed
+		says      string // part of the error; empty if the statement is trusted
 	}{
 		{"one of one", 1, keys[:1], ""},
 		{"another one", 1, keys[2:3], ""},
@@ -345,8 +347,8 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// TestEpoch: an epoch of 0 is not in the statement, which versions read that know none; one that
-// cannot be is refused.
+// TestEpoch checks that the statement omits an epoch of 0, because versions without support for
+// epochs read it, and that an invalid epoch is rejected.
 func TestEpoch(t *testing.T) {
 	part := Part{SHA256: strings.Repeat("a", 64), Size: 1}
 	s := Statement{Version: "1", Profile: "test", Root: "r", RootImage: part, Packed: part, UKI: part, SBOM: part}
@@ -361,9 +363,9 @@ func TestEpoch(t *testing.T) {
 	}
 }
 
-// TestCountersign: another key signs a bundle that is there; all else stays.
+// TestCountersign checks that another key can sign an existing bundle without another change of it.
 func TestCountersign(t *testing.T) {
-	file, root, first := made(t)
+	file, root, first := newBundle(t)
 	key, err := NewKey()
 	if err != nil {
 		t.Fatal(err)

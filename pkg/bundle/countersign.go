@@ -11,14 +11,14 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 )
 
-// Countersign copies a bundle, and adds the signature of one more key to its statement. It checks
-// that the parts are what the statement says, and not who has signed it: the holder of the key has
-// to know what he signs. Only a packed bundle can be signed, as the imager makes it.
+// Countersign copies a bundle and adds the signature of one more key to its statement. It verifies
+// the parts against the statement, but not the existing signatures: the holder of the key must know
+// the bundle. Only a bundle with a compressed root image can be signed, as the imager makes it.
 func Countersign(to io.Writer, from io.Reader, key Key) (Statement, error) {
 	r := &Reader{tar: tar.NewReader(from)}
 	header, err := r.tar.Next()
 	if err != nil {
-		return Statement{}, cut("oci-layout", err)
+		return Statement{}, readError("oci-layout", err)
 	}
 	for _, part := range []string{"index.json", "OCI manifest", "statement"} {
 		if err := r.next(part); err != nil {
@@ -27,13 +27,13 @@ func Countersign(to io.Writer, from io.Reader, key Key) (Statement, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(r.tar, maxStatement))
 	if err != nil {
-		return Statement{}, cut("statement", err)
+		return Statement{}, readError("statement", err)
 	}
 	envelope, err := withSignature(text, key)
 	if err != nil {
 		return Statement{}, err
 	}
-	s, err := unproved(envelope)
+	s, err := unverified(envelope)
 	if err != nil {
 		return s, err
 	}
@@ -47,9 +47,10 @@ func Countersign(to io.Writer, from io.Reader, key Key) (Statement, error) {
 	return s, write(to, s.Version, header.ModTime, envelope, parts)
 }
 
-// withSignature is an envelope with one more signature. The key must not have signed it already.
+// withSignature returns an envelope with one more signature. The key must not have signed it
+// already.
 func withSignature(text []byte, key Key) ([]byte, error) {
-	envelope, err := opened(text)
+	envelope, err := parseEnvelope(text)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +61,7 @@ func withSignature(text []byte, key Key) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
 	}
-	signer, err := dsse.NewEnvelopeSigner(key.side())
+	signer, err := dsse.NewEnvelopeSigner(key.dsse())
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +78,8 @@ func withSignature(text []byte, key Key) ([]byte, error) {
 	return json.Marshal(envelope)
 }
 
-// nextMember reads the next member of a bundle, from the first read on, and checks it.
+// nextMember reads and verifies the next member of a bundle. It advances to the member at the first
+// read.
 type nextMember struct {
 	of   *Reader
 	name string

@@ -14,16 +14,16 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 )
 
-// Key signs bundles: Ed25519.
+// Key is an Ed25519 key that signs bundles.
 type Key struct{ private ed25519.PrivateKey }
 
-// NewKey makes one.
+// NewKey generates a key.
 func NewKey() (Key, error) {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	return Key{private}, err
 }
 
-// ParseKey reads a private key in PEM (PKCS #8).
+// ParseKey parses a private key in PEM (PKCS #8).
 func ParseKey(text []byte) (Key, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
@@ -40,25 +40,25 @@ func ParseKey(text []byte) (Key, error) {
 	return Key{private}, nil
 }
 
-// PrivatePEM is the key, to be kept secret.
+// PrivatePEM returns the private key, which must stay secret.
 func (k Key) PrivatePEM() ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(k.private)
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), err
 }
 
-// PublicPEM is what machines need to know.
+// PublicPEM returns the public key, for the machines.
 func (k Key) PublicPEM() ([]byte, error) {
 	der, err := x509.MarshalPKIXPublicKey(k.private.Public())
 	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), err
 }
 
-// Trust is the keys that are believed, each once, and how many of them have to have signed.
+// Trust is a list of distinct trusted keys, and the number of them that must have signed.
 type Trust struct {
 	Keys      []ed25519.PublicKey
 	Threshold int
 }
 
-// WithThreshold is the same keys with another threshold, from 1 to as many as there are keys.
+// WithThreshold returns the same keys with another threshold, from 1 to the number of keys.
 func (t Trust) WithThreshold(threshold int) (Trust, error) {
 	if threshold < 1 || threshold > len(t.Keys) {
 		return t, fmt.Errorf("%d signatures are to be needed, and there are %d keys: 1 to %[2]d expected", threshold, len(t.Keys))
@@ -67,8 +67,7 @@ func (t Trust) WithThreshold(threshold int) (Trust, error) {
 	return t, nil
 }
 
-// ParseTrust reads public keys in PEM, one after the other. One signature is enough; Needing says
-// otherwise.
+// ParseTrust parses concatenated public keys in PEM. The threshold is 1; WithThreshold changes it.
 func ParseTrust(text []byte) (Trust, error) {
 	all := Trust{Threshold: 1}
 	for len(text) > 0 {
@@ -94,29 +93,28 @@ func ParseTrust(text []byte) (Trust, error) {
 	return all, nil
 }
 
-// side is a key as the DSSE library wants it.
-type side struct {
+// dsseKey implements the key interfaces of the DSSE library.
+type dsseKey struct {
 	public  ed25519.PublicKey
-	private ed25519.PrivateKey // nil where it only verifies
+	private ed25519.PrivateKey // nil if the key only verifies
 }
 
-func (s side) Sign(_ context.Context, data []byte) ([]byte, error) {
+func (s dsseKey) Sign(_ context.Context, data []byte) ([]byte, error) {
 	return ed25519.Sign(s.private, data), nil
 }
 
-func (s side) Verify(_ context.Context, data, signature []byte) error {
+func (s dsseKey) Verify(_ context.Context, data, signature []byte) error {
 	if !ed25519.Verify(s.public, data, signature) {
 		return errors.New("wrong signature")
 	}
 	return nil
 }
 
-func (s side) KeyID() (string, error) { return dsse.SHA256KeyID(s.public) }
+func (s dsseKey) KeyID() (string, error) { return dsse.SHA256KeyID(s.public) }
 
-func (s side) Public() crypto.PublicKey { return s.public }
+func (s dsseKey) Public() crypto.PublicKey { return s.public }
 
-// side is a key that signs.
-func (k Key) side() side {
-	public, _ := k.private.Public().(ed25519.PublicKey) // it is no other
-	return side{public, k.private}
+func (k Key) dsse() dsseKey {
+	public, _ := k.private.Public().(ed25519.PublicKey) // ed25519 keys always have this type
+	return dsseKey{public, k.private}
 }

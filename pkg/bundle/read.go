@@ -17,37 +17,40 @@ import (
 )
 
 const (
-	// maxStatement bounds what is kept of a bundle before anything of it is believed.
+	// maxStatement limits the bytes of a bundle that are held in memory before the statement is
+	// verified.
 	maxStatement = 64 << 10
-	// Head is how much of a bundle's beginning is enough for Open, in bytes: the statement and the
-	// small members before it.
+	// Head is the number of bytes at the beginning of a bundle that Open needs: the statement and
+	// the small members before it.
 	Head = 2 * maxStatement
-	// Window is the most that a packed root image refers back, in bytes: the memory that unpacking
-	// takes.
+	// Window is the maximum zstd window of a compressed root image, in bytes. It determines the
+	// memory for decompression.
 	Window = 4 << 20
 )
 
-// ErrDamaged is why a bundle is not what its statement says. Reading it again gives nothing else.
+// ErrDamaged is returned when a bundle does not match its statement. Reading it again gives the
+// same result.
 var ErrDamaged = errors.New("bundle: it is damaged or cut off")
 
-// Reader reads a bundle from its beginning to its end.
+// Reader reads a bundle sequentially.
 type Reader struct {
 	Statement Statement
-	// Envelope is the statement as it was signed.
+	// Envelope is the statement as signed.
 	Envelope []byte
 	tar      *tar.Reader
-	member   string // the name of the present member
-	size     int64  // its bytes
+	member   string // name of the current member
+	size     int64  // bytes of the current member
 }
 
-// Open reads as far as the statement and checks it. The error says what is wrong with the file.
+// Open reads a bundle up to the statement and verifies it. The error describes the defect of the
+// file.
 func Open(from io.Reader, trust Trust) (*Reader, error) {
 	r := &Reader{tar: tar.NewReader(from)}
 	for _, part := range []string{"oci-layout", "index.json", "OCI manifest"} {
 		if err := r.next(part); err != nil {
 			return nil, err
 		}
-		if r.size > maxStatement { // reading over it would take as long as who sends it likes
+		if r.size > maxStatement { // The sender determines the time to skip a large member.
 			return nil, fmt.Errorf("bundle: it is not an upgrade bundle (%d bytes where its %s should be)", r.size, part)
 		}
 	}
@@ -56,7 +59,7 @@ func Open(from io.Reader, trust Trust) (*Reader, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(r.tar, maxStatement+1))
 	if err != nil {
-		return nil, cut("statement", err)
+		return nil, readError("statement", err)
 	}
 	if len(text) > maxStatement {
 		return nil, fmt.Errorf("bundle: its statement is larger than %d KiB", maxStatement>>10)
@@ -66,10 +69,10 @@ func Open(from io.Reader, trust Trust) (*Reader, error) {
 	return r, err
 }
 
-// Verify returns a statement that enough of the trusted keys have signed. A key counts once,
-// however often it has.
+// Verify returns a statement that enough trusted keys have signed. Several signatures of one key
+// count once.
 func Verify(text []byte, trust Trust) (Statement, error) {
-	envelope, err := opened(text)
+	envelope, err := parseEnvelope(text)
 	if err != nil {
 		return Statement{}, err
 	}
@@ -78,7 +81,7 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 	}
 	var keys []dsse.Verifier
 	for _, public := range trust.Keys {
-		keys = append(keys, side{public: public})
+		keys = append(keys, dsseKey{public: public})
 	}
 	verifier, err := dsse.NewMultiEnvelopeVerifier(trust.Threshold, keys...)
 	if err != nil {
@@ -94,13 +97,13 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 	return parse(payload)
 }
 
-// ParseUnverified is the statement of an envelope whoever signed it: of a version that lies on a disk, and
-// whose signatures were looked at when it came.
-func ParseUnverified(text []byte) (Statement, error) { return unproved(text) }
+// ParseUnverified returns the statement of an envelope without verifying the signatures. It is for
+// a version on a disk, whose signatures were verified when it was installed.
+func ParseUnverified(text []byte) (Statement, error) { return unverified(text) }
 
-// unproved is the statement of an envelope whoever signed it.
-func unproved(text []byte) (Statement, error) {
-	envelope, err := opened(text)
+// unverified parses the statement of an envelope without verifying the signatures.
+func unverified(text []byte) (Statement, error) {
+	envelope, err := parseEnvelope(text)
 	if err != nil {
 		return Statement{}, err
 	}
@@ -111,7 +114,7 @@ func unproved(text []byte) (Statement, error) {
 	return parse(payload)
 }
 
-func opened(text []byte) (envelope dsse.Envelope, err error) {
+func parseEnvelope(text []byte) (envelope dsse.Envelope, err error) {
 	if err := json.Unmarshal(text, &envelope); err != nil {
 		return envelope, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
 	}
@@ -131,17 +134,17 @@ func parse(payload []byte) (Statement, error) {
 	return s, nil
 }
 
-// next goes to the next member.
+// next advances to the next member.
 func (r *Reader) next(part string) error {
 	header, err := r.tar.Next()
 	if err != nil {
-		return cut(part, err)
+		return readError(part, err)
 	}
 	r.member, r.size = header.Name, header.Size
 	return nil
 }
 
-func cut(part string, err error) error {
+func readError(part string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%w: it ends before its %s does", ErrDamaged, part)
 	}
@@ -151,8 +154,8 @@ func cut(part string, err error) error {
 	return fmt.Errorf("bundle: cannot read its %s: %w", part, err)
 }
 
-// Root writes the root image, unpacked, and checks it. It must be called before UKI. What has been
-// written is worth nothing when it returns an error.
+// Root writes the uncompressed root image and verifies it. It must be called before UKI. If it
+// returns an error, the written data is not usable.
 func (r *Reader) Root(to io.Writer) error {
 	if err := r.next("root image"); err != nil {
 		return err
@@ -182,7 +185,8 @@ func copyRoot(to io.Writer, image *checked) error {
 	return image.done("root image")
 }
 
-// target is where a part is written to; it remembers that it did not take something.
+// target is the destination of a part. It stores the last write error, to distinguish it from
+// damage of the bundle.
 type target struct {
 	io.Writer
 	err error
@@ -202,12 +206,13 @@ func (r *Reader) UKI() ([]byte, error) {
 	part := newChecked(r.tar, r.Statement.UKI)
 	content := make([]byte, r.Statement.UKI.Size)
 	if _, err := io.ReadFull(part, content); err != nil {
-		return nil, cut("unified kernel image", err)
+		return nil, readError("unified kernel image", err)
 	}
 	return content, part.done("unified kernel image")
 }
 
-// checked reads exactly what a statement promises, or fails at its end.
+// checked reads exactly the bytes that a statement describes. It fails if there are more bytes, or
+// other bytes.
 type checked struct {
 	from io.Reader
 	want Part
@@ -229,12 +234,12 @@ func (c *checked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// done tells whether everything came, and nothing else.
+// done verifies the size and the digest after the last read.
 func (c *checked) done(part string) error {
 	if c.size < c.want.Size {
-		// What follows the compressed data in the member belongs to it too.
+		// Data after the end of the compressed data is part of the member, too.
 		if _, err := io.Copy(io.Discard, c); err != nil {
-			return cut(part, err)
+			return readError(part, err)
 		}
 	}
 	if got := hex.EncodeToString(c.sum.Sum(nil)); c.size != c.want.Size || got != c.want.SHA256 {

@@ -19,18 +19,19 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 )
 
-// Source is what a bundle is made of: files, and what is said of them.
+// Source lists the files and the properties of a bundle.
 type Source struct {
 	Version, Profile, MinimumVersion string
 	Epoch                            int
-	Root                             string // for dm-verity, as it stands on the command line
+	Root                             string // for dm-verity, as on the command line
 	RootImage, UKI, SBOM             string // file names
-	// file with the root image as zstd; it refers back no more than Window
+	// file with the root image as zstd, with a window of at most Window
 	Packed string
 	Time   time.Time
 }
 
-// Seal signs what a source holds, by each of some keys. The result belongs to Write.
+// Seal creates the statement of a source and signs it with each of the keys. The caller passes the
+// result to Write.
 func (s Source) Seal(keys ...Key) (envelope []byte, err error) {
 	statement := Statement{Version: s.Version, Profile: s.Profile, MinimumVersion: s.MinimumVersion, Epoch: s.Epoch, Root: s.Root}
 	for _, p := range []struct {
@@ -48,9 +49,9 @@ func (s Source) Seal(keys ...Key) (envelope []byte, err error) {
 	return sign(statement, keys...)
 }
 
-// Write makes a bundle. The same source and envelope give the same bytes.
+// Write writes a bundle. The same source and envelope give the same bytes.
 func Write(to io.Writer, s Source, envelope []byte) error {
-	statement, err := unproved(envelope)
+	statement, err := unverified(envelope)
 	if err != nil {
 		return err
 	}
@@ -69,17 +70,17 @@ func Write(to io.Writer, s Source, envelope []byte) error {
 	return write(to, statement.Version, s.Time, envelope, parts)
 }
 
-// Copy is a version as it lies on the disk of a machine that runs it.
+// Copy is a version on the disk of a machine that runs it.
 type Copy struct {
 	Envelope []byte      // its signed statement
-	Root     io.ReaderAt // the partition of the root image
+	Root     io.ReaderAt // the partition with the root image
 	UKI      io.ReaderAt
 }
 
-// Write makes a bundle of it that is not packed. The same version gives the same bytes. Nothing is
-// checked: whoever takes it does.
+// Write writes a bundle with an uncompressed root image. The same version gives the same bytes.
+// Write verifies no data: the receiver does.
 func (c Copy) Write(to io.Writer) error {
-	s, err := unproved(c.Envelope)
+	s, err := unverified(c.Envelope)
 	if err != nil {
 		return err
 	}
@@ -89,9 +90,9 @@ func (c Copy) Write(to io.Writer) error {
 	})
 }
 
-// Check reads all of it, and returns the digest (lower-case hexadecimal) and the size in bytes of
-// what Write makes. It is an error if that is not what the statement promises, or if nobody who is
-// trusted has signed that.
+// Check reads and verifies the whole version, and returns the digest (lower-case hexadecimal) and
+// the size in bytes of the output of Write. It returns an error if the data does not match the
+// statement, or if too few trusted keys have signed the statement.
 func (c Copy) Check(trust Trust) (digest string, size int64, err error) {
 	from, to := io.Pipe()
 	done := make(chan error, 1)
@@ -103,18 +104,18 @@ func (c Copy) Check(trust Trust) (digest string, size int64, err error) {
 		done <- errors.Join(err, to.CloseWithError(err))
 	}()
 	err = check(from, trust)
-	from.CloseWithError(err) // a writer that goes on finds out
+	from.CloseWithError(err) // ends a writer that is still running
 	if written := <-done; err == nil {
 		err = written
 	}
 	return digest, size, err
 }
 
-// CheckComplete reads all of it, and returns what its statement says of it. It is an error if the parts are
-// not what that promises. Who has signed it is not asked: a key that was trusted when the version
-// came may be replaced since.
+// CheckComplete reads the whole version and returns its statement. It returns an error if the parts
+// do not match the statement. It does not verify the signatures: a key that was trusted at
+// installation can have been replaced since.
 func (c Copy) CheckComplete() (Statement, error) {
-	s, err := unproved(c.Envelope)
+	s, err := unverified(c.Envelope)
 	if err != nil {
 		return Statement{}, err
 	}
@@ -125,7 +126,7 @@ func (c Copy) CheckComplete() (Statement, error) {
 	}{{"root image", s.RootImage, c.Root}, {"unified kernel image", s.UKI, c.UKI}} {
 		read := newChecked(io.NewSectionReader(p.from, 0, p.want.Size), p.want)
 		if _, err := io.Copy(io.Discard, read); err != nil {
-			return s, cut(p.name, err)
+			return s, readError(p.name, err)
 		}
 		if err := read.done(p.name); err != nil {
 			return s, err
@@ -134,7 +135,7 @@ func (c Copy) CheckComplete() (Statement, error) {
 	return s, nil
 }
 
-// check reads a bundle to its end, and keeps nothing.
+// check reads and verifies a bundle to its end, without storing it.
 func check(from io.Reader, trust Trust) error {
 	r, err := Open(from, trust)
 	if err != nil {
@@ -150,7 +151,7 @@ func check(from io.Reader, trust Trust) error {
 	return err
 }
 
-// counter counts what is written to it.
+// counter counts the bytes that are written to it.
 type counter int64
 
 func (c *counter) Write(p []byte) (int, error) {
@@ -165,14 +166,14 @@ type member struct {
 	content io.Reader
 }
 
-// write makes the archive.
+// write writes the archive.
 func write(to io.Writer, version string, at time.Time, envelope []byte, parts []member) error {
 	layers := []ocispec.Descriptor{describe(TypeStatement, envelope)}
 	for _, p := range parts {
 		layers = append(layers, ocispec.Descriptor{MediaType: p.kind, Digest: digest.NewDigestFromEncoded(digest.SHA256, p.part.SHA256), Size: p.part.Size})
 	}
-	// The artifact guidelines of the image specification: an empty configuration, and the type
-	// beside it.
+	// The artifact guidelines of the image specification require an empty configuration and the
+	// artifact type.
 	manifest, err := json.Marshal(ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: TypeBundle,
 		Config: ocispec.DescriptorEmptyJSON, Layers: layers,
@@ -217,7 +218,7 @@ func write(to io.Writer, version string, at time.Time, envelope []byte, parts []
 			return err
 		}
 	}
-	// The empty configuration is a blob of the layout too; a reader of ours ends before it.
+	// The layout requires the blob of the empty configuration; Reader stops before it.
 	if err := add(blob(ocispec.DescriptorEmptyJSON.Digest), ocispec.DescriptorEmptyJSON.Size, bytes.NewReader(ocispec.DescriptorEmptyJSON.Data)); err != nil {
 		return err
 	}
@@ -226,14 +227,14 @@ func write(to io.Writer, version string, at time.Time, envelope []byte, parts []
 
 func blob(d digest.Digest) string { return "blobs/sha256/" + d.Encoded() }
 
-// blob is the part's name in the archive.
+// blob returns the name of the part in the archive.
 func (p Part) blob() string { return "blobs/sha256/" + p.SHA256 }
 
 func describe(kind string, content []byte) ocispec.Descriptor {
 	return ocispec.Descriptor{MediaType: kind, Digest: digest.FromBytes(content), Size: int64(len(content))}
 }
 
-// sign wraps a statement.
+// sign signs a statement and returns the DSSE envelope.
 func sign(s Statement, keys ...Key) ([]byte, error) {
 	payload, err := json.Marshal(s)
 	if err != nil {
@@ -241,7 +242,7 @@ func sign(s Statement, keys ...Key) ([]byte, error) {
 	}
 	var sides []dsse.Signer
 	for _, key := range keys {
-		sides = append(sides, key.side())
+		sides = append(sides, key.dsse())
 	}
 	signer, err := dsse.NewEnvelopeSigner(sides...)
 	if err != nil {

@@ -25,10 +25,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// limit is how long anything may take.
+// limit is the timeout of each operation of these tests.
 const limit = 10 * time.Second
 
-// wire is a link, "c0", and what sends packets to it from its other end.
+// wire is a link, "c0", and a sender at its other end.
 type wire struct {
 	other *rtnltest.Namespace
 	send  func(frame []byte)
@@ -57,8 +57,8 @@ func newWire(t *testing.T) wire {
 			t.Fatalf("cannot send: %v", err)
 		}
 	}
-	// The queue of a link is started a moment after the link is up. What is sent before is lost,
-	// and nobody says so.
+	// The queue of a link starts a moment after the link is up. Packets that are sent earlier are
+	// lost without an error.
 	for deadline := time.Now().Add(limit); !w.carries(t); {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing comes through in %v", limit)
@@ -67,7 +67,7 @@ func newWire(t *testing.T) wire {
 	return w
 }
 
-// carries sends one packet, and tells whether it came.
+// carries sends one packet and reports whether it arrived.
 func (w wire) carries(t *testing.T) bool {
 	t.Helper()
 	c, err := Open("c0", Options{})
@@ -99,7 +99,7 @@ func open(t *testing.T, link string, o Options) *Capture {
 	return c
 }
 
-// until takes packets until one is the last, and returns all that are wanted.
+// until reads packets up to the first for which last is true, and returns the wanted packets.
 func until(t *testing.T, c *Capture, wanted, last func(Packet) bool) []Packet {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -121,7 +121,7 @@ func until(t *testing.T, c *Capture, wanted, last func(Packet) bool) []Packet {
 	}
 }
 
-// rest ends the capture and takes what had come by then.
+// rest ends the capture and returns the wanted packets received by then.
 func rest(t *testing.T, c *Capture, wanted func(Packet) bool) []Packet {
 	t.Helper()
 	ended, cancel := context.WithCancel(t.Context())
@@ -143,11 +143,11 @@ func rest(t *testing.T, c *Capture, wanted func(Packet) bool) []Packet {
 	}
 }
 
-// isOurs tells the test's own frames from what the kernel says on a new link.
+// isOurs reports whether the test sent a frame. The kernel sends other frames on a new link.
 func isOurs(p Packet) bool { return len(p.Data) > 12 && bytes.Equal(p.Data[6:12], ours) }
 
-// TestCasesKernel sends every frame over a wire once for each case, and looks at what the kernel
-// lets through.
+// TestCasesKernel sends every frame over a wire once for each case and checks which frames the
+// kernel passes.
 func TestCasesKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -155,7 +155,7 @@ func TestCasesKernel(t *testing.T) {
 	w := newWire(t)
 	all := frames(t)
 	for _, c := range cases {
-		// first: the kernel hands a packet to the newest socket first
+		// first: the kernel delivers a packet to the newest socket first
 		witness := open(t, "c0", Options{})
 		filtered := open(t, "c0", Options{Filter: compile(t, c.filter)})
 		begun := time.Now()
@@ -183,8 +183,8 @@ func TestCasesKernel(t *testing.T) {
 	}
 }
 
-// TestTagKernel: a VLAN tag, which the kernel takes out of a packet, is in it again. What is cut
-// off is not.
+// TestTagKernel checks that a packet contains the VLAN tag that the kernel removed, unless the tag
+// was cut off.
 func TestTagKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -207,8 +207,8 @@ func TestTagKernel(t *testing.T) {
 	}
 }
 
-// TestPromiscuousKernel: the link takes what is others' as long as the capture lasts, and only if
-// that was asked for.
+// TestPromiscuousKernel checks that the link accepts packets for other addresses during a
+// promiscuous capture, and only then.
 func TestPromiscuousKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -227,7 +227,7 @@ func TestPromiscuousKernel(t *testing.T) {
 	}
 }
 
-// talk sends a line over a TCP connection on the loopback, to a port, and has it sent back.
+// talk sends a line over a TCP connection on the loopback to a port, which returns it.
 func talk(t *testing.T, port int, line string) {
 	t.Helper()
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -254,7 +254,8 @@ func talk(t *testing.T, port int, line string) {
 	}
 }
 
-// TestLoopbackKernel: on the loopback a packet is there once, and those of the API's port are not.
+// TestLoopbackKernel checks that a capture on the loopback contains each packet once, and no
+// packets of the API's port.
 func TestLoopbackKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -283,7 +284,8 @@ func TestLoopbackKernel(t *testing.T) {
 	}
 }
 
-// TestSlowReaderKernel: more than the buffer holds is lost, counted, and costs no memory.
+// TestSlowReaderKernel checks that packets above the size of the buffer are dropped and counted,
+// and use no memory.
 func TestSlowReaderKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -297,7 +299,7 @@ func TestSlowReaderKernel(t *testing.T) {
 	defer conn.Close()
 	const sent = 10000
 	for range sent {
-		// Nobody listens there, which the kernel may say of the packet before.
+		// No process listens on the port; the kernel can report that for the previous packet.
 		if _, err := conn.Write(make([]byte, 1000)); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
 			t.Fatal(err)
 		}
@@ -318,7 +320,7 @@ func TestSlowReaderKernel(t *testing.T) {
 	if err != nil || dropped == 0 || got == 0 {
 		t.Fatalf("%d packets, %d dropped, %v", got, dropped, err)
 	}
-	// What was refused had not been sent.
+	// Rejected writes were not sent.
 	if all := uint64(got) + dropped; all > sent || all < sent/2 {
 		t.Errorf("%d packets and %d dropped of %d", got, dropped, sent)
 	}
@@ -327,7 +329,7 @@ func TestSlowReaderKernel(t *testing.T) {
 	}
 }
 
-// TestRefusedKernel: the reasons for which there is no capture.
+// TestRefusedKernel checks the errors of Open.
 func TestRefusedKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -363,7 +365,8 @@ func TestRefusedKernel(t *testing.T) {
 	}
 }
 
-// TestTunnelKernel: what passes a tunnel begins with the IP header, and filters work there as well.
+// TestTunnelKernel checks that packets of a tunnel begin with the IP header, and that filters work
+// there, too.
 func TestTunnelKernel(t *testing.T) {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		t.Skip("needs /dev/net/tun: the module tun is not there")
@@ -397,7 +400,7 @@ func TestTunnelKernel(t *testing.T) {
 	}
 }
 
-// newTun makes a tunnel of which this process is the other end (linux/if_tun.h).
+// newTun makes a tunnel with this process at its other end (linux/if_tun.h).
 func newTun(t *testing.T, name string) *os.File {
 	t.Helper()
 	file, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)

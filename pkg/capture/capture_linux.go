@@ -17,16 +17,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options is what to record.
+// Options configures a capture.
 type Options struct {
-	Filter []bpf.RawInstruction // from Compile, or whatever the kernel takes; none for all
-	// bytes of each packet that are kept, up to MaxSnaplen; 0 for that
+	// from Compile, or any program that the kernel accepts; empty for all packets
+	Filter []bpf.RawInstruction
+	// recorded bytes of each packet, up to MaxSnaplen; 0 means MaxSnaplen
 	Snaplen int
-	// the link also takes what is not addressed to it, as long as the capture lasts
+	// the link also accepts packets for other addresses during the capture
 	Promiscuous bool
 }
 
-// Packet is one packet.
+// Packet is a recorded packet.
 type Packet struct {
 	Time   time.Time
 	Length int // of the whole packet, in bytes
@@ -34,29 +35,28 @@ type Packet struct {
 }
 
 const (
-	// kernelBuffer is how many bytes of packets, and of what the kernel keeps about them, may wait
-	// in the kernel. More are lost. It is 20 ms of a line of 1 Gbit/s.
+	// kernelBuffer is the size in bytes of the kernel's queue of packets, with its metadata. The
+	// kernel drops packets above it. It holds 20 ms of a link with 1 Gbit/s.
 	kernelBuffer = 2 << 20
-	// batch is how many bytes of packets Next returns; up to one packet more.
+	// batch is the number of bytes of packets that Next returns, plus at most one packet.
 	batch = 64 << 10
-	// packetCost is what a packet costs beside its bytes.
+	// packetCost is the memory in bytes of a packet in addition to its data.
 	packetCost = 64
 )
 
-// Capture is a socket that packets come from. It is for one goroutine.
+// Capture is a socket that receives packets. It is for one goroutine.
 type Capture struct {
 	link    string
 	kind    LinkType
 	conn    *socket.Conn
 	raw     syscall.RawConn
-	packet  []byte // the one that is read
-	control []byte // what the kernel says about it
+	packet  []byte // buffer for the current packet
+	control []byte // buffer for its control messages
 	dropped uint64
-	err     error // why nothing more comes
+	err     error // reason for the end of the capture
 }
 
-// Open begins to record. It takes nothing that the filter would not have let through, and ends with
-// Close.
+// Open starts a capture. It records only packets that the filter passes. Close ends it.
 func Open(link string, o Options) (*Capture, error) {
 	if o.Snaplen == 0 {
 		o.Snaplen = MaxSnaplen
@@ -79,7 +79,7 @@ func Open(link string, o Options) (*Capture, error) {
 	return c, nil
 }
 
-// find looks for a link that is up. The error lists the others.
+// find returns a link that is up. The error lists the links that are up.
 func find(name string) (net.Interface, error) {
 	links, err := net.Interfaces()
 	if err != nil {
@@ -107,8 +107,8 @@ func find(name string) (net.Interface, error) {
 	return found, fmt.Errorf("%w; those that are up are %s", err, strings.Join(up, ", "))
 }
 
-// attach makes the socket one that packets of the link come to. Until the last call the socket is
-// of no protocol, and gets none.
+// attach configures the socket to receive packets of the link. The socket has no protocol, and thus
+// receives no packets, until the last call.
 func (c *Capture) attach(at net.Interface, o Options) (err error) {
 	if err = c.conn.Bind(&unix.SockaddrLinklayer{Ifindex: at.Index}); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (c *Capture) attach(at net.Interface, o Options) (err error) {
 	}
 	options := []struct{ level, option int }{{unix.SOL_PACKET, unix.PACKET_AUXDATA}, {unix.SOL_SOCKET, unix.SO_TIMESTAMPNS}}
 	if at.Flags&net.FlagLoopback != 0 {
-		// What it sends is what it receives: each packet would be there twice.
+		// The loopback receives each packet that it sends: each packet would be recorded twice.
 		options = append(options, struct{ level, option int }{unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING})
 	}
 	for _, s := range options {
@@ -137,7 +137,8 @@ func (c *Capture) attach(at net.Interface, o Options) (err error) {
 		}
 	}
 	if o.Promiscuous {
-		// The kernel counts who wants it, and takes it back when the socket is closed.
+		// The kernel counts the sockets that request it, and ends it when the last socket is
+		// closed.
 		want := unix.PacketMreq{Ifindex: int32(at.Index), Type: unix.PACKET_MR_PROMISC}
 		if err = c.conn.SetsockoptPacketMreq(unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &want); err != nil {
 			return err
@@ -151,7 +152,7 @@ func (c *Capture) attach(at net.Interface, o Options) (err error) {
 	return c.conn.Bind(&unix.SockaddrLinklayer{Ifindex: at.Index, Protocol: binary.NativeEndian.Uint16(all[:])})
 }
 
-// linkType asks the kernel what the packets of the link begin with.
+// linkType returns the kind of header at the beginning of the link's packets.
 func (c *Capture) linkType() (LinkType, error) {
 	name, err := c.conn.Getsockname()
 	if err != nil {
@@ -170,18 +171,18 @@ func (c *Capture) linkType() (LinkType, error) {
 	return 0, fmt.Errorf("it is of type %d (linux/if_arp.h), and neither Ethernet nor a tunnel of IP packets", at.Hatype)
 }
 
-// LinkType is what each packet begins with.
+// LinkType returns the kind of header at the beginning of each packet.
 func (c *Capture) LinkType() LinkType { return c.kind }
 
 // Close ends the capture.
 func (c *Capture) Close() error { return c.conn.Close() }
 
-// Next waits for packets and returns those that are there, the oldest first. When the context has
-// ended it still returns what had come by then, and after that the context's error.
+// Next waits for packets and returns the available packets, the oldest first. After the context has
+// ended, it returns the packets received by then, and after that the error of the context.
 func (c *Capture) Next(ctx context.Context) ([]Packet, error) {
-	// Not by giving the socket the context: see package uevent.
+	// Package uevent explains why the context is not passed to the socket.
 	defer context.AfterFunc(ctx, func() {
-		// fails only when the socket is closed, and then nobody waits
+		// fails only if the socket is closed, and then no read waits
 		_ = c.conn.SetReadDeadline(time.Unix(1, 0))
 	})()
 	var got []Packet
@@ -207,8 +208,7 @@ func (c *Capture) Next(ctx context.Context) ([]Packet, error) {
 	return nil, ctx.Err()
 }
 
-// fill takes the packets that are there, up to a batch. It is true when there is something to
-// return.
+// fill reads the available packets, up to a batch. It reports whether there is a result to return.
 func (c *Capture) fill(fd int, got *[]Packet) bool {
 	for size := 0; size < batch; {
 		n, controls, _, _, err := unix.Recvmsg(fd, c.packet, c.control, 0)
@@ -231,7 +231,7 @@ func (c *Capture) fill(fd int, got *[]Packet) bool {
 	return true
 }
 
-// read makes a packet of what the kernel has written. It keeps none of it.
+// read makes a packet of the data from the kernel. It retains no reference to the buffers.
 func (c *Capture) read(data, control []byte) Packet {
 	p := Packet{Length: len(data)}
 	var tag []byte
@@ -254,7 +254,7 @@ func (c *Capture) read(data, control []byte) Packet {
 			}
 		}
 	}
-	// The kernel has taken the tag out; it belongs behind the two addresses.
+	// The kernel has removed the tag; its place is after the two addresses.
 	if c.kind == Ethernet && len(tag) > 0 && len(data) >= 12 {
 		p.Data = slices.Concat(data[:12], tag, data[12:])
 		p.Data = p.Data[:min(len(p.Data), len(c.packet))]
@@ -265,7 +265,7 @@ func (c *Capture) read(data, control []byte) Packet {
 	return p
 }
 
-// vlanTag is the VLAN tag that a packet came with, or none.
+// vlanTag returns the VLAN tag that the packet had, or nil.
 func vlanTag(about unix.TpacketAuxdata) []byte {
 	if about.Status&unix.TP_STATUS_VLAN_VALID == 0 {
 		return nil
@@ -277,10 +277,10 @@ func vlanTag(about unix.TpacketAuxdata) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, kind), about.Vlan_tci)
 }
 
-// Dropped returns how many packets that the filter let through have been lost so far, because Next
-// was not called often enough.
+// Dropped returns the number of packets that passed the filter and were dropped so far, because
+// Next was not called often enough.
 func (c *Capture) Dropped() (uint64, error) {
-	// since it was last asked
+	// the count since the previous call
 	since, err := c.conn.GetsockoptTpacketStats(unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {
 		return c.dropped, fmt.Errorf("link %s: cannot tell what was lost: %w", c.link, err)

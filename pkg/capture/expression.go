@@ -11,8 +11,8 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// Language describes what Compile takes. Each expression of it means the same to tcpdump, but for
-// the two things that it says.
+// Language describes the expressions that Compile accepts. Each expression means the same as in
+// tcpdump, except for the two differences that the text states.
 const Language = `A filter is made of
   tcp, udp, icmp, icmp6, arp, ip, ip6          packets of a protocol; ip is IPv4
   host ADDRESS                                 from or to an address; with IPv4, ARP about it too
@@ -23,7 +23,7 @@ const Language = `A filter is made of
   not, and, or, parentheses                    where and meets or, parentheses say what belongs together
 IPv6 extension headers are not looked behind. A VLAN tag makes no difference.`
 
-// protocols are the words that are a filter alone.
+// protocols are the words that are a complete filter.
 var protocols = map[string]code{
 	"ip":    etherType(etherIPv4),
 	"ip6":   etherType(etherIPv6),
@@ -34,13 +34,13 @@ var protocols = map[string]code{
 	"icmp6": protocol6(protoICMP6),
 }
 
-// families and transports are what may stand before "host" and "net", and before "port".
+// families and transports are the words before "host" and "net", and before "port".
 var (
 	families   = map[string]uint32{"": 0, "ip": etherIPv4, "ip6": etherIPv6, "arp": etherARP}
 	transports = map[string][]uint32{"": {protoTCP, protoUDP, protoSCTP}, "tcp": {protoTCP}, "udp": {protoUDP}}
 )
 
-// Compile makes a filter of an expression of Language; none of an empty one.
+// Compile compiles an expression of Language to a filter; an empty expression gives no filter.
 func Compile(expression string) ([]bpf.RawInstruction, error) {
 	p := parser{words: wordsOf(expression)}
 	if len(p.words) == 0 {
@@ -59,7 +59,7 @@ func Compile(expression string) ([]bpf.RawInstruction, error) {
 		bpf.RetConstant{Val: MaxSnaplen},
 	}))
 	if err == nil {
-		_, err = Program(Ethernet, filter) // as long as the machine's would be
+		_, err = Program(Ethernet, filter) // as long as on the machine
 	}
 	if err != nil {
 		return nil, fmt.Errorf("filter %q: %w", expression, err)
@@ -67,15 +67,15 @@ func Compile(expression string) ([]bpf.RawInstruction, error) {
 	return filter, nil
 }
 
-// wordsOf splits an expression at blanks, and around parentheses.
+// wordsOf splits an expression at spaces and around parentheses.
 func wordsOf(expression string) []string {
 	return strings.Fields(strings.NewReplacer("(", " ( ", ")", " ) ").Replace(expression))
 }
 
-// parser holds the words that have not been read yet.
+// parser holds the words that are not parsed yet.
 type parser struct{ words []string }
 
-// next takes the next word; "" at the end.
+// next consumes and returns the next word; "" at the end.
 func (p *parser) next() string {
 	if len(p.words) == 0 {
 		return ""
@@ -85,7 +85,7 @@ func (p *parser) next() string {
 	return word
 }
 
-// oneOf takes the next word if it is one of these; otherwise it takes none and returns "".
+// oneOf consumes the next word if it is in words; otherwise it consumes none and returns "".
 func (p *parser) oneOf(words ...string) string {
 	if len(p.words) == 0 || !slices.Contains(words, p.words[0]) {
 		return ""
@@ -93,8 +93,8 @@ func (p *parser) oneOf(words ...string) string {
 	return p.next()
 }
 
-// joined reads what is joined by "and" alone, or by "or" alone. To tcpdump both bind alike, to most
-// people they do not.
+// joined parses parts that are joined only by "and", or only by "or". In tcpdump both have the same
+// precedence, which most users do not expect.
 func (p *parser) joined() (code, error) {
 	c, err := p.negated()
 	for by := ""; err == nil; {
@@ -118,7 +118,7 @@ func (p *parser) joined() (code, error) {
 	return nil, err
 }
 
-// negated reads one part, with or without "not" before it.
+// negated parses a part with an optional "not".
 func (p *parser) negated() (code, error) {
 	if p.oneOf("not") != "" {
 		c, err := p.negated()
@@ -134,7 +134,7 @@ func (p *parser) negated() (code, error) {
 	return c, err
 }
 
-// primitive reads "tcp", "port 80", "tcp dst port 80".
+// primitive parses "tcp", "port 80", "tcp dst port 80".
 func (p *parser) primitive() (code, error) {
 	protocol := p.oneOf("tcp", "udp", "icmp", "icmp6", "arp", "ip", "ip6")
 	direction := p.oneOf("src", "dst")
@@ -148,7 +148,7 @@ func (p *parser) primitive() (code, error) {
 		}
 		return nil, errors.New("it ends too early")
 	case kind == "":
-		kind = "host" // as to tcpdump
+		kind = "host" // as in tcpdump
 	}
 	if kind == "port" {
 		of, ok := transports[protocol]
@@ -176,7 +176,7 @@ func (p *parser) primitive() (code, error) {
 	return network(family, direction, prefix), nil
 }
 
-// prefixOf reads the address of a host, or that of a network.
+// prefixOf parses the address of a host or a network.
 func prefixOf(kind, word string) (netip.Prefix, error) {
 	if kind == "host" {
 		addr, err := netip.ParseAddr(word)

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// taken runs a filter as the machine does, and returns whether it takes the packet.
-func taken(t *testing.T, link LinkType, filter []bpf.RawInstruction, packet []byte) bool {
+// passes runs a filter as the machine does and reports whether it passes the packet.
+func passes(t *testing.T, link LinkType, filter []bpf.RawInstruction, packet []byte) bool {
 	t.Helper()
 	program, err := Program(link, filter)
 	if err != nil {
@@ -40,23 +40,23 @@ func compile(t *testing.T, expression string) []bpf.RawInstruction {
 	return filter
 }
 
-// TestCases: each filter lets through what it should, with a VLAN tag as without, and on a link
+// TestCases checks which frames each filter passes, with and without a VLAN tag, and on a link
 // whose packets begin with an IP header.
 func TestCases(t *testing.T) {
 	for _, c := range cases {
 		filter := compile(t, c.filter)
 		var plain, vlan, ip, wantIP []string
 		for _, f := range frames(t) {
-			if taken(t, Ethernet, filter, f.data) {
+			if passes(t, Ethernet, filter, f.data) {
 				plain = append(plain, f.name)
 			}
-			if taken(t, Ethernet, filter, tagged(f.data)) {
+			if passes(t, Ethernet, filter, tagged(f.data)) {
 				vlan = append(vlan, f.name)
 			}
 			if f.name == "arp" || f.name == "other" {
-				continue // they have no place there
+				continue // impossible on such a link
 			}
-			if taken(t, IP, filter, f.data[14:]) {
+			if passes(t, IP, filter, f.data[14:]) {
 				ip = append(ip, f.name)
 			}
 			if slices.Contains(strings.Fields(c.frames), f.name) {
@@ -74,11 +74,10 @@ func TestCases(t *testing.T) {
 	}
 }
 
-// TestOwnPortIsLeftOut: whatever is asked for, the connections that carry the answers are not among
-// it.
+// TestOwnPortIsLeftOut checks that no filter passes the connections that carry the results.
 func TestOwnPortIsLeftOut(t *testing.T) {
 	for _, f := range frames(t) {
-		// of the ports
+		// offset of the ports
 		at := map[string]int{"web4": 34, "web6": 54, "options": 38, "dns4": 34}[f.name]
 		if at == 0 {
 			continue
@@ -91,7 +90,7 @@ func TestOwnPortIsLeftOut(t *testing.T) {
 				packet []byte
 			}{{Ethernet, own}, {Ethernet, tagged(own)}, {IP, own[14:]}} {
 				for _, filter := range []string{"", "ip or ip6"} {
-					if got, want := taken(t, c.link, compile(t, filter), c.packet), f.name == "dns4"; got != want {
+					if got, want := passes(t, c.link, compile(t, filter), c.packet), f.name == "dns4"; got != want {
 						t.Errorf("%s with port 50000 on a link of type %d, filter %q: taken %v, want %v", f.name, c.link, filter, got, want)
 					}
 				}
@@ -100,16 +99,16 @@ func TestOwnPortIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestShortPackets: a packet that ends too early is not taken, and does no harm.
+// TestShortPackets checks that no filter passes a truncated packet.
 func TestShortPackets(t *testing.T) {
 	filter := compile(t, "port 80 or net 2001:db8::/32")
 	for _, f := range frames(t) {
 		for n := range f.data {
-			if n < 14 && taken(t, Ethernet, filter, f.data[:n]) {
+			if n < 14 && passes(t, Ethernet, filter, f.data[:n]) {
 				t.Errorf("%d bytes of %s are taken", n, f.name)
 			}
 			if n > 0 {
-				taken(t, IP, filter, f.data[:n])
+				passes(t, IP, filter, f.data[:n])
 			}
 		}
 	}
@@ -152,7 +151,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// anyOf joins n of them.
+// anyOf joins n copies by "or".
 func anyOf(what string, n int) string { return strings.Repeat(what+" or ", n-1) + what }
 
 func TestCodec(t *testing.T) {

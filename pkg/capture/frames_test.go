@@ -9,20 +9,20 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// frame is a packet with the name by which the cases call it.
+// frame is a packet with its name in the cases.
 type frame struct {
 	name string
 	data []byte
 }
 
-// The addresses of every frame: it says from whom it is even where others are about.
+// Ethernet addresses of every frame. The source address identifies frames of the test among others.
 var (
 	ours   = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x99}
 	theirs = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x01}
 )
 
-// frames are one Ethernet packet of each sort that a filter tells from the others. "A" is 10.0.0.1
-// or 2001:db8::1, "B" 10.0.0.2 or 2001:db8::2, "C" 10.9.0.3 or 2001:db9::3.
+// frames returns one Ethernet packet of each kind that filters distinguish. "A" is 10.0.0.1 or
+// 2001:db8::1, "B" 10.0.0.2 or 2001:db8::2, "C" 10.9.0.3 or 2001:db9::3.
 func frames(t *testing.T) []frame {
 	t.Helper()
 	a4, b4, c4 := net.IP{10, 0, 0, 1}, net.IP{10, 0, 0, 2}, net.IP{10, 9, 0, 3}
@@ -71,7 +71,7 @@ func frames(t *testing.T) []frame {
 	add("options", layers.EthernetTypeIPv4, options, tcp(80, 443))
 	// A → B, the first fragment
 	add("first", layers.EthernetTypeIPv4, first, udp(80, 53))
-	// A → B, another one
+	// A → B, a later fragment
 	add("later", layers.EthernetTypeIPv4, later, ports(80, 53))
 	// C → A
 	add("sctp", layers.EthernetTypeIPv4, v4(c4, a4, layers.IPProtocolSCTP), ports(80, 9999))
@@ -86,12 +86,12 @@ func frames(t *testing.T) []frame {
 	return all
 }
 
-// tagged is the frame with a VLAN tag.
+// tagged returns the frame with a VLAN tag.
 func tagged(data []byte) []byte {
 	return append(append(append([]byte(nil), data[:12]...), 0x81, 0, 0x20, 0x05), data[12:]...)
 }
 
-// cases are expressions, and which frames they let through.
+// cases lists expressions and the frames that they pass.
 var cases = []struct{ filter, frames string }{
 	{"", "web4 web6 dns4 dns6 options first later sctp ping4 ping6 arp other"},
 	{"ip", "web4 dns4 options first later sctp ping4"},

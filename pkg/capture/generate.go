@@ -8,10 +8,11 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// code is a program, or a piece of one, that leaves 1 in the accumulator when it is true of the
-// packet, and 0 when it is not. It may use the index register. Pieces are put together by and, or
-// and not; a piece that need not run is jumped over, and must be where it reads what another piece
-// has to have seen: reading behind the packet's end ends the program, and the packet is not taken.
+// code is a program, or a fragment, that sets the accumulator to 1 if it matches the packet, and to
+// 0 otherwise. It can use the index register. The functions and, or and not combine fragments and
+// skip a fragment whose result is not needed. A fragment that depends on the result of another must
+// be skipped in this way: a read beyond the end of the packet ends the program, and the packet is
+// rejected.
 type code []bpf.Instruction
 
 // IP protocols (https://www.iana.org/assignments/protocol-numbers).
@@ -23,7 +24,7 @@ const (
 	protoSCTP  = 132
 )
 
-// and is true when all are.
+// and matches if all fragments match.
 func and(first code, more ...code) code {
 	for _, c := range more {
 		first = slices.Concat(first, code{bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 1}, bpf.Jump{Skip: uint32(len(c))}}, c)
@@ -31,7 +32,7 @@ func and(first code, more ...code) code {
 	return first
 }
 
-// or is true when one is.
+// or matches if a fragment matches.
 func or(first code, more ...code) code {
 	for _, c := range more {
 		first = slices.Concat(first, code{bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1}, bpf.Jump{Skip: uint32(len(c))}}, c)
@@ -41,7 +42,7 @@ func or(first code, more ...code) code {
 
 func not(c code) code { return slices.Concat(c, code{bpf.ALUOpConstant{Op: bpf.ALUOpXor, Val: 1}}) }
 
-// is loads a value, and is true when those of its bits that the mask has are the wanted ones.
+// is loads a value, and matches if its bits within mask equal those of want.
 func is(mask, want uint32, load ...bpf.Instruction) code {
 	return slices.Concat(code(load), code{
 		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: mask},
@@ -52,12 +53,12 @@ func is(mask, want uint32, load ...bpf.Instruction) code {
 	})
 }
 
-// field compares size bytes at an offset in the header of the network layer.
+// field compares size bytes at an offset in the network-layer header.
 func field(offset uint32, size int, mask, want uint32) code {
 	return is(mask, want, bpf.LoadScratch{Dst: bpf.RegX, N: headerWord}, bpf.LoadIndirect{Off: offset, Size: size})
 }
 
-// behind4 compares two bytes at an offset behind an IPv4 header, which says itself how long it is.
+// behind4 compares two bytes at an offset after an IPv4 header. The header contains its own length.
 func behind4(offset uint32, want uint32) code {
 	return is(0xffff, want,
 		bpf.LoadScratch{Dst: bpf.RegX, N: headerWord},
@@ -69,7 +70,7 @@ func behind4(offset uint32, want uint32) code {
 		bpf.LoadIndirect{Off: offset, Size: 2})
 }
 
-// behind6 is the same behind an IPv6 header without extensions.
+// behind6 compares two bytes at an offset after an IPv6 header without extensions.
 func behind6(offset uint32, want uint32) code { return field(40+offset, 2, 0xffff, want) }
 
 func etherType(want uint32) code {
@@ -79,8 +80,8 @@ func etherType(want uint32) code {
 func protocol4(want uint32) code { return and(etherType(etherIPv4), field(9, 1, 0xff, want)) }
 func protocol6(want uint32) code { return and(etherType(etherIPv6), field(6, 1, 0xff, want)) }
 
-// either is true of the source, of the destination, or of one of them, as the direction wants it:
-// "src", "dst" or "".
+// either combines the matches for the source and the destination according to the direction: "src",
+// "dst", or "" for both.
 func either(direction string, source, destination code) code {
 	switch direction {
 	case "src":
@@ -91,8 +92,8 @@ func either(direction string, source, destination code) code {
 	return or(source, destination)
 }
 
-// port is true of packets of the protocols from or to a port. Of an IPv4 packet in fragments only
-// the first one has the ports.
+// port matches packets of the protocols from or to a port. Of a fragmented IPv4 packet, only the
+// first fragment contains the ports.
 func port(protocols []uint32, direction string, number uint32) code {
 	var v4, v6 code
 	for i, p := range protocols {
@@ -107,8 +108,8 @@ func port(protocols []uint32, direction string, number uint32) code {
 		and(v6, either(direction, behind6(0, number), behind6(2, number))))
 }
 
-// network is true of packets from or to addresses with a prefix. family is an EtherType that they
-// are to be of; 0 for any. Requests and answers of ARP have IPv4 addresses, too.
+// network matches packets from or to addresses with a prefix. family is the required EtherType; 0
+// for any. ARP requests and answers contain IPv4 addresses, too.
 func network(family uint32, direction string, prefix netip.Prefix) code {
 	if prefix.Addr().Is6() {
 		return and(etherType(etherIPv6), either(direction, address(8, prefix), address(24, prefix)))

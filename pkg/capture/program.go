@@ -1,15 +1,15 @@
-// Package capture records the packets that pass a network link, as tcpdump does.
+// Package capture records the packets of a network link, as tcpdump does.
 //
-// It has two halves. Compile turns an expression into a filter: a program of classic BPF. That
-// happens where the operator is, so that PID 1 reads no language. Open has the kernel check the
-// filter, attaches it to a packet socket, and reads what it lets through.
+// It has two halves. Compile compiles an expression to a filter: a program of classic BPF. This
+// happens on the operator's machine, so that PID 1 does not parse a language. Open makes the kernel
+// check the filter, attaches it to a packet socket, and reads the packets that it passes.
 //
-// A filter works on every kind of link. What differs between them stands before it, put there by
-// Program: the place and the type of the network layer's header, in two words of scratch memory.
+// A filter works on every kind of link. Program prepends the code that differs between kinds: it
+// stores the offset and the type of the network-layer header in two words of scratch memory.
 //
-// What goes to and comes from the API's port is never recorded. A capture is sent over that port:
-// each packet that it holds would be the cause of another one. All of the port is left out, and not
-// the caller's connection alone, because two captures would feed each other as well.
+// A capture never records packets from or to the API's port. The machine sends the capture over
+// that port: each recorded packet would cause another packet. The whole port is excluded, not only
+// the caller's connection, because two captures would feed each other as well.
 package capture
 
 import (
@@ -23,26 +23,27 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// LinkType is what the packets of a link begin with, by the number that pcap files have for it
+// LinkType is the kind of header at the beginning of a link's packets, by its number in pcap files
 // (https://www.tcpdump.org/linktypes.html).
 type LinkType uint32
 
-// The kinds of links that packets can be recorded of.
+// Supported kinds of links.
 const (
-	Ethernet LinkType = 1   // an Ethernet header, which the loopback has too
+	Ethernet LinkType = 1   // an Ethernet header; also on the loopback
 	IP       LinkType = 101 // an IPv4 or IPv6 header: tunnels
 )
 
-// MaxSnaplen is how many bytes of a packet are kept at most: more than any has that the kernel
-// hands over, 64 KiB of segments in one and their headers.
+// MaxSnaplen is the maximum number of recorded bytes of a packet. It is more than the largest
+// packet that the kernel delivers: 64 KiB of coalesced segments and their headers.
 const MaxSnaplen = 256 << 10
 
-// maxProgram is how many instructions the kernel takes (BPF_MAXINSNS of linux/bpf_common.h).
+// maxProgram is the maximum number of instructions in the kernel (BPF_MAXINSNS of
+// linux/bpf_common.h).
 const maxProgram = 4096
 
-// The words of scratch memory that a filter finds filled.
+// Words of scratch memory that are set when a filter starts.
 const (
-	headerWord = 0 // where in the packet the header of the network layer begins
+	headerWord = 0 // offset of the network-layer header in the packet
 	typeWord   = 1 // its EtherType
 )
 
@@ -55,10 +56,10 @@ const (
 	etherQinQ = 0x88a8
 )
 
-// prologues fill the two words.
+// prologues set the two words.
 var prologues = map[LinkType][]bpf.Instruction{
-	// One VLAN tag is skipped. Few packets have it: the kernel keeps it apart where the driver lets
-	// it.
+	// One VLAN tag is skipped. Few packets contain it: the kernel stores it separately if the
+	// driver supports that.
 	Ethernet: {
 		bpf.LoadConstant{Dst: bpf.RegX, Val: 14},
 		bpf.LoadAbsolute{Off: 12, Size: 2},
@@ -69,7 +70,7 @@ var prologues = map[LinkType][]bpf.Instruction{
 		bpf.StoreScratch{Src: bpf.RegX, N: headerWord},
 		bpf.StoreScratch{Src: bpf.RegA, N: typeWord},
 	},
-	// The version in the first four bits; there are but two.
+	// The first four bits are the version; there are only two.
 	IP: {
 		bpf.LoadConstant{Dst: bpf.RegX, Val: 0},
 		bpf.StoreScratch{Src: bpf.RegX, N: headerWord},
@@ -82,8 +83,8 @@ var prologues = map[LinkType][]bpf.Instruction{
 	},
 }
 
-// Program makes of a filter what is attached to the socket of a link. No filter lets everything
-// through but the API's port.
+// Program prepends to a filter the code for a kind of link. Without a filter, it passes all packets
+// except those of the API's port.
 func Program(link LinkType, filter []bpf.RawInstruction) ([]bpf.RawInstruction, error) {
 	before, err := bpf.Assemble(slices.Concat(prologues[link], not(port([]uint32{protoTCP}, "", paths.PortApid)), code{
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 1},
@@ -101,19 +102,18 @@ func Program(link LinkType, filter []bpf.RawInstruction) ([]bpf.RawInstruction, 
 	return append(before, filter...), nil
 }
 
-// all and nothing are filters.
+// all and nothing are the filters that pass all packets and no packet.
 var (
 	all     = []bpf.RawInstruction{{Op: 0x06, K: MaxSnaplen}} // ret #MaxSnaplen
 	nothing = []bpf.RawInstruction{{Op: 0x06, K: 0}}
 )
 
-// Encode writes a filter as the API has it: 8 bytes for each instruction.
+// Encode encodes a filter for the API: 8 bytes for each instruction.
 func Encode(filter []bpf.RawInstruction) ([]byte, error) {
 	return binary.Append(nil, binary.BigEndian, filter)
 }
 
-// Decode reads a filter that Encode has written. Whether it is one that the kernel takes is not
-// looked at.
+// Decode decodes the output of Encode. It does not check whether the kernel accepts the filter.
 func Decode(text []byte) ([]bpf.RawInstruction, error) {
 	if len(text)%8 != 0 || len(text) > 8*maxProgram {
 		return nil, fmt.Errorf("filter: %d bytes are no program: each instruction has 8, and there are at most %d", len(text), maxProgram)
@@ -123,7 +123,7 @@ func Decode(text []byte) ([]bpf.RawInstruction, error) {
 	return filter, err
 }
 
-// The reasons for which Open fails that are the caller's; errors.Is finds them.
+// Errors of Open that the caller caused; errors.Is finds them.
 var (
 	ErrNoLink = errors.New("there is no such link")
 	ErrFilter = errors.New("the kernel refuses the filter")

@@ -1,13 +1,12 @@
-// Package cell holds a watchable latest value.
+// Package cell holds a latest value that readers can watch.
 //
-// A Cell is for state that has one owner and many readers: the addresses of a link, the services'
-// states, the stage of the boot. A reader that is slow, late or gone never holds up the owner and
-// never sees a queue of old values: it sees the newest one, when it looks. That is why this is not
-// a channel (which carries every message, and blocks) and not a sync.Cond (which cannot be waited
-// on together with a context).
+// A Cell is for state that has one owner and many readers: the addresses of a link, the states of
+// services, the stage of the boot. A slow or ended reader never blocks the owner and never gets a
+// queue of old values: a read returns the newest value. A channel carries every message and blocks;
+// a sync.Cond cannot be combined with a context. Therefore the package uses neither.
 //
-// It deliberately does not keep history (see the event log of machined for that), does not compare
-// values, and does not copy them: a value given to Set must not be changed afterwards.
+// A Cell does not store history (the event log of machined does), does not compare values, and does
+// not copy them: the caller must not change a value after Set.
 package cell
 
 import (
@@ -15,8 +14,8 @@ import (
 	"sync"
 )
 
-// Cell holds the latest value of something. Make it with New; the zero Cell is not usable. All
-// methods may be called from any goroutine.
+// Cell holds the latest value. New creates it; the zero Cell is not usable. All methods are safe
+// for concurrent use.
 type Cell[T any] struct {
 	mu      sync.Mutex
 	value   T
@@ -29,15 +28,15 @@ func New[T any](v T) *Cell[T] {
 	return &Cell[T]{value: v, rev: 1, changed: make(chan struct{})}
 }
 
-// Get returns the present value and its revision. Revisions begin at 1 and grow by one with every
-// Set.
+// Get returns the current value and its revision. Revisions begin at 1 and increase by one with
+// every Set.
 func (c *Cell[T]) Get() (T, uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.value, c.rev
 }
 
-// Set replaces the value and wakes everyone who waits for it. It never blocks.
+// Set replaces the value and wakes all waiting watchers. It never blocks.
 func (c *Cell[T]) Set(v T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,8 +44,8 @@ func (c *Cell[T]) Set(v T) {
 	c.wake()
 }
 
-// Update replaces the value by what f makes of the present one, as one step. f must be quick, must
-// not call the cell, and must not change the value it is given in place (a reader may hold it).
+// Update atomically replaces the value by the result of f for the current value. f must be fast,
+// must not call the cell, and must not modify its argument in place, because readers can hold it.
 func (c *Cell[T]) Update(f func(T) T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,29 +53,29 @@ func (c *Cell[T]) Update(f func(T) T) {
 	c.wake()
 }
 
-// wake is called with the lock held, after the value was replaced.
+// wake must be called with the lock held, after the value was replaced.
 func (c *Cell[T]) wake() {
 	c.rev++
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
-// Watch returns a new watcher whose first Next answers at once with the present value. A watcher
-// needs no closing.
+// Watch returns a new watcher. Its first Next returns the current value at once. The caller does
+// not need to close a watcher.
 func (c *Cell[T]) Watch() *Watcher[T] { return &Watcher[T]{cell: c} }
 
-// Watcher sees the values of a cell one after the other, skipping those that were replaced before
-// it looked. It is for one goroutine.
+// Watcher returns successive values of a cell and skips values that were replaced before a read. It
+// is for one goroutine.
 type Watcher[T any] struct {
 	cell *Cell[T]
 	seen uint64
 }
 
 // Next waits until the cell holds a value that this watcher has not returned yet, and returns the
-// newest one with its revision. The only error is the context's.
+// newest value with its revision. The only error is that of the context.
 func (w *Watcher[T]) Next(ctx context.Context) (T, uint64, error) {
 	for {
-		v, rev, changed := w.look()
+		v, rev, changed := w.load()
 		if rev > w.seen {
 			w.seen = rev
 			return v, rev, nil
@@ -89,19 +88,19 @@ func (w *Watcher[T]) Next(ctx context.Context) (T, uint64, error) {
 	}
 }
 
-// Current returns the present value at once, whether or not this watcher has returned it before. Take
-// before acting on the value and wait for Changed afterwards: what is set while one acts is not
-// missed.
+// Current returns the current value at once, even if this watcher has returned it before. Call it
+// before acting on the value and wait for Changed afterwards; this sequence misses no Set in
+// between.
 func (w *Watcher[T]) Current() T {
-	v, rev, _ := w.look()
+	v, rev, _ := w.load()
 	w.seen = rev
 	return v
 }
 
-// Changed returns a channel that is closed when Next would not wait. It lets one select wait for
-// several cells; after it has fired, call Next or Take, then Changed again.
+// Changed returns a channel that is closed when Next would not wait. One select can wait for
+// several cells with it. After it is closed, call Next or Current, then Changed again.
 func (w *Watcher[T]) Changed() <-chan struct{} {
-	_, rev, changed := w.look()
+	_, rev, changed := w.load()
 	if rev > w.seen {
 		ready := make(chan struct{})
 		close(ready)
@@ -110,14 +109,14 @@ func (w *Watcher[T]) Changed() <-chan struct{} {
 	return changed
 }
 
-func (w *Watcher[T]) look() (T, uint64, <-chan struct{}) {
+func (w *Watcher[T]) load() (T, uint64, <-chan struct{}) {
 	w.cell.mu.Lock()
 	defer w.cell.mu.Unlock()
 	return w.cell.value, w.cell.rev, w.cell.changed
 }
 
-// Wait returns the first value of the cell, from the present one on, for which ok returns true. The
-// only error is the context's.
+// Wait returns the first value of the cell, starting with the current one, for which ok returns
+// true. The only error is that of the context.
 func Wait[T any](ctx context.Context, c *Cell[T], ok func(T) bool) (T, error) {
 	w := c.Watch()
 	for {

@@ -37,9 +37,9 @@ func TestSlowWatcherSeesOnlyTheNewest(t *testing.T) {
 	}
 }
 
-// TestTake: a value that comes while the one before is acted on is not missed, and one that was
-// taken is not announced again.
-func TestTake(t *testing.T) {
+// TestCurrent checks that a value set while the caller acts on the previous value is not missed,
+// and that a value returned by Current is not announced again.
+func TestCurrent(t *testing.T) {
 	c := New("a")
 	w := c.Watch()
 	if got := w.Current(); got != "a" {
@@ -86,7 +86,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestManyWatchers is for the race detector: every watcher reaches the last value, with growing
+// TestManyWatchers is for the race detector: every watcher reaches the last value, with increasing
 // revisions.
 func TestManyWatchers(t *testing.T) {
 	const last = 500

@@ -1,9 +1,9 @@
-// Package cgroup makes, limits, reads and removes control groups of the unified hierarchy (cgroup
+// Package cgroup creates, limits, reads and removes control groups of the unified hierarchy (cgroup
 // v2).
 //
 // It is a thin layer over the files of /sys/fs/cgroup (Documentation/admin-guide/cgroup-v2.rst). It
-// knows no version 1, no devices (BPF), and decides nothing: which groups there are and what they
-// may use is machined/host's and the services' business.
+// supports neither version 1 nor device rules (BPF), and makes no decisions: machined/host and the
+// services define the groups and their limits.
 package cgroup
 
 import (
@@ -20,22 +20,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount is where the hierarchy is mounted on a running machine.
+// Mount is the mount point of the hierarchy on a running machine.
 const Mount = "/sys/fs/cgroup"
 
-// Limits are what a group may use and what is kept for it. Zero values are left as the kernel has
-// them.
+// Limits are the limits and the protected memory of a group. The kernel's value applies for a zero
+// value.
 type Limits struct {
-	MemoryMin  int64 // bytes never reclaimed from it (memory.min)
-	MemoryLow  int64 // bytes reclaimed only if nothing else is left (memory.low)
-	MemoryHigh int64 // bytes above which it is slowed down (memory.high)
-	MemoryMax  int64 // bytes above which it is killed (memory.max)
-	// share of the CPU under contention, 1 to 10000, the kernel's default is 100 (cpu.weight)
+	MemoryMin  int64 // bytes that the kernel never reclaims (memory.min)
+	MemoryLow  int64 // bytes that the kernel reclaims only without an alternative (memory.low)
+	MemoryHigh int64 // bytes above which the kernel throttles the group (memory.high)
+	MemoryMax  int64 // bytes above which the kernel kills processes (memory.max)
+	// share of the CPU under contention, 1 to 10000, default of the kernel 100 (cpu.weight)
 	CPUWeight int
-	PidsMax   int // greatest number of tasks (pids.max)
+	PidsMax   int // maximum number of tasks (pids.max)
 }
 
-// Files returns the files to write for the limits, by name.
+// Files returns the values to write, by file name.
 func (l Limits) Files() map[string]string {
 	files := map[string]string{}
 	for name, value := range map[string]int64{
@@ -49,13 +49,12 @@ func (l Limits) Files() map[string]string {
 	return files
 }
 
-// Tree is a hierarchy mounted at a folder, Mount on a running machine. Groups are named by their
-// path below it ("/orlop/apid").
+// Tree is the mount point of a hierarchy; Mount on a running machine. The path below it names a
+// group ("/orlop/apid").
 type Tree string
 
-// Make creates the group and its parents where they are missing and writes the limits. The parents
-// must already hand down the controllers that the limits need (see Delegate); a limit whose
-// controller is missing is an error that says so.
+// Make creates the group and its missing parents and writes the limits. The parents must already
+// delegate the required controllers (see Delegate); a missing controller is an error.
 func (t Tree) Make(group string, limits Limits) error {
 	dir := t.path(group)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -64,8 +63,8 @@ func (t Tree) Make(group string, limits Limits) error {
 	return t.Set(group, limits.Files())
 }
 
-// Set writes files of the group, in the order of their names. Values that stand there already are
-// not written again.
+// Set writes files of the group, in the order of their names. It skips files that already have the
+// value.
 func (t Tree) Set(group string, files map[string]string) error {
 	names := make([]string, 0, len(files))
 	for name := range files {
@@ -88,8 +87,8 @@ func (t Tree) Set(group string, files map[string]string) error {
 	return nil
 }
 
-// Read returns the content of one file of the group without the trailing newline; "" and no error
-// when it is missing.
+// Read returns the content of one file of the group without the trailing newline. For a missing
+// file it returns "" and no error.
 func (t Tree) Read(group, name string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(t.path(group), name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,8 +100,8 @@ func (t Tree) Read(group, name string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// Delegate hands the controllers down to the group's children (cgroup.subtree_control). A group
-// that holds processes itself cannot hand down most controllers ("no internal processes"), except
+// Delegate delegates the controllers to the children of the group (cgroup.subtree_control). A group
+// that contains processes itself cannot delegate most controllers ("no internal processes"), except
 // the root.
 func (t Tree) Delegate(group string, controllers []string) error {
 	have, err := t.Read(group, "cgroup.subtree_control")
@@ -125,7 +124,7 @@ func (t Tree) Delegate(group string, controllers []string) error {
 	return nil
 }
 
-// Move puts the process into the group; pid 0 is the caller.
+// Move moves the process to the group; pid 0 is the caller.
 func (t Tree) Move(group string, pid int) error {
 	if err := os.WriteFile(filepath.Join(t.path(group), "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
 		return fmt.Errorf("cgroup %s: cannot take process %d: %w", group, pid, err)
@@ -133,8 +132,8 @@ func (t Tree) Move(group string, pid int) error {
 	return nil
 }
 
-// Procs returns the ids of the processes in the group itself, without its children's; none when the
-// group is missing.
+// Procs returns the IDs of the processes in the group, without its children; none for a missing
+// group.
 func (t Tree) Procs(group string) ([]int, error) {
 	text, err := t.Read(group, "cgroup.procs")
 	if err != nil {
@@ -151,8 +150,8 @@ func (t Tree) Procs(group string) ([]int, error) {
 	return pids, nil
 }
 
-// Kill sends SIGKILL to every process in the group and below (cgroup.kill, Linux 5.14). A missing
-// group is no error.
+// Kill sends SIGKILL to every process in the group and its descendants (cgroup.kill, Linux 5.14). A
+// missing group is no error.
 func (t Tree) Kill(group string) error {
 	err := os.WriteFile(filepath.Join(t.path(group), "cgroup.kill"), []byte("1"), 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -161,7 +160,7 @@ func (t Tree) Kill(group string) error {
 	return nil
 }
 
-// Remove deletes the group, which must hold neither processes nor groups. A missing group is no
+// Remove deletes the group, which must contain neither processes nor groups. A missing group is no
 // error.
 func (t Tree) Remove(group string) error {
 	err := unix.Rmdir(t.path(group))
@@ -171,8 +170,8 @@ func (t Tree) Remove(group string) error {
 	return nil
 }
 
-// Open returns the group's folder for starting a process directly in it
-// (syscall.SysProcAttr.CgroupFD). The caller closes it.
+// Open opens the directory of the group, to start a process in it (syscall.SysProcAttr.CgroupFD).
+// The caller closes it.
 func (t Tree) Open(group string) (*os.File, error) {
 	dir, err := os.Open(t.path(group))
 	if err != nil {
@@ -181,18 +180,17 @@ func (t Tree) Open(group string) (*os.File, error) {
 	return dir, nil
 }
 
-// Usage is what a group uses now, with everything below it. Figures of controllers that are missing
-// are 0.
+// Usage is the current usage of a group and its descendants. Values of missing controllers are 0.
 type Usage struct {
-	Memory     int64 // bytes, with page cache (memory.current)
+	Memory     int64 // bytes, page cache included (memory.current)
 	Anon       int64 // bytes of anonymous memory (memory.stat)
-	CPUUsec    int64 // microseconds of CPU since the group was made (cpu.stat)
+	CPUUsec    int64 // microseconds of CPU since the creation of the group (cpu.stat)
 	Pids       int64 // tasks (pids.current)
 	OOMKills   int64 // processes killed for lack of memory (memory.events)
-	MemoryPeak int64 // bytes, the greatest Memory (memory.peak)
+	MemoryPeak int64 // bytes, maximum of Memory (memory.peak)
 }
 
-// Usage reads what the group uses.
+// Usage returns the current usage of the group.
 func (t Tree) Usage(group string) (Usage, error) {
 	var u Usage
 	for _, f := range []struct {
@@ -211,8 +209,8 @@ func (t Tree) Usage(group string) (Usage, error) {
 	return u, nil
 }
 
-// number returns the number that stands after key at the beginning of a line, or the whole text
-// when key is empty; 0 when there is none.
+// number returns the number after key in a line that begins with key, or the whole text as a number
+// if key is empty. It returns 0 if there is no number.
 func number(text, key string) int64 {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)

@@ -17,7 +17,7 @@ func TestLimitsFiles(t *testing.T) {
 	}
 }
 
-// fake is a folder with the files that the kernel would have put there.
+// fake returns a directory with the given files in place of the kernel's.
 func fake(t *testing.T, files map[string]string) Tree {
 	t.Helper()
 	root := t.TempDir()
@@ -76,7 +76,7 @@ func TestMissingGroup(t *testing.T) {
 	}
 }
 
-// TestKernel makes, uses and removes a real group where the kernel's hierarchy is mounted.
+// TestKernel creates, uses and removes a real group if the hierarchy of the kernel is mounted.
 func TestKernel(t *testing.T) {
 	tree := Tree("")
 	for _, mount := range []string{Mount, Mount + "/unified"} {

@@ -1,11 +1,12 @@
-// Package client speaks the management API of an Orlop OS machine: it makes the mutually
-// authenticated connection and says in a sentence why that failed.
+// Package client is a client of the management API of an Orlop OS machine. It makes the mutually
+// authenticated connection and explains a failed connection in a sentence.
 //
-// A machine is verified in one of two ways: by the cluster's machine CA (the usual one), or by the
-// fingerprint of its key, which its console shows (first contact, before the machine is part of a
-// cluster), or which Pair has learnt by the code that its console shows. There is no other way.
+// A machine is verified in one of two ways: by the cluster's machine CA (the usual way), or by the
+// fingerprint of its key (for the first contact, before the machine is part of a cluster). The
+// console of the machine shows the fingerprint, or Pair obtains it by means of the pairing code.
+// There is no other way.
 //
-// The package keeps no files and knows no contexts; that is orlopctl's part.
+// The package stores no files and knows no contexts; orlopctl does.
 package client
 
 import (
@@ -31,32 +32,32 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Endpoint is one machine and how to know it.
+// Endpoint is the address of a machine with the data for its verification.
 type Endpoint struct {
-	Address string          // host or host:port; the port is 50000 when missing
-	Cert    tls.Certificate // the caller's own certificate with its key
+	Address string          // host or host:port; the default port is 50000
+	Cert    tls.Certificate // the caller's certificate with its key
 
-	// Exactly one of the two says how the machine is verified.
+	// Exactly one of the following two fields is set; it verifies the machine.
 	CA          *x509.CertPool // the cluster's machine CA
-	Fingerprint string         // of the machine's key, as pki.Fingerprint writes it
+	Fingerprint string         // of the machine's key, in the format of pki.Fingerprint
 
-	// Fallback are the addresses of other machines of the cluster, which do as well: they are tried
-	// in order when Address does not let the caller in. They go with a CA only, and each is
-	// verified by the host of its own address.
+	// Fallback are the addresses of other machines of the cluster that can serve the same calls.
+	// Dial tries them in order when the machine at Address does not accept the connection. They
+	// require a CA, and each machine is verified by the host of its own address.
 	Fallback []string
-	// ConnPool, if there is one, keeps to the machine that has let the caller in: it is the only one
-	// from then on.
+	// Pool, if not nil, stores the first machine that accepted a connection; later calls of Dial
+	// try only that machine.
 	Pool *ConnPool
 
-	// Accepts, if there is one, judges the certificate of a machine that the CA vouches for: an
-	// error says why it is not the one to talk to. A machine that has left the cluster has its
-	// certificate still, and a worker has one for each address that it ever had.
+	// Accepts, if not nil, checks the certificate of a machine that the CA has verified; an error
+	// rejects the machine. A machine that has left the cluster still has its certificate, and a
+	// worker has one for each of its former addresses.
 	Accepts func(*x509.Certificate) error
 
-	// ServerName is the name or address that the machine's certificate must hold; the host of
-	// Address when empty. It is not looked at when the machine is verified by its fingerprint.
+	// ServerName is the name or address that the machine's certificate must contain; the host of
+	// Address if empty. It is not checked if the machine is verified by its fingerprint.
 	ServerName string
-	// Dialer opens the TCP connection; nil for the usual one.
+	// Dialer opens the TCP connection; nil for the default.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
 }
 
@@ -79,14 +80,15 @@ type Client struct {
 	watch   *watchedTLS
 }
 
-// maxMessage is the greatest message in bytes, in either direction; apid has the same limit.
+// maxMessage is the maximum size of a message in bytes, in either direction; apid has the same
+// limit.
 const maxMessage = 4 << 20
 
-// Dial connects to a machine and returns when the machine has accepted the connection, or with the
-// reason why it has not (see Reason). It tries once; a caller that waits for a machine to start
-// calls it again.
+// Dial connects to a machine. It returns when the machine has accepted the connection, or with the
+// reason for the failure (ErrUnreachable, ErrUntrusted, ErrRefused). It tries once; a caller that
+// waits for a machine to boot calls it again.
 func Dial(ctx context.Context, e Endpoint) (*Client, error) {
-	if address := e.Pool.at(); address != "" {
+	if address := e.Pool.get(); address != "" {
 		e.Address, e.Fallback = address, nil
 	}
 	if len(e.Fallback) == 0 {
@@ -101,7 +103,7 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 		e.Address = address
 		c, err := dialWithin(ctx, e, len(all)-i)
 		if err == nil {
-			e.Pool.with(address)
+			e.Pool.set(address)
 			return c, nil
 		}
 		failed = append(failed, err)
@@ -109,14 +111,14 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 	return nil, failed
 }
 
-// ConnPool remembers which of several machines has let the caller in: what was begun on one is not
-// asked of another one. The zero value knows of none.
+// ConnPool stores the machine that accepted the first connection, so that related calls go to the
+// same machine. The zero value is empty.
 type ConnPool struct {
 	mu      sync.Mutex
 	address string
 }
 
-func (s *ConnPool) at() string {
+func (s *ConnPool) get() string {
 	if s == nil {
 		return ""
 	}
@@ -125,7 +127,7 @@ func (s *ConnPool) at() string {
 	return s.address
 }
 
-func (s *ConnPool) with(address string) {
+func (s *ConnPool) set(address string) {
 	if s == nil {
 		return
 	}
@@ -134,11 +136,11 @@ func (s *ConnPool) with(address string) {
 	s.address = address
 }
 
-// tryTime is how long a machine may take to let the caller in, while there are others to try.
+// tryTime is the timeout for one machine while there are others to try.
 const tryTime = 5 * time.Second
 
-// dialWithin tries one of so many machines that are left, and leaves the others their part of the
-// time.
+// dialWithin tries one of the left machines, and reserves a part of the remaining time for the
+// others.
 func dialWithin(ctx context.Context, e Endpoint, left int) (*Client, error) {
 	if left > 1 {
 		limit := tryTime
@@ -152,7 +154,7 @@ func dialWithin(ctx context.Context, e Endpoint, left int) (*Client, error) {
 	return dial(ctx, e)
 }
 
-// Failures are why none of several machines did what was asked, one for each.
+// Failures are the errors of several machines, one for each.
 type Failures []error
 
 func (f Failures) Error() string {
@@ -181,7 +183,7 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		}
 	}
-	// The target is a URL, in which not every address can stand.
+	// The target is a URL, which cannot hold every address.
 	conn, err := grpc.NewClient("passthrough:///machine",
 		grpc.WithTransportCredentials(watch),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -215,13 +217,13 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 		watch:   watch,
 	}
 	if err := c.connect(ctx); err != nil {
-		_ = conn.Close() // the connection never came to be
+		_ = conn.Close() // the connection was never established
 		return nil, fmt.Errorf("machine %s: cannot connect: %w", address, err)
 	}
 	return c, nil
 }
 
-// connect waits until the machine has accepted the connection or refused it.
+// connect waits until the machine has accepted or rejected the connection.
 func (c *Client) connect(ctx context.Context) error {
 	c.conn.Connect()
 	for {
@@ -232,7 +234,7 @@ func (c *Client) connect(ctx context.Context) error {
 		case connectivity.TransientFailure, connectivity.Shutdown:
 			return c.watch.seen.reason()
 		case connectivity.Idle:
-			// The connection came and went between two looks.
+			// The connection was established and lost between two checks.
 			if err := c.watch.seen.get(); err != nil {
 				return reasonOf(err)
 			}
@@ -247,11 +249,10 @@ func (c *Client) connect(ctx context.Context) error {
 	}
 }
 
-// Conn is the connection itself, for services that the Client has no field for (health,
-// reflection).
+// Conn returns the connection, for services without a field in Client (health, reflection).
 func (c *Client) Conn() grpc.ClientConnInterface { return c.conn }
 
-// Connected tells whether the connection is there now, as far as is known.
+// Connected reports whether the connection is established, as far as the client knows.
 func (c *Client) Connected() bool { return c.conn.GetState() == connectivity.Ready }
 
 // Close ends the connection and every call on it.
@@ -262,7 +263,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// withPort completes an address by the machine API's port.
+// withPort adds the API's port to an address without a port.
 func withPort(address string) (string, error) {
 	if address == "" {
 		return "", errors.New("machine: cannot connect: no address given")
@@ -271,7 +272,7 @@ func withPort(address string) (string, error) {
 		return address, nil
 	}
 	host := strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
-	// a link-local one has a zone (RFC 4007, 11)
+	// a link-local address has a zone (RFC 4007, 11)
 	if _, err := netip.ParseAddr(host); strings.Contains(host, ":") && err != nil {
 		return "", fmt.Errorf("machine %q: cannot connect: expected host, host:port or [IPv6]:port", address)
 	}
@@ -283,8 +284,8 @@ func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"h2"},
 		ServerName: e.ServerName,
-		// Send the certificate whatever CAs the machine asks for: "unknown CA" says more than "no
-		// certificate".
+		// Send the certificate for any CAs that the machine requests: the error "unknown CA" is
+		// more helpful than "no certificate".
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &e.Cert, nil },
 	}
 	if config.ServerName == "" {
@@ -294,7 +295,7 @@ func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
 		}
 		config.ServerName = host
 		if addr, err := netip.ParseAddr(host); err == nil {
-			config.ServerName = addr.WithZone("").String() // no certificate holds a zone
+			config.ServerName = addr.WithZone("").String() // certificates contain no zones
 		}
 	}
 	switch {
@@ -315,7 +316,7 @@ func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		// The chain and the name mean nothing before there is a cluster; the key is compared
+		// Without a cluster, neither the chain nor the name can be verified; the key is compared
 		// instead.
 		config.InsecureSkipVerify = true
 		config.VerifyConnection = func(state tls.ConnectionState) error {

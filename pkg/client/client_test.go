@@ -42,7 +42,7 @@ func TestIncompleteEndpoints(t *testing.T) {
 	}
 }
 
-// TestUnreachable tries everything that can be at an address instead of a machine.
+// TestUnreachable checks Dial against servers that are not machines.
 func TestUnreachable(t *testing.T) {
 	leaf, err := pki.SelfSigned(pki.Spec{CN: "x", Usage: pki.Both, TTL: time.Hour, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 	if err != nil {
@@ -65,8 +65,8 @@ func TestUnreachable(t *testing.T) {
 		{"says nothing", func(c net.Conn) { _, _ = c.Read(make([]byte, 1)); _, _ = c.Read(make([]byte, 1<<16)) }, true, ErrUnreachable},
 		{"speaks something else", func(c net.Conn) { _, _ = c.Write([]byte("SSH-2.0-x\r\n")) }, true, ErrUnreachable},
 		{"another CA", serveTLS(pair), false, ErrUntrusted},
-		// Anybody can say so before the keys are agreed on: TLS 1.2 in the record, level fatal,
-		// bad_certificate (RFC 8446, section 6).
+		// Any host on the path can send this alert before the keys are established: TLS 1.2 in the
+		// record, level fatal, bad_certificate (RFC 8446, section 6).
 		{"an alert in the clear", func(c net.Conn) { _, _ = c.Read(make([]byte, 1<<12)); _, _ = c.Write([]byte{21, 3, 3, 0, 2, 2, 42}) }, true, ErrUntrusted},
 		{"TLS but not HTTP/2", serveTLS(pair), true, ErrUnreachable},
 	}
@@ -109,7 +109,7 @@ func serveTLS(pair tls.Certificate) func(net.Conn) {
 	}
 }
 
-// listen answers each connection with serve, and returns the address.
+// listen serves each connection by serve and returns the address.
 func listen(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -134,8 +134,8 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// TestAccepts: who the CA vouches for is judged besides, and one who is refused is not the one
-// expected.
+// TestAccepts checks that Accepts can reject a machine that the CA has verified, and that the error
+// is ErrUntrusted.
 func TestAccepts(t *testing.T) {
 	ca, err := pki.NewCA("machines", time.Hour)
 	if err != nil {

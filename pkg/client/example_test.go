@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Ask a machine which versions it runs. Certificates come from `orlopctl trust issue` or `orlopctl
-// gen client`, the CA is the cluster's machine CA.
+// Query the versions of a machine. The client certificate comes from `orlopctl trust issue` or
+// `orlopctl gen client`; the CA is the cluster's machine CA.
 func Example() {
 	address, cert, machineCA := startMachine()
 
@@ -28,7 +28,7 @@ func Example() {
 	defer cancel()
 	c, err := client.Dial(ctx, client.Endpoint{Address: address, Cert: cert, CA: machineCA})
 	if err != nil {
-		fmt.Println(err) // a sentence that says why
+		fmt.Println(err) // a sentence with the reason
 		return
 	}
 	defer c.Close()
@@ -41,8 +41,7 @@ func Example() {
 	// Output: m1 runs 1.2.3 with Kubernetes v1.36.3
 }
 
-// Follow what happens on a machine, from where one was before: the cursor of the last event that
-// was seen.
+// Watch the events of a machine, starting after the cursor of the last event that was received.
 func Example_events() {
 	address, cert, machineCA := startMachine()
 
@@ -78,7 +77,7 @@ func Example_events() {
 	// next time after 2
 }
 
-// Tell that somebody else answers in a machine's place.
+// Detect that another server answers at a machine's address.
 func ExampleDial_untrusted() {
 	address, cert, _ := startMachine()
 	_, _, ofAnotherCluster := startMachine()
@@ -90,7 +89,7 @@ func ExampleDial_untrusted() {
 	// Output: true
 }
 
-// machine is a machine as far as the examples need one.
+// machine implements the calls of the examples.
 type machine struct{ api.UnimplementedMachineServer }
 
 func (machine) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
@@ -109,8 +108,8 @@ func (machine) Events(r *api.EventsRequest, to grpc.ServerStreamingServer[api.Ev
 	return nil
 }
 
-// startMachine serves the API on loopback, and returns what a caller has: the address, a
-// certificate, the machine CA. It lives as long as the test.
+// startMachine serves the API on loopback and returns the data that a caller has: the address, a
+// certificate, the machine CA. It runs until the test ends.
 func startMachine() (address string, cert tls.Certificate, machineCA *x509.CertPool) {
 	ca, err := pki.NewCA("example", time.Hour)
 	must(err)

@@ -12,13 +12,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// ErrClaimed is why a machine cannot be paired: it does not offer to be, as one that belongs to an
-// operator does not.
+// ErrClaimed is returned when a machine does not offer pairing, for example because it trusts an
+// operator CA already.
 var ErrClaimed = errors.New("it belongs to an operator already, or is no machine that can be paired")
 
-// Pair makes the machine at an address, which must belong to nobody yet, belong to the operator of
-// a CA (PEM). code is what the machine's console shows. It returns the fingerprint of the machine's
-// key, which Endpoint.Fingerprint takes.
+// Pair claims the unclaimed machine at an address for the operator of a CA (PEM). code is the
+// pairing code on the machine's console. It returns the fingerprint of the machine's key, for
+// Endpoint.Fingerprint.
 func Pair(ctx context.Context, address string, ca []byte, code pairing.Code) (fingerprint string, err error) {
 	if address, err = withPort(address); err != nil {
 		return "", err
@@ -37,8 +37,8 @@ func pair(ctx context.Context, address string, ca []byte, code pairing.Code) (st
 	}
 	defer raw.Close()
 	defer context.AfterFunc(ctx, func() { raw.Close() })()
-	// Nothing of the certificate is believed before the machine has proved that it knows the code,
-	// on this connection.
+	// The certificate is not trusted before the machine has proved, on this connection, that it
+	// knows the code.
 	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{pairing.Protocol}})
 	if err := conn.HandshakeContext(ctx); err != nil {
 		if strings.Contains(err.Error(), noProtocol) {

@@ -15,22 +15,23 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// The reasons for which Dial fails; errors.Is finds them.
+// Reasons for a failure of Dial; errors.Is finds them.
 var (
-	// ErrUnreachable: nothing answers at the address.
+	// ErrUnreachable means that no server answers at the address.
 	ErrUnreachable = errors.New("the machine cannot be reached")
-	// ErrUntrusted: something answers that is not the machine which was asked for.
+	// ErrUntrusted means that the server at the address is not the expected machine.
 	ErrUntrusted = errors.New("the machine is not the one expected")
-	// ErrRefused: the machine does not accept the caller's certificate.
+	// ErrRefused means that the machine does not accept the caller's certificate.
 	ErrRefused = errors.New("the machine refuses your certificate")
-	// ErrRevoked is why, with ErrRefused: TLS knows one alert for what a server finds wrong with a
-	// certificate after it was verified.
+	// ErrRevoked is an additional reason of ErrRefused. TLS has only one alert for all defects that
+	// a server finds in a certificate after its verification.
 	ErrRevoked = errors.New("it was revoked (`orlopctl trust list`), or is not a client certificate at all")
 )
 
-// unverifiedError ended a handshake. Nobody had shown yet who he is, and an alert that comes so
-// early is not encrypted: anybody on the way can have sent it. What it says of the caller's
-// certificate is no verdict (RFC 8446: a server judges it after its own Finished).
+// unverifiedError is an error of the handshake, before the peer proved its identity. At that time
+// alerts are not encrypted: any host on the path can send them. Such an alert about the caller's
+// certificate proves nothing, because a server verifies that certificate after its own Finished
+// message (RFC 8446).
 type unverifiedError struct{ error }
 
 func (e unverifiedError) Unwrap() error { return e.error }
@@ -41,24 +42,24 @@ func (e *fingerprintError) Error() string {
 	return fmt.Sprintf("its key is %s, expected %s", e.got, e.want)
 }
 
-// remoteAlert begins what Go says of an alert that the other side has sent.
+// remoteAlert is the prefix in crypto/tls for an alert of the peer.
 const remoteAlert = "remote error: tls: "
 
-// noProtocol is Go's word for the alert no_application_protocol: the machine is not there for what
-// the connection was made for.
+// noProtocol is the text in crypto/tls for the alert no_application_protocol: the machine does not
+// offer the protocol of the connection.
 const noProtocol = remoteAlert + "no application protocol"
 
-// An alert is what a machine means by a TLS alert (RFC 8446, section 6.2), by Go's own words for
-// it.
+// alert is the meaning of a TLS alert of a machine (RFC 8446, section 6.2), identified by its text
+// in crypto/tls.
 type alert struct {
 	alert   string
 	meaning error
 }
 
-// noCertificate comes before a machine has shown who it is: it has nothing yet to show.
+// noCertificate is the alert before a machine has a certificate of its own to send.
 var noCertificate = alert{"internal error", errors.New("the machine's door has no certificate of its own yet; try again")}
 
-// alerts are those about the caller's certificate.
+// alerts are the alerts about the caller's certificate.
 var alerts = []alert{
 	{"certificate required", errors.New("you sent none")},
 	{"expired certificate", errors.New("it has expired or is not valid yet by the machine's clock; make a new one with `orlopctl gen client` and the operator's CA, or ask an admin for one (`orlopctl trust issue`)")},
@@ -66,7 +67,7 @@ var alerts = []alert{
 	{"bad certificate", ErrRevoked},
 }
 
-// reasonOf turns an error of the connection into one of the reasons above with a sentence.
+// reasonOf maps an error of the connection to one of the reasons above, with an explanation.
 func reasonOf(err error) error {
 	if err == nil {
 		return fmt.Errorf("%w: the connection ended without a reason", ErrUnreachable)
@@ -127,11 +128,11 @@ func (l *lastError) get() error {
 
 func (l *lastError) reason() error { return reasonOf(l.get()) }
 
-// watchedTLS remembers why a handshake failed. In TLS 1.3 a client has finished before the server
-// has looked at its certificate, so a refusal arrives with the first read after the handshake. That
-// read comes before anything is written: a server that has closed the connection answers what is
-// still sent with a reset, which takes the refusal away unread. A machine speaks first (its
-// settings, RFC 9113, section 3.4), so nothing is lost by it.
+// watchedTLS stores the error of a failed handshake. In TLS 1.3 a client completes the handshake
+// before the server has verified the client certificate, so a rejection arrives with the first read
+// after the handshake. watchedTLS does that read before any write: a server that has closed the
+// connection answers further data with a reset, which discards the unread rejection. The early read
+// loses no data, because a server speaks first (its settings, RFC 9113, section 3.4).
 type watchedTLS struct {
 	credentials.TransportCredentials
 	seen *lastError
@@ -150,12 +151,12 @@ func (w *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw 
 		return nil, nil, errors.Join(err, conn.Close())
 	}
 	w.seen.set(nil)
-	return &watchedConn{Conn: conn, seen: w.seen, first: first}, info, nil
+	return &watchedConn{Conn: conn, seen: w.seen, unread: first}, info, nil
 }
 
-// readFirst reads what the machine says first.
+// readFirst reads the first data of the machine.
 func readFirst(ctx context.Context, conn net.Conn) ([]byte, error) {
-	// the read tells whether it has ended
+	// the read fails if the deadline could not be set
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
 	first := make([]byte, 4<<10)
 	n, err := conn.Read(first)
@@ -177,15 +178,15 @@ func (w *watchedTLS) Clone() credentials.TransportCredentials {
 
 type watchedConn struct {
 	net.Conn
-	seen  *lastError
-	first []byte // read already
+	seen   *lastError
+	unread []byte // read already by readFirst
 }
 
 // Read implements net.Conn.
 func (c *watchedConn) Read(b []byte) (int, error) {
-	if len(c.first) > 0 {
-		n := copy(b, c.first)
-		c.first = c.first[n:]
+	if len(c.unread) > 0 {
+		n := copy(b, c.unread)
+		c.unread = c.unread[n:]
 		return n, nil
 	}
 	n, err := c.Conn.Read(b)

@@ -21,19 +21,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// standIn is a machine that tells its name, and passes on to the machines that it knows.
-type standIn struct {
+// fakeMachine is a machine that returns its name and relays to the machines that it knows.
+type fakeMachine struct {
 	api.UnimplementedMachineServer
 	name    string
 	address string
 	others  map[string]string // IP address → host:port
 }
 
-func (s *standIn) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
+func (s *fakeMachine) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
 	return &api.VersionResponse{Machine: s.name}, nil
 }
 
-func (s *standIn) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
+func (s *fakeMachine) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
@@ -52,8 +52,8 @@ func (s *standIn) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Relay
 	return relay.Join(stream, conn, time.Minute)
 }
 
-// newStandIn starts one whose certificate holds an address and 127.0.0.1.
-func newStandIn(t *testing.T, ca *pki.CA, name, ip string) *standIn {
+// newFakeMachine starts a fakeMachine whose certificate contains an address and 127.0.0.1.
+func newFakeMachine(t *testing.T, ca *pki.CA, name, ip string) *fakeMachine {
 	t.Helper()
 	leaf, err := ca.Issue(pki.Spec{CN: name, Usage: pki.Server, TTL: time.Hour, IPs: []netip.Addr{netip.MustParseAddr(ip), netip.MustParseAddr("127.0.0.1")}})
 	if err != nil {
@@ -63,7 +63,7 @@ func newStandIn(t *testing.T, ca *pki.CA, name, ip string) *standIn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &standIn{name: name, address: listener.Addr().String(), others: map[string]string{}}
+	s := &fakeMachine{name: name, address: listener.Addr().String(), others: map[string]string{}}
 	server := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key})))
 	api.RegisterMachineServer(server, s)
 	go server.Serve(listener)
@@ -82,15 +82,15 @@ func newCA(t *testing.T) (*pki.CA, *x509.CertPool) {
 	return ca, pool
 }
 
-// TestRelay: the other machine is verified by the caller himself, whatever the one in between
-// connects him with.
+// TestRelay checks that the caller verifies the other machine itself, independent of the relaying
+// machine.
 func TestRelay(t *testing.T) {
 	ca, pool := newCA(t)
 	foreign, _ := newCA(t)
-	between := newStandIn(t, ca, "m1", "10.0.0.11")
-	between.others["10.0.0.12"] = newStandIn(t, ca, "m2", "10.0.0.12").address
+	between := newFakeMachine(t, ca, "m1", "10.0.0.11")
+	between.others["10.0.0.12"] = newFakeMachine(t, ca, "m2", "10.0.0.12").address
 	between.others["10.0.0.13"] = between.others["10.0.0.12"]
-	between.others["10.0.0.14"] = newStandIn(t, foreign, "m4", "10.0.0.14").address
+	between.others["10.0.0.14"] = newFakeMachine(t, foreign, "m4", "10.0.0.14").address
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	first, err := Dial(ctx, Endpoint{Address: between.address, CA: pool})
@@ -101,7 +101,7 @@ func TestRelay(t *testing.T) {
 	call := func(ip string) (string, error) {
 		dialing, done := context.WithTimeout(ctx, 20*time.Second)
 		c, err := Dial(dialing, Endpoint{Address: ip, CA: pool, Dialer: first.Relay})
-		done() // the connection has to outlive it
+		done() // the connection must outlive it
 		if err != nil {
 			return "", err
 		}
@@ -128,13 +128,13 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// TestFallback: the first machine that lets the caller in is taken; if none does, each has its
-// reason told.
+// TestFallback checks that Dial uses the first machine that accepts the connection, and that the
+// error contains the reason of each machine if all fail.
 func TestFallback(t *testing.T) {
 	ca, pool := newCA(t)
 	foreign, _ := newCA(t)
-	good, stranger := newStandIn(t, ca, "m1", "10.0.0.11"), newStandIn(t, foreign, "m2", "10.0.0.12")
-	silent := listen(t, func(c net.Conn) { // until the client gives up
+	good, stranger := newFakeMachine(t, ca, "m1", "10.0.0.11"), newFakeMachine(t, foreign, "m2", "10.0.0.12")
+	silent := listen(t, func(c net.Conn) { // until the client closes the connection
 		for b := make([]byte, 1<<10); ; {
 			if _, err := c.Read(b); err != nil {
 				return
@@ -153,8 +153,7 @@ func TestFallback(t *testing.T) {
 	if answer, err := c.Machine.Version(ctx, &api.VersionRequest{}); err != nil || answer.Machine != "m1" || !c.Connected() {
 		t.Errorf("%v, %v", answer, err)
 	}
-	// Whoever stays with the one that was taken comes to no other one, also when that does not
-	// answer.
+	// A caller with a ConnPool stays at the same machine, even if that machine does not answer.
 	stay := new(ConnPool)
 	again := Endpoint{Address: "127.0.0.1:1", Fallback: []string{good.address}, CA: pool, Pool: stay}
 	first, err := Dial(ctx, again)
@@ -168,7 +167,7 @@ func TestFallback(t *testing.T) {
 		t.Fatalf("the same machine again: %v", err)
 	}
 	second.Close()
-	stay.with("127.0.0.1:1")
+	stay.set("127.0.0.1:1")
 	again.Address = good.address
 	if _, err := Dial(ctx, again); !errors.Is(err, ErrUnreachable) || strings.Contains(err.Error(), good.address) {
 		t.Errorf("the machine that was taken is away: %v", err)

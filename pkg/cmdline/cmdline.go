@@ -1,6 +1,6 @@
-// Package cmdline reads the kernel command line (Documentation/admin-guide/kernel-parameters.rst),
-// which is how the boot image tells the system what it belongs to. It does not know what the
-// arguments mean.
+// Package cmdline reads the kernel command line (Documentation/admin-guide/kernel-parameters.rst).
+// By its arguments, the boot image describes the system that it belongs to. The package does not
+// interpret the arguments.
 package cmdline
 
 import (
@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// File is where the kernel shows it.
+// File is the kernel's file with the command line.
 const File = "/proc/cmdline"
 
-// Value finds the value of an argument. One that is there more than once is an error.
+// Value returns the value of an argument. An argument that occurs more than once is an error.
 func Value(cmdline, name string) (value string, found bool, err error) {
 	for a := range strings.FieldsSeq(cmdline) {
 		v, ok := strings.CutPrefix(a, name+"=")

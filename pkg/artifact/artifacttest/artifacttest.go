@@ -1,4 +1,4 @@
-// Package artifacttest makes artefacts in memory, for tests of who fetches and reads them.
+// Package artifacttest makes artifacts in memory, for tests of packages that fetch and read them.
 package artifacttest
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/artifact"
 )
 
-// Source is an origin of what lies on it, by SHA-256.
+// Source is an artifact.Source of blobs by SHA-256.
 type Source map[string][]byte
 
-// Put lays an artefact onto the shelf, a layer for each text, as `oras push` of files without names
-// does; it returns the SHA-256 of the manifest.
+// Put adds an artifact with one layer for each text, as `oras push` makes it of files without
+// names. It returns the SHA-256 of the manifest.
 func (s Source) Put(texts ...string) string {
 	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
@@ -31,7 +31,7 @@ func (s Source) Put(texts ...string) string {
 	}
 	content, err := json.Marshal(m)
 	if err != nil {
-		panic(err) // texts and numbers can be encoded
+		panic(err) // texts and numbers can always be encoded
 	}
 	return s.blob(content).Encoded()
 }
@@ -42,7 +42,7 @@ func (s Source) blob(content []byte) digest.Digest {
 	return d
 }
 
-// Open is artifact.Origin's.
+// Open implements artifact.Source.
 func (s Source) Open(_ context.Context, b artifact.Blob) (io.ReadCloser, error) {
 	content, there := s[b.SHA256]
 	if !there {

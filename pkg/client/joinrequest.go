@@ -11,26 +11,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 )
 
-// ErrJoinRequestsDisabled is why a machine takes no request to be let into its cluster: it does not offer to,
-// as one whose configuration does not say so.
+// ErrJoinRequestsDisabled is returned when a machine accepts no join requests because its
+// configuration does not enable them.
 var ErrJoinRequestsDisabled = errors.New("it takes no requests to join (Cluster.spec.joinRequests there)")
 
-// RequestJoin asks a control-plane machine to be let into its cluster (package joinrequest). The
-// endpoint's own certificate is not shown: who asks has none yet. The machine is verified as any
-// other.
+// RequestJoin sends a join request to a control-plane machine (package joinrequest). It does not
+// send the endpoint's client certificate, because an unjoined machine has none. It verifies the
+// control-plane machine as in other connections.
 func RequestJoin(ctx context.Context, e Endpoint, r joinrequest.Request) (joinrequest.Answer, error) {
 	address, err := withPort(e.Address)
 	if err != nil {
 		return joinrequest.Answer{}, err
 	}
-	answer, err := askToJoin(ctx, e, address, r)
+	answer, err := requestJoin(ctx, e, address, r)
 	if err != nil {
 		return answer, fmt.Errorf("machine %s: cannot ask: %w", address, err)
 	}
 	return answer, nil
 }
 
-func askToJoin(ctx context.Context, e Endpoint, address string, r joinrequest.Request) (answer joinrequest.Answer, err error) {
+func requestJoin(ctx context.Context, e Endpoint, address string, r joinrequest.Request) (answer joinrequest.Answer, err error) {
 	config, err := tlsConfig(e, address)
 	if err != nil {
 		return answer, err
