@@ -1,8 +1,8 @@
-// Package confine takes from the calling process what it does not need: privileges, files, system
-// calls, memory and processor time. There is no way back. It is for processes that parse what
-// strangers sent (apid), or what lies on foreign disks (pkg/diskprobe).
+// Package confine irrevocably restricts the calling process to the privileges, files, system calls,
+// memory and processor time that it needs. It is for processes that parse untrusted input: from the
+// network (apid) or from foreign disks (pkg/diskprobe).
 //
-// It starts no process, and does not rely on what the parent has taken away already.
+// It starts no process, and does not rely on restrictions by the parent process.
 package confine
 
 import (
@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rules say what a process keeps.
+// Rules lists the remaining permissions of a process.
 type Rules struct {
-	Dir         string   // whose files may be read; empty for none at all
-	Calls       []uint32 // numbers of the system calls that it makes; all others fail with EPERM
-	UnixSockets bool     // socket(2) for Unix sockets
-	Ioctls      []uint32 // of ioctl(2); all others fail with EPERM
+	Dir         string   // readable directory; empty for no files
+	Calls       []uint32 // numbers of the permitted system calls; all others fail with EPERM
+	UnixSockets bool     // permits socket(2) for Unix sockets
+	Ioctls      []uint32 // permitted requests of ioctl(2); all others fail with EPERM
 	Limits      []Limit
 }
 
@@ -31,16 +31,16 @@ type Limit struct {
 	Max      uint64
 }
 
-// Process makes sure that the process can gain nothing and sees nothing but its folder: no new
-// privileges through exec, no capabilities, no core dump, no tracing by others of its user, no file
-// outside the folder, no TCP connection to anywhere, and only the system calls of the rules. Files
-// that are open stay open. A process of root is refused.
+// Process restricts the process: no new privileges by exec, no capabilities, no core dump, no
+// tracing by other processes of the same user, no file outside the directory, no TCP connection,
+// and only the system calls of the rules. Open files stay open. It returns an error if the process
+// runs as root.
 func Process(r Rules) error {
 	if os.Getuid() == 0 {
 		return errors.New("privileges: cannot run as root: the supervisor must start this process as its own user")
 	}
-	// Linux keeps privileges per thread, and goroutines move between threads: every thread must do
-	// it.
+	// Linux stores privileges per thread, and goroutines move between threads: every thread must
+	// make the call.
 	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
 		return fmt.Errorf("privileges: cannot set no_new_privs: %w", errno)
 	}
@@ -55,9 +55,9 @@ func Process(r Rules) error {
 			return fmt.Errorf("privileges: cannot set resource limit %d to %d: %w", l.Resource, l.Max, err)
 		}
 	}
-	// Landlock (landlock(7)), as far as the kernel has it. It does not restrict the connection to a
-	// Unix socket, which the socket's own permissions do, nor multipath TCP, which Go listens with.
-	// V6 is what Linux 6.12 knows.
+	// Landlock (landlock(7)), as far as the kernel supports it. It restricts neither connections to
+	// Unix sockets (the permissions of the socket do), nor multipath TCP, with which Go listens.
+	// Linux 6.12 supports V6.
 	var folders []landlock.Rule
 	if r.Dir != "" {
 		folders = append(folders, landlock.RODirs(r.Dir))
@@ -68,9 +68,9 @@ func Process(r Rules) error {
 	return restrictCalls(r)
 }
 
-// dropCapabilities empties the permitted, effective and inheritable sets of every thread
-// (capset(2)). A process that is not root has no ambient or bounding capability that could come
-// back: no_new_privs forbids gaining any by exec.
+// dropCapabilities clears the permitted, effective and inheritable sets of every thread
+// (capset(2)). A process that does not run as root has no ambient capability to regain, and
+// no_new_privs prevents gaining one by exec.
 func dropCapabilities() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData

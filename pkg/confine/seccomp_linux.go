@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Runtime are the system calls that Go's runtime makes in every process: memory, threads, signals,
-// time. Taken from strace(1) and from the runtime.
+// Runtime are the system calls of the Go runtime in every process: memory, threads, signals, time.
+// The list comes from strace(1) and the source of the runtime.
 var Runtime = []uint32{
 	unix.SYS_BRK, unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MPROTECT, unix.SYS_MADVISE, unix.SYS_MINCORE,
 	unix.SYS_CLONE, unix.SYS_CLONE3, unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_FUTEX, unix.SYS_SET_ROBUST_LIST, unix.SYS_RSEQ,
@@ -21,30 +21,30 @@ var Runtime = []uint32{
 	unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_CLOCK_GETTIME, unix.SYS_GETTIMEOFDAY, unix.SYS_GETRANDOM, unix.SYS_PRLIMIT64,
 }
 
-// Where a filter finds what it judges (struct seccomp_data in linux/seccomp.h).
+// Offsets in the input of a filter (struct seccomp_data in linux/seccomp.h).
 const (
 	dataNumber = 0
 	dataArch   = 4
-	dataArg0   = 16 // its low half, on a little-endian machine
-	dataArg1   = 24 // likewise
+	dataArg0   = 16 // lower half on a little-endian machine
+	dataArg1   = 24 // lower half, too
 )
 
-// auditArch is what the kernel calls the instruction set (linux/audit.h).
+// auditArch is the kernel's number of the instruction set (linux/audit.h).
 var auditArch = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-// most is how many system calls and requests a filter can name: a conditional jump of BPF goes 255
-// instructions at most.
-const most = 200
+// maxCalls is the maximum number of system calls and requests in a filter, because a conditional
+// BPF jump skips at most 255 instructions.
+const maxCalls = 200
 
-// program lets the rules' calls pass. What else is asked for fails with EPERM; a call by another
-// instruction set's numbers ends the process.
+// program returns a filter that permits the system calls of the rules. Other calls fail with EPERM;
+// a call with the numbers of another instruction set kills the process.
 func program(r Rules) ([]bpf.RawInstruction, error) {
 	arch, known := auditArch[runtime.GOARCH]
 	if !known {
 		return nil, fmt.Errorf("there is no filter for %s", runtime.GOARCH)
 	}
-	if len(r.Calls)+len(r.Ioctls) > most {
-		return nil, fmt.Errorf("%d system calls and requests are more than %d", len(r.Calls)+len(r.Ioctls), most)
+	if len(r.Calls)+len(r.Ioctls) > maxCalls {
+		return nil, fmt.Errorf("%d system calls and requests are more than %d", len(r.Calls)+len(r.Ioctls), maxCalls)
 	}
 	const refuse = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 	out := []bpf.Instruction{
@@ -67,7 +67,7 @@ func program(r Rules) ([]bpf.RawInstruction, error) {
 	return bpf.Assemble(out)
 }
 
-// onlyWith judges one system call by an argument, and leaves all others to what follows.
+// onlyWith permits or rejects a system call by an argument, and falls through for all other calls.
 func onlyWith(call uint32, argument uint32, values []uint32, refuse uint32) []bpf.Instruction {
 	out := []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: call, SkipFalse: uint8(len(values) + 3)},
@@ -79,7 +79,7 @@ func onlyWith(call uint32, argument uint32, values []uint32, refuse uint32) []bp
 	return append(out, bpf.RetConstant{Val: refuse}, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
 
-// restrictCalls puts the filter over every thread (seccomp(2)). It needs no_new_privs.
+// restrictCalls installs the filter for every thread (seccomp(2)). It requires no_new_privs.
 func restrictCalls(r Rules) error {
 	instructions, err := program(r)
 	if err != nil {

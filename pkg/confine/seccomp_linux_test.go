@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestProgram runs the filter as the kernel would, for calls with the arguments that decide.
+// TestProgram runs the filter in a BPF machine for calls with permitted and other arguments.
 func TestProgram(t *testing.T) {
 	const allow, refuse = unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_ERRNO | int(unix.EPERM)
 	rules := Rules{Calls: []uint32{unix.SYS_READ, unix.SYS_WRITE}, UnixSockets: true, Ioctls: []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET}}
@@ -44,7 +44,8 @@ func TestProgram(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The machine reads big-endian, the kernel as the processor does.
+		// The BPF machine reads big-endian words, the kernel reads words in the byte order of the
+		// processor.
 		data := make([]byte, 64)
 		binary.BigEndian.PutUint32(data[dataNumber:], c.call)
 		binary.BigEndian.PutUint32(data[dataArch:], auditArch[runtime.GOARCH])
@@ -54,7 +55,7 @@ func TestProgram(t *testing.T) {
 			t.Errorf("%s: %#x, %v; want %#x", c.name, got, err, c.want)
 		}
 	}
-	if _, err := program(Rules{Calls: make([]uint32, most+1)}); err == nil {
+	if _, err := program(Rules{Calls: make([]uint32, maxCalls+1)}); err == nil {
 		t.Error("a list that jumps cannot cross was accepted")
 	}
 }

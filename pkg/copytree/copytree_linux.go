@@ -1,19 +1,18 @@
-// Package copytree copies a folder with all that is in it as it lies on the disk: the data and the
-// holes of files, owners, modes, times, extended attributes and with them ACLs and capabilities,
-// hard links within the folder, symbolic links as they are, and named pipes, sockets and device
-// nodes as such. What a restart of the machine would have left in the folder is in the copy. Not
-// kept are attributes that chattr(1) sets, the time of change (ctime), space that is set aside and
-// not written, and what the system itself has noted about the original (extended attributes
-// trusted.orlop.*).
+// Package copytree copies a directory with all its entries: data and holes of files, owners, modes,
+// times, extended attributes including ACLs and capabilities, hard links within the directory,
+// symbolic links, and named pipes, sockets and device nodes as such. The copy contains all data
+// that survives a reboot in the original. It does not contain chattr(1) attributes, the change time
+// (ctime), preallocated space, and the extended attributes trusted.orlop.*, which the system stores
+// for the original only.
 //
-// The data are shared where the file system can do that (FICLONE), and copied within the kernel
-// otherwise (copy_file_range(2)), in pieces each of which is on its way to the disk before the next
-// begins: a copy of a terabyte leaves no terabyte of pages behind that are to be written. Nothing
-// makes the copy durable; that, and that nobody writes to either folder meanwhile, is the caller's.
+// The copy shares the data if the file system supports it (FICLONE). Otherwise the kernel copies
+// the data (copy_file_range(2)) in pieces, and writeback of a piece starts before the next piece: a
+// copy of a terabyte does not leave a terabyte of dirty pages. The package does not make the copy
+// durable; the caller must do that, and must prevent writes to both directories during the copy.
 //
-// Both folders may be hostile: no symbolic link is followed, and in the folder that is copied no
-// path that is longer than one name. Libraries (containerd's continuity/fs, otiai10/copy) follow
-// paths, fill holes or cannot be stopped halfway.
+// Both directories can be hostile: the package follows no symbolic link, and in the source it uses
+// no path with more than one name. Libraries (containerd's continuity/fs, otiai10/copy) follow
+// paths, fill holes or cannot be stopped in the middle.
 package copytree
 
 import (
@@ -31,63 +30,62 @@ import (
 )
 
 const (
-	// piece is how many bytes are copied before they are written to the disk: what others wait for
-	// on a slow disk, at most.
+	// piece is the number of bytes that are copied before writeback starts. Other users of a slow
+	// disk wait for at most one piece.
 	piece = 4 << 20
-	// deepest is how many folders may lie within each other. Each that is open takes two of the
-	// process's descriptors.
+	// deepest is the maximum depth of directories. Each open directory needs two file descriptors.
 	deepest = 512
-	// batch is how many names of a folder are read at a time. Each folder that is open has as many
-	// in memory.
+	// batch is the number of names read from a directory at a time. Each open directory holds that
+	// many names in memory.
 	batch = 64
-	// mostKept is how many names of files and folders are kept for hard links that are still to
-	// come: 80 MiB, if all are as long as they can be.
+	// mostKept is the maximum number of names of files and directories that are held for hard links
+	// to come: 80 MiB if all have the maximum length.
 	mostKept = 1 << 18
-	// own begins the names of attributes by which the system notes something about a folder, and
-	// not about its copies.
+	// own is the prefix of extended attributes that the system stores for the original and that do
+	// not apply to copies.
 	own = "trusted.orlop."
-	// shown is how many bytes of a way are told at least, of its end: a whole one can have 128 KiB.
+	// shown is the minimum number of bytes of a path's end in an error; a whole path can have 128
+	// KiB.
 	shown = 128
 )
 
-// Copy makes to, an empty folder, a copy of the folder from; both lie on one file system. It stops
-// when ctx is done. After an error to has a part of what it should have. The error names the file,
-// relative to from. A folder that has too many hard links is refused, see mostKept.
+// Copy copies the directory from to the empty directory to; both must be on the same file system.
+// It stops when ctx is done. After an error, to contains an incomplete copy. The error names the
+// file, relative to from. It fails for too many pending hard links, see mostKept.
 func Copy(ctx context.Context, from, to string) error {
 	return newCopier(ctx).tree(from, to)
 }
 
 // tree copies from to to.
 func (c *copier) tree(from, to string) error {
-	source, err := folder(unix.AT_FDCWD, from)
+	source, err := openDir(unix.AT_FDCWD, from)
 	if err != nil {
 		return fmt.Errorf("%s: cannot open: %w", from, err)
 	}
 	defer source.Close()
-	target, err := folder(unix.AT_FDCWD, to)
+	target, err := openDir(unix.AT_FDCWD, to)
 	if err != nil {
 		return fmt.Errorf("%s: cannot open: %w", to, err)
 	}
 	defer target.Close()
-	if err := c.folder(source, &step{to: target}); err != nil {
+	if err := c.dir(source, &dirNode{to: target}); err != nil {
 		return err
 	}
 	var s unix.Stat_t
 	if err := unix.Fstat(int(source.Fd()), &s); err != nil {
 		return fmt.Errorf("%s: %w", from, err)
 	}
-	if err := dress(source, target, &s); err != nil {
+	if err := setMetadata(source, target, &s); err != nil {
 		return fmt.Errorf("%s: %w", from, err)
 	}
 	return unix.UtimesNanoAt(unix.AT_FDCWD, to, []unix.Timespec{s.Atim, s.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// Idle makes the thread that calls it wait for all others, for the processor and, where the disk's
-// scheduler knows priorities, for the disk. It is for a thread that has nothing else to do
-// afterwards.
+// Idle gives the calling thread the lowest priority for the processor and, if the disk's scheduler
+// supports priorities, for the disk. It is for a thread that does no other work afterwards.
 func Idle() error {
 	const (
-		process = 1       // IOPRIO_WHO_PROCESS: a thread, 0 is this one
+		process = 1       // IOPRIO_WHO_PROCESS: a thread, 0 is the caller
 		idle    = 3 << 13 // IOPRIO_CLASS_IDLE (include/uapi/linux/ioprio.h)
 	)
 	if _, _, errno := unix.Syscall(unix.SYS_IOPRIO_SET, process, 0, idle); errno != 0 {
@@ -99,49 +97,49 @@ func Idle() error {
 	return nil
 }
 
-// copier is one copy that goes on.
+// copier is the state of a copy.
 type copier struct {
 	ctx   context.Context
-	share bool                // the file system may know FICLONE
-	first map[uint64]*earlier // by inode: files with names that are still to come
-	kept  int                 // how many they are, and the folders on the way to them
-	most  int                 // kept may be
+	share bool               // the file system may support FICLONE
+	first map[uint64]*linked // by inode: copied files with more names to come
+	kept  int                // number of these files and of the directories above them
+	most  int                // maximum of kept
 }
 
 func newCopier(ctx context.Context) *copier {
-	return &copier{ctx: ctx, share: true, first: map[uint64]*earlier{}, most: mostKept}
+	return &copier{ctx: ctx, share: true, first: map[uint64]*linked{}, most: mostKept}
 }
 
-// step is a folder on the way to a file. All that is in it shares it, and it shares the steps
-// above: the way of each file by itself would be as much memory as there are files, times how deep
-// they lie.
-type step struct {
-	up    *step // nil: the root
+// dirNode is a directory in the path of a file. Its entries share it, and it shares its parents.
+// Storing the path of each file instead would need memory proportional to the number of files times
+// their depth.
+type dirNode struct {
+	up    *dirNode // nil for the root
 	name  string
 	depth int
-	kept  int      // files and folders in it that are remembered
-	to    *os.File // its copy, while it goes on; nil: that is whole
+	kept  int      // number of pending files and directories in it
+	to    *os.File // its copy; nil after the copy is complete
 }
 
-// earlier is a file with several names that was copied under one of them.
-type earlier struct {
-	in   *step
+// found is a file with several names that was copied under its first name.
+type linked struct {
+	in   *dirNode
 	name string
-	left int // names that are still to come
+	left int // names to come
 }
 
-// folder opens one, by its last name only.
-func folder(parent int, name string) (*os.File, error) { return open(parent, name, unix.O_DIRECTORY) }
+// openDir opens a directory by a single name.
+func openDir(parent int, name string) (*os.File, error) { return open(parent, name, unix.O_DIRECTORY) }
 
-// open opens a file, never by a symbolic link and without waiting for the other end of a pipe.
+// open opens a file. It follows no symbolic link and does not wait for the other end of a pipe.
 func open(parent int, name string, flags int) (*os.File, error) {
-	return opened(name, func() (int, error) {
+	return retryOpen(name, func() (int, error) {
 		return unix.Openat(parent, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
 	})
 }
 
-// opened is a file as call opens it, again when a signal came between.
-func opened(name string, call func() (fd int, err error)) (*os.File, error) {
+// retryOpen calls an open function again while a signal interrupts it.
+func retryOpen(name string, call func() (fd int, err error)) (*os.File, error) {
 	for {
 		fd, err := call()
 		if err == nil {
@@ -153,8 +151,8 @@ func opened(name string, call func() (fd int, err error)) (*os.File, error) {
 	}
 }
 
-// folder copies what is in a folder.
-func (c *copier) folder(source *os.File, in *step) error {
+// dir copies the entries of a directory.
+func (c *copier) dir(source *os.File, in *dirNode) error {
 	if in.depth > deepest {
 		return fmt.Errorf("%s: it lies in more than %d folders: it cannot be copied; have it less deep", in.printable(), deepest)
 	}
@@ -177,8 +175,8 @@ func (c *copier) folder(source *os.File, in *step) error {
 	}
 }
 
-// entry copies one file of whatever kind.
-func (c *copier) entry(from *os.File, in *step, name string) error {
+// entry copies an entry of any type.
+func (c *copier) entry(from *os.File, in *dirNode, name string) error {
 	to := in.to
 	var s unix.Stat_t
 	if err := unix.Fstatat(int(from.Fd()), name, &s, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -190,18 +188,18 @@ func (c *copier) entry(from *os.File, in *step, name string) error {
 			if err := first.link(to, name); err != nil {
 				return fmt.Errorf("%s: cannot be linked: %w", in.printable(name), err)
 			}
-			c.linked(s.Ino, first)
+			c.found(s.Ino, first)
 			return nil
 		}
-		if err := c.keep(s.Ino, &earlier{in, name, int(s.Nlink) - 1}); err != nil {
+		if err := c.remember(s.Ino, &linked{in, name, int(s.Nlink) - 1}); err != nil {
 			return err
 		}
 	}
 	var err error
 	switch kind {
 	case unix.S_IFDIR:
-		if err = c.subfolder(from, in, name, &s); err != nil {
-			return err // it names a file within
+		if err = c.subdir(from, in, name, &s); err != nil {
+			return err // the error names a file in the directory
 		}
 	case unix.S_IFREG:
 		err = c.file(from, to, name, &s)
@@ -210,7 +208,7 @@ func (c *copier) entry(from *os.File, in *step, name string) error {
 	default: // pipes, sockets, devices
 		err = node(from, to, name, &s)
 	}
-	if err == nil { // by name and at last: whatever was done before changes it
+	if err == nil { // by name and last, because the operations before change the times
 		err = unix.UtimesNanoAt(int(to.Fd()), name, []unix.Timespec{s.Atim, s.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err != nil {
@@ -222,9 +220,9 @@ func (c *copier) entry(from *os.File, in *step, name string) error {
 	return nil
 }
 
-// subfolder copies a folder.
-func (c *copier) subfolder(from *os.File, in *step, name string, s *unix.Stat_t) error {
-	source, err := folder(int(from.Fd()), name)
+// subdir copies a subdirectory.
+func (c *copier) subdir(from *os.File, in *dirNode, name string, s *unix.Stat_t) error {
+	source, err := openDir(int(from.Fd()), name)
 	if err != nil {
 		return fmt.Errorf("%s: cannot be opened: %w", in.printable(name), err)
 	}
@@ -232,19 +230,19 @@ func (c *copier) subfolder(from *os.File, in *step, name string, s *unix.Stat_t)
 	if err := unix.Mkdirat(int(in.to.Fd()), name, 0o700); err != nil {
 		return fmt.Errorf("%s: cannot be copied: %w", in.printable(name), err)
 	}
-	target, err := folder(int(in.to.Fd()), name)
+	target, err := openDir(int(in.to.Fd()), name)
 	if err != nil {
 		return fmt.Errorf("%s: its copy cannot be opened: %w", in.printable(name), err)
 	}
 	defer target.Close()
-	below := &step{up: in, name: name, depth: in.depth + 1, to: target}
-	err = c.folder(source, below)
+	below := &dirNode{up: in, name: name, depth: in.depth + 1, to: target}
+	err = c.dir(source, below)
 	below.to = nil
 	if err != nil {
 		return err
 	}
-	// after all else: what is made in it would take its default ACL and its group
-	if err := dress(source, target, s); err != nil {
+	// last, because files created in it would inherit its default ACL and its group
+	if err := setMetadata(source, target, s); err != nil {
 		return fmt.Errorf("%s: cannot be copied: %w", in.printable(name), err)
 	}
 	return nil
@@ -265,10 +263,10 @@ func (c *copier) file(from, to *os.File, name string, s *unix.Stat_t) error {
 	if err := c.data(int(source.Fd()), int(target.Fd()), s.Size); err != nil {
 		return err
 	}
-	return dress(source, target, s)
+	return setMetadata(source, target, s)
 }
 
-// data copies what is in a file, and leaves out the holes.
+// data copies the data of a file without its holes.
 func (c *copier) data(source, target int, size int64) error {
 	if size == 0 {
 		return nil
@@ -314,7 +312,8 @@ func (c *copier) data(source, target int, size int64) error {
 	return nil
 }
 
-// copyPiece copies some bytes and has them written. A whole piece is waited for.
+// copyPiece copies a range and starts its writeback. It waits for the writeback of a complete
+// piece.
 func copyPiece(source, target int, at, length int64) error {
 	read, write := at, at
 	for left := length; left > 0; {
@@ -337,19 +336,19 @@ func copyPiece(source, target int, at, length int64) error {
 	if err := unix.SyncFileRange(target, at, length, flags); err != nil {
 		return err
 	}
-	// What others read is more worth having in memory. Advice may be refused.
+	// Keep the page cache for other data. The kernel can ignore the advice.
 	_ = unix.Fadvise(source, at, length, unix.FADV_DONTNEED)
 	_ = unix.Fadvise(target, at, length, unix.FADV_DONTNEED)
 	return nil
 }
 
-// keep remembers a file until its last name has come, and with it the folders on the way to it.
-func (c *copier) keep(inode uint64, e *earlier) error {
+// remember stores a file until its last name, and the directories above it.
+func (c *copier) remember(inode uint64, e *linked) error {
 	c.first[inode] = e
 	c.kept++
 	for s := e.in; s != nil; s = s.up {
 		if s.kept++; s.kept > 1 {
-			break // and so are those above it
+			break // the directories above are counted already
 		}
 		c.kept++
 	}
@@ -360,8 +359,8 @@ func (c *copier) keep(inode uint64, e *earlier) error {
 	return nil
 }
 
-// linked forgets a file when its last name has come.
-func (c *copier) linked(inode uint64, e *earlier) {
+// found removes a file after its last name.
+func (c *copier) found(inode uint64, e *linked) {
 	if e.left--; e.left > 0 {
 		return
 	}
@@ -369,17 +368,17 @@ func (c *copier) linked(inode uint64, e *earlier) {
 	c.kept--
 	for s := e.in; s != nil; s = s.up {
 		if s.kept--; s.kept > 0 {
-			break // it is needed still, and so are those above it
+			break // still needed, and so are the directories above
 		}
 		c.kept--
 	}
 }
 
-// link gives the file one more name. The way to it begins at the nearest folder that is open, which
-// is its own if both names are in one. The rest is in the copy, where nobody else makes names, and
-// is gone in as few calls as it can be: name by name, a pod could have each of its links take as
-// many calls as folders may lie within each other.
-func (e *earlier) link(to *os.File, name string) error {
+// link adds a name for the file. The path starts at the nearest open directory, which is the file's
+// own directory if both names are in the same directory. The rest of the path is in the copy, where
+// no other process creates names, and is traversed in as few calls as possible: with one call per
+// name, a pod could make each hard link as expensive as the maximum depth.
+func (e *linked) link(to *os.File, name string) error {
 	var names []string
 	near := e.in
 	for ; near.to == nil; near = near.up {
@@ -407,15 +406,16 @@ func (e *earlier) link(to *os.File, name string) error {
 	return unix.Linkat(int(parent.Fd()), e.name, int(to.Fd()), name, 0)
 }
 
-// beneath opens a folder some steps below another one as a place, by no symbolic link, and on the
-// same file system.
+// beneath opens a directory below another as a path (O_PATH). It follows no symbolic link and stays
+// on the file system.
 func beneath(parent int, way string) (*os.File, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV}
-	return opened(way, func() (int, error) { return unix.Openat2(parent, way, &how) })
+	return retryOpen(way, func() (int, error) { return unix.Openat2(parent, way, &how) })
 }
 
-// symlink copies a symbolic link. It has no mode, and no attributes that a pod could set.
+// symlink copies a symbolic link. A symbolic link has no mode, and no attributes that a pod can
+// set.
 func symlink(from, to *os.File, name string, s *unix.Stat_t) error {
 	target := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(int(from.Fd()), name, target)
@@ -428,8 +428,7 @@ func symlink(from, to *os.File, name string, s *unix.Stat_t) error {
 	return unix.Fchownat(int(to.Fd()), name, int(s.Uid), int(s.Gid), unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// node copies a pipe, a socket or a device node: the name and what it stands for, and nothing
-// behind it.
+// node copies a pipe, a socket or a device node: the name and the type, not the device behind it.
 func node(from, to *os.File, name string, s *unix.Stat_t) error {
 	if err := unix.Mknodat(int(to.Fd()), name, s.Mode&unix.S_IFMT|0o600, int(s.Rdev)); err != nil {
 		return err
@@ -444,21 +443,21 @@ func node(from, to *os.File, name string, s *unix.Stat_t) error {
 		return err
 	}
 	defer target.Close()
-	return dress(source, target, s)
+	return setMetadata(source, target, s)
 }
 
-// dress gives a copy that is not a symbolic link the owner, the mode and the attributes of what it
-// was made of, in this order: a new owner takes bits of the mode and capabilities away, a new mode
+// setMetadata sets the owner, the mode and the extended attributes of a copy that is not a symbolic
+// link, in this order: changing the owner clears mode bits and capabilities, and changing the mode
 // changes an ACL.
-func dress(source, target *os.File, s *unix.Stat_t) error {
-	place := behind(target)
+func setMetadata(source, target *os.File, s *unix.Stat_t) error {
+	place := procPath(target)
 	if err := unix.Fchownat(int(target.Fd()), "", int(s.Uid), int(s.Gid), unix.AT_EMPTY_PATH); err != nil {
 		return fmt.Errorf("its owner: %w", err)
 	}
 	if err := unix.Chmod(place, s.Mode&0o7777); err != nil {
 		return fmt.Errorf("its mode: %w", err)
 	}
-	names, err := list(behind(source))
+	names, err := list(procPath(source))
 	if err != nil {
 		return fmt.Errorf("its attributes: %w", err)
 	}
@@ -466,7 +465,7 @@ func dress(source, target *os.File, s *unix.Stat_t) error {
 		if strings.HasPrefix(name, own) {
 			continue
 		}
-		value, err := get(behind(source), name)
+		value, err := get(procPath(source), name)
 		if err == nil {
 			err = unix.Setxattr(place, name, value, 0)
 		}
@@ -477,12 +476,12 @@ func dress(source, target *os.File, s *unix.Stat_t) error {
 	return nil
 }
 
-// behind is a path that leads to an open file, also to one that is open as a place only (O_PATH).
-func behind(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+// procPath returns a path to an open file; it works with O_PATH, too.
+func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
 // list returns the names of a file's extended attributes.
 func list(place string) ([]string, error) {
-	buffer, err := grown(func(b []byte) (int, error) { return unix.Listxattr(place, b) })
+	buffer, err := fillBuffer(func(b []byte) (int, error) { return unix.Listxattr(place, b) })
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return nil, nil
 	}
@@ -490,11 +489,11 @@ func list(place string) ([]string, error) {
 }
 
 func get(place, name string) ([]byte, error) {
-	return grown(func(b []byte) (int, error) { return unix.Getxattr(place, name, b) })
+	return fillBuffer(func(b []byte) (int, error) { return unix.Getxattr(place, name, b) })
 }
 
-// grown calls what fills a buffer, with one that is large enough.
-func grown(fill func([]byte) (int, error)) ([]byte, error) {
+// fillBuffer calls fill with a sufficiently large buffer.
+func fillBuffer(fill func([]byte) (int, error)) ([]byte, error) {
 	buffer := make([]byte, 4<<10)
 	n, err := fill(buffer)
 	if errors.Is(err, unix.ERANGE) {
@@ -508,9 +507,9 @@ func grown(fill func([]byte) (int, error)) ([]byte, error) {
 	return buffer[:n], nil
 }
 
-// printable is a way for people, or the end of one that is long: names may have anything in them,
-// and a way may be longer than anybody reads.
-func (s *step) printable(name ...string) string {
+// printable returns a quoted path for messages, or the end of a long path: names can contain any
+// byte, and paths can be very long.
+func (s *dirNode) printable(name ...string) string {
 	way := path.Join(name...)
 	for ; s.up != nil; s = s.up {
 		if len(way) > shown {

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// describe is all that a copy has to keep of a folder, a line for each file. Files with several
-// names are told by the first of them.
+// describe returns all properties of a directory that a copy must preserve, one line for each file.
+// Files with several names are listed under the first name.
 func describe(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder
@@ -78,9 +78,9 @@ func describe(t *testing.T, root string) string {
 	return b.String()
 }
 
-// folders are one with everything in it that a pod can make without rights beyond a container's, as
-// the user that runs the test, and an empty one on the same file system.
-func folders(t *testing.T) (from, to string) {
+// testDirs returns a directory with all kinds of files that a pod can make without special rights,
+// owned by the user of the test, and an empty directory on the same file system.
+func testDirs(t *testing.T) (from, to string) {
 	t.Helper()
 	from, to = filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
 	in := func(name string) string { return filepath.Join(from, name) }
@@ -124,7 +124,7 @@ func folders(t *testing.T) (from, to string) {
 	return from, to
 }
 
-// same compares both folders.
+// same compares both directories.
 func same(t *testing.T, from, to string) {
 	t.Helper()
 	want, got := strings.Split(describe(t, from), "\n"), strings.Split(describe(t, to), "\n")
@@ -135,9 +135,9 @@ func same(t *testing.T, from, to string) {
 	}
 }
 
-// TestCopy copies everything that any user can make.
+// TestCopy copies all kinds of files that any user can make.
 func TestCopy(t *testing.T) {
-	from, to := folders(t)
+	from, to := testDirs(t)
 	before := describe(t, from)
 	if err := Copy(t.Context(), from, to); err != nil {
 		t.Fatal(err)
@@ -157,16 +157,16 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// TestCopyAsRootOnly copies what root, and a pod's processes with it, can make besides: other
-// owners, devices, attributes, ACLs.
+// TestCopyAsRootOnly copies files that only root can make, such as a pod's processes: other owners,
+// devices, attributes, ACLs.
 func TestCopyAsRootOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("makes files of others and devices: root may, others may not")
 	}
-	from, to := folders(t)
+	from, to := testDirs(t)
 	in := func(name string) string { return filepath.Join(from, name) }
 	// struct posix_acl_xattr_header and its entries (include/uapi/linux/posix_acl_xattr.h): the
-	// owner rwx, user 1234 r-x, the group r--, the mask rwx, others nothing.
+	// owner rwx, user 1234 r-x, the group r--, the mask rwx, others no permission.
 	acl := []byte{2, 0, 0, 0}
 	for _, e := range [][4]uint16{{1, 7, 0xffff, 0xffff}, {2, 5, 1234, 0}, {4, 4, 0xffff, 0xffff}, {16, 7, 0xffff, 0xffff}, {32, 0, 0xffff, 0xffff}} {
 		for _, v := range e {
@@ -208,9 +208,9 @@ func TestCopyAsRootOnly(t *testing.T) {
 	}
 }
 
-// TestStop: a copy that is not wanted any more ends before the next file.
+// TestStop checks that a canceled copy ends before the next file.
 func TestStop(t *testing.T) {
-	from, to := folders(t)
+	from, to := testDirs(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := Copy(ctx, from, to); !errors.Is(err, context.Canceled) {
@@ -221,9 +221,9 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestRefused: a copy that cannot go on says which file, and ends.
+// TestRefused checks that a failed copy ends, and that the error names the file.
 func TestRefused(t *testing.T) {
-	from, to := folders(t)
+	from, to := testDirs(t)
 	if err := os.Mkdir(filepath.Join(to, "pipe"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -232,8 +232,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestDeep: folders within folders, more than a path can name, are copied up to a limit, without a
-// descriptor left open.
+// TestDeep checks that nested directories, deeper than a path can name, are copied up to a limit,
+// and that no descriptor stays open.
 func TestDeep(t *testing.T) {
 	for depth, fits := range map[int]bool{deepest: true, deepest + 2: false} {
 		from, to := t.TempDir(), t.TempDir()
@@ -255,22 +255,22 @@ func TestDeep(t *testing.T) {
 	}
 }
 
-// chain makes folders within each other, and opens the last.
+// chain makes nested directories and opens the innermost.
 func chain(t *testing.T, root, name string, depth int) *os.File {
 	t.Helper()
 	return down(t, root, depth, func(at *os.File) error { return unix.Mkdirat(int(at.Fd()), name, 0o755) }, name)
 }
 
-// descend opens the last of folders that lie within each other.
+// descend opens the innermost of nested directories.
 func descend(t *testing.T, root, name string, depth int) *os.File {
 	t.Helper()
 	return down(t, root, depth, func(*os.File) error { return nil }, name)
 }
 
-// down goes down, and does something before each step.
+// down descends into nested directories, and calls do before each step.
 func down(t *testing.T, root string, depth int, do func(at *os.File) error, name string) *os.File {
 	t.Helper()
-	at, err := folder(unix.AT_FDCWD, root)
+	at, err := openDir(unix.AT_FDCWD, root)
 	for range depth {
 		if err == nil {
 			err = do(at)
@@ -279,7 +279,7 @@ func down(t *testing.T, root string, depth int, do func(at *os.File) error, name
 			t.Fatal(err)
 		}
 		before := at
-		at, err = folder(int(at.Fd()), name)
+		at, err = openDir(int(at.Fd()), name)
 		before.Close()
 	}
 	if err != nil {
@@ -289,7 +289,7 @@ func down(t *testing.T, root string, depth int, do func(at *os.File) error, name
 	return at
 }
 
-// linksAt makes files in one folder, and a hard link of each in the other one.
+// linksAt makes files in one directory, and a hard link of each in another.
 func linksAt(t *testing.T, files int, one, other *os.File) {
 	t.Helper()
 	for i := range files {
@@ -300,7 +300,7 @@ func linksAt(t *testing.T, files int, one, other *os.File) {
 	}
 }
 
-// inodes are those of the names that linksAt has made in a folder, by number of the file.
+// inodes returns the inodes of the names that linksAt made in a directory, by number of the file.
 func inodes(t *testing.T, in *os.File, letter string, files int) []uint64 {
 	t.Helper()
 	var all []uint64
@@ -314,18 +314,19 @@ func inodes(t *testing.T, in *os.File, letter string, files int) []uint64 {
 	return all
 }
 
-// TestLinks: hard links in one folder, and in folders far from each other, are made however deep
-// they lie, without memory for each folder on the way to each of them; they are forgotten with
-// their last name, and leave no descriptor open.
+// TestLinks checks that hard links in the same directory and in distant directories are made at any
+// depth, without memory for each directory in the path of each file. After the last name of a file,
+// no memory and no descriptor remains.
 func TestLinks(t *testing.T) {
 	const files = 200
 	for _, c := range []struct {
-		one, other string // the folders' names
+		one, other string // names of the directories
 		most       uint64 // MiB of memory
 	}{
 		{"n", "n", 8},
 		{"n", "m", 16},
-		{strings.Repeat("n", 255), strings.Repeat("m", 255), 128}, // longer than one path can be
+		// longer than the maximum of a path
+		{strings.Repeat("n", 255), strings.Repeat("m", 255), 128},
 	} {
 		from, to := t.TempDir(), t.TempDir()
 		one := chain(t, from, c.one, deepest)
@@ -360,13 +361,13 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestTooManyLinks: files whose other names are not met are bounded, and so are the folders on the
-// way to them; those that were met count no more.
+// TestTooManyLinks checks the limit for pending files and the directories above them; completed
+// files do not count.
 func TestTooManyLinks(t *testing.T) {
 	for _, c := range []struct {
 		what   string
-		deep   int  // in so many folders
-		inside bool // all names are in the folder that is copied
+		deep   int  // depth of the directories
+		inside bool // all names are in the copied directory
 		most   int
 		fits   bool
 	}{
@@ -396,8 +397,8 @@ func TestTooManyLinks(t *testing.T) {
 	}
 }
 
-// TestLongWay: an error tells the end of a way, however long that is.
-func TestLongWay(t *testing.T) {
+// TestLongPath checks that an error contains the end of a long path.
+func TestLongPath(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	chain(t, from, strings.Repeat("\xff", 255), deepest+1)
 	if err := Copy(t.Context(), from, to); err == nil || len(err.Error()) > 4<<10 || !strings.Contains(err.Error(), `".../`) {
@@ -417,7 +418,7 @@ func descriptors(t *testing.T) int {
 	return len(all)
 }
 
-// TestIdle: the thread that asked waits for others, and no other does.
+// TestIdle checks that only the calling thread gets the low priority.
 func TestIdle(t *testing.T) {
 	priorities := make(chan map[string]int)
 	look := func() map[string]int {
@@ -435,7 +436,7 @@ func TestIdle(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	before := look()
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := Idle(); err != nil {
 			t.Error(err)
 		}

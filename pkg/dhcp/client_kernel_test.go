@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// bed is a client on one end of a wire and a server on the other. The client's link gets no
-// address: that is its user's business, and the packets of a first lease must do without.
+// bed is a client at one end of a veth pair and a server at the other. The client's link gets no
+// address: the user of the client adds it, and a first lease must work without it.
 type bed struct {
 	*dhcptest.Server
 	other  *rtnltest.Namespace
@@ -105,8 +105,8 @@ func TestRapidCommitKernel(t *testing.T) {
 	}
 }
 
-// TestRebindKernel lets a lease go unrenewed: T1, T2, end, and a new search. The client's link has
-// no address, so its unicast renewals find no way; they must not stop it either.
+// TestRebindKernel lets a lease pass T1, T2 and its end, followed by a new search. The client's
+// link has no address, so its unicast renewals fail; the client must continue nevertheless.
 func TestRebindKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -139,8 +139,8 @@ func TestRememberedKernel(t *testing.T) {
 	}
 }
 
-// TestNakKernel moves to a network where the remembered address is refused: the client starts again
-// at once.
+// TestNakKernel moves the client to a network that rejects the stored address: the client starts
+// again at once.
 func TestNakKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -157,8 +157,8 @@ func TestNakKernel(t *testing.T) {
 	b.wait(t, 5*time.Second, "bound", bound)
 }
 
-// TestSilenceKernel has no server that answers: the client keeps asking, ever more slowly, and is
-// there when one comes.
+// TestSilenceKernel has no server that answers: the client continues to send at increasing
+// intervals, and gets a lease when a server appears.
 func TestSilenceKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

@@ -15,36 +15,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options is what a client is made of.
+// Options configures a client.
 type Options struct {
-	Link string // the link's name
-	// its index; a client ends with its link and is made again for a new one
+	Link string // name of the link
+	// index of the link; a client ends with its link, and a new link needs a new client
 	Index       int
-	MAC         net.HardwareAddr // its hardware address, Ethernet only
-	StoredLease *Lease           // a lease of an earlier life, asked for first; may be nil
-	// whether the link still has Remembered's address: it is kept while the server is asked
+	MAC         net.HardwareAddr // hardware address of the link, Ethernet only
+	StoredLease *Lease           // lease of an earlier client, requested first; may be nil
+	// The link still has the address of StoredLease; the address stays while the client asks the
+	// server.
 	InForce bool
-	// Random returns a random number; it makes transaction ids and spreads retransmissions.
+	// Random returns a random number, for transaction IDs and jitter.
 	Random func() uint32
 	// Changed is called from the client's goroutine after every step. It must not block.
 	Changed func(Status)
 }
 
-// Status is what a client shows of itself.
+// Status is the observable state of a client.
 type Status struct {
 	Phase   Phase
-	Lease   *Lease    // the lease in force, or nil
+	Lease   *Lease    // the lease in use, or nil
 	Attempt int       // messages sent in this phase
-	Since   time.Time // when the present search for a lease began
-	Problem string    // the last thing that went wrong since a lease was in force; may be empty
+	Since   time.Time // start of the current search for a lease
+	Problem string    // last problem since a lease was in use; may be empty
 }
 
-// Client runs the state machine on a link. Make it with New and give it one Run.
+// Client runs the state machine on a link. New creates it; Run must be called once.
 type Client struct {
 	opt     Options
 	carrier chan bool // the newest report, at most one
 
-	mu       sync.Mutex // guards carrier's senders and hostname
+	mu       sync.Mutex // guards the senders of carrier, and hostname
 	hostname string
 
 	state   State
@@ -53,7 +54,7 @@ type Client struct {
 	problem string
 }
 
-// New returns a client that believes the link has no carrier until SetCarrier says otherwise.
+// New returns a client that assumes no carrier until SetCarrier is called.
 func New(opt Options) *Client {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
@@ -63,9 +64,8 @@ func New(opt Options) *Client {
 	}
 }
 
-// SetCarrier tells the client whether the link has a carrier. It never blocks; only the newest
-// report counts, but a carrier that went and came back between two looks is seen as one that was
-// never gone.
+// SetCarrier reports to the client whether the link has a carrier. It never blocks. Only the newest
+// report counts: a short loss of the carrier between two steps can stay unnoticed.
 func (c *Client) SetCarrier(up bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,16 +76,16 @@ func (c *Client) SetCarrier(up bool) {
 	c.carrier <- up
 }
 
-// SetHostname sets the name that is told to the server (option 12) from the next message on; empty
-// tells none.
+// SetHostname sets the host name that the client sends (option 12) from the next message on; empty
+// sends none.
 func (c *Client) SetHostname(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hostname = name
 }
 
-// Run works until ctx is done. It leaves the lease as it is: whoever stops a client takes the
-// address away if it should go.
+// Run works until ctx is done. It does not release the lease: the caller removes the address if
+// necessary.
 func (c *Client) Run(ctx context.Context) {
 	defer c.timer.Stop()
 	defer func() { c.sock.close() }()
@@ -125,7 +125,7 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// read makes a reply of a message.
+// read parses a message to a reply.
 func (c *Client) read(p incoming) (*Reply, error) {
 	if p.err != nil {
 		return nil, fmt.Errorf("DHCP message from %v: cannot read: %w; check the server", p.ServerIPAddr, p.err)
@@ -133,20 +133,20 @@ func (c *Client) read(p incoming) (*Reply, error) {
 	return parseReply(p.DHCPv4)
 }
 
-// step gives an event to the machine and does what it answers.
+// step passes an event to the state machine and performs the resulting actions.
 func (c *Client) step(ev Event) {
 	ev.At, ev.Rand = time.Now(), c.opt.Random()
 	next, actions := Step(c.state, ev)
 	c.state = next
 	if s := c.state.Phase; s == Bound || s == Init {
-		c.sock.close() // nothing is awaited: no packet shall wake the machine
+		c.sock.close() // the client expects no message: no packet should wake the process
 		c.sock = nil
 	}
 	for _, a := range actions {
 		switch a.Kind {
 		case Send:
 			if err := c.send(a.Message); err != nil {
-				c.problem = err.Error() // the timer sends again
+				c.problem = err.Error() // the timer repeats the message
 			}
 		case Wake:
 			c.timer.Stop()
@@ -171,8 +171,8 @@ func (c *Client) report() {
 	c.opt.Changed(st)
 }
 
-// send sends a message from the kind of socket that its phase needs: a packet socket while the link
-// may have no address, a UDP socket afterwards, because only the kernel knows the way to the
+// send sends a message with the socket type of its phase: a packet socket while the link can be
+// without an address, a UDP socket afterwards, because only the kernel knows the route to the
 // server.
 func (c *Client) send(m Message) error {
 	c.mu.Lock()

@@ -11,8 +11,8 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// The fixed part of a message (RFC 2131 section 2): its length with the magic cookie, and the two
-// fields that may hold options.
+// Fixed part of a message (RFC 2131 section 2): its length with the magic cookie, and the offsets
+// of the cookie and of the two fields that can contain options.
 const (
 	headerLength = 240
 	snameAt      = 44
@@ -20,12 +20,12 @@ const (
 	cookieAt     = 236
 )
 
-// errNotDHCP is why bytes are no message at all. Anyone can send to the port.
+// errNotDHCP is returned for data that is not a DHCP message. Any host can send data to the port.
 var errNotDHCP = errors.New("not a DHCP message")
 
-// decode reads a message. The options may go on in the fields file and sname (option 52, RFC 2131
-// section 4.1). The option END may be missing where padding, or nothing, follows. The error is
-// errNotDHCP, or says which option is cut off; then the message has its header.
+// decode parses a message. Options can continue in the fields file and sname (option 52, RFC 2131
+// section 4.1). The option END can be missing before padding or the end of the message. The error
+// is errNotDHCP, or names the truncated option; in the second case the message contains the header.
 func decode(b []byte) (*dhcpv4.DHCPv4, error) {
 	if len(b) < headerLength || !bytes.Equal(b[cookieAt:headerLength], []byte{99, 130, 83, 99}) {
 		return nil, errNotDHCP
@@ -53,7 +53,7 @@ func decode(b []byte) (*dhcpv4.DHCPv4, error) {
 	return m, err
 }
 
-// collect adds the options of one field to parts.
+// collect adds the options of a field to parts.
 func collect(parts map[uint8][][]byte, b []byte, where string) error {
 	for len(b) > 0 {
 		code := b[0]
@@ -73,16 +73,17 @@ func collect(parts map[uint8][][]byte, b []byte, where string) error {
 	return nil
 }
 
-// fixed are the lengths of the options that have one, in bytes.
+// fixed are the options with a fixed length, in bytes.
 var fixed = map[uint8]int{
 	dhcpv4.OptionSubnetMask.Code(): 4, dhcpv4.OptionInterfaceMTU.Code(): 2, dhcpv4.OptionIPAddressLeaseTime.Code(): 4,
 	dhcpv4.OptionOptionOverload.Code(): 1, dhcpv4.OptionDHCPMessageType.Code(): 1, dhcpv4.OptionServerIdentifier.Code(): 4,
 	dhcpv4.OptionRenewTimeValue.Code(): 4, dhcpv4.OptionRebindingTimeValue.Code(): 4,
 }
 
-// join makes one value of the parts of an option, in their order (RFC 3396 section 7). Servers
-// also send an option twice: of those with a fixed length the first counts, of the others a part
-// that is the same as an earlier one and shorter than the longest possible is left out.
+// join joins the parts of an option in their order (RFC 3396 section 7). Servers also send an
+// option twice. For an option with a fixed length, the first part with that length counts. For
+// other options, join skips a part that equals an earlier part and is shorter than the maximum
+// length.
 func join(code uint8, parts [][]byte) []byte {
 	n, isFixed := fixed[code]
 	if isFixed {
@@ -102,15 +103,14 @@ func join(code uint8, parts [][]byte) []byte {
 	return out
 }
 
-// The bounds of what is taken from one list.
+// Maximum numbers of entries that are used of a list.
 const (
 	maxAddresses = 16
 	maxDomains   = 32
 	maxRoutes    = 64
 )
 
-// addrs returns the usable IPv4 addresses of a list of them, each once, and notes what is left
-// out.
+// addrs returns the distinct usable IPv4 addresses of a list, and notes the unusable ones.
 func addrs(b []byte, what string, note func(string)) []netip.Addr {
 	var out []netip.Addr
 	if len(b)%4 != 0 {
@@ -128,13 +128,13 @@ func addrs(b []byte, what string, note func(string)) []netip.Addr {
 	return out
 }
 
-// usable reports whether an IPv4 address can be one of another machine.
+// usable reports whether an IPv4 address can belong to another machine.
 func usable(a netip.Addr) bool {
 	return a.Is4() && a.As4()[0] != 0 && !a.IsMulticast() && !a.IsLoopback() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// classless reads the routes of option 121 (RFC 3442) or 249. One that cannot be read is ignored
-// as a whole.
+// classless parses the routes of option 121 (RFC 3442) or 249. An option with an invalid route is
+// rejected as a whole.
 func classless(b []byte) ([]Route, error) {
 	var out []Route
 	for len(b) > 0 {
@@ -167,9 +167,9 @@ func classless(b []byte) ([]Route, error) {
 	return out, nil
 }
 
-// searchList reads the domains of option 119: names in the encoding of RFC 1035 section 4.1.4,
-// whose pointers count from the beginning of the option (RFC 3397 section 2). What was read
-// before an error is returned with it.
+// searchList parses the domains of option 119: names in the encoding of RFC 1035 section 4.1.4,
+// with pointers relative to the beginning of the option (RFC 3397 section 2). With an error, it
+// returns the domains before the error.
 func searchList(b []byte) ([]string, error) {
 	var out []string
 	for at := 0; at < len(b); {
@@ -188,9 +188,9 @@ func searchList(b []byte) ([]string, error) {
 	return out, nil
 }
 
-// domainAt reads the name at a position, and returns where the one after it begins. A name may
-// end in a pointer, and what that leads to may end in another one. Each has to point before the
-// last, so there is an end to it.
+// domainAt parses the name at a position, and returns the position of the next name. A name can end
+// in a pointer, and its target can end in another pointer. Each pointer must point before the
+// previous position, so the loop ends.
 func domainAt(b []byte, at int) (name string, next int, err error) {
 	var labels []string
 	length, before := 0, at

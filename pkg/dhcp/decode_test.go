@@ -10,16 +10,15 @@ import (
 	"time"
 )
 
-// message is a server's ACK, byte by byte: what stands in each of the three fields that hold
-// options.
+// message is a server's ACK: the bytes of each of the three fields that hold options.
 type message struct {
 	name                 string
 	options, file, sname []byte
-	pad                  int // length that zeros bring the message to; 0: none
+	pad                  int // length of the message, padded with zeros; 0: no padding
 	noEnd                bool
 }
 
-// grantOptions are what every grant has: ACK, server 192.0.2.1, an hour, /24.
+// grantOptions are the options of every grant: ACK, server 192.0.2.1, an hour, /24.
 var grantOptions = []byte{53, 1, 5, 54, 4, 192, 0, 2, 1, 51, 4, 0, 0, 14, 16, 1, 4, 255, 255, 255, 0}
 
 func (c message) bytes() []byte {
@@ -45,7 +44,7 @@ func option(code byte, value ...byte) []byte {
 
 func text(code byte, value string) []byte { return option(code, []byte(value)...) }
 
-// name is a name as RFC 1035 writes it.
+// name encodes a name (RFC 1035).
 func name(labels ...string) []byte {
 	var b []byte
 	for _, l := range labels {
@@ -64,7 +63,7 @@ var (
 	manyZero = make([]byte, 12)
 )
 
-// messages are of servers as they are found. Each begins the fuzzer, too.
+// messages are messages of real servers. They are also seeds of the fuzzer.
 var messages = []message{
 	{name: "two domains", options: text(15, "corp.example lab.example")},
 	{name: "two domains, commas, dots and a NUL", options: text(15, "corp.example., lab.example.\x00")},
@@ -168,7 +167,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestCutOff: a message whose options end in the middle of one is refused with the reason.
+// TestCutOff checks that a message with a truncated option is rejected with the reason.
 func TestCutOff(t *testing.T) {
 	for _, c := range []message{
 		{name: "the field file", options: overload(1), file: slices.Concat(manyZero, bytes.Repeat([]byte{0}, 115), []byte{6})},

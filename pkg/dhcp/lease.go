@@ -12,31 +12,30 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// Lease is what a server has granted. It is never changed after it was made. Its JSON form is what
-// is remembered.
+// Lease is a lease granted by a server. It is immutable. Its JSON form is stored.
 type Lease struct {
 	// the address with the length of its subnet (option 1)
 	Address netip.Prefix `json:"address"`
 	Server  netip.Addr   `json:"server"` // the server identifier (option 54)
-	// when the request that led to it was sent; all times count from here
+	// time at which the request was sent; all durations start at it
 	Acquired time.Time     `json:"acquired"`
-	Duration time.Duration `json:"duration"` // option 51; Forever when it has no end
+	Duration time.Duration `json:"duration"` // option 51; Forever if it never ends
 	T1       time.Duration `json:"t1"`       // renew after (option 58, else half)
 	// rebind after (option 59, else seven eighths)
 	T2 time.Duration `json:"t2"`
 	// option 121 if the server sent it, else 249, else the router of option 3
 	Routes []Route      `json:"routes,omitempty"`
 	DNS    []netip.Addr `json:"dns,omitempty"`    // option 6
-	Domain string       `json:"domain,omitempty"` // option 15; the first, if it names several
-	// option 119, else the domains of option 15 if it names several
+	Domain string       `json:"domain,omitempty"` // option 15; the first of several
+	// option 119, else the domains of option 15 if it contains several
 	Search []string     `json:"search,omitempty"`
 	NTP    []netip.Addr `json:"ntp,omitempty"` // option 42
-	// option 26, bytes; 0 when not sent or out of range
+	// option 26, bytes; 0 if missing or out of range
 	MTU      int    `json:"mtu,omitempty"`
 	Hostname string `json:"hostname,omitempty"` // option 12
 }
 
-// Route is one route of a lease. An invalid Via means that the destination is on the link itself.
+// Route is a route of a lease. An invalid Via means that the destination is on the link itself.
 type Route struct {
 	To  netip.Prefix `json:"to"`
 	Via netip.Addr   `json:"via"`
@@ -45,7 +44,7 @@ type Route struct {
 // Forever is the duration of a lease without an end (RFC 2131 section 3.3: 0xffffffff seconds).
 const Forever = 0xffffffff * time.Second
 
-// Expires returns when the address must no longer be used; the zero time when never.
+// Expires returns the end of the lease; the zero time if it never ends.
 func (l *Lease) Expires() time.Time {
 	if l.Duration == Forever {
 		return time.Time{}
@@ -53,37 +52,37 @@ func (l *Lease) Expires() time.Time {
 	return l.Acquired.Add(l.Duration)
 }
 
-// expired reports whether the lease has ended by now.
+// expired reports whether the lease has ended.
 func (l *Lease) expired(now time.Time) bool {
 	return l.Duration != Forever && !now.Before(l.Expires())
 }
 
-// ReplyKind is the kind of message that a server sends to a client.
+// ReplyKind is the type of a server's message.
 type ReplyKind int
 
-// The three messages of a server that matter to the state machine.
+// Server messages that the state machine handles.
 const (
 	Offer ReplyKind = iota + 1
 	Ack
 	Nak
 )
 
-// Reply is a server's message, reduced to what the state machine needs.
+// Reply is a server's message, reduced to the data for the state machine.
 type Reply struct {
 	Kind  ReplyKind
 	XID   uint32
 	Rapid bool   // an Ack that answers a Discover (option 80)
-	Lease Lease  // Acquired is not set; meaningless for Nak but for Server
-	Text  string // what the server says to the operator (option 56), may be empty
-	// Notes are what of the message could not be used, and was left out, one line each.
+	Lease Lease  // without Acquired; for a Nak only Server is valid
+	Text  string // message for the operator (option 56), may be empty
+	// Notes describe the unusable and ignored parts of the message, one line each.
 	Notes []string
 }
 
-// maxNotes bounds Reply.Notes.
+// maxNotes is the maximum number of Reply.Notes.
 const maxNotes = 8
 
-// parseReply reads a server's message. It refuses what a client could not use: a missing server
-// identifier, an address that is not one, a grant without a duration.
+// parseReply parses a server's message. It rejects messages without a server identifier, with an
+// invalid address, and grants without a duration.
 func parseReply(m *dhcpv4.DHCPv4) (*Reply, error) {
 	x := m.TransactionID
 	r := &Reply{XID: uint32(x[0])<<24 | uint32(x[1])<<16 | uint32(x[2])<<8 | uint32(x[3]), Text: m.Message()}
@@ -123,14 +122,15 @@ func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 	}
 	mask := net.IPMask(m.Options.Get(dhcpv4.OptionSubnetMask))
 	if len(mask) == 0 {
-		mask = net.IP(ip.AsSlice()).DefaultMask() // RFC 2131 section 2 leaves the class's mask
+		// RFC 2131 section 2 implies the mask of the class
+		mask = net.IP(ip.AsSlice()).DefaultMask()
 	}
 	bits, size := mask.Size()
 	if size != 32 || bits == 0 {
 		return fmt.Errorf("DHCP message from %v: subnet mask %v (option 1) is not one", l.Server, mask)
 	}
 	l.Address = netip.PrefixFrom(ip, bits)
-	// of 31 bits both are machines' (RFC 3021)
+	// a /31 has two usable addresses (RFC 3021)
 	if bits < 31 && (ip == l.Address.Masked().Addr() || ip == broadcast(l.Address)) {
 		return fmt.Errorf("DHCP message from %v: offers no usable address: %v is no machine's", l.Server, l.Address)
 	}
@@ -148,7 +148,7 @@ func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 	return nil
 }
 
-// readSettings reads what the server says about the network.
+// readSettings reads the network settings of the server.
 func readSettings(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	get := m.Options.Get
 	l.DNS = addrs(get(dhcpv4.OptionDomainNameServer), "resolvers (option 6)", note)
@@ -158,19 +158,19 @@ func readSettings(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 		l.Hostname = strings.ToLower(h)
 	}
 	if b := get(dhcpv4.OptionInterfaceMTU); len(b) == 2 {
-		if mtu := int(b[0])<<8 | int(b[1]); mtu >= 576 { // RFC 791: every host takes 576
+		if mtu := int(b[0])<<8 | int(b[1]); mtu >= 576 { // RFC 791: every host accepts 576
 			l.MTU = mtu
 		}
 	}
 	readRoutes(m, l, note)
 }
 
-// readDomains reads options 15 and 119. Many servers name several domains in option 15, with
-// spaces between.
+// readDomains reads options 15 and 119. Many servers send several domains in option 15, separated
+// by spaces.
 func readDomains(domain, search []byte, l *Lease, note func(string)) {
 	var domains []string
 	list := strings.TrimRight(string(domain), "\x00")
-	// nobody means that: none of it is taken
+	// control characters: reject the whole option
 	if strings.ContainsFunc(list, func(r rune) bool { return r < ' ' }) {
 		note(fmt.Sprintf("domain (option 15): %.80q is not a name", list))
 		list = ""
@@ -201,10 +201,10 @@ func readDomains(domain, search []byte, l *Lease, note func(string)) {
 	}
 }
 
-// readRoutes reads options 121, 249 (the same, from before it had its number) and 3. RFC 3442:
-// whoever understands option 121 ignores the router of option 3 when both are there.
+// readRoutes reads options 121, 249 (its predecessor) and 3. RFC 3442: a client that supports
+// option 121 ignores the router of option 3 if both are present.
 func readRoutes(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
-	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionClasslessStaticRoute, classlessOfMicrosoft} {
+	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionClasslessStaticRoute, classlessMicrosoft} {
 		routes, err := classless(m.Options.Get(code))
 		if err != nil {
 			note(fmt.Sprintf("routes (option %d): %v", code.Code(), err))
@@ -220,8 +220,8 @@ func readRoutes(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	}
 }
 
-// domainName reports whether s can stand in resolv.conf or be a host name. What a server sends is
-// not trusted: a line break in it would be a line of the file.
+// domainName reports whether s is valid in resolv.conf and as a host name. Server data is
+// untrusted: a line break in it would add a line to the file.
 func domainName(s string) bool {
 	if s == "" || len(s) > 253 {
 		return false
@@ -244,7 +244,7 @@ func addr(ip net.IP) netip.Addr {
 	return a
 }
 
-// broadcast is the last address of a subnet.
+// broadcast returns the last address of a subnet.
 func broadcast(p netip.Prefix) netip.Addr {
 	a := p.Addr().As4()
 	for i := p.Bits(); i < 32; i++ {

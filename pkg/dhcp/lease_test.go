@@ -14,7 +14,7 @@ import (
 	"github.com/insomniacslk/dhcp/rfc1035label"
 )
 
-// ack is a server's ACK with the options that a grant needs, and more.
+// ack returns a server's ACK with the options of a grant, and more.
 func ack(t *testing.T, more ...dhcpv4.Option) *dhcpv4.DHCPv4 {
 	t.Helper()
 	m, err := dhcpv4.New(
@@ -29,7 +29,7 @@ func ack(t *testing.T, more ...dhcpv4.Option) *dhcpv4.DHCPv4 {
 	return m
 }
 
-// overTheWire is a message as the other end reads it.
+// overTheWire encodes and decodes a message.
 func overTheWire(t *testing.T, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
 	t.Helper()
 	out, err := decode(m.ToBytes())
@@ -86,7 +86,7 @@ func TestParseSettings(t *testing.T) {
 			if r.Kind != Ack || !reflect.DeepEqual(r.Lease, c.want) {
 				t.Errorf("got  %+v\nwant %+v", r.Lease, c.want)
 			}
-			// What is remembered is what was granted.
+			// The stored lease equals the granted lease.
 			b, err := json.Marshal(r.Lease)
 			var back Lease
 			if err == nil {
@@ -130,7 +130,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// FuzzReply feeds a server's bytes: whatever they are, what comes out can be configured.
+// FuzzReply passes arbitrary server messages: every accepted reply is configurable.
 func FuzzReply(f *testing.F) {
 	m, err := dhcpv4.New(dhcpv4.WithMessageType(dhcpv4.MessageTypeAck))
 	if err != nil {

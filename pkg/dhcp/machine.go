@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// Phase is where the client stands, in the words of RFC 2131 figure 5.
+// Phase is a state of RFC 2131 figure 5.
 type Phase int
 
-// The phases. Init is also where a client without a carrier rests, with its lease still in force
-// until it ends.
+// The phases. A client without a carrier is in Init, too, and its lease stays in use until it ends.
 const (
 	Init Phase = iota
 	Selecting
@@ -24,36 +23,36 @@ func (p Phase) String() string {
 	return [...]string{"init", "selecting", "requesting", "rebooting", "bound", "renewing", "rebinding"}[p]
 }
 
-// State is all that the client knows. The zero State is a client that has just been made; set Lease
-// (and not InUse) to let it ask for a remembered address first.
+// State is the state of the state machine. The zero State is that of a new client; set Lease, but
+// not InUse, to request a stored address first.
 type State struct {
 	Phase   Phase
-	Carrier bool   // whether the link has a carrier
-	XID     uint32 // of the exchange that is under way
-	// when the message was sent that an Ack would answer; a lease counts from here
+	Carrier bool   // the link has a carrier
+	XID     uint32 // of the current exchange
+	// time of the message that an Ack would answer; a lease starts at it
 	Sent    time.Time
-	Since   time.Time // when the search for a lease began; option "secs" counts from here
+	Since   time.Time // start of the search for a lease; option "secs" counts from it
 	Attempt int       // messages sent in this phase
-	Naks    int       // refusals since a lease was last in force
-	Offer   Lease     // what is being requested (Requesting only)
-	Lease   *Lease    // the lease in force, or the remembered one
-	InUse   bool      // whether Lease is in force
+	Naks    int       // Naks since a lease was last in use
+	Offer   Lease     // the requested lease (Requesting only)
+	Lease   *Lease    // the lease in use, or the stored lease
+	InUse   bool      // Lease is in use
 }
 
-// EventKind says what happened.
+// EventKind is the type of an event.
 type EventKind int
 
-// What can happen to a client.
+// Events of a client.
 const (
 	LinkUp   EventKind = iota + 1 // the link has a carrier
-	LinkDown                      // the carrier is gone
-	Tick                          // the timer that the last Wake set has fired
-	Received                      // a server's message came in
+	LinkDown                      // the carrier is lost
+	Tick                          // the timer of the last Wake has fired
+	Received                      // a server's message was received
 )
 
-// Event is one thing that happened. At must carry a monotonic reading (time.Now does), so that a
-// stepped wall clock changes no lease. Rand is a fresh random number: transaction id and jitter
-// come from it.
+// Event is an input of the state machine. At must have a monotonic reading (time.Now has), so that
+// a step of the wall clock does not affect leases. Rand is a fresh random number for the
+// transaction ID and the jitter.
 type Event struct {
 	Kind  EventKind
 	At    time.Time
@@ -61,19 +60,19 @@ type Event struct {
 	Reply *Reply // Received only
 }
 
-// ActionKind says what is to be done.
+// ActionKind is the type of an action.
 type ActionKind int
 
-// What the edge does for the machine.
+// Actions that Client performs for the state machine.
 const (
 	Send ActionKind = iota + 1 // send Message
 	// fire Tick at At; replaces every earlier Wake; the zero time stops the timer
 	Wake
-	Apply // Lease is in force now: configure it, remember it
-	Drop  // no lease is in force now: take the address away, forget the lease
+	Apply // Lease is in use now: configure and store it
+	Drop  // no lease is in use now: remove the address and the stored lease
 )
 
-// Action is one thing to do.
+// Action is an output of the state machine.
 type Action struct {
 	Kind    ActionKind
 	Message Message
@@ -81,10 +80,10 @@ type Action struct {
 	Lease   *Lease
 }
 
-// Message is what the client sends, reduced to what differs between the phases (RFC 2131 table 5).
+// Message is a message to send, reduced to the differences between the phases (RFC 2131 table 5).
 type Message struct {
-	Discover  bool       // DHCPDISCOVER, else DHCPREQUEST
-	XID       uint32     // transaction id
+	Discover  bool       // DHCPDISCOVER, otherwise DHCPREQUEST
+	XID       uint32     // transaction ID
 	Secs      uint16     // since the search began
 	Client    netip.Addr // ciaddr: the client's own address, Renewing and Rebinding only
 	Requested netip.Addr // option 50
@@ -92,11 +91,12 @@ type Message struct {
 	To        netip.Addr // unicast to this server (Renewing); invalid: broadcast
 }
 
-// How long things take. See the package comment for why the first wait is not 4 s.
+// Intervals and numbers of attempts. The package comment explains why the first interval is not 4
+// s.
 const (
 	firstWait    = 250 * time.Millisecond
 	longestWait  = 64 * time.Second
-	renewWait    = 60 * time.Second // RFC 2131 section 4.4.5: no closer than that while renewing
+	renewWait    = 60 * time.Second // RFC 2131 section 4.4.5: minimum interval while renewing
 	requestTries = 5                // 8 s
 	rebootTries  = 3                // 2 s
 )
@@ -106,29 +106,29 @@ const (
 //	phase       event                     next        actions
 //	Init        LinkUp, no lease          Selecting   send DISCOVER
 //	Init        LinkUp, lease known       Rebooting   send REQUEST for it
-//	Init        Tick, carrier             Selecting   send DISCOVER (the wait after a NAK is over)
+//	Init        Tick, carrier             Selecting   send DISCOVER (end of the wait after a NAK)
 //	Init        Tick, lease ended         Init        drop
 //	Selecting   OFFER                     Requesting  send REQUEST
 //	Selecting   ACK with rapid commit     Bound       apply
-//	Selecting   Tick                      Selecting   send DISCOVER, wait twice as long
+//	Selecting   Tick                      Selecting   send DISCOVER, double the interval
 //	Requesting  ACK                       Bound       apply
-//	Requesting  NAK                       Init/Sel.   start again, later after every NAK in a row
-//	Requesting  Tick                      Requesting  send REQUEST; the fifth time unanswered: Selecting
+//	Requesting  NAK                       Init/Sel.   start again, with a backoff after several NAKs
+//	Requesting  Tick                      Requesting  send REQUEST; after 5 attempts: Selecting
 //	Rebooting   ACK                       Bound       apply
 //	Rebooting   NAK                       Selecting   drop, send DISCOVER
-//	Rebooting   Tick                      Rebooting   send REQUEST; the third time unanswered: a lease in force is kept
-//	                                                  (Bound, Renewing or Rebinding by its age), a remembered one forgotten
+//	Rebooting   Tick                      Rebooting   send REQUEST; after 3 attempts:
+//	                                                  a lease in use stays (Bound, Renewing or
+//	                                                  Rebinding by its age), a stored lease is dropped
 //	Bound       Tick at T1                Renewing    send REQUEST to the server
 //	Renewing    ACK                       Bound       apply
 //	Renewing    NAK                       Selecting   drop, send DISCOVER
 //	Renewing    Tick                      Renewing    send REQUEST to the server; at T2: Rebinding
 //	Rebinding   ACK                       Bound       apply
 //	Rebinding   NAK                       Selecting   drop, send DISCOVER
-//	Rebinding   Tick                      Rebinding   send REQUEST to everyone; at the lease's end: drop, Selecting
-//	any         LinkDown                  Init        the lease stays in force until it ends
+//	Rebinding   Tick                      Rebinding   broadcast REQUEST; at the end: drop, Selecting
+//	any         LinkDown                  Init        the lease stays in use until it ends
 //
-// Whatever is not in the table changes nothing. Messages count only when their transaction id is
-// the present one.
+// Other events change no state. Messages with another transaction ID are ignored.
 func Step(s State, ev Event) (State, []Action) {
 	switch ev.Kind {
 	case LinkUp:
@@ -197,7 +197,7 @@ func received(s State, ev Event) (State, []Action) {
 	case s.Phase == Selecting && r.Kind == Ack && r.Rapid:
 		return bind(s, ev)
 	case s.Phase == Requesting && r.Lease.Server.IsValid() && r.Lease.Server != s.Offer.Server:
-		return s, nil // another server's word about an offer that is not its own
+		return s, nil // the message of another server than that of the offer
 	case s.Phase == Requesting || s.Phase == Rebooting || s.Phase == Renewing || s.Phase == Rebinding:
 		switch r.Kind {
 		case Ack:
@@ -210,7 +210,7 @@ func received(s State, ev Event) (State, []Action) {
 	return s, nil
 }
 
-// bind puts the lease of an Ack in force.
+// bind starts to use the lease of an Ack.
 func bind(s State, ev Event) (State, []Action) {
 	l := ev.Reply.Lease
 	l.Acquired = s.Sent
@@ -222,8 +222,8 @@ func bind(s State, ev Event) (State, []Action) {
 	return s, []Action{{Kind: Apply, Lease: &l}, wake}
 }
 
-// drop ends a lease, if there was one, and looks for a new one: at once, or after a wait when
-// servers keep refusing.
+// drop ends a lease, if there is one, and starts a new search: at once, or after a backoff if
+// servers reject repeatedly.
 func drop(s State, ev Event) (State, []Action) {
 	var out []Action
 	if s.Lease != nil {
@@ -248,8 +248,7 @@ func discover(s State, ev Event) (State, []Action) {
 	return sendDiscover(s, ev)
 }
 
-// hold does what the age of a lease in force asks for: nothing yet, renewing, rebinding, or its
-// end.
+// hold acts by the age of the lease in use: wait, renew, rebind, or drop it.
 func hold(s State, ev Event) (State, []Action) {
 	l, age := s.Lease, ev.At.Sub(s.Lease.Acquired)
 	m := Message{XID: ev.Rand, Secs: secs(s, ev), Client: l.Address.Addr()}
@@ -302,8 +301,8 @@ func transmit(s State, ev Event, m Message) (State, []Action) {
 	return s, []Action{{Kind: Send, Message: m}, {Kind: Wake, At: ev.At.Add(wait)}}
 }
 
-// backoff is the wait after the n-th message, counted from 0: firstWait doubled n times,
-// longestWait at most, and a quarter of it more or less by rand.
+// backoff returns the delay after message n, counted from 0: firstWait doubled n times, at most
+// longestWait, with a jitter of ±25 % from rand.
 func backoff(n int, rand uint32) time.Duration {
 	wait := min(firstWait<<min(n, 10), longestWait)
 	return wait*3/4 + time.Duration(float64(wait)/2*float64(rand)/(1<<32))

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// t0 is when every table begins.
+// t0 is the start time of every table.
 var t0 = time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 
-// noJitter makes every wait exactly the middle.
+// noJitter selects the middle of every delay.
 const noJitter = 1 << 31
 
 var (
@@ -24,14 +24,14 @@ var (
 	}
 )
 
-// world plays events to the machine and writes down what it does, as text.
-type world struct {
+// script passes events to the state machine and records its actions as text.
+type script struct {
 	state State
 	now   time.Time
 	wake  time.Time
 }
 
-func (w *world) do(ev Event) string {
+func (w *script) do(ev Event) string {
 	ev.At, ev.Rand = w.now, noJitter
 	if ev.Reply != nil && ev.Reply.XID == 0 {
 		ev.Reply.XID = w.state.XID
@@ -75,9 +75,9 @@ func say(m Message) string {
 	return s
 }
 
-// event makes an event from a word: up, down, tick (at the time the machine asked for), offer, ack,
+// event makes an event from a word: up, down, tick (at the time of the last Wake), offer, ack,
 // rapid, nak, other-nak (of another server), stale (another transaction).
-func (w *world) event(word string) Event {
+func (w *script) event(word string) Event {
 	reply := func(k ReplyKind) Event {
 		return Event{Kind: Received, Reply: &Reply{Kind: k, Lease: granted}}
 	}
@@ -122,7 +122,7 @@ func TestStep(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		start State
-		lines []string // "event: what the machine does, phase"
+		lines []string // "event: actions, phase"
 	}{
 		{name: "the four messages", lines: []string{
 			"up: discover, wake in 250ms, selecting",
@@ -201,7 +201,7 @@ func TestStep(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := &world{state: c.start, now: t0, wake: t0.Add(granted.T1)}
+			w := &script{state: c.start, now: t0, wake: t0.Add(granted.T1)}
 			for _, line := range c.lines {
 				word, want, _ := strings.Cut(line, ": ")
 				if got := w.do(w.event(word)); got != want {
@@ -212,14 +212,14 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// TestStepNeverSticks plays random events: whatever comes, a client with a carrier and no endless
-// lease has a timer running, a lease is in use exactly between Apply and Drop, and no lease
-// outlives its end.
+// TestStepNeverSticks plays random events and checks invariants: a client with a carrier and
+// without an endless lease has a running timer, a lease is in use exactly between Apply and Drop,
+// and no lease outlives its end.
 func TestStepNeverSticks(t *testing.T) {
 	words := []string{"up", "down", "tick", "tick", "tick", "offer", "ack", "rapid", "nak", "other-nak", "stale"}
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 2))
-		w := &world{now: t0}
+		w := &script{now: t0}
 		inUse := false
 		var trace []string
 		for range 60 {

@@ -7,22 +7,22 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// The ports of RFC 2131 section 4.1.
+// Ports of RFC 2131 section 4.1.
 const (
 	serverPort = 67
 	clientPort = 68
 )
 
-// classlessOfMicrosoft is what option 121 was before it had its number (MS-DHCPE section 2.2.8).
-// Some servers send this one alone.
-const classlessOfMicrosoft = dhcpv4.GenericOptionCode(249)
+// classlessMicrosoft is the predecessor of option 121 (MS-DHCPE section 2.2.8). Some servers send
+// only this option.
+const classlessMicrosoft = dhcpv4.GenericOptionCode(249)
 
-// wanted is the parameter request list (option 55). Option 121 stands before option 3, as RFC 3442
-// asks.
+// wanted is the parameter request list (option 55). Option 121 precedes option 3, as RFC 3442
+// requires.
 var wanted = dhcpv4.OptionCodeList{
 	dhcpv4.OptionSubnetMask,
 	dhcpv4.OptionClasslessStaticRoute,
-	classlessOfMicrosoft,
+	classlessMicrosoft,
 	dhcpv4.OptionRouter,
 	dhcpv4.OptionDomainNameServer,
 	dhcpv4.OptionDomainName,
@@ -36,10 +36,10 @@ var wanted = dhcpv4.OptionCodeList{
 	dhcpv4.OptionRebindingTimeValue,
 }
 
-// maxMessage is the largest message taken (option 57): a whole Ethernet frame.
+// maxMessage is the maximum size of a received message (option 57): a whole Ethernet frame.
 const maxMessage = 1500
 
-// encode builds the packet of a message. The broadcast flag stays clear: the packet socket sees
+// encode makes the packet of a message. The broadcast flag stays clear: the packet socket receives
 // frames for an address that the link does not have yet.
 func encode(m Message, mac net.HardwareAddr, hostname string) (*dhcpv4.DHCPv4, error) {
 	kind := dhcpv4.MessageTypeRequest
@@ -50,7 +50,7 @@ func encode(m Message, mac net.HardwareAddr, hostname string) (*dhcpv4.DHCPv4, e
 		dhcpv4.WithTransactionID(dhcpv4.TransactionID{byte(m.XID >> 24), byte(m.XID >> 16), byte(m.XID >> 8), byte(m.XID)}),
 		dhcpv4.WithHwAddr(mac),
 		dhcpv4.WithMessageType(kind),
-		// The hardware type and address, as reservations are written (RFC 2132 section 9.14).
+		// Hardware type and address, the usual identifier in reservations (RFC 2132 section 9.14).
 		dhcpv4.WithOption(dhcpv4.OptClientIdentifier(append([]byte{1}, mac...))),
 		dhcpv4.WithOption(dhcpv4.OptParameterRequestList(wanted...)),
 		dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(maxMessage)),
@@ -78,7 +78,7 @@ func encode(m Message, mac net.HardwareAddr, hostname string) (*dhcpv4.DHCPv4, e
 	return p, nil
 }
 
-// destination returns where a message goes.
+// destination returns the destination of a message.
 func destination(m Message) *net.UDPAddr {
 	to := netip.AddrFrom4([4]byte{255, 255, 255, 255})
 	if m.To.IsValid() {

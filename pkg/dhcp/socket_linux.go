@@ -25,14 +25,14 @@ type socket struct {
 	done        chan struct{}
 }
 
-// incoming is a message, and why its options cannot be read.
+// incoming is a message, with the error of its options.
 type incoming struct {
 	*dhcpv4.DHCPv4
 	err error
 }
 
-// openSocket opens a UDP socket (the link has its address) or a packet socket (it may have none) on
-// a link.
+// openSocket opens a UDP socket (the link has its address) or a packet socket (the link may have
+// none) on a link.
 func openSocket(link string, index int, mac net.HardwareAddr, withAddress bool) (*socket, error) {
 	open := openPacket
 	if withAddress {
@@ -47,7 +47,7 @@ func openSocket(link string, index int, mac net.HardwareAddr, withAddress bool) 
 	return s, nil
 }
 
-// close ends the reader too. A nil socket is closed already.
+// close closes the socket and ends its reader. A nil socket is closed already.
 func (s *socket) close() {
 	if s == nil {
 		return
@@ -56,13 +56,13 @@ func (s *socket) close() {
 	s.conn.Close()
 }
 
-// read hands on every DHCP message until the socket is closed.
+// read delivers every DHCP message until the socket is closed.
 func (s *socket) read() {
 	buf := make([]byte, maxMessage)
 	for {
 		n, _, err := s.conn.ReadFrom(buf)
-		// A link that goes down or an answer that nobody listens to is told once; the socket stays
-		// good.
+		// The kernel reports a link that is down, or an answer to a closed port, once; the socket
+		// stays usable.
 		if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ECONNREFUSED) {
 			continue
 		}
@@ -94,8 +94,8 @@ func openPacket(link *net.Interface) (net.PacketConn, error) {
 	return nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{Port: clientPort}), nil
 }
 
-// clientPackets lets through what is UDP, not a later fragment, and for the client's port; the
-// offsets count from the IPv4 header. Without it every packet of the machine would wake PID 1.
+// clientPackets passes first fragments of UDP packets to the client's port; offsets are relative to
+// the IPv4 header. Without it, every packet of the machine would wake PID 1.
 var clientPackets = []bpf.Instruction{
 	bpf.LoadAbsolute{Off: 9, Size: 1},
 	bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_UDP, SkipTrue: 6},
@@ -108,7 +108,7 @@ var clientPackets = []bpf.Instruction{
 	bpf.RetConstant{Val: 0},
 }
 
-// openUDP binds to the link and to no address: a refusal comes by broadcast.
+// openUDP binds to the link without an address, because a NAK is sent by broadcast.
 func openUDP(link *net.Interface) (net.PacketConn, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var failed error

@@ -1,6 +1,6 @@
-// Package disklayout is how the disk of a machine is divided: the labels, types, order and sizes of its
-// partitions stand here and nowhere else. The imager divides disk images so, machined/install blank
-// disks, and machined/disk adds what a machine keeps. The package touches no disk.
+// Package disklayout defines the partitions of the system disk: their labels, types, order and
+// sizes. The imager partitions disk images accordingly, machined/install partitions blank disks,
+// and machined/disk adds the partitions for data of the machine. The package accesses no disk.
 package disklayout
 
 import (
@@ -9,18 +9,19 @@ import (
 	"github.com/google/uuid"
 )
 
-// Labels of the partitions, exactly as in the table, in their order on the disk.
+// Labels of the partitions, exactly as in the partition table, in their order on the disk.
 const (
-	ESP   = "ESP"    // the boot loader, and one boot image per slot
-	RootA = "ROOT-A" // one slot's root, then its hash tree
-	RootB = "ROOT-B" // the other's
+	ESP   = "ESP"    // boot loader, and one UKI per slot
+	RootA = "ROOT-A" // root of slot A, followed by its hash tree
+	RootB = "ROOT-B" // root of slot B
 	State = "STATE"  // configuration, keys, records
-	Data  = "DATA"   // everything else; made on first boot, so a disk without it never ran
+	// all other data; created at the first boot, so a disk without it was never booted
+	Data = "DATA"
 )
 
-// Types of the partitions, as the Discoverable Partitions Specification of the UAPI group gives
-// them: STATE has that of "server data" and DATA that of "variable data" (the latter wants a
-// machine-bound unique GUID that we do not use).
+// Types of the partitions in the Discoverable Partitions Specification of the UAPI group: STATE has
+// the type of "server data", DATA that of "variable data". The specification requires a
+// machine-bound unique GUID for the latter, which the system does not use.
 var (
 	TypeESP   = uuid.MustParse("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
 	TypeRoot  = uuid.MustParse("4f68bce3-e8cd-4db1-96e7-fbcaf984b709") // x86-64
@@ -31,27 +32,27 @@ var (
 const (
 	// StateSize is the size of STATE, in bytes.
 	StateSize = 256 << 20
-	// MinimumData is the smallest DATA that is made, in bytes: etcd, logs and a few images.
+	// MinimumData is the minimum size of DATA, in bytes: etcd, logs and a few images.
 	MinimumData = 1 << 30
-	// Reserve is what the table and its copy take, with the space that keeps partitions aligned, in
+	// Reserve is the space for the partition table, its copy and the alignment of partitions, in
 	// bytes: 1 MiB at each end.
 	Reserve = 2 << 20
 )
 
-// Sizes are what a product variant chooses.
+// Sizes are the partition sizes that a profile defines.
 type Sizes struct {
 	ESP  uint64 `json:"esp"`  // bytes
 	Root uint64 `json:"root"` // of each slot, bytes
 }
 
-// Partition is one partition of the layout.
+// Partition is a partition of the layout.
 type Partition struct {
 	Label string
 	Type  uuid.UUID
 	Size  uint64 // bytes
 }
 
-// System is what comes with the system itself, in order.
+// System returns the partitions of the system itself, in order.
 func System(s Sizes) []Partition {
 	return []Partition{
 		{Label: ESP, Type: TypeESP, Size: s.ESP},
@@ -60,13 +61,12 @@ func System(s Sizes) []Partition {
 	}
 }
 
-// Installed is System with STATE behind it, as it stands on a disk that the system was installed
-// to.
+// Installed returns the partitions of System and STATE, as on an installed disk.
 func Installed(s Sizes) []Partition {
 	return append(System(s), Partition{Label: State, Type: TypeState, Size: StateSize})
 }
 
-// Minimum is the size of the smallest disk that holds everything, in bytes.
+// Minimum returns the size of the smallest disk for all partitions, in bytes.
 func Minimum(s Sizes) uint64 {
 	need := uint64(Reserve + MinimumData)
 	for _, p := range Installed(s) {
@@ -75,8 +75,9 @@ func Minimum(s Sizes) uint64 {
 	return need
 }
 
-// IsSystemPartition reports whether a partition with this label and type is one of ours. The types of the
-// system's own are not asked for: a disk image of another variant may have others.
+// IsSystemPartition reports whether a partition with this label and type belongs to the system. It
+// ignores the types of the ESP and root partitions, because a disk image of another profile can
+// have other types.
 func IsSystemPartition(label string, kind uuid.UUID) bool {
 	switch label {
 	case ESP, RootA, RootB:
@@ -89,13 +90,13 @@ func IsSystemPartition(label string, kind uuid.UUID) bool {
 	return false
 }
 
-// IsImageGUID reports whether a GUID was made from a name, as the imager makes those of a disk image
-// (RFC 9562, version 5): every disk that the image was written to has it. GUIDs that an
-// installation or a machine makes are random (version 4).
+// IsImageGUID reports whether a GUID is derived from a name (RFC 9562, version 5), as in a disk
+// image of the imager: every disk with that image has the same GUID. The GUIDs of an installation
+// or a machine are random (version 4).
 func IsImageGUID(id uuid.UUID) bool { return id.Variant() == uuid.RFC4122 && id.Version() == 5 }
 
-// FormatSize prints bytes for people: "256 MiB", "5.7 GiB". Values are cut, not rounded up, so that
-// what is said fits.
+// FormatSize formats bytes for users: "256 MiB", "5.7 GiB". It rounds down, so that the stated size
+// always fits.
 func FormatSize(bytes uint64) string {
 	if bytes < 1<<30 {
 		return fmt.Sprintf("%d MiB", bytes>>20)

@@ -1,15 +1,16 @@
-// Package diskmatch is what machined asks when a configuration selects a disk by an expression
-// (`orchestrator match-disks`), and what it is told. The compiler of expressions comes with
-// Kubernetes; PID 1 does not carry it (docs/decisions/0016-disk-expressions.md).
+// Package diskmatch is the protocol between machined and `orchestrator match-disks`, which
+// evaluates a disk selector with an expression. The compiler of expressions comes with Kubernetes;
+// PID 1 does not contain it (docs/decisions/0016-disk-expressions.md).
 package diskmatch
 
-// DiskMatchRequest is an expression, and the disks to ask it of.
+// DiskMatchRequest is an expression, and the disks to evaluate it for.
 type DiskMatchRequest struct {
 	Expression string          `json:"expression"`
 	Disks      []DiskMatchDisk `json:"disks"`
 }
 
-// DiskMatchDisk is what an expression can ask for, each field by its JSON name: disk.size.
+// DiskMatchDisk is the variable disk of an expression. The JSON names are the names of its fields:
+// disk.size.
 type DiskMatchDisk struct {
 	Path       string `json:"path"`
 	Size       int64  `json:"size"`       // bytes
@@ -23,9 +24,9 @@ type DiskMatchDisk struct {
 	ReadOnly   bool   `json:"readOnly"`
 }
 
-// DiskMatchResult is what came of it.
+// DiskMatchResult is the result of the evaluation.
 type DiskMatchResult struct {
-	// why it is not an expression about a disk; empty if it is
+	// error of the expression; empty if it is valid
 	Problem string   `json:"problem,omitempty"`
-	Matches []string `json:"matches,omitempty"` // the paths of the disks of which it is true
+	Matches []string `json:"matches,omitempty"` // paths of the matching disks
 }

@@ -1,7 +1,7 @@
 //go:build !cgo
 
-// With cgo a process has threads that Go does not know, and system calls on all threads are
-// refused; machined is built without.
+// With cgo, a process has threads that Go does not know, and system calls on all threads fail;
+// machined is built without cgo.
 
 package diskprobe
 
@@ -33,13 +33,14 @@ import (
 )
 
 const (
-	role     = "DISKPROBE_TEST_ROLE" // what the process does in place of an examination
-	stranger = 65534                 // its user
+	role     = "DISKPROBE_TEST_ROLE" // selects an action in place of the examination
+	stranger = 65534                 // user ID of the process
 )
 
-// TestMain is the process, too.
+// TestMain also runs the examining process.
 func TestMain(m *testing.M) {
-	// here and not by who starts it: the test's binary is in a folder of root's
+	// The process changes its user itself: the test binary is in a directory that only root can
+	// read.
 	if os.Getenv(role) != "" && os.Getuid() == 0 {
 		if err := errors.Join(syscall.Setgid(stranger), syscall.Setuid(stranger)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -95,7 +96,7 @@ func TestMain(m *testing.M) {
 	os.Exit(2)
 }
 
-// start runs the process about a disk in the place of machined, and returns its answer.
+// start runs the process for a disk in place of machined, and returns its result.
 func start(t *testing.T, ctx context.Context, what string, d Device, f *File) (Result, error) {
 	t.Helper()
 	q := Request{Disk: d.Path, File: f}
@@ -138,8 +139,8 @@ func start(t *testing.T, ctx context.Context, what string, d Device, f *File) (R
 	return decode(said, d, f)
 }
 
-// diskFileOf makes a disk of 64 MiB as a file, with a GPT of two partitions, of which the first is
-// an ext4 by its superblock.
+// diskFileOf makes a file of 64 MiB as a disk, with a GPT of two partitions. The first has the
+// superblock of an ext4.
 func diskFileOf(t *testing.T) Device {
 	t.Helper()
 	const size = 64 << 20
@@ -178,7 +179,7 @@ func diskFileOf(t *testing.T) Device {
 	return Device{Name: "disk", Path: name, Size: size, SectorSize: 512}
 }
 
-// TestExamination: the confined process sees what lies on a disk.
+// TestExamination checks that the confined process reads the content of a disk.
 func TestExamination(t *testing.T) {
 	a, err := start(t, t.Context(), "examine", diskFileOf(t), nil)
 	if err != nil {
@@ -227,8 +228,8 @@ func TestExamination(t *testing.T) {
 	}
 }
 
-// TestBlockDevice: the confined process sees what lies on a real disk, whose size it has to ask
-// for, and can ask it for nothing else.
+// TestBlockDevice checks that the confined process reads the content of a block device, whose size
+// it gets by ioctl, and that other ioctl requests fail.
 func TestBlockDevice(t *testing.T) {
 	mkfstest.Overwrites(t)
 	devices, err := List(Sys)
@@ -259,7 +260,7 @@ func TestBlockDevice(t *testing.T) {
 	if now, err := List(Sys); err != nil || now[i].Written == d.Written || now[i].Identity != d.Identity {
 		t.Errorf("after a write: %+v, %v", now[i], err)
 	}
-	if _, err := start(t, t.Context(), "look", d, nil); err != nil && !errors.Is(err, errNonsense) {
+	if _, err := start(t, t.Context(), "look", d, nil); err != nil && !errors.Is(err, errInvalid) {
 		t.Error(err)
 	}
 	_, err = disk.WriteAt(make([]byte, len(raid)), int64(d.Size)-8<<10)
@@ -268,16 +269,15 @@ func TestBlockDevice(t *testing.T) {
 	}
 }
 
-// TestConfined: the process can open no file, connect to nothing, change nothing and gain no
-// rights.
+// TestConfined checks that the process cannot open files, connect, make changes or gain privileges.
 func TestConfined(t *testing.T) {
-	// of the disk it says nothing
-	if _, err := start(t, t.Context(), "look", diskFileOf(t), nil); err != nil && !errors.Is(err, errNonsense) {
+	// the result does not describe the disk
+	if _, err := start(t, t.Context(), "look", diskFileOf(t), nil); err != nil && !errors.Is(err, errInvalid) {
 		t.Error(err)
 	}
 }
 
-// lookAround tries what no examination does.
+// lookAround tries operations that no examination needs.
 func lookAround() error {
 	if os.Getuid() == 0 {
 		return errors.New("it runs as root")
@@ -303,8 +303,8 @@ func lookAround() error {
 	return nil
 }
 
-// TestBadProcess: a process that takes memory without end, waits for ever, or says too much is
-// ended, and the disk has no answer.
+// TestBadProcess checks that a process that allocates endlessly, waits forever, or writes too much
+// is killed, and that the disk then has no result.
 func TestBadProcess(t *testing.T) {
 	d := diskFileOf(t)
 	for what, limit := range map[string]time.Duration{"allocate": time.Minute, "block": time.Second, "chatter": time.Minute} {

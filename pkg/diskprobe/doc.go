@@ -1,17 +1,17 @@
-// Package diskprobe examines what lies on a disk that is not the machine's own, in a process that
-// can do nothing else.
+// Package diskprobe examines the content of a foreign disk in a process without other permissions.
 //
 // An attacker can choose every byte of a disk: a memory stick, virtual media, the volume of a pod.
-// Code that parses such bytes may not return, or not stop to allocate, so PID 1 never runs it:
+// Code that parses these bytes can hang or allocate without limit, so PID 1 never runs it:
 //
-//	list_linux.go     which disks there are, from sysfs; nothing is opened
-//	ask_linux.go      how PID 1 opens a disk and has it examined
-//	prober.go         when a disk is examined, for how long, and when again after it failed
-//	child_linux.go    the process: own user, no capability, Landlock, seccomp, limits; reads file descriptors that PID 1 has opened read-only
-//	examine_linux.go  what it reads
-//	answer.go         what it may answer
+//	list_linux.go     lists the disks from sysfs, without opening them
+//	probe_linux.go    opens a disk in PID 1 and starts its examination
+//	prober.go         decides when a disk is examined, for how long, and when again after a failure
+//	child_linux.go    the process: own user, no capability, Landlock, seccomp, limits;
+//	                  it reads file descriptors that PID 1 opened read-only
+//	examine_linux.go  the examination
+//	result.go         the result and its validation
 //
-// A disk whose examination fails in whatever way holds data, and is never blank.
+// A disk whose examination fails counts as a disk with data, never as blank.
 //
-// The package does not judge what may be done with a disk, and mounts nothing.
+// The package does not decide how a disk may be used, and mounts no file system.
 package diskprobe

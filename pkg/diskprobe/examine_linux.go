@@ -18,32 +18,33 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// mostOpen is how many partitions of a disk are opened. Others are read through the disk.
-const mostOpen = 64
+// maxOpen is the maximum number of opened partitions of a disk. Other partitions are read through
+// the disk.
+const maxOpen = 64
 
-// place is a disk or a partition. Partitions are read through their own device: the disk's has a
-// cache of its own, which may be older.
-type place struct {
+// volume is a disk or a partition. Partitions are read through their own device, because the page
+// cache of the disk's device is separate and can be older.
+type volume struct {
 	r    io.ReaderAt
-	file *os.File // nil where a partition is read through its disk
+	file *os.File // nil if a partition is read through its disk
 	size uint64
 }
 
-// open finds out how large a device is. A plain file serves as a disk, too.
-func open(f *os.File) (place, error) {
+// open returns a device with its size. A regular file can serve as a disk, too.
+func open(f *os.File) (volume, error) {
 	info, err := f.Stat()
 	if err != nil {
-		return place{}, err
+		return volume{}, err
 	}
 	if info.Mode().IsRegular() {
-		return place{f, f, uint64(info.Size())}, nil
+		return volume{f, f, uint64(info.Size())}, nil
 	}
 	size, err := block.NewFromFile(f).GetSize()
-	return place{f, f, size}, err
+	return volume{f, f, size}, err
 }
 
-// table is what parttable reads.
-func (p place) table() (gpt.Device, error) {
+// table returns the device type that parttable reads.
+func (p volume) table() (gpt.Device, error) {
 	if info, err := p.file.Stat(); err != nil {
 		return nil, err
 	} else if info.Mode().IsRegular() {
@@ -52,15 +53,15 @@ func (p place) table() (gpt.Device, error) {
 	return gpt.DeviceFromBlockDevice(block.NewFromFile(p.file))
 }
 
-// Examine answers the question from open files. It is what the process does; tests that write the
-// disk themselves call it as it is.
+// Examine processes the request with open files. The examining process calls it; tests that write
+// the disk themselves call it directly.
 func Examine(q Request, disk *os.File, partitions []*os.File) Result {
 	a, err := examine(q, disk, partitions)
 	if errors.Is(err, unix.ENOMEDIUM) {
 		return Result{Disk: q.Disk}
 	}
 	if err != nil {
-		return Result{Disk: q.Disk, Size: a.Size, Table: superblock.UnknownData, Problem: tidy(err.Error(), mostProblem)}
+		return Result{Disk: q.Disk, Size: a.Size, Table: superblock.UnknownData, Problem: shorten(err.Error(), maxProblem)}
 	}
 	return a
 }
@@ -78,9 +79,9 @@ func examine(q Request, disk *os.File, partitions []*os.File) (Result, error) {
 	if err := a.readTable(whole); err != nil {
 		return a, err
 	}
-	places := map[int]place{0: whole}
+	places := map[int]volume{0: whole}
 	for _, e := range a.Entries {
-		places[e.Number] = place{r: io.NewSectionReader(disk, int64(e.Start), int64(e.Size)), size: e.Size}
+		places[e.Number] = volume{r: io.NewSectionReader(disk, int64(e.Start), int64(e.Size)), size: e.Size}
 	}
 	for i, number := range q.Partitions {
 		if p, err := open(partitions[i]); err == nil && p.size > 0 {
@@ -93,8 +94,8 @@ func examine(q Request, disk *os.File, partitions []*os.File) (Result, error) {
 	return a.readContents(places)
 }
 
-// readTable reads the partition table, and what else lies on the disk as a whole.
-func (a *Result) readTable(disk place) error {
+// readTable reads the partition table, and the content of the disk as a whole.
+func (a *Result) readTable(disk volume) error {
 	device, err := disk.table()
 	if err != nil {
 		return err
@@ -106,24 +107,24 @@ func (a *Result) readTable(disk place) error {
 		}
 		return a.otherTable(disk)
 	}
-	// The disk may be something else, too: a CD image that also boots from a stick, or a member of
-	// a RAID whose array has the table.
+	// A disk with a GPT can have other content, too: a CD image that also boots from a memory
+	// stick, or a member of a RAID whose array has the table.
 	if c, err := superblock.Identify(disk.r, disk.size); err == nil && c.Kind != superblock.BackupGPT {
-		a.Whole = superblock.Content{Kind: c.Kind, Label: tidy(c.Label, mostLabel)}
+		a.Whole = superblock.Content{Kind: c.Kind, Label: shorten(c.Label, maxLabel)}
 	}
 	a.Table, a.Mirrored = "gpt", parttable.Mirrored(device)
 	sector := uint64(device.GetSectorSize())
 	for i, p := range table.Partitions() {
 		if p != nil {
-			a.Entries = append(a.Entries, Entry{Number: i + 1, Label: tidy(p.Name, mostLabel), Type: p.TypeGUID, UUID: p.PartGUID,
+			a.Entries = append(a.Entries, Entry{Number: i + 1, Label: shorten(p.Name, maxLabel), Type: p.TypeGUID, UUID: p.PartGUID,
 				Start: p.FirstLBA * sector, Size: (p.LastLBA - p.FirstLBA + 1) * sector})
 		}
 	}
 	return nil
 }
 
-// otherTable says what a disk without a GPT holds; "" if it is blank.
-func (a *Result) otherTable(disk place) error {
+// otherTable describes the content of a disk without a GPT; "" if it is blank.
+func (a *Result) otherTable(disk volume) error {
 	boot := make([]byte, 512)
 	if _, err := disk.r.ReadAt(boot, 0); err != nil {
 		return err
@@ -136,28 +137,29 @@ func (a *Result) otherTable(disk place) error {
 	case a.Whole.Kind == superblock.UnknownData:
 		a.Table, a.Whole = superblock.UnknownData, superblock.Content{}
 	default:
-		a.Table = tidy("a whole-disk "+a.Whole.Kind, mostKind)
+		a.Table = shorten("a whole-disk "+a.Whole.Kind, maxKind)
 	}
 	return nil
 }
 
-// content is what a place holds: by what we know, and by what the library knows beyond that.
-func content(p place) (superblock.Content, error) {
+// content returns the content of a volume: identified by package superblock, otherwise by the
+// library.
+func content(p volume) (superblock.Content, error) {
 	c, err := superblock.Examine(p.r, p.size)
 	if err != nil {
 		return c, err
 	}
-	c.Label = tidy(c.Label, mostLabel)
+	c.Label = shorten(c.Label, maxLabel)
 	if p.file == nil || slices.Contains([]string{"ext2", "ext3", "ext4", "vfat", "iso9660", "erofs"}, c.Kind) {
 		return c, nil
 	}
 	info, err := blkid.Probe(p.file, blkid.WithSkipLocking(true))
 	if err != nil || info.Name == "" || info.Name == "gpt" {
-		return c, nil // what we know stays true
+		return c, nil // the result of package superblock stays valid
 	}
-	c = superblock.Content{Kind: tidy(info.Name, mostKind), Size: info.ProbedSize}
+	c = superblock.Content{Kind: shorten(info.Name, maxKind), Size: info.ProbedSize}
 	if info.Label != nil {
-		c.Label = tidy(*info.Label, mostLabel)
+		c.Label = shorten(*info.Label, maxLabel)
 	}
 	if info.UUID != nil {
 		c.UUID = *info.UUID
@@ -165,9 +167,9 @@ func content(p place) (superblock.Content, error) {
 	return c, nil
 }
 
-// readContents examines the partitions. One that cannot be read is not blank, and does not keep the
-// others from being read.
-func (a Result) readContents(places map[int]place) (Result, error) {
+// readContents examines the partitions. An unreadable partition is not blank, and does not prevent
+// the examination of the others.
+func (a Result) readContents(places map[int]volume) (Result, error) {
 	for number, p := range places {
 		if number == 0 {
 			continue
@@ -175,24 +177,24 @@ func (a Result) readContents(places map[int]place) (Result, error) {
 		h := PartitionContent{Number: number}
 		var err error
 		if h.Content, err = content(p); err != nil {
-			h.Content = superblock.Content{Kind: tidy("what cannot be read: "+err.Error(), mostKind)}
+			h.Content = superblock.Content{Kind: shorten("what cannot be read: "+err.Error(), maxKind)}
 		}
 		if h.Content.Kind == "vfat" {
 			there, err := superblock.FATHas(p.r, p.size, esp.Loader)
-			// of a damaged file system no firmware starts: mkfs.fat may have been cut short
+			// no firmware boots from a damaged file system: mkfs.fat may have been interrupted
 			h.Loader = there && err == nil
 		}
 		a.Contents = append(a.Contents, h)
 	}
 	slices.SortFunc(a.Contents, func(x, y PartitionContent) int { return x.Number - y.Number })
 	if a.Table == "" && len(a.Contents) > 0 {
-		a.Table = superblock.UnknownData // the kernel shows partitions that we do not see
+		a.Table = superblock.UnknownData // the kernel has partitions that parttable does not find
 	}
 	return a, nil
 }
 
-// readFile reads one file.
-func (a Result) readFile(f File, places map[int]place) (Result, error) {
+// readFile reads a file.
+func (a Result) readFile(f File, places map[int]volume) (Result, error) {
 	p, there := places[f.Partition]
 	if !there {
 		return a, fmt.Errorf("partition %d is gone", f.Partition)

@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// Sys is where the kernel lists disks.
+// Sys is the directory in which the kernel lists disks.
 const Sys = "/sys/block"
 
-// Device is a whole disk, or a drive for one, as the kernel shows it.
+// Device is a whole disk, or a drive for removable media, in the kernel's list.
 type Device struct {
 	Name       string // "sdb"
 	Path       string // "/dev/sdb"
 	Size       uint64 // bytes; 0 for a drive without a medium
 	SectorSize uint64 // bytes
 	ReadOnly   bool
-	Removable  bool        // the medium may change without the kernel's knowing
-	Optical    bool        // a drive for CDs, which has a size although it is empty
+	Removable  bool        // the medium can change without notice to the kernel
+	Optical    bool        // a CD drive, which has a size even without a medium
 	Partitions []Partition // by number
 	// Identity changes with the disk, its medium, its size and its partitions.
 	Identity string
@@ -28,14 +28,14 @@ type Device struct {
 	Written string
 }
 
-// Partition is one partition that the kernel shows.
+// Partition is a partition in the kernel's list.
 type Partition struct {
 	Number int
 	Path   string
 }
 
-// List lists disks and drives, by name, from sysfs; nothing is opened, so it does not wait for any
-// of them. Devices that are made of others (device mapper, loop, RAM disks) are left out.
+// List lists disks and drives, by name, from sysfs. It opens none of them, so it never waits for a
+// disk. It omits virtual devices (device mapper, loop, RAM disks).
 func List(sys string) ([]Device, error) {
 	entries, err := os.ReadDir(sys)
 	if err != nil {
@@ -48,16 +48,16 @@ func List(sys string) ([]Device, error) {
 		}
 		d, err := readDevice(filepath.Join(sys, e.Name()), e.Name())
 		if err != nil {
-			continue // gone since the listing
+			continue // removed since the listing
 		}
-		if d.Size > 0 || d.Removable { // others are devices that nothing is connected to
+		if d.Size > 0 || d.Removable { // others are controllers without a connected device
 			all = append(all, d)
 		}
 	}
 	return all, nil
 }
 
-// readDevice reads a disk's folder in sysfs (Documentation/ABI/stable/sysfs-block).
+// readDevice reads the directory of a disk in sysfs (Documentation/ABI/stable/sysfs-block).
 func readDevice(dir, name string) (Device, error) {
 	word := func(file string) string {
 		b, err := os.ReadFile(filepath.Join(dir, file))
@@ -67,7 +67,7 @@ func readDevice(dir, name string) (Device, error) {
 		return strings.TrimSpace(string(b))
 	}
 	number := func(file string) uint64 {
-		n, _ := strconv.ParseUint(word(file), 10, 64) // what is not there is 0
+		n, _ := strconv.ParseUint(word(file), 10, 64) // 0 for a missing file
 		return n
 	}
 	d := Device{Name: name, Path: "/dev/" + name, Size: number("size") * 512, SectorSize: number("queue/logical_block_size"),
@@ -91,7 +91,7 @@ func readDevice(dir, name string) (Device, error) {
 	}
 	slices.SortFunc(d.Partitions, func(a, b Partition) int { return a.Number - b.Number })
 	d.Identity = strings.Join(parts, " ")
-	// Writes and discards, in numbers and sectors (Documentation/block/stat.rst).
+	// Writes and discards, as numbers and sectors (Documentation/block/stat.rst).
 	if stat := strings.Fields(word("stat")); len(stat) > 13 {
 		d.Written = strings.Join([]string{stat[4], stat[6], stat[11], stat[13]}, " ")
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestList reads what sysfs shows of disks, drives and partitions.
+// TestList checks how disks, drives and partitions are read from sysfs.
 func TestList(t *testing.T) {
 	sys := t.TempDir()
 	write := func(files map[string]string) {

@@ -8,93 +8,92 @@ import (
 	"time"
 )
 
-// How disks are examined.
+// Limits of examinations.
 const (
-	// Deadline is how long one examination may take: a disk that has to spin up takes ten seconds.
+	// Deadline is the timeout of an examination: a disk needs up to ten seconds to spin up.
 	Deadline = 15 * time.Second
-	// patience is how long a look that takes what is known waits for what is not.
-	patience = 3 * time.Second
-	// atOnce is how many disks are examined at the same time.
-	atOnce = 4
-	// mostStuck is how many examinations may be left behind that do not even end when they are
+	// cachedTimeout is the time for which a Cached call waits for disks without a result.
+	cachedTimeout = 3 * time.Second
+	// maxConcurrent is the maximum number of concurrent examinations.
+	maxConcurrent = 4
+	// maxStuck is the maximum number of abandoned examinations that do not end after they are
 	// killed, because a disk does not answer the kernel.
-	mostStuck = 32
-	// firstRest and longestRest are how long a disk rests after its examination failed: twice as
-	// long each time.
-	firstRest, longestRest = time.Minute, time.Hour
+	maxStuck = 32
+	// minBackoff and maxBackoff are the first and the longest delay after a failed examination of a
+	// disk. The delay doubles with each failure.
+	minBackoff, maxBackoff = time.Minute, time.Hour
 )
 
-// ErrNoMedium is what Run returns for a drive without a medium, and for a disk that has gone.
+// ErrNoMedium is returned by Run for a drive without a medium, and for a disk that was removed.
 var ErrNoMedium = errors.New("no medium")
 
-// Run examines one disk, or reads one file of it, until ctx ends. It may not return even then.
+// Run examines one disk, or reads a file of it, until ctx ends. It may hang even after that.
 type Run func(ctx context.Context, d Device, f *File) (Result, error)
 
-// Prober examines disks, each on its own and for a bounded time, and remembers what came of it. A
-// disk whose examination failed rests before the next one, whatever happens to other disks.
+// Prober examines disks independently of each other and for a bounded time, and caches the results.
+// After a failure it waits before it examines the same disk again.
 type Prober struct {
-	run      Run
-	changed  func()
-	deadline time.Duration
-	patience time.Duration
-	now      func() time.Time
-	turns    chan struct{}
+	run           Run
+	changed       func()
+	deadline      time.Duration
+	cachedTimeout time.Duration
+	now           func() time.Time
+	slots         chan struct{}
 
 	mu    sync.Mutex
-	known map[string]*record // by the disk's name and identity
+	known map[string]*record // by the name and identity of the disk
 	stuck int
 }
 
-// New returns a prober that examines with run. The deadline is that of one examination. changed is
-// called when an examination has ended whose caller did not wait; it must be quick.
+// New returns a prober that examines disks by run. deadline is the timeout of one examination.
+// changed is called when an examination ends without a waiting caller; it must be fast.
 func New(run Run, deadline time.Duration, changed func()) *Prober {
-	return &Prober{run: run, changed: changed, deadline: deadline, patience: patience, now: time.Now, turns: make(chan struct{}, atOnce), known: map[string]*record{}}
+	return &Prober{run: run, changed: changed, deadline: deadline, cachedTimeout: cachedTimeout, now: time.Now, slots: make(chan struct{}, maxConcurrent), known: map[string]*record{}}
 }
 
-// record is what is known of one disk.
+// record is the state of one disk.
 type record struct {
-	written  string // when it was examined (Device.Written)
+	written  string // Device.Written at the examination
 	answer   Result
-	err      error // why the last examination failed; nil for none
-	failures int   // in a row
+	err      error // error of the last examination; nil for none
+	failures int   // consecutive
 	next     time.Time
-	busy     bool          // an examination is under way, or was left behind
-	seen     bool          // by the present look
+	busy     bool          // an examination is running or abandoned
+	seen     bool          // in the current call of prune
 	changed  chan struct{} // closed when err or busy changes
 }
 
-// change wakes those who wait for a record. The lock is held.
+// change wakes the callers that wait for a record. It must be called with the lock held.
 func (r *record) change() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// DeviceResult is what came of a disk.
+// DeviceResult is the result of one disk.
 type DeviceResult struct {
 	Device Device
 	Answer Result
-	// why nothing is known of its content, which is treated as data; ErrNoMedium: there is no disk
+	// why the content is unknown, which counts as data; ErrNoMedium: there is no disk
 	Err error
 }
 
-// Freshness says how old an answer may be.
+// Freshness selects whether results can come from the cache.
 type Freshness bool
 
 const (
-	// Cached takes the answer from before for a disk that nothing was written to since, and does not
-	// wait long for others: a disk that answers late is one that has not been examined yet.
+	// Cached returns the cached result of a disk without writes since then. It does not wait long
+	// for other disks: a disk that answers late counts as not examined yet.
 	Cached Freshness = false
-	// Fresh examines anew and waits for it, as for a decision to write. Disks that rest after a
-	// failure rest nevertheless.
+	// Fresh waits for a new examination, as a decision to write requires. The delay after a failure
+	// applies nevertheless.
 	Fresh Freshness = true
 )
 
-// All examines disks, several at a time, and returns when each has an answer or a reason why it has
-// none.
+// All examines disks, several at a time, and returns when each has a result or an error.
 func (p *Prober) All(ctx context.Context, devices []Device, fresh Freshness) []DeviceResult {
-	p.forget(devices)
+	p.prune(devices)
 	if fresh == Cached {
-		patient, cancel := context.WithTimeoutCause(ctx, p.patience, errNotYet)
+		patient, cancel := context.WithTimeoutCause(ctx, p.cachedTimeout, errNotYet)
 		defer cancel()
 		ctx = patient
 	}
@@ -110,13 +109,13 @@ func (p *Prober) All(ctx context.Context, devices []Device, fresh Freshness) []D
 	return results
 }
 
-// examine answers from memory, or has the disk examined.
+// examine returns the cached result, or examines the disk.
 func (p *Prober) examine(ctx context.Context, d Device, fresh Freshness) (Result, error) {
-	r, err := p.turn(ctx, d)
+	r, err := p.acquire(ctx, d)
 	if err != nil {
 		return Result{}, err
 	}
-	if a, err, known := r.answered(d, fresh, p.now()); known {
+	if a, err, known := r.cached(d, fresh, p.now()); known {
 		p.mu.Unlock()
 		return a, err
 	}
@@ -128,9 +127,9 @@ func (p *Prober) examine(ctx context.Context, d Device, fresh Freshness) (Result
 	return p.attempt(ctx, d, nil, r)
 }
 
-// turn waits until no other caller examines a disk, and returns its record with the lock held. One
-// whose examination was left behind is not waited for.
-func (p *Prober) turn(ctx context.Context, d Device) (*record, error) {
+// acquire waits until no other caller examines a disk, and returns its record with the lock held.
+// It does not wait for an abandoned examination.
+func (p *Prober) acquire(ctx context.Context, d Device) (*record, error) {
 	p.mu.Lock()
 	r := p.recordOf(d)
 	for r.busy && r.err == nil {
@@ -146,10 +145,10 @@ func (p *Prober) turn(ctx context.Context, d Device) (*record, error) {
 	return r, nil
 }
 
-// File reads a file of a disk. It is subject to the same bounds as an examination, and a disk that
-// rests is not asked.
+// File reads a file of a disk. The limits of an examination apply, and so does the delay after a
+// failure.
 func (p *Prober) File(ctx context.Context, d Device, f File) (Result, error) {
-	r, err := p.turn(ctx, d)
+	r, err := p.acquire(ctx, d)
 	if err != nil {
 		return Result{}, err
 	}
@@ -165,15 +164,16 @@ func (p *Prober) File(ctx context.Context, d Device, f File) (Result, error) {
 	return p.attempt(ctx, d, &f, r)
 }
 
-// Next is when the first disk that rests may be examined again; false where none does.
+// Next returns the time at which the first failed disk can be examined again; false if there is no
+// failed disk.
 func (p *Prober) Next() (time.Time, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var first time.Time
 	for _, r := range p.known {
 		next := r.next
-		// it was left behind, and may have ended by then
-		if again := p.now().Add(firstRest); r.busy && next.Before(again) {
+		// an abandoned examination may have ended by then
+		if again := p.now().Add(minBackoff); r.busy && next.Before(again) {
 			next = again
 		}
 		if r.err != nil && (first.IsZero() || next.Before(first)) {
@@ -183,7 +183,7 @@ func (p *Prober) Next() (time.Time, bool) {
 	return first, !first.IsZero()
 }
 
-// recordOf finds the record of a disk. The lock is held.
+// recordOf returns the record of a disk. It must be called with the lock held.
 func (p *Prober) recordOf(d Device) *record {
 	key := d.Name + " " + d.Identity
 	r, there := p.known[key]
@@ -194,8 +194,8 @@ func (p *Prober) recordOf(d Device) *record {
 	return r
 }
 
-// forget drops the records of disks that have gone.
-func (p *Prober) forget(devices []Device) {
+// prune drops the records of removed disks.
+func (p *Prober) prune(devices []Device) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range p.known {
@@ -211,8 +211,8 @@ func (p *Prober) forget(devices []Device) {
 	}
 }
 
-// answered is the answer without an examination; known is false where one is due.
-func (r *record) answered(d Device, fresh Freshness, now time.Time) (a Result, err error, known bool) {
+// cached returns the result without an examination; known is false if an examination is necessary.
+func (r *record) cached(d Device, fresh Freshness, now time.Time) (a Result, err error, known bool) {
 	switch {
 	case r.err != nil && (r.busy || now.Before(r.next)):
 		return Result{}, r.err, true
@@ -222,8 +222,8 @@ func (r *record) answered(d Device, fresh Freshness, now time.Time) (a Result, e
 	return Result{}, nil, false
 }
 
-// note keeps the outcome of an examination, and returns it. The lock is held.
-func (r *record) note(a Result, err error, d Device, f *File, now time.Time) (Result, error) {
+// store stores the outcome of an examination and returns it. It must be called with the lock held.
+func (r *record) store(a Result, err error, d Device, f *File, now time.Time) (Result, error) {
 	defer r.change()
 	switch {
 	case errors.Is(err, ErrNoMedium):
@@ -231,7 +231,7 @@ func (r *record) note(a Result, err error, d Device, f *File, now time.Time) (Re
 		return Result{}, err
 	case err != nil:
 		r.failures++
-		r.answer, r.err, r.next = Result{}, err, now.Add(rest(r.failures))
+		r.answer, r.err, r.next = Result{}, err, now.Add(backoff(r.failures))
 		return Result{}, err
 	}
 	r.err, r.failures = nil, 0
@@ -241,14 +241,14 @@ func (r *record) note(a Result, err error, d Device, f *File, now time.Time) (Re
 	return a, nil
 }
 
-// rest is how long a disk rests after so many failures in a row.
-func rest(failures int) time.Duration {
-	return min(firstRest<<min(failures-1, 10), longestRest)
+// backoff returns the delay after a number of consecutive failures.
+func backoff(failures int) time.Duration {
+	return min(minBackoff<<min(failures-1, 10), maxBackoff)
 }
 
-// reserve begins an examination. The lock is held.
+// reserve begins an examination. It must be called with the lock held.
 func (p *Prober) reserve(r *record) error {
-	if p.stuck >= mostStuck {
+	if p.stuck >= maxStuck {
 		return fmt.Errorf("%d examinations of other disks do not end", p.stuck)
 	}
 	r.busy = true
@@ -256,20 +256,20 @@ func (p *Prober) reserve(r *record) error {
 }
 
 var (
-	// ErrSkipped is the end of the caller's patience, and says nothing of the disk: it has not been
-	// examined yet.
+	// ErrSkipped is returned when the caller's context ended before the examination. It does not
+	// describe the disk.
 	ErrSkipped = errors.New("the examination was not waited for")
 	errNotYet  = errors.New("it has not ended yet")
 )
 
-// outcome is what came of an examination.
+// outcome is the outcome of an examination.
 type outcome struct {
 	a   Result
 	err error
 }
 
-// attempt has a disk examined. A caller that goes away takes nothing from the examination, whose
-// outcome is noted for the next one.
+// attempt examines a disk. The examination continues if the caller's context ends, and its outcome
+// is cached for the next caller.
 func (p *Prober) attempt(ctx context.Context, d Device, f *File, r *record) (Result, error) {
 	ended := make(chan outcome)
 	go func() {
@@ -288,18 +288,18 @@ func (p *Prober) attempt(ctx context.Context, d Device, f *File, r *record) (Res
 	}
 }
 
-// supervise waits for the deadline and not for the examination: a process that a disk keeps in the
-// kernel does not end when it is killed. Such a one is left behind, and the disk is not examined
-// again before it has ended.
+// supervise waits until the examination ends or the deadline passes: a process that waits for a
+// disk in the kernel does not end when it is killed. supervise abandons that examination, and the
+// disk is not examined again before it ends.
 func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (Result, error) {
-	p.turns <- struct{}{}
-	defer func() { <-p.turns }()
+	p.slots <- struct{}{}
+	defer func() { <-p.slots }()
 	limited, cancel := context.WithTimeoutCause(ctx, p.deadline, fmt.Errorf("no answer within %v", p.deadline))
 	defer cancel()
 	ended := make(chan outcome, 1)
-	late := false // it was left behind; the lock is held
+	late := false // the examination is abandoned; guarded by the lock
 	go func() {
-		a, err := p.recovered(limited, d, f)
+		a, err := p.runRecovered(limited, d, f)
 		if err != nil && limited.Err() != nil {
 			err = context.Cause(limited)
 		}
@@ -311,7 +311,7 @@ func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (R
 			r.change()
 			return
 		}
-		a, err = r.note(a, err, d, f, p.now())
+		a, err = r.store(a, err, d, f, p.now())
 		ended <- outcome{a, err}
 	}()
 	select {
@@ -321,17 +321,17 @@ func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (R
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !r.busy { // it ended at the same time
+	if !r.busy { // the examination ended at the same time
 		o := <-ended
 		return o.a, o.err
 	}
 	late = true
 	p.stuck++
-	return r.note(Result{}, context.Cause(limited), d, f, p.now())
+	return r.store(Result{}, context.Cause(limited), d, f, p.now())
 }
 
-// recovered is run, of which a fault costs one examination and not the machine.
-func (p *Prober) recovered(ctx context.Context, d Device, f *File) (a Result, err error) {
+// runRecovered calls run; a panic in it fails only this examination.
+func (p *Prober) runRecovered(ctx context.Context, d Device, f *File) (a Result, err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			a, err = Result{}, fmt.Errorf("the examination failed: %v", fault)

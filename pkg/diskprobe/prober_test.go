@@ -22,8 +22,8 @@ func device(name string) Device {
 
 func blank(d Device) Result { return Result{Disk: d.Path, Size: d.Size} }
 
-// TestOneBadDisk: whatever one disk's examination does, it ends within the deadline with an error,
-// and the others are examined.
+// TestOneBadDisk checks that a failing or hanging examination of one disk ends within the deadline
+// with an error, and that the other disks are examined.
 func TestOneBadDisk(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
@@ -60,9 +60,9 @@ func TestOneBadDisk(t *testing.T) {
 	}
 }
 
-// TestRest: a disk that failed rests, longer each time, whatever happens to others and however
-// fresh an answer is wanted; another medium does not.
-func TestRest(t *testing.T) {
+// TestBackoff checks that the delay after a failure increases, independent of other disks and of
+// the requested freshness, and that another medium is examined at once.
+func TestBackoff(t *testing.T) {
 	now := time.Unix(1000, 0)
 	asked := map[string]int{}
 	var mu sync.Mutex
@@ -79,7 +79,7 @@ func TestRest(t *testing.T) {
 	bad, good := device("bad"), device("good")
 	look := func(fresh Freshness, want int) {
 		t.Helper()
-		good.Written += "1" // it is written to all the time
+		good.Written += "1" // it is written to continuously
 		results := p.All(t.Context(), []Device{bad, good}, fresh)
 		if results[0].Err == nil || results[1].Err != nil {
 			t.Errorf("%v, %v", results[0].Err, results[1].Err)
@@ -95,22 +95,22 @@ func TestRest(t *testing.T) {
 	if asked["good"] != 10 {
 		t.Errorf("the good disk was examined %d times", asked["good"])
 	}
-	if next, waits := p.Next(); !waits || !next.Equal(now.Add(firstRest)) {
+	if next, waits := p.Next(); !waits || !next.Equal(now.Add(minBackoff)) {
 		t.Errorf("it is examined again at %v (%v)", next, waits)
 	}
 	if _, err := p.File(t.Context(), bad, File{Kind: "vfat", Name: "machine.yaml"}); err == nil || asked["bad"] != 1 {
 		t.Errorf("a file of a disk that rests: %v", err)
 	}
-	now = now.Add(firstRest)
+	now = now.Add(minBackoff)
 	look(Cached, 2)
-	now = now.Add(firstRest)
+	now = now.Add(minBackoff)
 	look(Cached, 2)
-	now = now.Add(firstRest)
+	now = now.Add(minBackoff)
 	look(Cached, 3)
 	bad.Identity = "2 2097152 0"
 	look(Cached, 4)
-	if rest(1) != firstRest || rest(3) != 4*firstRest || rest(100) != longestRest {
-		t.Errorf("rests of %v, %v, %v", rest(1), rest(3), rest(100))
+	if backoff(1) != minBackoff || backoff(3) != 4*minBackoff || backoff(100) != maxBackoff {
+		t.Errorf("rests of %v, %v, %v", backoff(1), backoff(3), backoff(100))
 	}
 	p.All(t.Context(), []Device{good}, Cached)
 	if len(p.known) != 1 {
@@ -118,9 +118,9 @@ func TestRest(t *testing.T) {
 	}
 }
 
-// TestKept: what nothing was written to is not examined again, unless a decision needs it; a
-// removable medium always is.
-func TestKept(t *testing.T) {
+// TestCached checks that a disk without writes is examined again only for Fresh, and that a
+// removable medium is always examined again.
+func TestCached(t *testing.T) {
 	var asked atomic.Int64
 	p := New(func(_ context.Context, d Device, _ *File) (Result, error) { asked.Add(1); return blank(d), nil }, short, func() {})
 	look := func(d Device, fresh Freshness, want int64) {
@@ -144,9 +144,9 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestTwoLook: two who look at the same time wait for one examination, and both get its answer. One
-// who goes away takes nothing from the disk.
-func TestTwoLook(t *testing.T) {
+// TestConcurrentCallers checks that two concurrent callers share one examination, and that a
+// canceled caller does not affect the disk.
+func TestConcurrentCallers(t *testing.T) {
 	var asked atomic.Int64
 	entered, release := make(chan struct{}, 2), make(chan struct{})
 	p := New(func(_ context.Context, d Device, _ *File) (Result, error) {
@@ -173,14 +173,14 @@ func TestTwoLook(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	d.Identity = "2"
-	_ = p.All(gone, []Device{d}, Cached) // it may or may not have an answer
+	_ = p.All(gone, []Device{d}, Cached) // with or without a result
 	if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err != nil {
 		t.Errorf("the disk rests because a caller did not wait: %v", r.Err)
 	}
 }
 
-// TestStuck: examinations that do not even end when they are killed are bounded, and a disk has one
-// of them at most.
+// TestStuck checks that the number of examinations that do not end after they are killed is
+// limited, in total and to one for each disk.
 func TestStuck(t *testing.T) {
 	var running atomic.Int64
 	release := make(chan struct{})
@@ -191,10 +191,10 @@ func TestStuck(t *testing.T) {
 	}, time.Millisecond, func() {})
 	now := time.Unix(1000, 0)
 	p.now = func() time.Time { return now }
-	for i := range 2 * mostStuck {
+	for i := range 2 * maxStuck {
 		d := device("sda")
-		d.Identity = fmt.Sprint(i / 2) // it is looked at twice, and comes back as another disk
-		now = now.Add(longestRest)
+		d.Identity = fmt.Sprint(i / 2) // examined twice, then replaced by another disk
+		now = now.Add(maxBackoff)
 		if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err == nil {
 			t.Fatal("a stuck disk has an answer")
 		}
@@ -206,20 +206,20 @@ func TestStuck(t *testing.T) {
 			t.Errorf("with %d stuck: %v", running.Load(), r.Err)
 		}
 	}
-	if running.Load() != mostStuck {
-		t.Errorf("%d examinations were left behind, want %d", running.Load(), mostStuck)
+	if running.Load() != maxStuck {
+		t.Errorf("%d examinations were left behind, want %d", running.Load(), maxStuck)
 	}
 	close(release)
 	d := device("sdc")
 	for r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err != nil && strings.Contains(r.Err.Error(), "do not end"); r = p.All(t.Context(), []Device{d}, Cached)[0] {
-		now = now.Add(longestRest)
+		now = now.Add(maxBackoff)
 		if t.Context().Err() != nil {
 			t.Fatal(r.Err)
 		}
 	}
 }
 
-// TestDecode: an answer is what an examination can give, or it is none.
+// TestDecode checks that a result is rejected if no examination can return it.
 func TestDecode(t *testing.T) {
 	d := device("sdb")
 	const good = `{"disk":"/dev/sdb","size":1073741824,"table":"gpt","whole":{"kind":"","uuid":"00000000-0000-0000-0000-000000000000"},` +
@@ -250,7 +250,7 @@ func TestDecode(t *testing.T) {
 		"a blank disk with parts":       {change(`"table":"gpt"`, `"table":""`), nil},
 		"an escape sequence":            {change(`"label":"a"`, `"label":"\u001b[2J"`), nil},
 		"a line break in the table":     {change(`"gpt"`, `"MBR\n"`), nil},
-		"a long label":                  {change(`"label":"a"`, `"label":"`+strings.Repeat("a", mostLabel+1)+`"`), nil},
+		"a long label":                  {change(`"label":"a"`, `"label":"`+strings.Repeat("a", maxLabel+1)+`"`), nil},
 		"partition 0":                   {change(`"entries":[{"number":1`, `"entries":[{"number":0`), nil},
 		"partition 129":                 {change(`"entries":[{"number":1`, `"entries":[{"number":129`), nil},
 		"behind the end":                {change(`"start":1048576`, `"start":1073741824`), nil},
@@ -261,7 +261,7 @@ func TestDecode(t *testing.T) {
 		"a file that is too long":       {change(`"table"`, `"text":"AAAAAAAAAAAAAAAAAAAAAAAA","table"`), file},
 		"too much":                      {good + strings.Repeat(" ", MaxResult), nil},
 	} {
-		if a, err := decode([]byte(c.text), d, c.file); !errors.Is(err, errNonsense) {
+		if a, err := decode([]byte(c.text), d, c.file); !errors.Is(err, errInvalid) {
 			t.Errorf("%s was accepted: %+v, %v", name, a, err)
 		}
 	}
@@ -270,7 +270,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// FuzzAnswer feeds the decoder of answers, whose author may be the author of the disk.
+// FuzzAnswer tests the decoder of results, whose author can be the author of the disk.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(`{"disk":"/dev/sdb","size":1073741824,"table":""}`))
 	f.Add([]byte(`{"disk":"/dev/sdb","size":1073741824,"table":"gpt","entries":[{"number":1,"start":1,"size":1}],"contents":[{"number":1}]}`))
@@ -291,8 +291,8 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// TestLateAnswer: a look that takes what is known does not wait long for a disk that answers late,
-// sees the others meanwhile, and is told when to look again. One that needs the answer waits.
+// TestLateAnswer checks that a Cached call does not wait long for a slow disk, returns the results
+// of the others, and is notified afterwards, and that a Fresh call waits.
 func TestLateAnswer(t *testing.T) {
 	release, told := make(chan struct{}), make(chan struct{}, 1)
 	p := New(func(_ context.Context, d Device, _ *File) (Result, error) {
@@ -301,7 +301,7 @@ func TestLateAnswer(t *testing.T) {
 		}
 		return blank(d), nil
 	}, time.Minute, func() { told <- struct{}{} })
-	p.patience = short
+	p.cachedTimeout = short
 	devices := []Device{device("late"), device("sda")}
 	if r := p.All(t.Context(), devices, Cached); !errors.Is(r[0].Err, ErrSkipped) || r[1].Err != nil {
 		t.Errorf("%v, %v", r[0].Err, r[1].Err)

@@ -1,8 +1,7 @@
-// Package distinct drops repetitions.
+// Package distinct removes duplicates.
 package distinct
 
-// Of returns the values without repetitions, each where it came first. Without any values it
-// returns nil.
+// Of returns the distinct values in the order of their first occurrence; nil without values.
 func Of[T comparable](values []T) []T {
 	var out []T
 	seen := map[T]bool{}

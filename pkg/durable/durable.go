@@ -1,5 +1,6 @@
-// Package durable replaces files so that a power cut leaves the old content or the new one, and
-// what was reported as written stays written. It does not care for owners, and makes no folders.
+// Package durable replaces files atomically and durably: after a power cut a file has the old
+// content or the new content, and it has the new content if the write was reported as successful.
+// It neither sets owners nor creates directories.
 package durable
 
 import (
@@ -11,7 +12,7 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// WriteFile replaces a file as a whole. When it returns nil, the new content survives a power cut.
+// WriteFile replaces a file atomically. When it returns nil, the new content survives a power cut.
 func WriteFile(name string, content []byte, mode fs.FileMode) error {
 	if err := renameio.WriteFile(name, content, mode); err != nil {
 		return err
@@ -19,7 +20,7 @@ func WriteFile(name string, content []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(name))
 }
 
-// SyncDir makes what was made, renamed or removed in a folder last: flushing a file alone does
+// SyncDir makes creations, renames and removals in a directory durable. Flushing a file alone does
 // not (fsync(2)).
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// Stamp is a text that is another one when a file was replaced by rename, as WriteFile does: also
-// within the resolution of the file system's clock, and by as many bytes.
+// Stamp returns a text that changes when a file is replaced by rename, as WriteFile does, even
+// within the resolution of the file system's clock and with the same size.
 func Stamp(info fs.FileInfo) string {
 	stamp := fmt.Sprint(info.ModTime().UnixNano(), info.Size())
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {

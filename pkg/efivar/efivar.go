@@ -1,6 +1,6 @@
-// Package efivar reads what the boot loader has left in the firmware's variables (systemd's Boot
-// Loader Interface). It reads the content of files of the kernel's efivarfs; it mounts nothing and
-// writes nothing.
+// Package efivar reads the firmware variables that the boot loader sets (systemd's Boot Loader
+// Interface). It reads files of the kernel's efivarfs; it mounts no file system and writes no
+// variables.
 package efivar
 
 import (
@@ -15,29 +15,28 @@ import (
 	"github.com/google/uuid"
 )
 
-// Dir is where the kernel shows the variables (Documentation/filesystems/efivarfs.rst). It
-// exists only if the machine was started by UEFI firmware whose variables can be read.
+// Dir is the directory of the variables (Documentation/filesystems/efivarfs.rst). It exists only if
+// UEFI firmware with readable variables booted the machine.
 const Dir = "/sys/firmware/efi/efivars"
 
 // loader is the vendor GUID of systemd-boot's variables.
 const loader = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 
-// Variables of the boot loader, as files of Folder. Both are in memory only, and are set anew at
-// each start.
+// Variables of the boot loader, as files of Dir. Both are volatile, and are set at each boot.
 const (
-	// Partition is the unique GUID of the partition that the loader was started from. systemd-boot
-	// sets it; its stub sets it if the firmware started the boot image itself. Neither does for an
-	// image that came over the network.
+	// Partition is the unique GUID of the partition from which the loader was started. systemd-boot
+	// sets it; its stub sets it if the firmware started the UKI itself. Neither sets it for an
+	// image from the network.
 	Partition = "LoaderDevicePartUUID-" + loader
 	// CountedPath is the path of the started entry on the ESP, if the entry is on trial.
 	CountedPath = "LoaderBootCountPath-" + loader
 )
 
-// limit is the largest variable that is read, in bytes. Those above hold a path at most.
+// limit is the maximum size of a variable in bytes. The variables above hold at most a path.
 const limit = 4096
 
-// Read reads a variable: a name of this package, in a folder that shows variables. The result is as
-// Text expects it. A variable that does not exist gives an error that wraps fs.ErrNotExist.
+// Read reads a variable of this package in a directory of variables, for Text. The error for a
+// missing variable wraps fs.ErrNotExist.
 func Read(folder, name string) ([]byte, error) {
 	f, err := os.Open(filepath.Join(folder, name))
 	if err != nil {
@@ -54,9 +53,9 @@ func Read(folder, name string) ([]byte, error) {
 	return content, nil
 }
 
-// Text is the text of a variable: efivarfs shows four bytes of attributes, and then UTF-16 in
-// little-endian order, which a zero ends (UEFI 2.10, 8.2 and 2.3.1). What follows the zero is
-// ignored.
+// Text returns the text of a variable. A file of efivarfs consists of four bytes of attributes and,
+// for these variables, UTF-16 in little-endian order with a terminating zero (UEFI 2.10, 8.2 and
+// 2.3.1). Data after the zero is ignored.
 func Text(variable []byte) (string, error) {
 	const attributes = 4
 	if len(variable) < attributes || len(variable)%2 != 0 {
@@ -73,9 +72,10 @@ func Text(variable []byte) (string, error) {
 	return "", errors.New("a text without an end")
 }
 
-// GUID is the GUID in a variable's text, in the usual notation, in either case.
+// GUID returns the GUID in the text of a variable. It must have the usual notation, in upper or
+// lower case.
 func GUID(variable []byte) (uuid.UUID, error) {
-	const length = 36 // uuid.Parse takes other notations, too
+	const length = 36 // uuid.Parse accepts other notations, too
 	text, err := Text(variable)
 	if err != nil {
 		return uuid.Nil, err

@@ -13,9 +13,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// variable is a variable with a text, as efivarfs shows it.
+// variable returns the content of a variable with a text, as in efivarfs.
 func variable(text string) []byte {
-	out := []byte{6, 0, 0, 0} // for boot services and at run time
+	out := []byte{6, 0, 0, 0} // attributes: boot service access and runtime access
 	for _, unit := range utf16.Encode([]rune(text)) {
 		out = append(out, byte(unit), byte(unit>>8))
 	}
@@ -26,12 +26,12 @@ func TestGUID(t *testing.T) {
 	const plain = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 	for _, c := range []struct {
 		variable []byte
-		want     string // empty: refused
+		want     string // empty: an error
 	}{
 		{variable(plain + "\x00"), plain},
 		{variable(strings.ToUpper(plain) + "\x00"), plain},
 		{variable(plain + "\x00more"), plain},
-		{variable(plain), ""}, // without an end
+		{variable(plain), ""}, // no terminating zero
 		{variable(plain[1:] + "\x00"), ""},
 		{variable("{" + plain + "}\x00"), ""},
 		{variable("urn:uuid:" + plain + "\x00"), ""},
@@ -39,7 +39,7 @@ func TestGUID(t *testing.T) {
 		{variable(strings.Repeat("z", 36) + "\x00"), ""},
 		{variable(uuid.Nil.String() + "\x00"), ""},
 		{variable("\x00"), ""},
-		{append(variable(plain+"\x00"), 1), ""}, // half a unit
+		{append(variable(plain+"\x00"), 1), ""}, // half of a UTF-16 unit
 		{[]byte{6, 0, 0, 0}, ""},
 		{[]byte{6, 0}, ""},
 		{nil, ""},
@@ -71,11 +71,11 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// FuzzGUID: whatever the firmware holds, either a GUID comes out that stands there in its usual
-// notation, or an error.
+// FuzzGUID checks that any variable yields either a GUID that it contains in the usual notation, or
+// an error.
 func FuzzGUID(f *testing.F) {
 	f.Add(variable("00010203-0405-0607-0809-0a0b0c0d0e0f\x00"))
-	f.Add([]byte{6, 0, 0, 0, 0, 0xd8, 0, 0}) // half of a pair
+	f.Add([]byte{6, 0, 0, 0, 0, 0xd8, 0, 0}) // half of a surrogate pair
 	f.Add([]byte{7, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, content []byte) {
 		id, err := GUID(content)

@@ -7,9 +7,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// CurrentTrial is the entry on trial by which the loader has started the system that runs, as it has
-// said itself (systemd's Boot Loader Interface, LoaderBootCountPath): the entry by the name that it
-// has been given for this try. The ESP need not be readable for it.
+// CurrentTrial returns the entry on trial that the loader started, from the variable of the loader
+// (systemd's Boot Loader Interface, LoaderBootCountPath). The entry has the name of this attempt.
+// The ESP need not be readable.
 func CurrentTrial() (slot.Entry, bool) {
 	variable, err := efivar.Read(efivar.Dir, efivar.CountedPath)
 	if err != nil {
@@ -18,7 +18,7 @@ func CurrentTrial() (slot.Entry, bool) {
 	return counted(variable)
 }
 
-// counted takes the entry from the variable's path.
+// counted parses the entry in the path of the variable.
 func counted(variable []byte) (slot.Entry, bool) {
 	name, err := efivar.Text(variable)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 func TestCounted(t *testing.T) {
 	variable := func(path string) []byte {
-		out := []byte{6, 0, 0, 0} // for boot services and at runtime
+		out := []byte{6, 0, 0, 0} // attributes: boot service access and runtime access
 		for _, unit := range utf16.Encode([]rune(path + "\x00")) {
 			out = append(out, byte(unit), byte(unit>>8))
 		}

@@ -1,7 +1,7 @@
-// Package esp owns what lies on the EFI system partition: the boot loader, and the entries of the
-// systems that it can start. It writes so that a power cut leaves the old content or the new one,
-// although FAT has no journal (docs/decisions/0012-upgrade-order.md). It does not decide what is
-// started: that is pkg/slot.
+// Package esp manages the content of the EFI system partition: the boot loader, and the entries of
+// the systems that it can start. A power cut during a write leaves the old content or the new
+// content, although FAT has no journal (docs/decisions/0012-upgrade-order.md). The package does not
+// decide which system is started: pkg/slot does.
 package esp
 
 import (
@@ -21,37 +21,36 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// Files of the ESP beside the entries, relative to its root.
+// Files of the ESP in addition to the entries, relative to its root.
 const (
-	// Loader is where the firmware looks for a program when nobody told it a name (UEFI
-	// specification, 3.5.1.1).
+	// Loader is the program that the firmware starts by default (UEFI specification, 3.5.1.1).
 	Loader = "EFI/BOOT/BOOTX64.EFI"
-	// LoaderConfig are systemd-boot's.
+	// LoaderConfig is the configuration file of systemd-boot.
 	LoaderConfig = "loader/loader.conf"
-	// LoaderConfigText has the loader start the newest system at once, and nobody change its command
-	// line.
+	// LoaderConfigText makes the loader start the newest system at once, and forbids editing its
+	// command line.
 	LoaderConfigText = "timeout 0\neditor no\n"
 )
 
-// statements is the folder of the signed statements (package bundle) of the systems, from which
-// another machine learns that what this one gives it is genuine.
+// statements is the directory of the signed statements (package bundle) of the systems. By the
+// statement, a peer verifies a version that it downloads from this machine.
 const statements = "orlop"
 
-// Statement is the file with the signed statement of a version.
+// Statement returns the name of the file with the signed statement of a version.
 func Statement(version string) string { return statements + "/" + version + ".json" }
 
-// Partition is the partition that the firmware reads. It is mounted only while it is looked at or
-// written to: FAT has no journal, so the less it is open, the better.
+// Partition is the EFI system partition. It is mounted only during a read or a write, because FAT
+// has no journal.
 type Partition struct {
-	Device func() (string, error) // finds it: "/dev/vda1"
-	Target string                 // where it is mounted meanwhile
-	// Modules loads what the kernel needs to mount it.
+	Device func() (string, error) // returns the path of the partition: "/dev/vda1"
+	Target string                 // mount point
+	// Modules loads the kernel modules that are necessary to mount it.
 	Modules func(names ...string) error
 	busy    sync.Mutex
 }
 
-// with mounts the ESP, calls do with its root, and unmounts it, which flushes it.
-func (e *Partition) with(flags mount.Flags, do func(root string) error) (err error) {
+// mounted mounts the ESP, calls do with its root, and unmounts it, which flushes it.
+func (e *Partition) mounted(flags mount.Flags, do func(root string) error) (err error) {
 	e.busy.Lock()
 	defer e.busy.Unlock()
 	device, err := e.Device()
@@ -69,9 +68,9 @@ func (e *Partition) with(flags mount.Flags, do func(root string) error) (err err
 	return do(e.Target)
 }
 
-// Entries lists the systems that the boot loader knows.
+// Entries lists the entries of the boot loader.
 func (e *Partition) Entries() (all []slot.Entry, err error) {
-	err = e.with(mount.ReadOnly, func(root string) error {
+	err = e.mounted(mount.ReadOnly, func(root string) error {
 		all, err = entries(filepath.Join(root, slot.EntriesDir))
 		return err
 	})
@@ -92,10 +91,10 @@ func entries(dir string) ([]slot.Entry, error) {
 	return all, nil
 }
 
-// Version calls take with the boot image and the signed statement of a version; nil if there is
-// none.
+// Version calls take with the UKI and the signed statement of a version; the statement is nil if
+// there is none.
 func (e *Partition) Version(version string, take func(uki *os.File, statement []byte) error) error {
-	return e.with(mount.ReadOnly, func(root string) error {
+	return e.mounted(mount.ReadOnly, func(root string) error {
 		all, err := entries(filepath.Join(root, slot.EntriesDir))
 		if err != nil {
 			return err
@@ -117,9 +116,9 @@ func (e *Partition) Version(version string, take func(uki *os.File, statement []
 	})
 }
 
-// FreeSpace is how much can be written once every version but keep is forgotten, in bytes.
+// FreeSpace returns the free space in bytes after the removal of every version except keep.
 func (e *Partition) FreeSpace(keep string) (room int64, err error) {
-	err = e.with(mount.ReadOnly, func(root string) error {
+	err = e.mounted(mount.ReadOnly, func(root string) error {
 		dir := filepath.Join(root, slot.EntriesDir)
 		var s unix.Statfs_t
 		if err := unix.Statfs(dir, &s); err != nil {
@@ -137,8 +136,7 @@ func (e *Partition) FreeSpace(keep string) (room int64, err error) {
 	return room, err
 }
 
-// others calls do for the file of every version but one, and for what an interrupted write has
-// left.
+// others calls do for the file of every version except keep, and for files of interrupted writes.
 func others(dir, keep string, do func(name string) error) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -155,10 +153,10 @@ func others(dir, keep string, do func(name string) error) error {
 	return nil
 }
 
-// remove removes a file in such a way that no name is ever left that leads to free clusters: Linux
-// frees a file's clusters when nobody has it open any more, and the disk may write that before the
-// name is gone. It is open until its name is gone on the disk. A cut between the two leaves
-// clusters that belong to no file.
+// remove removes a file such that no remaining name ever refers to free clusters. Linux frees the
+// clusters of a file when its last descriptor is closed, and the disk can write that before the
+// removal of the name. Therefore the file stays open until the removal of its name is on disk. A
+// power cut in between leaves clusters that belong to no file.
 func remove(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -171,20 +169,21 @@ func remove(name string) error {
 	return errors.Join(err, f.Close())
 }
 
-// unfinished ends the name of a boot image that is not whole yet; the loader looks at *.efi only.
+// unfinished is the suffix of an incomplete boot image; the loader reads *.efi only.
 const unfinished = ".new"
 
-// RemoveOthers removes every version but one, and leaves the firmware room to rename in.
+// RemoveOthers removes every version except keep, and leaves space in the directory for a rename by
+// the firmware.
 func (e *Partition) RemoveOthers(keep string) error {
-	if err := e.unmounted(untwin); err != nil {
+	if err := e.unmounted(removeDuplicates); err != nil {
 		return fmt.Errorf("ESP: cannot look for files with two names: %w", err)
 	}
-	err := e.with(0, func(root string) error {
+	err := e.mounted(0, func(root string) error {
 		dir := filepath.Join(root, slot.EntriesDir)
 		if err := others(dir, keep, remove); err != nil {
 			return err
 		}
-		return errors.Join(durable.SyncDir(dir), forgetStatements(filepath.Join(root, statements), filepath.Base(Statement(keep))))
+		return errors.Join(durable.SyncDir(dir), removeStatements(filepath.Join(root, statements), filepath.Base(Statement(keep))))
 	})
 	if err != nil {
 		return err
@@ -195,8 +194,8 @@ func (e *Partition) RemoveOthers(keep string) error {
 	return nil
 }
 
-// forgetStatements removes everything of a folder but one file. A folder that is missing is empty.
-func forgetStatements(dir, keep string) error {
+// removeStatements removes all files of a directory except keep. A missing directory is empty.
+func removeStatements(dir, keep string) error {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -215,7 +214,7 @@ func forgetStatements(dir, keep string) error {
 	return durable.SyncDir(dir)
 }
 
-// unmounted does something with the folder of entries while nobody has the file system mounted.
+// unmounted calls do with the directory of entries while the file system is not mounted.
 func (e *Partition) unmounted(do func(fs storage, folder string) error) error {
 	e.busy.Lock()
 	defer e.busy.Unlock()
@@ -223,7 +222,7 @@ func (e *Partition) unmounted(do func(fs storage, folder string) error) error {
 	if err != nil {
 		return err
 	}
-	// with O_EXCL the kernel refuses a device in use (open(2))
+	// mounted O_EXCL the kernel rejects a device in use (open(2))
 	f, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
 	if err != nil {
 		return err
@@ -231,25 +230,24 @@ func (e *Partition) unmounted(do func(fs storage, folder string) error) error {
 	return errors.Join(do(f, slot.EntriesDir), f.Sync(), f.Close())
 }
 
-// AddEntry writes a boot image as a new entry. It is whole before it has the name that the loader
-// looks for.
+// AddEntry writes a UKI as a new entry. The file gets the name of an entry after it is complete.
 func (e *Partition) AddEntry(entry slot.Entry, uki io.Reader) error {
-	return e.with(0, func(root string) error {
+	return e.mounted(0, func(root string) error {
 		dir := filepath.Join(root, slot.EntriesDir)
 		return write(filepath.Join(dir, entry.Name()), filepath.Join(dir, entry.Version+unfinished), uki)
 	})
 }
 
-// Write writes a file beside the entries, with the folders above it. It is whole before it has its
-// name.
+// Write writes a file of the ESP and creates its parent directories. The file gets its name after
+// it is complete.
 func (e *Partition) Write(name string, content io.Reader) error {
-	return e.with(0, func(root string) error {
+	return e.mounted(0, func(root string) error {
 		full := filepath.Join(root, name)
 		return write(full, full+unfinished, content)
 	})
 }
 
-// write writes a file under another name first; the folder and the folders above it are made.
+// write writes a file under a temporary name first. It creates the parent directories.
 func write(name, temporary string, content io.Reader) error {
 	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -269,18 +267,18 @@ func write(name, temporary string, content io.Reader) error {
 	if err := f.Close(); err != nil {
 		return fmt.Errorf("ESP: cannot write: %w", err)
 	}
-	// its directory entry and its clusters, before another name
+	// the directory entry and the clusters, before the rename
 	if err := durable.SyncDir(dir); err != nil {
 		return err
 	}
 	return rename(temporary, name)
 }
 
-// rename gives a file another name in its folder, so that at every instant one of the two names
-// leads to it. FAT keeps in a file's name where the file lies, and Linux writes the new name
-// without that at first, which comes with the file's inode (fs/fat/namei_vfat.c, vfat_rename). So
-// the file is flushed before the folder: its whole new name is on the disk before the old one goes,
-// also where they lie in different sectors.
+// rename renames a file in its directory, such that at every instant one of the two names refers to
+// it. FAT stores the location of a file in the directory entry of its name. Linux first writes the
+// new entry without the location and adds it with the inode of the file (fs/fat/namei_vfat.c,
+// vfat_rename). Therefore the file is flushed before the directory: the complete new entry is on
+// disk before the old entry is removed, even if they are in different sectors.
 func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return fmt.Errorf("ESP: cannot rename: %w", err)
@@ -295,14 +293,14 @@ func rename(from, to string) error {
 	return durable.SyncDir(filepath.Dir(to))
 }
 
-// ErrNoEntry is that a version has no entry, so that the loader does not start it.
+// ErrNoEntry is returned when a version has no entry, so that the loader cannot start it.
 var ErrNoEntry = errors.New("it has no entry")
 
-// Rename gives the entry of a version its new name, or says ErrNoEntry: the loader would go on as
-// if nothing had been said.
+// Rename renames the entry of a version, or returns ErrNoEntry: without an error, the missing
+// change would stay unnoticed.
 func (e *Partition) Rename(to slot.Entry) error {
-	twins := e.unmounted(untwin)
-	return e.with(0, func(root string) error {
+	twins := e.unmounted(removeDuplicates)
+	return e.mounted(0, func(root string) error {
 		dir := filepath.Join(root, slot.EntriesDir)
 		all, err := entries(dir)
 		if err != nil {
@@ -312,7 +310,8 @@ func (e *Partition) Rename(to slot.Entry) error {
 			if from.Version != to.Version || from == to {
 				continue
 			}
-			// the same file, as far as is known: the name that goes would take its clusters with it
+			// Both names can refer to the same file: removing one would free the clusters of the
+			// other.
 			if slices.Contains(all, to) {
 				return errors.Join(fmt.Errorf("ESP: cannot rename %s: %s is there, too", from.Name(), to.Name()), twins)
 			}

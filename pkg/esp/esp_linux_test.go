@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// TestEntries: what is listed, kept, and forgotten of a folder. The same functions work on the
-// mounted ESP.
+// TestEntries checks which files of a directory are listed, retained and removed. The same
+// functions work on the mounted ESP.
 func TestEntries(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"orlop-1.0.0.efi", "orlop-1.1.0+0-3.efi", "1.2.0.new", "other.efi"} {
@@ -32,13 +32,13 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// TestForgetStatements: the one of the version that stays, stays; also what an interrupted write
-// has left goes.
-func TestForgetStatements(t *testing.T) {
+// TestRemoveStatements checks that the statement of the retained version stays, and that files of
+// interrupted writes are removed.
+func TestRemoveStatements(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, statements)
 	keep := filepath.Base(Statement("1.0.0"))
-	if err := forgetStatements(dir, keep); err != nil {
+	if err := removeStatements(dir, keep); err != nil {
 		t.Errorf("no folder: %v", err)
 	}
 	for _, name := range []string{Statement("1.0.0"), Statement("1.1.0"), Statement("1.2.0") + unfinished} {
@@ -47,7 +47,7 @@ func TestForgetStatements(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := forgetStatements(dir, keep); err != nil {
+	if err := removeStatements(dir, keep); err != nil {
 		t.Fatal(err)
 	}
 	left, err := filepath.Glob(dir + "/*")

@@ -7,7 +7,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// FuzzCounted feeds the decoder of the loader's variable.
+// FuzzCounted tests the decoder of the loader's variable.
 func FuzzCounted(f *testing.F) {
 	f.Add([]byte("\x06\x00\x00\x00\\\x00o\x00r\x00l\x00o\x00p\x00-\x001\x00.\x00e\x00f\x00i\x00\x00\x00"))
 	f.Add([]byte{6, 0, 0})
@@ -18,7 +18,7 @@ func FuzzCounted(f *testing.F) {
 	})
 }
 
-// ram is a file system of which nothing lies behind its end.
+// ram is a file system without data after its end.
 type ram []byte
 
 func (r ram) ReadAt(p []byte, at int64) (int, error) {
@@ -35,7 +35,7 @@ func (r ram) WriteAt(p []byte, at int64) (int, error) {
 	return copy(r[at:], p), nil
 }
 
-// FuzzFolder feeds what reads and tidies up the ESP's folder of entries without mounting it.
+// FuzzFolder tests the functions that read and modify the unmounted ESP's directory of entries.
 func FuzzFolder(f *testing.F) {
 	boot := make([]byte, 8*sectorSize)
 	copy(boot[11:], []byte{0, 2, 1, 1, 0, 1})
@@ -49,16 +49,16 @@ func FuzzFolder(f *testing.F) {
 	f.Fuzz(func(t *testing.T, image []byte) {
 		fs := ram(image)
 		if d, err := openDirectory(fs, slot.EntriesDir); err == nil {
-			if len(d.content) > max(mostFolder, int(d.cluster)) {
+			if len(d.content) > max(maxDirectory, int(d.cluster)) {
 				t.Errorf("a folder of %d bytes was read", len(d.content))
 			}
 			for _, name := range d.files() {
-				if len(name.text) > 4*(mostName+13) {
+				if len(name.text) > 4*(maxName+13) {
 					t.Errorf("a name of %d bytes", len(name.text))
 				}
 			}
 		}
-		_ = untwin(fs, slot.EntriesDir)
+		_ = removeDuplicates(fs, slot.EntriesDir)
 		_ = trim(fs, slot.EntriesDir)
 	})
 }

@@ -22,34 +22,35 @@ type storage interface {
 	io.WriterAt
 }
 
-// What FAT32 looks like: Microsoft's "FAT: General Overview of On-Disk Format", version 1.03.
+// Constants of FAT32 from Microsoft's "FAT: General Overview of On-Disk Format", version 1.03.
 const (
 	sectorSize = 512
-	slotSize   = 32 // of a folder: one name, or a part of a long one
-	// first byte of a slot that is free again; 0: of one that was never used, nor was any behind it
-	deletedSlot = 0xe5
-	folderBit   = 0x10
-	longName    = 0x0f
-	endOfChain  = 0x0ffffff8
+	slotSize   = 32 // of a directory: a name, or a part of a long name
+	// first byte of a slot that was freed; 0 marks a slot that was never used, like all slots after
+	// it
+	deletedSlot  = 0xe5
+	directoryBit = 0x10
+	longName     = 0x0f
+	endOfChain   = 0x0ffffff8
 )
 
-// Bounds of what is read: a folder has 2 MiB at most (65536 slots), and a name 255 characters.
+// Maximum sizes: 2 MiB for a directory (65536 slots), 255 characters for a name.
 const (
-	mostFolder = 2 << 20
-	mostName   = 255
+	maxDirectory = 2 << 20
+	maxName      = 255
 )
 
 var errFAT = errors.New("not a FAT32 of ours, or damaged")
 
-// directory is a folder as a whole.
+// directory is the content of a directory.
 type directory struct {
 	fs      storage
 	content []byte
-	places  []int64 // where its clusters lie
-	cluster int64   // their size, in bytes
+	places  []int64 // offsets of its clusters
+	cluster int64   // size of a cluster in bytes
 }
 
-// openDirectory reads a folder.
+// openDirectory reads a directory.
 func openDirectory(fs storage, folder string) (directory, error) {
 	boot := make([]byte, sectorSize)
 	if _, err := fs.ReadAt(boot, 0); err != nil {
@@ -65,7 +66,7 @@ func openDirectory(fs storage, folder string) (directory, error) {
 		d = directory{fs: fs, cluster: cluster}
 		entry := make([]byte, 4)
 		for at := first; at < endOfChain; at = le.Uint32(entry) & 0x0fffffff {
-			if at < 2 || int64(len(d.content))+cluster > max(mostFolder, cluster) {
+			if at < 2 || int64(len(d.content))+cluster > max(maxDirectory, cluster) {
 				return directory{}, errFAT
 			}
 			d.places = append(d.places, data+int64(at-2)*cluster)
@@ -83,7 +84,7 @@ func openDirectory(fs storage, folder string) (directory, error) {
 	for _, name := range strings.Split(folder, "/") {
 		short, first := fmt.Sprintf("%-11s", strings.ToUpper(name)), uint32(0)
 		for slot := range slices.Chunk(d.content, slotSize) {
-			if string(slot[:11]) == short && slot[11]&longName != longName && slot[11]&folderBit != 0 {
+			if string(slot[:11]) == short && slot[11]&longName != longName && slot[11]&directoryBit != 0 {
 				first = firstCluster(slot)
 			}
 		}
@@ -95,13 +96,12 @@ func openDirectory(fs storage, folder string) (directory, error) {
 	return d, err
 }
 
-// firstCluster is where what a short name's slot is of begins; 0 for an empty file.
+// firstCluster returns the first cluster of the file of a short name's slot; 0 for an empty file.
 func firstCluster(slot []byte) uint32 {
 	return uint32(binary.LittleEndian.Uint16(slot[20:]))<<16 | uint32(binary.LittleEndian.Uint16(slot[26:]))
 }
 
-// write replaces the sector of the folder that begins at an offset, if it is another one than
-// before.
+// write replaces the sector at an offset of the directory, if its content differs.
 func (d directory) write(at int, sector []byte) error {
 	if bytes.Equal(sector, d.content[at:at+sectorSize]) {
 		return nil
@@ -111,18 +111,18 @@ func (d directory) write(at int, sector []byte) error {
 	return err
 }
 
-// trim makes the slots behind the last name of a folder unused ones. The firmware writes a new name
-// behind all slots that were ever used, and takes another cluster for the folder when there is
-// none, in an order in which a power cut can leave it with a folder that it cannot read at all
-// (edk2, FatPkg/EnhancedFatDxe/DirectoryManage.c, FatNewEntryPos; FileSpace.c, FatPhysicalDirSize).
-// Trimmed before each upgrade, the folder never gets so long. Nothing but free slots is written,
-// from the last one backwards.
+// trim marks the slots after the last name of a directory as never used. The firmware writes a new
+// name after all slots that were ever used, and adds a cluster to the directory if there is no
+// space, in an order in which a power cut can leave an unreadable directory (edk2,
+// FatPkg/EnhancedFatDxe/DirectoryManage.c, FatNewEntryPos; FileSpace.c, FatPhysicalDirSize). A trim
+// before each upgrade keeps the directory short enough. It writes only free slots, from the last
+// one backwards.
 func trim(fs storage, folder string) error {
 	d, err := openDirectory(fs, folder)
 	if err != nil {
 		return err
 	}
-	end := 0 // behind the last name
+	end := 0 // after the last name
 	for at := 0; at < len(d.content) && d.content[at] != 0; at += slotSize {
 		if d.content[at] != deletedSlot {
 			end = at + slotSize
@@ -138,14 +138,14 @@ func trim(fs storage, folder string) error {
 	return nil
 }
 
-// fileName is a name of a file in a folder.
+// fileName is a name of a file in a directory.
 type fileName struct {
 	text  string
-	first uint32 // its cluster
-	slots []int  // offsets in the folder; the last one is that of the short name
+	first uint32 // first cluster of the file
+	slots []int  // offsets in the directory; the last is that of the short name
 }
 
-// files are the names of a folder's files that are long, as those of entries are.
+// files returns the long file names of a directory. The names of entries are long.
 func (d directory) files() []fileName {
 	var all []fileName
 	var now fileName
@@ -162,15 +162,15 @@ func (d directory) files() []fileName {
 					part = append(part, binary.LittleEndian.Uint16(c))
 				}
 			}
-			// it belongs to no name
-			if now.slots, text = append(now.slots, at), append(part, text...); len(text) > mostName+13 {
+			// parts without a short name
+			if now.slots, text = append(now.slots, at), append(part, text...); len(text) > maxName+13 {
 				now, text = fileName{}, nil
 			}
 		default:
 			if end := slices.Index(text, 0); end >= 0 {
 				text = text[:end]
 			}
-			if len(text) > 0 && s[11]&folderBit == 0 {
+			if len(text) > 0 && s[11]&directoryBit == 0 {
 				now.text, now.first, now.slots = string(utf16.Decode(text)), firstCluster(s), append(now.slots, at)
 				all = append(all, now)
 			}
@@ -180,19 +180,19 @@ func (d directory) files() []fileName {
 	return all
 }
 
-// untwin leaves one name to each boot image. A power cut amid a rename, by Linux or by the
-// firmware, can leave both names on the disk, and whoever removes one of them then frees the
-// clusters of the other. So a name is made a free slot here, and nothing of the file is touched. Of
-// an entry's two names that one stays which the rename would have led to: another rename goes on
-// from there.
-func untwin(fs storage, folder string) error {
+// removeDuplicates leaves only one name for each boot image. A power cut during a rename, by Linux
+// or by the firmware, can leave both names on the disk, and removing one of them would free the
+// clusters of the other. removeDuplicates marks the slots of a name as free and does not modify the
+// file. Of the two names of an entry, the target of the rename stays, so that another rename
+// continues from it.
+func removeDuplicates(fs storage, folder string) error {
 	d, err := openDirectory(fs, folder)
 	if err != nil {
 		return err
 	}
-	rank := func(f fileName) int { // the highest stays
+	rank := func(f fileName) int { // the name with the highest rank stays
 		switch entry, ours := slot.ParseEntry(f.text); {
-		case !ours: // it is not whole
+		case !ours: // incomplete
 			return math.MinInt
 		case entry.Failed():
 			return 2
@@ -211,7 +211,7 @@ func untwin(fs storage, folder string) error {
 	for _, names := range byCluster {
 		slices.SortFunc(names, func(a, b fileName) int { return cmp.Compare(rank(b), rank(a)) })
 		for _, f := range names[1:] {
-			// the short name first: long parts without one are nothing
+			// the short name first: long parts without it are ignored
 			for _, at := range slices.Backward(f.slots) {
 				begin := at / sectorSize * sectorSize
 				sector := bytes.Clone(d.content[begin : begin+sectorSize])

@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// fatImage makes a FAT32 whose folder of entries holds two files, the second behind so many that
-// were removed, and more behind it.
+// fatImage makes a FAT32 whose directory of entries has two files: the second is after many removed
+// files, with more removed files after it.
 func fatImage(t *testing.T, removed int) (image string, run func(argv ...string) string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,8 +47,8 @@ func fatImage(t *testing.T, removed int) (image string, run func(argv ...string)
 	return image, run
 }
 
-// TestTrim: the names are the same afterwards, no slot behind them was ever used, and fsck.fat
-// finds nothing. It is so when done again, and when the power goes after any of its writes.
+// TestTrim checks that a trim preserves the names, leaves no used slot after them, and that
+// fsck.fat finds no error. It also checks a repeated trim, and a power cut after any of its writes.
 func TestTrim(t *testing.T) {
 	for _, removed := range []int{0, 3, 20} {
 		image, run := fatImage(t, removed)
@@ -102,7 +102,7 @@ func TestTrimWhatIsNotOurs(t *testing.T) {
 	}
 }
 
-// writes is a disk in memory that remembers what was written.
+// writes is a disk in memory that records its writes.
 type writes struct {
 	content []byte
 	all     []written
@@ -113,8 +113,8 @@ type written struct {
 	data []byte
 }
 
-// cuts are the disk as it was before, after none of the writes, after the first, and so on: as the
-// power leaves it.
+// cuts returns the disk after none of the writes, after the first, and so on, as a power cut leaves
+// it.
 func (w *writes) cuts(before []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		state := bytes.Clone(before)
@@ -136,16 +136,16 @@ func (w *writes) WriteAt(p []byte, at int64) (int, error) {
 	return copy(w.content[at:], p), nil
 }
 
-// TestUntwin: of two names of one file the one stays that the rename would have led to, wherever in
-// the folder they lie; the file is whole and nobody else's afterwards, also when the power goes
-// after any write. What has one name stays as it is.
-func TestUntwin(t *testing.T) {
+// TestRemoveDuplicates checks that of two names of a file the target of the rename stays, at any
+// place in the directory, also after a power cut at any write, and that the file is complete and
+// shares no clusters. Files with one name stay unchanged.
+func TestRemoveDuplicates(t *testing.T) {
 	for i, c := range []struct{ from, to string }{
 		{"9.0.0.new", "orlop-9.0.0+3-0.efi"}, {"orlop-9.0.0+2-1.efi", "orlop-9.0.0.efi"}, {"orlop-9.0.0+3-0.efi", "orlop-9.0.0+2-1.efi"},
 		{"orlop-9.0.0.efi", "orlop-9.0.0+0-1.efi"}, {"orlop-9.0.0+2-1.efi", "orlop-9.0.0+0-1.efi"},
 	} {
 		t.Run(c.from+" to "+c.to, func(t *testing.T) {
-			image, run := fatImage(t, i%2) // so that their slots lie elsewhere
+			image, run := fatImage(t, i%2) // so that the slots are at other places
 			empty := filepath.Join(t.TempDir(), "empty")
 			if err := os.WriteFile(empty, nil, 0o600); err != nil {
 				t.Fatal(err)
@@ -164,7 +164,7 @@ func TestUntwin(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var of, to []byte // the slots of the two short names
+			var of, to []byte // slots of the two short names
 			for _, f := range d.files() {
 				at := f.slots[len(f.slots)-1]
 				place := d.places[int64(at)/d.cluster] + int64(at)%d.cluster
@@ -181,7 +181,7 @@ func TestUntwin(t *testing.T) {
 			copy(to[20:22], of[20:22]) // the first cluster, and the size
 			copy(to[26:32], of[26:32])
 			recorded := &writes{content: bytes.Clone(content)}
-			if err := untwin(recorded, slot.EntriesDir); err != nil || len(recorded.all) == 0 {
+			if err := removeDuplicates(recorded, slot.EntriesDir); err != nil || len(recorded.all) == 0 {
 				t.Fatalf("%s and %s: %d writes, %v", first, second, len(recorded.all), err)
 			}
 			for done, state := range recorded.cuts(content) {
@@ -199,7 +199,7 @@ func TestUntwin(t *testing.T) {
 				t.Errorf("%s and %s: there is left %q", first, second, list)
 			}
 			again := &writes{content: recorded.content}
-			if err := untwin(again, slot.EntriesDir); err != nil || len(again.all) > 0 {
+			if err := removeDuplicates(again, slot.EntriesDir); err != nil || len(again.all) > 0 {
 				t.Errorf("%s and %s, again: %d writes, %v", first, second, len(again.all), err)
 			}
 		})

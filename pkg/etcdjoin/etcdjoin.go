@@ -1,13 +1,14 @@
-// Package etcdjoin decides how a control-plane machine that has no data comes to be a member of its
-// cluster's etcd: it founds it, joins what is there, or waits.
+// Package etcdjoin decides how a control-plane machine without data becomes an etcd member of its
+// cluster: it bootstraps etcd, joins the existing etcd cluster, or waits.
 //
-// The danger is a second cluster beside the data of the first. So one machine only may found, the
-// first that Cluster.spec.controlPlanes names, and only once each of the others has said that it
-// has no data either. Who is silent may have them. Everybody else, and the first one too when it
-// comes back with an empty disk, joins: as a learner, which etcd promotes when it has all the data,
-// after the member that it takes the place of is removed.
+// The danger is a second cluster beside the existing data. Therefore only one machine may
+// bootstrap: the first in Cluster.spec.controlPlanes, and only after every other control-plane
+// machine has answered that it has no data either. An unreachable machine may have the data. All
+// other machines join, and so does the first machine if it returns with an empty disk. A joining
+// machine becomes a learner, after the etcd member that it replaces is removed, and etcd promotes
+// it when it has all the data.
 //
-// The package decides; it calls nobody, keeps no files and looks at no clock.
+// The package contains only decisions: it makes no calls, stores no files and reads no clock.
 package etcdjoin
 
 import (
@@ -17,28 +18,29 @@ import (
 	"strings"
 )
 
-// PeerPort and ClientPort are where a member listens for other members, and for those who ask it.
+// PeerPort and ClientPort are the ports on which a member listens for other members and for
+// clients.
 const (
 	PeerPort   = 2380
 	ClientPort = 2379
 )
 
-// PeerURL is where other members reach the one at an address.
+// PeerURL returns the URL of a member for other members.
 func PeerURL(a netip.Addr) string { return "https://" + netip.AddrPortFrom(a, PeerPort).String() }
 
-// Self is the machine that asks.
+// Self is the machine that calls Next.
 type Self struct {
-	Name string // the member's and the machine's
-	URL  string // where other members reach it (PeerURL)
-	// First says that no other control-plane machine comes before it in the configuration.
+	Name string // of the member and of the machine
+	URL  string // for other members (PeerURL)
+	// First reports that the machine is the first control-plane machine in the configuration.
 	First bool
 }
 
-// State is what another control-plane machine has answered.
+// PeerState is the answer of another control-plane machine.
 type PeerState int
 
-// The answers: none; that it has no data and waits, too; that it is a member, but that no quorum
-// answers it; the members.
+// States of a peer: it does not answer; it has no data and waits, too; it is a member, but has no
+// quorum; it answers with the members.
 const (
 	Unreachable PeerState = iota
 	NoData
@@ -46,28 +48,28 @@ const (
 	Serving
 )
 
-// PeerAnswer is that of one machine.
+// PeerAnswer is the answer of one machine.
 type PeerAnswer struct {
 	From    netip.Addr
 	State   PeerState
-	Cluster uint64   // if it is Serving: whose members these are
-	Members []Member // if it is Serving
-	Problem string   // if it is Silent or Stuck
+	Cluster uint64   // if Serving: ID of the cluster of Members
+	Members []Member // if Serving
+	Problem string   // if Unreachable or NoQuorum
 }
 
-// Member is one of an etcd cluster.
+// Member is an etcd member.
 type Member struct {
 	ID      uint64
-	Name    string // empty: it has been added, and has not started yet
+	Name    string // empty for a member that was added and has not started yet
 	URLs    []string
 	Learner bool
 }
 
-// Action is what is to be done.
+// Action is the action of a Decision.
 type Action int
 
-// What is to be done: look again; make a cluster of one member; have a member removed; be added as
-// a learner.
+// Actions: wait and query the peers again; bootstrap a cluster with one member; remove a member;
+// add this machine as a learner.
 const (
 	Wait Action = iota
 	Bootstrap
@@ -75,19 +77,19 @@ const (
 	Add
 )
 
-// Decision is a decision.
+// Decision is the next action of the machine.
 type Decision struct {
 	Action Action
-	Via    netip.Addr // whom to ask to remove or to add
-	Member Member     // whom to remove
-	Reason string     // for the operator: what is waited for, or what is done
+	Via    netip.Addr // machine that executes Remove or Add
+	Member Member     // member to remove
+	Reason string     // for the operator: the action, or the condition that the machine waits for
 }
 
-// Next decides on the answers of all the other control-plane machines that the configuration names,
-// this time and the last time. What is asked of one member is done by all: etcd refuses it if the
-// others would lose their quorum by it.
+// Next decides by the current and the previous answers of all other configured control-plane
+// machines. A change that it requests from one member applies to the whole cluster: etcd rejects it
+// if the other members would lose quorum by it.
 func Next(s Self, last, now []PeerAnswer) Decision {
-	if two := different(now); two != "" {
+	if two := conflictingClusters(now); two != "" {
 		return Decision{Reason: two}
 	}
 	if i := slices.IndexFunc(now, func(a PeerAnswer) bool { return a.State == Serving }); i >= 0 {
@@ -97,23 +99,23 @@ func Next(s Self, last, now []PeerAnswer) Decision {
 		return Decision{Reason: fmt.Sprintf("%v is a member of etcd, which has no quorum at present: %s; switch on the other members, or if they are lost, `orlopctl etcd recover` there",
 			now[i].From, now[i].Problem)}
 	}
-	if silent := silent(now); len(silent) > 0 {
+	if silent := unreachable(now); len(silent) > 0 {
 		return Decision{Reason: "nobody who has the cluster's data answers, and these may have them: " + strings.Join(silent, ", ") +
 			"; switch them on, or take those that are not to be out of Cluster.spec.controlPlanes"}
 	}
 	if !s.First {
 		return Decision{Reason: "waits for the first machine of Cluster.spec.controlPlanes to begin: nobody has data"}
 	}
-	// What was asked one after the other may have moved meanwhile.
+	// The peers were queried one after the other; their states can have changed meanwhile.
 	if len(now) > 0 && !sameEmpty(last, now) {
 		return Decision{Reason: "nobody has data; asks once more"}
 	}
 	return Decision{Action: Bootstrap, Reason: "nobody has data: begins the cluster"}
 }
 
-// different says that two machines serve different clusters, which a machine cannot choose between;
-// empty if it is not so.
-func different(now []PeerAnswer) string {
+// conflictingClusters returns an error text if two machines serve different clusters, because this
+// machine cannot choose between them; otherwise "".
+func conflictingClusters(now []PeerAnswer) string {
 	var first *PeerAnswer
 	for i, a := range now {
 		switch {
@@ -127,10 +129,10 @@ func different(now []PeerAnswer) string {
 	return ""
 }
 
-// join has the member removed that the machine takes the place of, and then the machine added. A
-// member that was added and has never started is removed too: nobody knows whether it has. One that
-// has the machine's name elsewhere stays, however silent it is: it may be starting, and this
-// machine may have been given the wrong name.
+// join first removes the etcd member that the machine replaces, and then adds the machine. It also
+// removes a member that was added and never started, because it is unknown whether that member
+// started. It does not remove a member with the machine's name and another URL, even if it is
+// unreachable: it may be starting, and this machine may have the wrong name.
 func join(s Self, a PeerAnswer) Decision {
 	for _, m := range a.Members {
 		own := slices.Contains(m.URLs, s.URL)
@@ -158,7 +160,7 @@ func voters(all []Member) (n int) {
 	return n
 }
 
-func silent(answers []PeerAnswer) []string {
+func unreachable(answers []PeerAnswer) []string {
 	var out []string
 	for _, a := range answers {
 		if a.State == Unreachable {
@@ -172,14 +174,15 @@ func sameEmpty(a, b []PeerAnswer) bool {
 	return slices.EqualFunc(a, b, func(a, b PeerAnswer) bool { return a.From == b.From && a.State == NoData && b.State == NoData })
 }
 
-// QuorumSize says how many of so many voting members have to answer: a majority.
+// QuorumSize returns the majority of a number of voting members.
 func QuorumSize(voters int) int { return voters/2 + 1 }
 
-// FailureTolerance says how many of so many voting members may be away.
+// FailureTolerance returns the number of voting members that can fail without a loss of quorum.
 func FailureTolerance(voters int) int { return max(voters-QuorumSize(voters), 0) }
 
-// MayRemove is an error if etcd has no quorum, or would lose it without a member: of the voters, so
-// many answer, and the one to be removed is among them or is not. A learner may always go.
+// MayRemove returns an error if etcd has no quorum, or would lose it without a member. answering is
+// the number of voters that answer; answers reports whether the member to remove is among them. The
+// check is not necessary for a learner.
 func MayRemove(voters, answering int, answers bool) error {
 	if needed := QuorumSize(voters); answering < needed {
 		return fmt.Errorf("%d of %d members answer, and %d have to; switch on more of them, or if they are lost, `orlopctl etcd recover`", answering, voters, needed)
@@ -197,9 +200,9 @@ func MayRemove(voters, answering int, answers bool) error {
 	return nil
 }
 
-// MayRestart is an error if etcd has a quorum and would lose it while one of the voters that answer is
-// silent for long: of the voters, so many answer. Where there is one voter nobody else is
-// concerned.
+// MayRestart returns an error if etcd has a quorum and would lose it while one of the answering
+// voters is down for long. answering is the number of voters that answer. A single voter can always
+// restart, because no other member depends on it.
 func MayRestart(voters, answering int) error {
 	needed := QuorumSize(voters)
 	if voters < 2 || answering < needed || answering-1 >= needed {

@@ -55,7 +55,7 @@ func TestMayRemove(t *testing.T) {
 	for _, tc := range []struct {
 		voters, answering int
 		answers           bool
-		want              string // empty: may
+		want              string // empty if permitted
 	}{
 		{1, 1, true, "only member"},
 		{2, 2, true, ""},
@@ -79,9 +79,9 @@ func TestMayRemove(t *testing.T) {
 	}
 }
 
-// TestMayRest: nobody takes the quorum away from the others by going down for long, and whoever is
-// alone, or has none, may go.
-func TestMayRest(t *testing.T) {
+// TestMayRestart checks that a long downtime of a member is rejected if it would end the quorum,
+// and permitted without a quorum or for a single member.
+func TestMayRestart(t *testing.T) {
 	for _, c := range []struct {
 		voters, answering int
 		may               bool

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// TestSimulation lets machines come to their cluster in thousands of worlds in which power goes,
-// disks are lost, and answers are, too. Nobody may ever found a cluster while somebody has data;
-// and when the faults end, all are voting members of one cluster, unless so many disks were lost
-// that what is left has no quorum: then nobody has done anything about it by itself.
+// TestSimulation simulates thousands of random clusters with power cuts, lost disks and lost
+// answers. No machine may bootstrap a cluster while another machine has data. After the faults end,
+// all machines are voting members of one cluster, unless so many disks were lost that the remaining
+// members have no quorum. In that case no machine may have changed the cluster by itself.
 func TestSimulation(t *testing.T) {
 	const worlds = 4000
 	var ended [3]int
@@ -36,7 +36,7 @@ const (
 	anew
 )
 
-// world has machines, and the clusters that their data belong to.
+// world has machines, and the clusters of their data.
 type world struct {
 	rand     *rand.Rand
 	machines []*machine
@@ -49,13 +49,13 @@ type world struct {
 type machine struct {
 	self  Self
 	up    bool
-	data  *cluster     // nil: it has none
-	id    uint64       // the member that its data are of
-	asked []PeerAnswer // so far, this time
+	data  *cluster     // nil without data
+	id    uint64       // member ID in its data
+	asked []PeerAnswer // answers of the current round
 	last  []PeerAnswer
 }
 
-// cluster is one etcd: its members as its log says.
+// cluster is an etcd cluster with the members in its log.
 type cluster struct{ members []Member }
 
 func newWorld(seed uint64) *world {
@@ -106,7 +106,7 @@ func (w *world) fault() {
 	}
 }
 
-// member is the machine's in its cluster, if it is there.
+// member returns the machine's member in its cluster, or nil.
 func (c *cluster) member(id uint64) *Member {
 	if i := slices.IndexFunc(c.members, func(m Member) bool { return m.ID == id }); i >= 0 {
 		return &c.members[i]
@@ -114,7 +114,7 @@ func (c *cluster) member(id uint64) *Member {
 	return nil
 }
 
-// alive counts the voters of a cluster, and those of them that are up with their data.
+// alive counts the voters of a cluster, and the voters that are up with their data.
 func (w *world) alive(c *cluster) (all, up int) {
 	for _, m := range c.members {
 		if m.Learner {
@@ -133,7 +133,7 @@ func (w *world) hasQuorum(c *cluster) bool {
 	return up >= all/2+1
 }
 
-// answer is what a machine says to another one.
+// answer returns the answer of a machine to another machine.
 func (w *world) answer(o *machine, lossy bool) PeerAnswer {
 	from := netip.MustParseAddrPort(o.self.URL[len("https://"):]).Addr()
 	switch {
@@ -149,8 +149,8 @@ func (w *world) answer(o *machine, lossy bool) PeerAnswer {
 	return PeerAnswer{From: from, State: Serving, Members: slices.Clone(o.data.members)}
 }
 
-// step lets a machine ask one other one, decide when it has asked all, and do so. Between two
-// questions anything happens.
+// step makes a machine query one peer, and after the last peer decide and act. Any event can happen
+// between two queries.
 func (w *world) step(m *machine, lossy bool) error {
 	if !m.up {
 		return nil
@@ -187,12 +187,12 @@ func (w *world) step(m *machine, lossy bool) error {
 	return nil
 }
 
-// kept tells whether a machine's data are of a cluster that it is a member of.
+// kept reports whether a machine's data belongs to a cluster of which it is a member.
 func (w *world) kept(o *machine) bool { return o.data.member(o.id) != nil }
 
 func (w *world) id() uint64 { w.nextID++; return w.nextID }
 
-// remove is etcd's: only with a quorum, and only if one remains.
+// remove has the rules of etcd: only with a quorum, and only if a quorum remains.
 func (w *world) remove(m, via *machine, which Member) {
 	c := via.data
 	if !via.up || c == nil || !w.hasQuorum(c) || c.member(which.ID) == nil {
@@ -209,7 +209,7 @@ func (w *world) remove(m, via *machine, which Member) {
 	c.members = slices.DeleteFunc(c.members, func(o Member) bool { return o.ID == which.ID })
 }
 
-// add is etcd's: only while all voters are connected. The answer may be lost.
+// add has the rules of etcd: only while all voters are connected. The answer can be lost.
 func (w *world) add(m, via *machine, lossy bool) {
 	c := via.data
 	if !via.up || c == nil || !w.hasQuorum(c) {
@@ -228,14 +228,14 @@ func (w *world) add(m, via *machine, lossy bool) {
 	m.data, m.id = c, id
 }
 
-// promote makes a voter of a learner that has started.
+// promote makes a started learner a voter.
 func (w *world) promote(m *machine) {
 	if own := m.data.member(m.id); own != nil && w.hasQuorum(m.data) {
 		own.Name, own.Learner = m.self.Name, false
 	}
 }
 
-// judge looks at the world when nothing happens any more.
+// judge checks the final state, after all events.
 func (w *world) judge() error {
 	c := w.machines[0].data
 	for _, m := range w.machines {
@@ -256,8 +256,8 @@ func (w *world) judge() error {
 	return nil
 }
 
-// excuse is why a machine may be outside for ever: the members that are left have no quorum, or its
-// own data are those of a member that was removed in its absence.
+// excuse returns why a machine may stay outside forever: the remaining members have no quorum, or
+// its data belongs to a member that was removed in its absence.
 func (w *world) excuse(m *machine) error {
 	for _, o := range w.machines {
 		if o.data != nil && (o.data.member(o.id) == nil || !w.hasQuorum(o.data)) {

@@ -1,5 +1,5 @@
-// Package dhcptest is a DHCP server for tests, on the other end of a veth pair. It does what the
-// test says, and writes down what it was asked.
+// Package dhcptest is a DHCP server for tests, at the other end of a veth pair. It behaves
+// according to a Plan and records its requests.
 package dhcptest
 
 import (
@@ -21,14 +21,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// Plan is how a server behaves. The zero Plan answers nothing.
+// Plan configures a server. A server with the zero Plan does not answer.
 type Plan struct {
-	Offer     netip.Addr    // the address given to everyone; invalid: no answer
+	Offer     netip.Addr    // the address offered to all clients; invalid: no answer
 	Lease     time.Duration // whole seconds
 	Refuse    bool          // answer requests with a NAK
-	IgnoreAll bool          // answer no request, only discovers
-	NoRenew   bool          // answer no request that came to the server alone (RENEWING)
-	Rapid     bool          // know Rapid Commit
+	IgnoreAll bool          // answer only discovers, no requests
+	NoRenew   bool          // do not answer unicast requests (RENEWING)
+	Rapid     bool          // support Rapid Commit
 	Options   []dhcpv4.Option
 }
 
@@ -41,7 +41,7 @@ type Server struct {
 	news chan struct{}
 }
 
-// Start gives link in the namespace the address self and serves there until the test ends.
+// Start adds the address self to link in the namespace and runs a server there until the test ends.
 func Start(t *testing.T, o *rtnltest.Namespace, link string, self netip.Prefix, plan Plan) *Server {
 	t.Helper()
 	s := &Server{self: self, plan: plan, news: make(chan struct{}, 1)}
@@ -74,7 +74,7 @@ func Start(t *testing.T, o *rtnltest.Namespace, link string, self netip.Prefix, 
 }
 
 func addAddress(link string, p netip.Prefix) error {
-	// net.InterfaceByName asks the namespace of this thread.
+	// net.InterfaceByName uses the namespace of this thread.
 	i, err := net.InterfaceByName(link)
 	if err != nil {
 		return err
@@ -87,23 +87,23 @@ func addAddress(link string, p netip.Prefix) error {
 	return rtnl.SetAddress(c, rtnl.Address{Index: i.Index, Prefix: p})
 }
 
-// Set changes how the server behaves.
+// Set changes the plan of the server.
 func (s *Server) Set(p Plan) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.plan = p
 }
 
-// Seen returns what the server was asked: "DISCOVER", "REQUEST selecting", "REQUEST rebooting",
+// Seen returns the received messages: "DISCOVER", "REQUEST selecting", "REQUEST rebooting",
 // "REQUEST renewing", "REQUEST rebinding" (RFC 2131 table 4), each with the host name if the client
-// told one.
+// sent one.
 func (s *Server) Seen() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.seen)
 }
 
-// Wait waits until ok likes what the server was asked, and fails the test after a time.
+// Wait waits until ok returns true for the received messages, and fails the test after the limit.
 func (s *Server) Wait(t *testing.T, limit time.Duration, ok func(seen []string) bool) []string {
 	t.Helper()
 	deadline := time.NewTimer(limit)
@@ -134,18 +134,18 @@ func (s *Server) serve(conn *ipv4.PacketConn) {
 		}
 		toMe := control != nil && control.Dst.Equal(s.self.Addr().AsSlice())
 		if answer := s.answer(m, toMe); answer != nil {
-			// RFC 2131 section 4.1: to the client's address if it has one, else (and a NAK) to
-			// everyone.
+			// RFC 2131 section 4.1: to the client's address if it has one; otherwise, and for a
+			// NAK, by broadcast.
 			to := &net.UDPAddr{IP: net.IPv4bcast, Port: 68}
 			if c := m.ClientIPAddr; !c.IsUnspecified() && answer.MessageType() != dhcpv4.MessageTypeNak {
 				to.IP = c
 			}
-			_, _ = conn.WriteTo(answer.ToBytes(), nil, to) // the client asks again
+			_, _ = conn.WriteTo(answer.ToBytes(), nil, to) // the client repeats its message
 		}
 	}
 }
 
-// answer writes down what was asked and returns what the plan says, or nil.
+// answer records a message and returns the answer according to the plan, or nil.
 func (s *Server) answer(m *dhcpv4.DHCPv4, toMe bool) *dhcpv4.DHCPv4 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +186,7 @@ func (s *Server) answer(m *dhcpv4.DHCPv4, toMe bool) *dhcpv4.DHCPv4 {
 	return answer
 }
 
-// classify names a message as RFC 2131 table 4 tells them apart.
+// classify names a message by the distinctions of RFC 2131 table 4.
 func classify(m *dhcpv4.DHCPv4, toMe bool) string {
 	name := ""
 	switch {
@@ -207,7 +207,7 @@ func classify(m *dhcpv4.DHCPv4, toMe bool) string {
 	return name
 }
 
-// Seconds is an option of a number of seconds, for T1 (58) and T2 (59).
+// Seconds is an option with a number of seconds, for T1 (58) and T2 (59).
 func Seconds(code dhcpv4.OptionCode, d time.Duration) dhcpv4.Option {
 	return dhcpv4.OptGeneric(code, binary.BigEndian.AppendUint32(nil, uint32(d/time.Second)))
 }

@@ -1,5 +1,5 @@
-// Package diskprobetest is for tests that write the disks themselves: it examines them in the
-// test's own process.
+// Package diskprobetest is for tests with disks that the test itself writes: it examines them in
+// the test's own process.
 package diskprobetest
 
 import (
@@ -10,7 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 )
 
-// ProbeInProcess does what the confined process of package diskprobe does, in this one.
+// ProbeInProcess examines disks like the confined process of package diskprobe, but in this
+// process.
 func ProbeInProcess(ctx context.Context, devices []diskprobe.Device) []diskprobe.DeviceResult {
 	start := func(_ context.Context, question []byte, files []*os.File, _ int) ([]byte, error) {
 		var q diskprobe.Request

@@ -1,4 +1,5 @@
-// Package fdpass takes over what a process was started with beside its standard files.
+// Package fdpass returns open files that the parent process passed in addition to the standard
+// files.
 package fdpass
 
 import (
@@ -9,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File returns the open file of which an environment variable has the descriptor's number, or nil
-// if there is no such variable. The variable is removed and the descriptor marked close-on-exec, so
-// that the process's own children neither see the one nor hold the other.
+// File returns the open file whose descriptor number is the value of an environment variable, or
+// nil without that variable. It removes the variable and marks the descriptor close-on-exec, so
+// that child processes inherit neither.
 func File(variable string) (*os.File, error) {
 	value, ok := os.LookupEnv(variable)
 	if !ok {

@@ -15,15 +15,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// Request is what the process reads from its standard input. Descriptor 3 is the disk, those from
-// 4 on are its partitions, in this order.
+// Request is the standard input of the examining process. Descriptor 3 is the disk, the descriptors
+// from 4 on are its partitions, in the order of Partitions.
 type Request struct {
 	Disk       string `json:"disk"`       // "/dev/sdb"
-	Partitions []int  `json:"partitions"` // numbers of those that are open
+	Partitions []int  `json:"partitions"` // numbers of the open partitions
 	File       *File  `json:"file,omitempty"`
 }
 
-// File asks for the content of one file instead of what lies on the disk.
+// File requests the content of a file instead of a description of the disk.
 type File struct {
 	Partition int    `json:"partition"` // 0 for the whole disk
 	Kind      string `json:"kind"`      // "vfat" or "iso9660"
@@ -31,26 +31,26 @@ type File struct {
 	MaxSize   uint64 `json:"most"`      // bytes; a larger file is an error
 }
 
-// Result is what the process writes to its standard output.
+// Result is the standard output of the examining process.
 type Result struct {
-	Disk string `json:"disk"` // the question's
-	// why the disk could not be read; the rest says nothing then
+	Disk string `json:"disk"` // path from the request
+	// why the disk could not be read; the other fields are then invalid
 	Problem string `json:"problem,omitempty"`
 	Size    uint64 `json:"size"` // bytes; 0 for a drive without a medium
-	// Table is the kind of partition table: "gpt", "" for a blank disk, otherwise what is there
-	// instead.
+	// Table is the type of the partition table: "gpt", "" for a blank disk, otherwise a description
+	// of the content.
 	Table string `json:"table"`
-	// Mirrored says that the primary GPT is whole, and that its backup stands in the last sector.
+	// Mirrored reports that the primary GPT is complete and that its backup is in the last sector.
 	Mirrored bool    `json:"mirrored,omitempty"`
 	Entries  []Entry `json:"entries,omitempty"` // of the GPT, by number
-	// of the disk itself: one with a table may be a file system or a RAID's member, too
+	// of the disk itself: a disk with a partition table can also be a file system or a RAID member
 	Whole    superblock.Content `json:"whole"`
 	Contents []PartitionContent `json:"contents,omitempty"` // of partitions, by number
-	Text     []byte             `json:"text,omitempty"`     // of the file that was asked for
-	Missing  bool               `json:"missing,omitempty"`  // there is no such file
+	Text     []byte             `json:"text,omitempty"`     // of the requested file
+	Missing  bool               `json:"missing,omitempty"`  // the requested file does not exist
 }
 
-// Entry is one line of a GPT.
+// Entry is an entry of a GPT.
 type Entry struct {
 	Number int       `json:"number"` // from 1
 	Label  string    `json:"label"`
@@ -60,14 +60,16 @@ type Entry struct {
 	Size   uint64    `json:"size"`  // bytes
 }
 
-// PartitionContent is what a partition holds.
+// PartitionContent is the content of a partition.
 type PartitionContent struct {
 	Number  int                `json:"number"`
 	Content superblock.Content `json:"content"`
-	Loader  bool               `json:"loader,omitempty"` // a boot loader that firmware would start
+	// the partition has a boot loader that firmware would start
+	Loader bool `json:"loader,omitempty"`
 }
 
-// Content is what a partition holds. One that was not examined holds data.
+// Content returns the content of a partition. For a partition that was not examined it returns
+// UnknownData.
 func (a Result) Content(number int) superblock.Content {
 	if i := slices.IndexFunc(a.Contents, func(h PartitionContent) bool { return h.Number == number }); i >= 0 {
 		return a.Contents[i].Content
@@ -75,57 +77,57 @@ func (a Result) Content(number int) superblock.Content {
 	return superblock.Content{Kind: superblock.UnknownData}
 }
 
-// Bounds of an answer.
+// Limits of a result.
 const (
 	MaxResult = 256 << 10 // bytes, without a file
-	// the greatest number: the kernel shows 256 of a disk at most (DISK_MAX_PARTS)
-	mostPartition = 1024
-	mostEntries   = 128
-	mostKind      = 120 // bytes
-	mostLabel     = 256 // bytes
-	mostProblem   = 500 // bytes
+	// highest number; the kernel supports at most 256 partitions of a disk (DISK_MAX_PARTS)
+	maxPartition = 1024
+	maxEntries   = 128
+	maxKind      = 120 // bytes
+	maxLabel     = 256 // bytes
+	maxProblem   = 500 // bytes
 )
 
-// errNonsense is an answer that no examination gives.
-var errNonsense = errors.New("the examination gave an answer that makes no sense")
+// errInvalid is returned for a result that no correct examination can return.
+var errInvalid = errors.New("the examination gave an answer that makes no sense")
 
-// decode reads and checks an answer about a disk. The author of the disk may control the process,
-// so every field is checked.
+// decode parses and validates a result about a disk. The author of the disk may control the
+// examining process, so every field is validated.
 func decode(text []byte, d Device, f *File) (Result, error) {
 	most := uint64(MaxResult)
 	if f != nil {
 		most += 2 * f.MaxSize // in Base64
 	}
 	if uint64(len(text)) > most {
-		return Result{}, fmt.Errorf("%w: it is longer than %d bytes", errNonsense, most)
+		return Result{}, fmt.Errorf("%w: it is longer than %d bytes", errInvalid, most)
 	}
 	var a Result
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&a); err != nil {
-		return Result{}, fmt.Errorf("%w: %s", errNonsense, sanitize.ASCII(err.Error(), 100))
+		return Result{}, fmt.Errorf("%w: %s", errInvalid, sanitize.ASCII(err.Error(), 100))
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Result{}, fmt.Errorf("%w: something follows it", errNonsense)
+		return Result{}, fmt.Errorf("%w: something follows it", errInvalid)
 	}
 	if err := a.check(d, f); err != nil {
-		return Result{}, fmt.Errorf("%w: %w", errNonsense, err)
+		return Result{}, fmt.Errorf("%w: %w", errInvalid, err)
 	}
 	return a, nil
 }
 
-// check tells what of an answer cannot be.
+// check returns the first invalid property of a result.
 func (a Result) check(d Device, f *File) error {
 	switch {
 	case a.Disk != d.Path:
 		return errors.New("it is about another disk")
 	case !d.Removable && a.Problem == "" && a.Size != d.Size:
 		return errors.New("the disk has another size")
-	case !fit(a.Problem, mostProblem), !fit(a.Table, mostKind):
+	case !valid(a.Problem, maxProblem), !valid(a.Table, maxKind):
 		return errors.New("a text is too long, or not printable")
 	case f == nil && (len(a.Text) > 0 || a.Missing), f != nil && uint64(len(a.Text)) > f.MaxSize:
 		return errors.New("a file that was not asked for")
-	case len(a.Entries) > mostEntries, len(a.Contents) > mostEntries+mostPartition:
+	case len(a.Entries) > maxEntries, len(a.Contents) > maxEntries+maxPartition:
 		return errors.New("too many partitions")
 	case a.Table != "gpt" && (len(a.Entries) > 0 || a.Mirrored):
 		return errors.New("partitions without a table")
@@ -134,14 +136,14 @@ func (a Result) check(d Device, f *File) error {
 	}
 	last := 0
 	for _, e := range a.Entries {
-		if e.Number <= last || e.Number > mostEntries || e.Size == 0 || e.Start > a.Size || e.Size > a.Size-e.Start || !fit(e.Label, mostLabel) {
+		if e.Number <= last || e.Number > maxEntries || e.Size == 0 || e.Start > a.Size || e.Size > a.Size-e.Start || !valid(e.Label, maxLabel) {
 			return fmt.Errorf("partition %d of the table", e.Number)
 		}
 		last = e.Number
 	}
 	last = 0
 	for _, h := range append([]PartitionContent{{Content: a.Whole}}, a.Contents...) {
-		if h.Number < last || h.Number == last && last > 0 || h.Number > mostPartition || !fit(h.Content.Kind, mostKind) || !fit(h.Content.Label, mostLabel) {
+		if h.Number < last || h.Number == last && last > 0 || h.Number > maxPartition || !valid(h.Content.Kind, maxKind) || !valid(h.Content.Label, maxLabel) {
 			return fmt.Errorf("content of partition %d", h.Number)
 		}
 		last = h.Number
@@ -149,13 +151,13 @@ func (a Result) check(d Device, f *File) error {
 	return nil
 }
 
-// fit tells whether a text is one printable line of at most so many bytes.
-func fit(text string, most int) bool {
+// valid reports whether a text is one printable line of at most most bytes.
+func valid(text string, most int) bool {
 	return len(text) <= most && sanitize.Text(text) == text
 }
 
-// tidy makes a text fit.
-func tidy(text string, most int) string {
+// shorten makes a text valid.
+func shorten(text string, most int) string {
 	text = sanitize.Text(strings.ToValidUTF8(text, "?"))
 	for len(text) > most {
 		runes := []rune(text)

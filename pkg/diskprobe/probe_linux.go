@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start runs the process to its end: what it reads from its standard input, the files that it has
-// from descriptor 3 on, and how many bytes it may write. It returns what was written to standard
-// output.
+// Start runs the examining process to its end with a standard input, files from descriptor 3 on,
+// and a limit for the output in bytes. It returns the standard output.
 type Start func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error)
 
-// Probe opens a disk and its partitions read-only, has the process examine them, and checks its
-// answer. Opening may wait for the disk; a Prober does not wait for that either.
+// Probe opens a disk and its partitions read-only, runs the examining process, and validates its
+// result. Opening can block on the disk; Prober bounds that time, too.
 func Probe(ctx context.Context, d Device, f *File, start Start) (Result, error) {
 	disk, err := openDevice(d.Path)
 	if err != nil {
@@ -25,10 +24,10 @@ func Probe(ctx context.Context, d Device, f *File, start Start) (Result, error) 
 	}
 	defer disk.Close()
 	q, files := Request{Disk: d.Path, File: f}, []*os.File{disk}
-	for _, p := range d.Partitions[:min(len(d.Partitions), mostOpen)] {
+	for _, p := range d.Partitions[:min(len(d.Partitions), maxOpen)] {
 		part, err := openDevice(p.Path)
 		if errors.Is(err, ErrNoMedium) {
-			continue // it went away just now
+			continue // the partition has just disappeared
 		}
 		if err != nil {
 			return Result{}, err
@@ -52,7 +51,7 @@ func Probe(ctx context.Context, d Device, f *File, start Start) (Result, error) 
 	switch {
 	case err != nil:
 		return Result{}, err
-	case a.Problem != "" && d.Optical: // an empty drive has a size, and is read in vain
+	case a.Problem != "" && d.Optical: // an empty drive has a size, but all reads fail
 		return Result{}, fmt.Errorf("%w: %s", ErrNoMedium, a.Problem)
 	case a.Problem != "":
 		return Result{}, errors.New(a.Problem)
@@ -62,7 +61,7 @@ func Probe(ctx context.Context, d Device, f *File, start Start) (Result, error) 
 	return a, nil
 }
 
-// openDevice opens a device to be read.
+// openDevice opens a device for reading.
 func openDevice(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOMEDIUM) || errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) {
