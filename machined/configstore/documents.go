@@ -1,17 +1,16 @@
-// Package configstore keeps a machine's configurations on STATE: the one in force, one that waits for
-// the next start, the one to come back to while another is tried, and those that were in force
-// before.
+// Package configstore stores the configurations of a machine on STATE: the active configuration, a
+// staged configuration, the configuration that follows an unconfirmed trial, and the history.
 //
-// Files of the folder, all of mode 0600:
+// The files in the directory have mode 0600:
 //
-//	current.yaml    in force. Missing: the image's, or none.
-//	staged.yaml     takes its place at the next start.
-//	return.json     current.yaml is on trial, and what this holds takes its place at the next start (comeback).
-//	reached.yaml    the last one with which the machine had an address.
-//	history/N.json  was in force as number N (Entry).
+//	current.yaml    active configuration. Missing: the one of the image, or none.
+//	staged.yaml     replaces current.yaml at the next boot.
+//	return.json     current.yaml is on trial; holds its replacement at the next boot (comeback).
+//	reached.yaml    the last configuration with which the machine had an address.
+//	history/N.json  the active configuration with number N (Entry).
 //
-// Every change is one rename or one removal, or an order of them of which each prefix is the state
-// before or the state after; it is said where that is so. A change that was reported as done
+// A change is a single rename or removal, or a sequence of them in which every prefix leaves the
+// state before or the state after the change; a comment marks each sequence. A completed change
 // survives a power cut.
 package configstore
 
@@ -30,7 +29,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/durable"
 )
 
-// Store is the folder.
+// Store is the directory of the configurations.
 type Store struct{ Dir string }
 
 func (s Store) current() string { return filepath.Join(s.Dir, "current.yaml") }
@@ -38,13 +37,13 @@ func (s Store) staged() string  { return filepath.Join(s.Dir, "staged.yaml") }
 func (s Store) reached() string { return filepath.Join(s.Dir, "reached.yaml") }
 func (s Store) before() string  { return filepath.Join(s.Dir, "return.json") }
 
-// comeback is what comes back after a trial. It counts only while what is in force is what was
-// tried: whoever puts other documents in force, and be it a version of the system that knows no
-// trials, ends the trial by that.
+// comeback holds the configuration that follows an unconfirmed trial. It is valid only while the
+// active configuration is the configuration on trial. Therefore the activation of any other
+// configuration ends the trial, even by a version of the system without trials.
 type comeback struct {
-	// SHA-256 of what is on trial, and of what takes its place there
+	// SHA-256 digests of the configuration on trial and of its replacement
 	Tried     []string `json:"tried"`
-	Documents string   `json:"documents"` // empty: there were none
+	Documents string   `json:"documents"` // empty: no configuration
 }
 
 func digest(documents []byte) string {
@@ -52,10 +51,10 @@ func digest(documents []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Current is the file of the documents in force. It may be missing.
+// Current returns the path of the active configuration. The file may be missing.
 func (s Store) Current() string { return s.current() }
 
-// Put puts documents in force, for good: whatever was tried has ended.
+// Put makes documents the active configuration and ends any trial.
 func (s Store) Put(documents []byte) error {
 	if err := s.write(s.current(), documents); err != nil {
 		return err
@@ -63,8 +62,9 @@ func (s Store) Put(documents []byte) error {
 	return s.ConfirmTrial()
 }
 
-// StartTrial puts documents in force until Confirm. Without it Return, or Begin at the next start, puts
-// those in force that are now; if these are on trial themselves, those before them.
+// StartTrial makes documents the active configuration until ConfirmTrial. Without a confirmation,
+// RevertTrial, or Boot at the next boot, restores the configuration that is active now. If that
+// configuration is itself on trial, they restore its predecessor.
 func (s Store) StartTrial(documents []byte) error {
 	present, err := read(s.current())
 	if err != nil {
@@ -78,14 +78,16 @@ func (s Store) StartTrial(documents []byte) error {
 	if err != nil {
 		return fmt.Errorf("configuration: cannot keep the one before: %w", err)
 	}
-	// Until the second is done, what is in force is either not on trial, or still is.
+	// Until the second write completes, the active configuration is either not on trial or still on
+	// the earlier trial.
 	if err := s.write(s.before(), text); err != nil {
 		return err
 	}
 	return s.write(s.current(), documents)
 }
 
-// trial is what comes back, and whether what is in force is on trial.
+// trial returns the content of return.json, and reports whether the active configuration is on
+// trial.
 func (s Store) trial() (c comeback, trying bool) {
 	text, err := os.ReadFile(s.before())
 	if err != nil || json.Unmarshal(text, &c) != nil {
@@ -95,11 +97,11 @@ func (s Store) trial() (c comeback, trying bool) {
 	return c, err == nil && slices.Contains(c.Tried, digest(present))
 }
 
-// ConfirmTrial ends a trial; what is in force stays. Without a trial it does nothing.
+// ConfirmTrial ends a trial and retains the active configuration. It does nothing without a trial.
 func (s Store) ConfirmTrial() error { return s.remove(s.before()) }
 
-// RevertTrial ends a trial: what was in force before it is again. Without a trial it does nothing; it
-// tells whether there was one.
+// RevertTrial ends a trial and restores the previous configuration. It does nothing without a
+// trial. It reports whether a trial was running.
 func (s Store) RevertTrial() (returned bool, err error) {
 	c, trying := s.trial()
 	switch {
@@ -111,11 +113,11 @@ func (s Store) RevertTrial() (returned bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return trying, s.ConfirmTrial() // it counts no more
+	return trying, s.ConfirmTrial() // return.json is obsolete now
 }
 
-// Confirmed returns the documents that are in force whatever becomes of a trial; nil if there are
-// none.
+// Confirmed returns the configuration that is active regardless of the outcome of a trial; nil if
+// there is no such configuration.
 func (s Store) Confirmed() ([]byte, error) {
 	c, trying := s.trial()
 	switch {
@@ -127,10 +129,10 @@ func (s Store) Confirmed() ([]byte, error) {
 	return []byte(c.Documents), nil
 }
 
-// Stage keeps documents for the next start. They take the place of others that were staged.
+// Stage stores documents for the next boot. They replace an earlier staged configuration.
 func (s Store) Stage(documents []byte) error { return s.write(s.staged(), documents) }
 
-// Staged is when documents were staged; zero: none are.
+// Staged returns the time of the staging; the zero time if no configuration is staged.
 func (s Store) Staged() time.Time {
 	info, err := os.Stat(s.staged())
 	if err != nil {
@@ -139,12 +141,12 @@ func (s Store) Staged() time.Time {
 	return info.ModTime()
 }
 
-// DropStaged forgets what was staged.
+// DropStaged removes the staged configuration.
 func (s Store) DropStaged() error { return s.remove(s.staged()) }
 
-// Boot does what is due when the machine starts, and says what it did: it returns from a trial
-// that nobody has confirmed, and puts in force what was staged, if adopt says so. A cut between the
-// two is a start of its own.
+// Boot performs the pending changes at boot and reports them: it reverts an unconfirmed trial, and,
+// if adopt is true, activates the staged configuration. After a power cut between the two steps,
+// the next boot performs the second step.
 func (s Store) Boot(adopt bool) (returned, staged bool, err error) {
 	if returned, err = s.RevertTrial(); err != nil {
 		return returned, false, err
@@ -162,11 +164,11 @@ func (s Store) Boot(adopt bool) (returned, staged bool, err error) {
 	return returned, true, nil
 }
 
-// MarkReachable notes that the machine had an address with these documents.
+// MarkReachable records that the machine had an address with these documents.
 func (s Store) MarkReachable(documents []byte) error { return s.write(s.reached(), documents) }
 
-// LastReachable returns the last documents with which the machine had an address (nil if there are none),
-// and whether they are those in force.
+// LastReachable returns the last configuration with which the machine had an address (nil if there
+// is none), and reports whether it is the active configuration.
 func (s Store) LastReachable() (documents []byte, current bool, err error) {
 	if documents, err = read(s.reached()); err != nil || documents == nil {
 		return nil, false, err
@@ -200,7 +202,7 @@ func (s Store) remove(name string) error {
 	return nil
 }
 
-// read returns a file's content; nil if there is none.
+// read returns the content of a file; nil if the file does not exist.
 func read(name string) ([]byte, error) {
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// content is a folder, file by file.
+// content maps the file names of a directory to their content.
 type content map[string]string
 
 func (c content) write(t *testing.T) Store {
@@ -42,7 +42,7 @@ func contentOf(t *testing.T, s Store) content {
 	return c
 }
 
-// back is a return.json to documents, of a trial of others.
+// back returns a return.json that restores the documents to after a trial of the documents tried.
 func back(to string, tried ...string) string {
 	c := comeback{Documents: to}
 	for _, t := range tried {
@@ -100,9 +100,9 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestCut starts a machine on each state that a power cut can leave between two steps of a change:
-// it comes up with the documents before the change or with those after it, and what was tried never
-// stays.
+// TestCut boots a machine from each state that a power cut can leave between two steps of a change.
+// The machine boots with the documents before or after the change, and never retains documents on
+// trial.
 func TestCut(t *testing.T) {
 	for name, c := range map[string]struct {
 		left content
@@ -160,7 +160,7 @@ func TestHistory(t *testing.T) {
 	}
 	add("a")
 	add("b")
-	add("b") // the same: nothing was put in force
+	add("b") // identical documents: no activation
 	add("a")
 	e, err := s.Entry(3)
 	if err != nil || e.Documents != "a" || e.Changes[0] != "b → a" || e.By != "admin" || !e.At.Equal(at) {
@@ -169,7 +169,7 @@ func TestHistory(t *testing.T) {
 	if _, err := s.Entry(4); err == nil || !strings.Contains(err.Error(), "configuration 4: cannot find") {
 		t.Errorf("got %v", err)
 	}
-	// A damaged one neither stops the next nor gives its number away.
+	// A damaged entry neither blocks the next entry nor releases its number.
 	if err := os.WriteFile(s.entry(3), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -194,8 +194,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestReached: what the machine had an address with is known after any change and any start, and
-// whether that is in force.
+// TestReached checks that the store knows the last reachable configuration after every change and
+// boot, and whether it is the active configuration.
 func TestReached(t *testing.T) {
 	for name, c := range map[string]struct {
 		have    content

@@ -14,22 +14,24 @@ import (
 )
 
 const (
-	// maxEntries is how many configurations the history holds; the oldest go first.
+	// maxEntries is the number of configurations in the history; the oldest are removed first.
 	maxEntries = 32
-	// maxHistory bounds what it takes on STATE, in bytes; the latest stays even if it is larger.
+	// maxHistory limits the size of the history on STATE, in bytes; the latest entry stays even if
+	// it is larger.
 	maxHistory = 16 << 20
-	// maxChanges bounds the changes of an entry, so that a list of all fits into one message of the
-	// API.
+	// maxChanges limits the changes of an entry, so that a list of all entries fits into one API
+	// message.
 	maxChanges = 200
 )
 
-// Entry is a configuration that was put in force.
+// Entry is a configuration that was activated.
 type Entry struct {
-	Number uint64    `json:"number"` // from 1 on, never given twice on one STATE
+	Number uint64    `json:"number"` // starts at 1, never reused on the same STATE
 	At     time.Time `json:"at"`
-	// who or what put it in force: "CN=admin,O=orlop:admin from 10.0.0.2:4711", "start"
+	// the client or cause of the activation: "CN=admin,O=orlop:admin from 10.0.0.2:4711", "start"
 	By string `json:"by"`
-	// against the one before, at most maxChanges; secrets are named, not shown
+	// differences from the previous entry, at most maxChanges; secrets appear by name, without
+	// value
 	Changes   []string `json:"changes"`
 	Documents string   `json:"documents"`
 }
@@ -40,7 +42,7 @@ func (s Store) entry(number uint64) string {
 	return filepath.Join(s.history(), strconv.FormatUint(number, 10)+".json")
 }
 
-// Revisions are those of the history, ascending.
+// Revisions returns the numbers of the entries in ascending order.
 func (s Store) Revisions() ([]uint64, error) {
 	list, err := os.ReadDir(s.history())
 	if err != nil && !os.IsNotExist(err) {
@@ -57,7 +59,7 @@ func (s Store) Revisions() ([]uint64, error) {
 	return numbers, nil
 }
 
-// Entry returns one of them.
+// Entry returns the entry with a number.
 func (s Store) Entry(number uint64) (Entry, error) {
 	text, err := os.ReadFile(s.entry(number))
 	if os.IsNotExist(err) {
@@ -73,8 +75,8 @@ func (s Store) Entry(number uint64) (Entry, error) {
 	return e, nil
 }
 
-// Last returns the latest one; the zero Entry if there is none. One that cannot be read counts as
-// none, but its number is not given again.
+// Last returns the latest entry; the zero Entry if the history is empty. For an unreadable entry it
+// returns only the number, so that the number is not reused.
 func (s Store) Last() (Entry, error) {
 	numbers, err := s.Revisions()
 	if err != nil || len(numbers) == 0 {
@@ -88,8 +90,8 @@ func (s Store) Last() (Entry, error) {
 	return e, nil
 }
 
-// Add notes that documents are in force now, unless they are what was noted last. changes is asked
-// for what differs from those.
+// Add records documents as the active configuration, unless the latest entry has the same
+// documents. changes returns the differences from the documents of the latest entry.
 func (s Store) Add(documents []byte, by string, at time.Time, changes func(before string) []string) error {
 	last, err := s.Last()
 	if err != nil || last.Documents == string(documents) {
@@ -112,7 +114,7 @@ func (s Store) Add(documents []byte, by string, at time.Time, changes func(befor
 	return s.prune()
 }
 
-// prune removes the oldest until the rest is within its bounds.
+// prune removes the oldest entries until the history is within its limits.
 func (s Store) prune() error {
 	numbers, err := s.Revisions()
 	if err != nil {

@@ -13,24 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// active is where the kernel lists the consoles that it writes to
-// (Documentation/ABI/testing/sysfs-tty).
+// active is the file in which the kernel lists its consoles (Documentation/ABI/testing/sysfs-tty).
 const active = "/sys/class/tty/console/active"
 
-// keptLines is how many lines a serial line may be behind before some are left out.
+// keptLines is the number of lines buffered for each serial line; further lines are dropped.
 const keptLines = 512
 
-// Console is all of the machine's consoles.
+// Console is the set of the machine's consoles.
 type Console struct {
 	status *cell.Cell[Status]
 	report func(error)
-	lines  []chan string // one for each serial line
-	screen []string      // paths of screens
-	serial []string      // paths of serial lines
+	lines  []chan string // one channel for each serial line
+	screen []string      // paths of the screens
+	serial []string      // paths of the serial lines
 }
 
-// Open finds the consoles. report is told of consoles that cannot be used, and must not write to a
-// console.
+// Open finds the consoles. It passes errors of unusable consoles to report, which must not write to
+// a console.
 func Open(status *cell.Cell[Status], report func(error)) (*Console, error) {
 	text, err := os.ReadFile(active)
 	if err != nil {
@@ -52,14 +51,15 @@ func open(names string, status *cell.Cell[Status], report func(error)) *Console 
 	return c
 }
 
-// isScreen tells a virtual terminal (tty0, tty1) from ttyS0, ttyAMA0, hvc0.
+// isScreen reports whether a console is a virtual terminal (tty0, tty1) and not a serial line
+// (ttyS0, ttyAMA0, hvc0).
 func isScreen(name string) bool {
 	number, ok := strings.CutPrefix(name, "tty")
 	return ok && strings.Trim(number, "0123456789") == ""
 }
 
-// Line adds a line to the timeline on the serial lines. It never blocks: a serial line that is far
-// behind leaves it out.
+// Line adds a line to the timeline on the serial lines. It never blocks: a serial line with a full
+// buffer drops the line.
 func (c *Console) Line(text string) {
 	for _, lines := range c.lines {
 		select {
@@ -69,7 +69,7 @@ func (c *Console) Line(text string) {
 	}
 }
 
-// Run shows the status until the context ends.
+// Run displays the status until the context ends.
 func (c *Console) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for i, path := range c.serial {
@@ -100,7 +100,7 @@ func (c *Console) runSerial(ctx context.Context, path string, lines <-chan strin
 		c.report(err)
 		return
 	}
-	defer context.AfterFunc(ctx, func() { f.Close() })() // ends a Write that hangs
+	defer context.AfterFunc(ctx, func() { f.Close() })() // unblocks a Write that hangs
 	defer f.Close()
 	for {
 		select {
@@ -129,8 +129,8 @@ func (c *Console) runScreen(ctx context.Context, path string) {
 			return
 		}
 		width, height := size(f)
-		// console_codes(4): no cursor; home; each line cleared to its end as it is written, so that
-		// nothing flickers; the rest of the screen cleared.
+		// console_codes(4): hide the cursor; move to the home position; clear each line to its end
+		// while writing it, which avoids flicker; clear the rest of the screen.
 		page := strings.ReplaceAll(Render(status, width, height), "\n", "\x1b[K\r\n")
 		if _, err := f.WriteString("\x1b[?25l\x1b[H" + page + "\x1b[K\x1b[J"); err != nil {
 			if ctx.Err() == nil {
@@ -144,13 +144,14 @@ func (c *Console) runScreen(ctx context.Context, path string) {
 // From include/uapi/linux/kd.h.
 const (
 	kdSetKeyboardMode = 0x4B45 // KDSKBMODE
-	// K_OFF: keys produce nothing, Ctrl-Alt-Del neither (k_spec in drivers/tty/vt/keyboard.c)
+	// K_OFF: the keyboard produces no input, and Ctrl-Alt-Del has no effect (k_spec in
+	// drivers/tty/vt/keyboard.c)
 	keyboardOff = 0x04
 )
 
-// openTTY opens a terminal without making it anyone's controlling terminal, and takes its input
-// away: no echo, no signals, no receiver, no keyboard. What cannot be taken away (a console without
-// a receiver of its own) is nobody's to read. Output waits for no handshake lines.
+// openTTY opens a terminal without making it a controlling terminal, and disables its input: no
+// echo, no signals, no receiver, no keyboard. No process reads the input of a console on which the
+// receiver cannot be disabled. Output does not wait for handshake lines.
 func openTTY(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -163,14 +164,14 @@ func openTTY(path string) (*os.File, error) {
 	err = raw.Control(func(fd uintptr) {
 		t, err := unix.IoctlGetTermios(int(fd), unix.TCGETS)
 		if err != nil {
-			return // no terminal but a console all the same (netconsole, a test's pipe)
+			return // a console that is not a terminal (netconsole, the pipe of a test)
 		}
 		t.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
 		t.Iflag &^= unix.IXON | unix.IXOFF | unix.IXANY
 		t.Cflag &^= unix.CREAD | unix.CRTSCTS | unix.HUPCL
 		t.Cflag |= unix.CLOCAL
 		_ = unix.IoctlSetTermios(int(fd), unix.TCSETS, t)
-		_ = unix.IoctlSetInt(int(fd), kdSetKeyboardMode, keyboardOff) // only screens know it
+		_ = unix.IoctlSetInt(int(fd), kdSetKeyboardMode, keyboardOff) // only screens support it
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("console %s: cannot set up: %w", path, err), f.Close())
@@ -178,7 +179,7 @@ func openTTY(path string) (*os.File, error) {
 	return f, nil
 }
 
-// size asks a screen for its size in characters; 80 by 25 when it does not know.
+// size returns the size of a screen in characters; 80 by 25 if the screen does not report it.
 func size(f *os.File) (width, height int) {
 	width, height = 80, 25
 	raw, err := f.SyscallConn()

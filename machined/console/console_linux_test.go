@@ -18,8 +18,8 @@ import (
 
 const identity = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-// story is a machine from power-on to Ready, with a fright on the way, and then one that is not
-// installed.
+// story is a machine from power-on to Ready with a temporary problem, and then a machine that is
+// not installed.
 var story = []Status{
 	{Version: "1.0.0", Slot: "A", Stage: "disks", WaitsFor: []string{"the boot disk"}},
 	{Version: "1.0.0", Slot: "A", Stage: "configuration", WaitsFor: []string{"an operator: orlopctl apply-config"}, Addresses: []string{"10.0.2.15/24"},
@@ -105,7 +105,7 @@ func TestSerial(t *testing.T) {
 		}
 	}
 	expect("orlop: stage: disks")
-	// somebody types: there must be no echo
+	// keyboard input must produce no echo
 	if _, err := other.WriteString("root\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestSerial(t *testing.T) {
 	<-ended
 }
 
-// TestLineNeverBlocks gives lines to a console that nobody serves.
+// TestLineNeverBlocks writes lines to a console without a reader.
 func TestLineNeverBlocks(t *testing.T) {
 	c := open("ttyS9", cell.New(Status{}), nil)
 	for i := range 3 * keptLines {

@@ -1,13 +1,13 @@
-// Package console shows what the machine is doing on its screen and its serial lines, and takes no
-// input from either.
+// Package console displays the state of the machine on its screen and its serial lines, and accepts
+// no input from either.
 //
-// A screen (tty0) shows one page, drawn anew when something changes. A serial line gets a line for
-// each change, so that what was captured from it is a timeline: append-only, no control characters,
-// every line begins with "orlop: ".
+// A screen (tty0) shows one page, redrawn after each change. A serial line receives a line for each
+// change, so a capture of it is a timeline: append-only, no control characters, every line begins
+// with "orlop: ".
 //
-// Both are pure functions of Status (Render, Changes). Console is the edge: it finds the consoles
-// that the kernel uses, takes echo and keyboard away from them, and writes. A console that does not
-// take what is written (a terminal server that holds up the line) holds up nobody else.
+// Both are pure functions of Status (Render, Changes). Console does the input and output: it finds
+// the consoles of the kernel, disables their echo and keyboard, and writes to them. A console that
+// blocks writes (a terminal server that stops the line) does not block the others.
 //
-// There is no login here and no menu; nothing that is typed reaches any program.
+// There is no login and no menu; keyboard input reaches no program.
 package console

@@ -8,28 +8,29 @@ import (
 	"unicode/utf8"
 )
 
-// Status is what a console shows. It is a value: set a new one for each change.
+// Status is the content of a console. It is a value: set a new Status for each change.
 type Status struct {
-	Name       string   // the machine's name; empty before there is a configuration
-	Version    string   // of the OS
-	Kubernetes string   // version with a leading v; empty where it does not run
-	Slot       string   // "A" or "B"; empty where the system is not installed
-	Medium     string   // what a system runs from that is not installed: "memory"
-	Stage      string   // what is being done: "disks", "configuration", "ready", …
-	WaitsFor   []string // what the stage waits for, one line each
-	Addresses  []string // of the machine, "10.0.2.15/24"
-	Endpoint   string   // where the machine's API answers, "10.0.2.15:50000"; empty before it does
-	Identity   string   // fingerprint of the machine's certificate, "sha256:…"
-	// on a machine that belongs to nobody: what an operator needs to know to make it his
+	Name       string   // name of the machine; empty without a configuration
+	Version    string   // version of the OS
+	Kubernetes string   // version with a leading v; empty if Kubernetes does not run
+	Slot       string   // "A" or "B"; empty if the system is not installed
+	Medium     string   // medium of a system that is not installed: "memory"
+	Stage      string   // current stage: "disks", "configuration", "ready", …
+	WaitsFor   []string // conditions that the stage waits for, one line each
+	Addresses  []string // addresses of the machine, "10.0.2.15/24"
+	// address of the machine's API, "10.0.2.15:50000"; empty before the API answers
+	Endpoint string
+	Identity string // fingerprint of the machine's certificate, "sha256:…"
+	// code with which an operator claims an unclaimed machine
 	PairingCode string
-	Problem     string   // what needs the operator, or empty
-	Services    []string // "containerd running", one for each
+	Problem     string   // problem that needs the operator, or empty
+	Services    []string // "containerd running", one string per service
 }
 
-// minWidth is the width below which nothing sensible can be drawn; narrower screens cut.
+// minWidth is the minimum width of the page; narrower screens truncate it.
 const minWidth = 40
 
-// Render draws the page: at most height lines of at most width characters, joined by newlines.
+// Render returns the page: at most height lines of at most width characters, joined by newlines.
 func Render(s Status, width, height int) string {
 	width = max(width, minWidth)
 	title := title(s)
@@ -93,7 +94,7 @@ func title(s Status) string {
 	return title
 }
 
-// Changes lists the lines for a serial console when the status changes, without "orlop: ".
+// Changes returns the lines for a serial console after a change of the status, without "orlop: ".
 func Changes(before, after Status) []string {
 	var lines []string
 	changed := func(old, now, format string) {
@@ -134,14 +135,13 @@ func Changes(before, after Status) []string {
 	return lines
 }
 
-// clean makes one line without control characters of a text that may come from anywhere: a terminal
-// obeys them.
+// clean turns a text into one line without control characters: the source of the text may be
+// untrusted, and a terminal obeys control characters.
 func clean(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
 }
 
-// wrap divides a line at blanks into parts of at most width characters; words longer than that are
-// cut.
+// wrap divides a line at blanks into parts of at most width characters; it cuts longer words.
 func wrap(s string, width int) []string {
 	var parts []string
 	line := ""
