@@ -17,24 +17,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Access is who the API server believes and whom it asks, beside what always holds: client
-// certificates and service-account tokens for who a caller is, the Node authorizer and RBAC for
-// what it may do.
+// Access configures authentication and authorization of the API server in addition to the fixed
+// mechanisms: client certificates and service-account tokens for authentication, the Node
+// authorizer and RBAC for authorization.
 type Access struct {
 	Authentication config.Authentication
 	Authorization  config.Authorization
 }
 
-// NamedFile is a file of the API server's folder.
+// NamedFile is a file in the directory of the API server.
 type NamedFile struct {
 	Name    string
 	Content []byte
 }
 
-// Files are the configuration files that kube-apiserver reads about access, each after those that
-// it names. The server reads the two configurations again whenever they change, but no kubeconfig;
-// so a kubeconfig's name goes with its content. dir is the folder in which the server will find the
-// files.
+// Files returns the access configuration files of kube-apiserver; each file follows the files that
+// it refers to. The server reloads the two configurations when they change, but no kubeconfig.
+// Therefore the name of a kubeconfig changes with its content. dir is the directory in which the
+// server finds the files.
 func (a Access) Files(dir string) []NamedFile {
 	var files []NamedFile
 	if w := a.tokenWebhook(); w != nil {
@@ -51,7 +51,7 @@ func (a Access) Files(dir string) []NamedFile {
 		NamedFile{nodespec.Authorization, text(authorization(a.Authorization, kubeconfigs))})
 }
 
-// TokenWebhook is how the service for tokens is asked; nil when there is none.
+// TokenWebhook returns the settings of the token webhook; nil without a webhook.
 func (a Access) TokenWebhook() *nodespec.TokenWebhook {
 	f := a.tokenWebhook()
 	if f == nil {
@@ -60,8 +60,9 @@ func (a Access) TokenWebhook() *nodespec.TokenWebhook {
 	return &nodespec.TokenWebhook{Kubeconfig: f.Name, CacheTTL: time.Duration(a.Authentication.Webhook.CacheTTL).String()}
 }
 
-// Check is what `orchestrator check-access` is asked, so that the API server is not given what it
-// could not read; nil when there is nothing in it that pkg/config has not judged.
+// Check returns the input of `orchestrator check-access`, which prevents that the API server gets a
+// configuration that it cannot read. It returns nil if pkg/config has validated the whole
+// configuration.
 func (a Access) Check(dnsDomain string) *nodespec.AccessCheck {
 	if len(a.Authentication.JWT) == 0 && len(a.Authorization.Webhooks) == 0 {
 		return nil
@@ -78,7 +79,7 @@ func (a Access) Check(dnsDomain string) *nodespec.AccessCheck {
 	return &check
 }
 
-// ours turns the API server's names of fields into those of the Cluster document.
+// ours maps field names of the API server to field names of the Cluster document.
 var ours = strings.NewReplacer(
 	"jwt[", "authentication.jwt[", "webhooks[", "authorization.webhooks[",
 	".issuer.url", ".url", ".issuer.discoveryURL", ".discoveryURL", ".issuer.certificateAuthority", ".ca", ".issuer.audiences", ".audiences",
@@ -87,8 +88,8 @@ var ours = strings.NewReplacer(
 	".claimValidationRules", ".claimRules", ".userValidationRules", ".userRules",
 )
 
-// InDocument turns the lines that `orchestrator check-access` writes into words about the Cluster
-// document.
+// InDocument translates the output lines of `orchestrator check-access` into messages about the
+// Cluster document.
 func InDocument(lines string) string {
 	var out []string
 	for line := range strings.Lines(lines) {
@@ -106,27 +107,27 @@ func (a Access) tokenWebhook() *NamedFile {
 	return &f
 }
 
-// The names of the webhooks' kubeconfigs begin with these.
+// Prefixes of the webhooks' kubeconfig names.
 const (
 	tokenPrefix         = "token-"
 	authorizationPrefix = "authorization-"
 )
 
-// object is a part of a document of Kubernetes. It is written with its fields sorted, so the same
+// object is a part of a Kubernetes document. Its fields are written in sorted order, so the same
 // value gives the same text.
 type object = map[string]any
 
 func text(o object) []byte {
 	content, err := yaml.Marshal(o)
 	if err != nil {
-		panic(err) // only strings, numbers, lists and maps go in
+		panic(err) // the value contains only strings, numbers, lists and maps
 	}
 	return content
 }
 
 const accessVersion = "apiserver.config.k8s.io/v1"
 
-// authentication lets a caller without credentials ask whether the server lives, and nothing else.
+// authentication permits anonymous requests to the health endpoints only.
 func authentication(a config.Authentication) object {
 	issuers := []object{}
 	for _, j := range a.JWT {
@@ -179,9 +180,9 @@ func rules(list []config.Rule) []object {
 	return out
 }
 
-// Who the cluster's own components are: the users, and the groups, that are theirs alone. The
-// add-ons are among them, because one of them may bring the service that is asked, and so is the
-// API server where it calls kubelets, which ask it whether it may.
+// Users and groups that only the cluster's own components have. The add-ons belong to them, because
+// an add-on may provide the webhook's service. So does the API server as a client of kubelets,
+// which authorize its calls through the API server.
 var (
 	ownUsers = []string{
 		"system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", "kube-apiserver-kubelet-client", "orlop:coredns",
@@ -192,13 +193,13 @@ var (
 	}
 )
 
-// notOurselves keeps the cluster's own components out of the questions to webhooks: a service that
-// is away and whose failure means no would otherwise stop the components that have to bring it
-// back.
+// notOurselves is a condition that exempts the cluster's own components from authorization
+// webhooks. Otherwise an unavailable service with a failure policy of denial would block the
+// components that must restore it.
 var notOurselves = fmt.Sprintf("!(request.user in ['%s'] || request.groups.exists(g, g in ['%s']))", strings.Join(ownUsers, "', '"), strings.Join(ownGroups, "', '"))
 
-// authorization is the order in which the authorizers are asked; the first that has an opinion
-// decides. kubeconfigs are the webhooks' own, in the same order.
+// authorization returns the authorizers in the order of their evaluation; the first that has an
+// opinion decides. kubeconfigs are the files of the webhooks, in the same order.
 func authorization(a config.Authorization, kubeconfigs []string) object {
 	authorizers := []object{{"type": "Node", "name": "node"}}
 	for i, w := range a.Webhooks {
@@ -227,7 +228,7 @@ func authorization(a config.Authorization, kubeconfigs []string) object {
 	}
 }
 
-// kubeconfig is how the API server reaches a webhook.
+// kubeconfig returns the file with which the API server reaches a webhook.
 func kubeconfig(prefix, url string, ca config.Bundle, client *config.CertKey) NamedFile {
 	const name, user = "webhook", "kube-apiserver"
 	base64 := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }

@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// certKey is a certificate with its key as a document would hold them.
+// certKey is a certificate with its key in the form of a document.
 func certKey(t *testing.T) config.CertKey {
 	t.Helper()
 	leaf, err := pki.SelfSigned(pki.Spec{CN: "x", Usage: pki.Both, TTL: time.Hour})
@@ -62,8 +62,8 @@ func access(t *testing.T) (Access, config.CertKey) {
 	}, pair
 }
 
-// TestAccessGolden shows the files of a cluster that trusts two issuers and asks two services, and
-// of one that does neither.
+// TestAccessGolden shows the files of a cluster with two issuers and two webhooks, and of a cluster
+// without them.
 func TestAccessGolden(t *testing.T) {
 	full, pair := access(t)
 	for name, a := range map[string]Access{"access": full, "access-none": {}} {
@@ -81,8 +81,8 @@ func TestAccessGolden(t *testing.T) {
 	}
 }
 
-// TestNotOurselves: no identity that a component of the cluster has, or acts as, is put to a
-// webhook; those of people are.
+// TestNotOurselves checks that no identity of a cluster component reaches a webhook, and that the
+// identities of users do.
 func TestNotOurselves(t *testing.T) {
 	type identity struct {
 		user   string
@@ -124,8 +124,8 @@ func TestNotOurselves(t *testing.T) {
 	}
 }
 
-// TestAccessChanges: another certificate of a service is another file, so that the API server
-// notices, and the old one and the key in it do not stay.
+// TestAccessChanges checks that a new certificate of a service changes the file name, so that the
+// API server notices it, and that the old file with its key is removed.
 func TestAccessChanges(t *testing.T) {
 	root, a := t.TempDir(), authorities(t)
 	a.Access, _ = access(t)
@@ -164,8 +164,8 @@ func TestAccessChanges(t *testing.T) {
 	}
 }
 
-// TestCheck: what only Kubernetes can judge is asked for, and its answers name the operator's
-// fields.
+// TestCheck checks that Check passes on the settings that only Kubernetes can validate, and that
+// its messages name the fields of the operator's document.
 func TestCheck(t *testing.T) {
 	if c := (Access{}).Check("cluster.local"); c != nil {
 		t.Errorf("nothing to judge, but asks %+v", c)

@@ -44,7 +44,7 @@ func authorities(t *testing.T) Authorities {
 	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, Access{}, []byte("null"), []byte("[]"), []byte("{}"), nil}
 }
 
-// plan is Plan with every path below a folder of the test and every user the test's own.
+// plan calls Plan with every path below a directory of the test and with the user of the test.
 func plan(t *testing.T, node nodespec.Spec, a Authorities, root string) Want {
 	t.Helper()
 	w, err := Plan(node, a)
@@ -76,7 +76,7 @@ func diff(t *testing.T, w Want) []reconcile.Op {
 	return Diff(have, w)
 }
 
-// TestGolden shows every identity on a machine: who may read it and what it says.
+// TestGolden shows every identity on a machine: its readers and its content.
 func TestGolden(t *testing.T) {
 	for name, controlPlane := range map[string]bool{"controlplane": true, "worker": false} {
 		t.Run(name, func(t *testing.T) {
@@ -106,8 +106,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestLaws: after the operations nothing is left to do, and stopping after any of them and starting
-// again converges.
+// TestLaws checks that the operations leave no difference, and that a restart after any operation
+// converges.
 func TestLaws(t *testing.T) {
 	a := authorities(t)
 	all := len(diff(t, plan(t, node(), a, t.TempDir())))
@@ -136,8 +136,7 @@ func TestLaws(t *testing.T) {
 	}
 }
 
-// TestReissue: what a leaf should say, and how long it lives, decides whether it is made anew;
-// nothing else is touched.
+// TestReissue checks that a leaf is reissued only if its content or its expiry requires it.
 func TestReissue(t *testing.T) {
 	a, root := authorities(t), t.TempDir()
 	w := plan(t, node(), a, root)
@@ -186,7 +185,8 @@ func TestReissue(t *testing.T) {
 	}
 }
 
-// TestDoor: the machine keeps its key, and so its fingerprint, when the cluster's CA signs it.
+// TestDoor checks that the machine retains its key, and so its fingerprint, when the CA of the
+// cluster signs it.
 func TestDoor(t *testing.T) {
 	identity, err := pki.NewKey()
 	if err != nil {
@@ -229,7 +229,7 @@ func TestDoor(t *testing.T) {
 	}
 }
 
-// TestAPIServerNames shows by which names and addresses the API server may be reached.
+// TestAPIServerNames shows the names and addresses in the API server's certificate.
 func TestAPIServerNames(t *testing.T) {
 	spec := node()
 	spec.ExtraSANs = []string{"cluster.example.net", "192.0.2.7", "api.example.net"}

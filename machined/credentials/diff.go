@@ -12,7 +12,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// Have is what is on the machine: files by path, as far as Want asks for them.
+// Have is the actual state of the machine: the files by path, limited to the paths in Want.
 type Have struct {
 	Dirs   map[string]Owner
 	Files  map[string]Found
@@ -20,20 +20,20 @@ type Have struct {
 	Now    time.Time
 }
 
-// Owner is who a folder belongs to.
+// Owner is the owner and mode of a file or directory.
 type Owner struct {
 	UID  uint32
 	Mode fs.FileMode
 }
 
-// Found is one file.
+// Found is an existing file.
 type Found struct {
 	Owner
 	Content []byte
 }
 
-// Diff returns the operations that turn have into want. It is pure: issuing happens in the
-// operation.
+// Diff returns the operations that turn have into want. It is pure: the operation issues the
+// certificate.
 func Diff(have Have, want Want) []reconcile.Op {
 	var ops []reconcile.Op
 	for _, f := range want.Dirs {
@@ -60,7 +60,7 @@ func Diff(have Have, want Want) []reconcile.Op {
 	return ops
 }
 
-// leafProblem says why a leaf has to be issued, or nothing.
+// leafProblem returns the reason to issue a leaf, or an empty string.
 func leafProblem(have Have, want Leaf) string {
 	cert, okCert := have.Files[want.Cert]
 	key, okKey := have.Files[want.Key]
@@ -72,7 +72,7 @@ func leafProblem(have Have, want Leaf) string {
 	}
 	leaf, err := pki.ParseLeaf(cert.Content, key.Content)
 	if err != nil {
-		return "unreadable" // also what a power cut between writing key and certificate looks like
+		return "unreadable" // also the result of a power cut between writing key and certificate
 	}
 	switch c := leaf.Cert; {
 	case want.By == nil && !selfSigned(c),
@@ -90,8 +90,8 @@ func leafProblem(have Have, want Leaf) string {
 	return ""
 }
 
-// selfSigned says whether a leaf was signed by its own key. (CheckSignatureFrom wants a CA as the
-// issuer.)
+// selfSigned reports whether a leaf is signed by its own key. (CheckSignatureFrom requires a CA as
+// the issuer.)
 func selfSigned(c *x509.Certificate) bool {
 	return c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature) == nil
 }

@@ -1,12 +1,12 @@
-// Package credentials keeps the certificates, keys and tokens of the processes on this machine:
-// each process has a folder of its own under /run, readable by its user alone, with just the
-// identities it needs (pkg/nodespec names the files).
+// Package credentials maintains the certificates, keys and tokens of the processes on this machine.
+// Each process has its own directory below /run, which only its user can read, with exactly the
+// identities that the process needs (pkg/nodespec names the files).
 //
-// The cluster's authorities come with the configuration; the leaves are issued here, on the
-// machine, and never leave it. They live on a tmpfs and are made anew at each boot, and again when
-// two thirds of their life are over or when what they should say changes (a new address). The
-// processes reload them by themselves.
+// The configuration contains the CAs of the cluster. The machine issues the leaf certificates
+// itself, and they never leave the machine. They are on a tmpfs. The machine issues them at each
+// boot, after two thirds of their TTL, and when their content changes (a new address). The
+// processes reload them.
 //
-// The package does not decide who may do what with an identity (that is Kubernetes' RBAC, see
-// orchestrator) and does not handle operators' certificates.
+// The package does not decide the permissions of an identity (Kubernetes RBAC does, see
+// orchestrator) and does not handle certificates of operators.
 package credentials

@@ -13,30 +13,30 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// State is a certificate that lies on the machine.
+// State describes a certificate on the machine.
 type State struct {
 	File    string `json:"file"`
-	Subject string `json:"subject"` // as RFC 2253 writes it
+	Subject string `json:"subject"` // in the form of RFC 2253
 	Issuer  string `json:"issuer"`
-	// identifier of the key that signed it (RFC 5280, 4.2.1.1), hexadecimal: names may be the same
+	// identifier of the signing key (RFC 5280, 4.2.1.1), hexadecimal: names may be equal
 	IssuerKey string    `json:"issuerKey,omitempty"`
 	Serial    string    `json:"serial"` // hexadecimal
 	Authority bool      `json:"authority,omitempty"`
 	Expires   time.Time `json:"expires"`
-	// Renews is when the machine makes it anew; missing for an authority, which comes from the
-	// configuration or the image.
+	// Renews is the time of the next renewal; missing for a CA, which comes from the configuration
+	// or the image.
 	Renews time.Time `json:"renews,omitzero"`
-	// why it cannot be read; nothing but File is known then
+	// the reason why the file is unreadable; then only File is set
 	Problem string `json:"problem,omitempty"`
 }
 
-// Dirs are those in which the machine's processes find their certificates.
+// Dirs returns the directories with the certificates of the machine's processes.
 func Dirs() []string {
 	return []string{paths.ApidDir, paths.KubeNode, paths.KubeAPI, paths.KubeControllers}
 }
 
-// List reads the certificates in some folders, those first that expire first. A folder that is not
-// there holds none.
+// List returns the certificates in some directories, sorted by expiry. A missing directory contains
+// none.
 func List(folders ...string) ([]State, error) {
 	var list []State
 	for _, folder := range folders {
@@ -54,7 +54,7 @@ func List(folders ...string) ([]State, error) {
 	return list, nil
 }
 
-// statesOf are the certificates in a file, which may be empty.
+// statesOf returns the certificates in a file, which may be empty.
 func statesOf(name string) []State {
 	text, err := os.ReadFile(name)
 	if err != nil {

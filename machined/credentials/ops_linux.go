@@ -13,13 +13,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// makeFolder makes a process's folder, or gives it back to its owner.
+// makeFolder creates the directory of a process, or restores its owner and mode.
 type makeFolder struct{ Dir }
 
 func (o makeFolder) String() string { return fmt.Sprintf("make folder %s for user %d", o.Path, o.UID) }
 
 func (o makeFolder) Do(context.Context) error {
-	// Others must be able to pass through the folders above.
+	// Other users must be able to traverse the parent directories.
 	if err := os.MkdirAll(filepath.Dir(o.Path), 0o755); err != nil {
 		return fmt.Errorf("credentials: cannot make folder: %w", err)
 	}
@@ -35,14 +35,14 @@ func (o makeFolder) Do(context.Context) error {
 	return nil
 }
 
-// writeFile writes a file whose content is known.
+// writeFile writes a file with known content.
 type writeFile struct{ File }
 
 func (o writeFile) String() string { return fmt.Sprintf("write %s for user %d", o.Path, o.UID) }
 
 func (o writeFile) Do(context.Context) error { return write(o.Path, o.UID, o.Mode, o.Content) }
 
-// removeFile removes a file that a service no longer asked for left behind.
+// removeFile removes a file of a webhook that the configuration no longer contains.
 type removeFile struct{ path string }
 
 func (o removeFile) String() string { return "remove " + o.path }
@@ -54,8 +54,8 @@ func (o removeFile) Do(context.Context) error {
 	return nil
 }
 
-// issue makes a certificate and its key. The key is written first: a certificate without its key
-// would be found to be unreadable and issued again.
+// issue creates a certificate and its key. It writes the key first: a certificate without a
+// matching key is unreadable, and the next reconciliation issues it again.
 type issue struct {
 	Leaf
 	why string
@@ -82,8 +82,8 @@ func (o issue) Do(context.Context) error {
 	return write(o.Cert, o.UID, 0o400, leaf.CertPEM())
 }
 
-// write replaces a file as one step: readers see the old content or the new, and never somebody
-// else's file mode.
+// write replaces a file atomically: readers see the old or the new content, and never a wrong owner
+// or mode.
 func write(path string, uid uint32, mode fs.FileMode, content []byte) error {
 	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(mode), renameio.WithExistingPermissions())
 	if err != nil {

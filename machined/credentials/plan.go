@@ -19,34 +19,34 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// leafTTL is the life of every leaf. A leaf is renewed after two thirds of it, so a machine that is
-// switched off has no use for a longer one; a shorter one would end while a machine without any
-// time source runs on its build time.
+// leafTTL is the TTL of every leaf. A leaf is renewed after two thirds of it, so a machine that is
+// switched off gains nothing from a longer TTL. A shorter TTL could expire while a machine without
+// a time source runs on its build time.
 const leafTTL = 365 * 24 * time.Hour
 
-// Backdate is how long before its making a leaf begins to be valid: a machine without a
-// battery-backed clock may be corrected backwards by that much without a leaf becoming one of the
-// future.
+// Backdate is the time by which NotBefore precedes the issuance of a leaf. The clock of a machine
+// without a battery-backed clock may be set back by this time without making a leaf invalid.
 const Backdate = 30 * 24 * time.Hour
 
-// Authority is one of the cluster's.
+// Authority is a CA of the cluster.
 type Authority struct {
-	*pki.CA                      // issues
-	Accepted []*x509.Certificate // believed beside it: the next one, or the one before
+	*pki.CA                      // the issuing CA
+	Accepted []*x509.Certificate // also trusted: the next CA, or the previous one
 }
 
-// Bundle is all that are believed, in PEM. It stays the same when another of them begins to issue.
+// Bundle returns all trusted CAs in PEM. It does not change when another of these CAs becomes the
+// issuer.
 func (a Authority) Bundle() []byte {
 	return pki.EncodeCerts(append(slices.Clone(a.Accepted), a.Cert)...)
 }
 
-// Authorities are the cluster's keys that a machine needs to issue its own credentials. A worker
-// has none: it knows the certificate of Kubernetes, and what it was given.
+// Authorities are the cluster keys from which a machine issues its own credentials. A worker has no
+// keys: it has the certificate of the Kubernetes CA and the certificates issued to it.
 type Authorities struct {
 	Kubernetes, Etcd, FrontProxy Authority
 	ServiceAccountKey            []byte // PEM, private
 	ServiceAccountPub            []byte // PEM
-	// for Secrets at rest: the first seals, by all of them is read
+	// for Secrets at rest: the first key encrypts, all keys decrypt
 	EncryptionKeys []config.EncryptionKey
 	Access         Access
 	RevokedSet     []byte // JSON, a trust.Refused
@@ -55,21 +55,21 @@ type Authorities struct {
 	Issued         IssuedLeaves
 }
 
-// IssuedLeaves is what a worker was given, by the name of the certificate's file.
+// IssuedLeaves are the certificates issued to a worker, by the name of the certificate file.
 type IssuedLeaves map[string]*pki.Leaf
 
-// ReadAtStart is what a process of the orchestrator reads of them at its start only, by its folder; all
-// else is read again when it changes. etcd has its peers' authority so, the API server and the
-// controllers the key for tokens, and the controllers the authority that they put into every
-// namespace. The keys of Secrets the API server would find by itself, within a minute; whoever
-// changes them has to know that it has.
+// ReadAtStart returns the data that the orchestrator process with a directory reads only at its
+// start; processes reload all other files after a change. etcd reads the CA of its peers at the
+// start, the API server and the controllers read the token key, and the controllers read the CA
+// that they publish in every namespace. The API server would reload the encryption keys within a
+// minute; a caller that changes the keys must know that the reload has happened.
 func (a Authorities) ReadAtStart(folder string) []byte {
 	switch folder {
 	case paths.KubeAPI:
 		return slices.Concat(a.Etcd.Bundle(), a.ServiceAccountKey, encryption(a.EncryptionKeys))
 	case paths.KubeControllers:
 		return slices.Concat(a.Kubernetes.Bundle(), a.ServiceAccountKey)
-	case paths.KubeNode: // a kubelet makes its Node once: one that was invited anew begins anew
+	case paths.KubeNode: // a kubelet registers its Node once: a new ticket requires a restart
 		if given := a.Issued[nodespec.KubeletCert]; given != nil {
 			return []byte(pki.TicketOf(given.Cert))
 		}
@@ -77,22 +77,22 @@ func (a Authorities) ReadAtStart(folder string) []byte {
 	return nil
 }
 
-// Want is what should be on the machine.
+// Want is the desired state of the machine.
 type Want struct {
 	Dirs   []Dir
 	Files  []File
 	Leaves []Leaf
-	// Strays are patterns (filepath.Match) of files that must not be there unless Files names them.
+	// Strays are patterns (filepath.Match) of files that must not exist unless Files names them.
 	Strays []string
 }
 
-// Dir is a process's own folder, mode 0700.
+// Dir is the directory of a process, mode 0700.
 type Dir struct {
 	Path string
 	UID  uint32
 }
 
-// File is a file whose content is known.
+// File is a file with known content.
 type File struct {
 	Path    string
 	UID     uint32
@@ -100,7 +100,7 @@ type File struct {
 	Content []byte
 }
 
-// Leaf is a certificate with its key, to be issued here.
+// Leaf is a certificate with its key, issued on this machine.
 type Leaf struct {
 	Cert, Key string // paths; both mode 0400, owned by UID
 	UID       uint32
@@ -108,7 +108,7 @@ type Leaf struct {
 	Spec      pki.Spec
 }
 
-// Plan says which credentials a node of this kind needs.
+// Plan returns the credentials that a node of this kind needs.
 func Plan(node nodespec.Spec, a Authorities) (Want, error) {
 	endpoint, err := url.Parse(node.Endpoint)
 	if err != nil {
@@ -123,19 +123,20 @@ func Plan(node nodespec.Spec, a Authorities) (Want, error) {
 	return w, nil
 }
 
-// CallerCAs are those whose calls apid takes. The first three are CAs in PEM, and may be empty.
+// CallerCAs are the CAs whose clients apid accepts. The first three are CAs in PEM, and may be
+// empty.
 type CallerCAs struct {
-	Operators    []byte // of the operators
-	Clients      []byte // of the certificates that the machines issue to operators
-	Machines     []byte // of the cluster's machines
+	Operators    []byte // CAs of the operators
+	Clients      []byte // CAs of the certificates that the machines issue to operators
+	Machines     []byte // CAs of the cluster's machines
 	Revoked      []byte // JSON, a list of trust.Revocation
-	JoinRequests bool   // machines without a ticket may ask to be let in
+	JoinRequests bool   // machines without a ticket may send join requests
 }
 
-// APIServer says what apid needs: the machine's own key with a certificate of the cluster's machine CA,
-// which was given to the machine or is issued here, or with a self-signed one as long as there is
-// neither (both are nil); and whose calls to take. By its certificate the other machines of the
-// cluster know it, too.
+// APIServer returns the credentials of apid: the machine's own key with a certificate, and the
+// accepted callers. The certificate is given if it is set, else the machine CA of the cluster (ca)
+// issues it, else it is self-signed (given and ca are nil). The other machines of the cluster
+// identify the machine by the same certificate.
 func APIServer(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, given *pki.Leaf, callers CallerCAs) Want {
 	var w Want
 	var asking []byte
@@ -180,13 +181,13 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 	}
 }
 
-// NodeLeaf is a certificate that every node has, as files of its folder.
+// NodeLeaf is a certificate that every node has, as files of its directory.
 type NodeLeaf struct {
 	Cert, Key string
 	Spec      pki.Spec
 }
 
-// NodeLeaves are those of a node. All are by the Kubernetes CA.
+// NodeLeaves returns the certificates of a node. The Kubernetes CA issues all of them.
 func NodeLeaves(name string, ips []netip.Addr) []NodeLeaf {
 	serving := pki.Spec{CN: "system:node:" + name, O: []string{"system:nodes"}, Usage: pki.Server, DNS: []string{name}, IPs: ips}
 	return []NodeLeaf{
@@ -198,7 +199,7 @@ func NodeLeaves(name string, ips []netip.Addr) []NodeLeaf {
 	}
 }
 
-// MachineLeaf is the certificate of a machine of a cluster, by the machine CA.
+// MachineLeaf is the certificate of a cluster machine, issued by the machine CA.
 func MachineLeaf(name string, ips []netip.Addr) pki.Spec {
 	return pki.Spec{
 		CN: name, O: []string{pki.RoleMachine}, Usage: pki.Both, DNS: distinct.Of([]string{name, "localhost"}),
@@ -261,7 +262,7 @@ func (w *Want) controllers(node nodespec.Spec, a Authorities) {
 	p.leaf(nodespec.MetricsServing, nodespec.MetricsServingKey, a.Kubernetes.CA, metrics)
 }
 
-// process collects what belongs into one folder.
+// process collects the content of one directory.
 type process struct {
 	w   *Want
 	dir string
@@ -283,9 +284,9 @@ func client(cn string, groups ...string) pki.Spec {
 	return pki.Spec{CN: cn, O: groups, Usage: pki.Client}
 }
 
-// encryption is the API server's EncryptionConfiguration: Secrets are sealed with AES-GCM's
-// successor of choice for one static key, secretbox (XSalsa20-Poly1305), which needs no rotation
-// after 2^32 writes; identity last, so that nothing is unreadable.
+// encryption returns the API server's EncryptionConfiguration. It encrypts Secrets with secretbox
+// (XSalsa20-Poly1305) rather than AES-GCM: secretbox needs no rotation of a static key after 2^32
+// writes. The identity provider is last, so that unencrypted Secrets stay readable.
 func encryption(keys []config.EncryptionKey) []byte {
 	var list strings.Builder
 	for _, k := range keys {

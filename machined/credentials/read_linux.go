@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Read looks at the files that want names.
+// Read reads the actual state of the paths in want.
 func Read(want Want) (Have, error) {
 	have := Have{Dirs: map[string]Owner{}, Files: map[string]Found{}, Now: time.Now()}
 	for _, f := range want.Dirs {

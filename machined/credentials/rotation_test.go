@@ -15,14 +15,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestRotation goes through the configurations of a rotation of the Kubernetes CA with the files as
-// the API server and a component read them: in each of them both reach each other, and so does who
-// still has the files of the one before. Two configurations apart they do not.
+// TestRotation steps through the configurations of a rotation of the Kubernetes CA with the files
+// that the API server and a component read. In each step both can connect to each other, also with
+// the files of the previous step. With files that are two steps apart they cannot.
 func TestRotation(t *testing.T) {
 	base := authorities(t)
 	before, next := base.Kubernetes.CA, authorities(t).Kubernetes.CA
-	// The files of each configuration. All of them are made in one folder after the other, as on
-	// one machine; what was read before is kept.
+	// The files of each configuration. The test creates them one after the other in one directory,
+	// as a machine does; content that was read before stays in memory.
 	root := t.TempDir()
 	type files struct{ server, client, ca []byte }
 	var all []files
@@ -57,7 +57,7 @@ func TestRotation(t *testing.T) {
 		if string(read(paths.KubeAPI, nodespec.CA)) != string(all[len(all)-1].ca) || string(read(paths.KubeNode, nodespec.CA)) != string(all[len(all)-1].ca) {
 			t.Error("the processes believe different authorities")
 		}
-		// The controllers sign with exactly one.
+		// The controllers sign with exactly one CA.
 		if one, err := pki.ParseCA(read(paths.KubeControllers, nodespec.SigningCA), read(paths.KubeControllers, nodespec.CAKey)); err != nil || !one.Cert.Equal(k.Cert) {
 			t.Errorf("signs with %v, %v", one, err)
 		}
@@ -72,7 +72,7 @@ func TestRotation(t *testing.T) {
 	const steps = "none, accepted, issues, dropped"
 	for server := range all {
 		for client := range all {
-			// The server has the files of one configuration, the client those of another.
+			// The server has the files of one configuration, the client has the files of another.
 			got := reaches(t, all[server].server, all[server].ca, all[client].client, all[client].ca)
 			if near := server-client >= -1 && server-client <= 1; near && got != nil {
 				t.Errorf("server in %d, client in %d (%s): %v", server, client, steps, got)
@@ -83,7 +83,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// reaches makes a TLS connection with a certificate asked for on both sides.
+// reaches makes a TLS connection with a certificate required on both sides.
 func reaches(t *testing.T, server, serverTrusts, client, clientTrusts []byte) error {
 	t.Helper()
 	pair := func(text []byte) []tls.Certificate {
