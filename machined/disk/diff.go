@@ -11,13 +11,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// Diff lists what has to be done, in order. It is empty when both volumes are mounted and the table
-// is as planned. The operations run programs with run; nil is enough to print them.
+// Diff returns the operations, in order. The list is empty if both volumes are mounted and the
+// table matches the plan. The operations run programs with run; run may be nil if the caller only
+// prints them.
 func Diff(have Have, want Want, run mkfs.Runner) []reconcile.Op {
 	var ops []reconcile.Op
 	i := slices.IndexFunc(have.Disks, func(d Disk) bool { return d.Path == want.Disk })
 	if i < 0 {
-		return nil // the disk has gone since the plan was made; the next plan says so
+		return nil // the disk disappeared after the plan; the next plan reports it
 	}
 	disk := have.Disks[i]
 	if disk.Boot && disk.Shared {
@@ -33,7 +34,7 @@ func Diff(have Have, want Want, run mkfs.Runner) []reconcile.Op {
 	return ops
 }
 
-// diffTable compares the tables.
+// diffTable compares the actual table with the plan.
 func diffTable(disk Disk, want Want) (WriteTable, bool) {
 	t := WriteTable{Disk: disk.Path, New: want.NewTable && !tableIs(disk, want), Mirror: disk.Table == "gpt" && !disk.BackupAtEnd}
 	if t.New {
@@ -58,21 +59,21 @@ func diffTable(disk Disk, want Want) (WriteTable, bool) {
 	return t, t.Mirror || len(t.Add)+len(t.Grow)+len(t.Remove) > 0
 }
 
-// same reports whether both are the same partition: everything is equal but the size, which may
-// grow. A number alone says nothing: a new partition may take the number of one that is removed.
+// same reports whether a and b are the same partition: all fields but the size, which may grow, are
+// equal. The number alone is not enough: a new partition may take the number of a removed one.
 func same(a, b Entry) bool {
 	a.Size = b.Size
 	return a == b
 }
 
-// tableIs reports whether the disk has the table that a new one would be.
+// tableIs reports whether the disk already has the planned new table.
 func tableIs(disk Disk, want Want) bool {
 	return disk.Table == "gpt" && slices.EqualFunc(disk.Partitions, want.Partitions, func(p Partition, e Entry) bool { return p.Entry == e })
 }
 
-// diffVolume brings one volume from the table to its mount point.
+// diffVolume returns the operations from the partition table to the mounted volume.
 func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run mkfs.Runner) []reconcile.Op {
-	var content Content // of a new partition: blank, because WriteTable wipes its place
+	var content Content // content of a new partition: blank, because WriteTable wipes its range
 	var room uint64
 	for _, p := range disk.Partitions {
 		if p.Number == v.Number && !table.creates(v.Number) {
@@ -90,15 +91,15 @@ func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run
 	switch m, mounted := mountedAt(mounts, v.Mount.Target); {
 	case mounted && m.Source == v.Mount.Source:
 	case mounted:
-		return nil // Plan has refused this; not ours to stack upon
+		return nil // Plan rejects this; do not mount over a foreign file system
 	case v.holds(content):
 		ops = append(ops, Check{Label: v.Format.Label, Device: v.Format.Device, run: run}, Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links})
 	case content.blank() || v.Wipe:
-		// A file system that was made just now needs no check.
+		// A new file system needs no check.
 		ops = append(ops, v.Format, Mount{Label: v.Format.Label, Mount: v.Mount, Dirs: v.Dirs, Links: v.Links})
 		grow = false
 	default:
-		return nil // foreign: Plan has refused this
+		return nil // foreign: Plan rejects this
 	}
 	if grow {
 		ops = append(ops, GrowFilesystem{Label: v.Format.Label, Target: v.Mount.Target, Size: room})
@@ -106,27 +107,29 @@ func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run
 	return ops
 }
 
-// Identify gives the disk and its partitions GUIDs of their own in place of those of the disk
-// image, which every machine that the image was written to would have: the first process finds the
-// system disk by the GUID of its ESP. Roots keep theirs, which name what they hold.
+// Identify replaces the GUIDs from the disk image by new GUIDs for the disk and its partitions.
+// Otherwise all machines with the same image would share them, and init finds the system disk by
+// the GUID of its ESP. Root partitions keep their GUIDs, which identify their content.
 type Identify struct {
 	Disk string // path
 }
 
 func (i Identify) String() string { return "give " + i.Disk + " GUIDs of its own" }
 
-// WriteTable changes the partition table in one go.
+// WriteTable changes the partition table in a single operation.
 type WriteTable struct {
 	Disk   string  // path
-	New    bool    // begin with an empty table
-	Remove []Entry // by number; nothing else is removed
+	New    bool    // start with an empty table
+	Remove []Entry // compared by number; no other partition is removed
 	Add    []Entry
-	Grow   []Entry // with the size they get
-	// write both copies of the table, the backup at the end of the disk (any change does that too)
+	Grow   []Entry // with the new size
+	// write both copies of the table, the backup at the end of the disk (every other change does so
+	// too)
 	Mirror bool
 }
 
-// creates reports whether the partition's content is gone or has never been.
+// creates reports whether the operation creates the partition, so that it has no content
+// afterwards.
 func (t WriteTable) creates(number int) bool {
 	return slices.ContainsFunc(t.Add, func(e Entry) bool { return e.Number == number })
 }
@@ -151,19 +154,19 @@ func (t WriteTable) String() string {
 	return "partition " + t.Disk + ": " + strings.Join(parts, ", ")
 }
 
-// Format makes an ext4 file system, and forgets what was there.
+// Format creates an ext4 file system and discards the previous content.
 type Format struct {
 	Label           string
 	Device          string
-	ReservedPercent int // of the blocks, for root only
+	ReservedPercent int // share of the blocks reserved for root
 	Quotas          mkfs.Quotas
 	run             mkfs.Runner
 }
 
 func (f Format) String() string { return "format " + f.Label + " (" + f.Device + ") as ext4" }
 
-// Check replays the journal and repairs what can be repaired without asking. It does not go on to
-// mount what it could not repair.
+// Check replays the journal and performs the repairs that need no confirmation. It fails if errors
+// remain, so the volume is not mounted.
 type Check struct {
 	Label  string
 	Device string
@@ -176,8 +179,8 @@ func (c Check) String() string { return "check " + c.Label + " (" + c.Device + "
 type Mount struct {
 	Label string
 	mount.Mount
-	Dirs  []string          // made, relative to the target
-	Links map[string]string // made, relative to the target
+	Dirs  []string          // directories to create, relative to the target
+	Links map[string]string // symbolic links to create, relative to the target
 }
 
 func (m Mount) String() string {
@@ -195,8 +198,8 @@ func (g GrowFilesystem) String() string {
 	return fmt.Sprintf("grow the file system of %s (%s) to %s", g.Label, g.Target, disklayout.FormatSize(g.Size))
 }
 
-// Wipe empties a partition, so that the next boot makes its file system anew. Its content is
-// unreachable then, but still there.
+// Wipe removes the signatures of a partition, so that the next boot creates its file system again.
+// The old content is then inaccessible, but still on the disk.
 type Wipe struct {
 	Label  string
 	Device string
@@ -204,14 +207,14 @@ type Wipe struct {
 
 func (w Wipe) String() string { return "wipe " + w.Label + " (" + w.Device + ")" }
 
-// Erase has the content of a partition that was wiped go. STATE has the machine's keys, and is
-// overwritten and read back; of DATA, which would take hours, the disk discards it, and samples are
-// read back. Where the disk keeps it, as much as possible is overwritten, and the rest is said to
-// be there. Secrets in etcd are encrypted with a key of STATE.
+// Erase removes the content of a wiped partition from the disk. STATE holds the keys of the
+// machine; Erase overwrites it and reads it back. To overwrite DATA would take hours, so the disk
+// discards it, and Erase reads back samples. If the disk retains the data, Erase overwrites as much
+// as possible and reports the rest. Secrets in etcd are encrypted with a key on STATE.
 type Erase struct {
 	Label  string
 	Device string
-	tell   func(string) // what became of the content; may be nil
+	tell   func(string) // receives the result; may be nil
 }
 
 func (e Erase) String() string {
@@ -221,11 +224,11 @@ func (e Erase) String() string {
 	return "discard " + e.Label + " (" + e.Device + ")"
 }
 
-// Reset lists what a reset of some of our volumes does, by their labels. They must be unmounted by
-// then. Those of other disks, which may be another machine's, or this one's from before, stay as
-// they are. DATA goes first: a reset that is cut short leaves a machine that is still configured
-// and can be reset again, never one with a new identity and old data. What may take long comes
-// after that, and of it the keys first. tell is given what became of the content, and may be nil.
+// Reset returns the operations of a reset of the volumes with the given labels. They must be
+// unmounted. Volumes on other disks stay unchanged: they may belong to another machine or to an
+// earlier installation. DATA is wiped first: an interrupted reset leaves a machine that is still
+// configured and can be reset again, never a machine with a new identity and old data. The slow
+// operations follow; of these, the keys come first. tell receives the results, and may be nil.
 func Reset(have Have, labels []string, tell func(string)) []reconcile.Op {
 	var ops, slow []reconcile.Op
 	for _, label := range []string{disklayout.Data, disklayout.State} {

@@ -30,14 +30,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// TestScenariosOnRealDisk runs the scenarios of the goldens on a real disk: the kernel's facts lead
-// to the same operations, and doing them leads to where there is nothing left to do, and stays
-// there after a reboot.
+// TestScenariosOnRealDisk runs the scenarios of the goldens on a real disk. The kernel's facts give
+// the same operations, no operations remain after them, and none appear after a reboot.
 func TestScenariosOnRealDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
 	for _, s := range scenarios {
 		if s.disk.absent {
-			continue // a disk cannot be unplugged here; laws_test.go shows it
+			continue // a disk cannot be unplugged here; laws_test.go covers it
 		}
 		t.Run(s.name, func(t *testing.T) {
 			build(t, s)
@@ -61,7 +60,7 @@ func TestScenariosOnRealDisk(t *testing.T) {
 	}
 }
 
-// TestStopAfterEachOperation stops after every operation, reboots, and goes on from there.
+// TestStopAfterEachOperation stops after every operation, reboots, and continues.
 func TestStopAfterEachOperation(t *testing.T) {
 	mkfstest.Overwrites(t)
 	for _, name := range []string{"first boot", "first boot of a flashed image", "disk has grown", "second disk with MBR, wipe"} {
@@ -91,8 +90,7 @@ func TestStopAfterEachOperation(t *testing.T) {
 	}
 }
 
-// TestKilledFormat kills mke2fs at several moments; what is on the disk then must look blank or be
-// complete.
+// TestKilledFormat kills mke2fs at several moments; the disk must then look blank or be complete.
 func TestKilledFormat(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, but(data, func(p *partSpec) { p.content = ext4("DATA", 300) }))}}
@@ -125,14 +123,13 @@ func TestKilledFormat(t *testing.T) {
 }
 
 // shutdownNow is EXT4_IOC_SHUTDOWN, _IOR('X', 125, __u32), with EXT4_GOING_FLAGS_NOLOGFLUSH: the
-// file system stops at once, as if the power had gone. See fs/ext4/ext4.h.
+// file system stops at once, as after a power cut. See fs/ext4/ext4.h.
 const (
 	shutdownNow = 0x8004587d
 	noLogFlush  = 2
 )
 
-// TestPowerCutUnderWrites stops both file systems in the middle of writing. What was synced is
-// there afterwards.
+// TestPowerCutUnderWrites stops both file systems during writes. Synced data must survive.
 func TestPowerCutUnderWrites(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
@@ -182,7 +179,7 @@ func TestDamageIsRefused(t *testing.T) {
 	}
 }
 
-// TestResetOnRealDisk wipes, reads, and makes everything anew.
+// TestResetOnRealDisk wipes, reads, and creates both volumes again.
 func TestResetOnRealDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
@@ -238,7 +235,7 @@ func TestResetOnRealDisk(t *testing.T) {
 	checkVolumes(t, s)
 }
 
-// readAfresh reads a device past the kernel's memory.
+// readAfresh reads a device past the page cache.
 func readAfresh(t *testing.T, path string, at uint64, length int) []byte {
 	t.Helper()
 	p, err := openErasable(path)
@@ -253,11 +250,11 @@ func readAfresh(t *testing.T, path string, at uint64, length int) []byte {
 	return page[:length]
 }
 
-// TestFaultsOnRealDisk has the kernel find an error in DATA: it is seen while mounted, and before
-// the check at the next start, which clears it.
+// TestFaultsOnRealDisk makes the kernel find an error in DATA. The error is reported while DATA is
+// mounted, and before the check at the next boot, which clears it.
 func TestFaultsOnRealDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
-	// DATA is formatted as on a first start
+	// DATA is formatted as on first boot
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state)}}
 	build(t, s)
 	settle(t, s)
@@ -300,7 +297,7 @@ func TestFaultsOnRealDisk(t *testing.T) {
 	}
 }
 
-// TestListing checks what the machine's state shows of a disk.
+// TestListing checks the disk properties in the machine's state.
 func TestListing(t *testing.T) {
 	mkfstest.Overwrites(t)
 	build(t, scenario{disk: diskSpec{table: "gpt", partitions: image}})
@@ -328,8 +325,7 @@ func do(t *testing.T, op reconcile.Op) {
 	}
 }
 
-// facts reads the machine's disk of the scenario, as the one that was booted from unless the
-// scenario says otherwise.
+// facts reads the disk of the scenario, as the boot disk unless the scenario excludes that.
 func facts(t *testing.T, s scenario) Have {
 	t.Helper()
 	mounts, err := mount.List()
@@ -355,7 +351,7 @@ func facts(t *testing.T, s scenario) Have {
 	return Have{Disks: disks, Mounts: mounts}
 }
 
-// settle plans and does until nothing is left.
+// settle plans and runs operations until none remain.
 func settle(t *testing.T, s scenario) {
 	t.Helper()
 	have := facts(t, s)
@@ -377,7 +373,7 @@ func unmount(t *testing.T) {
 	}
 }
 
-// build makes the scenario's disk.
+// build creates the disk of the scenario.
 func build(t *testing.T, s scenario) {
 	t.Helper()
 	unmount(t)
@@ -431,12 +427,12 @@ func build(t *testing.T, s scenario) {
 	}
 }
 
-// writeTable writes the partition table, as a program would that knows a disk of tableSize.
+// writeTable writes the partition table as a program would that assumes a disk of tableSize.
 func writeTable(t *testing.T, device gpt.Device, d diskSpec) {
 	t.Helper()
 	switch d.table {
 	case "":
-		// The kernel keeps partitions of the scenario before; an empty table takes them away.
+		// The kernel retains partitions of the previous scenario; an empty table removes them.
 		table, err := gpt.New(device)
 		if err == nil {
 			err = table.Write()
@@ -527,8 +523,8 @@ func overwrite(t *testing.T, path string, at int64, length int) {
 	}
 }
 
-// checkVolumes writes to both volumes, boots again in the way of a later boot, and finds what was
-// written, on sound file systems that fill their partitions.
+// checkVolumes writes to both volumes, boots again, and reads the data back. The file systems must
+// be clean and fill their partitions.
 func checkVolumes(t *testing.T, s scenario) {
 	t.Helper()
 	text := []byte("kept\n")
@@ -537,7 +533,7 @@ func checkVolumes(t *testing.T, s scenario) {
 			t.Fatal(err)
 		}
 	}
-	lib := filepath.Join(paths.Data, "lib") // somebody wanted it for itself alone
+	lib := filepath.Join(paths.Data, "lib") // another process made it private
 	if err := errors.Join(os.MkdirAll(lib, 0o700), os.Chmod(lib, 0o700)); err != nil {
 		t.Fatal(err)
 	}

@@ -10,27 +10,27 @@ import (
 	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
-// erasable is a partition, as far as having its content go is concerned.
+// erasable is a partition with content to erase.
 type erasable interface {
 	size() uint64 // bytes
-	// tells the disk that the range is not needed; it may keep every byte
+	// tells the disk that the range is unused; the disk may retain every byte
 	discard(start, length uint64) error
 	zeroOut(start, length uint64) error    // has the kernel or the disk write zeros
-	write(p []byte, start uint64) error    // by ourselves
-	flush() error                          // until all that was written is on the disk
-	readBack(p []byte, start uint64) error // from the disk, and not from memory
+	write(p []byte, start uint64) error    // writes p
+	flush() error                          // returns after all writes are on the disk
+	readBack(p []byte, start uint64) error // reads from the disk, past the page cache
 }
 
 const (
-	erasePiece = 1 << 20   // bytes that are written and read at once
-	eraseStep  = 256 << 20 // bytes that the kernel is asked to zero at once
+	erasePiece = 1 << 20   // bytes per write and read
+	eraseStep  = 256 << 20 // bytes per zeroing request to the kernel
 	samples    = 512       // pieces of a discarded partition that are read back
 )
 
 var errKept = errors.New("the disk still gives back what it was told to forget")
 
-// overwriteAll zeroes the whole of a partition and reads all of it back. What the disk says is not
-// believed: one may answer that it has written zeros, and keep every byte.
+// overwriteAll zeroes a whole partition and reads all of it back. It does not trust the disk: a
+// disk may report written zeros and retain every byte.
 func overwriteAll(ctx context.Context, d erasable) error {
 	if d.zeroOut(0, d.size()) == nil && d.flush() == nil {
 		if err := zeroed(ctx, d, 0, d.size(), erasePiece); err == nil || !errors.Is(err, errKept) {
@@ -52,7 +52,7 @@ func overwriteAll(ctx context.Context, d erasable) error {
 	return zeroed(ctx, d, 0, d.size(), erasePiece)
 }
 
-// zeroed reads a piece of every step of a range, and the last one.
+// zeroed reads a piece of every step of a range, and the last piece.
 func zeroed(ctx context.Context, d erasable, start, length, step uint64) error {
 	buffer := make([]byte, erasePiece)
 	look := func(at uint64) error {
@@ -79,9 +79,9 @@ func zeroed(ctx context.Context, d erasable, start, length, step uint64) error {
 	return nil
 }
 
-// forget discards a partition and reads samples of it back. Where the disk has kept something, as
-// much is overwritten as the time until end allows, from the beginning on. It returns what was
-// achieved, in a sentence for an operator.
+// forget discards a partition and reads back samples. If the disk has retained data, it overwrites
+// the partition from the beginning until the time end. It returns the result as a sentence for the
+// operator.
 func forget(ctx context.Context, d erasable, end time.Time, now func() time.Time) (string, error) {
 	size := d.size()
 	step := max(erasePiece, size/samples/erasePiece*erasePiece)
@@ -103,7 +103,7 @@ func forget(ctx context.Context, d erasable, end time.Time, now func() time.Time
 	for done < size && now().Before(end) && ctx.Err() == nil {
 		part := min(eraseStep, size-done)
 		if err := d.zeroOut(done, part); err != nil {
-			break // the rest is said
+			break // the result reports the rest
 		}
 		if err := errors.Join(d.flush(), zeroed(ctx, d, done, part, erasePiece*16)); err != nil {
 			break

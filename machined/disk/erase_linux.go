@@ -14,11 +14,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
-// eraseTime is how long DATA is overwritten at most where the disk does not discard it.
+// eraseTime is the maximum time for overwriting DATA if the disk does not discard it.
 const eraseTime = 30 * time.Second
 
-// Do has the content go, and says what became of it. A disk that keeps the old data of DATA is no
-// error; one that keeps STATE is.
+// Do erases the content and reports the result. Retained data of DATA is not an error; retained
+// data of STATE is.
 func (e Erase) Do(ctx context.Context) error {
 	d, err := openErasable(e.Device)
 	if err != nil {
@@ -44,11 +44,11 @@ func (e Erase) Do(ctx context.Context) error {
 	return nil
 }
 
-// partition is an open one.
+// partition is an open partition.
 type partition struct {
 	device *block.Device
-	direct *os.File // reads past the kernel's memory (O_DIRECT, open(2))
-	buffer []byte   // as such reads want it: whole pages
+	direct *os.File // reads past the page cache (O_DIRECT, open(2))
+	buffer []byte   // page-aligned, as O_DIRECT requires
 	length uint64
 }
 

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// medium is a partition on a disk that may not do what it says.
+// medium is a partition on a disk that may not do what it reports.
 type medium struct {
 	data                  []byte
 	discards, zeroes      func(m *medium, start, length uint64) error
-	writes                bool // a plain write changes something
+	writes                bool // a plain write changes the content
 	unreadable            bool
 	zeroRequests, written int
 }
@@ -46,21 +46,22 @@ func (m *medium) readBack(p []byte, start uint64) error {
 	return nil
 }
 
-// asErasable gives discard its name.
+// asErasable makes discard a method.
 type asErasable struct{ *medium }
 
 func (m asErasable) discard(start, length uint64) error { return m.discardRange(start, length) }
 
-// secrets is a partition full of them; its size is not a multiple of a piece.
+// secrets returns the content of a partition; its size is not a multiple of a piece.
 func secrets() []byte { return bytes.Repeat([]byte("a key "), (8<<20)/6+100) }
 
-// TestOverwrite: STATE is gone afterwards, or it is an error, whatever the disk says.
+// TestOverwrite checks that STATE is gone afterwards, or that the result is an error, regardless of
+// the disk's reports.
 func TestOverwrite(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		zeroes  func(*medium, uint64, uint64) error
 		writes  bool
-		written bool // by ourselves
+		written bool // by plain writes
 		fails   bool
 	}{
 		{"it zeroes", does, true, false, false},
@@ -84,7 +85,7 @@ func TestOverwrite(t *testing.T) {
 	}
 }
 
-// TestForget: what is said of DATA is what became of it.
+// TestForget checks that the report on DATA matches its content.
 func TestForget(t *testing.T) {
 	const readable = "CAN STILL BE READ"
 	for _, c := range []struct {
@@ -117,7 +118,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestForgetReadsEverywhere: a disk that discards only a part is not believed.
+// TestForgetReadsEverywhere checks that a partial discard is detected.
 func TestForgetReadsEverywhere(t *testing.T) {
 	for _, kept := range []uint64{0, 3 << 20, 8 << 20} {
 		some := func(m *medium, start, length uint64) error {

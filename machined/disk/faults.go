@@ -6,21 +6,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// FilesystemErrors is what a file system of ours says of itself.
+// FilesystemErrors is the error state of an Orlop file system.
 type FilesystemErrors struct {
 	Label    string            `json:"label"`  // "DATA"
 	Device   string            `json:"device"` // "/dev/vda5"
-	Faults   superblock.Errors `json:"faults"` // that the kernel has recorded since the last check
+	Faults   superblock.Errors `json:"faults"` // recorded by the kernel since the last check
 	ReadOnly bool              `json:"readOnly,omitempty"`
-	// Checked says that the errors were found before the check at the start, which has repaired
-	// them.
+	// Checked is true if the errors precede the check at boot, which has repaired them.
 	Checked bool `json:"checked,omitempty"`
 }
 
-// OK tells whether there is nothing to do about it now.
+// OK reports whether the operator has nothing to do at present.
 func (s FilesystemErrors) OK() bool { return s.Checked || !s.ReadOnly && !s.Faults.Any() }
 
-// String says what is wrong, and what helps; "" where nothing ever was.
+// String describes the errors and the remedy; it is empty if there are no errors.
 func (s FilesystemErrors) String() string {
 	what := fmt.Sprintf("%s (%s): ", s.Label, s.Device)
 	switch {
@@ -36,7 +35,7 @@ func (s FilesystemErrors) String() string {
 	return ""
 }
 
-// counted is the errors as a part of a sentence.
+// counted returns the errors as a part of a sentence.
 func counted(f superblock.Errors) string {
 	if f.Count == 0 {
 		return "a mark that it has errors, of which none is recorded"
@@ -44,8 +43,8 @@ func counted(f superblock.Errors) string {
 	return f.String()
 }
 
-// BeforeCheck lists what our volumes on the disk that was booted from have recorded and a check
-// would clear: those that are not mounted.
+// BeforeCheck lists the recorded errors that a check would clear: errors of unmounted volumes on
+// the boot disk.
 func BeforeCheck(have Have) []FilesystemErrors {
 	var found []FilesystemErrors
 	for _, d := range have.Disks {
@@ -58,7 +57,7 @@ func BeforeCheck(have Have) []FilesystemErrors {
 	return found
 }
 
-// mountOf is where a device is mounted.
+// mountOf returns the mount point of a device.
 func mountOf(have Have, device string) (target string, mounted bool) {
 	for _, m := range have.Mounts {
 		if m.Source == device {
@@ -68,7 +67,7 @@ func mountOf(have Have, device string) (target string, mounted bool) {
 	return "", false
 }
 
-// NewErrors lists what has become wrong, or more wrong, from one look to the next.
+// NewErrors returns the file systems with new or additional errors since the previous reading.
 func NewErrors(before, now []FilesystemErrors) []FilesystemErrors {
 	known := map[string]FilesystemErrors{}
 	for _, s := range before {

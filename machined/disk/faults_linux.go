@@ -14,10 +14,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// sysExt4 has a folder for each ext4 that is mounted (Documentation/ABI/testing/sysfs-fs-ext4).
+// sysExt4 contains a directory for each mounted ext4 (Documentation/ABI/testing/sysfs-fs-ext4).
 const sysExt4 = "/sys/fs/ext4"
 
-// ReadFilesystemErrors asks the kernel about our volumes that are mounted. It reads no disk.
+// ReadFilesystemErrors reads the error state of the mounted volumes from the kernel. It reads no
+// disk.
 func ReadFilesystemErrors() ([]FilesystemErrors, error) {
 	var all []FilesystemErrors
 	for _, v := range volumes() {
@@ -39,8 +40,8 @@ func ReadFilesystemErrors() ([]FilesystemErrors, error) {
 	return all, nil
 }
 
-// refusesWrites tries to make a file without a name. After an error Linux 6.12 stops all writes of
-// a file system that says errors=remount-ro, and does not call it read-only (fs/ext4/super.c,
+// refusesWrites tries to create a file without a name. After an error, Linux 6.12 stops all writes
+// to a file system with errors=remount-ro, but does not report it as read-only (fs/ext4/super.c,
 // ext4_handle_error).
 func refusesWrites(target string) bool {
 	fd, err := unix.Open(target, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
@@ -61,7 +62,7 @@ func mountedFaults(sys, device string) superblock.Errors {
 		return strings.TrimSpace(string(b))
 	}
 	number := func(name string) uint64 {
-		n, _ := strconv.ParseUint(word(name), 10, 64) // what is not there is 0
+		n, _ := strconv.ParseUint(word(name), 10, 64) // a missing file means 0
 		return n
 	}
 	fault := func(which string) superblock.Error {

@@ -10,7 +10,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// TestMountedFaults reads what the kernel's folder of a mounted ext4 looks like.
+// TestMountedFaults reads a copy of the kernel's directory of a mounted ext4.
 func TestMountedFaults(t *testing.T) {
 	sys := t.TempDir()
 	if err := os.Mkdir(filepath.Join(sys, "vda5"), 0o755); err != nil {
@@ -33,7 +33,7 @@ func TestMountedFaults(t *testing.T) {
 	}
 }
 
-// TestSoundness: what is said of a file system, and when it is news.
+// TestSoundness checks the description of a file system and when it is reported as new.
 func TestSoundness(t *testing.T) {
 	fault := superblock.Error{Time: time.Unix(1700000000, 0), Function: "ext4_lookup", Line: 1855}
 	sound := FilesystemErrors{Label: disklayout.Data, Device: "/dev/vda5"}
@@ -74,7 +74,7 @@ func TestSoundness(t *testing.T) {
 	}
 }
 
-// TestBeforeCheck: what a check at the start would clear is read before it.
+// TestBeforeCheck checks that errors are read before the check at boot clears them.
 func TestBeforeCheck(t *testing.T) {
 	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
 	have.Disks[0].Partitions[4].Faults = superblock.Errors{Marked: true}

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestGap: a gap before a foreign partition is no place for a new one, and the refusal says
-// why. A gap that nothing new fits into, or that is larger than the space behind the last
-// partition, is none that anything would be put into.
+// TestGap checks that a gap before a foreign partition leads to an error with the reason. A gap
+// that is too small for a new partition, or larger than the space behind the last partition, is no
+// error, because the library would not use it.
 func TestGap(t *testing.T) {
 	for _, c := range []struct {
 		name string

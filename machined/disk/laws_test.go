@@ -17,7 +17,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// model is the scenario as Read would show it.
+// model returns the state that Read would return for the scenario.
 func model(s scenario) Have {
 	if s.disk.absent {
 		return Have{}
@@ -61,7 +61,7 @@ func clone(have Have) Have {
 	return have
 }
 
-// done is the model after an operation.
+// done returns the model after an operation.
 func done(have Have, op reconcile.Op) Have {
 	have = clone(have)
 	switch op := op.(type) {
@@ -97,20 +97,20 @@ func done(have Have, op reconcile.Op) Have {
 	return have
 }
 
-// cut lists the models that a power cut in the middle of an operation may leave, besides those
-// before and after it.
+// cut lists the models that a power cut during an operation may leave, besides the models before
+// and after it.
 func cut(have Have, op reconcile.Op) []Have {
 	switch op := op.(type) {
-	case Identify: // the backup is new, and the primary is the old one, or broken
+	case Identify: // the backup is new, and the primary is old or broken
 		old, torn := clone(have), done(have, op)
 		old.Disks[0].BackupAtEnd, torn.Disks[0].BackupAtEnd = false, false
 		return []Have{old, torn}
 	case WriteTable:
 		wiped, torn := clone(have), done(have, op)
-		if op.New { // the old table goes before the new one comes
+		if op.New { // the old table is removed before the new table is written
 			wiped.Disks[0].Table, wiped.Disks[0].Partitions, wiped.Disks[0].BackupAtEnd = "", nil, false
 		}
-		// the backup is new, the primary broken: the new table is read
+		// the backup is new, the primary is broken: the new table is read
 		torn.Disks[0].BackupAtEnd = false
 		return []Have{wiped, torn}
 	case Format:
@@ -138,7 +138,7 @@ func partitionAt(have Have, path string) *Partition {
 	panic("no partition " + path + ": an operation names one that is not there")
 }
 
-// reboot forgets the mounts.
+// reboot removes the mounts.
 func reboot(have Have) Have {
 	have = clone(have)
 	have.Mounts = nil
@@ -155,8 +155,8 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// TestLaws holds both laws of a domain against every scenario: after Diff's operations Diff is
-// empty, and stopping in or after any operation and starting again converges.
+// TestLaws checks both laws of a domain against every scenario: Diff is empty after its operations,
+// and a restart during or after any operation converges.
 func TestLaws(t *testing.T) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) { checkLaws(t, s.config, model(s)) })
@@ -167,7 +167,7 @@ func checkLaws(t *testing.T, config Config, start Have) {
 	t.Helper()
 	want, err := Plan(config, start)
 	if err != nil {
-		return // refused: nothing happens, which TestGoldens shows
+		return // rejected without an operation; TestGoldens shows the error
 	}
 	have := start
 	for _, op := range Diff(start, want, nil) {
@@ -190,7 +190,7 @@ func checkLaws(t *testing.T, config Config, start Have) {
 	kept(t, start, have)
 }
 
-// converges does what is planned and checks that both volumes are there.
+// converges runs the planned operations and checks that both volumes are mounted.
 func converges(t *testing.T, config Config, have Have, when string) {
 	t.Helper()
 	want, err := Plan(config, have)
@@ -212,7 +212,7 @@ func converges(t *testing.T, config Config, have Have, when string) {
 	}
 }
 
-// kept checks that our own file systems and the image's partitions came through.
+// kept checks that our own file systems and the image's partitions are unchanged.
 func kept(t *testing.T, before, after Have) {
 	t.Helper()
 	for _, d := range before.Disks {
@@ -229,7 +229,7 @@ func kept(t *testing.T, before, after Have) {
 	}
 }
 
-// TestLawsOnRandomDisks holds the laws against disks that nobody thought of.
+// TestLawsOnRandomDisks checks the laws against random disks.
 func TestLawsOnRandomDisks(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	contents := []Content{{}, {Kind: unknownData}, ext4("other", 50), {Kind: "xfs"}, ext4(disklayout.State, 50), ext4(disklayout.Data, 50)}
@@ -266,12 +266,12 @@ func TestLawsOnRandomDisks(t *testing.T) {
 	}
 }
 
-// TestClone: a clone of the system disk is refused until STATE is mounted, whichever comes first by
-// name. Another disk with the same image, a clone of an older version, and another way to the same
-// disk are no clones, and nothing is done to any of them.
+// TestClone checks that a clone of the system disk is rejected until STATE is mounted, regardless
+// of the order of the names. Another disk with the same image, a clone of an older version, and
+// another path to the same disk are not clones. No operation changes any of them.
 func TestClone(t *testing.T) {
 	for name, c := range map[string]struct {
-		same             []string // partitions whose GUIDs are the same
+		same             []string // partitions with equal GUIDs
 		mounted, refused bool
 		wwid             string // of the other disk
 	}{
@@ -317,7 +317,7 @@ func TestClone(t *testing.T) {
 	}
 }
 
-// TestReset checks the order (DATA before STATE) and that a reset machine makes both anew.
+// TestReset checks the order (DATA before STATE) and that a reset machine creates both again.
 func TestReset(t *testing.T) {
 	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
 	other := have.Disks[0]
@@ -326,7 +326,7 @@ func TestReset(t *testing.T) {
 	for i := range other.Partitions {
 		other.Partitions[i].Path = parttable.PartitionPath(other.Path, i+1)
 	}
-	// of another machine, and none of what happens is about it
+	// a disk of another machine, which no operation may touch
 	have.Disks = append(have.Disks, other)
 	ops := Reset(have, []string{disklayout.Data, disklayout.State}, nil)
 	golden.Assert(t, printed(ops, nil), "reset.txt")

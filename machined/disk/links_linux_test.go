@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// TestLink: the link comes to be whatever was there, which is kept; and what is right stays as it
-// is.
+// TestLink checks that the link replaces any existing file, that the file is retained, and that a
+// correct link stays unchanged.
 func TestLink(t *testing.T) {
 	for what, c := range map[string]struct {
 		before func(name string) error
-		kept   string // a file in what was kept; empty: nothing is kept
+		kept   string // a file in the retained directory; empty: none
 	}{
 		"nothing":      {func(string) error { return nil }, ""},
 		"the link":     {func(name string) error { return os.Symlink("/run", name) }, ""},
@@ -33,7 +33,7 @@ func TestLink(t *testing.T) {
 		if err := c.before(name); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // done again, it changes nothing
+		for range 2 { // the second run changes nothing
 			if err := link(name, "/run"); err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
@@ -51,8 +51,8 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// TestDataFolders: every folder that a symbolic link of the root leads to is made before the links
-// in it.
+// TestDataFolders checks that every target directory of a symbolic link of the root is created
+// before the links in it.
 func TestDataFolders(t *testing.T) {
 	have := map[string]bool{".": true}
 	for _, f := range dataFolders() {

@@ -20,16 +20,16 @@ import (
 // resizeFS is EXT4_IOC_RESIZE_FS of fs/ext4/ext4.h: _IOW('f', 16, __u64), the new number of blocks.
 const resizeFS = 0x40086610
 
-// Do writes the table, if it still has GUIDs of the image.
+// Do writes the table if it still has GUIDs of the image.
 func (i Identify) Do(context.Context) error { return parttable.Identify(i.Disk) }
 
-// Do makes the file system.
+// Do creates the file system.
 func (f Format) Do(ctx context.Context) error {
 	return mkfs.Ext4(ctx, f.run, f.Device, f.Label, f.ReservedPercent, f.Quotas)
 }
 
-// Do runs e2fsck. Its status 1 says that it has repaired something, which any runner reports as an
-// error. So it runs a second time then: what it repaired is clean now.
+// Do runs e2fsck. Its status 1 means that it repaired errors, but every runner reports that status
+// as an error. Do therefore runs e2fsck a second time; a repaired file system is clean then.
 func (c Check) Do(ctx context.Context) error {
 	if _, err := c.run(ctx, paths.E2fsck, "-p", c.Device); err == nil {
 		return nil
@@ -40,8 +40,9 @@ func (c Check) Do(ctx context.Context) error {
 	return nil
 }
 
-// Do mounts, unless it has been done, and makes the folders. Their mode must not be left to who
-// happens to be the first to need a folder in one of them, and may want that for itself alone.
+// Do mounts the volume, unless it is mounted, and creates the directories. It sets their mode,
+// because the first process that needs a subdirectory could otherwise create the parent with a
+// private mode.
 func (m Mount) Do(context.Context) error {
 	there, mounted, err := mount.At(m.Target)
 	if err != nil {
@@ -70,8 +71,9 @@ func (m Mount) Do(context.Context) error {
 	return nil
 }
 
-// link makes a symbolic link. What has its name is kept under another one, with ".old" behind it,
-// in place of what was kept before: pods of earlier versions could make a folder there.
+// link creates a symbolic link. It renames an existing file to the same name with the suffix ".old"
+// and replaces the previous ".old": pods of earlier versions could create a directory with this
+// name.
 func link(name, target string) error {
 	if now, err := os.Readlink(name); err == nil && now == target {
 		return nil
@@ -85,7 +87,8 @@ func link(name, target string) error {
 	return os.Symlink(target, name)
 }
 
-// Do asks the kernel to grow; see ext4_resize_fs. The kernel writes each step through the journal.
+// Do requests the growth from the kernel; see ext4_resize_fs. The kernel writes each step through
+// the journal.
 func (g GrowFilesystem) Do(context.Context) error {
 	root, err := os.Open(g.Target)
 	if err != nil {

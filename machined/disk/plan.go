@@ -16,22 +16,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// growStep is the least that DATA is grown by, in bytes. File systems and partitions may stay
-// smaller than their place by less.
+// growStep is the minimum growth of DATA, in bytes. File systems and partitions may stay smaller
+// than the available space by less than this.
 const growStep = 16 << 20
 
-// Config is what the configuration says about disks. The zero value is right for most machines.
+// Config is the disk configuration. The zero value suits most machines.
 type Config struct {
-	// Disk selects the disk for STATE and DATA by path, serial number or WWID. Empty is the disk
-	// that the system was booted from.
+	// Disk selects the disk for STATE and DATA by path, serial number or WWID. Empty selects the
+	// boot disk.
 	Disk string
-	// Wipe allows to remove foreign partitions in the way, a foreign table and foreign file systems
-	// on that disk.
+	// Wipe permits removing foreign partitions from the required range, a foreign table and foreign
+	// file systems on that disk.
 	Wipe bool
 }
 
-// Plan chooses the disk, the places of STATE and DATA and how they are made, or says why it cannot.
-// It changes nothing, and it is the only place where something is chosen.
+// Plan chooses the disk, the positions of STATE and DATA and their formats, or returns why it
+// cannot. It changes nothing, and it is the only place that makes these choices.
 func Plan(config Config, have Have) (Want, error) {
 	disk, err := choose(config.Disk, have.Disks)
 	if err != nil {
@@ -71,7 +71,7 @@ func Plan(config Config, have Have) (Want, error) {
 	return want, nil
 }
 
-// volumes is how the two file systems are made and where they are mounted.
+// volumes returns the formats and mount points of the two file systems.
 func volumes() []Volume {
 	return []Volume{
 		{
@@ -79,20 +79,20 @@ func volumes() []Volume {
 			Mount:  mount.Mount{Target: paths.State, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoExec | mount.NoAtime},
 		},
 		{
-			// Root may use the last percent, so that the system can tidy up a full disk. The
-			// volumes of claims are projects.
+			// Root may use the last percent, so that the system can clean up a full disk. The
+			// PersistentVolumes are ext4 projects.
 			Format: Format{Label: disklayout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
 			Mount:  mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
 			Dirs:   dataFolders(),
-			// What is below /run ends with the start, under this name, too. Plugins of pod networks
-			// are looked for in the other.
+			// Files below /run end with the boot; this name refers to the same directory. The
+			// second link is where plugins of pod networks are searched.
 			Links: map[string]string{"run": "/run", rel(paths.HostOpt) + "/cni/bin": paths.ExternalCNIPlugins},
 		},
 	}
 }
 
-// dataFolders are the folders of DATA that several users have folders in, among them those that the
-// root's symbolic links lead to.
+// dataFolders returns the shared parent directories on DATA, including the targets of the symbolic
+// links of the root file system.
 func dataFolders() []string {
 	folders := []string{"lib", "log"}
 	for _, path := range []string{paths.HostOpt, paths.HostOpt + "/cni", paths.HostMnt, paths.HostSrv, paths.HostHome, paths.HostKubernetes} {
@@ -101,10 +101,10 @@ func dataFolders() []string {
 	return folders
 }
 
-// rel is a path of DATA, relative to where it is mounted.
+// rel returns a path on DATA relative to the mount point.
 func rel(path string) string { return strings.TrimPrefix(path, paths.Data+"/") }
 
-// choose finds the disk.
+// choose returns the disk for STATE and DATA.
 func choose(selector string, disks []Disk) (Disk, error) {
 	if len(disks) == 0 {
 		return Disk{}, errors.New("no disk found: connect one of at least 8 GiB, or use an image that holds its driver")
@@ -132,9 +132,9 @@ func choose(selector string, disks []Disk) (Disk, error) {
 	return Disk{}, fmt.Errorf("disk %q: not found; %s", selector, there)
 }
 
-// onlyOne refuses to begin with a system disk of which there is a clone: the first process took it
-// for the only one, because the other had not been found yet. Once STATE is mounted, a clone that
-// is plugged in changes nothing until the next start.
+// onlyOne rejects a system disk if a clone of it is present: init took the disk for the only match
+// because the clone had not appeared yet. After STATE is mounted, a clone that is plugged in has no
+// effect until the next boot.
 func onlyOne(disk Disk, have Have) error {
 	if _, mounted := mountedAt(have.Mounts, paths.State); mounted || !disk.Boot {
 		return nil
@@ -145,7 +145,7 @@ func onlyOne(disk Disk, have Have) error {
 	}
 	esp := disk.Partitions[i].UUID
 	for _, other := range have.Disks {
-		// another way to the same disk
+		// another path to the same disk
 		if other.Path == disk.Path || other.WWID != "" && other.WWID == disk.WWID {
 			continue
 		}
@@ -157,12 +157,12 @@ func onlyOne(disk Disk, have Have) error {
 	return nil
 }
 
-// has reports whether a partition has the GUID, which is not zero.
+// has reports whether a partition has the GUID and the GUID is not zero.
 func (d Disk) has(guid uuid.UUID) bool {
 	return guid != uuid.Nil && slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.UUID == guid })
 }
 
-// foreignTable says what is wrong with the disk's table as a whole; "" if it is ours or blank.
+// foreignTable returns why the table of a disk is foreign; "" if it is an Orlop table or blank.
 func foreignTable(disk Disk) string {
 	switch disk.Table {
 	case "":
@@ -182,11 +182,11 @@ func foreignTable(disk Disk) string {
 	return ""
 }
 
-// ours reports whether the entry is one of the five partitions.
+// ours reports whether the entry is a system partition.
 func ours(e Entry) bool { return disklayout.IsSystemPartition(e.Label, e.Type) }
 
-// arrange gives every partition its place. What exists keeps its number and its start; only DATA
-// may grow. New partitions go behind the last one.
+// arrange assigns a position to every partition. Existing partitions keep their number and start;
+// only DATA may grow. New partitions go behind the last partition.
 func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 	var entries []Entry
 	for _, p := range kept {
@@ -216,7 +216,7 @@ func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 	return entries, nil
 }
 
-// add appends STATE (if it is missing) and DATA, which takes the rest.
+// add appends STATE (if it is missing) and DATA, which takes the remaining space.
 func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error) {
 	need := uint64(disklayout.MinimumData)
 	if state {
@@ -262,10 +262,10 @@ func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error)
 	return append(entries, Entry{Number: next, Label: disklayout.Data, Type: disklayout.TypeData, Start: start, Size: free}), nil
 }
 
-// gapFor finds a gap before a partition that has room for size bytes, and is no larger than the
-// space behind the last one: the library that writes the table would put a new partition there, and
-// give the partitions behind it other numbers. It returns the partition behind the gap, and the
-// gap's size; 0: none.
+// gapFor finds a gap before a partition that can hold size bytes and is no larger than the space
+// behind the last partition. The library that writes the table would place a new partition there,
+// and would renumber the partitions behind it. gapFor returns the partition behind the gap and the
+// size of the gap; size 0 means no gap.
 func gapFor(disk Disk, entries []Entry, size, free uint64) (behind Entry, gap uint64) {
 	sorted := slices.SortedFunc(slices.Values(entries), func(a, b Entry) int { return cmp.Compare(a.Start, b.Start) })
 	at := disk.align(disk.First)
@@ -278,13 +278,13 @@ func gapFor(disk Disk, entries []Entry, size, free uint64) (behind Entry, gap ui
 	return Entry{}, 0
 }
 
-// inGap is the error for a table with a gap that a new partition would be put into.
+// inGap returns the error for a table with a gap that would receive a new partition.
 func inGap(disk Disk, label string, behind Entry, gap uint64) error {
 	return fmt.Errorf("%s: cannot make %s: the partition table has a gap of %s before %s; a new partition there would take its number, and what is behind the gap would be found "+
 		"under other names; nothing was changed; remove %s, or move it to the gap's beginning", describe(disk), label, disklayout.FormatSize(gap), name(behind), name(behind))
 }
 
-// roomBehind is the free space behind a partition, in whole units of the disk's alignment.
+// roomBehind returns the free space behind a partition, in whole units of the disk's alignment.
 func roomBehind(disk Disk, entries []Entry, e Entry) uint64 {
 	limit := disk.End
 	for _, other := range entries {
@@ -299,7 +299,8 @@ func roomBehind(disk Disk, entries []Entry, e Entry) uint64 {
 	return 0
 }
 
-// admit refuses a volume whose partition holds something foreign, or whose place is taken.
+// admit rejects a volume if its partition has foreign content or another device is mounted at its
+// mount point.
 func admit(v Volume, entry Entry, kept []Partition, mounts []mount.Mount) error {
 	if m, ok := mountedAt(mounts, v.Mount.Target); ok && m.Source != v.Mount.Source {
 		return fmt.Errorf("%s: cannot mount %s here: %s (%s) is mounted already", v.Mount.Target, v.Format.Label, m.Source, m.Type)
@@ -314,17 +315,17 @@ func admit(v Volume, entry Entry, kept []Partition, mounts []mount.Mount) error 
 	return nil
 }
 
-// holds reports whether the content is this volume's own file system.
+// holds reports whether the content is the volume's own file system.
 func (v Volume) holds(c Content) bool {
 	return c.Kind == "ext4" && c.Label == v.Format.Label
 }
 
-// refuse is the error for what is not ours.
+// refuse returns the error for foreign content.
 func refuse(disk Disk, reason string) error {
 	return fmt.Errorf("%s: refusing to use the disk: %s; nothing was changed (spec.disk.wipeForeign allows to wipe what is not Orlop's)", describe(disk), reason)
 }
 
-// describe names a disk as an operator knows it: "/dev/vda (8 GiB, QEMU HARDDISK)".
+// describe names a disk for the operator: "/dev/vda (8 GiB, QEMU HARDDISK)".
 func describe(d Disk) string {
 	s := d.Path + " (" + disklayout.FormatSize(d.Size)
 	if d.Model != "" {
@@ -348,7 +349,7 @@ func with(entries []Entry, label string) []Entry {
 	return found
 }
 
-// find returns the first entry with the label; the zero Entry if there is none.
+// find returns the first entry with the label; the zero Entry if the table has no such label.
 func find(entries []Entry, label string) Entry {
 	if found := with(entries, label); len(found) > 0 {
 		return found[0]

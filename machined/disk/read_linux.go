@@ -26,21 +26,21 @@ import (
 
 const sysBlock = diskprobe.Sys
 
-// Examine tells what lies on disks that are not the machine's own. What it says of a disk that it
-// cannot examine is why.
+// Examine reads the content of foreign disks. For a disk that it cannot examine, it returns the
+// reason.
 type Examine func(ctx context.Context, devices []diskprobe.Device) []diskprobe.DeviceResult
 
-// unexamined is what holds data as far as anybody knows.
+// unexamined describes content that must be treated as data.
 const unexamined = "content that has not been examined"
 
-// Read looks at all disks and mounts. An empty card reader is left out. Devices that are made of
-// others (device mapper, loop, RAM disks, RAID) and optical drives are not disks.
+// Read reads all disks and mounts. It omits empty card readers, optical drives and devices that the
+// kernel builds on others (device mapper, loop, RAM disks, RAID).
 //
-// Only the disk that the system was booted from is read here: its partition table, and the
-// superblocks of our own partitions, whose authors are this system and who has the disk in his
-// hands. All others are examined by examine, for a bounded time each, in a process of their own; a
-// disk for which that fails is listed as one that holds data. Without examine they are listed as
-// unexamined, and nothing waits for them.
+// This process reads only the boot disk: its partition table and the superblocks of the Orlop
+// partitions. Only this system and persons with physical access write these. examine reads all
+// other disks in a separate process, with a time limit for each; a disk that it cannot examine is
+// listed as a disk with data. Without examine, the other disks are listed as unexamined, and
+// nothing blocks on them.
 func Read(ctx context.Context, examine Examine) (Have, error) {
 	mounts, err := mount.List()
 	if err != nil {
@@ -55,7 +55,7 @@ func Read(ctx context.Context, examine Examine) (Have, error) {
 	return Have{Disks: disks, Mounts: mounts}, err
 }
 
-// readAll reads the disk with the boot partition, and has the others examined.
+// readAll reads the boot disk and passes the other disks to examine.
 func readAll(ctx context.Context, devices []diskprobe.Device, boot string, examine Examine) ([]Disk, error) {
 	var disks []Disk
 	var foreign []diskprobe.Device
@@ -97,7 +97,7 @@ func readAll(ctx context.Context, devices []diskprobe.Device, boot string, exami
 
 var errUnexamined = errors.New(unexamined)
 
-// learn notes what foreign partitions on the boot disk hold. No decision depends on it.
+// learn stores the content of foreign partitions on the boot disk. No decision depends on it.
 func (d *Disk) learn(r diskprobe.DeviceResult) {
 	for i, p := range d.Partitions {
 		if r.Err == nil && !ours(p.Entry) {
@@ -106,7 +106,7 @@ func (d *Disk) learn(r diskprobe.DeviceResult) {
 	}
 }
 
-// foreignDisk is a disk as it was examined; false for a drive without a medium.
+// foreignDisk returns a disk from its examination; false for a drive without a medium.
 func foreignDisk(r diskprobe.DeviceResult) (Disk, bool) {
 	if errors.Is(r.Err, diskprobe.ErrNoMedium) || r.Device.Size == 0 && !r.Device.Removable {
 		return Disk{}, false
@@ -121,7 +121,7 @@ func foreignDisk(r diskprobe.DeviceResult) (Disk, bool) {
 	default:
 		disk.resize(a.Size)
 		disk.Table, disk.BackupAtEnd = a.Table, a.Mirrored
-		// the table is the array's, and not the disk's
+		// the table belongs to the array, not to the disk
 		if a.Table == "gpt" && a.Whole.Kind != "" && a.Whole.Kind != "iso9660" {
 			disk.Table = a.Whole.Kind + " with a GPT partition table"
 		}
@@ -135,7 +135,8 @@ func foreignDisk(r diskprobe.DeviceResult) (Disk, bool) {
 	return disk, true
 }
 
-// newDisk is what the kernel says of a disk. Nothing is opened, so nothing waits for it.
+// newDisk returns the properties that the kernel reports. It opens no device, so it cannot block on
+// a disk.
 func newDisk(d diskprobe.Device) Disk {
 	disk := Disk{Path: d.Path, SectorSize: d.SectorSize, ReadOnly: d.ReadOnly, Alignment: max(1<<20, preferred(filepath.Join(sysBlock, d.Name)))}
 	disk.resize(d.Size)
@@ -143,8 +144,8 @@ func newDisk(d diskprobe.Device) Disk {
 	return disk
 }
 
-// resize sets the size, and what follows from it. The table's 128 entries of 128 bytes and its
-// header stand at both ends; the protective MBR in front.
+// resize sets the size and the values derived from it. The table's 128 entries of 128 bytes and its
+// header are at both ends; the protective MBR is at the start.
 func (d *Disk) resize(size uint64) {
 	tableSectors := (128*128 + d.SectorSize - 1) / d.SectorSize
 	d.Size, d.First = size, d.align((2+tableSectors)*d.SectorSize)
@@ -153,7 +154,7 @@ func (d *Disk) resize(size uint64) {
 	}
 }
 
-// preferred is in which steps a disk is best written, in bytes; 0 if it does not say.
+// preferred returns the preferred write unit of a disk, in bytes; 0 if the disk reports none.
 func preferred(sys string) uint64 {
 	for _, name := range []string{"optimal_io_size", "minimum_io_size"} {
 		text, err := os.ReadFile(filepath.Join(sys, "queue", name))
@@ -167,26 +168,26 @@ func preferred(sys string) uint64 {
 	return 0
 }
 
-// partitionOf tells whether a path is that of a disk's partition.
+// partitionOf reports whether path is a partition of the disk.
 func partitionOf(path, disk string) bool {
 	number, found := strings.CutPrefix(path, strings.TrimSuffix(parttable.PartitionPath(disk, 1), "1"))
 	return found && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// isDisk tells real disks from what the kernel makes of them, by the folder in sysfs: only what
-// hangs on a bus has a device, and optical drives have type 5 (scsi/scsi_proto.h, TYPE_ROM).
+// isDisk distinguishes real disks from virtual block devices by the directory in sysfs: only a disk
+// on a bus has a device, and optical drives have type 5 (scsi/scsi_proto.h, TYPE_ROM).
 func isDisk(sys string) bool {
 	if _, err := os.Stat(filepath.Join(sys, "device")); err != nil {
 		return false
 	}
 	if hidden, err := os.ReadFile(filepath.Join(sys, "hidden")); err == nil && string(hidden) == "1\n" {
-		return false // a path of a multipath NVMe disk: the disk itself is listed too
+		return false // a path of a multipath NVMe disk: the disk itself is also listed
 	}
 	kind, err := os.ReadFile(filepath.Join(sys, "device", "type"))
 	return err != nil || strings.TrimSpace(string(kind)) != "5"
 }
 
-// bootPartition is the partition that the mapped root lies on, "" if the root is not mapped.
+// bootPartition returns the partition of the mapped root; "" if the root is not mapped.
 func bootPartition(mounts []mount.Mount) string {
 	root, ok := mountedAt(mounts, "/")
 	if !ok {
@@ -199,7 +200,7 @@ func bootPartition(mounts []mount.Mount) string {
 	return "/dev/" + below[0].Name()
 }
 
-// readOwn reads the disk that the system was booted from.
+// readOwn reads the boot disk.
 func readOwn(d diskprobe.Device) (Disk, error) {
 	device, err := block.NewFromPath(d.Path)
 	if err != nil {
@@ -235,13 +236,13 @@ func readOwn(d diskprobe.Device) (Disk, error) {
 	return disk, nil
 }
 
-// ownContent reads the superblock of one of our partitions, through the partition's own device: the
-// disk's has a cache of its own, which may be older. It knows what we put there; everything else is
-// unknown data.
+// ownContent reads the superblock of an Orlop partition through the partition's device: the disk's
+// device has a separate cache, which may be older. It recognizes only Orlop file systems; all other
+// content is unknown data.
 func ownContent(path string) (Content, superblock.Errors, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		// the kernel does not show it: nothing that we could use
+		// the kernel does not show the partition: it is not usable
 		return Content{Kind: unknownData}, superblock.Errors{}, nil
 	}
 	if err != nil {
@@ -252,13 +253,13 @@ func ownContent(path string) (Content, superblock.Errors, error) {
 	if err != nil {
 		return Content{}, superblock.Errors{}, err
 	}
-	e, _, _ := superblock.ReadExt(f) // what cannot be read says so below
+	e, _, _ := superblock.ReadExt(f) // examineOwn reports unreadable content
 	c, err := examineOwn(f, size)
 	return c, e.Faults, err
 }
 
-// examineOwn tells a file system of ours, nothing or one that was not finished, and everything
-// else.
+// examineOwn distinguishes an Orlop file system, an empty or incomplete file system, and other
+// content.
 func examineOwn(r io.ReaderAt, size uint64) (Content, error) {
 	unfinished, err := superblock.Unfinished(r, size)
 	if err == nil && unfinished {
@@ -266,14 +267,14 @@ func examineOwn(r io.ReaderAt, size uint64) (Content, error) {
 	}
 	c, err := superblock.Identify(r, size)
 	if err != nil || c.Kind == "" {
-		return Content{Kind: unknownData}, nil // unreadable, too
+		return Content{Kind: unknownData}, nil // also for unreadable content
 	}
 	c.Label = sanitize.Text(c.Label)
 	return Content(c), nil
 }
 
-// describeDevice fills in what the hardware says of itself. What it does not say stays empty. The
-// device is named and not opened (O_PATH, open(2)).
+// describeDevice fills in the properties that the hardware reports. Unreported properties stay
+// empty. O_PATH does not open the device itself (open(2)).
 func describeDevice(disk *Disk) {
 	f, err := os.OpenFile(disk.Path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -284,7 +285,7 @@ func describeDevice(disk *Disk) {
 	if err != nil {
 		return
 	}
-	// as the disk says
+	// as the disk reports it
 	disk.Model, disk.Serial, disk.WWID = sanitize.Text(p.Model), sanitize.Text(p.Serial), sanitize.Text(p.WWID)
 	disk.Bus, disk.Transport, disk.Rotational = p.BusPath, p.Transport, p.Rotational
 	if disk.Serial == "" {

@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// TestForeignDisks: what an examination says of a disk, and that one that failed holds data and
-// stays in the list.
+// TestForeignDisks checks the results of an examination. A disk that cannot be examined counts as a
+// disk with data and stays in the list.
 func TestForeignDisks(t *testing.T) {
 	device := func(name string) diskprobe.Device {
 		return diskprobe.Device{Name: name, Path: "/dev/" + name, Size: 8 << 30, SectorSize: 512}
@@ -70,7 +70,7 @@ func TestForeignDisks(t *testing.T) {
 	}
 }
 
-// TestExamineOwn: what one of our partitions holds, by its superblock.
+// TestExamineOwn checks that the superblock identifies the content of an Orlop partition.
 func TestExamineOwn(t *testing.T) {
 	const size = 4 << 20
 	super := func(magic uint16, label string) []byte {

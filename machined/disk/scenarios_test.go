@@ -11,27 +11,27 @@ import (
 
 const mib = 1 << 20
 
-// typeLinux is a partition type of somebody else.
+// typeLinux is a foreign partition type.
 var typeLinux = uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4")
 
-// scenario is one disk as a machine may find it. The same scenarios are run on a model
-// (laws_test.go) and, under the product kernel, on a real disk (disk_linux_test.go): both print the
-// same golden.
+// scenario is the state of a disk. The same scenarios run on a model (laws_test.go) and, under the
+// product kernel, on a real disk (disk_linux_test.go); both print the same golden.
 type scenario struct {
 	name   string
 	config Config
 	disk   diskSpec
-	mount  bool // STATE and DATA are mounted already
+	mount  bool // STATE and DATA are already mounted
 }
 
-// diskSpec describes a disk of diskSize. Partitions are numbered from 1, one behind the other.
+// diskSpec describes a disk of diskSize. Partitions are numbered from 1, in the order of their
+// position.
 type diskSpec struct {
 	absent     bool   // no disk at all
 	table      string // "gpt", "", "an MBR partition table"
-	tableSize  uint64 // the disk size that the table was made for, MiB; 0: the real one
-	torn       bool   // the primary table is broken, the backup is whole
-	data       bool   // not the disk that was booted from
-	shared     bool   // it has the GUIDs of the image that was written to it
+	tableSize  uint64 // the disk size that the table was made for, MiB; 0: the real size
+	torn       bool   // the primary table is broken, the backup is valid
+	data       bool   // not the boot disk
+	shared     bool   // it has the GUIDs of its disk image
 	partitions []partSpec
 }
 
@@ -40,10 +40,10 @@ type partSpec struct {
 	kind    uuid.UUID
 	size    uint64 // MiB
 	content Content
-	behind  bool // blank by its signature, but not empty: a format was cut short
+	behind  bool // blank by its signature, but not empty: a format was interrupted
 }
 
-// diskSize of every scenario, in MiB: what vm's kernel-test plugs in.
+// diskSize is the disk size of every scenario, in MiB: the size in the kernel tests of package vm.
 const diskSize = 2048
 
 var image = []partSpec{
@@ -108,7 +108,7 @@ var scenarios = []scenario{
 		but(data, func(p *partSpec) { p.size, p.content.Size = 1790, 1790*mib })}}},
 }
 
-// printed is what an operator would be told: the operations, one a line, or the refusal.
+// printed returns the output for an operator: the operations, one per line, or the error.
 func printed(ops []reconcile.Op, err error) string {
 	if err != nil {
 		return "refused: " + err.Error() + "\n"
@@ -123,7 +123,7 @@ func printed(ops []reconcile.Op, err error) string {
 	return text
 }
 
-// but is p with a change.
+// but returns p with a change.
 func but(p partSpec, change func(*partSpec)) partSpec {
 	change(&p)
 	return p

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/parttable"
 )
 
-// Do reads the table, makes the changes that are still missing, and writes it. The kernel learns of
-// each partition before Do returns, so the device files exist then.
+// Do reads the table, makes the missing changes, and writes it. The kernel knows each partition
+// before Do returns, so the device files exist then.
 func (t WriteTable) Do(context.Context) error {
 	if err := t.write(); err != nil {
 		return fmt.Errorf("%s: cannot change partition table: %w", t.Disk, err)
@@ -33,8 +33,8 @@ func (t WriteTable) write() error {
 	disk := parttable.Ordered(plain)
 	var table *gpt.Table
 	if t.New {
-		// Nothing of the old table may stay: a kernel that finds half of it would show partitions
-		// that are not there.
+		// No part of the old table may stay: a kernel that finds half of it would show partitions
+		// that do not exist.
 		if err := parttable.Wipe(device, 0, plain.GetSize()); err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func (t WriteTable) write() error {
 	return table.Write()
 }
 
-// change brings the table in memory to what is wanted. What is there already is left as it is.
+// change applies the plan to the table in memory. It skips entries that already match.
 func (t WriteTable) change(table *gpt.Table, sector uint64) error {
 	for _, e := range t.Remove {
 		if entry(table, e.Number, sector) == e {
@@ -73,8 +73,8 @@ func (t WriteTable) change(table *gpt.Table, sector uint64) error {
 		if _, _, err := table.AllocatePartition(e.Size, e.Label, e.Type); err != nil {
 			return fmt.Errorf("partition %d %s: %w", e.Number, e.Label, err)
 		}
-		// The library chooses the place by itself. It must be the place of the plan, or the plan
-		// does not know the disk.
+		// The library chooses the position. It must equal the position in the plan; otherwise the
+		// plan does not match the disk.
 		if got := entry(table, e.Number, sector); got != e {
 			return fmt.Errorf("partition %d %s: would come to lie at %d with %d bytes, planned were %d and %d: the table has a gap that the partition would be put into, "+
 				"which would renumber those behind it; nothing was changed; remove the partition behind the gap", e.Number, e.Label, got.Start, got.Size, e.Start, e.Size)
@@ -90,7 +90,7 @@ func (t WriteTable) change(table *gpt.Table, sector uint64) error {
 	return nil
 }
 
-// entry returns one line of the table; the zero Entry if there is none.
+// entry returns an entry of the table; the zero Entry if the number is unused.
 func entry(table *gpt.Table, number int, sector uint64) Entry {
 	partitions := table.Partitions()
 	if number > len(partitions) || partitions[number-1] == nil {
