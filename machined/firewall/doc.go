@@ -1,18 +1,18 @@
-// Package firewall says what the kernel lets in that somebody else begins with the machine
-// (Network.spec.firewall), as a table of nft(8), and what no Service and no pod takes of the
-// machine, as another one (Guard).
+// Package firewall generates two tables of nft(8): the table of Network.spec.firewall, which
+// filters connections that other hosts open to the machine, and the port guard (Guard), which keeps
+// the machine's own ports from Services and pods.
 //
-// It is pure. What a configuration asks for is found by its caller (machined/firewall.go), which
-// also gives the tables to the kernel.
+// The package is pure. Its caller (machined/firewall.go) derives its input from the configuration
+// and passes the tables to the kernel.
 //
-// The firewall judges what is for the machine itself, and nothing that is for pods: that is
-// forwarded, and is left to network policies. What came to a Service, or to a port of the host that
-// leads to a pod, was let in by whoever made that; where its pod shares the machine's network it
-// comes here rewritten, and is let in.
+// The firewall filters traffic to the machine itself, and not to pods: that traffic is forwarded,
+// and network policies filter it. The owner of a Service or host port has admitted traffic to it;
+// if its pod uses the host network, the traffic arrives rewritten at the machine, and the firewall
+// accepts it.
 //
-// The guard is there without a firewall, too. The service proxy and the plugin for host ports
-// rewrite what is sent to a port of the machine if an object of the cluster says so; the guard
-// decides before them about the machine's own ports. It also refuses pods the ports that they have
-// no reason to reach. What pods send to other machines is refused on their own machine, by
-// orchestrator/portguard, which knows those.
+// The guard exists also without a firewall. The service proxy and the host-port plugin rewrite
+// traffic to a port of the machine if an object of the cluster requests it; the guard decides
+// before them about the machine's own ports. It also rejects traffic from pods to ports that pods
+// have no reason to reach. orchestrator/portguard, which knows the pods, rejects their traffic to
+// other machines on the machine of the pod.
 package firewall

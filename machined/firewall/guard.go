@@ -6,32 +6,32 @@ import (
 	"strings"
 )
 
-// GuardTable is the name of the table that keeps Services and pods from the machine's own ports, of
-// the inet family.
+// GuardTable is the name of the inet table that keeps the machine's own ports from Services and
+// pods.
 const GuardTable = "orlop_guard"
 
 // beforeServices is the priority of the chains that decide about a connection before the service
-// proxy and the plugin for host ports do, which both have dstnat, -100
+// proxy and the host-port plugin, which both have dstnat, -100
 // (k8s.io/kubernetes/pkg/proxy/nftables; containernetworking/plugins, portmap).
 const beforeServices = -110
 
-// Guard is what no Service and no pod takes of the machine. It holds on every machine, with
-// Network.spec.firewall and without.
+// Guard lists the ports that no Service and no pod may take from the machine. It applies to every
+// machine, with and without Network.spec.firewall.
 type Guard struct {
-	TCP []int // ports on the machine's own addresses that stay the machine's
+	TCP []int // protected ports on the machine's own addresses
 	UDP []int // the same
-	// TCP ports that stay the machine's on its own addresses, loopback's included
+	// protected TCP ports on the machine's own addresses, loopback included
 	Loopback []int
-	Closed   []int          // TCP ports that pods do not reach
-	Pods     []netip.Prefix // the cluster's pod ranges
+	Closed   []int          // TCP ports that pods must not reach
+	Pods     []netip.Prefix // pod ranges of the cluster
 }
 
-// Commands are the commands of nft(8), one transaction, that bring the guard about. pods is the
-// link over which the machine's own pods come.
+// Commands returns the commands of nft(8), a single transaction, that install the guard. pods is
+// the link of the machine's own pods.
 //
-// A connection to one of the machine's ports gets its translation here: its own destination. The
-// kernel then asks no later chain of the type nat about it (nf_nat_inet_fn in
-// net/netfilter/nf_nat_core.c), whatever a Service or a pod has put there.
+// The guard translates a connection to a port of the machine to its own destination. The kernel
+// then evaluates no later nat chain for it (nf_nat_inet_fn in net/netfilter/nf_nat_core.c),
+// regardless of the rules of a Service or pod there.
 func (g Guard) Commands(pods string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", GuardTable)
@@ -46,13 +46,13 @@ func (g Guard) Commands(pods string) string {
 		}
 		b.WriteString("\t}\n")
 	}
-	// Before the firewall's chain, which lets the pods' link in.
+	// Before the chain of the firewall, which accepts the link of the pods.
 	fmt.Fprintf(&b, "\tchain input {\n\t\ttype filter hook input priority filter - 5; policy accept;\n\t\tiifname \"lo\" accept\n")
 	closed := fmt.Sprintf("tcp dport { %s } counter reject with tcp reset", numbers(g.Closed))
 	fmt.Fprintf(&b, "\t\tiifname %q %s\n", pods, closed)
-	// Pods of other machines come with their own address where they are not masqueraded, and what
-	// is masqueraded into a tunnel with the address of the other machine's end of it, which is of
-	// its pod range.
+	// Pods of other machines send from their own address unless it is masqueraded. Traffic
+	// masqueraded into a tunnel has the address of the other machine's tunnel end, which is in its
+	// pod range.
 	senders(g.Pods, func(match string) { fmt.Fprintf(&b, "\t\t%s %s\n", match, closed) })
 	b.WriteString("\t}\n}\n")
 	return b.String()

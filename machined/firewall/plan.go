@@ -10,17 +10,18 @@ import (
 	"go4.org/netipx"
 )
 
-// Table is the name of the table, of the inet family.
+// Table is the name of the inet table.
 const Table = "orlop_firewall"
 
-// Config is what is let in, beside what always is (see rules).
+// Config lists the accepted connections, in addition to the fixed rules in Commands.
 type Config struct {
 	Open []Rule // each port once per protocol
-	// MachineNetworks are the TCP ports of the system itself, at least one, which Open alone has a say in.
+	// MachineNetworks are the TCP ports of the system itself, at least one. Only Open accepts
+	// connections to them.
 	MachineNetworks []int
 }
 
-// Rule lets networks reach a port. From without any is everybody.
+// Rule lets networks reach a port. An empty From means all networks.
 type Rule struct {
 	Protocol string // "tcp" or "udp"
 	Port     int
@@ -36,8 +37,8 @@ func (r Rule) String() string {
 	return fmt.Sprintf("let in %s port %d from %s", r.Protocol, r.Port, from)
 }
 
-// Allow lets more in by rules. One for a port that is open to everybody has it open to its networks
-// alone, and to own: the cluster's control-plane machines.
+// Allow adds rules to open. A rule for a port that is open to all networks restricts the port to
+// the networks of the rule and to own, the cluster's control-plane machines.
 func Allow(open, rules []Rule, own []netip.Prefix) []Rule {
 	out := slices.Clone(open)
 	for _, r := range rules {
@@ -54,7 +55,7 @@ func Allow(open, rules []Rule, own []netip.Prefix) []Rule {
 	return out
 }
 
-// Lines says what is let in, for people; none for no firewall.
+// Lines describes the firewall for the operator; it is empty without a firewall.
 func (c *Config) Lines() []string {
 	if c == nil {
 		return nil
@@ -66,12 +67,12 @@ func (c *Config) Lines() []string {
 	return append(out, "refuse everything else that others begin")
 }
 
-// Absent are the commands that leave no firewall, whatever there was.
+// Absent are the commands that remove the firewall, if there is a firewall.
 const Absent = "add table inet " + Table + "\ndelete table inet " + Table + "\n"
 
-// DropElement are the commands for a machine whose firewall the kernel does not take: nobody begins
-// anything with it but callers of its own API, at the TCP port given, so that the operator can.
-// They need as little of the kernel as can be, and use the same table.
+// DropElement returns the commands for a machine whose kernel rejects the firewall. They drop all
+// new connections except to the machine's API at the given TCP port, so that the operator can act.
+// They need as few kernel features as possible, and use the same table.
 func DropElement(port int) string {
 	return fmt.Sprintf(Absent+`table inet %s {
 	chain input {
@@ -87,10 +88,10 @@ func DropElement(port int) string {
 `, Table, port)
 }
 
-// Commands are the commands of nft(8), one transaction, that bring the firewall about; without one
-// those that leave none. pods is the link over which the machine's own pods come. Those of other
-// machines come as their machines (they are masqueraded); what comes to the machine itself by a
-// tunnel was sent by somebody who means to go round the rules.
+// Commands returns the commands of nft(8), a single transaction, that install the firewall, or
+// remove it if c is nil. pods is the link of the machine's own pods. Traffic from pods of other
+// machines has the address of their machines (masquerading). Traffic to the machine itself through
+// a tunnel is an attempt to bypass the rules.
 func (c *Config) Commands(pods string) string {
 	if c == nil {
 		return Absent
@@ -102,12 +103,12 @@ func (c *Config) Commands(pods string) string {
 	rule("ct state established,related accept")
 	rule("iifname { \"lo\", %q } accept", pods)
 	rule("meta l4proto { icmp, ipv6-icmp } accept")
-	// What a Service has rewritten to a pod that shares the machine's network. The API server has a
-	// Service, too, and a virtual address; who may come to it by those is who may come to its port.
+	// Traffic that a Service rewrites to a pod on the host network. The API server also has a
+	// Service and a virtual address; the rules of its port decide about both.
 	rule("ct status dnat tcp dport != { %s } accept", numbers(c.MachineNetworks))
 	rule("ct status dnat meta l4proto != tcp accept")
-	// A server's answer is not the answer of a connection: it may come from another address than
-	// was asked (RFC 2131, 4.1; RFC 8415, 7.2).
+	// The answer of a DHCP server does not belong to a connection: it may come from another address
+	// than the request was sent to (RFC 2131, 4.1; RFC 8415, 7.2).
 	rule("meta nfproto ipv4 udp dport 68 accept")
 	rule("ip6 saddr fe80::/10 udp dport 546 accept")
 	for _, r := range c.Open {
@@ -117,31 +118,31 @@ func (c *Config) Commands(pods string) string {
 		}
 		senders(r.From, func(match string) { rule("%s %s", match, to) })
 	}
-	// as where nothing listens: who has mistaken the port is told at once
+	// as for a closed port: a client that uses the wrong port gets an error at once
 	rule("meta l4proto tcp counter reject with tcp reset")
 	rule("counter")
 	b.WriteString("\t}\n}\n")
 	return b.String()
 }
 
-// senders calls do with what matches the networks of each family that there are.
+// senders calls do with a match for the networks of each address family in from.
 func senders(from []netip.Prefix, do func(match string)) {
 	for _, family := range []struct {
 		name string
 		is4  bool
 	}{{"ip", true}, {"ip6", false}} {
-		var b netipx.IPSetBuilder // nft takes no address twice in a set
+		var b netipx.IPSetBuilder // nft rejects overlapping addresses in a set
 		for _, p := range from {
 			if p.Addr().Is4() == family.is4 {
 				b.AddPrefix(p)
 			}
 		}
-		// it fails for prefixes that are none, and those were refused with the document
+		// it fails only for invalid prefixes, which the validation of the document rejects
 		set, _ := b.IPSet()
 		own := set.Prefixes()
 		switch {
 		case len(own) == 0:
-		case own[0].Bits() == 0: // nft takes a range of everything for a mistake
+		case own[0].Bits() == 0: // nft rejects a range that covers all addresses
 			do("meta nfproto " + map[bool]string{true: "ipv4", false: "ipv6"}[family.is4])
 		default:
 			do(fmt.Sprintf("%s saddr { %s }", family.name, list(own)))

@@ -37,8 +37,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestAllow: what is open to everybody becomes open to those named and the machines' own; what is
-// not is open to those named, too.
+// TestAllow checks that a port open to all networks becomes open to the named networks and the
+// machines of the cluster, and that any other port becomes open to the named networks too.
 func TestAllow(t *testing.T) {
 	own := prefixes("10.0.0.1/32")
 	open := []Rule{{Protocol: "tcp", Port: 50000}, {Protocol: "tcp", Port: 10250, From: own}, {Protocol: "udp", Port: 51820}}

@@ -10,11 +10,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
-// Have is how the host is.
+// Have is the actual state of the host.
 type Have struct {
 	Modules   map[string]ModuleState
-	Mounts    []mount.Mount // in the order of mounting
-	Shared    bool          // whether / is shared
+	Mounts    []mount.Mount // in mount order
+	Shared    bool          // / is a shared mount
 	Sysctls   map[string]string
 	Rlimits   map[string]Rlimit
 	Groups    map[string]GroupState
@@ -22,27 +22,27 @@ type Have struct {
 	MachineID string
 }
 
-// ModuleState says whether a module is in the kernel. The zero value means that the image does not
-// have it.
+// ModuleState is the state of a kernel module. The zero value means that the image has no such
+// module.
 type ModuleState struct {
 	Loaded bool // or built in
-	Known  bool // there is a file to load
+	Known  bool // the image has a file for it
 }
 
-// GroupState is how a control group is.
+// GroupState is the state of a control group.
 type GroupState struct {
-	Files     map[string]string // those that are wanted, as far as they exist
-	Available []string          // controllers that it could hand down
-	Delegated []string          // controllers that it hands down
+	Files     map[string]string // the wanted files, as far as they exist
+	Available []string          // controllers that it can delegate
+	Delegated []string          // controllers that it delegates
 }
 
-// Verb is what an Op does.
+// Verb is the kind of an Op.
 type Verb string
 
 const (
 	LoadModules Verb = "load"      // Names
 	MountFS     Verb = "mount"     // Mount
-	Remount     Verb = "remount"   // Mount.Target with Mount.Flags; Old: the former flags
+	Remount     Verb = "remount"   // Mount.Target with Mount.Flags; Old: the previous flags
 	Share       Verb = "share"     // all mounts
 	SetSysctl   Verb = "sysctl"    // Name, Value; Old
 	SetRlimit   Verb = "rlimit"    // Rlimit; Old
@@ -53,7 +53,7 @@ const (
 	WriteID     Verb = "machine-id"
 )
 
-// Op is one change to the host. Kernel.Bind makes it doable.
+// Op is a single change to the host. Kernel.Bind makes it executable.
 type Op struct {
 	Verb   Verb
 	Group  string
@@ -61,12 +61,12 @@ type Op struct {
 	Names  []string
 	Value  string
 	Old    string // for String only
-	Back   bool   // for String only: SetSysctl goes back to the value from before it was configured
+	Back   bool   // for String only: SetSysctl restores the value from before the configuration
 	Mount  mount.Mount
 	Rlimit Rlimit
 }
 
-// String says it as an operator would.
+// String describes the operation for the operator.
 func (o Op) String() string {
 	switch o.Verb {
 	case LoadModules:
@@ -109,8 +109,8 @@ func (r Rlimit) String() string {
 	return fmt.Sprintf("%s %s to %s", r.Name, word(r.Soft), word(r.Hard))
 }
 
-// Diff returns the operations that turn what is into what should be. Modules come first, because
-// file systems and parameters come with them.
+// Diff returns the operations that turn have into want. Modules come first, because they provide
+// file systems and parameters.
 func Diff(have Have, want Want) []Op {
 	ops := diffModules(have, want)
 	ops = append(ops, diffMounts(have, want)...)
@@ -138,9 +138,9 @@ func Diff(have Have, want Want) []Op {
 	return ops
 }
 
-// sameValue reports whether a kernel parameter that reads as one value was set to the other. Blanks
-// do not matter, nor does the base of numbers, which the kernel reads as C does (0x10, 020) and
-// writes in decimal (proc_dointvec in kernel/sysctl.c).
+// sameValue reports whether a kernel parameter with the value read was set to the value set. Blanks
+// do not matter, nor does the base of numbers, which the kernel parses as C does (0x10, 020) and
+// prints in decimal (proc_dointvec in kernel/sysctl.c).
 func sameValue(read, set string) bool {
 	a, b := strings.Fields(read), strings.Fields(set)
 	return slices.EqualFunc(a, b, func(x, y string) bool {
@@ -163,7 +163,8 @@ func diffModules(have Have, want Want) []Op {
 	if names == nil {
 		return nil
 	}
-	return []Op{{Verb: LoadModules, Names: names}} // at once: loading is mostly waiting
+	// in a single operation: loading is mostly waiting
+	return []Op{{Verb: LoadModules, Names: names}}
 }
 
 func diffMounts(have Have, want Want) []Op {
@@ -172,7 +173,7 @@ func diffMounts(have Have, want Want) []Op {
 		i := -1
 		for j, there := range have.Mounts {
 			if there.Target == m.Target {
-				i = j // the last one lies on top
+				i = j // the last mount is on top
 			}
 		}
 		switch {
@@ -182,8 +183,8 @@ func diffMounts(have Have, want Want) []Op {
 			ops = append(ops, Op{Verb: Remount, Mount: m, Old: have.Mounts[i].Flags.String()})
 		}
 	}
-	// A mount below a shared one is shared from the beginning, so this is done once, after the
-	// first ones.
+	// A mount below a shared mount is shared from the beginning, so a single operation after the
+	// first mounts is enough.
 	if want.Shared && !have.Shared {
 		ops = append(ops, Op{Verb: Share})
 	}
@@ -207,9 +208,9 @@ func diffGroups(have Have, want Want) []Op {
 			}
 			ops = append(ops, Op{Verb: SetGroup, Group: g.Path, Name: file, Value: g.Files[file], Old: old})
 		}
-		// What a group that does not exist yet can hand down is what its parent will, and what the
-		// root of a hierarchy that is not mounted yet can is seen when the operation is done, which
-		// leaves out what there is not.
+		// A group that does not exist yet can delegate the controllers of its parent. If the
+		// hierarchy is not mounted yet, the operation itself reads the available controllers and
+		// skips the others.
 		available := state.Available
 		if !there {
 			available = have.Groups["/"].Available

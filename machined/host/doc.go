@@ -1,30 +1,32 @@
-// Package host makes the machine itself fit to run pods: kernel modules, mounts, kernel parameters,
-// control groups, resource limits, and the machine's id.
+// Package host prepares the machine to run pods: kernel modules, mounts, kernel parameters, control
+// groups, resource limits, and the machine ID.
 //
 // It works as every domain does: Plan turns a configuration and facts into a Want; Kernel.Read
-// looks; Diff returns the operations between the two; each is one change and can be repeated. None
-// builds on another of the same run except by the order in which Diff returns them (a module brings
-// parameters and file systems with it), so one that fails does not hold up the others
-// (reconcile.Config.KeepGoing).
+// reads the actual state; Diff returns the operations between the two. Each operation is a single
+// change and can be repeated. An operation depends on others of the same run only through the order
+// of Diff (a module provides parameters and file systems), so a failed operation does not block the
+// others (reconcile.Config.KeepGoing).
 //
-// The package also reads facts for the machine's state: memory, processors, uptime, mounts and how
-// full they are, modules, processes, control groups, kernel parameters, sensors, PCI devices.
+// The package also reads facts for the machine's state: memory, processors, uptime, mounts and
+// their usage, modules, processes, control groups, kernel parameters, sensors, PCI devices.
 //
 // # Control groups
 //
-//	/                     kernel threads; hands all controllers down
-//	├── orlop             the system: memory.min is what the configuration reserves, and four times the CPU of all pods together
-//	│   ├── machined      PID 1 and what it runs once (mke2fs, …)
-//	│   └── NAME          one for each service, made by pkg/supervise when it starts it
-//	└── kubepods          made by the kubelet (cgroupfs driver), bounded by it to what is allocatable
+//	/                     kernel threads; delegates all controllers
+//	├── orlop             the system: memory.min is the configured reservation,
+//	│   │                 cpu.weight is four times the CPU of all pods together
+//	│   ├── machined      PID 1 and its short-lived child processes (mke2fs, …)
+//	│   └── NAME          a group per service, created by pkg/supervise at its start
+//	└── kubepods          created by the kubelet (cgroupfs driver), which limits it to the
+//	                      allocatable resources
 //
-// The hierarchy is mounted with memory_recursiveprot, so that what /orlop has reserved also
-// protects those of its children that reserve nothing themselves.
+// The hierarchy is mounted with memory_recursiveprot, so the reservation of /orlop also protects
+// its children without a reservation.
 //
-// # What it deliberately does not do
+// # Out of scope
 //
-// It does not mount disks (machined/disk), set parameters of single links (machined/network) or
-// load drivers (modules that devices ask for: pkg/uevent). A parameter that is not wanted any more
-// goes back to the value that it had before this package first set it. A module stays until the
-// next start (Kernel.Leftover).
+// The package does not mount disks (machined/disk), set parameters of single links
+// (machined/network) or load drivers (pkg/uevent loads the modules for devices). A parameter that
+// is no longer configured returns to its value from before this package first set it. A module
+// stays loaded until the next boot (Kernel.UnrestorableSysctls).
 package host

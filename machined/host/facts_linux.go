@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadFacts reads what Plan needs.
+// ReadFacts reads the input of Plan.
 func (k *Kernel) ReadFacts() (Facts, error) {
 	memory, err := k.ReadMemory()
 	if err != nil {
@@ -24,17 +24,17 @@ func (k *Kernel) ReadFacts() (Facts, error) {
 	return Facts{Memory: memory.Total, CPUs: runtime.NumCPU(), EFI: err == nil}, nil
 }
 
-// Memory is what /proc/meminfo says, in bytes (proc_meminfo(5)).
+// Memory is the content of /proc/meminfo, in bytes (proc_meminfo(5)).
 type Memory struct {
-	Total     int64 `json:"total"`     // all that the kernel manages
-	Available int64 `json:"available"` // what could be given out without swapping
+	Total     int64 `json:"total"`     // all memory that the kernel manages
+	Available int64 `json:"available"` // available without swapping
 	Free      int64 `json:"free"`
 	Cached    int64 `json:"cached"`
 	Anonymous int64 `json:"anonymous"`
 	Slab      int64 `json:"slab"`
 }
 
-// ReadMemory reads how the machine's memory is used.
+// ReadMemory reads the memory usage of the machine.
 func (k *Kernel) ReadMemory() (Memory, error) {
 	text, err := os.ReadFile(filepath.Join(k.proc, "meminfo"))
 	if err != nil {
@@ -49,7 +49,7 @@ func (k *Kernel) ReadMemory() (Memory, error) {
 	return m, nil
 }
 
-// readKiB fills in the numbers of lines of the form "MemTotal:  2034288 kB", in bytes.
+// readKiB stores the numbers of lines of the form "MemTotal: 2034288 kB" in bytes.
 func readKiB(text string, into map[string]*int64) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
@@ -62,24 +62,24 @@ func readKiB(text string, into map[string]*int64) {
 	}
 }
 
-// System is what is known of the machine and its kernel.
+// System describes the machine and its kernel.
 type System struct {
 	Kernel        string    `json:"kernel"` // uname -r
 	Arch          string    `json:"arch"`   // uname -m
 	CPUs          int       `json:"cpus"`
 	CPUModel      string    `json:"cpuModel"`
 	EFI           bool      `json:"efi"`
-	Product       string    `json:"product"` // what the firmware calls the machine; may be empty
+	Product       string    `json:"product"` // product name from the firmware; may be empty
 	Serial        string    `json:"serial"`  // likewise
-	Started       time.Time `json:"started"` // when the kernel began, by the present clock
+	Started       time.Time `json:"started"` // boot time by the current clock
 	UptimeSeconds float64   `json:"uptimeSeconds"`
-	// IdleSeconds is the time that processors had nothing to do, of all together (proc_uptime(5)).
+	// IdleSeconds is the idle time, summed over all processors (proc_uptime(5)).
 	IdleSeconds float64 `json:"idleSeconds"`
-	Load1       float64 `json:"load1"` // tasks that ran or waited, mean of the last minute
+	Load1       float64 `json:"load1"` // running or waiting tasks, mean of the last minute
 }
 
-// ReadSystem reads what is known of the machine and its kernel. What the firmware does not say is
-// left empty.
+// ReadSystem reads the description of the machine and its kernel. Values that the firmware does not
+// report stay empty.
 func (k *Kernel) ReadSystem() (System, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -113,7 +113,7 @@ func (k *Kernel) ReadSystem() (System, error) {
 	}, nil
 }
 
-// idleSeconds is 0 where the kernel does not say.
+// idleSeconds is 0 if the kernel does not report it.
 func (k *Kernel) idleSeconds() float64 {
 	text, err := os.ReadFile(filepath.Join(k.proc, "uptime"))
 	if err != nil {
@@ -129,7 +129,7 @@ func (k *Kernel) idleSeconds() float64 {
 func (k *Kernel) firmwareWord(file string) string {
 	text, err := os.ReadFile(filepath.Join(k.sys, "class/dmi/id", file))
 	if err != nil {
-		return "" // no such table
+		return "" // no DMI table
 	}
 	return strings.TrimSpace(string(text))
 }
@@ -147,15 +147,15 @@ func (k *Kernel) cpuModel() string {
 	return ""
 }
 
-// MountState is one mount as the API shows it.
+// MountState is a mount in the form of the API.
 type MountState struct {
 	Target string `json:"target"`
 	Source string `json:"source"`
 	Type   string `json:"type"`
-	Flags  string `json:"flags"` // "ro,nosuid"; "rw" for none
+	Flags  string `json:"flags"` // "ro,nosuid"; "rw" if there are no flags
 }
 
-// ReadMounts lists the mounts in the order of mounting.
+// ReadMounts lists the mounts in mount order.
 func (k *Kernel) ReadMounts() ([]MountState, error) {
 	mounts, err := mount.List()
 	if err != nil {
@@ -195,22 +195,21 @@ func (k *Kernel) ReadModules() ([]LoadedModule, error) {
 	return list, nil
 }
 
-// ProcessState is a running program.
+// ProcessState describes a user-space process.
 type ProcessState struct {
 	PID       int    `json:"pid"`
 	Parent    int    `json:"parent"`
 	Name      string `json:"name"`
 	UID       int    `json:"uid"`
-	Anonymous int64  `json:"anonymous"` // bytes of memory of its own (RssAnon)
-	// bytes of files that it has mapped, shared with others (RssFile)
+	Anonymous int64  `json:"anonymous"` // bytes of anonymous memory (RssAnon)
+	// bytes of mapped files, shared with other processes (RssFile)
 	File    int64 `json:"file"`
 	Threads int   `json:"threads"`
-	// ProcessorSeconds is the processor time that it has taken, its own and the kernel's on its
-	// behalf.
+	// ProcessorSeconds is the user and system time of the process.
 	ProcessorSeconds float64 `json:"processorSeconds"`
 }
 
-// ReadProcesses lists the programs that run, without the kernel's threads, by process id.
+// ReadProcesses lists the user-space processes by process ID, without kernel threads.
 func (k *Kernel) ReadProcesses() ([]ProcessState, error) {
 	entries, err := os.ReadDir(k.proc)
 	if err != nil {
@@ -224,7 +223,7 @@ func (k *Kernel) ReadProcesses() ([]ProcessState, error) {
 		}
 		text, err := os.ReadFile(filepath.Join(k.proc, entry.Name(), "status"))
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the process has ended in the meantime
 		}
 		p, program := parseStatus(pid, string(text))
 		if !program {
@@ -238,12 +237,13 @@ func (k *Kernel) ReadProcesses() ([]ProcessState, error) {
 	return list, nil
 }
 
-// userHZ is the unit of times in /proc/PID/stat, per second; every kernel for x86-64 and arm64 has
-// this one (USER_HZ).
+// userHZ is the number of clock ticks per second in /proc/PID/stat; every kernel for x86-64 and
+// arm64 uses this value (USER_HZ).
 const userHZ = 100
 
-// processorSeconds understands /proc/PID/stat (proc_pid_stat(5)): utime and stime are the 14th and
-// 15th field. The second is the name in brackets, which may itself hold blanks and brackets.
+// processorSeconds parses /proc/PID/stat (proc_pid_stat(5)): utime and stime are the 14th and 15th
+// field. The second field is the name in parentheses, which may itself contain blanks and
+// parentheses.
 func processorSeconds(stat string) float64 {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 13 {
@@ -254,8 +254,8 @@ func processorSeconds(stat string) float64 {
 	return float64(user+system) / userHZ
 }
 
-// parseStatus understands /proc/PID/status (proc_pid_status(5)). Threads of the kernel and zombies
-// have no memory, and so no line that starts with Rss.
+// parseStatus parses /proc/PID/status (proc_pid_status(5)). Kernel threads and zombies have no
+// memory, and so no line that starts with Rss.
 func parseStatus(pid int, text string) (p ProcessState, program bool) {
 	p.PID = pid
 	readKiB(text, map[string]*int64{"RssAnon:": &p.Anonymous, "RssFile:": &p.File})

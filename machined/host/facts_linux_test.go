@@ -49,7 +49,7 @@ func TestProcessorSeconds(t *testing.T) {
 	}
 }
 
-// fakeKernel is a kernel in a folder.
+// fakeKernel returns a kernel with its files in a directory.
 func fakeKernel(t *testing.T, files map[string]string) *Kernel {
 	t.Helper()
 	root := t.TempDir()
@@ -93,7 +93,7 @@ func TestModules(t *testing.T) {
 	}
 }
 
-// TestOperations does those operations that a folder can stand for.
+// TestOperations runs the operations that work on plain files.
 func TestOperations(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"proc/sys/net/ipv4/conf/eth0.7/rp_filter": "0\n", "proc/sys/kernel/modprobe": "/sbin/modprobe\n",

@@ -12,19 +12,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/kmod"
 )
 
-// What a configuration leaves behind when it no longer names it. A kernel parameter goes back to
-// the value that it had before; a module stays until the next start, and that is said. Both are
-// remembered for as long as the machine runs: the next start begins with the kernel's own.
+// These functions handle settings that a configuration no longer contains. A kernel parameter
+// returns to its previous value. A module stays loaded until the next boot, and the machine reports
+// it. The previous values are in memory only: the next boot starts with the kernel's defaults.
 
-// PreviousSysctls returns the values of kernel parameters from before an operation first set them, for
-// Config.Former.
+// PreviousSysctls returns the values of kernel parameters from before an operation first set them,
+// for Config.Former.
 func (k *Kernel) PreviousSysctls() map[string]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return maps.Clone(k.former)
 }
 
-// noteFormer remembers the value of a parameter that is about to be set for the first time.
+// noteFormer stores the value of a parameter before it is set for the first time.
 func (k *Kernel) noteFormer(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -33,7 +33,7 @@ func (k *Kernel) noteFormer(name string) {
 	}
 	text, err := os.ReadFile(k.sysctlPath(name))
 	if err != nil {
-		return // there is nothing to go back to
+		return // there is no value to restore
 	}
 	if k.former == nil {
 		k.former = map[string]string{}
@@ -51,9 +51,9 @@ func (k *Kernel) noteLoaded(names []string) {
 	}
 }
 
-// UnrestorableSysctls returns the modules that an operation has loaded, that are still in the kernel, and that
-// a configuration no longer asks for. They stay until the next start: what uses them by now is not
-// known.
+// UnrestorableSysctls returns the modules that an operation has loaded, that are still in the
+// kernel, and that the configuration no longer requires. They stay loaded until the next boot
+// because their users are unknown.
 func (k *Kernel) UnrestorableSysctls(c Config) ([]string, error) {
 	wanted := planModules(c)
 	k.mu.Lock()
@@ -78,9 +78,9 @@ func (k *Kernel) UnrestorableSysctls(c Config) ([]string, error) {
 	return out, nil
 }
 
-// Unusable returns why single kernel parameters and modules of the next configuration cannot take
-// effect on this kernel, one line each, which begins with the field of the Machine's spec. Those
-// that before names already are left out.
+// Unusable returns why kernel parameters and modules of the next configuration cannot take effect
+// on this kernel. Each line begins with the field of the Machine's spec. Settings that are also in
+// before are omitted.
 func (k *Kernel) Unusable(before, next Config) (lines []string, err error) {
 	wanted := planModules(next)
 	states, err := k.readModules(wanted)
@@ -104,12 +104,12 @@ func (k *Kernel) Unusable(before, next Config) (lines []string, err error) {
 	return lines, nil
 }
 
-// moduleParts are the first parts of names of parameters that a module may bring along; the others
-// are there from the start.
+// moduleParts are the prefixes of parameters that a module may provide; all other parameters exist
+// from boot.
 var moduleParts = []string{"net.", "dev.", "fs."}
 
-// unsettable says why a parameter cannot be set; empty: it can, or it may come with a module that
-// is still to be loaded (pending).
+// unsettable returns why a parameter cannot be set. It returns "" if the parameter can be set, or
+// if a module that is still to be loaded (pending) may provide it.
 func (k *Kernel) unsettable(name string, pending bool) string {
 	info, err := os.Stat(k.sysctlPath(name))
 	switch {

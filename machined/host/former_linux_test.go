@@ -10,7 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kmod"
 )
 
-// converge does what is left to do to parameters, as machined does, and returns the lines.
+// converge performs the pending parameter operations as machined does, and returns their
+// descriptions.
 func converge(t *testing.T, k *Kernel, c Config) (lines []string) {
 	t.Helper()
 	c.Former = k.PreviousSysctls()
@@ -35,8 +36,8 @@ func converge(t *testing.T, k *Kernel, c Config) (lines []string) {
 	return lines
 }
 
-// TestFormerValue: a parameter that a configuration no longer names goes back to the value from
-// before it was first set, also after it was set to several values, and then rests.
+// TestFormerValue checks that a parameter that is no longer configured returns to the value from
+// before it was first set, also after several values, and that no operation remains then.
 func TestFormerValue(t *testing.T) {
 	const file = "sys/net/core/somaxconn"
 	k := fakeKernel(t, map[string]string{"proc/meminfo": "MemTotal: 2000000 kB\n", "proc/" + file: "4096\n", "proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456\n"})
@@ -83,8 +84,8 @@ func TestSameValue(t *testing.T) {
 	}
 }
 
-// TestUnusable: what cannot take effect on this kernel is said, and what was in force already is
-// not.
+// TestUnusable checks that settings without effect on this kernel are reported, unless they were
+// active before.
 func TestUnusable(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"proc/sys/net/core/somaxconn": "128\n", "proc/sys/vm/compact_memory": "", "proc/sys/kernel/version": "x\n", "sys/module/loaded/uevent": "",
@@ -122,8 +123,8 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// TestLeftover: a module that was loaded for a configuration, and that is no longer in one, stays
-// and is named.
+// TestLeftover checks that a loaded module that is no longer configured stays loaded and is
+// reported.
 func TestLeftover(t *testing.T) {
 	k := fakeKernel(t, map[string]string{"sys/module/ip_vs/uevent": "", "sys/module/other_module/uevent": ""})
 	k.noteLoaded([]string{"ip-vs", "other_module"})

@@ -2,8 +2,8 @@ package host
 
 import "testing"
 
-// TestSystemShare: pods that want all of the CPU leave the system four fifths on every machine that
-// has up to 64 processors, whatever is reserved of it. kubelet is what the kubelet gives all pods
+// TestSystemShare checks that pods that want all CPU leave four fifths to the system, on every
+// machine with up to 64 processors and for any reservation. kubelet is the weight of all pods
 // (getCPUWeight in pkg/kubelet/cm/cgroup_manager_linux.go).
 func TestSystemShare(t *testing.T) {
 	kubelet := func(allocatable int) int { return 1 + (max(allocatable*1024/1000, 2)-2)*9999/262142 }

@@ -14,25 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sensor is one thing that the hardware measures (Documentation/hwmon/sysfs-interface).
+// Sensor is a measurement of the hardware (Documentation/hwmon/sysfs-interface).
 type Sensor struct {
-	// the driver's name for it: "coretemp", "nvme"; of a thermal zone its type
+	// name of the driver: "coretemp", "nvme"; of a thermal zone its type
 	Chip   string `json:"chip"`
-	Device string `json:"device,omitempty"` // what it belongs to: "coretemp.0", "nvme0"
-	// what is measured: its label ("Package id 0"), or else the kernel's name ("temp1")
+	Device string `json:"device,omitempty"` // measured device: "coretemp.0", "nvme0"
+	// label of the measurement ("Package id 0"), or else the kernel's name ("temp1")
 	Name string `json:"name"`
 	Kind string `json:"kind"` // temperature, fan, voltage, current, power, humidity
 	// Value is in Unit: °C, rpm, V, A, W, %.
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
-	// where it becomes too much, in the same unit; 0: the chip does not say
+	// upper limit of the normal range, in the same unit; 0: the chip does not report it
 	Max      float64 `json:"max,omitempty"`
-	Critical float64 `json:"critical,omitempty"` // where it breaks, likewise
-	Problem  string  `json:"problem,omitempty"`  // why there is no value
+	Critical float64 `json:"critical,omitempty"` // critical limit, likewise
+	Problem  string  `json:"problem,omitempty"`  // the reason why there is no value
 }
 
-// quantities are what hwmon measures, by the beginning of the files' names, and how many of the
-// file's units are one of ours.
+// quantities are the measurements of hwmon, by the prefix of the file names. scale is the number of
+// file units in our unit.
 var quantities = []struct {
 	prefix, kind, unit string
 	scale              float64
@@ -41,9 +41,8 @@ var quantities = []struct {
 	{"power", "power", "W", 1e6}, {"humidity", "humidity", "%", 1e3},
 }
 
-// ReadSensors reads what the hardware measures: all chips of /sys/class/hwmon, and where none of
-// them measures a temperature, the thermal zones of the firmware. A machine without sensors has an
-// empty list.
+// ReadSensors reads all chips of /sys/class/hwmon, and, if no chip measures a temperature, the
+// thermal zones of the firmware. A machine without sensors has an empty list.
 func (k *Kernel) ReadSensors() ([]Sensor, error) {
 	list := []Sensor{}
 	chips, err := names(filepath.Join(k.sys, "class/hwmon"))
@@ -62,7 +61,7 @@ func (k *Kernel) ReadSensors() ([]Sensor, error) {
 	}
 	for _, zone := range zones {
 		dir := filepath.Join(k.sys, "class/thermal", zone)
-		if !strings.HasPrefix(zone, "thermal_zone") { // a fan or the like
+		if !strings.HasPrefix(zone, "thermal_zone") { // a fan or another cooling device
 			continue
 		}
 		s := Sensor{Chip: word(dir, "type"), Name: zone, Kind: "temperature", Unit: "°C"}
@@ -80,7 +79,7 @@ func readChip(dir string) []Sensor {
 	}
 	files, err := names(dir)
 	if err != nil {
-		return nil // the chip has gone meanwhile
+		return nil // the chip has been removed in the meantime
 	}
 	var inputs []input
 	for _, file := range files {
@@ -88,7 +87,7 @@ func readChip(dir string) []Sensor {
 		for kind, q := range quantities {
 			number, ours := strings.CutPrefix(prefix, q.prefix)
 			n, err := strconv.Atoi(number)
-			// Meters of power tell their mean where they have no present value.
+			// Power meters without a current value report their mean.
 			if ours && err == nil && (what == "input" || what == "average" && q.kind == "power" && !slices.Contains(files, prefix+"_input")) {
 				inputs = append(inputs, input{kind, n, prefix, file})
 			}
@@ -124,20 +123,19 @@ func (s *Sensor) measure(file string, scale float64) {
 	}
 }
 
-// PCIDevice is a device on the PCI bus, as the kernel sees it
+// PCIDevice is a device on the PCI bus, as the kernel reports it
 // (Documentation/ABI/testing/sysfs-bus-pci).
 type PCIDevice struct {
 	Address string `json:"address"` // "0000:00:03.0"
-	// what its class is in general: "network", "storage"; empty for what the specification does not
-	// name
+	// base class: "network", "storage"; empty if the specification has no name for it
 	Kind   string `json:"kind"`
 	Class  string `json:"class"`  // hexadecimal, as are the following: "020000"
 	Vendor string `json:"vendor"` // "8086"
 	Device string `json:"device"`
-	// Subsystem is who made the card, and which: "1af4:0001".
+	// Subsystem is the vendor and model of the card: "1af4:0001".
 	Subsystem string `json:"subsystem,omitempty"`
-	Driver    string `json:"driver,omitempty"` // empty: none has taken it
-	// NUMANode is -1 where the firmware does not say.
+	Driver    string `json:"driver,omitempty"` // empty: no driver is bound
+	// NUMANode is -1 if the firmware does not report it.
 	NUMANode   int    `json:"numaNode"`
 	IOMMUGroup string `json:"iommuGroup,omitempty"`
 }
@@ -150,8 +148,8 @@ var pciKinds = map[string]string{
 	"10": "encryption", "11": "signal processing", "12": "accelerator", "13": "instrumentation", "40": "coprocessor",
 }
 
-// ReadPCI lists the devices on the PCI bus by their address. A machine without one has an empty
-// list.
+// ReadPCI lists the devices on the PCI bus by their address. A machine without a PCI bus has an
+// empty list.
 func (k *Kernel) ReadPCI() ([]PCIDevice, error) {
 	list := []PCIDevice{}
 	addresses, err := names(filepath.Join(k.sys, "bus/pci/devices"))
@@ -175,7 +173,7 @@ func (k *Kernel) ReadPCI() ([]PCIDevice, error) {
 	return list, nil
 }
 
-// names lists a folder by name; a folder that is not there is empty.
+// names lists the entries of a directory; a missing directory is empty.
 func names(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -191,7 +189,7 @@ func names(dir string) ([]string, error) {
 	return list, nil
 }
 
-// word is what a file of one line holds; empty where it cannot be read.
+// word returns the content of a file with a single line; empty if the file is unreadable.
 func word(dir, file string) string {
 	text, err := attribute(filepath.Join(dir, file))
 	if err != nil {
@@ -200,16 +198,16 @@ func word(dir, file string) string {
 	return text
 }
 
-// attribute reads a file of sysfs, which one call reads as a whole. The error is the system's
-// alone. EAGAIN, with which some drivers say that they have no value, is one too: package os would
-// wait for a value, and some of these never tell that they have one.
+// attribute reads a file of sysfs, which a single call reads as a whole. The error contains no
+// path. EAGAIN, which some drivers return if they have no value, is returned as an error: package
+// os would wait for a value, and some of these drivers never report that they have a value.
 func attribute(file string) (string, error) {
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", err
 	}
 	defer unix.Close(fd)
-	text := make([]byte, os.Getpagesize()) // of more there is none
+	text := make([]byte, os.Getpagesize()) // the maximum size of an attribute
 	n, err := unix.Read(fd, text)
 	if err != nil {
 		return "", err
@@ -217,7 +215,7 @@ func attribute(file string) (string, error) {
 	return strings.TrimSpace(string(text[:n])), nil
 }
 
-// number is the number in a file; 0 where there is none.
+// number returns the number in a file; 0 without a number.
 func number(dir, file string) float64 {
 	n, err := strconv.ParseFloat(word(dir, file), 64)
 	if err != nil {
@@ -226,7 +224,7 @@ func number(dir, file string) float64 {
 	return n
 }
 
-// linked is the name of what a link leads to; empty where there is none.
+// linked returns the base name of a link's target; empty without a link.
 func linked(dir, file string) string {
 	target, err := os.Readlink(filepath.Join(dir, file))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
-// link makes symbolic links in the sysfs of a kernel in a folder.
+// link creates symbolic links in the sysfs of a fake kernel.
 func link(t *testing.T, k *Kernel, links map[string]string) {
 	t.Helper()
 	for name, target := range links {
@@ -21,7 +21,7 @@ func link(t *testing.T, k *Kernel, links map[string]string) {
 	}
 }
 
-// TestSensors reads two chips as the kernel shows them, one of which has a part that is broken.
+// TestSensors reads two chips in the kernel's format; a part of the second chip is broken.
 func TestSensors(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"sys/class/hwmon/hwmon0/name": "coretemp\n", "sys/class/hwmon/hwmon0/uevent": "",
@@ -51,8 +51,8 @@ func TestSensors(t *testing.T) {
 	}
 }
 
-// TestThermalZones: they count where no chip measures a temperature. A machine with nothing has an
-// empty list.
+// TestThermalZones checks that thermal zones count if no chip measures a temperature, and that a
+// machine without sensors has an empty list.
 func TestThermalZones(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"sys/class/hwmon/hwmon0/name": "acpi_fan\n", "sys/class/hwmon/hwmon0/fan1_input": "900\n",
@@ -99,8 +99,8 @@ func TestPCI(t *testing.T) {
 	}
 }
 
-// TestMeasurable: each file system counts once, and those of others that may not answer are not
-// asked.
+// TestMeasurable checks that each file system counts once, and that file systems that may block are
+// not queried.
 func TestMeasurable(t *testing.T) {
 	of := func(source, target, kind string) mount.Mount {
 		return mount.Mount{Source: source, Target: target, Type: kind}
@@ -148,8 +148,8 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestSysctls: those that are set are listed with what they are and should be, and the operator's
-// are told from the system's.
+// TestSysctls checks that the listed parameters have actual and desired values, and that the
+// sources system and configuration are correct.
 func TestSysctls(t *testing.T) {
 	k := fakeKernel(t, map[string]string{
 		"proc/meminfo": "MemTotal: 2000000 kB\n", "proc/sys/kernel/panic": "10\n", "proc/sys/net/core/somaxconn": "128\n", "proc/sys/vm/min_free_kbytes": "70000\n",

@@ -12,8 +12,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
-// afterInit is a machine as init leaves it: four mounts, defaults of the kernel, all modules on
-// disk.
+// afterInit returns the state that init leaves: four mounts, kernel defaults, all modules on disk.
 func afterInit(w Want) Have {
 	have := Have{Modules: map[string]ModuleState{}, Sysctls: map[string]string{}, Rlimits: map[string]Rlimit{}, Groups: map[string]GroupState{}}
 	for _, m := range w.Modules {
@@ -25,7 +24,7 @@ func afterInit(w Want) Have {
 		}
 	}
 	for _, s := range w.Sysctls {
-		if !strings.HasPrefix(s.Name, "net.bridge.") { // they come with a module
+		if !strings.HasPrefix(s.Name, "net.bridge.") { // a module provides these
 			have.Sysctls[s.Name] = "0"
 		}
 	}
@@ -35,7 +34,7 @@ func afterInit(w Want) Have {
 	return have
 }
 
-// apply is what an operation does, as far as Diff can see.
+// apply simulates an operation as far as Diff can see it.
 func apply(have *Have, o Op) {
 	switch o.Verb {
 	case LoadModules:
@@ -83,7 +82,7 @@ func apply(have *Have, o Op) {
 	}
 }
 
-// page is how large the kernel's pages are.
+// page is the page size of the kernel.
 const page = 4096
 
 func clone(h Have) Have {
@@ -125,7 +124,7 @@ func cases() map[string]struct {
 	lost.Sysctls["vm.panic_on_oom"] = "1"
 	unconfigured := Plan(Config{}, small)
 	big := Plan(custom, large)
-	// half of it is no whole page
+	// half of it is not a whole number of pages
 	uneven := Plan(Config{Pods: true, ReservedMemory: 500_000_000}, Facts{Memory: 1_007_562_752, CPUs: 2})
 	bare := afterInit(big)
 	delete(bare.Modules, "zfs")
@@ -152,8 +151,8 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// TestAfterTheOperationsNothingIsLeft is the first law. A hierarchy that is mounted by an operation
-// is seen only by the next look, so two looks are allowed.
+// TestAfterTheOperationsNothingIsLeft checks the first law. Only the second reading sees a
+// hierarchy that an operation mounts, so two readings are permitted.
 func TestAfterTheOperationsNothingIsLeft(t *testing.T) {
 	for name, c := range cases() {
 		have := clone(c.have)
@@ -197,7 +196,7 @@ func TestOurParametersHold(t *testing.T) {
 		}
 		seen[s.Name] = s.Value
 	}
-	// What the kubelet compares with (--protect-kernel-defaults).
+	// The values that the kubelet requires (--protect-kernel-defaults).
 	for name, value := range map[string]string{
 		"vm.overcommit_memory": "1", "vm.panic_on_oom": "0", "kernel.panic": "10", "kernel.panic_on_oops": "1",
 		"kernel.keys.root_maxkeys": "1000000", "kernel.keys.root_maxbytes": "25000000",
@@ -265,7 +264,7 @@ func TestMinFree(t *testing.T) {
 	}
 }
 
-// TestBlanksInSysctls: a parameter of several values is the same however they are set apart.
+// TestBlanksInSysctls checks that the separator of the values does not matter.
 func TestBlanksInSysctls(t *testing.T) {
 	const name = "net.ipv4.tcp_rmem"
 	have := Have{Sysctls: map[string]string{name: "4096 131072 6291456"}}

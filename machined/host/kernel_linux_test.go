@@ -10,15 +10,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// TestUnderTheProductKernel does everything to a real machine, with the kernel of the product: the
-// two laws again, and what the kubelet and the kernel say of the outcome. See vm/kerneltest:
+// TestUnderTheProductKernel runs all operations on a real machine with the product kernel: it
+// checks the two laws again, and the result as the kubelet and the kernel report it. See
+// vm/kerneltest:
 //
-//	go test -exec 'qemu kernel-test -kernel DIR -module bridge -module br_netfilter …' ./machined/host
+//	go test -exec 'qemu kernel-test -kernel DIR -module bridge …' ./machined/host
 func TestUnderTheProductKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") == "" {
 		t.Skip("changes the whole machine; runs under vm/kerneltest only")
 	}
-	// the modules are loaded already; those that are not count as missing from the image
+	// the modules are already loaded; all others count as missing from the image
 	empty := t.TempDir()
 	if err := os.WriteFile(filepath.Join(empty, "modules.dep"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -42,8 +43,7 @@ func TestUnderTheProductKernel(t *testing.T) {
 	if ops, err := loop.Diff(t.Context()); len(ops) != 0 || err != nil {
 		t.Fatalf("not settled: %q, %v", reconcile.Print(ops), err)
 	}
-	// Each operation is safe to repeat, mounts excepted, which would stack: those are decided by
-	// Diff.
+	// Each operation is safe to repeat, except mounts, which would stack: Diff decides about them.
 	for _, op := range Diff(have, want) {
 		if op.Verb == MountFS {
 			continue
@@ -68,7 +68,7 @@ func TestUnderTheProductKernel(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", file, text, err, part)
 		}
 	}
-	// Another configuration changes only what differs.
+	// Another configuration changes only the differences.
 	config.ReservedMemory = 300 << 20
 	ops, err := loop.Diff(t.Context())
 	if err != nil || len(ops) != 1 || ops[0].String() != "set memory.min = 314572800 in control group /orlop (was 268435456)" {

@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
-// Bind makes operations doable on this kernel.
+// Bind makes operations executable on this kernel.
 func (k *Kernel) Bind(ops []Op) []reconcile.Op {
 	bound := make([]reconcile.Op, len(ops))
 	for i, op := range ops {
@@ -36,8 +36,8 @@ type boundOp struct {
 // Do implements reconcile.Op.
 func (b boundOp) Do(context.Context) error { return b.kernel.do(b.Op) }
 
-// Diff returns a function for reconcile.Config.Diff that brings the machine to what plan returns
-// when it is called.
+// Diff returns a function for reconcile.Config.Diff that brings the machine to the current result
+// of plan.
 func (k *Kernel) Diff(plan func() Want) reconcile.Diff {
 	return func(context.Context) ([]reconcile.Op, error) {
 		want := plan()
@@ -62,15 +62,15 @@ func (k *Kernel) do(o Op) error {
 		return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
 	case SetSysctl:
 		k.noteFormer(o.Name)
-		// A newline makes a value of an empty one: writing nothing changes nothing.
+		// The newline matters for an empty value: a write of zero bytes has no effect.
 		return os.WriteFile(k.sysctlPath(o.Name), []byte(o.Value+"\n"), 0)
 	case SetRlimit:
 		resource, err := rlimitNumber(o.Rlimit.Name)
 		if err != nil {
 			return err
 		}
-		// Through package syscall, so that children get it too (see its documentation of Setrlimit
-		// and open files).
+		// Package syscall also applies the limit to child processes (see its documentation of
+		// Setrlimit and open files).
 		return syscall.Setrlimit(resource, &syscall.Rlimit{Cur: o.Rlimit.Soft, Max: o.Rlimit.Hard})
 	case MakeGroup:
 		return os.MkdirAll(filepath.Join(string(k.tree), o.Name), 0o755)
@@ -86,20 +86,19 @@ func (k *Kernel) do(o Op) error {
 	return fmt.Errorf("operation %q: unknown", o.Verb)
 }
 
-// LoadModules loads kernel modules, with what they need. One that is not known does not keep the
-// others out.
+// LoadModules loads kernel modules with their dependencies. An unknown module does not block the
+// others.
 func (k *Kernel) LoadModules(names ...string) error {
 	index, err := k.modules()
 	if err != nil {
 		return err
 	}
-	steps, unknown := index.Plan(names...) // plans the others all the same
+	steps, unknown := index.Plan(names...) // plans the other modules even with an error
 	return errors.Join(unknown, kmod.Load(steps))
 }
 
-// remount changes the flags of a mount, not of the file system (which other mounts may share):
-// MS_BIND says so, see mount(2). The flags that it has already and that are not ours are kept where
-// they are stricter.
+// remount changes the flags of a mount, not of the file system, which other mounts may share;
+// MS_BIND selects this, see mount(2). Stricter flags that the mount already has are preserved.
 func remount(m mount.Mount) error {
 	have, there, err := mount.At(m.Target)
 	if err != nil {
@@ -120,7 +119,7 @@ func remount(m mount.Mount) error {
 	return unix.Mount("", m.Target, "", bits, "")
 }
 
-// handDown hands those of the controllers down that the kernel has.
+// handDown delegates the controllers that the kernel has.
 func (k *Kernel) handDown(group string, wanted []string) error {
 	available, err := k.tree.Read(group, "cgroup.controllers")
 	if err != nil {
@@ -130,7 +129,7 @@ func (k *Kernel) handDown(group string, wanted []string) error {
 	return k.tree.Delegate(group, there)
 }
 
-// writeID replaces the file at once: the kubelet must never read half of it.
+// writeID replaces the file atomically: the kubelet must never read a partial file.
 func (k *Kernel) writeID(id string) error {
 	if err := os.MkdirAll(filepath.Dir(k.machineID), 0o755); err != nil {
 		return err

@@ -6,8 +6,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
-// TestOwnAreRefused: what the system sets itself cannot be set by a configuration too, because it
-// would never be in force.
+// TestOwnAreRefused checks that a configuration cannot set a parameter of the system, because it
+// would never take effect.
 func TestOwnAreRefused(t *testing.T) {
 	for _, s := range planSysctls(Config{Pods: true}, small) {
 		if (sysctl.ReservedReason(s.Name) == "") != (s.Name == minFreeName) {

@@ -12,28 +12,29 @@ import (
 	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
-// Config is the part of the machine's configuration that concerns the host. The zero Config is a
-// machine that has none yet: everything is set but reservations.
+// Config is the host part of the configuration. The zero Config is a machine without a
+// configuration: Plan then sets everything but reservations.
 type Config struct {
-	// bytes kept for the system; never more than half of the machine's
+	// bytes reserved for the system; never more than half of the machine's memory
 	ReservedMemory int64
 	Sysctls        map[string]string // the operator's kernel parameters, by dotted name
 	Modules        []string          // the operator's kernel modules
-	Pods           bool              // pods will run here
-	// PreviousSysctls are values of kernel parameters from before this package first set them, by dotted
-	// name (Kernel.Former). Parameters that the configuration no longer names go back to them.
+	Pods           bool              // pods will run on this machine
+	// Former are the values of kernel parameters from before this package first set them, by dotted
+	// name (Kernel.PreviousSysctls). Parameters that the configuration no longer contains return to
+	// them.
 	Former    map[string]string
-	MachineID string // 32 lower-case hexadecimal digits; empty for none yet. See MachineID
+	MachineID string // 32 lower-case hexadecimal digits; empty if there is none yet. See MachineID
 }
 
-// Facts are what the plan needs to know about the machine. They do not change while it runs.
+// Facts are the properties of the machine that Plan needs. They do not change while it runs.
 type Facts struct {
 	Memory int64 // bytes (MemTotal)
 	CPUs   int   // online
-	EFI    bool  // started by UEFI firmware
+	EFI    bool  // booted by UEFI firmware
 }
 
-// Want is how the host should be.
+// Want is the desired state of the host.
 type Want struct {
 	Modules   []Module
 	Mounts    []mount.Mount
@@ -41,31 +42,31 @@ type Want struct {
 	Sysctls   []Sysctl
 	Rlimits   []Rlimit
 	Groups    []Group // parents first
-	Home      string  // the control group that machined is in
+	Home      string  // the control group of machined
 	MachineID string
 }
 
-// Module is a kernel module that should be loaded.
+// Module is a kernel module to load.
 type Module struct {
 	Name string
-	// Optional ones are skipped when the image does not have them.
+	// Optional modules are skipped if the image does not contain them.
 	Optional bool
 }
 
 // Sysctl is a kernel parameter.
 type Sysctl struct {
-	Name  string // dotted, as sysctl(8) writes it
+	Name  string // dotted, as in sysctl(8)
 	Value string
-	// Optional ones are skipped when the kernel does not have them.
+	// Optional parameters are skipped if the kernel does not have them.
 	Optional bool
-	// PreviousSysctls ones go back to the value that they had before they were configured.
+	// Former parameters return to their value from before they were configured.
 	Former bool
 }
 
-// Rlimit is a resource limit of machined's own, which everything it starts inherits.
+// Rlimit is a resource limit of machined, which all its child processes inherit.
 type Rlimit struct {
 	Name       string // "core", as in /proc/PID/limits
-	Soft, Hard uint64 // Unlimited for none
+	Soft, Hard uint64 // Unlimited: no limit
 }
 
 // Unlimited is RLIM_INFINITY (getrlimit(2)).
@@ -75,23 +76,25 @@ const Unlimited = ^uint64(0)
 type Group struct {
 	Path  string
 	Files map[string]string // values by file
-	// controllers handed down to its children, as far as the kernel has them
+	// controllers delegated to its children, as far as the kernel has them
 	Delegated []string
 }
 
-// Names of the control groups. Services' groups lie in GroupSystem.
+// Names of the control groups. The groups of services are below GroupSystem.
 const (
 	GroupSystem   = "/orlop"
 	GroupMachined = "/orlop/machined"
 )
 
-// controllers are those that the kubelet asks for, and io, which its statistics come from.
+// controllers are the controllers that the kubelet requires, and io, from which its statistics
+// come.
 var controllers = []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}
 
-// machinedMemory is kept for PID 1: its promised 25 MiB of anonymous memory and some of its text.
+// machinedMemory is reserved for PID 1: its limit of 25 MiB of anonymous memory and a part of its
+// text.
 const machinedMemory = 40 << 20
 
-// Plan says how the host should be.
+// Plan returns the desired state of the host.
 func Plan(c Config, f Facts) Want {
 	return Want{
 		Modules:   planModules(c),
@@ -105,11 +108,11 @@ func Plan(c Config, f Facts) Want {
 	}
 }
 
-// planModules lists what the kernel would otherwise look for with modprobe(8), which the image does
-// not have (see kernel.modprobe in sysctls.go): nobody in a pod can make the kernel load code.
-// Modules that devices ask for are not here. What pods, the service proxy and the CNI plugins use
-// is loaded only where there will be pods: it is most of the code and of the time (0.5 s under
-// emulation), and the machine's own API waits for this list.
+// planModules lists the modules that the kernel would otherwise load by modprobe(8), which the
+// image does not have (see kernel.modprobe in sysctls.go): no pod can make the kernel load code.
+// Modules for devices are not in this list. The modules for pods, the service proxy and the CNI
+// plugins are loaded only if pods will run: they are most of the code and of the time (0.5 s under
+// emulation), and the machine's API waits for this list.
 func planModules(c Config) []Module {
 	var list []Module
 	add := func(optional bool, names ...string) {
@@ -126,25 +129,25 @@ func planModules(c Config) []Module {
 		// kube-proxy in nftables mode, the masquerading and port mapping of the CNI plugins.
 		add(false, "nf_tables", "nft_chain_nat", "nft_ct", "nft_nat", "nft_masq", "nft_fib_ipv4", "nft_fib_ipv6",
 			"nft_reject_ipv4", "nft_reject_ipv6", "nft_numgen", "nf_conntrack_netlink")
-		// /dev/net/tun, for pods that bring a VPN.
+		// /dev/net/tun, for pods that run a VPN.
 		add(true, "tun")
 		// Rules of network policies and the firewall; the inet family.
 		add(true, "nft_fib_inet", "nft_reject_inet", "nft_limit", "nft_log", "nft_redir")
 	}
-	// The file system of STATE and DATA, where it is not a part of the kernel.
+	// The file system of STATE and DATA, if it is not built into the kernel.
 	add(true, "ext4")
-	// What DATA counts projects with (package projectquota); the kernel does not mount it without.
+	// The project quotas of DATA (package projectquota); the kernel does not mount DATA without it.
 	add(false, "quota_v2")
-	// The power button, the firmware's variables (boot entries), and the ESP's file system with its
-	// default code pages.
+	// The power button, the firmware's variables (boot entries), and the file system of the ESP
+	// with its default code pages.
 	add(true, "button", "evdev", "efivarfs", "vfat", "nls_cp437", "nls_ascii")
 	add(false, c.Modules...)
 	return list
 }
 
-// planMounts lists every mount that is neither a disk's nor a pod's. The first four were made by
-// init and are checked again here. Sizes bound what a fault can take: nothing of ours writes much
-// there.
+// planMounts lists every mount except the mounts of disks and pods. init creates the first four;
+// they are checked again here. The sizes limit the effect of a fault: the system itself writes
+// little there.
 func planMounts(f Facts) []mount.Mount {
 	const strict = mount.NoSuid | mount.NoDev | mount.NoExec
 	list := []mount.Mount{
@@ -153,10 +156,9 @@ func planMounts(f Facts) []mount.Mount {
 		{Source: "sysfs", Target: "/sys", Type: "sysfs", Flags: strict},
 		{Source: "tmpfs", Target: "/run", Type: "tmpfs", Flags: strict},
 		{Source: "tmpfs", Target: "/tmp", Type: "tmpfs", Flags: strict, Data: "mode=1777,size=128m"},
-		// Group 5 is tty, as everywhere; ptmxmode lets a process without privileges have a terminal
-		// of its own.
+		// Group 5 is tty by convention; ptmxmode lets an unprivileged process open a terminal.
 		{Source: "devpts", Target: "/dev/pts", Type: "devpts", Flags: mount.NoSuid | mount.NoExec, Data: "mode=0620,gid=5,ptmxmode=0666"},
-		// Pods with hostIPC get these two of the host.
+		// Pods with hostIPC use these two mounts of the host.
 		{Source: "tmpfs", Target: "/dev/shm", Type: "tmpfs", Flags: strict, Data: "mode=1777,size=64m"},
 		{Source: "mqueue", Target: "/dev/mqueue", Type: "mqueue", Flags: strict},
 		{Source: "cgroup2", Target: "/sys/fs/cgroup", Type: "cgroup2", Flags: strict, Data: "nsdelegate,memory_recursiveprot"},
@@ -170,9 +172,9 @@ func planMounts(f Facts) []mount.Mount {
 	return list
 }
 
-// planSysctls joins our parameters with the operator's. pkg/config refuses a configuration that
-// names one of ours; if one comes here all the same, ours holds; but for the memory that the kernel
-// keeps free, which an operator may know better.
+// planSysctls joins the system's parameters with the operator's. pkg/config rejects a configuration
+// that sets a parameter of the system; if a conflict still occurs, the system's value wins. The
+// exception is the memory that the kernel keeps free, which the operator may set.
 func planSysctls(c Config, f Facts) []Sysctl {
 	own := slices.Clone(sysctl.System)
 	if c.Pods {
@@ -198,23 +200,23 @@ func planSysctls(c Config, f Facts) []Sysctl {
 	return list
 }
 
-// minFreeName is how much memory the kernel keeps free for what cannot wait: packets that arrive,
-// above all.
+// minFreeName is the parameter for the memory that the kernel keeps free for allocations that
+// cannot wait, above all for incoming packets.
 const minFreeName = "vm.min_free_kbytes"
 
-// minFree is what the kernel sets for a machine with that many bytes of memory (4·√KiB,
+// minFree returns the kernel's own value for a machine with that many bytes of memory (4·√KiB,
 // init_per_zone_wmark_min in mm/page_alloc.c), but at least 16 MiB; in KiB. With transparent huge
-// pages the kernel raises it to 66 MiB, to keep memory in large pieces; of which all watermarks
-// together take 180 MiB of a small machine from its pods (measured: MemAvailable).
+// pages the kernel raises the value to 66 MiB, to keep memory in large pieces. All watermarks
+// together then take 180 MiB of a small machine from its pods (measured: MemAvailable).
 func minFree(memory int64) int64 {
 	const least, most = 16 << 10, 256 << 10
 	return min(max(int64(4*math.Sqrt(float64(memory>>10))), least), most)
 }
 
-// planRlimits: PID 1 has the kernel's limits of 1976 for open files and hands them on. Go programs
-// raise themselves to the hard limit; others (and select(2)) expect the soft one. No core dumps.
-// The number of processes of a user is no boundary between pods that run as the same user, control
-// groups are.
+// planRlimits returns the limits that services inherit from PID 1, whose kernel default for open
+// files dates from 1976. Go programs raise the soft limit to the hard limit; other programs (and
+// select(2)) expect the soft limit. There are no core dumps. The number of processes is unlimited:
+// a limit per user does not separate pods with the same user; control groups do.
 func planRlimits() []Rlimit {
 	return []Rlimit{
 		{Name: "nofile", Soft: 1024, Hard: 1 << 19},
@@ -231,35 +233,35 @@ func planGroups(c Config, f Facts) []Group {
 	}}
 	own := Group{Path: GroupMachined, Files: map[string]string{
 		"memory.min": wholePages(min(machinedMemory, f.Memory/2)),
-		"cpu.weight": "1000", // it does little, and everything waits for it
+		"cpu.weight": "1000", // it does little work, but all other processes wait for it
 	}}
 	return []Group{{Path: "/", Delegated: controllers}, system, own}
 }
 
-// wholePages is the number of bytes as the kernel keeps it for a control group: it counts pages,
-// and what is read back is rounded down to them (page_counter_memparse in mm/page_counter.c).
-// Anything else would be set again for ever. Pages are 4 to 64 KiB large.
+// wholePages returns bytes rounded down to whole pages. The kernel counts pages, and the value read
+// back is rounded down to pages (page_counter_memparse in mm/page_counter.c). Any other value would
+// be set again at every reconciliation. Pages are 4 to 64 KiB large.
 func wholePages(bytes int64) string {
 	const largest = 64 << 10
 	return strconv.FormatInt(bytes/largest*largest, 10)
 }
 
-// systemShare is how many times as much CPU the system gets as all pods together while both want
-// all of it.
+// systemShare is the ratio between the CPU time of the system and of all pods together while both
+// want all of it.
 const systemShare = 4
 
-// systemWeight is systemShare times the weight that the kubelet gives /kubepods when all of the
-// machine's CPU is allocatable: pods that want all of it, or fork as fast as they can, leave the
-// system four fifths. The system uses that seldom, and pods get all that it leaves. The kubelet
-// converts thousandths of a core to shares (1024 for a core) and those to a weight, 1 +
+// systemWeight is systemShare times the weight that the kubelet gives /kubepods if all of the
+// machine's CPU is allocatable. Pods that want all of it, or fork as fast as possible, leave four
+// fifths to the system. The system rarely uses that, and pods get the rest. The kubelet converts
+// thousandths of a core to shares (1024 for a core) and shares to a weight, 1 +
 // (shares-2)·9999/262142 (KEP-2254; getCPUWeight in pkg/kubelet/cm/cgroup_manager_linux.go).
 func systemWeight(cpus int) int {
 	shares := max(1024*cpus, 2)
 	return min(max(systemShare*(1+(shares-2)*9999/262142), 100), 10000)
 }
 
-// MachineID makes a machine id (machine-id(5)) from something that is the machine's own and
-// lasting: its public key.
+// MachineID derives a machine ID (machine-id(5)) from a permanent property of the machine: its
+// public key.
 func MachineID(publicKey []byte) string {
 	sum := sha256.Sum256(append([]byte("orlop machine id\n"), publicKey...))
 	return hex.EncodeToString(sum[:16])

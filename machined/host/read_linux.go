@@ -20,25 +20,25 @@ import (
 
 // Kernel is the machine's kernel, for reading and for operations.
 type Kernel struct {
-	proc, sys string // where proc and sysfs are mounted
+	proc, sys string // mount points of proc and sysfs
 	machineID string // path of the file
 	tree      cgroup.Tree
-	modules   func() (*kmod.Index, error) // of the running kernel's modules, read once
+	modules   func() (*kmod.Index, error) // index of the running kernel's modules, read once
 
 	mu sync.Mutex
 	// values of kernel parameters from before they were first set here, by name
 	former map[string]string
-	loaded []string // modules that were loaded by an operation
+	loaded []string // modules that an operation has loaded
 }
 
-// NewKernel returns the running kernel. Its modules' index is read when it is first needed, by
-// index: usually sync.OnceValues around kmod.Read, shared with those who load modules for devices.
+// NewKernel returns the running kernel. index reads the module index on first use: usually
+// sync.OnceValues around kmod.Read, shared with the code that loads modules for devices.
 func NewKernel(index func() (*kmod.Index, error)) *Kernel {
 	return &Kernel{proc: "/proc", sys: "/sys", machineID: paths.MachineID, tree: cgroup.Mount, modules: index}
 }
 
-// ModuleIndex returns a function that reads the index of the running kernel's modules when it is
-// first called.
+// ModuleIndex returns a function that reads the index of the running kernel's modules on its first
+// call.
 func ModuleIndex() func() (*kmod.Index, error) {
 	return sync.OnceValues(func() (*kmod.Index, error) {
 		release, err := kmod.Release()
@@ -49,7 +49,7 @@ func ModuleIndex() func() (*kmod.Index, error) {
 	})
 }
 
-// Read looks at everything that the want speaks of.
+// Read reads the actual state of all items in want.
 func (k *Kernel) Read(want Want) (Have, error) {
 	have := Have{Rlimits: map[string]Rlimit{}, Sysctls: map[string]string{}, Groups: map[string]GroupState{}}
 	var err error
@@ -111,7 +111,7 @@ func (k *Kernel) readModules(wanted []Module) (map[string]ModuleState, error) {
 		if err != nil {
 			return nil, err
 		}
-		// nothing to load: it is built in
+		// no module file to load: it is built in
 		states[m.Name] = ModuleState{Known: true, Loaded: len(steps) == 0}
 	}
 	return states, nil
@@ -171,8 +171,8 @@ func (k *Kernel) readGroups(have *Have, wanted []Group) error {
 	return nil
 }
 
-// sysctlPath turns "net.ipv4.ip_forward" into its file. As in sysctl(8), a slash in a name stands
-// for a dot inside a part ("net.ipv4.conf.eth0/100.arp_ignore").
+// sysctlPath returns the file of a name such as "net.ipv4.ip_forward". As in sysctl(8), a slash in
+// a name stands for a dot inside a part ("net.ipv4.conf.eth0/100.arp_ignore").
 func (k *Kernel) sysctlPath(name string) string {
 	swap := func(r rune) rune {
 		switch r {

@@ -16,25 +16,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// FilesystemState is how full a mounted file system is.
+// FilesystemState is the usage of a mounted file system.
 type FilesystemState struct {
 	Target string `json:"target"`
 	Source string `json:"source"`
 	Type   string `json:"type"`
 	Size   int64  `json:"size"` // bytes, as the following
 	Used   int64  `json:"used"`
-	// to programs that are not root's; less than what is free
+	// available to unprivileged processes; less than the free space
 	Available int64 `json:"available"`
-	// how many files there can be; missing where there is no limit
+	// maximum number of files; missing if there is no limit
 	Inodes     int64 `json:"inodes,omitempty"`
 	InodesUsed int64 `json:"inodesUsed,omitempty"`
 }
 
-// localTypes are the file systems that answer at once, because nobody else has to: no network, no
-// FUSE. Overlays are left out, for they repeat what lies below.
+// localTypes are the file systems that answer statfs at once because they depend on no network and
+// no FUSE process. Overlays are omitted because they repeat the lower file systems.
 var localTypes = []string{"erofs", "ext2", "ext3", "ext4", "iso9660", "squashfs", "tmpfs", "vfat", "xfs", "btrfs"}
 
-// ReadUsage tells how full the local file systems are, each once, in the order of mounting.
+// ReadUsage returns the usage of the local file systems, each once, in mount order.
 func (k *Kernel) ReadUsage() ([]FilesystemState, error) {
 	mounts, err := mount.List()
 	if err != nil {
@@ -44,16 +44,16 @@ func (k *Kernel) ReadUsage() ([]FilesystemState, error) {
 	for _, m := range measurable(mounts) {
 		var s unix.Statfs_t
 		if unix.Statfs(m.Target, &s) != nil {
-			continue // it was unmounted meanwhile
+			continue // it was unmounted in the meantime
 		}
 		list = append(list, filesystemState(m, s))
 	}
 	return list, nil
 }
 
-// measurable are the mounts of which each shows a file system of its own: the first of each device,
-// and those in memory but for the volumes of pods and the shared memory that containerd mounts for
-// each of them, which are many and count as the pods' memory.
+// measurable returns the mounts that represent a distinct file system: the first mount of each
+// device, and the file systems in memory. It omits the volumes of pods and the shared memory that
+// containerd mounts for each of them, which are many and count as memory of the pods.
 func measurable(mounts []mount.Mount) []mount.Mount {
 	var list []mount.Mount
 	seen := map[string]bool{}
@@ -79,30 +79,31 @@ func filesystemState(m mount.Mount, s unix.Statfs_t) FilesystemState {
 	}
 	state := FilesystemState{Target: m.Target, Source: m.Source, Type: m.Type,
 		Size: int64(s.Blocks) * unit, Used: int64(s.Blocks-s.Bfree) * unit, Available: int64(s.Bavail) * unit, InodesUsed: int64(s.Files - s.Ffree)}
-	if s.Files <= math.MaxInt64 { // erofs says the greatest number there is
+	if s.Files <= math.MaxInt64 { // erofs reports the maximum of the type
 		state.Inodes = int64(s.Files)
 	}
 	return state
 }
 
-// mostGroups bounds the list of control groups: a node with 250 pods has about 1000.
+// mostGroups limits the list of control groups: a node with 250 pods has about 1000.
 const mostGroups = 4096
 
-// GroupUsage is what a control group uses, with everything below it.
+// GroupUsage is the usage of a control group, descendants included.
 type GroupUsage struct {
 	Path       string `json:"path"`
 	Tasks      int64  `json:"tasks"`
-	Memory     int64  `json:"memory"` // bytes, with files that are cached
+	Memory     int64  `json:"memory"` // bytes, cached files included
 	MemoryPeak int64  `json:"memoryPeak"`
-	// bytes above which it is killed; missing: no limit of its own
+	// limit in bytes, beyond which processes are killed; missing: no limit of its own
 	MemoryMax int64 `json:"memoryMax,omitempty"`
-	Anonymous int64 `json:"anonymous"` // bytes that are no file's
-	// ProcessorSeconds is the processor time that it has taken since it was made.
+	Anonymous int64 `json:"anonymous"` // bytes that belong to no file
+	// ProcessorSeconds is the processor time since the creation of the group.
 	ProcessorSeconds float64 `json:"processorSeconds"`
-	OOMKills         int64   `json:"oomKills"` // processes that were killed for lack of memory
+	OOMKills         int64   `json:"oomKills"` // processes killed for lack of memory
 }
 
-// ReadGroups lists the control groups, parents first. One that ends meanwhile is left out.
+// ReadGroups lists the control groups, parents first. Groups that disappear during the walk are
+// omitted.
 func (k *Kernel) ReadGroups() ([]GroupUsage, error) {
 	list := []GroupUsage{}
 	err := filepath.WalkDir(string(k.tree), func(path string, entry fs.DirEntry, err error) error {
@@ -118,9 +119,9 @@ func (k *Kernel) ReadGroups() ([]GroupUsage, error) {
 		group := "/" + strings.TrimPrefix(strings.TrimPrefix(path, string(k.tree)), "/")
 		u, err := k.tree.Usage(group)
 		if err != nil {
-			return nil // its files went with it (ENODEV)
+			return nil // its files are gone too (ENODEV)
 		}
-		limit := number(path, "memory.max") // "max" where there is none
+		limit := number(path, "memory.max") // "max" means no limit
 		list = append(list, GroupUsage{Path: group, Tasks: u.Pids, Memory: u.Memory, MemoryPeak: u.MemoryPeak, MemoryMax: int64(limit),
 			Anonymous: u.Anon, ProcessorSeconds: float64(u.CPUUsec) / 1e6, OOMKills: u.OOMKills})
 		return nil
@@ -134,13 +135,13 @@ func (k *Kernel) ReadGroups() ([]GroupUsage, error) {
 // SysctlState is a kernel parameter that the machine sets.
 type SysctlState struct {
 	Name   string `json:"name"`
-	Value  string `json:"value"`  // what it is; empty where the kernel does not have it
-	Wanted string `json:"wanted"` // what it should be
-	By     string `json:"by"`     // who says so: "system" or "configuration"
+	Value  string `json:"value"`  // actual value; empty if the kernel does not have the parameter
+	Wanted string `json:"wanted"` // desired value
+	By     string `json:"by"`     // source of the desired value: "system" or "configuration"
 }
 
-// ReadSysctls lists the kernel parameters that a configuration and the system itself set. The
-// others can be read below /proc/sys.
+// ReadSysctls lists the kernel parameters that the configuration and the system set. All others are
+// readable below /proc/sys.
 func (k *Kernel) ReadSysctls(c Config) ([]SysctlState, error) {
 	facts, err := k.ReadFacts()
 	if err != nil {
@@ -164,11 +165,10 @@ func (k *Kernel) ReadSysctls(c Config) ([]SysctlState, error) {
 	return list, nil
 }
 
-// oneBlank sets the values of a parameter apart by one blank each, as nobody else does reliably:
-// the kernel prints tabs.
+// oneBlank separates the values of a parameter by a single blank; the kernel prints tabs.
 func oneBlank(value string) string { return strings.Join(strings.Fields(value), " ") }
 
-// readSysctl reads a kernel parameter; there is false where the kernel does not have it.
+// readSysctl reads a kernel parameter; there is false if the kernel does not have it.
 func (k *Kernel) readSysctl(name string) (value string, there bool, err error) {
 	text, err := os.ReadFile(k.sysctlPath(name))
 	switch {
