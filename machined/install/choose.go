@@ -9,8 +9,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/glob"
 )
 
-// choose finds the one disk that matches, and says of each other one why it does not; or says it of
-// all.
+// choose returns the single disk that matches and the reasons against each other disk, or an error
+// with the reasons of all disks.
 func choose(c Config, f Facts) (Disk, []string, error) {
 	var found []Disk
 	var lines, others []string
@@ -37,11 +37,10 @@ func choose(c Config, f Facts) (Disk, []string, error) {
 	return Disk{}, nil, fmt.Errorf("%s: no disk matches:\n%s", selector, strings.Join(lines, "\n"))
 }
 
-// sector is the size of sectors in bytes for which the ESP is made and written to (pkg/esp,
-// pkg/mkfs).
+// sector is the sector size in bytes for which the ESP is created and written (pkg/esp, pkg/mkfs).
 const sector = 512
 
-// unfit says why a disk is never taken.
+// unfit returns the reasons why a disk is never a target.
 func unfit(d Disk, s System) []string {
 	var reasons []string
 	if d.Medium != "" {
@@ -59,7 +58,7 @@ func unfit(d Disk, s System) []string {
 	return reasons
 }
 
-// mismatches says what of a selector a disk does not match.
+// mismatches returns the parts of a selector that a disk does not match.
 func mismatches(s config.DiskSelector, d Disk, matches map[string]bool) []string {
 	var reasons []string
 	if least := uint64(s.Size.Min); d.Size < least {

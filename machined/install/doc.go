@@ -1,20 +1,18 @@
-// Package install puts the system that runs from memory onto a disk of the machine.
+// Package install installs the system that runs from memory onto a disk of the machine.
 //
-// Where to read what:
+//	choose.go       selects the disk, with reasons against the others
+//	judge.go        determines the content of the disk and whether it may be lost
+//	plan.go         lists the operations, in order
+//	ops_linux.go    performs each operation
+//	read_linux.go   reads the system to install
 //
-//	choose.go       which disk, and why not the others
-//	judge.go        what is on it, and whether that may go
-//	plan.go         the operations, in order
-//	ops_linux.go    each of them
-//	read_linux.go   what is there to install
+// A disk with content is rejected unless the configuration names it. The disk that the system was
+// booted from, read-only disks and disks that are too small are never targets.
 //
-// A disk with anything on it is refused unless the configuration names it. The disk that the system
-// came on, a read-only one and one that is too small are never taken.
+// Each operation survives a power cut (docs/decisions/0015-install-order.md): the table comes
+// first, and has no DATA, which the installed system creates on its first boot; the boot loader
+// comes last. Without the boot loader, the firmware skips the disk and boots the medium again. So a
+// disk with neither DATA nor boot loader is an interrupted installation, and is installed again.
 //
-// How it survives a power cut, operation by operation (docs/decisions/0015-install-order.md): the
-// table comes first, and has no DATA, which the installed system makes when it first runs; the boot
-// loader comes last, and without it the firmware passes the disk by and starts the medium again. So
-// a disk with neither was cut short, and is simply installed again.
-//
-// The package does not make DATA, never upgrades, and never restarts the machine.
+// The package does not create DATA, never upgrades, and never restarts the machine.
 package install

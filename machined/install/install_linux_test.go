@@ -23,7 +23,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// standIn puts a small system where a machine that runs from memory has its own.
+// standIn puts a small system at the paths of a system that runs from memory.
 func standIn(t *testing.T) System {
 	t.Helper()
 	if err := os.MkdirAll(paths.System, 0o755); err != nil {
@@ -54,15 +54,15 @@ func standIn(t *testing.T) System {
 func tools() Tools {
 	return Tools{
 		Run:     mkfstest.Run,
-		Modules: func(...string) error { return nil }, // the guest has them loaded
+		Modules: func(...string) error { return nil }, // the modules are loaded in the guest
 		Files: []File{
 			{Name: paths.Config + "/current.yaml", Content: []byte("a: b\n")}, {Name: paths.MachineKey, Content: []byte("key")}, {Name: paths.MachineCert, Content: []byte("cert")},
 		},
 	}
 }
 
-// TestInstall installs onto a disk with somebody else's data, stopping after each operation and
-// beginning again.
+// TestInstall installs onto a disk with foreign data, stopping after each operation and starting
+// again.
 func TestInstall(t *testing.T) {
 	mkfstest.Overwrites(t)
 	s := standIn(t)
@@ -80,7 +80,7 @@ func TestInstall(t *testing.T) {
 	check(t, s)
 }
 
-// dirty fills the places where others keep their signatures.
+// dirty fills the ranges in which other systems store their signatures.
 func dirty(t *testing.T) {
 	t.Helper()
 	device, err := block.NewFromPath(mkfstest.Disk, block.OpenForWrite())
@@ -100,7 +100,7 @@ func dirty(t *testing.T) {
 	}
 }
 
-// checkBoot looks whether the firmware would find a loader on the disk, as the next installation
+// checkBoot checks whether the firmware would find a loader on the disk, as the next installation
 // does.
 func checkBoot(t *testing.T, want bool) {
 	t.Helper()
@@ -117,7 +117,7 @@ func checkBoot(t *testing.T, want bool) {
 	}
 }
 
-// check reads everything back, the table as machined/disk does on the first start.
+// check reads all content back, the table as machined/disk does on first boot.
 func check(t *testing.T, s System) {
 	t.Helper()
 	have, err := disk.Read(t.Context(), diskprobetest.ProbeInProcess)
@@ -154,7 +154,7 @@ func check(t *testing.T, s System) {
 	}
 	for _, part := range []struct {
 		source, kind string
-		files        map[string]string // what is there to what it must equal
+		files        map[string]string // path to the file with the expected content
 	}{
 		{mkfstest.Disk + "4", "ext4", nil},
 		{mkfstest.Disk + "1", "vfat", map[string]string{

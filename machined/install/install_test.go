@@ -16,7 +16,7 @@ import (
 
 const gib = 1 << 30
 
-// typeLinux is a partition type of somebody else.
+// typeLinux is a foreign partition type.
 var typeLinux = uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4")
 
 func system() System {
@@ -36,7 +36,7 @@ var (
 	card   = Disk{Path: "/dev/sdc", Model: "Reader", Transport: "usb", Size: 32 * gib, SectorSize: 512, ReadOnly: true}
 )
 
-// with is a disk with these partitions.
+// with returns a disk with these partitions.
 func with(d Disk, labels ...string) Disk {
 	d.Table = "gpt"
 	for i, label := range labels {
@@ -54,13 +54,13 @@ func with(d Disk, labels ...string) Disk {
 	return d
 }
 
-// bootable is a disk with a boot loader.
+// bootable returns a disk with a boot loader.
 func bootable(d Disk) Disk {
 	d.Bootable = true
 	return d
 }
 
-// holding is a disk with something that is no GPT.
+// holding returns a disk with content other than GPT.
 func holding(d Disk, what string) Disk {
 	d.Table = what
 	return d
@@ -79,7 +79,7 @@ var (
 	flashed = bootable(with(virtio, disklayout.ESP, disklayout.RootA, disklayout.RootB))
 )
 
-// scenarios are what an operator may meet; what the machine answers to each is in testdata.
+// scenarios are situations of an operator; testdata contains the answer of the machine to each.
 var scenarios = []struct {
 	name   string
 	config Config
@@ -128,7 +128,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestTooLarge: what does not fit is said before anything is done.
+// TestTooLarge checks that a system that does not fit is rejected before any operation.
 func TestTooLarge(t *testing.T) {
 	for _, change := range []func(*System){func(s *System) { s.RootSize = 513 << 20 }, func(s *System) { s.UKISize = 129 << 20 }} {
 		f := Facts{Disks: []Disk{virtio}, System: system()}
@@ -139,7 +139,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// done is the model of a disk after an operation.
+// done returns the model of a disk after an operation.
 func done(d Disk, op reconcile.Op) Disk {
 	switch op := op.(type) {
 	case CreatePartitionTable:
@@ -153,9 +153,9 @@ func done(d Disk, op reconcile.Op) Disk {
 	return d
 }
 
-// TestStopAnywhere: an installation that stopped after any operation is the same installation
-// again, and needs nobody's leave, on a medium or over the API. After the last one it is refused,
-// before and after the installed system ran.
+// TestStopAnywhere checks that an installation that stopped after any operation can be repeated
+// without permission, from a medium or over the API. After the last operation it is rejected,
+// before and after the first boot of the installed system.
 func TestStopAnywhere(t *testing.T) {
 	for _, before := range []Disk{virtio, with(virtio, "photos"), holding(virtio, "unknown data"), cutOff, flashed, ran} {
 		w, err := Plan(Config{Wipe: virtio.Path}, Facts{Disks: []Disk{before}, System: system()})
@@ -176,9 +176,9 @@ func TestStopAnywhere(t *testing.T) {
 				t.Errorf("stopped after %q: %q is left", op, got)
 			}
 		}
-		// its first start
+		// the first boot
 		d.Partitions = append(d.Partitions, Partition{Number: 5, Label: disklayout.Data, Type: disklayout.TypeData, Size: gib})
-		// nobody looks for it then
+		// the boot disk is not examined for a loader
 		d.Bootable = false
 		if _, err := Plan(Config{}, Facts{Disks: []Disk{d}, System: system()}); err == nil {
 			t.Error("a system that ran is installed over")
@@ -189,7 +189,7 @@ func TestStopAnywhere(t *testing.T) {
 	}
 }
 
-// TestLoaderIsLast: nothing that the firmware would start is there before everything else is.
+// TestLoaderIsLast checks that the boot loader is written after all other content.
 func TestLoaderIsLast(t *testing.T) {
 	ops := Operations(Want{Disk: virtio, System: system()}, Tools{})
 	if _, last := ops[len(ops)-1].(WriteLoader); !last {
@@ -200,22 +200,22 @@ func TestLoaderIsLast(t *testing.T) {
 	}
 }
 
-// stopped is a context that has ended.
+// stopped returns a context that has ended.
 func stopped(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	return ctx
 }
 
-// TestStoppable: a copy of hundreds of megabytes ends with its context.
+// TestStoppable checks that a copy of hundreds of megabytes ends with its context.
 func TestStoppable(t *testing.T) {
 	if n, err := (stoppable{stopped(t), strings.NewReader("root")}).Read(make([]byte, 4)); n != 0 || err == nil {
 		t.Errorf("read %d, %v", n, err)
 	}
 }
 
-// TestUnexamined: a disk that nothing is known of holds data: it is taken only by its name, as any
-// other that does.
+// TestUnexamined checks that an unexamined disk counts as a disk with data: it is a target only if
+// the configuration names it.
 func TestUnexamined(t *testing.T) {
 	for _, table := range []string{"content that cannot be examined: no answer within 15s", "content that has not been examined", "a whole-disk Linux RAID member",
 		"Intel RAID member with a GPT partition table"} {

@@ -7,19 +7,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
-// state is what a disk holds, as far as installing is concerned.
+// state is the content of a disk from the point of view of an installation.
 type state int
 
 const (
 	blank      state = iota
-	unfinished       // an installation that was cut short: nothing was ever kept on it
-	installed        // a system that ran, or would
-	foreign          // anything else
+	unfinished       // an interrupted installation, which never stored data
+	installed        // a system that ran or can run
+	foreign          // any other content
 )
 
-// judge tells what a disk holds. A table of ours without DATA never ran, because the installed
-// system makes DATA with the first thing it does to the disk; and without a boot loader, which an
-// installation writes last, it could not have.
+// judge determines the content of a disk. A system with an Orlop table without DATA never ran,
+// because the installed system creates DATA with its first operation on the disk. Without a boot
+// loader, which an installation writes last, it could not have run.
 func judge(d Disk) state {
 	if d.Table == "" {
 		return blank
@@ -43,7 +43,7 @@ func judge(d Disk) state {
 	return unfinished
 }
 
-// Installed lists the disks that hold a system that ran, or would.
+// Installed returns the disks that contain a system that ran or can run.
 func Installed(disks []Disk) []Disk {
 	var all []Disk
 	for _, d := range disks {
@@ -54,7 +54,7 @@ func Installed(disks []Disk) []Disk {
 	return all
 }
 
-// admit refuses a disk whose content nobody allowed to be lost.
+// admit rejects a disk with content unless the configuration permits its loss.
 func admit(d Disk, c Config) error {
 	s := judge(d)
 	if s == blank || s == unfinished {
@@ -71,8 +71,8 @@ func admit(d Disk, c Config) error {
 		d, content(d), name(d))
 }
 
-// name is what the operator should write for a disk: what stays the same from one start to the
-// next, if the disk has it.
+// name returns the name that the operator should write for a disk: a permanent identifier, if the
+// disk has one.
 func name(d Disk) string {
 	for _, n := range []string{d.Serial, d.WWID} {
 		if n != "" && !strings.ContainsAny(n, ":#\"' ") {
@@ -82,7 +82,7 @@ func name(d Disk) string {
 	return d.Path
 }
 
-// content says what a disk holds.
+// content describes the content of a disk.
 func content(d Disk) string {
 	if d.Table != "gpt" {
 		return d.Table

@@ -10,26 +10,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Config is what is asked for.
+// Config is the requested installation.
 type Config struct {
 	Disk config.DiskSelector
 	Wipe string // path, serial number or WWID of the disk whose content may be lost
-	// Unattended says that nobody asked just now: the configuration lay on a medium. A disk with an
-	// installed system is refused then even if it is named, or a machine that starts from its
-	// medium again would wipe itself each time.
+	// Unattended is true if the configuration came from a medium and not from an operator. A disk
+	// with an installed system is then rejected even if the configuration names it; otherwise a
+	// machine that boots its medium again would wipe itself each time.
 	Unattended bool
 }
 
-// Facts are what the machine knows.
+// Facts are the properties of the machine.
 type Facts struct {
 	Disks []Disk // sorted by path
-	// Matches says of each disk, by path, what the expression of the selector says; nil without
-	// one.
+	// Matches is the result of the selector's expression for each disk, by path; nil without an
+	// expression.
 	Matches map[string]bool
 	System  System
 }
 
-// System is what there is to install.
+// System is the system to install.
 type System struct {
 	Version  string
 	Root     verity.Params
@@ -38,39 +38,39 @@ type System struct {
 	Sizes    disklayout.Sizes
 }
 
-// Disk is one disk, as far as it matters for choosing and judging it.
+// Disk is a disk with the properties that choose and judge need.
 type Disk struct {
 	Path, Model, Serial, WWID, Bus, Transport string
 	Size                                      uint64 // bytes
 	SectorSize                                uint64 // bytes
 	ReadOnly                                  bool
-	// Medium says why the disk is not for installing to: the system or its configuration came on
-	// it. Empty for all others.
+	// Medium is the reason why the disk is not a target: the system or its configuration was loaded
+	// from it. Empty for all other disks.
 	Medium     string
-	Bootable   bool   // the firmware finds a boot loader there
-	Table      string // "gpt", "" for a blank disk, otherwise what is there instead
+	Bootable   bool   // the firmware finds a boot loader on the disk
+	Table      string // "gpt", "" for a blank disk, else a description of the content
 	Partitions []Partition
 }
 
-// Partition is one partition with what it holds.
+// Partition is a partition with its content.
 type Partition struct {
 	Number  int
 	Label   string
 	Type    uuid.UUID
-	UUID    uuid.UUID // its own
+	UUID    uuid.UUID // unique GUID of the partition
 	Size    uint64    // bytes
 	Content string    // "ext4 photos", "blank"
 }
 
-// Want is the plan: which disk, and what goes there.
+// Want is the plan: the disk and the system to install.
 type Want struct {
 	Disk   Disk
-	Others []string // the other disks, each with why it was not chosen
+	Others []string // the other disks, each with the reason against it
 	System System
 }
 
-// String names a disk as an operator finds it again: "/dev/vda (8 GiB, QEMU HARDDISK, serial disk0,
-// virtio)".
+// String names a disk in terms that identify it for the operator: "/dev/vda (8 GiB, QEMU HARDDISK,
+// serial disk0, virtio)".
 func (d Disk) String() string {
 	facts := []string{disklayout.FormatSize(d.Size)}
 	for _, f := range []struct{ before, value string }{{"", d.Model}, {"serial ", d.Serial}, {"wwid ", d.WWID}, {"", d.Transport}, {"", d.Bus}} {

@@ -24,10 +24,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Do wipes both ends of the disk, so that no half of the old table is left, and the places of the
-// new partitions, so that they are blank; then it writes the table, backup first. The disk and its
-// partitions get random GUIDs, by which the first process tells the disk from others with the same
-// system (docs/decisions/0049-system-disk.md). The kernel knows the partitions when it returns.
+// Do wipes both ends of the disk, so that no half of the old table stays, and the ranges of the new
+// partitions, so that they are blank; then it writes the table, backup first. The disk and its
+// partitions get random GUIDs, by which init distinguishes the disk from others with the same
+// system (docs/decisions/0049-system-disk.md). The kernel knows the partitions when Do returns.
 func (d CreatePartitionTable) Do(context.Context) error {
 	if err := d.divide(); err != nil {
 		return fmt.Errorf("%s: cannot partition: %w", d.Disk, err)
@@ -90,10 +90,10 @@ func (s stoppable) Read(p []byte) (int, error) {
 	return s.from.Read(p)
 }
 
-// stateMount is where STATE is mounted meanwhile.
+// stateMount is the temporary mount point of STATE.
 const stateMount = paths.Run + "/install"
 
-// Do mounts STATE, writes the files, and unmounts it again, which flushes it.
+// Do mounts STATE, writes the files, and unmounts it, which flushes it.
 func (k WriteState) Do(context.Context) (err error) {
 	m := mount.Mount{Source: k.Device, Target: stateMount, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoExec}
 	if err := m.Do(); err != nil {
@@ -112,8 +112,8 @@ func (k WriteState) Do(context.Context) (err error) {
 	return nil
 }
 
-// Do writes it as a good entry: there is no older version to go back to. Its signed statement, with
-// which the machine can give it to others, comes first.
+// Do writes the boot image as a committed entry, because there is no older version for a rollback.
+// It first writes the signed statement, which other machines need to fetch this version.
 func (e AddBootEntry) Do(context.Context) error {
 	statement, err := os.ReadFile(paths.SystemStatement)
 	if err == nil {
@@ -130,8 +130,7 @@ func (e AddBootEntry) Do(context.Context) error {
 	return e.boot.AddEntry(slot.Entry{Version: e.Version}, f)
 }
 
-// Do writes the loader's settings, and then the loader itself under the name that the firmware
-// looks for.
+// Do writes the loader's settings, and then the loader under the name that the firmware expects.
 func (l WriteLoader) Do(context.Context) error {
 	if err := l.boot.Write(esp.LoaderConfig, strings.NewReader(esp.LoaderConfigText)); err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Plan chooses the disk and checks that the system fits, or says why it cannot be installed. It
-// changes nothing, and it is the only place where something is chosen.
+// Plan chooses the disk and checks that the system fits, or returns why it cannot be installed. It
+// changes nothing, and it is the only place that makes these choices.
 func Plan(c Config, f Facts) (Want, error) {
 	d, others, err := choose(c, f)
 	if err != nil {
@@ -28,13 +28,14 @@ func Plan(c Config, f Facts) (Want, error) {
 	if s.RootSize > int64(s.Sizes.Root) {
 		return Want{}, fmt.Errorf("the system's root has %d MiB, its partition would have %d MiB: the image was built wrong", s.RootSize>>20, s.Sizes.Root>>20)
 	}
-	if 2*s.UKISize > int64(s.Sizes.ESP) { // the present version and the next
+	if 2*s.UKISize > int64(s.Sizes.ESP) { // the current version and the next
 		return Want{}, fmt.Errorf("the boot image has %d MiB, the ESP would have %d MiB: the image was built wrong", s.UKISize>>20, s.Sizes.ESP>>20)
 	}
 	return Want{Disk: d, Others: others, System: s}, nil
 }
 
-// Print is what a dry run shows: which disk, why no other, and the operations.
+// Print returns the output of a dry run: the disk, the reasons against the others, and the
+// operations.
 func Print(w Want) []string {
 	lines := []string{"onto " + w.Disk.String()}
 	for _, o := range w.Others {
@@ -43,22 +44,24 @@ func Print(w Want) []string {
 	return append(lines, reconcile.Print(Operations(w, Tools{}))...)
 }
 
-// File is one file that the installed system finds on STATE.
+// File is a file for the STATE of the installed system.
 type File struct {
 	Name    string // below paths.State
 	Content []byte
 }
 
-// Tools are what the operations work with. The zero value is enough to print them.
+// Tools are the dependencies of the operations. The zero value is enough to print them.
 type Tools struct {
 	Run     mkfs.Runner
-	Modules func(names ...string) error // loads what the kernel needs to mount something
-	Report  func(bytes, of int64)       // how far the present operation is; may be nil
-	Files   []File                      // what is kept on STATE, in this order
+	Modules func(names ...string) error // loads the modules for mounts
+	// receives the progress of the current operation; may be nil
+	Report func(bytes, of int64)
+	Files  []File // files for STATE, in this order
 }
 
-// Operations lists what installing is, in the one order that a power cut cannot spoil. There is no
-// difference to compute: an installation that was cut short is done again from the beginning.
+// Operations returns the operations of an installation, in the only order that survives a power
+// cut. There is no difference to compute: an interrupted installation is repeated from the
+// beginning.
 func Operations(w Want, t Tools) []reconcile.Op {
 	if t.Report == nil {
 		t.Report = func(int64, int64) {}
@@ -82,7 +85,7 @@ func Operations(w Want, t Tools) []reconcile.Op {
 	}
 }
 
-// CreatePartitionTable replaces the partition table, and forgets everything that the disk held.
+// CreatePartitionTable replaces the partition table and discards the content of the disk.
 type CreatePartitionTable struct {
 	Disk       string
 	Partitions []disklayout.Partition
@@ -119,7 +122,7 @@ func (r ReadBack) String() string { return "read it back (" + r.Device + ")" }
 // Do reads the whole root.
 func (r ReadBack) Do(context.Context) error { return verity.Verify(r.Device, r.Root) }
 
-// SetRootGUID gives the root partition the GUID by which its boot image finds it
+// SetRootGUID sets the GUID of the root partition by which its boot image finds it
 // (docs/decisions/0002-slot-by-root-hash.md).
 type SetRootGUID struct {
 	Disk   string
@@ -129,12 +132,12 @@ type SetRootGUID struct {
 
 func (n SetRootGUID) String() string { return "name the partition after its content" }
 
-// Do writes the table, if it does not say so yet.
+// Do writes the table if the partition has another GUID.
 func (n SetRootGUID) Do(context.Context) error {
 	return parttable.SetGUID(n.Disk, n.Number, disklayout.RootA, n.Root.PartUUID())
 }
 
-// FormatState makes STATE.
+// FormatState creates the file system of STATE.
 type FormatState struct {
 	Device string
 	run    mkfs.Runner
@@ -144,12 +147,12 @@ func (f FormatState) String() string {
 	return "format " + disklayout.State + " (" + f.Device + ") as ext4"
 }
 
-// Do makes the file system as machined/disk would.
+// Do creates the file system in the same way as machined/disk.
 func (f FormatState) Do(ctx context.Context) error {
 	return mkfs.Ext4(ctx, f.run, f.Device, disklayout.State, 0, mkfs.NoQuotas)
 }
 
-// WriteState writes what the installed system finds on STATE.
+// WriteState writes the files for the STATE of the installed system.
 type WriteState struct {
 	Device string
 	files  []File
@@ -159,7 +162,7 @@ func (k WriteState) String() string {
 	return "keep the configuration and the machine's key on " + disklayout.State + " (" + k.Device + ")"
 }
 
-// FormatESP makes the file system that the firmware reads.
+// FormatESP creates the file system that the firmware reads.
 type FormatESP struct {
 	Device string
 	run    mkfs.Runner
@@ -169,7 +172,7 @@ func (f FormatESP) String() string {
 	return "format " + disklayout.ESP + " (" + f.Device + ") as FAT32"
 }
 
-// Do makes an empty one.
+// Do creates an empty file system.
 func (f FormatESP) Do(ctx context.Context) error {
 	return mkfs.FAT32(ctx, f.run, f.Device, disklayout.ESP)
 }
@@ -183,7 +186,7 @@ type AddBootEntry struct {
 
 func (e AddBootEntry) String() string { return "enter version " + e.Version + " (" + e.Device + ")" }
 
-// WriteLoader writes the boot loader: from now on the firmware starts this disk.
+// WriteLoader writes the boot loader: from then on the firmware boots this disk.
 type WriteLoader struct {
 	Device string
 	boot   *esp.Partition

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// ReadSystem looks at what there is to install: the system that runs. The boot image for a disk
-// must know the same root, which the kernel's command line names.
+// ReadSystem reads the properties of the running system, which is the system to install. The boot
+// image for the disk must contain the same root hash as the kernel's command line.
 func ReadSystem(r buildinfo.Release) (System, error) {
 	s := System{Version: r.Version, Sizes: r.Disk}
 	line, err := os.ReadFile(cmdline.File)

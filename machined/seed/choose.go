@@ -8,10 +8,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 )
 
-// Device is a device with a label of ours.
+// Device is a device with a known label.
 type Device struct {
 	Path  string // "/dev/sdb1", "/dev/sr0"
-	Disk  string // the whole device that it is part of: "/dev/sdb", "/dev/sr0"
+	Disk  string // whole device that contains it: "/dev/sdb", "/dev/sr0"
 	Kind  string // of the file system: "vfat" or "iso9660"
 	Label string
 
@@ -19,35 +19,35 @@ type Device struct {
 	partition int // 0 for the whole disk
 }
 
-// medium is one way of carrying a configuration.
+// medium is a kind of configuration medium.
 type medium struct {
-	label string // in upper or lower case: some programs that make file systems change it
+	label string // in upper or lower case: some programs that create file systems change it
 	file  string
 }
 
-// media are all ways, the one that counts before the others first.
+// media are all kinds, in order of precedence.
 var media = []medium{
 	{label: "ORLOPCFG", file: "machine.yaml"},
 	{label: "cidata", file: "user-data"},
 }
 
-// system is the label of the medium that the system comes on (imager/iso.go). It carries no
-// configuration, but whoever looks for a disk to write to should know it.
+// system is the label of the system's own medium (imager/iso.go). It carries no configuration, but
+// code that looks for a disk to write to must recognize it.
 const system = "ORLOP"
 
-// known tells whether a file system with this label may carry a configuration, or the system.
+// known reports whether a file system with this label may contain a configuration or the system.
 func known(kind, label string) bool {
 	return kind == "iso9660" && label == system ||
 		(kind == "vfat" || kind == "iso9660") && slices.ContainsFunc(media, func(m medium) bool { return strings.EqualFold(m.label, label) })
 }
 
-// choose finds the device and the file to read. It returns no file when there is no such device.
+// choose returns the device and the file to read. The file is empty if no device has a known label.
 func choose(devices []Device) (Device, string, error) {
 	for _, m := range media {
 		var found []Device
 		for _, d := range devices {
 			// A whole device and its first partition may be the same file system, as on a CD image
-			// that also boots from a stick.
+			// that also boots from a USB stick.
 			same := func(f Device) bool { return f.Disk == d.Disk }
 			if strings.EqualFold(m.label, d.Label) && !slices.ContainsFunc(found, same) {
 				found = append(found, d)

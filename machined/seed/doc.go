@@ -1,14 +1,14 @@
-// Package seed finds the configuration that lies on a labelled medium: a memory stick, a CD, or a
-// disk that the hypervisor adds.
+// Package seed finds the configuration on a labelled medium: a USB stick, a CD, or a disk of the
+// hypervisor.
 //
 //	label ORLOPCFG          file machine.yaml
-//	label cidata            file user-data (NoCloud; what else lies there is not read)
+//	label cidata            file user-data (NoCloud; its other files are not read)
 //
 // Labels may be in upper or lower case. The file system is vfat or iso9660, on the whole device or
-// on a partition of it. It is never mounted: a confined process (pkg/diskprobe) looks at the labels
-// and reads the one file. ORLOPCFG comes before cidata; two of the same label are an error, because
-// nobody could say which was meant.
+// on a partition of it. It is never mounted: a sandboxed process (pkg/diskprobe) reads the labels
+// and the single file. ORLOPCFG has precedence over cidata; two media with the same label are an
+// error, because the choice would be ambiguous.
 //
-// The package does not parse what it finds, and does not decide whether it counts
+// The package neither parses the configuration nor decides whether the machine uses it
 // (docs/decisions/0017-configuration-medium.md).
 package seed

@@ -13,13 +13,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// Prober examines disks, and reads files of them; *diskprobe.Prober is one.
+// Prober examines disks and reads their files; *diskprobe.Prober implements it.
 type Prober interface {
 	All(ctx context.Context, devices []diskprobe.Device, fresh diskprobe.Freshness) []diskprobe.DeviceResult
 	File(ctx context.Context, d diskprobe.Device, f diskprobe.File) (diskprobe.Result, error)
 }
 
-// List looks for labelled media on all devices. What cannot be examined (an empty drive) is none.
+// List returns the labelled media of all devices. A device that cannot be examined (an empty drive)
+// contains none.
 func List(ctx context.Context, p Prober) ([]Device, error) {
 	devices, err := diskprobe.List(diskprobe.Sys)
 	if err != nil {
@@ -34,8 +35,8 @@ func List(ctx context.Context, p Prober) ([]Device, error) {
 	return found, ctx.Err()
 }
 
-// labelled lists the file systems of one disk that may carry a configuration, the whole disk before
-// its partitions.
+// labelled returns the file systems of a disk that may contain a configuration, the whole disk
+// before its partitions.
 func labelled(r diskprobe.DeviceResult) []Device {
 	var found []Device
 	look := func(path string, partition int, c superblock.Content) {
@@ -55,14 +56,13 @@ func labelled(r diskprobe.DeviceResult) []Device {
 	return found
 }
 
-// Document is a configuration as it was found.
+// Document is a configuration as read from the medium.
 type Document struct {
 	Name string // "/dev/sdb1:machine.yaml"
 	Text []byte
 }
 
-// Find reads the configuration of a labelled medium. The document is nil when there is no such
-// medium.
+// Find reads the configuration of a labelled medium. The document is nil without a labelled medium.
 func Find(ctx context.Context, p Prober) (*Document, error) {
 	devices, err := List(ctx, p)
 	if err != nil {
@@ -71,7 +71,7 @@ func Find(ctx context.Context, p Prober) (*Document, error) {
 	return find(ctx, p, devices)
 }
 
-// find reads the file of the medium that counts.
+// find reads the file of the medium with the highest precedence.
 func find(ctx context.Context, p Prober, devices []Device) (*Document, error) {
 	device, file, err := choose(devices)
 	if err != nil || file == "" {

@@ -50,8 +50,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestLabelled: what of an examined disk may carry a configuration. Nothing of a disk that could
-// not be examined does.
+// TestLabelled checks which contents of an examined disk may contain a configuration. A disk that
+// could not be examined contains none.
 func TestLabelled(t *testing.T) {
 	held := func(number int, kind, label string) diskprobe.PartitionContent {
 		return diskprobe.PartitionContent{Number: number, Content: superblock.Content{Kind: kind, Label: label}}
@@ -67,7 +67,7 @@ func TestLabelled(t *testing.T) {
 	}
 }
 
-// shelf is a prober that knows one file.
+// shelf is a prober with a single file.
 type shelf struct {
 	Prober
 	answer diskprobe.Result
@@ -81,7 +81,7 @@ func (s *shelf) File(_ context.Context, d diskprobe.Device, f diskprobe.File) (d
 	return s.answer, s.err
 }
 
-// TestFind: which file of which partition is read, and what is said of one that cannot be had.
+// TestFind checks which file of which partition is read, and the error for an unreadable file.
 func TestFind(t *testing.T) {
 	medium := Device{Path: "/dev/sdb1", Disk: "/dev/sdb", Kind: "vfat", Label: "orlopcfg", partition: 1, device: diskprobe.Device{Path: "/dev/sdb"}}
 	for _, c := range []struct {
