@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// TestAdvertised: a link that takes no router advertisements keeps nothing of earlier ones; nothing
-// else of the kernel's or of others goes, nor from other links.
+// TestAdvertised checks that a link without router advertisements drops the results of earlier
+// advertisements, and that no other foreign address or route is removed, also from other links.
 func TestAdvertised(t *testing.T) {
 	f := newFake(veth("eth0"), veth("eth1"))
 	for index, link := range map[int]string{2: "eth0", 3: "eth1"} {
@@ -26,7 +26,7 @@ func TestAdvertised(t *testing.T) {
 		f.have.Advertised = append(f.have.Advertised, Route{Link: link, Index: index, To: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr("fe80::fe"), Metric: 1024})
 	}
 	s := stage{former: formerMTUs{}, config: Config{Links: []LinkConfig{
-		// The first is wanted as it is, and the second with another length.
+		// The first address is wanted as it is, and the second with another length.
 		{Name: "eth0", Addresses: prefixes("2001:db8::5/64", "2001:db8::6/48")},
 		{Name: "eth1", AcceptRA: true},
 	}}}
@@ -57,7 +57,7 @@ func TestAdvertised(t *testing.T) {
 	}
 }
 
-// TestForeign: what the kernel says of an address that is not ours.
+// TestForeign checks the description of an address without the mark.
 func TestForeign(t *testing.T) {
 	for _, test := range []struct {
 		prefix     string

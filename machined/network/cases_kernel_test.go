@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// newKernel makes the links and returns the kernel of this namespace, in the state in which the
-// fake begins.
+// newKernel creates the links and returns the kernel of this namespace, in the initial state of the
+// fake.
 func newKernel(t *testing.T, links ...string) *Kernel {
 	t.Helper()
 	if err := unix.Sethostname([]byte("localhost")); err != nil {
@@ -38,7 +38,7 @@ func newKernel(t *testing.T, links ...string) *Kernel {
 	return k
 }
 
-// TestGoldenKernel does the golden files' operations to the kernel.
+// TestGoldenKernel performs the operations of the golden files on the kernel.
 func TestGoldenKernel(t *testing.T) {
 	for _, c := range cases() {
 		if c.hardware {

@@ -13,21 +13,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/dhcp"
 )
 
-// stage is one thing that is applied in a case, after the one before.
+// stage is a step of a case.
 type stage struct {
-	says   string // what happens, for the reader of the golden file
+	says   string // description for the reader of the golden file
 	config Config
 	leases map[string]*dhcp.Lease
-	former formerMTUs // what the controller remembers; made when the case or the laws begin
+	// MTUs that the controller has recorded; set at the start of the case or the laws
+	former formerMTUs
 }
 
-// testCase is a machine and what is applied to it. testdata/<name>.txt holds the operations of
-// every stage.
+// testCase is a machine and the stages applied to it. testdata/<name>.txt contains the operations
+// of every stage.
 type testCase struct {
 	name  string
 	links []Link
-	// hardware says that the case needs links that look like hardware: those a namespace can make
-	// do not.
+	// hardware means that the case needs links with the look of hardware, which a namespace cannot
+	// create.
 	hardware bool
 	stages   []stage
 }
@@ -147,7 +148,7 @@ func cases() []testCase {
 	}
 }
 
-// run applies a case to a machine and returns its story.
+// run applies a case to a machine and returns its log.
 func (c testCase) run(t *testing.T, m machine) string {
 	t.Helper()
 	var story strings.Builder
@@ -170,7 +171,7 @@ func (c testCase) run(t *testing.T, m machine) string {
 	return story.String()
 }
 
-// settle returns what is left to do for a stage, as the controller finds it out.
+// settle returns the pending operations of a stage in the same way as the controller.
 func settle(t *testing.T, m machine, s stage) []Op {
 	t.Helper()
 	have, err := m.Read(s.config)

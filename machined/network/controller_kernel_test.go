@@ -28,7 +28,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// ship is a controller at work in a namespace of its own.
+// ship is a running controller in its own namespace.
 type ship struct {
 	config     *cell.Cell[network.Config]
 	state      *cell.Cell[network.State]
@@ -44,7 +44,7 @@ func launch(t *testing.T, cfg network.Config) *ship {
 	return launchIn(t, t.TempDir(), cfg)
 }
 
-// relaunch ends the controller and starts another one with the same files.
+// relaunch stops the controller and starts another controller with the same files.
 func (s *ship) relaunch(t *testing.T) *ship {
 	t.Helper()
 	s.stop()
@@ -88,7 +88,7 @@ func (s *ship) lines() []string {
 	return slices.Clone(s.log)
 }
 
-// unhurried is what is given to what happens at once, on a computer that is busy.
+// unhurried is the time limit for an immediate event on a busy computer.
 const unhurried = 10 * time.Second
 
 func (s *ship) wait(t *testing.T, limit time.Duration, what string, ok func(network.State) bool) network.State {
@@ -146,8 +146,8 @@ func dhcpLink(name string) network.Config {
 	return network.Config{Links: []network.LinkConfig{{Name: name, DHCP4: true}}}
 }
 
-// TestFirstLeaseKernel is the first minute of a machine: a link that is down, a server somewhere on
-// it, everything configured as the server says.
+// TestFirstLeaseKernel covers the first minute of a machine: a link that is down, a DHCP server on
+// it, and a configuration from the lease.
 func TestFirstLeaseKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -160,7 +160,7 @@ func TestFirstLeaseKernel(t *testing.T) {
 	s := launch(t, dhcpLink("eth0"))
 	st := s.wait(t, unhurried, "with its lease", has("eth0", "192.0.2.55/24"))
 	t.Logf("first lease configured after %v", time.Since(start))
-	// The other end of the wire comes up together with this one, and may lose the first packet.
+	// The other end of the veth pair becomes ready at the same time and may lose the first packet.
 	if seen := slices.Compact(server.Seen()); !slices.Equal(seen, []string{"DISCOVER", "REQUEST selecting"}) {
 		t.Errorf("the server saw %q", seen)
 	}
@@ -190,7 +190,7 @@ func TestFirstLeaseKernel(t *testing.T) {
 	}
 }
 
-// TestStaticKernel applies one configuration after another.
+// TestStaticKernel applies a sequence of configurations.
 func TestStaticKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -228,8 +228,8 @@ func TestStaticKernel(t *testing.T) {
 	}
 }
 
-// TestFlapAndReplugKernel takes the carrier, the link's being up, an address and at last the link
-// itself away.
+// TestFlapAndReplugKernel removes the carrier, sets the link down, and removes an address and
+// finally the link itself.
 func TestFlapAndReplugKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -249,7 +249,7 @@ func TestFlapAndReplugKernel(t *testing.T) {
 	other.SetUp(t, "sw0", true)
 	s.wait(t, unhurried, "back after a flap of the carrier", withRoute)
 
-	rtnltest.SetUp(t, "eth0", false) // somebody's mistake; it takes the routes with it
+	rtnltest.SetUp(t, "eth0", false) // an operator error; the kernel removes the routes too
 	s.wait(t, unhurried, "back after the link was set down", withRoute)
 
 	rtnltest.Delete(t, "eth0")
@@ -262,8 +262,7 @@ func TestFlapAndReplugKernel(t *testing.T) {
 	s.wait(t, unhurried, "back after it was plugged in again", withRoute)
 }
 
-// TestStrangersKernel has somebody else's addresses and routes on the managed link and on a link of
-// its own.
+// TestStrangersKernel has foreign addresses and routes on the managed link and on a separate link.
 func TestStrangersKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -309,8 +308,8 @@ func TestStrangersKernel(t *testing.T) {
 	}
 }
 
-// TestPulledCableKernel pulls the cable of the preferred one of two links: what is sent goes over
-// the other, until the cable is back.
+// TestPulledCableKernel disconnects the cable of the preferred link: traffic uses the other link
+// until the cable is connected again.
 func TestPulledCableKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -359,8 +358,8 @@ func TestPulledCableKernel(t *testing.T) {
 	sends("both links again", "10.0.0.5", "2001:db8::5")
 }
 
-// TestAdvertisedKernel has what router advertisements have made on a link whose configuration takes
-// none.
+// TestAdvertisedKernel has addresses and routes from router advertisements on a link that is
+// configured to accept none.
 func TestAdvertisedKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -403,8 +402,8 @@ func TestAdvertisedKernel(t *testing.T) {
 	}
 }
 
-// TestSolicitKernel: a link that is to take router advertisements again has its routers asked for
-// one, although it was up all the time.
+// TestSolicitKernel checks that a link that accepts router advertisements again sends a
+// solicitation, although it was up all the time.
 func TestSolicitKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -422,7 +421,7 @@ func TestSolicitKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ipv6 := bits.ReverseBytes16(unix.ETH_P_IPV6) // in the order of the network
+	ipv6 := bits.ReverseBytes16(unix.ETH_P_IPV6) // in network byte order
 	wire, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(ipv6))
 	if err != nil {
 		t.Fatal(err)
@@ -436,7 +435,7 @@ func TestSolicitKernel(t *testing.T) {
 	}
 	cfg.Links = []network.LinkConfig{{Name: "eth0", AcceptRA: true}}
 	s.config.Set(cfg)
-	const hopLimit, kind, solicitation = 7, 40, 133 // after the header of IPv6 comes that of ICMPv6
+	const hopLimit, kind, solicitation = 7, 40, 133 // the ICMPv6 header follows the IPv6 header
 	for packet := make([]byte, 1500); ; {
 		n, _, err := unix.Recvfrom(wire, packet, 0)
 		if err != nil {
@@ -451,9 +450,9 @@ func TestSolicitKernel(t *testing.T) {
 	}
 }
 
-// TestRenewKernel lives through the whole life of a lease on a configured link: renewed by unicast,
-// rebound by broadcast when the server does not answer that, taken away when nobody answers, and
-// found again.
+// TestRenewKernel covers the whole lifetime of a lease on a configured link: renewal by unicast,
+// rebinding by broadcast when the server does not answer, removal when no server answers, and a new
+// lease.
 func TestRenewKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -491,8 +490,8 @@ func TestRenewKernel(t *testing.T) {
 	s.wait(t, 10*time.Second, "leased again", func(st network.State) bool { return leased(st) && len(st.Problems) == 0 })
 }
 
-// TestUnusableKernel has a server that names a resolver which is none: it is left out and said
-// once, whatever renewals bring.
+// TestUnusableKernel has a server that sends an invalid resolver address: the address is omitted
+// and logged once, regardless of renewals.
 func TestUnusableKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -506,7 +505,7 @@ func TestUnusableKernel(t *testing.T) {
 	s := launch(t, dhcpLink("eth0"))
 	s.wait(t, unhurried, "leased", has("eth0", "192.0.2.55/24"))
 	server.Wait(t, unhurried, func(seen []string) bool {
-		// the first one was answered
+		// the first request was answered
 		return slices.Index(seen, "REQUEST renewing") != len(seen)-1 && slices.Contains(seen, "REQUEST renewing")
 	})
 	if got, want := read(t, s.files.ResolvConf), "nameserver 192.0.2.54\nsearch example.test\n"; got != want {
@@ -526,8 +525,7 @@ func TestUnusableKernel(t *testing.T) {
 	}
 }
 
-// TestNakKernel has a server that takes its word back when the lease is to be renewed: the address
-// goes at once.
+// TestNakKernel has a server that rejects the renewal of a lease: the address is removed at once.
 func TestNakKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -550,7 +548,8 @@ func TestNakKernel(t *testing.T) {
 	s.wait(t, unhurried, "leased another one", has("eth0", "192.0.2.66/24"))
 }
 
-// TestRestartKernel starts a second life on the same machine: the old address is asked for first.
+// TestRestartKernel starts a second controller on the same machine: it requests the old address
+// first.
 func TestRestartKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -574,8 +573,7 @@ func TestRestartKernel(t *testing.T) {
 }
 
 // TestHardwareKernel is a machine without a configuration, with its real network card on a network
-// that answers DHCP. It takes over the machine's network, so it runs only where that is what the
-// machine is for.
+// with DHCP. It takes over the machine's network, so it runs only on a machine dedicated to it.
 func TestHardwareKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("needs a machine of its own under the product kernel (ORLOP_KERNEL_TEST=1)")
@@ -595,8 +593,8 @@ func TestHardwareKernel(t *testing.T) {
 	}
 }
 
-// TestGatewayKernel: a router that is there answers; one that is not, or is on a link without
-// anybody, does not.
+// TestGatewayKernel checks that an existing router answers, and that a missing router or a link
+// without hosts does not.
 func TestGatewayKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

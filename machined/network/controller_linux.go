@@ -18,41 +18,42 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// Deps is what the controller works with.
+// Deps are the dependencies of the controller.
 type Deps struct {
-	Config *cell.Cell[Config] // read: what the network should be
-	State  *cell.Cell[State]  // written: what it is
+	Config *cell.Cell[Config] // read: the desired network
+	State  *cell.Cell[State]  // written: the actual network
 	Files  FilePaths          // SystemFiles on a machine
-	// Leases is a folder on a disk in which leases are remembered across restarts, so that the
-	// machine asks for its old address first; empty: they are not.
+	// Leases is a directory on disk that stores leases across restarts, so that the machine
+	// requests its old address first; empty: leases are not stored.
 	Leases LeaseDir
-	// Log is called with one line for every operation, lease and new problem. It must not block.
+	// Log is called with a line for every operation, lease and new problem. It must not block.
 	Log func(line string)
 }
 
-// How often the kernel is looked at.
+// Intervals between readings of the kernel.
 const (
-	restBetween = 5 * time.Millisecond // after a look; a burst of notifications is one change
+	restBetween = 5 * time.Millisecond // after a reading; combines a burst of notifications
 	firstRetry  = 250 * time.Millisecond
 	lastRetry   = 15 * time.Second
-	steadyLook  = time.Minute // when all is well: a lost notification does not stay lost
-	// read, diff, do: the second round is empty unless somebody changes things at the same time
+	steadyLook  = time.Minute // without changes: recovers from a lost notification
+	// read, diff, do: the second round is empty unless other processes make changes at the same
+	// time
 	maxRounds = 4
 )
 
-// Controller keeps the network as it should be.
+// Controller converges the network to the configuration.
 type Controller struct {
 	deps Deps
-	kick chan struct{} // something has changed
+	kick chan struct{} // signals a change
 
-	mu      sync.Mutex // guards what the watcher's and the clients' goroutines touch
+	mu      sync.Mutex // guards the fields that the goroutines of the watcher and the clients use
 	managed map[int]bool
-	missing bool // a configured link does not exist: any new link may be it
+	missing bool // a configured link does not exist; a new link may match it
 	status  map[int]dhcp.Status
 	mtus    formerMTUs
 
 	clients map[int]*client // by the link's index; the controller's goroutine only
-	// the last lease in force, by MAC; the controller's goroutine only
+	// the last active lease, by MAC; the controller's goroutine only
 	last   map[string]*dhcp.Lease
 	failed []string // of the last round, to log a problem once
 }
@@ -62,12 +63,12 @@ type client struct {
 	link    Link
 	dhcp    *dhcp.Client
 	carrier bool
-	lease   *dhcp.Lease // the last one seen, to log a new one
-	told    string      // what of it could not be used, as it was logged
-	stop    func()      // ends it and waits for the end
+	lease   *dhcp.Lease // the last lease seen, to log a new lease
+	told    string      // the last logged problem of the lease
+	stop    func()      // stops the client and waits for its end
 }
 
-// New returns a controller. Give it one Run.
+// New returns a controller. The caller calls Run once at a time.
 func New(d Deps) *Controller {
 	return &Controller{
 		deps: d, kick: make(chan struct{}, 1),
@@ -75,8 +76,8 @@ func New(d Deps) *Controller {
 	}
 }
 
-// Run works until ctx is done, and then leaves the network as it is. The only errors besides ctx's
-// are sockets to the kernel that cannot be opened or stop working; run it again then.
+// Run works until ctx is done, and then leaves the network unchanged. Apart from ctx's error, it
+// fails only if a kernel socket cannot be opened or stops working; the caller then calls Run again.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -85,7 +86,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	defer kernel.Close()
-	watcher, err := rtnl.Subscribe() // before the first look, so that nothing is missed
+	watcher, err := rtnl.Subscribe() // before the first reading, so that no change is missed
 	if err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 	config := c.deps.Config.Watch()
 	retry := firstRetry
 	for {
-		// Changed first, then the look: a configuration set in between wakes the next round.
+		// The watch precedes the reading: a configuration set in between wakes the next round.
 		cfg, revision, err := config.Next(ctx)
 		if err != nil {
 			return context.Cause(ctx)
@@ -147,7 +148,7 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// notice wakes the loop for a notification that can matter. A node's pods make many that do not.
+// notice wakes the loop for a relevant notification. The pods of a node cause many irrelevant ones.
 func (c *Controller) notice(n rtnl.Change) {
 	c.mu.Lock()
 	mine := c.managed[n.Index]
@@ -169,8 +170,8 @@ func (c *Controller) wake() {
 	}
 }
 
-// reconcile looks, plans and does until nothing is left, and publishes what it saw. It reports
-// whether all is well.
+// reconcile reads, plans and performs operations until none remain, and publishes the state. It
+// reports whether the network has converged without an error.
 func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, revision uint64) bool {
 	old, _ := c.deps.State.Get()
 	o := observation{config: cfg, revision: revision, node: old.Node}
@@ -198,7 +199,7 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, 
 		}
 	}
 	c.failed = o.failed
-	// Watchers are woken only for news.
+	// Watchers are woken only for changes.
 	state := describe(o, time.Now())
 	if !reflect.DeepEqual(old, state) {
 		c.deps.State.Set(state)
@@ -206,8 +207,8 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, 
 	return len(o.failed) == 0
 }
 
-// do performs operations. One that fails does not keep the others from being done: a link without
-// its route is better than no link.
+// do performs operations. A failed operation does not stop the others: a link without its route is
+// better than no link.
 func (c *Controller) do(ctx context.Context, kernel *Kernel, ops []Op) []string {
 	var failed []string
 	for _, op := range kernel.Bind(ops) {
@@ -223,7 +224,7 @@ func (c *Controller) do(ctx context.Context, kernel *Kernel, ops []Op) []string 
 	return failed
 }
 
-// manage tells the watcher what matters.
+// manage passes the managed links to the watcher.
 func (c *Controller) manage(cfg Config, have Have, links []WantLink) {
 	managed := make(map[int]bool, len(links))
 	for _, l := range links {
@@ -234,7 +235,7 @@ func (c *Controller) manage(cfg Config, have Have, links []WantLink) {
 	c.managed, c.missing = managed, len(Missing(cfg, Facts{Links: have.Links})) > 0
 }
 
-// noteMTUs and former are for formerMTUs, which DryRun reads meanwhile.
+// noteMTUs and former guard formerMTUs, which DryRun reads concurrently.
 func (c *Controller) noteMTUs(links []Link, ops []Op) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -247,7 +248,7 @@ func (c *Controller) former() map[int]int {
 	return maps.Clone(c.mtus)
 }
 
-// leases returns the leases in force by the link's name, and the clients' states by its index.
+// leases returns the active leases by link name, and the states of the clients by link index.
 func (c *Controller) leases() (map[string]*dhcp.Lease, map[int]dhcp.Status) {
 	leases, status := map[string]*dhcp.Lease{}, map[int]dhcp.Status{}
 	c.mu.Lock()
@@ -265,9 +266,9 @@ func (c *Controller) leases() (map[string]*dhcp.Lease, map[int]dhcp.Status) {
 	return leases, status
 }
 
-// runClients starts a DHCP client on every link that wants one, ends the others, and tells them
-// about carriers and the log about leases. A link that was replugged, renamed or got another MAC is
-// another link.
+// runClients starts a DHCP client on every link that needs it, stops the others, reports carrier
+// changes to them and logs leases. A link that was replugged, renamed or has a new MAC is a new
+// link.
 func (c *Controller) runClients(ctx context.Context, cfg Config, have Have, links []WantLink) {
 	keep := map[int]bool{}
 	for _, w := range links {
@@ -305,13 +306,13 @@ func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client
 	cl := &client{link: l}
 	remembered, err := c.deps.Leases.Load(l.MAC)
 	if err != nil {
-		c.deps.Log(err.Error()) // it can do without
+		c.deps.Log(err.Error()) // the client works without it
 	}
 	if last := c.last[l.MAC]; last != nil {
 		remembered = last
 	}
-	// After a restart of this controller the link still has its address: it is not taken away while
-	// the server is asked.
+	// After a restart of the controller the link still has its address: the address stays while the
+	// client contacts the server.
 	inForce := remembered != nil && slices.Contains(have.Addresses, Address{l.Name, l.Index, remembered.Address})
 	if inForce {
 		cl.lease = remembered
@@ -341,12 +342,10 @@ func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client
 	return cl
 }
 
-// dhcpKeeper runs a client again when it has panicked: a reply of a stranger may be what it fails
-// on.
+// dhcpKeeper restarts a client after a panic: a reply of a foreign host may be the cause.
 var dhcpKeeper = panics.Restarter{MinBackoff: time.Second, MaxBackoff: time.Minute}
 
-// stopClient ends a client; its lease is no longer in force, and the next plan takes the address
-// away.
+// stopClient stops a client; its lease is no longer active, and the next plan removes the address.
 func (c *Controller) stopClient(index int) {
 	c.clients[index].stop()
 	delete(c.clients, index)
@@ -355,7 +354,7 @@ func (c *Controller) stopClient(index int) {
 	delete(c.status, index)
 }
 
-// noteLease logs and remembers a lease that is new, and forgets one that has ended.
+// noteLease logs and stores a new lease, and removes an expired lease.
 func (c *Controller) noteLease(cl *client) {
 	c.mu.Lock()
 	lease, problem := c.status[cl.link.Index].Lease, c.status[cl.link.Index].Problem
@@ -368,7 +367,7 @@ func (c *Controller) noteLease(cl *client) {
 		c.deps.Log(fmt.Sprintf("link %s: the DHCP lease has ended", cl.link.Name))
 	} else {
 		c.deps.Log(fmt.Sprintf("link %s: lease of %v from %v for %v", cl.link.Name, lease.Address, lease.Server, lease.Duration))
-		if problem != "" && problem != cl.told { // a renewal brings the same again
+		if problem != "" && problem != cl.told { // a renewal repeats the same problem
 			c.deps.Log(fmt.Sprintf("link %s: %s", cl.link.Name, problem))
 		}
 		cl.told = problem
@@ -378,8 +377,8 @@ func (c *Controller) noteLease(cl *client) {
 	}
 }
 
-// MissingLinks returns the selectors of configured links that do not exist now, and the names of those
-// links that could be configured.
+// MissingLinks returns the selectors of configured links that do not exist now, and the names of
+// the links that could be configured.
 func (c *Controller) MissingLinks(cfg Config) (missing, there []string, err error) {
 	kernel, err := Open(c.deps.Files)
 	if err != nil {
@@ -397,8 +396,8 @@ func (c *Controller) MissingLinks(cfg Config) (missing, there []string, err erro
 	return Missing(cfg, Facts{Links: links}), there, nil
 }
 
-// DryRun returns what applying a configuration would do now, one line for each operation. Leases
-// that are in force count; a link that would ask for one only then shows nothing of it.
+// DryRun returns the operations that a configuration would cause now, one line each. It uses the
+// active leases; the future lease of a new DHCP client is not included.
 func (c *Controller) DryRun(cfg Config) ([]string, error) {
 	kernel, err := Open(c.deps.Files)
 	if err != nil {

@@ -10,41 +10,40 @@ import (
 	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
-// Link is a link as the kernel has it.
+// Link is a link in the kernel.
 type Link struct {
 	Name     string
 	Index    int
-	MAC      string // lower case with colons; empty when it has none
+	MAC      string // lower case with colons; empty without a MAC
 	MTU      int    // bytes
 	Up       bool   // administratively
-	Carrier  bool   // there is a cable and it is ready to send (IFF_RUNNING)
+	Carrier  bool   // a cable is connected and the link is ready to send (IFF_RUNNING)
 	Loopback bool
 	Ethernet bool   // ARPHRD_ETHER
-	Kind     string // IFLA_INFO_KIND: "veth", "bridge", "wireguard"; empty for what has hardware
-	Driver   string // of the hardware; empty when there is none
-	// What the sysctls of the link hold; see sysctls.
+	Kind     string // IFLA_INFO_KIND: "veth", "bridge", "wireguard"; empty for hardware
+	Driver   string // of the hardware; empty without a driver
+	// Values of the link's sysctls; see sysctls.
 	Sysctls map[string]string
 }
 
-// Physical reports whether it is an Ethernet link with hardware (real or of a virtual machine)
-// behind it.
+// Physical reports whether it is an Ethernet link with real or virtual hardware.
 func (l Link) Physical() bool { return l.Ethernet && l.Kind == "" && !l.Loopback }
 
-// Have is what the kernel holds: every link, and those addresses and routes that carry the mark.
+// Have is the actual state in the kernel: every link, and the addresses and routes with the mark.
 type Have struct {
 	Links     []Link
 	Addresses []Address
 	Routes    []Route
-	// Foreign are the other addresses, by the way they came. They are shown, and changed only where
-	// they came by router advertisement to a link that takes none; so are Advertised, the routes
-	// that came this way.
+	// Foreign are the other addresses, by origin. They are reported. The controller changes them
+	// only if they came by router advertisement to a link that accepts none. The same holds for
+	// Advertised, the routes from router advertisements.
 	Foreign    []ForeignAddress
 	Advertised []Route
 	Hostname   string
 	Files      Files
 }
 
-// ForeignAddress is an address that does not carry the mark.
+// ForeignAddress is an address without the mark.
 type ForeignAddress struct {
 	Address
 	Origin     string // "kernel" (loopback, link-local, router advertisement) or "other"
@@ -52,7 +51,7 @@ type ForeignAddress struct {
 	Unfit      string // see AddressState
 }
 
-// Verb is what an Op does.
+// Verb is the kind of an Op.
 type Verb int
 
 // The verbs, in the order in which Diff uses them; see Diff.
@@ -67,26 +66,26 @@ const (
 	WriteFile
 )
 
-// Op is one change, as a value. Kernel.Bind makes it something that can be done.
+// Op is a single change, as a value. Kernel.Bind makes it executable.
 type Op struct {
 	Verb    Verb
 	Link    string
 	Index   int
 	Up      bool // SetLink: set up
 	Down    bool // SetLink: set down
-	MTU     int  // SetLink: bytes, 0 leaves it
+	MTU     int  // SetLink: bytes, 0: unchanged
 	Prefix  netip.Prefix
 	Route   Route
 	Name    string // SetSysctl: the key below net; WriteFile: resolv.conf, hosts or hostname
 	Value   string // SetSysctl, SetHostname and WriteFile: the new value
-	Adopted bool   // AddAddress: it exists, only the mark is new
-	// DelRoute and DelAddress: it carries no mark, but came by router advertisement.
+	Adopted bool   // AddAddress: the address exists, only the mark is new
+	// DelRoute and DelAddress: it has no mark, but came by router advertisement.
 	Advertised bool
 }
 
 func (o Op) address() Address { return Address{o.Link, o.Index, o.Prefix} }
 
-// String says what is done as an operator would.
+// String describes the operation for the operator.
 func (o Op) String() string {
 	del := ": delete"
 	if o.Advertised {
@@ -126,7 +125,7 @@ func (o Op) String() string {
 	return fmt.Sprintf("unknown operation %d", o.Verb)
 }
 
-// String writes a route as ip(8) does, with the destination first.
+// String formats a route as ip(8) does, with the destination first.
 func (r Route) String() string {
 	var b strings.Builder
 	b.WriteString("route ")
@@ -148,10 +147,10 @@ func (r Route) String() string {
 	return b.String()
 }
 
-// String writes an address with its link.
+// String formats an address with its link.
 func (a Address) String() string { return fmt.Sprintf("address %v on %s", a.Prefix, a.Link) }
 
-// same reports whether the kernel would take two routes for one.
+// same reports whether the kernel treats two routes as the same route.
 func (r Route) same(o Route) bool {
 	return r.Index == o.Index && r.To == o.To && r.Via == o.Via && r.Metric == o.Metric
 }
@@ -175,13 +174,13 @@ func sysctls(l WantLink) map[string]string {
 	return out
 }
 
-// Diff returns what to do to get from have to want, in an order in which the kernel follows and no
-// connection is lost that need not be: sysctls (they rule what comes after), links, old routes, new
-// addresses, old addresses (after the new ones: a link that loses its last IPv4 address loses its
-// routes), new routes, names. It is pure.
+// Diff returns the operations from have to want, in an order that the kernel accepts and that
+// avoids needless connection losses: sysctls (they affect the rest), links, old routes, new
+// addresses, old addresses (after the new addresses: a link that loses its last IPv4 address loses
+// its routes), new routes, names. It is pure.
 func Diff(have Have, want Want) []Op {
 	ops := diffLinks(have, want)
-	// The kernel lists in an order of its own; a dry run says the same twice.
+	// The order of the kernel is arbitrary; sorting makes dry runs repeatable.
 	have.Addresses, have.Routes = sorted(have.Addresses), sorted(have.Routes)
 	have.Foreign, have.Advertised = sorted(have.Foreign), sorted(have.Advertised)
 	for _, r := range have.Advertised {
@@ -221,8 +220,9 @@ func Diff(have Have, want Want) []Op {
 	return ops
 }
 
-// takesNone reports whether a link takes no router advertisements. What came by earlier ones has to
-// go, or it would work until it expires, and a configuration on trial would be confirmed over it.
+// takesNone reports whether a link accepts no router advertisements. Addresses and routes of
+// earlier advertisements must be removed; otherwise they would work until they expire, and the
+// operator could confirm a configuration on trial over them.
 func (w Want) takesNone(index int) bool {
 	return slices.ContainsFunc(w.Links, func(l WantLink) bool { return l.Index == index && !l.Loopback && !l.AcceptRA })
 }
@@ -232,16 +232,16 @@ func diffLinks(have Have, want Want) []Op {
 	for _, w := range want.Links {
 		i := slices.IndexFunc(have.Links, func(l Link) bool { return l.Index == w.Index })
 		if i < 0 {
-			continue // it went since the plan; its end is an event of its own
+			continue // it disappeared after the plan; the kernel sends another event for it
 		}
 		l, set := have.Links[i], sysctls(w)
 		for _, key := range sortedKeys(set) {
-			// A key that does not exist (IPv6 is off) has nothing to be set to.
+			// A missing key (IPv6 is off) cannot be set.
 			if now, ok := l.Sysctls[key]; ok && now != set[key] {
 				settings = append(settings, Op{Verb: SetSysctl, Link: w.Name, Index: w.Index, Name: key, Value: set[key]})
 			}
 		}
-		// Two operations, up first: an MTU that the hardware refuses must not keep the link down.
+		// Two operations, up first: an MTU that the hardware rejects must not keep the link down.
 		if !l.Up {
 			links = append(links, Op{Verb: SetLink, Link: w.Name, Index: w.Index, Up: true})
 		}
@@ -267,8 +267,8 @@ func diffAddresses(have Have, want Want) []Op {
 			return
 		}
 		op := Op{Verb: DelAddress, Link: a.Link, Index: a.Index, Prefix: a.Prefix, Advertised: advertised}
-		// The kernel has an IPv6 address once, whatever its prefix length: it goes before it can
-		// come back.
+		// The kernel has an IPv6 address once per link, regardless of its prefix length: it must be
+		// removed before it is added with a new length.
 		if a.Prefix.Addr().Is6() && slices.ContainsFunc(add, func(o Op) bool { return o.Index == a.Index && o.Prefix.Addr() == a.Prefix.Addr() }) {
 			before = append(before, op)
 		} else {
@@ -286,8 +286,8 @@ func diffAddresses(have Have, want Want) []Op {
 	return slices.Concat(before, add, after)
 }
 
-// losesIPv4 reports whether the kernel will drop a route although it is wanted, because the last
-// IPv4 address of its link goes.
+// losesIPv4 reports whether the kernel will drop a wanted route because the last IPv4 address of
+// its link is removed.
 func losesIPv4(have Have, want Want, r Route) bool {
 	if !r.To.Addr().Is4() {
 		return false
@@ -297,7 +297,7 @@ func losesIPv4(have Have, want Want, r Route) bool {
 	return slices.ContainsFunc(have.Addresses, on) && !slices.ContainsFunc(want.Addresses, on) && !foreign
 }
 
-// sorted returns a list in the order of its lines.
+// sorted returns a list in the order of its string forms.
 func sorted[T fmt.Stringer](list []T) []T {
 	return slices.SortedFunc(slices.Values(list), func(a, b T) int { return strings.Compare(a.String(), b.String()) })
 }

@@ -8,21 +8,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is what the cases run on: the fake below, and the kernel (cases_kernel_test.go).
+// machine is the system under test: the fake below, or the kernel (cases_kernel_test.go).
 type machine interface {
 	Read(Config) (Have, error)
 	Do(Op) error
 }
 
-// fake is a kernel in memory. It follows the rules of Linux that Diff has to know:
+// fake is a kernel in memory. It follows the rules of Linux that Diff depends on:
 //   - A route needs a link that is up and a next hop that an address, a route on the link, or
 //     "onlink" makes reachable.
 //   - Destination and metric are a route's key (the table is always main).
 //   - The first IPv4 address of a subnet takes the others with it, unless promote_secondaries is 1.
 //   - The last IPv4 address of a link takes the link's IPv4 routes with it.
-//   - An IPv6 address is on a link once, whatever its prefix length.
-//   - Hardware takes no MTU above a limit, and what a message asks for besides one that is refused
-//     is not done.
+//   - An IPv6 address is on a link once, regardless of its prefix length.
+//   - Hardware rejects an MTU above a limit, and a rejected message has no other effect.
 type fake struct {
 	have    Have
 	mostMTU int // 0: any
@@ -108,7 +107,7 @@ func (f *fake) link(index int) *Link {
 	return &f.have.Links[i]
 }
 
-// all returns every address of a link, in the order in which they came.
+// all returns every address of a link, in the order of their creation.
 func (f *fake) all(index int) []netip.Prefix {
 	var out []netip.Prefix
 	for _, x := range f.have.Foreign {

@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// maxServers is how many name servers a C resolver looks at (resolv.conf(5), MAXNS).
+// maxServers is the number of name servers that a C resolver uses (resolv.conf(5), MAXNS).
 const maxServers = 3
 
-// Resolver is how names are resolved.
+// Resolver is the configuration of name resolution.
 type Resolver struct {
 	Servers []netip.Addr
 	Search  []string
 }
 
-// planResolver takes what is configured, else what the leases say, in order of preference.
+// planResolver returns the configured resolver, else the resolver of the leases, in order of
+// preference.
 func planResolver(c Config, f Facts, links []WantLink) Resolver {
 	r := Resolver{Servers: c.DNS, Search: c.Search}
 	for _, l := range leases(f, links) {
@@ -45,8 +46,8 @@ func resolvConf(r Resolver) string {
 		b.WriteString("# no name server is known\n")
 	}
 	if len(r.Servers) > 1 {
-		// before the next one is asked, seconds, each of two times; 5 unless it is said
-		// (resolv.conf(5))
+		// time in seconds until the next server is queried, in each of two attempts; the default is
+		// 5 (resolv.conf(5))
 		b.WriteString("options timeout:2\n")
 	}
 	for i, s := range r.Servers {
@@ -61,8 +62,8 @@ func resolvConf(r Resolver) string {
 	return b.String()
 }
 
-// hosts names the machine itself, so that its own name resolves without a name server: at its first
-// address (IPv4 before IPv6), else on the loopback.
+// hosts returns a hosts file with the machine's own name, which then resolves without a name
+// server: to its first address (IPv4 before IPv6), else to the loopback.
 func hosts(w Want) string {
 	own := netip.AddrFrom4([4]byte{127, 0, 1, 1})
 	found := false

@@ -12,21 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Gateways are the routers that a machine sends to what is not on its own links.
+// Gateways returns the default routes of the machine that have a next hop.
 func (s State) Gateways() []RouteState {
 	return slices.DeleteFunc(slices.Clone(s.Routes), func(r RouteState) bool { return !r.Via.IsValid() || r.To.Bits() != 0 })
 }
 
-// resolved are the states of a neighbour whose link-layer address the kernel knows
+// resolved are the neighbor states in which the kernel knows the link-layer address
 // (include/uapi/linux/neighbour.h).
 const resolved = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT | unix.NUD_NOARP
 
-// lookEvery is how often the kernel is asked whether a neighbour has answered.
+// lookEvery is the interval at which AwaitGateway reads the kernel's neighbor table.
 const lookEvery = 100 * time.Millisecond
 
-// AwaitGateway waits until a router answers on its link, to ARP or to neighbour discovery. Nothing
-// is sent to it but the question and an empty datagram to its discard port (RFC 863), which makes
-// the kernel ask.
+// AwaitGateway waits until a router answers on its link, to ARP or NDP. It sends only an empty
+// datagram to the router's discard port (RFC 863), which makes the kernel resolve the address.
 func AwaitGateway(ctx context.Context, r RouteState) error {
 	link, err := net.InterfaceByName(r.Link)
 	if err != nil {
@@ -45,7 +44,7 @@ func AwaitGateway(ctx context.Context, r RouteState) error {
 	defer tick.Stop()
 	for {
 		if s, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)); err == nil {
-			_, _ = s.Write(nil) // whether it could be sent shows below
+			_, _ = s.Write(nil) // the neighbor table shows the result
 			s.Close()
 		}
 		known, err := c.Neigh.List()

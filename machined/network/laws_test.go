@@ -10,9 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/dhcp"
 )
 
-// randomStage makes a configuration and leases out of few addresses and routes, so that they meet
-// often. The links share the IPv4 subnets; each has IPv6 subnets of its own, because the kernel
-// refuses an IPv6 gateway that another link's subnet covers.
+// randomStage creates a configuration and leases from few addresses and routes, so that they often
+// collide. The links share the IPv4 subnets; each has its own IPv6 subnets, because the kernel
+// rejects an IPv6 gateway that another link's subnet covers.
 func randomStage(r *rand.Rand, links []string) stage {
 	s := stage{leases: map[string]*dhcp.Lease{}}
 	pick := func(list []string) string { return list[r.IntN(len(list))] }
@@ -48,9 +48,8 @@ func randomStage(r *rand.Rand, links []string) stage {
 	return s
 }
 
-// checkLaws applies random stages to a machine, stopping in the middle of some, and checks the two
-// laws of a domain: after Diff's operations Diff is empty; stopping after any operation and
-// starting again converges.
+// checkLaws applies random stages to a machine, with some interruptions, and checks the two laws of
+// a domain: after Diff's operations Diff is empty; a restart after any operation converges.
 func checkLaws(t *testing.T, m machine, r *rand.Rand, links []string, stages int) {
 	t.Helper()
 	former := formerMTUs{}
@@ -75,7 +74,7 @@ func checkLaws(t *testing.T, m machine, r *rand.Rand, links []string, stages int
 func do(t *testing.T, m machine, s stage, ops []Op, n int) {
 	t.Helper()
 	for _, o := range ops {
-		// Doing it twice is as good as once.
+		// To repeat an operation has no effect.
 		for range 2 {
 			if err := m.Do(o); err != nil {
 				t.Fatalf("stage %d: %v\nconfiguration: %+v\noperations: %v", n, err, s.config, ops)

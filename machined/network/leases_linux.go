@@ -12,11 +12,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/dhcp"
 )
 
-// LeaseDir is the path of a folder that remembers leases, one JSON file for each MAC. The empty
-// path remembers nothing.
+// LeaseDir is the path of a directory with stored leases, a JSON file per MAC. The empty path
+// stores nothing.
 type LeaseDir string
 
-// Load returns the lease that is remembered for a MAC, or nil.
+// Load returns the stored lease of a MAC, or nil.
 func (f LeaseDir) Load(mac string) (*dhcp.Lease, error) {
 	if f == "" {
 		return nil, nil
@@ -38,8 +38,8 @@ func (f LeaseDir) Load(mac string) (*dhcp.Lease, error) {
 	return &l, nil
 }
 
-// Save remembers a lease, or forgets it when l is nil. A power cut leaves the old file, the new one
-// or none; all are fine, because the server decides.
+// Save stores a lease, or removes the stored lease if l is nil. A power cut leaves the old file,
+// the new file or none; each is acceptable, because the server decides.
 func (f LeaseDir) Save(mac string, l *dhcp.Lease) error {
 	if f == "" {
 		return nil

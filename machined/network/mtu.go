@@ -2,12 +2,13 @@ package network
 
 import "slices"
 
-// formerMTUs are the MTUs that links had before their first change here, by index. A link gets its
-// own back when neither its configuration nor its lease names one any more, as after a trial.
+// formerMTUs are the MTUs of links before their first change by this package, by index. A link gets
+// its own MTU back when neither its configuration nor its lease sets an MTU any more, for example
+// after a trial.
 type formerMTUs map[int]int
 
-// note is told what the kernel has and what is about to be done. What went back, or could not be
-// changed, is forgotten: somebody else may set it from then on.
+// note records the MTUs before ops change them. It drops an entry whose link has its own MTU again
+// or could not be changed: from then on another process may set it.
 func (f formerMTUs) note(links []Link, ops []Op) {
 	for index, mtu := range f {
 		if !slices.ContainsFunc(links, func(l Link) bool { return l.Index == index && l.MTU != mtu }) {

@@ -9,7 +9,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/dhcp"
 )
 
-// TestRefusedMTU: hardware that takes no such MTU has everything else.
+// TestRefusedMTU checks that all other operations succeed if the hardware rejects an MTU.
 func TestRefusedMTU(t *testing.T) {
 	f := newFake(veth("eth0"))
 	f.mostMTU = 1500
@@ -29,7 +29,8 @@ func TestRefusedMTU(t *testing.T) {
 	}
 }
 
-// TestFormerMTUs: what a link had is remembered from the first change until it is back.
+// TestFormerMTUs checks that the original MTU is recorded from the first change until it is
+// restored.
 func TestFormerMTUs(t *testing.T) {
 	f := formerMTUs{}
 	for _, step := range []struct {
@@ -60,8 +61,8 @@ func TestFormerMTUs(t *testing.T) {
 	}
 }
 
-// TestLeasedMTU: a lease has no say where the configuration has one, nor in whether a link speaks
-// IPv6.
+// TestLeasedMTU checks that a lease overrides neither the configured MTU nor the use of IPv6 on a
+// link.
 func TestLeasedMTU(t *testing.T) {
 	static6 := []netip.Prefix{netip.MustParsePrefix("2001:db8::5/64")}
 	for _, test := range []struct {

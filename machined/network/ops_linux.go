@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
-// Bind makes operations that can be done.
+// Bind makes operations executable on this kernel.
 func (k *Kernel) Bind(ops []Op) []reconcile.Op {
 	out := make([]reconcile.Op, len(ops))
 	for i, o := range ops {
@@ -29,7 +29,7 @@ func (k *Kernel) Bind(ops []Op) []reconcile.Op {
 	return out
 }
 
-// bound is an operation with the kernel that it is for.
+// bound is an operation with its kernel.
 type bound struct {
 	Op
 	kernel *Kernel
@@ -38,14 +38,15 @@ type bound struct {
 // Do implements reconcile.Op.
 func (b bound) Do(context.Context) error { return b.kernel.Do(b.Op) }
 
-// Do performs one operation. Doing it again is not an error, nor is removing what is gone already.
+// Do performs an operation. To repeat it is not an error, nor is the removal of an object that is
+// already gone.
 func (k *Kernel) Do(o Op) error {
 	var err error
 	switch o.Verb {
 	case SetSysctl:
 		err = os.WriteFile(sysctlPath(o.Name), []byte(o.Value), 0)
 		if err == nil && o.Value == sysctl.AcceptRA && strings.HasSuffix(o.Name, "/accept_ra") {
-			_ = solicit(o.Index) // a link that is not up yet asks by itself when it is
+			_ = solicit(o.Index) // a link that is not up yet solicits by itself later
 		}
 	case SetLink:
 		err = k.setLink(o)
@@ -74,7 +75,7 @@ func (k *Kernel) Do(o Op) error {
 	return nil
 }
 
-// gone turns "there is no such thing" into success: what should not be there is not.
+// gone turns the error for a missing object into success, because the object should not exist.
 func gone(err error, missing unix.Errno) error {
 	if errors.Is(err, missing) || errors.Is(err, unix.ENODEV) {
 		return nil
@@ -96,8 +97,8 @@ func (k *Kernel) setLink(o Op) error {
 	return k.route.Link.Set(m)
 }
 
-// solicit asks the routers on a link to advertise themselves now (RFC 4861 section 4.1): the kernel
-// asks only when a link comes up, and by themselves they may rest for half an hour.
+// solicit requests router advertisements on a link (RFC 4861 section 4.1): the kernel sends a
+// solicitation only when a link comes up, and unsolicited advertisements may take half an hour.
 func solicit(index int) error {
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
 	if err != nil {
@@ -120,8 +121,8 @@ func marked(o Op) rtnl.Address {
 	return a
 }
 
-// addRoute adds a route and never replaces one: a route with the same destination and metric may be
-// somebody else's.
+// addRoute adds a route and never replaces a route: a route with the same destination and metric
+// may belong to another component.
 func (k *Kernel) addRoute(r Route) error {
 	err := k.route.Route.Add(routeMessage(r))
 	if !errors.Is(err, unix.EEXIST) {
@@ -181,8 +182,8 @@ func (k *Kernel) path(name string) string {
 	return k.files.Hostname
 }
 
-// writeFile replaces a file in one step, so that a reader sees the old or the new one. The folder
-// is made when missing.
+// writeFile replaces a file atomically, so a reader sees the old or the new content. It creates a
+// missing directory.
 func writeFile(path, content string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -10,22 +10,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// Config is what the machine's network should be. The zero Config stands for a machine that has
-// none yet: DHCPv4 and router advertisements on every physical Ethernet link. It has passed
-// validation: prefixes are valid, names unique.
+// Config is the network configuration. The zero Config is for a machine without a configuration:
+// DHCPv4 and router advertisements on every physical Ethernet link. It is validated: prefixes are
+// valid, names are unique.
 type Config struct {
-	Hostname string       // empty: what a lease says, else DefaultHostname
+	Hostname string       // empty: from a lease, else DefaultHostname
 	Links    []LinkConfig // in order of preference; empty: every physical Ethernet link
-	DNS      []netip.Addr // empty: what the leases say
-	Search   []string     // search domains; empty: what the leases say
-	NTP      []string     // time servers, addresses or names; empty: what the leases say
+	DNS      []netip.Addr // empty: from the leases
+	Search   []string     // search domains; empty: from the leases
+	NTP      []string     // time servers, addresses or names; empty: from the leases
 }
 
-// LinkConfig is one link. Exactly one of Name and MAC is set.
+// LinkConfig is the configuration of a link. Exactly one of Name and MAC is set.
 type LinkConfig struct {
 	Name  string
-	MAC   net.HardwareAddr // the physical link with this address
-	MTU   int              // bytes; 0: what the lease says, else as the driver has it
+	MAC   net.HardwareAddr // selects the physical link with this address
+	MTU   int              // bytes; 0: from the lease, else the driver's default
 	DHCP4 bool
 	// IPv6 addresses and routes from router advertisements, although the machine forwards
 	AcceptRA  bool
@@ -33,36 +33,36 @@ type LinkConfig struct {
 	Routes    []RouteConfig
 }
 
-// RouteConfig is one static route.
+// RouteConfig is a static route.
 type RouteConfig struct {
 	To     netip.Prefix
 	Via    netip.Addr // invalid: the destination is on the link
-	Metric uint32     // 0: see the metrics below; lower wins
+	Metric uint32     // 0: see the metrics below; the lower metric wins
 }
 
-// Protocol marks addresses and routes as made by this package (IFA_PROTO, rtm_protocol).
+// Protocol marks addresses and routes of this package (IFA_PROTO, rtm_protocol).
 const Protocol = rtnl.ProtoMachine
 
-// Metrics of routes that name none. The n-th link in order of preference adds n, so that two links
-// can both have a default route: the first one wins, and the other takes over when it loses its
-// routes or its carrier (see sysctls).
+// Metrics of routes without a configured metric. The n-th link in order of preference adds n, so
+// that two links can both have a default route: the first route wins, and the other takes over when
+// the first link loses its routes or its carrier (see sysctls).
 const (
 	metricStatic = 512
 	metricLease  = 1024
 )
 
-// DefaultHostname is the name of a machine that nobody has named.
+// DefaultHostname is the host name without configuration and lease.
 const DefaultHostname = "orlop"
 
-// Facts is what Plan has to know of the machine.
+// Facts are the properties of the machine that Plan needs.
 type Facts struct {
-	Links  []Link                 // what exists
-	Leases map[string]*dhcp.Lease // in force, by the name of the link
-	MTUs   map[int]int            // what links had before, by index; see formerMTUs
+	Links  []Link                 // existing links
+	Leases map[string]*dhcp.Lease // active leases, by link name
+	MTUs   map[int]int            // original MTUs of links, by index; see formerMTUs
 }
 
-// Want is what the kernel should hold. Links come by preference, everything else in the order it is
-// made.
+// Want is the desired state of the kernel. Links are in order of preference, all other lists in the
+// order of creation.
 type Want struct {
 	Links     []WantLink
 	Addresses []Address
@@ -71,45 +71,45 @@ type Want struct {
 	Files     Files
 }
 
-// WantLink is a link that is managed. It is always up.
+// WantLink is a managed link. It is always up.
 type WantLink struct {
 	Name     string
 	Index    int
-	MTU      int // 0: as it is
+	MTU      int // 0: unchanged
 	Loopback bool
 	DHCP4    bool
 	AcceptRA bool
-	Config   int // which of Config.Links it is; -1 when there is none
+	Config   int // index in Config.Links; -1 without an entry
 }
 
-// Address is an address on a link that carries the mark.
+// Address is an address on a link, with the mark.
 type Address struct {
 	Link   string
 	Index  int
 	Prefix netip.Prefix
 }
 
-// Route is a route in the main table that carries the mark.
+// Route is a route in the main table, with the mark.
 type Route struct {
 	Link   string
 	Index  int
 	To     netip.Prefix
 	Via    netip.Addr // invalid: on the link
 	Metric uint32     // never 0
-	// OnLink says that Via is reachable although no address of the link covers it, as some clouds
-	// have it. It does not count when routes are compared.
+	// OnLink means that Via is reachable although no address of the link covers it, as in some
+	// clouds. The comparison of routes ignores it.
 	OnLink bool
 }
 
-// Files are the files that name things.
+// Files are the files of name resolution.
 type Files struct {
 	ResolvConf string
 	Hosts      string
 	Hostname   string
 }
 
-// Plan says what the kernel should hold. It is pure. A configured link that does not exist is left
-// out; see Missing.
+// Plan returns the desired state of the kernel. It is pure. It omits configured links that do not
+// exist; see Missing.
 func Plan(c Config, f Facts) Want {
 	w := Want{Links: planLinks(c, f)}
 	for n, l := range w.Links {
@@ -122,7 +122,7 @@ func Plan(c Config, f Facts) Want {
 	return w
 }
 
-// MissingLinks returns the selectors of configured links that do not exist.
+// Missing returns the selectors of configured links that do not exist.
 func Missing(c Config, f Facts) []string {
 	var out []string
 	for _, lc := range c.Links {
@@ -142,11 +142,11 @@ func planLinks(c Config, f Facts) []WantLink {
 	var out []WantLink
 	add := func(l Link, lc LinkConfig, n int) {
 		if slices.ContainsFunc(out, func(o WantLink) bool { return o.Index == l.Index }) {
-			return // a link named twice, by name and by MAC: the first one counts
+			return // a link named twice, by name and by MAC: the first entry wins
 		}
 		wl := WantLink{Name: l.Name, Index: l.Index, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.AcceptRA, Config: n}
-		// With less than IPv6 needs (RFC 8200) the kernel would take it off the link: a server of
-		// IPv4 has no say in that.
+		// The kernel disables IPv6 on a link with a smaller MTU than IPv6 requires (RFC 8200); a
+		// DHCPv4 server must not cause that.
 		if lease := f.Leases[l.Name]; wl.MTU == 0 && wl.DHCP4 && lease != nil && (lease.MTU >= 1280 || !lc.speaksIPv6()) {
 			wl.MTU = lease.MTU
 		}
@@ -175,13 +175,14 @@ func planLinks(c Config, f Facts) []WantLink {
 	return out
 }
 
-// speaksIPv6 reports whether a link has, or may get, an IPv6 address besides the link-local one.
+// speaksIPv6 reports whether a link has, or may get, an IPv6 address besides the link-local
+// address.
 func (lc LinkConfig) speaksIPv6() bool {
 	return lc.AcceptRA || slices.ContainsFunc(lc.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
-// selectLink finds the link of a configuration. Several links can have one MAC (a VLAN has its
-// parent's): a physical one is meant.
+// selectLink returns the link of a configuration. Several links can have the same MAC (a VLAN has
+// the MAC of its parent): a MAC selects the physical link.
 func selectLink(lc LinkConfig, links []Link) (Link, bool) {
 	for _, l := range sortedLinks(links) {
 		switch {
@@ -195,7 +196,7 @@ func selectLink(lc LinkConfig, links []Link) (Link, bool) {
 	return Link{}, false
 }
 
-// sortedLinks returns links in the order in which the kernel made them.
+// sortedLinks returns links in the order of their creation in the kernel.
 func sortedLinks(links []Link) []Link {
 	return slices.SortedFunc(slices.Values(links), func(a, b Link) int { return a.Index - b.Index })
 }
@@ -225,13 +226,13 @@ func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 	}
 	for _, p := range addresses {
 		a := Address{Link: l.Name, Index: l.Index, Prefix: p}
-		// The kernel has an address once on a link; IPv6 whatever the prefix length.
+		// The kernel has an address once per link; an IPv6 address regardless of the prefix length.
 		if !slices.ContainsFunc(w.Addresses, func(o Address) bool { return o.Index == a.Index && o.Prefix.Addr() == p.Addr() }) {
 			w.Addresses = append(w.Addresses, a)
 		}
 	}
-	// A route whose next hop is behind another route of this link comes after it (RFC 3442 servers
-	// send the two).
+	// A route whose next hop is behind another route of this link comes after that route (RFC 3442
+	// servers send the two).
 	slices.SortStableFunc(routes, func(a, b Route) int {
 		switch av, bv := a.Via.IsValid(), b.Via.IsValid(); {
 		case !av && bv:
@@ -246,14 +247,14 @@ func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 			return p.Masked().Contains(r.Via)
 		}) && !slices.ContainsFunc(routes, func(o Route) bool { return !o.Via.IsValid() && o.To.Contains(r.Via) })
 		// Destination and metric are the key of a route in the kernel: the more preferred link
-		// keeps it.
+		// retains it.
 		if !slices.ContainsFunc(w.Routes, func(o Route) bool { return o.To == r.To && o.Metric == r.Metric }) {
 			w.Routes = append(w.Routes, r)
 		}
 	}
 }
 
-// leases returns the leases in force on links that ask for one, in order of preference.
+// leases returns the active leases of links with DHCP, in order of preference.
 func leases(f Facts, links []WantLink) []*dhcp.Lease {
 	var out []*dhcp.Lease
 	for _, l := range links {
@@ -269,7 +270,7 @@ func planHostname(c Config, f Facts, links []WantLink) string {
 		return c.Hostname
 	}
 	for _, l := range leases(f, links) {
-		// A name of the loopback would make the machine talk to itself when it means another.
+		// With a loopback name the machine would connect to itself instead of another machine.
 		if l.Hostname != "" && !strings.HasPrefix(l.Hostname, "localhost") {
 			return l.Hostname
 		}
@@ -277,8 +278,8 @@ func planHostname(c Config, f Facts, links []WantLink) string {
 	return DefaultHostname
 }
 
-// planTimeServers takes what is configured, else what the leases say, in order of preference. There
-// is no default: a machine that nobody gave a time server asks none.
+// planTimeServers returns the configured time servers, else the time servers of the leases, in
+// order of preference. There is no default: without either, the machine queries no time server.
 func planTimeServers(c Config, f Facts, links []WantLink) []string {
 	out := c.NTP
 	if len(out) == 0 {
@@ -291,7 +292,7 @@ func planTimeServers(c Config, f Facts, links []WantLink) []string {
 	return out
 }
 
-// appendNew appends what is not in the list yet.
+// appendNew appends the elements that are not in the list yet.
 func appendNew[T comparable](list []T, more ...T) []T {
 	for _, m := range more {
 		if !slices.Contains(list, m) {

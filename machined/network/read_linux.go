@@ -19,19 +19,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// FilePaths says where the files are that name things.
+// FilePaths are the paths of the files of name resolution.
 type FilePaths struct{ ResolvConf, Hosts, Hostname string }
 
 // SystemFiles are the files of the running system.
 var SystemFiles = FilePaths{ResolvConf: paths.ResolvConf, Hosts: paths.Hosts, Hostname: paths.Hostname}
 
-// Kernel reads and changes the network of the process's namespace. It is for one goroutine at a
-// time.
+// Kernel reads and changes the network in the network namespace of the process. Only one goroutine
+// may use it at a time.
 type Kernel struct {
 	files FilePaths
 	route *rtnetlink.Conn // links and routes
-	addr  *netlink.Conn   // addresses, which the library does not mark
-	ioctl int             // a socket to ask drivers with
+	addr  *netlink.Conn   // addresses; the library does not support their mark
+	ioctl int             // socket for driver requests
 }
 
 // Open opens the sockets to the kernel.
@@ -51,7 +51,7 @@ func Open(files FilePaths) (*Kernel, error) {
 		addr.Close()
 		return nil, fmt.Errorf("network: cannot open a socket: %w", err)
 	}
-	// The kernel then says in words what it does not like; that it cannot is no reason to stop.
+	// The kernel then explains its errors in words; failure to enable this is not an error.
 	_ = route.SetOption(netlink.ExtendedAcknowledge, true)
 	_ = addr.SetOption(netlink.ExtendedAcknowledge, true)
 	return &Kernel{files: files, route: route, addr: addr, ioctl: fd}, nil
@@ -62,8 +62,8 @@ func (k *Kernel) Close() error {
 	return errors.Join(k.route.Close(), k.addr.Close(), unix.Close(k.ioctl))
 }
 
-// Read looks at the kernel and the files. Settings of links (sysctls, drivers) are read only for
-// those that c manages.
+// Read reads the state of the kernel and the files. It reads the settings of links (sysctls,
+// drivers) only for links that c manages.
 func (k *Kernel) Read(c Config) (Have, error) {
 	links, err := k.readLinks()
 	if err != nil {
@@ -110,8 +110,8 @@ func (k *Kernel) readLinks() ([]Link, error) {
 			Up:       m.Flags&unix.IFF_UP != 0,
 			Loopback: m.Flags&unix.IFF_LOOPBACK != 0,
 			Ethernet: m.Type == unix.ARPHRD_ETHER,
-			// Not IFLA_CARRIER: that is 1 a moment before the link's queue is started, and what is
-			// sent then is lost.
+			// Not IFLA_CARRIER: that is 1 shortly before the link's queue starts, and packets sent
+			// then are lost.
 			Carrier: m.Flags&unix.IFF_RUNNING != 0,
 		}
 		if m.Attributes.Info != nil {
@@ -125,12 +125,12 @@ func (k *Kernel) readLinks() ([]Link, error) {
 func (k *Kernel) readDriver(link string) string {
 	info, err := unix.IoctlGetEthtoolDrvinfo(k.ioctl, link)
 	if err != nil {
-		return "" // not every driver tells
+		return "" // not every driver reports its name
 	}
 	return unix.ByteSliceToString(info.Driver[:])
 }
 
-// readSysctls reads the settings that a link needs; one that does not exist is left out.
+// readSysctls reads the sysctls of a link; it omits sysctls that do not exist.
 func readSysctls(w WantLink) map[string]string {
 	out := make(map[string]string)
 	for key := range sysctls(w) {
@@ -163,27 +163,26 @@ func (k *Kernel) readAddresses(have *Have) error {
 	return nil
 }
 
-// foreign describes an address that does not carry the mark.
+// foreign describes an address without the mark.
 func foreign(link string, a rtnl.Address) ForeignAddress {
 	f := ForeignAddress{Address: Address{Link: link, Index: a.Index, Prefix: a.Prefix}, Origin: "other", Unfit: unfit(a)}
 	switch {
 	case a.Protocol == rtnl.ProtoKernelLoopback, a.Protocol == rtnl.ProtoKernelLL:
 		f.Origin = "kernel"
-	// The kernel makes a temporary address beside an advertised one, and need not say where that
-	// came from.
+	// The kernel creates a temporary address beside an advertised address, and may omit its origin.
 	case a.Protocol == rtnl.ProtoKernelRA, a.Protocol == rtnl.ProtoUnspecified && temporary(a):
 		f.Origin, f.Advertised = "kernel", true
 	}
 	return f
 }
 
-// temporary reports whether an address is of IPv6's privacy extensions. The flag says something
-// else of an IPv4 address.
+// temporary reports whether an address belongs to the IPv6 privacy extensions. The flag has another
+// meaning for an IPv4 address.
 func temporary(a rtnl.Address) bool {
 	return a.Prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 && a.Flags&unix.IFA_F_PERMANENT == 0
 }
 
-// unfit says what AddressState.Unfit does.
+// unfit returns the value of AddressState.Unfit.
 func unfit(a rtnl.Address) string {
 	switch {
 	case a.Flags&unix.IFA_F_DADFAILED != 0:
@@ -198,8 +197,8 @@ func unfit(a rtnl.Address) string {
 	return ""
 }
 
-// readRoutes returns the routes of the main table that carry the mark, and those that came by
-// router advertisement.
+// readRoutes returns the routes of the main table with the mark, and the routes from router
+// advertisements.
 func (k *Kernel) readRoutes(links []Link) (own, advertised []Route, err error) {
 	all, err := dumpRoutes(k.route)
 	if err != nil {

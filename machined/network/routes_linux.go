@@ -11,32 +11,33 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// KernelRoute is a route as the kernel has it, whoever has made it.
+// KernelRoute is a route in the kernel, from any source.
 type KernelRoute struct {
 	To netip.Prefix `json:"to"`
-	// the zero Addr (empty in JSON) when the destination is on the link, or there are several ways
+	// the zero Addr (empty in JSON) if the destination is on the link, or if there are several next
+	// hops
 	Via    netip.Addr `json:"via"`
-	Link   string     `json:"link,omitempty"`   // empty when there is none, or several
-	Metric uint32     `json:"metric,omitempty"` // lower wins
+	Link   string     `json:"link,omitempty"`   // empty without a link, or with several links
+	Metric uint32     `json:"metric,omitempty"` // the lower metric wins
 	// "machine", "pods" (the network between the nodes), "kernel", "static" or the number of
 	// rtm_protocol
 	Origin string `json:"origin"`
 	// "blackhole", "unreachable", "prohibit", "multicast" or the number of rtm_type; empty: unicast
 	Kind  string `json:"kind,omitempty"`
-	Table uint32 `json:"table,omitempty"` // 0: the main one, 254
+	Table uint32 `json:"table,omitempty"` // 0: the main table, 254
 }
 
-// maxShown bounds the routes that are shown: an answer is one message of at most 4 MiB.
+// maxShown limits the number of routes in an answer: an answer is a message of at most 4 MiB.
 const maxShown = 10_000
 
-// KernelRoutes returns the routes of all tables but the local one, which holds the machine's own
-// addresses, IPv4 before IPv6.
+// KernelRoutes returns the routes of all tables except the local table, which contains the
+// machine's own addresses. IPv4 comes before IPv6.
 func KernelRoutes() ([]KernelRoute, error) {
 	conn, err := rtnetlink.Dial(nil)
 	if err != nil {
 		return nil, fmt.Errorf("network: cannot open rtnetlink: %w", err)
 	}
-	defer conn.Close() // nothing is sent any more
+	defer conn.Close() // there is no pending request
 	links, err := (&Kernel{route: conn}).readLinks()
 	if err != nil {
 		return nil, err
@@ -53,9 +54,9 @@ func KernelRoutes() ([]KernelRoute, error) {
 	for _, r := range all {
 		table := uint32(r.Table)
 		if r.Attributes.Table != 0 {
-			table = r.Attributes.Table // one that the byte in the header has no room for
+			table = r.Attributes.Table // a number that does not fit into the byte in the header
 		}
-		// a cloned one is the cache's
+		// a cloned route belongs to the cache
 		if table == unix.RT_TABLE_LOCAL || r.Flags&unix.RTM_F_CLONED != 0 {
 			continue
 		}

@@ -9,26 +9,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/dhcp"
 )
 
-// State is what the machine shows of its network. A value is never changed after it was published.
+// State is the published state of the network. A published value is never changed.
 type State struct {
 	Hostname string `json:"hostname"`
-	// lo, hardware and what is configured; not the links that others made
+	// lo, hardware and configured links; not the links of other components
 	Links       []LinkState  `json:"links"`
-	Routes      []RouteState `json:"routes"`      // those made here
+	Routes      []RouteState `json:"routes"`      // routes of this package
 	Servers     []netip.Addr `json:"servers"`     // name servers in use
 	Search      []string     `json:"search"`      // search domains in use
 	TimeServers []string     `json:"timeServers"` // time servers to use; addresses or names
-	Node        []netip.Addr `json:"node"`        // NodeAddresses, when nothing else names one
-	// whether the kernel holds all that is wanted
+	Node        []netip.Addr `json:"node"`        // NodeAddresses without configured addresses
+	// whether the kernel has the whole desired state
 	Converged bool `json:"converged"`
-	// of the configuration that is meant by that: the cell's
+	// revision of the configuration cell that Converged refers to
 	Revision uint64   `json:"revision"`
-	Problems []string `json:"problems"` // what is wrong, one line each
-	// operations that did not succeed, and why; they are among the problems too
+	Problems []string `json:"problems"` // problems, one line each
+	// failed operations with their errors, also listed in Problems
 	Failed []string `json:"failed,omitempty"`
 }
 
-// LinkState is one link.
+// LinkState is the state of a link.
 type LinkState struct {
 	Name    string `json:"name"`
 	Index   int    `json:"index"`
@@ -38,44 +38,44 @@ type LinkState struct {
 	Carrier bool   `json:"carrier"`
 	Kind    string `json:"kind,omitempty"`   // empty for hardware and lo
 	Driver  string `json:"driver,omitempty"` // of the hardware
-	// whether the configuration (or its absence) names it
+	// whether the configuration (or its absence) selects the link
 	Managed   bool           `json:"managed"`
 	Addresses []AddressState `json:"addresses"`
-	DHCP      *DHCPState     `json:"dhcp,omitempty"` // if it asks for a lease
+	DHCP      *DHCPState     `json:"dhcp,omitempty"` // set if the link uses DHCP
 }
 
-// AddressState is one address of a link.
+// AddressState is an address of a link.
 type AddressState struct {
 	Prefix netip.Prefix `json:"prefix"`
 	// "static", "dhcp", "kernel" (loopback, link-local, router advertisement) or "other"
 	Origin string `json:"origin"`
-	// Unfit says why nobody should be told of the address: "duplicate" (somebody else has it),
-	// "tentative" (whether somebody else has it is being found out), "deprecated" (it is about to
-	// go) or "temporary" (for privacy).
+	// Unfit is the reason not to publish the address: "duplicate" (another machine has it),
+	// "tentative" (the check for duplicates is running), "deprecated" (it expires soon) or
+	// "temporary" (for privacy).
 	Unfit string `json:"unfit,omitempty"`
 }
 
-// RouteState is one route.
+// RouteState is a route.
 type RouteState struct {
 	To netip.Prefix `json:"to"`
-	// the zero Addr (empty in JSON) when the destination is on the link
+	// the zero Addr (empty in JSON) if the destination is on the link
 	Via    netip.Addr `json:"via"`
 	Link   string     `json:"link"`
 	Metric uint32     `json:"metric"`
 }
 
-// DHCPState is a DHCP client at work.
+// DHCPState is the state of a DHCP client.
 type DHCPState struct {
-	// RFC 2131's: init, selecting, requesting, rebooting, bound, renewing, rebinding
+	// phases of RFC 2131: init, selecting, requesting, rebooting, bound, renewing, rebinding
 	Phase    string      `json:"phase"`
-	Lease    *dhcp.Lease `json:"lease,omitempty"`   // in force
-	Expires  time.Time   `json:"expires,omitzero"`  // when the lease ends; zero when never
+	Lease    *dhcp.Lease `json:"lease,omitempty"`   // the active lease
+	Expires  time.Time   `json:"expires,omitzero"`  // expiry of the lease; zero if it never expires
 	Attempts int         `json:"attempts"`          // messages sent in this phase
-	Problem  string      `json:"problem,omitempty"` // the last thing that went wrong
+	Problem  string      `json:"problem,omitempty"` // the last error
 }
 
-// Addresses returns the addresses at which others reach the machine: those of managed links that
-// are neither loopback nor link-local, in order of the links, IPv4 before IPv6.
+// Addresses returns the addresses at which other machines reach this machine: the addresses of
+// managed links that are neither loopback nor link-local, in order of the links, IPv4 before IPv6.
 func (s State) Addresses() []netip.Addr {
 	var v4, v6 []netip.Addr
 	for _, l := range s.Links {
@@ -95,9 +95,9 @@ func (s State) Addresses() []netip.Addr {
 	return append(v4, v6...)
 }
 
-// NodeAddresses returns the addresses that stand for the machine, one of each family, IPv4 first.
-// It is one of those that are named, else the first that the configuration or a lease gives, else
-// the one that it was before, and only then another: processes start anew when it changes.
+// NodeAddresses returns the addresses of the node, at most one per family, IPv4 first. It prefers a
+// named address, then the first address from the configuration or a lease, then the previous node
+// address, and only then another: processes restart when it changes.
 func (s State) NodeAddresses(named []netip.Addr) []netip.Addr {
 	rank := func(a AddressState) int {
 		switch ip := a.Prefix.Addr(); {
@@ -113,7 +113,7 @@ func (s State) NodeAddresses(named []netip.Addr) []netip.Addr {
 		return 5
 	}
 	var out []netip.Addr
-	for _, family := range []bool{true, false} { // IPv4 or not
+	for _, family := range []bool{true, false} { // whether the family is IPv4
 		var best AddressState
 		for _, l := range s.Links {
 			for _, a := range l.Addresses {
@@ -131,22 +131,22 @@ func (s State) NodeAddresses(named []netip.Addr) []netip.Addr {
 	return out
 }
 
-// observation is all that a State is made of.
+// observation is the input of describe.
 type observation struct {
 	config   Config
 	revision uint64
-	node     []netip.Addr // State.Node before
+	node     []netip.Addr // previous State.Node
 	have     Have
 	leases   map[string]*dhcp.Lease
 	clients  map[int]dhcp.Status // by index of the link
-	failed   []string            // operations that did not succeed
-	left     int                 // operations that are left to do
+	failed   []string            // failed operations
+	left     int                 // number of pending operations
 }
 
-// patience is how long a server may take to answer a DHCP client before it is called a problem.
+// patience is the time without a DHCP answer after which the client reports a problem.
 const patience = 3 * time.Second
 
-// describe makes the State of an observation. now dates the problems.
+// describe returns the State of an observation. now dates the problems.
 func describe(o observation, now time.Time) State {
 	facts := Facts{Links: o.have.Links, Leases: o.leases}
 	plan := Plan(o.config, facts)
@@ -158,7 +158,7 @@ func describe(o observation, now time.Time) State {
 		Converged:   o.left == 0 && len(o.failed) == 0,
 		Revision:    o.revision,
 	}
-	// The kernel lists addresses in an order that changes as they come and go.
+	// The order of addresses in the kernel changes as addresses are added and removed.
 	place := func(a Address) int {
 		if i := slices.Index(plan.Addresses, a); i >= 0 {
 			return i
@@ -207,7 +207,7 @@ func (o observation) link(l Link, managed, dhcp4 bool) LinkState {
 		}
 	}
 	if dhcp4 && l.Ethernet {
-		c := o.clients[l.Index] // one that has not said anything yet is where each begins
+		c := o.clients[l.Index] // the zero value is the state of a new client
 		s.DHCP = &DHCPState{Phase: c.Phase.String(), Lease: c.Lease, Attempts: c.Attempt, Problem: c.Problem}
 		if c.Lease != nil {
 			s.DHCP.Expires = c.Lease.Expires()

@@ -91,8 +91,8 @@ func TestTimeServers(t *testing.T) {
 	}
 }
 
-// TestNodeAddresses: what stands for the machine does not change because the kernel lists something
-// new first.
+// TestNodeAddresses checks that the node address does not change when the kernel lists a new
+// address first.
 func TestNodeAddresses(t *testing.T) {
 	address := func(prefix, origin, unfit string) AddressState {
 		return AddressState{netip.MustParsePrefix(prefix), origin, unfit}
@@ -137,8 +137,8 @@ func TestNodeAddresses(t *testing.T) {
 	}
 }
 
-// TestDescribedOrder: a State has addresses as they were planned, whatever order the kernel has,
-// keeps which one stands for the machine, and says which configuration it is of.
+// TestDescribedOrder checks that a State lists addresses in planned order, regardless of the
+// kernel's order, retains the node address, and has the revision of the configuration.
 func TestDescribedOrder(t *testing.T) {
 	nic := card("eth0", "02:00:00:00:00:01")
 	nic.Index, nic.Up, nic.Carrier = 2, true, true
@@ -170,8 +170,8 @@ func TestDescribedOrder(t *testing.T) {
 	if s.Revision != 7 {
 		t.Errorf("revision %d", s.Revision)
 	}
-	// The client has just been started: the link waits for a lease, although nothing is known of
-	// that yet.
+	// The client has just been started: the link waits for a lease, although there is no status of
+	// it yet.
 	if d := s.Links[0].DHCP; d == nil || d.Phase != "init" || d.Lease != nil {
 		t.Errorf("DHCP is %+v", d)
 	}
