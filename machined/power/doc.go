@@ -1,10 +1,9 @@
-// Package power takes the machine down in order, hears when somebody wants it down (signals to PID
-// 1, the power button), and feeds the hardware watchdog while machined is well.
+// Package power shuts the machine down in order, receives shutdown requests (signals to PID 1, the
+// power button), and feeds the hardware watchdog while machined is alive.
 //
-// Going down is a list of steps with a deadline each (Plan); a step that is late is left behind,
-// because a machine that was told to go down must go down. What is mounted is taken apart by
-// operations like a domain's (PlanUnmount). Only the last step, reboot(2), cannot fail in a way
-// that anyone would notice.
+// A shutdown is a list of steps with deadlines (Plan). A late step is abandoned, because a shutdown
+// must finish. Mounts are removed by operations like a domain's (PlanUnmount). Only the last step,
+// reboot(2), cannot report an error.
 //
-// The package does not know what services or pods are: the caller passes functions that end them.
+// The package knows no services or pods: the caller passes functions that stop them.
 package power

@@ -14,27 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config is what going down needs to know.
+// Config is the configuration of a shutdown.
 type Config struct {
-	// Pods ends the pods, with those services that would start them anew; Services stops all
-	// services. Each has until its context ends. They may be nil.
+	// Pods stops the pods, and the services that would restart them; Services stops all services.
+	// Each runs until its context ends. They may be nil.
 	Pods, Services func(context.Context) error
-	// Wipe is done when nothing is mounted any more: a reset. Nil for a machine that only goes
-	// down.
+	// Wipe runs after all file systems are unmounted: a reset. Nil for a shutdown without reset.
 	Wipe func(context.Context) error
-	// Last is called when all that is left is reboot(2), which may hang in a driver: nobody should
-	// feed the watchdog any more, which then sees to it that the machine starts. May be nil.
+	// Last runs before reboot(2), which may hang in a driver: the caller must stop feeding the
+	// watchdog, which then restarts the machine. May be nil.
 	Last func()
-	// Report is told each step as it begins (err is nil) and what went wrong in it. It must not
+	// Report receives each step at its start (err is nil) and the errors of the steps. It must not
 	// block. May be nil.
 	Report func(message string, err error)
 }
 
-// Machine goes down.
+// Machine performs a shutdown.
 type Machine struct {
 	config Config
-	// The edges, replaced in tests: kill sends a signal to every process but this one, running
-	// counts them.
+	// Replaced in tests: kill sends a signal to every process but this one, running counts these
+	// processes.
 	kill    func(unix.Signal) error
 	running func() (int, error)
 	unmount func(context.Context) error
@@ -42,7 +41,7 @@ type Machine struct {
 	reboot  func(cmd int) error
 }
 
-// New returns a machine that can go down.
+// New returns a machine that can shut down.
 func New(c Config) *Machine {
 	if c.Report == nil {
 		c.Report = func(string, error) {}
@@ -52,7 +51,7 @@ func New(c Config) *Machine {
 	}
 	return &Machine{
 		config: c, running: programs, sync: unix.Sync, reboot: unix.Reboot,
-		// PID -1: all that this process may signal, itself excepted (kill(2))
+		// PID -1: all processes that this process may signal, except itself (kill(2))
 		kill: func(s unix.Signal) error {
 			if err := unix.Kill(-1, s); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
@@ -63,11 +62,11 @@ func New(c Config) *Machine {
 	}
 }
 
-// lastResort is how long after the deadline the machine goes down without any further ceremony:
-// when a step, or even the code between steps, hangs.
+// lastResort is the time after the deadline at which the machine reboots unconditionally, because a
+// step or the code between steps hangs.
 const lastResort = 5 * time.Second
 
-// Shutdown takes the machine down within total. It returns only if the kernel refuses to.
+// Shutdown shuts the machine down within total. It returns only if the kernel rejects the shutdown.
 func (m *Machine) Shutdown(mode Mode, total time.Duration) error {
 	cmd := unix.LINUX_REBOOT_CMD_RESTART
 	if mode == PowerOff {
@@ -98,8 +97,8 @@ func (m *Machine) Shutdown(mode Mode, total time.Duration) error {
 	return nil
 }
 
-// within runs do until the deadline. When it does not come back by then, it is left running:
-// whatever it hangs on will be gone with the machine.
+// within runs do until the deadline. If do does not return by then, it keeps running until the
+// machine ends.
 func within(deadline time.Time, do func(context.Context) error) error {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
@@ -110,7 +109,7 @@ func within(deadline time.Time, do func(context.Context) error) error {
 		return err
 	case <-ctx.Done():
 	}
-	// Those who listen to their context get a moment to say what is left.
+	// A function that watches its context gets a moment to report the remaining work.
 	moment := time.NewTimer(100 * time.Millisecond)
 	defer moment.Stop()
 	select {
@@ -164,8 +163,7 @@ func (m *Machine) endAll(ctx context.Context, s unix.Signal) error {
 	}
 }
 
-// programs counts the processes but this one. Threads of the kernel and those that have ended have
-// no executable.
+// programs counts the other processes. Kernel threads and zombies have no executable.
 func programs() (int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -184,8 +182,8 @@ func programs() (int, error) {
 	return count, nil
 }
 
-// unmountAll unmounts what PlanUnmount says, and makes read-only what is busy: then nothing can be
-// lost.
+// unmountAll unmounts the targets of PlanUnmount, and remounts busy targets read-only, so that no
+// data can be lost.
 func unmountAll(ctx context.Context, report func(string, error)) error {
 	mounts, err := mount.List()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestFindsThePowerButton looks for the ACPI power button that every virtual machine has. See
+// TestFindsThePowerButton finds the ACPI power button that every virtual machine has. See
 // vm/kerneltest:
 //
 //	go test -exec 'qemu kernel-test -kernel DIR -module button -module evdev' ./machined/power

@@ -9,7 +9,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
-// Mode is how the machine goes down.
+// Mode is the kind of shutdown.
 type Mode string
 
 const (
@@ -17,14 +17,14 @@ const (
 	PowerOff Mode = "power off"
 )
 
-// Step is a part of going down.
+// Step is a part of a shutdown.
 type Step struct {
 	Do StepName
-	// since the beginning, when the next step begins whether this one is done or not
+	// time since the start at which the next step begins, even if this step has not finished
 	By time.Duration
 }
 
-// StepName says what a step does.
+// StepName is the name of a step.
 type StepName string
 
 const (
@@ -40,9 +40,9 @@ const (
 // String is "by 27s: end pods".
 func (s Step) String() string { return fmt.Sprintf("by %v: %s", s.By, s.Do) }
 
-// Plan divides the time. Pods and services get most of it; what a step does not use the next ones
-// have. Pods end before the services that run them. Every step needs some time, so a total of less
-// than 5 s counts as 5 s.
+// Plan divides the time. Pods and services get most of it; later steps get the time that earlier
+// steps do not use. Pods stop before the services that run them. Every step needs some time, so a
+// total of less than 5 s counts as 5 s.
 func Plan(total time.Duration) []Step {
 	total = max(total, 5*time.Second)
 	part := func(percent int) time.Duration {
@@ -54,13 +54,13 @@ func Plan(total time.Duration) []Step {
 	}
 }
 
-// keep are the trees that stay mounted to the end: they have nothing on disk, and the last steps
+// keep are the trees that stay mounted until the end: they have no data on disk, and the last steps
 // need them.
 var keep = []string{"/proc", "/sys", "/dev"}
 
-// PlanUnmount lists the mount points to unmount, in order: later mounts lie on top of earlier ones
-// or depend on them, so the order is the reverse of mounting. The root, /run and the kernel's own
-// trees stay.
+// PlanUnmount returns the mount points to unmount, in order: later mounts are on top of earlier
+// mounts or depend on them, so the order is the reverse of mounting. The root, /run and the
+// kernel's own trees stay.
 func PlanUnmount(mounts []mount.Mount) []string {
 	var targets []string
 	for _, m := range slices.Backward(mounts) {

@@ -49,7 +49,7 @@ func TestPlanUnmount(t *testing.T) {
 	}
 }
 
-// fake is a machine whose processes end when they are killed, or by SIGTERM if they are polite.
+// fake is a machine with processes that end by SIGKILL, or by SIGTERM if they are polite.
 type fake struct {
 	*Machine
 	mu     sync.Mutex
@@ -114,8 +114,8 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// TestDownWhenEverythingHangs: pods that do not end, processes that only SIGKILL ends, a disk that
-// never answers. The machine goes down all the same, in time.
+// TestDownWhenEverythingHangs has pods that do not end, processes that only SIGKILL ends, and a
+// disk that never answers. The machine must shut down in time.
 func TestDownWhenEverythingHangs(t *testing.T) {
 	f := newFake(Config{Pods: func(ctx context.Context) error { <-ctx.Done(); return errors.New("2 pods are left") }})
 	f.left = 3
@@ -146,7 +146,7 @@ func TestSignals(t *testing.T) {
 		defer close(ended)
 		Signals(ctx, func(mode Mode, why string) { wishes <- string(mode) + " " + why })
 	}()
-	// A second receiver keeps the test alive while Signals has not taken the signals yet.
+	// A second receiver keeps the test alive while Signals has not yet received the signals.
 	hold := make(chan os.Signal, 8)
 	signal.Notify(hold, unix.SIGPWR, unix.SIGHUP)
 	defer signal.Stop(hold)

@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// WatchdogFeeder feeds a watchdog as long as machined is well.
+// WatchdogFeeder feeds a watchdog while machined is alive.
 type WatchdogFeeder struct {
-	Every time.Duration // how often; at most a quarter of the watchdog's timeout
-	Pet   func() error  // feeds it (pkg/watchdog)
-	// Alive goes through machined's own loops and locks and returns when it got through: a machine
-	// whose PID 1 hangs must not be kept running. It has Every to answer. It must not depend on
-	// services, disks or the network.
+	Every time.Duration // interval; at most a quarter of the watchdog's timeout
+	Pet   func() error  // feeds the watchdog (pkg/watchdog)
+	// Alive passes through machined's own loops and locks and then returns: a machine whose PID 1
+	// hangs must not keep running. It must return within Every. It must not depend on services,
+	// disks or the network.
 	Alive func(context.Context) error
-	// Report is told when it stops feeding and when it goes on (err is nil). It must not block.
+	// Report receives an error when the feeding stops, and nil when it resumes. It must not block.
 	Report func(err error)
 }
 
-// Run feeds until the context ends. It leaves the watchdog armed.
+// Run feeds the watchdog until the context ends. It leaves the watchdog armed.
 func (f WatchdogFeeder) Run(ctx context.Context) {
 	tick := time.NewTicker(f.Every)
 	defer tick.Stop()
 	answers := make(chan error, 1)
 	asked, well := false, true
 	for {
-		if !asked { // a question that hangs is not asked twice
+		if !asked { // a call that hangs is not repeated
 			asked = true
 			go func() {
 				ctx, cancel := context.WithTimeout(ctx, f.Every)

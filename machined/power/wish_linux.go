@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// modeOf says what a signal to PID 1 means; empty for nothing. SIGINT is Ctrl-Alt-Del
-// (kernel.ctrl-alt-del=0, reboot(2)), SIGPWR a power supply that ends, SIGTERM what a machine's
-// host may send to a container's first process.
+// modeOf returns the shutdown mode of a signal to PID 1; empty for other signals. SIGINT is
+// Ctrl-Alt-Del (kernel.ctrl-alt-del=0, reboot(2)), SIGPWR a failing power supply, SIGTERM a signal
+// that a host may send to the first process of a container.
 func modeOf(s os.Signal) Mode {
 	switch s {
 	case unix.SIGINT, unix.SIGTERM:
@@ -28,11 +28,11 @@ func modeOf(s os.Signal) Mode {
 	return ""
 }
 
-// Signals calls wish for every signal that asks the machine to go down, until the context ends.
+// Signals calls wish for every signal that requests a shutdown, until the context ends.
 //
-// All other signals that would end a Go program are taken and forgotten: the kernel lets PID 1
-// ignore them, but the Go runtime does not, and the end of PID 1 is a panic. They are not set to be
-// ignored, because children would inherit that.
+// It discards all other signals that would end a Go program: the kernel lets PID 1 ignore them, but
+// the Go runtime does not, and the end of PID 1 is a kernel panic. Signals does not set them to be
+// ignored, because child processes would inherit that.
 func Signals(ctx context.Context, wish func(mode Mode, why string)) {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGPWR, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
@@ -62,7 +62,7 @@ const (
 const inputEvent = 24
 
 // Buttons watches the power buttons: input devices in dir (/dev/input) that have KEY_POWER. It
-// looks for new devices whenever rescan delivers (an "input" device event), and calls pressed for
+// scans for new devices whenever rescan delivers (an "input" device event), and calls pressed for
 // each press, until the context ends.
 func Buttons(ctx context.Context, dir string, rescan <-chan struct{}, pressed func(device string)) {
 	var watching sync.WaitGroup
@@ -72,7 +72,7 @@ func Buttons(ctx context.Context, dir string, rescan <-chan struct{}, pressed fu
 	scan := func() {
 		paths, err := filepath.Glob(filepath.Join(dir, "event*"))
 		if err != nil {
-			return // only a bad pattern, which this is not
+			return // only for an invalid pattern
 		}
 		for _, path := range paths {
 			mu.Lock()
@@ -86,7 +86,7 @@ func Buttons(ctx context.Context, dir string, rescan <-chan struct{}, pressed fu
 				watchButton(ctx, path, pressed)
 				mu.Lock()
 				defer mu.Unlock()
-				// gone, or no button: a device that comes by this name later may be one
+				// the device is gone or has no power key; a later device may have the same name
 				delete(open, path)
 			})
 		}
@@ -101,11 +101,12 @@ func Buttons(ctx context.Context, dir string, rescan <-chan struct{}, pressed fu
 	}
 }
 
-// watchButton reads one device until it or the context is gone; at once if it has no such key.
+// watchButton reads a device until the device or the context ends; it returns at once if the device
+// has no power key.
 func watchButton(ctx context.Context, path string, pressed func(device string)) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return // gone again
+		return // removed in the meantime
 	}
 	defer context.AfterFunc(ctx, func() { f.Close() })()
 	defer f.Close()
@@ -135,7 +136,8 @@ func readButton(f *os.File, pressed func()) {
 	}
 }
 
-// hasPowerKey asks the device which keys it has: EVIOCGBIT(EV_KEY, length) of linux/input.h.
+// hasPowerKey reports whether the device has a power key: EVIOCGBIT(EV_KEY, length) of
+// linux/input.h.
 func hasPowerKey(f *os.File) (bool, error) {
 	var bits [keyMax/8 + 1]byte
 	raw, err := f.SyscallConn()

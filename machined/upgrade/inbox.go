@@ -24,34 +24,34 @@ import (
 	"github.com/orlop-os/orlop/pkg/progress"
 )
 
-// Inbox is the folder on DATA that keeps one bundle: the one that is received, or was received
-// last. It is for one caller at a time.
+// Inbox is the directory on DATA that holds one bundle: the current or last received bundle. Only
+// one caller may use it at a time.
 type Inbox struct {
 	Dir string
-	// Free is how many bytes the file system of a folder has left.
+	// Free returns the free bytes of a directory's file system.
 	Free func(dir string) (int64, error)
-	// StallTimeout is how long a source may bring nothing.
+	// StallTimeout is the maximum time without data from a source.
 	StallTimeout time.Duration
 }
 
-// Bundle is the file that the inbox is for.
+// Bundle describes the file of the inbox.
 type Bundle struct {
 	SHA256 string `json:"sha256"` // lower-case hexadecimal
 	Size   int64  `json:"size"`   // bytes
-	// bytes from its beginning that are on the disk: a power cut does not take them
+	// bytes from its beginning that are on the disk and survive a power cut
 	Have int64  `json:"have"`
-	Hash []byte `json:"hash"` // the state of SHA-256 after those; empty: none has come yet
+	Hash []byte `json:"hash"` // state of SHA-256 after these bytes; empty: no bytes received yet
 }
 
-// Refusal is why a bundle cannot be installed as it is. Receiving it again would change nothing, so
-// it is not kept.
+// Refusal is the reason why a bundle cannot be installed. To receive it again would not help, so it
+// is not retained.
 type Refusal struct{ Err error }
 
 func (r Refusal) Error() string { return "upgrade refused, nothing was written: " + r.Err.Error() }
 
 func (r Refusal) Unwrap() error { return r.Err }
 
-// Unfinished is why a bundle has not come to its end. Receiving it can go on.
+// Unfinished is the reason why a transfer ended early. The transfer can be resumed.
 type Unfinished struct {
 	Bundle Bundle
 	Err    error
@@ -64,16 +64,17 @@ func (u Unfinished) Error() string {
 func (u Unfinished) Unwrap() error { return u.Err }
 
 const (
-	// reserve is what a bundle leaves free on DATA, in bytes, for etcd, logs and the like.
+	// reserve is the space that a bundle leaves free on DATA, in bytes, for etcd, logs and other
+	// data.
 	reserve = 512 << 20
-	// keepEvery is how many bytes are received between two flushes: so many may have to be sent
+	// keepEvery is the number of bytes between two flushes: at most so many must be transferred
 	// again after a power cut.
 	keepEvery = 16 << 20
-	// pieceSize is how much is read from a source at a time, in bytes; two pieces are in memory.
+	// pieceSize is the number of bytes per read from a source; two pieces are in memory.
 	pieceSize = 256 << 10
 )
 
-// FreeSpace is how many bytes a file system has left for anybody.
+// FreeSpace returns the bytes of a file system that are available to unprivileged processes.
 func FreeSpace(dir string) (int64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -84,8 +85,9 @@ func FreeSpace(dir string) (int64, error) {
 
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// Offer makes room for a bundle and tells how much of it is there. Another one than the last takes
-// its place. It is refused, and nothing changes, when DATA has not enough space.
+// Offer prepares the inbox for a bundle and returns how much of it is already stored. A different
+// bundle replaces the last bundle. If DATA has too little space, Offer returns an error and changes
+// nothing.
 func (in Inbox) Offer(sha256 string, size int64) (Bundle, error) {
 	if !digestForm.MatchString(sha256) || size <= 0 {
 		return Bundle{}, fmt.Errorf("upgrade refused: a bundle of %d bytes with SHA-256 %q cannot be", size, sha256)
@@ -121,7 +123,7 @@ func (in Inbox) Offer(sha256 string, size int64) (Bundle, error) {
 // mebibytes rounds up.
 func mebibytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 
-// Bundle is what was offered last; the zero Bundle if there is none.
+// Bundle returns the last offered bundle; the zero Bundle if there is none.
 func (in Inbox) Bundle() (Bundle, error) {
 	var b Bundle
 	text, err := os.ReadFile(in.record())
@@ -137,7 +139,7 @@ func (in Inbox) Bundle() (Bundle, error) {
 	return b, nil
 }
 
-// Drop forgets the bundle. None is no error.
+// Drop removes the bundle. A missing bundle is not an error.
 func (in Inbox) Drop() error {
 	for _, name := range []string{in.record(), in.file()} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -147,11 +149,11 @@ func (in Inbox) Drop() error {
 	return nil
 }
 
-// Receive appends what a source brings until the bundle is whole, and is the one that was offered.
-// As soon as its head is there, and before more is read, admit is asked whether it may come. After
-// that done is told, now and then, how much is there. What has come is on the disk when Receive
-// returns, with or without an error; the source may still be read from then, and has to be closed
-// by the caller.
+// Receive appends data from a source until the bundle is complete and matches the offer. Once the
+// head is complete, and before it reads more, it calls admit to check the head. After that it calls
+// done from time to time with the number of stored bytes. The received data is on the disk when
+// Receive returns, with or without an error. Receive may still read from the source after that; the
+// caller must close the source.
 func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.Reader) error, done func(have int64)) (err error) {
 	b, err := in.Bundle()
 	if err != nil {
@@ -219,14 +221,14 @@ func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.
 	}
 }
 
-// piece is what one read has brought.
+// piece is the result of a read.
 type piece struct {
 	content []byte
 	err     error
 }
 
-// read reads a source ahead by one piece, until it ends or the context does. A piece is good until
-// the next one is taken.
+// read reads a source ahead by one piece, until the source or the context ends. A piece is valid
+// until the next piece is taken.
 func read(ctx context.Context, from io.Reader) <-chan piece {
 	pieces := make(chan piece)
 	go func() {
@@ -247,7 +249,7 @@ func read(ctx context.Context, from io.Reader) <-chan piece {
 	return pieces
 }
 
-// next is the next piece that comes in time.
+// next returns the next piece, or an error after the timeout.
 func (in Inbox) next(ctx context.Context, pieces <-chan piece) ([]byte, error) {
 	late := time.NewTimer(in.StallTimeout)
 	defer late.Stop()
@@ -264,7 +266,7 @@ func (in Inbox) next(ctx context.Context, pieces <-chan piece) ([]byte, error) {
 	}
 }
 
-// Open reads the bundle from its beginning.
+// Open opens the bundle at its beginning.
 func (in Inbox) Open() (*os.File, error) {
 	f, err := os.Open(in.file())
 	if err != nil {
@@ -273,14 +275,14 @@ func (in Inbox) Open() (*os.File, error) {
 	return f, nil
 }
 
-// digest is a hash whose state can be kept; those of the standard library are (crypto/sha256).
+// digest is a hash with a serializable state, as in the standard library (crypto/sha256).
 type digest interface {
 	hash.Hash
 	encoding.BinaryMarshaler
 	encoding.BinaryUnmarshaler
 }
 
-// keep flushes what has come and notes how much that is.
+// keep flushes the received data and records its size.
 func (in Inbox) keep(f *os.File, b Bundle, sum digest) (err error) {
 	if err := f.Sync(); err != nil {
 		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)

@@ -43,9 +43,8 @@ type failing struct{ err error }
 
 func (e failing) Read([]byte) (int, error) { return 0, e.err }
 
-// TestReceiveGoesOn: a bundle that breaks off anywhere is gone on with from that byte, by whoever
-// opens the folder, and is whole in the end. After a power cut it is gone on with from the last
-// flush.
+// TestReceiveGoesOn checks that a transfer that breaks at any byte continues from that byte, with
+// any Inbox of the directory, and completes. After a power cut it continues from the last flush.
 func TestReceiveGoesOn(t *testing.T) {
 	lost := errors.New("the line is dead")
 	const size = keepEvery + 3*pieceSize + 7
@@ -64,7 +63,7 @@ func TestReceiveGoesOn(t *testing.T) {
 		if err != nil || b.Have != int64(cut) {
 			t.Fatalf("cut at %d: %d bytes are there, %v", cut, b.Have, err)
 		}
-		// Bytes that came after the last flush may be anything.
+		// Bytes after the last flush may be arbitrary.
 		f, err := os.OpenFile(again.file(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 		if err != nil {
 			t.Fatal(err)
@@ -89,7 +88,7 @@ func TestReceiveGoesOn(t *testing.T) {
 	}
 }
 
-// TestReceiveFlushes: while a bundle comes, what is on the disk is noted now and then.
+// TestReceiveFlushes checks that the number of bytes on the disk is recorded during the transfer.
 func TestReceiveFlushes(t *testing.T) {
 	const size = keepEvery + 2*pieceSize
 	content, digest := some(t, size)
@@ -98,7 +97,7 @@ func TestReceiveFlushes(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := make(chan Bundle, 1)
-	// all but the piece before it was dealt with
+	// all data except the piece that is still in progress
 	from := io.MultiReader(bytes.NewReader(content[:size-pieceSize]), asked(func() {
 		b, _ := in.Bundle()
 		last <- b
@@ -111,14 +110,14 @@ func TestReceiveFlushes(t *testing.T) {
 	}
 }
 
-// asked is an empty source that tells when it is read.
+// asked is an empty source that calls a function when it is read.
 type asked func()
 
 func (a asked) Read([]byte) (int, error) { a(); return 0, io.EOF }
 
-// TestAdmit: whoever decides sees the head and nothing is read beyond the piece that completes it;
-// a source that goes on is asked about again; a bundle smaller than that is decided on when it is
-// whole.
+// TestAdmit checks that admit sees the head and that no data is read beyond the piece that
+// completes it. admit runs again for a resumed transfer, and for a smaller bundle when it is
+// complete.
 func TestAdmit(t *testing.T) {
 	const size = 4 << 20
 	content, digest := some(t, size)
@@ -128,7 +127,7 @@ func TestAdmit(t *testing.T) {
 	}
 	no := Refusal{errors.New("not here")}
 	from := bytes.NewReader(content)
-	for range 2 { // from the beginning, and with the head there
+	for range 2 { // from the beginning, and with the head present
 		seen := []byte(nil)
 		err := in.Receive(t.Context(), from, func(head io.Reader) (err error) {
 			seen, err = io.ReadAll(head)
@@ -151,7 +150,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestWrong: what is not what was offered is not taken for it.
+// TestWrong checks that a bundle that differs from the offer is rejected.
 func TestWrong(t *testing.T) {
 	const size = 1<<20 - 1
 	content, digest := some(t, size)
@@ -184,7 +183,8 @@ func TestWrong(t *testing.T) {
 	}
 }
 
-// TestStalled: a source that brings nothing is left, and what it brought is kept.
+// TestStalled checks that a source without data is abandoned, and that its earlier data is
+// retained.
 func TestStalled(t *testing.T) {
 	content, digest := some(t, 1<<20)
 	in := emptyInbox(t, 1<<20)
@@ -206,7 +206,8 @@ func TestStalled(t *testing.T) {
 	}
 }
 
-// TestOffer: what is refused changes nothing; a bundle that is replaced makes room.
+// TestOffer checks that a rejected offer changes nothing, and that a replaced bundle frees its
+// space.
 func TestOffer(t *testing.T) {
 	const room = 10 << 20
 	in := emptyInbox(t, room)

@@ -18,46 +18,46 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Slot is where the systems of a machine lie.
+// Slot is the location of a machine's systems.
 type Slot struct {
 	Disk   string // "/dev/vda"
 	ESP    string // "/dev/vda1"
-	Root   string // the root partition that does not run: "/dev/vda3"
+	Root   string // the root partition that is not running: "/dev/vda3"
 	Label  string // its label: ROOT-A or ROOT-B
 	Number int    // its number in the table
 	Size   int64  // bytes
 	// UUID is the GUID of that partition, by which its boot image finds it.
 	UUID uuid.UUID
-	// Running is the root partition that runs: "/dev/vda2".
+	// Running is the running root partition: "/dev/vda2".
 	Running string
 }
 
 // Installer writes a version into the other slot.
 type Installer struct {
-	Running string // the version that runs
-	Profile string // the profile of the image that runs
+	Running string // the running version
+	Profile string // the profile of the running image
 	Trust   bundle.Trust
 	Slot    Slot
 	ESP     *esp.Partition
-	// Save saves the cluster's data for the running version, before anything is touched; nil: they
-	// are not saved.
+	// Save takes the savepoint of the cluster's data for the running version, before any other
+	// operation; nil: no savepoint.
 	Save func(context.Context) error
-	// Drop drops what was saved for the running version by an upgrade before, when nothing is saved
-	// now: it is of another time; nil: there is nothing.
+	// Drop removes the outdated savepoint of an earlier upgrade if this upgrade takes none; nil:
+	// there is no such savepoint.
 	Drop func() error
-	// SaveConfiguration keeps the configuration in force for the running version, as the last thing before the
-	// loader knows the new one.
+	// Keep stores the active configuration for the running version, as the last operation before
+	// the boot loader knows the new version.
 	Keep func() error
-	// Drain moves the pods away before the machine goes down; nil: they stay. An error gives the
-	// upgrade up.
+	// Drain drains the node before the machine shuts down; nil: the pods stay. An error aborts the
+	// upgrade.
 	Drain func(context.Context) error
-	// Begin tells of each operation as it begins, with how many bytes it will do (0: that is not
-	// told). Done tells, now and then, how many it has done.
+	// Begin reports the start of each operation with its size in bytes (0: unknown). Done reports
+	// progress in bytes from time to time.
 	Begin func(operation string, total int64)
 	Done  func(bytes int64)
 }
 
-// Check reads the head of a bundle, and refuses it if this machine cannot take it.
+// Check reads the head of a bundle, and rejects it if this machine cannot install it.
 func (i Installer) Check(head io.Reader) (bundle.Statement, error) {
 	r, err := bundle.Open(head, i.Trust)
 	if err != nil {
@@ -86,11 +86,11 @@ func (i Installer) Check(head io.Reader) (bundle.Statement, error) {
 	return s, nil
 }
 
-// espReserve is what FAT needs for its own tables, generously, in bytes.
+// espReserve is a generous estimate of the space for FAT's own tables, in bytes.
 const espReserve = 1 << 20
 
-// Install writes a bundle that was checked. When it returns nil, the boot loader knows the new
-// version. Anything else leaves the running version the only one.
+// Install writes a checked bundle. If it returns nil, the boot loader knows the new version. After
+// an error the running version is the only version.
 func (i Installer) Install(ctx context.Context, from io.Reader) error {
 	r, err := bundle.Open(from, i.Trust)
 	if err != nil {
@@ -135,20 +135,20 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 		all = append(all, operation{"move the pods away", 0, func() error { return i.Drain(ctx) }})
 	}
 	if err := i.do(ctx, all); err != nil {
-		// The name may be there already.
+		// The new entry may already exist.
 		return errors.Join(err, i.ESP.RemoveOthers(i.Running))
 	}
 	return nil
 }
 
-// operation is one change of the disk.
+// operation is a single change of the disk.
 type operation struct {
 	name string
-	size int64 // bytes that it tells Done of; 0 if it does not
+	size int64 // bytes reported to Done; 0 if it reports none
 	do   func() error
 }
 
-// do does operations in order, until one fails.
+// do runs operations in order until an operation fails.
 func (i Installer) do(ctx context.Context, all []operation) error {
 	for _, op := range all {
 		if err := ctx.Err(); err != nil {
@@ -162,9 +162,9 @@ func (i Installer) do(ctx context.Context, all []operation) error {
 	return nil
 }
 
-// CheckComplete reads all of the version in the other slot. It is an error if that would not start: who
-// goes back to it by hand would have the machine try it for ever, because its entry has no tries
-// that could be used up.
+// VerifySlot reads the whole version in the other slot, and returns an error if that version would
+// not boot. Without this check, a manual rollback could make the machine try the version forever,
+// because its entry has no limit of tries.
 func (p Slot) VerifySlot(version string, from *esp.Partition) error {
 	root, err := os.Open(p.Root)
 	if err != nil {
@@ -195,8 +195,8 @@ func (p Slot) VerifySlot(version string, from *esp.Partition) error {
 	return nil
 }
 
-// Epochs are those of the versions that the boot loader knows, by their statements. A version
-// without one has none: it is from before epochs, or was built without a bundle.
+// Epochs returns the epochs of the versions that the boot loader knows, from their statements. A
+// version without a statement has none: it predates epochs, or was built without a bundle.
 func Epochs(entries []slot.Entry, from *esp.Partition) (map[string]int, error) {
 	epochs := map[string]int{}
 	for _, e := range entries {
@@ -217,5 +217,5 @@ func Epochs(entries []slot.Entry, from *esp.Partition) (map[string]int, error) {
 	return epochs, nil
 }
 
-// ErrNoSlots means that the machine does not run from a disk with two slots.
+// ErrNoSlots is returned when the machine does not run from a disk with two slots.
 var ErrNoSlots = errors.New("this machine does not run from a disk with two slots; install it first")

@@ -13,12 +13,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// Store is the folder on STATE that keeps the record of the last upgrade, and the configuration
-// that each version was good with.
+// Store is the directory on STATE with the record of the last upgrade, and the configuration that
+// each version was committed with.
 type Store struct{ Dir string }
 
-// Load reads the record; none is the zero one. One that cannot be read is an error with the zero
-// record: it only says why, and a machine comes up without it.
+// Load reads the record; a missing record is the zero record. An unreadable record is an error with
+// the zero record: the record only explains the past, and the machine boots without it.
 func (s Store) Load() (slot.Record, error) {
 	text, err := os.ReadFile(s.record())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -34,7 +34,7 @@ func (s Store) Load() (slot.Record, error) {
 	return r, nil
 }
 
-// Save stores the record: the old one or the new one, whenever the power goes.
+// Save stores the record atomically, also across a power cut.
 func (s Store) Save(r slot.Record) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -43,7 +43,7 @@ func (s Store) Save(r slot.Record) error {
 	return s.write(s.record(), text)
 }
 
-// EpochFloor is the highest epoch of a version that was committed; 0 where none was.
+// EpochFloor returns the highest epoch of a committed version; 0 if no version was committed.
 func (s Store) EpochFloor() (int, error) {
 	text, err := os.ReadFile(s.floor())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,13 +62,13 @@ func (s Store) EpochFloor() (int, error) {
 	return f.Epoch, nil
 }
 
-// floor is its file.
+// floor is the content of its file.
 type floor struct {
 	Epoch int `json:"epoch"`
 }
 
-// RaiseEpochFloor has Floor be at least an epoch, and returns when that is on the disk. It never lowers
-// it. One that cannot be read is written anew.
+// RaiseEpochFloor raises the floor to at least an epoch, and returns when it is on the disk. It
+// never lowers the floor. It replaces an unreadable floor.
 func (s Store) RaiseEpochFloor(epoch int) error {
 	if now, err := s.EpochFloor(); err == nil && now >= epoch {
 		return nil
@@ -82,10 +82,10 @@ func (s Store) RaiseEpochFloor(epoch int) error {
 
 func (s Store) floor() string { return filepath.Join(s.Dir, "floor.json") }
 
-// SaveConfiguration stores a configuration as the one that a version is good with, and forgets those of all
-// others: it is called for the running version when the other slot has been written over, so there
-// is no third one to go back to. Kept for ever they would fill STATE, and keep keys that were
-// replaced.
+// SaveConfiguration stores the configuration that a version works with, and removes the
+// configurations of all other versions. The machine calls it for the running version after the
+// other slot has been overwritten, so there is no third version for a rollback. Without the removal
+// the configurations would fill STATE and retain replaced keys.
 func (s Store) SaveConfiguration(version string, configuration []byte) error {
 	kept := s.configuration(version)
 	if err := s.write(kept, configuration); err != nil {
@@ -103,7 +103,7 @@ func (s Store) SaveConfiguration(version string, configuration []byte) error {
 	return nil
 }
 
-// SavedConfiguration returns the configuration that a version was good with; nil if none was kept.
+// SavedConfiguration returns the stored configuration of a version; nil if there is none.
 func (s Store) SavedConfiguration(version string) ([]byte, error) {
 	text, err := os.ReadFile(s.configuration(version))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -112,22 +112,22 @@ func (s Store) SavedConfiguration(version string) ([]byte, error) {
 	return text, err
 }
 
-// SaveLog stores the end of the log of a version on trial, while it still can.
+// SaveLog stores the end of the log of a version on trial before the machine shuts down.
 func (s Store) SaveLog(lines []string) error {
 	return s.write(s.log(), []byte(strings.Join(lines, "\n")))
 }
 
-// SavedLog returns what SaveLog stored last; nil if that is nothing, or cannot be read.
+// SavedLog returns the log that SaveLog stored last; nil if it is empty or unreadable.
 func (s Store) SavedLog() []string {
 	text, err := os.ReadFile(s.log())
 	if err != nil || len(text) == 0 {
 		return nil
 	}
-	// a version of before may have kept other bytes
+	// an earlier version may have stored invalid UTF-8
 	return strings.Split(strings.ToValidUTF8(string(text), "\uFFFD"), "\n")
 }
 
-// DropLog forgets it.
+// DropLog removes the stored log.
 func (s Store) DropLog() error {
 	err := os.Remove(s.log())
 	if errors.Is(err, fs.ErrNotExist) {

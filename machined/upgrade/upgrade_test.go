@@ -38,7 +38,7 @@ func TestStore(t *testing.T) {
 	if text, err := s.SavedConfiguration("1"); string(text) != "a: b" || err != nil {
 		t.Errorf("%q, %v", text, err)
 	}
-	for _, text := range []string{"a: c", "a: d"} { // it is kept once more after the pods have left
+	for _, text := range []string{"a: c", "a: d"} { // it is stored again after the drain
 		if err := s.SaveConfiguration("2", []byte(text)); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestStore(t *testing.T) {
 	if text, err := s.SavedConfiguration("1"); text != nil || err != nil {
 		t.Errorf("of a version whose slot was written over: %q, %v", text, err)
 	}
-	// the record, which is garbage here, is not forgotten with it
+	// the record, which is garbage here, is not removed with it
 	if r, err := s.Load(); err == nil {
 		t.Errorf("%+v", r)
 	}
@@ -67,8 +67,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestFloor: it rises and never falls, is of the last whole write, and what cannot be read is no
-// floor of 0.
+// TestFloor checks that the floor rises and never falls, is the last complete write, and is not 0
+// if it is unreadable.
 func TestFloor(t *testing.T) {
 	s := Store{Dir: filepath.Join(t.TempDir(), "upgrade")}
 	for _, c := range []struct{ raise, want int }{{0, 0}, {2, 2}, {1, 2}, {2, 2}, {5, 5}, {0, 5}} {
