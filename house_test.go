@@ -14,22 +14,22 @@ import (
 
 const module = "github.com/orlop-os/orlop"
 
-// layers is the order of the house, lowest first: a package may import packages of lower layers,
-// and of its own layer only where peers says so. It is a statement of policy: do not change it to
+// layers is the order of the packages, lowest first: a package may import packages of lower layers,
+// and of its own layer only if peers permits it. It is a statement of policy: do not change it to
 // make a build pass.
 var layers = [][]string{
-	// mechanisms; their own order is the next table's. The package at the root holds the documents
+	// mechanisms; the next table orders them. The package at the root contains the documents
 	{"pkg/...", ""},
 	{"machined/disk", "machined/configstore", "machined/firewall", "machined/network", "machined/host", "machined/console", "machined/credentials", "machined/power", "machined/upgrade", "machined/install", "machined/seed", "apid", "vm/..."},
 	{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/...", "hack/words"},
 	{"test/..."},
 }
 
-// mechanisms orders pkg: leaves < cell < reconcile, supervise. What is not named is a leaf.
+// mechanisms orders pkg: leaves < cell < reconcile, supervise. Packages not named here are leaves.
 var mechanisms = map[string]int{"pkg/cell": 1, "pkg/reconcile": 2, "pkg/supervise": 2, "pkg/timesync": 2}
 
-// leavesOnly are the parts that see mechanisms only, never a domain, and of the mechanisms no loop
-// and no supervision.
+// leavesOnly are the parts that import only mechanisms, never a domain, and of the mechanisms only
+// leaves and cell.
 var leavesOnly = []string{"init", "apid", "imager/..."}
 
 // heavy are the only packages that may link Kubernetes itself: they take minutes to compile. See
@@ -80,7 +80,7 @@ type file struct {
 	generated bool
 }
 
-// files reads every Go file of the module, without the modules nested in it.
+// files returns every Go file of the module, without the modules nested in it.
 func files(t *testing.T) []file {
 	t.Helper()
 	var all []file
@@ -122,7 +122,7 @@ func files(t *testing.T) []file {
 	return all
 }
 
-// TestArrows: imports point one way.
+// TestArrows checks that imports point in one direction.
 func TestArrows(t *testing.T) {
 	for _, f := range files(t) {
 		from := layerOf(f.pkg)
@@ -157,7 +157,7 @@ func TestArrows(t *testing.T) {
 	}
 }
 
-// TestEveryPackageSaysWhatItIs: each package has a package comment.
+// TestEveryPackageSaysWhatItIs checks that each package has a package comment.
 func TestEveryPackageSaysWhatItIs(t *testing.T) {
 	doc := map[string]bool{}
 	for _, f := range files(t) {
@@ -172,7 +172,7 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 	}
 }
 
-// TestNames: no drawers for odds and ends.
+// TestNames rejects package names that say nothing about the content.
 func TestNames(t *testing.T) {
 	bad := regexp.MustCompile(`(^|/)(utils?|common|helpers?|misc|base|constants?)(/|$)`)
 	for _, f := range files(t) {
@@ -182,7 +182,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestEveryFuzzTestRuns: what a package can be fed with is fed by make fuzz.
+// TestEveryFuzzTestRuns checks that make fuzz runs every fuzz test.
 func TestEveryFuzzTestRuns(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
@@ -205,7 +205,7 @@ func TestEveryFuzzTestRuns(t *testing.T) {
 	}
 }
 
-// TestSizes: a file fits into a head.
+// TestSizes limits the size of files.
 func TestSizes(t *testing.T) {
 	for _, f := range files(t) {
 		if f.lines > 800 && !f.generated {

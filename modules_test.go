@@ -9,9 +9,9 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// TestOneEtcd: etcd's server, clients and protocol are of one version, which its maintainers have
-// tested together. etcdutl, which reads and restores snapshots, may be older within the minor
-// version: module proxies have not all of its versions.
+// TestOneEtcd checks that etcd's server, clients and protocol have the same version, which its
+// maintainers have tested together. etcdutl, which reads and restores snapshots, may be older
+// within the minor version, because module proxies do not have all of its versions.
 func TestOneEtcd(t *testing.T) {
 	const prefix, server, tools = "go.etcd.io/etcd/", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdutl/v3"
 	text, err := os.ReadFile("go.mod")

@@ -28,9 +28,9 @@ const (
 	rootSize = 64 * mib
 )
 
-// kernelFolder is where the product's kernel lies: a folder with vmlinuz and modules/RELEASE, or an
-// unpacked Debian package. init is a whole machine's first process, so it cannot be tested inside
-// another test's machine.
+// kernelFolder returns the product kernel: a directory with vmlinuz and modules/RELEASE, or an
+// unpacked Debian package. init is the first process of a whole machine, so no other test's machine
+// can run it.
 func kernelFolder(t *testing.T) (image, modules string) {
 	t.Helper()
 	dir := os.Getenv("ORLOP_KERNEL")
@@ -49,16 +49,16 @@ func kernelFolder(t *testing.T) (image, modules string) {
 	return one("vmlinuz", "boot/vmlinuz-*"), one("modules/*", "lib/modules/*", "usr/lib/modules/*")
 }
 
-// machineParts is what every boot of the test is made of.
+// machineParts are the parts of every boot of the test.
 type machineParts struct {
 	dir, kernel, initrd, disk string
 	params                    verity.Params
 }
 
-// waits is the end of a machine that goes on showing what is wrong; TestSearch says for how long.
+// waits is the end of a machine that keeps showing the problem; TestSearch checks the duration.
 const waits = "waits"
 
-// TestBoot boots real machines with this init and a stand-in for machined.
+// TestBoot boots real machines with this init and a replacement for machined.
 func TestBoot(t *testing.T) {
 	kernel, modules := kernelFolder(t)
 	p := makeParts(t, kernel, modules)
@@ -66,14 +66,14 @@ func TestBoot(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		cmdline string
-		damage  int64    // flip one byte this far into ROOT-A; -1: nowhere
-		list    []string // modules.list; nil: the usual
-		sata    bool     // the disk hangs on AHCI, whose driver is not in the list
+		damage  int64    // offset of a byte to flip in ROOT-A; -1: none
+		list    []string // modules.list; nil: the usual list
+		sata    bool     // the disk is on AHCI; its driver is not in the list
 		memory  bool     // no disk: the root is in the initramfs
 		twice   bool     // another disk has the same root
-		slot    string   // where the root lies
+		slot    string   // slot of the root
 		want    []string // regular expressions for the console, in any order
-		end     string   // QEMU's reason for the end; "watchdog": a reset that no panic came before
+		end     string   // QEMU's reason for the end; "watchdog": a reset without a panic
 	}{
 		{name: "root in A", cmdline: sound, damage: -1, slot: "ROOT-A", end: "guest-shutdown", want: []string{
 			`standin: pid 1 slot A medium  watchdog "\d+" started "\d+" stdout <nil>`, `standin: standard output works`,
@@ -104,8 +104,8 @@ func TestBoot(t *testing.T) {
 		{name: "machined hangs", cmdline: sound + " standin=hang", damage: -1, slot: "ROOT-A", end: "watchdog", want: []string{`standin: pid 1`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// One processor: with two, the emulator now and then runs an instruction that the
-			// kernel has just replaced, and the kernel dies of it before init begins (an int3 in
+			// One processor: with two, the emulator occasionally runs an instruction that the
+			// kernel has just replaced, and the kernel crashes before init begins (an int3 in
 			// sched_clock_cpu).
 			spec := vm.MachineSpec{Name: "init", Dir: t.TempDir(), MemoryMiB: 512, CPUs: 1, Kernel: p.kernel, Initrd: p.initrd,
 				Append: "console=ttyS0 panic=1 quiet " + c.cmdline, Watchdog: true, NoReboot: true}
@@ -160,7 +160,8 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// makeParts builds init, the root with the stand-in, its hash tree and the initramfs.
+// makeParts builds init, the root with the replacement for machined, its hash tree and the
+// initramfs.
 func makeParts(t *testing.T, kernel, modules string) machineParts {
 	t.Helper()
 	p := machineParts{dir: t.TempDir(), kernel: kernel}
@@ -224,7 +225,7 @@ func makeInitramfs(t *testing.T, modules string, list []string) string {
 	return initrd
 }
 
-// entries is what lies in a folder, for an initramfs.
+// entries returns the content of a directory, for an initramfs.
 func entries(t *testing.T, dir string) []initramfs.Entry {
 	t.Helper()
 	var list []initramfs.Entry
@@ -263,8 +264,8 @@ func entries(t *testing.T, dir string) []initramfs.Entry {
 	return list
 }
 
-// copyModule copies NAME.ko or NAME.ko.xz from wherever it lies. A kernel that has it built in has
-// no file.
+// copyModule copies NAME.ko or NAME.ko.xz from below from. A kernel with the module built in has no
+// file.
 func copyModule(t *testing.T, from, to, name string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, entry os.DirEntry, err error) error {
@@ -286,8 +287,8 @@ func copyModule(t *testing.T, from, to, name string) {
 	}
 }
 
-// makeDisk writes a disk image with the root in one of the slots. A slot called ROOT-C stands in
-// A's place.
+// makeDisk writes a disk image with the root in a slot. A slot called ROOT-C takes the place of
+// slot A.
 func makeDisk(t *testing.T, p machineParts, slot string, damage int64) string {
 	t.Helper()
 	disk, err := os.Create(filepath.Join(t.TempDir(), "disk.img"))
@@ -330,7 +331,7 @@ func makeDisk(t *testing.T, p machineParts, slot string, damage int64) string {
 	return disk.Name()
 }
 
-// appendRoot makes an initramfs with the root behind it.
+// appendRoot creates an initramfs with the root appended.
 func appendRoot(t *testing.T, p machineParts, damage int64) string {
 	t.Helper()
 	system, err := initramfs.Initramfs([]initramfs.Entry{
@@ -350,7 +351,7 @@ func appendRoot(t *testing.T, p machineParts, damage int64) string {
 	return both
 }
 
-// readRoot reads the image of the root, and changes one byte of it if damage is not negative.
+// readRoot reads the image of the root, and changes a byte of it if damage is not negative.
 func readRoot(t *testing.T, image string, damage int64) []byte {
 	t.Helper()
 	b, err := os.ReadFile(image)

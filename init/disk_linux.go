@@ -36,8 +36,8 @@ func listen() (eventSocket, error) {
 
 func (s eventSocket) close() { _ = unix.Close(s.fd) }
 
-// next waits for events and returns all that are there. lost is true when the kernel had more than
-// the socket could hold.
+// next waits for events and returns all available events. lost is true if the socket buffer
+// overflowed.
 func (s eventSocket) next(ctx context.Context) (events []deviceEvent, lost bool, err error) {
 	timeout := -1
 	if deadline, ok := ctx.Deadline(); ok {
@@ -64,7 +64,7 @@ func (s eventSocket) next(ctx context.Context) (events []deviceEvent, lost bool,
 	}
 }
 
-// waitForRoot looks for the partition with the root on the disk that the firmware has booted.
+// waitForRoot finds the partition with the root on the disk from which the firmware booted.
 func waitForRoot(events eventSocket, drivers *kmod.Index, want uuid.UUID, keep func()) (choice, error) {
 	found := tables{read: partitionGUIDs, timeout: tableTimeout, say: say, pending: map[string]<-chan reading{}}
 	s := rootSearch{
@@ -82,7 +82,7 @@ func waitForRoot(events eventSocket, drivers *kmod.Index, want uuid.UUID, keep f
 	return s.wait()
 }
 
-// loadPending gives the devices that have come, and of which nobody has heard yet, their drivers.
+// loadPending loads the drivers for new devices with unread events.
 func (s eventSocket) loadPending(drivers *kmod.Index) {
 	ctx, cancel := context.WithTimeout(context.Background(), 0)
 	defer cancel()
@@ -93,7 +93,7 @@ func (s eventSocket) loadPending(drivers *kmod.Index) {
 	loadDrivers(drivers, modaliases(batch))
 }
 
-// modaliases are those of the devices that have one.
+// modaliases returns the module aliases of the devices that have an alias.
 func modaliases(batch []deviceEvent) []string {
 	var aliases []string
 	for _, e := range batch {
@@ -104,8 +104,8 @@ func modaliases(batch []deviceEvent) []string {
 	return aliases
 }
 
-// nextBlock waits until a disk or partition has come or gone. Devices that come meanwhile get their
-// drivers. lost is true when events were lost, so that all devices have to be looked at again.
+// nextBlock waits until a disk or partition is added or removed. Meanwhile it loads the drivers of
+// new devices. lost is true if events were lost, so that all devices must be read again.
 func (s eventSocket) nextBlock(ctx context.Context, drivers *kmod.Index) (lost bool, err error) {
 	for {
 		batch, lost, err := s.next(ctx)
@@ -119,8 +119,7 @@ func (s eventSocket) nextBlock(ctx context.Context, drivers *kmod.Index) (lost b
 	}
 }
 
-// loadDrivers loads what fits the devices. What fails is logged: another device may be the one with
-// the root.
+// loadDrivers loads the drivers of the devices. It logs failures: another device may have the root.
 func loadDrivers(drivers *kmod.Index, aliases []string) {
 	if len(aliases) == 0 {
 		return
@@ -135,9 +134,9 @@ func loadDrivers(drivers *kmod.Index, aliases []string) {
 	}
 }
 
-// blockDevices lists the disks and partitions that the kernel shows. dir is /sys/class/block. The
-// GUIDs are read of disks that may hold a root; of all others they are zero. guidsOf returns those
-// of a disk, in the order of the partitions' numbers.
+// blockDevices lists the disks and partitions that the kernel shows. dir is /sys/class/block. It
+// reads the GUIDs of disks that may contain a root; the GUIDs of all others are zero. guidsOf
+// returns the GUIDs of a disk, in the order of the partitions' numbers.
 func blockDevices(dir string, guidsOf func(disk string) []uuid.UUID) ([]blockDevice, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -148,12 +147,12 @@ func blockDevices(dir string, guidsOf func(disk string) []uuid.UUID) ([]blockDev
 	for _, entry := range entries {
 		b, err := os.ReadFile(filepath.Join(dir, entry.Name(), "uevent"))
 		if err != nil {
-			continue // gone since the listing
+			continue // removed since the listing
 		}
 		d := parseBlockDevice(string(b))
 		if d.number > 0 {
 			if d.disk, err = diskOf(filepath.Join(dir, entry.Name())); err != nil {
-				continue // gone too
+				continue // removed too
 			}
 		}
 		if _, known := guids[d.disk]; !known && d.mayBeRoot() {
@@ -173,7 +172,8 @@ func blockDevices(dir string, guidsOf func(disk string) []uuid.UUID) ([]blockDev
 	return devices, nil
 }
 
-// diskOf names the disk that a partition lies on: its folder in sysfs stands in the disk's.
+// diskOf returns the disk of a partition: the partition's sysfs directory is inside the disk's
+// directory.
 func diskOf(link string) (string, error) {
 	target, err := os.Readlink(link)
 	if err != nil {
@@ -182,7 +182,8 @@ func diskOf(link string) (string, error) {
 	return filepath.Base(filepath.Dir(target)), nil
 }
 
-// partitionGUIDs reads the unique GUIDs of the partitions on a disk, in the order of their numbers.
+// partitionGUIDs returns the unique GUIDs of the partitions on a disk, in the order of their
+// numbers.
 func partitionGUIDs(disk string) ([]uuid.UUID, error) {
 	table, err := readTable("/dev/" + disk)
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// firmwareFolder exists if the kernel was started by UEFI firmware.
+	// firmwareFolder exists if UEFI firmware started the kernel.
 	firmwareFolder = "/sys/firmware/efi"
-	// variablesModule is the file system that shows the firmware's variables.
+	// variablesModule is the file system of the firmware's variables.
 	variablesModule = "efivarfs"
 )
 
-// askFirmware finds out which partition the firmware has booted. The variables are mounted for that
-// alone, and read-only.
+// askFirmware returns the partition from which the firmware booted. It mounts the variables
+// read-only for this purpose only.
 func askFirmware(drivers *kmod.Index) firmware {
 	if _, err := os.Stat(firmwareFolder); err != nil {
 		return firmware{}
@@ -59,14 +59,13 @@ func (f *firmware) read(drivers *kmod.Index) (err error) {
 	return err
 }
 
-// describeDisk says what a disk is, as far as the kernel knows: "8 GiB, QEMU HARDDISK, serial
-// disk0".
+// describeDisk describes a disk as the kernel reports it: "8 GiB, QEMU HARDDISK, serial disk0".
 func describeDisk(disk string) string {
 	return describe(filepath.Join("/sys/class/block", disk))
 }
 
-// attribute is the first of some attributes in sysfs that is there and not empty, with single
-// spaces between its words; empty: none is.
+// attribute returns the first of several sysfs attributes that exists and is not empty, with single
+// spaces between its words; empty if there is none.
 func attribute(dir string, names ...string) string {
 	for _, name := range names {
 		b, err := os.ReadFile(filepath.Join(dir, name))
@@ -77,9 +76,9 @@ func attribute(dir string, names ...string) string {
 	return ""
 }
 
-// describe reads a disk's folder in sysfs.
+// describe reads the sysfs directory of a disk.
 func describe(dir string) string {
-	const sector = 512 // in which the kernel counts, whatever the disk has
+	const sector = 512 // the unit of the kernel, independent of the disk
 	var facts []string
 	if sectors, err := strconv.ParseUint(attribute(dir, "size"), 10, 54); err == nil {
 		facts = append(facts, disklayout.FormatSize(sectors*sector))
@@ -94,6 +93,6 @@ func describe(dir string) string {
 	if serial != "" {
 		facts = append(facts, "serial "+serial)
 	}
-	// a foreign disk may say anything, to the console too
+	// the text of a foreign disk may control the console
 	return sanitize.Text(strings.Join(facts, ", "))
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// level is a priority of the kernel log (linux/kern_levels.h). The kernel shows what is below its
-// console level: with "quiet" on the command line that is critical only.
+// level is a priority of the kernel log (linux/kern_levels.h). The kernel shows messages below its
+// console level: with "quiet" on the command line these are only critical messages.
 type level int
 
 const (
@@ -19,8 +19,8 @@ const (
 	info     level = 6
 )
 
-// say writes one line to the kernel log, and so to every console. Before /dev is mounted there is
-// only the standard error, which the kernel has opened if it could.
+// say writes a line to the kernel log, and so to every console. Before /dev is mounted, it writes
+// to the standard error, which the kernel has opened if it could.
 func say(l level, format string, args ...any) {
 	text := "orlop: init: " + strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")
 	f, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
@@ -32,8 +32,7 @@ func say(l level, format string, args ...any) {
 	fmt.Fprintf(f, "<%d>%s\n", l, text)
 }
 
-// stopwatch notes how long each part of the boot took. It uses the clock that machined goes on
-// with.
+// stopwatch measures the parts of the boot. It uses the clock that machined continues with.
 type stopwatch struct {
 	began, last time.Duration
 	laps        strings.Builder
@@ -44,7 +43,7 @@ func (s *stopwatch) start() {
 	s.last = s.began
 }
 
-// lap ends one part.
+// lap ends a part.
 func (s *stopwatch) lap(name string) {
 	now := monotonic()
 	if s.laps.Len() > 0 {

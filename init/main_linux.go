@@ -21,10 +21,10 @@ import (
 const (
 	// modulesList names the modules that are loaded on every machine.
 	modulesList = "/usr/lib/orlop/modules.list"
-	// deadline is how long all of init may take, the wait for the disk included.
+	// deadline is the time limit of init, the wait for the disk included.
 	deadline = 3 * time.Minute
-	// panicDelay is how long a panic stays on the screen before the reset, if the command line does
-	// not say.
+	// panicDelay is the time in seconds that a panic stays on the screen before the reset, if the
+	// command line does not set it.
 	panicDelay = "10"
 )
 
@@ -37,12 +37,12 @@ func main() {
 	reset(boot())
 }
 
-// boot goes all the way to machined. It returns only when it cannot.
+// boot performs all steps up to the exec of machined. It returns only on failure.
 func boot() error {
 	var times stopwatch
 	times.start()
-	// Its own thread, and gone with the exec of machined: then the watchdog is what resets a
-	// machine that hangs. A kernel that hangs in one of the drivers finds that out by itself
+	// The timer has its own thread and ends with the exec of machined; after that the watchdog
+	// resets a machine that hangs. A kernel that hangs in a driver detects that itself
 	// (docs/decisions/0020-hangs.md).
 	time.AfterFunc(deadline, func() { reset(fmt.Errorf("not done after %s", deadline)) })
 	for _, m := range namespace {
@@ -66,7 +66,7 @@ func boot() error {
 	if err != nil {
 		return err
 	}
-	// Listen before the first driver is loaded, so that no device comes unnoticed.
+	// Listen before the first driver is loaded, so that no device event is missed.
 	events, err := listen()
 	if err != nil {
 		return err
@@ -89,10 +89,9 @@ func boot() error {
 		return err
 	}
 	if dog == nil {
-		// a watchdog may be a device that another driver has made just now (i2c-i801 makes
-		// iTCO_wdt)
+		// another driver may have just created the watchdog device (i2c-i801 creates iTCO_wdt)
 		events.loadPending(drivers)
-		dog = armWatchdog() // its driver may have come with the others
+		dog = armWatchdog() // its driver may have been loaded with the others
 	}
 	times.lap("disk")
 	device, err := verity.Open(root.device, params, "root")
@@ -116,9 +115,8 @@ func boot() error {
 	return execMachined(root.slot, dog, times.began)
 }
 
-// openConsole gives the process a standard input and output. The kernel could not: without /dev in
-// the initramfs it has nothing to open. Failing is harmless, so it is not looked at: everything
-// that matters goes through the kernel log.
+// openConsole opens the standard input and output of the process. The kernel could not: the
+// initramfs has no /dev. Errors are ignored as harmless: all important messages use the kernel log.
 func openConsole() {
 	fd, err := unix.Open("/dev/console", unix.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -134,7 +132,7 @@ func openConsole() {
 	}
 }
 
-// resetOnPanic makes sure that a panic ends in a reset, even if the command line forgot panic=.
+// resetOnPanic makes a panic end in a reset, even if panic= is missing on the command line.
 func resetOnPanic() {
 	const file = "/proc/sys/kernel/panic"
 	if b, err := os.ReadFile(file); err == nil && string(b) == "0\n" {
@@ -142,10 +140,10 @@ func resetOnPanic() {
 	}
 }
 
-// loadModules loads what the list names: the drivers of the common disks and watchdogs, device
-// mapper and the root's file system. All of it must load. Other drivers are only looked for if the
-// disk does not show (see waitForRoot): loading is most of the time that init takes, and machined
-// serves all devices anyway. A root in memory needs loop too.
+// loadModules loads the listed modules: the drivers of the common disks and watchdogs, device
+// mapper and the root's file system. All of them must load. Other drivers are loaded only if the
+// disk does not appear (see waitForRoot): loading takes most of init's time, and machined loads the
+// drivers of all devices anyway. A root in memory also needs loop.
 func loadModules(inMemory bool) (*kmod.Index, error) {
 	release, err := kmod.Release()
 	if err != nil {
@@ -170,7 +168,7 @@ func loadModules(inMemory bool) (*kmod.Index, error) {
 	return index, kmod.Load(steps)
 }
 
-// armWatchdog returns nil when the machine has none.
+// armWatchdog returns nil if the machine has no watchdog.
 func armWatchdog() *watchdog.Watchdog {
 	dog, err := watchdog.Arm(watchdog.Device, watchdog.Timeout)
 	if err != nil {
@@ -185,7 +183,7 @@ func armWatchdog() *watchdog.Watchdog {
 	return dog
 }
 
-// pet keeps the watchdog quiet, if there is one.
+// pet feeds the watchdog, if there is a watchdog.
 func pet(dog *watchdog.Watchdog) {
 	if dog == nil {
 		return
@@ -212,12 +210,12 @@ func execMachined(slot string, dog *watchdog.Watchdog, began time.Duration) erro
 	return fmt.Errorf("%s: cannot start: %w", paths.Machined, err)
 }
 
-// reset says why and resets the machine. It does not return.
+// reset logs the cause and resets the machine. It does not return.
 func reset(cause error) {
 	say(critical, "cannot boot: %v", cause)
 	unix.Sync()
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
-	// A kernel without a way to restart: the end of the first process is a panic, and a panic is a
-	// reset.
+	// For a kernel without a restart method: the end of the first process is a panic, and a panic
+	// is a reset.
 	os.Exit(1)
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// loopModule makes a block device of a file.
+// loopModule provides block devices for files.
 const loopModule = "loop"
 
-// attachRoot makes a read-only block device of the root that lies in the initramfs. It takes no
-// memory: the file's pages are the only copy (but for the page cache of what is read, which the
-// kernel can drop).
+// attachRoot creates a read-only block device for the root in the initramfs. It takes no memory:
+// the pages of the file are the only copy, apart from the page cache of the blocks read, which the
+// kernel can drop.
 func attachRoot() (choice, error) {
 	root := path.Join(bootmedium.Dir, path.Base(paths.SystemRoot))
 	file, err := os.Open(root)
@@ -47,8 +47,8 @@ func attachRoot() (choice, error) {
 	return c, nil
 }
 
-// keepSystem leaves the files that came with the boot image visible below /run, where they are when
-// the root has changed.
+// keepSystem makes the files of the boot image visible below /run, where they stay after the switch
+// of the root.
 func keepSystem() error {
 	return mount.Bind(bootmedium.Dir, paths.System, mount.ReadOnly|mount.NoSuid|mount.NoDev|mount.NoExec)
 }

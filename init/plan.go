@@ -16,12 +16,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// sysroot is where the root is mounted until it becomes "/".
+// sysroot is the mount point of the root until it becomes "/".
 const sysroot = "/sysroot"
 
-// namespace is what is mounted before anything else, in this order. All of it moves into the root
-// later. /run stays until power-off; half of the memory bounds it (the kernel's default), which
-// nothing of ours comes near.
+// namespace lists the first mounts, in this order. All of them move into the root later. /run stays
+// until power-off; its limit is half of the memory (the kernel's default), which the system never
+// comes near.
 var namespace = []mount.Mount{
 	{Source: "devtmpfs", Target: "/dev", Type: "devtmpfs", Flags: mount.NoSuid | mount.NoExec, Data: "mode=0755"},
 	{Source: "proc", Target: "/proc", Type: "proc", Flags: mount.NoSuid | mount.NoDev | mount.NoExec},
@@ -29,13 +29,13 @@ var namespace = []mount.Mount{
 	{Source: "tmpfs", Target: "/run", Type: "tmpfs", Flags: mount.NoSuid | mount.NoDev | mount.NoExec, Data: "mode=0755"},
 }
 
-// rootMount is the verified root. nosuid: nobody in this system becomes another user by executing a
-// file.
+// rootMount is the mount of the verified root. nosuid: no process becomes another user by executing
+// a file.
 func rootMount(device string) mount.Mount {
 	return mount.Mount{Source: device, Target: sysroot, Type: "erofs", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev}
 }
 
-// rootInMemory tells whether the root came with the boot image, instead of lying on a disk.
+// rootInMemory reports whether the boot image contains the root, and no disk.
 func rootInMemory(line string) (bool, error) {
 	value, found, err := cmdline.Value(line, bootmedium.Argument)
 	if err == nil && found && value != bootmedium.Memory {
@@ -44,8 +44,8 @@ func rootInMemory(line string) (bool, error) {
 	return found, err
 }
 
-// moduleNames reads a list of modules: one name a line, empty lines and lines with '#' in front are
-// skipped.
+// moduleNames parses a list of modules: a name per line; empty lines and lines that begin with '#'
+// are skipped.
 func moduleNames(list string) []string {
 	var names []string
 	for line := range strings.Lines(list) {
@@ -56,19 +56,19 @@ func moduleNames(list string) []string {
 	return names
 }
 
-// blockDevice is what the kernel says of a disk or a partition.
+// blockDevice is a disk or a partition as the kernel reports it.
 type blockDevice struct {
 	name     string    // below /dev: "vda", "nvme0n1p2"
-	disk     string    // the disk that a partition is on, below /dev; empty for a disk
-	number   int       // a partition's number in the table; 0 for a disk
-	label    string    // a partition's GPT label
-	partUUID uuid.UUID // a partition's unique GUID; zero if it has not been read
-	// a disk's world wide identifier; empty if it has none, or if it has not been read
+	disk     string    // disk of a partition, below /dev; empty for a disk
+	number   int       // number of a partition in the table; 0 for a disk
+	label    string    // GPT label of a partition
+	partUUID uuid.UUID // unique GUID of a partition; zero if it has not been read
+	// world wide identifier of a disk; empty if it has none or has not been read
 	wwid string
 }
 
-// parseBlockDevice reads a uevent file below /sys/class/block. It has no unique GUID before Linux
-// 6.14; the caller reads it from the table.
+// parseBlockDevice parses a uevent file below /sys/class/block. The file has no unique GUID before
+// Linux 6.14; the caller reads it from the table.
 func parseBlockDevice(uevent string) blockDevice {
 	var d blockDevice
 	for line := range strings.Lines(uevent) {
@@ -85,7 +85,7 @@ func parseBlockDevice(uevent string) blockDevice {
 	return d
 }
 
-// mayBeRoot reports whether the GUIDs of the partition's disk are worth reading.
+// mayBeRoot reports whether the GUIDs of the partition's disk must be read.
 func (d blockDevice) mayBeRoot() bool {
 	return d.number > 0 && strings.HasPrefix(d.label, "ROOT-")
 }
@@ -94,12 +94,12 @@ func (d blockDevice) mayBeRoot() bool {
 type choice struct {
 	device string // "/dev/vda2"
 	slot   string // "A" or "B"; empty for a root in memory
-	// others are further partitions with the same GUID, on disks that the firmware did not boot.
-	// They are not used.
+	// others are further partitions with the same GUID, on disks from which the firmware did not
+	// boot. They are not used.
 	others []string
 }
 
-// String says where the root is.
+// String is the location of the root.
 func (c choice) String() string {
 	if c.slot == "" {
 		return "in memory, " + c.device
@@ -107,31 +107,31 @@ func (c choice) String() string {
 	return "slot " + c.slot + " on " + c.device
 }
 
-// firmware is what the firmware and the boot loader say of this start.
+// firmware is the information from the firmware and the boot loader about this boot.
 type firmware struct {
-	// the machine was started by UEFI firmware; else a virtual machine's monitor has loaded the
-	// kernel
+	// UEFI firmware booted the machine; otherwise a hypervisor has loaded the kernel
 	uefi bool
-	// the unique GUID of the partition that the loader was started from; zero if it is not known
+	// unique GUID of the partition from which the boot loader was started; zero if unknown
 	partition uuid.UUID
-	problem   string // why it is not known
+	problem   string // the reason why it is unknown
 }
 
-// refusal is why no disk can be called the system's, although there are disks that hold the root.
+// refusal is the reason why the system disk is ambiguous or missing, although some disks contain
+// the root.
 type refusal struct {
 	reason string
 	disks  []string // below /dev, by name
-	// final says that a disk too many is there. Otherwise one is missing, and may still come.
+	// final means that there are too many disks. Otherwise a disk is missing, and may still appear.
 	final bool
 }
 
 func (r *refusal) Error() string { return r.reason }
 
-// choose finds the partition with the GUID. The root's hash and its image are public, so any disk
-// may have that partition: the system's is the one that the firmware has booted. The choice has no
-// device as long as no disk has the root. If it cannot be told which disk is meant, the error is a
-// *refusal; the kernel's names of the disks never decide, because they follow the order in which
-// disks are found.
+// choose returns the partition with the GUID. The root's hash and its image are public, so any disk
+// may have that partition: the system disk is the disk from which the firmware booted. The device
+// of the choice is empty while no disk has the root. If the system disk is ambiguous, the error is
+// a *refusal; the kernel's names of the disks never decide, because they depend on the order of
+// detection.
 func choose(devices []blockDevice, want uuid.UUID, f firmware) (choice, error) {
 	roots := map[string]blockDevice{} // by disk; of two slots with the same root the first is taken
 	for _, d := range devices {
@@ -165,7 +165,7 @@ func choose(devices []blockDevice, want uuid.UUID, f firmware) (choice, error) {
 	return c, nil
 }
 
-// bootedDisk is the one of some disks that the firmware has booted.
+// bootedDisk returns the disk from which the firmware booted.
 func bootedDisk(disks []string, devices []blockDevice, f firmware) (string, error) {
 	if !f.uefi && len(disks) == 1 {
 		return disks[0], nil
@@ -198,8 +198,8 @@ func bootedDisk(disks []string, devices []blockDevice, f firmware) (string, erro
 		"remove the copies", f.partition, len(booted)), disks: booted, final: true}
 }
 
-// onePhysical reports whether some disks are one: the kernel shows a disk with two ports, or behind
-// two controllers, once for each way to it. Then it does not matter which way is taken.
+// onePhysical reports whether several disks are the same physical disk: the kernel shows a disk
+// with two ports, or behind two controllers, once per path. Then either path is good.
 func onePhysical(disks []string, devices []blockDevice) bool {
 	wwid := map[string]string{}
 	for _, d := range devices {
@@ -209,7 +209,7 @@ func onePhysical(disks []string, devices []blockDevice) bool {
 	return first != "" && !slices.ContainsFunc(disks, func(d string) bool { return wwid[d] != first })
 }
 
-// complaint is what the console shows of a refusal. describe says what a disk is.
+// complaint is the console message of a refusal. describe returns a description of a disk.
 func complaint(r *refusal, describe func(disk string) string) string {
 	var disks []string
 	for _, d := range r.disks {
@@ -218,8 +218,8 @@ func complaint(r *refusal, describe func(disk string) string) string {
 	return "cannot tell the system disk: " + r.reason + "; disks with this system: " + strings.Join(disks, ", ")
 }
 
-// seen says in a few words which disks and partitions the kernel shows, for the message that ours
-// is missing.
+// seen lists the disks and partitions that the kernel shows, for the message that the system's
+// partition is missing.
 func seen(devices []blockDevice) string {
 	var names []string
 	for _, d := range devices {
@@ -236,16 +236,18 @@ func seen(devices []blockDevice) string {
 		return "no disk seen"
 	}
 	slices.Sort(names)
-	return sanitize.Text("seen: " + strings.Join(names, ", ")) // labels are foreign disks' words
+	// labels of foreign disks are untrusted
+	return sanitize.Text("seen: " + strings.Join(names, ", "))
 }
 
-// deviceEvent is what matters in a uevent of the kernel (lib/kobject_uevent.c).
+// deviceEvent contains the relevant parts of a uevent of the kernel (lib/kobject_uevent.c).
 type deviceEvent struct {
-	block    bool   // a disk or partition has come, gone or changed
-	modalias string // a device that has come asks for a driver by this name
+	block    bool   // a disk or partition was added, removed or changed
+	modalias string // module alias of an added device, which requests a driver
 }
 
-// parseEvent reads one netlink message: a headline and KEY=value pairs, each ended by a zero byte.
+// parseEvent parses a netlink message: a headline and KEY=value pairs, each terminated by a zero
+// byte.
 func parseEvent(message []byte) deviceEvent {
 	var e deviceEvent
 	var added bool

@@ -62,7 +62,7 @@ func TestChoose(t *testing.T) {
 	theirs := uuid.MustParse("e5900000-0000-4000-8000-000000000002")
 	machine, uefi := firmware{}, firmware{uefi: true, partition: esp}
 	unknown := firmware{uefi: true, problem: "no variable"}
-	// disk is a disk with an ESP, and a root in each slot.
+	// disk returns a disk with an ESP, and a root in each slot.
 	disk := func(name string, esp, a, b uuid.UUID) []blockDevice {
 		return []blockDevice{{name: name + "3", disk: name, number: 3, label: "ROOT-B", partUUID: b}, {name: name},
 			{name: name + "1", disk: name, number: 1, label: "ESP", partUUID: esp}, {name: name + "2", disk: name, number: 2, label: "ROOT-A", partUUID: a}}
@@ -140,8 +140,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestChooseNeedsNoNames: whatever the kernel calls the disks, and whichever of them comes first,
-// the choice is the same disk.
+// TestChooseNeedsNoNames checks that the choice does not depend on the names and order of the
+// disks.
 func TestChooseNeedsNoNames(t *testing.T) {
 	root, esp := uuid.New(), uuid.New()
 	for _, names := range [][2]string{{"vda", "vdb"}, {"vdb", "vda"}, {"nvme0n1", "sda"}, {"sda", "nvme0n1"}, {"sdaa", "sdb"}} {
@@ -168,8 +168,8 @@ func TestComplaint(t *testing.T) {
 	}
 }
 
-// TestDescribe: as sysfs has it for a virtio disk, an NVMe disk, a SCSI disk, and one that says
-// nothing.
+// TestDescribe uses the sysfs files of a virtio disk, an NVMe disk, a SCSI disk, and a disk that
+// reports nothing.
 func TestDescribe(t *testing.T) {
 	for want, files := range map[string]map[string]string{
 		"8 GiB, serial disk0":                  {"size": "16777216\n", "serial": "disk0"},
@@ -201,7 +201,7 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// TestSeenIsPrintable: the label of a foreign disk does not control the console.
+// TestSeenIsPrintable checks that the label of a foreign disk cannot control the console.
 func TestSeenIsPrintable(t *testing.T) {
 	if got, want := seen([]blockDevice{{name: "sdb1", number: 1, label: "\x1b[2Jx"}}), "seen: sdb1 (?[2Jx)"; got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -224,8 +224,8 @@ func TestParseEvent(t *testing.T) {
 	}
 }
 
-// The root of the file system tree and the writable parts keep to what README promises: no device
-// files and no set-user-id programs anywhere but in /dev.
+// TestMountsForbidWhatTheyCan checks the promise of the README for the root of the file system tree
+// and the writable parts: no device files and no set-user-ID programs outside /dev.
 func TestMountsForbidWhatTheyCan(t *testing.T) {
 	for _, m := range append(slices.Clone(namespace), rootMount("/dev/dm-0")) {
 		flags := m.Flags.String()

@@ -11,9 +11,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
-// switchRoot makes what is mounted at sysroot the root of the file system tree: the pseudo file
-// systems move into it, the initramfs gives its memory back, and the mount moves to "/". See
-// switch_root(8): a ramfs root cannot be left with pivot_root(2).
+// switchRoot makes the mount at sysroot the root of the file system tree: the pseudo file systems
+// move into it, the memory of the initramfs is freed, and the mount moves to "/". See
+// switch_root(8): pivot_root(2) cannot leave a ramfs root.
 func switchRoot() error {
 	for _, m := range namespace {
 		if err := mount.Move(m.Target, filepath.Join(sysroot, m.Target)); err != nil {
@@ -38,8 +38,8 @@ func switchRoot() error {
 	return nil
 }
 
-// emptyInitramfs deletes everything in the first root but the mount point of the next, and the
-// system that is kept in memory. It refuses to touch anything that does not lie in memory.
+// emptyInitramfs deletes the content of the first root except the mount point of the next root and
+// the system in memory. It fails if the first root is not in memory.
 func emptyInitramfs() error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs("/", &fs); err != nil {
@@ -54,7 +54,7 @@ func emptyInitramfs() error {
 	}
 	for _, entry := range entries {
 		if path := "/" + entry.Name(); path != sysroot && path != bootmedium.Dir {
-			// Memory that is not given back is no reason not to boot.
+			// Memory that cannot be freed must not prevent the boot.
 			if err := os.RemoveAll(path); err != nil {
 				say(warning, "initramfs: %v", err)
 			}

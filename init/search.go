@@ -13,38 +13,38 @@ import (
 )
 
 const (
-	// diskDeadline is how long the disk may take to appear, from when the drivers are loaded. Large
+	// diskDeadline is the time in which the disk must appear after the drivers are loaded. Large
 	// disk shelves take 20 s to spin up.
 	diskDeadline = 30 * time.Second
-	// refusalDeadline is how long the console shows why the system disk cannot be told, before the
-	// reset.
+	// refusalDeadline is the time for which the console shows why the system disk is ambiguous,
+	// before the reset.
 	refusalDeadline = 2 * time.Minute
-	// petEvery is how often the watchdog is kept quiet meanwhile.
+	// petEvery is the interval at which the watchdog is fed meanwhile.
 	petEvery = watchdog.Timeout / 4
 )
 
 // rootSearch is the search for the partition with the root.
 type rootSearch struct {
-	want     uuid.UUID // the partition's GUID
+	want     uuid.UUID // GUID of the partition
 	firmware firmware
 	devices  func() ([]blockDevice, error)
-	coldplug func() error // gives all devices the drivers that the initramfs holds
-	// next waits until a disk or partition has come or gone. lost is true when that is not known,
-	// so that all devices have to be looked at again.
+	coldplug func() error // loads the drivers in the initramfs for all devices
+	// next waits until a disk or partition is added or removed. lost is true if events were lost,
+	// so that all devices must be read again.
 	next     func(ctx context.Context) (lost bool, err error)
-	pet      func() // keeps the watchdog quiet
+	pet      func() // feeds the watchdog
 	describe func(disk string) string
 	say      func(l level, format string, args ...any)
-	said     string // the complaint that the console shows
+	said     string // the message that the console shows
 }
 
-// wait looks for the partition until it is there. If it is not there at once, all devices get the
-// drivers that the initramfs holds, and so do the devices that come later: a disk may stand behind
-// a controller behind a bridge, each of which shows the next one only when it is driven.
+// wait searches until the partition is found. If the partition is not there at once, wait loads the
+// initramfs drivers for all devices and for devices that appear later: a disk may be behind a
+// controller behind a bridge, and each shows the next only when it has a driver.
 //
-// Where the system disk cannot be told, the console shows why, and the search goes on until the
-// cause is gone or refusalDeadline has passed: a disk may be taken out, and the reset that follows
-// lets the loader count the try.
+// If the system disk is ambiguous, the console shows the reason, and the search continues until the
+// cause is removed or refusalDeadline has passed: an operator may remove a disk, and the reset
+// after the deadline makes the boot loader count the try.
 func (s *rootSearch) wait() (choice, error) {
 	began := time.Now()
 	deadline := began.Add(diskDeadline)
@@ -86,8 +86,8 @@ func (s *rootSearch) wait() (choice, error) {
 	}
 }
 
-// complain shows why the search goes on, once. What may still come is waited for without a word
-// until it is late.
+// complain shows once why the search continues. While a missing disk may still appear, it shows no
+// message until the disk is late.
 func (s *rootSearch) complain(r *refusal, late bool) {
 	text := complaint(r, s.describe)
 	if text == s.said || !r.final && !late {
@@ -97,7 +97,7 @@ func (s *rootSearch) complain(r *refusal, late bool) {
 	s.say(critical, "%s; this machine goes on when the cause is gone, and restarts %s after its start", text, refusalDeadline)
 }
 
-// look looks once. The choice has no device if the partition is not there.
+// look reads the devices once. The device of the choice is empty if the partition is not found.
 func (s *rootSearch) look() (choice, []blockDevice, error) {
 	devices, err := s.devices()
 	if err != nil {

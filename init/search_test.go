@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/watchdog"
 )
 
-// TestSearch: what comes when, by a clock that passes at once, and what becomes of the search. The
-// watchdog is never left alone.
+// TestSearch checks the result of the search for sequences of device events, with a virtual clock.
+// The watchdog must always be fed.
 func TestSearch(t *testing.T) {
 	root, esp := uuid.New(), uuid.New()
 	disk := func(name string, esp uuid.UUID) []blockDevice {
@@ -29,10 +29,10 @@ func TestSearch(t *testing.T) {
 	for name, c := range map[string]struct {
 		firmware firmware
 		changes  []change
-		device   string // that is found
+		device   string // the disk found
 		after    time.Duration
-		reason   string // why none is
-		shown    string // on the console; empty: nothing
+		reason   string // the reason for no disk
+		shown    string // on the console; empty: no message
 		silent   time.Duration
 	}{
 		"there at once":  {firmware: firmware{uefi: true, partition: esp}, changes: []change{{come: disk("vda", esp)}}, device: "/dev/vda2"},

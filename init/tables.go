@@ -7,12 +7,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// tableTimeout is how long the partition table of one disk may take to be read. A disk that spins
-// up has done so when the kernel shows its partitions, so an answer takes milliseconds.
+// tableTimeout is the time limit for reading the partition table of a disk. A disk has spun up
+// before the kernel shows its partitions, so an answer takes milliseconds.
 const tableTimeout = 5 * time.Second
 
-// tables reads partition tables, and gives up on a disk that does not answer: another disk may be
-// the one with the root. A disk that is still being read is not read a second time.
+// tables reads partition tables, and gives up on a disk that does not answer: another disk may have
+// the root. It does not start a second read of a disk while the first is running.
 type tables struct {
 	read    func(disk string) ([]uuid.UUID, error) // in the order of the partitions' numbers
 	timeout time.Duration
@@ -21,15 +21,15 @@ type tables struct {
 	pending map[string]<-chan reading // by disk, below /dev
 }
 
-// reading is what came of one table.
+// reading is the result of reading a table.
 type reading struct {
 	guids []uuid.UUID
 	err   error
 }
 
-// guids returns the unique GUIDs of the partitions on a disk, in the order of their numbers. A disk
-// whose table cannot be read, or not in time, has none; the log says why, because it may be the
-// system's own.
+// guids returns the unique GUIDs of the partitions on a disk, in the order of their numbers. The
+// result is empty if the table cannot be read in time; the log says why, because it may be the
+// system disk.
 func (t *tables) guids(disk string) []uuid.UUID {
 	if answer, again := t.pending[disk]; again {
 		select {
@@ -52,7 +52,7 @@ func (t *tables) guids(disk string) []uuid.UUID {
 	}
 }
 
-// done notes the end of a reading.
+// done handles the end of a read.
 func (t *tables) done(disk string, r reading) []uuid.UUID {
 	delete(t.pending, disk)
 	if r.err != nil {
@@ -61,7 +61,7 @@ func (t *tables) done(disk string, r reading) []uuid.UUID {
 	return r.guids
 }
 
-// begin reads a table beside everything else. A panic in the reader is an error of that disk.
+// begin reads a table in the background. A panic in the reader is an error of that disk.
 func (t *tables) begin(disk string) <-chan reading {
 	answer := make(chan reading, 1)
 	go func() {

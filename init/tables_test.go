@@ -12,9 +12,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestTables: a disk that does not answer costs tableTimeout once, is not read a second time
-// meanwhile, and counts as soon as it has answered. An error and a panic of the reader are errors
-// of that disk alone.
+// TestTables checks that a disk that does not answer costs tableTimeout once, is not read again
+// meanwhile, and is used once it has answered. An error or a panic of the reader affects only that
+// disk.
 func TestTables(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		id := uuid.New()

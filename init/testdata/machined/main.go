@@ -1,5 +1,6 @@
-// The stand-in for machined in init's boot test: it says what it was given, reads the whole root, and powers off. What
-// else it does is asked for on the kernel command line: standin=hang does nothing until the watchdog bites.
+// This program replaces machined in init's boot test: it prints its arguments, reads the whole
+// root, and powers off. The kernel command line can request more: standin=hang stops until the
+// watchdog fires.
 package main
 
 import (
@@ -25,7 +26,8 @@ func main() {
 	say("write %v", os.WriteFile("/usr/new", nil, 0o600))
 	cmdline, _ := os.ReadFile("/proc/cmdline")
 	if strings.Contains(string(cmdline), "standin=hang") {
-		_, _, _ = syscall.Syscall(syscall.SYS_PAUSE, 0, 0, 0) // an empty select would be a deadlock, which Go ends
+		// an empty select would be a deadlock, which ends a Go program
+		_, _, _ = syscall.Syscall(syscall.SYS_PAUSE, 0, 0, 0)
 	}
 	big, err := os.Open("/big")
 	if err != nil {
