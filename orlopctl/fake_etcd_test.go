@@ -34,8 +34,8 @@ type fakeEtcdService struct {
 var fakeSnapshot = []byte(strings.Repeat("the cluster's data ", 300000/19))
 
 func (s *fakeEtcdService) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
-	if request.Kept != "" {
-		return giveFakeKept(request.Kept, stream)
+	if request.Stored != "" {
+		return giveFakeKept(request.Stored, stream)
 	}
 	s.mu.Lock()
 	s.asked++
@@ -44,7 +44,7 @@ func (s *fakeEtcdService) Snapshot(request *api.EtcdSnapshotRequest, stream grpc
 	sum := sha256.Sum256(fakeSnapshot)
 	half := len(fakeSnapshot) / 2
 	all := []*api.EtcdSnapshotResponse{
-		{About: &api.EtcdSnapshot{Revision: 1234, Keys: 567, Size: int64(len(fakeSnapshot)), Version: "3.6.0"}},
+		{Header: &api.EtcdSnapshotInfo{Revision: 1234, Keys: 567, Size: int64(len(fakeSnapshot)), Version: "3.6.0"}},
 		{Chunk: fakeSnapshot[:half]}, {Chunk: fakeSnapshot[half:]}, {Sha256: hex.EncodeToString(sum[:])},
 	}
 	switch asked {
@@ -95,7 +95,7 @@ func giveFakeKept(name string, stream grpc.ServerStreamingServer[api.EtcdSnapsho
 	}
 	sum := sha256.Sum256(content)
 	for _, r := range []*api.EtcdSnapshotResponse{
-		{About: &api.EtcdSnapshot{Revision: 1200, Size: int64(len(content)), Version: "3.6.0"}}, {Chunk: content}, {Sha256: hex.EncodeToString(sum[:])},
+		{Header: &api.EtcdSnapshotInfo{Revision: 1200, Size: int64(len(content)), Version: "3.6.0"}}, {Chunk: content}, {Sha256: hex.EncodeToString(sum[:])},
 	} {
 		if err := stream.Send(r); err != nil {
 			return err
@@ -104,25 +104,25 @@ func giveFakeKept(name string, stream grpc.ServerStreamingServer[api.EtcdSnapsho
 	return nil
 }
 
-func (s *fakeEtcdService) Keep(context.Context, *api.EtcdKeepRequest) (*api.EtcdKeepResponse, error) {
+func (s *fakeEtcdService) TakeSnapshot(context.Context, *api.EtcdTakeSnapshotRequest) (*api.EtcdTakeSnapshotResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept++
-	made := &api.EtcdKept{Name: fakeSealed, At: fakeNow, Revision: 1100, Size: 99 << 20, Version: "3.6.0", Encrypted: true}
+	made := &api.EtcdStoredSnapshot{Name: fakeSealed, At: fakeNow, Revision: 1100, Size: 99 << 20, Version: "3.6.0", Encrypted: true}
 	if s.kept == 1 {
-		return &api.EtcdKeepResponse{Kept: made, Problem: fakePlace + ": the store answers AccessDenied: Access Denied (HTTP 403)"}, nil
+		return &api.EtcdTakeSnapshotResponse{Snapshot: made, Problem: fakePlace + ": the store answers AccessDenied: Access Denied (HTTP 403)"}, nil
 	}
-	made.Sent = fakeNow
-	return &api.EtcdKeepResponse{Kept: made}, nil
+	made.Uploaded = fakeNow
+	return &api.EtcdTakeSnapshotResponse{Snapshot: made}, nil
 }
 
-func (s *fakeEtcdService) List(context.Context, *api.EtcdListRequest) (*api.EtcdListResponse, error) {
+func (s *fakeEtcdService) ListSnapshots(context.Context, *api.EtcdListSnapshotsRequest) (*api.EtcdListSnapshotsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.asked == 0 { // it has not run for long
-		return &api.EtcdListResponse{}, nil
+		return &api.EtcdListSnapshotsResponse{}, nil
 	}
-	r := &api.EtcdListResponse{Snapshots: []*api.EtcdKept{
+	r := &api.EtcdListSnapshotsResponse{Snapshots: []*api.EtcdStoredSnapshot{
 		{Name: fakeKept, At: fakeNow, Revision: 1200, Size: 99 << 20, Version: "3.6.0"},
 		{Name: fakeSealed, At: fakeNow, Revision: 1100, Size: 99 << 20, Version: "3.6.0", Encrypted: true},
 	}}
@@ -131,7 +131,7 @@ func (s *fakeEtcdService) List(context.Context, *api.EtcdListRequest) (*api.Etcd
 	case 1:
 		r.Target, r.Problem = fakePlace, "the store answers AccessDenied: Access Denied (HTTP 403)"
 	default:
-		r.Target, r.Snapshots[1].Sent = fakePlace, fakeNow
+		r.Target, r.Snapshots[1].Uploaded = fakePlace, fakeNow
 	}
 	return r, nil
 }
@@ -145,18 +145,18 @@ func (s *fakeEtcdService) Restore(stream grpc.ClientStreamingServer[api.EtcdRest
 	defer s.mu.Unlock()
 	if first.Undo {
 		if s.restored == nil {
-			return status.Error(codes.FailedPrecondition, "etcd: there is nothing to put back: nothing was restored on this machine")
+			return status.Error(codes.FailedPrecondition, "etcd: cannot undo: no restore on this machine has replaced data")
 		}
 		s.restored = &api.EtcdRestored{At: fakeNow, By: "CN=admin", Revision: 2345, Keys: 600, Replaced: 1001240, Undo: true}
 		return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: s.restored})
 	}
-	switch first.Kept {
+	switch first.Stored {
 	case "":
 	case fakeKept:
 		s.restored = &api.EtcdRestored{At: fakeNow, By: "CN=admin", Revision: 1200, Keys: 500, Replaced: 2345}
 		return stream.SendAndClose(&api.EtcdRestoreResponse{Restored: s.restored})
 	default:
-		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: the snapshot %s is not there", first.Kept)
+		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: no stored snapshot %s", first.Stored)
 	}
 	sum, size := sha256.New(), int64(0)
 	for {
@@ -221,16 +221,16 @@ func (s *fakeEtcdService) Disarm(context.Context, *api.EtcdDisarmRequest) (*api.
 	return &api.EtcdDisarmResponse{Alarms: []string{"NOSPACE"}}, nil
 }
 
-// Remove takes m3, which does not answer, and refuses the others as a machine does.
-func (s *fakeEtcdService) Remove(_ context.Context, r *api.EtcdRemoveRequest) (*api.EtcdRemoveResponse, error) {
+// RemoveMember takes m3, which does not answer, and refuses the others as a machine does.
+func (s *fakeEtcdService) RemoveMember(_ context.Context, r *api.EtcdRemoveMemberRequest) (*api.EtcdRemoveMemberResponse, error) {
 	if r.Member != "m3" {
-		return nil, status.Errorf(codes.FailedPrecondition, "etcd: %s is not removed, nothing was changed: 2 of 3 members answer; without it there would be 2, of which 2 have to answer, and only 1 would", r.Member)
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: cannot remove %s, nothing was changed: 2 of 3 members answer; without it there would be 2, of which 2 have to answer, and only 1 would", r.Member)
 	}
-	return &api.EtcdRemoveResponse{Removed: &api.EtcdMember{Id: "cee81545452c54fd", Name: "m3"}, Node: "Cluster.spec.controlPlanes names 10.0.0.13"}, nil
+	return &api.EtcdRemoveMemberResponse{Removed: &api.EtcdMember{Id: "cee81545452c54fd", Name: "m3"}, NodeError: "Cluster.spec.controlPlanes names 10.0.0.13"}, nil
 }
 
 func (s *fakeEtcdService) Recover(context.Context, *api.EtcdRecoverRequest) (*api.EtcdRecoverResponse, error) {
-	return &api.EtcdRecoverResponse{Dropped: []string{"m2", "m3"}}, nil
+	return &api.EtcdRecoverResponse{RemovedMembers: []string{"m2", "m3"}}, nil
 }
 
 func (s *fakeEtcdService) Rejoin(context.Context, *api.EtcdRejoinRequest) (*api.EtcdRejoinResponse, error) {

@@ -31,29 +31,32 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// A machine without data asks the other control-plane machines before its etcd starts
-// (docs/decisions/0029-members.md). What it does on their answers is package quorum's; here it asks
-// and does. All of that is between holders of a certificate of the etcd CA: where no etcd runs yet,
-// the port for members answers one question, whether the machine waits, too.
+// Before its etcd starts, a machine without data probes the other control-plane machines
+// (docs/decisions/0029-members.md). Package etcdjoin decides on their answers; this file sends the
+// probes and performs the decision. All connections require a certificate of the etcd CA. On a
+// machine where no etcd runs yet, the peer port also answers a single request: whether that machine
+// waits, too.
 
 const (
-	// askTime bounds one question to another machine.
-	askTime = 3 * time.Second
-	// askEvery is between two rounds of them, and askSeldom what it comes to between tries to join
-	// that fail.
-	askEvery  = time.Second
-	askSeldom = 2 * time.Minute
-	// changeTime bounds a change of the members, which takes a vote of them.
-	changeTime = 10 * time.Second
-	// waitingPath is what a machine that waits answers. etcd, on the same port, does not know it.
+	// requestTimeout bounds one request to another machine.
+	requestTimeout = 3 * time.Second
+	// retryInterval is the time between two rounds of probes. It is also the first delay between
+	// failed attempts to join; maxBackoff is the longest.
+	retryInterval = time.Second
+	maxBackoff    = 2 * time.Minute
+	// changeTimeout bounds a change of the members, which needs a quorum.
+	changeTimeout = 10 * time.Second
+	// waitingPath is the path that a waiting machine answers. etcd, on the same port, does not know
+	// it.
 	waitingPath = "/orlop/waiting"
-	// membersPath is what etcd answers there (its etcdhttp, peer.go).
+	// membersPath is the path on the peer port at which etcd lists its members (its etcdhttp,
+	// peer.go).
 	membersPath = "/members"
-	// clusterHeader says, with it, of which cluster they are.
+	// clusterHeader is the header of that answer with the ID of the cluster.
 	clusterHeader = "X-Etcd-Cluster-ID"
 )
 
-// self is this machine to package quorum.
+// self describes this machine to package etcdjoin.
 func self(spec nodespec.Spec) etcdjoin.Self {
 	return etcdjoin.Self{
 		Name: spec.NodeName, URL: peerURL(spec),
@@ -61,8 +64,8 @@ func self(spec nodespec.Spec) etcdjoin.Self {
 	}
 }
 
-// identity is how this machine proves itself to other members, and knows them. Its files may have
-// been renewed, so it is read each time.
+// identity returns the certificate of this machine for its peers and the CA that verifies theirs.
+// The files may have been renewed, so each connection reads them again.
 func identity(dirs dirs.Dirs) transport.TLSInfo {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
 	return transport.TLSInfo{
@@ -71,38 +74,39 @@ func identity(dirs dirs.Dirs) transport.TLSInfo {
 	}
 }
 
-// newcomer is a machine without data that becomes a member.
-type newcomer struct {
-	spec nodespec.Spec
-	dirs dirs.Dirs
-	tell func(why string) // for the operator
+// joiner is a machine without data that becomes a member.
+type joiner struct {
+	spec   nodespec.Spec
+	dirs   dirs.Dirs
+	report func(why string) // for the operator
 }
 
-// meet returns when etcd may start, with its first configuration completed by who else is a member.
-func (n newcomer) meet(ctx context.Context, config *embed.Config) error {
+// discover blocks until this machine has bootstrapped the cluster or was added to it, and completes
+// config with the members.
+func (n joiner) discover(ctx context.Context, config *embed.Config) error {
 	if len(n.spec.OtherControlPlanes()) == 0 {
-		return nil // the configuration is that of a founder
+		return nil // the configuration bootstraps a cluster of one machine
 	}
-	leave, err := n.wait()
+	stop, err := n.serveWaiting()
 	if err != nil {
 		return err
 	}
-	defer leave()
-	ticker := time.NewTicker(askEvery)
+	defer stop()
+	ticker := time.NewTicker(retryInterval)
 	defer ticker.Stop()
-	told := ""
+	reported := ""
 	for last := []etcdjoin.PeerAnswer(nil); ; {
-		now := n.askAll(ctx)
+		now := n.probeAll(ctx)
 		step := etcdjoin.Next(self(n.spec), last, now)
 		last = now
 		why := step.Reason
-		done, err := n.do(ctx, step, config)
+		done, err := n.perform(ctx, step, config)
 		if err != nil {
 			why += ": " + err.Error()
 		}
-		if why != told {
-			told = why
-			n.tell(why)
+		if why != reported {
+			reported = why
+			n.report(why)
 		}
 		if done {
 			return nil
@@ -115,12 +119,12 @@ func (n newcomer) meet(ctx context.Context, config *embed.Config) error {
 	}
 }
 
-// do does what was decided, and says whether etcd may start.
-func (n newcomer) do(ctx context.Context, step etcdjoin.Decision, config *embed.Config) (start bool, err error) {
+// perform carries out a decision and reports whether etcd may start.
+func (n joiner) perform(ctx context.Context, step etcdjoin.Decision, config *embed.Config) (start bool, err error) {
 	if step.Action == etcdjoin.Wait || step.Action == etcdjoin.Bootstrap {
 		return step.Action == etcdjoin.Bootstrap, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	c, err := connectTo(n.dirs, clientURL(step.Via))
 	if err != nil {
@@ -129,21 +133,21 @@ func (n newcomer) do(ctx context.Context, step etcdjoin.Decision, config *embed.
 	defer c.Close()
 	if step.Action == etcdjoin.Remove {
 		if _, err := c.MemberRemove(ctx, step.Member.ID); err != nil {
-			return false, fmt.Errorf("the member %x cannot be removed: %w", step.Member.ID, err)
+			return false, fmt.Errorf("cannot remove the member %x: %w", step.Member.ID, err)
 		}
-		return false, nil // and decides anew
+		return false, nil // the next round decides again
 	}
 	added, err := c.MemberAddAsLearner(ctx, []string{peerURL(n.spec)})
 	if err != nil {
-		return false, fmt.Errorf("etcd does not take another member now: %w", err)
+		return false, fmt.Errorf("etcd accepts no new member at present: %w", err)
 	}
 	config.InitialCluster = initialCluster(n.spec.NodeName, added.Member.ID, added.Members)
 	config.ClusterState = embed.ClusterStateFlagExisting
 	return true, nil
 }
 
-// initialCluster is how a member's first configuration names all of them. One that has not started
-// has no name yet, and needs one here.
+// initialCluster returns the members in the form of etcd's option initial-cluster. A member that
+// has not started has no name yet, and needs a name here.
 func initialCluster(name string, id uint64, all []*etcdserverpb.Member) string {
 	var words []string
 	for _, m := range all {
@@ -161,23 +165,23 @@ func initialCluster(name string, id uint64, all []*etcdserverpb.Member) string {
 	return strings.Join(words, ",")
 }
 
-// wait answers others that this machine waits, until leave is called.
-func (n newcomer) wait() (leave func(), err error) {
+// serveWaiting answers on the peer port that this machine waits, until stop is called.
+func (n joiner) serveWaiting() (stop func(), err error) {
 	config, err := identity(n.dirs).ServerConfig()
 	if err != nil {
-		return nil, fmt.Errorf("the certificate for members cannot be used: %w", err)
+		return nil, fmt.Errorf("cannot use the peer certificate: %w", err)
 	}
 	listener, err := net.Listen("tcp", netip.AddrPortFrom(n.spec.OwnAddress(), etcdjoin.PeerPort).String())
 	if err != nil {
-		return nil, fmt.Errorf("the port for members cannot be opened: %w", err)
+		return nil, fmt.Errorf("cannot open the peer port: %w", err)
 	}
 	answers := http.NewServeMux()
 	answers.HandleFunc("GET "+waitingPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, n.spec.NodeName) })
-	server := &http.Server{Handler: answers, ReadTimeout: askTime, WriteTimeout: askTime, IdleTimeout: askTime, ErrorLog: log.New(io.Discard, "", 0)}
+	server := &http.Server{Handler: answers, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: requestTimeout, ErrorLog: log.New(io.Discard, "", 0)}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = server.Serve(tls.NewListener(listener, config)) // it ends when it is closed
+		_ = server.Serve(tls.NewListener(listener, config)) // Serve returns when stop closes it
 	}()
 	return func() {
 		_ = server.Close() // etcd needs the port
@@ -185,9 +189,9 @@ func (n newcomer) wait() (leave func(), err error) {
 	}, nil
 }
 
-// serving is another machine that serves the cluster's data, if there is one.
-func (n newcomer) serving(ctx context.Context) (netip.Addr, bool) {
-	for _, a := range n.askAll(ctx) {
+// findServing returns another machine that serves the data of the cluster.
+func (n joiner) findServing(ctx context.Context) (netip.Addr, bool) {
+	for _, a := range n.probeAll(ctx) {
 		if a.State == etcdjoin.Serving {
 			return a.From, true
 		}
@@ -195,13 +199,13 @@ func (n newcomer) serving(ctx context.Context) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// askAll asks all others at once.
-func (n newcomer) askAll(ctx context.Context) []etcdjoin.PeerAnswer {
-	return askOthers(n, func(a netip.Addr) etcdjoin.PeerAnswer { return n.ask(ctx, a) })
+// probeAll probes all other machines at once.
+func (n joiner) probeAll(ctx context.Context) []etcdjoin.PeerAnswer {
+	return probeOthers(n, func(a netip.Addr) etcdjoin.PeerAnswer { return n.probe(ctx, a) })
 }
 
-// askOthers asks all others one thing at once.
-func askOthers[Answer any](n newcomer, ask func(netip.Addr) Answer) []Answer {
+// probeOthers calls probe for all other machines at once.
+func probeOthers[Answer any](n joiner, ask func(netip.Addr) Answer) []Answer {
 	list := n.spec.OtherControlPlanes()
 	answers := make([]Answer, len(list))
 	var asking sync.WaitGroup
@@ -212,10 +216,10 @@ func askOthers[Answer any](n newcomer, ask func(netip.Addr) Answer) []Answer {
 	return answers
 }
 
-// clusterAt is the number of the cluster that the etcd at a machine is of; 0 if none says so. It
-// does as soon as it runs, and at once.
-func (n newcomer) clusterAt(ctx context.Context, a netip.Addr) uint64 {
-	answer, err := askPeer(ctx, n.dirs, etcdjoin.PeerURL(a)+membersPath)
+// clusterID returns the ID of the cluster to which the etcd of a machine belongs, or 0 if it is not
+// known. etcd answers this request as soon as it runs, without a quorum.
+func (n joiner) clusterID(ctx context.Context, a netip.Addr) uint64 {
+	answer, err := getFromPeer(ctx, n.dirs, etcdjoin.PeerURL(a)+membersPath)
 	if err != nil {
 		return 0
 	}
@@ -227,14 +231,14 @@ func (n newcomer) clusterAt(ctx context.Context, a netip.Addr) uint64 {
 	return cluster
 }
 
-// ask asks one other machine.
-func (n newcomer) ask(ctx context.Context, a netip.Addr) etcdjoin.PeerAnswer {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+// probe returns the state of another machine.
+func (n joiner) probe(ctx context.Context, a netip.Addr) etcdjoin.PeerAnswer {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	says := func(s etcdjoin.PeerState, err error) etcdjoin.PeerAnswer {
-		return etcdjoin.PeerAnswer{From: a, State: s, Problem: short(err)}
+		return etcdjoin.PeerAnswer{From: a, State: s, Problem: shortReason(err)}
 	}
-	waits, err := n.waits(ctx, a)
+	waits, err := n.isWaiting(ctx, a)
 	if err != nil {
 		return says(etcdjoin.Unreachable, err)
 	}
@@ -249,28 +253,28 @@ func (n newcomer) ask(ctx context.Context, a netip.Addr) etcdjoin.PeerAnswer {
 	list, err := c.MemberList(ctx)
 	switch {
 	case err == nil:
-		return etcdjoin.PeerAnswer{From: a, State: etcdjoin.Serving, Cluster: list.Header.ClusterId, Members: toQuorum(list.Members)}
+		return etcdjoin.PeerAnswer{From: a, State: etcdjoin.Serving, Cluster: list.Header.ClusterId, Members: toJoinMembers(list.Members)}
 	case errors.Is(err, rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)):
-		return says(etcdjoin.Unreachable, errors.New("is joining itself"))
+		return says(etcdjoin.Unreachable, errors.New("is still joining"))
 	}
-	// What has no quorum answers from its own memory only, and the time for the first question is
-	// over.
-	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
+	// A member without a quorum answers from its own memory only. The timeout of the first request
+	// is used up.
+	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	if list, err := c.MemberList(again, clientv3.WithSerializable()); err == nil {
-		return says(etcdjoin.NoQuorum, fmt.Errorf("it knows %d members, and not enough of them answer", len(list.Members)))
+		return says(etcdjoin.NoQuorum, fmt.Errorf("it knows %d members, and has no quorum", len(list.Members)))
 	}
-	if list, err := toldToPeers(context.WithoutCancel(ctx), n.dirs, etcdjoin.PeerURL(a)); err == nil {
-		return says(etcdjoin.NoQuorum, fmt.Errorf("it knows %d members, and not enough of them answer since it started", len(list)))
+	if list, err := peerMembers(context.WithoutCancel(ctx), n.dirs, etcdjoin.PeerURL(a)); err == nil {
+		return says(etcdjoin.NoQuorum, fmt.Errorf("it knows %d members, and has had no quorum since its start", len(list)))
 	}
 	return says(etcdjoin.Unreachable, err)
 }
 
-// toldToPeers are the members that an etcd tells at its URL for members. It does so as soon as it
-// runs, of what is on its disk; its port for clients, and its socket, answer nothing until a quorum
-// has been there once since it started (its embed, serve.go).
-func toldToPeers(ctx context.Context, dirs dirs.Dirs, url string) ([]membership.Member, error) {
-	answer, err := askPeer(ctx, dirs, url+membersPath)
+// peerMembers returns the members that an etcd lists at its peer URL. etcd answers there from its
+// disk as soon as it runs. Its client port and its socket answer nothing until it has had a quorum
+// once since its start (its embed, serve.go).
+func peerMembers(ctx context.Context, dirs dirs.Dirs, url string) ([]membership.Member, error) {
+	answer, err := getFromPeer(ctx, dirs, url+membersPath)
 	if err != nil {
 		return nil, err
 	}
@@ -280,14 +284,15 @@ func toldToPeers(ctx context.Context, dirs dirs.Dirs, url string) ([]membership.
 		return nil, fmt.Errorf("answers %s", answer.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(&list); err != nil {
-		return nil, fmt.Errorf("its members cannot be decoded: %w", err)
+		return nil, fmt.Errorf("cannot decode its members: %w", err)
 	}
 	return list, nil
 }
 
-// waits asks a machine's port for members whether it waits, too.
-func (n newcomer) waits(ctx context.Context, a netip.Addr) (bool, error) {
-	answer, err := askPeer(ctx, n.dirs, etcdjoin.PeerURL(a)+waitingPath)
+// isWaiting reports whether the peer port of a machine answers that the machine waits for
+// discovery, too.
+func (n joiner) isWaiting(ctx context.Context, a netip.Addr) (bool, error) {
+	answer, err := getFromPeer(ctx, n.dirs, etcdjoin.PeerURL(a)+waitingPath)
 	if err != nil {
 		return false, err
 	}
@@ -295,33 +300,33 @@ func (n newcomer) waits(ctx context.Context, a netip.Addr) (bool, error) {
 	return answer.StatusCode == http.StatusOK, nil
 }
 
-// askPeer asks at a port for members. It has askTime for all of the answer.
-func askPeer(ctx context.Context, dirs dirs.Dirs, url string) (*http.Response, error) {
+// getFromPeer sends a GET request to a peer port. requestTimeout bounds the whole answer.
+func getFromPeer(ctx context.Context, dirs dirs.Dirs, url string) (*http.Response, error) {
 	config, err := identity(dirs).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("the certificate for members cannot be used: %w", err)
+		return nil, fmt.Errorf("cannot use the peer certificate: %w", err)
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
-	return (&http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: askTime}).Do(request)
+	return (&http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: requestTimeout}).Do(request)
 }
 
-// connectTo connects with another member's etcd.
+// connectTo returns a client of another member's etcd.
 func connectTo(dirs dirs.Dirs, urls ...string) (*clientv3.Client, error) {
 	config, err := identity(dirs).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("the certificate for members cannot be used: %w", err)
+		return nil, fmt.Errorf("cannot use the peer certificate: %w", err)
 	}
-	return clientv3.New(clientv3.Config{Endpoints: urls, TLS: config, DialTimeout: askTime, Logger: silence})
+	return clientv3.New(clientv3.Config{Endpoints: urls, TLS: config, DialTimeout: requestTimeout, Logger: nopLogger})
 }
 
 func clientURL(a netip.Addr) string {
 	return "https://" + netip.AddrPortFrom(a, etcdjoin.ClientPort).String()
 }
 
-func toQuorum(members []*etcdserverpb.Member) []etcdjoin.Member {
+func toJoinMembers(members []*etcdserverpb.Member) []etcdjoin.Member {
 	var out []etcdjoin.Member
 	for _, m := range members {
 		out = append(out, etcdjoin.Member{ID: m.ID, Name: m.Name, URLs: m.PeerURLs, Learner: m.IsLearner})
@@ -329,8 +334,8 @@ func toQuorum(members []*etcdserverpb.Member) []etcdjoin.Member {
 	return out
 }
 
-// short is the innermost reason of an error of net/http, which says the whole URL before it.
-func short(err error) string {
+// shortReason returns the innermost cause of an error of net/http, without the URL.
+func shortReason(err error) string {
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
 		return errno.Error()
 	}

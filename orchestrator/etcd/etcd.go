@@ -1,15 +1,15 @@
-// Package etcd runs etcd inside the process "api": upstream's server, embedded, with its
-// configuration as data.
+// Package etcd runs upstream's etcd server, embedded in the process "api", with its configuration
+// as data.
 //
-// Each member's client is the API server of the same process, over a Unix socket in a folder that
-// only the process's user may enter. Where the configuration names control-plane machines, the port
-// for other members and one for those that join (meet.go) listen on the machine's address, and take
-// holders of a certificate of the etcd CA. Otherwise the first listens on loopback, and there is no
-// TCP port for clients.
+// The client of each member is the API server of the same process. It connects over a Unix socket
+// in a directory that only the user of the process may enter. If the configuration names
+// control-plane machines, two TCP ports listen on the address of the machine: the peer port, and a
+// client port for machines that join (discovery.go). Both require a certificate of the etcd CA.
+// Otherwise the peer port listens on loopback, and there is no TCP port for clients.
 //
-// Every write is on the disk before it is answered; nothing here turns that off. Old revisions are
-// compacted by the API server, or when there is no more space by defragment (commands.go). Who
-// becomes a member is decided by package quorum.
+// etcd flushes every write to disk before it answers; nothing here turns that off. The API server
+// compacts old revisions; defragment (commands.go) does it when the database is full. Package
+// etcdjoin decides which machine becomes a member.
 package etcd
 
 import (
@@ -42,7 +42,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name.
+// Name is the name of the component.
 const Name = "etcd"
 
 // Component describes etcd without its Run function.
@@ -56,7 +56,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	}
 }
 
-// peerURL is where other members reach this one, or would.
+// peerURL returns the URL of this member for its peers. Without other control-plane machines it is
+// a loopback URL.
 func peerURL(spec nodespec.Spec) string {
 	if len(spec.ControlPlanes) == 0 {
 		return etcdjoin.PeerURL(netip.AddrFrom4([4]byte{127, 0, 0, 1}))
@@ -64,22 +65,25 @@ func peerURL(spec nodespec.Spec) string {
 	return etcdjoin.PeerURL(spec.OwnAddress())
 }
 
-// configFile is etcd's own configuration file. The numbers:
-//   - quota 4 GiB: half of what etcd calls its limit; a full database stops writes, it never fills
-//     the disk;
-//   - a snapshot every 5000 entries, of which 1000 are kept: entries are held in memory, and there
-//     is no slow follower
-//     to serve from them on one machine;
-//   - health and metrics on a socket of their own, so that the one for requests speaks gRPC only, without guessing;
-//   - the advertised client address is a form that etcd insists on, and nobody asks for it;
-//   - a leader is missed after 1 to 2 seconds, as etcd has it by default: before the address of the API moves (orchestrator/apivip).
-//     A request that a member has passed on to a leader that is gone fails after 5 seconds and twice that second;
-//   - who has a certificate of the etcd CA is believed whichever of its addresses it calls from;
-//   - several learners at once: machines that are switched on together all join, and learners are not part of a quorum. The number is the same
-//     whatever the configuration names: each member judges by its own which additions it knows of, and does not start with more than it allows;
-//   - requests that take longer than 300 ms are told about (the unit is nanoseconds; embedded, etcd has no default for
-//     it and would tell about every request);
-//   - pre-vote and strict reconfiguration: a member that comes back never disturbs a working cluster.
+// configFile returns the configuration file of etcd. The numbers and options:
+//   - The quota is 4 GiB, half of the maximum that etcd suggests. A full database stops writes; it
+//     never fills the disk.
+//   - etcd takes a raft snapshot every 5000 entries and retains 1000 of them. It holds the entries
+//     in memory, and a single machine has no slow follower that needs them.
+//   - Health and metrics have a separate socket, so that the socket for requests speaks gRPC only
+//     and does not have to detect the protocol.
+//   - etcd requires an advertised client address; no client uses it.
+//   - A follower misses its leader after 1 to 2 seconds (etcd's default), before the address of the
+//     API moves (orchestrator/apivip). A request that a member has forwarded to a lost leader fails
+//     after 5 seconds plus twice the election timeout of 1 second.
+//   - etcd accepts a certificate of the etcd CA from any client address.
+//   - Several learners are permitted at once: machines that are switched on together all join, and
+//     learners are not part of a quorum. The number does not depend on the configuration: each
+//     member checks the additions that it knows against its own limit, and does not start above it.
+//   - etcd logs requests that take longer than 300 ms. The unit is nanoseconds. Embedded etcd has
+//     no default and would log every request.
+//   - Pre-vote and the strict check of reconfigurations: a returning member never disturbs a
+//     working cluster.
 func configFile(spec nodespec.Spec, dirs dirs.Dirs) component.File {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
 	clients, advertised, security := "unix://"+dirs.EtcdSocket(), "http://127.0.0.1:2379", ""
@@ -123,47 +127,49 @@ warning-unary-request-duration: 300000000
 	return component.File{Path: at("etcd.yaml"), Mode: 0o600, Content: content}
 }
 
-// Run serves with the configuration file until ctx is done. tell says what it waits for; ready is
-// called once, when the member answers and has a vote. Before it starts, it sees to it that the
-// data are this version's (keep.go), and that without data it is one of its cluster.
-func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, tell func(why string), ready func()) error {
+// Run serves with the configuration file until ctx is done. It reports the condition
+// that it waits for. It calls ready once, when the member answers and has a vote. Before etcd
+// starts, Run ensures that this version can serve the data (savepoint.go), and that a machine
+// without data is a member of its cluster.
+func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, report func(why string), ready func()) error {
 	nameServer()
-	k := keeper{dirs, spec}
-	if err := k.settle(ownFormat()); err != nil {
+	k := localMember{dirs, spec}
+	if err := k.ensureFormat(ownFormat()); err != nil {
 		return err
 	}
-	if err := k.dropUnbegun(); err != nil {
+	if err := k.dropUncommittedBootstrap(); err != nil {
 		return err
 	}
-	server, err := start(ctx, file, k, tell)
+	server, err := start(ctx, file, k, report)
 	if err != nil {
-		return stopped(ctx, err)
+		return ignoreCanceled(ctx, err)
 	}
 	defer server.Close()
 	select {
 	case <-server.Server.ReadyNotify():
-		if err := errors.Join(k.goneAlone(), k.unmark(foundingFile), k.served(ownFormat())); err != nil {
+		if err := errors.Join(k.recovered(), k.removeMarker(bootstrapFile), k.recordServed(ownFormat())); err != nil {
 			return err
 		}
-		if err := vote(ctx, server.Server, peerURL(spec), tell); err != nil {
-			return stopped(ctx, err)
+		if err := becomeVoter(ctx, server.Server, peerURL(spec), report); err != nil {
+			return ignoreCanceled(ctx, err)
 		}
-		if err := sign(ctx, v3client.New(server.Server), ownFormat()); err != nil {
-			// a full database takes nothing
-			klog.Warningf("etcd: the data do not say who writes them: %v", err)
+		if err := recordFormat(ctx, v3client.New(server.Server), ownFormat()); err != nil {
+			// A full database accepts no writes.
+			klog.Warningf("etcd: cannot record the format in the data: %v", err)
 		}
 		ready()
 	case err := <-server.Err():
-		return ended(server, err)
+		return stopReason(server, err)
 	case <-server.Server.StoppingNotify():
 		return errRemoved
 	case <-ctx.Done():
-		server.Server.HardStop() // Close would wait for it to be ready first, which takes a quorum
+		// Close would first wait until the server is ready, which takes a quorum
+		server.Server.HardStop()
 		return nil
 	}
 	select {
 	case err := <-server.Err():
-		return ended(server, err)
+		return stopReason(server, err)
 	case <-server.Server.StoppingNotify():
 		return errRemoved
 	case <-ctx.Done():
@@ -171,30 +177,31 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, t
 	}
 }
 
-// start starts the server, after it has become clear what it starts as. A machine that joins needs
-// to know all members at that moment, so it joins anew when another one has come or gone meanwhile.
-// Each time the others remember for good, so it rests longer and longer, up to askSeldom.
-func start(ctx context.Context, file string, k keeper, tell func(why string)) (*embed.Etcd, error) {
-	for rest := askEvery; ; rest = min(2*rest, askSeldom) {
+// start starts the server after discovery. A joining machine must know all members at that moment,
+// so it joins again if another member was added or removed meanwhile. The other members remember
+// each attempt for good, so the delay between attempts grows up to maxBackoff.
+func start(ctx context.Context, file string, k localMember, report func(why string)) (*embed.Etcd, error) {
+	for rest := retryInterval; ; rest = min(2*rest, maxBackoff) {
 		config, err := embed.ConfigFromFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("%s: cannot use: %w", file, err)
 		}
 		if !k.hasData() {
-			// A cluster that is begun twice is two, and neither takes the other's members for its
-			// own. Who joins takes over the first one's.
+			// A cluster that is bootstrapped twice becomes two clusters with different tokens, and
+			// neither accepts the members of the other. A joining machine takes over the token of
+			// the existing cluster.
 			config.InitialClusterToken += " " + rand.Text()
-			if err := (newcomer{k.spec, k.dirs, tell}).meet(ctx, config); err != nil {
+			if err := (joiner{k.spec, k.dirs, report}).discover(ctx, config); err != nil {
 				return nil, err
 			}
 			if config.ClusterState == embed.ClusterStateFlagNew {
-				if err := k.note(foundingFile, k.spec.NodeName); err != nil {
+				if err := k.writeJSON(bootstrapFile, k.spec.NodeName); err != nil {
 					return nil, err
 				}
 			}
-		} else if config.ForceNewCluster, err = k.goesAlone(ctx); err != nil {
+		} else if config.ForceNewCluster, err = k.forcesNewCluster(ctx); err != nil {
 			return nil, err
-		} else if err := k.leftBehind(ctx); err != nil {
+		} else if err := k.checkCluster(ctx); err != nil {
 			return nil, err
 		}
 		server, err := embed.StartEtcd(config)
@@ -204,7 +211,7 @@ func start(ctx context.Context, file string, k keeper, tell func(why string)) (*
 		if k.hasData() || config.ClusterState != embed.ClusterStateFlagExisting {
 			return nil, fmt.Errorf("%s: cannot start from: %w", config.Dir, err)
 		}
-		tell("joins anew: " + err.Error())
+		report("joins again: " + err.Error())
 		select {
 		case <-time.After(rest):
 		case <-ctx.Done():
@@ -213,9 +220,9 @@ func start(ctx context.Context, file string, k keeper, tell func(why string)) (*
 	}
 }
 
-// ended is why a server has ended: what its listeners say when it stops by itself is not the
-// reason.
-func ended(server *embed.Etcd, err error) error {
+// stopReason returns the reason why a server has ended. If the server stops by itself, the errors
+// of its listeners are not the reason.
+func stopReason(server *embed.Etcd, err error) error {
 	select {
 	case <-server.Server.StoppingNotify():
 		return errRemoved
@@ -224,46 +231,46 @@ func ended(server *embed.Etcd, err error) error {
 	}
 }
 
-// logFolder is etcd's write-ahead log in the data folder. While it is not there, the member has
-// taken part in nothing.
-const logFolder = member + "/wal"
+// logDir is etcd's write-ahead log in the data directory. Without it, the member has taken part in
+// nothing.
+const logDir = member + "/wal"
 
-func (k keeper) hasData() bool { return exists(filepath.Join(k.dirs.EtcdData, logFolder)) }
+func (l localMember) hasData() bool { return exists(filepath.Join(l.dirs.EtcdData, logDir)) }
 
-// foundingFile, beside the data, says that this machine begins a cluster, and that its etcd has not
-// served it yet.
-const foundingFile = "founding"
+// bootstrapFile lies beside the data. It records that this machine bootstraps a cluster and that
+// its etcd has not served it yet.
+const bootstrapFile = "founding"
 
-// dropUnbegun removes the data of a cluster that was to begin when the power was cut. Etcd writes
-// down that the founder is a member after it has made its log; with a log that says nothing it
-// would wait for ever for somebody to tell it. Nothing was agreed on by then, so nothing is lost.
-func (k keeper) dropUnbegun() error {
-	if !k.hasData() || !exists(k.at(foundingFile)) {
+// dropUncommittedBootstrap removes the data of a bootstrap that a power cut interrupted. etcd
+// records the first member after it has created its log; with an empty log it would wait forever
+// for a peer to add it. The cluster has committed no entry by then, so nothing is lost.
+func (l localMember) dropUncommittedBootstrap() error {
+	if !l.hasData() || !exists(l.at(bootstrapFile)) {
 		return nil
 	}
-	log, err := wal.OpenForRead(silence, filepath.Join(k.dirs.EtcdData, logFolder), walpb.Snapshot{})
+	log, err := wal.OpenForRead(nopLogger, filepath.Join(l.dirs.EtcdData, logDir), walpb.Snapshot{})
 	if err != nil {
-		return nil // it has gone on, or etcd says what is wrong
+		return nil // etcd has committed entries, or reports the damage itself
 	}
 	defer log.Close()
 	if _, state, _, err := log.ReadAll(); err != nil || state.Commit > 0 {
 		return nil
 	}
-	return k.dropData()
+	return l.dropData()
 }
 
-// dropData removes the data for good.
-func (k keeper) dropData() error {
-	if err := os.RemoveAll(filepath.Join(k.dirs.EtcdData, member)); err != nil {
+// dropData removes the data permanently.
+func (l localMember) dropData() error {
+	if err := os.RemoveAll(filepath.Join(l.dirs.EtcdData, member)); err != nil {
 		return fmt.Errorf("etcd: cannot drop the data: %w", err)
 	}
-	return durable.SyncDir(k.dirs.EtcdData)
+	return durable.SyncDir(l.dirs.EtcdData)
 }
 
-// whose are the numbers of the member that the data are of, and of its cluster: each file of the
-// log begins with them.
-func (k keeper) whose() (number, cluster uint64, err error) {
-	err = k.readLog(func(r walpb.Record) (more bool, err error) {
+// memberID returns the IDs of the member and of the cluster to which the data belong. Each file of
+// the log begins with them.
+func (l localMember) memberID() (number, cluster uint64, err error) {
+	err = l.readLog(func(r walpb.Record) (more bool, err error) {
 		if r.Type != wal.MetadataType {
 			return true, nil
 		}
@@ -273,16 +280,16 @@ func (k keeper) whose() (number, cluster uint64, err error) {
 		return false, err
 	})
 	if err == nil && number == 0 {
-		err = errors.New("etcd: its log does not say whose it is")
+		err = errors.New("etcd: the log does not contain the member's ID")
 	}
 	return number, cluster, err
 }
 
-// agreed is how far the member knows that the cluster has come, as its log has it: raft's term, and
-// the index of the last entry that was agreed on, which is all that going on alone keeps (etcd's
-// force-new-cluster). Each file of the log has it near its beginning, and at every change.
-func (k keeper) agreed() (term, index uint64, err error) {
-	err = k.readLog(func(r walpb.Record) (more bool, err error) {
+// lastCommit returns the raft term and the index of the last committed entry, as the log of this
+// member records them. Recovery with one member (etcd's force-new-cluster) retains the entries up
+// to this index only. Each file of the log has both near its beginning and at every change.
+func (l localMember) lastCommit() (term, index uint64, err error) {
+	err = l.readLog(func(r walpb.Record) (more bool, err error) {
 		if r.Type != wal.StateType {
 			return true, nil
 		}
@@ -294,12 +301,12 @@ func (k keeper) agreed() (term, index uint64, err error) {
 	return term, index, err
 }
 
-// readLog calls do with each record of the newest file of the log, until it wants no more. Etcd may
-// be writing to it: what it has begun to write is the end.
-func (k keeper) readLog(do func(r walpb.Record) (more bool, err error)) error {
-	files, err := filepath.Glob(filepath.Join(k.dirs.EtcdData, logFolder, "*.wal"))
+// readLog calls do with each record of the newest log file, until do returns false. etcd may be
+// writing to the file: an incomplete record ends it.
+func (l localMember) readLog(do func(r walpb.Record) (more bool, err error)) error {
+	files, err := filepath.Glob(filepath.Join(l.dirs.EtcdData, logDir, "*.wal"))
 	if err != nil || len(files) == 0 {
-		return errors.Join(errors.New("etcd: there is no log"), err)
+		return errors.Join(errors.New("etcd: no log found"), err)
 	}
 	f, err := os.Open(slices.Max(files))
 	if err != nil {
@@ -325,31 +332,32 @@ func (k keeper) readLog(do func(r walpb.Record) (more bool, err error)) error {
 	return nil
 }
 
-// stopped is an error, but for one that comes of being asked to stop.
-func stopped(ctx context.Context, err error) error {
+// ignoreCanceled returns err, or nil if ctx is done.
+func ignoreCanceled(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
-// errRemoved is why a server stops that was not asked to (etcd's rafthttp reports nothing else as
-// critical).
-var errRemoved = errors.New("this machine's member was removed from the cluster, and its data are not the cluster's any more; `orlopctl etcd rejoin` drops them and joins anew")
+// errRemoved is returned when the server stops without a request to do so. etcd's rafthttp reports
+// nothing else as critical.
+var errRemoved = errors.New("this machine's member was removed from the cluster, and its data are stale; `orlopctl etcd rejoin` drops them and joins as a new member")
 
-// vote has a learner become a voting member, which the leader allows when it has nearly all of the
-// data. It also tells the cluster when the member's address is another one than before.
-func vote(ctx context.Context, s *etcdserver.EtcdServer, url string, tell func(why string)) error {
-	ticker := time.NewTicker(askEvery)
+// becomeVoter promotes a learner to a voting member. The leader permits it when the learner has
+// nearly all of the data. It also updates the peer address of the member in the cluster if the
+// address has changed.
+func becomeVoter(ctx context.Context, s *etcdserver.EtcdServer, url string, report func(why string)) error {
+	ticker := time.NewTicker(retryInterval)
 	defer ticker.Stop()
-	for told := ""; ; {
+	for reported := ""; ; {
 		err := promote(ctx, s, url)
 		if err == nil {
 			return nil
 		}
-		if told != err.Error() {
-			told = err.Error()
-			tell(told)
+		if reported != err.Error() {
+			reported = err.Error()
+			report(reported)
 		}
 		select {
 		case <-ticker.C:
@@ -362,17 +370,17 @@ func vote(ctx context.Context, s *etcdserver.EtcdServer, url string, tell func(w
 }
 
 func promote(ctx context.Context, s *etcdserver.EtcdServer, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	if s.IsLearner() {
 		if _, err := s.PromoteMember(ctx, uint64(s.MemberID())); err != nil {
-			return fmt.Errorf("has no vote yet: %w", err)
+			return fmt.Errorf("the member has no vote yet: %w", err)
 		}
 	}
 	if m := s.Cluster().Member(s.MemberID()); m != nil && !slices.Equal(m.PeerURLs, []string{url}) {
 		changed := membership.Member{ID: m.ID, RaftAttributes: membership.RaftAttributes{PeerURLs: []string{url}}}
 		if _, err := s.UpdateMember(ctx, changed); err != nil {
-			return fmt.Errorf("the other members do not know its address %s yet: %w", url, err)
+			return fmt.Errorf("the other members do not know this member's address %s yet: %w", url, err)
 		}
 	}
 	return nil

@@ -27,66 +27,68 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// What an operator does about the members (docs/decisions/0029-members.md): removes one, goes on
-// with one alone when a quorum is lost for good, and has one come back whose data are of no use any
-// more. None of it needs Kubernetes.
+// Operations of an operator on the members (docs/decisions/0029-members.md): remove a member,
+// recover with a single member after a permanent loss of quorum, and rejoin with useless data. None
+// of them needs Kubernetes.
 
-// waits is the problem of a member that runs and has not heard of a quorum since it started.
-const waits = "it runs, and waits for a quorum"
+// waitsForQuorum is the problem of a member that runs and has had no quorum since it started.
+const waitsForQuorum = "it runs, and waits for a quorum"
 
-// members are what etcd knows of them, and whether each answers. It needs no quorum, if there was
-// one since it started.
-func (k keeper) members(ctx context.Context, c *clientv3.Client) ([]nodespec.EtcdMember, error) {
-	asking, cancel := context.WithTimeout(ctx, askTime)
+// members returns the members from etcd and checks whether each answers. It needs no quorum if
+// there was a quorum once since etcd started.
+func (l localMember) members(ctx context.Context, c *clientv3.Client) ([]nodespec.EtcdMember, error) {
+	asking, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	list, err := c.MemberList(asking, clientv3.WithSerializable())
 	if err != nil {
-		return nil, fmt.Errorf("etcd: does not tell its members: %w", err)
+		return nil, fmt.Errorf("etcd: cannot list the members: %w", err)
 	}
 	all := make([]nodespec.EtcdMember, len(list.Members))
 	for i, m := range list.Members {
 		all[i] = nodespec.EtcdMember{ID: id(m.ID), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner}
 	}
-	return askEach(all, func(i int) error { return k.answers(ctx, c, list.Members[i]) }), nil
+	return checkEach(all, func(i int) error { return l.checkMember(ctx, c, list.Members[i]) }), nil
 }
 
-// waiting are the members as an etcd knows them that waits for a quorum, and whether each of them
-// does.
-func (k keeper) waiting(ctx context.Context) ([]nodespec.EtcdMember, error) {
-	list, err := toldToPeers(ctx, k.dirs, peerURL(k.spec))
+// waitingMembers returns the members from an etcd that waits for a quorum, and checks whether each
+// of them waits, too.
+func (l localMember) waitingMembers(ctx context.Context) ([]nodespec.EtcdMember, error) {
+	list, err := peerMembers(ctx, l.dirs, peerURL(l.spec))
 	if err != nil {
-		return nil, fmt.Errorf("etcd: does not tell its members: %w", err)
+		return nil, fmt.Errorf("etcd: cannot list the members: %w", err)
 	}
 	var all []nodespec.EtcdMember
 	for _, m := range list {
 		all = append(all, memberOf(m))
 	}
-	return askEach(all, func(i int) error { return k.runs(ctx, list[i].PeerURLs) }), nil
+	return checkEach(all, func(i int) error { return l.checkWaiting(ctx, list[i].PeerURLs) }), nil
 }
 
-// memberOf is a member as etcd itself keeps it.
+// memberOf converts a member from etcd's stored form.
 func memberOf(m membership.Member) nodespec.EtcdMember {
 	return nodespec.EtcdMember{ID: id(uint64(m.ID)), Name: m.Name, PeerURLs: m.PeerURLs, Learner: m.IsLearner}
 }
 
-// runs is why a member at some addresses does not answer: at best, because it waits.
-func (k keeper) runs(ctx context.Context, urls []string) error {
+// checkWaiting returns the reason why a member at these addresses does not answer. The best reason
+// is that it waits for a quorum.
+func (l localMember) checkWaiting(ctx context.Context, urls []string) error {
 	problem := errors.New("has no address")
 	for _, url := range urls {
-		if _, problem = toldToPeers(ctx, k.dirs, url); problem == nil {
-			return errors.New(waits)
+		if _, problem = peerMembers(ctx, l.dirs, url); problem == nil {
+			return errors.New(waitsForQuorum)
 		}
 	}
 	return problem
 }
 
-// askEach has all members asked at once, notes why one does not answer, and sorts them.
-func askEach(all []nodespec.EtcdMember, ask func(i int) error) []nodespec.EtcdMember {
+// checkEach runs check for all members at once, records the errors as problems, and sorts the
+// members.
+func checkEach(all []nodespec.EtcdMember, ask func(i int) error) []nodespec.EtcdMember {
 	var asking sync.WaitGroup
 	for i := range all {
 		asking.Go(func() {
 			if err := ask(i); err != nil {
-				all[i].Problem = short(err)
+				all[i].Problem = shortReason(err)
 			}
 		})
 	}
@@ -97,18 +99,18 @@ func askEach(all []nodespec.EtcdMember, ask func(i int) error) []nodespec.EtcdMe
 	return all
 }
 
-// answers asks one member, this machine's own over its socket.
-func (k keeper) answers(ctx context.Context, local *clientv3.Client, m *etcdserverpb.Member) error {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+// checkMember calls one member; it reaches the member of this machine over its socket.
+func (l localMember) checkMember(ctx context.Context, local *clientv3.Client, m *etcdserverpb.Member) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	if m.Name == k.spec.NodeName {
-		_, err := local.Status(ctx, endpoint(k.dirs))
+	if m.Name == l.spec.NodeName {
+		_, err := local.Status(ctx, endpoint(l.dirs))
 		return err
 	}
 	if len(m.ClientURLs) == 0 {
 		return errors.New("has not started yet")
 	}
-	c, err := connectTo(k.dirs, m.ClientURLs...)
+	c, err := connectTo(l.dirs, m.ClientURLs...)
 	if err != nil {
 		return err
 	}
@@ -117,10 +119,10 @@ func (k keeper) answers(ctx context.Context, local *clientv3.Client, m *etcdserv
 	return err
 }
 
-// votes counts the voting members, those of them that answer, and those that wait for a quorum.
-func votes(all []nodespec.EtcdMember) (voters, answering, waiting int) {
+// countVotes counts the voting members, the answering and the waiting members among them.
+func countVotes(all []nodespec.EtcdMember) (voters, answering, waiting int) {
 	for _, m := range all {
-		if !m.Learner && m.Problem == waits {
+		if !m.Learner && m.Problem == waitsForQuorum {
 			waiting++
 		}
 	}
@@ -128,56 +130,56 @@ func votes(all []nodespec.EtcdMember) (voters, answering, waiting int) {
 	return voters, answering, waiting
 }
 
-// removeMember has etcd forget a member, unless the others would lose their quorum by it.
-func (k keeper) removeMember(ctx context.Context, name string) (nodespec.EtcdMember, error) {
+// removeMember removes a member from etcd, unless the others would lose their quorum.
+func (l localMember) removeMember(ctx context.Context, name string) (nodespec.EtcdMember, error) {
 	fail := func(err error) (nodespec.EtcdMember, error) { return nodespec.EtcdMember{}, err }
-	c, err := connect(ctx, k.dirs)
+	c, err := connect(ctx, l.dirs)
 	if err != nil {
 		return fail(err)
 	}
 	defer c.Close()
-	all, err := k.known(ctx)
+	all, err := l.knownMembers(ctx)
 	if err != nil {
 		return fail(err)
 	}
 	i := slices.IndexFunc(all, func(m nodespec.EtcdMember) bool { return m.Name == name || m.ID == name })
 	if i < 0 {
-		return fail(fmt.Errorf("etcd: there is no member %q; `orlopctl etcd members` lists them", name))
+		return fail(fmt.Errorf("etcd: no member %q; `orlopctl etcd members` lists them", name))
 	}
 	if !all[i].Learner {
 		voters, answering := nodespec.CountVoters(all)
 		if err := etcdjoin.MayRemove(voters, answering, all[i].Problem == ""); err != nil {
-			return fail(fmt.Errorf("etcd: %s is not removed, nothing was changed: %w", name, err))
+			return fail(fmt.Errorf("etcd: cannot remove %s, nothing was changed: %w", name, err))
 		}
 	}
 	number, err := strconv.ParseUint(all[i].ID, 16, 64)
 	if err != nil {
-		return fail(fmt.Errorf("etcd: the member's number: %w", err))
+		return fail(fmt.Errorf("etcd: cannot parse the member's ID: %w", err))
 	}
 	via := c
-	if all[i].Name == k.spec.NodeName {
+	if all[i].Name == l.spec.NodeName {
 		// A member that removes itself stops, perhaps before it has answered.
-		another, ok := k.asker().serving(ctx)
+		another, ok := l.prober().findServing(ctx)
 		if !ok {
-			return fail(fmt.Errorf("etcd: %s is not removed, nothing was changed: no other machine of Cluster.spec.controlPlanes serves the cluster's data", name))
+			return fail(fmt.Errorf("etcd: cannot remove %s, nothing was changed: no other machine of Cluster.spec.controlPlanes serves the cluster's data", name))
 		}
-		if via, err = connectTo(k.dirs, clientURL(another)); err != nil {
+		if via, err = connectTo(l.dirs, clientURL(another)); err != nil {
 			return fail(err)
 		}
 		defer via.Close()
 	}
 	if err := remove(ctx, via, number); err != nil {
-		return fail(fmt.Errorf("etcd: %s is not removed: %w", name, err))
+		return fail(fmt.Errorf("etcd: cannot remove %s: %w", name, err))
 	}
 	return all[i], nil
 }
 
-// remove removes a member. A member that was not connected with the others for five seconds does
-// not do it yet.
+// remove removes a member. etcd rejects the removal by a member that has been connected with the
+// others for less than five seconds, so remove retries.
 func remove(ctx context.Context, c *clientv3.Client, id uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	ticker := time.NewTicker(askEvery)
+	ticker := time.NewTicker(retryInterval)
 	defer ticker.Stop()
 	for {
 		_, err := c.MemberRemove(ctx, id)
@@ -192,24 +194,24 @@ func remove(ctx context.Context, c *clientv3.Client, id uint64) error {
 	}
 }
 
-// leave removes this machine's own member before its data go. Where there is no other member, or
-// nobody who has a quorum that could be told, there is nothing to leave; it is an error if the
-// others would have no quorum afterwards, or if that cannot be told: the machine's own etcd runs,
-// and neither it nor another one answers.
-func (k keeper) leave(ctx context.Context) (left nodespec.EtcdMember, err error) {
+// stop removes the member of this machine before its data are deleted. It does nothing if there is
+// no other member, or no reachable member with a quorum. It returns an error if the others would
+// lose their quorum. It also returns an error if that is not known: the etcd of this machine runs,
+// and neither it nor another member answers.
+func (l localMember) leave(ctx context.Context) (left nodespec.EtcdMember, err error) {
 	var s nodespec.EtcdStatus
-	mute := k.ask(ctx, &s)
+	mute := l.queryStatus(ctx, &s)
 	if mute == nil && s.Leader != "" {
 		if len(s.Members) < 2 {
 			return left, nil
 		}
-		return k.removeMember(ctx, s.ID)
+		return l.removeMember(ctx, s.ID)
 	}
-	if !k.hasData() {
+	if !l.hasData() {
 		return left, nil
 	}
-	answers := k.asker().askAll(ctx)
-	served, err := k.throughAnother(ctx, answers, func(c *clientv3.Client, m nodespec.EtcdMember) error {
+	answers := l.prober().probeAll(ctx)
+	served, err := l.atServingPeer(ctx, answers, func(c *clientv3.Client, m nodespec.EtcdMember) error {
 		number, err := strconv.ParseUint(m.ID, 16, 64)
 		if err == nil {
 			err = remove(ctx, c, number)
@@ -222,47 +224,47 @@ func (k keeper) leave(ctx context.Context) (left nodespec.EtcdMember, err error)
 	})
 	switch {
 	case err != nil:
-		return left, fmt.Errorf("etcd: this machine's member is not removed: %w", err)
-	case !served && errors.Is(mute, errMute) && len(answers) > 0:
-		return left, fmt.Errorf("etcd: this machine's member is not removed, nothing was changed: whether the others count on it is not known: %w; try again", mute)
+		return left, fmt.Errorf("etcd: cannot remove this machine's member: %w", err)
+	case !served && errors.Is(mute, errNoAnswer) && len(answers) > 0:
+		return left, fmt.Errorf("etcd: cannot remove this machine's member, nothing was changed: not known whether the others need its vote: %w; try again", mute)
 	}
 	return left, nil
 }
 
-// own is this machine's member among those that etcd knows; less than 0: it is none. One that has
-// just been added has no name yet.
-func (k keeper) own(all []nodespec.EtcdMember) int {
-	number, _, err := k.whose()
+// ownIndex returns the index of this machine's member in all, or a negative number. A member that
+// has just been added has no name yet.
+func (l localMember) ownIndex(all []nodespec.EtcdMember) int {
+	number, _, err := l.memberID()
 	return slices.IndexFunc(all, func(m nodespec.EtcdMember) bool {
 		if err != nil {
-			return slices.Contains(m.PeerURLs, peerURL(k.spec))
+			return slices.Contains(m.PeerURLs, peerURL(l.spec))
 		}
 		return m.ID == id(number)
 	})
 }
 
-// throughAnother does something with this machine's member at another one that serves the data
-// which are on this one, too; served tells whether there is one. It is an error if the others would
-// lose their quorum without this machine, and nothing is done. This is for a machine whose etcd
-// does not answer: it may run all the same, and be one of those whose votes count.
-func (k keeper) throughAnother(ctx context.Context, answers []etcdjoin.PeerAnswer, do func(c *clientv3.Client, own nodespec.EtcdMember) error) (served bool, err error) {
-	_, cluster, unread := k.whose()
+// atServingPeer calls do with this machine's member and a client of another member that serves the
+// same cluster; served reports whether that member exists. If the others would lose their quorum
+// without this machine, it returns an error and does not call do. It is for a machine with an etcd
+// that does not answer: that etcd may still run and count as a vote.
+func (l localMember) atServingPeer(ctx context.Context, answers []etcdjoin.PeerAnswer, do func(c *clientv3.Client, own nodespec.EtcdMember) error) (served bool, err error) {
+	_, cluster, unread := l.memberID()
 	i := slices.IndexFunc(answers, func(a etcdjoin.PeerAnswer) bool {
 		return a.State == etcdjoin.Serving && (unread != nil || a.Cluster == cluster)
 	})
 	if i < 0 {
 		return false, nil
 	}
-	c, err := connectTo(k.dirs, clientURL(answers[i].From))
+	c, err := connectTo(l.dirs, clientURL(answers[i].From))
 	if err != nil {
 		return true, fmt.Errorf("nothing was changed: %w", err)
 	}
 	defer c.Close()
-	all, err := k.members(ctx, c)
+	all, err := l.members(ctx, c)
 	if err != nil {
-		return true, fmt.Errorf("nothing was changed: whether the others count on this machine is not known: %w; try again", err)
+		return true, fmt.Errorf("nothing was changed: not known whether the others need this machine's vote: %w; try again", err)
 	}
-	own := k.own(all)
+	own := l.ownIndex(all)
 	if own < 0 {
 		return true, nil
 	}
@@ -276,71 +278,71 @@ func (k keeper) throughAnother(ctx context.Context, answers []etcdjoin.PeerAnswe
 	return true, do(c, all[own])
 }
 
-// recover has etcd start as the only member, with this machine's data. It is for a cluster that has
-// lost its quorum for good, so one that has a quorum is not touched.
-func (k keeper) recover(ctx context.Context) (r nodespec.EtcdRecovered, err error) {
-	if !k.hasData() {
-		return r, errors.New("etcd: there are no data on this machine; ask one that has them")
+// recover marks etcd to start as the only member, with the data of this machine. It is for a
+// permanent loss of quorum, so it changes nothing in a cluster with a quorum.
+func (l localMember) recover(ctx context.Context) (r nodespec.EtcdRecovered, err error) {
+	if !l.hasData() {
+		return r, errors.New("etcd: no data on this machine; use a machine that has them")
 	}
-	if a, ok := k.asker().serving(ctx); ok {
-		return r, fmt.Errorf("etcd: nothing was changed: %v is a member, and a quorum answers it; if this machine is none, `orlopctl etcd rejoin`", a)
+	if a, ok := l.prober().findServing(ctx); ok {
+		return r, fmt.Errorf("etcd: nothing was changed: the member %v has a quorum; if this machine is not a member, use `orlopctl etcd rejoin`", a)
 	}
-	all, err := k.known(ctx)
+	all, err := l.knownMembers(ctx)
 	if err != nil {
 		return r, err
 	}
-	voters, answering, waiting := votes(all)
+	voters, answering, waiting := countVotes(all)
 	if answering >= etcdjoin.QuorumSize(voters) {
-		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members answer, which is a quorum; `orlopctl etcd remove` removes one that is lost", answering, voters)
+		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members answer, which is a quorum; `orlopctl etcd remove` removes a lost member", answering, voters)
 	}
 	if waiting >= etcdjoin.QuorumSize(voters) {
-		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members run, and will be a quorum when they have found each other; if one of them never does, switch it off first", waiting, voters)
+		return r, fmt.Errorf("etcd: nothing was changed: %d of %d members run, and will form a quorum when they reach each other; if one of them cannot, switch it off first", waiting, voters)
 	}
-	own := k.own(all)
+	own := l.ownIndex(all)
 	if own < 0 || all[own].Learner {
 		return r, fmt.Errorf("etcd: nothing was changed: %w", errNoVote)
 	}
 	for _, m := range slices.Delete(all, own, own+1) {
 		r.Dropped, r.IDs = append(r.Dropped, cmp.Or(m.Name, m.ID)), append(r.IDs, m.ID)
 	}
-	if err := k.order(nodespec.ForceNewClusterFile); err != nil {
-		return r, fmt.Errorf("etcd: cannot write down that it goes on alone: %w", err)
+	if err := l.writeOrder(nodespec.ForceNewClusterFile); err != nil {
+		return r, fmt.Errorf("etcd: cannot record the request to recover: %w", err)
 	}
 	return r, nil
 }
 
-// order writes down what etcd is to do when it starts next. It holds until the machine itself
-// starts anew: what somebody wanted then was for the machines that were on then, and if the power
-// went first, nobody may remember it when all of them are back.
-func (k keeper) order(name string) error {
-	return durable.WriteFile(k.at(name), []byte(bootlog.ID()), 0o600)
+// writeOrder records an instruction for the next start of etcd. It is valid until the machine
+// reboots: the operator decided for the machines that were on at the time. After a power cut all
+// machines may return, and the operator may not remember the instruction.
+func (l localMember) writeOrder(name string) error {
+	return durable.WriteFile(l.at(name), []byte(bootlog.ID()), 0o600)
 }
 
-// stale tells whether an order is from before the machine's start.
-func (k keeper) stale(name string) bool {
-	of, err := os.ReadFile(k.at(name))
+// isStale reports whether an instruction is from an earlier boot.
+func (l localMember) isStale(name string) bool {
+	of, err := os.ReadFile(l.at(name))
 	return err == nil && string(of) != bootlog.ID()
 }
 
-// errNoVote is why the data of a machine are not those to go on with.
-var errNoVote = errors.New("this machine had no vote yet, and may not have all of the data; ask another one that has them")
+// errNoVote is returned when the data of a machine are not suitable for a recovery.
+var errNoVote = errors.New("this machine has no vote yet, and may not have all of the data; use another machine that has them")
 
-// known are the members as etcd tells them, to clients or to members, or where it does not run as
-// its database has them; then nobody is asked whether he answers.
-func (k keeper) known(ctx context.Context) ([]nodespec.EtcdMember, error) {
-	c, err := connect(ctx, k.dirs)
+// knownMembers returns the members from etcd's client port or peer port. If etcd does not run, it
+// returns the members of the database, without checking them.
+func (l localMember) knownMembers(ctx context.Context) ([]nodespec.EtcdMember, error) {
+	c, err := connect(ctx, l.dirs)
 	if err == nil {
 		defer c.Close()
-		if all, err := k.members(ctx, c); err == nil {
+		if all, err := l.members(ctx, c); err == nil {
 			return all, nil
 		}
-		if all, err := k.waiting(ctx); err == nil {
+		if all, err := l.waitingMembers(ctx); err == nil {
 			return all, nil
 		}
 	}
-	all, err := k.stored()
+	all, err := l.storedMembers()
 	if err != nil {
-		return nil, fmt.Errorf("etcd: does not answer, and its database does not tell the members: %w", err)
+		return nil, fmt.Errorf("etcd does not answer, and its database does not list the members: %w", err)
 	}
 	for i := range all {
 		all[i].Problem = "etcd does not run on this machine"
@@ -348,9 +350,9 @@ func (k keeper) known(ctx context.Context) ([]nodespec.EtcdMember, error) {
 	return all, nil
 }
 
-// stored are the members as the database has them, which nobody has open.
-func (k keeper) stored() (all []nodespec.EtcdMember, err error) {
-	err = viewDatabase(k.database(), func(tx *bolt.Tx) error {
+// storedMembers returns the members of the database, which no process has open.
+func (l localMember) storedMembers() (all []nodespec.EtcdMember, err error) {
+	err = viewDatabase(l.database(), func(tx *bolt.Tx) error {
 		members := tx.Bucket(schema.Members.Name())
 		if members == nil {
 			return nil
@@ -367,177 +369,179 @@ func (k keeper) stored() (all []nodespec.EtcdMember, err error) {
 	return all, err
 }
 
-// asker asks the other control-plane machines that the configuration names.
-func (k keeper) asker() newcomer { return newcomer{k.spec, k.dirs, func(string) {}} }
+// prober probes the other control-plane machines of the configuration.
+func (l localMember) prober() joiner { return joiner{l.spec, l.dirs, func(string) {}} }
 
-// goesAlone tells whether etcd starts as the only member, because somebody has asked for it. If the
-// others have a quorum by now, or will have one with this machine, that was long ago: they would
-// stop, and what they have acknowledged would be lost. Nor does it with data that give this machine
-// no vote, which the database alone tells: a new member's etcd that has not heard from the others
-// yet says that it has one.
-func (k keeper) goesAlone(ctx context.Context) (bool, error) {
-	if !exists(k.at(nodespec.ForceNewClusterFile)) {
+// forcesNewCluster reports whether etcd starts as the only member, because the operator requested a
+// recovery. It drops the request if the others have a quorum by now, or will have a quorum with
+// this machine: they would stop, and the writes that they have acknowledged would be lost. It also
+// drops the request if the data give this machine no vote. Only the database shows that: the etcd
+// of a new member reports a vote until it hears from the others.
+func (l localMember) forcesNewCluster(ctx context.Context) (bool, error) {
+	if !exists(l.at(nodespec.ForceNewClusterFile)) {
 		return false, nil
 	}
-	a, serves := k.asker().serving(ctx)
-	all, err := k.stored()
-	own := k.own(all)
+	a, serves := l.prober().findServing(ctx)
+	all, err := l.storedMembers()
+	own := l.ownIndex(all)
 	switch {
-	case k.stale(nodespec.ForceNewClusterFile):
-		err = errors.New("this machine was to go on alone, and was started anew before it did; `orlopctl etcd recover` again if it still is to")
+	case l.isStale(nodespec.ForceNewClusterFile):
+		err = errors.New("recovery with one member canceled: this machine rebooted first; repeat `orlopctl etcd recover` if it is still necessary")
 	case serves:
-		err = fmt.Errorf("this machine was to go on alone, but %v is a member by now, and a quorum answers it", a)
+		err = fmt.Errorf("recovery with one member canceled: the member %v has a quorum", a)
 	case err != nil:
-		return false, fmt.Errorf("etcd: cannot go on alone: the database does not tell the members: %w; if it stays so, `orlopctl etcd restore` a snapshot", err)
+		return false, fmt.Errorf("etcd: cannot recover with one member: the database does not list the members: %w; if it persists, restore a snapshot with `orlopctl etcd restore`", err)
 	case own < 0 || all[own].Learner:
-		err = fmt.Errorf("this machine was to go on alone, and does not: %w", errNoVote)
+		err = fmt.Errorf("recovery with one member canceled: %w", errNoVote)
 	default:
-		if err = k.willMeet(ctx, all, own); err == nil {
+		if err = l.checkNoQuorumAhead(ctx, all, own); err == nil {
 			return true, nil
 		}
 	}
-	return false, errors.Join(err, k.goneAlone())
+	return false, errors.Join(err, l.recovered())
 }
 
-// willMeet is an error if enough of the other members run to be a quorum with this one, whose etcd
-// does not run yet.
-func (k keeper) willMeet(ctx context.Context, all []nodespec.EtcdMember, own int) error {
-	asked := askEach(slices.Clone(all), func(i int) error {
+// checkNoQuorumAhead returns an error if enough other members run to form a quorum with this
+// machine. The etcd of this machine does not run yet.
+func (l localMember) checkNoQuorumAhead(ctx context.Context, all []nodespec.EtcdMember, own int) error {
+	asked := checkEach(slices.Clone(all), func(i int) error {
 		if i == own {
-			return errors.New(waits)
+			return errors.New(waitsForQuorum)
 		}
-		return k.runs(ctx, all[i].PeerURLs)
+		return l.checkWaiting(ctx, all[i].PeerURLs)
 	})
-	if voters, _, waiting := votes(asked); len(all) > 1 && waiting >= etcdjoin.QuorumSize(voters) {
-		return fmt.Errorf("this machine was to go on alone, but %d of %d members run by now, this one among them, and will be a quorum; if one of them never does, switch it off, and `orlopctl etcd recover` again", waiting, voters)
+	if voters, _, waiting := countVotes(asked); len(all) > 1 && waiting >= etcdjoin.QuorumSize(voters) {
+		return fmt.Errorf("recovery with one member canceled: %d of %d members run, including this machine, and will form a quorum; if one of them cannot, switch it off, and repeat `orlopctl etcd recover`", waiting, voters)
 	}
 	return nil
 }
 
-// leftBehind is an error if another machine serves data of another cluster, and nobody those of
-// this one's: a member that was left out, and whose place other data have taken by a restore, would
-// be part of a second cluster with others that were. It asks once: who is silent, or waits, may be
-// of this machine's cluster, and wait for it.
-func (k keeper) leftBehind(ctx context.Context) error {
-	_, own, err := k.whose()
+// checkCluster returns an error if another machine serves data of another cluster, and none serves
+// data of this machine's cluster. If a restore elsewhere has superseded the data of a former
+// member, it would otherwise form a second cluster with other former members. It probes only a
+// single time: a machine that is silent or waits may belong to this machine's cluster and wait for
+// it.
+func (l localMember) checkCluster(ctx context.Context) error {
+	_, own, err := l.memberID()
 	if err != nil {
-		return nil // etcd says itself what is wrong with its log
+		return nil // etcd itself reports the damage of its log
 	}
-	n := k.asker()
-	clusters := askOthers(n, func(a netip.Addr) uint64 { return n.clusterAt(ctx, a) })
+	n := l.prober()
+	clusters := probeOthers(n, func(a netip.Addr) uint64 { return n.clusterID(ctx, a) })
 	if !slices.ContainsFunc(clusters, func(c uint64) bool { return c != 0 && c != own }) {
 		return nil
 	}
-	for _, a := range n.askAll(ctx) {
+	for _, a := range n.probeAll(ctx) {
 		switch {
 		case a.State != etcdjoin.Serving:
 		case a.Cluster == own:
 			return nil
 		default:
-			err = fmt.Errorf("%v serves the data of another cluster (%x) than this machine's (%x); `orlopctl etcd rejoin` drops the data of this machine and joins that one; if they are the ones to keep, reset those that serve the others (`orlopctl reset --wipe data`)", a.From, a.Cluster, own)
+			err = fmt.Errorf("%v serves the data of another cluster (%x) than this machine's (%x); `orlopctl etcd rejoin` drops the data of this machine and joins that cluster; to retain the data of this machine, reset the machines that serve the other data (`orlopctl reset --wipe data`)", a.From, a.Cluster, own)
 		}
 	}
 	return err
 }
 
-// goneAlone is called when etcd serves: what it was told to do about its members is done.
-func (k keeper) goneAlone() error { return k.unmark(nodespec.ForceNewClusterFile) }
+// recovered is called when etcd serves: the request to recover is done.
+func (l localMember) recovered() error { return l.removeMarker(nodespec.ForceNewClusterFile) }
 
-// unmark removes something that was written down, for good.
-func (k keeper) unmark(name string) error {
-	if !exists(k.at(name)) {
+// removeMarker removes a recorded instruction durably.
+func (l localMember) removeMarker(name string) error {
+	if !exists(l.at(name)) {
 		return nil
 	}
-	if err := k.tidy(name); err != nil {
+	if err := l.removeAll(name); err != nil {
 		return err
 	}
-	return durable.SyncDir(k.dirs.EtcdSnapshots)
+	return durable.SyncDir(l.dirs.EtcdSnapshots)
 }
 
-// rejoin has the data of this machine dropped when etcd starts next, so that it joins the others
-// anew. The last database stays, as what `restore --undo` puts back. A member that the others count
-// on is not touched.
-func (k keeper) rejoin(ctx context.Context) (struct{}, error) {
+// rejoin marks the data of this machine to be dropped at the next start of etcd, so that it joins
+// the others as a new member. The last database stays for `restore --undo`. It rejects the request
+// if the others need the vote of this member.
+func (l localMember) rejoin(ctx context.Context) (struct{}, error) {
 	none := struct{}{}
-	if len(k.spec.OtherControlPlanes()) == 0 {
-		return none, errors.New("etcd: nothing was changed: Cluster.spec.controlPlanes names no other machine that could be joined")
+	if len(l.spec.OtherControlPlanes()) == 0 {
+		return none, errors.New("etcd: nothing was changed: Cluster.spec.controlPlanes names no other machine to join")
 	}
 	var s nodespec.EtcdStatus
-	if k.ask(ctx, &s) == nil && s.Leader != "" {
-		return none, errors.New("etcd: nothing was changed: this machine is a member, and a quorum answers it")
+	if l.queryStatus(ctx, &s) == nil && s.Leader != "" {
+		return none, errors.New("etcd: nothing was changed: this machine is a member with a quorum")
 	}
-	answers := k.asker().askAll(ctx)
+	answers := l.prober().probeAll(ctx)
 	if !slices.ContainsFunc(answers, func(a etcdjoin.PeerAnswer) bool { return a.State == etcdjoin.Serving }) {
-		return none, errors.New("etcd: nothing was changed: no other machine of Cluster.spec.controlPlanes serves the cluster's data, so there is nobody to join; switch them on, or `orlopctl etcd recover` the one whose data are to be kept")
+		return none, errors.New("etcd: nothing was changed: no other machine of Cluster.spec.controlPlanes serves the cluster's data, so there is no member to join; switch them on, or run `orlopctl etcd recover` on the machine that has the right data")
 	}
-	if _, err := k.throughAnother(ctx, answers, func(*clientv3.Client, nodespec.EtcdMember) error { return nil }); err != nil {
+	if _, err := l.atServingPeer(ctx, answers, func(*clientv3.Client, nodespec.EtcdMember) error { return nil }); err != nil {
 		return none, fmt.Errorf("etcd: %w", err)
 	}
-	if err := k.order(nodespec.RejoinFile); err != nil {
-		return none, fmt.Errorf("etcd: cannot write down that the data are dropped: %w", err)
+	if err := l.writeOrder(nodespec.RejoinFile); err != nil {
+		return none, fmt.Errorf("etcd: cannot record the request to rejoin: %w", err)
 	}
 	return none, nil
 }
 
-// drop does what rejoin has written down. A cut at any moment is finished by the next call.
-func (k keeper) drop() error {
-	if !exists(k.at(nodespec.RejoinFile)) {
+// dropForRejoin performs the instruction of rejoin. The next call completes the work after a power
+// cut at any moment.
+func (l localMember) dropForRejoin() error {
+	if !exists(l.at(nodespec.RejoinFile)) {
 		return nil
 	}
-	// nothing was dropped yet: the database is what goes first
-	if k.stale(nodespec.RejoinFile) && exists(k.database()) {
-		return k.unmark(nodespec.RejoinFile)
+	// Nothing was dropped yet: the database goes first.
+	if l.isStale(nodespec.RejoinFile) && exists(l.database()) {
+		return l.removeMarker(nodespec.RejoinFile)
 	}
-	// What is begun anew does not go on alone.
-	if err := k.goneAlone(); err != nil {
+	// A member that rejoins does not recover alone.
+	if err := l.recovered(); err != nil {
 		return err
 	}
-	// Data that were of no member, because joining was cut short, are no reason to lose those that
-	// were.
-	if k.hasData() && exists(k.database()) {
-		if err := k.tidy(undo); err != nil {
+	// Data without a database, from an interrupted join, must not replace the undo file of earlier
+	// data.
+	if l.hasData() && exists(l.database()) {
+		if err := l.removeAll(undoFile); err != nil {
 			return err
 		}
-		if err := move(k.database(), k.at(undo)); err != nil {
+		if err := move(l.database(), l.at(undoFile)); err != nil {
 			return err
 		}
 	}
-	if err := k.dropData(); err != nil {
+	if err := l.dropData(); err != nil {
 		return err
 	}
-	// What was saved is of the data that are gone, as is who has written them: none of it is to
-	// come in the place of those that it joins with.
-	saved, err := filepath.Glob(k.at("*" + savedSuffix))
+	// The savepoints and the recorded format belong to the dropped data. None of them may replace
+	// the data of the cluster that this machine joins.
+	saved, err := filepath.Glob(l.at("*" + savepointSuffix))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
-	for _, name := range append(saved, k.at(formatFile)) {
-		if err := k.tidy(filepath.Base(name)); err != nil {
+	for _, name := range append(saved, l.at(formatFile)) {
+		if err := l.removeAll(filepath.Base(name)); err != nil {
 			return err
 		}
 	}
-	// if it came back, it would drop what this machine has joined with by then
-	return k.unmark(nodespec.RejoinFile)
+	// If the instruction reappeared, it would drop the data that this machine has got by then.
+	return l.removeMarker(nodespec.RejoinFile)
 }
 
-// alone is an error in a cluster of several members: what is done to the data of one of them would
-// not be done to the others'.
-func (k keeper) alone(ctx context.Context, what string) error {
-	if a, ok := k.asker().serving(ctx); ok {
-		return fmt.Errorf("etcd: %s, nothing was changed: %v serves the cluster's data, and would keep them; remove the other members first (`orlopctl etcd remove`), and have them join again afterwards (`orlopctl etcd rejoin`)", what, a)
+// checkSoleMember returns an error in a cluster of several members: an operation on the data of a
+// single member does not change the data of the others.
+func (l localMember) checkSoleMember(ctx context.Context, what string) error {
+	if a, ok := l.prober().findServing(ctx); ok {
+		return fmt.Errorf("etcd: %s, nothing was changed: %v serves the cluster's data, and would retain them; remove the other members first (`orlopctl etcd remove`), and have them join again afterwards (`orlopctl etcd rejoin`)", what, a)
 	}
-	if !k.hasData() {
+	if !l.hasData() {
 		return nil
 	}
-	all, err := k.known(ctx)
-	if err != nil && len(k.spec.OtherControlPlanes()) == 0 {
-		return nil // the data are what is wrong, and were a single machine's
+	all, err := l.knownMembers(ctx)
+	if err != nil && len(l.spec.OtherControlPlanes()) == 0 {
+		return nil // the data are damaged, and were a single machine's
 	}
 	if err != nil {
-		return fmt.Errorf("etcd: %s, nothing was changed: whether there are other members is not known: %w; if they are lost, `orlopctl etcd recover` first, or take them out of Cluster.spec.controlPlanes", what, err)
+		return fmt.Errorf("etcd: %s, nothing was changed: not known whether there are other members: %w; if they are lost, run `orlopctl etcd recover` first, or remove them from Cluster.spec.controlPlanes", what, err)
 	}
 	if len(all) > 1 {
-		return fmt.Errorf("etcd: %s, nothing was changed: the cluster has %d members, and the others would keep their data; remove them first (`orlopctl etcd remove`), and have them join again afterwards (`orlopctl etcd rejoin`)",
+		return fmt.Errorf("etcd: %s, nothing was changed: the cluster has %d members, and the others would retain their data; remove them first (`orlopctl etcd remove`), and have them join again afterwards (`orlopctl etcd rejoin`)",
 			what, len(all))
 	}
 	return nil

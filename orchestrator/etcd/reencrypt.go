@@ -17,21 +17,22 @@ import (
 )
 
 const (
-	// secretsAt is where the API server keeps Secrets (kubeapiserver: --etcd-prefix).
-	secretsAt = "/registry/secrets/"
-	// resealPage is how many Secrets are read at once; one has at most 1 MiB and a little more.
-	resealPage = 16
-	// resealTime bounds the whole; a thousand Secrets take a second on real hardware.
-	resealTime = 10 * time.Minute
+	// secretsPrefix is the key prefix of Secrets in etcd (kubeapiserver: --etcd-prefix).
+	secretsPrefix = "/registry/secrets/"
+	// reencryptPage is the number of Secrets in one read. A Secret has at most 1 MiB and a little
+	// more.
+	reencryptPage = 16
+	// reencryptTimeout bounds the whole command. A thousand Secrets take a second on real hardware.
+	reencryptTimeout = 10 * time.Minute
 )
 
-// reseal writes all Secrets again that are not sealed by the key by which the API server seals
-// (docs/decisions/0027-ca-rotation.md). It works on etcd itself: no webhook has a say, and it does
-// not matter whether the API server is up. It changes nothing with count only.
-func reseal(ctx context.Context, dirs dirs.Dirs, count bool) (nodespec.ReencryptResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, resealTime)
+// reencrypt rewrites all Secrets that are not encrypted with the current encryption key of the API
+// server (docs/decisions/0027-ca-rotation.md). It works on etcd directly: no webhook can interfere,
+// and the API server need not run. With count it changes nothing.
+func reencrypt(ctx context.Context, dirs dirs.Dirs, count bool) (nodespec.ReencryptResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, reencryptTimeout)
 	defer cancel()
-	seals, err := seals(ctx, filepath.Join(dirs.API, nodespec.Encryption))
+	seals, err := secretTransformer(ctx, filepath.Join(dirs.API, nodespec.Encryption))
 	if err != nil {
 		return nodespec.ReencryptResult{}, err
 	}
@@ -40,39 +41,40 @@ func reseal(ctx context.Context, dirs dirs.Dirs, count bool) (nodespec.Reencrypt
 		return nodespec.ReencryptResult{}, err
 	}
 	defer c.Close()
-	if _, err := answer(ctx, c, dirs); err != nil {
+	if _, err := fetchStatus(ctx, c, dirs); err != nil {
 		return nodespec.ReencryptResult{}, fmt.Errorf("etcd does not answer: %w", err)
 	}
-	// who has no quorum answers that, and would be asked again and again
-	asking, done := context.WithTimeout(ctx, answerTime)
+	// A client retries for a long time at a member without a quorum, so this request has a timeout.
+	asking, done := context.WithTimeout(ctx, answerTimeout)
 	defer done()
-	if _, err := c.Get(asking, secretsAt, clientv3.WithCountOnly()); err != nil {
+	if _, err := c.Get(asking, secretsPrefix, clientv3.WithCountOnly()); err != nil {
 		return nodespec.ReencryptResult{}, fmt.Errorf("etcd has no quorum: %w", err)
 	}
-	return resealAll(ctx, c, seals, count)
+	return reencryptAll(ctx, c, seals, count)
 }
 
-// resealAll goes through all Secrets. One that somebody changes meanwhile is looked at again.
-func resealAll(ctx context.Context, c *clientv3.Client, seals value.Transformer, count bool) (r nodespec.ReencryptResult, err error) {
-	end := clientv3.GetPrefixRangeEnd(secretsAt)
+// reencryptAll goes through all Secrets. If a client changes a Secret meanwhile, it reads that
+// Secret again.
+func reencryptAll(ctx context.Context, c *clientv3.Client, seals value.Transformer, count bool) (r nodespec.ReencryptResult, err error) {
+	end := clientv3.GetPrefixRangeEnd(secretsPrefix)
 pages:
-	for from, more := secretsAt, true; more; {
-		page, err := c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(resealPage))
+	for from, more := secretsPrefix, true; more; {
+		page, err := c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(reencryptPage))
 		if err != nil {
 			return r, fmt.Errorf("Secrets: cannot read: %w", err)
 		}
 		more = page.More
 		for _, kv := range page.Kvs {
 			key := string(kv.Key)
-			again, err := resealed(ctx, seals, kv.Key, kv.Value)
+			again, err := reencryptValue(ctx, seals, kv.Key, kv.Value)
 			if err != nil {
-				return r, fmt.Errorf("Secret %s: %w", strings.TrimPrefix(key, secretsAt), err)
+				return r, fmt.Errorf("Secret %s: %w", strings.TrimPrefix(key, secretsPrefix), err)
 			}
 			if again != nil && !count {
 				same := clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)
 				done, err := c.Txn(ctx).If(same).Then(clientv3.OpPut(key, string(again), clientv3.WithIgnoreLease())).Commit()
 				if err != nil {
-					return r, fmt.Errorf("Secret %s: cannot write: %w", strings.TrimPrefix(key, secretsAt), err)
+					return r, fmt.Errorf("Secret %s: cannot write: %w", strings.TrimPrefix(key, secretsPrefix), err)
 				}
 				if !done.Succeeded {
 					from, more = key, true
@@ -83,18 +85,18 @@ pages:
 			if again != nil {
 				r.Reencrypted++
 			}
-			from = key + "\x00" // the next one that there may be
+			from = key + "\x00" // the smallest key after this key
 		}
 	}
 	return r, nil
 }
 
-// resealed is a value sealed by the first key; nil if it is so already.
-func resealed(ctx context.Context, seals value.Transformer, key, stored []byte) ([]byte, error) {
+// reencryptValue returns a value encrypted with the first key, or nil if it already is.
+func reencryptValue(ctx context.Context, seals value.Transformer, key, stored []byte) ([]byte, error) {
 	where := value.DefaultContext(key)
 	plain, stale, err := seals.TransformFromStorage(ctx, stored, where)
 	if err != nil {
-		return nil, fmt.Errorf("is sealed by a key that this machine does not have: %w", err)
+		return nil, fmt.Errorf("is encrypted with a key that this machine does not have: %w", err)
 	}
 	if !stale {
 		return nil, nil
@@ -102,16 +104,16 @@ func resealed(ctx context.Context, seals value.Transformer, key, stored []byte) 
 	return seals.TransformToStorage(ctx, plain, where)
 }
 
-// seals reads the API server's EncryptionConfiguration as that does: it seals by the first key, and
-// reads by all, and what is not sealed.
-func seals(ctx context.Context, file string) (value.Transformer, error) {
+// secretTransformer reads the EncryptionConfiguration of the API server in the same way as the API
+// server. It encrypts with the first key, and reads values of all keys and plain values.
+func secretTransformer(ctx context.Context, file string) (value.Transformer, error) {
 	c, err := encryptionconfig.LoadEncryptionConfig(ctx, file, false, "")
 	if err != nil {
-		return nil, fmt.Errorf("keys of Secrets: cannot use %s: %w", file, err)
+		return nil, fmt.Errorf("encryption keys: cannot use %s: %w", file, err)
 	}
 	t := c.Transformers[schema.GroupResource{Resource: "secrets"}]
 	if t == nil {
-		return nil, fmt.Errorf("keys of Secrets: %s has none", file)
+		return nil, fmt.Errorf("encryption keys: %s has none for Secrets", file)
 	}
 	return t, nil
 }

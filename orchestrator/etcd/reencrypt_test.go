@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// sealingBy configures the keys of these names, each of which is its name, repeated.
-func sealingBy(names ...string) []byte {
+// encryptionConfig configures the keys of these names. Each key is its name, repeated.
+func encryptionConfig(names ...string) []byte {
 	var list strings.Builder
 	for _, name := range names {
 		key := []byte(strings.Repeat(name, 32)[:32])
@@ -26,17 +26,17 @@ func sealingBy(names ...string) []byte {
 		list.String() + "  - identity: {}\n")
 }
 
-// TestReseal: whatever Secrets are sealed by, and those that are not, are sealed by the first key,
-// page after page, and nothing else is written.
-func TestReseal(t *testing.T) {
+// TestReencrypt checks that Secrets of every key, and plain Secrets, are encrypted with the first
+// key, page by page, and that no other key of etcd is written.
+func TestReencrypt(t *testing.T) {
 	ctx := context.Background()
 	m := newMember(t)
 	read := func(name string) value.Transformer {
 		file := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(file, sealingBy(name), 0o600); err != nil {
+		if err := os.WriteFile(file, encryptionConfig(name), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		seal, err := seals(ctx, file)
+		seal, err := secretTransformer(ctx, file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,37 +55,37 @@ func TestReseal(t *testing.T) {
 		}
 	}
 	configure := func(names ...string) {
-		if err := os.WriteFile(filepath.Join(m.k.dirs.API, nodespec.Encryption), sealingBy(names...), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(m.local.dirs.API, nodespec.Encryption), encryptionConfig(names...), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	m.serve(ownFormat(), func(c *clientv3.Client) {
-		const others = 2*resealPage + 3
+		const others = 2*reencryptPage + 3
 		for n := range others {
-			put(c, fmt.Sprintf("%sns/s%03d", secretsAt, n), "old", fmt.Sprintf("k8s\x00content %d", n))
+			put(c, fmt.Sprintf("%sns/s%03d", secretsPrefix, n), "old", fmt.Sprintf("k8s\x00content %d", n))
 		}
-		put(c, secretsAt+"ns/new", "new", "k8s\x00new")
-		put(c, secretsAt+"ns/plain", "", "k8s\x00plain")
+		put(c, secretsPrefix+"ns/new", "new", "k8s\x00new")
+		put(c, secretsPrefix+"ns/plain", "", "k8s\x00plain")
 		put(c, "/registry/secretsofothers/ns/x", "", "k8s\x00not a Secret")
-		before, err := c.Get(ctx, secretsAt+"ns/new")
+		before, err := c.Get(ctx, secretsPrefix+"ns/new")
 		if err != nil {
 			t.Fatal(err)
 		}
 		configure("new", "old")
 		want := nodespec.ReencryptResult{Secrets: others + 2, Reencrypted: others + 1}
 		for range 2 { // counting changes nothing
-			if r, err := reseal(ctx, m.k.dirs, true); err != nil || r != want {
+			if r, err := reencrypt(ctx, m.local.dirs, true); err != nil || r != want {
 				t.Fatalf("counted %+v, %v; want %+v", r, err, want)
 			}
 		}
-		if r, err := reseal(ctx, m.k.dirs, false); err != nil || r != want {
+		if r, err := reencrypt(ctx, m.local.dirs, false); err != nil || r != want {
 			t.Fatalf("%+v, %v; want %+v", r, err, want)
 		}
-		if r, err := reseal(ctx, m.k.dirs, false); err != nil || r.Reencrypted != 0 {
+		if r, err := reencrypt(ctx, m.local.dirs, false); err != nil || r.Reencrypted != 0 {
 			t.Errorf("again: %+v, %v; want nothing left", r, err)
 		}
 		alone := read("new")
-		all, err := c.Get(ctx, secretsAt, clientv3.WithPrefix())
+		all, err := c.Get(ctx, secretsPrefix, clientv3.WithPrefix())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,24 +94,24 @@ func TestReseal(t *testing.T) {
 			if err != nil || stale || !strings.HasPrefix(string(plain), "k8s\x00") {
 				t.Errorf("%s: %q, stale %t, %v", kv.Key, plain, stale, err)
 			}
-			if n, ok := strings.CutPrefix(string(kv.Key), secretsAt+"ns/s"); ok && string(plain) != fmt.Sprintf("k8s\x00content %s", strings.TrimLeft(n[:2], "0")+n[2:]) {
+			if n, ok := strings.CutPrefix(string(kv.Key), secretsPrefix+"ns/s"); ok && string(plain) != fmt.Sprintf("k8s\x00content %s", strings.TrimLeft(n[:2], "0")+n[2:]) {
 				t.Errorf("%s holds %q", kv.Key, plain)
 			}
 		}
 		if other, err := c.Get(ctx, "/registry/secretsofothers/ns/x"); err != nil || string(other.Kvs[0].Value) != "k8s\x00not a Secret" {
 			t.Errorf("what is no Secret: %v, %v", other, err)
 		}
-		if after, err := c.Get(ctx, secretsAt+"ns/new"); err != nil || after.Kvs[0].ModRevision != before.Kvs[0].ModRevision {
+		if after, err := c.Get(ctx, secretsPrefix+"ns/new"); err != nil || after.Kvs[0].ModRevision != before.Kvs[0].ModRevision {
 			t.Errorf("what was sealed by the first key was written again: %v", err)
 		}
-		// A key that nobody has: the Secret is named, and nothing is said to be done.
-		put(c, secretsAt+"ns/lost", "foreign", "k8s\x00lost")
-		if _, err := reseal(ctx, m.k.dirs, false); err == nil || !strings.Contains(err.Error(), "Secret ns/lost: is sealed by a key that this machine does not have") {
-			t.Errorf("a key that nobody has: %v", err)
+		// No key decrypts this Secret: the error names it, and no Secret counts as done.
+		put(c, secretsPrefix+"ns/lost", "foreign", "k8s\x00lost")
+		if _, err := reencrypt(ctx, m.local.dirs, false); err == nil || !strings.Contains(err.Error(), "Secret ns/lost: is encrypted with a key that this machine does not have") {
+			t.Errorf("an unknown key: %v", err)
 		}
 	})
 	configure("new")
-	if _, err := reseal(ctx, m.k.dirs, false); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
+	if _, err := reencrypt(ctx, m.local.dirs, false); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
 		t.Errorf("without etcd: %v", err)
 	}
 }

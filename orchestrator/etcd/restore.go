@@ -29,31 +29,31 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// A snapshot goes to whoever may have it, and comes back at an admin's word
-// (docs/decisions/0025-etcd-restore.md). What comes is made into a data folder beside the data
-// (prepare), by a process of its own: etcd need not run, and goes on if it does. The file
-// asked.json is written last. Process "api", which machined starts anew then, swaps the folders
-// before it opens the data (putBack).
+// An operator may download a snapshot, and an admin may restore it
+// (docs/decisions/0025-etcd-restore.md). A separate process makes a data directory from the
+// snapshot, beside the data (prepareRestore): etcd need not run, and is not interrupted if it does.
+// That process writes the file nodespec.PendingRestoreFile last. machined then restarts process
+// "api", which swaps the directories before it opens the data (completeRestore).
 
-// What lies beside the data for that.
+// Names beside the data for a restore.
 const (
-	asked    = "asked"         // a data folder that was made from a snapshot
-	replaced = "replaced"      // the data that it takes the place of, for as long as that lasts
-	undo     = "undo.snapshot" // their database, until the next time
+	requestedDir = "asked"         // a data directory that was made from a snapshot
+	replacedDir  = "replaced"      // the data that it replaces, for the time of the swap
+	undoFile     = "undo.snapshot" // the database of the replaced data, until the next restore
 )
 
-// Snapshot fills a file with what etcd holds now, and reads it back.
+// Snapshot writes the present data of etcd to a file and verifies the file.
 func Snapshot(ctx context.Context, dirs dirs.Dirs, to *os.File) (about nodespec.EtcdSnapshot, err error) {
 	c, err := connect(ctx, dirs)
 	if err != nil {
 		return about, err
 	}
 	defer c.Close()
-	now, err := answer(ctx, c, dirs)
+	now, err := fetchStatus(ctx, c, dirs)
 	if err != nil {
-		return about, fmt.Errorf("etcd: does not answer: %w", err)
+		return about, fmt.Errorf("etcd does not answer: %w", err)
 	}
-	if err := room(dirs.EtcdData, now.DbSize, reserve, "etcd: cannot take a snapshot"); err != nil {
+	if err := checkSpace(dirs.EtcdData, now.DbSize, reserve, "etcd: cannot take a snapshot"); err != nil {
 		return about, err
 	}
 	comes, err := c.Snapshot(ctx)
@@ -64,36 +64,36 @@ func Snapshot(ctx context.Context, dirs dirs.Dirs, to *os.File) (about nodespec.
 	if _, err := io.Copy(to, comes); err != nil {
 		return about, fmt.Errorf("etcd: cannot take a snapshot: %w", err)
 	}
-	about, _, err = look(to)
+	about, _, err = checkSnapshot(to)
 	return about, err
 }
 
-// room is an error unless DATA, which dir lies on, can take so many bytes more and has some to
-// spare then.
-func room(dir string, bytes, spare int64, what string) error {
+// checkSpace returns an error unless DATA, which contains dir, has space for bytes more and spare
+// free bytes after that.
+func checkSpace(dir string, bytes, spare int64, what string) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
-		return fmt.Errorf("etcd: cannot tell the free space of DATA: %w", err)
+		return fmt.Errorf("etcd: cannot read the free space of DATA: %w", err)
 	}
 	if free := int64(s.Bavail) * s.Bsize; free < bytes+spare {
-		return fmt.Errorf("%s: DATA has no room: it takes %d MiB, %d MiB are free, of which %d are kept for what runs; delete images or volumes that are not needed",
+		return fmt.Errorf("%s: DATA has no space: it needs %d MiB; %d MiB are free, of which %d MiB are reserved for running components; delete unused images or volumes",
 			what, (bytes+1<<20-1)>>20, free>>20, spare>>20)
 	}
 	return nil
 }
 
-// look checks a snapshot that etcd has sent, and says what is in it and who has written that. The
-// digest comes first: what follows does not expect bytes that nobody meant.
-func look(f *os.File) (about nodespec.EtcdSnapshot, writer format, err error) {
+// checkSnapshot verifies a snapshot that etcd has sent, and returns its description and the format
+// of its writer. It compares the digest first: the code after it does not expect arbitrary bytes.
+func checkSnapshot(f *os.File) (about nodespec.EtcdSnapshot, writer format, err error) {
 	defer runtime.KeepAlive(f) // its path does not keep it open
 	info, err := f.Stat()
 	if err != nil {
-		return about, writer, fmt.Errorf("etcd: cannot look at the snapshot: %w", err)
+		return about, writer, fmt.Errorf("etcd: cannot stat the snapshot: %w", err)
 	}
-	// The database consists of whole pages; its digest follows it.
+	// The database consists of whole pages; the digest follows it.
 	size := info.Size() - sha256.Size
 	if size <= 0 || size%512 != 0 {
-		return about, writer, fmt.Errorf("etcd: the snapshot is damaged, or none: it does not end with a digest")
+		return about, writer, fmt.Errorf("etcd: the snapshot is damaged or not a snapshot: it does not end with a digest")
 	}
 	sum, end := sha256.New(), make([]byte, sha256.Size)
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, size)); err != nil {
@@ -103,47 +103,48 @@ func look(f *os.File) (about nodespec.EtcdSnapshot, writer format, err error) {
 		return about, writer, fmt.Errorf("etcd: cannot read the snapshot: %w", err)
 	}
 	if !bytes.Equal(end, sum.Sum(nil)) {
-		return about, writer, fmt.Errorf("etcd: the snapshot is damaged: its digest is another one")
+		return about, writer, fmt.Errorf("etcd: the snapshot is damaged: its digest does not match")
 	}
-	return lookInto(name(f))
+	return checkDatabase(fdPath(f))
 }
 
-// name is a path to a file that is open, and may have none of its own.
-func name(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+// fdPath returns a path to an open file, which may have no name.
+func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// lookInto checks a database that nobody has open, and says what is in it and who has written that.
-func lookInto(path string) (about nodespec.EtcdSnapshot, writer format, err error) {
+// checkDatabase verifies a database that no process has open, and returns its description and the
+// format of its writer.
+func checkDatabase(path string) (about nodespec.EtcdSnapshot, writer format, err error) {
 	s, err := etcdutl.NewV3(zap.NewNop()).Status(path)
 	if err != nil {
-		return about, writer, fmt.Errorf("etcd: the snapshot is damaged, or none: %w", err)
+		return about, writer, fmt.Errorf("etcd: the snapshot is damaged or not a snapshot: %w", err)
 	}
 	err = view(path, func(keys *bolt.Bucket) error {
 		return keys.ForEach(func(_, value []byte) error {
-			if !bytes.Contains(value, []byte(writerKey)) {
+			if !bytes.Contains(value, []byte(formatKey)) {
 				return nil
 			}
 			var kv mvccpb.KeyValue
 			if err := kv.Unmarshal(value); err != nil {
 				return err
 			}
-			if string(kv.Key) != writerKey {
+			if string(kv.Key) != formatKey {
 				return nil
 			}
-			return json.Unmarshal(kv.Value, &writer) // the last one counts
+			return json.Unmarshal(kv.Value, &writer) // the last revision counts
 		})
 	})
 	if err != nil {
-		return about, writer, fmt.Errorf("etcd: cannot tell who has written the snapshot: %w", err)
+		return about, writer, fmt.Errorf("etcd: cannot read the format of the snapshot: %w", err)
 	}
 	if minor(s.Version).GreaterThan(minor(writer.Etcd)) {
-		// of a version of the system that left no word of itself, or not yet
+		// The system version that wrote it records no format, or had not done so yet.
 		writer.Etcd = s.Version
 	}
 	return nodespec.EtcdSnapshot{Revision: s.Revision, Keys: s.TotalKey, Version: s.Version}, writer, nil
 }
 
-// lockTime is how long a database may be locked by somebody who is about to end.
-const lockTime = time.Second
+// lockTimeout is how long view waits for another process to release the database.
+const lockTimeout = time.Second
 
 // view reads the revisions of a database, which may be damaged in any way.
 func view(path string, read func(keys *bolt.Bucket) error) error {
@@ -156,16 +157,16 @@ func view(path string, read func(keys *bolt.Bucket) error) error {
 	})
 }
 
-// viewDatabase reads a database that nobody has open.
+// viewDatabase reads a database that no process has open.
 func viewDatabase(path string, read func(tx *bolt.Tx) error) (err error) {
-	// a file that is too short (mmap(2), SIGBUS)
+	// The file may be too short for its mapping (mmap(2), SIGBUS).
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%s: damaged: %v", path, r)
 		}
 	}()
-	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: lockTime})
+	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	if err != nil {
 		return fmt.Errorf("%s: cannot open: %w", path, err)
 	}
@@ -173,7 +174,7 @@ func viewDatabase(path string, read func(tx *bolt.Tx) error) (err error) {
 	return db.View(read)
 }
 
-// lastRevision is the last revision in a database that nobody has open.
+// lastRevision returns the last revision of a database that no process has open.
 func lastRevision(path string) (revision int64, err error) {
 	if !exists(path) {
 		return 0, fs.ErrNotExist
@@ -187,21 +188,21 @@ func lastRevision(path string) (revision int64, err error) {
 	return revision, err
 }
 
-// writerKey holds, among the data and so in every snapshot, the format of those who write them. No
-// component of Kubernetes looks at it: what is theirs begins with /registry/.
-const writerKey = "/orlop/format"
+// formatKey holds the format of the writers, as a key in the data and so in every snapshot. No
+// component of Kubernetes reads it: their keys begin with /registry/.
+const formatKey = "/orlop/format"
 
-// signature is what writerKey holds: the newest format of those who may write the data, and that of
-// each member by its number.
-type signature struct {
+// formatRecord is the value of formatKey: the newest format of all members that may write the data,
+// and the format of each member by its ID.
+type formatRecord struct {
 	format
 	By map[string]format `json:"by,omitempty"`
 }
 
-// signed is a signature after one of the members has said that it writes own. A member that has
-// said nothing may be the one that the signature is of; one that is gone is not.
-func (s signature) signed(own format, by string, members []string) signature {
-	next := signature{own, map[string]format{by: own}}
+// withMember returns the record after member by has reported format own. A present member without
+// an entry may have written the newest format of the old record; a removed member does not count.
+func (s formatRecord) withMember(own format, by string, members []string) formatRecord {
+	next := formatRecord{own, map[string]format{by: own}}
 	for _, m := range members {
 		f, said := s.By[m]
 		switch {
@@ -224,9 +225,9 @@ func newest(a, b string) string {
 	return a
 }
 
-// sign says in the data who writes them from now on.
-func sign(ctx context.Context, c *clientv3.Client, own format) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+// recordFormat writes the format of this member into the data.
+func recordFormat(ctx context.Context, c *clientv3.Client, own format) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	for {
 		list, err := c.MemberList(ctx, clientv3.WithSerializable())
@@ -237,81 +238,82 @@ func sign(ctx context.Context, c *clientv3.Client, own format) error {
 		for _, m := range list.Members {
 			members = append(members, id(m.ID))
 		}
-		have, err := c.Get(ctx, writerKey)
+		have, err := c.Get(ctx, formatKey)
 		if err != nil {
 			return err
 		}
-		var last signature
+		var last formatRecord
 		var lastText []byte
 		var lastAt int64
 		if len(have.Kvs) == 1 {
 			lastText, lastAt = have.Kvs[0].Value, have.Kvs[0].ModRevision
-			_ = json.Unmarshal(lastText, &last) // what cannot be read is nobody's
+			_ = json.Unmarshal(lastText, &last) // an unreadable record counts as empty
 		}
-		text, err := json.Marshal(last.signed(own, id(have.Header.MemberId), members))
+		text, err := json.Marshal(last.withMember(own, id(have.Header.MemberId), members))
 		if err != nil || bytes.Equal(lastText, text) {
 			return err
 		}
-		// Another member may sign at the same moment.
-		done, err := c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(writerKey), "=", lastAt)).Then(clientv3.OpPut(writerKey, string(text))).Commit()
+		// Another member may write the record at the same moment.
+		done, err := c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(formatKey), "=", lastAt)).Then(clientv3.OpPut(formatKey, string(text))).Commit()
 		if err != nil || done.Succeeded {
 			return err
 		}
 	}
 }
 
-// bumpBlind is added to the revisions of a snapshot where nobody can tell how far those of the data
-// have come that it takes the place of.
-const bumpBlind = 1_000_000_000
+// unknownRevisionBump is added to the revisions of a snapshot if the last revision of the replaced
+// data is not known.
+const unknownRevisionBump = 1_000_000_000
 
-// prepare makes a data folder of a snapshot, or of what the last one has replaced, and has it put
-// in place when etcd starts next. After an error nothing is changed.
-func (k keeper) prepare(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (nodespec.EtcdRestored, error) {
-	unlock, err := k.lock()
+// prepareRestore makes a data directory from a snapshot or from the data that the last restore
+// replaced, and marks it to replace the data at the next start of etcd. After an error nothing is
+// changed.
+func (l localMember) prepareRestore(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (nodespec.EtcdRestored, error) {
+	unlock, err := l.lock()
 	if err != nil {
-		return nodespec.EtcdRestored{}, fmt.Errorf("etcd: other data are made or put in place at present: %w; try again", err)
+		return nodespec.EtcdRestored{}, fmt.Errorf("etcd: another restore is in progress: %w; try again", err)
 	}
 	defer unlock()
-	if exists(k.at(nodespec.PendingRestoreFile)) && (exists(k.at(replaced)) || !exists(k.at(asked+"/"+member))) {
-		if err := k.finish(); err != nil { // what is there may be nowhere else
-			return nodespec.EtcdRestored{}, fmt.Errorf("etcd: data are put in place at present, and that is not finished: %w", err)
+	if exists(l.at(nodespec.PendingRestoreFile)) && (exists(l.at(replacedDir)) || !exists(l.at(requestedDir+"/"+member))) {
+		if err := l.finishSwap(); err != nil { // the data there may exist nowhere else
+			return nodespec.EtcdRestored{}, fmt.Errorf("etcd: cannot finish the restore in progress: %w", err)
 		}
 	}
-	if err := k.dropAsked(); err != nil { // it was not put in place, and is not wanted any more
+	if err := l.dropPendingRestore(); err != nil { // an earlier request that was not completed is superseded
 		return nodespec.EtcdRestored{}, err
 	}
-	r, err := k.make(ctx, order, file, own)
+	r, err := l.buildRestore(ctx, order, file, own)
 	if err == nil {
-		err = k.note(nodespec.PendingRestoreFile, r)
+		err = l.writeJSON(nodespec.PendingRestoreFile, r)
 	}
 	if err != nil {
-		return nodespec.EtcdRestored{}, errors.Join(err, k.dropAsked())
+		return nodespec.EtcdRestored{}, errors.Join(err, l.dropPendingRestore())
 	}
 	return r, nil
 }
 
-// make does all of prepare that changes nothing.
-func (k keeper) make(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (r nodespec.EtcdRestored, err error) {
+// buildRestore does the part of prepareRestore that does not change the request.
+func (l localMember) buildRestore(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (r nodespec.EtcdRestored, err error) {
 	if order.Kept != "" {
-		if s, _ := parseKept(order.Kept); s.Encrypted {
-			return r, fmt.Errorf("etcd: the snapshot %[1]s is encrypted, and no machine has the key to it; `orlopctl etcd restore --from-machine %[1]s --identity KEY` decrypts it where the key is", order.Kept)
+		if s, _ := parseSnapshotName(order.Kept); s.Encrypted {
+			return r, fmt.Errorf("etcd: the snapshot %[1]s is encrypted, and no machine has the key; `orlopctl etcd restore --from-machine %[1]s --identity KEY` decrypts it on the client", order.Kept)
 		}
-		if file, err = k.openKept(order.Kept); err != nil {
+		if file, err = l.openSnapshot(order.Kept); err != nil {
 			return r, err
 		}
 		defer file.Close()
 	}
-	from := k.at(undo)
+	from := l.at(undoFile)
 	about, writer := nodespec.EtcdSnapshot{}, format{}
 	defer runtime.KeepAlive(file) // its path does not keep it open
 	if order.Undo {
 		if !exists(from) {
-			return r, errors.New("etcd: there is nothing to put back: nothing was restored on this machine")
+			return r, errors.New("etcd: cannot undo: no restore on this machine has replaced data")
 		}
-		about, writer, err = lookInto(from)
+		about, writer, err = checkDatabase(from)
 	} else {
-		from = name(file)
-		about, writer, err = look(file)
+		from = fdPath(file)
+		about, writer, err = checkSnapshot(file)
 	}
 	if err != nil {
 		return r, err
@@ -322,104 +324,106 @@ func (k keeper) make(ctx context.Context, order nodespec.EtcdRestore, file *os.F
 	}
 	info, err := os.Stat(from)
 	if err != nil {
-		return r, fmt.Errorf("etcd: cannot look at the snapshot: %w", err)
+		return r, fmt.Errorf("etcd: cannot stat the snapshot: %w", err)
 	}
-	if err := room(k.dirs.EtcdSnapshots, info.Size(), reserve, "etcd: cannot restore"); err != nil {
+	if err := checkSpace(l.dirs.EtcdSnapshots, info.Size(), reserve, "etcd: cannot restore"); err != nil {
 		return r, err
 	}
-	if err := k.alone(ctx, "cannot restore"); err != nil {
+	if err := l.checkSoleMember(ctx, "cannot restore"); err != nil {
 		return r, err
 	}
-	bump := uint64(bumpBlind)
-	if present, err := k.presentRevision(ctx); err == nil {
-		bump = uint64(max(present-about.Revision, 0)) + bumpSpare
+	bump := uint64(unknownRevisionBump)
+	if present, err := l.presentRevision(ctx); err == nil {
+		bump = uint64(max(present-about.Revision, 0)) + revisionMargin
 	}
-	if err := k.build(from, asked, bump, order.Undo); err != nil {
-		return r, fmt.Errorf("etcd: cannot make data of the snapshot: %w", err)
+	if err := l.build(from, requestedDir, bump, order.Undo); err != nil {
+		return r, fmt.Errorf("etcd: cannot make a data directory from the snapshot: %w", err)
 	}
-	if err := k.note(asked+"/"+formatFile, own); err != nil {
+	if err := l.writeJSON(requestedDir+"/"+formatFile, own); err != nil {
 		return r, err
 	}
 	return nodespec.EtcdRestored{At: time.Now().UTC(), By: order.By, Undo: order.Undo, Revision: about.Revision, Keys: about.Keys}, nil
 }
 
-// presentRevision is the last revision of the data that are there, which etcd may have open; 0 if
-// there are none.
-func (k keeper) presentRevision(ctx context.Context) (int64, error) {
+// presentRevision returns the last revision of the present data, which etcd may have open, or 0 if
+// there are no data.
+func (l localMember) presentRevision(ctx context.Context) (int64, error) {
 	var s nodespec.EtcdStatus
-	if k.ask(ctx, &s) == nil {
+	if l.queryStatus(ctx, &s) == nil {
 		return s.Revision, nil
 	}
-	revision, err := lastRevision(k.database())
-	if errors.Is(err, fs.ErrNotExist) && !exists(filepath.Join(k.dirs.EtcdData, member)) {
+	revision, err := lastRevision(l.database())
+	if errors.Is(err, fs.ErrNotExist) && !exists(filepath.Join(l.dirs.EtcdData, member)) {
 		return 0, nil
 	}
 	return revision, err
 }
 
-// build makes a data folder beside the data. Its revisions are raised, and those before marked as
-// gone, so that nobody takes an older object for a newer one. What is no snapshot but a database
-// has no digest.
-func (k keeper) build(from, folder string, bump uint64, database bool) error {
-	url := peerURL(k.spec)
+// build makes a data directory beside the data. It raises the revisions by bump and marks the
+// earlier ones as compacted, so that no client takes an older object for a newer one. A bare
+// database, unlike a snapshot, has no digest to check.
+func (l localMember) build(from, folder string, bump uint64, database bool) error {
+	url := peerURL(l.spec)
 	return etcdutl.NewV3(zap.NewNop()).Restore(etcdutl.RestoreConfig{
-		SnapshotPath: from, OutputDataDir: k.at(folder), SkipHashCheck: database,
-		Name: k.spec.NodeName, PeerURLs: []string{url}, InitialCluster: k.spec.NodeName + "=" + url,
-		// Another cluster to etcd: a member that was left out, and has the data as they were, is
-		// not taken for one of it.
-		InitialClusterToken: k.spec.Cluster + time.Now().UTC().Format(" 2006-01-02T15:04:05Z"),
+		SnapshotPath: from, OutputDataDir: l.at(folder), SkipHashCheck: database,
+		Name: l.spec.NodeName, PeerURLs: []string{url}, InitialCluster: l.spec.NodeName + "=" + url,
+		// A new token makes it another cluster to etcd. A former member with the old data is not
+		// taken for a member of it.
+		InitialClusterToken: l.spec.Cluster + time.Now().UTC().Format(" 2006-01-02T15:04:05Z"),
 		RevisionBump:        bump, MarkCompacted: true,
 	})
 }
 
-// dropAsked forgets what was asked for.
-func (k keeper) dropAsked() error {
-	err := os.Remove(k.at(nodespec.PendingRestoreFile))
+// dropPendingRestore removes the request of a restore and its data directory.
+func (l localMember) dropPendingRestore() error {
+	err := os.Remove(l.at(nodespec.PendingRestoreFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
 	if err == nil {
-		err = durable.SyncDir(k.dirs.EtcdSnapshots) // before the folder goes
+		err = durable.SyncDir(l.dirs.EtcdSnapshots) // before the directory is removed
 	}
 	if err == nil {
-		err = os.RemoveAll(k.at(asked))
+		err = os.RemoveAll(l.at(requestedDir))
 	}
 	if err != nil {
-		return fmt.Errorf("etcd: cannot tidy up: %w", err)
+		return fmt.Errorf("etcd: cannot remove old files: %w", err)
 	}
 	return nil
 }
 
-// putBack puts in place what was asked for, and otherwise removes what is left of something that
-// was not finished. A cut at any moment is finished by the next call. Once there is an asked.json:
+// completeRestore performs a requested restore. Without a request it removes the rest of an
+// incomplete restore. The next call completes the work after a power cut at any moment. Once
+// nodespec.PendingRestoreFile exists:
 //
-//	live data   replaced/   asked/member   what was cut
+//	live data   replaced/   asked/member   interrupted
 //	there       -           there          nothing yet
 //	missing     there       there          the swap
 //	missing     -           there          nothing yet: there were no data
-//	there       any         missing        what comes after the swap
-func (k keeper) putBack() error {
-	unlock, err := k.lock()
+//	there       any         missing        the steps after the swap
+func (l localMember) completeRestore() error {
+	unlock, err := l.lock()
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		if exists(filepath.Join(k.dirs.EtcdData, member)) {
-			return nil // it is being made; etcd is started anew for it
+		if exists(filepath.Join(l.dirs.EtcdData, member)) {
+			return nil // another process prepares a restore, and restarts etcd for it
 		}
-		// The data may be amid a swap. Without them etcd would begin a cluster, or join one.
-		return fmt.Errorf("etcd: other data are made or put in place at present, and there are none until then: %w; it is tried again", err)
+		// The data may be in the middle of a swap. Without them etcd would bootstrap a cluster, or
+		// join one.
+		return fmt.Errorf("etcd: another restore is in progress, and there are no data until it ends: %w; etcd retries", err)
 	}
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if !exists(k.at(nodespec.PendingRestoreFile)) {
-		return k.tidy(asked, replaced)
+	if !exists(l.at(nodespec.PendingRestoreFile)) {
+		return l.removeAll(requestedDir, replacedDir)
 	}
-	return k.finish()
+	return l.finishSwap()
 }
 
-// finish does what is left of swap.
-func (k keeper) finish() error {
-	for _, step := range k.swap() {
+// finishSwap performs the remaining steps of the swap.
+func (l localMember) finishSwap() error {
+	for _, step := range l.swapSteps() {
 		if err := step(); err != nil {
 			return err
 		}
@@ -427,59 +431,59 @@ func (k keeper) finish() error {
 	return nil
 }
 
-// swap is what putBack does, once there is an asked.json. After each step everything can be begun
-// anew.
-func (k keeper) swap() []func() error {
-	live, made, old := filepath.Join(k.dirs.EtcdData, member), k.at(asked+"/"+member), k.at(replaced+"/snap/db")
-	madeBy := k.at(asked + "/" + formatFile)
+// swapSteps are the steps of completeRestore once nodespec.PendingRestoreFile exists. After each
+// step all steps can run again from the first.
+func (l localMember) swapSteps() []func() error {
+	live, made, old := filepath.Join(l.dirs.EtcdData, member), l.at(requestedDir+"/"+member), l.at(replacedDir+"/snap/db")
+	madeBy := l.at(requestedDir + "/" + formatFile)
 	return []func() error{
-		func() error { // as long as they are there
+		func() error { // while both exist
 			if !exists(live) || !exists(made) {
 				return nil
 			}
-			r, err := readRestored(k.at(nodespec.PendingRestoreFile))
+			r, err := readRestored(l.at(nodespec.PendingRestoreFile))
 			if err != nil {
 				return err
 			}
-			r.Replaced, _ = lastRevision(k.database()) // they may be what is wrong
-			return errors.Join(k.note(nodespec.PendingRestoreFile, r), k.tidy(replaced))
+			r.Replaced, _ = lastRevision(l.database()) // the replaced data may be damaged
+			return errors.Join(l.writeJSON(nodespec.PendingRestoreFile, r), l.removeAll(replacedDir))
 		},
 		func() error {
 			if !exists(live) || !exists(made) {
 				return nil
 			}
-			return move(live, k.at(replaced))
+			return move(live, l.at(replacedDir))
 		},
 		func() error {
 			if !exists(made) {
 				return nil
 			}
-			// What is to be put back from now on is what this replaces, if it does, and no earlier
-			// data.
-			return errors.Join(k.tidy(undo), move(made, live))
+			// From now on `restore --undo` restores the data that this swap replaces, if there are
+			// any, and no earlier data.
+			return errors.Join(l.removeAll(undoFile), move(made, live))
 		},
 		func() error {
 			if !exists(old) {
 				return nil
 			}
-			return move(old, k.at(undo))
+			return move(old, l.at(undoFile))
 		},
-		// settle looks at it next, and is not to judge them by those that they replace
+		// ensureFormat reads it next, and must not apply the format of the replaced data.
 		func() error {
 			if !exists(madeBy) {
 				return nil
 			}
-			return move(madeBy, k.at(formatFile))
+			return move(madeBy, l.at(formatFile))
 		},
-		func() error { return move(k.at(nodespec.PendingRestoreFile), k.at(nodespec.LastRestoreFile)) },
-		func() error { return k.tidy(asked, replaced) },
+		func() error { return move(l.at(nodespec.PendingRestoreFile), l.at(nodespec.LastRestoreFile)) },
+		func() error { return l.removeAll(requestedDir, replacedDir) },
 	}
 }
 
-// lock keeps putBack and prepare apart, which are of two processes. unix.EWOULDBLOCK: the other one
-// is at work.
-func (k keeper) lock() (unlock func(), err error) {
-	dir, err := os.Open(k.dirs.EtcdSnapshots)
+// lock excludes completeRestore and prepareRestore, which run in two processes, from each other. It
+// returns unix.EWOULDBLOCK while the other process holds the lock.
+func (l localMember) lock() (unlock func(), err error) {
+	dir, err := os.Open(l.dirs.EtcdSnapshots)
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
@@ -490,19 +494,19 @@ func (k keeper) lock() (unlock func(), err error) {
 	return func() { dir.Close() }, nil
 }
 
-func (k keeper) tidy(names ...string) error {
+func (l localMember) removeAll(names ...string) error {
 	for _, name := range names {
-		if err := os.RemoveAll(k.at(name)); err != nil {
-			return fmt.Errorf("etcd: cannot tidy up: %w", err)
+		if err := os.RemoveAll(l.at(name)); err != nil {
+			return fmt.Errorf("etcd: cannot remove old files: %w", err)
 		}
 	}
 	return nil
 }
 
-func (k keeper) note(name string, value any) error {
+func (l localMember) writeJSON(name string, value any) error {
 	text, err := json.Marshal(value)
 	if err == nil {
-		err = durable.WriteFile(k.at(name), text, 0o600)
+		err = durable.WriteFile(l.at(name), text, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("etcd: cannot write %s: %w", name, err)
@@ -516,7 +520,7 @@ func readRestored(name string) (r nodespec.EtcdRestored, err error) {
 		err = json.Unmarshal(text, &r)
 	}
 	if err != nil {
-		return r, fmt.Errorf("etcd: cannot read what is restored: %w", err)
+		return r, fmt.Errorf("etcd: cannot read the record of the restore: %w", err)
 	}
 	return r, nil
 }

@@ -23,35 +23,37 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// The data follow a machine that goes back to the version before. Upstream writes data that an
-// older minor version may not understand, etcd its own and Kubernetes its objects, and promises no
-// way back. So:
+// When a machine rolls back to the previous version, its data roll back, too. Upstream's etcd and
+// Kubernetes write data that an older minor version may not understand, and promise no downgrade.
+// So:
 //
-//   - Before an upgrade machined has this version save the data (Save), under the version's name.
-//   - Each version writes down, before it opens the data, which etcd and Kubernetes wrote them last (format).
-//   - A version that finds data of a newer minor version puts its own back (settle), and says how much was lost by it. What was replaced is kept
-//     for `restore --undo`. Not so where there are other members: the data of one cannot go back alone, and are this version's when etcd
-//     serves them (served).
+//   - Before an upgrade machined requests a savepoint (TakeSavepoint), which has the name of the
+//     running version.
+//   - Before it opens the data, each version records its versions of etcd and Kubernetes (format).
+//   - A version that finds data of a newer minor version restores its own savepoint (ensureFormat)
+//     and records the loss. The replaced data are retained for `restore --undo`. With other members
+//     it does not: the data of a single member cannot roll back. They count as data of this version
+//     once etcd serves them (recordServed).
 //
-// An upgrade within the minor versions changes no format: nothing is put back, nothing is lost.
+// An upgrade within the minor versions changes no format: nothing is restored and nothing is lost.
 
-// format is which minor versions have written the data.
+// format is the pair of versions that wrote the data.
 type format struct {
-	Etcd       string `json:"etcd"`       // "3.6.8"
-	Kubernetes string `json:"kubernetes"` // "v1.36.3"
+	Etcd       string `json:"etcd"`       // such as "3.6.8"
+	Kubernetes string `json:"kubernetes"` // such as "v1.36.3"
 }
 
-// ownFormat is what this executable writes.
+// ownFormat returns the format that this executable writes.
 func ownFormat() format {
 	return format{Etcd: serverVersion(), Kubernetes: kubernetes.Get().GitVersion}
 }
 
-// newer tells whether data of format f may hold what version own does not understand.
+// newer reports whether own may be unable to read data of format f.
 func (f format) newer(own format) bool {
 	return minor(f.Etcd).GreaterThan(minor(own.Etcd)) || minor(f.Kubernetes).GreaterThan(minor(own.Kubernetes))
 }
 
-// minor is a version without its patch level; 0.0 for what is no version.
+// minor returns a version without its patch level, or 0.0 if the text is not a version.
 func minor(text string) *utilversion.Version {
 	v, err := utilversion.ParseGeneric(text)
 	if err != nil {
@@ -60,88 +62,88 @@ func minor(text string) *utilversion.Version {
 	return utilversion.MajorMinor(v.Major(), v.Minor())
 }
 
-// keeper is the folder with what is kept beside the data.
-type keeper struct {
+// localMember is this machine's etcd member: its data and the files beside them.
+type localMember struct {
 	dirs dirs.Dirs
 	spec nodespec.Spec
 }
 
-func (k keeper) at(name string) string { return filepath.Join(k.dirs.EtcdSnapshots, name) }
+func (l localMember) at(name string) string { return filepath.Join(l.dirs.EtcdSnapshots, name) }
 
-// saved is the snapshot that belongs to a version of the system.
-func (k keeper) saved() string { return k.at(nodespec.SavepointFile(k.spec.Version)) }
+// savepointFile returns the path of the savepoint of the running version.
+func (l localMember) savepointFile() string { return l.at(nodespec.SavepointFile(l.spec.Version)) }
 
 const (
-	savedSuffix = nodespec.SavepointSuffix
-	// etcd's client adds it until the file is whole (snapshot.SaveWithVersion)
-	unfinished = ".part"
+	savepointSuffix = nodespec.SavepointSuffix
+	// etcd's client adds this suffix until the file is complete (snapshot.SaveWithVersion).
+	partialSuffix = ".part"
 )
 
-// TakeSavepoint writes a snapshot of what etcd holds now, flushed, under the name of the version that runs.
-// It asks the etcd that runs on this machine. An error refuses the upgrade, of which this is the
-// first step.
+// TakeSavepoint writes the data of the etcd on this machine to a flushed snapshot, which has the
+// name of the running version. It is the first step of an upgrade; an error rejects the upgrade.
 func TakeSavepoint(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs) (nodespec.Savepoint, error) {
-	return keeper{dirs, spec}.save(ctx, reserve)
+	return localMember{dirs, spec}.takeSavepoint(ctx, reserve)
 }
 
-// save leaves so many bytes of DATA free: without them etcd could not begin its next log, and the
-// API would go down amid an upgrade.
-func (k keeper) save(ctx context.Context, spare int64) (nodespec.Savepoint, error) {
-	c, err := connect(ctx, k.dirs)
+// takeSavepoint leaves spare bytes of DATA free: without them etcd could not create its next log
+// file, and the API would fail in the middle of an upgrade.
+func (l localMember) takeSavepoint(ctx context.Context, spare int64) (nodespec.Savepoint, error) {
+	c, err := connect(ctx, l.dirs)
 	if err != nil {
-		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot save the data: %w", err)
+		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot take a savepoint: %w", err)
 	}
 	defer c.Close()
-	// What nobody needs goes first: it may be what takes the room.
-	if err := k.dropUnfinished(); err != nil {
+	// Files that are no longer needed go first: they may take the space.
+	if err := l.removePartialSavepoints(); err != nil {
 		return nodespec.Savepoint{}, err
 	}
-	if err := k.forgetSaved(); err != nil {
+	if err := l.pruneSavepoints(); err != nil {
 		return nodespec.Savepoint{}, err
 	}
-	now, err := answer(ctx, c, k.dirs)
+	now, err := fetchStatus(ctx, c, l.dirs)
 	if err != nil {
-		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot save the data: does not answer: %w", err)
+		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot take a savepoint: etcd does not answer: %w", err)
 	}
-	// Twice: putting it back makes a copy, beside what is there then.
-	if err := room(k.dirs.EtcdSnapshots, 2*now.DbSize, spare, "etcd: cannot save the data"); err != nil {
+	// Twice the size: a restore makes a copy beside the present data.
+	if err := checkSpace(l.dirs.EtcdSnapshots, 2*now.DbSize, spare, "etcd: cannot take a savepoint"); err != nil {
 		return nodespec.Savepoint{}, err
 	}
-	config := clientv3.Config{Endpoints: []string{endpoint(k.dirs)}, Logger: zap.NewNop()}
-	if _, err := snapshot.SaveWithVersion(ctx, zap.NewNop(), config, k.saved()); err != nil {
-		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot save the data: %w", err)
+	config := clientv3.Config{Endpoints: []string{endpoint(l.dirs)}, Logger: zap.NewNop()}
+	if _, err := snapshot.SaveWithVersion(ctx, zap.NewNop(), config, l.savepointFile()); err != nil {
+		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot take a savepoint: %w", err)
 	}
-	if err := durable.SyncDir(k.dirs.EtcdSnapshots); err != nil {
+	if err := durable.SyncDir(l.dirs.EtcdSnapshots); err != nil {
 		return nodespec.Savepoint{}, err
 	}
-	status, err := etcdutl.NewV3(zap.NewNop()).Status(k.saved())
+	status, err := etcdutl.NewV3(zap.NewNop()).Status(l.savepointFile())
 	if err != nil {
-		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot read back what was saved: %w", err)
+		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot verify the savepoint: %w", err)
 	}
 	return nodespec.Savepoint{Revision: status.Revision, Size: status.TotalSize}, nil
 }
 
-// dropUnfinished removes what is left of a save that was cut short. It has the name of the version
-// that ran then, so no other version's save would take its place. A save that still goes on fails:
-// settle calls this when the etcd that was asked is gone.
-func (k keeper) dropUnfinished() error {
-	all, err := filepath.Glob(k.at("*" + savedSuffix + unfinished))
+// removePartialSavepoints removes the rest of a savepoint that was interrupted. The file has the
+// name of the version that ran then, so the savepoint of another version would not replace it. A
+// savepoint that is still being written fails: ensureFormat calls this method only when the etcd
+// that sends it is gone.
+func (l localMember) removePartialSavepoints() error {
+	all, err := filepath.Glob(l.at("*" + savepointSuffix + partialSuffix))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
 	for _, name := range all {
-		if err := os.RemoveAll(name); err != nil { // a save that fails removes its file, too
-			return fmt.Errorf("etcd: cannot remove what is left of a save that was cut short: %w", err)
+		if err := os.RemoveAll(name); err != nil { // a failing save removes its file, too
+			return fmt.Errorf("etcd: cannot remove an incomplete savepoint: %w", err)
 		}
 	}
 	return nil
 }
 
-// forgetSaved removes what was saved for versions of which nothing can be on the machine any more:
-// all but the one that runs and the last before it, to which the machine can go back until the new
-// version is written.
-func (k keeper) forgetSaved() error {
-	all, err := filepath.Glob(k.at("*" + savedSuffix))
+// pruneSavepoints removes the savepoints of versions that can no longer be on the machine. It
+// retains the savepoint of the running version and the newest other savepoint: until the new
+// version is written, the machine can roll back to the previous version.
+func (l localMember) pruneSavepoints() error {
+	all, err := filepath.Glob(l.at("*" + savepointSuffix))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
@@ -149,64 +151,64 @@ func (k keeper) forgetSaved() error {
 	for _, name := range all {
 		info, err := os.Stat(name)
 		if err != nil {
-			return fmt.Errorf("etcd: cannot look at what was saved: %w", err)
+			return fmt.Errorf("etcd: cannot stat a savepoint: %w", err)
 		}
 		when[name] = info.ModTime()
 	}
-	all = slices.DeleteFunc(all, func(name string) bool { return name == k.saved() })
+	all = slices.DeleteFunc(all, func(name string) bool { return name == l.savepointFile() })
 	slices.SortFunc(all, func(a, b string) int { return when[b].Compare(when[a]) })
 	for _, name := range all[min(1, len(all)):] {
 		if err := os.Remove(name); err != nil {
-			return fmt.Errorf("etcd: cannot forget an older version's data: %w", err)
+			return fmt.Errorf("etcd: cannot remove an old savepoint: %w", err)
 		}
 	}
 	return nil
 }
 
-// What lies beside the snapshots, and beside nodespec.RestoredFile, which says what the last
-// restoring has lost. What an admin has asked for has names of its own (restore.go).
+// Names beside the snapshots and nodespec.RestoredFile, which records the loss of the last restore.
+// A restore by an admin has separate names (restore.go).
 const (
-	formatFile = "format.json"
-	member     = "member"    // how etcd calls the folder that holds all of its data
-	restoring  = "restoring" // a data folder in the making
-	dropped    = "dropped"   // the data that it takes the place of, for as long as that lasts
+	formatFile   = "format.json"
+	member       = "member"    // etcd's name for the directory with all of its data
+	restoringDir = "restoring" // an incomplete data directory
+	droppedDir   = "dropped"   // the data that it replaces, for the time of the swap
 )
 
-// settle sees to it that the data are such that this version can serve them, and writes down that
-// it does. It does nothing when they are; when a newer version has written them, it puts back what
-// was saved for this version. A cut at any moment is finished by the next call:
+// ensureFormat ensures that this version can serve the data, and records this version's format. If
+// a newer version has written the data, it restores the savepoint of this version. The next call
+// completes the work after a power cut at any moment:
 //
-//	live data   dropped/   restoring/member   what was cut
-//	there       -          any                nothing, or the restoring, which is done again from its beginning
-//	missing     there      there              the swap; the restored data are whole
-//	there       there      missing            what comes after the swap
+//	live data   dropped/   restoring/member   interrupted
+//	there       -          any                nothing, or the restore, which starts again from its beginning
+//	missing     there      there              the swap; the restored data are complete
+//	there       there      missing            the steps after the swap
 //	missing     -          -                  nothing: there are no data
 //
-// What somebody has asked for comes before that (putBack).
-func (k keeper) settle(own format) error {
-	if err := k.dropUnfinished(); err != nil { // what is put back may need its room
+// A restore that an admin requested comes first (completeRestore).
+func (l localMember) ensureFormat(own format) error {
+	if err := l.removePartialSavepoints(); err != nil { // a restore may need its space
 		return err
 	}
-	if err := k.putBack(); err != nil {
+	if err := l.completeRestore(); err != nil {
 		return err
 	}
-	if err := k.drop(); err != nil {
+	if err := l.dropForRejoin(); err != nil {
 		return err
 	}
-	last, err := k.lastFormat()
+	last, err := l.lastFormat()
 	if err != nil {
 		return err
 	}
-	live, made := filepath.Join(k.dirs.EtcdData, member), k.at(restoring+"/"+member)
-	// Where there are other members the data are theirs, too; etcd judges itself whether it can
-	// serve them.
-	shared := k.shared()
+	live, made := filepath.Join(l.dirs.EtcdData, member), l.at(restoringDir+"/"+member)
+	// Data of several members belong to the others, too. etcd itself checks whether it can serve
+	// them.
+	shared := l.hasOtherMembers()
 	if last.newer(own) && !shared {
-		if exists(live) && !exists(k.at(dropped)) {
-			if err := k.restore(last, own); err != nil {
+		if exists(live) && !exists(l.at(droppedDir)) {
+			if err := l.restoreSavepoint(last, own); err != nil {
 				return err
 			}
-			if err := move(live, k.at(dropped)); err != nil {
+			if err := move(live, l.at(droppedDir)); err != nil {
 				return err
 			}
 		}
@@ -217,51 +219,52 @@ func (k keeper) settle(own format) error {
 		}
 	}
 	if last != own && !(shared && last.newer(own)) {
-		if err := k.note(formatFile, own); err != nil {
+		if err := l.writeJSON(formatFile, own); err != nil {
 			return err
 		}
 	}
-	// A version that understands them again can put them back (restore.go).
-	if old := k.at(dropped + "/snap/db"); exists(old) {
-		if err := move(old, k.at(undo)); err != nil {
+	// A version that understands them again can restore them (restore.go).
+	if old := l.at(droppedDir + "/snap/db"); exists(old) {
+		if err := move(old, l.at(undoFile)); err != nil {
 			return err
 		}
 	}
-	for _, name := range []string{restoring, dropped} {
-		if err := os.RemoveAll(k.at(name)); err != nil {
-			return fmt.Errorf("etcd: cannot tidy up: %w", err)
+	for _, name := range []string{restoringDir, droppedDir} {
+		if err := os.RemoveAll(l.at(name)); err != nil {
+			return fmt.Errorf("etcd: cannot remove old files: %w", err)
 		}
 	}
 	return nil
 }
 
-// served is called when etcd serves: newer data that settle has left alone are this version's from
-// then on, and what was saved for it is older than they are. A time when the machine is the only
-// member must not find them newer still.
-func (k keeper) served(own format) error {
-	last, err := k.lastFormat()
+// recordServed is called when etcd serves. It records newer data that ensureFormat has left alone
+// as data of this version, and removes the savepoint of this version, which is older. Otherwise
+// ensureFormat would still find the data newer at a later time when this machine is the only
+// member.
+func (l localMember) recordServed(own format) error {
+	last, err := l.lastFormat()
 	if err != nil || !last.newer(own) {
 		return err
 	}
-	if err := k.note(formatFile, own); err != nil {
+	if err := l.writeJSON(formatFile, own); err != nil {
 		return err
 	}
-	return k.tidy(nodespec.SavepointFile(k.spec.Version))
+	return l.removeAll(nodespec.SavepointFile(l.spec.Version))
 }
 
-// shared tells whether other members have the data, too. Where a swap has begun it was judged
-// before that, by data that are not in their place any more.
-func (k keeper) shared() bool {
-	if len(k.spec.OtherControlPlanes()) == 0 || exists(k.at(dropped)) {
+// hasOtherMembers reports whether other members have the data, too. If a swap has begun, the answer
+// was no, from data that have since been moved.
+func (l localMember) hasOtherMembers() bool {
+	if len(l.spec.OtherControlPlanes()) == 0 || exists(l.at(droppedDir)) {
 		return false
 	}
-	all, err := k.stored()
+	all, err := l.storedMembers()
 	return err != nil || len(all) > 1
 }
 
-// lastFormat is who has written the data; the zero format when nobody has.
-func (k keeper) lastFormat() (format, error) {
-	text, err := os.ReadFile(k.at(formatFile))
+// lastFormat returns the recorded format of the data, or the zero format without a record.
+func (l localMember) lastFormat() (format, error) {
+	text, err := os.ReadFile(l.at(formatFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return format{}, nil
 	}
@@ -270,52 +273,52 @@ func (k keeper) lastFormat() (format, error) {
 		err = json.Unmarshal(text, &f)
 	}
 	if err != nil {
-		return format{}, fmt.Errorf("etcd: cannot read who has written the data: %w", err)
+		return format{}, fmt.Errorf("etcd: cannot read the format of the data: %w", err)
 	}
 	return f, nil
 }
 
-// bumpSpare is for revisions that lie in etcd's log and not yet in its database.
-const bumpSpare = 1_000_000
+// revisionMargin is added for revisions that are in etcd's log and not yet in its database.
+const revisionMargin = 1_000_000
 
-// restore makes a data folder of what was saved for this version. Its revisions go on above those
-// of the data that it takes the place of: whoever remembers one of those is told that it is gone,
-// and does not take an older object for a newer one.
-func (k keeper) restore(last, own format) error {
-	if !exists(k.saved()) {
-		return fmt.Errorf("etcd: the data were written by etcd %s and Kubernetes %s, which are newer than this version's %s and %s, and no data were saved for version %s of the system; upgrade again, or reset the machine and its data",
-			last.Etcd, last.Kubernetes, own.Etcd, own.Kubernetes, k.spec.Version)
+// restoreSavepoint makes a data directory from the savepoint of this version. Its revisions
+// continue above the revisions of the data that it replaces. A client that remembers a replaced
+// revision gets the error that it is compacted, and does not take an older object for a newer one.
+func (l localMember) restoreSavepoint(last, own format) error {
+	if !exists(l.savepointFile()) {
+		return fmt.Errorf("etcd: the data were written by etcd %s and Kubernetes %s, which are newer than this version's %s and %s, and there is no savepoint for version %s of the system; upgrade again, or reset the machine and its data",
+			last.Etcd, last.Kubernetes, own.Etcd, own.Kubernetes, l.spec.Version)
 	}
-	if err := os.RemoveAll(k.at(restoring)); err != nil {
-		return fmt.Errorf("etcd: cannot tidy up: %w", err)
+	if err := os.RemoveAll(l.at(restoringDir)); err != nil {
+		return fmt.Errorf("etcd: cannot remove old files: %w", err)
 	}
-	info, err := os.Stat(k.saved())
+	info, err := os.Stat(l.savepointFile())
 	if err != nil {
-		return fmt.Errorf("etcd: cannot look at what was saved for version %s: %w", k.spec.Version, err)
+		return fmt.Errorf("etcd: cannot stat the savepoint of version %s: %w", l.spec.Version, err)
 	}
-	then, err := etcdutl.NewV3(zap.NewNop()).Status(k.saved())
+	then, err := etcdutl.NewV3(zap.NewNop()).Status(l.savepointFile())
 	if err != nil {
-		return fmt.Errorf("etcd: cannot read what was saved for version %s: %w", k.spec.Version, err)
+		return fmt.Errorf("etcd: cannot read the savepoint of version %s: %w", l.spec.Version, err)
 	}
-	now, err := lastRevision(k.database())
-	if err != nil { // it is about to be dropped; only the count is lost
+	now, err := lastRevision(l.database())
+	if err != nil { // the data are about to be dropped; only the count of lost revisions is missing
 		now = then.Revision
 	}
 	lost := max(now-then.Revision, 0)
-	if err := k.build(k.saved(), restoring, uint64(lost)+bumpSpare, false); err != nil {
-		return fmt.Errorf("etcd: cannot put back what was saved for version %s: %w", k.spec.Version, err)
+	if err := l.build(l.savepointFile(), restoringDir, uint64(lost)+revisionMargin, false); err != nil {
+		return fmt.Errorf("etcd: cannot restore the savepoint of version %s: %w", l.spec.Version, err)
 	}
-	text, err := json.Marshal(nodespec.SavepointRestored{Version: k.spec.Version, At: time.Now(), Saved: info.ModTime(), Revision: then.Revision, Dropped: lost})
+	text, err := json.Marshal(nodespec.SavepointRestored{Version: l.spec.Version, At: time.Now(), Saved: info.ModTime(), Revision: then.Revision, Dropped: lost})
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
-	if err := durable.WriteFile(k.at(nodespec.RestoredFile), text, 0o600); err != nil {
-		return fmt.Errorf("etcd: cannot write down what is lost: %w", err)
+	if err := durable.WriteFile(l.at(nodespec.RestoredFile), text, 0o600); err != nil {
+		return fmt.Errorf("etcd: cannot record the loss of the restore: %w", err)
 	}
 	return nil
 }
 
-// move renames a folder, for good when it returns.
+// move renames a directory and flushes both parents.
 func move(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return fmt.Errorf("etcd: cannot swap the data: %w", err)

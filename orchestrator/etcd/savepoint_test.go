@@ -42,22 +42,22 @@ func TestNewer(t *testing.T) {
 	}
 }
 
-// testMember is an etcd with its data below a folder, served on the socket that the API server
-// would use.
+// testMember is an etcd with its data below a directory. It serves on the socket for the API
+// server.
 type testMember struct {
-	k     keeper
+	local localMember
 	t     *testing.T
-	quota int64 // bytes; 0: as much as there is
+	quota int64 // bytes; 0: no quota of the test
 }
 
 func newMember(t *testing.T) testMember {
-	dir, err := os.MkdirTemp("", "etcd") // short: a socket's path has at most 107 bytes
+	dir, err := os.MkdirTemp("", "etcd") // shortReason: a socket's path has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	m := testMember{k: keeper{dirs.Dirs{API: dir, EtcdData: dir + "/data", EtcdSnapshots: dir + "/kept"}, nodespec.Spec{NodeName: "n", Cluster: "c", Version: "1.0.0"}}, t: t}
-	for _, d := range []string{m.k.dirs.EtcdData, m.k.dirs.EtcdSnapshots} {
+	m := testMember{local: localMember{dirs.Dirs{API: dir, EtcdData: dir + "/data", EtcdSnapshots: dir + "/kept"}, nodespec.Spec{NodeName: "n", Cluster: "c", Version: "1.0.0"}}, t: t}
+	for _, d := range []string{m.local.dirs.EtcdData, m.local.dirs.EtcdSnapshots} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -65,15 +65,15 @@ func newMember(t *testing.T) testMember {
 	return m
 }
 
-// serve runs etcd as long as do runs, after settle as a version that writes own.
+// serve runs etcd while do runs, after ensureFormat as a version that writes own.
 func (m testMember) serve(own format, do func(*clientv3.Client)) {
 	m.t.Helper()
-	if err := m.k.settle(own); err != nil {
+	if err := m.local.ensureFormat(own); err != nil {
 		m.t.Fatal(err)
 	}
 	c := embed.NewConfig()
-	c.Name, c.Dir, c.LogLevel, c.LogOutputs = m.k.spec.NodeName, m.k.dirs.EtcdData, "fatal", []string{"/dev/null"}
-	c.InitialCluster, c.InitialClusterToken = m.k.spec.NodeName+"="+peerURL(m.k.spec), m.k.spec.Cluster
+	c.Name, c.Dir, c.LogLevel, c.LogOutputs = m.local.spec.NodeName, m.local.dirs.EtcdData, "fatal", []string{"/dev/null"}
+	c.InitialCluster, c.InitialClusterToken = m.local.spec.NodeName+"="+peerURL(m.local.spec), m.local.spec.Cluster
 	urls := func(s string) []url.URL {
 		u, err := url.Parse(s)
 		if err != nil {
@@ -81,9 +81,10 @@ func (m testMember) serve(own format, do func(*clientv3.Client)) {
 		}
 		return []url.URL{*u}
 	}
-	c.AdvertisePeerUrls, c.ListenPeerUrls = urls(peerURL(m.k.spec)), urls("unix://"+filepath.Join(m.k.dirs.API, "peer.sock"))
-	c.ListenClientUrls, c.AdvertiseClientUrls = urls("unix://"+m.k.dirs.EtcdSocket()), urls("http://127.0.0.1:2379")
-	c.QuotaBackendBytes, c.TickMs, c.ElectionMs = m.quota, 10, 100 // there is nobody else to elect
+	c.AdvertisePeerUrls, c.ListenPeerUrls = urls(peerURL(m.local.spec)), urls("unix://"+filepath.Join(m.local.dirs.API, "peer.sock"))
+	c.ListenClientUrls, c.AdvertiseClientUrls = urls("unix://"+m.local.dirs.EtcdSocket()), urls("http://127.0.0.1:2379")
+	// there is no other candidate for leader
+	c.QuotaBackendBytes, c.TickMs, c.ElectionMs = m.quota, 10, 100
 	server, err := embed.StartEtcd(c)
 	if err != nil {
 		m.t.Fatal(err)
@@ -94,7 +95,7 @@ func (m testMember) serve(own format, do func(*clientv3.Client)) {
 	case <-time.After(30 * time.Second):
 		m.t.Fatal("etcd is not ready after 30 s")
 	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + m.k.dirs.EtcdSocket()}, Logger: zap.NewNop()})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + m.local.dirs.EtcdSocket()}, Logger: zap.NewNop()})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -125,7 +126,7 @@ func (m testMember) has(c *clientv3.Client, key string) bool {
 
 func (m testMember) restored() (r nodespec.SavepointRestored) {
 	m.t.Helper()
-	text, err := os.ReadFile(m.k.at(nodespec.RestoredFile))
+	text, err := os.ReadFile(m.local.at(nodespec.RestoredFile))
 	if err == nil {
 		err = json.Unmarshal(text, &r)
 	}
@@ -135,15 +136,15 @@ func (m testMember) restored() (r nodespec.SavepointRestored) {
 	return r
 }
 
-// TestBack: the data go back with the version, when a newer minor version has written them, and
-// only then.
-func TestBack(t *testing.T) {
+// TestRollback checks that the data roll back with the version if, and only if, a newer minor
+// version has written them.
+func TestRollback(t *testing.T) {
 	old, patch, next := format{"3.6.8", "v1.36.3"}, format{"3.6.9", "v1.36.4"}, format{"3.6.9", "v1.37.0"}
 	m := newMember(t)
 	var saved, last int64
 	m.serve(old, func(c *clientv3.Client) {
 		m.put(c, "before", 10)
-		got, err := TakeSavepoint(t.Context(), m.k.spec, m.k.dirs)
+		got, err := TakeSavepoint(t.Context(), m.local.spec, m.local.dirs)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +158,7 @@ func TestBack(t *testing.T) {
 		}
 	})
 	m.serve(next, func(c *clientv3.Client) {
-		if err := sign(t.Context(), c, next); err != nil {
+		if err := recordFormat(t.Context(), c, next); err != nil {
 			t.Fatal(err)
 		}
 		last = m.put(c, "next", 5)
@@ -182,12 +183,12 @@ func TestBack(t *testing.T) {
 		}
 	})
 
-	// What they have replaced is there for a version that understands it.
+	// The replaced data remain for a version that understands them.
 	back := nodespec.EtcdRestore{Undo: true}
-	if _, err := m.k.prepare(t.Context(), back, nil, old); err == nil || !strings.Contains(err.Error(), "Kubernetes v1.37.0, which are newer") {
+	if _, err := m.local.prepareRestore(t.Context(), back, nil, old); err == nil || !strings.Contains(err.Error(), "Kubernetes v1.37.0, which are newer") {
 		t.Errorf("putting back what is too new: %v", err)
 	}
-	if _, err := m.k.prepare(t.Context(), back, nil, next); err != nil {
+	if _, err := m.local.prepareRestore(t.Context(), back, nil, next); err != nil {
 		t.Fatal(err)
 	}
 	m.serve(next, func(c *clientv3.Client) {
@@ -197,9 +198,9 @@ func TestBack(t *testing.T) {
 	})
 }
 
-// TestServed: newer data that etcd serves all the same are this version's, and what was saved for
-// it does not come in their place any more.
-func TestServed(t *testing.T) {
+// TestRecordServed checks that newer data which etcd serves count as data of this version, and that
+// its savepoint no longer replaces them.
+func TestRecordServed(t *testing.T) {
 	own := format{"3.6.8", "v1.36.3"}
 	for _, c := range []struct {
 		last, want format
@@ -207,39 +208,39 @@ func TestServed(t *testing.T) {
 	}{
 		{format{"3.7.0", "v1.37.0"}, own, false},
 		{own, own, true},
-		{format{"3.6.9", "v1.36.4"}, format{"3.6.9", "v1.36.4"}, true}, // settle's to change
+		{format{"3.6.9", "v1.36.4"}, format{"3.6.9", "v1.36.4"}, true}, // ensureFormat changes it
 	} {
 		m := newMember(t)
-		if err := m.k.note(formatFile, c.last); err != nil {
+		if err := m.local.writeJSON(formatFile, c.last); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(m.k.saved(), nil, 0o600); err != nil {
+		if err := os.WriteFile(m.local.savepointFile(), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.k.served(own); err != nil {
+		if err := m.local.recordServed(own); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := m.k.lastFormat(); err != nil || got != c.want || exists(m.k.saved()) != c.kept {
-			t.Errorf("%v: %v, %v; saved data: %t", c.last, got, err, exists(m.k.saved()))
+		if got, err := m.local.lastFormat(); err != nil || got != c.want || exists(m.local.savepointFile()) != c.kept {
+			t.Errorf("%v: %v, %v; saved data: %t", c.last, got, err, exists(m.local.savepointFile()))
 		}
 	}
 }
 
-// TestSaveNothing: without an etcd the error says so at once.
-func TestSaveNothing(t *testing.T) {
+// TestSavepointNoEtcd checks that the error without a running etcd is immediate.
+func TestSavepointNoEtcd(t *testing.T) {
 	m := newMember(t)
-	if _, err := TakeSavepoint(t.Context(), m.k.spec, m.k.dirs); err == nil || !strings.Contains(err.Error(), "does not run") {
+	if _, err := TakeSavepoint(t.Context(), m.local.spec, m.local.dirs); err == nil || !strings.Contains(err.Error(), "does not run") {
 		t.Error(err)
 	}
 }
 
-// TestSaveRoom: what takes the room of others is not saved. What earlier saves have left goes
-// before that, and when etcd starts.
-func TestSaveRoom(t *testing.T) {
+// TestSavepointSpace checks that a savepoint which would take the reserve is rejected. Files of
+// earlier savepoints are removed before the check, and when etcd starts.
+func TestSavepointSpace(t *testing.T) {
 	m := newMember(t)
 	names := func() string {
 		t.Helper()
-		all, err := filepath.Glob(m.k.at("*" + savedSuffix + "*"))
+		all, err := filepath.Glob(m.local.at("*" + savepointSuffix + "*"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,11 +252,11 @@ func TestSaveRoom(t *testing.T) {
 	leave := func(files ...string) {
 		t.Helper()
 		for i, name := range files {
-			if err := os.WriteFile(m.k.at(name), []byte("cut"), 0o600); err != nil {
+			if err := os.WriteFile(m.local.at(name), []byte("cut"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			at := time.Unix(int64(1000*(i+1)), 0) // the last is the newest
-			if err := os.Chtimes(m.k.at(name), at, at); err != nil {
+			if err := os.Chtimes(m.local.at(name), at, at); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -267,14 +268,14 @@ func TestSaveRoom(t *testing.T) {
 		}
 		m.put(c, "before", 1)
 		leave("0.8.0.db", "0.9.0.db", "0.9.0.db.part", "1.0.0.db.part")
-		_, err := m.k.save(t.Context(), 1<<60)
-		if err == nil || !strings.Contains(err.Error(), "cannot save the data: DATA has no room: it takes 1 MiB, ") || !strings.Contains(err.Error(), "delete images or volumes") {
+		_, err := m.local.takeSavepoint(t.Context(), 1<<60)
+		if err == nil || !strings.Contains(err.Error(), "cannot take a savepoint: DATA has no space: it needs 1 MiB; ") || !strings.Contains(err.Error(), "delete unused images or volumes") {
 			t.Errorf("without room: %v", err)
 		}
 		if got := names(); got != "0.9.0.db" {
 			t.Errorf("after a save that was refused: %s", got)
 		}
-		if _, err := TakeSavepoint(t.Context(), m.k.spec, m.k.dirs); err != nil {
+		if _, err := TakeSavepoint(t.Context(), m.local.spec, m.local.dirs); err != nil {
 			t.Fatal(err)
 		}
 		if got := names(); got != "0.9.0.db 1.0.0.db" {
@@ -283,33 +284,35 @@ func TestSaveRoom(t *testing.T) {
 	})
 }
 
-// TestForgetSaved: the data of this version and of the one before are kept.
-func TestForgetSaved(t *testing.T) {
+// TestPruneSavepoints checks that the savepoints of this version and of the previous version
+// remain.
+func TestPruneSavepoints(t *testing.T) {
 	m := newMember(t)
 	for i, version := range []string{"0.8.0", "0.9.0", "1.0.0", "0.7.0"} {
-		if err := os.WriteFile(m.k.at(version+savedSuffix), nil, 0o600); err != nil {
+		if err := os.WriteFile(m.local.at(version+savepointSuffix), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		at := time.Unix(int64(1000*(4-i)), 0) // the first is the newest
-		if err := os.Chtimes(m.k.at(version+savedSuffix), at, at); err != nil {
+		if err := os.Chtimes(m.local.at(version+savepointSuffix), at, at); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := m.k.forgetSaved(); err != nil {
+	if err := m.local.pruneSavepoints(); err != nil {
 		t.Fatal(err)
 	}
-	left, err := filepath.Glob(m.k.at("*"))
-	if want := []string{m.k.at("0.8.0.db"), m.k.at("1.0.0.db")}; err != nil || !slices.Equal(left, want) {
+	left, err := filepath.Glob(m.local.at("*"))
+	if want := []string{m.local.at("0.8.0.db"), m.local.at("1.0.0.db")}; err != nil || !slices.Equal(left, want) {
 		t.Errorf("%q, %v", left, err)
 	}
 }
 
-// TestBackWithout: without anything saved the data are left alone, and the error says what to do.
-func TestBackWithout(t *testing.T) {
+// TestRollbackNoSavepoint checks that the data are left alone without a savepoint, and that the
+// error names the next step.
+func TestRollbackNoSavepoint(t *testing.T) {
 	m := newMember(t)
 	m.serve(format{"3.7.0", "v1.37.0"}, func(c *clientv3.Client) { m.put(c, "next", 1) })
-	err := m.k.settle(format{"3.6.8", "v1.36.3"})
-	if err == nil || !strings.Contains(err.Error(), "no data were saved for version 1.0.0") {
+	err := m.local.ensureFormat(format{"3.6.8", "v1.36.3"})
+	if err == nil || !strings.Contains(err.Error(), "there is no savepoint for version 1.0.0") {
 		t.Fatal(err)
 	}
 	m.serve(format{"3.7.0", "v1.37.0"}, func(c *clientv3.Client) {
@@ -319,38 +322,38 @@ func TestBackWithout(t *testing.T) {
 	})
 }
 
-// TestBackCut: the power goes after each step of the restoring.
-func TestBackCut(t *testing.T) {
+// TestRollbackCut cuts the power after each step of the restore.
+func TestRollbackCut(t *testing.T) {
 	for name, named := range map[string][]netip.Addr{
 		"a single machine": nil,
 		// and are no members yet
 		"others are named": {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")},
 	} {
-		t.Run(name, func(t *testing.T) { testBackCut(t, named) })
+		t.Run(name, func(t *testing.T) { testRollbackCut(t, named) })
 	}
 }
 
-func testBackCut(t *testing.T, named []netip.Addr) {
+func testRollbackCut(t *testing.T, named []netip.Addr) {
 	old, next := format{"3.6.8", "v1.36.3"}, format{"3.7.0", "v1.37.0"}
-	for name, cut := range map[string]func(k keeper) error{
-		"while restoring": func(k keeper) error { return os.Mkdir(k.at(restoring), 0o700) },
-		"restored":        func(k keeper) error { return k.restore(next, old) },
-		"moved away":      func(k keeper) error { return restoreUntil(k, next, old, 1) },
-		"moved in":        func(k keeper) error { return restoreUntil(k, next, old, 2) },
+	for name, cut := range map[string]func(k localMember) error{
+		"while restoring": func(k localMember) error { return os.Mkdir(k.at(restoringDir), 0o700) },
+		"restored":        func(k localMember) error { return k.restoreSavepoint(next, old) },
+		"moved away":      func(k localMember) error { return restoreUntil(k, next, old, 1) },
+		"moved in":        func(k localMember) error { return restoreUntil(k, next, old, 2) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
-			if m.k.spec.ControlPlanes = named; len(named) > 0 {
-				m.k.spec.NodeIPs = named[:1]
+			if m.local.spec.ControlPlanes = named; len(named) > 0 {
+				m.local.spec.NodeIPs = named[:1]
 			}
 			m.serve(old, func(c *clientv3.Client) {
 				m.put(c, "before", 3)
-				if _, err := TakeSavepoint(t.Context(), m.k.spec, m.k.dirs); err != nil {
+				if _, err := TakeSavepoint(t.Context(), m.local.spec, m.local.dirs); err != nil {
 					t.Fatal(err)
 				}
 			})
 			m.serve(next, func(c *clientv3.Client) { m.put(c, "next", 2) })
-			if err := cut(m.k); err != nil {
+			if err := cut(m.local); err != nil {
 				t.Fatal(err)
 			}
 			m.serve(old, func(c *clientv3.Client) {
@@ -361,8 +364,8 @@ func testBackCut(t *testing.T, named []netip.Addr) {
 			if r := m.restored(); r.Dropped != 2 {
 				t.Errorf("%+v", r)
 			}
-			for _, left := range []string{restoring, dropped} {
-				if exists(m.k.at(left)) {
+			for _, left := range []string{restoringDir, droppedDir} {
+				if exists(m.local.at(left)) {
 					t.Errorf("%s is left", left)
 				}
 			}
@@ -370,14 +373,14 @@ func testBackCut(t *testing.T, named []netip.Addr) {
 	}
 }
 
-// restoreUntil does what settle does, up to so many of its two moves.
-func restoreUntil(k keeper, last, own format, moves int) error {
-	if err := k.restore(last, own); err != nil {
+// restoreUntil does what ensureFormat does, up to the given number of its two moves.
+func restoreUntil(k localMember, last, own format, moves int) error {
+	if err := k.restoreSavepoint(last, own); err != nil {
 		return err
 	}
 	live := filepath.Join(k.dirs.EtcdData, member)
-	if err := move(live, k.at(dropped)); err != nil || moves == 1 {
+	if err := move(live, k.at(droppedDir)); err != nil || moves == 1 {
 		return err
 	}
-	return move(k.at(restoring+"/"+member), live)
+	return move(k.at(restoringDir+"/"+member), live)
 }

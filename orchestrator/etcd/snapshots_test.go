@@ -13,31 +13,31 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-func TestKeptName(t *testing.T) {
+func TestSnapshotName(t *testing.T) {
 	const name = "20261122T201140Z-1234-3.6.0.db"
-	s, ok := parseKept(name)
+	s, ok := parseSnapshotName(name)
 	want := nodespec.StoredSnapshot{Name: name, At: time.Date(2026, 11, 22, 20, 11, 40, 0, time.UTC), Revision: 1234, Version: "3.6.0"}
 	if !ok || s != want {
 		t.Errorf("%+v, %t; want %+v", s, ok, want)
 	}
 	want.Name, want.Encrypted = name+".age", true
-	if s, ok := parseKept(want.Name); !ok || s != want {
+	if s, ok := parseSnapshotName(want.Name); !ok || s != want {
 		t.Errorf("%+v, %t; want %+v", s, ok, want)
 	}
-	for _, bad := range []string{"", coming, name + ".age.age", "20261122T201140Z-1234-3.6.0.age", "1.2.0.db", "20261122T201140Z-1234-3.6.0", "20261122T201140Z-01234-3.6.0.db", "20261322T201140Z-1-3.6.0.db",
+	for _, bad := range []string{"", partialFile, name + ".age.age", "20261122T201140Z-1234-3.6.0.age", "1.2.0.db", "20261122T201140Z-1234-3.6.0", "20261122T201140Z-01234-3.6.0.db", "20261322T201140Z-1-3.6.0.db",
 		"20261122T201140Z-1-../../data/member/snap/db.db", "/20261122T201140Z-1-3.6.0.db"} {
-		if s, ok := parseKept(bad); ok {
+		if s, ok := parseSnapshotName(bad); ok {
 			t.Errorf("%q is taken for %+v", bad, s)
 		}
 	}
 }
 
-// TestTooMany: the newest remain, the one just made in any case, and those of a clock that ran
-// ahead go first.
-func TestTooMany(t *testing.T) {
+// TestBeyondRetention checks that the newest snapshots remain, the snapshot just made in any case,
+// and that snapshots of a fast clock go first.
+func TestBeyondRetention(t *testing.T) {
 	at := func(hour int) nodespec.StoredSnapshot {
 		s := nodespec.StoredSnapshot{At: time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC), Revision: 1, Version: "3.6.0"}
-		s.Name = keptName(s)
+		s.Name = snapshotName(s)
 		return s
 	}
 	for _, c := range []struct {
@@ -58,7 +58,7 @@ func TestTooMany(t *testing.T) {
 			all = append(all, at(hour))
 		}
 		var got []int
-		for _, s := range tooMany(all, at(c.made), c.most) {
+		for _, s := range beyondRetention(all, at(c.made), c.most) {
 			got = append(got, s.At.Hour())
 		}
 		if !slices.Equal(got, c.want) {
@@ -67,14 +67,15 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestKeep: what the machine has kept comes back, and what is too old or was cut short is gone.
-func TestKeep(t *testing.T) {
+// TestTakeSnapshot checks that a stored snapshot can be restored, and that old and incomplete
+// snapshots are removed.
+func TestTakeSnapshot(t *testing.T) {
 	m := newMember(t)
-	folder := m.k.at(keptFolder)
-	if all, err := m.k.kept(""); err != nil || len(all) != 0 {
+	folder := m.local.at(snapshotDir)
+	if all, err := m.local.listSnapshots(""); err != nil || len(all) != 0 {
 		t.Errorf("at first: %v, %v", all, err)
 	}
-	if _, err := m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 0); err == nil || !strings.Contains(err.Error(), "there are no data") {
+	if _, err := m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 0); err == nil || !strings.Contains(err.Error(), "no data") {
 		t.Errorf("without data: %v", err)
 	}
 	var kept nodespec.StoredSnapshot
@@ -83,20 +84,20 @@ func TestKeep(t *testing.T) {
 			t.Fatal(err)
 		}
 		const old = "20200102T030405Z-7-3.6.0.db"
-		for _, name := range []string{old, "20200102T030400Z-6-3.6.0.db", coming} {
+		for _, name := range []string{old, "20200102T030400Z-6-3.6.0.db", partialFile} {
 			if err := os.WriteFile(filepath.Join(folder, name), []byte("cut"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 		revision := m.put(c, "before", 3)
 		var err error
-		if kept, err = m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 0); err != nil || kept.Revision != revision || kept.Size == 0 || time.Since(kept.At) > time.Minute {
+		if kept, err = m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 0); err != nil || kept.Revision != revision || kept.Size == 0 || time.Since(kept.At) > time.Minute {
 			t.Errorf("%+v, %v; want revision %d", kept, err, revision)
 		}
-		if _, err := m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no room for a snapshot") {
+		if _, err := m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no space for a snapshot") {
 			t.Errorf("without room: %v", err)
 		}
-		all, err := m.k.kept("")
+		all, err := m.local.listSnapshots("")
 		if err != nil || len(all) != 2 || all[0] != kept || all[1].Name != old {
 			t.Errorf("there are %+v, %v", all, err)
 		}
@@ -108,28 +109,28 @@ func TestKeep(t *testing.T) {
 			t.Errorf("%v, %v", info, err)
 		}
 		m.put(c, "after", 1)
-		for name, want := range map[string]string{old: "is damaged, or none", "20200102T030400Z-6-3.6.0.db": "is not there", "../format.json": "is the name of no snapshot"} {
-			if _, err := m.k.prepare(t.Context(), nodespec.EtcdRestore{Kept: name}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), want) {
+		for name, want := range map[string]string{old: "is damaged or not a snapshot", "20200102T030400Z-6-3.6.0.db": "no stored snapshot", "../format.json": "is not the name of a stored snapshot"} {
+			if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Kept: name}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v; want %q", name, err, want)
 			}
 		}
 	})
-	if _, err := m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 0); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
+	if _, err := m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 2}, 0); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
 		t.Errorf("while etcd does not run: %v", err)
 	}
-	if all, err := m.k.kept(""); err != nil || len(all) != 2 || exists(filepath.Join(folder, coming)) {
+	if all, err := m.local.listSnapshots(""); err != nil || len(all) != 2 || exists(filepath.Join(folder, partialFile)) {
 		t.Errorf("after a failure there are %+v, %v", all, err)
 	}
-	// Where there is no room, fewer of them make some.
+	// If there is no space, a lower retention frees some.
 	m.serve(thisFormat, func(*clientv3.Client) {
-		if _, err := m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no room for a snapshot") {
+		if _, err := m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 1}, 100); err == nil || !strings.Contains(err.Error(), "DATA has no space for a snapshot") {
 			t.Errorf("without room: %v", err)
 		}
 	})
-	if all, err := m.k.kept(""); err != nil || len(all) != 1 || all[0] != kept {
+	if all, err := m.local.listSnapshots(""); err != nil || len(all) != 1 || all[0] != kept {
 		t.Errorf("of one that is to be kept there are %+v, %v", all, err)
 	}
-	if _, err := m.k.prepare(t.Context(), nodespec.EtcdRestore{By: "CN=admin", Kept: kept.Name}, nil, thisFormat); err != nil {
+	if _, err := m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{By: "CN=admin", Kept: kept.Name}, nil, thisFormat); err != nil {
 		t.Fatal(err)
 	}
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "before") })

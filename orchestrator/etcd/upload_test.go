@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/s3/s3test"
 )
 
-// operator is who has the key.
+// operator returns the identity and the public key of an operator.
 func operator(t *testing.T) (*age.X25519Identity, []string) {
 	t.Helper()
 	identity, err := age.GenerateX25519Identity()
@@ -28,9 +28,9 @@ func operator(t *testing.T) (*age.X25519Identity, []string) {
 	return identity, []string{identity.Recipient().String()}
 }
 
-// TestKeepSealed: a snapshot that is for somebody lies nowhere else, says nothing to others, is
-// given as it is, and comes back when it was decrypted.
-func TestKeepSealed(t *testing.T) {
+// TestSnapshotEncrypted checks that an encrypted snapshot is stored in no other form, cannot be
+// read without the key, is downloaded as it is, and can be restored after decryption.
+func TestSnapshotEncrypted(t *testing.T) {
 	m := newMember(t)
 	identity, recipients := operator(t)
 	var kept nodespec.StoredSnapshot
@@ -41,17 +41,17 @@ func TestKeepSealed(t *testing.T) {
 	defer plain.Close()
 	m.serve(thisFormat, func(c *clientv3.Client) {
 		revision := m.put(c, "known-to-the-operator-alone", 3)
-		if kept, err = m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 2, Recipients: recipients}, 0); err != nil {
+		if kept, err = m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 2, Recipients: recipients}, 0); err != nil {
 			t.Fatal(err)
 		}
 		if !kept.Encrypted || kept.Revision != revision || !strings.HasSuffix(kept.Name, ".db.age") || kept.Size == 0 {
 			t.Errorf("%+v", kept)
 		}
-		files, err := os.ReadDir(m.k.at(keptFolder))
+		files, err := os.ReadDir(m.local.at(snapshotDir))
 		if err != nil || len(files) != 1 {
 			t.Errorf("the folder has %v, %v", files, err)
 		}
-		text, err := os.ReadFile(m.k.at(keptFolder + "/" + kept.Name))
+		text, err := os.ReadFile(m.local.at(snapshotDir + "/" + kept.Name))
 		if err != nil || bytes.Contains(text, []byte("known-to-the")) {
 			t.Errorf("%v, and it can be read", err)
 		}
@@ -60,7 +60,7 @@ func TestKeepSealed(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer given.Close()
-		if about, err := m.k.giveKept(kept.Name, given); err != nil || about.Revision != revision || about.Version != kept.Version {
+		if about, err := m.local.copyStored(kept.Name, given); err != nil || about.Revision != revision || about.Version != kept.Version {
 			t.Errorf("%+v, %v", about, err)
 		}
 		if _, err := given.Seek(0, io.SeekStart); err != nil {
@@ -74,11 +74,11 @@ func TestKeepSealed(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.put(c, "after", 1)
-		_, err = m.k.prepare(t.Context(), nodespec.EtcdRestore{Kept: kept.Name}, nil, thisFormat)
+		_, err = m.local.prepareRestore(t.Context(), nodespec.EtcdRestore{Kept: kept.Name}, nil, thisFormat)
 		if err == nil || !strings.Contains(err.Error(), "orlopctl etcd restore --from-machine "+kept.Name+" --identity KEY") {
 			t.Errorf("by its name: %v", err)
 		}
-		if _, err := m.k.keep(t.Context(), nodespec.TakeSnapshotRequest{Most: 2, Recipients: []string{identity.String()}}, 0); err == nil || strings.Contains(err.Error(), identity.String()) {
+		if _, err := m.local.takeSnapshot(t.Context(), nodespec.TakeSnapshotRequest{Most: 2, Recipients: []string{identity.String()}}, 0); err == nil || strings.Contains(err.Error(), identity.String()) {
 			t.Errorf("a key that is none: %v", err)
 		}
 		m.prepare(plain)
@@ -86,11 +86,12 @@ func TestKeepSealed(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "known-to-the-operator-alone") })
 }
 
-// TestSend: each encrypted snapshot comes to the target once, the newest first; what failed is
-// tried again, another target gets all, and nobody gets what is not encrypted.
-func TestSend(t *testing.T) {
+// TestUpload checks that each encrypted snapshot is uploaded once, the newest first, that a failed
+// upload is retried, that another target gets all snapshots, and that no target gets a plain
+// snapshot.
+func TestUpload(t *testing.T) {
 	m := newMember(t)
-	folder := m.k.at(keptFolder)
+	folder := m.local.at(snapshotDir)
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +103,8 @@ func TestSend(t *testing.T) {
 	const newest, older, plain = "20261122T201140Z-9-3.6.0.db.age", "20261122T101140Z-8-3.6.0.db.age", "20261122T001140Z-7-3.6.0.db"
 	for _, name := range []string{newest, older, plain} {
 		var text bytes.Buffer
-		if strings.HasSuffix(name, sealed) {
-			if err := seal(&text, strings.NewReader(name), readers); err != nil {
+		if strings.HasSuffix(name, encryptedSuffix) {
+			if err := encrypt(&text, strings.NewReader(name), readers); err != nil {
 				t.Fatal(err)
 			}
 		} else {
@@ -121,11 +122,11 @@ func TestSend(t *testing.T) {
 		CA: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})),
 	}
 	store.Fail(1)
-	if _, err := m.k.send(t.Context(), target); err == nil || !strings.Contains(err.Error(), "SlowDown") {
+	if _, err := m.local.uploadNext(t.Context(), target); err == nil || !strings.Contains(err.Error(), "SlowDown") {
 		t.Errorf("refused: %v", err)
 	}
 	for i, want := range []nodespec.UploadResult{{Sent: nodespec.StoredSnapshot{Name: newest}, Remaining: 1}, {Sent: nodespec.StoredSnapshot{Name: older}}, {}} {
-		done, err := m.k.send(t.Context(), target)
+		done, err := m.local.uploadNext(t.Context(), target)
 		if err != nil || done.Sent.Name != want.Sent.Name || done.Remaining != want.Remaining {
 			t.Errorf("%d: %+v, %v; want %+v", i, done, err, want)
 		}
@@ -139,32 +140,32 @@ func TestSend(t *testing.T) {
 	if keys := store.Keys(); len(keys) != 2 {
 		t.Errorf("there are %q", keys)
 	}
-	all, err := m.k.kept("one")
+	all, err := m.local.listSnapshots("one")
 	if err != nil || len(all) != 3 || time.Since(all[0].Sent) > time.Minute || all[1].Sent.IsZero() || !all[2].Sent.IsZero() {
 		t.Errorf("%+v, %v", all, err)
 	}
-	// What lies there under a name that is not true.
+	// A plain file with the name of an encrypted snapshot.
 	const lie = "20261123T001140Z-10-3.6.0.db.age"
 	if err := os.WriteFile(filepath.Join(folder, lie), []byte("in the clear"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.k.send(t.Context(), target); err == nil || !strings.Contains(err.Error(), "it is not encrypted") {
+	if _, err := m.local.uploadNext(t.Context(), target); err == nil || !strings.Contains(err.Error(), "it is not encrypted") {
 		t.Errorf("in the clear: %v", err)
 	}
 	if err := os.Remove(filepath.Join(folder, lie)); err != nil {
 		t.Fatal(err)
 	}
 	target.Place, target.Prefix = "two", ""
-	if done, err := m.k.send(t.Context(), target); err != nil || done.Sent.Name != newest || done.Remaining != 1 {
+	if done, err := m.local.uploadNext(t.Context(), target); err != nil || done.Sent.Name != newest || done.Remaining != 1 {
 		t.Errorf("another place: %+v, %v", done, err)
 	}
 	if _, ok := store.Object("c/n/" + newest); !ok {
 		t.Errorf("there are %q", store.Keys())
 	}
-	if err := os.WriteFile(m.k.at(sentFile), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(m.local.at(uploadsFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := m.k.kept("two"); err != nil || !all[0].Sent.IsZero() {
+	if all, err := m.local.listSnapshots("two"); err != nil || !all[0].Sent.IsZero() {
 		t.Errorf("a note that is damaged: %+v, %v", all, err)
 	}
 }

@@ -8,11 +8,11 @@ import (
 	"go.etcd.io/etcd/api/v3/version"
 )
 
-// serverModule is etcd's server. Its version is that of the code which writes the data; the modules
-// of its API and its clients may be newer, and version.Version is the API's.
+// serverModule is the module of etcd's server. Its version is the version of the code that writes
+// the data. The modules of the API and the clients may be newer, and version.Version is the API's.
 const serverModule = "go.etcd.io/etcd/server/v3"
 
-// serverVersion is the version of the etcd that is linked, "3.6.8".
+// serverVersion is the version of the linked etcd, such as "3.6.8".
 var serverVersion = sync.OnceValue(func() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -21,7 +21,8 @@ var serverVersion = sync.OnceValue(func() string {
 	return moduleVersion(info, version.Version)
 })
 
-// moduleVersion is that of etcd's server in an executable, or otherwise.
+// moduleVersion returns the version of etcd's server in an executable, or otherwise if the
+// executable does not name it.
 func moduleVersion(info *debug.BuildInfo, otherwise string) string {
 	for _, m := range info.Deps {
 		if m.Path != serverModule {
@@ -37,6 +38,6 @@ func moduleVersion(info *debug.BuildInfo, otherwise string) string {
 	return otherwise
 }
 
-// nameServer has etcd call itself by its own version, in Status and to other members. It is called
-// before etcd starts.
+// nameServer makes etcd report the version of its server module in Status and to other members. It
+// is called before etcd starts.
 var nameServer = sync.OnceFunc(func() { version.Version = serverVersion() })

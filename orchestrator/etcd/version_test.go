@@ -7,7 +7,7 @@ import (
 	"go.etcd.io/etcd/api/v3/version"
 )
 
-// TestModuleVersion: the version is the server's own, whichever the other modules of etcd have.
+// TestModuleVersion checks that the version is the server's, not that of etcd's other modules.
 func TestModuleVersion(t *testing.T) {
 	api, server := &debug.Module{Path: "go.etcd.io/etcd/api/v3", Version: "v3.6.13"}, &debug.Module{Path: serverModule, Version: "v3.6.8"}
 	replaced := &debug.Module{Path: serverModule, Version: "v3.6.8", Replace: &debug.Module{Path: "example.com/etcd", Version: "v3.6.9-fix"}}
@@ -28,9 +28,9 @@ func TestModuleVersion(t *testing.T) {
 	}
 }
 
-// TestServerVersion: etcd calls itself by what the data are said to be written by. A test's
-// executable names no modules, so both are the API's here; TestBuiltVersion has what the linker
-// writes.
+// TestServerVersion checks that etcd reports the version that the format of the data records. The
+// executable of a test names no modules, so both are the API's here; TestBuiltVersion covers the
+// output of the linker.
 func TestServerVersion(t *testing.T) {
 	nameServer()
 	if version.Version != serverVersion() || ownFormat().Etcd != version.Version {
@@ -38,7 +38,7 @@ func TestServerVersion(t *testing.T) {
 	}
 }
 
-// TestBuiltVersion reads what `go version -m` shows of an executable.
+// TestBuiltVersion parses the output of `go version -m` for an executable.
 func TestBuiltVersion(t *testing.T) {
 	info, err := debug.ParseBuildInfo("path\tgithub.com/orlop-os/orlop/orchestrator\nmod\tgithub.com/orlop-os/orlop\t(devel)\t\n" +
 		"dep\tgo.etcd.io/etcd/api/v3\tv3.6.13\th1:a=\ndep\tgo.etcd.io/etcd/client/v3\tv3.6.13\th1:b=\ndep\tgo.etcd.io/etcd/server/v3\tv3.6.8\th1:c=\n")
