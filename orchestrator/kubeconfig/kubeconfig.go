@@ -1,6 +1,6 @@
-// Package kubeconfig writes the client configuration of a component: where the API server is and
-// which certificate file speaks for the component. Files are named, never embedded, so that a
-// renewed certificate is picked up.
+// Package kubeconfig writes the kubeconfig of a component: the address of the API server and the
+// paths of the component's client certificate and key. The kubeconfig names these files instead of
+// embedding them, so the component uses a renewed certificate.
 package kubeconfig
 
 import (
@@ -14,28 +14,28 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Server is how a component of this machine reaches the API server.
+// Server is the address at which a component of this machine reaches an API server.
 type Server struct {
 	URL string
-	// Name is what the server's certificate must be for.
+	// Name is the name in the server's certificate.
 	Name string
 }
 
-// Loopback is where the API server of a control-plane machine listens for that machine, and where
-// package balancer leads to one on a worker. So whatever runs on a machine finds one there.
+// Loopback is the address of the local API server on a control-plane machine, and of package
+// balancer on a worker. So every machine reaches an API server at this address.
 var Loopback = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), paths.PortKubernetes)
 
-// beside is where package balancer listens on a control-plane machine, which has its own API server
-// at Loopback, on all addresses.
+// beside is the address of package balancer on a control-plane machine, where the machine's own API
+// server listens at Loopback and on all other addresses.
 var beside = netip.AddrPortFrom(Loopback.Addr(), 6444)
 
-// Local returns the API server at Loopback: this machine's own for the control plane's processes,
-// which work with no other.
+// Local returns the API server at Loopback. The control-plane processes use only this machine's own
+// server.
 func Local() Server { return at(Loopback) }
 
-// Balancer is where package balancer leads the node's components to an API server that works. There
-// is none on a control-plane machine that has no other one to lead to: there it would only be in
-// the way.
+// Balancer returns the address at which package balancer connects the node's components to a ready
+// API server. It returns false on a control-plane machine without other control-plane machines,
+// because a balancer has no alternative server there.
 func Balancer(spec nodespec.Spec) (listen netip.AddrPort, there bool) {
 	switch {
 	case !spec.ControlPlane:
@@ -46,8 +46,8 @@ func Balancer(spec nodespec.Spec) (listen netip.AddrPort, there bool) {
 	return netip.AddrPort{}, false
 }
 
-// Node returns the API server for the components of process "node": the balancer where there is
-// one. So neither the machine's address nor one certain server has to work.
+// Node returns the API server for the components of process "node": the balancer, if the machine
+// has one. So the components depend neither on the machine's address nor on a particular server.
 func Node(spec nodespec.Spec) Server {
 	if listen, there := Balancer(spec); there {
 		return at(listen)
@@ -55,9 +55,9 @@ func Node(spec nodespec.Spec) Server {
 	return Local()
 }
 
-// Authorities is the file of those who say who is an API server to the components of process
-// "node": the cluster's CA, and, where the balancer may lead to what stands in for one (package
-// standin), that.
+// Authorities returns the file of CAs that the components of process "node" trust for API servers:
+// the cluster's CA and, with a balancer, also the certificate of the offline API server (package
+// offlineapi).
 func Authorities(spec nodespec.Spec, dirs dirs.Dirs) string {
 	if _, there := Balancer(spec); there {
 		return dirs.Authorities()
@@ -65,19 +65,19 @@ func Authorities(spec nodespec.Spec, dirs dirs.Dirs) string {
 	return filepath.Join(dirs.Node, nodespec.CA)
 }
 
-// at is an API server by its address on loopback. Whoever leads there, the certificate is for the
-// same name.
+// at returns the server at a loopback address. Every server behind it has a certificate for
+// localhost.
 func at(address netip.AddrPort) Server {
 	return Server{URL: "https://" + address.String(), Name: "localhost"}
 }
 
-// NodeFile returns the kubeconfig of the named component of process "node", with the client
-// certificate cert and key of its folder.
+// NodeFile returns the kubeconfig of the named component of process "node". cert and key are file
+// names in the process's directory.
 func NodeFile(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string) component.File {
 	return file(spec, Node(spec), Authorities(spec, dirs), dirs.Node, name, cert, key)
 }
 
-// ControllersFile is the same for a component of process "controllers".
+// ControllersFile is NodeFile for a component of process "controllers".
 func ControllersFile(spec nodespec.Spec, dirs dirs.Dirs, name, cert, key string) component.File {
 	return file(spec, Local(), filepath.Join(dirs.Controllers, nodespec.CA), dirs.Controllers, name, cert, key)
 }
@@ -106,5 +106,5 @@ current-context: default
 	return component.File{Path: Path(dir, name), Mode: 0o600, Content: content}
 }
 
-// Path is the kubeconfig that the named component writes into its process's directory.
+// Path returns the path of the kubeconfig of the named component in its process's directory.
 func Path(dir, component string) string { return filepath.Join(dir, component+".kubeconfig") }

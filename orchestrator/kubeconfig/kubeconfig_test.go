@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestFiles reads the kubeconfigs back as every client does. The balancer is where another API
-// server may work than the machine's own.
+// TestFiles loads the kubeconfigs with client-go. Components use the balancer where another API
+// server than the machine's own can be ready.
 func TestFiles(t *testing.T) {
 	const own, beside = "https://127.0.0.1:6443", "https://127.0.0.1:6444"
 	address := netip.MustParseAddr

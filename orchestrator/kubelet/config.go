@@ -19,7 +19,7 @@ import (
 // Name is the component's name.
 const Name = "kubelet"
 
-// HealthPort is where the kubelet tells its health, on loopback, without TLS.
+// HealthPort is the port of the kubelet's health endpoint, on loopback without TLS.
 const HealthPort = 10248
 
 // Component describes the kubelet without its Run function.
@@ -43,14 +43,14 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	}
 }
 
-// reservedPIDs are the tasks of the machine that pods together leave to the system: the kubelet
-// bounds them by what is left of kernel.threads-max, which a machine with 2 GiB of memory has
-// 16,000 of. The most that the system uses is a dozen for the shim of each pod. Without it a few
-// pods with podPidsLimit each would leave no process to anybody.
+// reservedPIDs is the number of tasks that pods together leave to the system: the kubelet limits
+// the pods to kernel.threads-max minus this value; a machine with 2 GiB of memory has 16,000. The
+// largest use of the system is a dozen tasks for the shim of each pod. Without the reservation, a
+// few pods with podPidsLimit each would leave no process to the system.
 const reservedPIDs = 4096
 
-// nodeIPs is the preferred address, and with it the first one of the other family: the kubelet
-// takes no more.
+// nodeIPs returns the preferred address and the first address of the other family; the kubelet
+// accepts no more.
 func nodeIPs(own []netip.Addr) string {
 	words := []string{own[0].String()}
 	for _, ip := range own[1:] {
@@ -61,9 +61,10 @@ func nodeIPs(own []netip.Addr) string {
 	return words[0]
 }
 
-// resolvConf is what pods that want the machine's own name resolution get; of its search domains
-// the kubelet puts those that fit behind the cluster's, for all other pods. The machine's
-// resolv.conf cannot serve: it may name the cluster's DNS, which would ask itself.
+// resolvConf returns the resolv.conf of pods that use the machine's name resolution. For all other
+// pods, the kubelet appends its search domains, as far as they fit, after the cluster's domains.
+// The machine's own resolv.conf is unsuitable, because it may name the cluster's DNS server, which
+// would then query itself.
 func resolvConf(spec nodespec.Spec) string {
 	var b strings.Builder
 	for _, ip := range spec.DNSUpstreams {
@@ -75,17 +76,17 @@ func resolvConf(spec nodespec.Spec) string {
 	return b.String()
 }
 
-// The kubelet's bounds of a pod's search list (MaxDNSSearchPaths and MaxDNSSearchListChars in
-// pkg/apis/core/validation). It cuts off what is beyond them, and makes an event of each pod
-// then.
+// The kubelet's limits of a pod's search list (MaxDNSSearchPaths and MaxDNSSearchListChars in
+// pkg/apis/core/validation). The kubelet cuts off the excess and emits an event for each pod in
+// that case.
 const (
 	maxSearchDomains = 32
 	maxSearchChars   = 2048
 	longestNamespace = 63
 )
 
-// searchDomains are the machine's search domains that fit behind the three of every pod of the
-// cluster: NAMESPACE.svc.DOMAIN, svc.DOMAIN, DOMAIN.
+// searchDomains returns the machine's search domains that fit after the three domains of every pod
+// of the cluster: NAMESPACE.svc.DOMAIN, svc.DOMAIN, DOMAIN.
 func searchDomains(spec nodespec.Spec) []string {
 	room := maxSearchChars - len(strings.Repeat("n", longestNamespace)+".svc. svc. ") - 3*len(spec.DNSDomain)
 	var out []string
@@ -100,12 +101,12 @@ func searchDomains(spec nodespec.Spec) []string {
 	return out
 }
 
-// tokenCache is how long the kubelet remembers that the API server knows a token (upstream: two
-// minutes): one of a machine that was removed counts so long at most.
+// tokenCache is how long the kubelet caches the API server's answer about a token (upstream: two
+// minutes). It bounds the time for which the kubelet accepts a token of a removed machine.
 const tokenCache = 5 * time.Second
 
-// configuration is the kubelet's file (kubelet.config.k8s.io/v1beta1). What is not named keeps
-// upstream's default.
+// configuration returns the kubelet's configuration file (kubelet.config.k8s.io/v1beta1). Fields
+// that it omits have upstream's default.
 func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string {
 	at := func(name string) string { return filepath.Join(dirs.Node, name) }
 	var dns []string
@@ -116,8 +117,8 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
 
-		// Who may ask, and what. Both are answered by the API server, except for who has a
-		// certificate of the CA.
+		// Authentication and authorization. The API server decides both; the kubelet itself
+		// verifies client certificates of the CA.
 		"authentication": map[string]any{
 			"anonymous": map[string]any{"enabled": false},
 			"webhook":   map[string]any{"enabled": true, "cacheTTL": tokenCache.String()},
@@ -139,13 +140,13 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		"enableSystemLogHandler":    false,
 		"enableContentionProfiling": false,
 
-		// What pods get.
+		// Settings of pods.
 		"seccompDefault": true,
 		"clusterDNS":     dns,
 		"clusterDomain":  spec.DNSDomain,
 		"resolvConf":     resolvConf,
 		"maxPods":        spec.MaxPods,
-		"podPidsLimit":   4096, // one pod's fork bomb leaves the others their processes
+		"podPidsLimit":   4096, // so one pod's fork bomb leaves processes to the other pods
 
 		// The runtime and the machine.
 		"containerRuntimeEndpoint": "unix://" + dirs.ContainerdSocket,
@@ -156,7 +157,8 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		"containerLogMaxSize":      "10Mi",
 		"containerLogMaxFiles":     3,
 
-		// What is kept for the system, and when pods are put out so that it keeps it.
+		// Reservations for the system, and the thresholds at which the kubelet evicts pods to
+		// preserve them.
 		"systemReserved": map[string]string{
 			"cpu":    fmt.Sprintf("%dm", spec.ReservedCPU),
 			"memory": fmt.Sprint(spec.ReservedMemory),
@@ -173,7 +175,7 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		"imageGCHighThresholdPercent": 80,
 		"imageGCLowThresholdPercent":  70,
 
-		// What pods have to end when the machine goes down; see logind.go.
+		// The time in which pods have to end at a shutdown; see logind.go.
 		"shutdownGracePeriod":             shutdownGrace.String(),
 		"shutdownGracePeriodCriticalPods": criticalGrace.String(),
 

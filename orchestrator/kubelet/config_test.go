@@ -27,8 +27,8 @@ func spec() nodespec.Spec {
 	}
 }
 
-// TestUpstreamTakesTheConfiguration decodes the file as the kubelet does, strictly, and looks at
-// what must not be lost.
+// TestUpstreamTakesTheConfiguration decodes the file strictly and checks the settings that must not
+// be lost.
 func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	dirs := dirs.In(t.TempDir())
 	c := Component(spec(), dirs)
@@ -40,7 +40,7 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	validated := *server
-	validated.FailCgroupV1 = false // would look at this machine
+	validated.FailCgroupV1 = false // validation would inspect the test machine
 	if err := options.ValidateKubeletServer(&validated); err != nil {
 		t.Fatal(err)
 	}
@@ -62,8 +62,8 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestUpstreamTakesTheMarks: a new Node has the labels of the configuration at once, and takes no
-// pods before its taints are there.
+// TestUpstreamTakesTheLabels checks that a new Node has the configured labels at once and accepts
+// no pods before its taints are set.
 func TestUpstreamTakesTheMarks(t *testing.T) {
 	dirs := dirs.In(t.TempDir())
 	c := Component(spec(), dirs)
@@ -87,7 +87,7 @@ func TestUpstreamTakesTheMarks(t *testing.T) {
 		t.Errorf("nothing is given, and the Node has %v, %v", server.NodeLabels, server.RegisterWithTaints)
 	}
 	carry(server, nodespec.NodeLabels{Labels: labels, Taints: []nodespec.Taint{{Key: "a", Effect: "NoExecute"}}})
-	server.FailCgroupV1 = false // would look at this machine
+	server.FailCgroupV1 = false // validation would inspect the test machine
 	if err := options.ValidateKubeletServer(server); err != nil {
 		t.Fatal(err)
 	}
@@ -99,8 +99,8 @@ func TestUpstreamTakesTheMarks(t *testing.T) {
 	}
 }
 
-// TestNoUnknownField decodes the file strictly, because the kubelet itself only warns of a field
-// that it does not know.
+// TestNoUnknownField decodes the file strictly, because the kubelet only warns about an unknown
+// field.
 func TestNoUnknownField(t *testing.T) {
 	content := configuration(spec(), dirs.System(), "/run/resolv.conf")
 	if err := yaml.UnmarshalStrict([]byte(content), &v1beta1.KubeletConfiguration{}); err != nil {
@@ -124,7 +124,8 @@ func TestResolvConf(t *testing.T) {
 	}
 }
 
-// TestSearchFits: what the kubelet puts behind the cluster's domains is never cut off by it.
+// TestSearchFits checks that the kubelet never cuts off the search domains that it appends to the
+// cluster's domains.
 func TestSearchFits(t *testing.T) {
 	long := strings.Repeat("a", 60) + "." + strings.Repeat("b", 60) + "." + strings.Repeat("c", 60) + ".example"
 	for name, spec := range map[string]nodespec.Spec{
@@ -140,8 +141,8 @@ func TestSearchFits(t *testing.T) {
 	}
 }
 
-// TestVolumePlugins: which kinds of volumes there are, all of them upstream's own and none of them
-// a program on a disk. Each other kind is a CSI driver's.
+// TestVolumePlugins checks the volume plugins: all of them are upstream's own, and none runs a
+// program on a disk. All other volume types need a CSI driver.
 func TestVolumePlugins(t *testing.T) {
 	c := Component(spec(), dirs.In(t.TempDir()))
 	if err := c.WriteFiles(); err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/revocation"
 )
 
-// guard has the kubelet let nobody in whose client certificate counts no more: upstream's own
-// believes each one of the CA until it ends, and asks the API server about its holder's name alone.
-// What goes on (exec, logs) ends by itself.
+// guard makes the kubelet reject revoked client certificates. Upstream's authentication accepts
+// every certificate of the CA until it expires and consults the API server only about the name in
+// it. Running requests (exec, logs) are not interrupted.
 func guard(ctx context.Context, s *options.KubeletServer, parts *kubelet.Dependencies, counts string) error {
 	list, err := revocation.Open(counts, nil)
 	if err != nil {

@@ -18,30 +18,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kubelet ends its pods in order (hooks, each pod's grace, critical ones last) when
-// systemd-logind tells it that the machine goes down, and only then. There is no systemd here, so
-// the process itself is logind to its kubelet: it answers the three calls that upstream's
-// pkg/kubelet/nodeshutdown/systemd makes, and sends the one signal that it waits for (systemd,
+// The kubelet ends its pods in order (hooks, each pod's grace period, critical pods last) only if
+// systemd-logind announces a shutdown of the machine. The system has no systemd, so this process
+// implements logind for its kubelet: it answers the three calls that upstream's
+// pkg/kubelet/nodeshutdown/systemd makes, and sends the signal that it waits for (systemd,
 // Inhibitor Locks; D-Bus Specification, Authentication Protocol and Message Protocol).
 const (
 	logindInterface = "org.freedesktop.login1.Manager"
 	logindPath      = dbus.ObjectPath("/org/freedesktop/login1")
-	// shutdownGrace is how long pods have in all, and criticalGrace what critical ones have of it.
+	// shutdownGrace is the time for all pods, and criticalGrace is the part of it for critical
+	// pods.
 	shutdownGrace = 25 * time.Second
 	criticalGrace = 5 * time.Second
 )
 
-// logind is a D-Bus server for one kubelet.
+// logind is a D-Bus server for a kubelet.
 type logind struct {
 	listener net.Listener
 	mu       sync.Mutex
-	clients  map[net.Conn]*sync.Mutex // held while one message is written
-	// read ends of pipes: at their end when the kubelet has let go of its lock
+	clients  map[net.Conn]*sync.Mutex // a mutex is held while a message is written
+	// read ends of pipes: they reach EOF when the kubelet releases its lock
 	locks []*os.File
 }
 
-// newLogind listens at path and makes it this process's system bus. The folder must be the
-// process's own.
+// newLogind listens at path and makes the socket this process's system bus. Only this process may
+// have access to the directory.
 func newLogind(path string) (*logind, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("logind: cannot remove the former socket: %w", err)
@@ -68,7 +69,7 @@ func (l *logind) accept() {
 		}
 		go func() {
 			defer conn.Close()
-			_ = l.serve(conn) // a client that goes away, or that talks nonsense, is done with
+			_ = l.serve(conn) // a client that disconnects or sends invalid messages is dropped
 			l.mu.Lock()
 			delete(l.clients, conn)
 			l.mu.Unlock()
@@ -98,10 +99,10 @@ func (l *logind) serve(conn net.Conn) error {
 	}
 }
 
-// welcome is the server's part of the authentication. The socket lies in the process's own folder,
-// so whoever reaches it is this process, and there is nothing to prove.
+// welcome is the server's part of the authentication. Only this process can reach the socket in its
+// private directory, so welcome accepts every client.
 func welcome(in *bufio.Reader, out io.Writer) error {
-	if _, err := in.ReadByte(); err != nil { // the nul byte that carries credentials
+	if _, err := in.ReadByte(); err != nil { // the NUL byte that carries credentials
 		return err
 	}
 	for {
@@ -116,7 +117,7 @@ func welcome(in *bufio.Reader, out io.Writer) error {
 		case len(words) == 1 && words[0] == "AUTH":
 			answer = "REJECTED EXTERNAL"
 		case len(words) > 1 && words[0] == "AUTH" && words[1] == "EXTERNAL":
-			answer = "OK 00000000000000000000000000000001" // the server's id, of which there is one
+			answer = "OK 00000000000000000000000000000001" // the server's GUID, a constant
 		}
 		if _, err := io.WriteString(out, answer+"\r\n"); err != nil {
 			return err
@@ -147,8 +148,8 @@ func (l *logind) reply(call *dbus.Message) *dbus.Message {
 	return message(dbus.TypeMethodReply, map[dbus.HeaderField]any{dbus.FieldReplySerial: call.Serial()}, body...)
 }
 
-// inhibit makes a lock. It is a file descriptor; the client being in this process, its number is
-// all that has to be sent.
+// inhibit makes a lock, which is a file descriptor. The client is in this process, so the reply
+// carries only its number.
 func (l *logind) inhibit() (uint32, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -183,8 +184,8 @@ func (l *logind) send(conn net.Conn, m *dbus.Message) error {
 	return m.EncodeTo(conn, binary.LittleEndian)
 }
 
-// shutdown says that the machine goes down and waits until every lock is let go, which the kubelet
-// does when its pods have ended, or until ctx is done.
+// shutdown announces the shutdown of the machine and waits until the kubelet has released every
+// lock, which it does when its pods have ended, or until ctx is done.
 func (l *logind) shutdown(ctx context.Context) error {
 	signal := message(dbus.TypeSignal, map[dbus.HeaderField]any{
 		dbus.FieldPath: logindPath, dbus.FieldInterface: logindInterface, dbus.FieldMember: "PrepareForShutdown",
@@ -197,13 +198,13 @@ func (l *logind) shutdown(ctx context.Context) error {
 	}
 	l.mu.Unlock()
 	for _, conn := range clients {
-		_ = l.send(conn, signal) // one that is gone holds no lock
+		_ = l.send(conn, signal) // a closed connection holds no lock
 	}
 	released := make(chan struct{})
 	go func() {
 		defer close(released)
 		for _, lock := range locks {
-			_, _ = lock.Read(make([]byte, 1)) // nobody writes: it returns at the end
+			_, _ = lock.Read(make([]byte, 1)) // the pipe has no writes: Read returns at EOF
 		}
 	}()
 	select {

@@ -10,10 +10,10 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/nodeshutdown/systemd"
 )
 
-// TestLogind: the kubelet's own client reads the delay, takes a lock and hears of the shutdown,
-// which waits for the lock.
+// TestLogind checks that the kubelet's own client reads the delay, takes a lock and receives the
+// shutdown signal, and that the shutdown waits for the lock.
 func TestLogind(t *testing.T) {
-	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "") // set by newLogind; this gives it back
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "") // newLogind sets it; t.Setenv restores it
 	l, err := newLogind(filepath.Join(t.TempDir(), "logind.sock"))
 	if err != nil {
 		t.Fatal(err)

@@ -27,11 +27,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Run works with upstream's flags args until ctx is done. marks are what a new Node is given. Pods
-// keep running when it ends. When something comes from down, the pods are ended in order instead,
-// and then ended is called; the kubelet accepts no others from then on. bus is where the kubelet's
-// D-Bus socket is made. counts is the file that says which client certificates count no more.
-// standIn tells whether something answers in the place of an API server until one works.
+// Run runs the kubelet with upstream's flags args until ctx is done. Pods continue to run
+// afterwards. labels are the labels and taints of a new Node. After a signal on down, the kubelet
+// ends the pods in order and accepts no new pods, and then Run calls ended. bus is the path of the
+// kubelet's D-Bus socket. revoked is the file of revoked client certificates. offlineAPI reports
+// whether the offline API server can answer until an API server is ready.
 func Run(ctx context.Context, args []string, marks nodespec.NodeLabels, gate *apiready.Waiter, standIn bool, counts, bus string, down <-chan os.Signal, ended func()) error {
 	server, err := parse(ctx, args)
 	if err != nil {
@@ -74,20 +74,21 @@ func Run(ctx context.Context, args []string, marks nodespec.NodeLabels, gate *ap
 		ended()
 	}()
 	if err := awaitRuntime(ctx, strings.TrimPrefix(server.ContainerRuntimeEndpoint, "unix://")); err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before the kubelet began
 	}
 	return app.Run(ctx, server, parts, utilfeature.DefaultFeatureGate)
 }
 
-// reportGrace is how long the API server may take to hear how the pods have ended, and silence how
-// long it may say nothing at all; then the machine goes down all the same.
+// reportGrace bounds the time in which the kubelet reports the ends of the pods to the API server.
+// silence bounds the time without an answer of the API server. After either, the machine shuts down
+// anyway.
 const (
 	reportGrace = 15 * time.Second
 	silence     = 5 * time.Second
 )
 
-// reported waits until the API server knows of every pod of the node that it has ended: the kubelet
-// lets go of its lock when the containers are gone, and tells how they ended only then.
+// reported waits until the API server knows that every pod of the node has ended. The kubelet
+// releases its lock when the containers are gone and reports how they ended only afterwards.
 func reported(ctx context.Context, client kubernetes.Interface, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, reportGrace)
 	defer cancel()
@@ -117,8 +118,8 @@ func reported(ctx context.Context, client kubernetes.Interface, node string) err
 	}
 }
 
-// parse turns upstream's flags and the file that they name into upstream's options. Upstream's Run
-// checks them.
+// parse turns upstream's flags and the configuration file into upstream's options. Upstream's Run
+// validates them.
 func parse(ctx context.Context, args []string) (*options.KubeletServer, error) {
 	server, err := options.NewKubeletServer()
 	if err != nil {
@@ -144,9 +145,9 @@ func parse(ctx context.Context, args []string) (*options.KubeletServer, error) {
 	return server, nil
 }
 
-// prepare are upstream's parts of a kubelet, but for the one that looks for FlexVolume drivers:
-// programs in a folder, which it runs as root. The folder could only be on DATA, and what lay on
-// the disk before never runs.
+// prepare returns upstream's dependencies of a kubelet without the prober for FlexVolume drivers.
+// The prober runs programs of a directory as root. The directory could only be on the DATA
+// partition, and no program from that disk may run.
 func prepare(ctx context.Context, server *options.KubeletServer) (*kubelet.Dependencies, error) {
 	parts, err := app.UnsecuredDependencies(ctx, server, utilfeature.DefaultFeatureGate)
 	if err != nil {
@@ -156,8 +157,8 @@ func prepare(ctx context.Context, server *options.KubeletServer) (*kubelet.Depen
 	return parts, nil
 }
 
-// carry has a new Node made with the labels of the configuration, and, if that has taints, with one
-// that keeps pods off until those are there.
+// registerLabels makes the kubelet create a new Node with the configured labels. If the
+// configuration has taints, the Node also gets a taint that keeps pods off until they are set.
 func carry(server *options.KubeletServer, marks nodespec.NodeLabels) {
 	for key, value := range marks.Labels {
 		server.NodeLabels[key] = value
@@ -167,8 +168,8 @@ func carry(server *options.KubeletServer, marks nodespec.NodeLabels) {
 	}
 }
 
-// connect gives the kubelet its three clients, as upstream makes them, with the gate before each,
-// and returns the configuration of the first.
+// connect gives the kubelet its three clients as upstream makes them, each behind gate, and returns
+// the configuration of the first client.
 func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *apiready.Waiter) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", server.KubeConfig)
 	if err != nil {
@@ -186,7 +187,7 @@ func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *a
 	if parts.EventClient, err = corev1.NewForConfig(events); err != nil {
 		return nil, fmt.Errorf("cannot make client for events: %w", err)
 	}
-	// Heartbeats are never limited, and one that takes longer than the next is due in is given up.
+	// Heartbeats are never rate-limited, and a heartbeat times out when the next is due.
 	heartbeat := rest.CopyConfig(config)
 	heartbeat.QPS = -1
 	heartbeat.Timeout = server.NodeStatusUpdateFrequency.Duration
@@ -202,7 +203,7 @@ func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *a
 }
 
 // awaitRuntime waits until the container runtime accepts connections. Upstream waits for two
-// seconds after a refused one.
+// seconds after a refused connection.
 func awaitRuntime(ctx context.Context, socket string) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

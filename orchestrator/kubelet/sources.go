@@ -26,16 +26,15 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/offlineapi"
 )
 
-// calm is how long after an API server has said which pods there are the kubelet has certainly
-// taken them up.
+// settleTime is how long the kubelet needs at most to process the list of pods of an API server.
 const calm = 10 * time.Second
 
-// incomplete gives the kubelet its source of pods, upstream's, and beside it one that says nothing
-// until an API server has said which pods there are. Until all have said something the kubelet
-// starts pods, and removes nothing of those that it does not know: what stands in for an API server
-// (package standin) knows of some pods only, and the others' folders are theirs still. An API
-// server that works for a moment, and is gone before it was asked for pods, changes nothing of
-// that. config is that of the kubelet's client.
+// incomplete gives the kubelet upstream's pod source and a second source that stays silent until an
+// API server has sent its list of pods. Until all sources have reported, the kubelet starts pods
+// and removes no unknown pods: the offline API server (package offlineapi) knows only some pods,
+// and the directories of the other pods must remain. An API server that is ready only briefly, and
+// sends no list of pods, does not end this state. config is the configuration of the kubelet's
+// client.
 func incomplete(ctx context.Context, parts *kubelet.Dependencies, config *rest.Config, node string) error {
 	answered, told := make(chan struct{}), make(chan struct{})
 	config = rest.CopyConfig(config)
@@ -74,13 +73,14 @@ func incomplete(ctx context.Context, parts *kubelet.Dependencies, config *rest.C
 	return nil
 }
 
-// listener calls first when an API server has answered; what stands in for one does not count.
+// listener calls first when an API server has answered; answers of the offline API server do not
+// count.
 type listener struct {
 	next  http.RoundTripper
 	first func()
 }
 
-// RoundTrip asks.
+// RoundTrip implements http.RoundTripper.
 func (l listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := l.next.RoundTrip(r)
 	if err == nil && answer.StatusCode == http.StatusOK && !offlineapi.ServedByOfflineAPI(answer.TLS) {
@@ -89,8 +89,9 @@ func (l listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// overheard returns what passes on to to, and closes told when the first has passed that came after
-// from was closed. Upstream's type of what a source says has no name outside.
+// overheard returns a channel and forwards its values to to. It closes told after it has forwarded
+// the first value that arrived after from was closed. The function is generic because upstream does
+// not export the type of the values.
 func overheard[T any](ctx context.Context, to chan<- T, from <-chan struct{}, told chan<- struct{}) chan<- T {
 	in := make(chan T)
 	go func() {
@@ -121,7 +122,7 @@ func overheard[T any](ctx context.Context, to chan<- T, from <-chan struct{}, to
 	return in
 }
 
-// nothing sends that there is nothing.
+// nothing sends an empty update.
 func nothing[T any](to chan<- T) {
 	var none T
 	to <- none

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// answers is a transport that answers with a status, over a connection to somebody of a name.
+// answers is a transport that answers with a status over a TLS connection to a server of the given
+// name.
 type answers struct {
 	status int
 	name   string
@@ -19,8 +20,8 @@ func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: a.status, TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}, nil
 }
 
-// TestListener: what an API server refuses, and what stands in for one answers, says nothing of
-// which pods there are.
+// TestListener checks that neither an error of an API server nor an answer of the offline API
+// server counts as an answer.
 func TestListener(t *testing.T) {
 	for _, c := range []struct {
 		answers
@@ -41,13 +42,13 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestOverheard: all passes on, in order; what is said before an API server has answered counts for
-// nothing, and the first after that does once it has passed.
+// TestOverheard checks that all values pass in order, and that told closes only after the first
+// value since the API server's first answer has passed.
 func TestOverheard(t *testing.T) {
 	to, from, told := make(chan int, 3), make(chan struct{}), make(chan struct{})
 	in := overheard(t.Context(), to, from, told)
 	in <- 1
-	in <- 2 // by now the first has passed
+	in <- 2 // the first value has passed now
 	select {
 	case <-told:
 		t.Fatal("told by what stands in")

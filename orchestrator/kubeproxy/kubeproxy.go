@@ -25,12 +25,12 @@ import (
 // Name is the component's name.
 const Name = "kube-proxy"
 
-// HealthPort is where it tells its health, on loopback, without TLS: good after rules were written,
-// bad when the last ones are overdue.
+// HealthPort is the port of the health endpoint, on loopback without TLS. It is healthy after a
+// sync of the rules and unhealthy when a sync is overdue.
 const HealthPort = 10256
 
-// Component describes kube-proxy without its Run function, or what stands in its place where
-// something else does its work.
+// Component describes kube-proxy without its Run function. If an external component replaces
+// kube-proxy, it describes the placeholder.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	path := filepath.Join(dirs.Node, "kube-proxy.yaml")
 	if spec.External.Proxy {
@@ -48,13 +48,13 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	}
 }
 
-// configuration is kube-proxy's file. Node ports answer on the node's own addresses only, not on
-// loopback or the bridge. They are stated, because upstream itself ("primary") takes what the Node
-// says when it starts: after a change of address that is still the old one, and where it is
-// nothing, node ports answer on all addresses. Traffic from the pod ranges is local and keeps its
-// sender; everything else to a service address is masqueraded. Without ranges for them no Service
-// has external addresses, whatever stands in its field: also one that was made before anybody
-// looked.
+// configuration returns kube-proxy's configuration file. Node ports answer only on the node's own
+// addresses, not on loopback or the bridge. The file lists these addresses, because upstream's
+// "primary" reads them from the Node at start: after a change of the address the Node still has the
+// old address, and if the Node has none, node ports answer on all addresses. Traffic from the pod
+// ranges is local and keeps its source address; kube-proxy masquerades all other traffic to a
+// service address. Without configured ranges, external addresses of Services have no effect; this
+// includes Services that are older than the admission check.
 func configuration(spec nodespec.Spec, client string) string {
 	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -74,8 +74,8 @@ featureGates:
 `, spec.NodeName, spec.NodeIPs[0], client, joined(spec.PodCIDRs), joined(nodePorts(spec.NodeIPs)), HealthPort, len(spec.ExternalIPs) > 0)
 }
 
-// nodePorts are the addresses that node ports answer on: the node's first one of each family, as
-// the kubelet has them on the Node.
+// nodePorts returns the addresses of node ports: the node's first address of each family, which the
+// kubelet also sets on the Node.
 func nodePorts(own []netip.Addr) []netip.Prefix {
 	ports := []netip.Prefix{netip.PrefixFrom(own[0], own[0].BitLen())}
 	if i := slices.IndexFunc(own, func(ip netip.Addr) bool { return ip.Is6() != own[0].Is6() }); i >= 0 {
@@ -92,16 +92,16 @@ func joined(prefixes []netip.Prefix) string {
 	return strings.Join(words, ",")
 }
 
-// Run works with upstream's flags args until it fails; upstream's loop cannot be stopped, so when
-// ctx is done Run returns and the process has to end. The rules stay in the kernel. rights is asked
-// for first: a request that is refused is repeated only seconds later.
+// Run runs kube-proxy with upstream's flags args until it fails. Upstream's loop cannot be stopped,
+// so Run returns when ctx is done and the process has to exit. The rules stay in the kernel. Run
+// first waits for rights, because kube-proxy repeats a rejected request only seconds later.
 func Run(ctx context.Context, args []string, rights func(context.Context) error) error {
 	opts, err := parse(args)
 	if err != nil {
 		return err
 	}
 	if err := rights(ctx); err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before kube-proxy began
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- opts.Run(ctx) }()
@@ -113,10 +113,10 @@ func Run(ctx context.Context, args []string, rights func(context.Context) error)
 	}
 }
 
-// runExternal takes the rules away that kube-proxy has left in the kernel when it ran here, and is
-// ready until ctx is done. It ran here if its configuration is there, which is in memory, as the
-// rules are. That is done once: another kube-proxy has its rules in tables of the same names, and
-// would not see for an hour that they are gone.
+// runExternal removes the rules that an earlier kube-proxy left in the kernel and is ready until
+// ctx is done. An existing configuration file shows that kube-proxy ran here; like the rules, the
+// file is in memory only. The cleanup happens once: another kube-proxy has its rules in tables of
+// the same names and would not detect their removal for an hour.
 func runExternal(ctx context.Context, configuration string, cleanup func(context.Context) (failed bool), announce component.Announce) error {
 	if _, err := os.Stat(configuration); err == nil {
 		if cleanup(ctx) && ctx.Err() == nil {
@@ -131,8 +131,8 @@ func runExternal(ctx context.Context, configuration string, cleanup func(context
 	return nil
 }
 
-// parse turns upstream's flags and the file that they name into upstream's options, completed and
-// checked.
+// parse turns upstream's flags and the configuration file into upstream's options, completed and
+// validated.
 func parse(args []string) (*app.Options, error) {
 	opts := app.NewOptions()
 	flags := pflag.NewFlagSet(Name, pflag.ContinueOnError)

@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestUpstreamTakesTheConfiguration has upstream decode and check the file, for one and for two
-// address families. Node ports answer on the machine's own addresses, whatever the Node says.
+// TestUpstreamTakesTheConfiguration makes upstream decode and validate the file, for one and for
+// two address families. Node ports answer on the machine's own addresses, independent of the Node.
 func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	four, six := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")
 	for _, c := range []struct {
@@ -62,8 +62,8 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestExternal: what ours has left is taken away when something else takes its place, and never
-// again after that.
+// TestExternal checks that an external component's placeholder removes the rules of kube-proxy
+// exactly once.
 func TestExternal(t *testing.T) {
 	configuration := filepath.Join(t.TempDir(), "kube-proxy.yaml")
 	cleanups, fails := 0, true

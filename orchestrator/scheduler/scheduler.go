@@ -1,6 +1,6 @@
 // Package scheduler runs upstream's kube-scheduler inside the process "controllers", with its flags
-// and configuration file as data. It is prepared while the API server starts and runs as soon as
-// its rights exist.
+// and configuration file as data. It prepares the scheduler while the API server starts and runs it
+// as soon as its rights exist.
 package scheduler
 
 import (
@@ -22,7 +22,7 @@ import (
 // Name is the component's name.
 const Name = "kube-scheduler"
 
-// Port is where it tells its health, on loopback.
+// Port is the port of the health endpoint, on loopback.
 const Port = 10259
 
 // Component describes the scheduler without its Run function.
@@ -37,7 +37,7 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 			"--config=" + config.Path,
 			"--authentication-kubeconfig=" + client.Path,
 			"--authorization-kubeconfig=" + client.Path,
-			// The CA is at hand, so the API server need not be asked for it before this server can
+			// The CA is local, so this server does not have to fetch it from the API server at its
 			// start.
 			"--authentication-skip-lookup=true",
 			"--client-ca-file=" + at(nodespec.CA),
@@ -52,8 +52,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	}
 }
 
-// configuration is the scheduler's file. It elects nobody: where there are several, package lead
-// lets one process of controllers work.
+// configuration returns the scheduler's configuration file. The scheduler's own leader election is
+// off, because package leaderelection runs the controllers of a single process.
 func configuration(client string) string {
 	return fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -66,8 +66,8 @@ enableContentionProfiling: false
 `, client)
 }
 
-// Run works with upstream's flags args until ctx is done. rights is asked for between preparing and
-// starting: it waits until the component may do what it does.
+// Run runs the scheduler with upstream's flags args until ctx is done. After the preparation it
+// waits for rights, which returns when the component has its rights.
 func Run(ctx context.Context, args []string, rights func(context.Context) error) error {
 	opts := options.NewOptions()
 	flags := pflag.NewFlagSet(Name, pflag.ContinueOnError)
@@ -85,11 +85,11 @@ func Run(ctx context.Context, args []string, rights func(context.Context) error)
 		return fmt.Errorf("cannot prepare: %w", err)
 	}
 	if err := rights(ctx); err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before the scheduler began
 	}
 	err = app.Run(ctx, config, prepared)
 	if ctx.Err() != nil {
-		return nil // upstream calls any end an error
+		return nil // upstream returns an error for every end
 	}
 	return err
 }
