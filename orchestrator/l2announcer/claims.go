@@ -8,64 +8,66 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
 )
 
-// What an address is announced with: RFC 4861 (10) has at most three unsolicited advertisements, a
-// second apart, RFC 5227 (1.1) two ARP Announcements, two seconds apart.
+// The announcements of an address: RFC 4861 (10) permits at most three unsolicited advertisements,
+// a second apart, RFC 5227 (1.1) two ARP Announcements, two seconds apart.
 const (
 	announcements = 3
 	apart         = time.Second
-	// reminding is how often an address is announced from then on. What others keep may be wrong
-	// without this node's having a chance to know: an announcement was lost or could not be sent,
-	// or somebody was wrong and is gone. A router may keep it for hours.
+	// reannounceInterval is the interval of announcements from then on. The caches of neighbors may
+	// be wrong without a sign for this node: an announcement was lost or could not be sent, or
+	// another machine made a wrong announcement and is gone. A router may cache that for hours.
 	reminding = 30 * time.Second
 )
 
 const (
-	// probing is how often a node that is cut off asks whether another one speaks for an address by
-	// now.
+	// probeInterval is the interval at which a node that is cut off probes whether another node
+	// answers for an address.
 	probing = 5 * time.Second
-	// doubting is how long a node that is cut off does not believe another one that speaks for an
-	// address. If that one only had not heard this node, it has by then, and speaks for it no more.
+	// doubtTime is how long a node that is cut off ignores another node that answers for an
+	// address. If the other node only had not heard this node, it has by then and no longer
+	// answers.
 	doubting = neighbor.AnnounceInterval + 500*time.Millisecond
-	// yielding is how long another one speaks for an address after it was heard to do so last. It
-	// ends: two nodes may yield to each other, and the other one may have been wrong.
+	// yieldTime is how long this node yields to another node after its last claim of an address. It
+	// is limited: two nodes may yield to each other, and the other node may have been wrong.
 	yielding = 4 * probing
-	// defending is between two times that a node announces an address because another one spoke for
-	// it (RFC 5227, 2.4).
+	// defendInterval is the shortest time between two announcements of an address in response to
+	// claims of other nodes (RFC 5227, 2.4).
 	defending = 10 * time.Second
 )
 
-// claims are the addresses that the node won, and what it does about each. Step makes them from one
-// moment to the next.
+// claims are the addresses that the node won, with the state of each. Step computes the next
+// claims.
 type claims map[netip.Addr]claim
 
-// claim is one address. The zero claim is about to be announced.
+// claim is the state of an address. The zero claim is about to be announced.
 type claim struct {
-	announced int       // how many times
-	told      time.Time // the last time
-	next      time.Time // the next announcement, or the next probe
-	// another machine spoke for it last, and the node cannot know better; zero: none does
+	announced int       // number of announcements
+	told      time.Time // time of the last announcement
+	next      time.Time // time of the next announcement or probe
+	// time of the last claim of another machine to which this node yields; zero: none
 	yielded  time.Time
-	doubted  time.Time // another machine spoke for it first, and the node is cut off
-	defended time.Time // another machine spoke for it, and the node knew better
+	doubted  time.Time // time of the first claim of another machine while this node is cut off
+	defended time.Time // time of the last defense against another machine's claim
 }
 
-// view is what a step depends on.
+// claimInput is the input of a step.
 type view struct {
 	now     time.Time
 	won     []netip.Addr // by election
 	cutOff  bool         // from the API server, for so long that others may have taken over
-	claimed []netip.Addr // addresses for which another machine spoke since the last step
+	claimed []netip.Addr // addresses that another machine claimed since the last step
 }
 
-// doings are what a step has to do, each list in order.
+// claimActions are the actions of a step, each list in order.
 type doings struct{ announce, probe []netip.Addr }
 
-// step follows the view. Pure: it changes nothing, and the clock is the view's.
+// step returns the next claims and the actions. It is pure: it changes no state, and the clock is
+// in the input.
 //
-// An address is announced when it is won, or is answered for again. A claim by another machine
-// makes the node yield only while it is cut off: else the two have seen the same, or will have in a
-// moment, and the node announces the address once more for those who heard the claim (RFC 5227, 2.4
-// (b)).
+// A node announces an address when it wins it, or when it answers for it again after it yielded. A
+// claim by another machine makes the node yield only while it is cut off. Otherwise both nodes have
+// the same information, or will have it in a moment, and the node announces the address once more
+// for the neighbors that heard the claim (RFC 5227, 2.4 (b)).
 func (c claims) step(v view) (claims, doings) {
 	next := claims{}
 	var do doings
@@ -105,7 +107,7 @@ func (c claims) step(v view) (claims, doings) {
 	return next, do
 }
 
-// answered are the addresses that the node answers for.
+// answered returns the addresses for which the node answers.
 func (c claims) answered() []netip.Addr {
 	var all []netip.Addr
 	for a, now := range c {
@@ -117,8 +119,8 @@ func (c claims) answered() []netip.Addr {
 	return all
 }
 
-// again has the addresses announced once more: the links are others, or another node may have
-// answered for them.
+// reannounce returns claims that announce all addresses again: the links changed, or another node
+// may have answered for the addresses.
 func (c claims) again() claims {
 	next := claims{}
 	for a, now := range c {
@@ -127,24 +129,23 @@ func (c claims) again() claims {
 	return next
 }
 
-// lease is when the node's Lease was last seen to be another one than before: when it was asked
-// for. It is an instant of this machine's clock that does not jump; what time the Lease itself
-// names does not matter.
+// lease records when the node's Lease was last seen with a new version, as the time of the request.
+// The time is from this machine's monotonic clock; the time in the Lease itself does not matter.
 type lease struct {
 	version string
 	seen    time.Time
 }
 
 // The kubelet renews the Lease every 10 seconds (a quarter of its duration, 40), and the control
-// plane takes the node for lost when it has not seen a renewal for 50 (node-monitor-grace-period).
-// A renewal is seen here at most looking late, and where a question was not answered in time, which
-// is as long, as late once more.
+// plane considers the node lost when it has not seen a renewal for 50 seconds
+// (node-monitor-grace-period). A renewal is visible here after pollInterval at most. After a
+// request that timed out, which takes as long, it is visible after twice this time.
 const (
 	looking = 5 * time.Second
 	tooOld  = 40*time.Second - looking
 )
 
-// renewed takes in what the API server says of the Lease.
+// renewed returns the lease after an answer of the API server.
 func (l lease) renewed(version string, now time.Time) lease {
 	if version == l.version {
 		return l
@@ -152,5 +153,5 @@ func (l lease) renewed(version string, now time.Time) lease {
 	return lease{version, now}
 }
 
-// cutOff says that others may have taken over.
+// cutOff reports whether other nodes may have taken over.
 func (l lease) cutOff(now time.Time) bool { return now.Sub(l.seen) > tooOld }

@@ -22,16 +22,16 @@ import (
 // byService is the index of EndpointSlices.
 const byService = "service"
 
-// cluster follows what the election depends on.
+// cluster watches the objects on which the election depends.
 type cluster struct {
 	pools    []nodespec.Pool
-	changed  chan struct{} // there is something to look at; not before all is known
+	changed  chan struct{} // signals changes, after all caches are synced
 	nodes    cache.SharedIndexInformer
 	services cache.SharedIndexInformer
 	slices   cache.SharedIndexInformer
 }
 
-// follow begins to watch. Until all is known nothing is told.
+// watch starts the informers. It signals no change until all caches are synced.
 func follow(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool) (*cluster, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean))
 	c := &cluster{
@@ -72,7 +72,7 @@ func follow(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool
 	return c, nil
 }
 
-// lean leaves of an object what counts here.
+// trim removes all fields that this package does not use.
 func lean(object any) (any, error) {
 	meta := func(o metav1.ObjectMeta) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
@@ -96,7 +96,7 @@ func lean(object any) (any, error) {
 	return object, nil
 }
 
-// serviceOf is the namespace and name of the Service that a slice belongs to.
+// serviceOf returns the namespace and name of a slice's Service.
 func serviceOf(object any) string {
 	if s, ok := object.(*discoveryv1.EndpointSlice); ok {
 		return s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName]
@@ -104,7 +104,7 @@ func serviceOf(object any) string {
 	return ""
 }
 
-// read returns the Nodes by name, and the Services that have addresses of a pool, the oldest first.
+// read returns the Nodes by name, and the Services with addresses of a pool, the oldest first.
 func (c *cluster) read() ([]Node, []Service, error) {
 	var nodes []Node
 	for _, o := range c.nodes.GetStore().List() {
@@ -149,8 +149,9 @@ func readNode(n *corev1.Node) Node {
 	return node
 }
 
-// readService reads a Service with its EndpointSlices. An address that is of no pool is left out:
-// whoever may write a status must not be able to make nodes answer for the gateway.
+// readService reads a Service with its EndpointSlices. It omits addresses outside all pools: a
+// client with write access to a status must not be able to make nodes answer for the gateway's
+// address.
 func readService(o *corev1.Service, parts []any, pools []nodespec.Pool) Service {
 	s := Service{Local: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal}
 	for _, a := range loadbalancer.Addresses(o) {
@@ -178,7 +179,7 @@ func readService(o *corev1.Service, parts []any, pools []nodespec.Pool) Service 
 		}
 	}
 	if len(s.Endpoints) == 0 {
-		// which kube-proxy leads to when there are no others (its topology.go, KEP-1669)
+		// kube-proxy uses these endpoints if a Service has no others (its topology.go, KEP-1669)
 		s.Endpoints = ending
 	}
 	slices.Sort(s.Endpoints)
@@ -186,7 +187,7 @@ func readService(o *corev1.Service, parts []any, pools []nodespec.Pool) Service 
 	return s
 }
 
-// addresses are all of the Services.
+// addresses returns all addresses of the Services.
 func addresses(services []Service) []netip.Addr {
 	var all []netip.Addr
 	for _, s := range services {

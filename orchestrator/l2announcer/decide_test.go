@@ -34,7 +34,7 @@ func addrs(words ...string) []netip.Addr {
 	return all
 }
 
-// many are n addresses.
+// many returns n addresses.
 func many(n int) []netip.Addr {
 	all := []netip.Addr{vip4}
 	for len(all) < n {
@@ -43,8 +43,8 @@ func many(n int) []netip.Addr {
 	return all
 }
 
-// owners is who answers for each address by each node's own reckoning; an address that two claim
-// fails the test.
+// owners returns the node that answers for each address, with the election of each node; it fails
+// the test if two nodes claim an address.
 func owners(t *testing.T, nodes []Node, services []Service) map[netip.Addr]string {
 	t.Helper()
 	all := map[netip.Addr]string{}
@@ -65,7 +65,7 @@ func TestElect(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		service Service
-		want    []string // one of these; empty: nobody
+		want    []string // the permitted winners; empty: no winner
 	}{
 		"any":                       {Service{}, []string{"a", "b"}},
 		"local":                     {Service{Local: true, Endpoints: []string{"b", "c", "d", "e"}}, []string{"b"}},
@@ -87,7 +87,8 @@ func TestElect(t *testing.T) {
 	}
 }
 
-// TestElectMoves: the addresses are spread over the nodes, and when one goes, only its own move.
+// TestElectMoves checks that the addresses are spread over the nodes, and that only the addresses
+// of a removed node move.
 func TestElectMoves(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
@@ -121,7 +122,7 @@ func TestElectMoves(t *testing.T) {
 	}
 }
 
-// TestClaims plays what a node sees, second by second.
+// TestClaims replays a node's input second by second.
 func TestClaims(t *testing.T) {
 	start := time.Unix(1000, 0)
 	type moment struct {
@@ -129,7 +130,7 @@ func TestClaims(t *testing.T) {
 		won     string
 		cutOff  bool
 		claimed string
-		want    string // what it answers for, announces and probes
+		want    string // the addresses that it answers for, announces and probes
 	}
 	for name, moments := range map[string][]moment{
 		"three announcements": {
@@ -227,8 +228,8 @@ func words(addresses []netip.Addr) string {
 	return strings.Join(all, " ")
 }
 
-// TestCutOff simulates a node that loses the API server at some moment: it knows before the control
-// plane could have told the others, and not while the Lease is renewed in time.
+// TestCutOff simulates a node that loses the API server at a random moment: it detects this before
+// the control plane could have told the others, and never while the Lease is renewed in time.
 func TestCutOff(t *testing.T) {
 	const grace = 50 * time.Second // node-monitor-grace-period
 	r := rand.New(rand.NewPCG(3, 4))
@@ -290,7 +291,7 @@ func TestReadService(t *testing.T) {
 			t.Errorf("%s: too little is kept", policy)
 		}
 	}
-	// Those that end count where there are no others.
+	// Terminating endpoints count if there are no others.
 	local := service(corev1.ServiceExternalTrafficPolicyLocal)
 	ends := discoveryv1.Endpoint{NodeName: &here, Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}}
 	gone := discoveryv1.Endpoint{NodeName: &there, Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &no, Terminating: &yes}}
@@ -322,7 +323,7 @@ func TestReadNode(t *testing.T) {
 	}
 }
 
-// TestComponents: without pools there is none.
+// TestComponents checks that the component requires pools.
 func TestComponents(t *testing.T) {
 	if got := Components(nodespec.Spec{}, dirs.System()); got != nil {
 		t.Errorf("%v", got)

@@ -1,28 +1,28 @@
-// Package l2announcer answers on the machine's links for addresses of Services, by ARP and neighbour
-// discovery (package neighbour). Package loadbalancer gave the addresses; the service proxy takes
-// the packets that then come.
+// Package l2announcer answers on the machine's links for addresses of Services, by ARP and NDP
+// (package neighbor). Package loadbalancer assigns the addresses; the service proxy receives the
+// packets.
 //
-// Every node computes from the same Nodes, Services and EndpointSlices, and from which nodes it
-// hears on the link (hearing.go), which node answers for which address (elect.go), and needs
-// nobody's word for it. What it answers for, announces and probes follows from that and the time
-// (claims.go; state.go puts it all together), where it answers from the machine's networks
-// (neighbour.Place). All of that is pure, and simulation_test.go holds it to what it promises.
+// Every node decides without coordination which node answers for which address (elect.go), from the
+// same Nodes, Services and EndpointSlices, and from the peers that it hears on the link (peers.go).
+// The decision and the time determine which addresses it answers for, announces and probes
+// (claims.go; state.go combines the parts). The machine's networks determine the links
+// (neighbor.Place). All of this is pure, and simulation_test.go checks its guarantees.
 //
-// Nothing of it is in the kernel: no address, no route, no neighbour entry. The addresses are no
-// node addresses, machined's network does not know them, and when the process ends, it answers no
-// more.
+// The kernel has no part of this state: no address, no route, no neighbor entry. The addresses are
+// no node addresses, machined's network does not have them, and the answers end with the process.
 //
-// # When a node is away
+// # Failures of a node
 //
-// A node that goes down in order is not Ready at once, and others take over. One whose machine
-// dies, or is cut off from the link, is not heard any more, and others take over within 3 seconds.
-// One whose machine goes on while its announcer or its kubelet does not is found out by the control
-// plane, 50 to 55 seconds after it last renewed its Lease. One that is merely cut off from the API
-// server knows by the age of its own Lease, 45 seconds at most, that its addresses may be somebody
-// else's by now: from then on it asks the link, and for an address for which another machine goes
-// on to speak it answers no more until that one is not heard for it for 20 seconds, or its own
-// Lease is renewed and it has read the cluster anew. It goes on with the others, because a control
-// plane that is away makes all nodes find their Leases old, and then nobody would answer.
+// A node that shuts down in order becomes unready at once, and other nodes take over. If a machine
+// crashes, or is cut off from the link, its node falls silent, and other nodes take over within 3
+// seconds. If a machine works while its announcer or its kubelet does not, the control plane
+// detects that 50 to 55 seconds after the last renewal of the node's Lease. A node that is cut off
+// only from the API server knows by the age of its own Lease, after 45 seconds at most, that other
+// nodes may have taken its addresses. From then on it probes on the link. If another machine still
+// claims an address, the node stops answering for it until that machine has made no claim for 20
+// seconds, or until its own Lease is renewed and it has listed the cluster again. It continues to
+// answer for the other addresses: during an outage of the control plane all nodes have old Leases,
+// and otherwise no node would answer.
 //
-// docs/decisions/0031-loadbalancer.md says why it is as it is.
+// docs/decisions/0031-loadbalancer.md gives the reasons.
 package l2announcer

@@ -7,31 +7,30 @@ import (
 	"slices"
 )
 
-// Node is what counts of a Node.
+// Node is the relevant part of a Node object.
 type Node struct {
 	Name      string
 	Ready     bool
 	Excluded  bool         // by the label node.kubernetes.io/exclude-from-external-load-balancers
 	Addresses []netip.Addr // of the machine
-	Unheard   bool         // on the link, as this node hears it; never itself
+	Unheard   bool         // this node does not hear it on the link; never set for the node itself
 }
 
-// Service is what counts of a Service that has addresses from a pool.
+// Service is the relevant part of a Service with addresses from a pool.
 type Service struct {
 	Addresses []netip.Addr
-	// Local: its traffic must not go on to another node (externalTrafficPolicy), so that only nodes
-	// with an endpoint come into question.
+	// Local: its traffic must not continue to another node (externalTrafficPolicy), so only nodes
+	// with an endpoint are candidates.
 	Local     bool
-	Endpoints []string // the nodes that have a ready endpoint of it; of use only with Local
+	Endpoints []string // the nodes with a ready endpoint; only set with Local
 }
 
-// Elect returns the addresses for which a node answers, in order. Pure: every node that has the
-// same view comes to the same result, and then each address is one node's at most. Of Services that
-// name the same address, which the allocator does not make, the first counts.
+// Elect returns the addresses for which a node answers, in order. It is pure: all nodes with the
+// same input get the same result, and then at most one node answers for each address. If several
+// Services have the same address, which the allocator prevents, the first one is decisive.
 //
-// Of the nodes that come into question the one with the highest hash of its name and the address
-// wins (rendezvous hashing), so that when a node comes or goes, only addresses move that it wins or
-// had.
+// The candidate with the highest hash of its name and the address wins (rendezvous hashing). So
+// when a node appears or disappears, only the addresses move that it wins or had.
 func Elect(self string, nodes []Node, services []Service) []netip.Addr {
 	var won []netip.Addr
 	seen := map[netip.Addr]bool{}
@@ -47,7 +46,7 @@ func Elect(self string, nodes []Node, services []Service) []netip.Addr {
 	return won
 }
 
-// winner is the node that answers for an address; empty when none may.
+// winner returns the node that answers for an address, or "" without a candidate.
 func winner(a netip.Addr, nodes []Node, s Service) string {
 	var best string
 	var highest [sha256.Size]byte

@@ -17,7 +17,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// station is a node of the test: an agent in a namespace of its own, at a port of the bridge.
+// station is a node of the test: an agent in a separate network namespace, at a port of the bridge.
 type station struct {
 	*rtnltest.Namespace
 	agent *agent
@@ -45,7 +45,7 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	t.Cleanup(s.agent.ports.Close)
 	s.Do(func() {
 		rtnltest.AddAddresses(t, name+"-eth0", own...)
-		// as every node of a cluster
+		// as on every node of a cluster
 		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
 		}
@@ -58,8 +58,8 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	return s
 }
 
-// newBridge makes the network of the test, with a neighbour on it. A bridge without an address of
-// its own takes the lowest of its ports', and forgets its neighbours when a new port changes it.
+// newBridge makes the network of the test, with a neighbor on it. A bridge without a MAC of its own
+// takes the lowest of its ports' MACs, and loses its neighbor entries when a new port changes it.
 func newBridge(t *testing.T) netlink.Link {
 	t.Helper()
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}))
@@ -69,7 +69,7 @@ func newBridge(t *testing.T) netlink.Link {
 	return bridge
 }
 
-// win has the node, which knows of no other one, win these addresses, and do what is to be done at
+// win makes the node, which knows no other node, win these addresses, and performs the actions of
 // this moment.
 func (s *station) win(t *testing.T, addresses ...netip.Addr) {
 	t.Helper()
@@ -77,7 +77,7 @@ func (s *station) win(t *testing.T, addresses ...netip.Addr) {
 	s.step(t, time.Now())
 }
 
-// knows has the node know these Nodes, and a Service with these addresses.
+// knows gives the node these Nodes, and a Service with these addresses.
 func (s *station) knows(nodes []Node, addresses []netip.Addr) {
 	s.agent.nodes, s.agent.services, s.agent.voters = nodes, []Service{{Addresses: addresses}}, nil
 }
@@ -102,7 +102,7 @@ func (s *station) step(t *testing.T, now time.Time) {
 	})
 }
 
-// until lets time pass for nodes until something is so.
+// until runs steps of nodes until a condition is true.
 func until(t *testing.T, what string, nodes []*station, so func() bool) {
 	t.Helper()
 	since := time.Now()
@@ -116,10 +116,10 @@ func until(t *testing.T, what string, nodes []*station, so func() bool) {
 	t.Logf("%s, after %v", what, time.Since(since))
 }
 
-// TestKernel is a neighbour on a bridge with two nodes. It finds an address by ARP and by NDP at
-// the node that won it; when the address moves, it is told and asks nobody; it finds that the node
-// is still there; and the node that had it answers no more. A node that is cut off learns from the
-// link that another one took over.
+// TestKernel runs a neighbor on a bridge with two nodes. The neighbor resolves an address by ARP
+// and NDP to the node that won it. When the address moves, the neighbor updates its entry by the
+// announcement without a request, and it confirms that the node is reachable; the previous node no
+// longer answers. A node that is cut off detects on the link that another node took over.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -153,7 +153,7 @@ func TestKernel(t *testing.T) {
 		resolve(t, bridge, v, b.mac)
 	}
 
-	// b loses the API server, and goes on while nobody else answers; then a takes over.
+	// b loses the API server and continues while no other node answers; then a takes over.
 	b.agent.stale = true
 	b.step(t, time.Now().Add(time.Minute))
 	if got := b.agent.claims.answered(); len(got) != 2 {
@@ -170,12 +170,12 @@ func TestKernel(t *testing.T) {
 		resolve(t, bridge, v, a.mac)
 	}
 
-	// The API server answers b again, which learns what it lost.
+	// b reaches the API server again and loses its addresses.
 	b.agent.stale = false
 	b.win(t)
 
-	// c had them, and was cut off so that it did not hear a: it asks until a hears it, and a
-	// answers. The bridge may drop the first question: it begins to forward for a new port a moment
+	// c had the addresses and was cut off so that it did not hear a: it probes until a hears it and
+	// answers. The bridge may drop the first probe: it begins to forward for a new port a moment
 	// after the link is up.
 	c := newStation(t, bridge, "c", "192.0.2.13/24", "2001:db8::13/64")
 	c.knows([]Node{{Name: "c", Ready: true}}, both)
@@ -195,10 +195,10 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestKernelGone is a neighbour on a bridge with two nodes that share some addresses, one of them
-// with an IPv6 address before its IPv4 one. While a node's announcer does nothing, its kernel says
-// that it is there; when the machine is gone, the other node takes its addresses; and when it is
-// back, each has its own. The API server says all the time that both are ready.
+// TestKernelGone runs a neighbor on a bridge with two nodes that share some addresses; one of them
+// has an IPv6 address before its IPv4 address. While a node's announcer does not run, its kernel
+// still answers; when the machine is gone, the other node takes its addresses; and when it is back,
+// each node has its own. The API server reports both as ready all the time.
 func TestKernelGone(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -251,7 +251,7 @@ func TestKernelGone(t *testing.T) {
 	}
 }
 
-// entry is what the neighbour knows of an address.
+// entry is the neighbor's entry for an address.
 type entry struct {
 	mac   neighbor.MAC
 	state int
@@ -273,11 +273,11 @@ func known(t *testing.T, link netlink.Link, a netip.Addr) entry {
 	return entry{}
 }
 
-// ask has the neighbour's kernel ask for an address, by sending something there, and returns what
-// it knows at this moment.
+// ask makes the neighbor's kernel resolve an address by a packet to it, and returns the current
+// entry.
 func ask(t *testing.T, link netlink.Link, a netip.Addr) neighbor.MAC {
 	t.Helper()
-	// while the link is down, there is no way
+	// while the link is down, the address has no route
 	if conn, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String()); err == nil {
 		_, _ = conn.Write([]byte("?"))
 		conn.Close()
@@ -285,7 +285,7 @@ func ask(t *testing.T, link netlink.Link, a netip.Addr) neighbor.MAC {
 	return known(t, link, a).mac
 }
 
-// resolve asks until there is an answer, which must be this one.
+// resolve repeats ask until it gets an answer, which must be want.
 func resolve(t *testing.T, link netlink.Link, a netip.Addr, want neighbor.MAC) {
 	t.Helper()
 	await(t, a.String()+" is found", func() bool { return ask(t, link, a) != neighbor.MAC{} })
@@ -294,8 +294,7 @@ func resolve(t *testing.T, link netlink.Link, a netip.Addr, want neighbor.MAC) {
 	}
 }
 
-// probe has the neighbour's kernel ask whether the address is still where it was. That question
-// goes to the node alone.
+// probe makes the neighbor's kernel confirm an address. This unicast request goes only to the node.
 func probe(t *testing.T, link netlink.Link, a netip.Addr, at neighbor.MAC) {
 	t.Helper()
 	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: at[:], State: netlink.NUD_PROBE}))
@@ -307,7 +306,7 @@ func forget(t *testing.T, link netlink.Link, a netip.Addr) {
 	must(t, netlink.NeighDel(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice()}))
 }
 
-// await waits for something that the kernel does.
+// await waits for a condition in the kernel.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(10 * time.Second)

@@ -7,50 +7,50 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
 )
 
-// hearing is what a node knows of the others from the link. The zero hearing has just begun to
-// listen.
+// peerState is the state of the peers as this node hears them on the link. The zero peerState has
+// just begun to listen.
 //
-// Each node whose announcer works announces its own address every second. A node that announced it
-// is heard until there was nothing of it for 2 seconds, and from then on silent until it announces
-// it again. After 1.2 seconds it is asked, which its kernel answers: a machine that is busy, or
-// whose announcer is being started again, is there; but not for longer than patience without an
-// announcement: an announcer that starts while the API server is away has nothing to answer for,
-// and its node's addresses would be nobody's until that is back. Other packets of it do not make a
-// silent node heard, because its kernel sends them too, also where no announcer works; it announces
-// the address by itself only where a link comes back (NETDEV_NOTIFY_PEERS), and then patience
-// bounds what is made of it.
+// Each node with a working announcer announces its own address every second. A peer that announced
+// itself is heard until it sent no packet for 2 seconds, and from then on it is silent until its
+// next announcement. After 1.2 seconds this node solicits the peer, and the peer's kernel answers:
+// a machine that is busy, or restarts its announcer, still exists. Without an announcement this
+// lasts for maxMute at most: an announcer that starts during an outage of the API server answers
+// for no addresses, and its node's addresses would have no owner until the end of the outage. Other
+// packets do not make a silent peer heard, because its kernel also sends them without a working
+// announcer. The kernel announces the address by itself only when a link comes back
+// (NETDEV_NOTIFY_PEERS), and maxMute bounds the effect of that.
 type hearing struct {
-	listened time.Duration   // since it began to listen
-	stepped  time.Time       // the last step
-	said     time.Time       // when the node announced itself last
+	listened time.Duration   // the time since it began to listen
+	stepped  time.Time       // the time of the last step
+	said     time.Time       // the time of the node's last announcement of itself
 	heard    map[string]peer // by the Node's name
 }
 
 // peer is a node that is heard.
 type peer struct {
-	quiet time.Duration        // there was nothing of it
-	mute  time.Duration        // it did not announce itself
-	last  neighbor.SeenAddress // by which it was heard
+	quiet time.Duration        // time without a packet
+	mute  time.Duration        // time without an announcement
+	last  neighbor.SeenAddress // the last packet
 }
 
-// patience is how long a node that is there need not announce itself, to be heard. The process of
-// an announcer starts in less.
+// maxMute is how long an existing peer counts as heard without an announcement. The process of an
+// announcer starts in less time.
 const patience = 30 * time.Second
 
-// listening is what a step has to do.
+// peerActions are the actions of a step.
 type listening struct {
-	say  bool                   // that the node is here
-	ask  []neighbor.SeenAddress // whether these are still there
-	back bool                   // others may have answered for the node's addresses until now
+	say  bool                   // announce the node's own address
+	ask  []neighbor.SeenAddress // solicit these peers
+	back bool                   // other nodes may have answered for the node's addresses until now
 }
 
-// step follows what was heard since the last one of the other Nodes. Pure: the clock is now, and
-// jumps do no harm.
+// step returns the next state, from the packets of the other Nodes since the last step. It is pure:
+// the clock is now, and jumps of it are harmless.
 //
-// Time that passed without a step counts as one step only: a node that stood still did not listen,
-// and nobody was silent. When it stood still for as long as makes a node silent, and when a node is
-// heard that was silent, the others may have thought the same of this one and taken its addresses,
-// so it has to announce them.
+// Time without a step counts as one step only: a node that stood still did not listen, and its
+// peers were not silent. Other nodes may have considered this node silent and taken its addresses
+// in two cases: it stood still for as long as makes a node silent, or it hears a peer that was
+// silent. Then it has to announce its addresses.
 func (h hearing) step(now time.Time, others []Node, claims []neighbor.SeenAddress) (hearing, listening) {
 	next := hearing{listened: h.listened, stepped: now, said: h.said, heard: map[string]peer{}}
 	var do listening
@@ -85,15 +85,15 @@ func (h hearing) step(now time.Time, others []Node, claims []neighbor.SeenAddres
 			do.ask = append(do.ask, p.last)
 		}
 	}
-	// Whoever is heard again should know at once that this node is here.
+	// A peer that is heard again has to learn at once that this node exists.
 	if do.say = len(others) > 0 && (do.back || !now.Before(h.said.Add(neighbor.AnnounceInterval)) || now.Before(h.said)); do.say {
 		next.said = now
 	}
 	return next, do
 }
 
-// silent tells whether a node does not count, though the API server says that it is ready. A node
-// that has listened for less time than it takes to know believes the API server.
+// silent reports whether a node is no candidate although the API server reports it as ready. A node
+// that has not listened for long enough relies on the API server.
 func (h hearing) silent(node string) bool {
 	_, heard := h.heard[node]
 	return !heard && h.listened >= neighbor.TakeOverAfter

@@ -11,10 +11,10 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
 )
 
-// TestHearing plays what a node hears of another one, step by step: ! that it announces itself, +
-// another packet of it, . nothing, _ that the node stood still for a second, and - for three. What
-// it makes of it: h the other one is heard, ? and is asked, s it is silent, b the API server is
-// believed; and in capital letters when the node has to announce its addresses again.
+// TestPeers replays the packets that a node hears of a peer, step by step: ! an announcement, +
+// another packet, . none, _ the node stood still for a second, and - for three. The result of each
+// step: h the peer is heard, ? it is heard and solicited, s it is silent, b the node relies on the
+// API server; in capital letters when the node has to announce its addresses again.
 func TestHearing(t *testing.T) {
 	for name, c := range map[string]struct{ heard, want string }{
 		"announced":            {"!....!....!....!", "hhhhhhhhhhhhhhhh"},
@@ -71,8 +71,8 @@ func TestHearing(t *testing.T) {
 	}
 }
 
-// TestSaying: a node says each second that it is here, if there is anybody else; and at once when
-// it was away or somebody is back.
+// TestAnnounceSelf checks that a node with peers announces itself each second, and at once after it
+// was away or a peer is back.
 func TestSaying(t *testing.T) {
 	others := []Node{{Name: "other", Addresses: []netip.Addr{vip4}}}
 	var h hearing
@@ -92,7 +92,7 @@ func TestSaying(t *testing.T) {
 			said = append(said, fmt.Sprint(int(m.at)))
 		}
 	}
-	// At 2700 somebody is back, at 5000 the node was away, and at 3000 the clock goes backwards.
+	// At 2700 a peer is back, at 5000 the node was away, and at 3000 the clock goes backwards.
 	if want := []string{"100", "1100", "2100", "2700", "5000", "3000"}; !slices.Equal(said, want) {
 		t.Errorf("at %v, want %v", said, want)
 	}

@@ -28,7 +28,7 @@ import (
 // Name is the component's name.
 const Name = "announcer"
 
-// Components describes the component without its Run function. Without pools there is none.
+// Components describes the component without its Run function. The list is empty without pools.
 func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if len(spec.Pools) == 0 {
 		return nil
@@ -37,12 +37,12 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	return []component.Component{{Process: component.Node, Name: Name, Files: []component.File{config}}}
 }
 
-// Run answers for the node's addresses until ctx is done. rights waits until the component may do
-// what it does.
+// Run answers for the node's addresses until ctx is done. rights waits until the component has its
+// rights.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before the component began
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(dirs.Node, Name))
 	if err != nil {
@@ -65,7 +65,8 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	})
 }
 
-// kubeletClient speaks as the kubelet, which alone may read the node's Lease.
+// kubeletClient returns a client with the kubelet's identity; only the kubelet may read the node's
+// Lease.
 func kubeletClient(config *rest.Config, dirs dirs.Dirs) (kubernetes.Interface, error) {
 	config = rest.CopyConfig(config)
 	config.CertFile, config.KeyFile = filepath.Join(dirs.Node, nodespec.KubeletCert), filepath.Join(dirs.Node, nodespec.KubeletKey)
@@ -77,8 +78,7 @@ func kubeletClient(config *rest.Config, dirs dirs.Dirs) (kubernetes.Interface, e
 	return api, nil
 }
 
-// followLease tells the version of the node's Lease again and again, as long as the API server
-// answers.
+// pollLease sends the version of the node's Lease repeatedly, as long as the API server answers.
 func followLease(ctx context.Context, api kubernetes.Interface, node string, versions chan<- asked) {
 	tick := time.NewTicker(looking)
 	defer tick.Stop()
@@ -99,15 +99,15 @@ func followLease(ctx context.Context, api kubernetes.Interface, node string, ver
 	}
 }
 
-// asked is an answer of the API server's about the Lease, and when it was asked for: what it says
-// was true then at the earliest.
+// leaseVersion is an answer of the API server about the Lease, with the time of the request: the
+// answer was true then at the earliest.
 type asked struct {
 	version string
 	at      time.Time
 }
 
-// mostHeard is how many claims are kept from one step to the next, and a claim that is told again
-// and again is told in the log once in defending: anybody on the link can send them.
+// maxHeard bounds the claims that are stored between two steps, and a repeated claim is logged only
+// once in defendInterval: every machine on the link can send claims.
 const mostHeard = 256
 
 // agent is the loop around the election, the claims and the ports.
@@ -115,27 +115,27 @@ type agent struct {
 	state
 	spec     nodespec.Spec
 	follow   func(context.Context) (*cluster, error)
-	from     *cluster // since the last time that it began to follow
-	stop     func()   // ends that
+	from     *cluster // current watch of the cluster
+	stop     func()   // ends the watch
 	ports    *neighbor.Sockets
 	nodes    []Node
 	services []Service
 	links    []neighbor.Link
 	heard    []neighbor.SeenAddress // since the last step
 	lease    lease
-	stale    bool                 // the node was cut off since it began to follow the cluster
+	stale    bool                 // the node was cut off since the watch began
 	known    bool                 // the cluster was read
-	others   map[netip.Addr]rival // who was last told to speak for an address
+	others   map[netip.Addr]rival // the last logged claim of each address
 }
 
-// rival is a machine that speaks for an address too.
+// conflict is a claim of another machine for an address.
 type rival struct {
 	by   neighbor.MAC
 	told time.Time
 }
 
-// newAgent returns an agent that follows the cluster with a function. That it just began to is as
-// good as a Lease.
+// newAgent returns an agent that watches the cluster by means of the given function. The start of
+// the watch counts as a renewal of the Lease.
 func newAgent(spec nodespec.Spec, follow func(context.Context) (*cluster, error)) *agent {
 	return &agent{spec: spec, follow: follow, ports: neighbor.NewSockets(), lease: lease{seen: time.Now()}, others: map[netip.Addr]rival{}}
 }
@@ -147,7 +147,7 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 	defer func() { a.stop() }()
 	tick := time.NewTicker(neighbor.StepInterval)
 	defer tick.Stop()
-	anew := false // the cluster is followed since the node is back
+	anew := false // the watch restarted since the node is back
 	for told := ""; ; {
 		select {
 		case <-a.from.changed:
@@ -162,15 +162,14 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 		case answer := <-versions:
 			a.lease = a.lease.renewed(answer.version, answer.at)
 			if a.stale && !anew && !a.lease.cutOff(time.Now()) {
-				// A watch may take long to find out that it was cut. What is listed now is from
-				// now.
+				// A watch may detect its broken connection late. A new list is current.
 				if err := a.followAnew(ctx); err != nil {
 					return err
 				}
 				anew = true
 			}
 		case other := <-a.ports.Heard:
-			// else nothing is made of it, however long that lasts
+			// before the first list, claims are ignored
 			if a.known && len(a.heard) < mostHeard && !slices.Contains(a.heard, other) {
 				a.heard = append(a.heard, other)
 			}
@@ -178,7 +177,7 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 		case f := <-a.ports.Failed:
 			klog.Infof("%s: %v", Name, f.Err)
 			a.ports.Drop(f)
-			continue // another one is opened a moment later: the link may be on its way out
+			continue // Apply opens another port in a moment: the link may be about to disappear
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil
@@ -198,7 +197,7 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 	}
 }
 
-// followAnew begins to follow the cluster, and ends what followed it before.
+// restartWatch begins a new watch of the cluster and ends the previous watch.
 func (a *agent) followAnew(ctx context.Context) (err error) {
 	if a.stop != nil {
 		a.stop()
@@ -221,9 +220,8 @@ func (a *agent) read() error {
 	return nil
 }
 
-// relink reads the links. On links that are others, everything is announced once more, and the node
-// listens anew to the others: it did not hear them while its link was down, and they are not silent
-// for that.
+// relink reads the links. After a change of the links, the node announces all addresses again and
+// resets its peers: it did not hear them while its link was down, so they are not silent.
 func (a *agent) relink() error {
 	links, err := neighbor.ReadLinks()
 	if err != nil {
@@ -242,8 +240,7 @@ func (a *agent) relink() error {
 	return nil
 }
 
-// own is the address by which the node says that it is here. It has none in tests that are about
-// something else.
+// own returns the address with which the node announces itself. Some tests do not set it.
 func (a *agent) own() netip.Addr {
 	if len(a.spec.NodeIPs) == 0 {
 		return netip.Addr{}
@@ -251,13 +248,13 @@ func (a *agent) own() netip.Addr {
 	return a.spec.NodeIPs[0]
 }
 
-// station are the links on which the node says that it is here. Where there is none it hears
-// nobody, and the API server's word counts.
+// ownLinks returns the links on which the node announces itself. Without these links it hears no
+// peers and relies on the API server.
 func (a *agent) station() []neighbor.Link {
 	return neighbor.Place(a.own(), a.links, a.spec.NodeIPs)
 }
 
-// listeners are the duties by which the node hears the other nodes, and says that it is here.
+// listenModes returns the modes by which the node hears the other nodes and announces itself.
 func (a *agent) listeners() map[netip.Addr]neighbor.Mode {
 	duties := map[netip.Addr]neighbor.Mode{}
 	for _, n := range a.nodes {
@@ -269,9 +266,9 @@ func (a *agent) listeners() map[netip.Addr]neighbor.Mode {
 	return duties
 }
 
-// step does what is to be done at this moment, and says how things are.
+// step performs the actions of this moment and returns the status text.
 func (a *agent) step(now time.Time) string {
-	// Two links of this machine may be in one network, and hear each other.
+	// Two links of this machine may be in one network and hear each other.
 	heard := slices.DeleteFunc(a.heard, func(c neighbor.SeenAddress) bool {
 		return slices.ContainsFunc(a.links, func(l neighbor.Link) bool { return l.MAC == c.MAC })
 	})

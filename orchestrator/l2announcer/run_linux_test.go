@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// board is the component's newest detail.
+// board records the component's newest detail.
 type board struct {
 	mu   sync.Mutex
 	text string
@@ -51,9 +51,9 @@ func (b *board) is(want string) bool {
 	return b.text == want
 }
 
-// TestRun is one node with its API server: the node answers for an address as soon as a Service has
-// it, also on a link that comes later, with a ready endpoint where the Service wants that, and no
-// more when the Node is not Ready.
+// TestRun runs one node with its API server: the node answers for an address as soon as a Service
+// has it, also on a link that appears later, with a ready endpoint where the Service requires that,
+// and no longer when the Node is not Ready.
 func TestRun(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -98,7 +98,7 @@ func TestRun(t *testing.T) {
 	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: vip4.String()}, {IP: "192.0.2.1"}}
 	_, err := api.CoreV1().Services("default").UpdateStatus(ctx, service, metav1.UpdateOptions{})
 	must(t, err)
-	// no endpoint yet, and the other one is of no pool
+	// no endpoint yet, and the other address is in no pool
 	says.await(t, "answers for 0 of 1 addresses")
 	here := "here"
 	slice := &discoveryv1.EndpointSlice{
@@ -122,7 +122,7 @@ func TestRun(t *testing.T) {
 	}
 	find(neighbor.MAC(eth0.Attrs().HardwareAddr))
 
-	// Another network card takes the place of this one.
+	// Another network card replaces this card.
 	must(t, netlink.LinkSetDown(eth0))
 	must(t, netlink.LinkSetHardwareAddr(eth0, other[:]))
 	must(t, netlink.LinkSetUp(eth0))
@@ -142,9 +142,9 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestBack: a node that was cut off and left an address to another one does not take it up by what
-// it knew before. When the API server answers again, it reads the cluster anew, and learns there
-// what it lost.
+// TestBack checks that a node that was cut off and yielded an address does not answer for it again
+// with its old data. When the API server answers again, the node lists the cluster again and finds
+// that it lost the address.
 func TestBack(t *testing.T) {
 	ready := func(name string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
@@ -159,7 +159,7 @@ func TestBack(t *testing.T) {
 	lost := ready("here")
 	lost.Status.Conditions[0].Status = corev1.ConditionUnknown
 	states := make(chan *fake.Clientset, 2)
-	// what the node knew when it was cut off, for ever: no watch says anything
+	// the node's data from before the outage: no watch reports a change
 	states <- fake.NewClientset(ready("here"), service)
 	states <- fake.NewClientset(lost, ready("there"), service)
 	spec := nodespec.Spec{NodeName: "here", Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}
@@ -170,14 +170,14 @@ func TestBack(t *testing.T) {
 	go func() { ended <- a.run(ctx, nil, versions, says.announce) }()
 	const nowhere = "; no link of this machine has a network for 192.0.2.70"
 	says.await(t, "answers for 1 of 1 addresses"+nowhere+"; cut off from the API server: looks whether others answer")
-	versions <- asked{"1", time.Now()} // an old Lease says nothing
+	versions <- asked{"1", time.Now()} // an old Lease has no effect
 	const left = "answers for 0 of 1 addresses; cut off from the API server: left 1 to others"
 	await(t, "it leaves the address to another machine that goes on to speak for it", func() bool {
 		a.ports.Heard <- neighbor.SeenAddress{Address: vip4, MAC: other, Link: "eth0"}
 		return says.is(left)
 	})
 	versions <- asked{"2", time.Now()}
-	versions <- asked{"3", time.Now()} // the cluster is read anew once
+	versions <- asked{"3", time.Now()} // the cluster is listed again once
 	says.await(t, "answers for 0 of 1 addresses")
 	stop()
 	must(t, <-ended)
@@ -186,7 +186,7 @@ func TestBack(t *testing.T) {
 	}
 }
 
-// TestLease: the version of the node's Lease is told.
+// TestLease checks that the version of the node's Lease is sent.
 func TestLease(t *testing.T) {
 	api := fake.NewClientset(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "here", ResourceVersion: "7"},

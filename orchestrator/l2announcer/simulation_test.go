@@ -11,28 +11,27 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbor/linktest"
 )
 
-// Nodes on one link that die, stand still, are started again and are cut off from each other and
-// from the API server, and the code that decides.
+// Nodes on one link that crash, stand still, restart and are cut off from each other and from the
+// API server, and the code that decides.
 
 const (
-	// replaced is when there is one node that answers for an address, and one only, after anything
-	// has changed. Where packets are lost, nodes may be wrong about each other for as long.
+	// replaced is the time after any change until exactly one node answers for an address. With
+	// packet loss, nodes may have wrong states of each other for as long.
 	replaced = 3 * time.Second
-	// settled is from when on nothing moves any more, if no packets are lost.
+	// settled is the time after which no address moves any more, without packet loss.
 	settled = 5 * time.Second
-	// untangled is the same as replaced among nodes that know different things, because some are
-	// cut off from the API server, or that did and yielded for it. One that is cut off does not
-	// know it at first.
+	// untangled is replaced for nodes with different data, because some are cut off from the API
+	// server, or were and yielded therefore. A node that is cut off does not detect that at first.
 	untangled = found + 2*probing
-	// lost is when the API server takes a node for lost that does not renew its Lease, and found
-	// when a node knows the same of itself.
+	// lost is the time after which the API server considers a node lost that does not renew its
+	// Lease, and found the time after which the node itself detects that.
 	lost, found = 50 * time.Second, 40 * time.Second
-	// forgotten is when everybody has given up waiting for a node that says nothing, whatever stood
-	// still meanwhile.
+	// forgotten is the time after which every node has given up on a node that makes no
+	// announcement, even if nodes stood still meanwhile.
 	forgotten = patience + 45*time.Second
 )
 
-// facts are what the API server knows. They are not changed, but followed by others.
+// facts are the objects of the API server. They are replaced, never changed.
 type facts struct {
 	version  int
 	nodes    []Node
@@ -45,13 +44,13 @@ type simulated struct {
 	name    string
 	address netip.Addr
 	mac     neighbor.MAC
-	works   bool          // the announcer; if not, the kernel alone does
-	run     int           // how often the announcer was started
-	spoke   time.Duration // when it announced anything last
+	works   bool          // the announcer runs; if not, only the kernel does
+	run     int           // the number of starts of the announcer
+	spoke   time.Duration // the time of its last announcement
 	online  bool          // it reaches the API server
 	renewed time.Duration
 	stale   bool
-	known   facts // nodes is nil when it knows nothing yet
+	known   facts // nodes is nil before the first list
 	state   state
 	heard   []neighbor.SeenAddress
 	answers []netip.Addr
@@ -59,22 +58,22 @@ type simulated struct {
 
 func (m *simulated) announces() bool { return m.Running && m.works && m.known.nodes != nil }
 
-// yields tells whether it left addresses to others because it is cut off.
+// yields reports whether it yielded addresses because it is cut off.
 func (m *simulated) yields() bool { return m.announces() && len(m.answers) < len(m.state.claims) }
 
-// world is one run.
+// world is a run of the simulation.
 type world struct {
 	*linktest.Simulation
 	machines  []*simulated
-	bare      []*linktest.Machine // the same
+	bare      []*linktest.Machine // the same machines
 	facts     facts
-	away      bool          // the API server
-	changed   time.Duration // anything was
+	away      bool          // the API server is down
+	changed   time.Duration // time of the last change
 	wrong     map[string]time.Duration
 	moves     int
 	judged    int
 	takeovers int
-	mute      int // machines were looked at that have said nothing for long
+	mute      int // the number of checked machines that made no announcement for long
 }
 
 func (w *world) disturbed(format string, args ...any) {
@@ -82,7 +81,7 @@ func (w *world) disturbed(format string, args ...any) {
 	w.Logf(format, args...)
 }
 
-// tell brings what the API server knows to the nodes that reach it.
+// tell sends the objects of the API server to the nodes that reach it.
 func (w *world) tell() {
 	for _, m := range w.machines {
 		w.Of(&m.Machine, w.UpTo(300*time.Millisecond), func() { w.learn(m) })
@@ -100,7 +99,7 @@ func (w *world) learn(m *simulated) {
 	m.renewed, m.stale = w.Now, false
 }
 
-// change changes what the API server knows.
+// change changes the objects of the API server.
 func (w *world) change(how func(*facts)) {
 	next := facts{w.facts.version + 1, slices.Clone(w.facts.nodes), slices.Clone(w.facts.services)}
 	how(&next)
@@ -108,8 +107,8 @@ func (w *world) change(how func(*facts)) {
 	w.tell()
 }
 
-// lease is what the kubelets and the API server do about Leases, again and again. While the API
-// server is away it judges nobody, and when it is back it gives all nodes time.
+// lease simulates the kubelets and the API server for Leases, periodically. While the API server is
+// down it marks no node as lost, and afterwards it gives all nodes time.
 func (w *world) lease() {
 	for i, m := range w.machines {
 		renews := m.Running && m.online && !w.away
@@ -130,7 +129,7 @@ func (w *world) lease() {
 	w.In(500*time.Millisecond, w.lease)
 }
 
-// start has an announcer begin, knowing nothing.
+// start starts an announcer without state.
 func (w *world) start(m *simulated) {
 	m.run++
 	m.works, m.state, m.heard, m.answers, m.known, m.stale = true, state{}, nil, nil, facts{}, false
@@ -145,7 +144,7 @@ func (w *world) start(m *simulated) {
 	w.Of(&m.Machine, w.UpTo(neighbor.StepInterval), func() { w.learn(m); step() })
 }
 
-// step is what the component does, again and again.
+// step simulates the component, periodically.
 func (w *world) step(m *simulated) {
 	if m.known.nodes == nil {
 		m.heard = nil // it does not listen before that
@@ -203,7 +202,7 @@ func (w *world) step(m *simulated) {
 	}
 }
 
-// eligible tells whether a node may answer for an address by what somebody knows.
+// eligible reports whether a node may answer for an address, by the given data.
 func (w *world) eligible(m *simulated, known facts, a netip.Addr) bool {
 	n := known.nodes[slices.IndexFunc(known.nodes, func(n Node) bool { return n.Name == m.name })]
 	for _, s := range known.services {
@@ -214,7 +213,7 @@ func (w *world) eligible(m *simulated, known facts, a netip.Addr) bool {
 	return false
 }
 
-// agree tells whether those whose announcers work know the same.
+// agree reports whether the nodes with working announcers have the same data.
 func (w *world) agree(machines []*simulated) bool {
 	var first *simulated
 	for _, m := range machines {
@@ -229,7 +228,7 @@ func (w *world) agree(machines []*simulated) bool {
 	return true
 }
 
-// disturb changes something, and so on.
+// disturb makes a random change, periodically.
 func (w *world) disturb() {
 	m := w.machines[w.Random.IntN(len(w.machines))]
 	i := slices.Index(w.machines, m)
@@ -266,7 +265,7 @@ func (w *world) disturb() {
 	case what == 6:
 		w.away = !w.away
 		if !w.away {
-			for _, one := range w.machines { // nobody could renew anything
+			for _, one := range w.machines { // no node could renew its Lease
 				one.renewed = max(one.renewed, w.Now)
 			}
 		}
@@ -292,8 +291,8 @@ func (w *world) disturb() {
 	w.In(w.UpTo(40*time.Second), w.disturb)
 }
 
-// judge looks at the world, again and again. What is wrong may be so for as long as the nodes need
-// to find it out.
+// judge checks the world, periodically. A wrong state may last for as long as the nodes need to
+// detect it.
 func (w *world) judge() {
 	wrong := map[string]time.Duration{}
 	for _, m := range w.machines {
@@ -301,7 +300,7 @@ func (w *world) judge() {
 		switch {
 		case m.announces():
 			m.spoke = w.Now
-		// the others give up waiting for it, each by its own clock
+		// the other nodes give up on it, each by its own clock
 		case m.Running && mute >= patience && mute < forgotten:
 			w.changed = w.Now
 		case m.Running && mute >= forgotten:
@@ -313,7 +312,7 @@ func (w *world) judge() {
 		since, before := w.wrong[what]
 		if !before || since < w.changed {
 			since = w.Now
-			if since-w.changed < 200*time.Millisecond { // the change made it so
+			if since-w.changed < 200*time.Millisecond { // the change caused it
 				since = w.changed
 			}
 		}
@@ -342,7 +341,7 @@ func (w *world) judge() {
 			for _, m := range here {
 				if m.Running && !m.announces() {
 					down = down || w.Now-m.spoke < forgotten
-					// who has just begun to listen believes the API server that it is there
+					// a node that has just begun to listen relies on the API server
 					taken = within + neighbor.TakeOverAfter
 				}
 				if m.announces() && slices.Contains(m.answers, a) {
@@ -355,8 +354,8 @@ func (w *world) judge() {
 			if len(answer) > 1 {
 				find(within, "%v answer for %s", answer, a)
 			}
-			// An announcer that is being started leaves its addresses to nobody: its machine is
-			// there. Not for ever.
+			// An announcer that restarts leaves its addresses without an owner, because its machine
+			// exists, but only for a limited time.
 			if agree && !down && len(could) > 0 {
 				w.judged++
 				if len(answer) == 0 {
@@ -369,9 +368,9 @@ func (w *world) judge() {
 	w.In(100*time.Millisecond, w.judge)
 }
 
-// TestSimulation: whatever happens to nodes and their network, 3 seconds later those that hear each
-// other and know the same have one that answers for each address, and one only, if any may; it is
-// one that may; and then nothing moves.
+// TestSimulation checks that, after any change to nodes and their network, 3 seconds later the
+// nodes that hear each other and have the same data have exactly one owner for each address, if it
+// has a candidate; the owner is a candidate; and then no address moves.
 func TestSimulation(t *testing.T) {
 	const worlds = 500
 	var moves, judged, takeovers, mute int

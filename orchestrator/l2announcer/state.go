@@ -9,36 +9,36 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
 )
 
-// state is what a node has made of what it saw. The zero state has just begun to listen, and
-// answers for nothing.
+// state is the state of a node's decisions. The zero state has just begun to listen and answers for
+// no address.
 type state struct {
 	hearing hearing
 	claims  claims
-	// the Nodes of the last election, as they were heard then; nil: another one is due
+	// the Nodes of the last election, with Unheard as of then; nil: another election is due
 	voters []Node
-	won    []netip.Addr // by it
+	won    []netip.Addr // by this election
 }
 
-// sight is what a step depends on.
+// observation is the input of a step.
 type sight struct {
 	now      time.Time
 	self     string // the node's name
 	nodes    []Node
-	services []Service              // when they are others, voters is to be nil
+	services []Service              // set candidates to nil after a change
 	heard    []neighbor.SeenAddress // since the last step
-	// it has no link to hear the other nodes on, so that the API server's word counts alone
+	// the node has no link on which it could hear the others, so it relies only on the API server
 	deaf   bool
 	cutOff bool // from the API server, for so long that others may have taken over
 }
 
-// orders are what a step has to do, besides answering.
+// actions are the actions of a step, besides answers.
 type orders struct {
 	listening
 	doings
-	silent []string // nodes that do not count for this reason alone
+	silent []string // nodes that are no candidates only because they are silent
 }
 
-// step follows what was seen. Pure.
+// step returns the next state and the actions. It is pure.
 func (s state) step(v sight) (state, orders) {
 	var do orders
 	if v.deaf {

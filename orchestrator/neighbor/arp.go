@@ -12,7 +12,7 @@ type MAC [6]byte
 // String is the usual form, 02:00:00:00:00:01.
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// broadcast is every machine of the link.
+// broadcast returns the broadcast address of the link.
 func broadcast() MAC { return MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} }
 
 // The operations of ARP.
@@ -30,10 +30,11 @@ type arp struct {
 	target    netip.Addr
 }
 
-// arpSize is its length in bytes. On the wire an Ethernet frame has padding behind it.
+// arpSize is its length in bytes. On the wire, padding of the Ethernet frame follows it.
 const arpSize = 28
 
-// arpHead is what all of them begin with: Ethernet, IPv4, and the lengths of their addresses.
+// arpHead returns the first bytes of all packets: Ethernet, IPv4, and the lengths of their
+// addresses.
 func arpHead() [6]byte { return [6]byte{0, 1, 8, 0, 6, 4} }
 
 func parseARP(b []byte) (arp, bool) {
@@ -54,29 +55,30 @@ func (p arp) bytes() []byte {
 	return append(append(b, p.targetMAC[:]...), p.target.AsSlice()...)
 }
 
-// announceARP tells everybody who has the address: an ARP Announcement (RFC 5227, 1.1 and 3).
+// announceARP returns an ARP Announcement of the address (RFC 5227, 1.1 and 3).
 func announceARP(own MAC, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: address, target: address}
 }
 
-// probeARP asks who has the address without claiming it: an ARP Probe (RFC 5227, 2.1.1).
+// probeARP returns an ARP Probe, which requests the owner of the address without claiming it (RFC
+// 5227, 2.1.1).
 func probeARP(own MAC, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: netip.IPv4Unspecified(), target: address}
 }
 
-// askARP asks as any neighbour does.
+// solicitARP returns the request of an ordinary neighbor.
 func askARP(own MAC, from, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: from, target: address}
 }
 
-// answerARP says what to answer to a packet, if anything, and for which address that concerns us
-// another machine speaks in it: any packet of such a sender is a claim (RFC 5227, 2.4). It may be a
-// question too, and is answered (RFC 826 asks nobody who he is): what others say of their own
-// addresses must not keep anybody from ours. Whoever probes is answered, and learns that the
-// address is in use.
+// answerARP returns the answer to a packet, if any, and the address of ours that another machine
+// claims in it, if any. Any packet with the address as its sender is a claim (RFC 5227, 2.4). The
+// packet may also be a request and is answered (RFC 826 does not check the sender): a sender's
+// claims for its own addresses must not block its access to ours. A probe is answered too, so that
+// the prober detects the use of the address.
 func answerARP(p arp, own MAC, role func(netip.Addr) Role) (answer arp, answers bool, claimed netip.Addr) {
 	if p.senderMAC == own {
-		return arp{}, false, netip.Addr{} // our own, sent back by the link
+		return arp{}, false, netip.Addr{} // our own packet, reflected by the link
 	}
 	if role(p.sender) != None {
 		claimed = p.sender

@@ -1,11 +1,11 @@
-// Package neighbor speaks on the machine's links for addresses that the kernel does not have: it
-// answers to ARP (RFC 826) for IPv4 and to neighbour discovery (RFC 4861) for IPv6, announces,
-// asks, and hears who else speaks for them. It also announces addresses of the machine's own, and
-// asks other machines for theirs. Which addresses, and when, is its users': packages announcer and
-// virtualaddress.
+// Package neighbor sends and receives on the machine's links for addresses that the kernel does not
+// have: it answers ARP (RFC 826) for IPv4 and NDP (RFC 4861) for IPv6, announces, probes, and
+// receives the claims of other machines. It also announces addresses of the machine itself and
+// solicits other machines. Its users, packages l2announcer and apivip, decide about the addresses
+// and the times.
 //
-// arp.go and ndp.go are the packets, as values; links.go says where an address belongs; pace.go
-// what its users' elections have in common; port_linux.go and ports_linux.go have the sockets.
-// Nothing of it is in the kernel: no address, no route, no neighbour entry. When the process ends,
-// it answers no more.
+// arp.go and ndp.go contain the packets as values; links.go maps addresses to links; timing.go has
+// the times that the elections of its users share; port_linux.go and ports_linux.go have the
+// sockets. The kernel has no part of this state: no address, no route, no neighbor entry. The
+// answers end with the process.
 package neighbor

@@ -10,7 +10,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// The machines of these tests: ours, a neighbour, and another one.
+// The machines of these tests: ours, a neighbor, and another machine.
 var (
 	own       = MAC{2, 0, 0, 0, 0, 1}
 	neighbour = MAC{2, 0, 0, 0, 0, 2}
@@ -19,14 +19,14 @@ var (
 
 var (
 	vip4, client4 = netip.MustParseAddr("192.0.2.70"), netip.MustParseAddr("192.0.2.5")
-	heard4        = netip.MustParseAddr("192.0.2.6") // another node's own
+	heard4        = netip.MustParseAddr("192.0.2.6") // another node's own address
 	vip6, client6 = netip.MustParseAddr("2001:db8::70"), netip.MustParseAddr("2001:db8::5")
 )
 
 func ours(a netip.Addr) bool { return a == vip4 || a == vip6 }
 
-// answering and listening are the roles of a machine that has our addresses, and of one that wants
-// to know who has them.
+// answering and listening are the roles of a machine that answers for our addresses, and of a
+// machine that listens for their owners.
 func answering(a netip.Addr) Role {
 	if ours(a) {
 		return Answer
@@ -44,7 +44,7 @@ func listening(a netip.Addr) Role {
 	return None
 }
 
-// TestARPBytes compares packets with what another implementation makes and reads.
+// TestARPBytes compares packets with those of another implementation.
 func TestARPBytes(t *testing.T) {
 	p := arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: neighbour, target: client4}
 	buffer := gopacket.NewSerializeBuffer()
@@ -188,7 +188,7 @@ func TestAnswerNDP(t *testing.T) {
 	}
 }
 
-// TestRefused: what comes from outside the link, or is broken, is not read.
+// TestRefused checks that packets from outside the link and broken packets are dropped.
 func TestRefused(t *testing.T) {
 	good := ndp{from: client6, to: solicitedNode(vip6), target: vip6, link: neighbour}.bytes()
 	for name, change := range map[string]func(b []byte) []byte{
@@ -223,7 +223,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// summed changes the message of a packet and makes its checksum right again.
+// summed changes the message of a packet and corrects its checksum.
 func summed(b []byte, change func(m []byte)) []byte {
 	m := b[ipv6Head:]
 	change(m)
@@ -233,8 +233,8 @@ func summed(b []byte, change func(m []byte)) []byte {
 	return b
 }
 
-// FuzzFrames: whatever is on the wire, nothing is answered for an address that is not ours, and
-// what is read can be written and read again.
+// FuzzFrames checks for every frame that only our own addresses are answered, and that a parsed
+// packet can be encoded and parsed again.
 func FuzzFrames(f *testing.F) {
 	f.Add(announceARP(other, vip4).bytes())
 	f.Add(probeNDP(vip6).bytes())

@@ -7,22 +7,23 @@ import (
 
 // Link is a link on which the machine can answer: Ethernet, and up.
 type Link struct {
-	Index    int
-	Name     string
-	MAC      MAC
-	Networks []netip.Prefix // the machine's addresses on it, with the lengths of their networks
+	Index int
+	Name  string
+	MAC   MAC
+	// the machine's addresses on it, with the prefix lengths of their networks
+	Networks []netip.Prefix
 }
 
-// SeenAddress is what was heard of another machine: it speaks for an address.
+// SeenAddress is another machine's claim of an address.
 type SeenAddress struct {
 	Address   netip.Addr
 	MAC       MAC
-	Link      string // on which it was heard
-	Announced bool   // nobody had asked
+	Link      string // the link that received it
+	Announced bool   // unsolicited
 }
 
-// source is the address of this machine by which it asks somebody who was heard; invalid when it
-// has none of the family on the link.
+// source returns the address with which this machine solicits another machine. It is invalid if the
+// link has no address of the family.
 func source(c SeenAddress, links []Link) netip.Addr {
 	var from netip.Addr
 	for _, l := range links {
@@ -41,10 +42,10 @@ func source(c SeenAddress, links []Link) netip.Addr {
 	return from
 }
 
-// Place says on which links a machine answers for an address: those whose network the address is
-// in. An address that is in none is for a router that knows the pool to be on the machines' link:
-// the one that has the machine's own address of the family. Where there is none either, nobody
-// could ask, and there is none.
+// Place returns the links on which a machine answers for an address: all links with a network that
+// contains the address. An address outside all networks belongs to a pool that a router routes to
+// the machines' link, which is the link with the machine's own address of the family. Without this
+// link no machine could resolve the address, and Place returns none.
 func Place(address netip.Addr, links []Link, own []netip.Addr) []Link {
 	var in []Link
 	for _, l := range links {

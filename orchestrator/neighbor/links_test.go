@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// network reads a machine's addresses on a link.
+// network parses a machine's addresses on a link.
 func network(words ...string) (all []netip.Prefix) {
 	for _, w := range words {
 		all = append(all, netip.MustParsePrefix(w))
@@ -24,7 +24,7 @@ func TestPlace(t *testing.T) {
 		{"198.51.100.70", "192.0.2.10", "back"},
 		{"192.0.2.70", "198.51.100.10", "front second"},
 		{"2001:db8::70", "192.0.2.10", "front"},
-		{"203.0.113.1", "198.51.100.10", "back"}, // a router leads it there
+		{"203.0.113.1", "198.51.100.10", "back"}, // a router routes it there
 		{"2001:db9::1", "2001:db8::10", "front"},
 		{"2001:db9::1", "192.0.2.10", ""},
 		{"203.0.113.1", "192.0.2.99", ""},

@@ -10,12 +10,13 @@ import (
 type ndp struct {
 	from, to      netip.Addr
 	advertisement bool
-	solicited     bool // of an advertisement: it is the answer to somebody's question
-	// of an advertisement: the machine forwards, as each of a cluster does at its own addresses
+	solicited     bool // of an advertisement: it answers a solicitation
+	// of an advertisement: the machine forwards, as every machine of a cluster does at its own
+	// addresses
 	router bool
-	target netip.Addr // whom it is about
-	// the link-layer address option: the sender's in a question, the target's in an answer; zero:
-	// none
+	target netip.Addr // the address in question
+	// the link-layer address option: the sender's in a solicitation, the target's in an
+	// advertisement; zero: none
 	link MAC
 }
 
@@ -36,23 +37,23 @@ const (
 	flagOverride  = 0x20
 )
 
-// allNodes is every machine of the link.
+// allNodes returns the group of all machines of the link.
 func allNodes() netip.Addr { return netip.IPv6LinkLocalAllNodes() }
 
-// solicitedNode is the group that is asked about an address (RFC 4291, 2.7.1).
+// solicitedNode returns the group of solicitations for an address (RFC 4291, 2.7.1).
 func solicitedNode(a netip.Addr) netip.Addr {
 	b := a.As16()
 	return netip.AddrFrom16([16]byte{0xff, 0x02, 11: 1, 12: 0xff, 13: b[13], 14: b[14], 15: b[15]})
 }
 
-// groupMAC is the hardware address of a group (RFC 2464, 7).
+// groupMAC returns the hardware address of a group (RFC 2464, 7).
 func groupMAC(group netip.Addr) MAC {
 	b := group.As16()
 	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// parseNDP reads a packet, and refuses what RFC 4861 (7.1.1, 7.1.2) says is to be dropped. The hop
-// limit is what no router leaves at 255, so that nobody outside the link can say anything.
+// parseNDP parses a packet and rejects packets that must be dropped by RFC 4861 (7.1.1, 7.1.2). No
+// router forwards a packet with a hop limit of 255, so every accepted packet was sent on the link.
 func parseNDP(b []byte) (ndp, bool) {
 	if len(b) < ipv6Head+ndpSize || b[0]>>4 != 6 || b[6] != icmpv6 || b[7] != hopLimit {
 		return ndp{}, false
@@ -101,7 +102,7 @@ func (p ndp) bytes() []byte {
 	option := byte(sourceLink)
 	if p.advertisement {
 		m[0], option = advertising, targetLink
-		m[4] = flagOverride // it takes the place of what the neighbour knows
+		m[4] = flagOverride // it replaces the neighbor's entry
 		if p.solicited {
 			m[4] |= flagSolicited
 		}
@@ -121,8 +122,8 @@ func (p ndp) bytes() []byte {
 	return append(b, m...)
 }
 
-// checksum is ICMPv6's (RFC 4443, 2.3): over the addresses, the length, the protocol and the
-// message. Over a message that holds its right checksum it is 0.
+// checksum returns ICMPv6's checksum (RFC 4443, 2.3) of the addresses, the length, the protocol and
+// the message. It is 0 for a message that contains its correct checksum.
 func checksum(from, to netip.Addr, m []byte) uint16 {
 	sum := uint32(len(m)) + icmpv6
 	for _, part := range [][]byte{from.AsSlice(), to.AsSlice(), m} {
@@ -139,34 +140,33 @@ func checksum(from, to netip.Addr, m []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// announceNDP tells everybody who has the address: an unsolicited Neighbor Advertisement (RFC 4861,
-// 7.2.6).
+// announceNDP returns an unsolicited Neighbor Advertisement of the address (RFC 4861, 7.2.6).
 func announceNDP(own MAC, address netip.Addr) ndp {
 	return ndp{from: address, to: allNodes(), advertisement: true, target: address, link: own}
 }
 
-// probeNDP asks who has the address without claiming it, as duplicate address detection does (RFC
-// 4862, 5.4.2).
+// probeNDP returns a solicitation that does not claim the address, as in duplicate address
+// detection (RFC 4862, 5.4.2).
 func probeNDP(address netip.Addr) ndp {
 	return ndp{from: netip.IPv6Unspecified(), to: solicitedNode(address), target: address}
 }
 
-// askNDP asks the machine that has the address, alone, whether it is still there (RFC 4861, 7.3.1).
-// Its kernel takes a question from an unspecified address for a rival's, as long as the address is
-// new to it, and gives the address up; this one it answers or leaves.
+// solicitNDP returns a unicast solicitation to the owner of the address, as in RFC 4861, 7.3.1. A
+// kernel considers a solicitation from the unspecified address a conflict while the address is
+// tentative, and gives the address up; it only answers or ignores this solicitation.
 func askNDP(own MAC, from, address netip.Addr) ndp {
 	return ndp{from: from, to: address, target: address, link: own}
 }
 
-// answerNDP says what to answer to a packet that came from a hardware address, and to which one, if
-// anything; and for which address that concerns us another machine speaks in it. Whoever probes is
-// answered too, and with him all.
+// answerNDP returns the answer to a packet from a hardware address and the answer's destination, if
+// any, and the address of ours that another machine claims in it, if any. A probe is answered too,
+// to all nodes.
 func answerNDP(p ndp, from, own MAC, role func(netip.Addr) Role) (answer ndp, to MAC, answers bool, claimed netip.Addr) {
 	switch {
 	case from == own || role(p.target) == None:
 		return ndp{}, MAC{}, false, netip.Addr{}
 	case p.advertisement && p.link == own:
-		return ndp{}, MAC{}, false, netip.Addr{} // somebody repeats what we said
+		return ndp{}, MAC{}, false, netip.Addr{} // a machine repeats our own advertisement
 	case p.advertisement:
 		return ndp{}, MAC{}, false, p.target
 	case role(p.target) != Answer:

@@ -12,25 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// port answers on one link for one family. A packet socket sees what the kernel has no use for:
-// questions about an address that the machine does not have, also those that come to the machine
-// alone, with which a neighbour looks whether it is still there.
+// port answers on a link for a family. A packet socket receives packets that the kernel ignores:
+// requests for an address that the machine does not have, also unicast requests with which a
+// neighbor checks its reachability.
 type port struct {
 	link   Link
 	six    bool
 	conn   *packet.Conn
-	groups int // a socket that holds memberships of groups, with IPv6
+	groups int // a socket that holds the memberships of groups, with IPv6
 	joined map[netip.Addr]bool
 	roles  atomic.Pointer[map[netip.Addr]Role]
 	closed atomic.Bool
 }
 
-// filter lets through what is for this machine or for several, and of IPv6 the two messages that
-// count. Offsets are from the network header.
+// filter returns a filter that passes packets for this machine or a group, and for IPv6 only the
+// two relevant messages. Offsets are from the network header.
 func filter(six bool) ([]bpf.RawInstruction, error) {
 	program := []bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},
-		// to another machine, or from this one
+		// to another machine, or from this machine
 		bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: unix.PACKET_MULTICAST, SkipTrue: 1},
 		bpf.RetConstant{Val: 1500},
 		bpf.RetConstant{},
@@ -62,7 +62,7 @@ func openPort(link Link, six bool) (*port, error) {
 	protocol := unix.ETH_P_ARP
 	if six {
 		protocol = unix.ETH_P_IPV6
-		// Nothing is ever sent or received by it, and it has no port.
+		// The socket sends and receives no packets and has no port.
 		if p.groups, err = unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return fail(err)
 		}
@@ -88,8 +88,8 @@ func (p *port) leave() {
 	}
 }
 
-// serve answers until the port is closed, and returns nil then; else what went wrong. heard is told
-// of other machines' claims.
+// serve answers until the port is closed and then returns nil, or returns an error. heard receives
+// the claims of other machines.
 func (p *port) serve(heard func(SeenAddress)) error {
 	b := make([]byte, 1500)
 	for {
@@ -109,14 +109,14 @@ func (p *port) serve(heard func(SeenAddress)) error {
 			heard(other)
 		}
 		if answer != nil {
-			// A link that is going away says so at the next reading.
+			// The next read reports a disappearing link.
 			_, _ = p.conn.WriteTo(answer, &packet.Addr{HardwareAddr: to[:]})
 		}
 	}
 }
 
-// answer is what to send for a packet, and to whom; and who else speaks for an address that
-// concerns us.
+// answer returns the answer to a packet and its destination, and another machine's claim of an
+// address of ours.
 func (p *port) answer(b []byte, from MAC) (answer []byte, to MAC, other SeenAddress) {
 	if p.six {
 		if question, ok := parseNDP(b); ok {
@@ -140,11 +140,11 @@ func (p *port) answer(b []byte, from MAC) (answer []byte, to MAC, other SeenAddr
 
 func (p *port) role(a netip.Addr) Role { return (*p.roles.Load())[a] }
 
-// set gives the port these roles and no others. roles is not changed from then on.
+// set replaces the roles of the port. The caller must not change roles afterwards.
 func (p *port) set(roles map[netip.Addr]Role) error {
 	groups := map[netip.Addr]bool{}
 	for a, role := range roles {
-		if p.six && role == Answer { // claims come to all nodes
+		if p.six && role == Answer { // claims go to all nodes
 			groups[solicitedNode(a)] = true
 		}
 	}
@@ -168,14 +168,14 @@ func (p *port) set(roles map[netip.Addr]Role) error {
 	return errors.Join(errs...)
 }
 
-// membership joins a group on the link or leaves it. The kernel tells switches (MLD), which else
-// may keep the questions from the machine, and the network card.
+// membership joins or leaves a group on the link. The kernel informs the network card and, by MLD,
+// the switches, which otherwise may not forward the requests to the machine.
 func (p *port) membership(group netip.Addr, option int) error {
 	request := &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(p.link.Index)}
 	return unix.SetsockoptIPv6Mreq(p.groups, unix.IPPROTO_IPV6, option, request)
 }
 
-// announce tells everybody on the link who has an address.
+// announce announces an address to all machines on the link.
 func (p *port) announce(a netip.Addr) error {
 	if p.six {
 		m := announceNDP(p.link.MAC, a)
@@ -185,7 +185,7 @@ func (p *port) announce(a netip.Addr) error {
 	return p.send(announceARP(p.link.MAC, a).bytes(), broadcast())
 }
 
-// probe asks everybody on the link who has an address.
+// probe probes an address on the link.
 func (p *port) probe(a netip.Addr) error {
 	if p.six {
 		return p.send(probeNDP(a).bytes(), groupMAC(solicitedNode(a)))
@@ -193,7 +193,7 @@ func (p *port) probe(a netip.Addr) error {
 	return p.send(probeARP(p.link.MAC, a).bytes(), broadcast())
 }
 
-// ask asks a machine alone for its address.
+// solicit sends a unicast request to a machine.
 func (p *port) ask(from netip.Addr, whom SeenAddress) error {
 	if p.six {
 		return p.send(askNDP(p.link.MAC, from, whom.Address).bytes(), whom.MAC)

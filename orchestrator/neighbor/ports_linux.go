@@ -14,23 +14,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// where is what a port is for: a link as it is, and a family.
+// portKey identifies a port: the current state of a link, and a family.
 type where struct {
 	index int
 	MAC   MAC
 	six   bool
 }
 
-// Role is what a machine does about an address.
+// Role is a machine's role for an address.
 type Role int
 
 // The roles.
 const (
 	None   Role = iota
-	Listen      // hear who speaks for it
-	// announce it, and hear who else speaks for it: it is the machine's own, and the kernel answers
+	Listen      // receive other machines' claims of it
+	// announce it and receive other machines' claims: it is the machine's own address, and the
+	// kernel answers
 	Present
-	Answer // speak for it, and hear who else does
+	Answer // answer for it and receive other machines' claims
 )
 
 // Mode is a role on some links.
@@ -39,29 +40,30 @@ type Mode struct {
 	Links []Link
 }
 
-// Sockets are the machine's sockets on its links. They are for one goroutine; make them with
-// NewSockets.
+// Sockets are the machine's sockets on its links. They are not safe for concurrent use; make them
+// with NewSockets.
 type Sockets struct {
-	// Heard are the claims of other machines. What is not taken is dropped: it is said again.
+	// Heard receives the claims of other machines. Claims are dropped if the channel is full,
+	// because machines repeat them.
 	Heard chan SeenAddress
-	// Failed are ports that serve no more; each is to be handed to Drop.
+	// Failed receives ports that failed; the caller must pass each to Drop.
 	Failed chan Failure
 	open   map[where]*port
 }
 
-// Failure is a port that serves no more, and why.
+// Failure is a failed port and its error.
 type Failure struct {
 	Err  error
 	port *port
 }
 
-// NewSockets opens none yet.
+// NewSockets returns Sockets without open ports.
 func NewSockets() *Sockets {
 	return &Sockets{open: map[where]*port{}, Heard: make(chan SeenAddress, 64), Failed: make(chan Failure, 16)}
 }
 
-// Apply does the duty of each address, and no other. What cannot be done is tried again with the
-// next call.
+// Apply makes the machine act in the given modes and in no others. The next call retries failed
+// modes.
 func (ps *Sockets) Apply(duties map[netip.Addr]Mode) error {
 	want, links := map[where]map[netip.Addr]Role{}, map[where]Link{}
 	for a, duty := range duties {
@@ -106,7 +108,7 @@ func (ps *Sockets) serve(p *port) {
 	}
 }
 
-// Drop closes a port that failed, so that Apply opens another one.
+// Drop closes a failed port, so that Apply opens a new port.
 func (ps *Sockets) Drop(f Failure) {
 	for at, open := range ps.open {
 		if open == f.port {
@@ -120,28 +122,27 @@ func (ps *Sockets) close(at where) {
 	delete(ps.open, at)
 }
 
-// Close ends all answering and listening.
+// Close closes all ports.
 func (ps *Sockets) Close() {
 	for at := range maps.Clone(ps.open) {
 		ps.close(at)
 	}
 }
 
-// Announce tells everybody who has these addresses, on the links where the machine has them or
-// answers for them.
+// Announce announces these addresses, on the links where the machine has them or answers for them.
 func (ps *Sockets) Announce(addresses []netip.Addr) error {
 	return ps.say(addresses, func(r Role) bool { return r == Present || r == Answer }, (*port).announce)
 }
 
-// Probe asks who has these addresses without claiming them, on the links where they concern the
-// machine. Who answers is in Heard.
+// Probe probes these addresses, on the links where the machine has a role for them. Heard receives
+// the answers.
 func (ps *Sockets) Probe(addresses []netip.Addr) error {
 	return ps.say(addresses, func(r Role) bool { return r != None }, (*port).probe)
 }
 
-// Solicit asks machines that were heard whether they are still there, each alone, on the link where it
-// was heard. It is the question of an ordinary neighbour, so that the machine's kernel answers,
-// whatever its programs do. Who answers is in Heard. links are the machine's present ones.
+// Solicit sends a unicast request to each of the given machines, on the link that received its
+// claim. It is the request of an ordinary neighbor, so the machine's kernel answers, independent of
+// its processes. Heard receives the answers. links are the machine's current links.
 func (ps *Sockets) Solicit(whom []SeenAddress, links []Link) error {
 	var errs []error
 	for _, c := range whom {
@@ -198,9 +199,9 @@ func ReadLinks() ([]Link, error) {
 	return links, nil
 }
 
-// WithLinks runs something that is told of the machine's links: once at the beginning, and whenever
-// links or addresses have changed. It ends when ctx does, or when there is no way to know of
-// changes any more, which is an error then.
+// WithLinks calls run with a channel that signals the machine's links: once at the beginning, and
+// after each change of links or addresses. It ends when ctx is done, or with an error when the
+// subscription for changes fails.
 func WithLinks(ctx context.Context, run func(ctx context.Context, links <-chan struct{}) error) error {
 	watcher, err := rtnl.Subscribe()
 	if err != nil {
@@ -220,7 +221,7 @@ func WithLinks(ctx context.Context, run func(ctx context.Context, links <-chan s
 	return nil
 }
 
-// onLinks tells of changes of links and addresses, those of pods' links left out.
+// onLinks signals changes of links and addresses, except of the links of pods.
 func onLinks(changed chan<- struct{}) func(rtnl.Change) {
 	return func(c rtnl.Change) {
 		if c.Kind == rtnl.RouteChanged || c.LinkKind == "veth" {

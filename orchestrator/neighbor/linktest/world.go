@@ -1,6 +1,6 @@
-// Package linktest gives a simulation machines on one link, in a time of its own: packets take a
-// while or are lost, machines stand still, die and start again, their links go down, and the
-// network is cut. What the machines do, and what has to hold, is the test's.
+// Package linktest simulates machines on one link with a virtual clock: packets are delayed or
+// lost, machines stand still, crash and restart, their links go down, and the network is
+// partitioned. The test defines the behavior of the machines and the invariants.
 package linktest
 
 import (
@@ -12,33 +12,32 @@ import (
 	"time"
 )
 
-// FrameTime is the most that a packet takes on the link.
+// FrameTime is the longest delay of a packet on the link.
 const FrameTime = 5 * time.Millisecond
 
-// Begin is the time of a clock without an offset when the world begins.
+// Begin returns the time of a clock without an offset when the simulation begins.
 func Begin() time.Time { return time.Unix(1_000_000, 0) }
 
 // Simulation is one run. Make it with New.
 type Simulation struct {
 	Random *rand.Rand
 	Loss   float64       // of packets, up to 1
-	Now    time.Duration // since it began
+	Now    time.Duration // since the begin
 	t      testing.TB
 	events events
 	order  int
 	log    []string
 }
 
-// Machine is one on the link. The zero Machine has no power and no link.
+// Machine is a machine on the link. The zero Machine has no power and no link.
 type Machine struct {
-	Running bool          // else it stands still, or has no power
+	Running bool          // false: it stands still or has no power
 	Link    bool          // it is up
-	Side    int           // of a network that is cut; those of one side hear each other
+	Side    int           // of a partitioned network; machines of one side hear each other
 	Offset  time.Duration // of its clock
-	// how often it was started or lost its power: what is under way for the one before does not
-	// count
+	// the number of starts and crashes; pending events of an earlier run are dropped
 	born    int
-	waiting []func() // what a machine that stands still does when it goes on
+	waiting []func() // the pending events of a machine that stands still
 }
 
 type event struct {
@@ -62,7 +61,7 @@ func (e *events) Pop() any {
 	return last
 }
 
-// New makes a world without machines; of each three one loses packets.
+// New returns a simulation without machines; every third seed loses packets.
 func New(t testing.TB, seed, stream uint64) *Simulation {
 	w := &Simulation{t: t, Random: rand.New(rand.NewPCG(seed, stream))}
 	if seed%3 == 0 {
@@ -72,7 +71,7 @@ func New(t testing.TB, seed, stream uint64) *Simulation {
 	return w
 }
 
-// Run lets things happen until a time.
+// Run processes events until a time.
 func (w *Simulation) Run(until time.Duration) {
 	for w.Now < until {
 		next := heap.Pop(&w.events).(event)
@@ -81,34 +80,34 @@ func (w *Simulation) Run(until time.Duration) {
 	}
 }
 
-// Logf writes into the log of the world, which is shown when it fails.
+// Logf writes into the log of the simulation, which a failure prints.
 func (w *Simulation) Logf(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%8.3fs ", w.Now.Seconds())+fmt.Sprintf(format, args...))
 }
 
-// Fail ends the test, and shows what happened last.
+// Fail ends the test and prints the last entries of the log.
 func (w *Simulation) Fail(format string, args ...any) {
 	w.t.Helper()
 	w.Logf(format, args...)
 	w.t.Fatalf("%s", strings.Join(w.log[max(0, len(w.log)-80):], "\n"))
 }
 
-// In does something after a time.
+// In schedules an event after a delay.
 func (w *Simulation) In(d time.Duration, do func()) {
 	w.order++
 	heap.Push(&w.events, event{w.Now + d, w.order, do})
 }
 
-// UpTo is a random time.
+// UpTo returns a random duration.
 func (w *Simulation) UpTo(d time.Duration) time.Duration {
 	return time.Duration(w.Random.Int64N(int64(d)) + 1)
 }
 
-// Clock is the time as a machine has it.
+// Clock returns the time on a machine's clock.
 func (w *Simulation) Clock(m *Machine) time.Time { return Begin().Add(w.Now + m.Offset) }
 
-// Of does something for a machine after a time, if it is still the same: when it goes on, if it
-// stands still.
+// Of schedules an event of a machine after a delay, for the current run of the machine. If the
+// machine stands still, the event waits until it continues.
 func (w *Simulation) Of(m *Machine, d time.Duration, do func()) {
 	born := m.born
 	w.In(d, func() {
@@ -122,21 +121,21 @@ func (w *Simulation) Of(m *Machine, d time.Duration, do func()) {
 	})
 }
 
-// Frame brings something from one machine to another one on the link, perhaps.
+// Frame delivers a packet from one machine to another on the link, unless it is lost.
 func (w *Simulation) Frame(from, to *Machine, do func()) {
 	if from != to && Connected(from, to) && w.Random.Float64() >= w.Loss {
 		w.Of(to, w.UpTo(FrameTime), do)
 	}
 }
 
-// Connected tells whether packets get from one machine to another one, should both work.
+// Connected reports whether the link carries packets between two machines.
 func Connected(a, b *Machine) bool { return a.Link && b.Link && a.Side == b.Side }
 
-// Start has a machine begin, knowing nothing.
+// Start starts a machine without state.
 func (m *Machine) Start() { m.born, m.Running, m.waiting = m.born+1, true, nil }
 
-// Stop has a machine stand still, for some time. Its clock may stand too. What it goes on with is
-// done before then.
+// Stop lets a machine stand still for some time. Its clock may stand still too. It calls then
+// before the pending events.
 func (w *Simulation) Stop(m *Machine, back time.Duration, clockStands bool, then func()) {
 	m.Running = false
 	born := m.born
@@ -145,7 +144,7 @@ func (w *Simulation) Stop(m *Machine, back time.Duration, clockStands bool, then
 			return
 		}
 		m.Running = true
-		if clockStands { // it cannot know
+		if clockStands { // it cannot detect that
 			m.Offset -= back
 		}
 		then()
@@ -157,7 +156,7 @@ func (w *Simulation) Stop(m *Machine, back time.Duration, clockStands bool, then
 	})
 }
 
-// Crash takes a machine's power away, for some time. Then it is to be started.
+// Crash powers a machine off for some time. then has to start it.
 func (w *Simulation) Crash(m *Machine, back time.Duration, then func()) {
 	m.Running = false
 	m.born++
@@ -170,7 +169,7 @@ func (w *Simulation) Crash(m *Machine, back time.Duration, then func()) {
 	})
 }
 
-// Partition cuts the network into two sides, or makes it whole, and returns the side of each machine.
+// Partition splits the network into two sides, or heals it, and returns the side of each machine.
 func (w *Simulation) Partition(machines []*Machine) (sides []int) {
 	whole := w.Random.IntN(2) == 0
 	for _, m := range machines {
@@ -182,7 +181,7 @@ func (w *Simulation) Partition(machines []*Machine) (sides []int) {
 	return sides
 }
 
-// Unpartitioned tells whether the network is not cut.
+// Unpartitioned reports whether all machines are on the same side.
 func Unpartitioned(machines []*Machine) bool {
 	for _, m := range machines {
 		if m.Side != machines[0].Side {
