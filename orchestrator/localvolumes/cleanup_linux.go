@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clearing removes volumes beside everything else: millions of files take minutes. The zero value
-// is ready.
+// clearing removes volumes in the background: millions of files take minutes. The zero value is
+// ready.
 type clearing struct {
 	mu      sync.Mutex
 	busy    bool
-	failed  error          // why the last removal left something
-	running sync.WaitGroup // until nothing is removed any more
+	failed  error          // the error of the last removal
+	running sync.WaitGroup // the removal in progress
 }
 
-// start lets a removal begin unless one goes on, and returns why the last one left something. ended
-// is called when something is gone, or when nothing is left.
+// start starts a removal unless a removal is in progress, and returns the error of the last
+// removal. ended is called after some volumes were removed, or if none is left.
 func (c *clearing) start(do func() (some bool, err error), ended func()) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,7 +43,7 @@ func (c *clearing) start(do func() (some bool, err error), ended func()) error {
 	return failed
 }
 
-// clear goes on with the removal of what is out of use, and says why some was left the last time.
+// clear continues the removal of retired volumes and returns the error of the last attempt.
 func (n *node) clear(ctx context.Context) error {
 	if len(n.store.retired()) == 0 {
 		return nil
@@ -59,26 +59,27 @@ func (n *node) clear(ctx context.Context) error {
 }
 
 const (
-	// mostOpen is how many folders that lie within each other are open at a time while a tree is
-	// removed. os.RemoveAll has all of them open, with 8 KiB each: a pod can make hundreds of
-	// thousands in a small volume, which would take descriptors and memory of the whole process.
+	// maxOpenDepth is the number of nested directories that are open at a time during a removal.
+	// os.RemoveAll opens all of them, with 8 KiB each: a pod can create hundreds of thousands in a
+	// small volume, which would exhaust the descriptors and the memory of the whole process.
 	mostOpen = 64
-	// atOnce is how many names are read of each of them.
+	// readBatch is the number of names in a single read of a directory.
 	atOnce = 128
 )
 
-// tree is a folder that is being removed.
+// tree is a directory in removal.
 type tree struct {
 	ctx   context.Context
-	top   int // descriptor
+	top   int // file descriptor
 	own   func(folder string) error
-	moved int // folders that were moved to the top
+	moved int // number of directories that were moved to the top
 }
 
-// removeTree removes a folder with all that is in it, until ctx is done. What is in it may be
-// hostile, and nobody else writes there. It follows no symbolic link. Folders that lie deeper than
-// mostOpen are moved to the top and go from there; own gives one to the top's project, because the
-// kernel moves nothing between projects. What cannot be removed does not keep the rest.
+// removeTree removes a directory with its contents until ctx is done. The contents may be hostile,
+// but have no other writer. It follows no symbolic link. It moves directories deeper than
+// maxOpenDepth to the top and removes them there; own assigns the directory to the top's project,
+// because the kernel moves no files between projects. Entries that cannot be removed do not stop
+// the removal of the others.
 func removeTree(ctx context.Context, folder string, own func(folder string) error) error {
 	top, err := os.OpenFile(folder, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -95,13 +96,13 @@ func removeTree(ctx context.Context, folder string, own func(folder string) erro
 	return os.Remove(folder)
 }
 
-// empty removes all that is in a folder.
+// empty removes the contents of a directory.
 func (t *tree) empty(folder *os.File, depth int) error {
 	for {
 		if t.ctx.Err() != nil {
 			return context.Cause(t.ctx)
 		}
-		// From the beginning each time: the kernel may order anew what is left.
+		// From the beginning each time: the kernel may reorder the remaining entries.
 		if _, err := folder.Seek(0, 0); err != nil {
 			return err
 		}
@@ -120,7 +121,7 @@ func (t *tree) empty(folder *os.File, depth int) error {
 				}
 				if err := t.remove(int(folder.Fd()), name, depth); err == nil {
 					removed = true
-				} else if problems == nil { // one of millions is enough
+				} else if problems == nil { // only the first of possibly millions
 					problems = fmt.Errorf("%q: %w", name, err)
 				}
 			}
@@ -128,7 +129,7 @@ func (t *tree) empty(folder *os.File, depth int) error {
 	}
 }
 
-// remove removes one entry of a folder.
+// remove removes an entry of a directory.
 func (t *tree) remove(folder int, name string, depth int) error {
 	err := unix.Unlinkat(folder, name, 0)
 	if !errors.Is(err, unix.EISDIR) {
@@ -153,12 +154,12 @@ func (t *tree) remove(folder int, name string, depth int) error {
 	return unix.Unlinkat(folder, name, unix.AT_REMOVEDIR)
 }
 
-// lift moves a folder to the top.
+// lift moves a directory to the top.
 func (t *tree) lift(folder int, name string) error {
 	for owned := false; ; {
 		err := unix.Renameat2(folder, name, t.top, fmt.Sprint("deep-", t.moved), unix.RENAME_NOREPLACE)
 		switch {
-		case errors.Is(err, unix.EEXIST): // somebody has given this name to one of his
+		case errors.Is(err, unix.EEXIST): // the pod used this name itself
 			t.moved++
 		case errors.Is(err, unix.EXDEV) && !owned:
 			if err := t.own(filepath.Join("/proc/self/fd", fmt.Sprint(folder), name)); err != nil {

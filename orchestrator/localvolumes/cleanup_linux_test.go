@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dig makes folders that lie within each other, which no path could name, and a file in the last
-// one.
+// dig makes nested directories that are too deep for a path, and a file in the deepest directory.
 func dig(t *testing.T, folder string, depth int) {
 	t.Helper()
 	at, err := unix.Open(folder, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -38,8 +37,8 @@ func dig(t *testing.T, folder string, depth int) {
 	unix.Close(at)
 }
 
-// TestRemoveTree: however deep a pod's folders lie, and whatever they are called, they go with few
-// descriptors, and what is elsewhere stays.
+// TestRemoveTree checks that a pod's directories of any depth and name are removed with few
+// descriptors, and that files elsewhere stay.
 func TestRemoveTree(t *testing.T) {
 	elsewhere := t.TempDir()
 	kept := filepath.Join(elsewhere, "kept")
@@ -48,7 +47,7 @@ func TestRemoveTree(t *testing.T) {
 	for n := range 3 * atOnce {
 		err = errors.Join(err, os.WriteFile(filepath.Join(folder, "second", fmt.Sprint(n)), nil, 0o600))
 	}
-	for n := range 5 { // names that removal would give
+	for n := range 5 { // names that the removal itself uses
 		err = errors.Join(err, os.MkdirAll(filepath.Join(folder, fmt.Sprint("deep-", n), "x"), 0o700))
 	}
 	if err != nil {
@@ -84,8 +83,8 @@ func TestRemoveTree(t *testing.T) {
 	}
 }
 
-// TestClearing: what is removed holds nobody up; what cannot be is told, tried again, and does not
-// keep the rest.
+// TestClearing checks that a removal blocks no other operation, and that a failed removal is
+// reported, retried, and does not block the rest.
 func TestClearing(t *testing.T) {
 	n, _, root := copier(t)
 	for _, name := range []string{named(2), named(3)} {

@@ -15,37 +15,36 @@ import (
 	"github.com/orlop-os/orlop/pkg/projectquota"
 )
 
-// slack is what a copy may take beyond its size while it is made: how many blocks hold a file's
-// extents depends on where the disk has room, so a copy of a full volume can need a few more than
-// that.
+// slack returns the bytes beyond its size that a copy may use while it is made: the number of
+// blocks for a file's extents depends on the free areas of the disk, so a copy of a full volume can
+// need a few more blocks.
 func slack(size int64) int64 { return size/64 + 1<<20 }
 
-// errWait says that a copy cannot be made now, and that nothing is wrong.
+// errWait is returned when a copy has to wait although no error occurred.
 type errWait string
 
 func (e errWait) Error() string { return string(e) }
 
-// inUse says that a copy waits for pods.
+// inUse is returned when a copy has to wait for pods.
 type inUse struct {
 	volume string
-	places []string // where it is mounted
+	places []string // its mount points
 }
 
 func (e inUse) Error() string {
 	return fmt.Sprintf("volume %s is mounted at %s", e.volume, strings.Join(e.places, ", "))
 }
 
-// job is a copy that was begun: what it is made of is neither shown nor destroyed until it is
-// finished.
+// job is a copy in progress: until it is finished, its source can be neither mounted nor destroyed.
 type job struct {
 	copy     Copy
 	project  uint32
 	from, to string
 }
 
-// reserve begins a copy. What is copied must be whole, and mounted nowhere: of a folder that is
-// written to while it is read, a copy has some files as they were before others. From then on the
-// source can be neither shown nor removed, until finish.
+// reserve begins a copy. The source must be complete and not mounted: a copy of a directory that
+// changes meanwhile would mix files of different times. From then on the source can be neither
+// mounted nor removed until finish.
 func (s *store) reserve(c Copy) (job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,8 +90,8 @@ func (s *store) reserve(c Copy) (job, error) {
 	return j, nil
 }
 
-// fits says whether as much is left on the disk as is in what is copied, without that the kubelet
-// puts pods out: what is promised to volumes may have been taken by others.
+// fits returns an error unless the disk has room for the contents of the source without evictions
+// by the kubelet: other files may have taken the space that is promised to volumes.
 func (s *store) fits(c Copy, source volume) error {
 	_, used, err := s.quotas.Get(s.root, source.project)
 	if err != nil {
@@ -109,9 +108,9 @@ func (s *store) fits(c Copy, source volume) error {
 	return nil
 }
 
-// work makes the copy, which waits for everybody else at the disk and cannot take more than it is
-// to have, and returns its limit: a volume's is its size, a snapshot's is what is in it, because
-// nobody writes to it. Without an error the copy is on the disk, whole, and nobody uses it yet.
+// work makes the copy with idle I/O priority and within a quota, and returns the final quota: for a
+// volume its size, for a snapshot the size of its contents, because a snapshot has no writer.
+// Without an error the copy is complete on the disk and not yet in use.
 func (s *store) work(ctx context.Context, j job) (size int64, err error) {
 	size = j.copy.Size
 	if err := errors.Join(s.limit(j.project, size+slack(size)), s.quotas.Assign(j.to, j.project)); err != nil {
@@ -127,7 +126,7 @@ func (s *store) work(ctx context.Context, j job) (size int64, err error) {
 		return size, fmt.Errorf("more is in %s than %s can have (%s): %w", j.copy.Of, j.copy.Name, humanSize(size), err)
 	}
 	if err == nil {
-		err = persistAll(s.root) // the blocks of what is on its way are counted when it is there
+		err = persistAll(s.root) // blocks with delayed allocation are counted after the write
 	}
 	if err != nil {
 		return size, err
@@ -139,13 +138,13 @@ func (s *store) work(ctx context.Context, j job) (size int64, err error) {
 	if err != nil {
 		return size, err
 	}
-	// none would be no limit
+	// 0 would mean no limit
 	keeps := projectquota.Limit{Bytes: max(used.Bytes, 1<<10), Inodes: max(used.Inodes, 1)}
 	return int64(keeps.Bytes), errors.Join(s.quotas.SetLimit(s.root, j.project, keeps), persistAll(s.root))
 }
 
-// finish ends a copy of this limit: after work without an error it can be used, otherwise what was
-// made of it is to be removed.
+// finish ends a copy with this quota: after a successful work it can be used, otherwise its files
+// are to be removed.
 func (s *store) finish(j job, size int64, failed error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,14 +156,15 @@ func (s *store) finish(j job, size int64, failed error) error {
 		target = removing
 	}
 	if err := os.Rename(j.to, filepath.Join(s.root, target, j.copy.Name)); err != nil {
-		// it stays as it is until the next start
+		// it stays until the next start
 		return errors.Join(failed, fmt.Errorf("%s: cannot be put in place: %w", j.copy.Name, err))
 	}
 	s.all[j.copy.Name] = volume{project: j.project, size: size, going: failed != nil}
 	return errors.Join(failed, persist(filepath.Join(s.root, target)))
 }
 
-// whole says of a copy whether it is there, and since when: its folder was made when it began.
+// whole reports whether a copy is complete, and when it began, which is the creation time of its
+// directory.
 func (s *store) whole(name string) (since int64, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +183,7 @@ func (s *store) whole(name string) (since int64, ok bool, err error) {
 	return x.Btime.Sec, true, nil
 }
 
-// mountedAt returns where a volume, or a part of it, is mounted.
+// mountedAt returns the mount points of a volume or a part of it.
 func (s *store) mountedAt(name string) ([]string, error) {
 	mounts, err := s.mounts()
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/projectquota"
 )
 
-// copier is a node with a volume that has a file in it, and a kernel that counts 12 KiB in
-// everything.
+// copier returns a node with a volume that contains a file, and fake quotas that count 12 KiB for
+// every directory.
 func copier(t *testing.T) (*node, *memory, string) {
 	t.Helper()
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
@@ -39,10 +39,10 @@ func copier(t *testing.T) (*node, *memory, string) {
 	return n, kernel, root
 }
 
-// roomy is a disk on which there is room.
+// roomy is a disk with free space.
 func roomy() (free, size int64, err error) { return gib, 2 * gib, nil }
 
-// use shows a volume, and writes to it unless there is nothing to write. It returns what was in it.
+// use mounts a volume, and writes text to it unless text is empty. It returns the previous content.
 func use(t *testing.T, s *store, name, from, text string) string {
 	t.Helper()
 	var found []byte
@@ -59,11 +59,10 @@ func use(t *testing.T, s *store, name, from, text string) string {
 	return string(found)
 }
 
-// afterCopies lets a node copy until it is done, and returns its report.
+// afterCopies runs a node's copies to their end and returns its report.
 func afterCopies(t *testing.T, n *node, copies ...Copy) Report {
 	t.Helper()
-	// what was not finished is removed, a copy is made, and what was not finished of that is
-	// removed
+	// an unfinished copy is removed, a new copy is made, and its unfinished part is removed
 	for range 3 {
 		if _, err := n.obey(t.Context(), nil, copies); err != nil {
 			t.Fatal(err)
@@ -78,7 +77,7 @@ func afterCopies(t *testing.T, n *node, copies ...Copy) Report {
 	return r
 }
 
-// afterRemoval lets a node destroy until it is done, and returns its report.
+// afterRemoval runs a node's removals to their end and returns its report.
 func afterRemoval(t *testing.T, n *node, names ...string) (Report, error) {
 	t.Helper()
 	if _, err := n.obey(t.Context(), names, nil); err != nil {
@@ -88,8 +87,8 @@ func afterRemoval(t *testing.T, n *node, names ...string) (Report, error) {
 	return n.obey(t.Context(), names, nil)
 }
 
-// TestCopies takes a snapshot, changes the volume, and makes a volume of the snapshot and one of
-// the volume.
+// TestCopies takes a snapshot, changes the volume, and makes volumes from the snapshot and from the
+// volume.
 func TestCopies(t *testing.T) {
 	n, kernel, root := copier(t)
 	began := time.Now().Unix()
@@ -127,12 +126,12 @@ func TestCopies(t *testing.T) {
 		t.Errorf("of the snapshot %q, of the volume %q", a, b)
 	}
 
-	// All of it is there after a start.
+	// All of it exists after a restart.
 	n.store = open(t, root, kernel)
 	if r := afterCopies(t, n, take, fill, clone); len(r.Created) != 3 || len(r.Volumes) != 4 {
 		t.Errorf("%+v", r)
 	}
-	// What was destroyed does not come back, with other data.
+	// A destroyed snapshot is not created again with other data.
 	if r, err := afterRemoval(t, n, snapped(1)); err != nil || !slices.Equal(r.Removed, []string{snapped(1)}) || len(r.Volumes) != 3 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -141,8 +140,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestCopyWaits: what pods use is not copied, and they are named; what is copied is not used, and
-// not destroyed.
+// TestCopyWaits checks that a volume in use is not copied, and its pods are reported, and that the
+// source of a copy is neither used nor destroyed.
 func TestCopyWaits(t *testing.T) {
 	n, _, _ := copier(t)
 	const known, unknown = "0a1b2c3d-0000-4000-8000-000000000001", "0a1b2c3d-0000-4000-8000-000000000002"
@@ -205,8 +204,8 @@ func TestCopyWaits(t *testing.T) {
 	}
 }
 
-// TestCopyStops: a copy that is not wanted any more, or whose machine loses power, leaves nothing,
-// and can be made anew.
+// TestCopyStops checks that a copy that is no longer wanted, or is interrupted by a power cut,
+// leaves no data and can be repeated.
 func TestCopyStops(t *testing.T) {
 	n, kernel, root := copier(t)
 	take := Copy{snapped(1), named(1), mib}
@@ -226,7 +225,7 @@ func TestCopyStops(t *testing.T) {
 	if j, err = n.store.reserve(take); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(j.to, "half"), nil, 0o600); err != nil { // the power goes
+	if err := os.WriteFile(filepath.Join(j.to, "half"), nil, 0o600); err != nil { // power cut
 		t.Fatal(err)
 	}
 	n.store = open(t, root, kernel)
@@ -237,7 +236,7 @@ func TestCopyStops(t *testing.T) {
 		t.Errorf("of the copy before there is something left: %v", err)
 	}
 
-	// One that is stopped from outside ends.
+	// A copy that is stopped from outside ends.
 	n.copying.start(t.Context(), named(5), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.change)
 	if now, _ := n.copying.busy(named(6)); now != named(5) {
 		t.Errorf("%q is copied", now)
@@ -251,7 +250,8 @@ func TestCopyStops(t *testing.T) {
 	}
 }
 
-// TestCopyFails: why is told, nothing is left, and it is not tried again at once.
+// TestCopyFails checks that the error is reported, no data are left, and the copy is not retried at
+// once.
 func TestCopyFails(t *testing.T) {
 	n, kernel, _ := copier(t)
 	kernel.err = errors.New("no quota today")
@@ -265,20 +265,20 @@ func TestCopyFails(t *testing.T) {
 	if !strings.Contains(r.Waits[snapped(1)], "is made anew in a while") || !strings.Contains(r.Waits[snapped(1)], "no quota today") || len(r.Volumes) != 1 {
 		t.Errorf("%+v", r)
 	}
-	if _, err := n.obey(t.Context(), nil, nil); err != nil { // it is not its turn
+	if _, err := n.obey(t.Context(), nil, nil); err != nil { // in its cooldown
 		t.Fatal(err)
 	}
 	if r := afterCopies(t, n, take); r.Waits[snapped(1)] == "" {
 		t.Errorf("it was not at rest: %+v", r)
 	}
-	n.copying.failed[snapped(1)] = setback{"no quota today", time.Now()} // it has rested
+	n.copying.failed[snapped(1)] = setback{"no quota today", time.Now()} // its cooldown ended
 	if r := afterCopies(t, n, take); len(r.Created) != 1 {
 		t.Errorf("%+v", r)
 	}
 }
 
-// TestManyWait: for all copies that wait the pods are asked for once, and not when none waits for
-// pods; what is reported has a bound, also of lists that are longer than they should be.
+// TestManyWait checks that the pods are listed once for all waiting copies, and not if none waits
+// for pods, and that the report is bounded, also for lists that are too long.
 func TestManyWait(t *testing.T) {
 	n, _, _ := copier(t)
 	asked := 0
@@ -312,7 +312,7 @@ func TestManyWait(t *testing.T) {
 	}
 }
 
-// TestCopying: a node says what it copies at the moment.
+// TestCopying checks that a node reports its copy in progress.
 func TestCopying(t *testing.T) {
 	n, _, _ := copier(t)
 	n.copying.start(t.Context(), snapped(1), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.change)
@@ -327,7 +327,7 @@ func TestCopying(t *testing.T) {
 	}
 }
 
-// TestCopyFits: a copy that would fill the disk for others waits until there is room.
+// TestCopyFits checks that a copy that would fill the disk waits for free space.
 func TestCopyFits(t *testing.T) {
 	n, _, _ := copier(t)
 	take := Copy{snapped(1), named(1), mib}
@@ -342,8 +342,8 @@ func TestCopyFits(t *testing.T) {
 	}
 }
 
-// TestPublishFilled: the kubelet gets a volume that is filled when it is, and whoever waits for a
-// volume hears that it is free.
+// TestPublishFilled checks that the kubelet gets a volume with a source only after it is filled,
+// and that a waiting copy is triggered when a volume is unmounted.
 func TestPublishFilled(t *testing.T) {
 	n, _, _ := copier(t)
 	d := &driver{node: "a", filesystem: "f1", store: n.store, changed: n.change,

@@ -16,31 +16,30 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// A copy that failed is made anew after as many times as long as it took, and after leastRest at
-// least: whatever fails again and again has the disk for a tenth of the time.
+// A failed copy is retried after cooldownFactor times its duration, and after minCooldown at least:
+// so repeated failures use the disk for at most a tenth of the time.
 const (
 	restTimes = 9
 	leastRest = time.Minute
 )
 
-// copying is the copy that a node makes at the moment, and those that failed. The zero value is
-// ready.
+// copying is the state of a node's current copy and of its failed copies. The zero value is ready.
 type copying struct {
 	mu      sync.Mutex
-	name    string // empty: none
+	name    string // of the current copy, or empty
 	stop    context.CancelFunc
 	failed  map[string]setback
-	running sync.WaitGroup // until no copy is made any more
+	running sync.WaitGroup // the copy in progress
 }
 
-// setback is why a copy failed, and until when it is not made anew.
+// setback is the error of a failed copy, and the time of its retry.
 type setback struct {
 	why   string
 	until time.Time
 }
 
-// keep stops the copy that is being made unless it is wanted still, and forgets those that failed
-// when they have rested: one that is not wanted now may have its turn again before that.
+// prune stops the current copy if it is not wanted any more, and drops failed copies after their
+// cooldown: a copy that is not wanted now may be wanted again before that.
 func (c *copying) keep(wanted func(name string) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,7 +49,7 @@ func (c *copying) keep(wanted func(name string) bool) {
 	maps.DeleteFunc(c.failed, func(_ string, f setback) bool { return !time.Now().Before(f.until) })
 }
 
-// busy says what is copied at the moment, and why a copy is not to be made yet.
+// busy returns the name of the current copy, and the error of the named copy during its cooldown.
 func (c *copying) busy(name string) (now, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +59,7 @@ func (c *copying) busy(name string) (now, why string) {
 	return c.name, ""
 }
 
-// start makes a copy beside everything else.
+// start makes a copy in the background.
 func (c *copying) start(ctx context.Context, name string, do func(context.Context) error, ended func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,8 +86,8 @@ func (c *copying) start(ctx context.Context, name string, do func(context.Contex
 	})
 }
 
-// copy begins the first copy that can be made, unless one is being made, and reports on all.
-// However many wait for pods, these are asked for once.
+// copy begins the first possible copy, unless a copy is in progress, and reports on all. It lists
+// the pods at most once, for all waiting copies.
 func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 	report.Created, report.Waits = map[string]int64{}, map[string]string{}
 	waits := func(c Copy, why string) { report.Waits[c.Name] = short(why) }
@@ -107,13 +106,14 @@ func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 		case whole:
 			report.Created[c.Name] = since
 			continue
-		case now == c.Name: // nothing is to be said against it
+		case now == c.Name: // in progress
 			continue
 		case why != "":
 			waits(c, "its copy failed, and is made anew in a while: "+why)
 			continue
 		case now != "":
-			waits(c, "its copy waits for another one") // which may be another tenant's
+			// without its name, which may belong to another tenant
+			waits(c, "its copy waits for another one")
 			continue
 		}
 		j, err := n.store.reserve(c)
@@ -136,10 +136,10 @@ func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 	return errors.Join(problems...)
 }
 
-// podFolder is what the kubelet's folder of a pod looks like, in which it mounts volumes.
+// podDir matches the kubelet's directory of a pod, which contains the mount points of its volumes.
 var podFolder = regexp.MustCompile(`/pods/([0-9a-f-]{36})/`)
 
-// podNames are the names of the node's pods by UID, as far as they can be had.
+// podNames returns the names of the node's pods by UID, or nil after a failure.
 func (n *node) podNames(ctx context.Context) map[string]string {
 	if n.pods == nil {
 		return nil
@@ -148,13 +148,13 @@ func (n *node) podNames(ctx context.Context) map[string]string {
 	defer done()
 	names, err := n.pods(asking)
 	if err != nil {
-		return nil // UIDs are told instead
+		return nil // the message contains UIDs instead
 	}
 	return names
 }
 
-// users says by whom a volume is used that is mounted at some places: pods' names where they are
-// known, their UIDs otherwise.
+// users returns the users of a volume with the given mount points: pods' names if known, otherwise
+// their UIDs.
 func users(places []string, names map[string]string) string {
 	var users []string
 	for _, p := range places {
@@ -171,7 +171,7 @@ func users(places []string, names map[string]string) string {
 	return strings.Join(slices.Compact(users), " and ")
 }
 
-// podsOf asks for the pods of a node, which its kubelet's identity may see.
+// podsOf lists the pods of a node, which the kubelet's identity may do.
 func podsOf(ctx context.Context, api kubernetes.Interface, node string) (map[string]string, error) {
 	list, err := api.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(), ResourceVersion: "0",

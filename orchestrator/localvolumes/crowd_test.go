@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// crowd is a node with so many volumes, of each of which so many snapshots are to be taken.
+// crowd returns a node with the given number of volumes, and of pending snapshots of each.
 func crowd(volumes, snapshots int) Input {
 	w := Input{Nodes: []Node{able("a", map[string]int64{})}, SnapshotClasses: keepers}
 	w.Nodes[0].Report.Size = 1 << 50
@@ -24,8 +24,8 @@ func crowd(volumes, snapshots int) Input {
 	return w
 }
 
-// told are the copies that a step tells the node, or those that it was told when there is nothing
-// new.
+// told returns the copies that a step requests from the node, or the present copies without a
+// change.
 func told(t *testing.T, w Input) []Copy {
 	t.Helper()
 	tell := w.Nodes[0].Copies
@@ -40,9 +40,9 @@ func told(t *testing.T, w Input) []Copy {
 	return tell
 }
 
-// TestTurns: a node is told a bounded number of copies, the same for a turn, and each in some turn;
-// volumes that are used for ever keep no other one waiting, and the copy that is being made goes
-// on.
+// TestTurns checks that a node gets a bounded number of copies, the same within a turn, and each in
+// some turn; that volumes in permanent use do not block others; and that the copy in progress
+// continues.
 func TestTurns(t *testing.T) {
 	w := crowd(10, 90)
 	w.Nodes[0].Report.Copying = w.Contents[17].Handle
@@ -61,7 +61,7 @@ func TestTurns(t *testing.T) {
 				t.Fatal("it does not settle")
 			}
 		}
-		// that something else comes or goes changes one of them at most
+		// an added or removed entry changes at most one of them
 		w.Contents[20].Deleting = !w.Contents[20].Deleting
 		after := told(t, w)
 		if same := len(slices.DeleteFunc(slices.Clone(after), func(c Copy) bool { return !slices.Contains(all, c) })); same < mostCopies-1 {
@@ -76,8 +76,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnIsSaid: a snapshot that is not told yet says so, and keeps what was said when its turn is
-// over.
+// TestTurnIsSaid checks that a snapshot reports a copy that is not requested yet, and that a reason
+// stays after its turn.
 func TestTurnIsSaid(t *testing.T) {
 	w := crowd(1, 65)
 	w.Nodes[0].Copies = told(t, w)
@@ -98,8 +98,8 @@ func TestTurnIsSaid(t *testing.T) {
 	}
 }
 
-// TestCrowded: a node takes volumes and snapshots up to a number, however small they are, and says
-// why it takes no more; what is on it can grow.
+// TestCrowded checks that a node accepts volumes and snapshots of any size up to a number and then
+// reports the reason, and that its volumes can still grow.
 func TestCrowded(t *testing.T) {
 	w := crowd(mostNames-1, 0)
 	w.Classes = local
@@ -131,8 +131,8 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
-// TestAnnotationsFit: all that a crowded node says and is told fits into its annotations, beside
-// those of others.
+// TestAnnotationsFit checks that the annotations of a crowded node fit, beside the annotations of
+// other clients.
 func TestAnnotationsFit(t *testing.T) {
 	const largest = 1<<63 - 1
 	r := Report{Filesystem: "0123456789abcdef", Size: largest, Copying: snapped(0), Volumes: map[string]int64{}, Created: map[string]int64{}, Waits: map[string]string{}}
@@ -162,7 +162,7 @@ func TestAnnotationsFit(t *testing.T) {
 	}
 }
 
-// TestShort: a reason that is too long keeps both ends, and one that is not stays as it is.
+// TestShort checks that a long reason retains both ends, and that a short reason stays unchanged.
 func TestShort(t *testing.T) {
 	if why := "volume é is used by pod <x>"; short(why) != why {
 		t.Error(short(why))
@@ -174,7 +174,7 @@ func TestShort(t *testing.T) {
 }
 
 // TestManyGo deletes thousands of volumes and snapshots at once, some before they were taken: the
-// node is told some at a time, what it is not told stays, and all end.
+// node gets some names at a time, the others stay, and all are deleted in the end.
 func TestManyGo(t *testing.T) {
 	w := crowd(2500, 0)
 	for i := range w.Volumes {
@@ -194,7 +194,7 @@ func TestManyGo(t *testing.T) {
 	for ; len(c.Volumes)+len(c.Contents) > 0 && passes < 100; passes++ {
 		c.Turn = int64(passes / 3)
 		for _, op := range Step(c.Input) {
-			c.apply(op) // which fails if an object goes whose data are on the disk
+			c.apply(op) // apply fails if an object is deleted and its data are still on the disk
 		}
 		if told := len(c.Nodes[0].Obsolete); told > mostObsolete {
 			t.Fatalf("%d names are told", told)

@@ -15,35 +15,36 @@ import (
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
-// versions of CSI that the driver speaks.
+// versions are the versions of CSI that the driver supports.
 var versions = []string{"1.9.0"}
 
-// driver is the node's service of CSI, and the registration of both with the kubelet. There is no
-// controller's service: the controller (run.go) is not asked by CSI.
+// driver is the CSI node service and its registration with the kubelet. It has no CSI controller
+// service: the controller (run.go) watches the API itself.
 type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedNodeServer
 	registration.UnimplementedRegistrationServer
-	node       string // its name
+	node       string // name of the node
 	filesystem string
-	endpoint   string // path of the socket that CSI is spoken on
+	endpoint   string // path of the CSI socket
 	version    string // of the system
-	store      *store // nil: the node has no volumes, for this reason:
+	store      *store // nil: the node has no volumes because of problem
 	problem    string
-	// a volume was made, has another size, or is used no more
+	// called when a volume was created, resized or unmounted
 	changed    func()
-	registered func(ok bool, detail string) // as the kubelet says
+	registered func(ok bool, detail string) // called with the kubelet's result
 	bind       func(from, to string, flags mount.Flags) error
 	mounted    func(target string) (bool, error)
 	unmount    func(target string) error
 }
 
-// GetInfo tells the kubelet what registers (k8s.io/kubelet/pkg/apis/pluginregistration).
+// GetInfo implements the kubelet's registration (k8s.io/kubelet/pkg/apis/pluginregistration).
 func (d *driver) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: Driver, Endpoint: d.endpoint, SupportedVersions: versions}, nil
 }
 
-// NotifyRegistrationStatus hears whether the kubelet has taken it. It tries again by itself.
+// NotifyRegistrationStatus receives the kubelet's result of the registration. The kubelet retries
+// by itself.
 func (d *driver) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	d.registered(s.PluginRegistered, s.Error)
 	return &registration.RegistrationStatusResponse{}, nil
@@ -76,18 +77,17 @@ func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 	return &csi.NodeGetCapabilitiesResponse{Capabilities: all}, nil
 }
 
-// mountOptions are those that a StorageClass may name.
+// mountOptions are the options that a StorageClass may contain.
 var mountOptions = map[string]mount.Flags{
 	"ro": mount.ReadOnly, "nosuid": mount.NoSuid, "nodev": mount.NoDev, "noexec": mount.NoExec, "noatime": mount.NoAtime,
 }
 
-// NodePublishVolume shows a volume at a place of the kubelet's, and makes it when it is needed for
-// the first time.
+// NodePublishVolume mounts a volume at a path of the kubelet, and creates it before its first use.
 func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if r.GetTargetPath() == "" || r.GetVolumeCapability().GetMount() == nil {
 		return nil, status.Error(codes.InvalidArgument, "a volume is shown as a folder, at a place that has to be named")
 	}
-	flags := mount.NoSuid | mount.NoDev | mount.NoAtime // those of DATA
+	flags := mount.NoSuid | mount.NoDev | mount.NoAtime // the flags of DATA
 	if r.GetReadonly() {
 		flags |= mount.ReadOnly
 	}
@@ -123,14 +123,14 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-// NodeUnpublishVolume takes a volume away from a place. It is safe to repeat.
+// NodeUnpublishVolume unmounts a volume from a path. It is idempotent.
 func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	if r.GetTargetPath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no place is named")
 	}
 	err := d.unmount(r.GetTargetPath())
 	if err == nil {
-		// not all below it: what were still mounted would be lost
+		// not recursively: a directory that is still mounted would lose its data
 		err = os.Remove(r.GetTargetPath())
 	}
 	if err != nil && !os.IsNotExist(err) {
@@ -140,7 +140,7 @@ func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// NodeExpandVolume raises a volume's limit, while it is used.
+// NodeExpandVolume raises a volume's quota while it is in use.
 func (d *driver) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	if d.store == nil {
 		return nil, status.Error(codes.Internal, d.problem)
@@ -153,7 +153,8 @@ func (d *driver) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeRequ
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 }
 
-// NodeGetVolumeStats says how full a volume is: statfs(2) of a project's folder shows its limit.
+// NodeGetVolumeStats returns the usage of a volume: statfs(2) of a directory with a project returns
+// its quota.
 func (d *driver) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(r.GetVolumePath(), &s); err != nil {

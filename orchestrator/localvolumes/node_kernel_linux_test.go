@@ -48,12 +48,13 @@ func fill(path string) (fitted int, err error) {
 	return fitted, err
 }
 
-// TestNode speaks to the node's half as the kubelet does, on a real disk: it registers, a volume is
-// made and shown, takes what it is large and no more, grows while it is used, is there after the
-// power was cut, and leaves nothing.
+// TestNode calls the node part as the kubelet does, on a real disk: it registers; a volume is
+// created and mounted, accepts its size and no more, grows while it is used, exists after a power
+// cut, and leaves no data.
 func TestNode(t *testing.T) {
 	mkfstest.Overwrites(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // under emulation, beside others
+	// under emulation, in parallel with others
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	data := mount.Mount{Source: mkfstest.Disk, Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
 	if err := mkfs.Ext4(ctx, mkfstest.Run, data.Source, "DATA", 1, mkfs.ProjectQuotas); err != nil {
@@ -120,8 +121,8 @@ func TestNode(t *testing.T) {
 	if _, err := n.obey(ctx, []string{named(1)}, nil); err == nil {
 		t.Error("a volume that is mounted was destroyed")
 	}
-	// Its pod gives the folder another project, which may be a neighbour's. It has its own again
-	// when the node starts.
+	// Its pod changes the directory's project, possibly to another tenant's. The start of the node
+	// restores it.
 	folder := filepath.Join(data.Target, "local-volumes", volumes, named(1))
 	own, err := projectquota.Of(folder)
 	if err = errors.Join(err, projectquota.Assign(folder, own+1)); err != nil {
@@ -159,7 +160,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// cutPower lets nothing more reach the disk, and checks it as the next start does.
+// cutPower stops all writes to the disk, and checks it as the next boot does.
 func cutPower(ctx context.Context, t *testing.T, data mount.Mount, mounted ...string) {
 	t.Helper()
 	root, err := os.Open(data.Target)
@@ -179,12 +180,13 @@ func cutPower(ctx context.Context, t *testing.T, data mount.Mount, mounted ...st
 	}
 }
 
-// TestSnapshotOnDisk takes a snapshot of a full volume on a real disk, restores it after the power
-// was cut, and shows that what was half a copy is gone, that a restored volume has a limit, and
-// that a copy does not take more than its own.
+// TestSnapshotOnDisk takes a snapshot of a full volume on a real disk and restores it after a power
+// cut. It checks that an incomplete copy is removed, that a restored volume has a quota, and that a
+// copy does not exceed its own.
 func TestSnapshotOnDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // under emulation, beside others
+	// under emulation, in parallel with others
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	data := mount.Mount{Source: mkfstest.Disk, Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
 	if err := mkfs.Ext4(ctx, mkfstest.Run, data.Source, "DATA", 1, mkfs.ProjectQuotas); err != nil {
@@ -243,7 +245,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The power goes, in the midst of the next copy.
+	// The power fails during the next copy.
 	hide()
 	if err := unix.Mkdir(filepath.Join(root, making, snapped(2)), 0o700); err != nil {
 		t.Fatal(err)
@@ -276,7 +278,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 		t.Errorf("%d MiB more fitted into a full volume, then: %v", fitted, err)
 	}
 
-	// What its owner took out of the project is more than the volume, and than the copy, can have.
+	// Files that the pod took out of the project exceed the size of the volume and of the copy.
 	if err := os.Mkdir(in("out"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +288,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 	if fitted, err := fill(in("out/file")); fitted < 64 || err != nil {
 		t.Fatalf("%d MiB, %v", fitted, err)
 	}
-	// And what is nobody's project lies deep.
+	// Deep directories without a project.
 	if err := os.MkdirAll(in(strings.Repeat("d/", mostOpen)), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +302,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 	if err := projectquota.Assign(deep, 0); err != nil {
 		t.Fatal(err)
 	}
-	// And so is the volume's folder itself.
+	// The volume's directory itself without a project.
 	if err := projectquota.Assign(in("."), 0); err != nil {
 		t.Fatal(err)
 	}

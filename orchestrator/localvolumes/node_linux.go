@@ -34,8 +34,8 @@ import (
 // NodeName is the name of the component on each node.
 const NodeName = "volumes"
 
-// Nodes describes the component on each node, without its Run function. There is none where local
-// volumes are not wanted.
+// Nodes describes the component on each node, without its Run function. The list is empty if local
+// volumes are disabled.
 func Nodes(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if spec.LocalVolumes.Disabled {
 		return nil
@@ -44,8 +44,8 @@ func Nodes(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	return []component.Component{{Process: component.Node, Name: NodeName, Files: []component.File{config}}}
 }
 
-// RunNode serves the kubelet, and keeps the Node's report true, until ctx is done. Volumes that are
-// there are served without the API server; rights waits until it can be spoken to.
+// RunNode serves the kubelet and maintains the Node's report until ctx is done. It serves existing
+// volumes without the API server; rights waits until the API server grants access.
 func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	n, err := newNode(spec, dirs.LocalVolumes, kernelQuotas{})
 	if err != nil {
@@ -76,18 +76,18 @@ func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights fun
 		}
 	}
 	if ctx.Err() != nil {
-		return nil // asked to stop
+		return nil // stopped
 	}
 	return context.Cause(running)
 }
 
-// node is what the machine has of volumes.
+// node is the node part.
 type node struct {
 	name       string
 	version    string
 	filesystem string
 	size       func() (int64, error) // of the file system, which may grow
-	store      *store                // nil: there are no volumes, for this reason:
+	store      *store                // nil: the node has no volumes because of problem
 	problem    string
 	changed    chan struct{}
 	copying    copying
@@ -96,8 +96,8 @@ type node struct {
 	pods func(ctx context.Context) (names map[string]string, err error)
 }
 
-// newNode opens the store at root. That the file system has no quotas is no error, but what the
-// node says.
+// newNode opens the store at root. A file system without quotas is not an error, but a problem in
+// the node's report.
 func newNode(spec nodespec.Spec, root string, q quotas) (*node, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make a folder for volumes: %w", err)
@@ -126,9 +126,9 @@ func (n *node) change() {
 	}
 }
 
-// serve speaks CSI on one socket, and registers on another one that the kubelet finds (its
-// pkg/kubelet/pluginmanager), which says by registered whether it takes it. failed gets the error
-// of a server that ended before it was stopped.
+// serve serves CSI on one socket, and the registration on another, which the kubelet discovers (its
+// pkg/kubelet/pluginmanager). registered receives the kubelet's result. failed receives the error
+// of a server that ended before stop.
 func (n *node) serve(kubelet string, registered func(ok bool, detail string)) (stop func(), failed <-chan error, err error) {
 	d := &driver{
 		node: n.name, filesystem: n.filesystem, version: n.version, store: n.store, problem: n.problem, changed: n.change,
@@ -163,7 +163,7 @@ func (n *node) serve(kubelet string, registered func(ok bool, detail string)) (s
 	return stop, ends, nil
 }
 
-// listen makes a socket that only root reaches. One of a process before this one is replaced.
+// listen makes a socket with access for root only. It replaces the socket of an earlier process.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, fmt.Errorf("%s: cannot make its folder: %w", path, err)
@@ -181,8 +181,8 @@ func listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// follow destroys what the own Node says is obsolete, copies what it says, and keeps what it says
-// about the volumes true.
+// watch destroys the obsolete volumes of the own Node's annotation, makes its copies, and maintains
+// its report.
 func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail string)) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -210,7 +210,7 @@ func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail s
 		object, there, err := informer.GetStore().GetByKey(n.name)
 		own, ok := object.(*corev1.Node)
 		if err != nil || !there || !ok {
-			return "", nil // it is registered by the kubelet, which takes its time
+			return "", nil // the kubelet registers it, after some time
 		}
 		detail := n.describe()
 		if err := n.pass(ctx, api, own); err != nil {
@@ -221,7 +221,7 @@ func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail s
 	return nil
 }
 
-// pass does what the Node says, and lets it say how things are.
+// pass performs the requests of the Node's annotations and updates its report.
 func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.Node) error {
 	report, problems := n.obey(ctx, parseObsolete(own.Annotations[ObsoleteAnnotation]), parseCopies(own.Annotations[CopiesAnnotation]))
 	if sameNode(Node{Report: report}, Node{Report: parseReport(own.Annotations[ReportAnnotation])}) {
@@ -243,16 +243,16 @@ func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.N
 	return problems
 }
 
-// obey takes out of use what is obsolete, and lets its removal and one copy begin, which end by
-// themselves or with ctx, and reports. Of a list that is too long for the report the rest has to
-// wait: whoever wrote it has it shorter when the first of it are done.
+// perform retires the obsolete volumes, starts their removal and one copy, which end by themselves
+// or with ctx, and returns the report. If a list is longer than the report permits, the rest has to
+// wait: the controller shortens it when the first entries are done.
 func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Report, error) {
 	report := Report{Problem: n.problem, Filesystem: n.filesystem}
 	obsolete, copies = obsolete[:min(len(obsolete), mostObsolete)], copies[:min(len(copies), mostCopies)]
-	// What is obsolete is not copied, nor begun when it was said to be gone: whoever hears of that
-	// takes it for gone for good.
+	// An obsolete volume is not copied, and its copy does not begin after the report of its
+	// removal: the controller considers it removed for good.
 	copies = slices.DeleteFunc(slices.Clone(copies), func(c Copy) bool { return slices.Contains(obsolete, c.Name) })
-	if n.store == nil { // an earlier file system's volumes went with it
+	if n.store == nil { // the volumes of an earlier file system are lost with it
 		report.Removed = slices.Sorted(slices.Values(obsolete))
 		return report, nil
 	}
@@ -277,7 +277,7 @@ func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Repo
 	return report, errors.Join(problems...)
 }
 
-// describe is the component's detail.
+// describe returns the component's detail.
 func (n *node) describe() string {
 	if n.store == nil {
 		return "no volumes: " + n.problem

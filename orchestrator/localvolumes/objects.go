@@ -31,8 +31,8 @@ func readNode(object any) *Node {
 		return nil
 	}
 	hostname := n.Labels[corev1.LabelHostname]
-	// not labelled yet, or by somebody who would speak for another node: a kubelet may label its
-	// own
+	// Either it has no label yet, or it claims the name of another node: a kubelet may change the
+	// labels of its own Node.
 	if hostname != n.Name {
 		return nil
 	}
@@ -65,14 +65,14 @@ func readVolume(v *corev1.PersistentVolume) Volume {
 	switch v.Status.Phase {
 	case corev1.VolumeReleased, corev1.VolumeFailed:
 		read.Released = true
-	// somebody took the former claim away, so that another one could have it
+	// a user removed the former claim, so that another claim can use the volume
 	case corev1.VolumeAvailable:
 		read.Released = read.Deleting
 	}
 	return read
 }
 
-// affinity is the hostname that a volume is bound to.
+// affinity returns the hostname to which a volume is bound.
 func affinity(v *corev1.PersistentVolume) string {
 	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return ""
@@ -93,7 +93,7 @@ func readClaim(c *corev1.PersistentVolumeClaim) Claim {
 		Node: c.Annotations[selectedNode], Volume: c.Spec.VolumeName,
 		Size: c.Spec.Resources.Requests.Storage().Value(), Deleting: c.DeletionTimestamp != nil, Problem: problem(c),
 	}
-	read.Source, _ = sourceOf(c) // its problem is the claim's
+	read.Source, _ = sourceOf(c) // problem also reports the problem of the source
 	if c.Spec.StorageClassName != nil {
 		read.Class = *c.Spec.StorageClassName
 	}
@@ -111,7 +111,7 @@ func readClaim(c *corev1.PersistentVolumeClaim) Claim {
 	return read
 }
 
-// problem says why no local volume can serve a claim; empty if one can.
+// problem returns why no local volume can serve a claim, or "".
 func problem(c *corev1.PersistentVolumeClaim) string {
 	if c.Spec.VolumeMode != nil && *c.Spec.VolumeMode == corev1.PersistentVolumeBlock {
 		return "a local volume is a folder: volumeMode must be Filesystem"
@@ -156,7 +156,7 @@ func writeCapacity(c Capacity) *storagev1.CSIStorageCapacity {
 
 func quantity(bytes int64) *resource.Quantity { return resource.NewQuantity(bytes, resource.BinarySI) }
 
-// writeVolume is the volume that a claim of a class gets.
+// writeVolume returns the volume for a claim of a class.
 func writeVolume(o CreateVolume, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) *corev1.PersistentVolume {
 	v := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Annotations: map[string]string{provisionedBy: Driver}, Finalizers: []string{Finalizer}},
@@ -189,7 +189,7 @@ func writeVolume(o CreateVolume, claim *corev1.PersistentVolumeClaim, class *sto
 	return v
 }
 
-// do makes one change, of the versions that it was decided by.
+// do performs a change, conditional on the object versions of the decision.
 func (c *controller) do(ctx context.Context, all objects, op Op) error {
 	volumes := c.client.CoreV1().PersistentVolumes()
 	capacities := c.client.StorageV1().CSIStorageCapacities(metav1.NamespaceSystem)
@@ -234,7 +234,7 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 		if o.New {
 			_, err := capacities.Create(ctx, want, metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
-				return nil // the cache is about to show it
+				return nil // the cache will contain it in a moment
 			}
 			return err
 		}
@@ -247,7 +247,7 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 	return c.doSnapshot(ctx, all, op)
 }
 
-// tellNode writes what a node is to do into an annotation, which goes when that is nothing.
+// tellNode writes a node's requests into an annotation, or removes it if the list is empty.
 func tellNode[T any](ctx context.Context, c *controller, node, annotation string, all []T) error {
 	value := any(nil)
 	if len(all) > 0 {
@@ -264,8 +264,7 @@ func tellNode[T any](ctx context.Context, c *controller, node, annotation string
 	return ignoreNotFound(err)
 }
 
-// growing is what the status of a claim says while its volume's limit is raised on the node
-// (KEP-1790).
+// growing returns the status of a claim while the node raises its volume's quota (KEP-1790).
 func growing(claim *corev1.PersistentVolumeClaim, size int64) map[string]any {
 	conditions := slices.DeleteFunc(slices.Clone(claim.Status.Conditions), func(c corev1.PersistentVolumeClaimCondition) bool {
 		return c.Type == corev1.PersistentVolumeClaimFileSystemResizePending
@@ -300,7 +299,7 @@ func (c *controller) patchVolume(ctx context.Context, v *corev1.PersistentVolume
 
 func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
-		return nil // gone meanwhile
+		return nil // deleted meanwhile
 	}
 	return err
 }

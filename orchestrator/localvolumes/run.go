@@ -29,12 +29,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the name of the component that decides.
+// Name is the name of the controller's component.
 const Name = "local-volumes"
 
-// again is how long after a failure it is tried again; patience is how long one request may take;
-// soon is how often it is looked for what is about to be there; turn is how long a node is told the
-// same of more copies, or of more to destroy, than it is told at a time.
+// pollInterval is the interval of checks for the definitions of snapshots; retryInterval is the
+// delay after a failure; timeout bounds a request; turn is how long a node gets the same part of a
+// list of copies or obsolete volumes that exceeds the size of a request.
 const (
 	soon     = 250 * time.Millisecond
 	again    = 2 * time.Second
@@ -42,8 +42,8 @@ const (
 	turn     = time.Minute
 )
 
-// Controllers describes the component that decides, without its Run function. There is none where
-// local volumes are not wanted.
+// Controllers describes the controller's component without its Run function. The list is empty if
+// local volumes are disabled.
 func Controllers(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if spec.LocalVolumes.Disabled {
 		return nil
@@ -52,7 +52,7 @@ func Controllers(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	return []component.Component{{Process: component.Controllers, Name: Name, Files: []component.File{config}}}
 }
 
-// Run decides until ctx is done. rights waits until the component may do what it does.
+// Run runs the controller until ctx is done. rights waits until the component has its rights.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	own, acting, err := nodecontrollers.ControllerConfigs(ctx, Name, bootstrap.LocalVolumesAccount, dirs, rights, announce)
 	if own == nil {
@@ -67,7 +67,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 		return err
 	}
 	if !served(ctx, reads, func(detail string) { announce(Name, false, detail) }) {
-		return nil // asked to stop
+		return nil // stopped
 	}
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
@@ -76,7 +76,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	return c.run(ctx, func(detail string) { announce(Name, true, detail) })
 }
 
-// clients speak to the API server by one identity.
+// clients are the clients of an identity.
 type clients struct {
 	kubernetes.Interface
 	snapshots versioned.Interface
@@ -92,9 +92,9 @@ func clientsOf(config *rest.Config) (c clients, err error) {
 	return c, nil
 }
 
-// served waits until the kinds of snapshots are defined (package bootstrap), because without
-// knowing what is promised to snapshots nothing can be promised. It is false when ctx is done
-// before.
+// served waits until the kinds of snapshots are defined (package bootstrap): without the sizes
+// promised to snapshots, the controller cannot promise further volumes. It returns false when ctx
+// is done first.
 func served(ctx context.Context, c clients, tell func(detail string)) bool {
 	ticker := time.NewTicker(soon)
 	defer ticker.Stop()
@@ -115,14 +115,14 @@ func served(ctx context.Context, c clients, tell func(detail string)) bool {
 	}
 }
 
-// promise names an object that was promised.
+// promise identifies a promised object.
 type promise struct {
 	content bool // a VolumeSnapshotContent, not a PersistentVolume
 	name    string
 }
 
-// controller does what Step says. One pass at a time is made, and it sees what the ones before
-// promised.
+// controller performs the changes of Step. It makes one pass at a time, and each pass sees the
+// promises of the previous passes.
 type controller struct {
 	reserve    int64
 	client     kubernetes.Interface
@@ -138,9 +138,9 @@ type controller struct {
 	wanted     cache.SharedIndexInformer // VolumeSnapshots
 	contents   cache.SharedIndexInformer // VolumeSnapshotContents
 	changed    chan struct{}
-	// the version that was written upon, none for a new one: a cache that still has it is behind
+	// the version before the write, empty for a new object: a cache with this version is stale
 	promised map[promise]string
-	told     map[types.UID]string // why a claim gets nothing
+	told     map[types.UID]string // the last message to each claim
 }
 
 // factory makes informers.
@@ -164,7 +164,7 @@ func newController(reserve int64, own, acting clients, events record.EventRecord
 	}
 }
 
-// lean takes from objects what is large and nobody here reads.
+// trim removes large fields that this package does not use.
 func lean(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion,
@@ -193,7 +193,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 		AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }, DeleteFunc: func(any) { change() },
 	}
 	onNode := every
-	onNode.UpdateFunc = func(before, now any) { // a Node speaks up every few seconds
+	onNode.UpdateFunc = func(before, now any) { // a Node is updated every few seconds
 		if b, n := readNode(before), readNode(now); b == nil || n == nil || !sameNode(*b, *n) {
 			change()
 		}
@@ -213,7 +213,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 		defer f.Shutdown()
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
-		return nil // asked to stop
+		return nil // stopped
 	}
 	go func() {
 		ticker := time.NewTicker(turn)
@@ -231,9 +231,9 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	return nil
 }
 
-// pass looks at everything once and does what Step says. What is refused is told, and no reason for
-// the rest to wait. It says how things are; with nothing to say, because the cache does not show
-// yet what was promised, nothing: the cache's next change, which brings it, begins the next pass.
+// pass checks all objects once and performs the changes of Step. A failed change is reported and
+// does not block the others. It returns the status text, or "" if the cache does not show the last
+// promises yet: its next update triggers the next pass.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	behind, err := c.behind(ctx)
 	if behind || err != nil {
@@ -241,7 +241,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	}
 	world, objects := c.world()
 	ops := Step(world)
-	quiet := map[types.UID]bool{} // claims that are told nothing any more
+	quiet := map[types.UID]bool{} // claims without a message now
 	for uid := range c.told {
 		quiet[uid] = true
 	}
@@ -259,7 +259,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 		doing, done := context.WithTimeout(ctx, patience)
 		err := c.do(doing, objects, op)
 		done()
-		// a conflict: the cache is about to change
+		// a conflict: the cache will change in a moment
 		if err != nil && !apierrors.IsConflict(err) && first == nil {
 			first = fmt.Errorf("cannot %s: %w", op, err)
 		}
@@ -276,7 +276,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d volumes, %d snapshots; %d of %d nodes can have them", len(world.Volumes), len(world.Contents), able, len(world.Nodes)), first
 }
 
-// message is what an operation tells a claim; the key is empty if it is not one that only tells.
+// message returns the message of an operation to a claim; the key is empty for other operations.
 func message(op Op) (key, reason, why string) {
 	switch o := op.(type) {
 	case Refuse:
@@ -287,8 +287,8 @@ func message(op Op) (key, reason, why string) {
 	return "", "", ""
 }
 
-// behind says whether the cache lacks something that was promised: deciding by it could promise the
-// same room twice.
+// behind reports whether the cache lacks a promise: a decision by a stale cache could promise the
+// same space twice.
 func (c *controller) behind(ctx context.Context) (bool, error) {
 	for what, version := range c.promised {
 		store := c.volumes.GetStore()
@@ -301,7 +301,8 @@ func (c *controller) behind(ctx context.Context) (bool, error) {
 		} else if o, ok := object.(metav1.Object); found && ok {
 			cached = o.GetResourceVersion()
 		}
-		// the cache is behind, unless the server refused it, or it has gone already
+		// the cache is behind, unless the server rejected the write, or the object is deleted
+		// already
 		if cached == version {
 			asking, done := context.WithTimeout(ctx, patience)
 			have, err := c.get(asking, what)
@@ -318,7 +319,7 @@ func (c *controller) behind(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// get asks the API server for what was promised.
+// get reads a promised object from the API server.
 func (c *controller) get(ctx context.Context, what promise) (metav1.Object, error) {
 	if what.content {
 		return c.snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, what.name, metav1.GetOptions{})
@@ -326,7 +327,7 @@ func (c *controller) get(ctx context.Context, what promise) (metav1.Object, erro
 	return c.client.CoreV1().PersistentVolumes().Get(ctx, what.name, metav1.GetOptions{})
 }
 
-// objects are what the world was read from.
+// objects are the objects from which the input was read.
 type objects struct {
 	claims     map[string]*corev1.PersistentVolumeClaim
 	volumes    map[string]*corev1.PersistentVolume
@@ -336,7 +337,7 @@ type objects struct {
 	contents   map[string]*snapshotv1.VolumeSnapshotContent
 }
 
-// world reads the caches.
+// input reads the caches.
 func (c *controller) world() (Input, objects) {
 	w := Input{Reserve: c.reserve, Turn: time.Now().Unix() / int64(turn/time.Second)}
 	all := objects{
@@ -382,7 +383,7 @@ func (c *controller) world() (Input, objects) {
 	return w, all
 }
 
-// kept reads what there is about snapshots, of this driver's volumes only.
+// snapshotInput reads the objects of snapshots, of this driver's volumes only.
 func (c *controller) kept(w *Input, all objects) {
 	for _, o := range c.keepers.GetStore().List() {
 		if class, ok := o.(*snapshotv1.VolumeSnapshotClass); ok && class.Driver == Driver {
@@ -401,8 +402,8 @@ func (c *controller) kept(w *Input, all objects) {
 			continue
 		}
 		read := readSnapshot(s)
-		// Of a claim that there is not nobody knows the driver. Another driver's controller may say
-		// so too: it is said once.
+		// The driver of a missing claim is unknown. Another driver's controller may report this
+		// too, so it is reported once.
 		_, known, err := c.claims.GetStore().GetByKey(read.Claim)
 		nobodys := err == nil && !known && read.Claim != "" && s.Status == nil
 		if read.Guarded || all.contents[read.Content] != nil || all.claims[read.Claim] != nil || nobodys {

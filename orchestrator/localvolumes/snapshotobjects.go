@@ -59,8 +59,7 @@ func readSnapshot(s *snapshotv1.VolumeSnapshot) Snapshot {
 	return read
 }
 
-// readContent reads a content. One that names nothing that a snapshot of ours can be called has no
-// handle, and no node either.
+// readContent reads a content. A content with an invalid snapshot name gets no handle and no node.
 func readContent(c *snapshotv1.VolumeSnapshotContent) Content {
 	ref := c.Spec.VolumeSnapshotRef
 	read := Content{
@@ -87,7 +86,7 @@ func readContent(c *snapshotv1.VolumeSnapshotContent) Content {
 	return read
 }
 
-// value is what a pointer leads to, or the zero value.
+// value dereferences a pointer, or returns the zero value for nil.
 func value[T any](p *T) T {
 	if p == nil {
 		var none T
@@ -103,7 +102,7 @@ func problemOf(e *snapshotv1.VolumeSnapshotError) string {
 	return value(e.Message)
 }
 
-// sourceOf says what a claim's volume is to be made of, or why it cannot be made of that.
+// sourceOf returns the source of a claim's volume, or why it cannot be used.
 func sourceOf(c *corev1.PersistentVolumeClaim) (Source, string) {
 	ref := c.Spec.DataSourceRef
 	if ref == nil && c.Spec.DataSource != nil {
@@ -122,7 +121,7 @@ func sourceOf(c *corev1.PersistentVolumeClaim) (Source, string) {
 	return Source{}, fmt.Sprintf("a local volume is made of a VolumeSnapshot or of a PersistentVolumeClaim, not of a %s", ref.Kind)
 }
 
-// writeContent is the content that a snapshot gets.
+// writeContent returns the content for a snapshot.
 func writeContent(o CreateContent, s *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeSnapshotContent {
 	policy := snapshotv1.VolumeSnapshotContentDelete
 	if o.Retain {
@@ -141,8 +140,7 @@ func writeContent(o CreateContent, s *snapshotv1.VolumeSnapshot) *snapshotv1.Vol
 	}
 }
 
-// contentStatus and snapshotStatus are patches of what a status says. What there is nothing to say
-// about is taken away.
+// contentStatus and snapshotStatus return patches of a status. They remove fields without a value.
 func contentStatus(handle string, s State) map[string]any {
 	status := map[string]any{"snapshotHandle": nil, "creationTime": nil, "restoreSize": nil, "readyToUse": s.Ready, "error": failure(s.Problem)}
 	if s.Taken != 0 || s.Ready {
@@ -178,7 +176,7 @@ func failure(why string) any {
 	return map[string]any{"time": metav1.Now(), "message": why}
 }
 
-// doSnapshot makes one change about snapshots, of the versions that it was decided by.
+// doSnapshot performs a change of snapshots, conditional on the object versions of the decision.
 func (c *controller) doSnapshot(ctx context.Context, all objects, op Op) error {
 	api := c.snapshots.SnapshotV1()
 	patchSnapshot := func(key string, change map[string]any, subresource ...string) error {
@@ -235,7 +233,7 @@ func (c *controller) doSnapshot(ctx context.Context, all objects, op Op) error {
 	return fmt.Errorf("%T is no change that can be made", op)
 }
 
-// withoutFinalizer is a patch that lets an object go.
+// withoutFinalizer returns a patch that removes the finalizer.
 func withoutFinalizer(object metav1.Object) map[string]any {
 	left := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == Finalizer })
 	return map[string]any{"metadata": map[string]any{"finalizers": left}}

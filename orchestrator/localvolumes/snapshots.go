@@ -8,67 +8,67 @@ import (
 	"time"
 )
 
-// SnapshotClass is how volumes are kept: a VolumeSnapshotClass.
+// SnapshotClass is the relevant part of a VolumeSnapshotClass.
 type SnapshotClass struct {
 	Name    string
 	Default bool
 	Retain  bool
 }
 
-// Snapshot is a VolumeSnapshot: what somebody wants to have of a claim.
+// Snapshot is the relevant part of a VolumeSnapshot.
 type Snapshot struct {
 	Key      string // namespace/name
 	UID      string
 	Created  time.Time
-	Class    string // that it names; empty: the default
-	Claim    string // namespace/name of what it is taken of; empty: it is there already, and
+	Class    string // its class; empty: the default
+	Claim    string // namespace/name of its source; empty: it uses an existing snapshot, and
 	Content  string // is the name of its Content
-	Bound    string // to this Content, as its status says
+	Bound    string // name of its Content, from its status
 	State    State
-	Guarded  bool // it does not go before its Content
+	Guarded  bool // its finalizer keeps it until its Content is deleted
 	Deleting bool
 }
 
-// Content is a VolumeSnapshotContent: what stands for a snapshot on a disk.
+// Content is the relevant part of a VolumeSnapshotContent, which represents a snapshot on a disk.
 type Content struct {
 	Name       string
 	Handle     string // the snapshot's name on the disk
-	Of         string // the volume that it is taken of; empty: it was there before the object
-	Snapshot   string // UID of who has it; empty: who has it is known by name only
-	Key        string // namespace/name of who has it
-	Node       string // hostname; empty: nothing is promised
+	Of         string // the source volume; empty: the snapshot existed before the object
+	Snapshot   string // UID of its VolumeSnapshot; empty: only Key is known
+	Key        string // namespace/name of its VolumeSnapshot
+	Node       string // hostname; empty: not promised
 	Filesystem string
-	Size       int64 // of a volume that can be made of it, at least, bytes
+	Size       int64 // smallest size of a volume made from it, bytes
 	Retain     bool
 	Deleting   bool
 	State      State
 }
 
-// State is what the status of a Snapshot or of a Content says.
+// State is the status of a Snapshot or of a Content.
 type State struct {
 	Taken   int64 // seconds since 1970; 0: not yet
 	Ready   bool
-	Size    int64  // bytes of a volume that can be made of it, at least
+	Size    int64  // smallest size of a volume made from it, bytes
 	Problem string // why it is not ready
 }
 
-// Source is what a claim's volume is to be made of. The zero value: of nothing.
+// Source is the source of a claim's volume. The zero value means an empty volume.
 type Source struct {
-	Snapshot, Claim string // namespace/name of one of both
+	Snapshot, Claim string // namespace/name; at most one is set
 }
 
-// Copy is what a node is to make of a volume or a snapshot that it has.
+// Copy is a node's requested copy of a volume or a snapshot that it has.
 type Copy struct {
 	Name string `json:"name"`
 	Of   string `json:"of"`
-	Size int64  `json:"size"` // limit of the copy, bytes
+	Size int64  `json:"size"` // quota of the copy, bytes
 }
 
-// The changes about snapshots and copies. A change of a snapshot says its key.
+// The changes of snapshots and copies. A change of a snapshot contains its key.
 type (
-	// GuardSnapshot keeps a snapshot until its content is gone, and writes down which class it has.
+	// GuardSnapshot adds the finalizer to a snapshot and records its class.
 	GuardSnapshot struct{ Snapshot, Class string }
-	// FreeSnapshot lets a snapshot go.
+	// FreeSnapshot removes the finalizer of a snapshot.
 	FreeSnapshot struct{ Snapshot string }
 	// CreateContent promises a snapshot.
 	CreateContent struct {
@@ -76,17 +76,18 @@ type (
 		Size                                            int64
 		Retain                                          bool
 	}
-	// BindContent gives what was on a node before its content to the snapshot that names it.
+	// BindContent binds the content of an existing snapshot on a node to the VolumeSnapshot that
+	// names it.
 	BindContent struct {
 		Name, Snapshot, Hostname, Filesystem string
 		Size                                 int64
 	}
-	// DeleteContent begins the end of a content; its finalizer keeps it until the node has
-	// destroyed it.
+	// DeleteContent starts the deletion of a content; its finalizer keeps it until the node has
+	// destroyed the data.
 	DeleteContent struct{ Name string }
-	// FinishContent lets a content go.
+	// FinishContent removes the finalizer of a content.
 	FinishContent struct{ Name string }
-	// SetContent and SetSnapshot say how it is.
+	// SetContent and SetSnapshot update the status.
 	SetContent struct {
 		Name  string
 		State State
@@ -95,14 +96,14 @@ type (
 		Snapshot, Bound string
 		State           State
 	}
-	// EmitEvent tells a node what it is to copy, all of it or mostCopies.
+	// EmitEvent writes a node's requested copies, all of them or maxCopies.
 	EmitEvent struct {
 		Node   string
 		Copies []Copy
 	}
-	// Filled says of a volume that it has what it was to have.
+	// Filled records that a volume has the data of its source.
 	Filled struct{ Name string }
-	// Delay tells a claim why its volume cannot be used yet.
+	// Delay reports to a claim why its volume cannot be used yet.
 	Delay struct{ Claim, Why string }
 )
 
@@ -140,22 +141,23 @@ func (s State) String() string {
 	return "not ready"
 }
 
-// contentName and snapshotName are those of a snapshot's object and of what lies on the disk.
+// contentName and snapshotName return the names of a snapshot's object and of its directory on the
+// disk.
 func contentName(uid string) string  { return "snapcontent-" + uid }
 func snapshotName(uid string) string { return "snapshot-" + uid }
 
-// pending says whether a content is still to be taken.
+// pending reports whether the snapshot of a content is still to be taken.
 func (c Content) pending() bool {
 	return c.Of != "" && c.Node != "" && c.State.Taken == 0 && !c.Deleting
 }
 
-// lost says whether something went with its node, or with what was on its disk.
+// lost reports whether data were lost with their node or with its file system.
 func lost(node Node, there bool, filesystem string) bool {
 	return !there || node.Report.Filesystem != "" && node.Report.Filesystem != filesystem
 }
 
-// copies says what each node is to copy, by hostname; of what is needed for it nothing is
-// destroyed.
+// copies returns the copies that each node has to make, by hostname, and the names of their
+// sources, which must not be destroyed.
 func copies(w Input, nodes map[string]Node) (todo map[string][]Copy, needed map[string]bool) {
 	todo, needed = map[string][]Copy{}, map[string]bool{}
 	add := func(hostname, filesystem string, c Copy) {
@@ -180,9 +182,9 @@ func copies(w Input, nodes map[string]Node) (todo map[string][]Copy, needed map[
 	return todo, needed
 }
 
-// some are those of a node's copies that it is told in a turn: the one that it makes, then one of
-// each source, and then more of each: what waits for the pods of one volume, for ever perhaps,
-// keeps nothing of others waiting. What is not told is wanted still.
+// some returns the copies of a node for a turn: the copy in progress, then one of each source, and
+// then further copies. So copies that wait for the pods of one volume, possibly forever, do not
+// block the copies of others. Omitted copies are still wanted.
 func some(all []Copy, making string, turn int64) []Copy {
 	if len(all) <= mostCopies {
 		return all
@@ -199,7 +201,7 @@ func some(all []Copy, making string, turn int64) []Copy {
 	return sorted(order[:mostCopies], name)
 }
 
-// fills tells nodes what to copy, writes down what they have copied, and tells claims why their
+// fills requests copies from nodes, records completed copies, and reports to claims why their
 // volumes are not filled yet.
 func fills(w Input, nodes map[string]Node) []Op {
 	var ops []Op
@@ -229,7 +231,8 @@ func fills(w Input, nodes map[string]Node) []Op {
 	return ops
 }
 
-// origin says what a claim's volume is made of, and where that is; or why it cannot be made of it.
+// origin returns the name, the smallest size and the node of a claim's source, or why it cannot be
+// used.
 func origin(w Input, s Source) (of string, least int64, node Node, why string) {
 	fail := func(format string, args ...any) (string, int64, Node, string) {
 		return "", 0, Node{}, fmt.Sprintf(format, args...)
@@ -275,8 +278,7 @@ func origin(w Input, s Source) (of string, least int64, node Node, why string) {
 	return of, least, w.Nodes[i], ""
 }
 
-// snapshots promises snapshots, says how they are, and brings those to their end that nobody wants
-// any more.
+// snapshots promises snapshots, updates their status, and deletes unwanted snapshots.
 func snapshots(w Input, nodes map[string]Node, free rooms) []Op {
 	var ops []Op
 	contents := map[string]Content{}
@@ -336,8 +338,8 @@ func snapshots(w Input, nodes map[string]Node, free rooms) []Op {
 	return ops
 }
 
-// taken begins to take a snapshot, or says why not: first the snapshot is kept from going, then it
-// gets its content.
+// taken begins to take a snapshot, or returns why it cannot: the snapshot first gets its finalizer,
+// then its content.
 func taken(w Input, s Snapshot, free rooms) (Op, string) {
 	class, why := w.snapshotClass(s.Class)
 	if why != "" {
@@ -360,7 +362,7 @@ func taken(w Input, s Snapshot, free rooms) (Op, string) {
 		Filesystem: node.Report.Filesystem, Size: size, Retain: class.Retain}, ""
 }
 
-// snapshotClass is the class of a name, or the default.
+// snapshotClass returns the class with a name, or the default.
 func (w Input) snapshotClass(name string) (SnapshotClass, string) {
 	var defaults []SnapshotClass
 	for _, c := range w.SnapshotClasses {
@@ -380,7 +382,7 @@ func (w Input) snapshotClass(name string) (SnapshotClass, string) {
 	return defaults[0], ""
 }
 
-// look says how a content is, by what its node reports.
+// look returns the status of a content from its node's report.
 func (c Content) look(nodes map[string]Node) State {
 	state := State{Taken: c.State.Taken, Size: c.State.Size}
 	node, there := nodes[c.Node]
@@ -389,7 +391,7 @@ func (c Content) look(nodes map[string]Node) State {
 	switch {
 	case c.Node == "" && c.Of != "":
 		state.Problem = "somebody else made its VolumeSnapshotContent and promised no room: delete that to have it made anew"
-	case c.Node == "": // nobody has asked for it yet
+	case c.Node == "": // not requested yet
 	case lost(node, there, c.Filesystem):
 		state.Problem = fmt.Sprintf("its data went with node %s, or with what was on its disk", c.Node)
 	case node.Report.Problem != "":
@@ -406,8 +408,8 @@ func (c Content) look(nodes map[string]Node) State {
 	return state
 }
 
-// waits says why a content is not taken yet. What was said last holds until its node says something
-// else: it may not be the copy's turn.
+// waits returns why the snapshot of a content is not taken yet. The last reason stays until its
+// node reports another: it may not be the copy's turn.
 func (c Content) waits(node Node) string {
 	told := slices.ContainsFunc(node.Copies, func(x Copy) bool { return x.Name == c.Handle })
 	switch why := node.Report.Waits[c.Handle]; {
@@ -421,15 +423,15 @@ func (c Content) waits(node Node) string {
 	return c.State.Problem
 }
 
-// contentEnds brings contents that are deleted to their end. It adds to what nodes are to destroy.
+// contentEnds completes the deletion of contents. It adds to the names that nodes have to destroy.
 func contentEnds(w Input, nodes map[string]Node, needed map[string]bool, obsolete map[string][]string) []Op {
 	var ops []Op
 	for _, c := range sorted(w.Contents, func(c Content) string { return c.Name }) {
 		node, there := nodes[c.Node]
 		switch {
 		case !c.Deleting:
-		case c.Retain, // the object goes, and the data stay
-			lost(node, there, c.Filesystem), // they went with the machine, or its reset
+		case c.Retain, // the object is deleted, and the data stay
+			lost(node, there, c.Filesystem), // lost with the machine or its reset
 			slices.Contains(node.Report.Removed, c.Handle):
 			ops = append(ops, FinishContent{c.Name})
 		case !needed[c.Handle]:

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestSnapshots: what Step says about snapshots, restored volumes and clones.
+// TestSnapshots checks the decisions of Step about snapshots, restored volumes and clones.
 func TestSnapshots(t *testing.T) {
 	bound := func(n int, size int64) Claim {
 		c := claim(n, "a", size)
@@ -21,7 +21,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	guarded := func(s Snapshot) Snapshot { s.Guarded = true; return s }
 	deleting := func(s Snapshot) Snapshot { s.Deleting = true; return s }
-	ready := func(n int) Snapshot { // as its status says
+	ready := func(n int) Snapshot { // from its status
 		s := guarded(snapshotOf(n))
 		s.Bound, s.State = contentName(uid(n)), State{Taken: 7, Ready: true, Size: gib}
 		return s
@@ -32,14 +32,14 @@ func TestSnapshots(t *testing.T) {
 		v.Source = source
 		return v
 	}
-	// world is one with the first claim, which has a volume of 1 GiB on node a, and nothing to be
-	// said about capacities.
+	// world returns an input with the first claim, its volume of 1 GiB on node a, and up-to-date
+	// capacities.
 	world := func(w Input, there map[string]int64, report func(r *Report)) Input {
 		n := able("a", there)
 		if report != nil {
 			report(&n.Report)
 		}
-		for _, c := range w.Nodes { // what it was told
+		for _, c := range w.Nodes { // its requests
 			n.Obsolete, n.Copies = c.Obsolete, c.Copies
 		}
 		w.Nodes = []Node{n}
@@ -228,7 +228,7 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// TestSnapshotOrder: who came first is served first, when there is room for one.
+// TestSnapshotOrder checks that the oldest snapshot is served first when only one fits.
 func TestSnapshotOrder(t *testing.T) {
 	w := Input{Nodes: []Node{able("a", map[string]int64{named(1): 3 * gib})}, SnapshotClasses: keepers, Volumes: []Volume{volumeOf(1, "a", 3*gib)}}
 	c := claim(1, "a", 3*gib)

@@ -12,14 +12,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
-// leastSize is the size of the smallest volume, in bytes: an empty folder has a block already.
+// minSize is the size of the smallest volume, in bytes: even an empty directory has a block.
 const leastSize = 1 << 20
 
-// Input is what the API server holds about claims and their volumes.
+// Input contains the API server's objects about claims and their volumes.
 type Input struct {
-	// bytes of each node's DATA that are the system's and the pods' own; 0: defaultReserve
+	// bytes of each node's DATA that are reserved for the system and the pods' own files; 0:
+	// defaultReserve
 	Reserve    int64
-	Turn       int64 // another one now and then, so that of many things that wait each has its turn
+	Turn       int64 // changes periodically, so that each of many waiting entries gets its turn
 	Nodes      []Node
 	Classes    []StorageClass // of this driver
 	Claims     []Claim        // of these classes, or bound to one of the volumes
@@ -31,98 +32,98 @@ type Input struct {
 	Contents        []Content       // of this driver
 }
 
-// Node is a Node object.
+// Node is the relevant part of a Node object.
 type Node struct {
 	Name     string
-	Hostname string // its label, by which volumes and capacities name it
+	Hostname string // its label, by which volumes and capacities refer to it
 	Report   Report
-	Obsolete []string // what it was told to destroy
-	Copies   []Copy   // what it was told to copy
+	Obsolete []string // the names that it has to destroy
+	Copies   []Copy   // the copies that it has to make
 }
 
-// StorageClass is how claims ask for volumes.
+// StorageClass is the relevant part of a StorageClass object.
 type StorageClass struct {
 	Name      string
-	Immediate bool // volumes are wanted before anybody knows where
+	Immediate bool // volumes are required before the node is known
 }
 
-// Claim is a PersistentVolumeClaim.
+// Claim is the relevant part of a PersistentVolumeClaim.
 type Claim struct {
 	Key      string // namespace/name
 	UID      string
 	Created  time.Time
 	Class    string
-	Node     string // that the scheduler has selected; empty: none yet
-	Volume   string // that it is bound to, or wants to be
-	Size     int64  // bytes that it asks for
-	Has      int64  // bytes that it has, as its status says
-	Resizing bool   // its status says already that it grows
+	Node     string // selected by the scheduler; empty: none yet
+	Volume   string // its volume, bound or requested
+	Size     int64  // requested bytes
+	Has      int64  // present bytes, from its status
+	Resizing bool   // its status shows a resize in progress
 	Deleting bool
-	Source   Source // what its volume is made of
-	Problem  string // why no volume of this kind can serve it
+	Source   Source // source of its volume
+	Problem  string // why no local volume can serve it
 }
 
-// Volume is a PersistentVolume.
+// Volume is the relevant part of a PersistentVolume.
 type Volume struct {
 	Name       string
 	Node       string // hostname
 	Filesystem string
 	ClaimUID   string
 	Size       int64
-	Source     string // what it is still to be filled from, by its name on the disk
+	Source     string // its source on the disk, until it is filled
 	Retain     bool
-	Released   bool // no claim has it any more
+	Released   bool // it has no claim any more
 	Deleting   bool
 }
 
-// Capacity is a CSIStorageCapacity: what a claim of a class can have at most on a node.
+// Capacity is a CSIStorageCapacity: the largest volume of a class on a node.
 type Capacity struct {
 	Name, Class, Hostname string
 	Bytes                 int64
 }
 
-// Op is one change of what the API server holds.
+// Op is a change of the API server's objects.
 type Op interface{ String() string }
 
-// The changes. A change that is about a claim says the claim's key.
+// The changes. A change that concerns a claim contains its key.
 type (
-	// CreateVolume gives a claim a volume, which is filled from another one or from a snapshot if
-	// there is one.
+	// CreateVolume creates a claim's volume, optionally filled from another volume or a snapshot.
 	CreateVolume struct {
 		Claim, Name, Hostname, Filesystem string
 		Size                              int64
 		Source                            string
 	}
-	// Reschedule asks the scheduler for another node.
+	// Reschedule requests another node from the scheduler.
 	Reschedule struct{ Claim, Why string }
-	// Refuse tells a claim why it gets nothing, or no more than it has.
+	// Refuse reports to a claim why it gets no volume, or no larger volume.
 	Refuse struct{ Claim, Why string }
-	// GrowVolume promises more.
+	// GrowVolume promises more bytes.
 	GrowVolume struct {
 		Name string
 		Size int64
 	}
-	// GrowClaim tells the kubelet, by the claim's status, that the volume's limit is to be raised.
+	// GrowClaim requests from the kubelet, by the claim's status, that the volume's quota is
+	// raised.
 	GrowClaim struct {
 		Claim string
 		Size  int64
 	}
-	// DeleteVolume begins the end of a volume; its finalizer keeps it until the node has destroyed
-	// it.
+	// DeleteVolume starts the deletion of a volume; its finalizer keeps it until the node has
+	// destroyed the data.
 	DeleteVolume struct{ Name string }
-	// Finish lets a volume go.
+	// Finish removes the finalizer of a volume.
 	Finish struct{ Name string }
-	// Destroy tells a node which volumes are obsolete, all of them or mostObsolete.
+	// Destroy writes a node's obsolete volumes, all of them or maxObsolete.
 	Destroy struct {
 		Node  string
 		Names []string
 	}
-	// SetCapacity says what is left; a capacity that is new has not been there before.
+	// SetCapacity publishes the free space; New reports that the object does not exist yet.
 	SetCapacity struct {
 		Capacity
 		New bool
 	}
-	// DropCapacity removes what is said about a node or a class that is no more.
+	// DropCapacity deletes the capacity of a deleted node or class.
 	DropCapacity struct{ Name string }
 )
 
@@ -149,9 +150,9 @@ func (o SetCapacity) String() string {
 }
 func (o DropCapacity) String() string { return "drop capacity " + o.Name }
 
-// Step says what is to be done, in order. Nothing is promised twice: the sum of all volumes and
-// snapshots of a node, of those that are on their way out too, and of what else lies in its folder
-// of volumes, is never more than its DATA without the reserve.
+// Step returns the changes to make, in order. No space is promised twice: the sum of all volumes
+// and snapshots of a node, including volumes in deletion, and of other entries in its directory of
+// volumes, never exceeds its DATA minus the reserve.
 func Step(w Input) []Op {
 	var ops []Op
 	free := rooms{} // of nodes that can have volumes
@@ -170,44 +171,43 @@ func Step(w Input) []Op {
 	return append(ops, capacities(w, free)...)
 }
 
-// defaultReserve is what a node keeps for images, logs, the control plane's data and the pods' own
-// files when nothing else is configured: a quarter of DATA, or 20 GiB if that is less, but a tenth
-// at least. With spared that keeps volumes that are full below three quarters: from four fifths on
-// the kubelet deletes the images that no pod uses (imageGCHighThresholdPercent of package kubelet).
+// defaultReserve is a node's default reserve for images, logs, the control plane's data and the
+// pods' own files: a quarter of DATA, or 20 GiB if that is less, but at least a tenth. Together
+// with evictionPercent it limits full volumes to three quarters: from four fifths on the kubelet
+// deletes the images that no pod uses (imageGCHighThresholdPercent of package kubelet).
 func defaultReserve(size int64) int64 { return max(min(size/4, 20<<30), size/10) }
 
-// spared is the share of DATA, in percent, below which the kubelet puts pods out (evictionHard of
-// package kubelet): it must be left when all volumes are full.
+// evictionPercent is the share of DATA, in percent, below which the kubelet evicts pods
+// (evictionHard of package kubelet): it must be free when all volumes are full.
 const spared = 15
 
-// room is what can still be promised on a node.
+// room is the free space that can still be promised on a node.
 type room struct {
-	bytes int64 // less than nothing when DATA became smaller, or the reserve larger
+	bytes int64 // negative after DATA shrank or the reserve grew
 	names int   // of volumes and snapshots
 }
 
-// rooms are those of nodes, by hostname.
+// rooms are the free spaces of nodes, by hostname.
 type rooms map[string]room
 
-// take promises so many bytes, and a name for them if they are no growth.
+// take promises bytes, and names for new volumes or snapshots.
 func (r rooms) take(hostname string, bytes int64, names int) {
 	r[hostname] = room{r[hostname].bytes - bytes, r[hostname].names - names}
 }
 
-// crowded says why a node can have no more volumes and snapshots, however small.
+// crowded returns why a node can have no more volumes and snapshots of any size.
 func crowded(node string) string {
 	return fmt.Sprintf("node %s has %d volumes and snapshots, and can have no more: delete some", node, mostNames)
 }
 
-// left is what can still be promised on a node; fewer bytes than none when its DATA became smaller,
-// or the reserve larger. A snapshot counts as its volume until it is taken, and as what is in it
-// from then on: nobody can write to it.
+// left returns the free space of a node. A snapshot counts with the size of its volume until it is
+// taken, and with its contents afterwards, because it has no writer.
 func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
 	if reserve == 0 {
 		reserve = defaultReserve(n.Report.Size)
 	}
 	free, names := n.Report.Size-n.Report.Size*spared/100-reserve, mostNames
-	there := maps.Clone(n.Report.Volumes) // what is left of it is a snapshot, or stands for nothing
+	there := maps.Clone(n.Report.Volumes) // the remaining entries are snapshots, or have no object
 	for _, v := range volumes {
 		if v.Node == n.Hostname && v.Filesystem == n.Report.Filesystem {
 			free -= max(v.Size, there[v.Name])
@@ -229,7 +229,7 @@ func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
 	return room{free, names}
 }
 
-// ends brings volumes that no claim has to their end, and tells the nodes what is obsolete.
+// ends completes the deletion of volumes without a claim, and writes the nodes' obsolete volumes.
 func ends(w Input, nodes map[string]Node) []Op {
 	var ops []Op
 	obsolete := map[string][]string{}
@@ -254,7 +254,7 @@ func ends(w Input, nodes map[string]Node) []Op {
 	ops = append(ops, contentEnds(w, nodes, needed, obsolete)...)
 	for _, n := range sorted(w.Nodes, func(n Node) string { return n.Name }) {
 		tell := obsolete[n.Hostname]
-		if len(tell) > mostObsolete { // the others stay as they are until they are told
+		if len(tell) > mostObsolete { // the others stay until their turn
 			itself := func(name string) string { return name }
 			tell = sorted(shuffled(tell, w.Turn, itself)[:mostObsolete], itself)
 		}
@@ -265,9 +265,9 @@ func ends(w Input, nodes map[string]Node) []Op {
 	return ops
 }
 
-// shuffled has everything in an order that is the same for a turn, whatever is added or goes, and
-// another one in the next. Whoever is first in a list that is cut gives way in the next turn, so
-// that what cannot be done does not keep from being told what can.
+// shuffled returns an order that is stable within a turn, even if entries are added or removed, and
+// that differs in the next turn. So the first entries of a truncated list change with each turn,
+// and entries that fail do not block the others.
 func shuffled[T any](all []T, turn int64, name func(T) string) []T {
 	lots := map[string]string{}
 	for _, x := range all {
@@ -277,7 +277,7 @@ func shuffled[T any](all []T, turn int64, name func(T) string) []T {
 	return sorted(all, func(x T) string { return lots[name(x)] })
 }
 
-// growth lets volumes grow whose claims ask for more.
+// growth grows volumes with claims that request more.
 func growth(w Input, nodes map[string]Node, free rooms) []Op {
 	volumes := map[string]Volume{}
 	for _, v := range w.Volumes {
@@ -313,7 +313,7 @@ func growth(w Input, nodes map[string]Node, free rooms) []Op {
 	return ops
 }
 
-// births gives volumes to claims that a node was selected for.
+// births creates volumes for claims with a selected node.
 func births(w Input, free rooms) []Op {
 	classes, taken, nodes := map[string]StorageClass{}, map[string]bool{}, map[string]Node{}
 	for _, c := range w.Classes {
@@ -342,7 +342,7 @@ func births(w Input, free rooms) []Op {
 			ops = append(ops, Refuse{c.Key, c.Problem})
 		case c.Source != Source{}:
 			ops = append(ops, copied(w, c, name, free))
-		case c.Node == "": // the scheduler's turn
+		case c.Node == "": // the scheduler has to select a node first
 		case !there:
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("there is no node %s", c.Node)})
 		case n.Report.Problem != "":
@@ -360,9 +360,9 @@ func births(w Input, free rooms) []Op {
 	return ops
 }
 
-// copied gives a claim a volume that is filled from another one or from a snapshot. It can only be
-// where that is, so it is made before the scheduler chooses, which then finds one node to choose
-// from.
+// copied creates a claim's volume that is filled from another volume or a snapshot. It can only be
+// on the node of its source, so it is created before the scheduler selects a node, which then can
+// choose only this node.
 func copied(w Input, c Claim, name string, free rooms) Op {
 	of, least, n, why := origin(w, c.Source)
 	want, room := max(c.Size, leastSize), free[n.Hostname]
@@ -380,8 +380,8 @@ func copied(w Input, c Claim, name string, free rooms) Op {
 	return CreateVolume{c.Key, name, n.Hostname, n.Report.Filesystem, want, of}
 }
 
-// capacities says what is left, after all that is promised in this step. A node that is crowded has
-// no room, so that the scheduler takes another.
+// capacities publishes the free space after all promises of this step. A crowded node gets no
+// space, so that the scheduler selects another.
 func capacities(w Input, free rooms) []Op {
 	have := map[string]Capacity{}
 	for _, c := range w.Capacities {
@@ -389,7 +389,7 @@ func capacities(w Input, free rooms) []Op {
 	}
 	var ops []Op
 	for _, hostname := range slices.Sorted(maps.Keys(free)) {
-		bytes := max(free[hostname].bytes, 0) &^ (1<<20 - 1) // in whole MiB, for people
+		bytes := max(free[hostname].bytes, 0) &^ (1<<20 - 1) // in whole MiB, for readability
 		if free[hostname].names < 1 {
 			bytes = 0
 		}
@@ -408,17 +408,17 @@ func capacities(w Input, free rooms) []Op {
 	return ops
 }
 
-// capacityName is short and of one class and node, however long their names are.
+// capacityName returns a short unique name for a class and a node, also for long names.
 func capacityName(class, hostname string) string {
 	return fmt.Sprintf("orlop-local-%x", sha256.Sum256([]byte(class+"/"+hostname)))[:12+32]
 }
 
-// inOrder sorts claims so that who came first is served first.
+// inOrder sorts claims by age, so that the oldest is served first.
 func inOrder(claims []Claim) []Claim {
 	return slices.SortedFunc(slices.Values(claims), func(a, b Claim) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Key, b.Key)) })
 }
 
-// humanSize prints bytes for people; less than nothing is nothing.
+// humanSize formats bytes for messages; a negative number counts as 0.
 func humanSize(bytes int64) string { return disklayout.FormatSize(uint64(max(bytes, 0))) }
 
 func sorted[T any](all []T, key func(T) string) []T {

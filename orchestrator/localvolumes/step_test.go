@@ -15,36 +15,36 @@ const (
 	gib = 1 << 30
 )
 
-// uid is the n-th claim's.
+// uid is the UID of the n-th claim.
 func uid(n int) string { return fmt.Sprintf("%08d-0000-4000-8000-000000000000", n) }
 
 func named(n int) string { return "pvc-" + uid(n) }
 
-// claim is the n-th one, of the class local, for which the scheduler has selected a node.
+// claim is the n-th claim, of the class local, with a node selected by the scheduler.
 func claim(n int, node string, size int64) Claim {
 	return Claim{Key: fmt.Sprintf("default/c%d", n), UID: uid(n), Created: time.Unix(int64(n), 0), Class: "local", Node: node, Size: size}
 }
 
-// volumeOf is the n-th claim's.
+// volumeOf is the volume of the n-th claim.
 func volumeOf(n int, node string, size int64) Volume {
 	return Volume{Name: named(n), Node: node, Filesystem: "f1", ClaimUID: uid(n), Size: size}
 }
 
 func snapped(n int) string { return "snapshot-" + uid(n) }
 
-// snapshotOf is the n-th one, of the claim of the same number.
+// snapshotOf is the n-th snapshot, of the claim with the same number.
 func snapshotOf(n int) Snapshot {
 	return Snapshot{Key: fmt.Sprintf("default/s%d", n), UID: uid(n), Created: time.Unix(int64(n), 0), Claim: fmt.Sprintf("default/c%d", n)}
 }
 
-// contentOf is the n-th snapshot's, of the n-th volume.
+// contentOf is the content of the n-th snapshot, of the n-th volume.
 func contentOf(n int, node string, size, taken int64) Content {
 	return Content{Name: "snapcontent-" + uid(n), Handle: snapped(n), Of: named(n), Snapshot: uid(n), Key: fmt.Sprintf("default/s%d", n),
 		Node: node, Filesystem: "f1", Size: size, State: State{Taken: taken, Ready: taken != 0, Size: min(taken, 1) * size}}
 }
 
-// able is a node with a DATA of 10 GiB: 2.5 GiB are the reserve and 1.5 GiB are spared, so that 6
-// GiB can be promised.
+// able is a node with a DATA of 10 GiB: 2.5 GiB are the reserve and 1.5 GiB are the eviction
+// threshold, so 6 GiB can be promised.
 func able(name string, there map[string]int64) Node {
 	return Node{Name: name, Hostname: name, Report: Report{Filesystem: "f1", Size: 10 * gib, Volumes: there}}
 }
@@ -195,13 +195,13 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// cluster is a World with what surrounds it: the scheduler, upstream's controllers, kubelets, and
+// cluster is an Input with its environment: the scheduler, upstream's controllers, kubelets, and
 // disks.
 type cluster struct {
 	Input
-	disks map[string]map[string]int64 // by node: what lies on it, with its limit
-	data  map[string]int              // by volume and snapshot: what is in it
-	gone  map[string]bool             // what was destroyed
+	disks map[string]map[string]int64 // by node: the volumes on it, with their quotas
+	data  map[string]int              // by volume and snapshot: their contents
+	gone  map[string]bool             // destroyed volumes
 	t     *testing.T
 }
 
@@ -225,7 +225,7 @@ func (c *cluster) apply(op Op) {
 	case GrowClaim:
 		to := claim(o.Claim)
 		v := c.Volumes[volume(to.Volume)]
-		if has, there := c.disks[v.Node][v.Name]; there { // the kubelet, when it is used
+		if has, there := c.disks[v.Node][v.Name]; there { // the kubelet, at the next use
 			c.disks[v.Node][v.Name] = max(has, v.Size)
 			to.Has = v.Size
 		}
@@ -246,7 +246,7 @@ func (c *cluster) apply(op Op) {
 	}
 }
 
-// applySnapshot makes a change about snapshots.
+// applySnapshot makes a change of snapshots.
 func (c *cluster) applySnapshot(op Op) {
 	snapshot := func(key string) int {
 		return slices.IndexFunc(c.Snapshots, func(s Snapshot) bool { return s.Key == key })
@@ -288,8 +288,8 @@ func (c *cluster) applySnapshot(op Op) {
 	}
 }
 
-// ends says that what an object stood for is not on a disk any more when the object goes, and that
-// nothing was to be filled from it.
+// ends checks that the data of an object are no longer on a disk when the object is deleted, and
+// that no volume was to be filled from them.
 func (c *cluster) ends(op Op, node, filesystem, name string) {
 	if _, there := c.disks[node][name]; there {
 		c.t.Fatalf("%s: it is on the disk still", op)
@@ -303,8 +303,7 @@ func (c *cluster) ends(op Op, node, filesystem, name string) {
 	}
 }
 
-// check says that neither what is promised nor what lies on a disk is ever more than there is room
-// for.
+// check checks that neither the promises nor the contents of a disk exceed its space.
 func (c *cluster) check() {
 	for _, n := range c.Nodes {
 		if free := left(0, n, c.Volumes, c.Contents).bytes; free < 0 {
@@ -320,8 +319,8 @@ func (c *cluster) check() {
 	}
 }
 
-// kubelet uses volumes, which makes them, and writes to them, obeys, and reports. Copies wait at
-// times for pods.
+// kubelet uses volumes, which creates them, writes to them, performs the requests, and reports.
+// Copies sometimes wait for pods.
 func (c *cluster) kubelet(r *rand.Rand, i int) {
 	n := &c.Nodes[i]
 	disk := c.disks[n.Name]
@@ -359,7 +358,7 @@ func (c *cluster) kubelet(r *rand.Rand, i int) {
 	n.Report.Volumes = maps.Clone(disk)
 }
 
-// happen is something that people, the scheduler or the power do.
+// happen is a random action of users, the scheduler or the power supply.
 func (c *cluster) happen(r *rand.Rand, n int) {
 	switch r.IntN(10) {
 	case 0, 1:
@@ -382,24 +381,24 @@ func (c *cluster) happen(r *rand.Rand, n int) {
 			}
 			c.Claims = slices.Delete(c.Claims, i, i+1)
 		}
-	case 4: // a claim asks for more
+	case 4: // a claim requests more
 		if len(c.Claims) > 0 {
 			c.Claims[r.IntN(len(c.Claims))].Size += int64(r.IntN(1024)) * mib
 		}
-	case 5: // a machine is reset, seldom
+	case 5: // a machine is reset, rarely
 		if r.IntN(10) == 0 {
 			n := &c.Nodes[r.IntN(len(c.Nodes))]
 			clear(c.disks[n.Name])
 			n.Report.Filesystem += "'"
 			n.Report.Volumes, n.Report.Created, n.Report.Waits = nil, nil, nil
 		}
-	case 6, 7: // a snapshot is wanted
+	case 6, 7: // a snapshot is created
 		if len(c.Claims) > 0 {
 			s := snapshotOf(n)
 			s.Claim = c.Claims[r.IntN(len(c.Claims))].Key
 			c.Snapshots = append(c.Snapshots, s)
 		}
-	case 8: // one is not wanted any more
+	case 8: // a snapshot is deleted
 		if len(c.Snapshots) > 0 {
 			i := r.IntN(len(c.Snapshots))
 			c.Snapshots[i].Deleting = true
@@ -407,7 +406,7 @@ func (c *cluster) happen(r *rand.Rand, n int) {
 				c.Snapshots = slices.Delete(c.Snapshots, i, i+1)
 			}
 		}
-	case 9: // a claim wants what another one has, or a snapshot
+	case 9: // a claim with another claim or a snapshot as its source
 		next := claim(n, "", int64(1+r.IntN(3*1024))*mib)
 		if r.IntN(2) == 0 && len(c.Snapshots) > 0 {
 			next.Source.Snapshot = c.Snapshots[r.IntN(len(c.Snapshots))].Key
@@ -419,10 +418,10 @@ func (c *cluster) happen(r *rand.Rand, n int) {
 	}
 }
 
-// TestSimulation lets claims come, grow and go on three nodes, snapshots be taken and volumes be
-// made of them and of others, machines be reset, nodes be silent for a while, and passes be cut
-// short: nothing is ever promised twice, nothing goes while it is on a disk or something is to be
-// filled from it, and when all claims and snapshots have gone nothing is left.
+// TestSimulation creates, grows and deletes claims on three nodes, takes snapshots, makes volumes
+// from them and from other volumes, resets machines, silences nodes for a while, and interrupts
+// passes: no space is ever promised twice, no object is deleted while its data are on a disk or a
+// source of a copy, and after all claims and snapshots are deleted nothing is left.
 func TestSimulation(t *testing.T) {
 	filled, kept := 0, 0
 	for seed := range uint64(100) {

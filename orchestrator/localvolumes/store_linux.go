@@ -20,39 +20,39 @@ import (
 	"github.com/orlop-os/orlop/pkg/projectquota"
 )
 
-// The folders below the store's root. A volume is made in one, used in the next and removed in the
-// last, and moves between them by rename(2), so that at any moment it is whole, or nothing that
-// anybody uses.
+// The directories below the store's root. A volume is created in the first, used in the second and
+// removed in the third, and moves between them by rename(2), so at any moment it is either complete
+// or unused.
 const (
 	making   = "making"
 	volumes  = "volumes"
 	removing = "removing"
 )
 
-// destroyed is a file with the names of volumes that were destroyed, one a line. An object of such
-// a volume may come back, with data of the cluster that were put back; an empty folder must not
-// pass for what it had. mostDestroyed bytes of the file are kept.
+// destroyed is a file with the names of destroyed volumes, one per line. A restore of the cluster's
+// data may restore the object of a destroyed volume; an empty directory must not pass for its lost
+// data. maxDestroyed is the maximal size of the file in bytes.
 const (
 	destroyed     = "destroyed"
 	mostDestroyed = 1 << 20
 )
 
-// firstProject is where the numbers of the volumes' projects begin, far from those that others
-// choose (the kubelet's own begin at 2²⁰). lastProject is where they end: 2³⁰ volumes later.
+// firstProject is the first project number of volumes, far from the numbers of other programs (the
+// kubelet's own begin at 2²⁰). lastProject is the end, 2³⁰ volumes later.
 const firstProject, lastProject = 1 << 24, 1<<24 + 1<<30
 
-// nothing is what the project of a volume may have that is gone. A file of it that somebody holds
-// open still is the last one.
+// nothing is the limit of the project of a removed volume. A process may still have a file of it
+// open.
 var nothing = projectquota.Limit{Bytes: 1 << 10, Inodes: 1}
 
-// inodeShare is how many bytes of a volume go with one inode: as many as DATA has for each
-// (pkg/mkfs). leastInodes a small one has too.
+// inodeShare is the bytes of a volume per inode, the same ratio as DATA (pkg/mkfs). minInodes is
+// the number of inodes of a small volume.
 const (
 	inodeShare  = 16 << 10
 	leastInodes = 256
 )
 
-// quotas is what the store asks of the kernel; tests have another one.
+// quotas are the store's operations of the kernel; tests have a fake.
 type quotas interface {
 	Enforce(folder string) error
 	Assign(folder string, project uint32) error
@@ -61,17 +61,18 @@ type quotas interface {
 	Get(folder string, project uint32) (projectquota.Limit, projectquota.Usage, error)
 }
 
-// kernelQuotas are the kernel's (package projectquota).
+// kernelQuotas implements quotas with package projectquota.
 type kernelQuotas struct{}
 
 func (kernelQuotas) Enforce(folder string) error { return projectquota.Enforce(folder) }
 
-// note is the extended attribute of a volume's folder that holds its project, in decimal. A pod
-// that owns the folder can give it another project (FS_IOC_FSSETXATTR), a neighbour's, and the
-// neighbour would have to make room; attributes of this kind it cannot write (xattr(7), trusted).
+// projectAttr is the extended attribute of a volume's directory that records its project, in
+// decimal. A pod that owns the directory can change its project (FS_IOC_FSSETXATTR), for example to
+// another tenant's, and use that tenant's space; it cannot write attributes of this kind (xattr(7),
+// trusted).
 const note = "trusted.orlop.project"
 
-// Assign puts a folder into a project, and notes it.
+// Assign assigns a directory to a project and records the project.
 func (kernelQuotas) Assign(folder string, id uint32) error {
 	if err := unix.Lsetxattr(folder, note, []byte(strconv.FormatUint(uint64(id), 10)), 0); err != nil {
 		return fmt.Errorf("%s: cannot note its project: %w", folder, err)
@@ -79,8 +80,7 @@ func (kernelQuotas) Assign(folder string, id uint32) error {
 	return projectquota.Assign(folder, id)
 }
 
-// Of is the project of a folder: the one that is noted, which it gets back if somebody has given it
-// another.
+// Of returns the recorded project of a directory, and restores it if it was changed.
 func (kernelQuotas) Of(folder string) (uint32, error) {
 	is, err := projectquota.Of(folder)
 	if err != nil {
@@ -108,31 +108,30 @@ func (kernelQuotas) Get(folder string, id uint32) (projectquota.Limit, projectqu
 	return projectquota.Get(folder, id)
 }
 
-// volume is one on the disk.
+// volume is a volume or snapshot on the disk.
 type volume struct {
 	project uint32
-	size    int64 // its limit, bytes, as it is on the disk
-	asked   int64 // what it grows to; less than size, or 0: it does not
-	going   bool  // it is being removed
-	making  bool  // it is a copy that is not whole yet
+	size    int64 // its quota on the disk, bytes
+	asked   int64 // the requested new size; less than size, or 0: none
+	going   bool  // in removal
+	making  bool  // an incomplete copy
 }
 
-// store is the folder of all volumes and snapshots of a node. Its methods may be called from
-// several goroutines.
+// store is the directory of all volumes and snapshots of a node. It is safe for concurrent use.
 type store struct {
 	root    string
 	device  string // major:minor of its file system …
-	within  string // … and where in that it is
+	within  string // … and its path in that file system
 	quotas  quotas
 	mounts  func() ([]*mountinfo.Info, error)
 	left    func() (free, size int64, err error) // of the file system, bytes
 	mu      sync.Mutex
 	all     map[string]volume
-	reading map[string]int // how many copies are made of it
-	next    uint32         // project
+	reading map[string]int // number of copies in progress of each source
+	next    uint32         // next project
 }
 
-// locate finds out where the store is in its file system, as mounts of parts of it say it.
+// locate determines the store's device and its path in the file system, in the form of mountinfo.
 func (s *store) locate() error {
 	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(s.root))
 	if err != nil {
@@ -140,7 +139,7 @@ func (s *store) locate() error {
 	}
 	var at *mountinfo.Info
 	for _, m := range above {
-		// of two at one place the later one hides the other
+		// a later mount at the same place hides the earlier mount
 		if at == nil || len(m.Mountpoint) >= len(at.Mountpoint) {
 			at = m
 		}
@@ -156,8 +155,8 @@ func (s *store) locate() error {
 	return nil
 }
 
-// openStore makes the folders where they are missing, removes what was not finished when the
-// machine stopped, and reads what there is.
+// openStore creates missing directories, removes entries that were unfinished when the machine
+// stopped, and reads the volumes.
 func openStore(root string, q quotas) (*store, error) {
 	s := &store{root: root, quotas: q, all: map[string]volume{}, reading: map[string]int{}, next: firstProject}
 	s.mounts = func() ([]*mountinfo.Info, error) { return mountinfo.GetMounts(nil) }
@@ -184,9 +183,9 @@ func openStore(root string, q quotas) (*store, error) {
 	for _, e := range unfinished {
 		folder := filepath.Join(root, making, e.Name())
 		if os.Remove(folder) == nil {
-			continue // nothing was in it
+			continue // it was empty
 		}
-		// what is in it may be much: it goes later
+		// it may be large, so it is removed in the background
 		err := os.Rename(folder, filepath.Join(root, removing, e.Name()))
 		if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
 			err = os.RemoveAll(folder)
@@ -206,13 +205,13 @@ func openStore(root string, q quotas) (*store, error) {
 	return s, s.forget()
 }
 
-// isVolumes tells whether a project can be a volume's.
+// isVolumes reports whether a project number is in the range of volumes.
 func isVolumes(project uint32) bool { return project >= firstProject && project < lastProject }
 
-// renumber gives those volumes projects of their own that have none, or one that another has too. A
-// pod that is root without a user namespace owns its volume's folder, and may have set any number:
-// that of another volume, whose limit would be set with this one's, or none, which is that of
-// everything else on DATA. How large they may be is said again when they are used (ensure).
+// renumber assigns new projects to volumes without a project of their own or with a shared project.
+// A pod that runs as root without a user namespace owns its volume's directory and may have set any
+// project: that of another volume, so that both quotas would change together, or 0, the project of
+// all other files on DATA. The size of the volume is set again at its next use (ensure).
 func (s *store) renumber() error {
 	owners := map[uint32]int{}
 	for _, v := range s.all {
@@ -242,7 +241,7 @@ func (s *store) renumber() error {
 	return nil
 }
 
-// read learns the volumes of one folder.
+// read reads the volumes of a directory.
 func (s *store) read(place string) error {
 	entries, err := os.ReadDir(filepath.Join(s.root, place))
 	if err != nil {
@@ -263,7 +262,7 @@ func (s *store) read(place string) error {
 	return nil
 }
 
-// sizes are the limits of all volumes, those that are being removed too.
+// sizes returns the quotas of all volumes, including volumes in removal.
 func (s *store) sizes() map[string]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -274,10 +273,9 @@ func (s *store) sizes() map[string]int64 {
 	return sizes
 }
 
-// show lets do mount a volume's folder, which is made where it is missing: the limit stands, and is
-// on the disk, before anybody can write. Between the look whether it may be used and the mount
-// nothing begins to copy or to remove it. One that is filled from something is made by a copy and
-// not here.
+// show calls do to mount a volume's directory, and creates the directory if necessary: the quota is
+// effective and on the disk before the first write. No copy and no removal can begin between the
+// check and the mount. A volume with a source is created by a copy and not here.
 func (s *store) show(name string, size int64, from string, do func(folder string) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -288,7 +286,7 @@ func (s *store) show(name string, size int64, from string, do func(folder string
 	return do(folder)
 }
 
-// ensure returns a volume's folder, and makes it where it is missing. It is for show.
+// ensure returns a volume's directory and creates it if necessary, for show.
 func (s *store) ensure(name string, size int64, from string) (folder string, err error) {
 	folder = filepath.Join(s.root, volumes, name)
 	v, there := s.all[name]
@@ -332,7 +330,7 @@ func (s *store) ensure(name string, size int64, from string) (folder string, err
 	err = errors.Join(
 		s.limit(v.project, size),
 		s.quotas.Assign(unfinished, v.project),
-		// as an emptyDir: pods have many users, and nobody else comes through the store's root
+		// like an emptyDir: pods run as many users, and the store's root is closed to others
 		os.Chmod(unfinished, 0o777),
 	)
 	if err == nil {
@@ -348,7 +346,7 @@ func (s *store) ensure(name string, size int64, from string) (folder string, err
 	return folder, persist(filepath.Join(s.root, volumes))
 }
 
-// limit sets what a project may have.
+// limit sets the quota of a project.
 func (s *store) limit(project uint32, size int64) error {
 	if !isVolumes(project) {
 		return fmt.Errorf("project %d is no volume's", project)
@@ -356,13 +354,13 @@ func (s *store) limit(project uint32, size int64) error {
 	return s.quotas.SetLimit(s.root, project, projectquota.Limit{Bytes: uint64(size), Inodes: max(uint64(size)/inodeShare, leastInodes)})
 }
 
-// grow raises a volume's limit, which is on the disk then: the kubelet asks only once. It is never
-// lowered.
+// grow raises a volume's quota and waits until it is on the disk, because the kubelet requests it
+// only once. The quota is never lowered.
 func (s *store) grow(name string, size int64) error {
 	if grown, err := s.raise(name, size); grown || err != nil {
 		return err
 	}
-	// outside the lock: it takes as long as all of DATA has to be written
+	// outside the lock: it writes all of DATA
 	if err := persistAll(s.root); err != nil {
 		return fmt.Errorf("volume %s: that it has grown is not on the disk: %w", name, err)
 	}
@@ -375,7 +373,7 @@ func (s *store) grow(name string, size int64) error {
 	return nil
 }
 
-// raise sets a volume's limit, and tells whether it was so high before, and on the disk.
+// raise sets a volume's quota, and reports whether it was already as high and on the disk.
 func (s *store) raise(name string, size int64) (grown bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -397,8 +395,8 @@ func (s *store) raise(name string, size int64) (grown bool, err error) {
 	return false, nil
 }
 
-// retire takes a volume out of use, for good, and tells whether something of it is left on the
-// disk, which clear removes. While something of it is mounted it stays, and that is an error.
+// retire takes a volume out of use permanently, and reports whether it has data left on the disk,
+// which clear removes. If a part of it is mounted, it stays, and retire returns an error.
 func (s *store) retire(name string) (left bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -432,7 +430,7 @@ func (s *store) retire(name string) (left bool, err error) {
 	return true, persist(filepath.Join(s.root, removing))
 }
 
-// clear removes what is left of a volume that was retired. It may take long, and holds nobody up.
+// clear removes the data of a retired volume. It may take long and blocks no other operation.
 func (s *store) clear(ctx context.Context, name string) error {
 	s.mu.Lock()
 	v, there := s.all[name]
@@ -442,7 +440,8 @@ func (s *store) clear(ctx context.Context, name string) error {
 	}
 	top := filepath.Join(s.root, removing, name)
 	own := func(folder string) error { return s.quotas.Assign(folder, v.project) }
-	// Its owner may have put the folder itself elsewhere, and nothing moves between projects.
+	// The pod may have changed the project of the directory itself, and the kernel moves no files
+	// between projects.
 	if err := own(top); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("volume %s: cannot be destroyed: %w", name, err)
 	}
@@ -458,7 +457,7 @@ func (s *store) clear(ctx context.Context, name string) error {
 	return nil
 }
 
-// remember writes down that a volume is destroyed, and waits until that is on the disk.
+// remember records a destroyed volume and waits until the record is on the disk.
 func (s *store) remember(name string) error {
 	f, err := os.OpenFile(filepath.Join(s.root, destroyed), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -468,7 +467,7 @@ func (s *store) remember(name string) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// gone are the names of volumes that were destroyed.
+// gone returns the names of destroyed volumes.
 func (s *store) gone() (string, error) {
 	names, err := os.ReadFile(filepath.Join(s.root, destroyed))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -477,7 +476,7 @@ func (s *store) gone() (string, error) {
 	return string(names), nil
 }
 
-// forget lets the oldest half of what was destroyed go when it is too much.
+// forget removes the oldest half of the destroyed names if the list is too long.
 func (s *store) forget() error {
 	names, err := s.gone()
 	if err != nil || len(names) <= mostDestroyed {
@@ -487,7 +486,7 @@ func (s *store) forget() error {
 	return renameio.WriteFile(filepath.Join(s.root, destroyed), []byte(kept), 0o600)
 }
 
-// retired are the volumes of which something is left on the disk.
+// retired returns the volumes with data left to remove.
 func (s *store) retired() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -496,7 +495,7 @@ func (s *store) retired() []string {
 	return slices.Sorted(maps.Keys(going))
 }
 
-// persist waits until a folder is on the disk.
+// persist waits until a directory is on the disk.
 func persist(folder string) error {
 	f, err := os.Open(folder)
 	if err != nil {
@@ -505,8 +504,8 @@ func persist(folder string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// persistAll waits until the whole file system that a folder is on is on the disk: limits are no
-// part of any folder.
+// persistAll waits until the whole file system of a directory is on the disk: quotas are not part
+// of any directory.
 func persistAll(folder string) error {
 	f, err := os.Open(folder)
 	if err != nil {
@@ -515,9 +514,9 @@ func persistAll(folder string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
-// filesystem tells the file system that a folder is on from others, and how many bytes all its
-// files can have: the last percent is root's (machined/disk). statfs(2) tells that share too, but
-// another one when the disk is almost full.
+// filesystem returns the ID of a directory's file system, and its capacity for files: root has the
+// last percent (machined/disk). statfs(2) reports that share too, but a different share when the
+// disk is almost full.
 func filesystem(folder string) (id string, size int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(folder, &s); err != nil {

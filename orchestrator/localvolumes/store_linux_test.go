@@ -22,13 +22,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/projectquota"
 )
 
-// memory is quotas without a kernel. Folders keep their project wherever they are moved to.
+// memory implements quotas without a kernel. Directories keep their project when they are moved.
 type memory struct {
-	projects map[string]uint32 // by the folder's last name
+	projects map[string]uint32 // by the directory's base name
 	limits   map[uint32]projectquota.Limit
 	used     projectquota.Usage // of every project
 	mu       sync.Mutex
-	err      error // of every call that changes something
+	err      error // of every call that changes state
 }
 
 func newMemory() *memory {
@@ -78,8 +78,8 @@ func open(t *testing.T, root string, q quotas) *store {
 	return s
 }
 
-// TestStore makes volumes, lets one grow, and opens the store again in every state that a power cut
-// can leave.
+// TestStore creates volumes, grows a volume, and opens the store again in every state that a power
+// cut can leave.
 func TestStore(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
@@ -115,7 +115,7 @@ func TestStore(t *testing.T) {
 		}
 	}
 
-	// One was not finished, and one was not removed to its end.
+	// A volume is unfinished, and another is partly removed.
 	if err := errors.Join(os.Mkdir(filepath.Join(root, making, named(3)), 0o700), os.Rename(filepath.Join(root, volumes, named(2)), filepath.Join(root, removing, named(2)))); err != nil {
 		t.Fatal(err)
 	}
@@ -140,8 +140,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestRemove: a volume that is mounted, or a part of it, stays; another one whose name begins alike
-// does not matter.
+// TestRemove checks that a volume stays while it or a part of it is mounted, and that a mounted
+// volume with the same name prefix has no effect.
 func TestRemove(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
@@ -168,7 +168,7 @@ func TestRemove(t *testing.T) {
 	}
 	s.mounts = func() ([]*mountinfo.Info, error) {
 		return []*mountinfo.Info{{Root: "/lib/local-volumes/volumes/" + named(1) + "0", Mountpoint: "/pod"}, {Root: "/lib/local-volumes", Mountpoint: "/x"},
-			// What a tenant makes in his own volume, or in one of another kind.
+			// Directories that a tenant makes in its own volume, or in a volume of another kind.
 			{Root: "/lib/local-volumes/volumes/" + named(2) + "/lib/local-volumes/volumes/" + named(1), Mountpoint: "/pod"},
 			{Root: "/lib/local-volumes/volumes/" + named(1), Mountpoint: "/pod", Minor: 7}}, nil
 	}
@@ -186,7 +186,7 @@ func TestRemove(t *testing.T) {
 	if _, err := os.Stat(folder); !errors.Is(err, fs.ErrNotExist) || len(s.sizes()) > 0 {
 		t.Errorf("it is there still: %v, %v", err, s.sizes())
 	}
-	// Its object comes back, with data of the cluster that were put back.
+	// Its object reappears after a restore of the cluster's data.
 	for range 2 {
 		if _, err := s.ensure(named(1), mib, ""); err == nil || !strings.Contains(err.Error(), "its data are lost") {
 			t.Errorf("an empty folder in its place: %v", err)
@@ -198,7 +198,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestForget: the list of what was destroyed does not grow for ever.
+// TestForget checks that the list of destroyed volumes does not grow without bound.
 func TestForget(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "local-volumes")
 	s := open(t, root, newMemory())
@@ -212,7 +212,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestMakingFails: what cannot be limited is not made, and nothing is left of it.
+// TestMakingFails checks that a volume without a quota is not created and leaves no data.
 func TestMakingFails(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
@@ -226,8 +226,8 @@ func TestMakingFails(t *testing.T) {
 	}
 }
 
-// TestUnsupported: on a file system without quotas the node runs, says why it has no volumes, and
-// refuses each.
+// TestUnsupported checks that on a file system without quotas the node runs, reports why it has no
+// volumes, and rejects each.
 func TestUnsupported(t *testing.T) {
 	n, err := newNode(nodespec.Spec{NodeName: "a"}, t.TempDir(), &memory{err: projectquota.ErrUnsupported})
 	if err != nil {
@@ -243,7 +243,7 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// request is the kubelet's for a volume.
+// request is the kubelet's request for a volume.
 func request(name, filesystem, size, target string) *csi.NodePublishVolumeRequest {
 	return &csi.NodePublishVolumeRequest{
 		VolumeId: name, TargetPath: target, VolumeContext: map[string]string{attributeFilesystem: filesystem, attributeSize: size},
@@ -251,8 +251,8 @@ func request(name, filesystem, size, target string) *csi.NodePublishVolumeReques
 	}
 }
 
-// TestPublish: a volume is shown once, of this file system only, and with the options that there
-// are.
+// TestPublish checks that a volume is mounted once, only from this file system, and only with known
+// options.
 func TestPublish(t *testing.T) {
 	var bound []mount.Flags
 	d := &driver{
@@ -293,8 +293,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestNumbersOfOthers: whatever a pod has made of the project of its volume, no limit but its own
-// is ever set with it, and the next volumes have numbers that nobody has.
+// TestNumbersOfOthers checks that, for any project that a pod sets on its volume, only the volume's
+// own quota is ever set, and that new volumes get unused numbers.
 func TestNumbersOfOthers(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
