@@ -20,21 +20,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/distinct"
 )
 
-// Input is what a node's table follows from.
+// Input determines a node's table.
 type Input struct {
-	Node   string // whose table it is
-	Bridge string // the link that its pods hang on
-	// the link that packets of other nodes' pods come by; empty if that may be any
+	Node   string // the node of the table
+	Bridge string // the link of its pods
+	// the link of packets from other nodes' pods; empty if they can use any link
 	Tunnel  string
 	Cluster []netip.Prefix // the cluster's pod ranges
-	// each node's; what is not in its node's ranges is no pod's address
+	// each node's ranges; an address outside its node's ranges is not a pod's address
 	Ranges     map[string][]netip.Prefix
 	Pods       []*corev1.Pod // of all nodes
 	Namespaces []*corev1.Namespace
 	Policies   []*networkingv1.NetworkPolicy
 }
 
-// Names of the chains with a hook, and of the sets that these use for each family; see family.
+// Names of the chains with a hook, and of their sets for each family; see family.
 const (
 	egress  = "egress"
 	ingress = "ingress"
@@ -43,9 +43,9 @@ const (
 	cluster = "cluster" // the cluster's pod ranges
 )
 
-// Compile returns the table that the node should have, and why parts of policies have no effect:
-// these are such as the API server does not let in. It is the same for the same world, whatever the
-// order in its lists. Without a policy the table is empty.
+// Compile returns the table for the node, and the problems of parts of policies that have no effect
+// because the API server would reject them. It returns the same table for the same input, in any
+// order of its lists. Without a policy the table is empty.
 func Compile(w Input) (Table, []error) {
 	if len(w.Policies) == 0 {
 		return Table{}, nil
@@ -74,14 +74,14 @@ func Compile(w Input) (Table, []error) {
 	return c.table, c.problems
 }
 
-// mostOfAll bounds what the policies of all namespaces have in a node's table, in bytes as the
-// kernel is told of them: it takes a table in one message or not at all, and what is longer than a
-// socket may send (kernel_linux.go) would leave nobody's policies in force. Whoever has the most is
-// cut off for it.
+// maxTotalSize bounds the policies of all namespaces in a node's table, in bytes of the message to
+// the kernel. The kernel accepts a table only in one message, and if the message were longer than a
+// socket may send (kernel_linux.go), no policy would be enforced. The pods of the namespace with
+// the largest policies are cut off instead.
 const mostOfAll = 64 << 20
 
-// What an element of a set and a rule are in that message, in bytes, at most: a rule with a jump to
-// a chain of the longest name.
+// The maximal size of an element of a set and of a rule in that message, in bytes: a rule with a
+// jump to a chain with the longest name.
 const (
 	elementSize = 100
 	ruleSize    = 512
@@ -112,8 +112,8 @@ func compile(w Input, closed map[string]int) compiler {
 	return c
 }
 
-// DenyAll is the table of a node that does not know yet what there is: nothing is forwarded from a
-// pod or to one.
+// DenyAll returns the table of a node that does not know the cluster's objects yet: packets from
+// and to its pods are not forwarded.
 func DenyAll(w Input) Table {
 	w.Pods = nil
 	c := compiler{Input: w}
@@ -121,7 +121,7 @@ func DenyAll(w Input) Table {
 	return c.table
 }
 
-// pod is what counts of a Pod.
+// pod is the relevant part of a Pod.
 type pod struct {
 	namespace string
 	labels    labels.Set
@@ -143,16 +143,17 @@ type compiler struct {
 	pods     []pod
 	table    Table
 	problems []error
-	// by namespace: what its policies have in the table, in elements and rules
+	// by namespace: the size of its policies in the table, in elements and rules
 	spent map[string]int
-	size  map[string]int // the same in bytes, with what leads to them
-	// namespaces whose policies allow nothing here, because they were too much
+	size  map[string]int // the same in bytes, with the rules that jump to them
+	// namespaces with too large policies, which allow nothing here
 	closed map[string]int
-	// by direction: the policies' chains that an address is subject to
+	// by direction: the chains of the policies that select an address
 	to map[string]map[netip.Addr][]string
 }
 
-// read takes what counts from a Pod: one that has an address of its own and has not ended.
+// read returns the relevant part of a Pod. It returns false for a Pod without an address of its own
+// and for a Pod that has ended.
 func (c *compiler) read(p *corev1.Pod) (pod, bool) {
 	if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return pod{}, false
@@ -161,7 +162,7 @@ func (c *compiler) read(p *corev1.Pod) (pod, bool) {
 	for _, ip := range p.Status.PodIPs {
 		a, err := netip.ParseAddr(ip.IP)
 		if err != nil {
-			continue // the API server lets addresses in, and nothing else
+			continue // the API server accepts only addresses
 		}
 		a = a.Unmap()
 		if slices.ContainsFunc(c.Ranges[p.Spec.NodeName], func(r netip.Prefix) bool { return r.Contains(a) }) {
@@ -169,7 +170,7 @@ func (c *compiler) read(p *corev1.Pod) (pod, bool) {
 		}
 	}
 	containers := slices.Clone(p.Spec.Containers)
-	for _, i := range p.Spec.InitContainers { // those that run beside the others (sidecars)
+	for _, i := range p.Spec.InitContainers { // sidecar containers
 		if i.RestartPolicy != nil && *i.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			containers = append(containers, i)
 		}
@@ -184,8 +185,8 @@ func (c *compiler) read(p *corev1.Pod) (pod, bool) {
 	return out, len(out.addresses) > 0
 }
 
-// policy makes the chains of a policy that selects a pod of this node. What is amiss in it selects,
-// and allows, nothing.
+// policy adds the chains of a policy that selects a pod of this node. Invalid parts of it select
+// and allow nothing.
 func (c *compiler) policy(p *networkingv1.NetworkPolicy) error {
 	selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
 	if err != nil {
@@ -213,7 +214,7 @@ func (c *compiler) policy(p *networkingv1.NetworkPolicy) error {
 			for _, t := range targets {
 				for _, a := range t.addresses {
 					if c.to[direction][a] == nil {
-						// subject to policies, none of which allows anything
+						// subject to policies that allow nothing
 						c.to[direction][a] = []string{}
 					}
 				}
@@ -250,18 +251,18 @@ func (c *compiler) policy(p *networkingv1.NetworkPolicy) error {
 	return nil
 }
 
-// rule is one rule of a policy, of either direction.
+// rule is a rule of a policy, of either direction.
 type rule struct {
-	name      string // its chains and sets begin with it
+	name      string // prefix of its chains and sets
 	direction string
 	namespace string
-	targets   []pod // that the policy selects
+	targets   []pod // the pods that the policy selects
 	peers     []networkingv1.NetworkPolicyPeer
 	ports     []networkingv1.NetworkPolicyPort
 }
 
-// rule returns what lets packets of the rule's peers and ports pass, and adds the sets and chains
-// for it to the table.
+// rule returns rules that accept packets of the rule's peers and ports, and adds their sets and
+// chains to the table.
 func (c *compiler) rule(r rule) []Rule {
 	who := c.peers(r)
 	numbers, names := c.portsOf(r)
@@ -274,10 +275,10 @@ func (c *compiler) rule(r rule) []Rule {
 	if r.direction == egress {
 		from = Destination
 	}
-	// Named ports of an egress rule are the peers' own, so their set holds the peers already.
+	// Named ports of an egress rule belong to the peers, so their set already contains the peers.
 	only := r.direction == egress && len(r.ports) > 0 && len(numbers) == 0
-	// The peers' sets depend on the policy and not on what there is at the moment: an empty one
-	// keeps its rule.
+	// The peers' sets depend only on the policy and not on the present pods: an empty set keeps its
+	// rule.
 	var matches [][]Match
 	if who.all {
 		matches = append(matches, nil)
@@ -329,17 +330,17 @@ func (c *compiler) rule(r rule) []Rule {
 	return out
 }
 
-// mostOfNamespace is how many elements and rules the policies of a namespace have in a node's
-// table. Whoever may write policies could else fill the memory of the process that runs the node,
-// or have a table that the kernel does not take, and then nobody's policies would be in force. 100
-// policies that let 2500 pods in each are half of it.
+// maxNamespaceItems bounds the elements and rules of a namespace's policies in a node's table.
+// Without a bound, a user with the right to write policies could exhaust the memory of the node's
+// process, or cause a table that the kernel rejects, and then no policy would be enforced. 100
+// policies that each admit 2500 pods are half of it.
 const mostOfNamespace = 1 << 19
 
-// affordable tells whether a rule has room, and takes it.
+// affordable reports whether the bound permits a rule, and counts the rule.
 func (c *compiler) affordable(r rule, costs int) bool {
 	before := c.spent[r.namespace]
 	if before > mostOfNamespace {
-		return false // that was said
+		return false // already reported
 	}
 	if c.spent[r.namespace] = before + costs; before+costs <= mostOfNamespace {
 		return true
@@ -351,13 +352,13 @@ func (c *compiler) affordable(r rule, costs int) bool {
 
 // parties are the peers of a rule.
 type parties struct {
-	all     bool // anybody
-	selects bool // there is a selector
+	all     bool // all addresses
+	selects bool // the rule has a selector
 	pods    []pod
 	blocks  *netipx.IPSet
 }
 
-// has returns what tells whether an address is a peer's.
+// has returns a function that reports whether an address belongs to a peer.
 func (p parties) has() func(netip.Addr) bool {
 	selected := map[netip.Addr]bool{}
 	for _, pod := range p.pods {
@@ -389,7 +390,7 @@ func (c *compiler) peers(r rule) parties {
 		}
 		selectors = append(selectors, selects)
 	}
-	for _, one := range c.pods { // once, however many selectors it matches
+	for _, one := range c.pods { // once, even if several selectors match
 		if slices.ContainsFunc(selectors, func(selects func(pod) bool) bool { return selects(one) }) {
 			out.pods = append(out.pods, one)
 		}
@@ -402,7 +403,7 @@ func (c *compiler) peers(r rule) parties {
 	return out
 }
 
-// selector returns what a peer with selectors selects.
+// selector returns a function that reports whether a peer's selectors match a pod.
 func (c *compiler) selector(namespace string, p networkingv1.NetworkPolicyPeer) (func(pod) bool, error) {
 	pods := labels.Everything()
 	if p.PodSelector != nil {
@@ -428,7 +429,7 @@ func (c *compiler) selector(namespace string, p networkingv1.NetworkPolicyPeer) 
 	return func(p pod) bool { return in[p.namespace] && pods.Matches(p.labels) }, nil
 }
 
-// block is a range without its exceptions.
+// block returns a range without its exceptions.
 func block(b *networkingv1.IPBlock) (*netipx.IPSet, error) {
 	var set netipx.IPSetBuilder
 	whole, err := netip.ParsePrefix(b.CIDR)
@@ -449,7 +450,7 @@ func block(b *networkingv1.IPBlock) (*netipx.IPSet, error) {
 	return set.IPSet()
 }
 
-// portsOf returns a rule's ports, each once: tests of numbers, and names.
+// portsOf returns a rule's ports without duplicates: matches of numbers, and names.
 func (c *compiler) portsOf(r rule) (numbers []Match, names []endpoint) {
 	for _, p := range r.ports {
 		number, err := protocol(p.Protocol)
@@ -473,7 +474,8 @@ func (c *compiler) portsOf(r rule) (numbers []Match, names []endpoint) {
 	return distinct.Of(numbers), distinct.Of(names)
 }
 
-// endpoints are where pods have the named ports, on addresses that has is true for; nil is for all.
+// endpoints returns the addresses and ports of pods with the named ports. If has is not nil, it
+// selects the addresses.
 func (c *compiler) endpoints(names []endpoint, pods []pod, v6 bool, has func(netip.Addr) bool) []Element {
 	var out []Element
 	for _, p := range pods {
@@ -491,20 +493,21 @@ func (c *compiler) endpoints(names []endpoint, pods []pod, v6 bool, has func(net
 	return out
 }
 
-// gates adds the chains with a hook and what they need. A packet has to pass both: its sender's
-// egress, its destination's ingress.
+// gates adds the chains with a hook and their sets. A packet has to pass both chains: its sender's
+// egress and its destination's ingress.
 //
-// What comes from the bridge with a sender that is no known pod's, and what goes to an address
-// there that is none's, is dropped. So a new pod reaches nobody, and nobody reaches it, before it
-// is known here and its policies with it; and none escapes its own by another sender. And who says
-// that he is a pod of another node has to come by the tunnel, if there is one.
+// Packets from the bridge with a source that is not a known pod's address are dropped, and so are
+// packets to the bridge with a destination that is not a known pod's address. So a new pod can
+// neither send nor receive before the node knows it and its policies, and no pod escapes its
+// policies with another source address. If the cluster has a tunnel, packets with a source in the
+// cluster's pod ranges must arrive by the tunnel or the bridge.
 func (c *compiler) gates() {
 	out, in := hook(egress, -1), hook(ingress, 0)
 	bridged := []Match{{Test: In, Link: c.Bridge}, {Test: Out, Link: c.Bridge}}
 	pass := []Rule{
 		{Matches: []Match{{Test: Established}}, Verdict: Accept},
-		// Among the bridge's pods only: routed, or in the protocol's name, it would be a way past
-		// every policy.
+		// Only among the bridge's pods: routed packets, or all packets of the protocol, would
+		// bypass every policy.
 		{Matches: append(slices.Clone(bridged), Match{Test: NeighborDiscovery}), Verdict: Accept},
 	}
 	var ranges netipx.IPSetBuilder
@@ -526,7 +529,7 @@ func (c *compiler) gates() {
 		addresses := addressesOf(mine, v6)
 		pods := c.add(local, Addresses, v6, addresses)
 		pairs := c.add(self, Pairs, v6, slices.Clone(addresses))
-		// What comes from elsewhere with a pod's own address as its sender is not the pod's.
+		// A packet from another link with a pod's own address as its source is not the pod's.
 		own := Rule{Matches: append(slices.Clone(bridged), Match{Test: Self, Set: pairs, V6: v6}), Verdict: Accept}
 		known[0], known[1] = append(known[0], own), append(known[1], own)
 		closed[0] = append(closed[0], Rule{Matches: []Match{
@@ -549,8 +552,8 @@ func (c *compiler) gates() {
 	c.table.Chains = append(c.table.Chains, out, in)
 }
 
-// subjects adds the map from addresses that policies of a direction are for to a chain which asks
-// all of them, and returns its name. Pods with the same policies share the chain.
+// subjects adds the map from addresses that policies of a direction select to a chain that jumps to
+// all these policies, and returns its name. Pods with the same policies share the chain.
 func (c *compiler) subjects(direction string, v6 bool) string {
 	var elements []Element
 	for _, a := range slices.SortedFunc(maps.Keys(c.to[direction]), netip.Addr.Compare) {
@@ -612,7 +615,7 @@ func rangesOf(set *netipx.IPSet, v6 bool) []Element {
 	return out
 }
 
-// protocol is the number of a protocol, TCP where none is named.
+// protocol returns the number of a protocol; the default is TCP.
 func protocol(p *corev1.Protocol) (uint8, error) {
 	if p == nil || *p == "" {
 		return tcp, nil
@@ -625,10 +628,11 @@ func protocol(p *corev1.Protocol) (uint8, error) {
 	return 0, fmt.Errorf("protocol %s: is not known; use TCP, UDP or SCTP", *p)
 }
 
-// longest bounds names: the kernel's limit is 255 bytes (NFT_NAME_MAXLEN), and sets add a few.
+// maxNameLen bounds names: the kernel's limit is 255 bytes (NFT_NAME_MAXLEN), and sets add a few.
 const longest = 200
 
-// name is the chain of a policy: nft(8)'s names may hold letters, digits, and / - _ and a dot.
+// name returns the name of a policy's chain. Names in nft(8) consist of letters, digits, / - _ and
+// dots.
 func name(direction, namespace, policy string) string {
 	out := direction + "/" + namespace + "/" + policy
 	if len(out) > longest {
@@ -637,7 +641,7 @@ func name(direction, namespace, policy string) string {
 	return out
 }
 
-// short tells texts apart in 16 letters.
+// short returns a hash of text in 16 characters.
 func short(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])

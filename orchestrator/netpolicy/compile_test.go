@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// nodes have a range of each family, by number: 10.244.N.0/24 and fd00:N::/64.
+// nodes is the number of nodes. Node N has a range of each family: 10.244.N.0/24 and fd00:N::/64.
 const nodes = 3
 
 func emptyWorld(node int) Input {
@@ -76,7 +76,7 @@ func compiled(t *testing.T, w Input) Table {
 	return table
 }
 
-// TestGolden shows a whole table.
+// TestGolden compares a whole table with a golden file.
 func TestGolden(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
@@ -85,7 +85,7 @@ func TestGolden(t *testing.T) {
 }
 
 // TestRandomWorlds compares the tables of all nodes with the oracle, over random clusters and
-// connections. A connection is judged on the sender's node and on the receiver's.
+// connections. A connection has to pass the sender's node and the receiver's.
 func TestRandomWorlds(t *testing.T) {
 	seen := map[bool]int{}
 	for seed := range uint64(1000) {
@@ -128,7 +128,7 @@ func shuffled[T any](r *rand.Rand, in []T) []T {
 	return out
 }
 
-// link is where packets with the address come from and go to, as a node sees it.
+// link returns the link of packets from or to an address, as a node sees it.
 func link(w Input, node string, a netip.Addr) string {
 	in := func(p netip.Prefix) bool { return p.Contains(a) }
 	switch {
@@ -140,7 +140,7 @@ func link(w Input, node string, a netip.Addr) string {
 	return "eth0"
 }
 
-// randomPacket returns a packet from or to a pod, its protocol, and the nodes where it is judged.
+// randomPacket returns a packet from or to a pod, its protocol, and the nodes that filter it.
 func randomPacket(r *rand.Rand, w Input) (p packet, protocol corev1.Protocol, on []string) {
 	v6 := r.IntN(2) == 1
 	end := func() netip.Addr {
@@ -228,7 +228,7 @@ func randomWorld(r *rand.Rand) Input {
 		}
 		p.Spec.Containers = []corev1.Container{{Name: "c", Ports: ports[:r.IntN(3)]}}
 		w.Pods = append(w.Pods, p)
-		if r.IntN(2) == 0 { // a pod that does not count, and says that it has the same addresses
+		if r.IntN(2) == 0 { // an ended pod with the same addresses, which must have no effect
 			ghost := p.DeepCopy()
 			ghost.Name, ghost.Namespace, ghost.Labels = fmt.Sprint("ghost", i), pick(r, names...), randomLabels(r)
 			if ghost.Status.Phase = pick(r, corev1.PodRunning, corev1.PodFailed, corev1.PodSucceeded); ghost.Status.Phase == corev1.PodRunning {
@@ -295,15 +295,15 @@ func randomPorts(r *rand.Rand) (out []networkingv1.NetworkPolicyPort) {
 	return out
 }
 
-// TestGates: what is no known pod's, on the bridge, gets nothing through, and a sender from outside
-// is no pod.
+// TestGates checks that packets of an unknown pod on the bridge are dropped, and that a source from
+// outside does not count as a pod.
 func TestGates(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
 	w := worldOf(t, 1, string(documents))
 	table := compiled(t, w)
 	a := netip.MustParseAddr
-	// the first one is a pod that no policy selects
+	// the first address is a pod that no policy selects
 	known, unknown := a("10.244.1.20"), a("10.244.1.99")
 	for _, c := range []struct {
 		what string
@@ -342,8 +342,8 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// TestProblems: what the API server would not have let in allows nothing, is named, and does no
-// harm to the rest.
+// TestProblems checks that policies that the API server would have rejected allow nothing, are
+// reported, and do not affect the rest.
 func TestProblems(t *testing.T) {
 	const pod = `
 kind: Pod
@@ -382,8 +382,8 @@ spec: {podSelector: {}, ingress: [%s]}`
 	}
 }
 
-// TestBounds: what is said twice is in the table once, and a namespace whose policies say too much
-// is closed, and no other one.
+// TestBounds checks that duplicates are in the table once, and that only a namespace with too large
+// policies is closed.
 func TestBounds(t *testing.T) {
 	const world = `
 kind: Pod
@@ -420,8 +420,8 @@ spec: {podSelector: {}, ingress: [{from: [%s], ports: [%s]}]}`
 	}
 }
 
-// TestTooMuch: when the policies of all namespaces together are more than the kernel takes, those
-// of the one that has the most allow nothing, and the others' are in force.
+// TestTooMuch checks that, if the policies of all namespaces together exceed the kernel's limit,
+// the largest namespace's policies allow nothing and the others are enforced.
 func TestTooMuch(t *testing.T) {
 	const world = `
 kind: Pod
@@ -463,7 +463,7 @@ spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}`
 			t.Errorf("to %s port %d: passes: %v, want %v", c.to, c.port, got, c.want)
 		}
 	}
-	// What it sends is not forbidden by anything, and what fits is in force again.
+	// No policy restricts its egress, and smaller policies are enforced again.
 	if !passes(table, packet{from: netip.MustParseAddr("10.244.0.2"), to: outside, protocol: tcp, port: 80, in: "cni0", out: "eth0"}) {
 		t.Error("egress, which no policy is about, is closed")
 	}

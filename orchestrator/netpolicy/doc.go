@@ -1,28 +1,28 @@
-// Package netpolicy enforces NetworkPolicies (networking.k8s.io/v1) on the node's pods, with
+// Package netpolicy enforces NetworkPolicies (networking.k8s.io/v1) for the node's pods with
 // nftables.
 //
-// compile.go is pure: what the cluster has goes in, the wanted table comes out (table.go), as a
-// value that can be shown, compared and, in the tests, run on packets. kernel_linux.go writes it,
-// whole and at once, and reads back which one is there. follow.go keeps what is needed of Pods,
-// Namespaces, NetworkPolicies and Nodes; run.go compiles when that changes, and writes when the
-// table does.
+// compile.go is pure: it turns the cluster's objects into the wanted table (table.go), a value that
+// can be printed, compared and, in the tests, applied to packets. kernel_linux.go replaces the
+// table in the kernel in one transaction, and reads the fingerprint of the present one. watch.go
+// caches the needed fields of Pods, Namespaces, NetworkPolicies and Nodes; run.go compiles after a
+// change of them, and writes after a change of the table.
 //
-// # The way of a packet
+// # The path of a packet
 //
-// Packets that are forwarded come to the chain egress and then to ingress; those between two pods
-// on the bridge, too, because br_netfilter sends them there. In both, what belongs to a connection
-// passes. Then the sender's address (in ingress the destination's) is looked up in a map; if a
-// policy selects its pod, the packet goes on in a chain that asks each of the pod's policies, and
-// ends with a drop:
+// Forwarded packets traverse the chain egress and then ingress; br_netfilter also sends packets
+// between two pods on the bridge there. Both chains accept packets of established connections. Then
+// they look up the source address (in ingress the destination) in a map. If a policy selects its
+// pod, the packet continues in a chain that jumps to each of the pod's policies and ends with a
+// drop:
 //
-//	egress ── map egress-of4 ──► egress-of-… ── jump ──► egress/NAMESPACE/POLICY ── jump ──► …/0/ports
+//	egress ─ map egress-of4 ─► egress-of-… ─ jump ─► egress/NAMESPACE/POLICY ─ jump ─► …/0/ports
 //
 // A policy's chain has the rules of its peers (hash sets of pods, ranges of ipBlocks), and a chain
-// of ports for each rule that has some. Named ports are sets of address, protocol and port: of the
+// of ports for each rule with ports. Named ports are sets of address, protocol and port: of the
 // policy's own pods for ingress, of the peers for egress.
 //
-// What the node itself sends and gets is not forwarded, so no rule concerns it.
+// Packets from and to the node itself are not forwarded, so no rule applies to them.
 //
-// docs/decisions/0030-network-policy.md says why it is like this, what holds for a pod's first
-// packet, and what does not.
+// docs/decisions/0030-network-policy.md gives the reasons, the guarantees for a pod's first packet,
+// and the limits.
 package netpolicy

@@ -15,21 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tableName is the table that is ours alone, of the family inet.
+// tableName is the name of this package's table, of the family inet.
 const tableName = "orlop_netpolicy"
 
-// fingerprint is a chain that no packet comes to. The comment of its only rule is the table's
-// fingerprint.
+// fingerprint is a chain without packets. The comment of its only rule is the table's fingerprint.
 const fingerprint = "fingerprint"
 
 const (
-	// piece is how many elements go into one message: an attribute has 64 KiB at most, and an
+	// chunkSize is the number of elements in one message: an attribute has at most 64 KiB, and an
 	// element about 100 bytes.
 	piece = 400
-	// room is for a batch and for what the kernel answers to it, bytes; the kernel makes it twice
-	// as much (socket(7), SO_SNDBUF).
+	// bufferSize is the size in bytes of the socket's buffers, for a batch and the kernel's
+	// answers; the kernel doubles it (socket(7), SO_SNDBUF).
 	room = mostOfAll
-	// patience is how long the kernel may take to answer.
+	// timeout bounds the kernel's answer.
 	patience = 30 * time.Second
 )
 
@@ -46,9 +45,8 @@ func (kernel) conn() (*nftables.Conn, error) {
 	return conn, nil
 }
 
-// read returns the fingerprint of the table in the kernel, with an empty one for none of ours. The
-// chains that packets begin in are looked at, too: without them, or without their rules, a table is
-// none.
+// read returns the fingerprint of the table in the kernel, or "" without a table. It also checks
+// the chains with a hook: a table without them or without their rules does not count.
 func (k kernel) read() (string, error) {
 	conn, err := k.conn()
 	if err != nil {
@@ -87,8 +85,8 @@ func (k kernel) read() (string, error) {
 	return string(sum), nil
 }
 
-// comment is what the rule of the chain fingerprint says: the table's fingerprint, and how many
-// rules read will find.
+// comment returns the comment of the rule in the chain fingerprint: the table's fingerprint, and
+// the number of rules that read will find.
 func comment(t Table) string {
 	counts := map[string]int{}
 	for _, c := range t.Chains {
@@ -97,7 +95,7 @@ func comment(t Table) string {
 	return fmt.Sprintf("%s %d;%d;", t.Fingerprint(), counts[egress], counts[ingress])
 }
 
-// write replaces the table, all at once: a packet meets the whole old one or the whole new one.
+// write replaces the table in one transaction: a packet traverses either the old or the new table.
 // Connections stay.
 func (k kernel) write(t Table) error {
 	conn, err := k.conn()
@@ -105,7 +103,7 @@ func (k kernel) write(t Table) error {
 		return err
 	}
 	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
-	conn.AddTable(table) // or there may be nothing to delete
+	conn.AddTable(table) // otherwise the deletion can fail
 	conn.DelTable(table)
 	conn.AddTable(table)
 	chains := map[string]*nftables.Chain{}
@@ -169,9 +167,9 @@ func netfilterSet(s Set) *nftables.Set {
 	return set
 }
 
-// netfilterElements are the set's elements as the kernel wants them: parts of a key fill up
-// registers of four bytes, and the end of a range is an element of its own, the first address after
-// it. A range that goes up to the last address of all has none.
+// netfilterElements returns the set's elements in the kernel's format: parts of a key fill
+// registers of four bytes, and the end of a range is a separate element, the first address after
+// it. A range up to the last address has no end element.
 func netfilterElements(s Set) []nftables.SetElement {
 	var out []nftables.SetElement
 	for _, e := range s.Elements {
@@ -197,8 +195,8 @@ func netfilterElements(s Set) []nftables.SetElement {
 	return out
 }
 
-// register is the first of the kernel's registers of four bytes (NFT_REG32_00); parts of a key
-// follow each other there.
+// register is the first of the kernel's registers of four bytes (NFT_REG32_00); parts of a key are
+// in consecutive registers.
 const register = unix.NFT_REG32_00
 
 func expressions(r Rule, sets map[string]*nftables.Set) []expr.Any {
@@ -217,8 +215,8 @@ func expressions(r Rule, sets map[string]*nftables.Set) []expr.Any {
 	return out
 }
 
-// match loads what a test looks at and compares; with follow the set is a map whose verdict is
-// taken.
+// match returns expressions that load and compare the fields of a test; with follow the set is a
+// map with the verdict.
 func match(m Match, sets map[string]*nftables.Set, follow bool) []expr.Any {
 	equal := expr.CmpOpEq
 	if m.Not {
@@ -269,7 +267,7 @@ func match(m Match, sets map[string]*nftables.Set, follow bool) []expr.Any {
 		add(&expr.Cmp{Op: expr.CmpOpGte, Register: register, Data: first}, &expr.Cmp{Op: expr.CmpOpLte, Register: register, Data: last})
 		return out
 	}
-	// The rest looks at addresses: RFC 791, section 3.1, and RFC 8200, section 3.
+	// The other tests compare addresses: RFC 791, section 3.1, and RFC 8200, section 3.
 	family, length, sender, destination := byte(unix.NFPROTO_IPV4), uint32(4), uint32(12), uint32(16)
 	if m.V6 {
 		family, length, sender, destination = unix.NFPROTO_IPV6, 16, 8, 24
@@ -296,7 +294,7 @@ func match(m Match, sets map[string]*nftables.Set, follow bool) []expr.Any {
 	set := sets[m.Set]
 	lookup := &expr.Lookup{SourceRegister: register, SetName: set.Name, SetID: set.ID, Invert: m.Not}
 	if follow {
-		lookup.IsDestRegSet = true // register 0 takes verdicts
+		lookup.IsDestRegSet = true // register 0 holds verdicts
 	}
 	add(lookup)
 	return out

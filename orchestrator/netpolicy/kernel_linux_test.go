@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// quiet is how long nothing has to come before it is said to be dropped; prompt is how long
-	// something may take that comes.
+	// quiet is the time without an answer after which a packet counts as dropped; prompt is the
+	// longest time until the answer to an accepted packet.
 	quiet  = 500 * time.Millisecond
 	prompt = 20 * time.Second
 )
@@ -36,9 +36,9 @@ type testCluster struct {
 	places map[string]*rtnltest.Namespace
 }
 
-// newCluster makes the network that package podnetwork makes, with pods web, client and idle on the
-// node, a pod behind the tunnel and somebody outside. Each answers to TCP on ports 80, 8080 and
-// 9090, and to UDP on 53.
+// newCluster makes the same network as package podnetwork, with pods web, client and idle on the
+// node, a pod behind the tunnel and a host outside. Each answers to TCP on ports 80, 8080 and 9090,
+// and to UDP on 53.
 func newCluster(t *testing.T) *testCluster {
 	t.Helper()
 	runtime.LockOSThread()
@@ -101,7 +101,7 @@ func (c *testCluster) place(t *testing.T, name string, addresses ...string) {
 				}
 				go func() {
 					defer conn.Close()
-					_, _ = io.Copy(conn, conn) // until the other end has had enough
+					_, _ = io.Copy(conn, conn) // until the client closes
 				}()
 			}
 		}()
@@ -120,13 +120,13 @@ func (c *testCluster) place(t *testing.T, name string, addresses ...string) {
 				if err != nil {
 					return
 				}
-				_, _ = socket.WriteToUDPAddrPort(packet[:n], from) // whoever asked asks again
+				_, _ = socket.WriteToUDPAddrPort(packet[:n], from) // the client repeats its request
 			}
 		}()
 	}
 }
 
-// dial opens a connection from a place; an empty one is the node itself.
+// dial opens a connection from a place; an empty name means the node itself.
 func (c *testCluster) dial(from, to string, patience time.Duration) (conn net.Conn, err error) {
 	if from == "" {
 		return net.DialTimeout("tcp", to, patience)
@@ -135,7 +135,7 @@ func (c *testCluster) dial(from, to string, patience time.Duration) (conn net.Co
 	return conn, err
 }
 
-// reaches tells whether an answer comes over TCP, or over UDP if the port is 53.
+// reaches returns nil if an answer arrives over TCP, or over UDP for port 53.
 func (c *testCluster) reaches(from, to string, patience time.Duration) error {
 	if !strings.HasSuffix(to, ":53") {
 		conn, err := c.dial(from, to, patience)
@@ -160,7 +160,7 @@ func (c *testCluster) reaches(from, to string, patience time.Duration) error {
 	return err
 }
 
-// refused sends datagrams to where nobody listens until that is told.
+// refused sends datagrams to a closed port until an error arrives.
 func (c *testCluster) refused(from, to string) error {
 	var conn net.Conn
 	var err error
@@ -284,12 +284,12 @@ func TestKernel(t *testing.T) {
 			name, port, _ := strings.Cut(x.to, ":")
 			c.expect(t, x.from, hosts[name]+":"+port, x.want)
 		}
-		// An error about what a pod sent comes back to it, through its ingress policy: here that
-		// nobody listens, as elsewhere a path's MTU.
+		// An ICMP error for a packet of a pod reaches the pod despite its ingress policy: here port
+		// unreachable, in other cases a path's MTU.
 		if err := c.refused("web", hosts["outside"]+":9"); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("web to outside, where nobody listens: %v, want a refusal", err)
 		}
-		// A pod that is not known yet, and one that is not any more.
+		// An unknown pod and a deleted pod.
 		without := w
 		without.Pods = append(without.Pods[:2:2], without.Pods[3:]...)
 		write(t, compiled(t, without))
@@ -305,7 +305,8 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestService: egress to a Service is judged by the address and the port behind it.
+// TestService checks that egress to a Service is filtered by the address and the port of its
+// endpoint.
 func TestService(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -317,13 +318,13 @@ func TestService(t *testing.T) {
 	c.expect(t, "client", "10.96.0.1:1", true)
 	c.expect(t, "client", "10.96.0.2:80", false)
 	c.expect(t, "idle", "10.96.0.1:1", false)
-	// a pod that reaches itself by its Service is not stopped on its way
+	// a pod that connects to itself by its Service is not blocked
 	redirect(t, "10.96.0.3", 80, "10.244.1.20", 80)
 	c.expect(t, "client", "10.96.0.3:80", true)
 }
 
-// redirect does what the service proxy does: another destination before it is routed, and the
-// node's sender if a pod meets itself.
+// redirect simulates the service proxy: it rewrites the destination before routing, and the source
+// to the node's address if a pod connects to itself.
 func redirect(t *testing.T, service string, port uint16, pod string, to uint16) {
 	t.Helper()
 	conn, err := nftables.New()
@@ -352,8 +353,9 @@ func redirect(t *testing.T, service string, port uint16, pod string, to uint16) 
 	must(t, conn.Flush())
 }
 
-// TestReplacement: while the table is replaced again and again, no packet passes that may not,
-// those that may pass do, an open connection stays, and stays when it may not be begun any more.
+// TestReplacement checks that, during repeated replacements of the table, no forbidden packet
+// passes, permitted packets do, and an open connection stays, even if new connections are forbidden
+// meanwhile.
 func TestReplacement(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -402,7 +404,8 @@ func TestReplacement(t *testing.T) {
 	c.expect(t, "client", "10.244.1.10:8080", false)
 }
 
-// TestLarge: a table for many pods fits, and one that somebody else changed is not taken for ours.
+// TestLarge checks that a table for many pods fits, and that a table that another process changed
+// does not count as ours.
 func TestLarge(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -429,7 +432,7 @@ func TestLarge(t *testing.T) {
 	write(t, DenyAll(emptyWorld(1)))
 }
 
-// TestListed: nft(8), which the service proxy starts, can read what is written.
+// TestListed checks that nft(8), which the service proxy uses, can read the table.
 func TestListed(t *testing.T) {
 	nft, err := exec.LookPath("nft")
 	if err != nil {
@@ -447,8 +450,8 @@ func TestListed(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	// nft takes the names of protocols from /etc/protocols, and prints their numbers where there is
-	// no such file.
+	// nft reads the names of protocols from /etc/protocols, and prints their numbers without this
+	// file.
 	out = bytes.ReplaceAll(out, []byte(" . 6 . "), []byte(" . tcp . "))
 	for _, want := range []string{
 		"type filter hook forward priority filter - 1; policy accept;",

@@ -10,9 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// allows is what the API's documentation says of one connection, pod by pod and policy by policy:
-// whether the world's policies let from begin to talk to to. It shares nothing with Compile.
-// Addresses that are no pod's are somebody's outside.
+// allows implements the API's documentation for one connection, pod by pod and policy by policy: it
+// reports whether the policies permit from to connect to to. It shares no code with Compile. An
+// address without a pod is outside the cluster.
 func allows(w Input, from, to netip.Addr, protocol corev1.Protocol, port int32) bool {
 	sender, receiver := owner(w, from), owner(w, to)
 	if sender != nil && sender == receiver {
@@ -22,8 +22,8 @@ func allows(w Input, from, to netip.Addr, protocol corev1.Protocol, port int32) 
 		side(w, networkingv1.PolicyTypeIngress, receiver, from, sender, receiver, protocol, port)
 }
 
-// side asks the policies of one direction for the pod at one end. The pod is not isolated, or at
-// least one rule has to allow the peer.
+// side checks the policies of a direction for the pod at this end. Either the pod is not isolated,
+// or at least one rule has to allow the peer.
 func side(
 	w Input, t networkingv1.PolicyType, pod *corev1.Pod, address netip.Addr, peer, receiver *corev1.Pod, protocol corev1.Protocol, port int32,
 ) bool {
@@ -145,7 +145,7 @@ func fits(s metav1.LabelSelector, have map[string]string) bool {
 	return true
 }
 
-// owner is the pod that has the address as its own, if one is subject to policies there.
+// owner returns the pod with this address, if policies can select it.
 func owner(w Input, a netip.Addr) *corev1.Pod {
 	for _, p := range w.Pods {
 		if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
@@ -158,7 +158,7 @@ func owner(w Input, a netip.Addr) *corev1.Pod {
 	return nil
 }
 
-// packet begins a connection, unless it says that it belongs to one.
+// packet is the first packet of a connection unless established is set.
 type packet struct {
 	from, to    netip.Addr
 	protocol    uint8
@@ -168,7 +168,7 @@ type packet struct {
 	neighbour   bool
 }
 
-// passes is what the kernel does with a packet that it forwards, on the table.
+// passes applies the table to a forwarded packet.
 func passes(t Table, p packet) bool {
 	hooks := slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool { return !c.Forward })
 	slices.SortFunc(hooks, func(a, b Chain) int { return int(a.Priority - b.Priority) })
@@ -180,7 +180,7 @@ func passes(t Table, p packet) bool {
 	return true
 }
 
-// walk returns what becomes of the packet in a chain, or not done when it comes to the chain's end.
+// walk returns the verdict for the packet in a chain, or false if it reaches the chain's end.
 func walk(t Table, c Chain, p packet) (Verdict, bool) {
 	for _, r := range c.Rules {
 		chain, all := "", true
@@ -194,7 +194,7 @@ func walk(t Table, c Chain, p packet) (Verdict, bool) {
 		switch r.Verdict {
 		case Accept, Drop:
 			return r.Verdict, true
-		case GotoReturn: // a goto: who comes back from there is at the end
+		case GotoReturn: // a goto: a packet that returns from there has reached the end
 			return walk(t, chainOf(t, chain), p)
 		}
 		if verdict, done := walk(t, chainOf(t, r.Chain), p); done {
@@ -208,7 +208,7 @@ func chainOf(t Table, name string) Chain {
 	return t.Chains[slices.IndexFunc(t.Chains, func(c Chain) bool { return c.Name == name })]
 }
 
-// test returns whether the match fits, and the chain of the map's element if it is one.
+// test reports whether the match applies, and returns the chain of a map's element.
 func test(t Table, m Match, p packet) (string, bool) {
 	var look netip.Addr
 	switch m.Test {
@@ -250,5 +250,5 @@ func test(t Table, m Match, p packet) (string, bool) {
 	return "", m.Not
 }
 
-// pick returns one of several.
+// pick returns a random value.
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }

@@ -20,27 +20,27 @@ import (
 const Name = "netpolicy"
 
 const (
-	// pace is the least time between two looks at all there is; what changes meanwhile is one
-	// change. In a cluster so large that a look takes long, it is share times as long: a fraction
-	// of a processor for this, however much happens.
+	// minInterval is the shortest time between two passes over all objects; changes in between are
+	// combined. In a large cluster where a pass takes long, the time is passFactor times as long as
+	// the pass: so this work takes a bounded fraction of a processor.
 	pace  = 100 * time.Millisecond
 	share = 10
-	// slowest is the longest such pause: time passes also when nothing is computed, as while
-	// another one changes the kernel's tables.
+	// maxInterval bounds that time: a pass also includes waiting times, for example while another
+	// process changes the kernel's tables.
 	slowest = 2 * time.Second
-	// heal is how long the table may be amiss in the kernel by somebody's hand.
+	// resyncPeriod bounds how long a manual change of the table in the kernel lasts.
 	heal = time.Minute
-	// soon and late are how long after a failure it is tried again: first, doubled each time, and
-	// at most.
+	// minBackoff and maxBackoff are the first and the longest delay after a failure; each delay is
+	// twice the previous one.
 	soon, late = time.Second, 30 * time.Second
 )
 
-// shown bounds how many problems of policies are told.
+// maxShown is the maximal number of problems in the status text.
 const shown = 3
 
-// Component describes the engine without its Run function, or what stands in its place where
-// something else connects the pods: that has policies of its own, and packets do not come by here.
-// It is the node's agent to the API server.
+// Component describes the engine without its Run function. If an external component connects the
+// pods, it describes a placeholder: the external component has its own policies, and packets do not
+// pass this package's chains. The engine has the identity of the node's agent at the API server.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	if spec.External.Network {
 		return component.External(Name, "what connects pods enforces network policies")
@@ -49,9 +49,9 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
 }
 
-// Run keeps the table as the cluster's policies say until ctx is done; the table stays. rights
-// waits until the API server can be asked. A node without a table, such as one that was just
-// started, has a closed one until then.
+// Run applies the cluster's policies to the table until ctx is done; the table stays. rights waits
+// until the API server grants access. Until the objects are known, a node without a table, for
+// example after a boot, denies all traffic of pods.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(dirs.Node, Name))
 	if err != nil {
@@ -71,19 +71,19 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	return nil
 }
 
-// engine brings the kernel in line with the world.
+// engine applies the input to the kernel.
 type engine struct {
 	empty    Input
 	read     func() (fingerprint string, err error)
 	write    func(Table) error
 	announce component.Announce
 
-	have   string    // the fingerprint of the table in the kernel, as far as is known
-	looked time.Time // at the kernel
+	have   string    // the fingerprint of the table in the kernel, as last known
+	looked time.Time // the last read of the kernel's table
 	told   string
 }
 
-// run works until ctx is done: when something changed, every minute, and after a failure again.
+// run works until ctx is done: after a change, every minute, and after a failure.
 func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() (Input, error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -118,8 +118,8 @@ func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() 
 	}
 }
 
-// step makes the table such as the world wants it, and says how the node is. While the world is not
-// known, a table that is there stays.
+// step applies the input to the table and returns the node's status. While the input is unknown, an
+// existing table stays.
 func (e *engine) step(w Input, unknown error) (ready bool, detail string, err error) {
 	if time.Since(e.looked) >= heal {
 		if e.have, err = e.read(); err != nil {
@@ -140,14 +140,14 @@ func (e *engine) step(w Input, unknown error) (ready bool, detail string, err er
 	return true, describe(len(w.Policies), problems), nil
 }
 
-// put writes the table if it is not in the kernel.
+// put writes the table if it differs from the kernel's.
 func (e *engine) put(t Table) error {
 	want := t.Fingerprint()
 	if e.have == want {
 		return nil
 	}
 	if err := e.write(t); err != nil {
-		e.looked = time.Time{} // who knows what is there
+		e.looked = time.Time{} // the kernel's table is unknown now
 		return err
 	}
 	e.have = want
@@ -155,7 +155,7 @@ func (e *engine) put(t Table) error {
 	return nil
 }
 
-// describe is the component's detail.
+// describe returns the component's detail.
 func describe(policies int, problems []error) string {
 	text := fmt.Sprintf("%d policies in the cluster", policies)
 	for _, p := range problems[:min(len(problems), shown)] {

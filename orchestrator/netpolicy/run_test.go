@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// fakeKernel holds a table, refuses to when it is told to, and counts.
+// fakeKernel holds a table, fails on demand, and counts.
 type fakeKernel struct {
 	table         Table
 	there         bool
@@ -40,8 +40,8 @@ func (k *fakeKernel) write(t Table) error {
 	return nil
 }
 
-// TestRun follows an engine from the start of a machine over a change, a failure and somebody's
-// hand to the restart of the process.
+// TestRun tests an engine from the boot of a machine over a change, a failure and a manual change
+// to the restart of the process.
 func TestRun(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
@@ -109,8 +109,8 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestLean: what is kept of objects makes the same table, and a change of anything else is no
-// change.
+// TestTrim checks that trimmed objects produce the same table, and that a change of a removed field
+// is no change.
 func TestLean(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)

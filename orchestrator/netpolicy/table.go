@@ -10,101 +10,103 @@ import (
 	"strings"
 )
 
-// Table is what our nftables table holds. Sets and chains are named within it; rules name them.
+// Table is the content of the nftables table. Sets and chains have names within it, which rules
+// refer to.
 type Table struct {
 	Sets   []Set
 	Chains []Chain
 }
 
-// Kind says what the elements of a set are.
+// Kind is the kind of a set's elements.
 type Kind int
 
 // The kinds of sets. All but Blocks are hash tables in the kernel.
 const (
 	Addresses Kind = iota // addresses
 	Blocks                // ranges of addresses that neither overlap nor touch
-	Pairs                 // an address, and the same again: sender and destination
+	Pairs                 // the same address twice: source and destination
 	Endpoints             // address, protocol, port
 	Verdicts              // a map from addresses to chains
 )
 
-// Set is a set of one address family.
+// Set is a set of an address family.
 type Set struct {
 	Name     string
 	Kind     Kind
 	V6       bool
-	Elements []Element // in order, none twice
+	Elements []Element // sorted, without duplicates
 }
 
-// Element is an element of a set; which fields it has follows from the set's kind.
+// Element is an element of a set; the set's kind determines its fields.
 type Element struct {
 	Address  netip.Addr
 	Last     netip.Addr // of Blocks: the range's last address
 	Protocol uint8      // of Endpoints: the IP protocol number
 	Port     uint16     // of Endpoints
-	Chain    string     // of Verdicts: where the packet goes on
+	Chain    string     // of Verdicts: the target of the packet
 }
 
-// Chain is a list of rules. A packet that comes to the end goes back to the rule that sent it
-// there, and at the end of a chain with a hook, on its way.
+// Chain is a list of rules. At its end, a packet returns to the jump, and at the end of a chain
+// with a hook it is accepted.
 type Chain struct {
-	Name     string
-	Forward  bool  // packets that are forwarded or bridged begin here
-	Priority int32 // of a chain with Forward: lower ones come first; each has to let a packet pass
+	Name    string
+	Forward bool // hook for forwarded or bridged packets
+	// of a chain with Forward: lower priorities are first; each chain has to accept a packet
+	Priority int32
 	Rules    []Rule
 }
 
-// Rule is a list of matches and what happens to a packet that fits them all.
+// Rule is a list of matches and the verdict for a packet that matches all of them.
 type Rule struct {
 	Matches []Match
 	Verdict Verdict
 	Chain   string // for Jump
 }
 
-// Verdict is what happens to a packet.
+// Verdict is the action for a packet.
 type Verdict int
 
 // The verdicts.
 const (
-	Accept Verdict = iota // it passes the chain with a hook that it began in
-	Drop                  // it is gone
-	Jump                  // it goes on in another chain and may come back
-	// it goes on in the chain that the map of the last match names, if it names one
+	Accept Verdict = iota // it passes the present chain with a hook
+	Drop                  // it is dropped
+	Jump                  // it continues in another chain and may return
+	// it continues in the chain from the map of the last match, if the map contains the key
 	GotoReturn
 )
 
-// Test is what a match looks at.
+// Test is the kind of a match.
 type Test int
 
 // The tests.
 const (
-	// the packet belongs to a connection that was let pass, or is an error about one
+	// the packet belongs to an accepted connection or is an error message about it
 	Established Test = iota
-	// IPv6 neighbour solicitation or advertisement that was not routed (RFC 4861: types 135 and
-	// 136, hop limit 255)
+	// IPv6 neighbor solicitation or advertisement that was not routed (RFC 4861: types 135 and 136,
+	// hop limit 255)
 	NeighborDiscovery
-	In                  // it came in on the link
-	Source              // its sender is in the set
+	In                  // it arrived on the link
+	Source              // its source is in the set
 	Destination         // its destination is in the set
-	Self                // its sender and destination are a pair of the set
+	Self                // its source and destination are a pair of the set
 	DestinationEndpoint // its destination, protocol and destination port are in the set
-	// its protocol is the one given, its destination port from the first to the last
+	// its protocol equals Protocol, and its destination port is between First and Last
 	Ports
-	Out // it goes out on the link
+	Out // it leaves on the link
 )
 
-// Match is one test of a packet.
+// Match is a test of a packet.
 type Match struct {
 	Test        Test
 	Set         string // for Source, Destination, Self, DestinationEndpoint
-	V6          bool   // of that set; packets of the other family do not fit, with Not either
+	V6          bool   // of that set; packets of the other family do not match, even with Not
 	Link        string // for In, Out
 	Not         bool   // for In, Out, Source, Destination
 	Protocol    uint8  // for Ports
 	First, Last uint16 // for Ports
 }
 
-// String renders the table as nft(8) would show it.
+// String renders the table in the syntax of nft(8).
 func (t Table) String() string {
 	var b strings.Builder
 	for _, s := range t.Sets {
@@ -131,7 +133,7 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Fingerprint tells tables apart: the same for the same table only.
+// Fingerprint returns a hash of the table.
 func (t Table) Fingerprint() string {
 	sum := sha256.Sum256([]byte(t.String()))
 	return hex.EncodeToString(sum[:])
@@ -227,7 +229,7 @@ func (e Element) compare(o Element) int {
 	return cmp.Or(e.Address.Compare(o.Address), cmp.Compare(e.Protocol, o.Protocol), cmp.Compare(e.Port, o.Port))
 }
 
-// ordered returns the elements in order, each once.
+// ordered returns the elements sorted and without duplicates.
 func ordered(elements []Element) []Element {
 	slices.SortFunc(elements, Element.compare)
 	return slices.Compact(elements)
@@ -238,7 +240,7 @@ const (
 	tcp    = 6
 	udp    = 17
 	icmpv6 = 58
-	// hopLimit is where an IPv6 header says it (RFC 8200, section 3), in bytes.
+	// hopLimit is the offset of the hop limit in an IPv6 header (RFC 8200, section 3), in bytes.
 	hopLimit = 7
 	sctp     = 132
 )

@@ -19,19 +19,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// follower follows what the API server says of Pods, Namespaces, NetworkPolicies and Nodes. While
-// it says nothing, what it said last stays.
+// watcher watches Pods, Namespaces, NetworkPolicies and Nodes. While the API server does not
+// answer, the last state stays.
 type follower struct {
 	spec                              nodespec.Spec
 	pods, namespaces, policies, nodes cache.SharedIndexInformer
-	// something has that counts, or a list could not be read
+	// signals a relevant change or a failed list
 	changed chan struct{}
 
 	mu      sync.Mutex
-	problem string // why the last list or watch ended
+	problem string // the error of the last list or watch
 }
 
-// follow begins to follow when rights has returned, until ctx is done.
+// watch starts the informers after rights has returned, until ctx is done.
 func follow(ctx context.Context, api kubernetes.Interface, spec nodespec.Spec, rights func(context.Context) error) (*follower, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean))
 	f := &follower{
@@ -65,7 +65,7 @@ func follow(ctx context.Context, api kubernetes.Interface, spec nodespec.Spec, r
 	}
 	go func() {
 		if rights(ctx) != nil {
-			return // asked to stop before there was anything to stop
+			return // stopped before the component began
 		}
 		factory.Start(ctx.Done())
 		if cache.WaitForCacheSync(ctx.Done(), f.pods.HasSynced, f.namespaces.HasSynced, f.policies.HasSynced, f.nodes.HasSynced) {
@@ -82,12 +82,12 @@ func (f *follower) lists() []cache.SharedIndexInformer {
 func (f *follower) change() {
 	select {
 	case f.changed <- struct{}{}:
-	default: // whoever listens will look anyway
+	default: // a wake-up is pending
 	}
 }
 
-// world returns what there is. Before the first complete lists it is an error: what is not known
-// yet would be taken for gone.
+// input returns the current input. Before the first complete lists it returns an error, because
+// unknown objects would count as deleted.
 func (f *follower) world() (Input, error) {
 	if slices.ContainsFunc(f.lists(), func(l cache.SharedIndexInformer) bool { return !l.HasSynced() }) {
 		f.mu.Lock()
@@ -105,7 +105,7 @@ func (f *follower) world() (Input, error) {
 	return w, nil
 }
 
-// empty is the world of which nothing but the node's own specification is known.
+// empty returns the input without any object of the cluster, from the node's specification.
 func empty(spec nodespec.Spec) Input {
 	return Input{Node: spec.NodeName, Bridge: podnetwork.Bridge, Tunnel: podnetwork.TunnelOf(spec), Cluster: spec.PodCIDRs}
 }
@@ -120,8 +120,8 @@ func all[T any](list cache.SharedIndexInformer) []T {
 	return out
 }
 
-// lean keeps of an object what World is read for. A Pod of some kilobytes becomes a few hundred
-// bytes of its own.
+// trim removes all fields that input does not use. A Pod of some kilobytes shrinks to a few hundred
+// bytes.
 func lean(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Pod:
@@ -142,14 +142,14 @@ func lean(object any) (any, error) {
 	return object, nil
 }
 
-// bare keeps the resource version, by which client-go tells a change from a repetition.
+// bare retains the resource version, by which client-go distinguishes a change from a repetition.
 func bare(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: m.Name, Namespace: m.Namespace, ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp, Labels: m.Labels,
 	}
 }
 
-// ports are the containers that have named ports, without the rest of them.
+// ports returns the containers with named ports, without their other fields.
 func ports(containers []corev1.Container) []corev1.Container {
 	var out []corev1.Container
 	for _, c := range containers {
@@ -166,8 +166,8 @@ func ports(containers []corev1.Container) []corev1.Container {
 	return out
 }
 
-// same tells whether two states of an object say the same: most changes of a Pod or a Node are of
-// nothing that is kept here.
+// same reports whether two states of an object are equal: most changes of a Pod or a Node affect
+// only removed fields.
 func same(before, after any) bool {
 	a, ok := before.(metav1.Object)
 	b, is := after.(metav1.Object)
@@ -175,7 +175,7 @@ func same(before, after any) bool {
 		return false
 	}
 	version := a.GetResourceVersion()
-	// a copy that shares all but the version: objects of the list are not changed
+	// a copy that shares all but the version: objects of the cache must not be changed
 	switch o := after.(type) {
 	case *corev1.Pod:
 		c := *o

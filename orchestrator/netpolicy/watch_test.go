@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestFollow: nothing is known before rights are there and every list is; then changes that count
-// are told.
+// TestWatch checks that the input is unknown before the component has its rights and all lists, and
+// that relevant changes are signaled afterwards.
 func TestFollow(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
@@ -88,7 +88,7 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// wait looks whenever a change is told.
+// wait checks a condition after each signaled change.
 func wait(t *testing.T, f *follower, what string, is func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)

@@ -9,12 +9,11 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// KernelObject is one thing in the kernel that the mesh is made of.
+// KernelObject is an object in the kernel that belongs to the mesh.
 type KernelObject interface {
-	// Name says which it is: what the kernel has but once. A piece of the same name is changed into
-	// another, not added.
+	// Name identifies the object in the kernel. An object with the same name is changed, not added.
 	Name() string
-	// String says all that there is to it, so that two pieces are the same if their strings are.
+	// String contains all properties: two objects are equal if their strings are.
 	String() string
 }
 
@@ -29,7 +28,7 @@ type Link struct {
 	MAC  string      // VXLAN's
 }
 
-// Name of a link holds what cannot be changed once it is made.
+// Name contains the properties of a link that cannot change after its creation.
 func (l Link) Name() string {
 	if l.Kind == vxlan {
 		return fmt.Sprintf("link %s vxlan port %d from %s as %s", Tunnel, l.Port, l.From, l.MAC)
@@ -51,22 +50,23 @@ func (l Link) String() string {
 // Address is an address of the tunnel's link.
 type Address struct{ IP netip.Addr }
 
-// Name is all there is to an address.
+// Name is the same as String.
 func (a Address) Name() string   { return a.String() }
 func (a Address) String() string { return fmt.Sprintf("address %s on %s", a.IP, Tunnel) }
 
 // Peer is another node's end of a WireGuard tunnel.
 type Peer struct {
-	Key    wgtypes.Key // public
-	At     netip.AddrPort
-	Ranges []netip.Prefix // packets from these are taken from it, and to these are sent to it
-	// Deferred: the last handshake with it has been lying in the future for long, because clocks went
-	// back since (handshakes.stays). Such a one is made anew.
+	Key wgtypes.Key // public
+	At  netip.AddrPort
+	// the tunnel accepts packets from these ranges from it, and sends packets to them to it
+	Ranges []netip.Prefix
+	// Deferred: its last handshake has been in the future for long, because clocks went back since
+	// (handshakes.stuck). The peer is recreated.
 	Deferred bool
 }
 
-// Name of a peer is its key. The kernel keeps the time of a peer's last handshake as long as it has
-// the peer, so one that is ahead is another one.
+// Name of a peer contains its key. The kernel stores the time of a peer's last handshake as long as
+// the peer exists, so a deferred peer has a different name.
 func (p Peer) Name() string {
 	if p.Deferred {
 		return "peer of a clock that went back " + p.Key.String()
@@ -79,7 +79,7 @@ func (p Peer) String() string {
 	for _, r := range p.Ranges {
 		words = append(words, r.String())
 	}
-	slices.Sort(words) // the kernel's order is its own
+	slices.Sort(words) // the kernel has an order of its own
 	return fmt.Sprintf("%s at %s for %s", p.Name(), p.At, strings.Join(words, ", "))
 }
 
@@ -89,29 +89,31 @@ type FDBEntry struct {
 	At  netip.Addr
 }
 
-// Name of a station is its hardware address.
+// Name of an FDB entry contains its hardware address.
 func (s FDBEntry) Name() string   { return "station " + s.MAC }
 func (s FDBEntry) String() string { return fmt.Sprintf("%s at %s", s.Name(), s.At) }
 
-// NeighborEntry says which station an address beyond a VXLAN tunnel belongs to; nobody is asked there.
+// NeighborEntry maps an address behind a VXLAN tunnel to the MAC of an FDB entry; the tunnel has no
+// ARP or NDP.
 type NeighborEntry struct {
 	IP  netip.Addr
 	MAC string
 }
 
-// Name of a neighbour is its address.
+// Name of a neighbor entry contains its address.
 func (n NeighborEntry) Name() string   { return "neighbour " + n.IP.String() }
 func (n NeighborEntry) String() string { return fmt.Sprintf("%s is station %s", n.Name(), n.MAC) }
 
-// Route leads to pods of another node. One that leads nowhere refuses what has no better route.
+// Route is a route to the pods of another node. A route without a target rejects packets for which
+// no better route exists.
 type Route struct {
 	To     netip.Prefix
-	Via    netip.Addr // the next hop, if there is one
-	From   netip.Addr // the sender, for programs of the machine
+	Via    netip.Addr // the next hop, if any
+	From   netip.Addr // the source address for processes of the machine
 	Tunnel bool       // into the tunnel
 }
 
-// Name of a route is where it leads.
+// Name of a route contains its destination.
 func (r Route) Name() string { return "route " + r.To.String() }
 
 func (r Route) refuses() bool { return !r.Tunnel && !r.Via.IsValid() }
@@ -133,11 +135,11 @@ func (r Route) String() string {
 	return text
 }
 
-// Diff says what of have has to go, in order, and what of want is not there yet, in order. A
-// piece that is there beside the wanted one of its name goes: a network can have several routes.
+// Diff returns the objects of have to remove and the objects of want to set, both in order. It also
+// removes an object beside the wanted object of the same name: a network can have several routes.
 func Diff(have, want []KernelObject) (gone, set []KernelObject) {
 	names, texts := map[string]bool{}, map[string]bool{}
-	// by text; names of which the wanted one is there
+	// by text; names of existing wanted objects
 	wanted, met := map[string]bool{}, map[string]bool{}
 	for _, p := range want {
 		names[p.Name()], wanted[p.String()] = true, true

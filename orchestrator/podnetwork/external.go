@@ -11,14 +11,15 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
-// Where something else connects the node's pods (Cluster.spec.external), there is no bridge whose
-// address the cluster DNS could have, and nothing to route Services to.
+// If an external component connects the node's pods (Cluster.spec.external), the machine has no
+// bridge with an address for the cluster DNS, and no bridge for the routes to Services.
 
-// ownLink is the link that has the cluster DNS's addresses then: a dummy, which carries nothing.
+// ownLink is the link with the cluster DNS's addresses in that case: a dummy, which carries no
+// packets.
 const ownLink = "orlop-dns"
 
-// The addresses of the cluster DNS on every node. What a pod sends to the cluster DNS address is
-// rewritten to them on the pod's own node, and no packet with them leaves it. The API refuses
+// The addresses of the cluster DNS on every node. A pod's packets to the cluster DNS address are
+// rewritten to them on the pod's own node, and no packet with them leaves it. The API rejects
 // link-local and loopback addresses as endpoints. IPv4: the dummy address (RFC 7600 and IANA's
 // registry of special addresses); IPv6: of the range that routers discard (RFC 6666).
 var (
@@ -26,7 +27,7 @@ var (
 	ownDNS6 = netip.MustParseAddr("100::8")
 )
 
-// ownDNS are the addresses of the cluster DNS, one of each family that pods have.
+// ownDNS returns the addresses of the cluster DNS, one of each family of the pods.
 func ownDNS(podCIDRs []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for _, r := range podCIDRs {
@@ -39,9 +40,9 @@ func ownDNS(podCIDRs []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// own gives the machine what neither the other network nor the service proxy brings: addresses for
-// the cluster DNS, and routes by which programs of the machine reach Services without a default
-// route. The sender is the machine's own address.
+// own configures the parts that neither the external network nor the service proxy provides:
+// addresses for the cluster DNS, and routes by which processes of the machine reach Services
+// without a default route. The source address is the machine's own.
 func (a *Agent) own() error {
 	want := ownDNS(a.spec.PodCIDRs)
 	if err := ensureDummy(ownLink, want); err != nil {
@@ -55,8 +56,8 @@ func (a *Agent) own() error {
 	return nil
 }
 
-// keepPublished publishes the cluster DNS's endpoint of this node, or takes it back, as often as
-// there is a new state of its Node, until ctx is done.
+// publishLoop publishes the cluster DNS's endpoint of this node, or withdraws it, after each change
+// of its Node, until ctx is done.
 func (a *Agent) keepPublished(ctx context.Context, api kubernetes.Interface, announce component.Announce) error {
 	timer := newTimer()
 	defer timer.Stop()
@@ -73,7 +74,7 @@ func (a *Agent) keepPublished(ctx context.Context, api kubernetes.Interface, ann
 			detail = fmt.Sprintf("%s; cluster DNS is not published: %v", detail, err)
 			timer.Reset(again)
 		}
-		if detail != told && ctx.Err() == nil { // a Node speaks up every few seconds
+		if detail != told && ctx.Err() == nil { // a Node is updated every few seconds
 			announce(Name, true, detail)
 			told = detail
 		}

@@ -14,23 +14,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// table holds what the plan says of packets of pods: masquerading, and what they cannot send. It is
-// ours alone; the service proxy has its own.
+// table is the name of this package's nftables table, with the rules of the plan for packets of
+// pods: masquerading and dropped packets. The service proxy has a separate table.
 const table = "orlop_pods"
 
-// ensureBridge makes the bridge, gives it exactly the wanted addresses and the MTU, and sets it up.
+// ensureBridge creates the bridge, gives it exactly the wanted addresses and the MTU, and sets it
+// up.
 func ensureBridge(gateways []netip.Prefix, mtu int) error {
 	link, err := ensureLink(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: Bridge}})
 	if err != nil {
 		return err
 	}
-	// A bridge whose hardware address was not set takes the lowest of its ports', and pods'
-	// neighbour entries go stale when that changes.
+	// A bridge without an explicit hardware address takes the lowest of its ports' addresses, and
+	// pods' neighbor entries become stale when that changes.
 	if err := netlink.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
 		return fmt.Errorf("%s: cannot fix hardware address: %w", Bridge, err)
 	}
-	// Set and not left to the kernel, which takes the smallest of the ports: pods made before
-	// another MTU was chosen.
+	// Set explicitly, because the kernel otherwise takes the smallest MTU of the ports, which may
+	// be from before a change of the MTU.
 	if err := netlink.LinkSetMTU(link, mtu); err != nil {
 		return fmt.Errorf("%s: cannot set MTU: %w", Bridge, err)
 	}
@@ -43,7 +44,7 @@ func ensureBridge(gateways []netip.Prefix, mtu int) error {
 	return nil
 }
 
-// ensureDummy makes a dummy link with exactly the wanted addresses, and sets it up.
+// ensureDummy creates a dummy link with exactly the wanted addresses, and sets it up.
 func ensureDummy(name string, addresses []netip.Prefix) error {
 	link, err := ensureLink(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}})
 	if err != nil {
@@ -58,7 +59,7 @@ func ensureDummy(name string, addresses []netip.Prefix) error {
 	return nil
 }
 
-// ensureLink is the link of that name, which is made if there is none.
+// ensureLink returns the link with that name and creates it if necessary.
 func ensureLink(wanted netlink.Link) (netlink.Link, error) {
 	name := wanted.Attrs().Name
 	link, err := netlink.LinkByName(name)
@@ -74,7 +75,7 @@ func ensureLink(wanted netlink.Link) (netlink.Link, error) {
 	return link, nil
 }
 
-// bridgeAddresses are the addresses of the bridge, none when there is no bridge.
+// bridgeAddresses returns the addresses of the bridge, or none without a bridge.
 func bridgeAddresses() ([]netip.Prefix, error) {
 	link, err := netlink.LinkByName(Bridge)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -96,7 +97,7 @@ func bridgeAddresses() ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// addressesOn are those of a link, or with nil of all.
+// addressesOn returns the addresses of a link, or of all links with nil.
 func addressesOn(link netlink.Link) ([]netlink.Addr, error) {
 	return rtnl.Consistent(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 }
@@ -124,8 +125,8 @@ func ensureAddresses(link netlink.Link, want []netip.Prefix) error {
 			return fmt.Errorf("%s: cannot use address %s: %w", name, p, err)
 		}
 		if p.Addr().Is6() {
-			// Nobody else is on the link yet; waiting for duplicates keeps the DNS from listening
-			// for a second.
+			// The link has no other machine yet; duplicate address detection would delay the DNS by
+			// a second.
 			address.Flags = unix.IFA_F_NODAD
 		}
 		if err := netlink.AddrReplace(link, address); err != nil {
@@ -135,7 +136,8 @@ func ensureAddresses(link netlink.Link, want []netip.Prefix) error {
 	return nil
 }
 
-// ensureRoutes routes the ranges to a link, with the address of the same family as sender.
+// ensureRoutes routes the ranges to a link, with the address of the same family as the source
+// address.
 func ensureRoutes(name string, routes []netip.Prefix, senders []netip.Addr) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -162,8 +164,8 @@ func ensureRoutes(name string, routes []netip.Prefix, senders []netip.Addr) erro
 	return nil
 }
 
-// filter puts the rules of a plan in place, all at once: what leaves the cluster is masqueraded,
-// and no pod speaks to a tunnel.
+// filter applies the rules of a plan in a transaction: packets that leave the cluster are
+// masqueraded, and no pod sends packets to a tunnel.
 func filter(ctx context.Context, nft knftables.Interface, plan Plan) error {
 	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{Comment: knftables.PtrTo("pods of this node leaving the cluster")})

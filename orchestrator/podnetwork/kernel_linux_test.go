@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// TestKernel shows that the bridge is brought to the wanted state from none, from itself and from
-// another one.
+// TestKernel checks that the bridge reaches the wanted state from no bridge, from the same state
+// and from another state.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -43,7 +43,7 @@ func TestKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(t, plan)
-		// A process that starts now has the addresses without anybody saying what they are.
+		// A process that starts now finds the addresses without the API server.
 		agent := New(spec, dirs.System(), nil)
 		if err := agent.recall(); err != nil {
 			t.Fatal(err)
@@ -96,8 +96,8 @@ func check(t *testing.T, plan Plan) {
 	}
 }
 
-// TestOwn: where something else connects pods, the cluster DNS has addresses all the same, and
-// Services have routes; also in a process that starts when they are there.
+// TestOwn checks that with an external network the cluster DNS has addresses and Services have
+// routes; also in a process that starts when they exist.
 func TestOwn(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

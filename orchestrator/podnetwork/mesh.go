@@ -21,19 +21,19 @@ import (
 // Tunnel is the name of the link to the pods of other nodes.
 const Tunnel = "mesh0"
 
-// KeyAnnotation is where a node publishes its WireGuard public key, in base64.
+// KeyAnnotation is the annotation of a node's WireGuard public key, in base64.
 const KeyAnnotation = "network.orlop.dev/wireguard-public-key"
 
-// The encapsulations, as a nodespec.Spec names them.
+// The encapsulations, as in nodespec.Spec.
 const (
 	wireguard = "wireguard"
 	vxlan     = "vxlan"
 	plain     = "none"
 )
 
-// overhead is what the tunnel adds to each packet, in bytes: its own header with a UDP header (32
-// and 16; VXLAN carries an Ethernet header of 14 too), and an IP header of 20, or of 40 where the
-// node has an IPv6 address: its tunnel may use that.
+// overhead returns the bytes that the tunnel adds to each packet: its own header with a UDP header
+// (32 and 16; VXLAN also carries an Ethernet header of 14), and an IP header of 20, or of 40 if the
+// node has an IPv6 address, which its tunnel may use.
 func overhead(spec nodespec.Spec) (int, error) {
 	header := 20
 	if slices.ContainsFunc(spec.NodeIPs, netip.Addr.Is6) {
@@ -50,17 +50,16 @@ func overhead(spec nodespec.Spec) (int, error) {
 	return 0, fmt.Errorf("encapsulation %q: is not known; use wireguard, vxlan or none", spec.Encapsulation)
 }
 
-// Node is what the mesh needs to know of a node.
+// Node is the relevant part of a Node object.
 type Node struct {
 	Name      string
-	Since     time.Time // it was registered
+	Since     time.Time // time of the registration
 	Addresses []netip.Addr
-	Ranges    []netip.Prefix // its pods'
-	Key       string         // its public key, as it published it; empty for none
+	Ranges    []netip.Prefix // of its pods
+	Key       string         // its published public key, or empty
 }
 
-// nodeOf reads a Node object. Addresses that cannot be read are not there; ranges that cannot are
-// an error.
+// nodeOf reads a Node object. It omits invalid addresses and returns an error for invalid ranges.
 func nodeOf(object *corev1.Node) (Node, error) {
 	n := Node{Name: object.Name, Since: object.CreationTimestamp.Time, Key: object.Annotations[KeyAnnotation]}
 	for _, a := range object.Status.Addresses {
@@ -76,26 +75,26 @@ func nodeOf(object *corev1.Node) (Node, error) {
 	return n, err
 }
 
-// Self is the node that the mesh is seen from.
+// Self is the node for which the mesh is planned.
 type Self struct {
-	Ranges []netip.Prefix // its pods'
+	Ranges []netip.Prefix // of its pods
 	MTU    int            // of the tunnel and of pods, bytes
 	Key    wgtypes.Key    // public; used by WireGuard only
 }
 
-// Mesh is how a node reaches the pods of the others.
+// Mesh is the plan of a node's connections to the pods of the others.
 type Mesh struct {
-	Pieces   []KernelObject // of the kernel, in the order in which they are made
-	Nodes    int            // that are reached
-	Problems []string       // why others are not, in no more than one line for each
+	Pieces   []KernelObject // of the kernel, in order of their creation
+	Nodes    int            // number of connected nodes
+	Problems []string       // reasons for unconnected nodes, at most one line for each
 }
 
-// NewMesh plans how the node reaches the pods of the others. Nodes may be in any order, and may
-// hold the node itself.
+// NewMesh plans how the node reaches the pods of the others. nodes may be in any order, and may
+// contain the node itself.
 //
-// A node is believed its own addresses and its own key, and no more: of two that claim the same
-// range or the same key, the one that has been registered longer has it. A range has to be such as
-// the control plane gives out.
+// A node may claim only its own addresses and its own key: if two nodes claim the same range or
+// key, it belongs to the older registration. A range must have a form that the control plane
+// assigns.
 func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	var m Mesh
 	var hosts []Node
@@ -115,7 +114,7 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	for _, n := range hosts {
 		err := believable(spec, n.Ranges, taken)
 		if err == nil {
-			taken.add(n.Ranges) // reached or not, they are its own
+			taken.add(n.Ranges) // the ranges belong to the node even if it is unreachable
 		}
 		var to func(netip.Prefix) netip.Addr
 		var parts []KernelObject
@@ -142,14 +141,15 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 		m.Nodes++
 	}
 	if spec.Encapsulation != plain {
-		// A packet to pods that are not reached would leave by the machine's gateway, in the clear.
+		// Packets to pods of unconnected nodes would otherwise leave by the machine's gateway,
+		// unencrypted.
 		for _, r := range spec.PodCIDRs {
 			m.Pieces = append(m.Pieces, Route{To: r.Masked()})
 		}
 		if len(hosts) > 0 {
 			m.Pieces = append(m.Pieces, link(spec, self))
-			// What the kernel masquerades into the tunnel takes an address of this link: one that
-			// the answer comes back to.
+			// Packets that the kernel masquerades into the tunnel get an address of this link as
+			// their source, to which answers are routed back.
 			for _, g := range gateways(self.Ranges) {
 				m.Pieces = append(m.Pieces, Address{g})
 			}
@@ -159,8 +159,7 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	return m
 }
 
-// reach plans what one node needs besides its routes, and says over which address a range of it is
-// reached.
+// reach plans the objects for a node besides its routes, and returns the next hops of its ranges.
 func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix) netip.Addr, parts []KernelObject, err error) {
 	switch spec.Encapsulation {
 	case wireguard:
@@ -178,7 +177,7 @@ func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix
 		}
 		return nil, []KernelObject{peer}, nil
 	case vxlan:
-		// One tunnel uses one family of addresses: the first of the cluster's.
+		// A tunnel uses a single address family: the cluster's first.
 		at := ofFamily(n.Addresses, spec.NodeIPs[0].Is6())
 		if !at.IsValid() {
 			return nil, nil, fmt.Errorf("has no address of the family of %s", spec.NodeIPs[0])
@@ -198,8 +197,8 @@ func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix
 	return func(r netip.Prefix) netip.Addr { return ofFamily(n.Addresses, r.Addr().Is6()) }, nil, nil
 }
 
-// takenRanges are pod ranges of nodes. All of a family are of one size, so two overlap only where
-// they are the same one, and a cluster of thousands of nodes is looked through once.
+// takenRanges are pod ranges of nodes. All ranges of a family have the same size, so two ranges
+// overlap only if they are equal, and one pass over thousands of nodes suffices.
 type takenRanges struct {
 	all  map[netip.Prefix]bool // masked
 	bits map[bool]int          // of IPv6, and of IPv4
@@ -214,7 +213,8 @@ func (t *takenRanges) add(ranges []netip.Prefix) {
 	}
 }
 
-// believable checks that ranges are such as the control plane gives out, and nobody else's.
+// checkRanges checks that ranges have a form that the control plane assigns, and belong to no other
+// node.
 func believable(spec nodespec.Spec, ranges []netip.Prefix, taken takenRanges) error {
 	if len(ranges) == 0 {
 		return errors.New("has no pod range yet")
@@ -234,7 +234,7 @@ func believable(spec nodespec.Spec, ranges []netip.Prefix, taken takenRanges) er
 	return nil
 }
 
-// publicKey reads a key that is nobody else's.
+// publicKey parses a key and checks that it belongs to no other node.
 func publicKey(text string, taken []wgtypes.Key) (wgtypes.Key, error) {
 	if text == "" {
 		return wgtypes.Key{}, errors.New("has published no key yet")
@@ -249,7 +249,7 @@ func publicKey(text string, taken []wgtypes.Key) (wgtypes.Key, error) {
 	return key, nil
 }
 
-// link is the node's own end of the tunnel.
+// link returns the node's own end of the tunnel.
 func link(spec nodespec.Spec, self Self) Link {
 	l := Link{Kind: spec.Encapsulation, MTU: self.MTU, Up: true}
 	if l.Kind == vxlan {
@@ -260,15 +260,16 @@ func link(spec nodespec.Spec, self Self) Link {
 	return l
 }
 
-// stationOf is the hardware address of a node's end of a VXLAN tunnel: a local one (IEEE 802, the
-// second bit of the first byte), made of the node's name, so that nobody has to be told.
+// stationOf returns the hardware address of a node's end of a VXLAN tunnel: a locally administered
+// address (IEEE 802, the second bit of the first byte), derived from the node's name, so that nodes
+// need not exchange it.
 func stationOf(name string) string {
 	sum := sha256.Sum256([]byte("orlop vxlan station\n" + name))
 	sum[0] = sum[0]&^1 | 2
 	return net.HardwareAddr(sum[:6]).String()
 }
 
-// gateways are the addresses of the bridges of ranges: the first of each.
+// gateways returns the addresses of the bridges of ranges: the first of each.
 func gateways(ranges []netip.Prefix) []netip.Addr {
 	var out []netip.Addr
 	for _, r := range ranges {
@@ -277,7 +278,7 @@ func gateways(ranges []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// common is the first of theirs that has a family of ours, in our order of families.
+// common returns the first address of theirs with a family of ours, in our order of families.
 func common(ours, theirs []netip.Addr) netip.Addr {
 	for _, a := range ours {
 		if b := ofFamily(theirs, a.Is6()); b.IsValid() {
@@ -287,7 +288,7 @@ func common(ours, theirs []netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// ofFamily is the first address of a family, or none.
+// ofFamily returns the first address of a family, or an invalid address.
 func ofFamily(all []netip.Addr, v6 bool) netip.Addr {
 	for _, a := range all {
 		if a.Is6() == v6 {

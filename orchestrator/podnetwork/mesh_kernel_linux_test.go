@@ -31,7 +31,7 @@ type here struct{}
 
 func (here) Do(f func()) { f() }
 
-// testNode is a machine of the test: its namespace, and one in it where a pod is.
+// testNode is a machine of the test: its namespace, with a namespace of a pod in it.
 type testNode struct {
 	place
 	pod    *rtnltest.Namespace
@@ -41,7 +41,7 @@ type testNode struct {
 	kernel kernel
 }
 
-// describe is the node as its Node object says.
+// describe returns the node as its Node object describes it.
 func (n *testNode) describe(i int) Node {
 	return Node{
 		Name: n.spec.NodeName, Since: time.Unix(int64(i), 0), Addresses: n.spec.NodeIPs, Ranges: n.ranges,
@@ -49,8 +49,7 @@ func (n *testNode) describe(i int) Node {
 	}
 }
 
-// apply brings the node's kernel in line with the Nodes, twice: the second time there must be
-// nothing to do.
+// apply applies the Nodes to the node's kernel twice: the second time must make no change.
 func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
 	t.Helper()
 	var done []string
@@ -74,9 +73,9 @@ func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
 }
 
 // TestMeshKernel connects two machines, each with a pod, over a link of 1500 bytes in each of the
-// encapsulations. Pods and machines reach each other's pods in both families, with packets as large
-// as they are said to be; nothing is disturbed by a restart of the process; and a node that leaves
-// is gone.
+// encapsulations. Pods and machines reach each other's pods in both families, with packets of the
+// configured MTU; a restart of the process disturbs no connection; and a node that leaves is
+// removed.
 func TestMeshKernel(t *testing.T) {
 	for _, e := range []string{plain, vxlan, wireguard} {
 		t.Run(e, func(t *testing.T) {
@@ -88,9 +87,9 @@ func TestMeshKernel(t *testing.T) {
 	}
 }
 
-// TestUpdate: a node that is alone has no key; when a second one comes, it makes one and publishes
-// it until its Node has it. What cannot be done with the others is told, and nothing more comes of
-// it.
+// TestUpdate checks that the only node of a cluster has no key. When a second node appears, it
+// creates a key and publishes it until its Node has it. Failures with other nodes are reported and
+// have no other effect.
 func TestUpdate(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -143,7 +142,7 @@ func connect(t *testing.T, encapsulation string) {
 	a, b := twoMachines(t, encapsulation)
 	nodes := []Node{a.describe(1), b.describe(2)}
 	for _, n := range []*testNode{a, b} {
-		// Alone first, then the other one comes.
+		// First a single node, then the other node appears.
 		n.apply(t, n.describe(1))
 		n.Do(func() {
 			if _, err := netlink.LinkByName(Tunnel); err == nil {
@@ -163,11 +162,11 @@ func connect(t *testing.T, encapsulation string) {
 		}
 		stop := echo(t, b.pod, to)
 		ask(t, a.pod, to, largest-header) // pod to pod
-		sender := ask(t, a, to, 100)      // program of the machine to pod
+		sender := ask(t, a, to, 100)      // process of the machine to pod
 		if want := a.plan.Gateways[family].Addr(); sender != want {
 			t.Errorf("a program of the machine speaks as %s, want %s", sender, want)
 		}
-		// A process that begins anew knows the same and finds nothing to do.
+		// A restarted process has the same data and makes no change.
 		again := testNode{place: a.place, spec: a.spec, ranges: a.ranges, plan: a.plan, kernel: kernel{key: a.kernel.key}}
 		if done := again.apply(t, nodes...); len(done) > 0 {
 			t.Errorf("a restart did %q", done)
@@ -176,7 +175,7 @@ func connect(t *testing.T, encapsulation string) {
 		stop()
 	}
 	if encapsulation == wireguard {
-		// The other machine has another key: it is followed.
+		// The other machine gets another key, which is adopted.
 		b.kernel.key, _ = wgtypes.GeneratePrivateKey()
 		nodes[1] = b.describe(2)
 		a.apply(t, nodes...)
@@ -186,7 +185,7 @@ func connect(t *testing.T, encapsulation string) {
 		ask(t, a.pod, to, 100)
 		stop()
 	}
-	// A third one comes, and leaves while the second stays.
+	// A third node appears, and leaves while the second stays.
 	third, _ := wgtypes.GeneratePrivateKey()
 	a.apply(t, nodes[0], nodes[1], Node{
 		Name: "node-3", Since: time.Unix(3, 0), Addresses: addresses("192.0.2.3", "2001:db8::3"), Ranges: prefixes("10.244.3.0/24", "fd00:10:244:3::/64"),
@@ -244,7 +243,7 @@ func twoMachines(t *testing.T, encapsulation string) (*testNode, *testNode) {
 	return machines[0], machines[1]
 }
 
-// addPod does what the CNI plugin does.
+// addPod simulates the CNI plugin.
 func (n *testNode) addPod(t *testing.T, far *rtnltest.Namespace, i int) {
 	t.Helper()
 	n.pod = rtnltest.NewOther(t)
@@ -274,7 +273,7 @@ func (n *testNode) addPod(t *testing.T, far *rtnltest.Namespace, i int) {
 	})
 }
 
-// podAddress is the address of a range's only pod.
+// podAddress returns the address of a range's only pod.
 func podAddress(r netip.Prefix) netip.Addr { return r.Addr().Next().Next() }
 
 func must(t *testing.T, err error) {
@@ -299,11 +298,11 @@ func up(t *testing.T, name string, own ...netip.Prefix) {
 	must(t, netlink.LinkSetUp(link))
 }
 
-// patience bounds how long an answer takes: a link may still be coming up, and a first packet may
-// be lost while neighbours are looked for, so it is asked again until then.
+// patience bounds the time until an answer: a link may still be starting, and a first packet may be
+// lost during neighbor discovery, so the request is repeated until then.
 const patience = 20 * time.Second
 
-// echo answers datagrams with themselves until it is stopped.
+// echo returns datagrams to their sender until it is stopped.
 func echo(t *testing.T, at place, address netip.Addr) (stop func()) {
 	t.Helper()
 	var socket *net.UDPConn
@@ -319,7 +318,7 @@ func echo(t *testing.T, at place, address netip.Addr) (stop func()) {
 			if err != nil {
 				return
 			}
-			_, _ = socket.WriteToUDPAddrPort(packet[:n], from) // whoever asked asks again
+			_, _ = socket.WriteToUDPAddrPort(packet[:n], from) // the sender repeats its request
 		}
 	}()
 	return func() {
@@ -328,8 +327,8 @@ func echo(t *testing.T, at place, address netip.Addr) (stop func()) {
 	}
 }
 
-// ask sends a datagram of size bytes that may not be cut, until it comes back, and returns the
-// sender that was used.
+// ask sends a datagram of size bytes that must not be fragmented, until it returns, and returns its
+// source address.
 func ask(t *testing.T, from place, to netip.Addr, size int) netip.Addr {
 	t.Helper()
 	var socket *net.UDPConn
@@ -355,7 +354,7 @@ func ask(t *testing.T, from place, to netip.Addr, size int) netip.Addr {
 	return sender
 }
 
-// whole has the kernel send datagrams whole or not at all.
+// whole disables the fragmentation of datagrams.
 func whole(t *testing.T, socket *net.UDPConn, v6 bool) {
 	t.Helper()
 	raw, err := socket.SyscallConn()

@@ -22,46 +22,45 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// protocol marks our routes (rtm_protocol).
+// protocol marks the routes of this package (rtm_protocol).
 const protocol netlink.RouteProtocol = rtnl.ProtoPods
 
-// lastResort is the metric of a route that refuses: any other route to the same network comes
-// before it.
+// lastResort is the metric of an unreachable route: any other route to the same network precedes
+// it.
 const lastResort = 4096
 
-// vni is the VXLAN network identifier. There is one network.
+// vni is the VXLAN network identifier of the only network.
 const vni = 1
 
-// rounds bounds how often the kernel is looked at again: a link that is made anew takes its routes
-// and neighbours along, and the second round puts them back.
+// maxRounds bounds the passes over the kernel's state: a recreated link loses its routes and
+// neighbor entries, and the second pass restores them.
 const rounds = 3
 
-// kernel is the kernel's part of the mesh. The zero kernel has no WireGuard key.
+// kernel is the mesh in the kernel. The zero kernel has no WireGuard key.
 type kernel struct {
 	key   wgtypes.Key // private
 	told  func(string)
-	ahead handshakes // nil: no peer is made anew because a clock went back
+	ahead handshakes // nil: no peer is recreated because of a clock that went back
 }
 
-// handshakes are those of peers that lie in the future, and since when they were seen there.
+// handshakes are the peers' handshakes in the future, and the times when each was first seen.
 type handshakes map[wgtypes.Key]struct {
 	at    time.Time
 	since time.Time
 }
 
 const (
-	// wentBack is how far in the future a handshake has to be for the clock to have gone back
-	// since.
+	// clockSkew is how far in the future a handshake has to be to prove that the clock went back.
 	wentBack = 10 * time.Second
-	// shut is how long nothing newer has to come: where the clock of this machine alone went back,
-	// the other end begins another handshake by then, and a tunnel that works is not touched. A
-	// session is given up after three minutes (WireGuard, 6.1, Reject-After-Time).
+	// stuckAfter is the time without a newer handshake. If only the clock of this machine went
+	// back, the other end begins another handshake by then, and the working tunnel stays. A session
+	// ends after three minutes (WireGuard, 6.1, Reject-After-Time).
 	shut = 4 * time.Minute
 )
 
-// stays tells whether the last handshake with a peer lies in the future and nothing newer has come
-// for long: the clocks of both ends went back, and neither takes a handshake of the other. The
-// kernel forgets how late it was only with the peer.
+// stuck reports whether the last handshake with a peer is in the future and no newer handshake has
+// followed for long: the clocks of both ends went back, and neither accepts a handshake of the
+// other. The kernel stores the time of the handshake as long as the peer exists.
 func (h handshakes) stays(peer wgtypes.Key, at, now time.Time) bool {
 	if h == nil || at.Sub(now) <= wentBack {
 		delete(h, peer)
@@ -75,7 +74,7 @@ func (h handshakes) stays(peer wgtypes.Key, at, now time.Time) bool {
 	return now.Sub(seen.since) > shut
 }
 
-// apply brings the kernel from what it has to what is wanted, and goes on after a failure.
+// apply applies the wanted objects to the kernel and continues after failures.
 func (k kernel) apply(want []KernelObject) error {
 	var errs []error
 	for range rounds {
@@ -101,13 +100,13 @@ func (k kernel) apply(want []KernelObject) error {
 			}
 		}
 		if len(errs) > 0 && len(gone) == 0 {
-			break // a second try would go the same way
+			break // a retry would fail the same way
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// read finds what the kernel has of the mesh, in the order of NewMesh.
+// read returns the mesh's objects in the kernel, in the order of NewMesh.
 func (k kernel) read() ([]KernelObject, error) {
 	var pieces []KernelObject
 	index := 0
@@ -136,15 +135,15 @@ func (k kernel) read() ([]KernelObject, error) {
 	return pieces, nil
 }
 
-// pieceOf is what a route of the kernel is to the mesh, whose tunnel has an index, or 0. One of a
-// link that is going is nothing.
+// routeOf converts a route of the kernel; tunnel is the index of the mesh's tunnel, or 0. It
+// returns false for a route of a disappearing link.
 func pieceOf(r netlink.Route, tunnel int) (Route, bool) {
 	route := Route{To: prefix(*r.Dst), Via: addr(r.Gw), From: addr(r.Src), Tunnel: tunnel != 0 && r.LinkIndex == tunnel}
 	return route, r.Type == unix.RTN_UNREACHABLE || !route.refuses()
 }
 
-// removeRoute deletes each route of the kernel that is that piece. Another one of ours to the
-// same network stays.
+// removeRoute deletes each route of the kernel that equals p. Other routes of this package to the
+// same network stay.
 func (k kernel) removeRoute(p Route, tunnel netlink.Link) error {
 	index := 0
 	if tunnel != nil {
@@ -252,7 +251,7 @@ func (k kernel) set(p KernelObject) error {
 	case Address:
 		a := &netlink.Addr{IPNet: ipnet(netip.PrefixFrom(p.IP, p.IP.BitLen()))}
 		if p.IP.Is6() {
-			a.Flags = unix.IFA_F_NODAD // it is the bridge's as well
+			a.Flags = unix.IFA_F_NODAD // the bridge has the same address
 		}
 		return netlink.AddrReplace(end, a)
 	case FDBEntry, NeighborEntry:
@@ -289,8 +288,8 @@ func (k kernel) remove(p KernelObject) error {
 	return fmt.Errorf("%T: no such piece", p)
 }
 
-// setLink makes the link if there is none, with the kernel module that it needs, and gives it all
-// that can be changed.
+// setLink creates the link if necessary, with its kernel module, and sets all properties that can
+// change.
 func (k kernel) setLink(l Link) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = Tunnel, l.MTU
@@ -336,8 +335,8 @@ func (k kernel) setLink(l Link) error {
 	return netlink.LinkSetUp(end)
 }
 
-// load loads a kernel module with what it needs. The kernel does not ask for modules by itself here
-// (machined/host), and a machine that is alone needs none of these.
+// load loads a kernel module with its dependencies. The kernel does not load modules by itself on
+// this system (machined/host), and the only machine of a cluster needs none of these.
 func load(module string) error {
 	release, err := kmod.Release()
 	if err != nil {
@@ -374,9 +373,10 @@ func (k kernel) setRoute(r Route) error {
 	return putRoute(route)
 }
 
-// keepalive is how often a peer hears from this machine that has nothing to send. Without it, one
-// whose clock went back could open no tunnel for as long: the kernel takes no handshake that is
-// older than the last one (WireGuard, 5.4.2), and the other side would begin none.
+// keepalive is the interval of packets to a peer without other traffic. Without them, after its
+// clock went back, a peer could open no tunnel until its clock catches up: the kernel accepts no
+// handshake that is older than the last one (WireGuard, 5.4.2), and the other side would begin
+// none.
 const keepalive = 25 * time.Second
 
 func peerOf(p Peer) wgtypes.PeerConfig {
@@ -397,7 +397,7 @@ func configure(p wgtypes.PeerConfig) error {
 	return control.ConfigureDevice(Tunnel, wgtypes.Config{Peers: []wgtypes.PeerConfig{p}})
 }
 
-// neighOf is a station or a neighbour as the kernel knows it, for ever.
+// neighOf converts an FDB or neighbor entry to a permanent entry of the kernel.
 func neighOf(p KernelObject, index int) (*netlink.Neigh, error) {
 	n := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT}
 	text := ""
@@ -415,7 +415,7 @@ func neighOf(p KernelObject, index int) (*netlink.Neigh, error) {
 	return n, err
 }
 
-// underlayMTU is the MTU of the link that has the address.
+// underlayMTU returns the MTU of the link with the address.
 func underlayMTU(address netip.Addr) (int, error) {
 	links, err := rtnl.Consistent(netlink.LinkList)
 	if err != nil {
@@ -435,11 +435,10 @@ func underlayMTU(address netip.Addr) (int, error) {
 	return 0, fmt.Errorf("no link has the node's address %s", address)
 }
 
-// privateKey reads the node's WireGuard key, or makes it. It stays over a restart of the machine,
-// so that the others' packets find this node before it has asked the API. One that cannot be read
-// any more, or is of another node, gives way to another, which the others follow: a machine that
-// has its data from a life under another name must not come with the key of a Node that is still
-// there.
+// privateKey reads or creates the node's WireGuard key. It persists over a reboot, so that packets
+// of other nodes reach this node before it has contacted the API. An unreadable key, or the key of
+// another node, is replaced by a new key, which the other nodes adopt: a machine with data from an
+// earlier use under another name must not use the key of a Node that still exists.
 func privateKey(folder, node string) (wgtypes.Key, error) {
 	path := filepath.Join(folder, "wireguard.key")
 	text, err := os.ReadFile(path)

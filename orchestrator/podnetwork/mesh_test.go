@@ -19,11 +19,11 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 )
 
-// keyOf is a public key that can be told from others in a golden file.
+// keyOf returns a public key that is recognizable in a golden file.
 func keyOf(n byte) wgtypes.Key { return wgtypes.Key{0: n, 31: n} }
 
-// others are nodes 1 and 2 of a cluster with IPv4 and IPv6, in no order, and the node itself among
-// them.
+// others returns nodes 1 and 2 of a cluster with IPv4 and IPv6, unordered, and the node itself
+// among them.
 func others() []Node {
 	node := func(n int) Node {
 		return Node{
@@ -47,8 +47,8 @@ func (m Mesh) text() string {
 	return b.String()
 }
 
-// TestMesh shows what the kernel gets for each encapsulation, alone and with two others, and what
-// is not believed.
+// TestMesh prints the kernel objects for each encapsulation, for a single node and with two others,
+// and the problems of invalid nodes.
 func TestMesh(t *testing.T) {
 	var b strings.Builder
 	show := func(title string, encapsulation string, nodes []Node) Mesh {
@@ -88,7 +88,7 @@ func TestMesh(t *testing.T) {
 		before := b.Len()
 		m := show(c.encapsulation+": "+c.title, c.encapsulation, nodes)
 		if c.title != "an address of one family" {
-			// Whatever the second one does, the first is reached.
+			// The first node is connected, independent of the second.
 			if m.Nodes != 1 || len(m.Problems) != 1 || !strings.Contains(m.text(), "10.244.1.0/24") {
 				t.Errorf("%s:\n%s", c.title, b.String()[before:])
 			}
@@ -97,7 +97,7 @@ func TestMesh(t *testing.T) {
 	golden.Assert(t, b.String(), "mesh.golden")
 }
 
-// TestMeshDoesNotDependOnOrder: a watch delivers Nodes in any order.
+// TestMeshDoesNotDependOnOrder covers that a watch delivers Nodes in any order.
 func TestMeshDoesNotDependOnOrder(t *testing.T) {
 	spec, ranges := dual()
 	self := Self{Ranges: ranges, MTU: 1420, Key: keyOf(3)}
@@ -109,8 +109,8 @@ func TestMeshDoesNotDependOnOrder(t *testing.T) {
 	}
 }
 
-// TestDiff shows what is done when a node leaves, changes its address, changes its key, or when the
-// encapsulation changes; and that there is nothing to do after it.
+// TestDiff prints the operations when a node leaves, changes its address or its key, or when the
+// encapsulation changes; and checks that no operation remains afterwards.
 func TestDiff(t *testing.T) {
 	spec, ranges := dual()
 	self := Self{Ranges: ranges, MTU: 1420, Key: keyOf(3)}
@@ -150,7 +150,7 @@ func TestDiff(t *testing.T) {
 	golden.Assert(t, b.String(), "diff.golden")
 }
 
-// aged says of the first peer that its last handshake lies in the future.
+// aged sets the first peer's last handshake into the future.
 func aged(pieces []KernelObject) []KernelObject {
 	i := slices.IndexFunc(pieces, func(p KernelObject) bool { _, is := p.(Peer); return is })
 	peer := pieces[i].(Peer)
@@ -159,8 +159,8 @@ func aged(pieces []KernelObject) []KernelObject {
 	return pieces
 }
 
-// TestHandshakes: a peer is given up when its last handshake has been lying in the future for
-// minutes, and not because the clock goes back while others come.
+// TestHandshakes checks that a peer is stuck when its last handshake has been in the future for
+// minutes, and not if newer handshakes follow after the clock went back.
 func TestHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, peer, last := handshakes{}, keyOf(1), time.Now().Add(8*time.Hour)
@@ -170,7 +170,7 @@ func TestHandshakes(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 		}
-		// another one, from before the clock of the other end went back
+		// another handshake, from before the clock of the other end went back
 		last = last.Add(time.Second)
 		for range 5 {
 			if h.stays(peer, last, time.Now()) {
@@ -190,8 +190,8 @@ func TestHandshakes(t *testing.T) {
 	})
 }
 
-// TestNodeOf shows what is read of a Node: the addresses are the status's, the ranges the spec's,
-// and only the key an annotation's.
+// TestNodeOf checks the fields that are read of a Node: the addresses of the status, the ranges of
+// the spec, and only the key of the annotations.
 func TestNodeOf(t *testing.T) {
 	since := time.Unix(1700000000, 0)
 	object := &corev1.Node{
@@ -219,7 +219,8 @@ func TestNodeOf(t *testing.T) {
 	}
 }
 
-// TestKey: the key is made once, and one that is damaged, or another node's, gives way to another.
+// TestKey checks that the key is created once, and that a damaged key, or another node's, is
+// replaced.
 func TestKey(t *testing.T) {
 	folder := t.TempDir() + "/podnetwork"
 	first, err := privateKey(folder, "n1")
@@ -248,7 +249,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// TestDescribe shows what is told about the others: nothing when there are none.
+// TestDescribe checks the text about other nodes, which is empty without them.
 func TestDescribe(t *testing.T) {
 	for want, c := range map[string]struct {
 		others, reached int
@@ -265,8 +266,8 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestUpdateLeavesAll: a node that is not among the Nodes changes nothing, because something is
-// wrong that it cannot know.
+// TestUpdateLeavesAll checks that a node without a Node object changes nothing, because the cause
+// is unknown.
 func TestUpdateLeavesAll(t *testing.T) {
 	spec, ranges := single()
 	m := mesh{spec: spec, dirs: dirs.In(t.TempDir()), publish: func(context.Context, string) error {
@@ -279,8 +280,8 @@ func TestUpdateLeavesAll(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoRoutes: of two routes to one network the wanted one stays and the other goes; if
-// neither is wanted, one is changed first.
+// TestDiffOfTwoRoutes checks that of two routes to one network the wanted route stays and the other
+// is removed; if neither is wanted, a route is changed first.
 func TestDiffOfTwoRoutes(t *testing.T) {
 	via := func(a string) Route {
 		return Route{To: netip.MustParsePrefix("10.244.7.0/24"), Via: netip.MustParseAddr(a)}

@@ -16,22 +16,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Bridge is the name of the bridge that pods hang on.
+// Bridge is the name of the pods' bridge.
 const Bridge = nodespec.PodBridge
 
-// Plan is everything that follows from the node's pod ranges.
+// Plan contains all settings that the node's pod ranges determine.
 type Plan struct {
 	Gateways []netip.Prefix // the bridge's own addresses, one per family
 	Routes   []netip.Prefix // service ranges, routed to the bridge
 	MTU      int            // of the bridge and of pods, bytes
 	Conflist string         // the CNI configuration
-	Rules    []string       // nftables rules of the chain that masquerades
-	Closed   []string       // of the chains that say what pods cannot send
+	Rules    []string       // nftables rules of the masquerading chain
+	Closed   []string       // of the chains that drop packets of pods
 }
 
-// NewPlan makes the plan for the node's pod ranges. Packets of pods leave room for the tunnel to
-// other nodes in those of the link under it, whose MTU is given, from the first pod on: a second
-// node changes nothing for the pods of the first.
+// NewPlan makes the plan for the node's pod ranges. Packets of pods leave room for the tunnel's
+// headers within linkMTU, the MTU of the underlying link, from the first pod on: a second node
+// changes nothing for the pods of the first.
 func NewPlan(spec nodespec.Spec, dirs dirs.Dirs, ranges []netip.Prefix, linkMTU int) (Plan, error) {
 	var p Plan
 	less, err := overhead(spec)
@@ -54,18 +54,18 @@ func NewPlan(spec nodespec.Spec, dirs dirs.Dirs, ranges []netip.Prefix, linkMTU 
 		if r.Addr().Is6() {
 			family = "ip6"
 		}
-		// What stays within the cluster keeps its sender.
+		// Packets within the cluster keep their source address.
 		p.Rules = append(p.Rules, fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr != %[2]s oifname != %[3]q masquerade", family, r, Bridge))
 	}
 	if spec.Encapsulation == vxlan {
-		// A VXLAN believes every sender: a pod could put a packet of another pod into it, past all
-		// policies.
+		// A VXLAN accepts every source: a pod could inject a packet in the name of another pod,
+		// past all policies.
 		p.Closed = append(p.Closed, fmt.Sprintf("iifname %q udp dport %d drop", Bridge, paths.PortVXLAN))
 	}
 	return p, nil
 }
 
-// Addresses are the bridge's addresses without their lengths.
+// Addresses returns the bridge's addresses without prefix lengths.
 func (p Plan) Addresses() []netip.Addr { return addressesOf(p.Gateways) }
 
 func addressesOf(prefixes []netip.Prefix) []netip.Addr {
@@ -76,9 +76,9 @@ func addressesOf(prefixes []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// former are the addresses of a bridge that an earlier process made, out of those that it has now:
-// one in each of the cluster's pod ranges, in their order, and the first of its network. When one
-// is missing, the bridge was not finished, and there are none.
+// former returns the addresses of an earlier process's bridge from its present addresses: one in
+// each of the cluster's pod ranges, in their order, and the first of its network. If an address is
+// missing, the bridge was incomplete, and former returns none.
 func former(podCIDRs, have []netip.Prefix) []netip.Addr {
 	var out []netip.Addr
 	for _, r := range podCIDRs {
@@ -93,9 +93,9 @@ func former(podCIDRs, have []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// conflist is the CNI network configuration: a veth pair on the bridge, an address from the node's
-// range, ports of the host on request. The address book is on a tmpfs: pods do not outlive the
-// machine's power, and neither may their addresses.
+// conflist returns the CNI network configuration: a veth pair on the bridge, an address from the
+// node's range, host ports on request. The address allocations are on a tmpfs: pods do not survive
+// a reboot, and neither may their addresses.
 func conflist(dirs dirs.Dirs, ranges []netip.Prefix, mtu int) string {
 	var subnets [][]map[string]string
 	var routes []map[string]string
@@ -135,8 +135,8 @@ func conflist(dirs dirs.Dirs, ranges []netip.Prefix, mtu int) string {
 	return string(text) + "\n"
 }
 
-// dnsSlices are the node's endpoints of the cluster DNS, one slice per address family. They go when
-// the Node goes.
+// dnsSlices returns the node's endpoints of the cluster DNS, one slice per address family. They are
+// deleted with the Node.
 func dnsSlices(node *corev1.Node, addresses []netip.Addr) []*discoveryv1.EndpointSlice {
 	yes, udp, tcp := true, corev1.ProtocolUDP, corev1.ProtocolTCP
 	port := int32(53)

@@ -54,8 +54,8 @@ func dual() (nodespec.Spec, []netip.Prefix) {
 	}, prefixes("10.244.3.0/24", "fd00:10:244:3::/64")
 }
 
-// TestPlan shows all that follows from a node's pod range: addresses, routes, CNI configuration,
-// the nftables rules as they stand in the kernel, and the DNS endpoints.
+// TestPlan prints the whole plan for a node's pod range: addresses, routes, CNI configuration, the
+// nftables rules as in the kernel, and the DNS endpoints.
 func TestPlan(t *testing.T) {
 	tunnel := func() (nodespec.Spec, []netip.Prefix) {
 		spec, ranges := single()
@@ -100,7 +100,7 @@ func TestPlanRefusesARangeWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestMTU shows how large a pod's packets may be on a link of 1500 bytes.
+// TestMTU checks the MTU of pods on a link of 1500 bytes.
 func TestMTU(t *testing.T) {
 	only4, ranges := single()
 	both, _ := dual()
@@ -157,8 +157,8 @@ func TestFormer(t *testing.T) {
 	}
 }
 
-// TestPublish: a node is an endpoint of the cluster DNS, and is not one any more where something
-// else answers.
+// TestPublish checks that a node is an endpoint of the cluster DNS, and no longer with an external
+// DNS.
 func TestPublish(t *testing.T) {
 	client := fake.NewClientset()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
@@ -177,8 +177,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestKeepPublished: where something else connects pods, the node is an endpoint of the cluster DNS
-// by the DNS's own address, and says that the network is somebody else's.
+// TestPublishLoop checks that, with an external network, the node is an endpoint of the cluster DNS
+// with the DNS's own address, and that the status names the external network.
 func TestKeepPublished(t *testing.T) {
 	client := fake.NewClientset()
 	refused := errors.New("no rights yet")

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Ranges returns the pod ranges of the nodes, by name, as far as they are believed: the same that
-// NewMesh connects. A node that has none yet, or none to be believed, is not there.
+// Ranges returns the valid pod ranges of the nodes by name: the same ranges that NewMesh connects.
+// It omits nodes without a range and nodes with an invalid range.
 func Ranges(spec nodespec.Spec, objects []*corev1.Node) map[string][]netip.Prefix {
 	var all []Node
 	for _, o := range objects {
@@ -20,7 +20,7 @@ func Ranges(spec nodespec.Spec, objects []*corev1.Node) map[string][]netip.Prefi
 			all = append(all, n)
 		}
 	}
-	first := func(n Node) int { // a node believes its own
+	first := func(n Node) int { // a node trusts its own Node first
 		if n.Name == spec.NodeName {
 			return 0
 		}
@@ -40,8 +40,8 @@ func Ranges(spec nodespec.Spec, objects []*corev1.Node) map[string][]netip.Prefi
 	return out
 }
 
-// TunnelOf returns the link that packets of other nodes' pods come by, empty if they come as all
-// others do.
+// TunnelOf returns the link of packets from other nodes' pods, or "" if they arrive like all other
+// packets.
 func TunnelOf(spec nodespec.Spec) string {
 	if spec.Encapsulation == plain {
 		return ""

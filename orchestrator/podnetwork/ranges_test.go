@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestRanges: a node has the ranges that nobody had before it.
+// TestRanges checks that a node has the ranges that no other node had before it.
 func TestRanges(t *testing.T) {
 	spec, _ := single()
 	node := func(name string, since int64, ranges ...string) *corev1.Node {

@@ -12,8 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// TestForeignRoutes: somebody else has a route to the same network at the same metric, before
-// ours or after. Ours is made once, changed and removed, and theirs stays as it is.
+// TestForeignRoutes covers a foreign route to the same network at the same metric, older or newer
+// than ours. Our route is created once, changed and removed, and the foreign route stays unchanged.
 func TestForeignRoutes(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -36,7 +36,7 @@ func TestForeignRoutes(t *testing.T) {
 		first, second string // next hops of ours
 		foreign       string
 		sender        string
-		metric        int // theirs: what the kernel takes when nothing is said
+		metric        int // of the foreign route: the kernel's default
 	}{
 		{"10.244.7.0/24", "192.0.2.8", "192.0.2.9", "198.51.100.8", "192.0.2.1", 0},
 		{"fd00:244:7::/64", "2001:db8:1::8", "2001:db8:1::9", "2001:db8:2::8", "2001:db8:1::1", 1024},
@@ -55,8 +55,8 @@ func TestForeignRoutes(t *testing.T) {
 					must(t, putRoute(ours(c.first)))
 					must(t, netlink.RouteAppend(theirs))
 				}
-				// hops are the next hops of all routes of one protocol to the network, whether
-				// the kernel has made one route of them or not.
+				// hops returns the next hops of all routes of a protocol to the network, also if
+				// the kernel merged the routes.
 				hops := func(of netlink.RouteProtocol) (out []string) {
 					t.Helper()
 					have, err := routesTo(&netlink.Route{Dst: to, Protocol: of})
@@ -87,7 +87,7 @@ func TestForeignRoutes(t *testing.T) {
 					must(t, putRoute(ours(c.second)))
 					all("changed", c.second)
 				}
-				// The same way with a sender: one route, which has it.
+				// The same next hop with a source address: a single route, which has the source.
 				sender := ours(c.second)
 				sender.Src = netip.MustParseAddr(c.sender).AsSlice()
 				must(t, putRoute(sender))

@@ -10,23 +10,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
-// ownMetric is the metric of our routes in IPv6: before what others make, which is 1024 unless
-// they say another (IP6_RT_PRIO_USER). At the same metric the kernel would make one route of two
-// with gateways. IPv4 has no metric before the usual one, which is 0.
+// ownMetric is the metric of this package's routes in IPv6. It precedes the default of other
+// routes, which is 1024 (IP6_RT_PRIO_USER). With the same metric the kernel would merge two routes
+// with gateways. IPv4 has no metric below the usual one, which is 0.
 const ownMetric = 512
 
-// putRoute makes a route of ours, and takes away each other one of the same protocol to the same
-// network, if there is one at its metric.
+// putRoute adds a route of this package, and removes all other routes of the same protocol to the
+// same network at its metric.
 //
-// Somebody else may have a route to that network, with the same metric. The kernel then replaces
-// whichever it finds first (fib_table_insert in net/ipv4/fib_trie.c): theirs, or none because
-// ours is there already (EEXIST). So nothing is replaced: the new one is made in front of those
-// that are there, as `ip route prepend` does, and the old ones of ours go by all that they are.
+// Another program may have a route to that network with the same metric. The kernel's replace
+// operation then replaces the first route that it finds (fib_table_insert in net/ipv4/fib_trie.c):
+// the foreign route, or none because this package's route exists already (EEXIST). So putRoute
+// replaces no route: it adds the new route in front of the existing routes, as `ip route prepend`
+// does, and deletes its old routes by all their properties.
 func putRoute(route *netlink.Route) error {
 	if route.Dst.IP.To4() == nil && route.Priority == 0 {
 		route.Priority = ownMetric
 	}
-	// Most are the first to their network, and need no look at all that there are.
+	// Most routes are the first to their network and need no list of the existing routes.
 	if err := netlink.RouteAdd(route); !errors.Is(err, unix.EEXIST) {
 		return err
 	}
@@ -53,14 +54,15 @@ func putRoute(route *netlink.Route) error {
 	return errors.Join(err, deleteRoutes(old))
 }
 
-// oldFirst says that the old routes have to go before the new one comes. IPv6 knows a route by
-// its way alone, and takes two ways for one route. IPv4 deletes the first that has what is named,
-// so one without a sender stands for the new one too.
+// oldFirst reports whether the old routes have to be deleted before the addition of the new route.
+// IPv6 identifies a route by its next hop alone, and merges routes with two next hops. IPv4 deletes
+// the first route that matches the given properties, so a deletion without a source address would
+// also match the new route.
 func oldFirst(route netlink.Route, old []netlink.Route) bool {
 	return route.Dst.IP.To4() == nil || route.Src != nil && slices.ContainsFunc(old, func(r netlink.Route) bool { return r.Src == nil })
 }
 
-// routesTo are the routes of one protocol to one network.
+// routesTo returns the routes of one protocol to one network.
 func routesTo(route *netlink.Route) ([]netlink.Route, error) {
 	family := unix.AF_INET
 	if route.Dst.IP.To4() == nil {
@@ -71,8 +73,8 @@ func routesTo(route *netlink.Route) ([]netlink.Route, error) {
 	})
 }
 
-// sameRoute says that a route of the kernel is the wanted one. What leads nowhere has a link of
-// the kernel's choice.
+// sameRoute reports whether a route of the kernel equals the wanted one. The kernel chooses the
+// link of an unreachable route.
 func sameRoute(want, have netlink.Route) bool {
 	kind := func(r netlink.Route) int {
 		if r.Type == 0 {
@@ -84,12 +86,12 @@ func sameRoute(want, have netlink.Route) bool {
 		(kind(want) != unix.RTN_UNICAST || want.LinkIndex == 0 || want.LinkIndex == have.LinkIndex)
 }
 
-// deleteRoutes deletes routes as the kernel has listed them. One that is gone meanwhile is no
+// deleteRoutes deletes routes as listed by the kernel. A route that no longer exists is not an
 // error.
 func deleteRoutes(all []netlink.Route) error {
 	var errs []error
 	for _, r := range all {
-		r.Flags = 0 // of its link, such as that it has no carrier
+		r.Flags = 0 // flags of its link, for example a missing carrier
 		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, err)
 		}

@@ -29,8 +29,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name; NodeName is the name under which the Node object's own state is
-// announced.
+// Name is the component's name; NodeName is the name of the component that announces the Node
+// object's own state.
 const (
 	Name     = "network"
 	NodeName = "node"
@@ -39,19 +39,19 @@ const (
 // client is the name of the agent's kubeconfig.
 const client = "node-agent"
 
-// again is how long after a refusal the cluster DNS endpoint is written again: rights and namespace
-// may be a moment away.
+// publishRetry is the delay after a rejected write of the cluster DNS endpoint: rights and
+// namespace may exist in a moment.
 const again = 200 * time.Millisecond
 
-// heal is how long what leads to other nodes may be amiss in the kernel, by somebody's hand or
-// because a link was down.
+// resyncPeriod bounds how long a manual change of the mesh in the kernel lasts, or a change because
+// a link was down.
 const heal = time.Minute
 
-// soon is until what has failed is tried again.
+// retryInterval is the delay after a failure.
 const soon = 2 * time.Second
 
-// Components describes the two parts without their Run function: the network, and the Node object
-// as others see it.
+// Components describes the two components without their Run functions: the network, and the Node
+// object as the API server has it.
 func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	config := kubeconfig.NodeFile(spec, dirs, client, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 	return []component.Component{
@@ -60,24 +60,24 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	}
 }
 
-// Agent keeps the node's network. Make it with New.
+// Agent maintains the node's network. Make it with New.
 type Agent struct {
 	spec    nodespec.Spec
 	dirs    dirs.Dirs
 	gate    *apiready.Waiter
 	nodes   chan *corev1.Node // for the network
 	seen    chan *corev1.Node // for the Node's state
-	changed chan struct{}     // something about any Node
-	all     cache.Store       // of Nodes; complete when changed was told
+	changed chan struct{}     // signals a change of any Node
+	all     cache.Store       // of Nodes; complete after the first signal on changed
 	addrs   []netip.Addr
 	bridged chan struct{} // closed when addrs are known and on the bridge
-	known   chan struct{} // closed when there is a Node object
+	known   chan struct{} // closed when the Node object exists
 	applied []netip.Prefix
-	plan    Plan      // for them
-	healed  time.Time // when all of it was set last
+	plan    Plan      // for the applied ranges
+	healed  time.Time // time of the last complete application
 }
 
-// New returns an agent that waits at the gate.
+// New returns an agent that waits for the API server by means of gate.
 func New(spec nodespec.Spec, dirs dirs.Dirs, gate *apiready.Waiter) *Agent {
 	return &Agent{
 		spec: spec, dirs: dirs, gate: gate,
@@ -96,7 +96,7 @@ func (a *Agent) Addresses(ctx context.Context) ([]netip.Addr, error) {
 	}
 }
 
-// Registered waits until there is a Node object.
+// Registered waits until the Node object exists.
 func (a *Agent) Registered(ctx context.Context) error {
 	select {
 	case <-a.known:
@@ -106,7 +106,7 @@ func (a *Agent) Registered(ctx context.Context) error {
 	}
 }
 
-// Run keeps the network as the Node object says until ctx is done.
+// Run applies the Node object to the network until ctx is done.
 func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	start := a.recall
 	if a.spec.External.Network {
@@ -116,7 +116,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 		return err
 	}
 	if err := a.gate.WaitRBAC(ctx); err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before the component began
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(a.dirs.Node, client))
 	if err != nil {
@@ -142,16 +142,16 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	m := mesh{spec: a.spec, dirs: a.dirs, kernel: kernel{ahead: handshakes{}}, publish: func(ctx context.Context, key string) error { return a.publishKey(ctx, config, key) }}
 	var last *corev1.Node
 	told, others, unpublished, complete := "", "", false, false
-	var looked time.Time // at what leads to other nodes
+	var looked time.Time // the last update of the mesh
 	for {
-		look := true // at what leads to other nodes
+		look := true // the mesh needs an update
 		select {
 		case last = <-a.nodes:
 			unpublished = true
 		case <-a.changed:
 			complete = true
 		case <-timer.C:
-			// It may be set for the endpoint of the cluster DNS, many times a second.
+			// The timer may be set for the endpoint of the cluster DNS, many times a second.
 			since := time.Since(looked)
 			look = !unpublished || since >= heal || m.failed && since >= soon
 		case <-ctx.Done():
@@ -196,16 +196,15 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	}
 }
 
-// newTimer returns a timer that is not set.
+// newTimer returns a stopped timer.
 func newTimer() *time.Timer {
 	t := time.NewTimer(heal)
 	t.Stop()
 	return t
 }
 
-// recall takes the addresses of the bridge as they are, if a process before this one made it: pods
-// hang on it, and the cluster DNS has to answer them before the API server says again what the
-// node's ranges are, which may be long.
+// recall adopts the addresses of an earlier process's bridge: pods use it, and the cluster DNS has
+// to answer them before the API server returns the node's ranges, which may take long.
 func (a *Agent) recall() error {
 	have, err := bridgeAddresses()
 	if err != nil {
@@ -217,8 +216,8 @@ func (a *Agent) recall() error {
 	return nil
 }
 
-// watch follows the Nodes: it passes the newest state of the node's own on, and tells that there is
-// something about any, but not before all are known: those that are not would be taken for gone.
+// watch watches the Nodes: it forwards the newest state of the own Node, and signals changes of any
+// Node, after all Nodes are known: unknown Nodes would count as deleted.
 func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean))
 	informer := factory.Core().V1().Nodes().Informer()
@@ -240,7 +239,7 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 		}
 		known()
 		for _, to := range []chan *corev1.Node{a.nodes, a.seen} {
-			select { // the newest state replaces one that was not looked at
+			select { // the newest state replaces an unread one
 			case <-to:
 			default:
 			}
@@ -250,8 +249,8 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: pass,
 		UpdateFunc: func(before, object any) {
-			// A Node's status changes every few seconds, for most of what it holds; of others only
-			// this matters here.
+			// A Node's status changes every few seconds; of other Nodes only some fields matter
+			// here.
 			if node := object.(*corev1.Node); node.Name == a.spec.NodeName || !alike(before.(*corev1.Node), node) {
 				pass(object)
 			}
@@ -270,13 +269,13 @@ func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
 	return nil
 }
 
-// alike tells whether others make the same of two states of a Node: its addresses, pod ranges and
-// key.
+// alike reports whether two states of a Node are equal for other nodes: its addresses, pod ranges
+// and key.
 func alike(a, b *corev1.Node) bool {
 	return a.UID == b.UID && slices.Equal(a.Status.Addresses, b.Status.Addresses) && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) && a.Annotations[KeyAnnotation] == b.Annotations[KeyAnnotation]
 }
 
-// lean takes from a Node what is large and nobody here reads.
+// trim removes large fields of a Node that this package does not use.
 func lean(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		node.ManagedFields, node.Status.Images = nil, nil
@@ -284,8 +283,7 @@ func lean(object any) (any, error) {
 	return object, nil
 }
 
-// apply brings the machine's network in line with the Node's pod ranges, when it has any and they
-// are new.
+// apply applies the Node's pod ranges to the machine's network, if they exist and are new.
 func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1.Node) error {
 	ranges, err := podRanges(node)
 	if err != nil || len(ranges) == 0 || slices.Equal(ranges, a.applied) {
@@ -305,7 +303,7 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 	if err := ensureBridge(plan.Gateways, plan.MTU); err != nil {
 		return err
 	}
-	// The runtime's plugins need the bridge; it may begin with pods while the rest is done.
+	// The runtime's plugins need only the bridge; pods may start while the rest follows.
 	file := component.File{Path: filepath.Join(a.dirs.CNIConfig, "10-orlop.conflist"), Mode: 0o600, Content: plan.Conflist}
 	if err := component.WriteFile(file); err != nil {
 		return err
@@ -315,15 +313,15 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 	case len(a.addrs) == 0:
 		a.addrs = addrs
 		close(a.bridged)
-	case !slices.Equal(a.addrs, addrs): // the DNS listens on what is no more
+	case !slices.Equal(a.addrs, addrs): // the DNS listens on the old address
 		return fmt.Errorf("Node %s: the bridge had the addresses %v, and has %v now: starting anew", node.Name, a.addrs, addrs)
 	}
 	a.applied, a.plan = ranges, plan
 	return a.finish(ctx, nft)
 }
 
-// finish sets what is beside the bridge. Somebody's hand may have taken it away, so it is done
-// again and again.
+// finish sets the routes and rules beside the bridge. It is repeated, because they may be removed
+// by hand.
 func (a *Agent) finish(ctx context.Context, nft knftables.Interface) error {
 	if err := ensureRoutes(Bridge, a.plan.Routes, a.addrs); err != nil {
 		return err
@@ -347,8 +345,8 @@ func podRanges(node *corev1.Node) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// publish makes the node an endpoint of the cluster DNS; or takes it back, where something else
-// answers at its address.
+// publish makes the node an endpoint of the cluster DNS, or withdraws the endpoint if an external
+// component answers at its address.
 func (a *Agent) publish(ctx context.Context, api kubernetes.Interface, node *corev1.Node) error {
 	for _, want := range dnsSlices(node, a.addrs) {
 		all := api.DiscoveryV1().EndpointSlices(want.Namespace)
@@ -372,12 +370,12 @@ func (a *Agent) publish(ctx context.Context, api kubernetes.Interface, node *cor
 	return nil
 }
 
-// publishKey writes the node's public key to its Node, as the kubelet: upstream's admission
-// (NodeRestriction) lets it change this Node and no other.
+// publishKey writes the node's public key to its Node with the kubelet's identity: upstream's
+// admission (NodeRestriction) permits changes of this Node only.
 func (a *Agent) publishKey(ctx context.Context, config *rest.Config, key string) error {
 	config = rest.CopyConfig(config)
 	config.CertFile, config.KeyFile = filepath.Join(a.dirs.Node, nodespec.KubeletCert), filepath.Join(a.dirs.Node, nodespec.KubeletKey)
-	config.Timeout = 10 * time.Second // a server that does not answer is asked again
+	config.Timeout = 10 * time.Second // for a server that does not answer
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err

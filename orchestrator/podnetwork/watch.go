@@ -13,22 +13,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// mesh keeps what leads to the pods of other nodes. What it made stays when the process ends, and
-// as it is while nobody says what the Nodes are.
+// mesh maintains the connections to the pods of other nodes. They stay when the process ends, and
+// while the Nodes are unknown.
 type mesh struct {
-	spec    nodespec.Spec
-	dirs    dirs.Dirs
-	publish func(ctx context.Context, key string) error // the public key on the node's own Node
+	spec nodespec.Spec
+	dirs dirs.Dirs
+	// writes the public key to the node's own Node
+	publish func(ctx context.Context, key string) error
 	kernel  kernel
-	failed  bool // the last update, in part or as a whole
+	failed  bool // the last update failed in part or as a whole
 }
 
-// shown bounds how many problems are told.
+// maxShown is the maximal number of problems in the status text.
 const shown = 3
 
-// update brings the kernel in line with the Nodes and says in a few words how the node is
-// connected; with nothing to say, nothing. Trouble with others is no reason for the node not to be
-// ready: it is told, and tried again.
+// update applies the Nodes to the kernel and returns a short text about the node's connections, or
+// "". Problems with other nodes do not make the node unready: they are reported and retried.
 func (m *mesh) update(ctx context.Context, own []netip.Prefix, objects []any) string {
 	var nodes []Node
 	var self *Node
@@ -49,7 +49,7 @@ func (m *mesh) update(ctx context.Context, own []netip.Prefix, objects []any) st
 		}
 	}
 	if self == nil {
-		return "" // it is not a part of the cluster at the moment: what is there stays
+		return "" // the node is not a part of the cluster at the moment: the present state stays
 	}
 	plan, err := m.plan(ctx, own, *self, nodes)
 	if err == nil {
@@ -63,7 +63,7 @@ func (m *mesh) update(ctx context.Context, own []netip.Prefix, objects []any) st
 	return describe(m.spec.Encapsulation, len(nodes)-1, plan.Nodes, problems)
 }
 
-// plan plans for the nodes. The key is made and published when there is a second node.
+// plan plans the mesh. It creates and publishes the key when the cluster has a second node.
 func (m *mesh) plan(ctx context.Context, own []netip.Prefix, self Node, nodes []Node) (Mesh, error) {
 	mtu, err := underlayMTU(m.spec.NodeIPs[0])
 	if err != nil {
@@ -91,7 +91,7 @@ func (m *mesh) plan(ctx context.Context, own []netip.Prefix, self Node, nodes []
 	return plan, nil
 }
 
-// describe is a component's detail. A node that is alone has none.
+// describe returns the component's detail. It is empty for the only node of a cluster.
 func describe(encapsulation string, others, reached int, problems []string) string {
 	text := ""
 	if others > 0 {

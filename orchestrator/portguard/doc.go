@@ -1,16 +1,16 @@
-// Package portguard keeps the ports of all machines of the cluster from pods and from Services, on the
-// node that packets leave or cross.
+// Package portguard keeps pods and Services from the ports of all machines of the cluster, on the
+// node that the packets leave or cross.
 //
-// machined guards the machine's own addresses (machined/firewall), and needs no API server for
-// that. Here stands what takes knowing the others: a pod's packet to another machine is
-// masqueraded, so that the other machine takes it for this one's. It is refused before that, in a
-// table of its own, by the addresses of all Nodes. So are connections that a Service has led to
-// another machine's port. What this machine and its pods begin with a machine's own port no Service
-// rewrites, wherever in the cluster that machine is.
+// machined protects the machine's own addresses (machined/firewall) and needs no API server for
+// that. This package handles the rules that depend on the other machines: the packet of a pod to
+// another machine is masqueraded, so the other machine takes it for a packet of this machine. The
+// package rejects it before that in a separate table, by the addresses of all Nodes. It also
+// rejects connections that a Service redirects to another machine's port. No Service rewrites
+// connections of this machine and its pods to a machine's own port, on any machine of the cluster.
 //
-// plan.go is pure: addresses in, the commands of nft(8) out. run.go follows the Nodes, and, where
-// only pods of some namespaces reach the kubelets, the node's own Pods. While the API server is
-// away, the rules stay.
+// plan.go is pure: its input is addresses, its output commands of nft(8). run.go watches the Nodes,
+// and also the node's own Pods if only pods of some namespaces reach the kubelets. While no API
+// server is reachable, the rules stay.
 //
-// docs/decisions/0052-machine-ports.md says what is refused to whom.
+// docs/decisions/0052-machine-ports.md lists the rejected ports and sources.
 package portguard

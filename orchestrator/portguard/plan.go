@@ -14,17 +14,17 @@ import (
 // Table is the name of the table, of the inet family.
 const Table = "orlop_machines"
 
-// Input is what a node's table follows from.
+// Input determines a node's table.
 type Input struct {
 	Machines []netip.Addr // addresses of the cluster's machines
 	Pods     []netip.Prefix
-	// Kubelet says who reaches the kubelets; Readers are the addresses of this node's pods that do
-	// although they are closed to pods.
+	// Kubelet defines the access to the kubelets; Readers are the addresses of this node's pods
+	// that have access although the kubelets are closed to pods.
 	Kubelet nodespec.Kubelet
 	Readers []netip.Addr
 }
 
-// family is one of the two of addresses.
+// family is an address family.
 type family struct {
 	name, proto, kind string
 	is4               bool
@@ -32,11 +32,11 @@ type family struct {
 
 var families = []family{{"ip", "ipv4", "ipv4_addr", true}, {"ip6", "ipv6", "ipv6_addr", false}}
 
-// Commands are the commands of nft(8), one transaction, that bring the table about, whatever is
-// there. They are the same for the same world in any order.
+// Commands returns the commands of nft(8), in a transaction, that create or replace the table. The
+// order of addresses in the input has no effect.
 //
-// A connection that gets its own destination as its translation is asked about by no later chain of
-// the type nat; see machined/firewall.Guard, which does the same for the machine's own addresses.
+// After a connection gets its own destination as its translation, no later chain of type nat sees
+// it; see machined/firewall.Guard, which does the same for the machine's own addresses.
 func (w Input) Commands() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", Table)
@@ -56,7 +56,7 @@ func (w Input) Commands() string {
 		w.closed(&b, f, fmt.Sprintf("%s daddr @%s ", f.name, f.setName("machines")), w.ports(), true)
 	}
 	b.WriteString("\t}\n\tchain input {\n\t\ttype filter hook input priority filter - 4; policy accept;\n\t\tct state established,related accept\n\t\tiifname \"lo\" accept\n")
-	if w.Kubelet.ClosedToPods { // the rest is machined's
+	if w.Kubelet.ClosedToPods { // machined handles the rest
 		for _, f := range families {
 			w.closed(&b, f, "", []int{paths.PortKubelet}, false)
 		}
@@ -65,7 +65,7 @@ func (w Input) Commands() string {
 	return b.String()
 }
 
-// ports are those that pods do not reach on other machines.
+// ports returns the ports of other machines that are closed to pods.
 func (w Input) ports() []int {
 	if w.Kubelet.ClosedToPods {
 		return append(nodespec.ClosedToPods(), paths.PortKubelet)
@@ -73,8 +73,8 @@ func (w Input) ports() []int {
 	return nodespec.ClosedToPods()
 }
 
-// closed refuses ports to pods: to this node's, which come over its bridge, and to all that come
-// with a pod's address. With led it refuses them to what a Service has led there, too.
+// closed rejects connections of pods to ports: of this node's pods by their bridge, and of all pods
+// by their addresses. If led is set, it also rejects connections that a Service redirected there.
 func (w Input) closed(b *strings.Builder, f family, to string, ports []int, led bool) {
 	if w.Kubelet.ClosedToPods && len(w.Readers) > 0 {
 		fmt.Fprintf(b, "\t\tiifname %q %s saddr @%s %stcp dport %d accept\n", nodespec.PodBridge, f.name, f.setName("readers"), to, paths.PortKubelet)
@@ -95,7 +95,7 @@ func (w Input) closed(b *strings.Builder, f family, to string, ports []int, led 
 
 func (f family) setName(what string) string { return what + strings.TrimPrefix(f.proto, "ipv") }
 
-// set is a set of the addresses of one family, in order, each once.
+// set writes a set with the addresses of a family, sorted and without duplicates.
 func (f family) set(b *strings.Builder, what string, all []netip.Addr) {
 	own := slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return a.Is4() != f.is4 })
 	slices.SortFunc(own, netip.Addr.Compare)

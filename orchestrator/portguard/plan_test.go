@@ -17,8 +17,8 @@ func addresses(texts ...string) []netip.Addr {
 	return out
 }
 
-// TestCommands shows the table of a node with two families, with the kubelets open, and closed to
-// all pods but one.
+// TestCommands prints the table of a node with two families, with open kubelets and with kubelets
+// that are closed to all pods except one.
 func TestCommands(t *testing.T) {
 	w := Input{
 		Machines: addresses("10.0.0.6", "10.0.0.5", "2001:db8::5", "10.0.0.5"),

@@ -34,26 +34,27 @@ import (
 const Name = "guard"
 
 const (
-	// pace is the least time between two tables; what changes meanwhile is one change.
+	// minInterval is the shortest time between two updates of the table; further changes in this
+	// time are combined.
 	pace = 200 * time.Millisecond
-	// heal is how long the table may be amiss in the kernel by somebody's hand, and soon how long
-	// after a failure it is tried again.
+	// resyncPeriod bounds how long a manual change of the table in the kernel lasts; retryInterval
+	// is the delay after a failure.
 	heal, soon = time.Minute, 2 * time.Second
-	// refused is how long after a refusal the addresses are published again.
+	// publishRetry is the delay after a failed publication of the addresses.
 	refused = 30 * time.Second
-	// patience is how long nft(8) may take.
+	// timeout bounds a run of nft(8).
 	patience = 30 * time.Second
 )
 
-// Component describes the component without its Run function. It is the node's agent to the API
-// server.
+// Component describes the component without its Run function. It has the identity of the node's
+// agent at the API server.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	config := kubeconfig.NodeFile(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
 }
 
-// Run keeps the table until ctx is done; the table stays. It begins with the addresses that the
-// specification knows. rights waits until the API server can be asked.
+// Run maintains the table until ctx is done; the table stays afterwards. It begins with the
+// addresses of the specification. rights waits until the API server grants access.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig.Path(dirs.Node, Name))
 	if err != nil {
@@ -82,7 +83,8 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	return nil
 }
 
-// asKubelet writes the annotation of the node's addresses. The kubelet alone may change the Node.
+// asKubelet returns a function that writes the annotation of the node's addresses. Only the
+// kubelet's identity may change the Node.
 func asKubelet(config *rest.Config, dirs dirs.Dirs, node string) (func(ctx context.Context, text string) error, error) {
 	config = rest.CopyConfig(config)
 	config.CertFile, config.KeyFile = filepath.Join(dirs.Node, nodespec.KubeletCert), filepath.Join(dirs.Node, nodespec.KubeletKey)
@@ -98,7 +100,7 @@ func asKubelet(config *rest.Config, dirs dirs.Dirs, node string) (func(ctx conte
 	}, nil
 }
 
-// links are the addresses of all links of the machine.
+// links returns the addresses of all links of the machine.
 func links() ([]netip.Addr, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -115,8 +117,8 @@ func links() ([]netip.Addr, error) {
 	return out, nil
 }
 
-// keepPublished publishes the machine's addresses on its Node, for the other nodes, until ctx is
-// done. It looks every few seconds until they stand there, and every minute from then on.
+// publishLoop publishes the machine's addresses on its Node, for the other nodes, until ctx is
+// done. It checks every few seconds until the Node has them, and every minute afterwards.
 func (f *follower) keepPublished(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -137,7 +139,8 @@ func (f *follower) keepPublished(ctx context.Context, links func() ([]netip.Addr
 	}
 }
 
-// publishOnce publishes the addresses if the Node has others, and says whether it has these.
+// publishOnce publishes the addresses if they differ from the Node's, and reports whether the Node
+// already had them.
 func (f *follower) publishOnce(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) (bool, error) {
 	own, err := links()
 	if err != nil {
@@ -146,7 +149,7 @@ func (f *follower) publishOnce(ctx context.Context, links func() ([]netip.Addr, 
 	object, found, err := f.nodes.GetStore().GetByKey(f.spec.NodeName)
 	node, ok := object.(*corev1.Node)
 	if err != nil || !found || !ok {
-		return false, err // it has not registered yet
+		return false, err // not registered yet
 	}
 	text := nodespec.Published(own, f.spec.PodCIDRs)
 	if node.Annotations[nodespec.AddressesAnnotation] == text {
@@ -155,7 +158,7 @@ func (f *follower) publishOnce(ctx context.Context, links func() ([]netip.Addr, 
 	return false, publish(ctx, text)
 }
 
-// nft gives the kernel commands of nft(8), all of them or none.
+// nft runs the commands of nft(8) as a transaction.
 func nft(ctx context.Context, commands string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -167,12 +170,12 @@ func nft(ctx context.Context, commands string) error {
 	return nil
 }
 
-// follower follows the Nodes, and the node's own Pods where these are told apart.
+// watcher watches the Nodes, and the node's own Pods if their namespaces matter.
 type follower struct {
 	spec    nodespec.Spec
 	start   func(context.Context)
 	nodes   cache.SharedIndexInformer
-	pods    cache.SharedIndexInformer // nil where pods are all the same
+	pods    cache.SharedIndexInformer // nil if the namespaces of pods do not matter
 	changed chan struct{}
 }
 
@@ -191,13 +194,13 @@ func newFollower(api kubernetes.Interface, spec nodespec.Spec) (*follower, error
 	change := func() {
 		select {
 		case f.changed <- struct{}{}:
-		default: // whoever listens will look anyway
+		default: // a wake-up is pending
 		}
 	}
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { change() }, DeleteFunc: func(any) { change() },
 		UpdateFunc: func(before, now any) {
-			// a Node speaks up every few seconds
+			// a Node is updated every few seconds
 			if !slices.Equal(addressesOf(before), addressesOf(now)) {
 				change()
 			}
@@ -218,7 +221,7 @@ func newFollower(api kubernetes.Interface, spec nodespec.Spec) (*follower, error
 	return f, nil
 }
 
-// world is what there is, and whether the Nodes are known yet.
+// input returns the current input, and whether the Nodes are known yet.
 func (f *follower) world() (w Input, known bool) {
 	w = Input{Machines: slices.Concat(f.spec.NodeIPs, f.spec.ControlPlanes, f.spec.VirtualAddresses), Pods: f.spec.PodCIDRs, Kubelet: f.spec.Kubelet}
 	for _, o := range f.nodes.GetStore().List() {
@@ -234,7 +237,7 @@ func (f *follower) world() (w Input, known bool) {
 	return w, f.nodes.HasSynced()
 }
 
-// lean keeps of an object what addressesOf reads.
+// trim removes all fields that addressesOf does not read.
 func lean(object any) (any, error) {
 	keep := func(m metav1.ObjectMeta) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion}
@@ -252,8 +255,8 @@ func lean(object any) (any, error) {
 	return object, nil
 }
 
-// addressesOf are a Node's addresses, of its status and published ones, or those of a Pod that has
-// some of its own and has not ended.
+// addressesOf returns the addresses of a Node, from its status and its annotation, or the addresses
+// of a Pod that runs in the pod network.
 func addressesOf(object any) []netip.Addr {
 	var texts []string
 	var out []netip.Addr
@@ -279,16 +282,16 @@ func addressesOf(object any) []netip.Addr {
 	return out
 }
 
-// keeper brings the kernel in line with the world.
+// applier applies the input to the kernel.
 type keeper struct {
 	write    func(ctx context.Context, commands string) error
 	announce component.Announce
 
-	have string // the commands by which the kernel has its table
+	have string // the commands that made the table in the kernel
 	told string
 }
 
-// run works until ctx is done: when something changed, every minute, and after a failure again.
+// run works until ctx is done: after a change, every minute, and after a failure.
 func (k *keeper) run(ctx context.Context, changed <-chan struct{}, world func() (Input, bool)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -324,8 +327,8 @@ func (k *keeper) run(ctx context.Context, changed <-chan struct{}, world func() 
 	}
 }
 
-// step writes the table where it is another one, or where again says so: somebody's hand may have
-// taken it away.
+// step writes the table if it differs from the last table, or if again is set: the table may have
+// been removed by hand.
 func (k *keeper) step(ctx context.Context, w Input, again bool) (string, error) {
 	commands := w.Commands()
 	if commands != k.have || again {

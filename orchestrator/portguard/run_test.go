@@ -31,7 +31,7 @@ func pod(namespace, name, address string, host bool) *corev1.Pod {
 	}
 }
 
-// wait reads tables until one has all the words and none of the others.
+// wait reads tables until a table contains all words of words and none of without.
 func wait(t *testing.T, tables <-chan string, words, without []string) {
 	t.Helper()
 	late := time.After(20 * time.Second)
@@ -54,9 +54,9 @@ func wait(t *testing.T, tables <-chan string, words, without []string) {
 	}
 }
 
-// TestFollow: the table begins with what the specification knows, gets the address of a machine
-// that comes, and the pods of the namespace that reaches kubelets; a failure is told, and tried
-// again.
+// TestWatch checks that the table begins with the addresses of the specification and then contains
+// the address of a new machine and of the pods of the namespace with access to kubelets. A failure
+// is announced and retried.
 func TestFollow(t *testing.T) {
 	spec := nodespec.Spec{
 		NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
@@ -115,8 +115,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestPublish: a machine's further addresses come to its Node once it is there, and are left alone
-// while they stand there.
+// TestPublish checks that a machine's additional addresses are published once its Node exists, and
+// only if they differ.
 func TestPublish(t *testing.T) {
 	spec := nodespec.Spec{NodeName: "a", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
 	f, err := newFollower(fake.NewClientset(), spec)
