@@ -15,16 +15,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// IPAM is the name of the component that gives every node its share of the pod range; without it a
-// node is not Ready.
+// IPAM is the name of the component that assigns every node its share of the pod range; without it
+// a node is not Ready.
 const IPAM = "node-ipam"
 
-// IPAMComponent describes it without its Run function.
+// IPAMComponent describes the component without its Run function.
 func IPAMComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return describe(IPAM, spec, dirs)
 }
 
-// RunIPAM hands out ranges until ctx is done. rights waits until the component may do what it does.
+// RunIPAM assigns ranges until ctx is done. rights waits until the component has its rights.
 func RunIPAM(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	who, err := begin(ctx, IPAM, dirs, rights, announce)
 	if who == nil {
@@ -36,7 +36,7 @@ func RunIPAM(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights fun
 	}
 	shared := informers.NewSharedInformerFactory(who.root, 0)
 	pods, services := networks(spec.PodCIDRs), networks(spec.ServiceCIDRs)
-	var second *net.IPNet // of the other family
+	var second *net.IPNet // the range of the other family
 	if len(services) > 1 {
 		second = services[1]
 	}
@@ -59,8 +59,8 @@ func networks(ranges []netip.Prefix) []*net.IPNet {
 	return out
 }
 
-// masks says how large one node's share of each range is: 256 addresses, 2⁶⁴ with IPv6. A range
-// that is not larger than that becomes one node's as a whole.
+// masks returns the prefix length of a node's share of each range: 256 addresses with IPv4, 2⁶⁴
+// with IPv6. A smaller range goes to a single node as a whole.
 func masks(pods []netip.Prefix) []int {
 	var out []int
 	for _, p := range pods {

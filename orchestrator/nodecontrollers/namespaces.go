@@ -20,18 +20,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Namespaces is the name of the component that puts into every namespace what its pods need:
-// without the service account "default" a pod is refused, without the API server's CA it does not
-// start.
+// Namespaces is the name of the component that creates in every namespace the objects that pods
+// need: the API rejects a pod without the service account "default", and a pod does not start
+// without the API server's CA.
 const Namespaces = "namespaces"
 
-// NamespacesComponent describes it without its Run function.
+// NamespacesComponent describes the component without its Run function.
 func NamespacesComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return describe(Namespaces, spec, dirs)
 }
 
-// RunNamespaces works until ctx is done, and announces itself as ready when the namespace "default"
-// takes pods. rights waits until the component may do what it does.
+// RunNamespaces runs until ctx is done, and becomes ready when the namespace "default" accepts
+// pods. rights waits until the component has its rights.
 func RunNamespaces(ctx context.Context, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	authority, err := os.ReadFile(filepath.Join(dirs.Controllers, nodespec.CA))
 	if err != nil {
@@ -43,7 +43,7 @@ func RunNamespaces(ctx context.Context, dirs dirs.Dirs, rights func(context.Cont
 	}
 	announce(Namespaces, false, "making the service account and the CA's ConfigMap of the namespace default")
 
-	// Each controller looks at the objects of one name, so only those are kept in memory.
+	// Each controller needs the objects of one name only, so the caches hold only these.
 	called := func(name string) informers.SharedInformerFactory {
 		return informers.NewSharedInformerFactoryWithOptions(who.root, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()

@@ -1,8 +1,9 @@
-// Package nodecontrollers runs those of upstream's controllers for which a node or a pod waits, beside the
-// controller manager instead of inside it: the controller manager makes one controller after the
-// other before it starts any, some fifty service accounts and tokens, most of the time between the
-// API server and a running pod (docs/decisions/0008-early-controllers.md). The controllers are
-// unchanged, and each has the identity that it has in the controller manager.
+// Package nodecontrollers runs upstream's controllers for which a node or a pod waits, beside the
+// controller manager instead of inside it. The controller manager creates all its controllers in
+// sequence before it starts any of them, with some fifty service accounts and tokens; this is most
+// of the time between the API server's start and a running pod
+// (docs/decisions/0008-early-controllers.md). The controllers are unchanged, and each has the same
+// identity as in the controller manager.
 package nodecontrollers
 
 import (
@@ -22,16 +23,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// again is how long after a refusal an identity is asked for again.
+// retryInterval is the delay before a rejected request for an identity is repeated.
 const again = 100 * time.Millisecond
 
-// Extracted are the controllers of this package, as the controller manager's flag --controllers calls
-// them.
+// Extracted lists the controllers that run here instead of in kube-controller-manager, with the
+// names of its flag --controllers.
 var Extracted = []string{"node-ipam-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller"}
 
-// ControllerClient waits until a component of the process "controllers" may do what it does, and returns
-// the client that watches for it, its own, and the client of the service account that changes
-// things. Without an error both are nil when ctx was done before.
+// ControllerClient waits until a component of the process "controllers" has its rights. It returns
+// the client of the component's own identity for watches, and the client of the service account for
+// changes. If ctx ends first, both are nil without an error.
 func ControllerClient(ctx context.Context, name, account string, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) (own, acting kubernetes.Interface, err error) {
 	watches, acts, err := ControllerConfigs(ctx, name, account, dirs, rights, announce)
 	if watches == nil {
@@ -48,7 +49,8 @@ func ControllerClient(ctx context.Context, name, account string, dirs dirs.Dirs,
 	return reads, writes, nil
 }
 
-// ControllerConfigs is Identity for a component that needs other clients than that of upstream's own kinds.
+// ControllerConfigs is ControllerClient for a component that needs clients for other kinds than
+// upstream's.
 func ControllerConfigs(ctx context.Context, name, account string, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) (own, acting *rest.Config, err error) {
 	who, err := begin(ctx, name, dirs, rights, announce)
 	if who == nil {
@@ -58,13 +60,13 @@ func ControllerConfigs(ctx context.Context, name, account string, dirs dirs.Dirs
 	if config == nil {
 		return nil, nil, nil
 	}
-	// client-go's five requests a second are for people; with them, one tenant's thousand claims
-	// would hold up everybody's for minutes.
+	// client-go's default of five requests a second is meant for interactive use; with it, a
+	// thousand claims of one tenant would delay all other claims for minutes.
 	config.QPS, config.Burst = 100, 200
 	return who.config, config, nil
 }
 
-// describe is a component of this package without its Run function.
+// describe returns a component of this package without its Run function.
 func describe(name string, spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return component.Component{
 		Process: component.Controllers,
@@ -73,17 +75,17 @@ func describe(name string, spec nodespec.Spec, dirs dirs.Dirs) component.Compone
 	}
 }
 
-// identities are the clients of one component. As in the controller manager its own identity
-// watches, and the service account of each controller changes things.
+// identities holds the clients of a component. As in the controller manager, its own identity
+// watches, and the service account of each controller makes changes.
 type identities struct {
-	name     string // the component's
+	name     string // name of the component
 	announce component.Announce
 	config   *rest.Config
 	root     kubernetes.Interface
 }
 
-// begin waits until a component may do what it does, and returns its identities; nil when it was
-// asked to stop before.
+// begin waits until a component has its rights and returns its identities, or nil if ctx ends
+// first.
 func begin(ctx context.Context, name string, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) (*identities, error) {
 	announce(name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {
@@ -101,8 +103,8 @@ func begin(ctx context.Context, name string, dirs dirs.Dirs, rights func(context
 	return &identities{name: name, announce: announce, config: config, root: root}, nil
 }
 
-// of returns a client that speaks for a service account of kube-system, or nil when ctx is done.
-// The account is made when missing, which the server may refuse for a moment.
+// of returns a client with the identity of a service account of kube-system, or nil when ctx is
+// done. It creates a missing account, which the server may reject for a moment.
 func (i *identities) of(ctx context.Context, account string) kubernetes.Interface {
 	return asked(ctx, i, account, i.builder().Client)
 }
@@ -111,8 +113,8 @@ func (i *identities) builder() clientbuilder.ControllerClientBuilder {
 	return clientbuilder.NewDynamicClientBuilder(rest.AnonymousClientConfig(i.config), i.root.CoreV1(), metav1.NamespaceSystem)
 }
 
-// asked asks for what belongs to a service account until there is an answer; the zero value when
-// ctx is done before.
+// retry calls get for a service account until it succeeds. It returns the zero value when ctx is
+// done first.
 func asked[T any](ctx context.Context, i *identities, account string, ask func(account string) (T, error)) T {
 	ticker := time.NewTicker(again)
 	defer ticker.Stop()

@@ -17,21 +17,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// nodeController is the service account of upstream's controller that looks after Nodes; it may
-// delete them, and pods.
+// nodeController is the service account of upstream's node lifecycle controller; it may delete
+// Nodes and pods.
 const nodeController = "node-controller"
 
-// DeleteRemovedNodes deletes Nodes and then their pods, so that Kubernetes makes others of them, and
-// returns which Nodes were there. A Node that is not there is forgotten; pods of it go all the
-// same. It works beside the process of the controllers, with whose identity it begins.
+// DeleteRemovedNodes deletes Nodes and then their pods, so that Kubernetes replaces the pods, and
+// returns the names of the Nodes that existed. For a missing Node it only deletes the pods. It runs
+// outside the process of the controllers and begins with the identity of that process.
 func DeleteRemovedNodes(ctx context.Context, dirs dirs.Dirs, order nodespec.NodeGCRequest) ([]string, error) {
-	rights := func(context.Context) error { return nil } // a refusal is an answer here
+	// the caller handles a rejection as a result
+	rights := func(context.Context) error { return nil }
 	who, err := begin(ctx, Namespaces, dirs, rights, component.Announce(func(string, bool, string) {}))
 	if err != nil {
 		return nil, err
 	}
-	// a Node has more pods than a client may delete in time otherwise; the server has its own
-	// limits
+	// With the client's default limit, the pods of a Node could not be deleted in time; the server
+	// has its own limits.
 	who.config.QPS = -1
 	client := who.of(ctx, nodeController)
 	if client == nil {
@@ -40,9 +41,9 @@ func DeleteRemovedNodes(ctx context.Context, dirs dirs.Dirs, order nodespec.Node
 	return forgetNodes(ctx, client, order, settled)
 }
 
-// forgetNodes looks again for what was there: until the API server has seen that its certificate
-// counts no more, the node may make its Node anew. One that does so without end is for who looks
-// next.
+// deleteNodes checks again for the Nodes that existed: until the API server has loaded the
+// revocation, a removed machine may register its Node again. After three passes, the next request
+// handles a machine that still does.
 func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespec.NodeGCRequest, every time.Duration) (there []string, err error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -56,14 +57,14 @@ func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespe
 				if time.Until(made.Time) > skew {
 					failed = append(failed, fmt.Errorf("Node %s: was made at %s, which is in the future by the clock of this machine: nobody can tell whose it is; set the clock right (`orlopctl get time`), or delete it (`kubectl delete node %s`)", name, made.UTC().Format(time.RFC3339), name))
 				}
-				continue // it is another machine's, and so are its pods
+				continue // it belongs to another machine, and so do its pods
 			}
 			if err == nil {
 				same := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(node.UID))}
 				err = client.CoreV1().Nodes().Delete(ctx, name, same)
 			}
 			switch {
-			case err == nil, apierrors.IsConflict(err): // made anew at this moment
+			case err == nil, apierrors.IsConflict(err): // a new Node since the read
 				was = append(was, name)
 			case !apierrors.IsNotFound(err):
 				failed = append(failed, fmt.Errorf("Node %s: cannot be deleted: %w", name, err))
@@ -89,8 +90,8 @@ func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespe
 	return there, errors.Join(failed...)
 }
 
-// endPods deletes the pods of a Node without waiting for anybody who would end them: the kubelet
-// that would is nobody any more. Upstream's collector does the same 40 to 60 seconds later.
+// deletePods deletes the pods of a Node without a grace period, because no kubelet would confirm
+// their end. Upstream's pod garbage collector does the same 40 to 60 seconds later.
 func endPods(ctx context.Context, client kubernetes.Interface, node string) error {
 	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
 	if err != nil {
@@ -99,7 +100,7 @@ func endPods(ctx context.Context, client kubernetes.Interface, node string) erro
 	var failed []error
 	for _, p := range pods.Items {
 		now := metav1.NewDeleteOptions(0)
-		// one that has its name by now is on another machine
+		// a newer pod of the same name is on another machine
 		now.Preconditions = metav1.NewUIDPreconditions(string(p.UID))
 		err := client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *now)
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -109,10 +110,10 @@ func endPods(ctx context.Context, client kubernetes.Interface, node string) erro
 	return errors.Join(failed...)
 }
 
-// skew is how much clocks of control-plane machines may differ before the time at which a Node was
-// made says nothing.
+// maxSkew is how much the clocks of control-plane machines may differ before the creation time of a
+// Node is meaningless.
 const skew = 15 * time.Second
 
-// settled is how often it is looked whether a Node is there again; the API server looks each second
-// at what is revoked.
+// nodeGCInterval is the interval of checks whether a deleted Node exists again; the API server
+// reloads the revocations every second.
 const settled = time.Second

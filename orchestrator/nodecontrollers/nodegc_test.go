@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestForgetNodes: Nodes that are there go with their pods, also one that is made anew at once, and
-// none is an error that is not there.
+// TestDeleteNodes checks that existing Nodes are deleted with their pods, also a Node that is
+// registered again at once, and that a missing Node is not an error.
 func TestForgetNodes(t *testing.T) {
 	node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 	pod := func(name, node string) *corev1.Pod {
@@ -32,7 +32,7 @@ func TestForgetNodes(t *testing.T) {
 		return nodespec.NodeGCRequest{Names: names, MadeBefore: asked}
 	}
 	client := fake.NewClientset(node("w1"), node("w2"), node("m1"), later, pod("a", "w1"), pod("b", "w3"), pod("c", "m1"), pod("d", "w4"))
-	// The fake knows no selectors of fields.
+	// The fake client does not support field selectors.
 	client.PrependReactor("list", "pods", func(a core.Action) (bool, runtime.Object, error) {
 		all, err := client.Tracker().List(corev1.SchemeGroupVersion.WithResource("pods"), corev1.SchemeGroupVersion.WithKind("Pod"), "")
 		if err != nil {
@@ -54,7 +54,7 @@ func TestForgetNodes(t *testing.T) {
 	client.PrependReactor("delete", "nodes", func(a core.Action) (bool, runtime.Object, error) {
 		if name := a.(core.DeleteAction).GetName(); name == "w1" && anew > 0 {
 			anew--
-			return true, nil, nil // it is there again
+			return true, nil, nil // the Node exists again
 		}
 		return false, nil, nil
 	})
@@ -80,8 +80,8 @@ func TestForgetNodes(t *testing.T) {
 		t.Errorf("%v, %v", there, err)
 	}
 
-	// A Node that by this machine's clock is not made yet may be that of the machine that is gone:
-	// it stays, and that is told.
+	// A Node with a creation time in this machine's future may belong to the removed machine: it
+	// stays, and the error reports it.
 	ahead := node("w5")
 	ahead.CreationTimestamp = metav1.NewTime(time.Now().Add(24 * time.Hour))
 	if _, err := client.CoreV1().Nodes().Create(t.Context(), ahead, metav1.CreateOptions{}); err != nil {

@@ -1,16 +1,17 @@
-// Package nodelabels gives Nodes the labels and taints that the configurations of their machines
-// state (Machine.spec.node), changes them and takes them away, and touches none that somebody else
-// has set.
+// Package nodelabels sets the labels and taints on Nodes that the configurations of their machines
+// specify (Machine.spec.node). It changes and removes its own labels and taints and never touches
+// foreign ones.
 //
-// A new Node has its labels from the kubelet (package kubelet). After that the node's half keeps
-// them (node.go), by the kubelet's identity, which upstream's admission keeps to what a machine may
-// say of itself. It may not change taints, so it says in an annotation which the configuration
-// states, and the half beside the controllers (taints.go) sets them, and no more than that: what a
-// Node had before, or has from others, it neither changes nor takes for its own. The kubelet
-// therefore makes the Node with a taint that only waits for that.
+// The kubelet sets the labels of a new Node (package kubelet). Afterwards the node part maintains
+// them (node.go) with the kubelet's identity; upstream's admission restricts the rights of this
+// identity to a machine's own statements. This identity may not change taints. So the node part
+// publishes the configured taints in an annotation, and the part beside the controllers (taints.go)
+// sets only these taints. It never changes or adopts taints that the Node had before or that come
+// from other clients. So the kubelet creates the Node with a taint that keeps pods off until the
+// configured taints are set.
 //
-// What was set is remembered on the Node, in the same request that sets it. Pure functions decide
-// (step.go).
+// The Node itself records the managed labels and taints, in the same request that sets them. Pure
+// functions decide (step.go).
 //
-// docs/decisions/0043-node-labels.md says why it is as it is.
+// docs/decisions/0043-node-labels.md gives the reasons.
 package nodelabels

@@ -28,8 +28,8 @@ import (
 // NodeName is the name of the component on each node.
 const NodeName = "node-labels"
 
-// look is how often the file with the marks is looked at; again is how long after a failure it is
-// tried again; patience is how long one request may take.
+// reloadInterval is the interval of checks of the file with labels and taints; retryInterval is the
+// delay after a failure; timeout bounds a request.
 const (
 	look     = time.Second
 	again    = 2 * time.Second
@@ -42,7 +42,8 @@ func NodeComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return component.Component{Process: component.Node, Name: NodeName, Files: []component.File{config}}
 }
 
-// Read reads what the configuration gives the Node. machined replaces the file when that changes.
+// Read reads the configured labels and taints of the Node. machined replaces the file after a
+// change of the configuration.
 func Read(dirs dirs.Dirs) (nodespec.NodeLabels, error) {
 	file := filepath.Join(dirs.Node, nodespec.NodeLabelsFile)
 	content, err := os.ReadFile(file)
@@ -56,14 +57,13 @@ func Read(dirs dirs.Dirs) (nodespec.NodeLabels, error) {
 	return m, nil
 }
 
-// RunNode keeps the labels of the machine's own Node, and what it says of taints, until ctx is
-// done. registered are the marks with which the kubelet of this process has started. It is
-// announced as ready whatever becomes of them: a Node without its labels says nothing against the
-// version of the system that runs.
+// RunNode maintains the labels of the machine's own Node, and its published taints, until ctx is
+// done. registered are the labels and taints with which the kubelet of this process registered. The
+// component is always ready: missing labels of a Node are no problem of the running system version.
 func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, registered nodespec.NodeLabels, rights func(context.Context) error, announce component.Announce) error {
 	announce(NodeName, true, "")
 	if err := rights(ctx); err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before the component began
 	}
 	path := kubeconfig.Path(dirs.Node, NodeName)
 	config, err := clientcmd.BuildConfigFromFlags("", path)
@@ -78,13 +78,13 @@ func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, registered
 	return n.run(ctx, func(detail string) { announce(NodeName, true, detail) })
 }
 
-// node is the half on one machine.
+// node is the part on a machine.
 type node struct {
 	name       string
 	dirs       dirs.Dirs
 	registered nodespec.NodeLabels
 	api        kubernetes.Interface
-	nodes      cache.SharedIndexInformer // its own Node alone
+	nodes      cache.SharedIndexInformer // contains only the machine's own Node
 	changed    chan struct{}
 }
 
@@ -104,8 +104,7 @@ func (n *node) run(ctx context.Context, tell func(detail string)) error {
 	return nil
 }
 
-// pass brings the Node in line with the file once. A Node that is not there is made by the kubelet,
-// which takes its time.
+// pass applies the file to the Node once. The kubelet creates a missing Node, after some time.
 func (n *node) pass(ctx context.Context) (string, error) {
 	object, there, err := n.nodes.GetStore().GetByKey(n.name)
 	own, ok := object.(*corev1.Node)
@@ -123,8 +122,8 @@ func (n *node) pass(ctx context.Context) (string, error) {
 	return describe(n.name, have, want), nil
 }
 
-// write does a change. A conflict is no error: the cache is behind, and what brings it forward
-// begins the next pass.
+// write performs a change. A conflict is not an error: the cache is stale, and its next update
+// triggers the next pass.
 func write(ctx context.Context, api kubernetes.Interface, n *corev1.Node, c change) error {
 	if c.empty() {
 		return nil
@@ -142,7 +141,7 @@ func write(ctx context.Context, api kubernetes.Interface, n *corev1.Node, c chan
 	return fmt.Errorf("Node %s: labels and taints of the configuration cannot be set: %w", n.Name, err)
 }
 
-// follow calls change whenever a file has another content, until ctx is done.
+// watchFile calls change whenever the content of a file changes, until ctx is done.
 func follow(ctx context.Context, file string, change func()) {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
@@ -159,7 +158,7 @@ func follow(ctx context.Context, file string, change func()) {
 	}
 }
 
-// signal says that there is something to look at.
+// wake sends on a channel of capacity 1 without blocking.
 func signal(changed chan<- struct{}) {
 	select {
 	case changed <- struct{}{}:

@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestRun lets both halves work on a Node while the file with its marks is replaced: what it says
-// is on the Node, and goes again.
+// TestRun runs both parts for a Node while the file with its labels and taints is replaced: the
+// content of the file is applied and removed again.
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -102,7 +102,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRead: a file that is missing or damaged is told by its name.
+// TestRead checks that the error for a missing or damaged file contains its name.
 func TestRead(t *testing.T) {
 	dirs := dirs.In(t.TempDir())
 	if _, err := Read(dirs); err == nil {

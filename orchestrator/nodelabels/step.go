@@ -14,23 +14,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// The annotations of a Node by which the halves remember and meet.
+// The annotations of a Node through which the two parts record and exchange state.
 const (
-	// LabelsAnnotation holds the keys of the labels that the node's half has set, as a JSON list.
+	// LabelsAnnotation contains the keys of the labels that the node part has set, as a JSON list.
 	LabelsAnnotation = "orlop.dev/node-labels"
-	// WantedAnnotation holds the taints that the node's configuration states, as a JSON list of
-	// nodespec.Taint. Without it nothing is said.
+	// WantedAnnotation contains the taints of the node's configuration, as a JSON list of
+	// nodespec.Taint. Without it, the configured taints are unknown.
 	WantedAnnotation = "orlop.dev/node-taints"
-	// SetAnnotation holds those of them that the control plane has set. No kubelet can write it
-	// (kubeapiserver.NodeNotes).
+	// SetAnnotation contains the taints that the control plane has set. No kubelet can write it
+	// (kubeapiserver.NodeAnnotations).
 	SetAnnotation = nodespec.TaintsSet
 )
 
-// Node is what counts here of a Node.
+// Node is the relevant part of a Node object.
 type Node struct {
 	Labels map[string]string
 	Taints []corev1.Taint
-	Keys   string // LabelsAnnotation; empty: there is none, as for the other two
+	Keys   string // LabelsAnnotation; empty if missing, as are the other two
 	Wanted string // WantedAnnotation
 	Set    string // SetAnnotation
 }
@@ -42,7 +42,7 @@ func readNode(n *corev1.Node) Node {
 	}
 }
 
-// change is a merge patch of a Node's labels and annotations, and with taints its new taints. Nil
+// change is a merge patch of a Node's labels and annotations, and optionally its new taints. Nil
 // values remove.
 type change struct {
 	labels, annotations map[string]any
@@ -53,7 +53,7 @@ func (c change) empty() bool {
 	return len(c.labels) == 0 && len(c.annotations) == 0 && c.taints == nil
 }
 
-// patch is the change in the form that the API server takes.
+// patch returns the change as a patch for the API server.
 func (c change) patch() map[string]any {
 	meta, out := map[string]any{}, map[string]any{}
 	if len(c.labels) > 0 {
@@ -69,7 +69,7 @@ func (c change) patch() map[string]any {
 	return out
 }
 
-// apply is the Node after the change.
+// apply returns the Node after the change.
 func (c change) apply(n Node) Node {
 	n.Labels = maps.Clone(n.Labels)
 	for key, value := range c.labels {
@@ -99,13 +99,13 @@ func (c change) apply(n Node) Node {
 	return n
 }
 
-// LabelStep is what the node's half changes of its own Node: its labels, and what it says of taints.
-// registered are the marks with which the kubelet has started, and so made the Node if there was
-// none: as long as nothing is remembered, those labels are the configuration's.
+// LabelStep returns the changes of the node part to its own Node: the labels and the published
+// taints. registered are the labels and taints with which the kubelet registered. As long as the
+// Node has no record, these labels count as set by the configuration.
 //
-//	label                          is stated: it gets the value   is not stated
-//	remembered, or registered      and stays remembered           it goes
-//	there, of somebody else        it becomes the configuration's it stays
+//	label                          in the configuration           not in the configuration
+//	recorded, or registered        gets the value, stays recorded is removed
+//	present, foreign               becomes the configuration's    stays
 func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 	c := change{labels: map[string]any{}, annotations: map[string]any{}}
 	remembered, _ := parse[string](n.Keys)
@@ -129,7 +129,8 @@ func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 	}
 	keys := text(slices.Sorted(maps.Keys(want.Labels)))
 	if keys == "" && (n.Keys != "" || len(registered.Labels) > 0) {
-		// so that what somebody else sets later is not taken for what the kubelet has set
+		// so that a label that another client sets later does not count as registered by the
+		// kubelet
 		keys = none
 	}
 	if n.Keys != keys {
@@ -137,7 +138,7 @@ func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 	}
 	wanted := text(want.Taints)
 	if wanted == "" && (n.Set != "" || slices.ContainsFunc(n.Taints, pending)) {
-		wanted = none // that there are none has to be said, because there were
+		wanted = none // an explicit empty list, because the Node had taints
 	}
 	if n.Wanted != wanted {
 		c.annotations[WantedAnnotation] = note(wanted)
@@ -145,41 +146,41 @@ func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 	return c
 }
 
-// TaintStep is what the control plane changes of a Node: its taints, by what the node says and
-// by what was set before. A Node that says nothing is left alone.
+// TaintStep returns the changes of the control plane to a Node: its taints, from the node's
+// published taints and the recorded taints. A Node without published taints is left alone.
 //
-//	taint (key and effect)         is wanted                      is not wanted
-//	set before                     it is there, with the value    it goes
-//	there, of somebody else        it stays as it is, not ours    it stays
-//	not there                      it is set                      -
+//	taint (key and effect)         wanted                         not wanted
+//	set before                     stays, with the wanted value   is removed
+//	present, foreign               stays unchanged, not recorded  stays
+//	missing                        is set                         -
 //
-// What Kubernetes or the system sets by itself (config.OwnTaint) no node can want: it could be rid
-// of it then.
+// No node can want a taint that Kubernetes or the system itself sets (config.OwnTaint): it could
+// then remove this taint.
 func TaintStep(n Node) (change, error) {
 	if n.Wanted == "" {
 		return change{}, nil
 	}
 	wanted, ok := parse[nodespec.Taint](n.Wanted)
 	if !ok {
-		// the node writes it anew
+		// the node writes it again
 		return change{}, fmt.Errorf("its annotation %s cannot be read", WantedAnnotation)
 	}
 	own := func(t nodespec.Taint) bool { return config.OwnTaint(t.Key) != "" }
 	wanted = slices.DeleteFunc(wanted, own)
 	before, _ := parse[nodespec.Taint](n.Set)
-	before = slices.DeleteFunc(before, own) // somebody else may have written it
+	before = slices.DeleteFunc(before, own) // another client may have written it
 	find := func(all []nodespec.Taint, t corev1.Taint) int {
 		return slices.IndexFunc(all, func(o nodespec.Taint) bool { return o.Key == t.Key && o.Effect == string(t.Effect) })
 	}
 	var taints []corev1.Taint
 	var set []nodespec.Taint
-	there := map[int]bool{} // of wanted
+	there := map[int]bool{} // indexes of wanted
 	for _, t := range n.Taints {
 		i := find(wanted, t)
 		there[i] = true
 		switch {
 		case pending(t):
-		case find(before, t) < 0: // somebody else's
+		case find(before, t) < 0: // foreign
 			taints = append(taints, t)
 		case i >= 0:
 			set = append(set, wanted[i])
@@ -207,7 +208,7 @@ func TaintStep(n Node) (change, error) {
 	return c, nil
 }
 
-// describe says how far the configuration is in force on the Node.
+// describe returns a text about how far the configuration is applied to the Node.
 func describe(name string, n Node, want nodespec.NodeLabels) string {
 	line := fmt.Sprintf("%d labels, %d taints of the configuration", len(want.Labels), len(want.Taints))
 	set, _ := parse[nodespec.Taint](n.Set)
@@ -229,10 +230,10 @@ func taint(t nodespec.Taint) corev1.Taint {
 
 func pending(t corev1.Taint) bool { return t.Key == nodespec.TaintsPending }
 
-// none is an empty list, where that says something else than no list.
+// none is an explicit empty list, where it differs from a missing list.
 const none = "[]"
 
-// text is a list as an annotation holds it; nothing for an empty one.
+// encode returns a list as the value of an annotation, or "" for an empty list.
 func text[T any](all []T) string {
 	if len(all) == 0 {
 		return ""
@@ -244,7 +245,7 @@ func text[T any](all []T) string {
 	return string(out)
 }
 
-// note is the value of an annotation in a patch; an empty one goes.
+// annotationValue returns the value of an annotation in a patch; nil removes an empty annotation.
 func note(text string) any {
 	if text == "" {
 		return nil
@@ -252,7 +253,7 @@ func note(text string) any {
 	return text
 }
 
-// parse reads a list that an annotation holds. One that somebody else has written may not be one.
+// parse decodes a list from an annotation. Another client may have written an invalid value.
 func parse[T any](text string) (all []T, ok bool) {
 	if text == "" {
 		return nil, true
@@ -263,7 +264,7 @@ func parse[T any](text string) (all []T, ok bool) {
 	return all, true
 }
 
-// lean leaves of a Node what counts here.
+// trim removes all fields of a Node that this package does not use.
 func lean(object any) (any, error) {
 	n, ok := object.(*corev1.Node)
 	if !ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// labelled reads "a=1 b=".
+// labelled parses "a=1 b=".
 func labelled(words string) map[string]string {
 	out := map[string]string{}
 	for _, word := range strings.Fields(words) {
@@ -23,7 +23,7 @@ func labelled(words string) map[string]string {
 	return out
 }
 
-// tainted reads "a=1:NoSchedule b:NoExecute".
+// tainted parses "a=1:NoSchedule b:NoExecute".
 func tainted(words string) (out []nodespec.Taint) {
 	for _, word := range strings.Fields(words) {
 		head, effect, _ := strings.Cut(word, ":")
@@ -48,7 +48,7 @@ func shown(taints []corev1.Taint) string {
 	return strings.Join(words, " ")
 }
 
-// TestLabels: what the node's half does to labels.
+// TestLabels checks the changes of the node part to labels.
 func TestLabels(t *testing.T) {
 	for name, c := range map[string]struct {
 		have, keys, want, registered string
@@ -82,7 +82,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// TestTaints: what both halves together do to taints.
+// TestTaints checks the changes of both parts together to taints.
 func TestTaints(t *testing.T) {
 	const waits = "orlop.dev/taints-pending:NoSchedule"
 	for name, c := range map[string]struct {
@@ -125,7 +125,7 @@ func TestTaints(t *testing.T) {
 	}
 }
 
-// settle lets both halves work until neither has anything to do.
+// settle runs both parts until they make no more changes.
 func settle(t *testing.T, n Node, want nodespec.NodeLabels) Node {
 	t.Helper()
 	for range 8 {
@@ -144,16 +144,16 @@ func settle(t *testing.T, n Node, want nodespec.NodeLabels) Node {
 	return n
 }
 
-// TestOthersAreLeftAlone changes configurations and Nodes at random, from any side and with any
-// half lagging behind: what others have set is never changed by us, what is stated is there in the
-// end, and what is not stated any more is not.
+// TestOthersAreLeftAlone makes random changes to configurations and Nodes, from every side and with
+// delays of either part. It checks that foreign labels and taints never change, that all configured
+// labels and taints are set in the end, and that all removed labels and taints are gone.
 func TestOthersAreLeftAlone(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		keys, effects := []string{"a", "b", "c", "d"}, []string{"NoSchedule", "NoExecute"}
 		var n Node
 		var want nodespec.NodeLabels
-		others := map[string]string{} // taints of others, by key and effect
+		others := map[string]string{} // foreign taints, by key and effect
 		foreign := map[string]string{}
 		ours := func(t nodespec.Taint) bool {
 			set, _ := parse[nodespec.Taint](n.Set)
@@ -164,7 +164,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 			tt := nodespec.Taint{Key: keys[r.IntN(4)], Value: value, Effect: effects[r.IntN(2)]}
 			same := func(o corev1.Taint) bool { return o.Key == tt.Key && string(o.Effect) == tt.Effect }
 			switch r.IntN(5) {
-			case 0: // another configuration; others' labels have keys of their own
+			case 0: // another configuration; foreign labels have separate keys
 				want = nodespec.NodeLabels{Labels: map[string]string{}}
 				for range r.IntN(4) {
 					want.Labels[keys[r.IntN(4)]] = fmt.Sprint(r.IntN(2))
@@ -172,7 +172,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 				for _, key := range keys[:r.IntN(4)] {
 					want.Taints = append(want.Taints, nodespec.Taint{Key: key, Value: value, Effect: effects[r.IntN(2)]})
 				}
-			case 1: // somebody sets a taint that is not ours, and a label
+			case 1: // another client sets a foreign taint and a label
 				if !ours(tt) && !slices.ContainsFunc(n.Taints, same) {
 					n.Taints = append(slices.Clone(n.Taints), taint(tt))
 					others[tt.Key+":"+tt.Effect] = value
@@ -182,7 +182,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 					n.Labels = map[string]string{}
 				}
 				n.Labels["x"+tt.Key], foreign["x"+tt.Key] = value, value
-			case 2: // somebody removes a taint, whosever it is
+			case 2: // another client removes any taint
 				n.Taints = slices.DeleteFunc(slices.Clone(n.Taints), same)
 				delete(others, tt.Key+":"+tt.Effect)
 			case 3:
@@ -222,7 +222,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestDescribe: what the node's half says.
+// TestDescribe checks the status text of the node part.
 func TestDescribe(t *testing.T) {
 	want := nodespec.NodeLabels{Labels: labelled("a=1"), Taints: tainted("a=1:NoSchedule")}
 	for then, n := range map[string]Node{

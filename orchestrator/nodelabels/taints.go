@@ -28,8 +28,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
 }
 
-// Run sets the taints that Nodes' configurations state, until ctx is done. rights waits until the
-// component may do what it does.
+// Run sets the taints that the configurations of Nodes specify, until ctx is done. rights waits
+// until the component has its rights.
 func Run(ctx context.Context, _ nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	own, acting, err := nodecontrollers.ControllerClient(ctx, Name, bootstrap.NodeTaintsAccount, dirs, rights, announce)
 	if own == nil {
@@ -47,7 +47,7 @@ type controller struct {
 	changed chan struct{}
 }
 
-// newController watches by one identity and changes by another.
+// newController returns a controller that watches with an identity and makes changes with another.
 func newController(own, acting kubernetes.Interface) *controller {
 	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(lean))
 	return &controller{factory: factory, nodes: factory.Core().V1().Nodes().Informer(), api: acting, changed: make(chan struct{}, 1)}
@@ -61,14 +61,13 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	c.factory.Start(ctx.Done())
 	defer c.factory.Shutdown()
 	if !cache.WaitForCacheSync(ctx.Done(), c.nodes.HasSynced) {
-		return nil // asked to stop
+		return nil // stopped
 	}
 	component.ResyncLoop(ctx, c.changed, again, c.pass, tell)
 	return nil
 }
 
-// pass looks at all Nodes once. What is refused for one is told, and no reason for the others to
-// wait.
+// pass checks all Nodes once. An error for a Node is reported and does not block the others.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	var all []*corev1.Node
 	for _, object := range c.nodes.GetStore().List() {

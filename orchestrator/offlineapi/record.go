@@ -19,11 +19,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Annotation is by which a pod asks to be started when no API server works; its value is "true".
-// What it takes is kept on the machine's disk from then on, its Secrets too.
+// Annotation is the annotation of pods that start without an API server; its value is "true". The
+// machine's disk then stores the objects that the pod needs, including its Secrets.
 const Annotation = "orlop.dev/start-without-api-server"
 
-// kind is one kind of objects in a record.
+// kind is a kind of objects in a record.
 type kind struct {
 	resource   string // its plural, in paths
 	name       string // as in an object's field kind
@@ -31,7 +31,7 @@ type kind struct {
 	namespaced bool
 }
 
-// prefix is how paths of the kind begin.
+// prefix returns the prefix of the kind's paths.
 func (k kind) prefix() string {
 	if k.version == "v1" {
 		return "/api/v1"
@@ -39,7 +39,7 @@ func (k kind) prefix() string {
 	return "/apis/" + k.version
 }
 
-// The kinds of a record. Every other one is unknown to the stand-in.
+// The kinds of a record. The offline API server rejects all other kinds.
 var (
 	pods           = kind{"pods", "Pod", "v1", true}
 	nodes          = kind{"nodes", "Node", "v1", false}
@@ -58,35 +58,35 @@ var (
 	kinds = []kind{pods, nodes, namespaces, services, secrets, configMaps, claims, volumes, endpointSlices, policies, csiDrivers, csiNodes, runtimeClasses}
 )
 
-// Record is what the stand-in answers from.
+// Record is the data of the offline API server.
 type Record struct {
 	Cluster string    `json:"cluster"`
 	Node    string    `json:"node"`
 	At      time.Time `json:"at"` // when it was read
-	// Objects are those of each kind, by its plural: the node's pods that ask for it, and all other
-	// nodes' pods as far as policies are about them; what the former refer to; and all that
-	// Services, policies and the pods' network are made of.
+	// Objects contains the objects of each kind, by its plural: the node's pods with the
+	// annotation, and the fields of other nodes' pods that policies need; the objects to which the
+	// former refer; and all objects for Services, policies and the pods' network.
 	Objects map[string][]Object `json:"objects"`
-	// Missing are those that a pod refers to and that are not there, as it may for what is
-	// optional.
+	// Missing lists the objects to which a pod refers and that do not exist, which is permitted for
+	// optional references.
 	Missing []Missing `json:"missing,omitempty"`
 }
 
-// Missing is an object that is not there.
+// Missing is an object that does not exist.
 type Missing struct {
 	Resource  string `json:"resource"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 }
 
-// Object is an object of Kubernetes in its JSON form.
+// Object is a Kubernetes object in its JSON form.
 type Object = map[string]any
 
-// fileName is the record's in its folder.
+// fileName is the name of the record in its directory.
 const fileName = "record.json"
 
-// Read returns the record in a folder. One that is not there, or that is another cluster's or
-// another node's, is an error that wraps fs.ErrNotExist.
+// Read returns the record in a directory. For a missing record, and for a record of another cluster
+// or node, it returns an error that wraps fs.ErrNotExist.
 func Read(folder string, spec nodespec.Spec) (*Record, error) {
 	path := filepath.Join(folder, fileName)
 	content, err := os.ReadFile(path)
@@ -103,8 +103,8 @@ func Read(folder string, spec nodespec.Spec) (*Record, error) {
 	return &r, nil
 }
 
-// keep keeps a record in a folder (0700), in place of the one before, so that a power cut leaves
-// one of the two.
+// store replaces the record in a directory (0700), so that after a power cut either the old or the
+// new record exists.
 func keep(folder string, r Record) error {
 	content, err := json.Marshal(r)
 	if err != nil {
@@ -119,7 +119,7 @@ func keep(folder string, r Record) error {
 	return nil
 }
 
-// Remove removes the record from a folder, if there is one.
+// Remove removes the record from a directory, if it exists.
 func Remove(folder string) error {
 	if err := os.Remove(filepath.Join(folder, fileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("record: cannot remove: %w", err)
@@ -127,8 +127,8 @@ func Remove(folder string) error {
 	return nil
 }
 
-// asks tells whether a pod asks to be started without an API server, and is one that would be: not
-// one that has ended or is to end.
+// startsOffline reports whether a pod starts without an API server: it has the annotation, has not
+// ended and is not in deletion.
 func asks(pod *corev1.Pod) bool {
 	return pod.Annotations[Annotation] == "true" && pod.DeletionTimestamp == nil &&
 		pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
@@ -140,8 +140,8 @@ type reference struct {
 	namespace, name string
 }
 
-// references are the Secrets, ConfigMaps and claims that a pod's containers and volumes refer to,
-// each once.
+// references returns the Secrets, ConfigMaps and PersistentVolumeClaims of a pod's containers and
+// volumes, without duplicates.
 func references(pod *corev1.Pod) []reference {
 	var all []reference
 	add := func(k kind, name string) bool {
@@ -163,7 +163,8 @@ func references(pod *corev1.Pod) []reference {
 	return all
 }
 
-// lean takes from an object what no component of the node reads, and what changes all the time.
+// trim removes the fields of an object that no component of the node uses, and fields that change
+// all the time.
 func lean(k kind, o Object) Object {
 	unstructured.RemoveNestedField(o, "metadata", "managedFields")
 	unstructured.RemoveNestedField(o, "metadata", "resourceVersion")
@@ -172,8 +173,9 @@ func lean(k kind, o Object) Object {
 		unstructured.RemoveNestedField(o, "status", "images")
 		unstructured.RemoveNestedField(o, "status", "conditions")
 	case pods:
-		// Another node's: what policies read (package netpolicy), and nothing of what it holds. Not
-		// its addresses: that node may have started anew as well, and given them to other pods.
+		// Another node's pod: only the fields that policies use (package netpolicy), and none of
+		// its contents. Its addresses are removed too: that node may have rebooted as well and
+		// assigned them to other pods.
 		var pod corev1.Pod
 		if runtime.DefaultUnstructuredConverter.FromUnstructured(o, &pod) != nil {
 			return o

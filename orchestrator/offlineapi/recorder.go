@@ -29,33 +29,33 @@ import (
 )
 
 const (
-	// fresh is how old what is kept may be of what the pods refer to and of the rest of the
-	// cluster; the node's own pods are followed.
+	// resyncPeriod bounds the age of the referenced objects and of the rest of the cluster in the
+	// record; the node's own pods are watched.
 	fresh = 5 * time.Minute
-	// soon is how long after a failure it is read again.
+	// retryInterval is the delay after a failure.
 	soon = 30 * time.Second
-	// settle is how long a change of the pods waits for more of them, and for what they refer to.
+	// settleTime is how long a change of the pods waits for further changes, and for the objects to
+	// which the pods refer.
 	settle = 2 * time.Second
-	// patience is how long one list may take.
+	// timeout bounds a list.
 	patience = 30 * time.Second
-	// most bounds a record, bytes: one of a cluster of a thousand nodes is smaller.
+	// maxSize bounds a record in bytes: the record of a cluster with a thousand nodes is smaller.
 	most = 128 << 20
 )
 
-// shown bounds how many pods are named.
+// maxShown is the maximal number of pods in a status text.
 const shown = 3
 
-// keeper keeps the record.
+// recorder maintains the record.
 type keeper struct {
 	cluster, node  string
 	folder         string
-	kubelet, agent rest.Interface    // by whom is read
-	last           [sha256.Size]byte // of the objects that were kept last, encoded
-	forbidden      map[string]bool   // volumes that could not be read the last time
+	kubelet, agent rest.Interface    // clients with the two identities
+	last           [sha256.Size]byte // of the objects that were stored last, encoded
+	forbidden      map[string]bool   // volumes that were forbidden at the last read
 }
 
-// follow keeps the record until ctx is done. kubelet and agent are the kubeconfigs by which it
-// reads.
+// run maintains the record until ctx is done. kubelet and agent are the kubeconfigs for reads.
 func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(string)) error {
 	own, err := client(kubelet)
 	if err != nil {
@@ -119,7 +119,7 @@ func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(st
 	if !informer.HasSynced() {
 		return nil
 	}
-	// The machine goes down, perhaps: what has ended by now has ended for good.
+	// The machine may be shutting down: pods that have ended by now do not start again.
 	left := map[string]bool{}
 	for _, o := range informer.GetStore().List() {
 		if pod, ok := o.(*corev1.Pod); ok && asks(pod) {
@@ -129,7 +129,7 @@ func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(st
 	return k.prune(left)
 }
 
-// prune takes out of what was kept those of the node's pods that are not among left, by their UIDs.
+// prune removes the node's pods from the record, except pods with a UID in left.
 func (k *keeper) prune(left map[string]bool) error {
 	r, err := Read(k.folder, nodespec.Spec{Cluster: k.cluster, NodeName: k.node})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -162,7 +162,7 @@ func client(kubeconfig string) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// outline keeps of a pod what alike and noted read.
+// outline removes all fields of a pod that alike and annotated do not use.
 func outline(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -192,8 +192,8 @@ func noted(object any) bool {
 	return ok && pod.Annotations[Annotation] != ""
 }
 
-// alike tells whether the record would be as good of two states of a pod. When it gets an address,
-// or ready, it becomes an endpoint of Services, which a record from before does not have.
+// alike reports whether two states of a pod give equivalent records. A pod that gets an address or
+// becomes ready becomes an endpoint of Services, which an earlier record lacks.
 func alike(before, now any) bool {
 	a, ok := before.(*corev1.Pod)
 	b, is := now.(*corev1.Pod)
@@ -201,11 +201,11 @@ func alike(before, now any) bool {
 		a.Status.PodIP == b.Status.PodIP && (ready(a) || !ready(b))
 }
 
-// pass reads what there is and keeps it, if it is something else than before. Where no pod asks for
-// it nothing is kept.
+// pass reads the objects and stores them if they differ from the record. If no pod has the
+// annotation, it removes the record.
 func (k *keeper) pass(ctx context.Context) (string, error) {
 	r, problems, err := k.read(ctx)
-	// those that are gone go, whatever else cannot be read
+	// deleted pods are removed even if other objects cannot be read
 	if own, listed := r.Objects[pods.resource]; err != nil && listed {
 		left := map[string]bool{}
 		for _, o := range own {
@@ -237,7 +237,7 @@ func (k *keeper) pass(ctx context.Context) (string, error) {
 	return describe(names, problems), nil
 }
 
-// read reads what belongs into a record, and what is wrong with pods that seem to ask for it.
+// read reads the objects of a record, and returns the problems of pods with an invalid annotation.
 func (k *keeper) read(ctx context.Context) (r Record, problems []string, err error) {
 	r = Record{Cluster: k.cluster, Node: k.node, At: time.Now().UTC(), Objects: map[string][]Object{}}
 	var own []Object
@@ -275,11 +275,11 @@ func (k *keeper) read(ctx context.Context) (r Record, problems []string, err err
 	return r, problems, k.rest(ctx, &r)
 }
 
-// refer reads what the pods refer to. A name that no object can have is no reference: the kubelet's
-// client refuses it too, and as a part of a path it could lead to something else. Nor may a node
-// read a volume that is not the claim's, whatever the claim says; the API server may only not have
-// heard yet that it is, so it is asked twice. Of both the record knows nothing, and the kubelet
-// waits for them.
+// refer reads the objects to which the pods refer. It skips names that no object can have: the
+// kubelet's client rejects them too, and as a part of a path they could lead to another object. A
+// node may not read a volume that is not bound to the claim, even if the claim names it; or the API
+// server may not have seen the binding yet, so refer retries once. Both kinds of objects are absent
+// from the record, and the kubelet waits for them.
 func (k *keeper) refer(ctx context.Context, r *Record, wanted []reference) error {
 	wanted = append(wanted, reference{csiNodes, "", k.node})
 	was := k.forbidden
@@ -312,7 +312,7 @@ func (k *keeper) refer(ctx context.Context, r *Record, wanted []reference) error
 	return early
 }
 
-// rest reads what the node's network and Services are made of.
+// rest reads the objects of the node's network and Services.
 func (k *keeper) rest(ctx context.Context, r *Record) error {
 	for _, part := range []struct {
 		kind kind
@@ -322,7 +322,7 @@ func (k *keeper) rest(ctx context.Context, r *Record) error {
 		{csiDrivers, k.kubelet}, {runtimeClasses, k.kubelet},
 	} {
 		err := list(ctx, part.by, part.kind, "", func(o Object) {
-			// The node's own pods are there already, or do not run without an API server.
+			// The node's own pods are in the record already, or do not run without an API server.
 			if on, _, _ := unstructured.NestedString(o, "spec", "nodeName"); part.kind != pods || on != k.node {
 				r.Objects[part.kind.resource] = append(r.Objects[part.kind.resource], lean(part.kind, o))
 			}
@@ -334,9 +334,9 @@ func (k *keeper) rest(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// list reads the objects of a kind out of the API server's memory, which costs it the least and may
-// be some seconds old. Each is given to take as soon as it is read: of a large cluster all pods as
-// they are would take gigabytes at once, next to the pods that run here.
+// list reads the objects of a kind from the API server's cache, which costs the API server the
+// least and may be some seconds old. It passes each object to take as soon as it is read: all
+// complete pods of a large cluster would take gigabytes at once, beside the pods that run here.
 func list(ctx context.Context, by rest.Interface, k kind, selector string, take func(Object)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -350,7 +350,8 @@ func list(ctx context.Context, by rest.Interface, k kind, selector string, take 
 	}
 	defer answer.Close()
 	err = items(answer, func(o Object) {
-		o["kind"], o["apiVersion"] = k.name, k.version // of their kind is said in the list alone
+		// only the list itself contains the kind of its items
+		o["kind"], o["apiVersion"] = k.name, k.version
 		take(o)
 	})
 	if err != nil {
@@ -359,8 +360,8 @@ func list(ctx context.Context, by rest.Interface, k kind, selector string, take 
 	return nil
 }
 
-// items reads a list of the API, as JSON, object by object. One that ends early is an error, after
-// those that were whole.
+// items decodes a list of the API as JSON, object by object. A truncated list is an error, after
+// its complete objects.
 func items(list io.Reader, take func(Object)) error {
 	in := json.NewDecoder(list)
 	if _, err := in.Token(); err != nil { // {
@@ -400,7 +401,7 @@ func items(list io.Reader, take func(Object)) error {
 	return err
 }
 
-// get reads one object.
+// get reads an object.
 func get(ctx context.Context, by rest.Interface, ref reference) (Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -419,7 +420,7 @@ func get(ctx context.Context, by rest.Interface, ref reference) (Object, error) 
 	return o, nil
 }
 
-// namesOf are the names of a node's pods.
+// namesOf returns the names of a node's pods.
 func namesOf(all []Object, node string) (names []string) {
 	for _, o := range all {
 		if on, _, _ := unstructured.NestedString(o, "spec", "nodeName"); on == node {
@@ -431,7 +432,7 @@ func namesOf(all []Object, node string) (names []string) {
 	return names
 }
 
-// describe says which pods would start, and what is wrong with others.
+// describe returns a text about the pods that would start, and about problems of others.
 func describe(names, problems []string) string {
 	text := "no pod here is to start without an API server"
 	if len(names) > 0 {
@@ -443,7 +444,7 @@ func describe(names, problems []string) string {
 	return text
 }
 
-// some are the first of many.
+// some joins the first texts of a list.
 func some(all []string) string {
 	text := strings.Join(all[:min(len(all), shown)], ", ")
 	if more := len(all) - shown; more > 0 {

@@ -27,7 +27,8 @@ func groupVersion(t *testing.T, k kind) schema.GroupVersion {
 	return v
 }
 
-// TestReferences: all that a pod's containers and volumes take from the API server, each once.
+// TestReferences checks that all objects are found to which a pod's containers and volumes refer,
+// without duplicates.
 func TestReferences(t *testing.T) {
 	var pod corev1.Pod
 	err := yaml.Unmarshal([]byte(`
@@ -90,8 +91,8 @@ func TestAsks(t *testing.T) {
 	}
 }
 
-// TestLean: what other nodes' pods hold is nobody's business here, and what changes all the time
-// would have the record written all the time.
+// TestTrim checks that the contents of other nodes' pods are removed, and fields that change
+// constantly and would cause constant writes of the record.
 func TestLean(t *testing.T) {
 	pod := objects(t, `
 kind: Pod
@@ -121,7 +122,7 @@ status: {images: [{}], conditions: [{type: Ready}], addresses: [{type: InternalI
 	}
 }
 
-// TestAlike: what has to be kept anew, as the informer sees it.
+// TestAlike checks which changes require a new record, as the informer sees them.
 func TestAlike(t *testing.T) {
 	pod := func(change func(*corev1.Pod)) any {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Generation: 1, Annotations: map[string]string{Annotation: "true", "x": "y"}}}
@@ -159,8 +160,9 @@ func TestAlike(t *testing.T) {
 	}
 }
 
-// TestRead: a pod that asks is kept with what it may take. Names that lead elsewhere as a path, and
-// volumes that the node may not read, are left out, and keep nothing else from being kept.
+// TestRead checks that a pod with the annotation is recorded with the objects that it may read.
+// Names that form other paths, and volumes that the node may not read, are omitted and do not block
+// the rest.
 func TestRead(t *testing.T) {
 	const own = `{"metadata": {"name": "p", "namespace": "one", "annotations": {"orlop.dev/start-without-api-server": "true"}}, "spec": {"nodeName": "n1",
 		"imagePullSecrets": [{"name": "../../../services"}, {"name": "../../two/secrets/s"}, {"name": ".."}],
@@ -215,8 +217,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestItems: a list is read object by object, wherever in it they stand; one that is cut is an
-// error.
+// TestItems checks that a list is decoded object by object, at any position in it, and that a
+// truncated list is an error.
 func TestItems(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"kind": "PodList", "metadata": {"x": [1]}, "items": [{"a": "1"}, {"a": "2"}], "more": {}}`: "12",

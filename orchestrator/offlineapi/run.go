@@ -24,25 +24,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Name is the component's name, and the one of the kubeconfig by which it reads as the node's
-// agent.
+// Name is the name of the component and of its kubeconfig for the node's agent.
 const Name = "stand-in"
 
-// asKubelet is the name of the kubeconfig by which it reads as the kubelet.
+// asKubelet is the name of its kubeconfig for the kubelet's identity.
 const asKubelet = "stand-in-kubelet"
 
 const (
-	// valid is how long the certificate is good, and was before: the machine may hear after its
-	// start what time it is. The key goes with the process.
+	// valid is the validity of the certificate, in both directions: the machine may get the correct
+	// time only after its boot. The key ends with the process.
 	valid = 10 * 365 * 24 * time.Hour
-	// believed is how often it is looked whether the cluster's CA is another one.
+	// caReloadInterval is the interval of checks for a change of the cluster's CA.
 	believed = 10 * time.Second
-	// farewell is how long clients have to hear that there is an API server.
+	// gracePeriod is how long clients have to receive the end of their watches.
 	farewell = 2 * time.Second
 )
 
-// Components describes it without its Run function. A control plane of one machine has none: its
-// API server comes and goes with its node.
+// Components describes the component without its Run function. A single control-plane machine does
+// not have it: its API server runs exactly when its node does.
 func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if _, there := kubeconfig.Balancer(spec); !there {
 		return nil
@@ -53,21 +52,21 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	}}}
 }
 
-// Server is the one of a start of the process. Make it with New.
+// Server is the offline API server of a start of the process. Make it with New.
 type Server struct {
 	spec     nodespec.Spec
 	dirs     dirs.Dirs
-	answers  bool    // there is something to answer from
-	record   *Record // what; nil when it has ended
+	answers  bool    // it has a record to serve
+	record   *Record // the record; nil after the end
 	world    *world
-	problem  string // why not, when that is somebody's fault
+	problem  string // the cause of an unusable record
 	listener net.Listener
 	cert     *pki.Leaf
 	end      func()
-	ended    chan struct{} // closed by End
+	ended    chan struct{} // closed by Stop
 }
 
-// New reads the record, and writes the file of authorities that the node's components believe
+// New reads the record, and writes the file of CAs that the node's components trust
 // (dirs.Dirs.Authorities).
 func New(spec nodespec.Spec, dirs dirs.Dirs) (*Server, error) {
 	s := &Server{spec: spec, dirs: dirs, ended: make(chan struct{})}
@@ -76,16 +75,18 @@ func New(spec nodespec.Spec, dirs dirs.Dirs) (*Server, error) {
 	if s.answers = err == nil; err != nil {
 		s.record, s.world = nil, nil
 		if !errors.Is(err, fs.ErrNotExist) {
-			s.problem = err.Error() // the node works all the same, as soon as an API server does
+			// the node works without it, as soon as an API server is reachable
+			s.problem = err.Error()
 		}
 	}
 	return s, s.authorities()
 }
 
-// prepare makes what it takes to answer.
+// prepare loads the record and opens the listener.
 func (s *Server) prepare() (err error) {
 	if _, err := os.Stat(s.met()); err == nil {
-		return fs.ErrNotExist // all pods of the node may run already, whichever ask for it
+		// all pods of the node may run already, also pods without the annotation
+		return fs.ErrNotExist
 	}
 	if s.record, err = Read(s.dirs.OfflineAPI, s.spec); err != nil {
 		return err
@@ -100,10 +101,10 @@ func (s *Server) prepare() (err error) {
 	return err
 }
 
-// met is a file that is there when an API server has worked since the machine's start.
+// met returns the path of a file that exists if an API server has been ready since the boot.
 func (s *Server) met() string { return filepath.Join(s.dirs.Node, "api-server-met") }
 
-// Address is where it answers until End; empty when it has nothing to answer from.
+// Address returns the address of the server until Stop, or "" without a record.
 func (s *Server) Address() string {
 	if !s.answers {
 		return ""
@@ -111,10 +112,10 @@ func (s *Server) Address() string {
 	return s.listener.Addr().String()
 }
 
-// Stop is called when an API server works: from then on it is the only one that is asked.
+// Stop ends the server, because an API server is ready.
 func (s *Server) Stop() { s.end() }
 
-// Run answers until End is called, and keeps the record after that, until ctx is done.
+// Run serves until Stop is called, and then maintains the record until ctx is done.
 func (s *Server) Run(ctx context.Context, announce component.Announce) error {
 	tell := func(detail string) { announce(Name, true, detail) }
 	tell(s.problem)
@@ -147,7 +148,7 @@ func (s *Server) Run(ctx context.Context, announce component.Announce) error {
 	return <-ended
 }
 
-// serve answers until End is called or ctx is done.
+// serve serves until Stop is called or ctx is done.
 func (s *Server) serve(ctx context.Context) error {
 	authorities := x509.NewCertPool()
 	content, err := os.ReadFile(filepath.Join(s.dirs.Node, nodespec.CA))
@@ -158,8 +159,8 @@ func (s *Server) serve(ctx context.Context) error {
 		return errors.New("cannot check who asks: no certificate in the cluster's CA")
 	}
 	own := tls.Certificate{Certificate: [][]byte{s.cert.Cert.Raw}, PrivateKey: s.cert.Key}
-	// A machine without a clock of its own does not know at its start how late it is, but that it
-	// is later than when something was kept.
+	// A machine without a real-time clock does not know the time at its boot, but it is later than
+	// the time of the record.
 	now, kept := time.Now, s.record.At
 	if now().Before(kept) {
 		now = func() time.Time { return kept }
@@ -169,7 +170,7 @@ func (s *Server) serve(ctx context.Context) error {
 		Handler:           &server{world: s.world, node: s.spec.NodeName, ended: s.ended},
 		TLSConfig:         config,
 		ReadHeaderTimeout: patience, IdleTimeout: fresh,
-		ErrorLog: log.New(io.Discard, "", 0), // who comes without TLS
+		ErrorLog: log.New(io.Discard, "", 0), // for example clients without TLS
 	}
 	served := make(chan error, 1)
 	go func() { served <- web.ServeTLS(s.listener, "", "") }()
@@ -182,13 +183,13 @@ func (s *Server) serve(ctx context.Context) error {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
 	if web.Shutdown(closing) != nil {
-		_ = web.Close() // who does not go is put out
+		_ = web.Close() // closes the remaining connections
 	}
 	return nil
 }
 
-// authorities writes the file of those whom the node's components believe to be an API server: once
-// one works, nobody but the cluster's CA.
+// authorities writes the file of CAs that the node's components trust for API servers: only the
+// cluster's CA once an API server is ready.
 func (s *Server) authorities() error {
 	content, err := os.ReadFile(filepath.Join(s.dirs.Node, nodespec.CA))
 	if err != nil {
@@ -208,7 +209,7 @@ func (s *Server) authorities() error {
 	return component.WriteFile(component.File{Path: path, Mode: 0o644, Content: string(content)})
 }
 
-// keepAuthorities has the file follow the cluster's CA until ctx is done.
+// watchCA updates the file after changes of the cluster's CA until ctx is done.
 func (s *Server) keepAuthorities(ctx context.Context) error {
 	ticker := time.NewTicker(believed)
 	defer ticker.Stop()
@@ -224,17 +225,17 @@ func (s *Server) keepAuthorities(ctx context.Context) error {
 	}
 }
 
-// commonName is that of the stand-in's certificate.
+// commonName is the common name of the offline API server's certificate.
 const commonName = "orlop:" + Name
 
-// ServedByOfflineAPI tells whether a connection leads to a stand-in and not to an API server. The authority of
-// API servers signs no certificate of this name.
+// ServedByOfflineAPI reports whether a connection leads to an offline API server instead of an API
+// server. The CA of API servers signs no certificate with this name.
 func ServedByOfflineAPI(state *tls.ConnectionState) bool {
 	return state != nil && len(state.PeerCertificates) > 0 && state.PeerCertificates[0].Subject.CommonName == commonName
 }
 
-// certificate makes one that is its own authority, for the name by which components ask for an API
-// server on loopback.
+// certificate makes a self-signed certificate, for the name with which components verify API
+// servers on loopback.
 func certificate() (*pki.Leaf, error) {
 	return pki.SelfSigned(pki.Spec{CN: commonName, DNS: []string{kubeconfig.Local().Name}, Usage: pki.Server, TTL: valid, Backdate: valid})
 }

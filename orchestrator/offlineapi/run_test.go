@@ -28,7 +28,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// machine is one whose API servers do not work, and on which something is kept.
+// machine is a machine with a record and without a ready API server.
 type machine struct {
 	dirs    dirs.Dirs
 	ca      *pki.CA
@@ -89,7 +89,7 @@ func (m *machine) leaf(t *testing.T, name string) *pki.Leaf {
 	return leaf
 }
 
-// as is a client by a certificate, made as the node's components make theirs.
+// as returns a client with a certificate, made as the node's components make theirs.
 func (m *machine) as(t *testing.T, name string) kubernetes.Interface {
 	t.Helper()
 	leaf := m.leaf(t, name)
@@ -104,9 +104,10 @@ func (m *machine) as(t *testing.T, name string) kubernetes.Interface {
 	return client
 }
 
-// TestKubelet: the kubelet starts pods with upstream's own client: it follows them, reads what they
-// refer to, gets something for a token, and says how they are, which the service proxy hears. What
-// is not known is never said not to be there, and nothing else can be changed.
+// TestKubelet checks that the kubelet can start pods with upstream's own client: it watches them,
+// reads the objects to which they refer, gets a placeholder token, and writes their status, which
+// the service proxy receives. Unknown objects are never reported as missing, and other changes are
+// rejected.
 func TestKubelet(t *testing.T) {
 	m := start(t)
 	ctx := t.Context()
@@ -176,8 +177,8 @@ func TestKubelet(t *testing.T) {
 		t.Error("an API server was met")
 	}
 
-	// There is an API server: who watches is told to ask for all of it there, nobody believes the
-	// stand-in any more, and it is gone.
+	// An API server is ready: clients with a watch have to list again there, the components no
+	// longer trust the offline API server, and it is gone.
 	watching, err := core.Pods("").Watch(ctx, metav1.ListOptions{ResourceVersion: "1"})
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +204,7 @@ func TestKubelet(t *testing.T) {
 	if err := m.standIn.authorities(); err != nil {
 		t.Fatal(err)
 	}
-	// the process that comes after this one has nothing to stand in for
+	// the next process serves no record
 	for found := false; !found; {
 		_, err := os.Stat(m.standIn.met())
 		found = err == nil
@@ -223,8 +224,8 @@ func TestKubelet(t *testing.T) {
 
 func errorOf(_ any, err error) error { return err }
 
-// TestStrangers: what pods of the machine's network could reach tells them nothing, and each
-// component no more than an API server would.
+// TestStrangers checks that clients without a certificate of a component, for example pods in the
+// machine's network, get no data, and that each component gets no more than from an API server.
 func TestStrangers(t *testing.T) {
 	m := start(t)
 	ctx := t.Context()
@@ -245,7 +246,7 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%s changes a pod", name)
 		}
 	}
-	// nobody's certificate
+	// without a certificate
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer web.CloseIdleConnections()
 	for path, want := range map[string]int{"/livez": 200, "/healthz": 200, "/api/v1/pods": 401, "/api/v1/namespaces/one/secrets/s": 401, "/": 401} {
@@ -261,8 +262,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestNothingKept: without a record, or with one that is damaged, there is nothing to answer from,
-// and the node starts as if there were no such thing.
+// TestNothingKept checks that the server does not run without a record or with a damaged record,
+// and that the node starts as without this component.
 func TestNothingKept(t *testing.T) {
 	for name, content := range map[string]string{"nothing": "", "half of one": `{"cluster":"c","node":"n1","obj`, "one without names": `{"cluster":"c","node":"n1","objects":{"pods":[{}]}}`} {
 		dirs := dirs.In(t.TempDir())

@@ -27,31 +27,31 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// mostBody bounds what a request may hold: a pod's state, or the question for a token.
+// maxBody bounds the body of a request: a pod's status, or a token request.
 const mostBody = 1 << 20
 
-// tokenTime is how long a token is said to be good that is none: so soon the kubelet asks again,
-// perhaps an API server.
+// tokenTTL is the nominal validity of a placeholder token: the kubelet requests another after this
+// time, possibly from an API server.
 const tokenTime = time.Minute
 
-// noToken stands in pods' token files until there is an API server that gives some.
+// noToken is the content of pods' token files until an API server issues tokens.
 const noToken = "there-is-no-api-server"
 
-// confidential are the kinds that the kubelet alone may read, as from the API server.
+// confidential are the kinds that only the kubelet may read, as from the API server.
 var confidential = []kind{secrets, configMaps, claims, volumes, csiDrivers, csiNodes, runtimeClasses}
 
-// server answers from the world until ended is closed.
+// server serves the store until ended is closed.
 type server struct {
 	world *world
 	node  string
 	ended <-chan struct{}
 }
 
-// kubeletUser is the kubelet's name for an API server.
+// kubeletUser returns the kubelet's user name.
 func kubeletUser(node string) string { return "system:node:" + node }
 
-// user is who asks, by the common name of a certificate that the cluster's CA has signed; empty for
-// nobody of this node.
+// user returns the common name of the client's certificate, if the cluster's CA signed it for a
+// component of this node, or else "".
 func (s *server) user(state *tls.ConnectionState) string {
 	if state == nil || len(state.VerifiedChains) == 0 {
 		return ""
@@ -66,18 +66,20 @@ func (s *server) user(state *tls.ConnectionState) string {
 
 var requests = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 
-// ServeHTTP answers one request. Whatever it cannot answer is answered with 503, never with "not
-// found": a client believes that.
+// ServeHTTP answers a request. To an unknown request it answers 503, never "not found", because a
+// client would act on that.
 func (s *server) ServeHTTP(out http.ResponseWriter, in *http.Request) {
 	switch in.URL.Path {
 	case "/livez", "/readyz", "/healthz":
-		// Anybody may ask an API server for that; here it says that components may begin.
-		_, _ = io.WriteString(out, "ok") // who has asked is gone, or hears it
+		// An API server permits every client to read its health; here a success tells the
+		// components to start.
+		_, _ = io.WriteString(out, "ok") // an error means that the client is gone
 		return
 	}
 	select {
 	case <-s.ended:
-		refuse(out, unavailable("has ended: there is one")) // a list would be taken for that one's
+		// a list would count as the API server's
+		refuse(out, unavailable("has ended: there is one"))
 		return
 	default:
 	}
@@ -96,12 +98,12 @@ func (s *server) ServeHTTP(out http.ResponseWriter, in *http.Request) {
 	}
 }
 
-// unavailable is the answer to what only an API server could do.
+// unavailable returns the error for a request that requires an API server.
 func unavailable(what string) error {
 	return apierrors.NewServiceUnavailable("no API server works, and what stands in for it " + what)
 }
 
-// answer answers a request of a component of this node, or returns why not.
+// answer answers a request of a component of this node, or returns an error.
 func (s *server) answer(out http.ResponseWriter, in *http.Request, info *request.RequestInfo, user string) error {
 	kubelet := user == kubeletUser(s.node)
 	key := types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
@@ -155,7 +157,7 @@ func (s *server) answer(out http.ResponseWriter, in *http.Request, info *request
 	return s.list(out, selected)
 }
 
-// selectionOf reads what a request selects.
+// selectionOf parses the selection of a request.
 func selectionOf(k kind, in *http.Request, info *request.RequestInfo) (selection, error) {
 	query := in.URL.Query()
 	s := selection{kind: k, namespace: info.Namespace}
@@ -174,8 +176,8 @@ func selectionOf(k kind, in *http.Request, info *request.RequestInfo) (selection
 	return s, nil
 }
 
-// list answers with all that is selected. The kubelet asks for Secrets and ConfigMaps one by one:
-// one that the record does not have may well be there.
+// list answers with all selected objects. The kubelet requests Secrets and ConfigMaps individually,
+// and an object may exist although the record does not contain it.
 func (s *server) list(out http.ResponseWriter, selected selection) error {
 	found, version := s.world.list(selected)
 	if name, one := selected.fields.RequiresExactMatch(metav1.ObjectNameField); one && len(found) == 0 {
@@ -192,9 +194,9 @@ func (s *server) list(out http.ResponseWriter, selected selection) error {
 	})
 }
 
-// tell tells what changes until the client goes, its time is over, or there is an API server. Then
-// the client is told that what it knows is too old, so that it asks for all of it there, and
-// forgets what is no more.
+// stream sends changes until the client disconnects, its timeout ends, or an API server is ready.
+// In the last case the client gets an error that its version is too old, so it lists all objects at
+// the API server and drops deleted objects.
 func (s *server) tell(out http.ResponseWriter, in *http.Request, selected selection) error {
 	query := in.URL.Query()
 	if query.Get("sendInitialEvents") != "" {
@@ -245,7 +247,7 @@ func (s *server) tell(out http.ResponseWriter, in *http.Request, selected select
 	return nil
 }
 
-// token answers the kubelet's question for a token of a pod with one that is none.
+// token answers the kubelet's token request for a pod with a placeholder.
 func token(out http.ResponseWriter, in *http.Request) error {
 	body, err := io.ReadAll(http.MaxBytesReader(out, in.Body, mostBody))
 	if err != nil {
@@ -273,11 +275,11 @@ func write(out http.ResponseWriter, answer any) error {
 		return apierrors.NewInternalError(err)
 	}
 	out.Header().Set("Content-Type", "application/json")
-	_, _ = out.Write(content) // who has asked is gone, or hears it
+	_, _ = out.Write(content) // an error means that the client is gone
 	return nil
 }
 
-// statusOf is an error as clients of an API server read it.
+// statusOf returns an error as a Status of the API.
 func statusOf(err error) metav1.Status {
 	status := apierrors.NewInternalError(err).Status()
 	if known := apierrors.APIStatus(nil); errors.As(err, &known) {
@@ -287,10 +289,10 @@ func statusOf(err error) metav1.Status {
 	return status
 }
 
-// refuse writes why a request is not answered.
+// reject writes the error of a request.
 func refuse(out http.ResponseWriter, why error) {
 	status := statusOf(why)
 	out.Header().Set("Content-Type", "application/json")
 	out.WriteHeader(int(status.Code))
-	_ = json.NewEncoder(out).Encode(status) // likewise
+	_ = json.NewEncoder(out).Encode(status) // an error means that the client is gone
 }

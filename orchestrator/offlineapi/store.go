@@ -26,18 +26,17 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 )
 
-// reason is what the own Node's condition Ready says meanwhile: nobody else takes it for ready, and
-// neither does the machine's health.
+// reason is the reason in the own Node's Ready condition while the server runs: no component
+// considers the node ready, and neither does the machine's health.
 const reason = "NoAPIServer"
 
-// world is what a record says, and what became of its pods since. It is all in memory, and safe for
-// use by several goroutines.
+// store contains the objects of a record and the changes of its pods since. It is in memory only
+// and safe for concurrent use.
 type world struct {
 	node string
 
 	mu sync.Mutex
-	// of the last change; counted from 1, so that an API server takes each for one that has expired
-	// long ago
+	// of the last change; counted from 1, so that an API server considers each version expired
 	version  int64
 	objects  map[string]map[types.NamespacedName]Object
 	missing  map[reference]bool
@@ -45,26 +44,25 @@ type world struct {
 	watches  map[*watch]struct{}
 }
 
-// selection is which objects of a kind somebody wants.
+// selection selects objects of a kind.
 type selection struct {
 	kind      kind
-	namespace string // of all when empty
+	namespace string // all if empty
 	labels    labels.Selector
 	fields    fields.Selector
 }
 
-// watch is somebody who is told of changes. One that does not listen for long is ended, and asks
-// anew.
+// watch receives change events. A slow watch is closed, and its client has to list again.
 type watch struct {
 	selection
-	events chan Object // what has changed, as it is now; closed when too much was not listened to
+	events chan Object // the new states of changed objects; closed if the client is too slow
 }
 
-// mostUnheard bounds what somebody has not listened to yet.
+// maxPending bounds the events that a client has not read yet.
 const mostUnheard = 256
 
-// newWorld makes a world of a record, as it is when the machine has just started: its pods have no
-// addresses yet and are not ready, and the Node is told as one that has no API server.
+// newStore makes a store of a record, for the state after a boot: its pods have no addresses yet
+// and are not ready, and the Node has a condition about the missing API server.
 func newWorld(r *Record) (*world, error) {
 	w := &world{node: r.Node, objects: map[string]map[types.NamespacedName]Object{}, missing: map[reference]bool{}, watches: map[*watch]struct{}{}, version: 1}
 	for _, k := range kinds {
@@ -104,7 +102,8 @@ func newWorld(r *Record) (*world, error) {
 		if err := unstructured.SetNestedSlice(o, []any{ready}, "status", "conditions"); err != nil {
 			return nil, fmt.Errorf("record: Node %s: %w", w.node, err)
 		}
-		// What the volumes' controller wanted then is for it to say again: removed is removed.
+		// The decisions of the volumes' controller are outdated, and a removal cannot be undone.
+		// The controller has to repeat them.
 		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.ObsoleteAnnotation)
 		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.CopiesAnnotation)
 	}
@@ -118,8 +117,8 @@ func newWorld(r *Record) (*world, error) {
 	return w, w.followPods()
 }
 
-// list returns the selected objects in order of their names, and the version of the whole. They are
-// not to be changed.
+// list returns the selected objects in order of their names, and the current version. The caller
+// must not change them.
 func (w *world) list(s selection) (found []Object, version int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -139,20 +138,20 @@ func (w *world) selected(s selection) []Object {
 	return found
 }
 
-// get returns one object, nil when the record has none.
+// get returns an object, or nil if the record does not contain it.
 func (w *world) get(k kind, key types.NamespacedName) Object {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.objects[k.resource][key]
 }
 
-// absent tells whether the API server said that there is no such object.
+// absent reports whether the API server has reported the object as missing.
 func (w *world) absent(k kind, key types.NamespacedName) bool {
 	return w.missing[reference{kind{resource: k.resource}, key.Namespace, key.Name}]
 }
 
-// watch begins to tell what has changed since a version, which must be one of its own. Ended with
-// unwatch.
+// watch starts a watch of changes since a version, which must be one of this store. unwatch ends
+// it.
 func (w *world) watch(s selection, since int64) (*watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -175,8 +174,8 @@ func (w *world) unwatch(one *watch) {
 	delete(w.watches, one)
 }
 
-// patchStatus takes what the kubelet says of a pod's state (a strategic merge patch, as of the
-// subresource status), and has the endpoints of Services follow. It returns the pod as it is then.
+// patchStatus applies the kubelet's status of a pod (a strategic merge patch of the subresource
+// status), and updates the endpoints of Services. It returns the new pod.
 func (w *world) patchStatus(key types.NamespacedName, patch []byte) (Object, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,7 +203,7 @@ func (w *world) patchStatus(key types.NamespacedName, patch []byte) (Object, err
 	return changed, w.followPods()
 }
 
-// followPods brings the endpoints in line with the node's pods.
+// updateEndpoints applies the state of the node's pods to the endpoints.
 func (w *world) followPods() error {
 	own := map[types.UID]*corev1.Pod{}
 	for key, o := range w.objects[pods.resource] {
@@ -233,10 +232,10 @@ func (w *world) followPods() error {
 	return nil
 }
 
-// follow returns a recorded slice as it is now that of the node's pods only own are there: an
-// endpoint has its pod's address and readiness, and there is none of a pod that has no address.
-// early: the Service has pods reached before they are ready. Those elsewhere, and those that are no
-// pods, stay as they are.
+// updateSlice returns a recorded slice for the present pods of the node: an endpoint has its pod's
+// address and readiness, and a pod without an address has no endpoint. early reports that the
+// Service publishes pods that are not ready. Endpoints on other nodes, and endpoints that are not
+// pods, stay unchanged.
 func follow(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*corev1.Pod, early bool) discoveryv1.EndpointSlice {
 	out := *recorded.DeepCopy()
 	out.Endpoints = nil
@@ -262,7 +261,7 @@ func follow(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*
 	return out
 }
 
-// addressOf is a pod's address of a family, empty when it has none.
+// addressOf returns a pod's address of a family, or "".
 func addressOf(pod *corev1.Pod, family discoveryv1.AddressType) string {
 	for _, ip := range pod.Status.PodIPs {
 		if parsed, err := netip.ParseAddr(ip.IP); err == nil && parsed.Is6() == (family == discoveryv1.AddressTypeIPv6) {
@@ -272,7 +271,7 @@ func addressOf(pod *corev1.Pod, family discoveryv1.AddressType) string {
 	return ""
 }
 
-// put puts an object in the place of the one before, and tells those who watch it.
+// put replaces an object and notifies its watches.
 func (w *world) put(k kind, key types.NamespacedName, o Object) {
 	w.version++
 	(&unstructured.Unstructured{Object: o}).SetResourceVersion(strconv.FormatInt(w.version, 10))
@@ -296,7 +295,7 @@ func (w *world) tell(one *watch, o Object) {
 	}
 }
 
-// matches tells whether an object of the kind is selected.
+// matches reports whether an object of the kind is selected.
 func (s selection) matches(o Object) bool {
 	u := unstructured.Unstructured{Object: o}
 	if s.namespace != "" && u.GetNamespace() != s.namespace {
@@ -305,8 +304,7 @@ func (s selection) matches(o Object) bool {
 	return s.labels.Matches(labels.Set(u.GetLabels())) && s.fields.Matches(fieldsOf(o))
 }
 
-// selectable are the fields that can be selected by, and where they stand; of another one nothing
-// is known.
+// selectable maps the supported field selectors to their paths; others are unknown.
 var selectable = map[string][]string{
 	metav1.ObjectNameField: {"metadata", "name"},
 	"metadata.namespace":   {"metadata", "namespace"},

@@ -22,7 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// objects reads YAML documents.
+// objects parses YAML documents.
 func objects(t *testing.T, text string) (all []Object) {
 	t.Helper()
 	for _, document := range strings.Split(text, "\n---\n") {
@@ -43,8 +43,8 @@ func objects(t *testing.T, text string) (all []Object) {
 	return all
 }
 
-// record is one of node n1: pods a (with an address) and b (of the machine's network) that ask for
-// it, c on another node, and their Service.
+// record is a record of node n1: pods a (with an address) and b (in the machine's network) with the
+// annotation, c on another node, and their Service.
 func record(t *testing.T) *Record {
 	t.Helper()
 	return &Record{Cluster: "c", Node: "n1", At: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), Objects: map[string][]Object{
@@ -107,7 +107,7 @@ func all(k kind) selection {
 	return selection{kind: k, labels: labels.Everything(), fields: fields.Everything()}
 }
 
-// endpoints are a slice's, in a few words: address and whether it is ready.
+// endpoints returns the endpoints of a slice as short texts: address and readiness.
 func endpoints(t *testing.T, w *world) (found []string) {
 	t.Helper()
 	o := w.get(endpointSlices, types.NamespacedName{Namespace: "one", Name: "web-1"})
@@ -123,8 +123,8 @@ func endpoints(t *testing.T, w *world) (found []string) {
 	return found
 }
 
-// TestPodsStartAgain: pods have no address until the kubelet says so, and the endpoints of Services
-// follow what it says. Whoever watches is told.
+// TestPodsStartAgain checks that pods have no address until the kubelet reports one, and that the
+// endpoints of Services follow. Watches are notified.
 func TestPodsStartAgain(t *testing.T) {
 	w, err := newWorld(record(t))
 	if err != nil {
@@ -160,7 +160,7 @@ func TestPodsStartAgain(t *testing.T) {
 	if event := <-slicesTold.events; event["kind"] != "EndpointSlice" {
 		t.Errorf("told of %v", event)
 	}
-	late := listen(t, w, own, version) // who has listed before, and listens only now
+	late := listen(t, w, own, version) // a client that has listed before and watches only now
 	if event := <-late.events; !reflect.DeepEqual(event, pod) {
 		t.Errorf("who comes late is told of %v", event)
 	}
@@ -189,8 +189,8 @@ func TestPodsStartAgain(t *testing.T) {
 	}
 }
 
-// TestNodeIsNotReady: nobody takes the Node of the record for a ready one, and volumes that were
-// obsolete then are not removed now.
+// TestNodeIsNotReady checks that the recorded Node does not count as ready, and that volumes that
+// were obsolete at the time of the record are not removed now.
 func TestNodeIsNotReady(t *testing.T) {
 	w, err := newWorld(record(t))
 	if err != nil {
@@ -213,7 +213,7 @@ func TestNodeIsNotReady(t *testing.T) {
 	}
 }
 
-// TestSlowListener: who does not listen is ended, and holds up nobody.
+// TestSlowListener checks that a slow watch is closed and blocks no other client.
 func TestSlowListener(t *testing.T) {
 	w, err := newWorld(record(t))
 	if err != nil {
@@ -234,7 +234,7 @@ func TestSlowListener(t *testing.T) {
 	}
 }
 
-// TestSelections: what the components of a node select by.
+// TestSelections checks the selectors of a node's components.
 func TestSelections(t *testing.T) {
 	w, err := newWorld(record(t))
 	if err != nil {
@@ -263,7 +263,8 @@ func TestSelections(t *testing.T) {
 	}
 }
 
-// TestRecordIsThisNodes: a record is kept whole, is private, and is another node's to nobody.
+// TestRecordIsThisNodes checks that a record is stored completely and with private permissions, and
+// is rejected on another node.
 func TestRecordIsThisNodes(t *testing.T) {
 	folder := t.TempDir() + "/stand-in"
 	if _, err := Read(folder, nodespec.Spec{}); !errors.Is(err, fs.ErrNotExist) {
@@ -289,7 +290,7 @@ func TestRecordIsThisNodes(t *testing.T) {
 	}
 }
 
-// TestKinds: the names that objects of each kind have are upstream's.
+// TestKinds checks the names of all kinds against upstream's.
 func TestKinds(t *testing.T) {
 	mapper := testrestmapper.TestOnlyStaticRESTMapper(scheme.Scheme)
 	for _, k := range kinds {
@@ -304,7 +305,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestPublishNotReady: members of a database find each other before they are ready.
+// TestPublishNotReady checks that members of a database find each other before they are ready.
 func TestPublishNotReady(t *testing.T) {
 	r := record(t)
 	r.Objects[services.resource] = objects(t, `
@@ -321,8 +322,8 @@ spec: {publishNotReadyAddresses: true}`)
 	}
 }
 
-// TestPrune: a pod that has ended is not started from what was kept before, whatever else could not
-// be read.
+// TestPrune checks that a pod that has ended is not started from an earlier record, even if other
+// objects could not be read.
 func TestPrune(t *testing.T) {
 	k := keeper{cluster: "c", node: "n1", folder: t.TempDir()}
 	if err := keep(k.folder, *record(t)); err != nil {

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// authorityLife is how long an authority lasts, and succession how old the newest is when its
-	// successor is made.
+	// caTTL is the validity of a CA, and successorAfter is the age of the newest CA at which its
+	// successor is created.
 	authorityLife = 90 * 24 * time.Hour
 	succession    = 60 * 24 * time.Hour
-	// publicity is how long a successor is believed in before it issues: by then every kubelet has
-	// put it into every pod's volume.
+	// distributionTime is how long a successor is trusted before it signs: by then every kubelet
+	// has written it into every pod's volume.
 	publicity = 24 * time.Hour
 )
 
-// Authorities are those that are believed in, the oldest first.
+// Authorities are the trusted CAs, the oldest first.
 type Authorities []*pki.CA
 
-// Next is who is to be believed in at a time: without those that have ended, and with a successor
-// when it is due. changed says whether that is somebody else than before.
+// Next returns the CAs to trust at a time: without expired CAs, and with a successor when it is
+// due. changed reports whether the result differs from a.
 func (a Authorities) Next(cluster string, now time.Time) (next Authorities, changed bool, err error) {
 	for _, ca := range a {
 		if now.Before(ca.Cert.NotAfter) {
@@ -41,12 +41,13 @@ func (a Authorities) Next(cluster string, now time.Time) (next Authorities, chan
 	return append(next, ca), true, nil
 }
 
-// made is when an authority was made, which is some time after it begins (pki.CABackdate).
+// createdAt returns the creation time of a CA, which is some time after the begin of its validity
+// (pki.CABackdate).
 func made(ca *pki.CA) time.Time { return ca.Cert.NotBefore.Add(pki.CABackdate) }
 
-// Issuing is the newest that everybody believes in; of those that there are, if that is none. One
-// that ends before what it would issue now gives way to its successor: pods that have not read of
-// that one yet will before the other one's end.
+// Issuing returns the newest CA that all pods trust. Without such a CA, it returns the oldest,
+// unless that expires before a certificate that it would sign now; then it returns the newest: pods
+// that do not trust the newest yet will do so before the oldest expires.
 func (a Authorities) Issuing(now time.Time) *pki.CA {
 	for i := len(a) - 1; i > 0; i-- {
 		if !now.Before(made(a[i]).Add(publicity)) {
@@ -59,7 +60,7 @@ func (a Authorities) Issuing(now time.Time) *pki.CA {
 	return a[0]
 }
 
-// Bundle is the certificates in PEM.
+// Bundle returns the certificates as PEM.
 func (a Authorities) Bundle() []byte {
 	var all []*x509.Certificate
 	for _, ca := range a {
@@ -68,7 +69,7 @@ func (a Authorities) Bundle() []byte {
 	return pki.EncodeCerts(all...)
 }
 
-// encode is each one's certificate and key in PEM; parse reads it.
+// encode returns the certificate and key of each CA as PEM; parse decodes it.
 func (a Authorities) encode() []byte {
 	var out []byte
 	for _, ca := range a {

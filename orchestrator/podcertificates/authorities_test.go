@@ -13,13 +13,13 @@ import (
 
 var begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// TestAuthorities lives through two years, an hour at a time: whoever issues is believed by
-// everybody who has looked within a day, for as long as what it has issued lasts, and there are
-// never more than two.
+// TestAuthorities simulates two years in steps of an hour: pods that have read the bundle within a
+// day trust the issuing CA for as long as the certificates that it signed are valid, and there are
+// never more than two CAs.
 func TestAuthorities(t *testing.T) {
 	const step = time.Hour
 	var all Authorities
-	believed := map[string]time.Time{} // since when
+	believed := map[string]time.Time{} // the time since which a CA is trusted
 	made, issuers := 0, map[string]bool{}
 	for now := begin; now.Before(begin.Add(2 * 365 * 24 * time.Hour)); now = now.Add(step) {
 		next, changed, err := all.Next("c", now)
@@ -47,13 +47,13 @@ func TestAuthorities(t *testing.T) {
 			t.Fatalf("%v: issues by one that ends at %v", now, end)
 		}
 	}
-	if made != 13 || len(issuers) < made-1 { // one each 60 days
+	if made != 13 || len(issuers) < made-1 { // a new CA every 60 days
 		t.Errorf("%d were made, %d have issued", made, len(issuers))
 	}
 }
 
-// TestAfterLongAbsence: a cluster that was off for longer than its authorities last begins anew,
-// and issues at once.
+// TestAfterLongAbsence checks that a cluster that was off for longer than the validity of its CAs
+// creates a new CA and issues at once.
 func TestAfterLongAbsence(t *testing.T) {
 	all, _, err := Authorities(nil).Next("c", begin)
 	if err != nil {
@@ -66,8 +66,8 @@ func TestAfterLongAbsence(t *testing.T) {
 	}
 }
 
-// TestLateSuccessor: the cluster was off until its authority had hours left. What is issued then is
-// by the one after it, and never outlives whoever has signed it.
+// TestLateSuccessor covers a cluster that was off until its CA had only hours left. The successor
+// signs from then on, and no certificate outlives its CA.
 func TestLateSuccessor(t *testing.T) {
 	all, _, err := Authorities(nil).Next("c", begin)
 	if err != nil {

@@ -18,17 +18,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// longest is how long a pod's certificate lasts at most. The API wants it to be an hour at least,
-// and lets a pod ask for less than a day.
+// maxTTL is the longest validity of a pod's certificate. The API requires at least an hour and
+// permits a pod to request less than a day.
 const longest = 24 * time.Hour
 
-// identity is who a pod is: its service account.
+// identity returns the SPIFFE ID of a service account.
 func identity(cluster, namespace, account string) *url.URL {
 	return &url.URL{Scheme: "spiffe", Host: cluster, Path: "/ns/" + namespace + "/sa/" + account}
 }
 
-// answer is the status that a request gets: issued, or denied with the reason. The error is about
-// the request's key, or of the system.
+// answer returns the new status of a request: issued, or denied with the reason. An error concerns
+// the request's key, or the system.
 func answer(ca *pki.CA, cluster string, r *certificates.PodCertificateRequest, now time.Time) (certificates.PodCertificateRequestStatus, error) {
 	condition := metav1.Condition{Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}
 	if unknown := r.Spec.UnverifiedUserAnnotations; len(unknown) > 0 {
@@ -57,10 +57,11 @@ func answer(ca *pki.CA, cluster string, r *certificates.PodCertificateRequest, n
 	}, nil
 }
 
-// answered says whether a request has its answer, which is final.
+// answered reports whether a request has its final answer.
 func answered(r *certificates.PodCertificateRequest) bool { return len(r.Status.Conditions) > 0 }
 
-// keyOf is the key that the certificate is for. The API server has seen that whoever asks has it.
+// keyOf returns the public key of the certificate. The API server has verified that the requester
+// has the private key.
 func keyOf(r *certificates.PodCertificateRequest) (crypto.PublicKey, error) {
 	if len(r.Spec.StubPKCS10Request) == 0 {
 		return x509.ParsePKIXPublicKey(r.Spec.PKIXPublicKey) //nolint:staticcheck // what a kubelet of the version before sends
@@ -72,9 +73,10 @@ func keyOf(r *certificates.PodCertificateRequest) (crypto.PublicKey, error) {
 	return stub.PublicKey, nil
 }
 
-// issue makes the certificate. It begins now: the API server wants that, to five minutes.
+// issue signs the certificate. Its validity begins now: the API server accepts a deviation of five
+// minutes.
 func issue(ca *pki.CA, cluster string, r *certificates.PodCertificateRequest, key crypto.PublicKey, now time.Time) (*x509.Certificate, error) {
-	now = now.UTC().Truncate(time.Second) // as a certificate says it
+	now = now.UTC().Truncate(time.Second) // the precision of a certificate
 	life := longest
 	if most := r.Spec.MaxExpirationSeconds; most != nil {
 		life = min(life, time.Duration(*most)*time.Second)

@@ -26,20 +26,19 @@ import (
 const Name = "pod-certificates"
 
 const (
-	// again is how long after a failure it is tried again; patience is how long one request may
-	// take.
+	// retryInterval is the delay after a failure; timeout bounds a request.
 	again    = 2 * time.Second
 	patience = 10 * time.Second
-	// look is how often it is looked whether an authority needs a successor, and whether the bundle
-	// is as it should be.
+	// resyncPeriod is the interval of checks whether a CA needs a successor, and whether the bundle
+	// is correct.
 	look = 5 * time.Minute
 )
 
-// secretKey is where the authorities are in their Secret.
+// secretKey is the key of the CAs in their Secret.
 const secretKey = "authorities.pem"
 
-// Components describes the signer without its Run function. There is none where pods are to have no
-// certificates.
+// Components describes the signer without its Run function. The list is empty if pod certificates
+// are disabled.
 func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if !spec.PodCertificates {
 		return nil
@@ -48,7 +47,7 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	return []component.Component{{Process: component.Controllers, Name: Name, Files: []component.File{config}}}
 }
 
-// Run signs until ctx is done. rights waits until the component may do what it does.
+// Run signs until ctx is done. rights waits until the component has its rights.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	own, acting, err := nodecontrollers.ControllerClient(ctx, Name, bootstrap.PodCertificatesAccount, dirs, rights, announce)
 	if own == nil {
@@ -59,7 +58,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	return s.run(ctx, func(detail string) { announce(Name, true, detail) })
 }
 
-// signer answers the requests that are for it.
+// signer answers the requests for its signer name.
 type signer struct {
 	cluster  string
 	client   kubernetes.Interface
@@ -69,7 +68,7 @@ type signer struct {
 	now      func() time.Time
 
 	known  Authorities
-	looked time.Time // when they were read
+	looked time.Time // when known was read
 }
 
 func newSigner(cluster string, own, acting kubernetes.Interface) *signer {
@@ -96,15 +95,14 @@ func (s *signer) run(ctx context.Context, tell func(detail string)) error {
 	s.factory.Start(ctx.Done())
 	defer s.factory.Shutdown()
 	if !cache.WaitForCacheSync(ctx.Done(), s.requests.HasSynced) {
-		return nil // asked to stop
+		return nil // stopped
 	}
 	go wait.UntilWithContext(ctx, func(context.Context) { change(nil) }, look)
 	component.ResyncLoop(ctx, s.changed, again, s.pass, tell)
 	return nil
 }
 
-// pass answers every request that has no answer. One that cannot be answered is no reason for the
-// others to wait.
+// pass answers every unanswered request. A request that fails does not block the others.
 func (s *signer) pass(ctx context.Context) (string, error) {
 	now := s.now()
 	if since := now.Sub(s.looked); since >= look || since < 0 || len(s.known) == 0 {
@@ -119,8 +117,8 @@ func (s *signer) pass(ctx context.Context) (string, error) {
 		if !ok || r.Spec.SignerName != bootstrap.PodSigner || answered(r) {
 			continue
 		}
-		// By the time of each: a long list takes its time, and the API server refuses what begins
-		// more than five minutes ago.
+		// each with the current time: a long list takes time, and the API server rejects a validity
+		// that began more than five minutes ago
 		if err := s.answer(ctx, r, s.now()); err != nil && first == nil {
 			first = fmt.Errorf("pod %s/%s: %w", r.Namespace, r.Spec.PodName, err)
 		}
@@ -131,7 +129,7 @@ func (s *signer) pass(ctx context.Context) (string, error) {
 	return fmt.Sprintf("signs as %s for spiffe://%s, until %s", bootstrap.PodSigner, s.cluster, s.known[len(s.known)-1].Cert.NotAfter.UTC().Format(time.DateOnly)), nil
 }
 
-// answer writes a request's status. A request that is gone, or has one by now, needs none.
+// answer writes a request's status. A request that is deleted or answered meanwhile is skipped.
 func (s *signer) answer(ctx context.Context, r *certificates.PodCertificateRequest, now time.Time) error {
 	status, err := answer(s.known.Issuing(now), s.cluster, r, now)
 	if err != nil {
@@ -143,12 +141,12 @@ func (s *signer) answer(ctx context.Context, r *certificates.PodCertificateReque
 	defer cancel()
 	_, err = s.client.CertificatesV1beta1().PodCertificateRequests(r.Namespace).UpdateStatus(ctx, r, metav1.UpdateOptions{})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // the watch tells
+		return nil // the watch reports the change
 	}
 	return err
 }
 
-// settle makes the authorities, and the bundle that pods mount, such as they have to be now.
+// reconcile creates or updates the CAs and the bundle that pods mount.
 func (s *signer) settle(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -187,7 +185,7 @@ func (s *signer) settle(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// publish says whom pods have to believe.
+// publish writes the bundle of CAs that pods have to trust.
 func (s *signer) publish(ctx context.Context, bundle string) error {
 	bundles := s.client.CertificatesV1beta1().ClusterTrustBundles()
 	want := &certificates.ClusterTrustBundle{
