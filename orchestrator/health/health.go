@@ -1,6 +1,6 @@
-// Package health asks components and API servers that answer on a health address whether they work:
-// Check announces one, first as soon as it does, then whenever that changes; Prober asks many of
-// one kind. It judges nothing itself; their own checks decide.
+// Package health polls the health endpoints of components and API servers. Check announces the
+// first success of a component and each later change. Prober probes many servers of the same kind.
+// The package only reports results; each server decides whether it is healthy.
 package health
 
 import (
@@ -19,25 +19,24 @@ import (
 )
 
 const (
-	// starting is between two questions until the first good answer: what a watcher of the
-	// machine's start loses at most.
+	// starting is the interval until the first success. It bounds the time that a watcher of the
+	// boot loses.
 	starting = 300 * time.Millisecond
-	// steady is between two questions afterwards; a component that ends is noticed at once by other
-	// means.
+	// steady is the interval afterwards. A component that exits is detected at once by other means.
 	steady = 10 * time.Second
-	// patience is how long one answer may take.
+	// timeout bounds a request.
 	patience = 5 * time.Second
 )
 
-// Check is one health address.
+// Check is the health endpoint of a component.
 type Check struct {
 	Component string
 	URL       string
-	CAFile    string // for https: who signed the component's certificate
-	Name      string // for https: what the certificate must be for, when not the URL's host
+	CAFile    string // for https: the CAs that sign the component's certificate
+	Name      string // for https: the name in the certificate, if it differs from the URL's host
 }
 
-// Watch asks until ctx is done and announces every change.
+// Watch polls the endpoint until ctx is done and announces every change.
 func (c Check) Watch(ctx context.Context, announce component.Announce) error {
 	client, authority, err := c.client(nil, nil)
 	if err != nil {
@@ -47,7 +46,7 @@ func (c Check) Watch(ctx context.Context, announce component.Announce) error {
 	defer ticker.Stop()
 	last, everReady := "starting", false
 	for {
-		// The component's certificate may be another authority's by now.
+		// A different CA may sign the component's certificate now.
 		if client, authority, err = c.client(client, authority); err != nil {
 			return fmt.Errorf("%s: cannot check health: %w", c.Component, err)
 		}
@@ -56,8 +55,7 @@ func (c Check) Watch(ctx context.Context, announce component.Announce) error {
 			everReady = true
 			ticker.Reset(steady)
 		}
-		// Before the first good answer every detail is a step of the start; it is worth telling
-		// only when it is one.
+		// Before the first success, a failure is a normal step of the start and is not announced.
 		if problem != last && ctx.Err() == nil && (problem == "" || everReady) {
 			announce(c.Component, problem == "", problem)
 			last = problem
@@ -70,8 +68,8 @@ func (c Check) Watch(ctx context.Context, announce component.Announce) error {
 	}
 }
 
-// client is what asks, and the content of CAFile that it believes: last, as long as that has not
-// changed.
+// client returns the HTTP client and the content of CAFile that it trusts. It returns last while
+// that content is unchanged.
 func (c Check) client(last *http.Client, believed []byte) (*http.Client, []byte, error) {
 	transport := &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 2 * steady}
 	var pem []byte
@@ -97,7 +95,7 @@ func (c Check) client(last *http.Client, believed []byte) (*http.Client, []byte,
 	return &http.Client{Timeout: patience, Transport: transport}, pem, nil
 }
 
-// ask returns why the component is not healthy, or "".
+// probe returns why the component is not healthy, or "".
 func (c Check) ask(ctx context.Context, client *http.Client) string {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL, nil)
 	if err != nil {
@@ -115,8 +113,8 @@ func (c Check) ask(ctx context.Context, client *http.Client) string {
 	return problem
 }
 
-// Problem reads the answer of a Kubernetes health address and returns what it says is wrong, or "".
-// The body is the caller's to close.
+// Problem reads the response of a Kubernetes health endpoint and returns the reported problem, or
+// "". The caller closes the body.
 func Problem(response *http.Response) (string, error) {
 	body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
 	if err != nil {
@@ -128,7 +126,7 @@ func Problem(response *http.Response) (string, error) {
 	return fmt.Sprintf("%s: %s", response.Status, firstFailure(string(body))), nil
 }
 
-// firstFailure picks the first failed check out of a Kubernetes health answer ("[-]name failed:
+// firstFailure returns the first failed check of a Kubernetes health response ("[-]name failed:
 // reason").
 func firstFailure(body string) string {
 	for line := range strings.Lines(body) {

@@ -59,8 +59,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestAnotherAuthority: what the component's certificate is verified by is read again when the file
-// changes.
+// TestAnotherAuthority checks that Watch reloads CAFile when the file changes.
 func TestAnotherAuthority(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()

@@ -14,29 +14,29 @@ import (
 	"time"
 )
 
-// Prober asks servers of one kind whether they are ready, as anybody may: without credentials. It
-// is for several goroutines; do not change its fields after the first question.
+// Prober probes the readiness of servers of the same kind without credentials. It is safe for
+// concurrent use; its fields must not change after the first probe.
 type Prober struct {
-	CAFile  string        // who signs the servers' certificates; read again when it changes
-	Name    string        // what the certificates must be for, whatever the servers' addresses
-	Path    string        // what is asked for, with its query
-	Timeout time.Duration // how long an answer may take
-	Idle    time.Duration // how long a connection waits for the next question
+	CAFile  string        // the CAs of the servers' certificates; reloaded when the file changes
+	Name    string        // the name in the servers' certificates, independent of the address
+	Path    string        // request path, with query
+	Timeout time.Duration // bounds a probe
+	Idle    time.Duration // how long an idle connection stays open
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu       sync.Mutex
-	believed []byte // what CAFile held
+	believed []byte // the content of CAFile that client trusts
 	client   *http.Client
 }
 
-// ProbeResult is what became of a question.
+// ProbeResult is the result of a probe.
 type ProbeResult struct {
-	Reachable bool   // the server has answered, and is one of those that CAFile signs for
-	Late      bool   // nothing came in time, which may be the network's fault, or this machine's
-	Problem   string // why it is not ready; empty when it is
+	Reachable bool   // the server answered, with a certificate that a CA of CAFile signed
+	Late      bool   // the probe timed out; the network or this machine can be the cause
+	Problem   string // why the server is not ready, or empty
 }
 
-// Probe asks one server, host:port.
+// Probe probes the server at address, which has the form host:port.
 func (p *Prober) Probe(ctx context.Context, address string) ProbeResult {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
@@ -60,8 +60,8 @@ func (p *Prober) Probe(ctx context.Context, address string) ProbeResult {
 	return ProbeResult{Reachable: true, Problem: problem}
 }
 
-// Client returns the client that believes what CAFile holds now, or held last when it cannot be
-// used now.
+// Client returns a client that trusts the current content of CAFile. If the file is unusable, the
+// previous client stays in use.
 func (p *Prober) Client() (*http.Client, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,21 +86,21 @@ func (p *Prober) Client() (*http.Client, error) {
 	return p.client, nil
 }
 
-// Close closes the connections that wait for the next question.
+// Close closes idle connections.
 func (p *Prober) Close() {
 	if p.client != nil {
 		p.client.CloseIdleConnections()
 	}
 }
 
-// late says that a deadline has passed.
+// late reports whether err is a timeout.
 func late(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// Reason says in a few words why there was no answer. It is the same as long as the cause is: no
-// ports and times are in it.
+// Reason returns a short cause of a failed request. The text contains no ports and times, so the
+// same cause always yields the same text.
 func Reason(err error) string {
 	var name *net.DNSError
 	var operation *net.OpError

@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestProberLate: a server that takes connections and says nothing is late, one that is not there
-// is not.
+// TestProberLate checks that a server that accepts a connection and sends nothing is late, and that
+// a closed port is not.
 func TestProberLate(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {

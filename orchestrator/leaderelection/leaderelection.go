@@ -1,15 +1,14 @@
-// Package leaderelection lets the controllers of one control-plane machine work at a time, where there are
-// several: the others stand by, with nothing started, until the lease of the one that leads has run
-// out or was given back.
+// Package leaderelection runs the controllers of a single control-plane machine at a time. The
+// controllers of the other machines do not start until the leader's lease expires or is released.
 //
-// It is one lease for the whole process, not one for each component: they start and end together,
-// and who leads is one line to look up. A control plane of one machine has no such component: there
-// is nobody to elect, and an election costs seconds after a power cut, when the dead process's
-// lease has to run out first.
+// The whole process has a common lease instead of a lease for each component: the components start
+// and stop together, and the Lease shows the leader. A single control-plane machine does not run
+// this component. It has no second candidate, and an election costs seconds after a power cut,
+// because the lease of the dead process has to expire first.
 //
-// Each of these processes works with the API server of its own machine alone, and not through the
-// balancer as the node does: a machine whose API server does not work lets go of the lead, and
-// those of one whose does take it (docs/decisions/0032-balancer.md).
+// Each process uses only the API server of its own machine, not the balancer that the node uses. So
+// a machine loses the lease when its API server fails, and a machine with a working server takes it
+// (docs/decisions/0032-balancer.md).
 package leaderelection
 
 import (
@@ -34,14 +33,14 @@ import (
 // Name is the component's name.
 const Name = "lead"
 
-// leaseName is the lease's, in kube-system. Upstream's controller manager has the right to this
-// one, and does not use it here.
+// leaseName is the name of the Lease in kube-system. Upstream's kube-controller-manager has the
+// right to this Lease and does not use it here.
 const leaseName = "kube-controller-manager"
 
-// Others take over when the leader was silent for lease; it stops by itself after renew without an
-// answer, and what it asks last, and the two requests with which it gives the lease back, end
-// before that. The times are about twice upstream's: a leader that stops because the API server is
-// slow starts anew, and makes it slower.
+// Another machine takes over after the leader has not renewed the lease for the lease duration. The
+// leader stops after renew without an answer; its last request and the two requests that release
+// the lease end before the lease expires. The times are about twice upstream's: a leader that stops
+// because the API server is slow restarts, and the restart slows the server further.
 const (
 	lease   = 36 * time.Second
 	renew   = 20 * time.Second
@@ -49,12 +48,12 @@ const (
 	request = 5 * time.Second
 )
 
-// NeedsElection tells whether there may be anybody to lead: another machine may name this one while this
-// one names only itself.
+// NeedsElection reports whether the cluster can have a second candidate. Another machine may list
+// this machine as a control-plane machine even if this machine lists only itself.
 func NeedsElection(spec nodespec.Spec) bool { return spec.ControlPlane && len(spec.ControlPlanes) > 0 }
 
-// Component describes it without its Run function. It comes before those that it leads, and so
-// stops after them.
+// Component describes the component without its Run function. It precedes the components that wait
+// for leadership, so it stops after them.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return component.Component{
 		Process: component.Controllers,
@@ -63,20 +62,20 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	}
 }
 
-// Elector is whether this process leads. Make it with New.
+// Elector runs the leader election of the controllers process. Make it with New.
 type Elector struct {
 	spec    nodespec.Spec
 	dirs    dirs.Dirs
-	leading chan struct{} // closed when it does
+	leading chan struct{} // closed when this process becomes the leader
 }
 
-// New returns a Lead that does not lead yet.
+// New returns an Elector that is not the leader.
 func New(spec nodespec.Spec, dirs dirs.Dirs) *Elector {
 	return &Elector{spec: spec, dirs: dirs, leading: make(chan struct{})}
 }
 
-// WhenLeading returns run for when this process leads. Until then the component stands by, and that is
-// all that is expected of it.
+// WhenLeading returns a function that calls run once this process is the leader. Until then the
+// component is ready as a standby.
 func (l *Elector) WhenLeading(name string, run func(context.Context, component.Announce) error) func(context.Context, component.Announce) error {
 	return func(ctx context.Context, announce component.Announce) error {
 		announce(name, true, "stands by")
@@ -89,13 +88,13 @@ func (l *Elector) WhenLeading(name string, run func(context.Context, component.A
 	}
 }
 
-// Run stands for the lead until ctx is done, and gives it back then. Having lost it is an error:
-// the process ends and begins anew, because what its controllers would still do is the next one's
-// by now. rights waits until leases can be asked for.
+// Run takes part in the election until ctx is done and then releases the lease. Loss of the lease
+// is an error: the process exits and restarts, because its controllers must not work beside the
+// next leader's. rights waits until the API server permits access to leases.
 func (l *Elector) Run(ctx context.Context, rights func(context.Context) error, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before the election began
 	}
 	path := kubeconfig.Path(l.dirs.Controllers, Name)
 	config, err := clientcmd.BuildConfigFromFlags("", path)

@@ -1,16 +1,16 @@
-// Package loadbalancer gives Services of type LoadBalancer addresses from the pools of the
-// configuration, beside the other controllers. Package announcer, on the nodes, answers for them.
+// Package loadbalancer assigns addresses from the configured pools to Services of type
+// LoadBalancer, beside the other controllers. Package l2announcer answers for them on the nodes.
 //
-// Everything follows from what the API server holds: step.go decides from all Services, their
-// status included, and run.go writes the difference. There is no list of what was given besides the
-// status of the Services: after a restart it is read, and an address is free again when the Service
-// that had it is gone, or of another type, for which the API server empties the status.
+// All state is in the API server: step.go decides from all Services, including their status, and
+// run.go writes the difference. The status of the Services is the only record of assignments. A
+// restarted controller reads it, and an address is free again when its Service is deleted or gets
+// another type, for which the API server empties the status.
 //
-// It takes Services without a loadBalancerClass, and those of the class orlop.dev/pool. A Service
-// asks by two annotations: for a pool, and for addresses; for one address by its field
-// loadBalancerIP as well. Why it gets none stands in an Event of the Service. Without pools it
-// gives none and takes none away, for another load balancer may be there; it only tells a Service
-// that has waited for long.
+// The controller handles Services without a loadBalancerClass and Services of the class
+// orlop.dev/pool. A Service can request a pool and addresses by two annotations, and a single
+// address also by its field loadBalancerIP. If it gets no address, an Event of the Service states
+// the reason. Without pools the controller assigns and removes no addresses, because the cluster
+// may have another load balancer; it only informs a Service that has waited for long.
 //
-// docs/decisions/0031-loadbalancer.md says why it is as it is.
+// docs/decisions/0031-loadbalancer.md gives the reasons.
 package loadbalancer

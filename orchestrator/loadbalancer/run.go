@@ -31,24 +31,24 @@ import (
 // Name is the component's name.
 const Name = "loadbalancer"
 
-// account is the service account that writes: upstream's for controllers of load balancers, which
-// upstream makes rights for and, without a cloud, does not use.
+// account is the service account for writes: upstream's account for load balancer controllers.
+// Upstream creates its rights and, without a cloud provider, does not use it.
 const account = "service-controller"
 
-// again is how long after a failure it is tried again; patience is how long one request may take.
+// retryInterval is the delay after a failure; timeout bounds a request.
 const (
 	again    = 2 * time.Second
 	patience = 10 * time.Second
 )
 
-// Component describes the component without its Run function. Without pools it says to Services why
-// they have no address.
+// Component describes the component without its Run function. Without pools it only reports to
+// Services why they have no address.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	config := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
 }
 
-// Run gives addresses until ctx is done. rights waits until the component may do what it does.
+// Run assigns addresses until ctx is done. rights waits until the component has its rights.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	own, acting, err := nodecontrollers.ControllerClient(ctx, Name, account, dirs, rights, announce)
 	if own == nil {
@@ -61,11 +61,11 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	return c.run(ctx, func(detail string) { announce(Name, true, detail) })
 }
 
-// controller brings the status of the Services in line with Step. One pass at a time is made, and
-// it sees what the ones before wrote.
+// controller reconciles the status of the Services with Step. It makes one pass at a time, and each
+// pass sees the writes of the previous passes.
 type controller struct {
 	pools    []nodespec.Pool
-	own      []netip.Addr // of machines that the specification knows, and of the API
+	own      []netip.Addr // addresses of the machines in the specification, and of the API
 	now      func() time.Time
 	client   kubernetes.Interface
 	events   record.EventRecorder
@@ -73,10 +73,10 @@ type controller struct {
 	services cache.SharedIndexInformer
 	nodes    cache.SharedIndexInformer
 	changed  chan struct{}
-	// by Service, the version that was written upon: a cache that still has it is behind
+	// by Service, the version before the last write: a cache with this version is stale
 	written  map[string]string
-	doubtful map[string]string // the same, where no answer came
-	later    *time.Timer       // has a pass begin though nothing changes
+	doubtful map[string]string // the same for writes without an answer
+	later    *time.Timer       // triggers a pass without a change
 	told     map[types.UID][]Problem
 }
 
@@ -92,7 +92,7 @@ func newController(spec nodespec.Spec, own, acting kubernetes.Interface, events 
 	return c
 }
 
-// lean takes from objects what is large and nobody here reads.
+// trim removes large fields that this package does not use.
 func lean(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Service:
@@ -108,7 +108,7 @@ func lean(object any) (any, error) {
 	return object, nil
 }
 
-// change has the next pass begin.
+// change triggers the next pass.
 func (c *controller) change() {
 	select {
 	case c.changed <- struct{}{}:
@@ -120,7 +120,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	change := c.change
 	onService := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }, DeleteFunc: func(any) { change() }}
 	onNode := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, DeleteFunc: func(any) { change() }, UpdateFunc: func(before, now any) {
-		// a Node speaks up every few seconds
+		// a Node is updated every few seconds
 		if !slices.Equal(nodeAddresses(before), nodeAddresses(now)) {
 			change()
 		}
@@ -133,15 +133,15 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	c.factory.Start(ctx.Done())
 	defer c.factory.Shutdown()
 	if !cache.WaitForCacheSync(ctx.Done(), c.services.HasSynced, c.nodes.HasSynced) {
-		return nil // asked to stop
+		return nil // stopped
 	}
 	component.ResyncLoop(ctx, c.changed, again, c.pass, tell)
 	return nil
 }
 
-// pass looks at everything once and writes what is missing; a write that is not answered ends it.
-// It says how things are; with nothing to say, because the cache does not show yet what was
-// written, nothing: the cache's next change begins the next pass.
+// pass checks all Services once and writes the differences; a write without an answer ends it. It
+// returns the status text, or "" if the cache does not show the last writes yet: the cache's next
+// update triggers the next pass.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	if err := c.settle(ctx); err != nil {
 		return "", err
@@ -153,7 +153,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	decisions := Step(world)
 	served := 0
 	var again time.Time
-	var refused []error // of one Service, no reason for the others to wait
+	var refused []error // an error of a Service does not block the others
 	for _, d := range decisions {
 		if len(d.Addresses) > 0 || d.Unassigned && len(Addresses(objects[d.Key])) > 0 {
 			served++
@@ -177,7 +177,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d of %d Services have addresses", served, len(decisions)), nil
 }
 
-// settle finds out what became of writes that were not answered.
+// resolveUnanswered determines the result of writes without an answer.
 func (c *controller) settle(ctx context.Context) error {
 	for key, version := range c.doubtful {
 		ctx, cancel := context.WithTimeout(ctx, patience)
@@ -195,8 +195,8 @@ func (c *controller) settle(ctx context.Context) error {
 	return nil
 }
 
-// behind says whether the cache lacks something that was written: deciding by it could give an
-// address twice.
+// behind reports whether the cache lacks a written change: a decision by a stale cache could assign
+// an address twice.
 func (c *controller) behind() bool {
 	for key, version := range c.written {
 		object, found, err := c.services.GetStore().GetByKey(key)
@@ -208,7 +208,7 @@ func (c *controller) behind() bool {
 	return false
 }
 
-// world reads the cache.
+// input reads the cache.
 func (c *controller) world() (Input, map[string]*corev1.Service) {
 	w := Input{Now: c.now(), Pools: c.pools, Machines: slices.Clone(c.own)}
 	objects := map[string]*corev1.Service{}
@@ -238,8 +238,7 @@ func nodeAddresses(object any) []netip.Addr {
 	return all
 }
 
-// carryOut writes a Service's status when it says something else, and tells problems when they are
-// new.
+// apply writes a Service's status if it differs, and reports new problems.
 func (c *controller) carryOut(ctx context.Context, s *corev1.Service, d Decision) error {
 	if want := ingress(d.Addresses); !d.Unassigned && !equality.Semantic.DeepEqual(want, s.Status.LoadBalancer.Ingress) {
 		if err := c.write(ctx, s, d.Key, want); err != nil {
@@ -258,7 +257,7 @@ func (c *controller) carryOut(ctx context.Context, s *corev1.Service, d Decision
 	return nil
 }
 
-// write changes the status of the version that the decision was made by, and of no other.
+// write changes the status only for the version on which the decision is based.
 func (c *controller) write(ctx context.Context, s *corev1.Service, key string, want []corev1.LoadBalancerIngress) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": s.UID, "resourceVersion": s.ResourceVersion},
@@ -272,7 +271,7 @@ func (c *controller) write(ctx context.Context, s *corev1.Service, key string, w
 	_, err = c.client.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	switch {
 	case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		c.written[key] = s.ResourceVersion // the cache hears of it
+		c.written[key] = s.ResourceVersion // the cache will get the change
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 	default:
 		c.doubtful[key] = s.ResourceVersion
@@ -283,7 +282,7 @@ func (c *controller) write(ctx context.Context, s *corev1.Service, key string, w
 	return nil
 }
 
-// forget drops what was told about Services that are no more.
+// prune removes the reported problems of deleted Services.
 func (c *controller) forget(objects map[string]*corev1.Service) {
 	alive := map[types.UID]bool{}
 	for _, s := range objects {

@@ -25,7 +25,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// server is an API server with Services that have versions, and that fails as told.
+// server is an API server with versioned Services and programmed failures.
 type server struct {
 	*fake.Clientset
 	mu     sync.Mutex
@@ -82,7 +82,7 @@ func (s *server) failing(f func(name string) (bool, error)) {
 	s.fail = f
 }
 
-// events remembers the reasons of Events.
+// events records the reasons of Events.
 type events struct {
 	mu  sync.Mutex
 	all []string
@@ -102,7 +102,7 @@ func (e *events) AnnotatedEventf(o runtime.Object, _ map[string]string, kind, re
 	e.Eventf(o, kind, reason, format, args...)
 }
 
-// await waits until something was told.
+// await waits for an Event.
 func (e *events) await(t *testing.T, want string) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -123,7 +123,7 @@ func (e *events) await(t *testing.T, want string) {
 	}
 }
 
-// object is a Service that wants an address, the n-th that was made.
+// object is the n-th created Service that needs an address.
 func object(n int) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -180,8 +180,8 @@ func (s *server) await(t *testing.T, want map[string]string) {
 	}
 }
 
-// TestRun follows Services from their first address to their end; a controller that begins anew
-// takes over what stands in the status.
+// TestRun tests Services from their first address to their deletion; a restarted controller adopts
+// the addresses in the status.
 func TestRun(t *testing.T) {
 	foreign := object(1)
 	class := "example.com/other"
@@ -219,8 +219,8 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestLostAnswers: what became of a write that was not answered is found out before anything else
-// is given; a Service whose status is refused does not keep the others waiting.
+// TestLostAnswers checks that the result of a write without an answer is determined before any
+// further assignment, and that a Service with a rejected status does not block the others.
 func TestLostAnswers(t *testing.T) {
 	lost := errors.New("connection lost")
 	refused := apierrors.NewForbidden(corev1.Resource("services"), "s1", errors.New("by a policy"))
@@ -251,8 +251,8 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestWithoutPools: a Service is told why it has no address, when another load balancer has had its
-// time, and nothing is written to any.
+// TestWithoutPools checks that a Service gets an Event about its missing address, after another
+// load balancer had its time, and that no status is written.
 func TestWithoutPools(t *testing.T) {
 	served := object(1)
 	served.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.99"}}
@@ -271,8 +271,8 @@ func TestWithoutPools(t *testing.T) {
 	}
 }
 
-// TestField: the field loadBalancerIP asks for an address as the annotation does, which goes before
-// it.
+// TestField checks that the field loadBalancerIP requests an address as the annotation does, which
+// has precedence.
 func TestField(t *testing.T) {
 	with := func(annotation, field string) Service {
 		s := object(1)
@@ -309,7 +309,7 @@ func TestWishes(t *testing.T) {
 	both := []corev1.IPFamily{v4, v6}
 	for text, c := range map[string]struct {
 		families []corev1.IPFamily
-		want     string // the addresses, or a part of what is wrong
+		want     string // the addresses, or a part of the problem
 	}{
 		"":                          {both, ""},
 		"192.0.2.1":                 {both, "192.0.2.1"},

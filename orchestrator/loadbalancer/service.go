@@ -11,21 +11,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// What a Service says.
+// The class and the annotations of a Service.
 const (
-	Class          = "orlop.dev/pool" // its loadBalancerClass, or none
+	Class          = "orlop.dev/pool" // its loadBalancerClass, if set
 	PoolAnnotation = "orlop.dev/pool" // the name of a pool
-	// addresses, separated by commas, one of each family at most
+	// addresses, separated by commas, at most one of each family
 	AddressAnnotation = "orlop.dev/address"
 )
 
-// Managed says whether a Service gets its addresses from the pools.
+// IsManaged reports whether a Service gets its addresses from the pools.
 func IsManaged(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && (s.Spec.LoadBalancerClass == nil || *s.Spec.LoadBalancerClass == Class)
 }
 
-// Addresses are those that a Service's status names. Whoever may write a status may write anything
-// into it, so that callers look whether an address is of a pool.
+// Addresses returns the addresses in a Service's status. A client with write access to a status can
+// write any value, so callers must check that an address is in a pool.
 func Addresses(s *corev1.Service) []netip.Addr {
 	var all []netip.Addr
 	for _, i := range s.Status.LoadBalancer.Ingress {
@@ -36,7 +36,7 @@ func Addresses(s *corev1.Service) []netip.Addr {
 	return all
 }
 
-// read is a Service as Step sees it.
+// read returns a Service as the input of Step.
 func read(s *corev1.Service) Service {
 	policy := s.Spec.IPFamilyPolicy
 	out := Service{
@@ -53,8 +53,7 @@ func read(s *corev1.Service) Service {
 	return out
 }
 
-// machinePort says whether one of the Service's ports is one that the machines answer at
-// themselves.
+// machinePort reports whether a port of the Service is also a port of the machines themselves.
 func machinePort(s *corev1.Service) bool {
 	return slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
 		switch p.Protocol {
@@ -68,8 +67,8 @@ func machinePort(s *corev1.Service) bool {
 	})
 }
 
-// wishes reads the addresses that a Service asks for by what is named (its annotation, or its
-// field), and says what is wrong with them.
+// parseWanted parses the addresses that a Service requests by its annotation or field, and returns
+// an error text for invalid addresses.
 func wishes(by, text string, families []corev1.IPFamily) (wanted []netip.Addr, invalid string) {
 	refuse := func(format string, args ...any) ([]netip.Addr, string) {
 		return nil, fmt.Sprintf("%s cannot be used: %s; expected addresses separated by commas, one for each of the Service's ipFamilies at most",
@@ -93,11 +92,11 @@ func wishes(by, text string, families []corev1.IPFamily) (wanted []netip.Addr, i
 	return wanted, ""
 }
 
-// ingress is the status for addresses. They are of the mode VIP: packets arrive with the address as
-// their destination, and the service proxy of every node takes them.
+// ingress returns the status for addresses. They have the mode VIP: packets arrive with the address
+// as their destination, and the service proxy of every node receives them.
 func ingress(addresses []netip.Addr) []corev1.LoadBalancerIngress {
 	mode := corev1.LoadBalancerIPModeVIP
-	// not null: an empty list is what a patch empties the status with
+	// not nil: a patch with an empty list empties the status
 	out := []corev1.LoadBalancerIngress{}
 	for _, a := range addresses {
 		out = append(out, corev1.LoadBalancerIngress{IP: a.String(), IPMode: &mode})

@@ -13,52 +13,52 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// field is where an operator changes the pools.
+// poolsField is the configuration field of the pools.
 const field = "Cluster.spec.networks.loadBalancer.pools"
 
-// Service is what counts of a Service.
+// Service is the relevant part of a Service object.
 type Service struct {
 	Key      string // namespace/name
 	Created  time.Time
-	Managed  bool // of type LoadBalancer, and not another implementation's
-	Ending   bool // it is being deleted: it keeps what it has, and gets nothing new
+	Managed  bool // of type LoadBalancer, and not of another implementation
+	Ending   bool // in deletion: it retains its addresses and gets no new addresses
 	Families []corev1.IPFamily
-	DualOnly bool         // it is not content with one family of two
-	Pool     string       // the pool that it asks for; empty: any that is for everybody
-	Wanted   []netip.Addr // the addresses that it asks for, one of a family at most
-	WantedBy string       // where it does: the annotation, or the field
-	Explicit bool         // its class says that it is ours, and nothing else's
-	// MachinePort says that one of its ports is one that machines answer at.
+	DualOnly bool         // it requires both families
+	Pool     string       // the requested pool; empty: any pool that is not only on request
+	Wanted   []netip.Addr // the requested addresses, at most one of each family
+	WantedBy string       // the source of the request: the annotation or the field
+	Explicit bool         // its class selects this load balancer explicitly
+	// MachinePort: one of its ports is also a port of the machines.
 	MachinePort bool
-	Invalid     string       // what is wrong with how it asks; empty when nothing is
-	Has         []netip.Addr // what its status says
+	Invalid     string       // the error of its request, or empty
+	Has         []netip.Addr // the addresses in its status
 }
 
-// Input is all that the addresses depend on.
+// Input is all input of the assignment.
 type Input struct {
 	Now      time.Time
 	Pools    []nodespec.Pool
 	Services []Service
 	Machines []netip.Addr // no Service may have them
-	// machines say that they have them: no Service gets one, and none loses one for it, because a
-	// machine can say anything
+	// addresses that machines claim in their Nodes: no Service gets such an address, and no Service
+	// loses its address because of the claim, because a machine can claim any address
 	Nodes []netip.Addr
 }
 
-// Decision is what a Service of ours should have: the addresses in the order of its families, and
-// why one is missing.
+// Decision is the desired state of a managed Service: the addresses in the order of its families,
+// and the problems with missing addresses.
 type Decision struct {
 	Key       string
 	Addresses []netip.Addr
 	Problems  []Problem
-	// Unassigned says that the Service is left as it is: where there is no pool, something else in the
-	// cluster may give it addresses.
+	// Unassigned: the Service stays unchanged, because without pools another load balancer may
+	// assign its addresses.
 	Unassigned bool
-	// Again is when the Service is to be looked at again, though nothing changes; zero: never.
+	// Again is the time of the next check without a change; zero: never.
 	Again time.Time
 }
 
-// Problem is a reason, in one word as Events have it, and a sentence with what to do.
+// Problem is a reason, in one word as Events have it, and a sentence with a hint.
 type Problem struct{ Reason, Message string }
 
 // The reasons.
@@ -72,11 +72,11 @@ const (
 	ofMachine   = "AddressOfMachine"
 )
 
-// grace is how long a Service without a class waits for another load balancer, where there is no
-// pool, before it is told that there is none.
+// gracePeriod is how long a Service without a class waits for another load balancer, if no pool
+// exists, before an Event reports the missing pool.
 const grace = 30 * time.Second
 
-// leave decides about a Service of ours where there is no pool.
+// withoutPools decides about a managed Service if no pool exists.
 func (s Service) leave(now time.Time) Decision {
 	d := Decision{Key: s.Key, Unassigned: true}
 	switch due := s.Created.Add(grace); {
@@ -91,12 +91,12 @@ func (s Service) leave(now time.Time) Decision {
 	return d
 }
 
-// Step decides about all Services of ours, the oldest first. Pure: the same world gives the same
-// decisions, and a world in which they were carried out gives them again.
+// Step decides about all managed Services, the oldest first. It is pure: the same input gives the
+// same decisions, and so does the input after the decisions were performed.
 //
-// What a Service has is kept before anything is given, and what is asked for by address is given
-// before what is not. A Service that asks for something else than it has keeps that until it gets
-// the other.
+// Services retain their addresses before new addresses are assigned, and requests for particular
+// addresses precede all others. A Service that requests another address than it has retains its
+// address until it gets the other.
 func Step(w Input) []Decision {
 	a := allocation{pools: w.Pools, taken: map[netip.Addr]string{}, next: map[netip.Addr]netip.Addr{}}
 	for _, m := range w.Machines {
@@ -126,7 +126,7 @@ func Step(w Input) []Decision {
 		for f, kept := range shares[i] {
 			switch {
 			case !slices.Contains(w.Nodes, kept.address):
-			// what is sent to the machine's own port would be refused, or come to the Service
+			// the machine would reject packets to its own port, or the Service would get them
 			case s.MachinePort:
 				a.taken[kept.address] = "a machine"
 				delete(shares[i], f)
@@ -155,9 +155,9 @@ func Step(w Input) []Decision {
 	return decisions
 }
 
-// share is what a Service gets of one family.
+// share is a Service's address of a family.
 type share struct {
-	address netip.Addr // not valid: none
+	address netip.Addr // invalid: none
 	problem Problem
 }
 
@@ -181,7 +181,7 @@ func (s Service) decide(shares map[corev1.IPFamily]share) Decision {
 	return d
 }
 
-// wanted is the address of a family that the Service asks for, if any.
+// wanted returns the requested address of a family, if any.
 func (s Service) wanted(f corev1.IPFamily) netip.Addr {
 	for _, w := range s.Wanted {
 		if familyOf(w) == f {
@@ -198,15 +198,16 @@ func familyOf(a netip.Addr) corev1.IPFamily {
 	return corev1.IPv6Protocol
 }
 
-// allocation is the addresses while they are given out. Within a step none becomes free.
+// allocation is the state of the assignment within a step, in which no address becomes free.
 type allocation struct {
 	pools []nodespec.Pool
-	taken map[netip.Addr]string // who has it
-	// by the first address of a range: all before it are taken; not valid: the range is full
+	taken map[netip.Addr]string // the owner
+	// by the first address of a range: all addresses before it are taken; invalid: the range is
+	// full
 	next map[netip.Addr]netip.Addr
 }
 
-// keep takes over what a Service has, one address of a family.
+// retain adopts the addresses that a Service has, at most one of each family.
 func (a allocation) keep(s Service) map[corev1.IPFamily]share {
 	shares := map[corev1.IPFamily]share{}
 	for _, h := range s.Has {
@@ -220,7 +221,7 @@ func (a allocation) keep(s Service) map[corev1.IPFamily]share {
 	return shares
 }
 
-// give finds an address of the family for a Service that has one already or not.
+// assign finds an address of the family for a Service; has is its present address, if any.
 func (a allocation) give(s Service, f corev1.IPFamily, has share) share {
 	if s.Invalid != "" {
 		return has
@@ -262,7 +263,7 @@ func (a allocation) give(s Service, f corev1.IPFamily, has share) share {
 	return share{has.address, a.explain(reason, s, f, names)}
 }
 
-// giveWanted gives the address that a Service asks for.
+// assignWanted assigns the requested address.
 func (a allocation) giveWanted(s Service, w netip.Addr, has share) share {
 	p, pooled := a.poolOf(w)
 	owner := a.taken[w]
@@ -282,7 +283,7 @@ func (a allocation) giveWanted(s Service, w netip.Addr, has share) share {
 	return share{address: w}
 }
 
-// explain says why a Service gets no address of the family.
+// explain returns the problem of a Service without an address of the family.
 func (a allocation) explain(reason string, s Service, f corev1.IPFamily, names []string) Problem {
 	var all []string
 	for _, p := range a.pools {
@@ -302,7 +303,7 @@ func (a allocation) explain(reason string, s Service, f corev1.IPFamily, names [
 	return Problem{reason, text}
 }
 
-// poolOf finds the pool that an address is of.
+// poolOf returns the pool of an address.
 func (a allocation) poolOf(address netip.Addr) (nodespec.Pool, bool) {
 	i := slices.IndexFunc(a.pools, func(p nodespec.Pool) bool { return p.Contains(address) })
 	if i < 0 {
@@ -311,8 +312,8 @@ func (a allocation) poolOf(address netip.Addr) (nodespec.Pool, bool) {
 	return a.pools[i], true
 }
 
-// free is the first free address of a range, and not valid when there is none. It looks at each
-// taken address once in a step.
+// free returns the first free address of a range, or an invalid address. It visits each taken
+// address once in a step.
 func (a allocation) free(r nodespec.Range) netip.Addr {
 	at, known := a.next[r.First]
 	if !known {

@@ -34,7 +34,7 @@ func pool(name string, ends ...string) nodespec.Pool {
 	return p
 }
 
-// service is one of ours, the n-th that was made.
+// service is the n-th created managed Service.
 func service(n int, families ...corev1.IPFamily) Service {
 	return Service{Key: fmt.Sprintf("default/s%d", n), Created: time.Unix(int64(n), 0), Managed: true, Families: families}
 }
@@ -55,7 +55,7 @@ func TestStep(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		world Input
-		want  string // each Service's addresses, and the reasons of what is missing
+		want  string // each Service's addresses, and the reasons for missing addresses
 	}{
 		{"nothing", Input{}, ""},
 		{"the oldest first", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(3, v4), service(1, v4), service(2, v4)}},
@@ -132,7 +132,7 @@ func show(decisions []Decision) string {
 	return strings.Join(all, "; ")
 }
 
-// TestMessages: each says what is wrong and what to do.
+// TestMessages checks that each message states the problem and a remedy.
 func TestMessages(t *testing.T) {
 	w := Input{Pools: []nodespec.Pool{pool("a", "192.0.2.10", "192.0.2.10"), pool("b", "2001:db8::1", "2001:db8::1")}, Services: []Service{
 		service(1, v4).having("192.0.2.10"), service(2, v4), service(3, v6).from("a"), service(4, v4).from("c"),
@@ -157,10 +157,9 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestSimulation lets a cluster live: Services come, go and change what they ask for, pools and
-// machines change, and decisions are carried out in part only. No address is ever two Services',
-// what is settled stays as it is, and nobody goes without while there is a free address that he may
-// have.
+// TestSimulation simulates a cluster: Services are created, deleted and changed, pools and machines
+// change, and decisions are performed only in part. No address ever belongs to two Services,
+// settled assignments stay, and no Service lacks an address while a permitted address is free.
 func TestSimulation(t *testing.T) {
 	for seed := range uint64(200) {
 		simulate(t, seed, rand.New(rand.NewPCG(seed, 31)))
@@ -177,7 +176,7 @@ func simulate(t *testing.T, seed uint64, r *rand.Rand) {
 	asked := []string{"", "", "", "a", "b", "c", "missing"}
 	some := func() netip.Addr { p := every[r.IntN(3)]; return p.Ranges[r.IntN(len(p.Ranges))].First }
 	for turn := range 60 {
-		calm := true // nothing but Services comes
+		calm := true // only new Services appear
 		switch i := r.IntN(10); {
 		case i < 5:
 			w.Services = append(w.Services, service(int(seed)*1000+turn, families[r.IntN(4)]...).from(asked[r.IntN(7)]))
@@ -215,7 +214,7 @@ func simulate(t *testing.T, seed uint64, r *rand.Rand) {
 			t.Fatalf("seed %d, turn %d: %v", seed, turn, err)
 		}
 	}
-	for range 3 { // what was let go in one step can be given in the next
+	for range 3 { // an address that was released in a step can be assigned in the next
 		for _, d := range Step(w) {
 			w.find(d.Key).Has = d.Addresses
 		}
@@ -229,13 +228,13 @@ func (w Input) find(key string) *Service {
 	return &w.Services[slices.IndexFunc(w.Services, func(s Service) bool { return s.Key == key })]
 }
 
-// usable says whether an address is of a pool that is there and not a machine's.
+// usable reports whether an address is in a pool and not a machine's.
 func (w Input) usable(a netip.Addr) bool {
 	return slices.ContainsFunc(w.Pools, func(p nodespec.Pool) bool { return p.Contains(a) }) && !slices.Contains(w.Machines, a)
 }
 
-// check looks at decisions: each address once, of a pool, of a family of the Service, and none left
-// over that somebody waits for.
+// check verifies decisions: each address once, in a pool, of a family of the Service, and no free
+// address while a Service waits for it.
 func (w Input) check(decisions []Decision) error {
 	owner := map[netip.Addr]string{}
 	for _, d := range decisions {
@@ -249,7 +248,7 @@ func (w Input) check(decisions []Decision) error {
 			}
 		}
 	}
-	held := maps.Clone(owner) // with what is to be let go
+	held := maps.Clone(owner) // with the addresses that are to be released
 	for _, s := range w.Services {
 		for _, h := range s.Has {
 			if o := held[h]; o != "" && o != s.Key {
@@ -278,7 +277,7 @@ func (w Input) check(decisions []Decision) error {
 	return nil
 }
 
-// TestLarge: a large pool that is nearly full is no matter of minutes.
+// TestLarge checks that a large pool that is nearly full does not take minutes.
 func TestLarge(t *testing.T) {
 	w := Input{Pools: []nodespec.Pool{pool("large", "10.0.0.0", "10.0.255.255")}}
 	for n := range 1 << 16 {

@@ -1,16 +1,16 @@
-// Package metrics serves the resource metrics API (metrics.k8s.io/v1beta1: how much processor time
-// and memory each node and each pod uses), which `kubectl top` and the autoscaler of pods ask for,
-// inside the process "controllers".
+// Package metrics serves the resource metrics API (metrics.k8s.io/v1beta1: the processor time and
+// memory of each node and pod), which `kubectl top` and the horizontal pod autoscaler use, inside
+// the process "controllers".
 //
-// It asks every kubelet at short intervals (scrape.go, report.go), keeps the last two samples of
-// each node and container (usage.go), and makes what is asked for out of them and of its copy of
-// the Nodes and Pods (resources.go). Nothing is stored.
+// It scrapes every kubelet at short intervals (scrape.go, report.go), retains the last two samples
+// of each node and container (usage.go), and computes its answers from them and from its cache of
+// the Nodes and Pods (resources.go). It stores no data on disk.
 //
-// The API server's aggregator is the only caller. Each API server asks the component of its own
-// machine over loopback (route.go); where there are several control-plane machines the component
-// listens on the machine's address, too, and a server whose own does not answer asks another one's.
-// The caller proves by a certificate of the front proxy's CA that it is the aggregator, and tells
-// for whom it asks; whether he may, the API server decides (serve.go).
-// docs/decisions/0033-resource-metrics.md says why it is done so, and why not with upstream's
+// The API server's aggregator is the only client. Each API server uses the component of its own
+// machine over loopback (route.go). In a cluster with several control-plane machines the component
+// also listens on the machine's address, and a server uses another machine's component if its own
+// does not answer. The aggregator authenticates by a certificate of the front proxy's CA and names
+// the user of the request; the API server authorizes the user (serve.go).
+// docs/decisions/0033-resource-metrics.md gives the reasons, also against upstream's
 // metrics-server.
 package metrics

@@ -15,23 +15,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// sample is what a node or a container had used at one moment.
+// sample is the usage of a node or a container at a moment.
 type sample struct {
 	at      time.Time
-	cpu     float64   // processor time since it started, in seconds of one core
+	cpu     float64   // processor time since its start, in seconds of one core
 	memory  float64   // working set, bytes
-	started time.Time // zero when nobody says
+	started time.Time // zero if unknown
 }
 
-// report is what one kubelet tells about its node and the containers there.
+// report is a kubelet's report about its node and the containers there.
 type report struct {
-	node sample // zero when it does not tell
+	node sample // zero if missing
 	pods map[types.NamespacedName]map[string]sample
 }
 
-// The names in a kubelet's answer to /metrics/resource
-// (kubernetes/pkg/kubelet/metrics/collectors/resource_metrics.go). All but the last are stable, by
-// upstream's promise.
+// The metric names in a kubelet's response to /metrics/resource
+// (kubernetes/pkg/kubelet/metrics/collectors/resource_metrics.go). Upstream guarantees all but the
+// last as stable.
 const (
 	nodeCPU          = "node_cpu_usage_seconds_total"
 	nodeMemory       = "node_memory_working_set_bytes"
@@ -40,10 +40,10 @@ const (
 	containerStarted = "container_start_time_seconds"
 )
 
-// parse reads a kubelet's answer, in the text format of Prometheus. received is the time of samples
-// that have none. What has not both processor time and memory does not run, or not yet, and is left
-// out. Whose kubelet it is may write anything: the parser sees only lines of what is wanted, and if
-// it fails in a way that would end this process, that is an error like another.
+// parse parses a kubelet's response in the text format of Prometheus. received is the time of
+// samples without a timestamp. A container without both processor time and memory does not run, or
+// not yet, and is omitted. A compromised node can send any text: the parser sees only lines of the
+// wanted metrics, and a panic of the parser becomes an error instead of ending this process.
 func parse(text io.Reader, received time.Time) (r report, err error) {
 	defer func() {
 		if why := recover(); why != nil {
@@ -90,11 +90,11 @@ func parse(text io.Reader, received time.Time) (r report, err error) {
 	return r, nil
 }
 
-// only are the lines of a text that are samples of what is wanted, or say of which type they are.
+// only returns the lines of a text that are samples or types of the wanted metrics.
 func only(text io.Reader) (io.Reader, error) {
 	names := []string{nodeCPU, nodeMemory, containerCPU, containerMemory, containerStarted}
 	kept := &bytes.Buffer{}
-	lines := bufio.NewScanner(text) // of 64 KiB at most
+	lines := bufio.NewScanner(text) // of at most 64 KiB
 	for lines.Scan() {
 		line := bytes.TrimPrefix(lines.Bytes(), []byte("# TYPE "))
 		end := bytes.IndexAny(line, "{ \t")
@@ -106,7 +106,7 @@ func only(text io.Reader) (io.Reader, error) {
 	return kept, lines.Err()
 }
 
-// container names a container of the cluster.
+// container identifies a container of the cluster.
 type container struct {
 	pod  types.NamespacedName
 	name string
@@ -127,8 +127,8 @@ func containerOf(m *dto.Metric) container {
 	return c
 }
 
-// value is a counter's or a gauge's. What cannot be an amount (negative, infinite, not a number)
-// counts as none.
+// value returns the value of a counter or a gauge. A value that is no amount (negative, infinite,
+// not a number) counts as 0.
 func value(m *dto.Metric) float64 {
 	var v float64
 	switch {
@@ -145,7 +145,7 @@ func value(m *dto.Metric) float64 {
 	return v
 }
 
-// timeOf is when the sample was taken. A time that has not come yet, or before 1970, is none.
+// timeOf returns the time of the sample. A time in the future or before 1970 is ignored.
 func timeOf(m *dto.Metric, received time.Time) time.Time {
 	if at := time.UnixMilli(m.GetTimestampMs()); m.GetTimestampMs() > 0 && !at.After(received.Add(future)) {
 		return at
@@ -153,5 +153,5 @@ func timeOf(m *dto.Metric, received time.Time) time.Time {
 	return received
 }
 
-// future is by how much another machine's clock may be ahead.
+// future is how far another machine's clock may be ahead.
 const future = time.Minute

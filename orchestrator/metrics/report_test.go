@@ -83,8 +83,7 @@ container_memory_working_set_bytes{container="d",namespace="shop",pod="web-1"} +
 	}
 }
 
-// TestParseHostile: whose kubelet it is can write what the parser does not survive, or what takes
-// its memory.
+// TestParseHostile checks responses that would crash the parser or exhaust its memory.
 func TestParseHostile(t *testing.T) {
 	good := "node_cpu_usage_seconds_total 1\nnode_memory_working_set_bytes 2\n"
 	want, err := parse(strings.NewReader(good), received)
@@ -104,7 +103,7 @@ func TestParseHostile(t *testing.T) {
 	}
 }
 
-// FuzzParse shows that no answer of a kubelet makes an amount that is none.
+// FuzzParse checks that every response of a kubelet only yields valid amounts.
 func FuzzParse(f *testing.F) {
 	f.Add("node_cpu_usage_seconds_total 1 1\nnode_memory_working_set_bytes 2\n")
 	f.Add("container_cpu_usage_seconds_total{container=\"a\"} 1e300\ncontainer_memory_working_set_bytes{container=\"a\"} 1e300\n")

@@ -21,7 +21,7 @@ import (
 	"k8s.io/metrics/pkg/apis/metrics"
 )
 
-// nodeMetrics returns a node's usage; false when it is not known.
+// nodeMetrics returns a node's usage, or false if it is unknown.
 func nodeMetrics(node *corev1.Node, known measured, now time.Time) (metrics.NodeMetrics, bool) {
 	usage, ok := known.node.usage(now)
 	if !ok {
@@ -33,9 +33,9 @@ func nodeMetrics(node *corev1.Node, known measured, now time.Time) (metrics.Node
 	}, true
 }
 
-// podMetrics returns a pod's usage; false when that of one of its containers is not known, because
-// a sum without it would be wrong. known is the pod's own node's: another node's kubelet is not
-// believed. The time is that of the oldest container's sample.
+// podMetrics returns a pod's usage, or false if the usage of any of its containers is unknown,
+// because a sum without it would be wrong. known is the report of the pod's own node; reports of
+// other nodes' kubelets are ignored. The timestamp is that of the oldest container's sample.
 func podMetrics(pod *corev1.Pod, known measured, now time.Time) (metrics.PodMetrics, bool) {
 	containers := known.pods[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
 	if len(containers) == 0 {
@@ -59,15 +59,15 @@ func podMetrics(pod *corev1.Pod, known measured, now time.Time) (metrics.PodMetr
 	return out, true
 }
 
-// about is the metadata of what is known about an object. There is no version: nothing is stored,
-// and nothing can be watched.
+// objectMeta returns the metadata of a usage object. It has no version: the objects are not stored
+// and cannot be watched.
 func about(object metav1.Object, w window) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: object.GetName(), Namespace: object.GetNamespace(), Labels: object.GetLabels(), CreationTimestamp: metav1.NewTime(w.last.at),
 	}
 }
 
-// selected tells whether a list with the options has the object in it.
+// selected reports whether a list with the options contains the object.
 func selected(options *internalversion.ListOptions, object metav1.Object) bool {
 	if options == nil {
 		return true
@@ -79,7 +79,7 @@ func selected(options *internalversion.ListOptions, object metav1.Object) bool {
 	return s == nil || s.Matches(fields.Set{"metadata.name": object.GetName(), "metadata.namespace": object.GetNamespace()})
 }
 
-// nodes and pods are the API's two resources, as the generic API server wants them.
+// nodes and pods implement the API's two resources for the generic API server.
 type nodes struct {
 	lister corelisters.NodeLister
 	book   *book
@@ -115,7 +115,8 @@ func (nodes) Destroy() {}
 // NamespaceScoped implements rest.Scoper.
 func (nodes) NamespaceScoped() bool { return false }
 
-// GetSingularName implements rest.SingularNameProvider. There is none: "node" is the Node.
+// GetSingularName implements rest.SingularNameProvider. The name is empty, because "node" is the
+// Node.
 func (nodes) GetSingularName() string { return "" }
 
 // Get implements rest.Getter.
@@ -173,7 +174,8 @@ func (pods) Destroy() {}
 // NamespaceScoped implements rest.Scoper.
 func (pods) NamespaceScoped() bool { return true }
 
-// GetSingularName implements rest.SingularNameProvider. There is none: "pod" is the Pod.
+// GetSingularName implements rest.SingularNameProvider. The name is empty, because "pod" is the
+// Pod.
 func (pods) GetSingularName() string { return "" }
 
 // Get implements rest.Getter.
@@ -208,7 +210,7 @@ func (p pods) List(ctx context.Context, options *internalversion.ListOptions) (r
 	return list, nil
 }
 
-// ConvertToTable implements rest.TableConvertor. A pod uses what its containers use together.
+// ConvertToTable implements rest.TableConvertor. The row of a pod is the sum of its containers.
 func (pods) ConvertToTable(_ context.Context, object, _ runtime.Object) (*metav1.Table, error) {
 	t := table()
 	list := []metrics.PodMetrics{}
@@ -232,7 +234,8 @@ func (pods) ConvertToTable(_ context.Context, object, _ runtime.Object) (*metav1
 	return t, nil
 }
 
-// table is what `kubectl get nodemetrics` and `kubectl get podmetrics` print, without its rows.
+// table returns the table of `kubectl get nodemetrics` and `kubectl get podmetrics`, without its
+// rows.
 func table() *metav1.Table {
 	return &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
 		{Name: "Name", Type: "string", Format: "name", Description: "name of the node or pod"},

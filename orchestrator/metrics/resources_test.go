@@ -19,12 +19,12 @@ import (
 	"k8s.io/metrics/pkg/apis/metrics"
 )
 
-// half is a report of a container or node that has used half a core since the beginning.
+// half is a sample of a container or node that has used half a core since the beginning.
 func half(seconds int) sample {
 	return sample{at: at(seconds), cpu: 1 + float64(seconds)/2, memory: 1 << 20}
 }
 
-// site is a cluster of two nodes, of which one tells of a pod that is on the other.
+// site is a cluster of two nodes, one of which reports a pod of the other.
 func site(t *testing.T) (nodes, pods) {
 	t.Helper()
 	index := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})

@@ -14,13 +14,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// connecting is how long another machine may take to be connected with; on this one it takes no
-// time.
+// connectTimeout bounds a connection attempt to another machine; on this machine it takes no time.
 const connecting = 300 * time.Millisecond
 
-// Addresses are where the resource metrics API answers, this machine's own first: on loopback where
-// it has one API server to answer, and on every control-plane machine's address where there are
-// several.
+// Addresses returns the addresses of the resource metrics API, this machine's own first: on
+// loopback in a cluster with one API server, and on every control-plane machine's address in a
+// cluster with several.
 func Addresses(spec nodespec.Spec) []netip.AddrPort {
 	if len(spec.ControlPlanes) == 0 {
 		return []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), paths.PortMetrics)}
@@ -32,11 +31,11 @@ func Addresses(spec nodespec.Spec) []netip.AddrPort {
 	return all
 }
 
-// LocalResolver finds services as next does, but the resource metrics API at the first of the addresses
-// that takes connections. Each control-plane machine serves it, and an API server that asked
-// another machine's would depend on that one for no gain. While its own is away it does all the
-// same: all API servers write into one object whether the API is available, and would go on
-// contradicting each other.
+// LocalResolver resolves services as next does, except the resource metrics API, which it resolves
+// to the first of the addresses that accepts connections. Each control-plane machine serves this
+// API, and an API server that used another machine's would depend on that machine without a
+// benefit. While its own is down it does so anyway: all API servers write the availability of the
+// API into one object, and would otherwise contradict each other.
 func LocalResolver(next aggregator.ServiceResolver, addresses []netip.AddrPort) aggregator.ServiceResolver {
 	return nearby{next, addresses}
 }
@@ -54,7 +53,7 @@ func (n nearby) ResolveEndpoint(namespace, name string, port int32) (*url.URL, e
 	return n.ServiceResolver.ResolveEndpoint(namespace, name, port)
 }
 
-// answering is the first address that takes connections; this machine's own, if none does.
+// firstReachable returns the first address that accepts connections, or else this machine's own.
 func (n nearby) answering() netip.AddrPort {
 	if len(n.addresses) > 1 {
 		for _, a := range n.addresses {

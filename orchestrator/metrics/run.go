@@ -29,14 +29,15 @@ import (
 const Name = "metrics"
 
 const (
-	// starting is between two looks at the registration until the API is available: what a watcher
-	// of the start loses at most.
+	// starting is the interval of checks of the registration until the API is available. It bounds
+	// the time that a watcher of the start loses.
 	starting = 500 * time.Millisecond
-	// steady is between two looks afterwards.
+	// steady is the interval afterwards.
 	steady = 10 * time.Second
-	// missed is how long the component is not ready without the API. Afterwards it is, and says
-	// what is missing: whoever has deleted or replaced the registration has lost this API, and is
-	// not to lose the controllers of the same process, which is restarted if it does not get ready.
+	// gracePeriod is how long the component is not ready without the API. Afterwards it is ready
+	// with a problem: after the deletion or replacement of the registration this API is lost, and
+	// the operator must not lose the controllers of the same process, which machined restarts if it
+	// does not become ready.
 	missed = time.Minute
 )
 
@@ -46,18 +47,18 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{client}}
 }
 
-// Run serves until ctx is done. rights waits until the component may do what it does.
+// Run serves until ctx is done. rights waits until the component has its rights.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before the component began
 	}
 	path := kubeconfig.Path(dirs.Controllers, Name)
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
 		return fmt.Errorf("%s: cannot use: %w", path, err)
 	}
-	registrations, err := registration.NewForConfig(config) // JSON: the kind has no other form
+	registrations, err := registration.NewForConfig(config) // JSON: the kind has no other encoding
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
 	}
@@ -98,8 +99,8 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	return nil
 }
 
-// needed keeps of a Node or a Pod what the component reads. Of all pods of a cluster the rest would
-// be a lot.
+// trim removes all fields of a Node or a Pod that the component does not use. For all pods of a
+// cluster they would take much memory.
 func needed(object any) (any, error) {
 	about := func(o metav1.Object) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
@@ -115,8 +116,7 @@ func needed(object any) (any, error) {
 	return object, nil
 }
 
-// watch looks at the API's registration until ctx is done, and announces every change of what it
-// finds.
+// watch checks the API's registration until ctx is done and announces every change.
 func watch(ctx context.Context, dirs dirs.Dirs, registrations registration.APIServicesGetter, s *scraper, announce component.Announce) {
 	ticker := time.NewTicker(starting)
 	defer ticker.Stop()
@@ -129,7 +129,7 @@ func watch(ctx context.Context, dirs dirs.Dirs, registrations registration.APISe
 		if now.ready && now.detail == "" {
 			now.detail = s.describe()
 		}
-		// What is missing is said for ever, but held against the machine for some time only.
+		// A problem is reported permanently, but makes the component unready only for gracePeriod.
 		if !now.ready && time.Since(began) > missed {
 			now = state{ready: true, detail: nodespec.ProblemPrefix + now.detail}
 		}
@@ -149,27 +149,28 @@ func watch(ctx context.Context, dirs dirs.Dirs, registrations registration.APISe
 	}
 }
 
-// state is what is announced.
+// state is an announced state.
 type state struct {
 	ready  bool
 	detail string
 }
 
-// served is the registration's annotation that says since when the API is served. It is written
-// when the API server has not found anybody before: at a start it asks sooner than there is
-// somebody, and then in ever longer intervals, but after a change at once.
+// served is the registration's annotation with the time since which the API is served. The
+// registrar writes it if the API server considers the API unavailable: at a boot the API server
+// checks before the component serves, and then at ever longer intervals, but after a change at
+// once.
 const served = "orlop.dev/served-since"
 
-// registrar sees to the registration.
+// registrar maintains the registration.
 type registrar struct {
-	ca string // file with the authorities that the component's certificate is by
-	// what is written under served, once; empty when it was: other machines write theirs there
+	ca string // file with the CAs of the component's certificate
+	// the value for served, empty after it was written: other machines write their own value there
 	mark string
 	api  registration.APIServiceInterface
 }
 
-// look sees to it that the registration names the CA, and says whether the API server reaches the
-// component.
+// reconcile writes the CA into the registration if necessary, and returns whether the API server
+// reaches the component.
 func (r *registrar) look(ctx context.Context) state {
 	have, err := r.api.Get(ctx, bootstrap.MetricsAPI, metav1.GetOptions{})
 	if err != nil {
@@ -196,7 +197,7 @@ func (r *registrar) look(ctx context.Context) state {
 	return available(have)
 }
 
-// available is what the API server says of the registration.
+// available returns the registration's status, as the API server has set it.
 func available(r *apiregistrationv1.APIService) state {
 	for _, c := range r.Status.Conditions {
 		if c.Type == apiregistrationv1.Available {

@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// registered is the API server as far as it keeps the registration.
+// registered is a fake API server for the registration.
 type registered struct {
 	registration.APIServiceInterface
 	object *apiregistrationv1.APIService
@@ -78,7 +78,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// services are those that others find.
+// services is the resolver for all other services.
 type services struct{}
 
 func (services) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, error) {
@@ -97,7 +97,7 @@ func TestNearby(t *testing.T) {
 			t.Errorf("%v: %v, %v; want %s", where, got, err, want)
 		}
 	}
-	// Where there are several machines, another one's while the own one's is away.
+	// With several machines, another machine's component serves while the own is down.
 	address := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{127, 78, 0, last}) }
 	several := Addresses(nodespec.Spec{NodeIPs: []netip.Addr{address(2)}, ControlPlanes: []netip.Addr{address(1), address(2), address(3)}})
 	asked := func() string {
@@ -114,14 +114,14 @@ func TestNearby(t *testing.T) {
 			t.Errorf("%s is asked, want that of %d", got, want)
 		}
 	}
-	expect(2) // the own one if nobody answers
+	expect(2) // the own address if no address accepts connections
 	for _, last := range []byte{3, 1, 2} {
 		l, err := net.Listen("tcp", netip.AddrPortFrom(address(last), paths.PortMetrics).String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		expect(last) // each comes before those that answer already
+		expect(last) // each precedes the addresses that already accept connections
 	}
 	// The API server's aggregator expects this name in the certificate.
 	if name := bootstrap.MetricsService + "." + metav1.NamespaceSystem + ".svc"; nodespec.MetricsHost != name {

@@ -25,22 +25,22 @@ import (
 )
 
 const (
-	// interval is between two questions to a kubelet, which measures every 10 to 15 s by itself.
-	// The autoscaler of pods looks as often.
+	// interval is the time between two scrapes of a kubelet, which measures every 10 to 15 s. The
+	// horizontal pod autoscaler has the same interval.
 	interval = 15 * time.Second
-	// reach is how long it may take to connect with a kubelet: a site that is cut off must not take
-	// the others' turns.
+	// dialTimeout bounds a connection attempt to a kubelet: a site that is cut off must not delay
+	// the others.
 	reach = 2 * time.Second
-	// answer is how long a kubelet may take.
+	// scrapeTimeout bounds a response of a kubelet.
 	answer = 10 * time.Second
-	// atOnce is how many kubelets are asked at a time.
+	// maxParallel is the number of concurrent scrapes.
 	atOnce = 16
-	// largest is the longest answer that is read, bytes: about five times that of a node with 500
-	// pods. Parsed, it takes at most ten times as much memory.
+	// maxResponse is the size of the longest accepted response in bytes: about five times that of a
+	// node with 500 pods. Parsed, it takes at most ten times as much memory.
 	largest = 8 << 20
 )
 
-// scraper asks every node's kubelet.
+// scraper scrapes every node's kubelet.
 type scraper struct {
 	client *http.Client
 	nodes  corelisters.NodeLister
@@ -48,11 +48,11 @@ type scraper struct {
 
 	mu       sync.Mutex
 	problems map[string]string // by node, of the last round
-	asked    int               // nodes, in the last round
+	asked    int               // number of nodes in the last round
 }
 
-// newScraper returns a scraper with the component's own certificate. A kubelet has to prove that it
-// is its node's: its certificate must be for the node's name, wherever the Node says that it is.
+// newScraper returns a scraper with the component's own certificate. A kubelet must authenticate as
+// its node: its certificate must be for the node's name, independent of the address in the Node.
 func newScraper(dirs dirs.Dirs, nodes corelisters.NodeLister, book *book) (*scraper, error) {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	transport, err := rest.TransportFor(&rest.Config{
@@ -76,13 +76,12 @@ func newScraper(dirs dirs.Dirs, nodes corelisters.NodeLister, book *book) (*scra
 	if err != nil {
 		return nil, fmt.Errorf("cannot talk to kubelets: %w", err)
 	}
-	// A kubelet that sends its caller elsewhere would have the control plane ask where a node
-	// cannot.
+	// A kubelet could redirect the control plane to an address that the node itself cannot reach.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &scraper{client: &http.Client{Transport: transport, Timeout: answer, CheckRedirect: stay}, nodes: nodes, book: book}, nil
 }
 
-// addressOf is where a node's kubelet is reached.
+// addressOf returns the address of a node's kubelet.
 func addressOf(node *corev1.Node) (string, error) {
 	for _, a := range node.Status.Addresses {
 		if a.Type == corev1.NodeInternalIP {
@@ -92,7 +91,7 @@ func addressOf(node *corev1.Node) (string, error) {
 	return "", errors.New("its Node has no address yet")
 }
 
-// run asks all kubelets at every interval until ctx is done.
+// run scrapes all kubelets at every interval until ctx is done.
 func (s *scraper) run(ctx context.Context) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -106,8 +105,8 @@ func (s *scraper) run(ctx context.Context) {
 	}
 }
 
-// round asks every kubelet once. What one of them has to do with others is nothing: each answer
-// counts when it comes.
+// round scrapes every kubelet once. The scrapes are independent: each response takes effect when it
+// arrives.
 func (s *scraper) round(ctx context.Context) {
 	all, err := s.nodes.List(labels.Everything())
 	if err != nil {
@@ -135,7 +134,7 @@ func (s *scraper) round(ctx context.Context) {
 	}
 	running.Wait()
 	if ctx.Err() != nil {
-		return // those who were not answered have no problem
+		return // canceled scrapes are no problems
 	}
 	s.book.keep(present)
 	s.mu.Lock()
@@ -148,7 +147,7 @@ func (s *scraper) round(ctx context.Context) {
 	s.problems, s.asked = problems, len(all)
 }
 
-// ask asks one kubelet.
+// scrape scrapes a node's kubelet.
 func (s *scraper) ask(ctx context.Context, node *corev1.Node) (report, error) {
 	port := int(node.Status.DaemonEndpoints.KubeletEndpoint.Port)
 	if port == 0 {
@@ -170,7 +169,7 @@ func (s *scraper) ask(ctx context.Context, node *corev1.Node) (report, error) {
 	return parse(io.LimitReader(response.Body, largest), received)
 }
 
-// describe says in a few words who did not answer in the last round.
+// describe returns a short text about the failed kubelets of the last round.
 func (s *scraper) describe() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestRound shows that kubelets are asked with the component's certificate, and that only one that
-// has its node's own name is believed.
+// TestRound checks that the scraper uses the component's certificate, and that it accepts only a
+// kubelet with its node's own name.
 func TestRound(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {
@@ -92,8 +92,8 @@ func issue(t *testing.T, ca *pki.CA, spec pki.Spec) *pki.Leaf {
 	return leaf
 }
 
-// kubelet is a node's kubelet as far as it tells what is used, and returns its port. It knows its
-// callers by their certificates.
+// kubelet runs a node's kubelet that serves metrics and authenticates clients by their
+// certificates. It returns the port.
 func kubelet(t *testing.T, ca *pki.CA, name string) int {
 	t.Helper()
 	leaf := issue(t, ca, pki.Spec{CN: "system:node:" + name, Usage: pki.Server, DNS: []string{name}, TTL: time.Hour})

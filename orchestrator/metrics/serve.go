@@ -35,15 +35,15 @@ import (
 )
 
 const (
-	// decided is how long a decision of the API server about who may read is kept (upstream's value
-	// for servers like this one).
+	// decisionTTL is how long an authorization decision of the API server is cached (upstream's
+	// value for extension API servers).
 	decided = 10 * time.Second
-	// patience is how long one request may take. All answers come from memory.
+	// requestTimeout bounds a request. All answers come from memory.
 	patience = 5 * time.Second
 )
 
-// newServer returns a server of the two resources. It opens the port at an address. api is how it
-// asks the API server who may read.
+// newServer returns a server of the two resources. It opens the port at an address. api is the
+// configuration of the client that authorizes requests at the API server.
 func newServer(address netip.AddrPort, dirs dirs.Dirs, api *clientrest.Config, nodes, pods rest.Storage) (*genericapiserver.GenericAPIServer, error) {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	scheme := runtime.NewScheme()
@@ -55,7 +55,7 @@ func newServer(address netip.AddrPort, dirs dirs.Dirs, api *clientrest.Config, n
 	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
 	config.EnableIndex, config.EnableProfiling, config.EnableMetrics = false, false, false
 	config.RequestTimeout = patience
-	// it has no use for a connection to itself, but insists on one
+	// unused, but the server requires a connection to itself
 	config.LoopbackClientConfig = api
 	namer := openapi.NewDefinitionNamer(scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
@@ -84,8 +84,8 @@ func newServer(address netip.AddrPort, dirs dirs.Dirs, api *clientrest.Config, n
 	return server, nil
 }
 
-// definitions are the OpenAPI definitions of the API's own types and of the general ones. Upstream
-// has them among those of all of Kubernetes, which would be kept in memory.
+// definitions returns the OpenAPI definitions of the API's own types and of the general types.
+// Upstream's function contains the types of all of Kubernetes, which would stay in memory.
 func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	all := generatedopenapi.GetOpenAPIDefinitions(ref)
 	maps.DeleteFunc(all, func(name string, _ common.OpenAPIDefinition) bool {
@@ -94,9 +94,9 @@ func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefiniti
 	return all
 }
 
-// admit takes calls of the aggregator only, and asks the API server about those for whom it calls.
-// Nobody else is anybody here: no client certificate of the cluster's, no token, and no anonymous
-// caller, not for health either.
+// applyAccess accepts only requests of the aggregator, and authorizes their users at the API
+// server. All other authentication is off: client certificates of the cluster, tokens and anonymous
+// requests are rejected, also for health.
 func admit(config *genericapiserver.Config, frontProxyCA string, api *clientrest.Config) error {
 	authority, err := dynamiccertificates.NewDynamicCAContentFromFile("front-proxy", frontProxyCA)
 	if err != nil {

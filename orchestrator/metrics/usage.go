@@ -11,36 +11,36 @@ import (
 )
 
 const (
-	// stale is how old a sample may be. A node that does not answer for so long has no usage,
-	// rather than that of the past.
+	// stale is the maximal age of a sample. A node that does not answer for so long has no usage
+	// instead of an outdated value.
 	stale = time.Minute
-	// fresh is how long a container has to run before its only sample tells its usage since its
-	// start. In less, starting counts too much.
+	// fresh is how long a container has to run before its only sample gives its usage since its
+	// start. In a shorter time the start distorts the average.
 	fresh = 10 * time.Second
 )
 
-// window is between two samples of the same run; with one sample only, first is zero.
+// window is the interval between two samples of the same run; with only one sample, first is zero.
 type window struct{ first, last sample }
 
-// next is the window after one more sample.
+// next returns the window after another sample.
 func (w window) next(now sample) window {
 	switch {
 	case w.last.at.IsZero(), now.at.Sub(w.last.at) > stale, w.last.at.Sub(now.at) > stale, now.started.After(w.last.at), now.at.After(w.last.at) && now.cpu < w.last.cpu:
-		// The first one, the first one after a long time or after the clock was set back, or the
-		// first one of another run.
+		// The first sample, or the first sample after a long time, after the clock was set back, or
+		// of another run.
 		age := now.at.Sub(now.started)
 		if !now.started.IsZero() && age >= fresh && age <= stale {
 			return window{first: sample{at: now.started}, last: now}
 		}
 		return window{last: now}
 	case !now.at.After(w.last.at):
-		return w // the same sample again: kubelets measure at intervals of their own
+		return w // the same sample again: kubelets measure at their own intervals
 	}
 	return window{first: w.last, last: now}
 }
 
-// usage is what is used in the window: cores on average, bytes at its end; none while there is one
-// sample only, or the last is stale.
+// usage returns the usage in the window: cores on average, bytes at its end. It returns false if
+// the window has only one sample, or the last is stale.
 func (w window) usage(now time.Time) (corev1.ResourceList, bool) {
 	if w.first.at.IsZero() || now.Sub(w.last.at) > stale {
 		return nil, false
@@ -54,13 +54,13 @@ func (w window) usage(now time.Time) (corev1.ResourceList, bool) {
 
 func (w window) length() time.Duration { return w.last.at.Sub(w.first.at) }
 
-// measured is what is known of one node and the containers there.
+// measured holds the windows of a node and its containers.
 type measured struct {
 	node window
 	pods map[types.NamespacedName]map[string]window
 }
 
-// next is what is known after one more report. What the report does not name is not there any more.
+// next returns the windows after another report. Containers that the report omits are dropped.
 func (m measured) next(r report) measured {
 	out := measured{pods: make(map[types.NamespacedName]map[string]window, len(r.pods))}
 	if !r.node.at.IsZero() {
@@ -75,21 +75,21 @@ func (m measured) next(r report) measured {
 	return out
 }
 
-// book holds what is known of every node. Its values are never changed, only replaced, so that they
-// can be read without the lock.
+// store holds the windows of every node. Its values are never changed, only replaced, so they can
+// be read without the lock.
 type book struct {
 	mu    sync.RWMutex
 	nodes map[string]measured
 }
 
-// of is what is known of a node.
+// of returns the windows of a node.
 func (b *book) of(node string) measured {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.nodes[node]
 }
 
-// record takes a node's report down.
+// record adds a node's report.
 func (b *book) record(node string, r report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,7 +99,7 @@ func (b *book) record(node string, r report) {
 	b.nodes[node] = b.nodes[node].next(r)
 }
 
-// keep forgets all other nodes.
+// prune drops all other nodes.
 func (b *book) keep(nodes map[string]bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

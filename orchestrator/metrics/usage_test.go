@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// at is a moment, in seconds after the test's beginning.
+// at returns a moment, in seconds after the test's beginning.
 func at(seconds int) time.Time { return time.Unix(1_900_000_000+int64(seconds), 0) }
 
 func TestWindow(t *testing.T) {
@@ -47,8 +47,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestBook shows that what a report does not name is forgotten, a container at a time, and a node
-// when it is not there any more.
+// TestStore checks that containers that a report omits are dropped, and nodes that no longer exist.
 func TestBook(t *testing.T) {
 	b := &book{}
 	of := func(seconds int, containers ...string) report {

@@ -9,9 +9,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/notify"
 )
 
-// Announcer returns the announce function of a process: every component is announced as not ready
-// at once, so that the process is ready when all are; settle is called when that is so for the
-// first time.
+// Announcer returns the announce function of a process. It announces every component as not ready
+// at once, so that the process is ready when all components are. It calls settle when that is the
+// case for the first time.
 func Announcer(to *notify.Writer, components []component.Component, settle func()) component.Announce {
 	var mu sync.Mutex
 	ready := map[string]bool{}
@@ -20,7 +20,7 @@ func Announcer(to *notify.Writer, components []component.Component, settle func(
 		defer mu.Unlock()
 		ready[name] = is
 		if err := to.Send(name, is, detail); err != nil {
-			// machined is gone or does not listen; the component works all the same.
+			// machined is gone or does not read; the component works without it.
 			fmt.Fprintf(os.Stderr, "orchestrator: %v\n", err)
 		}
 		for _, all := range ready {

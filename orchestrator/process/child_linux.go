@@ -18,22 +18,22 @@ import (
 // childGrace is how long a child may take to stop; it is less than grace.
 const childGrace = 6 * time.Second
 
-// Child runs a command to its end, as this process's user and in its control group. The command
-// ends with this process whatever ends that. When ctx is done it is asked to stop, and the answer
-// is nil. An error carries the last line of the command's standard error, which goes to this
-// process's, too, that says what is wrong.
+// Child runs a command to its end, with this process's user and control group. The command dies
+// with this process, even if this process is killed. When ctx is done, Child sends SIGTERM to the
+// command and returns nil. The command's standard error goes to this process's; an error contains
+// its last line that states a problem.
 func Child(ctx context.Context, cmd *exec.Cmd) error {
 	last := &lastLine{to: os.Stderr}
 	cmd.Stdout, cmd.Stderr = os.Stdout, last
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	// The kernel sends that signal when the thread ends that has started the child (prctl(2),
+	// The kernel sends that signal when the thread that started the child ends (prctl(2),
 	// PR_SET_PDEATHSIG).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("cannot start: %w", err)
 	}
-	// it may have ended
+	// an error means that it has ended
 	asked := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	killed := make(chan struct{})
 	late := context.AfterFunc(ctx, func() {
@@ -61,8 +61,8 @@ func Child(ctx context.Context, cmd *exec.Cmd) error {
 	return err
 }
 
-// lastLine passes on what is written, and remembers the last line of it that says what is wrong, up
-// to maxLastLine bytes.
+// lastLine forwards writes and remembers the last line that states a problem, up to maxLastLine
+// bytes.
 type lastLine struct {
 	to io.Writer
 
@@ -89,8 +89,8 @@ func (l *lastLine) Write(p []byte) (int, error) {
 	return l.to.Write(p)
 }
 
-// wrong are the beginnings of lines that say why a process ends: its own last word, Go's, and
-// klog's errors.
+// wrong are the prefixes of lines that state why a process ends: the orchestrator's final message,
+// Go's failures, and klog's errors.
 var wrong = []string{"orchestrator: ", "panic: ", "fatal error: ", "E", "F"}
 
 func (l *lastLine) keep() {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// envChild makes the test binary a child that does what the variable says.
+// envChild turns the test binary into a child that behaves as the variable specifies.
 const envChild = "ORLOP_TEST_CHILD"
 
 func TestMain(m *testing.M) {

@@ -10,41 +10,42 @@ import (
 	"time"
 )
 
-// HeapLimiter is how a process's heap is managed: let grow during the start, kept small afterwards.
+// HeapLimiter manages a process's heap: the heap grows during the start and is kept small
+// afterwards.
 //
-// Collecting garbage is a seventh of a control plane's start when it is done as usual, and most of
-// what the start makes is there to stay. So the collector rests until the process uses First bytes,
-// and then works as usual. A first collection that comes late costs page faults, and scatters what
-// stays over a heap that cannot be given back later.
+// With the usual settings, garbage collection is a seventh of a control plane's start, and most of
+// the allocated objects are permanent. So the collector stays off until the process uses First
+// bytes, and then works as usual. A late first collection costs page faults, and leaves the
+// permanent objects scattered over a heap that cannot be returned to the kernel later.
 type HeapLimiter struct {
-	First int64 // bytes of memory in use when the collector starts to work
+	First int64 // bytes of memory in use when the collector begins to work
 }
 
-// quiet is how long after the process became ready the start's garbage is given back to the kernel.
-// The first pods are started in this time, and a collection would take processor time from them.
+// quiet is the delay between readiness of the process and the return of the start's garbage to the
+// kernel. The first pods start in this time, and a collection would take processor time from them.
 const quiet = 20 * time.Second
 
-// The collector's target (GOGC: garbage as a percentage of what lives) moves between lean and busy.
-// An idle control plane makes little garbage, so it can be kept lean at no cost; one that works
-// gets room, so that it is not slowed down.
+// The collector's target (GOGC: garbage as a percentage of live memory) moves between lean and
+// busy. An idle control plane makes little garbage, so a small heap costs nothing; a busy control
+// plane gets more memory, so that the collector does not slow it down.
 const (
 	lean  = 20
 	busy  = 100
-	roomy = 200 // during a start that outgrew its limit
-	// A collection sooner after the last than this means that the heap is too tight, one later that
-	// it is too wide.
+	roomy = 200 // during a start that exceeds its limit
+	// An interval between collections below tight means that the heap is too small, and above wide
+	// that it is too large.
 	tight = 5 * time.Second
 	wide  = 20 * time.Second
 )
 
-// Manage sets the collector for the start, at once, and returns a function to call when the process
+// Manage sets the collector for the start at once, and returns a function to call when the process
 // is ready.
 func (m HeapLimiter) Manage(ctx context.Context) (settle func()) {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(m.First)
-	// The first collection means that the start needs more than Limit. From then on the heap grows
-	// with what lives: a limit below that would have the collector work all the time, and a start
-	// that hangs is worse than one that is fat.
+	// The first collection means that the start needs more than First bytes. From then on the heap
+	// grows with the live memory: with a lower limit the collector would work all the time, and a
+	// stalled start is worse than a large heap.
 	canary := new([16]byte)
 	var settled atomic.Bool
 	runtime.AddCleanup(canary, func(struct{}) {
@@ -75,7 +76,7 @@ func settleDown(ctx context.Context, settled *atomic.Bool) {
 	follow(lean, time.Now(), time.Now)
 }
 
-// follow adapts the target after every collection.
+// adapt adjusts the target after every collection.
 func follow(percent int, last time.Time, now func() time.Time) {
 	afterCollection(func() {
 		at := now()
@@ -87,13 +88,13 @@ func follow(percent int, last time.Time, now func() time.Time) {
 	})
 }
 
-// afterCollection calls do once, after the next collection: an object that nothing holds is cleaned
-// up by it.
+// afterCollection calls do once after the next collection, which runs the cleanup of an unreachable
+// object.
 func afterCollection(do func()) {
 	runtime.AddCleanup(new([16]byte), func(struct{}) { do() }, struct{}{})
 }
 
-// target is the collector's next target after a collection that came since after the one before it.
+// target returns the collector's next target, for the time since the previous collection.
 func target(percent int, since time.Duration) int {
 	switch {
 	case since < tight:

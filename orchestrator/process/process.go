@@ -1,10 +1,10 @@
-// Package process runs the components of one orchestrator process as supervised goroutines.
+// Package process runs the components of an orchestrator process as supervised goroutines.
 //
-// They are started together, and stopped in the opposite order of the list, each given time to
-// finish. A component that ends by itself ends the process: its neighbours' state is not worth
-// guessing at, and machined starts the process again at once. One that keeps nothing in this
-// process, because it has one of its own (Child), is started again alone (Again). The package waits
-// for nothing else: what a component needs, it waits for itself.
+// All components start together and stop in reverse order of the list, each with time to finish. A
+// component that ends by itself ends the process: the state of the other components is then
+// unknown, and machined restarts the process at once. A component without state in this process,
+// because it has a child process (Child), is restarted alone (RestartLoop). The package waits for
+// nothing else: a component waits for its own dependencies.
 package process
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
-// grace is how long one component may take to stop. Two in a row stay below machined's patience
-// with a process (machined/services.go, 20 s).
+// grace is how long a component may take to stop. Two in sequence stay below machined's timeout for
+// a process (machined/services.go, 20 s).
 const grace = 8 * time.Second
 
 type running struct {
@@ -28,9 +28,9 @@ type running struct {
 	done chan error
 }
 
-// Run writes the components' files, starts them, and blocks until ctx is done (then it stops them
-// and returns nil) or one of them ends (then it returns which one and why, for the process to end
-// at once).
+// Run writes the components' files, starts them, and blocks until ctx is done or a component ends.
+// When ctx is done it stops the components and returns nil. If a component ends, it returns the
+// name and the cause, and the process must exit at once.
 func Run(ctx context.Context, components []component.Component, announce component.Announce) error {
 	for _, c := range components {
 		if err := c.WriteFiles(); err != nil {
@@ -54,8 +54,7 @@ func Run(ctx context.Context, components []component.Component, announce compone
 	select {
 	case <-ctx.Done():
 	case reason := <-ended:
-		// The process ends here and now: what it owns survives a power cut, and waiting delays the
-		// restart.
+		// The process exits at once: its data survive a power cut, and waiting delays the restart.
 		return reason
 	}
 	var first error
@@ -74,7 +73,7 @@ func because(name string, err error) error {
 	return fmt.Errorf("%s ended: %w", name, err)
 }
 
-// finish stops one component and waits for it.
+// finish stops a component and waits for it.
 func (r running) finish() error {
 	r.stop()
 	timer := time.NewTimer(grace)
@@ -91,12 +90,12 @@ func (r running) finish() error {
 	}
 }
 
-// maxStacks bounds what is written about a component that hangs; machined keeps a service's last
-// lines only.
+// maxStacks bounds the output about a component that hangs; machined retains only the last lines of
+// a service.
 const maxStacks = 64 << 10
 
-// stacks are the stacks of the goroutines that have to do with a component: the only trace of why
-// it does not stop.
+// stacks returns the stacks of the goroutines of a component: the only trace of why it does not
+// stop.
 func stacks(name string) string {
 	all := make([]byte, 8<<20)
 	all = all[:runtime.Stack(all, true)]

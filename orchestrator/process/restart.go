@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// The pause before a component is started again: the first one, and the longest. A component that
-// ran for steady is taken for one that works, and its next pause is the first one again.
+// The delay before a component restarts, the first and the longest. A run of at least steady counts
+// as a success, and the next delay is minBackoff again.
 const (
 	firstPause   = time.Second
 	longestPause = time.Minute
 	steady       = 10 * time.Minute
 )
 
-// RestartLoop runs a component until ctx is done, and starts it again after a pause whenever it ends: its
-// neighbours go on. tell hears why it has ended. The component must keep nothing in this process
-// that a second run meets.
+// RestartLoop runs a component until ctx is done and restarts it after a delay whenever it ends;
+// the other components continue. report receives the reason of each end. The component must leave
+// no state in this process that affects its next run.
 func RestartLoop(ctx context.Context, run func(context.Context) error, tell func(why string)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -41,7 +41,7 @@ func RestartLoop(ctx context.Context, run func(context.Context) error, tell func
 	}
 }
 
-// pauseAfter is the pause after a run that took ran and had the pause last before it.
+// backoff returns the delay after a run of duration ran that followed the delay last.
 func pauseAfter(last, ran time.Duration) time.Duration {
 	if last == 0 || ran >= steady {
 		return firstPause

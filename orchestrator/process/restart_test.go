@@ -22,8 +22,8 @@ func TestPauseAfter(t *testing.T) {
 	}
 }
 
-// TestAgain: what ends is started again and says why; what is asked to stop is not, and its error
-// is passed on.
+// TestRestartLoop checks that a component that ends is restarted and reported, and that a stopped
+// component is not restarted and its error is returned.
 func TestAgain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -1,6 +1,7 @@
-// Package revocation keeps those out whose client certificate counts no more. Kubernetes believes one
-// until it ends, and some are good for months; so machined keeps a file of what was revoked, and of
-// whose callers count (trust.Refused), which the API server and the kubelet ask with every request.
+// Package revocation rejects requests made with a revoked client certificate. Kubernetes accepts a
+// certificate until it expires, and some are valid for months. So machined writes a file of
+// revocations and trusted operator CAs (trust.RevokedSet), against which the API server and the
+// kubelet check every request.
 package revocation
 
 import (
@@ -20,23 +21,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// pollInterval is how often the file is checked while no request comes, so that requests in
-// progress end. A new request always checks the file first.
+// pollInterval is the interval of checks of the file between requests, so that requests in progress
+// end. A new request always checks the file first.
 const pollInterval = time.Second
 
-// RevokedFile is the file as it was last read.
+// RevokedFile is the content of the file at the last read.
 type RevokedFile struct {
 	path    string
-	changed func() // runs after each reading of new content; may be nil
+	changed func() // called after each load of new content; may be nil
 
 	mu    sync.Mutex
 	stamp string
 	now   trust.RevokedSet
 }
 
-// Open reads the file, and returns an error if it cannot be read: no revocation could be enforced.
-// changed runs after each later reading of new content, in the goroutine that read it; it may be
-// nil.
+// Open reads the file. An unreadable file is an error, because no revocation could be enforced.
+// changed is called after each later load of new content, in the loading goroutine; it may be nil.
 func Open(path string, changed func()) (*RevokedFile, error) {
 	f := &RevokedFile{path: path}
 	err := f.Reload()
@@ -44,8 +44,8 @@ func Open(path string, changed func()) (*RevokedFile, error) {
 	return f, err
 }
 
-// Reload reads the file if it was replaced since the last reading: one stat(2) if it was not. A file
-// that cannot be read leaves the last reading in force.
+// Reload reads the file if it was replaced since the last read; otherwise it costs a stat(2). If
+// the file is unreadable, the last content stays effective.
 func (f *RevokedFile) Reload() error {
 	read, err := f.read()
 	if read && f.changed != nil {
@@ -54,7 +54,7 @@ func (f *RevokedFile) Reload() error {
 	return err
 }
 
-// read is Look without the call of changed; it reports whether there was new content.
+// read is Reload without the call of changed. It reports whether the file has new content.
 func (f *RevokedFile) read() (bool, error) {
 	info, err := os.Stat(f.path)
 	if err != nil {
@@ -78,14 +78,14 @@ func (f *RevokedFile) read() (bool, error) {
 	return true, nil
 }
 
-// Current is what it says.
+// Current returns the content of the last read.
 func (f *RevokedFile) Current() trust.RevokedSet {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.now
 }
 
-// Watch checks the file until ctx is done, so that new content is found while no request comes.
+// Watch checks the file until ctx is done, so that new content takes effect without a request.
 func (f *RevokedFile) Watch(ctx context.Context) {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -105,10 +105,10 @@ func (f *RevokedFile) Watch(ctx context.Context) {
 	}
 }
 
-// Check returns why the request's client certificate is rejected; nil for a valid one, and for a
-// request without one. It checks the file first, so that a revocation is in force for every request
-// that comes after the file was written. If the file cannot be read, the last reading is in force,
-// and Follow logs the error.
+// Check returns why the request's client certificate is rejected, or nil for a valid certificate
+// and for a request without a certificate. It checks the file first, so that a revocation is
+// effective for every request after the file was written. If the file is unreadable, the last
+// content stays effective, and Watch logs the error.
 func (f *RevokedFile) Check(request *http.Request) error {
 	_ = f.Reload()
 	cert := Certificate(request)
@@ -118,8 +118,7 @@ func (f *RevokedFile) Check(request *http.Request) error {
 	return f.Current().Check(cert)
 }
 
-// Certificate is what the caller has shown; nil if that is nothing. Whether it is good is for the
-// authenticator to say.
+// Certificate returns the client certificate of the request, or nil. The authenticator verifies it.
 func Certificate(request *http.Request) *x509.Certificate {
 	if request.TLS == nil || len(request.TLS.PeerCertificates) == 0 {
 		return nil
@@ -127,8 +126,8 @@ func Certificate(request *http.Request) *x509.Certificate {
 	return request.TLS.PeerCertificates[0]
 }
 
-// WrapAuthenticator stands around an authenticator: with a certificate that counts no more nobody is anybody,
-// whatever else he shows. What the authenticator remembers of earlier requests makes no difference.
+// WrapAuthenticator returns an authenticator that rejects a revoked certificate, even if the
+// request also carries a valid token. Cached results of next have no effect on this check.
 func (f *RevokedFile) WrapAuthenticator(next authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(request *http.Request) (*authenticator.Response, bool, error) {
 		if err := f.Check(request); err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestGuard: who was revoked, or whose operators' authority is one no more, is nobody; a file that
-// cannot be read leaves it so.
+// TestWrapAuthenticator checks that revoked clients and clients of an untrusted operator CA are
+// rejected, also while the file is unreadable.
 func TestGuard(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {
