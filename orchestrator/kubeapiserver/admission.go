@@ -8,9 +8,9 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// ownPlugins are the admission plugins that are compiled in. They say what RBAC cannot, and no
-// object of the cluster takes them away. Policies (ValidatingAdmissionPolicy) could say it, too,
-// but they make the server build the whole of its OpenAPI documents at its start
+// ownPlugins are the compiled-in admission plugins. They enforce rules that RBAC cannot express,
+// and no object of the cluster can remove them. A ValidatingAdmissionPolicy could express the rules
+// too, but with policies the server builds all of its OpenAPI documents at its start
 // (docs/decisions/0006-openapi-when-asked.md).
 var ownPlugins = []struct {
 	name string
@@ -22,12 +22,12 @@ var ownPlugins = []struct {
 	{MachinePorts, newMachinePorts},
 }
 
-// always makes the same plugin, which has no configuration.
+// always returns a factory for a plugin without configuration.
 func always(plugin admission.Interface) admission.Factory {
 	return func(io.Reader) (admission.Interface, error) { return plugin, nil }
 }
 
-// registerPlugins adds them to those that the flags can name.
+// registerPlugins registers ownPlugins, so that flags can enable them.
 func registerPlugins(opts *options.ServerRunOptions) {
 	generic := opts.Admission.GenericAdmission
 	generic.RecommendedPluginOrder = slices.Clone(generic.RecommendedPluginOrder)

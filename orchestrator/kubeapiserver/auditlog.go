@@ -8,10 +8,10 @@ import (
 	auditing "k8s.io/apiserver/pkg/audit"
 )
 
-// withoutQueries is an audit backend that is told nothing of what stands behind the question mark
-// where that is somebody's own text: the command of an exec or attach, and what a proxy hands on.
-// Upstream has the whole URL in every event, at whatever level (k8s.io/apiserver/pkg/audit,
-// LogRequestMetadata), and a command line can hold a password.
+// withoutQueries is an audit backend that removes the query of the URL where it contains user text:
+// the command of an exec or attach, and the query that a proxy forwards. Upstream records the whole
+// URL in every event, at every level (k8s.io/apiserver/pkg/audit, LogRequestMetadata), and a
+// command line can contain a password.
 type withoutQueries struct{ auditing.Backend }
 
 // ProcessEvents implements audit.Sink.
@@ -27,7 +27,7 @@ func (w withoutQueries) ProcessEvents(events ...*auditinternal.Event) bool {
 			continue
 		}
 		if path, _, more := strings.Cut(e.RequestURI, "?"); more {
-			short := *e // the request still has the event itself
+			short := *e // a copy, because the request still uses the event
 			short.RequestURI = path
 			events[i] = &short
 		}

@@ -8,7 +8,7 @@ import (
 	auditing "k8s.io/apiserver/pkg/audit"
 )
 
-// kept is a backend that keeps the URLs of what it is told.
+// recordedURLs is a backend that records the URLs of events.
 type kept struct {
 	auditing.Backend
 	urls []string
@@ -21,7 +21,7 @@ func (k *kept) ProcessEvents(events ...*auditinternal.Event) bool {
 	return true
 }
 
-// TestWithoutQueries: a command line ends in no log, and what is asked of the API does.
+// TestWithoutQueries checks that no command line reaches a log, and that other queries do.
 func TestWithoutQueries(t *testing.T) {
 	of := func(subresource, uri string) *auditinternal.Event {
 		return &auditinternal.Event{RequestURI: uri, ObjectRef: &auditinternal.ObjectReference{Subresource: subresource}}

@@ -18,9 +18,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// CheckAccess reads a nodespec.AccessCheck, as JSON, and returns what kube-apiserver would not take
-// in it, one sentence each, none when all is well. It looks at what only upstream can judge, the
-// expressions; the rest pkg/config knows.
+// CheckAccess reads a nodespec.AccessCheck as JSON and returns the problems that kube-apiserver
+// would report, a sentence each, or none. It checks the expressions, which only upstream can
+// validate; pkg/config checks the rest.
 func CheckAccess(from io.Reader) ([]string, error) {
 	var in nodespec.AccessCheck
 	if err := json.NewDecoder(from).Decode(&in); err != nil {

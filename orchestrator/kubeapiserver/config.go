@@ -40,14 +40,14 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 )
 
-// resync is how often the server's own caches hand every object to their users again (upstream's
-// value).
+// resync is the interval at which the server's own caches deliver every object to their users again
+// (upstream's value).
 const resync = 10 * time.Minute
 
-// newConfig makes the configuration of the three servers that are kube-apiserver: the core, the
-// custom resources and the aggregator. It opens the listening socket and, after etcd returned, the
+// newConfig makes the configuration of the three servers of kube-apiserver: the core, the custom
+// resources and the aggregator. It opens the listening socket and, after etcd returns, the
 // connections to etcd. The core's OpenAPI documents are not part of it: attach them to the core
-// server. metricsAt is where the resource metrics API answers.
+// server. metricsAt are the addresses of the resource metrics API.
 func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revocations, metricsAt []netip.AddrPort) (*app.Config, *documents, error) {
 	generic, shared, storage, err := genericConfig(opts, etcd, revoked)
 	if err != nil {
@@ -70,7 +70,7 @@ func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revoca
 	if err != nil {
 		return nil, nil, err
 	}
-	// The aggregator has its own copy of the generic configuration, and so have custom resources.
+	// The aggregator and the custom resources have their own copies of the generic configuration.
 	documents := &documents{v2: plane.Generic.OpenAPIConfig, v3: plane.Generic.OpenAPIV3Config}
 	plane.Generic.SkipOpenAPIInstallation = true
 	if err := documents.watchPolicies(plane.VersionedInformers); err != nil {
@@ -83,8 +83,8 @@ func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revoca
 	return &app.Config{Options: opts, KubeAPIs: core, ApiExtensions: custom, Aggregator: aggregator}, documents, nil
 }
 
-// genericConfig applies the options that all three servers share, in the order in which they need
-// each other.
+// genericConfig applies the options that all three servers share, in the order of their
+// dependencies.
 func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *revocations) (*genericapiserver.Config, informers.SharedInformerFactory, *serverstorage.DefaultStorageFactory, error) {
 	fail := func(what string, err error) (*genericapiserver.Config, informers.SharedInformerFactory, *serverstorage.DefaultStorageFactory, error) {
 		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
@@ -143,8 +143,9 @@ func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *re
 	return config, shared, storage, nil
 }
 
-// serve opens the port and gives the server a connection to itself: a random bearer token and a
-// certificate of its own that is served for a name nobody else asks for.
+// serve opens the port and gives the server a client to itself, with a random bearer token and a
+// certificate of its own. The server presents this certificate only for a server name that no other
+// client uses.
 func serve(opts options.CompletedOptions, config *genericapiserver.Config) error {
 	if err := opts.SecureServing.SecureServingOptions.ApplyTo(&config.SecureServing); err != nil {
 		return err
@@ -169,8 +170,7 @@ func serve(opts options.CompletedOptions, config *genericapiserver.Config) error
 	return nil
 }
 
-// describe tells the server how its types are described in OpenAPI, which server-side apply needs
-// too.
+// describe sets the OpenAPI definitions of the types; server-side apply needs them too.
 func describe(config *genericapiserver.Config) {
 	definitions := enabledopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)
 	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme, extensions.Scheme, aggregatorscheme.Scheme)
@@ -203,8 +203,8 @@ func store(opts options.CompletedOptions, config *genericapiserver.Config) (*ser
 	return storage, opts.Etcd.ApplyWithStorageFactoryTo(storage, config)
 }
 
-// admit sets who may do what. It needs the OpenAPI documents (their security definitions) to be
-// there.
+// applyAccess sets authentication and authorization. It needs the OpenAPI configurations for their
+// security definitions.
 func admit(opts options.CompletedOptions, config *genericapiserver.Config, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
 	ctx := wait.ContextForChannel(config.DrainedNotify())
 	if err := opts.Authentication.ApplyTo(ctx, &config.Authentication, config.SecureServing, config.EgressSelector,
@@ -223,12 +223,12 @@ func authorize(ctx context.Context, opts options.CompletedOptions, config *gener
 		return errors.New("authorization: RBAC is not among the modes")
 	}
 	config.Authorization.Authorizer, config.RuleResolver = authorizer, rules
-	// rights.go does its work.
+	// rights.go replaces this hook.
 	config.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName)
 	return nil
 }
 
-// withoutManagedFields drops what the server's own caches never read.
+// withoutManagedFields removes the managed fields, which the server's own caches never read.
 func withoutManagedFields(object any) (any, error) {
 	if accessor, err := meta.Accessor(object); err == nil && accessor.GetManagedFields() != nil {
 		accessor.SetManagedFields(nil)

@@ -29,8 +29,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// parsed returns the completed options of a server with files in a temporary folder and a port of
-// its own.
+// parsed returns the completed options of a server with files in a temporary directory and a free
+// port.
 func parsed(t *testing.T) options.CompletedOptions {
 	t.Helper()
 	dirs := dirs.In(t.TempDir())
@@ -90,9 +90,9 @@ func credentialFiles(t *testing.T, dir string) {
 	}
 }
 
-// TestSameAsUpstream compares the configuration with the one that upstream's own function makes of
-// the same options: every field that one sets, the other sets. A new version of Kubernetes that
-// sets one more fails here.
+// TestSameAsUpstream compares the configuration with the result of upstream's own function for the
+// same options: both set the same fields. A new version of Kubernetes that sets a further field
+// fails here.
 func TestSameAsUpstream(t *testing.T) {
 	own, _, _, err := genericConfig(parsed(t), func() error { return nil }, &revocations{})
 	if err != nil {
@@ -116,8 +116,8 @@ func compare(t *testing.T, name string, own, upstream reflect.Value) {
 	t.Helper()
 	for i := range own.NumField() {
 		field := own.Type().Field(i)
-		// The checks lack the one for the loopback certificate's end: ours outlives every run of
-		// the process.
+		// The checks lack upstream's check of the loopback certificate's expiry: ours outlives
+		// every run of the process.
 		if field.Name == "DisabledPostStartHooks" || field.Name == "HealthzChecks" || field.Name == "LivezChecks" {
 			continue
 		}

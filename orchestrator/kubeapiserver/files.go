@@ -10,7 +10,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// The configuration files that the component writes into the process's folder.
+// The configuration files that the component writes into the process's directory.
 const (
 	admissionFile = "admission.yaml"
 	auditFile     = "audit-policy.yaml"
@@ -26,11 +26,11 @@ func files(spec nodespec.Spec, dirs dirs.Dirs) []component.File {
 	}
 }
 
-// admission enforces the cluster's Pod Security level where a namespace does not say otherwise. The
-// same level warns the client that applies a Deployment or another object with a pod template: the
-// refusal itself reaches only the controller that creates the pods, as an event of a ReplicaSet. A
-// stricter level would warn about nearly every chart, and hide that warning. The configuration also
-// names the addresses that no Service may have.
+// admissionConfig enforces the cluster's Pod Security level in namespaces without their own. The
+// same level warns a client that applies a Deployment or another object with a pod template: only
+// the controller that creates the pods receives the rejection itself, as an event of a ReplicaSet.
+// A stricter warning level would warn about nearly every chart and hide that warning. The
+// configuration also lists the addresses that no Service may have.
 func admissionConfig(spec nodespec.Spec) string {
 	exempt := "[]"
 	if len(spec.PodSecurityExempt) > 0 {
@@ -59,15 +59,15 @@ plugins:
 `, spec.PodSecurity, exempt, MachinePorts, reservedConfig(spec))
 }
 
-// audit is one policy for every cluster; the first rule that matches a request decides.
+// audit is the audit policy of every cluster; the first rule that matches a request decides.
 //
-// Nothing is kept of the server's own reads, of leases and of health, and of what the system's
-// parts read of the cluster's shape all the time; of what they read of anybody's objects one line
-// (docs/decisions/0053-audit-of-reads.md); of who changed the rules of access everything; of
-// everything else who did what to which object, never its content: a Secret's content, a token or a
-// command line must not end in a log (for what stands in the URL see auditlog.go). Who has read a
-// Secret is told of everybody, because when a machine was stolen somebody has to know which to
-// replace.
+// The policy records nothing for the server's own reads, leases and health, and nothing for the
+// constant reads of the cluster's topology by system components. Their reads of users' objects
+// produce one line (docs/decisions/0053-audit-of-reads.md). Changes of RBAC objects are recorded in
+// full. For all other requests the policy records the user, the verb and the object, never its
+// content: a Secret's content, a token or a command line must not end in a log (for URLs see
+// auditlog.go). Reads of Secrets are audited for all users, because after the theft of a machine
+// the operator has to know which Secrets to replace.
 const audit = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages:

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// TestAudit: whoever reads what belongs to somebody leaves a line, the system's own parts as well;
-// what they read of the cluster's shape all the time leaves none.
+// TestAudit checks that every read of users' objects produces a line, also of system components,
+// and that their constant reads of the cluster's topology do not.
 func TestAudit(t *testing.T) {
 	policy, err := auditpolicy.LoadPolicyFromBytes([]byte(audit))
 	if err != nil {
@@ -27,7 +27,7 @@ func TestAudit(t *testing.T) {
 		who                              user.Info
 		verb, group, resource, subobject string
 		want                             auditinternal.Level
-		// told of a watch when it ends, and not when it begins
+		// a watch is recorded at its end, not at its begin
 		late bool
 	}{
 		{kubelet, "get", "", "secrets", "", line, true},
@@ -35,7 +35,7 @@ func TestAudit(t *testing.T) {
 		{kubelet, "list", "", "pods", "", line, true},
 		{kubelet, "get", "", "services", "", line, true},
 		{kubelet, "list", "", "persistentvolumeclaims", "", line, true},
-		// it may not, and the line says so
+		// the request is forbidden, and the line records that
 		{kubelet, "list", "apps", "deployments", "", line, true},
 		{kubelet, "get", "", "nodes", "", none, false},
 		{kubelet, "watch", "node.k8s.io", "runtimeclasses", "", none, false},

@@ -25,8 +25,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	}
 }
 
-// Issuer is the issuer of service account tokens. Names of services do not change with addresses,
-// so tokens stay valid when the endpoint moves.
+// Issuer returns the issuer of service account tokens. It is a Service name and independent of
+// addresses, so tokens stay valid when the endpoint moves.
 func Issuer(spec nodespec.Spec) string {
 	return "https://kubernetes.default.svc." + spec.DNSDomain
 }
@@ -67,8 +67,8 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		"--service-account-issuer=" + Issuer(spec),
 		"--service-account-signing-key-file=" + at(nodespec.ServiceAccountKey),
 		"--service-account-key-file=" + at(nodespec.ServiceAccountPub),
-		// A pod's token lasts as long as it says, an hour. Upstream lets it live for a year, for
-		// clients of before 2021 that never read it again.
+		// A pod's token expires as requested, after an hour by default. Upstream extends it to a
+		// year for clients from before 2021 that never reload it.
 		"--service-account-extend-token-expiration=false",
 
 		"--requestheader-client-ca-file=" + at(nodespec.FrontProxyCA),
@@ -81,17 +81,18 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 
 		"--audit-policy-file=" + at(auditFile),
 		"--audit-log-path=" + filepath.Join(dirs.AuditLog, "audit.log"),
-		// Blocking: a request is answered after its line is written, so that a crash loses no line.
+		// Blocking: the server answers a request after it has written its line, so that a crash
+		// loses no line.
 		"--audit-log-mode=blocking",
 		fmt.Sprintf("--audit-log-maxsize=%d", spec.AuditFileMiB),
 		fmt.Sprintf("--audit-log-maxbackup=%d", spec.AuditFiles),
-		// Old files are a tenth of their size then. They go by their number; CIS wants an age to be
-		// set as well.
+		// Compression reduces old files to a tenth. Their number limits them; the CIS benchmark
+		// also requires an age.
 		"--audit-log-compress=true",
 		"--audit-log-maxage=3650",
 
-		// While it stops, the server sends clients away instead of waiting a minute for those that
-		// watch.
+		// During its shutdown the server sends clients away instead of waiting a minute for open
+		// watches.
 		"--shutdown-send-retry-after=true",
 		"--profiling=false",
 		"--contention-profiling=false",
@@ -109,8 +110,7 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 	return args
 }
 
-// bindAddress is every address of the machine: of both families when it has an IPv6 address of its
-// own.
+// bindAddress returns the wildcard address: of both families if the machine has an IPv6 address.
 func bindAddress(own []netip.Addr) string {
 	for _, a := range own {
 		if a.Is6() {

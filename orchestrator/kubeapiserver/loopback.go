@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// loopbackLife is how long the server's certificate for itself is valid. It lives in memory only
-// and a start makes a new one, so it has to outlast the longest run of a process, not to be
-// renewed.
+// loopbackTTL is the validity of the server's certificate for its connection to itself. The
+// certificate exists only in memory and each start makes a new certificate, so it has to outlast
+// the longest run of a process instead of being renewed.
 const loopbackLife = 10 * 365 * 24 * time.Hour
 
-// selfSigned makes an ECDSA P-256 key and a certificate for one DNS name that is its own CA, both
+// selfSigned makes an ECDSA P-256 key and a self-signed CA certificate for one DNS name, both as
 // PEM.
 func selfSigned(name string) (cert, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -28,7 +28,7 @@ func selfSigned(name string) (cert, key []byte, err error) {
 		SerialNumber: big.NewInt(1),
 		Subject:      pkix.Name{CommonName: name},
 		DNSNames:     []string{name},
-		// the clock may be set back a little by the first time answer
+		// the first time synchronization may set the clock back a little
 		NotBefore:             time.Now().Add(-time.Hour),
 		NotAfter:              time.Now().Add(loopbackLife),
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,

@@ -23,14 +23,14 @@ import (
 )
 
 // MachinePorts is the admission plugin that keeps Services and pods from the machines' own
-// addresses and ports. The service proxy and the plugin for host ports rewrite packets on every
-// machine by what these objects say; upstream lets them say a machine's address and a port of the
-// system, so that whoever may make a Service in one namespace could take a port of every machine,
-// or close it.
+// addresses and ports. The service proxy and the CNI plugin for host ports rewrite packets on every
+// machine as these objects specify. Upstream accepts a machine's address and a system port in them,
+// so a user with the right to create a Service in one namespace could capture or close a port of
+// every machine.
 //
-// It judges what an object begins to say. What it has said before stays, so that others can still
-// change the object; package loadbalancer takes an address from a Service when a machine comes that
-// has it.
+// The plugin checks only values that a request adds. Existing values stay, so that other clients
+// can still change the object; package loadbalancer removes an address from a Service when a new
+// machine has this address.
 const MachinePorts = "OrlopMachinePorts"
 
 type machinePorts struct {
@@ -93,11 +93,11 @@ func (p *machinePorts) Validate(_ context.Context, a admission.Attributes, _ adm
 	return nil
 }
 
-// claim is an address that an object begins to name.
+// claim is an address that a request adds to an object.
 type claim struct {
 	text     string
 	field    string
-	external bool // it has to be of an allowed range, too
+	external bool // the address must also be in an allowed range
 }
 
 const (
@@ -105,7 +105,7 @@ const (
 	remedyOther    = "name an address that no machine has"
 )
 
-// service refuses addresses that a Service names now and did not before.
+// service rejects addresses that now contains and before does not.
 func (p *machinePorts) service(now, before *core.Service) error {
 	claims := serviceClaims(now, before)
 	if len(claims) == 0 {
@@ -132,8 +132,8 @@ func (p *machinePorts) service(now, before *core.Service) error {
 	return nil
 }
 
-// serviceClaims are the addresses that a Service names and did not before. An address whose load
-// balancer is a proxy (ipMode) is not one: no machine rewrites what is sent to it.
+// serviceClaims returns the addresses that now contains and before does not. It omits an address
+// with a proxy as its load balancer (ipMode), because no machine rewrites packets to it.
 func serviceClaims(now, before *core.Service) []claim {
 	var out []claim
 	for _, text := range added(now.Spec.ExternalIPs, before.Spec.ExternalIPs) {
@@ -148,7 +148,7 @@ func serviceClaims(now, before *core.Service) []claim {
 	return out
 }
 
-// programmed are the addresses of the status for which the service proxy makes rules.
+// programmed returns the addresses of the status for which the service proxy makes rules.
 func programmed(s *core.Service) []string {
 	var out []string
 	for _, i := range s.Status.LoadBalancer.Ingress {
@@ -159,8 +159,8 @@ func programmed(s *core.Service) []string {
 	return out
 }
 
-// wished are the addresses that a Service asks a load balancer for. What stands in the annotation
-// and is no address is for the load balancer to say.
+// requested returns the addresses that a Service requests from a load balancer. It ignores words of
+// the annotation that are not addresses; the load balancer reports them.
 func wished(s *core.Service) []string {
 	var out []string
 	if s.Spec.LoadBalancerIP != "" {
@@ -178,14 +178,14 @@ func added(now, before []string) []string {
 	return slices.DeleteFunc(slices.Clone(now), func(text string) bool { return slices.Contains(before, text) })
 }
 
-// parseAddress reads an address as the service proxy does, which takes leading zeros, too.
+// parseAddress parses an address as the service proxy does, which accepts leading zeros.
 func parseAddress(text string) (netip.Addr, bool) {
 	a, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
 	return a.Unmap(), ok
 }
 
-// addresses are those of all Nodes, of whatever type, and those that their machines have besides.
-// It waits for the first list of them, and fails closed.
+// addresses returns the addresses of all Nodes, of every type, and the additional addresses of
+// their machines. It waits for the first list of Nodes and fails closed.
 func (p *machinePorts) addresses() ([]netip.Addr, error) {
 	if !p.known() {
 		return nil, errors.New("the Nodes are not known yet; try again")
@@ -206,8 +206,8 @@ func (p *machinePorts) addresses() ([]netip.Addr, error) {
 	return out, nil
 }
 
-// serviceRange refuses a range of service addresses that holds a machine's: a Service could have it
-// as its cluster address.
+// serviceRange rejects a range of service addresses that contains a machine's address: a Service
+// could get it as its cluster address.
 func (p *machinePorts) serviceRange(ranges []string) error {
 	nodes, err := p.addresses()
 	if err != nil {
@@ -216,7 +216,7 @@ func (p *machinePorts) serviceRange(ranges []string) error {
 	for _, text := range ranges {
 		r, err := netip.ParsePrefix(text)
 		if err != nil {
-			continue // upstream's validation has refused it
+			continue // upstream's validation has rejected it
 		}
 		for _, a := range slices.Concat(p.reserved.Machines, nodes) {
 			if r.Contains(a) {
@@ -227,9 +227,9 @@ func (p *machinePorts) serviceRange(ranges []string) error {
 	return nil
 }
 
-// hostPorts refuses a pod that takes a port of the machine: what is sent there would come to the
-// pod. A pod with hostNetwork names the ports that it listens on, and could have one before the
-// system does.
+// hostPorts rejects a pod that takes a port of the system: the machine would forward the packets
+// for this port to the pod. A pod with hostNetwork declares its listening ports and could bind a
+// port before the system does.
 func hostPorts(spec *core.PodSpec) error {
 	host := spec.SecurityContext != nil && spec.SecurityContext.HostNetwork
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
@@ -246,9 +246,9 @@ func hostPorts(spec *core.PodSpec) error {
 	return nil
 }
 
-// takenPorts are the ports of a protocol that no pod may have. What a pod with hostNetwork listens
-// on is rewritten by nobody; loopback's ports and the tunnels' may be its own, where it does the
-// work of a part of the system (Cluster.spec.external).
+// takenPorts returns the ports of a protocol that no pod may have. The machine does not rewrite
+// packets to the ports of a pod with hostNetwork. This pod may have the ports of loopback and of
+// tunnels, because it can replace a component of the system (Cluster.spec.external).
 func takenPorts(p core.Protocol, host bool) []int {
 	switch {
 	case p == core.ProtocolUDP && !host:
@@ -261,7 +261,7 @@ func takenPorts(p core.Protocol, host bool) []int {
 	return nil
 }
 
-// reservedConfig is the plugin's configuration, in JSON, which is YAML.
+// reservedConfig returns the plugin's configuration as JSON, which is valid YAML.
 func reservedConfig(spec nodespec.Spec) string {
 	text, err := json.Marshal(spec.Reserved())
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// newTestPorts is the plugin of a control plane at 10.0.0.5 and 10.0.0.6, with a Node at 10.0.0.20
-// and 2001:db8::20.
+// newTestPorts returns the plugin of a control plane at 10.0.0.5 and 10.0.0.6, with a Node at
+// 10.0.0.20 and 2001:db8::20.
 func newTestPorts(t *testing.T, spec nodespec.Spec, ready bool) *machinePorts {
 	t.Helper()
 	plugin, err := newMachinePorts(strings.NewReader(reservedConfig(spec)))
@@ -53,7 +53,7 @@ func portsSpec() nodespec.Spec {
 	}
 }
 
-// judge asks the plugin about a change from before (nil: it is new).
+// judge calls the plugin for a change from before, which is nil for a new object.
 func judge(t *testing.T, p *machinePorts, now, before runtime.Object, part string) error {
 	t.Helper()
 	how := admission.Update
@@ -64,8 +64,8 @@ func judge(t *testing.T, p *machinePorts, now, before runtime.Object, part strin
 	return p.Validate(t.Context(), a, nil)
 }
 
-// TestServicesAndMachines: no Service gets a machine's address, by whatever field; what it has said
-// before does not keep others from it.
+// TestServicesAndMachines checks that no Service gets a machine's address by any field, and that an
+// existing address does not block other changes.
 func TestServicesAndMachines(t *testing.T) {
 	external := func(all ...string) *core.Service { return &core.Service{Spec: core.ServiceSpec{ExternalIPs: all}} }
 	ingress := func(mode core.LoadBalancerIPMode, all ...string) *core.Service {
@@ -131,8 +131,8 @@ func TestServicesAndMachines(t *testing.T) {
 	}
 }
 
-// TestUnknownNodes: until the Nodes are known no Service gets an address, and one that asks for
-// none does not wait.
+// TestUnknownNodes checks that no Service gets an address until the Nodes are known, and that a
+// Service without addresses does not wait.
 func TestUnknownNodes(t *testing.T) {
 	p := newTestPorts(t, portsSpec(), false)
 	if err := judge(t, p, &core.Service{}, nil, ""); err != nil {
@@ -143,7 +143,7 @@ func TestUnknownNodes(t *testing.T) {
 	}
 }
 
-// TestServiceRanges: a range of service addresses holds no machine.
+// TestServiceRanges checks that a range of service addresses contains no machine.
 func TestServiceRanges(t *testing.T) {
 	p := newTestPorts(t, portsSpec(), true)
 	for text, ok := range map[string]bool{"10.0.0.16/28": false, "10.0.0.0/28": false, "2001:db8::/112": false, "10.1.0.0/24": true} {
@@ -153,7 +153,7 @@ func TestServiceRanges(t *testing.T) {
 	}
 }
 
-// TestHostPorts: no pod takes a port of the machine, and everything else is free.
+// TestHostPorts checks that no pod takes a port of the system, and that all other ports are free.
 func TestHostPorts(t *testing.T) {
 	pod := func(host bool, ports ...core.ContainerPort) *core.Pod {
 		return &core.Pod{Spec: core.PodSpec{SecurityContext: &core.PodSecurityContext{HostNetwork: host}, Containers: []core.Container{{Name: "c", Ports: ports}}}}
@@ -191,7 +191,7 @@ func TestHostPorts(t *testing.T) {
 	}
 }
 
-// TestNodePorts: the ports of Services on every machine are none of the machines' own.
+// TestNodePorts checks that the range of node ports and the system's ports are disjoint.
 func TestNodePorts(t *testing.T) {
 	for _, arg := range flags(portsSpec(), dirs.In(t.TempDir())) {
 		if strings.HasPrefix(arg, "--service-node-port-range") {

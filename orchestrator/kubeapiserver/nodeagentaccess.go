@@ -17,9 +17,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// NodeAgentAccess is the admission plugin that keeps a node's agent to the cluster DNS's endpoints of
-// its own node, as upstream's NodeRestriction keeps a kubelet to its own Node. RBAC cannot say it:
-// a role for all of them names no object, and one role for each would have to be made for each.
+// NodeAgentAccess is the admission plugin that restricts a node's agent to the cluster DNS's
+// endpoints of its own node, as upstream's NodeRestriction restricts a kubelet to its own Node.
+// RBAC cannot express this: one role for all agents names no object, and separate roles would
+// require a role for each node.
 const NodeAgentAccess = "OrlopNodeAgents"
 
 type nodeAgents struct{ *admission.Handler }

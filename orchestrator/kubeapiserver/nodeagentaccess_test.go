@@ -11,7 +11,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/discovery"
 )
 
-// TestNodeAgents: an agent writes its own node's endpoints of the cluster DNS, and no others.
+// TestNodeAgents checks that an agent can write only its own node's endpoints of the cluster DNS.
 func TestNodeAgents(t *testing.T) {
 	slice := func(name, service, node string) *discovery.EndpointSlice {
 		return &discovery.EndpointSlice{

@@ -14,12 +14,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// NodeAnnotations is the admission plugin that keeps kubelets from what the control plane notes on their
-// Nodes. The control plane takes away the taints that it has set; a machine that could name others
-// there would be rid of them, and upstream's NodeRestriction, which keeps a kubelet from its Node's
-// taints, leaves annotations alone. It leaves the Node's share of the pod range alone, too, which
-// the API lets anybody set who may change a Node that has none: with one outside the range the
-// controllers would not start any more, and with the whole range nobody else would get a share.
+// NodeAnnotations is the admission plugin that protects the control plane's annotations of Nodes
+// from kubelets. The control plane removes only taints that these annotations list; a machine that
+// could add taints to the list would get rid of them. Upstream's NodeRestriction protects the
+// taints of a Node and leaves annotations alone. It also leaves the Node's share of the pod range
+// alone, and the API lets every client with the right to change a Node set a missing share: with a
+// share outside the range the controllers would not start, and with the whole range no other node
+// would get a share.
 const NodeAnnotations = "OrlopNodeNotes"
 
 type nodeNotes struct{ *admission.Handler }
@@ -47,7 +48,7 @@ func (nodeNotes) Validate(_ context.Context, a admission.Attributes, _ admission
 	return nil
 }
 
-// shares are a Node's shares of the pod ranges.
+// podCIDRs returns a Node's shares of the pod ranges.
 func shares(object runtime.Object) []string {
 	if node, there := object.(*core.Node); there {
 		return node.Spec.PodCIDRs
@@ -55,7 +56,7 @@ func shares(object runtime.Object) []string {
 	return nil
 }
 
-// noted is the annotation; empty where there is none.
+// taintsSet returns the annotation, or "" without it.
 func noted(object runtime.Object) (string, error) {
 	if object == nil {
 		return "", nil

@@ -11,8 +11,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 )
 
-// TestNodeNotes: what the control plane has noted on a Node no kubelet changes, and everything else
-// is left to others.
+// TestNodeAnnotations checks that no kubelet can change the control plane's annotations of a Node,
+// and that all other changes pass.
 func TestNodeNotes(t *testing.T) {
 	node := func(note string) runtime.Object {
 		n := &core.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", Annotations: map[string]string{"orlop.dev/node-taints": "[]"}}}

@@ -31,50 +31,51 @@ const (
 	openAPIV3     = "/openapi/v3"
 )
 
-// documents are the OpenAPI documents of Kubernetes' own API groups. Upstream makes them before it
-// serves the first request, which is a fifth of the server's start and some 30 MiB, though only
-// tools for people read them (kubectl apply and explain). Here they are made when a client first
-// asks for one, or some time after the start. Custom resources and aggregated APIs have theirs from
-// upstream, which merges all.
+// documents are the OpenAPI documents of Kubernetes' own API groups. Upstream builds them before it
+// serves the first request, which takes a fifth of the server's start and some 30 MiB, though only
+// interactive tools read them (kubectl apply and explain). This package builds them at the first
+// request of a client, or some time after the start. Upstream builds the documents of custom
+// resources and aggregated APIs and merges all documents.
 //
-// The server itself asks for the list of documents every five seconds, for mutating admission
-// policies (upstream's patch.typeConverterManager). That counts only when there is a policy: see
-// watchPolicies.
+// The server itself requests the list of documents every five seconds for mutating admission
+// policies (upstream's patch.typeConverterManager). This request only counts if the cluster has a
+// policy: see watchPolicies.
 type documents struct {
 	v2 *openapi.Config
 	v3 *openapi.OpenAPIV3Config
 
 	asked  atomic.Bool
 	make   sync.Once
-	build  func() http.Handler // makes the documents, and returns what serves them
-	served http.Handler        // once they are made
-	whole  atomic.Bool         // the aggregator knows of all of them
+	build  func() http.Handler // builds the documents and returns their handler
+	served http.Handler        // the handler, set by make
+	whole  atomic.Bool         // the aggregator has all documents
 
 	aggregator http.Handler
 }
 
-// The documents are made ahead of the first client: a client that applies something waits for them,
-// for half a minute where a processor is slow, and some give up. It is done when a start is over,
-// and gives way to the server's requests.
+// The server builds the documents ahead of the first client: otherwise a client that applies an
+// object waits for them, for half a minute on a slow processor, and some clients give up. The build
+// begins after the start is complete, and yields to the server's requests.
 const (
 	aheadAfter = 90 * time.Second
-	// lowPriority is the niceness of the thread that makes them (setpriority(2)): a third of the
-	// share of one that serves. It is not lower, because a client that comes meanwhile waits for
-	// it.
+	// lowPriority is the niceness of the thread that builds them (setpriority(2)): it gets a third
+	// of the share of a serving thread. The niceness is not higher, because a client that arrives
+	// meanwhile waits for the thread.
 	lowPriority = 5
 )
 
-// documentsHook is the name of what makes the documents ahead of clients. /readyz shows it.
+// documentsHook is the name of the hook that builds the documents ahead of clients. /readyz shows
+// it.
 const documentsHook = "orlop/documents"
 
-// none is what the aggregator learns until a client has asked: an OpenAPI v3 root document without
-// groups. It asks again every second.
+// none is the response to the aggregator before the first request of a client: an OpenAPI v3 root
+// document without groups. The aggregator repeats its request every second.
 const none = `{"paths":{}}`
 
-// lookAgain is between two looks at whether the aggregator has learned of the documents.
+// pollInterval is the interval at which await polls the aggregator.
 const lookAgain = 50 * time.Millisecond
 
-// attach serves the documents at the core server, which the aggregator asks.
+// attach serves the documents at the core server, from which the aggregator gets them.
 func (d *documents) attach(core *genericapiserver.GenericAPIServer) {
 	d.build = func() http.Handler {
 		all := mux.NewPathRecorderMux("openapi")
@@ -88,12 +89,12 @@ func (d *documents) attach(core *genericapiserver.GenericAPIServer) {
 	core.Handler.NonGoRestfulMux.HandlePrefix(openAPIV3+"/", d)
 }
 
-// ServeHTTP answers the aggregator and what it passes on. It asks for version 3 by itself, for
-// version 2 on behalf of clients only.
+// ServeHTTP answers the aggregator and the requests that it forwards. The aggregator itself
+// requests version 3, and version 2 only on behalf of clients.
 func (d *documents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !d.asked.Load() {
 		w.Header().Set("Content-Type", "application/json")
-		w.Write([]byte(none)) // the aggregator's buffer takes everything
+		w.Write([]byte(none)) // the aggregator's buffer accepts every write
 		return
 	}
 	d.make.Do(d.made)
@@ -102,7 +103,7 @@ func (d *documents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (d *documents) made() { d.served = d.build() }
 
-// ahead makes the documents when the time has come, unless a client has asked before.
+// buildAhead builds the documents after the given delay, unless a client has requested them before.
 func (d *documents) ahead(ctx context.Context, after time.Duration) {
 	timer := time.NewTimer(after)
 	defer timer.Stop()
@@ -114,7 +115,7 @@ func (d *documents) ahead(ctx context.Context, after time.Duration) {
 	if d.asked.Load() {
 		return
 	}
-	// The thread keeps its priority, so it ends with this goroutine, which never gives it back.
+	// The thread keeps its priority, so it must end with this goroutine, which never unlocks it.
 	runtime.LockOSThread()
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), lowPriority); err != nil {
 		klog.ErrorS(err, "The OpenAPI documents are made at the usual priority")
@@ -127,7 +128,8 @@ func (d *documents) ahead(ctx context.Context, after time.Duration) {
 	}
 }
 
-// front stands before the aggregator: a client who asks for a document waits until there are all.
+// front wraps the aggregator: a client that requests a document waits until all documents are
+// built.
 func (d *documents) front(next http.Handler) http.Handler {
 	d.aggregator = next
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -143,20 +145,20 @@ func (d *documents) front(next http.Handler) http.Handler {
 	})
 }
 
-// own tells whether the server asks itself.
+// ownRequest reports whether the server itself sent the request.
 func own(r *http.Request) bool {
 	who, ok := request.UserFrom(r.Context())
 	return ok && who.GetName() == user.APIServerUser
 }
 
-// watchPolicies has the documents made as soon as a mutating admission policy is known.
+// watchPolicies starts the build as soon as the cluster has a mutating admission policy.
 func (d *documents) watchPolicies(shared informers.SharedInformerFactory) error {
 	policies := shared.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()
 	_, err := policies.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { d.asked.Store(true) }})
 	return err
 }
 
-// await asks the aggregator for its list of documents until the core group is in it.
+// await polls the aggregator's list of documents until it contains the core group.
 func (d *documents) await(ctx context.Context, aggregator http.Handler) error {
 	ticker := time.NewTicker(lookAgain)
 	defer ticker.Stop()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestDocumentsAhead: the documents are made without a client when the time has come, once, and a
-// client that comes before has them made at once.
+// TestDocumentsAhead checks that the documents are built once after the delay without a client, and
+// at once for an earlier client.
 func TestDocumentsAhead(t *testing.T) {
 	for _, client := range []bool{false, true} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -48,7 +48,7 @@ func TestDocumentsAhead(t *testing.T) {
 	}
 }
 
-// TestDocumentsNotBeforeTheirTime: a server that stops has nothing made.
+// TestDocumentsNotBeforeTheirTime checks that a server that stops builds no documents.
 func TestDocumentsNotBeforeTheirTime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

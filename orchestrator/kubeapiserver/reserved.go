@@ -14,9 +14,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// ReservedNamespaces is the admission plugin that keeps the names of namespaces that begin with
-// nodespec.ReservedPrefix for add-ons: what a document puts there meets nobody else's. The
-// namespace of what is known about add-ons cannot be deleted, as little as kube-system can.
+// ReservedNamespaces is the admission plugin that reserves the namespace names with
+// nodespec.ReservedPrefix for add-ons, so that objects of an add-on document never collide with
+// other objects there. Like kube-system, the namespace with the state of the add-ons cannot be
+// deleted.
 const ReservedNamespaces = "OrlopReservedNamespaces"
 
 type reservedNamespaces struct{ *admission.Handler }
@@ -36,7 +37,7 @@ func (reservedNamespaces) Validate(_ context.Context, a admission.Attributes, _ 
 	if err != nil {
 		return admission.NewForbidden(a, err)
 	}
-	// A name that is yet to be made (generateName) begins as that says.
+	// A generated name (generateName) has this prefix.
 	if !strings.HasPrefix(object.GetName(), nodespec.ReservedPrefix) && !strings.HasPrefix(object.GetGenerateName(), nodespec.ReservedPrefix) {
 		return nil
 	}

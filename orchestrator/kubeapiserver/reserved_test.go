@@ -11,7 +11,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 )
 
-// TestReservedNamespaces: names that begin with orlop- are for add-ons, whoever asks.
+// TestReservedNamespaces checks that names with prefix orlop- are reserved for add-ons, for every
+// user.
 func TestReservedNamespaces(t *testing.T) {
 	root := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
 	named := func(name string) *core.Namespace { return &core.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}} }

@@ -13,28 +13,29 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/revocation"
 )
 
-// What counts no more (package refused) is asked with every request, and ends those that go on.
-// What the pods of a machine show that was removed stands in removed.go.
+// Every request is checked against the revocations (package revocation), and a revocation ends
+// requests in progress. tokens.go handles the tokens of pods of removed machines.
 
-// revocations is the list, the Nodes that are there, and the requests that go on.
+// revocations holds the revoked certificates, the existing Nodes and the requests in progress.
 type revocations struct {
 	file  *revocation.RevokedFile
 	nodes nodes
 
 	mu    sync.Mutex
-	out   map[string]bool // names of machines that were taken out, and are nobody's again
+	out   map[string]bool // names of removed machines that no other machine has
 	going map[*going]bool
 }
 
-// going is a request that goes on.
+// activeRequest is a request in progress.
 type going struct {
-	cert     *x509.Certificate // nil: it has shown none
+	cert     *x509.Certificate // nil: the request has none
 	admitted bool              // it was authenticated; guarded by revocations.mu
-	on       node              // the zero value: it does not come from a pod, or nobody knows yet
-	end      context.CancelCauseFunc
+	// the zero value: the request does not come from a pod, or its Node is not known yet
+	on  node
+	end context.CancelCauseFunc
 }
 
-// newRevocations reads the list. One that cannot be read is an error: nobody could be kept out.
+// newRevocations reads the file. An unreadable file is an error: no revocation could be enforced.
 func newRevocations(path string) (*revocations, error) {
 	r := &revocations{going: map[*going]bool{}}
 	var err error
@@ -43,10 +44,11 @@ func newRevocations(path string) (*revocations, error) {
 	return r, err
 }
 
-// follow looks at the list until ctx is done. What cannot be read leaves the list as it was.
+// watch polls the file until ctx is done. While the file is unreadable, the last content stays
+// effective.
 func (r *revocations) follow(ctx context.Context) { r.file.Watch(ctx) }
 
-// enforce ends the requests of those that are on the list.
+// enforce ends the requests that are now revoked.
 func (r *revocations) enforce() {
 	now := r.file.Current()
 	r.mu.Lock()
@@ -62,7 +64,7 @@ func (r *revocations) enforce() {
 			g.end(errOut(g.on.name))
 		}
 		if g.cert == nil || !g.admitted {
-			continue // a request that is not authenticated yet is rejected by guard, with 401
+			continue // not authenticated yet: the authenticator rejects it with 401
 		}
 		if err := now.Check(g.cert); err != nil {
 			g.end(err)
@@ -70,8 +72,8 @@ func (r *revocations) enforce() {
 	}
 }
 
-// guard stands around an authenticator: with a certificate that counts no more nobody is anybody,
-// nor is a pod whose Node is gone.
+// wrapAuthenticator rejects requests with a revoked certificate, and requests of a pod of a deleted
+// Node.
 func (r *revocations) guard(next authenticator.Request) authenticator.Request {
 	known := r.file.WrapAuthenticator(next)
 	return authenticator.RequestFunc(func(request *http.Request) (*authenticator.Response, bool, error) {
@@ -91,8 +93,8 @@ func (r *revocations) guard(next authenticator.Request) authenticator.Request {
 	})
 }
 
-// admit marks a request as authenticated: from now on a revocation ends it (enforce). A revocation
-// that came since guard has checked the certificate is an error.
+// authenticated marks a request as authenticated: from now on a revocation ends it (enforce). A
+// revocation since the check of the certificate is an error.
 func (r *revocations) admit(request *http.Request) error {
 	g, ok := request.Context().Value(goingKey{}).(*going)
 	if !ok {
@@ -104,8 +106,8 @@ func (r *revocations) admit(request *http.Request) error {
 	return r.file.Check(request)
 }
 
-// hold stands around the server: a request ends when its certificate is revoked, or the Node of its
-// pod goes.
+// track wraps the server: it ends a request when its certificate is revoked or the Node of its pod
+// is deleted.
 func (r *revocations) hold(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		ctx, end := context.WithCancelCause(request.Context())
@@ -127,22 +129,21 @@ func (r *revocations) hold(next http.Handler) http.Handler {
 	})
 }
 
-// ended is the answer to a request that asks for another protocol (exec, attach, port-forward by
-// SPDY). What is spoken on its connection then does not end with the request's context, so the
-// connection is closed.
+// ended is the response writer of a request that switches the protocol (exec, attach, port-forward
+// by SPDY). The later protocol on the connection does not end with the request's context, so ended
+// closes the connection.
 type ended struct {
 	http.ResponseWriter
 	ctx context.Context
 }
 
-// Unwrap lets http.ResponseController find what else the writer can do.
+// Unwrap gives http.ResponseController access to the other methods of the writer.
 func (e *ended) Unwrap() http.ResponseWriter { return e.ResponseWriter }
 
-// Flush implements http.Flusher.
-// one that cannot has nothing to flush
+// Flush implements http.Flusher. A writer without Flush has no buffered data.
 func (e *ended) Flush() { _ = http.NewResponseController(e.ResponseWriter).Flush() }
 
-// CloseNotify implements http.CloseNotifier, which upstream asks for.
+// CloseNotify implements http.CloseNotifier, which upstream requires.
 func (e *ended) CloseNotify() <-chan bool {
 	if n, ok := e.ResponseWriter.(http.CloseNotifier); ok { //nolint:staticcheck // upstream's handlers want it of every writer
 		return n.CloseNotify()
@@ -154,7 +155,7 @@ func (e *ended) CloseNotify() <-chan bool {
 func (e *ended) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(e.ResponseWriter).Hijack()
 	if err == nil {
-		// the request is over, or its caller counts no more
+		// the request has ended, or its caller is revoked
 		context.AfterFunc(e.ctx, func() { _ = conn.Close() })
 	}
 	return conn, rw, err

@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// list puts what was revoked into a file, as machined does.
+// list writes revocations into a file, as machined does.
 func list(t *testing.T, file string, all ...trust.Revocation) {
 	t.Helper()
 	text, err := json.Marshal(trust.RevokedSet{Revoked: all})
@@ -31,7 +31,7 @@ func list(t *testing.T, file string, all ...trust.Revocation) {
 	}
 }
 
-// look has the list looked at, as follow does.
+// look reloads the list, as watch does.
 func look(t *testing.T, r *revocations) {
 	t.Helper()
 	if err := r.file.Reload(); err != nil {
@@ -39,8 +39,8 @@ func look(t *testing.T, r *revocations) {
 	}
 }
 
-// TestRevoked: what a machine got by its ticket counts no more when the ticket is revoked, a
-// request that goes on ends, and nobody else notices.
+// TestRevoked checks that the revocation of a ticket invalidates the certificates that a machine
+// got by it and ends its requests, without an effect on other clients.
 func TestRevoked(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {
@@ -93,8 +93,8 @@ func TestRevoked(t *testing.T) {
 	if got, want := <-ended, "12ab: your certificate was revoked at 2026-05-01T12:00:00Z (certificate 12ab)"; got != want {
 		t.Errorf("ended: %s", got)
 	}
-	// A request that came before it was authenticated is rejected, and not ended: the client gets
-	// 401, and not a timeout.
+	// A request that began before its authentication is rejected, not ended: the client gets 401
+	// instead of a timeout.
 	r.hold(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
 		list(t, file, trust.Revocation{Lineage: "12ab", At: at}, trust.Revocation{Lineage: "56ef", At: at})
 		look(t, r)

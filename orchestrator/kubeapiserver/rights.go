@@ -24,34 +24,34 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 )
 
-// rightsHook is the name of what takes the place of upstream's hook rbac/bootstrap-roles. /readyz
+// rightsHook is the name of the hook that replaces upstream's hook rbac/bootstrap-roles. /readyz
 // shows it.
 const rightsHook = "orlop/rights"
 
-// lastBinding is made after all other objects. It is what lets anybody ask for the server's health,
-// so that a caller without credentials who is answered knows that every right exists (package
-// apigate waits for that).
+// lastBinding is created after all other objects. It permits every client to read the server's
+// health, so an answer to a caller without credentials proves that all rights exist (package
+// apiready waits for that).
 const lastBinding = "system:public-info-viewer"
 
-// anyRole is one that every cluster has.
+// anyRole is a role that every cluster has.
 const anyRole = "cluster-admin"
 
-// keepAgain is how long keepProbed waits after a refusal, which may be a policy's.
+// retryInterval is the delay after a rejected write, for example by a policy.
 const keepAgain = 10 * time.Second
 
-// atOnce is how many objects are made at the same time. etcd writes what arrives together with one
-// sync of the disk.
+// maxParallel is the number of objects that are created at the same time. etcd writes concurrent
+// requests with one sync of the disk.
 const atOnce = 16
 
-// rightsTime is how long a server of a cluster that has rights waits for those that are missing.
+// rightsTimeout is how long the server of an existing cluster waits for missing rights.
 const rightsTime = 30 * time.Second
 
-// ensureRights makes upstream's roles and bindings, about 140 objects, and our own. In a new
-// cluster they are made side by side and at once; upstream's own hook waits for a second and then
-// makes one after the other, which on a slow disk takes longer than the rest of the server's start.
-// In a cluster that has roles upstream's hook looks after them beside everything else: it brings
-// old ones up to date, and the server counts as ready before, because nobody has fewer rights than
-// in the moment in which the machine went down.
+// ensureRights creates upstream's roles and bindings, about 140 objects, and the system's own. In a
+// new cluster it creates them in parallel and at once; upstream's own hook waits for a second and
+// then creates them in sequence, which on a slow disk takes longer than the rest of the server's
+// start. In an existing cluster, upstream's hook updates old objects in the background, and the
+// server is ready before, because every user still has the rights from before the machine's
+// shutdown.
 func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error {
 	client, err := kubernetes.NewForConfig(hook.LoopbackClientConfig)
 	if err != nil {
@@ -71,9 +71,9 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 		go keepUpstream(hook, client, keepAgain, reconcile)
 		return nil
 	} else if missing {
-		// The first start was cut short, and who waits for the last object waits for all. Or
-		// somebody has deleted it, and the policy by which he keeps it away must not end the
-		// server, without which he could not change it.
+		// Either the first start was interrupted, and components wait for the last object and so
+		// for all of them. Or a user deleted the object and a policy rejects its creation. The
+		// policy must not end the server, because the user needs the server to change the policy.
 		bounded, cancel := context.WithTimeout(hook, rightsTime)
 		err := s.makeRights(bounded, client)
 		cancel()
@@ -81,8 +81,8 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 			klog.ErrorS(err, "Not all rights could be made; the server goes on, and they are tried again")
 		}
 	}
-	// New ones of a newer version may be refused by somebody's policy. What works in the cluster
-	// works without them, and he needs a server that is ready to change it.
+	// A policy may reject the new rights of a newer version. Existing workloads do not need these
+	// rights, and the user needs a ready server to change the policy.
 	made := make(chan error, 1)
 	go func() { made <- s.rights(hook, client) }()
 	select {
@@ -108,15 +108,15 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 // bootstrapped selects upstream's own roles and bindings.
 const bootstrapped = "kubernetes.io/bootstrapping=rbac-defaults"
 
-// keepUpstream has upstream's roles and bindings reconciled whenever one of them was changed or
-// deleted, as upstream itself does at each start only, until ctx is done. A controller without its
-// role fails in ways that name no role.
+// reconcileUpstream restores upstream's roles and bindings whenever one of them was changed or
+// deleted, until ctx is done; upstream itself does so only at each start. A controller without its
+// role fails with errors that name no role.
 func keepUpstream(ctx context.Context, client kubernetes.Interface, again time.Duration, reconcile func() error) {
 	changed := make(chan struct{}, 1)
 	look := func() {
 		select {
 		case changed <- struct{}{}:
-		default: // it is looked at anyway
+		default: // a wake-up is pending
 		}
 	}
 	all := metav1.ListOptions{LabelSelector: bootstrapped}
@@ -127,7 +127,7 @@ func keepUpstream(ctx context.Context, client kubernetes.Interface, again time.D
 		func(ctx context.Context) (watch.Interface, error) { return rbac.Roles("").Watch(ctx, all) },
 		func(ctx context.Context) (watch.Interface, error) { return rbac.RoleBindings("").Watch(ctx, all) },
 	} {
-		// What a watch may have missed is left to the next change: a pass reads every role.
+		// A change that a watch missed waits for the next change: a pass reads every role.
 		go bootstrap.Changes(ctx, open, func(metav1.Object) bool { look(); return false }, again, func() {})
 	}
 	for {
@@ -141,7 +141,7 @@ func keepUpstream(ctx context.Context, client kubernetes.Interface, again time.D
 			klog.ErrorS(err, "Upstream's roles cannot be put back; they are tried again", "after", again)
 			look()
 		}
-		select { // a pass makes changes of its own, and several come together
+		select { // a pass makes changes of its own, and changes come in groups
 		case <-time.After(again):
 		case <-ctx.Done():
 			return
@@ -149,8 +149,8 @@ func keepUpstream(ctx context.Context, client kubernetes.Interface, again time.D
 	}
 }
 
-// lacks tells whether the cluster's last object of all is missing, and whether it is because the
-// cluster is new and has none of the others either.
+// rightsMissing reports whether the cluster's last object is missing, and whether the cluster is
+// new and lacks the others too.
 func lacks(ctx context.Context, client kubernetes.Interface) (missing, fresh bool) {
 	_, err := client.RbacV1().ClusterRoleBindings().Get(ctx, lastBinding, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
@@ -160,11 +160,12 @@ func lacks(ctx context.Context, client kubernetes.Interface) (missing, fresh boo
 	return true, apierrors.IsNotFound(err)
 }
 
-// keepProbed puts the last binding and its role back whenever they were deleted or lack something,
-// until ctx is done. Without them every machine takes every server for one that is not ready, the
-// shared address has no owner, and what starts anew waits; upstream would put them back at the next
-// start of a server. What is marked with rbac.authorization.kubernetes.io/autoupdate: "false" stays
-// as it is. missed says that they may be missing since before.
+// restoreProbeRights restores the last binding and its role whenever they were deleted or lack a
+// rule, until ctx is done. Without them, every machine considers every server unready, the shared
+// address has no owner, and starting components wait; upstream would restore them only at the next
+// start of a server. Objects with the annotation rbac.authorization.kubernetes.io/autoupdate:
+// "false" stay as they are. A value on missed reports that the objects may have been missing since
+// before the watch.
 func keepProbed(ctx context.Context, client kubernetes.Interface, again time.Duration, missed <-chan struct{}) {
 	role, binding := probed()
 	named := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -174,10 +175,10 @@ func keepProbed(ctx context.Context, client kubernetes.Interface, again time.Dur
 	look := func() {
 		select {
 		case changed <- struct{}{}:
-		default: // it is looked at anyway
+		default: // a wake-up is pending
 		}
 	}
-	// Not when they are added: in a new cluster they come last, by makeRights.
+	// Additions do not count: in a new cluster, makeRights creates these objects last.
 	handler := cache.ResourceEventHandlerFuncs{UpdateFunc: func(any, any) { look() }, DeleteFunc: func(any) { look() }}
 	for _, i := range []cache.SharedIndexInformer{named.Rbac().V1().ClusterRoles().Informer(), named.Rbac().V1().ClusterRoleBindings().Informer()} {
 		if _, err := i.AddEventHandler(handler); err != nil {
@@ -207,7 +208,8 @@ func keepProbed(ctx context.Context, client kubernetes.Interface, again time.Dur
 	}
 }
 
-// probed returns upstream's role and binding by which everybody may ask for the server's health.
+// probeRights returns upstream's role and binding that permit every client to read the server's
+// health.
 func probed() (role rbacv1.ClusterRole, binding rbacv1.ClusterRoleBinding) {
 	for _, o := range bootstrappolicy.ClusterRoles() {
 		if o.Name == lastBinding {
@@ -222,11 +224,10 @@ func probed() (role rbacv1.ClusterRole, binding rbacv1.ClusterRoleBinding) {
 	return role, binding
 }
 
-// makeRights makes every object, the last binding last. An object that is there already stays as it
-// is.
+// makeRights creates every object, and the last binding last. Existing objects stay as they are.
 func (s *Server) makeRights(ctx context.Context, client kubernetes.Interface) error {
-	// Everybody's first requests need the namespaces, and the server's own controller takes its
-	// time.
+	// All components need the namespaces for their first requests, and the server's own controller
+	// creates them late.
 	var namespaces []func() error
 	for _, name := range []string{metav1.NamespaceSystem, metav1.NamespacePublic, metav1.NamespaceDefault, corev1.NamespaceNodeLease} {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -248,8 +249,8 @@ func (s *Server) makeRights(ctx context.Context, client kubernetes.Interface) er
 	return sideBySide(ctx, []func() error{last})
 }
 
-// upstreamRights returns the making of each of upstream's objects, and of the one that has to be
-// last.
+// upstreamRights returns functions that create upstream's objects, and separately the function for
+// the object that has to be last.
 func upstreamRights(ctx context.Context, rbac rbacclient.RbacV1Interface) (work []func() error, last func() error) {
 	for _, o := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
 		work = append(work, func() error { _, err := rbac.ClusterRoles().Create(ctx, &o, metav1.CreateOptions{}); return err })
@@ -278,7 +279,7 @@ func upstreamRights(ctx context.Context, rbac rbacclient.RbacV1Interface) (work 
 	return work, last
 }
 
-// sideBySide does the work, some of it at a time, and returns the first error.
+// inParallel runs the functions, at most maxParallel at a time, and returns the first error.
 func sideBySide(ctx context.Context, work []func() error) error {
 	todo := make(chan func() error)
 	done := make(chan error)
@@ -304,8 +305,8 @@ func sideBySide(ctx context.Context, work []func() error) error {
 	return first
 }
 
-// patiently makes one object. The server may say for a moment that it is not ready; that is tried
-// again for as long as upstream's hook would. That the object is there is no error.
+// createWithRetry creates an object. The server may be unready for a moment, so createWithRetry
+// retries as long as upstream's hook would. An existing object is not an error.
 func patiently(ctx context.Context, make func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

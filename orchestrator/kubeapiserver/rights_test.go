@@ -16,13 +16,14 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestKeepProbed: the right to ask for the server's health comes back when its role or its binding
-// was deleted or emptied, also after a refusal, and not where somebody has said that it shall not.
+// TestRestoreProbeRights checks that the right to read the server's health is restored after its
+// role or its binding was deleted or emptied, also after a rejection, and not if the annotation
+// forbids it.
 func TestKeepProbed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	wantRole, wantBinding := probed()
-	// the binding was deleted while there was no server
+	// the binding was deleted while no server was running
 	client := fake.NewClientset(wantRole.DeepCopy())
 	roles, bindings := client.RbacV1().ClusterRoles(), client.RbacV1().ClusterRoleBindings()
 	watched := make(chan struct{}, 2)
@@ -80,7 +81,7 @@ func TestKeepProbed(t *testing.T) {
 	if _, err := bindings.Update(ctx, emptied, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// what comes back after it was looked at both
+	// the restored binding follows after a check of both objects
 	if err := roles.Delete(ctx, lastBinding, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -105,8 +106,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// TestLacks: a cluster is new when it has nothing, and not when somebody has deleted the one
-// binding by which servers are probed.
+// TestRightsMissing checks that a cluster without any role is new, and that a cluster that only
+// lacks the binding for probes is not.
 func TestLacks(t *testing.T) {
 	_, binding := probed()
 	admin := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: anyRole}}
@@ -124,8 +125,8 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// TestKeepUpstream: a role of upstream's that was deleted is reconciled, again after a refusal;
-// nothing is at the start.
+// TestReconcileUpstream checks that a deleted role of upstream's is reconciled, also after a
+// rejection, and that no reconciliation runs at the start.
 func TestKeepUpstream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

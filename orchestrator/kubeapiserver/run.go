@@ -16,30 +16,30 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Server is one kube-apiserver. Make it with New.
+// Server is a kube-apiserver. Make it with New.
 type Server struct {
-	// Revoked, if set before Run, hears each error with which a webhook or a policy ends a request.
-	// It must not block.
+	// Revoked, if set before Run, receives each error with which a webhook or a policy rejects a
+	// request. It must not block.
 	Revoked func(error)
 
 	args     []string
-	revoked  string // file
+	revoked  string // path of the file
 	metrics  []netip.AddrPort
 	etcd     func(context.Context) error
 	rights   func(context.Context, kubernetes.Interface) error
-	loopback *rest.Config  // read it when started is closed
-	started  chan struct{} // about to serve
+	loopback *rest.Config  // valid after started is closed
+	started  chan struct{} // closed when the server is about to serve
 }
 
-// New returns a server with upstream's flags args. It is started by Run. etcd waits until etcd
-// answers: a connection that is refused is tried again only a second later. revoked is the file
-// with the client certificates that count no more, metricsAt where the resource metrics API answers
-// (metrics.Addresses). rights makes the roles and bindings of our own, beside upstream's.
+// New returns a server with upstream's flags args. etcd waits until etcd answers: the server
+// retries a refused connection only a second later. revoked is the file of revoked client
+// certificates. metricsAt are the addresses of the resource metrics API (metrics.Addresses). rights
+// creates the system's own roles and bindings, beside upstream's.
 func New(args []string, revoked string, metricsAt []netip.AddrPort, etcd func(context.Context) error, rights func(context.Context, kubernetes.Interface) error) *Server {
 	return &Server{args: args, revoked: revoked, metrics: metricsAt, etcd: etcd, rights: rights, started: make(chan struct{})}
 }
 
-// Run serves until ctx is done, then lets requests under way finish and returns nil.
+// Run serves until ctx is done, then waits for requests in progress and returns nil.
 func (s *Server) Run(ctx context.Context) error {
 	opts, err := parse(ctx, s.args, s.Revoked)
 	if err != nil {
@@ -86,8 +86,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return prepared.Run(ctx)
 }
 
-// Loopback returns the server's privileged connection to itself, for what makes the cluster's own
-// objects and looks after the server. It waits until the server is about to serve.
+// Loopback returns the server's privileged connection to itself, for the components that create the
+// cluster's own objects and maintain the server. It waits until the server is about to serve.
 func (s *Server) Loopback(ctx context.Context) (*rest.Config, error) {
 	select {
 	case <-s.started:
@@ -97,8 +97,8 @@ func (s *Server) Loopback(ctx context.Context) (*rest.Config, error) {
 	}
 }
 
-// parse turns upstream's flags into upstream's options, completed and checked. refused is
-// Server.Refused.
+// parse turns upstream's flags into upstream's options, completed and validated. rejected is
+// Server.Revoked.
 func parse(ctx context.Context, args []string, refused func(error)) (options.CompletedOptions, error) {
 	opts := options.NewServerRunOptions()
 	registerPlugins(opts)

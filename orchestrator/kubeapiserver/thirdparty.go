@@ -22,13 +22,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// thirdParty are upstream's admission plugins that ask what users have put into the cluster:
-// webhooks and policies. A webhook without a backend refuses what it is asked about, so some
-// requests of the system are never put to them (docs/decisions/0054-system-requests.md).
+// thirdParty are upstream's admission plugins that consult the users' objects: webhooks and
+// policies. A webhook without a backend rejects its requests, so some requests of the system skip
+// these plugins (docs/decisions/0054-system-requests.md).
 var thirdParty = []string{mutatingwebhook.PluginName, validatingwebhook.PluginName, mutatingpolicy.PluginName, validatingpolicy.PluginName}
 
-// passSystemRequests wraps those plugins by upstream's own hook for it
-// (options.AdmissionOptions.Decorators). refused hears each error with which one of them ends a
+// exemptSystemRequests wraps these plugins with upstream's own mechanism
+// (options.AdmissionOptions.Decorators). rejected receives each error with which a plugin rejects a
 // request.
 func passSystemRequests(opts *options.ServerRunOptions, refused func(error)) {
 	generic := opts.Admission.GenericAdmission
@@ -40,7 +40,7 @@ func passSystemRequests(opts *options.ServerRunOptions, refused func(error)) {
 	}))
 }
 
-// passing is a plugin that is not asked about the system's own requests.
+// exempting is a plugin that skips the system's own requests.
 type passing struct {
 	admission.Interface
 	refused func(error)
@@ -71,11 +71,12 @@ func (p passing) heard(err error) error {
 	return err
 }
 
-// exemption is a set of requests that no third party is asked about. Empty fields but user and
-// group match everything.
+// exemption is a set of requests that skip the third-party plugins. Empty fields other than user
+// and group match everything.
 type exemption struct {
 	user, group string // exactly one is set
-	// the caller has to be in system:masters, too, which neither a signed request nor a role gives
+	// the caller must also be in system:masters; neither a signed certificate request nor a role
+	// can grant this group
 	masters    bool
 	operations []admission.Operation
 	// "GROUP/RESOURCE" or "GROUP/RESOURCE/SUBRESOURCE"; the core group is empty
@@ -90,12 +91,13 @@ const (
 	remove = admission.Delete
 )
 
-// exemptions are what a machine takes to become Ready and reachable after a start, and what its
-// repair takes. Each row names one identity of the system and the objects that are its own. No row
-// is about what users' objects look like: Deployments, ReplicaSets, Jobs and the scheduler's
-// bindings are asked about as ever.
+// exemptions are the requests that a machine needs to become Ready and reachable after a boot, and
+// the requests of its repair. Each row names one identity of the system and the objects that belong
+// to it. No row covers the content of users' objects: the plugins still check Deployments,
+// ReplicaSets, Jobs and the scheduler's bindings.
 var exemptions = []exemption{
-	// The server's own requests, over its connection to itself. It acts for no user on it.
+	// The server's own requests, over its connection to itself. It acts for no user on this
+	// connection.
 	{user: user.APIServerUser, masters: true},
 
 	// An administrator's repair (Cluster.Suspend and Cluster.Resume of the management API).
@@ -105,9 +107,9 @@ var exemptions = []exemption{
 		"admissionregistration.k8s.io/validatingadmissionpolicybindings", "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
 	}},
 
-	// A kubelet registers its Node, reports it and its pods, and fetches the tokens of pods that
-	// are bound to it. NodeRestriction, which is not a third party, keeps it to its own Node and
-	// pods.
+	// A kubelet registers its Node, reports the status of the Node and its pods, and fetches the
+	// tokens of pods that are bound to it. NodeRestriction, which is not a third-party plugin,
+	// restricts it to its own Node and pods.
 	{group: user.NodesGroup, operations: []admission.Operation{create, update}, resources: []string{
 		"/nodes", "/nodes/status", "/pods/status", "storage.k8s.io/csinodes",
 	}},
@@ -120,7 +122,7 @@ var exemptions = []exemption{
 	{group: user.NodesGroup, operations: []admission.Operation{remove}, resources: []string{"/pods"}},
 	{group: nodespec.NodeAgentGroup, resources: []string{"discovery.k8s.io/endpointslices"}, namespace: "kube-system"},
 
-	// The controllers' processes give themselves their identities, and elect one of them.
+	// The controllers' processes create their service accounts and elect a leader.
 	{user: user.KubeControllerManager, operations: []admission.Operation{create, update}, resources: []string{
 		"/serviceaccounts", "/serviceaccounts/token", "coordination.k8s.io/leases",
 	}, namespace: "kube-system"},
@@ -130,36 +132,36 @@ var exemptions = []exemption{
 	{user: nodespec.MetricsUser, operations: []admission.Operation{create}, resources: reviews},
 	{user: nodespec.MetricsUser, operations: []admission.Operation{update}, resources: []string{"apiregistration.k8s.io/apiservices"}, names: []string{bootstrap.MetricsAPI}},
 
-	// What is known about add-ons.
+	// The state of the add-ons.
 	{user: nodespec.AddonsUser, resources: []string{"/configmaps", "/serviceaccounts"}, namespace: nodespec.AddonsNamespace},
 
-	// A Node gets its share of the pod range and loses the taint of one that is not ready; its pods
-	// are told ready.
+	// A Node gets its share of the pod range and loses the taint of an unready node; its pods are
+	// marked as ready.
 	{user: account("node-controller"), operations: []admission.Operation{update}, resources: []string{"/nodes", "/nodes/status", "/pods/status"}},
-	// The Node of a machine that was removed goes at once: others would reach its pods.
+	// The Node of a removed machine is deleted at once: other pods would connect to its pods.
 	{user: account("node-controller"), operations: []admission.Operation{remove}, resources: []string{"/nodes"}},
 	{user: account(bootstrap.NodeTaintsAccount), operations: []admission.Operation{update}, resources: []string{"/nodes"}},
-	// Services lead to pods that have other addresses after a start, the backend of the broken
-	// webhook among them.
+	// After a boot, pods have other addresses than the endpoints of their Services, the backend of
+	// the broken webhook among them.
 	{user: account("endpointslice-controller"), resources: []string{"discovery.k8s.io/endpointslices"}},
 	{user: account("endpoint-controller"), resources: []string{"/endpoints"}},
-	// Every namespace has these two, without which no pod starts there.
+	// Every namespace needs these two objects to start pods.
 	{user: account("service-account-controller"), operations: []admission.Operation{create}, resources: []string{"/serviceaccounts"}, names: []string{"default"}},
 	{user: account("root-ca-cert-publisher"), operations: []admission.Operation{create, update}, resources: []string{"/configmaps"}, names: []string{"kube-root-ca.crt"}},
-	// Pods' certificates follow authorities that are kept in one Secret.
+	// The certificates of pods depend on CAs that one Secret stores.
 	{user: account(bootstrap.PodCertificatesAccount), operations: []admission.Operation{create, update}, resources: []string{"/secrets"}, namespace: "kube-system", names: []string{bootstrap.PodAuthorities}},
 	{user: account(bootstrap.PodCertificatesAccount), operations: []admission.Operation{create, update}, resources: []string{"certificates.k8s.io/clustertrustbundles"}, names: []string{bootstrap.PodTrust}},
 	{user: account(bootstrap.PodCertificatesAccount), operations: []admission.Operation{update}, resources: []string{"certificates.k8s.io/podcertificaterequests/status"}},
 }
 
-// reviews are questions about rights; they store nothing.
+// reviews are queries about rights; they store no object.
 var reviews = []string{"authentication.k8s.io/tokenreviews", "authorization.k8s.io/subjectaccessreviews"}
 
 func account(name string) string { return serviceaccount.MakeUsername("kube-system", name) }
 
-// systemRequest tells whether no third party is asked about a request. A caller that acts as
-// somebody else is never the system, whoever that is: an administrator may not get around the
-// site's policies by impersonation.
+// systemRequest reports whether a request skips the third-party plugins. A caller that impersonates
+// another user is never the system: an administrator must not bypass the site's policies by
+// impersonation.
 func systemRequest(ctx context.Context, a admission.Attributes) bool {
 	who := a.GetUserInfo()
 	if who == nil || ctx.Value(impersonating{}) != nil {
@@ -189,7 +191,7 @@ func resourceOf(r schema.GroupVersionResource, subresource string) string {
 	return strings.TrimSuffix(r.Group+"/"+r.Resource+"/"+subresource, "/")
 }
 
-// nameOf is the name of the object; a request to create one need not have it in its path.
+// nameOf returns the name of the object; a create request may have no name in its path.
 func nameOf(a admission.Attributes) string {
 	if a.GetName() != "" || a.GetObject() == nil {
 		return a.GetName()
@@ -201,10 +203,10 @@ func nameOf(a admission.Attributes) string {
 	return object.GetName()
 }
 
-// impersonating marks the context of a request that asks to be taken for somebody else's.
+// impersonating is the context key of requests with impersonation headers.
 type impersonating struct{}
 
-// noteImpersonation stands before all filters: upstream's own takes the headers away.
+// markImpersonation precedes all filters, because upstream's filter removes the headers.
 func noteImpersonation(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.Header.Values(authenticationv1.ImpersonateUserHeader)) > 0 {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 )
 
-// refuses is a plugin of a third party that says no.
+// refuses is a third-party plugin that rejects every request.
 type refuses struct{ *admission.Handler }
 
 var errNo = errors.New("no")
@@ -29,7 +29,7 @@ func (refuses) Validate(context.Context, admission.Attributes, admission.ObjectI
 	return errNo
 }
 
-// asked describes one request as admission sees it: "GROUP/RESOURCE[/SUBRESOURCE]".
+// asked describes a request as admission sees it: "GROUP/RESOURCE[/SUBRESOURCE]".
 type asked struct {
 	who             string
 	groups          []string
@@ -40,7 +40,7 @@ type asked struct {
 }
 
 func (r asked) attributes() admission.Attributes {
-	// The name of what is made stands in the object alone.
+	// The name of a new object is only in the object.
 	object, name := &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: r.name, Namespace: r.namespace}}, r.name
 	if r.how == admission.Create && r.part == "" {
 		name = ""
@@ -50,8 +50,8 @@ func (r asked) attributes() admission.Attributes {
 		&user.DefaultInfo{Name: r.who, Groups: r.groups})
 }
 
-// TestSystemRequests: third parties are not asked about what the system takes to start and to be
-// repaired, and are about everything else, also of the same identities.
+// TestSystemRequests checks that the requests for boot and repair of the system skip the
+// third-party plugins, and that all other requests, also of the same identities, do not.
 func TestSystemRequests(t *testing.T) {
 	const (
 		manager   = "system:kube-controller-manager"
@@ -121,8 +121,8 @@ func TestSystemRequests(t *testing.T) {
 	}
 }
 
-// TestThirdPartiesAreWrapped: exactly upstream's plugins that ask webhooks and policies are
-// wrapped, and a plugin of one kind does not become one of both.
+// TestThirdPartiesAreWrapped checks that exactly upstream's plugins that consult webhooks and
+// policies are wrapped, and that the wrapper keeps the kind of a plugin.
 func TestThirdPartiesAreWrapped(t *testing.T) {
 	opts := options.NewServerRunOptions()
 	passSystemRequests(opts, nil)
@@ -146,7 +146,8 @@ func TestThirdPartiesAreWrapped(t *testing.T) {
 	}
 }
 
-// TestNoteImpersonation: the mark comes from the header, whatever becomes of it later.
+// TestMarkImpersonation checks that the mark depends on the header, even if the header is removed
+// later.
 func TestNoteImpersonation(t *testing.T) {
 	for _, as := range []string{"", "system:apiserver"} {
 		var marked bool

@@ -17,27 +17,27 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A pod's token says on which Node the pod is, by name and UID. Kubernetes looks only whether the
-// pod is there, and remembers for ten seconds that it was. The pods of a machine that was removed
-// are there for up to a minute, and whoever has the machine has their tokens. So a token counts
-// only as long as its Node is there, which goes when the machine is removed
-// (orchestrator/nodecontrollers/nodegc.go); one of another UID is another machine's, which has the name by
-// now. Without a quorum of etcd no Node goes: so the list of what was revoked, which does not need
-// it, is asked about the name first. There it stands as long as nobody has it again.
+// A pod's token contains the name and UID of its Node. Kubernetes only checks that the pod exists,
+// and caches the result for ten seconds. The pods of a removed machine exist for up to a minute,
+// and the machine still has their tokens. So a token is valid only while its Node exists. The Node
+// is deleted when the machine is removed (orchestrator/nodecontrollers/nodegc.go); a Node with a
+// different UID belongs to another machine that now has the name. Without a quorum of etcd, Nodes
+// cannot be deleted. So the name is first checked against the list of revocations, which needs no
+// quorum. The list contains the name until another machine has it.
 
-// nodeTime bounds asking for a Node that is not known here.
+// nodeTimeout bounds the request for a Node that the cache does not have.
 const nodeTime = 5 * time.Second
 
-// node is the one that a token names; without a name there is none.
+// node is the Node of a token; an empty name means no Node.
 type node struct {
 	name string
-	uid  types.UID // empty: it was not there when the token was issued
+	uid  types.UID // empty: the Node did not exist when the token was issued
 }
 
-// is tells whether a Node of this name is the one.
+// matches reports whether a Node of this name and the given UID is the Node of the token.
 func (n node) is(uid types.UID) bool { return n.uid == "" || n.uid == uid }
 
-// nodeOf is the Node that the token of an authenticated caller names.
+// nodeOf returns the Node in the token of an authenticated caller.
 func nodeOf(caller user.Info) node {
 	if caller == nil {
 		return node{}
@@ -54,13 +54,13 @@ func nodeOf(caller user.Info) node {
 	return node{said(serviceaccount.NodeNameKey), types.UID(said(serviceaccount.NodeUIDKey))}
 }
 
-// nodes are those that are there, as this server knows them and as it finds them when it asks.
+// nodes looks up Nodes, in the cache (known) and in storage (get).
 type nodes interface {
 	known(name string) (types.UID, bool)
 	ask(ctx context.Context, name string) (types.UID, error)
 }
 
-// served are the nodes of the server itself.
+// serverNodes are the Nodes as the server itself has them.
 type served struct {
 	client kubernetes.Interface
 	nodes  coreinformers.NodeInformer
@@ -82,11 +82,11 @@ func (s served) ask(ctx context.Context, name string) (types.UID, error) {
 	return n.UID, nil
 }
 
-// follows has the guard know the Nodes, and ends the requests of pods whose Node goes.
+// watchNodes gives r access to the Nodes, and ends the requests of pods of a deleted Node.
 func (r *revocations) follows(client kubernetes.Interface, informer coreinformers.NodeInformer) error {
 	r.nodes = served{client, informer}
 	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		// one that went and one that came look so to who has missed a moment
+		// a deletion and a creation in quick succession can arrive as one update
 		UpdateFunc: func(before, after any) {
 			was, known := before.(*corev1.Node)
 			if is, ok := after.(*corev1.Node); ok && known && was.UID != is.UID {
@@ -105,7 +105,7 @@ func (r *revocations) follows(client kubernetes.Interface, informer coreinformer
 	return err
 }
 
-// left ends the requests of the pods of a Node that is gone.
+// nodeDeleted ends the requests of the pods of a deleted Node.
 func (r *revocations) left(n *corev1.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,11 +124,12 @@ func errGone(name string) error {
 	return fmt.Errorf("token: the Node %s that it was issued for is gone, and it counts no more", name)
 }
 
-// goingKey is where a request's context has its going.
+// activeRequestKey is the context key of the activeRequest.
 type goingKey struct{}
 
-// present is nil if the Node is there that the caller's token names, or names none. Of a request
-// that goes on it notes the Node, before it looks: one that goes after that ends it (left).
+// checkNode returns nil if the token names no Node or an existing Node. It records the Node in the
+// request's activeRequest before the check, so that a later deletion of the Node ends the request
+// (nodeDeleted).
 func (r *revocations) present(ctx context.Context, on node) error {
 	if on.name == "" {
 		return nil
@@ -148,7 +149,7 @@ func (r *revocations) present(ctx context.Context, on node) error {
 	if uid, there := r.nodes.known(on.name); there && on.is(uid) {
 		return nil
 	}
-	// It may have been made a moment ago, or the server has just started.
+	// The Node may be new, or the server has just started.
 	ctx, cancel := context.WithTimeout(ctx, nodeTime)
 	defer cancel()
 	uid, err := r.nodes.ask(ctx, on.name)

@@ -19,8 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// some are nodes: those that are known here, those that are found when asked, and why nobody can be
-// asked.
+// some are fake nodes: the cached Nodes, the stored Nodes, and the error of a request.
 type some struct {
 	here, there map[string]types.UID
 	silent      error
@@ -41,17 +40,17 @@ func (s *some) ask(_ context.Context, name string) (types.UID, error) {
 	return "", apierrors.NewNotFound(corev1.Resource("nodes"), name)
 }
 
-// caller is who has the token of a pod on a Node.
+// caller is a caller with the token of a pod on a Node.
 func caller(name, uid string) user.Info {
 	info := serviceaccount.ServiceAccountInfo{Namespace: "n", Name: "a", PodName: "p", PodUID: "1", NodeName: name, NodeUID: uid}
 	return info.UserInfo()
 }
 
-// TestRemoved: a pod's token counts as long as its Node is there.
+// TestRemoved checks that a pod's token is valid as long as its Node exists.
 func TestRemoved(t *testing.T) {
 	there := &some{here: map[string]types.UID{"w1": "1", "old": "1", "out": "1"}, there: map[string]types.UID{"new": "2", "old": "2"}}
 	file := filepath.Join(t.TempDir(), "revoked.json")
-	// somebody has the other's name again
+	// another machine has the name of the second machine
 	list(t, file, trust.Revocation{Lineage: "12ab", Machine: "out"}, trust.Revocation{Lineage: "34cd"})
 	r, err := newRevocations(file)
 	if err != nil {
@@ -71,14 +70,14 @@ func TestRemoved(t *testing.T) {
 		{who: caller("w1", "1"), silent: true},
 		{who: caller("w1", "")},
 		{who: caller("new", "2")},
-		{who: caller("old", "2")}, // its Node was made a moment ago
+		{who: caller("old", "2")}, // its Node is new
 		{who: caller("w1", "0"), want: "token: the Node w1 that it was issued for is gone, and it counts no more"},
 		{who: caller("w2", "1"), want: "token: the Node w2 that it was issued for is gone, and it counts no more"},
 		{who: caller("w2", ""), want: "token: the Node w2 that it was issued for is gone, and it counts no more"},
 		{who: caller("w2", "1"), silent: true, want: "token: whether its Node w2 is there cannot be found out: etcd is away"},
 		{who: caller("out", "1"), want: "token: the machine out that it was issued for was taken out of the cluster"},
-		{who: caller("", "")}, // a token that names none
-		// somebody else's words
+		{who: caller("", "")}, // a token without a Node
+		// extra fields of a user, not of a token
 		{who: &user.DefaultInfo{Name: "dora", Extra: map[string][]string{serviceaccount.NodeNameKey: {"w2"}}}},
 		{who: nil},
 	} {
@@ -98,7 +97,7 @@ func TestRemoved(t *testing.T) {
 	}
 	there.silent = nil
 
-	// A request that goes on ends with its Node, and no other.
+	// A request in progress ends with its own Node only.
 	begun, ended := make(chan struct{}), make(chan string)
 	watch := r.hold(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
 		if _, ok, err := guard.AuthenticateRequest(request); !ok || err != nil {
@@ -119,7 +118,7 @@ func TestRemoved(t *testing.T) {
 			t.Errorf("ended: %s", got)
 		}
 	}
-	// another one of that name
+	// another Node of that name
 	r.left(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new", UID: "1"}})
 	list(t, file, trust.Revocation{Lineage: "12ab", Machine: "new"})
 	look(t, r)
