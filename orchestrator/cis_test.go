@@ -54,7 +54,7 @@ func TestCIS(t *testing.T) {
 			case c.open:
 				result = "**not met**: " + c.why
 			case c.check == nil:
-				result = "met by how it is built: " + c.why
+				result = "met by design: " + c.why
 			case c.why != "":
 				result = "met otherwise: " + c.why
 			}
@@ -70,10 +70,17 @@ func TestCIS(t *testing.T) {
 
 const cisHead = `# The CIS Kubernetes Benchmark, control by control
 
-The numbers are those of kube-bench's ` + "`cis-1.12`" + ` (control plane 1 and 3, etcd 2, nodes 4). kube-bench itself finds nothing here: it reads the command
-lines of processes called kube-apiserver or kubelet, and files where kubeadm puts them. So ` + "`orchestrator/cis_test.go`" + ` asks the same of what the components
-are really started with, and writes this page; a control that is no longer met fails the tests. *Met* is checked by that test, and so is *met otherwise*, which says by
-what. Of what is *met by how it is built* the test has nothing to ask for. *Not met* can only be a control that the benchmark leaves to judgement (manual, a WARN), and says why.
+The numbers are from kube-bench's ` + "`cis-1.12`" + ` (control plane 1 and 3, etcd 2, nodes 4).
+kube-bench itself finds nothing here: it reads the command lines of processes called kube-apiserver
+or kubelet, and files in the places of kubeadm. Therefore ` + "`orchestrator/cis_test.go`" + ` applies the
+same checks to the flags and files with which the components start, and writes this page; a control
+that is no longer met fails the test.
+
+- *Met*: the test checks it.
+- *Met otherwise*: the test checks it, and the row names the other means.
+- *Met by design*: the test has no setting to check.
+- *Not met*: only a control that the benchmark leaves to judgment (manual, a WARN); the row gives
+  the reason.
 `
 
 // described is what a machine starts, by the components' names, and the files that it writes for
@@ -294,11 +301,11 @@ func over(d described) string {
 }
 
 const (
-	noPod      = "there are no pod specifications and no service files: what is started is in the verified image"
-	ownUser    = "the files are in a folder of the user that the process runs as, mode 0700; none of these processes is root"
-	inMemory   = "the credentials are written at each start into a folder in memory, 0700, each file 0400, of the user who needs it (`machined/credentials`)"
-	onAHealth  = "`authentication.yaml` lets nobody without credentials ask for more than /livez, /readyz and /healthz"
-	byMachined = "`machined/credentials` renews certificates after two thirds of their life, and the kubelet reads them again; it holds no right to ask for one"
+	noPod      = "there are no pod specifications and no service files: the verified image defines the processes"
+	ownUser    = "the files are in a directory of the process's user, mode 0700; none of these processes runs as root"
+	inMemory   = "the credentials are written at each boot to a directory in memory, mode 0700, each file mode 0400, for the user that needs it (`machined/credentials`)"
+	onAHealth  = "`authentication.yaml` permits anonymous requests only to /livez, /readyz and /healthz"
+	byMachined = "`machined/credentials` renews certificates after two thirds of their validity, and the kubelet reads them again; it has no right to request a certificate"
 )
 
 var benchmark = []struct {
@@ -306,29 +313,29 @@ var benchmark = []struct {
 	controls []control
 }{
 	{"1.1 Files of the control plane", []control{
-		{id: "1.1.1–1.1.8", wanted: "pod specifications of API server, controller manager, scheduler and etcd are 0600 and root's", check: closed(apiServer, manager, kubeScheduler, store), why: noPod + ". The configuration files that are written are 0600"},
-		{id: "1.1.9–1.1.10", wanted: "CNI files are 0600 and root's", manual: true, why: "`orchestrator/podnetwork`, in the process of the node, which is root, writes the only one into memory, 0600"},
-		{id: "1.1.11", wanted: "etcd's folder is 0700", check: in(store, "etcd.yaml", "data-dir", equal("/var/lib/etcd")), why: "it is made so before etcd starts, for the user of the process `api`"},
-		{id: "1.1.12", wanted: "etcd's folder is etcd's", check: unprivileged("api"), why: "it belongs to the user of the process `api`, who is not root"},
-		{id: "1.1.13–1.1.14", wanted: "the administrator's credentials are 0600 and root's", why: "there are none on a machine; `orlopctl kubeconfig` makes some where the operator is, for a limited time"},
+		{id: "1.1.1–1.1.8", wanted: "pod specifications of API server, controller manager, scheduler and etcd are 0600 and root's", check: closed(apiServer, manager, kubeScheduler, store), why: noPod + ". The configuration files have mode 0600"},
+		{id: "1.1.9–1.1.10", wanted: "CNI files are 0600 and root's", manual: true, why: "`orchestrator/podnetwork`, in the node's process, which runs as root, writes the only file, in memory, mode 0600"},
+		{id: "1.1.11", wanted: "etcd's data directory is 0700", check: in(store, "etcd.yaml", "data-dir", equal("/var/lib/etcd")), why: "it is created with that mode before etcd starts, for the user of the process `api`"},
+		{id: "1.1.12", wanted: "etcd's data directory belongs to etcd", check: unprivileged("api"), why: "it belongs to the user of the process `api`, which is not root"},
+		{id: "1.1.13–1.1.14", wanted: "the administrator's credentials are 0600 and root's", why: "a machine has none; `orlopctl kubeconfig` creates them on the operator's computer, for a limited time"},
 		{id: "1.1.15–1.1.18", wanted: "kubeconfigs of scheduler and controller manager are 0600 and root's", check: closed(manager, kubeScheduler), why: ownUser},
-		{id: "1.1.19", wanted: "the keys' folder is root's", check: kept, why: inMemory},
+		{id: "1.1.19", wanted: "the directory of the keys belongs to root", check: kept, why: inMemory},
 		{id: "1.1.20–1.1.21", wanted: "certificates are 0644 or stricter, keys 0600", manual: true, check: kept, why: inMemory},
 	}},
 	{"1.2 API server", []control{
 		{id: "1.2.1", wanted: "--anonymous-auth=false", manual: true, check: set(apiServer, "authentication-config"), why: onAHealth},
 		{id: "1.2.2", wanted: "no --token-auth-file", check: unset(apiServer, "token-auth-file")},
-		{id: "1.2.3", wanted: "DenyServiceExternalIPs", manual: true, check: has(apiServer, "enable-admission-plugins", "OrlopMachinePorts", true), why: "`OrlopMachinePorts` refuses external addresses outside `networks.externalIPs`, which is empty by default, and addresses of machines always; without ranges the service proxy ignores them"},
+		{id: "1.2.3", wanted: "DenyServiceExternalIPs", manual: true, check: has(apiServer, "enable-admission-plugins", "OrlopMachinePorts", true), why: "`OrlopMachinePorts` rejects external addresses outside `networks.externalIPs`, which is empty by default, and always rejects addresses of machines; without ranges the service proxy ignores external addresses"},
 		{id: "1.2.4", wanted: "--kubelet-client-certificate, --kubelet-client-key", check: set(apiServer, "kubelet-client-certificate", "kubelet-client-key")},
 		{id: "1.2.5", wanted: "--kubelet-certificate-authority", check: set(apiServer, "kubelet-certificate-authority")},
 		{id: "1.2.6", wanted: "no authorizer AlwaysAllow", check: all(unset(apiServer, "authorization-mode"), authorizers("AlwaysAllow", false))},
 		{id: "1.2.7", wanted: "the authorizer Node", check: authorizers("Node", true)},
 		{id: "1.2.8", wanted: "the authorizer RBAC", check: authorizers("RBAC", true)},
-		{id: "1.2.9", wanted: "EventRateLimit", manual: true, open: true, why: "upstream calls it alpha; events have a life of an hour unless `eventTTL` says otherwise, and requests are kept fair by priority and fairness"},
+		{id: "1.2.9", wanted: "EventRateLimit", manual: true, open: true, why: "it is alpha upstream; events expire after an hour unless `eventTTL` says otherwise, and API Priority and Fairness limits requests"},
 		{id: "1.2.10", wanted: "not AlwaysAdmit", check: has(apiServer, "enable-admission-plugins", "AlwaysAdmit", false)},
-		{id: "1.2.11", wanted: "AlwaysPullImages", manual: true, open: true, why: "a site without a registry brings its images with `orlopctl image import`, and there is nowhere to pull them from"},
-		{id: "1.2.12", wanted: "ServiceAccount is not switched off", check: unset(apiServer, "disable-admission-plugins")},
-		{id: "1.2.13", wanted: "NamespaceLifecycle is not switched off", check: unset(apiServer, "disable-admission-plugins")},
+		{id: "1.2.11", wanted: "AlwaysPullImages", manual: true, open: true, why: "a site without a registry imports its images with `orlopctl image import`, and has no source for a pull"},
+		{id: "1.2.12", wanted: "ServiceAccount is not disabled", check: unset(apiServer, "disable-admission-plugins")},
+		{id: "1.2.13", wanted: "NamespaceLifecycle is not disabled", check: unset(apiServer, "disable-admission-plugins")},
 		{id: "1.2.14", wanted: "NodeRestriction", check: has(apiServer, "enable-admission-plugins", "NodeRestriction", true)},
 		{id: "1.2.15", wanted: "--profiling=false", check: is(apiServer, "profiling", "false")},
 		{id: "1.2.16", wanted: "--audit-log-path", check: set(apiServer, "audit-log-path")},
@@ -336,14 +343,14 @@ var benchmark = []struct {
 		{id: "1.2.18", wanted: "--audit-log-maxbackup of 10 or more", check: atLeast(apiServer, "audit-log-maxbackup", 10)},
 		{id: "1.2.19", wanted: "--audit-log-maxsize of 100 or more", check: atLeast(apiServer, "audit-log-maxsize", 100)},
 		{id: "1.2.20", wanted: "--request-timeout as appropriate", manual: true, check: unset(apiServer, "request-timeout")},
-		{id: "1.2.21", wanted: "--service-account-lookup is not switched off", check: unset(apiServer, "service-account-lookup")},
+		{id: "1.2.21", wanted: "--service-account-lookup is not disabled", check: unset(apiServer, "service-account-lookup")},
 		{id: "1.2.22", wanted: "--service-account-key-file", check: set(apiServer, "service-account-key-file")},
-		{id: "1.2.23", wanted: "--etcd-certfile, --etcd-keyfile", check: over, why: "the API server reaches its etcd over a socket in a folder of their user, 0700, and never over a network"},
+		{id: "1.2.23", wanted: "--etcd-certfile, --etcd-keyfile", check: over, why: "the API server connects to its etcd over a Unix socket in a directory of their user, mode 0700, and never over a network"},
 		{id: "1.2.24", wanted: "--tls-cert-file, --tls-private-key-file", check: set(apiServer, "tls-cert-file", "tls-private-key-file")},
 		{id: "1.2.25", wanted: "--client-ca-file", check: set(apiServer, "client-ca-file")},
 		{id: "1.2.26", wanted: "--etcd-cafile", check: over, why: "as 1.2.23"},
 		{id: "1.2.27", wanted: "--encryption-provider-config", manual: true, check: set(apiServer, "encryption-provider-config")},
-		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, check: sealing("secretbox"), why: "`machined/credentials` writes secretbox first, with the key of the configuration; a cluster has one from its beginning"},
+		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, check: sealing("secretbox"), why: "`machined/credentials` writes secretbox first, with the key of the configuration; a cluster has a key from its start"},
 		{id: "1.2.29", wanted: "strong cipher suites", manual: true, check: suites(apiServer)},
 		{id: "1.2.30", wanted: "--service-account-extend-token-expiration=false", check: is(apiServer, "service-account-extend-token-expiration", "false")},
 	}},
@@ -353,7 +360,7 @@ var benchmark = []struct {
 		{id: "1.3.3", wanted: "--use-service-account-credentials=true", check: is(manager, "use-service-account-credentials", "true")},
 		{id: "1.3.4", wanted: "--service-account-private-key-file", check: set(manager, "service-account-private-key-file")},
 		{id: "1.3.5", wanted: "--root-ca-file", check: set(manager, "root-ca-file")},
-		{id: "1.3.6", wanted: "RotateKubeletServerCertificate is not switched off", check: unset(manager, "feature-gates")},
+		{id: "1.3.6", wanted: "RotateKubeletServerCertificate is not disabled", check: unset(manager, "feature-gates")},
 		{id: "1.3.7", wanted: "--bind-address=127.0.0.1", check: is(manager, "bind-address", "127.0.0.1")},
 	}},
 	{"1.4 Scheduler", []control{
@@ -370,11 +377,11 @@ var benchmark = []struct {
 		{id: "2.7", wanted: "a CA of its own", manual: true, check: in(store, "etcd.yaml", "client-transport-security.trusted-ca-file", equal("/run/orlop/kube/api/etcd-ca.crt"))},
 	}},
 	{"3 Configuration of the control plane", []control{
-		{id: "3.1.1", wanted: "users have no client certificates", manual: true, why: "issuers of tokens are in the configuration (`Cluster.spec.kubernetes.authentication`); the certificate that `orlopctl kubeconfig` makes is for beginning, and ends by itself"},
-		{id: "3.1.2", wanted: "users have no service accounts' tokens", manual: true, why: "none are made for anybody"},
+		{id: "3.1.1", wanted: "users have no client certificates", manual: true, why: "the configuration names token issuers (`Cluster.spec.kubernetes.authentication`); the certificate of `orlopctl kubeconfig` is for the first steps, and expires"},
+		{id: "3.1.2", wanted: "users have no service accounts' tokens", manual: true, why: "none are created for users"},
 		{id: "3.1.3", wanted: "users have no bootstrap tokens", manual: true, check: unset(apiServer, "enable-bootstrap-token-auth")},
 		{id: "3.2.1", wanted: "an audit policy", manual: true, check: set(apiServer, "audit-policy-file")},
-		{id: "3.2.2", wanted: "the audit policy has what matters", manual: true, check: audited},
+		{id: "3.2.2", wanted: "the audit policy covers the key events", manual: true, check: audited},
 	}},
 	{"4.1 Files of a node", []control{
 		{id: "4.1.1–4.1.2", wanted: "the kubelet's service file is 0600 and root's", why: noPod},
@@ -384,13 +391,13 @@ var benchmark = []struct {
 		{id: "4.1.9–4.1.10", wanted: "the kubelet's configuration is 0600 and root's", check: closed(agent)},
 	}},
 	{"4.2 Kubelet", []control{
-		{id: "4.2.1", wanted: "nobody without credentials", check: in(agent, "kubelet.yaml", "authentication.anonymous.enabled", equal(false))},
+		{id: "4.2.1", wanted: "no anonymous requests", check: in(agent, "kubelet.yaml", "authentication.anonymous.enabled", equal(false))},
 		{id: "4.2.2", wanted: "not AlwaysAllow", check: in(agent, "kubelet.yaml", "authorization.mode", equal("Webhook"))},
 		{id: "4.2.3", wanted: "a CA for clients", check: in(agent, "kubelet.yaml", "authentication.x509.clientCAFile", given)},
 		{id: "4.2.4", wanted: "no read-only port", manual: true, check: in(agent, "kubelet.yaml", "readOnlyPort", equal(0))},
 		{id: "4.2.5", wanted: "idle streams end", manual: true, check: in(agent, "kubelet.yaml", "streamingConnectionIdleTimeout", absent)},
 		{id: "4.2.6", wanted: "the kubelet's own chains", check: in(agent, "kubelet.yaml", "makeIPTablesUtilChains", absent)},
-		{id: "4.2.7", wanted: "no --hostname-override", manual: true, open: true, why: "the name is the machine's in its configuration, and in the certificates that it was given"},
+		{id: "4.2.7", wanted: "no --hostname-override", manual: true, open: true, why: "the node has the machine's name in the configuration and in its certificates"},
 		{id: "4.2.8", wanted: "events are not lost", manual: true, check: in(agent, "kubelet.yaml", "eventRecordQPS", absent)},
 		{id: "4.2.9", wanted: "a certificate of the cluster's CA", manual: true, check: all(in(agent, "kubelet.yaml", "tlsCertFile", given), in(agent, "kubelet.yaml", "tlsPrivateKeyFile", given))},
 		{id: "4.2.10", wanted: "client certificates are renewed", check: in(agent, "kubelet.yaml", "rotateCertificates", equal(false)), why: byMachined},
