@@ -28,10 +28,10 @@ const (
 	rootSize = 64 * mib
 )
 
-// kernelFolder returns the product kernel: a directory with vmlinuz and modules/RELEASE, or an
+// kernelDir returns the product kernel: a directory with vmlinuz and modules/RELEASE, or an
 // unpacked Debian package. init is the first process of a whole machine, so no other test's machine
 // can run it.
-func kernelFolder(t *testing.T) (image, modules string) {
+func kernelDir(t *testing.T) (image, modules string) {
 	t.Helper()
 	dir := os.Getenv("ORLOP_KERNEL")
 	if dir == "" {
@@ -60,7 +60,7 @@ const waits = "waits"
 
 // TestBoot boots real machines with this init and a replacement for machined.
 func TestBoot(t *testing.T) {
-	kernel, modules := kernelFolder(t)
+	kernel, modules := kernelDir(t)
 	p := makeParts(t, kernel, modules)
 	sound := "orlop.root=" + p.params.String()
 	for _, c := range []struct {

@@ -68,7 +68,7 @@ func (s eventSocket) next(ctx context.Context) (events []deviceEvent, lost bool,
 func waitForRoot(events eventSocket, drivers *kmod.Index, want uuid.UUID, keep func()) (choice, error) {
 	found := tables{read: partitionGUIDs, timeout: tableTimeout, say: say, pending: map[string]<-chan reading{}}
 	s := rootSearch{
-		want: want, firmware: askFirmware(drivers), pet: keep, describe: describeDisk, say: say,
+		want: want, firmware: readFirmware(drivers), pet: keep, describe: describeDisk, say: say,
 		devices: func() ([]blockDevice, error) { return blockDevices("/sys/class/block", found.guids) },
 		next:    func(ctx context.Context) (bool, error) { return events.nextBlock(ctx, drivers) },
 		coldplug: func() error {

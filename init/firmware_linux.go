@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// firmwareFolder exists if UEFI firmware started the kernel.
-	firmwareFolder = "/sys/firmware/efi"
+	// firmwareDir exists if UEFI firmware started the kernel.
+	firmwareDir = "/sys/firmware/efi"
 	// variablesModule is the file system of the firmware's variables.
 	variablesModule = "efivarfs"
 )
 
-// askFirmware returns the partition from which the firmware booted. It mounts the variables
+// readFirmware returns the partition from which the firmware booted. It mounts the variables
 // read-only for this purpose only.
-func askFirmware(drivers *kmod.Index) firmware {
-	if _, err := os.Stat(firmwareFolder); err != nil {
+func readFirmware(drivers *kmod.Index) firmware {
+	if _, err := os.Stat(firmwareDir); err != nil {
 		return firmware{}
 	}
 	f := firmware{uefi: true}

@@ -45,7 +45,7 @@ func boot() error {
 	// resets a machine that hangs. A kernel that hangs in a driver detects that itself
 	// (docs/decisions/0020-hangs.md).
 	time.AfterFunc(deadline, func() { reset(fmt.Errorf("not done after %s", deadline)) })
-	for _, m := range namespace {
+	for _, m := range earlyMounts {
 		if err := m.Do(); err != nil {
 			return err
 		}

@@ -19,10 +19,10 @@ import (
 // sysroot is the mount point of the root until it becomes "/".
 const sysroot = "/sysroot"
 
-// namespace lists the first mounts, in this order. All of them move into the root later. /run stays
-// until power-off; its limit is half of the memory (the kernel's default), which the system never
-// comes near.
-var namespace = []mount.Mount{
+// earlyMounts lists the first mounts, in this order. All of them move into the root later. /run
+// stays until power-off; its limit is half of the memory (the kernel's default), which the system
+// never comes near.
+var earlyMounts = []mount.Mount{
 	{Source: "devtmpfs", Target: "/dev", Type: "devtmpfs", Flags: mount.NoSuid | mount.NoExec, Data: "mode=0755"},
 	{Source: "proc", Target: "/proc", Type: "proc", Flags: mount.NoSuid | mount.NoDev | mount.NoExec},
 	{Source: "sysfs", Target: "/sys", Type: "sysfs", Flags: mount.NoSuid | mount.NoDev | mount.NoExec},
@@ -191,16 +191,16 @@ func bootedDisk(disks []string, devices []blockDevice, f firmware) (string, erro
 			"connect the disk that was booted", f.partition), disks: disks}
 	}
 	slices.Sort(booted)
-	if onePhysical(booted, devices) {
+	if samePhysicalDisk(booted, devices) {
 		return booted[0], nil
 	}
 	return "", &refusal{reason: fmt.Sprintf("the firmware has booted partition %s, which is on %d disks: all but one are copies; "+
 		"remove the copies", f.partition, len(booted)), disks: booted, final: true}
 }
 
-// onePhysical reports whether several disks are the same physical disk: the kernel shows a disk
-// with two ports, or behind two controllers, once per path. Then either path is good.
-func onePhysical(disks []string, devices []blockDevice) bool {
+// samePhysicalDisk reports whether several disks are the same physical disk: the kernel shows a
+// disk with two ports, or behind two controllers, once per path. Then either path is good.
+func samePhysicalDisk(disks []string, devices []blockDevice) bool {
 	wwid := map[string]string{}
 	for _, d := range devices {
 		wwid[d.name] = d.wwid
@@ -209,8 +209,8 @@ func onePhysical(disks []string, devices []blockDevice) bool {
 	return first != "" && !slices.ContainsFunc(disks, func(d string) bool { return wwid[d] != first })
 }
 
-// complaint is the console message of a refusal. describe returns a description of a disk.
-func complaint(r *refusal, describe func(disk string) string) string {
+// ambiguityMessage is the console message of a refusal. describe returns a description of a disk.
+func ambiguityMessage(r *refusal, describe func(disk string) string) string {
 	var disks []string
 	for _, d := range r.disks {
 		disks = append(disks, "/dev/"+d+" ("+describe(d)+")")
@@ -218,9 +218,9 @@ func complaint(r *refusal, describe func(disk string) string) string {
 	return "cannot tell the system disk: " + r.reason + "; disks with this system: " + strings.Join(disks, ", ")
 }
 
-// seen lists the disks and partitions that the kernel shows, for the message that the system's
-// partition is missing.
-func seen(devices []blockDevice) string {
+// deviceSummary lists the disks and partitions that the kernel shows, for the message that the
+// system's partition is missing.
+func deviceSummary(devices []blockDevice) string {
 	var names []string
 	for _, d := range devices {
 		if strings.HasPrefix(d.name, "loop") || strings.HasPrefix(d.name, "ram") || strings.HasPrefix(d.name, "dm-") {

@@ -161,7 +161,7 @@ func TestChooseNeedsNoNames(t *testing.T) {
 }
 
 func TestComplaint(t *testing.T) {
-	got := complaint(&refusal{reason: "it is not known", disks: []string{"vda", "vdb"}}, func(disk string) string { return "8 GiB, serial " + disk })
+	got := ambiguityMessage(&refusal{reason: "it is not known", disks: []string{"vda", "vdb"}}, func(disk string) string { return "8 GiB, serial " + disk })
 	want := "cannot tell the system disk: it is not known; disks with this system: /dev/vda (8 GiB, serial vda), /dev/vdb (8 GiB, serial vdb)"
 	if got != want {
 		t.Errorf("%s", got)
@@ -192,10 +192,10 @@ func TestDescribe(t *testing.T) {
 }
 
 func TestSeen(t *testing.T) {
-	if got := seen([]blockDevice{{name: "loop0"}, {name: "ram0"}}); got != "no disk seen" {
+	if got := deviceSummary([]blockDevice{{name: "loop0"}, {name: "ram0"}}); got != "no disk seen" {
 		t.Errorf("without disks: %s", got)
 	}
-	got := seen([]blockDevice{{name: "sda1", number: 1, label: "ESP"}, {name: "sda"}, {name: "dm-0"}})
+	got := deviceSummary([]blockDevice{{name: "sda1", number: 1, label: "ESP"}, {name: "sda"}, {name: "dm-0"}})
 	if want := "seen: sda, sda1 (ESP)"; got != want {
 		t.Errorf("seen = %s, want %s", got, want)
 	}
@@ -203,7 +203,7 @@ func TestSeen(t *testing.T) {
 
 // TestSeenIsPrintable checks that the label of a foreign disk cannot control the console.
 func TestSeenIsPrintable(t *testing.T) {
-	if got, want := seen([]blockDevice{{name: "sdb1", number: 1, label: "\x1b[2Jx"}}), "seen: sdb1 (?[2Jx)"; got != want {
+	if got, want := deviceSummary([]blockDevice{{name: "sdb1", number: 1, label: "\x1b[2Jx"}}), "seen: sdb1 (?[2Jx)"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -227,7 +227,7 @@ func TestParseEvent(t *testing.T) {
 // TestMountsForbidWhatTheyCan checks the promise of the README for the root of the file system tree
 // and the writable parts: no device files and no set-user-ID programs outside /dev.
 func TestMountsForbidWhatTheyCan(t *testing.T) {
-	for _, m := range append(slices.Clone(namespace), rootMount("/dev/dm-0")) {
+	for _, m := range append(slices.Clone(earlyMounts), rootMount("/dev/dm-0")) {
 		flags := m.Flags.String()
 		if !strings.Contains(flags, "nosuid") {
 			t.Errorf("%s: set-user-id is allowed", m)

@@ -15,7 +15,7 @@ import (
 // move into it, the memory of the initramfs is freed, and the mount moves to "/". See
 // switch_root(8): pivot_root(2) cannot leave a ramfs root.
 func switchRoot() error {
-	for _, m := range namespace {
+	for _, m := range earlyMounts {
 		if err := mount.Move(m.Target, filepath.Join(sysroot, m.Target)); err != nil {
 			return err
 		}

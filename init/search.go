@@ -19,8 +19,8 @@ const (
 	// refusalDeadline is the time for which the console shows why the system disk is ambiguous,
 	// before the reset.
 	refusalDeadline = 2 * time.Minute
-	// petEvery is the interval at which the watchdog is fed meanwhile.
-	petEvery = watchdog.Timeout / 4
+	// petInterval is the interval at which the watchdog is fed meanwhile.
+	petInterval = watchdog.Timeout / 4
 )
 
 // rootSearch is the search for the partition with the root.
@@ -35,7 +35,7 @@ type rootSearch struct {
 	pet      func() // feeds the watchdog
 	describe func(disk string) string
 	say      func(l level, format string, args ...any)
-	said     string // the message that the console shows
+	shown    string // the message that the console shows
 }
 
 // wait searches until the partition is found. If the partition is not there at once, wait loads the
@@ -48,7 +48,7 @@ type rootSearch struct {
 func (s *rootSearch) wait() (choice, error) {
 	began := time.Now()
 	deadline := began.Add(diskDeadline)
-	root, _, err := s.look()
+	root, _, err := s.scan()
 	if err == nil && root.device != "" {
 		return root, nil
 	}
@@ -60,11 +60,11 @@ func (s *rootSearch) wait() (choice, error) {
 				return choice{}, err
 			}
 		}
-		root, devices, err = s.look()
+		root, devices, err = s.scan()
 		var refused *refusal
 		switch {
 		case errors.As(err, &refused):
-			s.complain(refused, late)
+			s.report(refused, late)
 		case err != nil || root.device != "":
 			return root, err
 		}
@@ -76,29 +76,29 @@ func (s *rootSearch) wait() (choice, error) {
 		case !errors.Is(err, context.DeadlineExceeded):
 			return choice{}, err
 		case refused == nil:
-			return choice{}, fmt.Errorf("no partition has the GUID %s of the root after %s; %s", s.want, time.Since(began).Round(time.Second), seen(devices))
+			return choice{}, fmt.Errorf("no partition has the GUID %s of the root after %s; %s", s.want, time.Since(began).Round(time.Second), deviceSummary(devices))
 		case time.Since(began) >= refusalDeadline:
-			return choice{}, errors.New(complaint(refused, s.describe))
+			return choice{}, errors.New(ambiguityMessage(refused, s.describe))
 		default:
-			late, deadline = true, time.Now().Add(petEvery)
+			late, deadline = true, time.Now().Add(petInterval)
 			s.pet()
 		}
 	}
 }
 
-// complain shows once why the search continues. While a missing disk may still appear, it shows no
+// report shows once why the search continues. While a missing disk may still appear, it shows no
 // message until the disk is late.
-func (s *rootSearch) complain(r *refusal, late bool) {
-	text := complaint(r, s.describe)
-	if text == s.said || !r.final && !late {
+func (s *rootSearch) report(r *refusal, late bool) {
+	text := ambiguityMessage(r, s.describe)
+	if text == s.shown || !r.final && !late {
 		return
 	}
-	s.said = text
+	s.shown = text
 	s.say(critical, "%s; this machine goes on when the cause is gone, and restarts %s after its start", text, refusalDeadline)
 }
 
-// look reads the devices once. The device of the choice is empty if the partition is not found.
-func (s *rootSearch) look() (choice, []blockDevice, error) {
+// scan reads the devices once. The device of the choice is empty if the partition is not found.
+func (s *rootSearch) scan() (choice, []blockDevice, error) {
 	devices, err := s.devices()
 	if err != nil {
 		return choice{}, nil, err

@@ -5,7 +5,7 @@
 //
 //	current.yaml    active configuration. Missing: the one of the image, or none.
 //	staged.yaml     replaces current.yaml at the next boot.
-//	return.json     current.yaml is on trial; holds its replacement at the next boot (comeback).
+//	return.json     current.yaml is on trial; holds its replacement at the next boot (revertRecord).
 //	reached.yaml    the last configuration with which the machine had an address.
 //	history/N.json  the active configuration with number N (Entry).
 //
@@ -32,15 +32,15 @@ import (
 // Store is the directory of the configurations.
 type Store struct{ Dir string }
 
-func (s Store) current() string { return filepath.Join(s.Dir, "current.yaml") }
-func (s Store) staged() string  { return filepath.Join(s.Dir, "staged.yaml") }
-func (s Store) reached() string { return filepath.Join(s.Dir, "reached.yaml") }
-func (s Store) before() string  { return filepath.Join(s.Dir, "return.json") }
+func (s Store) current() string    { return filepath.Join(s.Dir, "current.yaml") }
+func (s Store) staged() string     { return filepath.Join(s.Dir, "staged.yaml") }
+func (s Store) reached() string    { return filepath.Join(s.Dir, "reached.yaml") }
+func (s Store) revertFile() string { return filepath.Join(s.Dir, "return.json") }
 
-// comeback holds the configuration that follows an unconfirmed trial. It is valid only while the
-// active configuration is the configuration on trial. Therefore the activation of any other
+// revertRecord holds the configuration that follows an unconfirmed trial. It is valid only while
+// the active configuration is the configuration on trial. Therefore the activation of any other
 // configuration ends the trial, even by a version of the system without trials.
-type comeback struct {
+type revertRecord struct {
 	// SHA-256 digests of the configuration on trial and of its replacement
 	Tried     []string `json:"tried"`
 	Documents string   `json:"documents"` // empty: no configuration
@@ -70,7 +70,7 @@ func (s Store) StartTrial(documents []byte) error {
 	if err != nil {
 		return err
 	}
-	c := comeback{Tried: []string{digest(documents)}, Documents: string(present)}
+	c := revertRecord{Tried: []string{digest(documents)}, Documents: string(present)}
 	if last, trying := s.trial(); trying {
 		c.Tried, c.Documents = append(c.Tried, digest(present)), last.Documents
 	}
@@ -80,7 +80,7 @@ func (s Store) StartTrial(documents []byte) error {
 	}
 	// Until the second write completes, the active configuration is either not on trial or still on
 	// the earlier trial.
-	if err := s.write(s.before(), text); err != nil {
+	if err := s.write(s.revertFile(), text); err != nil {
 		return err
 	}
 	return s.write(s.current(), documents)
@@ -88,17 +88,17 @@ func (s Store) StartTrial(documents []byte) error {
 
 // trial returns the content of return.json, and reports whether the active configuration is on
 // trial.
-func (s Store) trial() (c comeback, trying bool) {
-	text, err := os.ReadFile(s.before())
+func (s Store) trial() (c revertRecord, trying bool) {
+	text, err := os.ReadFile(s.revertFile())
 	if err != nil || json.Unmarshal(text, &c) != nil {
-		return comeback{}, false
+		return revertRecord{}, false
 	}
 	present, err := os.ReadFile(s.current())
 	return c, err == nil && slices.Contains(c.Tried, digest(present))
 }
 
 // ConfirmTrial ends a trial and retains the active configuration. It does nothing without a trial.
-func (s Store) ConfirmTrial() error { return s.remove(s.before()) }
+func (s Store) ConfirmTrial() error { return s.remove(s.revertFile()) }
 
 // RevertTrial ends a trial and restores the previous configuration. It does nothing without a
 // trial. It reports whether a trial was running.

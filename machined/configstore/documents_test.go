@@ -42,9 +42,10 @@ func contentOf(t *testing.T, s Store) content {
 	return c
 }
 
-// back returns a return.json that restores the documents to after a trial of the documents tried.
-func back(to string, tried ...string) string {
-	c := comeback{Documents: to}
+// revertJSON returns a return.json that restores the documents to after a trial of the documents
+// tried.
+func revertJSON(to string, tried ...string) string {
+	c := revertRecord{Documents: to}
 	for _, t := range tried {
 		c.Tried = append(c.Tried, digest([]byte(t)))
 	}
@@ -68,23 +69,23 @@ func TestStore(t *testing.T) {
 	}{
 		"put the first":         {content{}, put, content{"current.yaml": "new"}},
 		"put":                   {content{"current.yaml": "old"}, put, content{"current.yaml": "new"}},
-		"put ends a trial":      {content{"current.yaml": "tried", "return.json": back("old", "tried")}, put, content{"current.yaml": "new"}},
+		"put ends a trial":      {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, put, content{"current.yaml": "new"}},
 		"put leaves staged":     {content{"staged.yaml": "later"}, put, content{"current.yaml": "new", "staged.yaml": "later"}},
-		"try":                   {content{"current.yaml": "old"}, try, content{"current.yaml": "new", "return.json": back("old", "new")}},
-		"try another":           {content{"current.yaml": "tried", "return.json": back("old", "tried")}, try, content{"current.yaml": "new", "return.json": back("old", "new", "tried")}},
-		"try over the image's":  {content{}, try, content{"current.yaml": "new", "return.json": back("", "new")}},
-		"try, an old trial":     {content{"current.yaml": "old", "return.json": back("older", "x")}, try, content{"current.yaml": "new", "return.json": back("old", "new")}},
-		"confirm":               {content{"current.yaml": "tried", "return.json": back("old", "tried")}, Store.ConfirmTrial, content{"current.yaml": "tried"}},
+		"try":                   {content{"current.yaml": "old"}, try, content{"current.yaml": "new", "return.json": revertJSON("old", "new")}},
+		"try another":           {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, try, content{"current.yaml": "new", "return.json": revertJSON("old", "new", "tried")}},
+		"try over the image's":  {content{}, try, content{"current.yaml": "new", "return.json": revertJSON("", "new")}},
+		"try, an old trial":     {content{"current.yaml": "old", "return.json": revertJSON("older", "x")}, try, content{"current.yaml": "new", "return.json": revertJSON("old", "new")}},
+		"confirm":               {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, Store.ConfirmTrial, content{"current.yaml": "tried"}},
 		"confirm nothing":       {content{"current.yaml": "old"}, Store.ConfirmTrial, content{"current.yaml": "old"}},
-		"return":                {content{"current.yaml": "tried", "return.json": back("old", "tried")}, giveUp, content{"current.yaml": "old"}},
-		"return to the image":   {content{"current.yaml": "tried", "return.json": back("", "tried")}, giveUp, content{}},
+		"return":                {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, giveUp, content{"current.yaml": "old"}},
+		"return to the image":   {content{"current.yaml": "tried", "return.json": revertJSON("", "tried")}, giveUp, content{}},
 		"return from nothing":   {content{"current.yaml": "old"}, giveUp, content{"current.yaml": "old"}},
 		"begin":                 {content{"current.yaml": "old"}, begin, content{"current.yaml": "old"}},
-		"begin after a trial":   {content{"current.yaml": "tried", "return.json": back("old", "tried")}, begin, content{"current.yaml": "old"}},
+		"begin after a trial":   {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, begin, content{"current.yaml": "old"}},
 		"begin, staged":         {content{"current.yaml": "old", "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
-		"begin, both":           {content{"current.yaml": "tried", "return.json": back("old", "tried"), "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
-		"begin, leaving":        {content{"current.yaml": "tried", "return.json": back("old", "tried"), "staged.yaml": "later"}, leave, content{"current.yaml": "old", "staged.yaml": "later"}},
-		"begin, another's":      {content{"current.yaml": "other", "return.json": back("old", "tried")}, begin, content{"current.yaml": "other"}},
+		"begin, both":           {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried"), "staged.yaml": "later"}, begin, content{"current.yaml": "later"}},
+		"begin, leaving":        {content{"current.yaml": "tried", "return.json": revertJSON("old", "tried"), "staged.yaml": "later"}, leave, content{"current.yaml": "old", "staged.yaml": "later"}},
+		"begin, another's":      {content{"current.yaml": "other", "return.json": revertJSON("old", "tried")}, begin, content{"current.yaml": "other"}},
 		"begin, damaged return": {content{"current.yaml": "old", "return.json": "{"}, begin, content{"current.yaml": "old"}},
 		"drop staged":           {content{"current.yaml": "old", "staged.yaml": "later"}, Store.DropStaged, content{"current.yaml": "old"}},
 	} {
@@ -108,12 +109,12 @@ func TestCut(t *testing.T) {
 		left content
 		want content
 	}{
-		"trial begun, not in force":           {content{"current.yaml": "old", "return.json": back("old", "new")}, content{"current.yaml": "old"}},
-		"another trial begun, not in force":   {content{"current.yaml": "tried", "return.json": back("old", "new", "tried")}, content{"current.yaml": "old"}},
-		"put over a trial, not ended":         {content{"current.yaml": "new", "return.json": back("old", "tried")}, content{"current.yaml": "new"}},
-		"returned, not ended":                 {content{"current.yaml": "old", "return.json": back("old", "tried")}, content{"current.yaml": "old"}},
-		"returned to the image's, not ended":  {content{"return.json": back("", "tried")}, content{}},
-		"trial over the image's, begun":       {content{"return.json": back("", "new")}, content{}},
+		"trial begun, not in force":           {content{"current.yaml": "old", "return.json": revertJSON("old", "new")}, content{"current.yaml": "old"}},
+		"another trial begun, not in force":   {content{"current.yaml": "tried", "return.json": revertJSON("old", "new", "tried")}, content{"current.yaml": "old"}},
+		"put over a trial, not ended":         {content{"current.yaml": "new", "return.json": revertJSON("old", "tried")}, content{"current.yaml": "new"}},
+		"returned, not ended":                 {content{"current.yaml": "old", "return.json": revertJSON("old", "tried")}, content{"current.yaml": "old"}},
+		"returned to the image's, not ended":  {content{"return.json": revertJSON("", "tried")}, content{}},
+		"trial over the image's, begun":       {content{"return.json": revertJSON("", "new")}, content{}},
 		"begun: returned and not yet adopted": {content{"current.yaml": "old", "staged.yaml": "later"}, content{"current.yaml": "later"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -135,9 +136,9 @@ func TestLasting(t *testing.T) {
 	}{
 		{content{}, ""},
 		{content{"current.yaml": "old"}, "old"},
-		{content{"current.yaml": "tried", "return.json": back("old", "tried")}, "old"},
-		{content{"current.yaml": "tried", "return.json": back("", "tried")}, ""},
-		{content{"current.yaml": "other", "return.json": back("old", "tried")}, "other"},
+		{content{"current.yaml": "tried", "return.json": revertJSON("old", "tried")}, "old"},
+		{content{"current.yaml": "tried", "return.json": revertJSON("", "tried")}, ""},
+		{content{"current.yaml": "other", "return.json": revertJSON("old", "tried")}, "other"},
 	} {
 		if got, err := c.have.write(t).Confirmed(); err != nil || string(got) != c.want || (got == nil) != (c.want == "") {
 			t.Errorf("%v: got %q, %v, want %q", c.have, got, err, c.want)

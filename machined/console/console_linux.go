@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// active is the file in which the kernel lists its consoles (Documentation/ABI/testing/sysfs-tty).
-const active = "/sys/class/tty/console/active"
+// activeConsoles is the file in which the kernel lists its consoles
+// (Documentation/ABI/testing/sysfs-tty).
+const activeConsoles = "/sys/class/tty/console/active"
 
-// keptLines is the number of lines buffered for each serial line; further lines are dropped.
-const keptLines = 512
+// lineBuffer is the number of lines buffered for each serial line; further lines are dropped.
+const lineBuffer = 512
 
 // Console is the set of the machine's consoles.
 type Console struct {
@@ -31,7 +32,7 @@ type Console struct {
 // Open finds the consoles. It passes errors of unusable consoles to report, which must not write to
 // a console.
 func Open(status *cell.Cell[Status], report func(error)) (*Console, error) {
-	text, err := os.ReadFile(active)
+	text, err := os.ReadFile(activeConsoles)
 	if err != nil {
 		return nil, fmt.Errorf("consoles: cannot list: %w", err)
 	}
@@ -45,7 +46,7 @@ func open(names string, status *cell.Cell[Status], report func(error)) *Console 
 			c.screen = append(c.screen, "/dev/"+name)
 		} else {
 			c.serial = append(c.serial, "/dev/"+name)
-			c.lines = append(c.lines, make(chan string, keptLines))
+			c.lines = append(c.lines, make(chan string, lineBuffer))
 		}
 	}
 	return c

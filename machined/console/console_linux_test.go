@@ -18,9 +18,9 @@ import (
 
 const identity = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-// story is a machine from power-on to Ready with a temporary problem, and then a machine that is
+// statuses is a machine from power-on to Ready with a temporary problem, and then a machine that is
 // not installed.
-var story = []Status{
+var statuses = []Status{
 	{Version: "1.0.0", Slot: "A", Stage: "disks", WaitsFor: []string{"the boot disk"}},
 	{Version: "1.0.0", Slot: "A", Stage: "configuration", WaitsFor: []string{"an operator: orlopctl apply-config"}, Addresses: []string{"10.0.2.15/24"},
 		Endpoint: "10.0.2.15:50000", Identity: identity, Services: []string{"apid running"}},
@@ -38,14 +38,14 @@ var story = []Status{
 
 func TestRender(t *testing.T) {
 	var text strings.Builder
-	for _, s := range story {
+	for _, s := range statuses {
 		fmt.Fprintf(&text, "%s\n=====\n", Render(s, 80, 25))
 	}
 	golden.Assert(t, text.String(), "screen.golden")
 }
 
 func TestRenderFits(t *testing.T) {
-	for _, s := range story {
+	for _, s := range statuses {
 		for _, size := range [][2]int{{80, 25}, {40, 5}, {132, 50}, {1, 1}, {0, 0}} {
 			lines := strings.Split(Render(s, size[0], size[1]), "\n")
 			if len(lines) > max(size[1], 1) {
@@ -63,7 +63,7 @@ func TestRenderFits(t *testing.T) {
 func TestChanges(t *testing.T) {
 	var text strings.Builder
 	before := Status{}
-	for _, s := range story {
+	for _, s := range statuses {
 		for _, line := range Changes(before, s) {
 			text.WriteString("orlop: " + line + "\n")
 		}
@@ -85,8 +85,8 @@ func TestConsolesOfTheKernel(t *testing.T) {
 // TestSerial runs a console on a pseudo terminal.
 func TestSerial(t *testing.T) {
 	other, path := pseudoTerminal(t)
-	status := cell.New(story[0])
-	c := &Console{status: status, report: func(err error) { t.Error(err) }, serial: []string{path}, lines: []chan string{make(chan string, keptLines)}}
+	status := cell.New(statuses[0])
+	c := &Console{status: status, report: func(err error) { t.Error(err) }, serial: []string{path}, lines: []chan string{make(chan string, lineBuffer)}}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	ended := make(chan struct{})
@@ -109,7 +109,7 @@ func TestSerial(t *testing.T) {
 	if _, err := other.WriteString("root\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	status.Set(story[1])
+	status.Set(statuses[1])
 	line, err := lines.ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != "orlop: waits for the boot disk" {
 		t.Errorf("%q, %v; want the next line, not what was typed", line, err)
@@ -124,11 +124,11 @@ func TestSerial(t *testing.T) {
 // TestLineNeverBlocks writes lines to a console without a reader.
 func TestLineNeverBlocks(t *testing.T) {
 	c := open("ttyS9", cell.New(Status{}), nil)
-	for i := range 3 * keptLines {
+	for i := range 3 * lineBuffer {
 		c.Line(fmt.Sprint("line ", i))
 	}
-	if got := len(c.lines[0]); got != keptLines {
-		t.Errorf("%d lines are kept; want %d", got, keptLines)
+	if got := len(c.lines[0]); got != lineBuffer {
+		t.Errorf("%d lines are kept; want %d", got, lineBuffer)
 	}
 }
 

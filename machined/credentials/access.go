@@ -79,8 +79,8 @@ func (a Access) Check(dnsDomain string) *nodespec.AccessCheck {
 	return &check
 }
 
-// ours maps field names of the API server to field names of the Cluster document.
-var ours = strings.NewReplacer(
+// documentFields maps field names of the API server to field names of the Cluster document.
+var documentFields = strings.NewReplacer(
 	"jwt[", "authentication.jwt[", "webhooks[", "authorization.webhooks[",
 	".issuer.url", ".url", ".issuer.discoveryURL", ".discoveryURL", ".issuer.certificateAuthority", ".ca", ".issuer.audiences", ".audiences",
 	".claimMappings.username.expression", ".username", ".claimMappings.groups.expression", ".groups",
@@ -93,7 +93,7 @@ var ours = strings.NewReplacer(
 func InDocument(lines string) string {
 	var out []string
 	for line := range strings.Lines(lines) {
-		out = append(out, "Cluster.spec.kubernetes."+ours.Replace(strings.TrimSpace(line)))
+		out = append(out, "Cluster.spec.kubernetes."+documentFields.Replace(strings.TrimSpace(line)))
 	}
 	return strings.Join(out, "; ")
 }
@@ -193,10 +193,10 @@ var (
 	}
 )
 
-// notOurselves is a condition that exempts the cluster's own components from authorization
+// notClusterComponent is a condition that exempts the cluster's own components from authorization
 // webhooks. Otherwise an unavailable service with a failure policy of denial would block the
 // components that must restore it.
-var notOurselves = fmt.Sprintf("!(request.user in ['%s'] || request.groups.exists(g, g in ['%s']))", strings.Join(ownUsers, "', '"), strings.Join(ownGroups, "', '"))
+var notClusterComponent = fmt.Sprintf("!(request.user in ['%s'] || request.groups.exists(g, g in ['%s']))", strings.Join(ownUsers, "', '"), strings.Join(ownGroups, "', '"))
 
 // authorization returns the authorizers in the order of their evaluation; the first that has an
 // opinion decides. kubeconfigs are the files of the webhooks, in the same order.
@@ -204,7 +204,7 @@ func authorization(a config.Authorization, kubeconfigs []string) object {
 	authorizers := []object{{"type": "Node", "name": "node"}}
 	for i, w := range a.Webhooks {
 		conditions := []object{}
-		for _, c := range append(slices.Clone(w.MatchConditions), notOurselves) {
+		for _, c := range append(slices.Clone(w.MatchConditions), notClusterComponent) {
 			conditions = append(conditions, object{"expression": c})
 		}
 		authorizers = append(authorizers, object{"type": "Webhook", "name": w.Name, "webhook": object{

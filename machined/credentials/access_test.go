@@ -107,7 +107,7 @@ func TestNotOurselves(t *testing.T) {
 		t.Fatalf("there are but %d identities: %v", len(own), own)
 	}
 	excepted := func(i identity) bool {
-		return strings.Contains(notOurselves, "'"+i.user+"'") || slices.ContainsFunc(i.groups, func(g string) bool { return strings.Contains(notOurselves, "'"+g+"'") })
+		return strings.Contains(notClusterComponent, "'"+i.user+"'") || slices.ContainsFunc(i.groups, func(g string) bool { return strings.Contains(notClusterComponent, "'"+g+"'") })
 	}
 	for _, i := range own {
 		if !excepted(i) {

@@ -38,7 +38,7 @@ func Diff(have Have, want Want) []reconcile.Op {
 	var ops []reconcile.Op
 	for _, f := range want.Dirs {
 		if o, ok := have.Dirs[f.Path]; !ok || o.UID != f.UID || o.Mode.Perm() != 0o700 {
-			ops = append(ops, makeFolder{f})
+			ops = append(ops, makeDir{f})
 		}
 	}
 	for _, f := range want.Files {

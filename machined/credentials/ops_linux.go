@@ -13,12 +13,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// makeFolder creates the directory of a process, or restores its owner and mode.
-type makeFolder struct{ Dir }
+// makeDir creates the directory of a process, or restores its owner and mode.
+type makeDir struct{ Dir }
 
-func (o makeFolder) String() string { return fmt.Sprintf("make folder %s for user %d", o.Path, o.UID) }
+func (o makeDir) String() string { return fmt.Sprintf("make folder %s for user %d", o.Path, o.UID) }
 
-func (o makeFolder) Do(context.Context) error {
+func (o makeDir) Do(context.Context) error {
 	// Other users must be able to traverse the parent directories.
 	if err := os.MkdirAll(filepath.Dir(o.Path), 0o755); err != nil {
 		return fmt.Errorf("credentials: cannot make folder: %w", err)
@@ -58,11 +58,11 @@ func (o removeFile) Do(context.Context) error {
 // matching key is unreadable, and the next reconciliation issues it again.
 type issue struct {
 	Leaf
-	why string
+	reason string
 }
 
 func (o issue) String() string {
-	return fmt.Sprintf("issue %s for user %d: %s (%s)", o.Cert, o.UID, o.Spec.CN, o.why)
+	return fmt.Sprintf("issue %s for user %d: %s (%s)", o.Cert, o.UID, o.Spec.CN, o.reason)
 }
 
 func (o issue) Do(context.Context) error {

@@ -144,16 +144,16 @@ func APIServer(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pk
 		asking = []byte("yes\n")
 	}
 	p := process{&w, paths.ApidDir, paths.UserApid}
-	p.folder()
-	p.file("operators.pem", callers.Operators)
-	p.file("clients.pem", callers.Clients)
-	p.file("machines.pem", callers.Machines)
-	p.file("revoked.json", callers.Revoked)
-	p.file("asking", asking)
+	p.addDir()
+	p.addFile("operators.pem", callers.Operators)
+	p.addFile("clients.pem", callers.Clients)
+	p.addFile("machines.pem", callers.Machines)
+	p.addFile("revoked.json", callers.Revoked)
+	p.addFile("asking", asking)
 	const cert, key = "server.crt", "server.key"
 	if given != nil {
-		p.file(key, given.KeyPEM())
-		p.file(cert, given.CertPEM())
+		p.addFile(key, given.KeyPEM())
+		p.addFile(cert, given.CertPEM())
 		return w
 	}
 	leaf := MachineLeaf(name, ips)
@@ -161,22 +161,22 @@ func APIServer(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pk
 	if ca == nil {
 		leaf.Usage, leaf.O = pki.Server, nil
 	}
-	p.leaf(cert, key, ca, leaf)
+	p.addLeaf(cert, key, ca, leaf)
 	return w
 }
 
 func (w *Want) node(node nodespec.Spec, a Authorities) {
 	p := process{w, paths.KubeNode, 0}
-	p.folder()
-	p.file(nodespec.CA, a.Kubernetes.Bundle())
-	p.file(nodespec.NodeLabelsFile, a.NodeLabels)
-	p.file(nodespec.Revoked, a.RevokedSet)
+	p.addDir()
+	p.addFile(nodespec.CA, a.Kubernetes.Bundle())
+	p.addFile(nodespec.NodeLabelsFile, a.NodeLabels)
+	p.addFile(nodespec.Revoked, a.RevokedSet)
 	for _, l := range NodeLeaves(node.NodeName, node.NodeIPs) {
 		if given := a.Issued[l.Cert]; given != nil {
-			p.file(l.Key, given.KeyPEM())
-			p.file(l.Cert, given.CertPEM())
+			p.addFile(l.Key, given.KeyPEM())
+			p.addFile(l.Cert, given.CertPEM())
 		} else {
-			p.leaf(l.Cert, l.Key, a.Kubernetes.CA, l.Spec)
+			p.addLeaf(l.Cert, l.Key, a.Kubernetes.CA, l.Spec)
 		}
 	}
 }
@@ -209,17 +209,17 @@ func MachineLeaf(name string, ips []netip.Addr) pki.Spec {
 
 func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	p := process{w, paths.KubeAPI, paths.UserAPI}
-	p.folder()
+	p.addDir()
 	w.Dirs = append(w.Dirs, Dir{paths.EtcdData, p.uid}, Dir{paths.EtcdSnapshots, p.uid}, Dir{paths.AuditLog, p.uid})
-	p.file(nodespec.CA, a.Kubernetes.Bundle())
-	p.file(nodespec.FrontProxyCA, a.FrontProxy.Bundle())
-	p.file(nodespec.EtcdCA, a.Etcd.Bundle())
-	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
-	p.file(nodespec.ServiceAccountPub, a.ServiceAccountPub)
-	p.file(nodespec.Encryption, encryption(a.EncryptionKeys))
-	p.file(nodespec.Revoked, a.RevokedSet)
+	p.addFile(nodespec.CA, a.Kubernetes.Bundle())
+	p.addFile(nodespec.FrontProxyCA, a.FrontProxy.Bundle())
+	p.addFile(nodespec.EtcdCA, a.Etcd.Bundle())
+	p.addFile(nodespec.ServiceAccountKey, a.ServiceAccountKey)
+	p.addFile(nodespec.ServiceAccountPub, a.ServiceAccountPub)
+	p.addFile(nodespec.Encryption, encryption(a.EncryptionKeys))
+	p.addFile(nodespec.Revoked, a.RevokedSet)
 	for _, f := range a.Access.Files(p.dir) {
-		p.file(f.Name, f.Content)
+		p.addFile(f.Name, f.Content)
 	}
 	w.Strays = append(w.Strays, filepath.Join(p.dir, tokenPrefix+"*"), filepath.Join(p.dir, authorizationPrefix+"*"))
 
@@ -236,30 +236,30 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 			dns = append(dns, name)
 		}
 	}
-	p.leaf(nodespec.APIServerCert, nodespec.APIServerKey, a.Kubernetes.CA, pki.Spec{CN: "kube-apiserver", Usage: pki.Server, DNS: distinct.Of(dns), IPs: distinct.Of(ips)})
-	p.leaf(nodespec.KubeletClientCert, nodespec.KubeletClientKey, a.Kubernetes.CA, client("kube-apiserver-kubelet-client"))
-	p.leaf(nodespec.FrontProxyCert, nodespec.FrontProxyKey, a.FrontProxy.CA, client("front-proxy-client"))
+	p.addLeaf(nodespec.APIServerCert, nodespec.APIServerKey, a.Kubernetes.CA, pki.Spec{CN: "kube-apiserver", Usage: pki.Server, DNS: distinct.Of(dns), IPs: distinct.Of(ips)})
+	p.addLeaf(nodespec.KubeletClientCert, nodespec.KubeletClientKey, a.Kubernetes.CA, client("kube-apiserver-kubelet-client"))
+	p.addLeaf(nodespec.FrontProxyCert, nodespec.FrontProxyKey, a.FrontProxy.CA, client("front-proxy-client"))
 	peer := pki.Spec{CN: node.NodeName, Usage: pki.Both, DNS: []string{"localhost", node.NodeName}, IPs: distinct.Of(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, node.NodeIPs...))}
-	p.leaf(nodespec.EtcdPeerCert, nodespec.EtcdPeerKey, a.Etcd.CA, peer)
+	p.addLeaf(nodespec.EtcdPeerCert, nodespec.EtcdPeerKey, a.Etcd.CA, peer)
 }
 
 func (w *Want) controllers(node nodespec.Spec, a Authorities) {
 	p := process{w, paths.KubeControllers, paths.UserControllers}
-	p.folder()
-	p.file(nodespec.CA, a.Kubernetes.Bundle())
-	p.file(nodespec.SigningCA, a.Kubernetes.CertPEM())
-	p.file(nodespec.CAKey, a.Kubernetes.KeyPEM())
-	p.file(nodespec.FrontProxyCA, a.FrontProxy.Bundle())
-	p.file(nodespec.ServiceAccountKey, a.ServiceAccountKey)
-	p.file(nodespec.Addons, a.Addons)
-	p.leaf(nodespec.ControllersCert, nodespec.ControllersKey, a.Kubernetes.CA, client("system:kube-controller-manager"))
-	p.leaf(nodespec.SchedulerCert, nodespec.SchedulerKey, a.Kubernetes.CA, client("system:kube-scheduler"))
+	p.addDir()
+	p.addFile(nodespec.CA, a.Kubernetes.Bundle())
+	p.addFile(nodespec.SigningCA, a.Kubernetes.CertPEM())
+	p.addFile(nodespec.CAKey, a.Kubernetes.KeyPEM())
+	p.addFile(nodespec.FrontProxyCA, a.FrontProxy.Bundle())
+	p.addFile(nodespec.ServiceAccountKey, a.ServiceAccountKey)
+	p.addFile(nodespec.Addons, a.Addons)
+	p.addLeaf(nodespec.ControllersCert, nodespec.ControllersKey, a.Kubernetes.CA, client("system:kube-controller-manager"))
+	p.addLeaf(nodespec.SchedulerCert, nodespec.SchedulerKey, a.Kubernetes.CA, client("system:kube-scheduler"))
 	serving := pki.Spec{CN: "controllers", Usage: pki.Server, DNS: []string{"localhost"}, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
-	p.leaf(nodespec.ControllersServing, nodespec.ControllersServingK, a.Kubernetes.CA, serving)
-	p.leaf(nodespec.MetricsCert, nodespec.MetricsKey, a.Kubernetes.CA, client(nodespec.MetricsUser))
+	p.addLeaf(nodespec.ControllersServing, nodespec.ControllersServingK, a.Kubernetes.CA, serving)
+	p.addLeaf(nodespec.MetricsCert, nodespec.MetricsKey, a.Kubernetes.CA, client(nodespec.MetricsUser))
 	metrics := pki.Spec{CN: nodespec.MetricsHost, Usage: pki.Server, DNS: []string{nodespec.MetricsHost}}
-	p.leaf(nodespec.AddonsCert, nodespec.AddonsKey, a.Kubernetes.CA, client(nodespec.AddonsUser))
-	p.leaf(nodespec.MetricsServing, nodespec.MetricsServingKey, a.Kubernetes.CA, metrics)
+	p.addLeaf(nodespec.AddonsCert, nodespec.AddonsKey, a.Kubernetes.CA, client(nodespec.AddonsUser))
+	p.addLeaf(nodespec.MetricsServing, nodespec.MetricsServingKey, a.Kubernetes.CA, metrics)
 }
 
 // process collects the content of one directory.
@@ -269,13 +269,13 @@ type process struct {
 	uid uint32
 }
 
-func (p process) folder() { p.w.Dirs = append(p.w.Dirs, Dir{p.dir, p.uid}) }
+func (p process) addDir() { p.w.Dirs = append(p.w.Dirs, Dir{p.dir, p.uid}) }
 
-func (p process) file(name string, content []byte) {
+func (p process) addFile(name string, content []byte) {
 	p.w.Files = append(p.w.Files, File{filepath.Join(p.dir, name), p.uid, 0o400, content})
 }
 
-func (p process) leaf(cert, key string, by *pki.CA, spec pki.Spec) {
+func (p process) addLeaf(cert, key string, by *pki.CA, spec pki.Spec) {
 	spec.TTL, spec.Backdate = leafTTL, Backdate
 	p.w.Leaves = append(p.w.Leaves, Leaf{filepath.Join(p.dir, cert), filepath.Join(p.dir, key), p.uid, by, spec})
 }

@@ -214,7 +214,7 @@ func (w Wipe) String() string { return "wipe " + w.Label + " (" + w.Device + ")"
 type Erase struct {
 	Label  string
 	Device string
-	tell   func(string) // receives the result; may be nil
+	report func(string) // receives the result; may be nil
 }
 
 func (e Erase) String() string {
@@ -237,9 +237,9 @@ func Reset(have Have, labels []string, tell func(string)) []reconcile.Op {
 		}
 		for _, d := range have.Disks {
 			for _, p := range d.Partitions {
-				if d.Boot && p.Label == label && ours(p.Entry) && !p.Content.blank() {
+				if d.Boot && p.Label == label && isSystemPartition(p.Entry) && !p.Content.blank() {
 					ops = append(ops, Wipe{Label: label, Device: p.Path})
-					slow = slices.Insert(slow, 0, reconcile.Op(Erase{Label: label, Device: p.Path, tell: tell}))
+					slow = slices.Insert(slow, 0, reconcile.Op(Erase{Label: label, Device: p.Path, report: tell}))
 				}
 			}
 		}

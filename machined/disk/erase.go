@@ -27,13 +27,13 @@ const (
 	samples    = 512       // pieces of a discarded partition that are read back
 )
 
-var errKept = errors.New("the disk still gives back what it was told to forget")
+var errRetained = errors.New("the disk still gives back what it was told to forget")
 
 // overwriteAll zeroes a whole partition and reads all of it back. It does not trust the disk: a
 // disk may report written zeros and retain every byte.
 func overwriteAll(ctx context.Context, d erasable) error {
 	if d.zeroOut(0, d.size()) == nil && d.flush() == nil {
-		if err := zeroed(ctx, d, 0, d.size(), erasePiece); err == nil || !errors.Is(err, errKept) {
+		if err := checkZeroed(ctx, d, 0, d.size(), erasePiece); err == nil || !errors.Is(err, errRetained) {
 			return err
 		}
 	}
@@ -49,11 +49,11 @@ func overwriteAll(ctx context.Context, d erasable) error {
 	if err := d.flush(); err != nil {
 		return err
 	}
-	return zeroed(ctx, d, 0, d.size(), erasePiece)
+	return checkZeroed(ctx, d, 0, d.size(), erasePiece)
 }
 
-// zeroed reads a piece of every step of a range, and the last piece.
-func zeroed(ctx context.Context, d erasable, start, length, step uint64) error {
+// checkZeroed reads a piece of every step of a range, and the last piece.
+func checkZeroed(ctx context.Context, d erasable, start, length, step uint64) error {
 	buffer := make([]byte, erasePiece)
 	look := func(at uint64) error {
 		part := buffer[:min(erasePiece, start+length-at)]
@@ -61,7 +61,7 @@ func zeroed(ctx context.Context, d erasable, start, length, step uint64) error {
 			return fmt.Errorf("cannot read back: %w", err)
 		}
 		if len(bytes.Trim(part, "\x00")) > 0 {
-			return errKept
+			return errRetained
 		}
 		return nil
 	}
@@ -79,19 +79,19 @@ func zeroed(ctx context.Context, d erasable, start, length, step uint64) error {
 	return nil
 }
 
-// forget discards a partition and reads back samples. If the disk has retained data, it overwrites
-// the partition from the beginning until the time end. It returns the result as a sentence for the
-// operator.
-func forget(ctx context.Context, d erasable, end time.Time, now func() time.Time) (string, error) {
+// discardAll discards a partition and reads back samples. If the disk has retained data, it
+// overwrites the partition from the beginning until the time end. It returns the result as a
+// sentence for the operator.
+func discardAll(ctx context.Context, d erasable, end time.Time, now func() time.Time) (string, error) {
 	size := d.size()
 	step := max(erasePiece, size/samples/erasePiece*erasePiece)
 	discarded := d.discard(0, size)
 	if discarded == nil {
-		err := zeroed(ctx, d, 0, size, step)
+		err := checkZeroed(ctx, d, 0, size, step)
 		if err == nil {
 			return "discarded, and the disk gives back zeros where it was asked", nil
 		}
-		if !errors.Is(err, errKept) {
+		if !errors.Is(err, errRetained) {
 			return "", err
 		}
 	}
@@ -105,7 +105,7 @@ func forget(ctx context.Context, d erasable, end time.Time, now func() time.Time
 		if err := d.zeroOut(done, part); err != nil {
 			break // the result reports the rest
 		}
-		if err := errors.Join(d.flush(), zeroed(ctx, d, done, part, erasePiece*16)); err != nil {
+		if err := errors.Join(d.flush(), checkZeroed(ctx, d, done, part, erasePiece*16)); err != nil {
 			break
 		}
 		done += part

@@ -33,13 +33,13 @@ func (e Erase) Do(ctx context.Context) error {
 		if deadline, bounded := ctx.Deadline(); bounded && deadline.Add(-eraseTime/3).Before(end) {
 			end = deadline.Add(-eraseTime / 3)
 		}
-		said, err = forget(ctx, d, end, time.Now)
+		said, err = discardAll(ctx, d, end, time.Now)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: cannot erase %s: %w; what was on it can still be read: destroy the disk, or overwrite it elsewhere", e.Device, e.Label, err)
 	}
-	if e.tell != nil {
-		e.tell(fmt.Sprintf("%s (%s): %s", e.Label, e.Device, said))
+	if e.report != nil {
+		e.report(fmt.Sprintf("%s (%s): %s", e.Label, e.Device, said))
 	}
 	return nil
 }

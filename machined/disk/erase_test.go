@@ -108,7 +108,7 @@ func TestForget(t *testing.T) {
 			end = now.Add(time.Minute)
 		}
 		m := &medium{data: secrets(), discards: c.discards, zeroes: c.zeroes, writes: true}
-		said, err := forget(t.Context(), asErasable{m}, end, func() time.Time { return now })
+		said, err := discardAll(t.Context(), asErasable{m}, end, func() time.Time { return now })
 		if err != nil || !strings.Contains(said, c.want) {
 			t.Errorf("%s: %q, %v", c.name, said, err)
 		}
@@ -128,7 +128,7 @@ func TestForgetReadsEverywhere(t *testing.T) {
 			return nil
 		}
 		m := &medium{data: secrets(), discards: some, zeroes: does}
-		if said, err := forget(t.Context(), asErasable{m}, time.Now().Add(time.Minute), time.Now); err != nil || m.zeroRequests == 0 {
+		if said, err := discardAll(t.Context(), asErasable{m}, time.Now().Add(time.Minute), time.Now); err != nil || m.zeroRequests == 0 {
 			t.Errorf("kept at %d: %q, %v", kept, fmt.Sprint(said), err)
 		}
 	}

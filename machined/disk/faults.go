@@ -49,7 +49,7 @@ func BeforeCheck(have Have) []FilesystemErrors {
 	var found []FilesystemErrors
 	for _, d := range have.Disks {
 		for _, p := range d.Partitions {
-			if _, mounted := mountOf(have, p.Path); d.Boot && ours(p.Entry) && p.Faults.Any() && !mounted {
+			if _, mounted := mountOf(have, p.Path); d.Boot && isSystemPartition(p.Entry) && p.Faults.Any() && !mounted {
 				found = append(found, FilesystemErrors{Label: p.Label, Device: p.Path, Faults: p.Faults, Checked: true})
 			}
 		}

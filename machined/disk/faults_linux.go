@@ -21,7 +21,7 @@ const sysExt4 = "/sys/fs/ext4"
 // disk.
 func ReadFilesystemErrors() ([]FilesystemErrors, error) {
 	var all []FilesystemErrors
-	for _, v := range volumes() {
+	for _, v := range systemVolumes() {
 		m, mounted, err := mount.At(v.Mount.Target)
 		if err != nil {
 			return nil, err

@@ -42,7 +42,7 @@ func model(s scenario) Have {
 
 func mountAll(d Disk) []mount.Mount {
 	var mounts []mount.Mount
-	for _, v := range volumes() {
+	for _, v := range systemVolumes() {
 		for _, p := range d.Partitions {
 			if p.Label == v.Format.Label {
 				v.Mount.Source = p.Path
@@ -218,7 +218,7 @@ func kept(t *testing.T, before, after Have) {
 	for _, d := range before.Disks {
 		for _, p := range d.Partitions {
 			own := p.Label == disklayout.State || p.Label == disklayout.Data
-			if !ours(p.Entry) || own && p.Content.Label != p.Label {
+			if !isSystemPartition(p.Entry) || own && p.Content.Label != p.Label {
 				continue
 			}
 			now := partitionAt(after, p.Path)

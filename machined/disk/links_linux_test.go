@@ -61,7 +61,7 @@ func TestDataFolders(t *testing.T) {
 		}
 		have[f] = true
 	}
-	for _, v := range volumes() {
+	for _, v := range systemVolumes() {
 		for name := range v.Links {
 			if !have[filepath.Dir(name)] {
 				t.Errorf("%s: nobody makes the folder of the link", name)

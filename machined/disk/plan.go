@@ -40,14 +40,14 @@ func Plan(config Config, have Have) (Want, error) {
 	if disk.ReadOnly {
 		return Want{}, fmt.Errorf("%s: cannot hold %s and %s: the disk is read-only", describe(disk), disklayout.State, disklayout.Data)
 	}
-	if err := onlyOne(disk, have); err != nil {
+	if err := checkClones(disk, have); err != nil {
 		return Want{}, err
 	}
 	want := Want{Disk: disk.Path}
 	kept := disk.Partitions
 	if reason := foreignTable(disk); reason != "" {
 		if !config.Wipe || disk.Boot {
-			return Want{}, refuse(disk, reason)
+			return Want{}, foreignError(disk, reason)
 		}
 		want.NewTable, kept = true, nil
 	}
@@ -57,22 +57,22 @@ func Plan(config Config, have Have) (Want, error) {
 	if want.Partitions, err = arrange(config, disk, kept); err != nil {
 		return Want{}, err
 	}
-	for _, v := range volumes() {
+	for _, v := range systemVolumes() {
 		entry := find(want.Partitions, v.Format.Label)
 		v.Number = entry.Number
 		v.Wipe = config.Wipe
 		v.Format.Device = parttable.PartitionPath(disk.Path, entry.Number)
 		v.Mount.Source = v.Format.Device
 		want.Volumes = append(want.Volumes, v)
-		if err := admit(v, entry, kept, have.Mounts); err != nil {
+		if err := checkVolume(v, entry, kept, have.Mounts); err != nil {
 			return Want{}, err
 		}
 	}
 	return want, nil
 }
 
-// volumes returns the formats and mount points of the two file systems.
-func volumes() []Volume {
+// systemVolumes returns the formats and mount points of the two file systems.
+func systemVolumes() []Volume {
 	return []Volume{
 		{
 			Format: Format{Label: disklayout.State, ReservedPercent: 0},
@@ -132,10 +132,10 @@ func choose(selector string, disks []Disk) (Disk, error) {
 	return Disk{}, fmt.Errorf("disk %q: not found; %s", selector, there)
 }
 
-// onlyOne rejects a system disk if a clone of it is present: init took the disk for the only match
-// because the clone had not appeared yet. After STATE is mounted, a clone that is plugged in has no
-// effect until the next boot.
-func onlyOne(disk Disk, have Have) error {
+// checkClones rejects a system disk if a clone of it is present: init took the disk for the only
+// match because the clone had not appeared yet. After STATE is mounted, a clone that is plugged in
+// has no effect until the next boot.
+func checkClones(disk Disk, have Have) error {
 	if _, mounted := mountedAt(have.Mounts, paths.State); mounted || !disk.Boot {
 		return nil
 	}
@@ -175,15 +175,15 @@ func foreignTable(disk Disk) string {
 		return ""
 	}
 	for _, p := range disk.Partitions {
-		if !ours(p.Entry) {
+		if !isSystemPartition(p.Entry) {
 			return fmt.Sprintf("it is in use by something else (%s)", name(p.Entry))
 		}
 	}
 	return ""
 }
 
-// ours reports whether the entry is a system partition.
-func ours(e Entry) bool { return disklayout.IsSystemPartition(e.Label, e.Type) }
+// isSystemPartition reports whether the entry is a system partition.
+func isSystemPartition(e Entry) bool { return disklayout.IsSystemPartition(e.Label, e.Type) }
 
 // arrange assigns a position to every partition. Existing partitions keep their number and start;
 // only DATA may grow. New partitions go behind the last partition.
@@ -234,11 +234,11 @@ func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error)
 	}
 	start, free := fits(entries)
 	if free < need {
-		foreign := slices.IndexFunc(entries, func(e Entry) bool { return !ours(e) })
+		foreign := slices.IndexFunc(entries, func(e Entry) bool { return !isSystemPartition(e) })
 		if foreign >= 0 && !config.Wipe {
-			return nil, refuse(disk, "the unknown "+name(entries[foreign])+" is in the way")
+			return nil, foreignError(disk, "the unknown "+name(entries[foreign])+" is in the way")
 		}
-		entries = slices.DeleteFunc(entries, func(e Entry) bool { return !ours(e) })
+		entries = slices.DeleteFunc(entries, func(e Entry) bool { return !isSystemPartition(e) })
 		start, free = fits(entries)
 	}
 	if free < need {
@@ -251,13 +251,13 @@ func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error)
 	}
 	if state {
 		if behind, gap := gapFor(disk, entries, disklayout.StateSize, free); gap > 0 {
-			return nil, inGap(disk, disklayout.State, behind, gap)
+			return nil, gapError(disk, disklayout.State, behind, gap)
 		}
 		entries = append(entries, Entry{Number: next, Label: disklayout.State, Type: disklayout.TypeState, Start: start, Size: disklayout.StateSize})
 		next, start, free = next+1, start+disklayout.StateSize, free-disklayout.StateSize
 	}
 	if behind, gap := gapFor(disk, entries, free, free); gap > 0 {
-		return nil, inGap(disk, disklayout.Data, behind, gap)
+		return nil, gapError(disk, disklayout.Data, behind, gap)
 	}
 	return append(entries, Entry{Number: next, Label: disklayout.Data, Type: disklayout.TypeData, Start: start, Size: free}), nil
 }
@@ -278,8 +278,8 @@ func gapFor(disk Disk, entries []Entry, size, free uint64) (behind Entry, gap ui
 	return Entry{}, 0
 }
 
-// inGap returns the error for a table with a gap that would receive a new partition.
-func inGap(disk Disk, label string, behind Entry, gap uint64) error {
+// gapError returns the error for a table with a gap that would receive a new partition.
+func gapError(disk Disk, label string, behind Entry, gap uint64) error {
 	return fmt.Errorf("%s: cannot make %s: the partition table has a gap of %s before %s; a new partition there would take its number, and what is behind the gap would be found "+
 		"under other names; nothing was changed; remove %s, or move it to the gap's beginning", describe(disk), label, disklayout.FormatSize(gap), name(behind), name(behind))
 }
@@ -299,9 +299,9 @@ func roomBehind(disk Disk, entries []Entry, e Entry) uint64 {
 	return 0
 }
 
-// admit rejects a volume if its partition has foreign content or another device is mounted at its
-// mount point.
-func admit(v Volume, entry Entry, kept []Partition, mounts []mount.Mount) error {
+// checkVolume rejects a volume if its partition has foreign content or another device is mounted at
+// its mount point.
+func checkVolume(v Volume, entry Entry, kept []Partition, mounts []mount.Mount) error {
 	if m, ok := mountedAt(mounts, v.Mount.Target); ok && m.Source != v.Mount.Source {
 		return fmt.Errorf("%s: cannot mount %s here: %s (%s) is mounted already", v.Mount.Target, v.Format.Label, m.Source, m.Type)
 	}
@@ -320,8 +320,8 @@ func (v Volume) holds(c Content) bool {
 	return c.Kind == "ext4" && c.Label == v.Format.Label
 }
 
-// refuse returns the error for foreign content.
-func refuse(disk Disk, reason string) error {
+// foreignError returns the error for foreign content.
+func foreignError(disk Disk, reason string) error {
 	return fmt.Errorf("%s: refusing to use the disk: %s; nothing was changed (spec.disk.wipeForeign allows to wipe what is not Orlop's)", describe(disk), reason)
 }
 
@@ -342,7 +342,7 @@ func name(e Entry) string {
 func with(entries []Entry, label string) []Entry {
 	var found []Entry
 	for _, e := range entries {
-		if e.Label == label && ours(e) {
+		if e.Label == label && isSystemPartition(e) {
 			found = append(found, e)
 		}
 	}

@@ -72,7 +72,7 @@ func readAll(ctx context.Context, devices []diskprobe.Device, boot string, exami
 			own.Root = own.Partitions[i].UUID
 		}
 		disks = append(disks, own)
-		if slices.ContainsFunc(own.Partitions, func(p Partition) bool { return !ours(p.Entry) }) {
+		if slices.ContainsFunc(own.Partitions, func(p Partition) bool { return !isSystemPartition(p.Entry) }) {
 			foreign = append(foreign, d)
 		}
 	}
@@ -86,7 +86,7 @@ func readAll(ctx context.Context, devices []diskprobe.Device, boot string, exami
 	}
 	for _, r := range results {
 		if i := slices.IndexFunc(disks, func(d Disk) bool { return d.Path == r.Device.Path }); i >= 0 {
-			disks[i].learn(r)
+			disks[i].setForeignContents(r)
 		} else if d, there := foreignDisk(r); there {
 			disks = append(disks, d)
 		}
@@ -97,10 +97,11 @@ func readAll(ctx context.Context, devices []diskprobe.Device, boot string, exami
 
 var errUnexamined = errors.New(unexamined)
 
-// learn stores the content of foreign partitions on the boot disk. No decision depends on it.
-func (d *Disk) learn(r diskprobe.DeviceResult) {
+// setForeignContents stores the content of foreign partitions on the boot disk. No decision depends
+// on it.
+func (d *Disk) setForeignContents(r diskprobe.DeviceResult) {
 	for i, p := range d.Partitions {
-		if r.Err == nil && !ours(p.Entry) {
+		if r.Err == nil && !isSystemPartition(p.Entry) {
 			d.Partitions[i].Content = Content(r.Answer.Content(p.Number))
 		}
 	}
@@ -226,7 +227,7 @@ func readOwn(d diskprobe.Device) (Disk, error) {
 			continue
 		}
 		part := Partition{Entry: entryOf(i+1, p, disk.SectorSize), Path: parttable.PartitionPath(d.Path, i+1), UUID: p.PartGUID, Content: Content{Kind: unexamined}}
-		if ours(part.Entry) {
+		if isSystemPartition(part.Entry) {
 			if part.Content, part.Faults, err = ownContent(part.Path); err != nil {
 				return Disk{}, err
 			}

@@ -10,10 +10,10 @@ import (
 // pods.
 const GuardTable = "orlop_guard"
 
-// beforeServices is the priority of the chains that decide about a connection before the service
+// guardPriority is the priority of the chains that decide about a connection before the service
 // proxy and the host-port plugin, which both have dstnat, -100
 // (k8s.io/kubernetes/pkg/proxy/nftables; containernetworking/plugins, portmap).
-const beforeServices = -110
+const guardPriority = -110
 
 // Guard lists the ports that no Service and no pod may take from the machine. It applies to every
 // machine, with and without Network.spec.firewall.
@@ -36,7 +36,7 @@ func (g Guard) Commands(pods string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", GuardTable)
 	for _, hook := range []string{"prerouting", "output"} {
-		fmt.Fprintf(&b, "\tchain %[1]s {\n\t\ttype nat hook %[1]s priority %[2]d; policy accept;\n", hook, beforeServices)
+		fmt.Fprintf(&b, "\tchain %[1]s {\n\t\ttype nat hook %[1]s priority %[2]d; policy accept;\n", hook, guardPriority)
 		for _, f := range []struct{ proto, family string }{{"ipv4", "ip"}, {"ipv6", "ip6"}} {
 			keep := func(protocol string, ports []int) {
 				fmt.Fprintf(&b, "\t\tmeta nfproto %s %s dport { %s } fib daddr type local dnat %[4]s to %[4]s daddr\n", f.proto, protocol, numbers(ports), f.family)

@@ -21,27 +21,27 @@ import (
 func (k *Kernel) PreviousSysctls() map[string]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return maps.Clone(k.former)
+	return maps.Clone(k.previous)
 }
 
-// noteFormer stores the value of a parameter before it is set for the first time.
-func (k *Kernel) noteFormer(name string) {
+// recordPrevious stores the value of a parameter before it is set for the first time.
+func (k *Kernel) recordPrevious(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, known := k.former[name]; known {
+	if _, known := k.previous[name]; known {
 		return
 	}
 	text, err := os.ReadFile(k.sysctlPath(name))
 	if err != nil {
 		return // there is no value to restore
 	}
-	if k.former == nil {
-		k.former = map[string]string{}
+	if k.previous == nil {
+		k.previous = map[string]string{}
 	}
-	k.former[name] = oneBlank(string(text))
+	k.previous[name] = normalizeBlanks(string(text))
 }
 
-func (k *Kernel) noteLoaded(names []string) {
+func (k *Kernel) recordLoaded(names []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, name := range names {
@@ -104,9 +104,9 @@ func (k *Kernel) Unusable(before, next Config) (lines []string, err error) {
 	return lines, nil
 }
 
-// moduleParts are the prefixes of parameters that a module may provide; all other parameters exist
-// from boot.
-var moduleParts = []string{"net.", "dev.", "fs."}
+// modulePrefixes are the prefixes of parameters that a module may provide; all other parameters
+// exist from boot.
+var modulePrefixes = []string{"net.", "dev.", "fs."}
 
 // unsettable returns why a parameter cannot be set. It returns "" if the parameter can be set, or
 // if a module that is still to be loaded (pending) may provide it.
@@ -114,7 +114,7 @@ func (k *Kernel) unsettable(name string, pending bool) string {
 	info, err := os.Stat(k.sysctlPath(name))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		brought := slices.ContainsFunc(moduleParts, func(part string) bool { return strings.HasPrefix(name, part) })
+		brought := slices.ContainsFunc(modulePrefixes, func(part string) bool { return strings.HasPrefix(name, part) })
 		if pending && brought {
 			return ""
 		}

@@ -127,7 +127,7 @@ func TestUnusable(t *testing.T) {
 // reported.
 func TestLeftover(t *testing.T) {
 	k := fakeKernel(t, map[string]string{"sys/module/ip_vs/uevent": "", "sys/module/other_module/uevent": ""})
-	k.noteLoaded([]string{"ip-vs", "other_module"})
+	k.recordLoaded([]string{"ip-vs", "other_module"})
 	for want, modules := range map[string][]string{"": {"ip_vs", "other-module"}, "ip-vs": {"other_module"}, "ip-vs other_module": nil} {
 		left, err := k.UnrestorableSysctls(Config{Modules: modules})
 		if got := strings.Join(left, " "); err != nil || got != want {

@@ -52,7 +52,7 @@ func (k *Kernel) Diff(plan func() Want) reconcile.Diff {
 func (k *Kernel) do(o Op) error {
 	switch o.Verb {
 	case LoadModules:
-		k.noteLoaded(o.Names)
+		k.recordLoaded(o.Names)
 		return k.LoadModules(o.Names...)
 	case MountFS:
 		return o.Mount.Do()
@@ -61,7 +61,7 @@ func (k *Kernel) do(o Op) error {
 	case Share:
 		return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
 	case SetSysctl:
-		k.noteFormer(o.Name)
+		k.recordPrevious(o.Name)
 		// The newline matters for an empty value: a write of zero bytes has no effect.
 		return os.WriteFile(k.sysctlPath(o.Name), []byte(o.Value+"\n"), 0)
 	case SetRlimit:
@@ -75,7 +75,7 @@ func (k *Kernel) do(o Op) error {
 	case MakeGroup:
 		return os.MkdirAll(filepath.Join(string(k.tree), o.Name), 0o755)
 	case Delegate:
-		return k.handDown(o.Name, o.Names)
+		return k.delegate(o.Name, o.Names)
 	case SetGroup:
 		return k.tree.Set(o.Group, map[string]string{o.Name: o.Value})
 	case EnterGroup:
@@ -119,8 +119,8 @@ func remount(m mount.Mount) error {
 	return unix.Mount("", m.Target, "", bits, "")
 }
 
-// handDown delegates the controllers that the kernel has.
-func (k *Kernel) handDown(group string, wanted []string) error {
+// delegate delegates the controllers that the kernel has.
+func (k *Kernel) delegate(group string, wanted []string) error {
 	available, err := k.tree.Read(group, "cgroup.controllers")
 	if err != nil {
 		return err

@@ -27,8 +27,8 @@ type Kernel struct {
 
 	mu sync.Mutex
 	// values of kernel parameters from before they were first set here, by name
-	former map[string]string
-	loaded []string // modules that an operation has loaded
+	previous map[string]string
+	loaded   []string // modules that an operation has loaded
 }
 
 // NewKernel returns the running kernel. index reads the module index on first use: usually

@@ -85,8 +85,8 @@ func filesystemState(m mount.Mount, s unix.Statfs_t) FilesystemState {
 	return state
 }
 
-// mostGroups limits the list of control groups: a node with 250 pods has about 1000.
-const mostGroups = 4096
+// maxGroups limits the list of control groups: a node with 250 pods has about 1000.
+const maxGroups = 4096
 
 // GroupUsage is the usage of a control group, descendants included.
 type GroupUsage struct {
@@ -113,7 +113,7 @@ func (k *Kernel) ReadGroups() ([]GroupUsage, error) {
 		if err != nil || !entry.IsDir() {
 			return err
 		}
-		if len(list) == mostGroups {
+		if len(list) == maxGroups {
 			return fs.SkipAll
 		}
 		group := "/" + strings.TrimPrefix(strings.TrimPrefix(path, string(k.tree)), "/")
@@ -165,15 +165,15 @@ func (k *Kernel) ReadSysctls(c Config) ([]SysctlState, error) {
 	return list, nil
 }
 
-// oneBlank separates the values of a parameter by a single blank; the kernel prints tabs.
-func oneBlank(value string) string { return strings.Join(strings.Fields(value), " ") }
+// normalizeBlanks separates the values of a parameter by a single blank; the kernel prints tabs.
+func normalizeBlanks(value string) string { return strings.Join(strings.Fields(value), " ") }
 
 // readSysctl reads a kernel parameter; there is false if the kernel does not have it.
 func (k *Kernel) readSysctl(name string) (value string, there bool, err error) {
 	text, err := os.ReadFile(k.sysctlPath(name))
 	switch {
 	case err == nil:
-		return oneBlank(string(text)), true, nil
+		return normalizeBlanks(string(text)), true, nil
 	case errors.Is(err, fs.ErrPermission):
 		return "(cannot be read)", true, nil
 	case errors.Is(err, fs.ErrNotExist):

@@ -15,7 +15,7 @@ func choose(c Config, f Facts) (Disk, []string, error) {
 	var found []Disk
 	var lines, others []string
 	for _, d := range f.Disks {
-		reasons := append(unfit(d, f.System), mismatches(c.Disk, d, f.Matches)...)
+		reasons := append(unsuitable(d, f.System), mismatches(c.Disk, d, f.Matches)...)
 		if len(reasons) == 0 {
 			found, reasons = append(found, d), []string{"matches"}
 		} else {
@@ -40,8 +40,8 @@ func choose(c Config, f Facts) (Disk, []string, error) {
 // sector is the sector size in bytes for which the ESP is created and written (pkg/esp, pkg/mkfs).
 const sector = 512
 
-// unfit returns the reasons why a disk is never a target.
-func unfit(d Disk, s System) []string {
+// unsuitable returns the reasons why a disk is never a target.
+func unsuitable(d Disk, s System) []string {
 	var reasons []string
 	if d.Medium != "" {
 		reasons = append(reasons, d.Medium)

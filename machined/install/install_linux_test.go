@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// standIn puts a small system at the paths of a system that runs from memory.
-func standIn(t *testing.T) System {
+// fakeSystem puts a small system at the paths of a system that runs from memory.
+func fakeSystem(t *testing.T) System {
 	t.Helper()
 	if err := os.MkdirAll(paths.System, 0o755); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func tools() Tools {
 // again.
 func TestInstall(t *testing.T) {
 	mkfstest.Overwrites(t)
-	s := standIn(t)
+	s := fakeSystem(t)
 	dirty(t)
 	w := Want{Disk: Disk{Path: mkfstest.Disk, Size: 2 << 30}, System: s}
 	ops := Operations(w, tools())

@@ -209,7 +209,7 @@ func stopped(t *testing.T) context.Context {
 
 // TestStoppable checks that a copy of hundreds of megabytes ends with its context.
 func TestStoppable(t *testing.T) {
-	if n, err := (stoppable{stopped(t), strings.NewReader("root")}).Read(make([]byte, 4)); n != 0 || err == nil {
+	if n, err := (contextReader{stopped(t), strings.NewReader("root")}).Read(make([]byte, 4)); n != 0 || err == nil {
 		t.Errorf("read %d, %v", n, err)
 	}
 }

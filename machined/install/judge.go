@@ -17,10 +17,10 @@ const (
 	foreign          // any other content
 )
 
-// judge determines the content of a disk. A system with an Orlop table without DATA never ran,
+// classify determines the content of a disk. A system with an Orlop table without DATA never ran,
 // because the installed system creates DATA with its first operation on the disk. Without a boot
 // loader, which an installation writes last, it could not have run.
-func judge(d Disk) state {
+func classify(d Disk) state {
 	if d.Table == "" {
 		return blank
 	}
@@ -47,16 +47,16 @@ func judge(d Disk) state {
 func Installed(disks []Disk) []Disk {
 	var all []Disk
 	for _, d := range disks {
-		if judge(d) == installed {
+		if classify(d) == installed {
 			all = append(all, d)
 		}
 	}
 	return all
 }
 
-// admit rejects a disk with content unless the configuration permits its loss.
-func admit(d Disk, c Config) error {
-	s := judge(d)
+// checkContent rejects a disk with content unless the configuration permits its loss.
+func checkContent(d Disk, c Config) error {
+	s := classify(d)
 	if s == blank || s == unfinished {
 		return nil
 	}
@@ -68,12 +68,12 @@ func admit(d Disk, c Config) error {
 		return nil
 	}
 	return fmt.Errorf("%s: refusing to install: it holds %s, which would be lost; to allow it, write into Machine.spec.install:\n  wipe: %s",
-		d, content(d), name(d))
+		d, content(d), stableName(d))
 }
 
-// name returns the name that the operator should write for a disk: a permanent identifier, if the
-// disk has one.
-func name(d Disk) string {
+// stableName returns the name that the operator should write for a disk: a permanent identifier, if
+// the disk has one.
+func stableName(d Disk) string {
 	for _, n := range []string{d.Serial, d.WWID} {
 		if n != "" && !strings.ContainsAny(n, ":#\"' ") {
 			return n
@@ -87,7 +87,7 @@ func content(d Disk) string {
 	if d.Table != "gpt" {
 		return d.Table
 	}
-	if judge(d) == installed {
+	if classify(d) == installed {
 		return "an installed Orlop OS"
 	}
 	if len(d.Partitions) == 0 {

@@ -72,18 +72,18 @@ func (w WriteRoot) Do(ctx context.Context) error {
 	}
 	defer from.Close()
 	return verity.Write(w.Device, func(to io.Writer) error {
-		_, err := io.Copy(progress.Writer(to, func(n int64) { w.tell(n, w.Size) }), stoppable{ctx, from})
+		_, err := io.Copy(progress.Writer(to, func(n int64) { w.tell(n, w.Size) }), contextReader{ctx, from})
 		return err
 	})
 }
 
-// stoppable is a reader that ends with its context.
-type stoppable struct {
+// contextReader is a reader that ends with its context.
+type contextReader struct {
 	ctx  context.Context
 	from io.Reader
 }
 
-func (s stoppable) Read(p []byte) (int, error) {
+func (s contextReader) Read(p []byte) (int, error) {
 	if err := s.ctx.Err(); err != nil {
 		return 0, err
 	}

@@ -21,7 +21,7 @@ func Plan(c Config, f Facts) (Want, error) {
 	if err != nil {
 		return Want{}, err
 	}
-	if err := admit(d, c); err != nil {
+	if err := checkContent(d, c); err != nil {
 		return Want{}, err
 	}
 	s := f.System

@@ -179,7 +179,7 @@ func settle(t *testing.T, m machine, s stage) []Op {
 		t.Fatal(err)
 	}
 	ops := Diff(have, Plan(s.config, Facts{Links: have.Links, Leases: s.leases, MTUs: s.former}))
-	s.former.note(have.Links, ops)
+	s.former.record(have.Links, ops)
 	return ops
 }
 

@@ -32,10 +32,10 @@ type Deps struct {
 
 // Intervals between readings of the kernel.
 const (
-	restBetween = 5 * time.Millisecond // after a reading; combines a burst of notifications
-	firstRetry  = 250 * time.Millisecond
-	lastRetry   = 15 * time.Second
-	steadyLook  = time.Minute // without changes: recovers from a lost notification
+	burstDelay   = 5 * time.Millisecond // after a reading; combines a burst of notifications
+	minBackoff   = 250 * time.Millisecond
+	maxBackoff   = 15 * time.Second
+	resyncPeriod = time.Minute // without changes: recovers from a lost notification
 	// read, diff, do: the second round is empty unless other processes make changes at the same
 	// time
 	maxRounds = 4
@@ -43,8 +43,8 @@ const (
 
 // Controller converges the network to the configuration.
 type Controller struct {
-	deps Deps
-	kick chan struct{} // signals a change
+	deps    Deps
+	changes chan struct{} // signals a change
 
 	mu      sync.Mutex // guards the fields that the goroutines of the watcher and the clients use
 	managed map[int]bool
@@ -60,18 +60,18 @@ type Controller struct {
 
 // client is a DHCP client that runs on a link.
 type client struct {
-	link    Link
-	dhcp    *dhcp.Client
-	carrier bool
-	lease   *dhcp.Lease // the last lease seen, to log a new lease
-	told    string      // the last logged problem of the lease
-	stop    func()      // stops the client and waits for its end
+	link          Link
+	dhcp          *dhcp.Client
+	carrier       bool
+	lease         *dhcp.Lease // the last lease seen, to log a new lease
+	loggedProblem string      // the last logged problem of the lease
+	stop          func()      // stops the client and waits for its end
 }
 
 // New returns a controller. The caller calls Run once at a time.
 func New(d Deps) *Controller {
 	return &Controller{
-		deps: d, kick: make(chan struct{}, 1),
+		deps: d, changes: make(chan struct{}, 1),
 		managed: map[int]bool{}, status: map[int]dhcp.Status{}, mtus: formerMTUs{}, clients: map[int]*client{}, last: map[string]*dhcp.Lease{},
 	}
 }
@@ -92,7 +92,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { cancel(panics.Do("network watcher", func() error { return watcher.Run(ctx, c.notice) })) })
+	wg.Go(func() {
+		cancel(panics.Do("network watcher", func() error { return watcher.Run(ctx, c.handleNotification) }))
+	})
 	defer func() {
 		cancel(nil)
 		for index := range c.clients {
@@ -104,7 +106,7 @@ func (c *Controller) Run(ctx context.Context) error {
 
 func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 	config := c.deps.Config.Watch()
-	retry := firstRetry
+	retry := minBackoff
 	for {
 		// The watch precedes the reading: a configuration set in between wakes the next round.
 		cfg, revision, err := config.Next(ctx)
@@ -112,13 +114,13 @@ func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 			return context.Cause(ctx)
 		}
 		for again := true; again; {
-			wait := steadyLook
+			wait := resyncPeriod
 			if c.reconcile(ctx, kernel, cfg, revision) {
-				retry = firstRetry
+				retry = minBackoff
 			} else {
-				wait, retry = retry, min(retry*2, lastRetry)
+				wait, retry = retry, min(retry*2, maxBackoff)
 			}
-			if err := rest(ctx, restBetween); err != nil {
+			if err := sleep(ctx, burstDelay); err != nil {
 				return context.Cause(ctx)
 			}
 			timer := time.NewTimer(wait)
@@ -128,7 +130,7 @@ func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 				return context.Cause(ctx)
 			case <-config.Changed():
 				again = false
-			case <-c.kick:
+			case <-c.changes:
 			case <-timer.C:
 			}
 			timer.Stop()
@@ -136,8 +138,8 @@ func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 	}
 }
 
-// rest waits, or returns ctx's error.
-func rest(ctx context.Context, d time.Duration) error {
+// sleep waits, or returns ctx's error.
+func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -148,8 +150,9 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// notice wakes the loop for a relevant notification. The pods of a node cause many irrelevant ones.
-func (c *Controller) notice(n rtnl.Change) {
+// handleNotification wakes the loop for a relevant notification. The pods of a node cause many
+// irrelevant ones.
+func (c *Controller) handleNotification(n rtnl.Change) {
 	c.mu.Lock()
 	mine := c.managed[n.Index]
 	missing := c.missing
@@ -165,7 +168,7 @@ func (c *Controller) notice(n rtnl.Change) {
 
 func (c *Controller) wake() {
 	select {
-	case c.kick <- struct{}{}:
+	case c.changes <- struct{}{}:
 	default:
 	}
 }
@@ -182,12 +185,12 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, 
 			break
 		}
 		links := planLinks(cfg, Facts{Links: o.have.Links})
-		c.manage(cfg, o.have, links)
+		c.setManaged(cfg, o.have, links)
 		c.runClients(ctx, cfg, o.have, links)
 		o.leases, o.clients = c.leases()
 		want := Plan(cfg, Facts{Links: o.have.Links, Leases: o.leases, MTUs: c.former()})
 		ops := Diff(o.have, want)
-		c.noteMTUs(o.have.Links, ops)
+		c.recordMTUs(o.have.Links, ops)
 		o.failed, o.left = c.do(ctx, kernel, ops), len(ops)
 		if len(ops) == 0 || len(o.failed) > 0 || ctx.Err() != nil {
 			break
@@ -224,8 +227,8 @@ func (c *Controller) do(ctx context.Context, kernel *Kernel, ops []Op) []string 
 	return failed
 }
 
-// manage passes the managed links to the watcher.
-func (c *Controller) manage(cfg Config, have Have, links []WantLink) {
+// setManaged passes the managed links to the watcher.
+func (c *Controller) setManaged(cfg Config, have Have, links []WantLink) {
 	managed := make(map[int]bool, len(links))
 	for _, l := range links {
 		managed[l.Index] = true
@@ -235,11 +238,11 @@ func (c *Controller) manage(cfg Config, have Have, links []WantLink) {
 	c.managed, c.missing = managed, len(Missing(cfg, Facts{Links: have.Links})) > 0
 }
 
-// noteMTUs and former guard formerMTUs, which DryRun reads concurrently.
-func (c *Controller) noteMTUs(links []Link, ops []Op) {
+// recordMTUs and former guard formerMTUs, which DryRun reads concurrently.
+func (c *Controller) recordMTUs(links []Link, ops []Op) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mtus.note(links, ops)
+	c.mtus.record(links, ops)
 }
 
 func (c *Controller) former() map[int]int {
@@ -292,7 +295,7 @@ func (c *Controller) runClients(ctx context.Context, cfg Config, have Have, link
 			cl.carrier = carrier
 			cl.dhcp.SetCarrier(carrier)
 		}
-		c.noteLease(cl)
+		c.recordLease(cl)
 	}
 	for index := range c.clients {
 		if !keep[index] {
@@ -333,7 +336,7 @@ func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		dhcpKeeper.Run(ctx, "DHCP on "+l.Name, func(ctx context.Context) { cl.dhcp.Run(ctx) })
+		dhcpRestarter.Run(ctx, "DHCP on "+l.Name, func(ctx context.Context) { cl.dhcp.Run(ctx) })
 	}()
 	cl.stop = func() {
 		cancel()
@@ -342,8 +345,8 @@ func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client
 	return cl
 }
 
-// dhcpKeeper restarts a client after a panic: a reply of a foreign host may be the cause.
-var dhcpKeeper = panics.Restarter{MinBackoff: time.Second, MaxBackoff: time.Minute}
+// dhcpRestarter restarts a client after a panic: a reply of a foreign host may be the cause.
+var dhcpRestarter = panics.Restarter{MinBackoff: time.Second, MaxBackoff: time.Minute}
 
 // stopClient stops a client; its lease is no longer active, and the next plan removes the address.
 func (c *Controller) stopClient(index int) {
@@ -354,8 +357,8 @@ func (c *Controller) stopClient(index int) {
 	delete(c.status, index)
 }
 
-// noteLease logs and stores a new lease, and removes an expired lease.
-func (c *Controller) noteLease(cl *client) {
+// recordLease logs and stores a new lease, and removes an expired lease.
+func (c *Controller) recordLease(cl *client) {
 	c.mu.Lock()
 	lease, problem := c.status[cl.link.Index].Lease, c.status[cl.link.Index].Problem
 	c.mu.Unlock()
@@ -367,10 +370,10 @@ func (c *Controller) noteLease(cl *client) {
 		c.deps.Log(fmt.Sprintf("link %s: the DHCP lease has ended", cl.link.Name))
 	} else {
 		c.deps.Log(fmt.Sprintf("link %s: lease of %v from %v for %v", cl.link.Name, lease.Address, lease.Server, lease.Duration))
-		if problem != "" && problem != cl.told { // a renewal repeats the same problem
+		if problem != "" && problem != cl.loggedProblem { // a renewal repeats the same problem
 			c.deps.Log(fmt.Sprintf("link %s: %s", cl.link.Name, problem))
 		}
-		cl.told = problem
+		cl.loggedProblem = problem
 	}
 	if err := c.deps.Leases.Save(cl.link.MAC, lease); err != nil {
 		c.deps.Log(err.Error())

@@ -184,7 +184,7 @@ func Diff(have Have, want Want) []Op {
 	have.Addresses, have.Routes = sorted(have.Addresses), sorted(have.Routes)
 	have.Foreign, have.Advertised = sorted(have.Foreign), sorted(have.Advertised)
 	for _, r := range have.Advertised {
-		if want.takesNone(r.Index) {
+		if want.ignoresRA(r.Index) {
 			ops = append(ops, Op{Verb: DelRoute, Link: r.Link, Index: r.Index, Route: r, Advertised: true})
 		}
 	}
@@ -220,10 +220,10 @@ func Diff(have Have, want Want) []Op {
 	return ops
 }
 
-// takesNone reports whether a link accepts no router advertisements. Addresses and routes of
+// ignoresRA reports whether a link accepts no router advertisements. Addresses and routes of
 // earlier advertisements must be removed; otherwise they would work until they expire, and the
 // operator could confirm a configuration on trial over them.
-func (w Want) takesNone(index int) bool {
+func (w Want) ignoresRA(index int) bool {
 	return slices.ContainsFunc(w.Links, func(l WantLink) bool { return l.Index == index && !l.Loopback && !l.AcceptRA })
 }
 
@@ -279,7 +279,7 @@ func diffAddresses(have Have, want Want) []Op {
 		del(a, false)
 	}
 	for _, f := range have.Foreign {
-		if f.Advertised && want.takesNone(f.Index) {
+		if f.Advertised && want.ignoresRA(f.Index) {
 			del(f.Address, true)
 		}
 	}

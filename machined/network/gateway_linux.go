@@ -17,12 +17,12 @@ func (s State) Gateways() []RouteState {
 	return slices.DeleteFunc(slices.Clone(s.Routes), func(r RouteState) bool { return !r.Via.IsValid() || r.To.Bits() != 0 })
 }
 
-// resolved are the neighbor states in which the kernel knows the link-layer address
+// resolvedStates are the neighbor states in which the kernel knows the link-layer address
 // (include/uapi/linux/neighbour.h).
-const resolved = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT | unix.NUD_NOARP
+const resolvedStates = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT | unix.NUD_NOARP
 
-// lookEvery is the interval at which AwaitGateway reads the kernel's neighbor table.
-const lookEvery = 100 * time.Millisecond
+// pollInterval is the interval at which AwaitGateway reads the kernel's neighbor table.
+const pollInterval = 100 * time.Millisecond
 
 // AwaitGateway waits until a router answers on its link, to ARP or NDP. It sends only an empty
 // datagram to the router's discard port (RFC 863), which makes the kernel resolve the address.
@@ -40,7 +40,7 @@ func AwaitGateway(ctx context.Context, r RouteState) error {
 		return fmt.Errorf("gateway %s: cannot ask the kernel: %w", r.Via, err)
 	}
 	defer c.Close()
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		if s, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)); err == nil {
@@ -52,7 +52,7 @@ func AwaitGateway(ctx context.Context, r RouteState) error {
 			return fmt.Errorf("gateway %s: cannot ask the kernel: %w", r.Via, err)
 		}
 		for _, n := range known {
-			if n.Attributes == nil || n.Index != uint32(link.Index) || n.State&resolved == 0 {
+			if n.Attributes == nil || n.Index != uint32(link.Index) || n.State&resolvedStates == 0 {
 				continue
 			}
 			if a, ok := netip.AddrFromSlice(n.Attributes.Address); ok && a.Unmap() == r.Via {

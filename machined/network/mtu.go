@@ -7,9 +7,9 @@ import "slices"
 // after a trial.
 type formerMTUs map[int]int
 
-// note records the MTUs before ops change them. It drops an entry whose link has its own MTU again
-// or could not be changed: from then on another process may set it.
-func (f formerMTUs) note(links []Link, ops []Op) {
+// record records the MTUs before ops change them. It drops an entry whose link has its own MTU
+// again or could not be changed: from then on another process may set it.
+func (f formerMTUs) record(links []Link, ops []Op) {
 	for index, mtu := range f {
 		if !slices.ContainsFunc(links, func(l Link) bool { return l.Index == index && l.MTU != mtu }) {
 			delete(f, index)

@@ -51,12 +51,12 @@ func TestFormerMTUs(t *testing.T) {
 		if step.set != 0 {
 			ops = []Op{{Verb: SetLink, Index: 2, MTU: step.set}}
 		}
-		f.note([]Link{{Index: 1, MTU: 65536}, {Index: 2, MTU: step.have}}, ops)
+		f.record([]Link{{Index: 1, MTU: 65536}, {Index: 2, MTU: step.have}}, ops)
 		if !maps.Equal(f, step.want) {
 			t.Errorf("%s: %v, want %v", step.says, f, step.want)
 		}
 	}
-	if f.note(nil, nil); len(f) > 0 {
+	if f.record(nil, nil); len(f) > 0 {
 		t.Errorf("the link is gone: %v", f)
 	}
 }

@@ -53,7 +53,7 @@ func (k *Kernel) Do(o Op) error {
 	case AddAddress:
 		err = rtnl.SetAddress(k.addr, marked(o))
 	case DelAddress:
-		err = gone(rtnl.DeleteAddress(k.addr, marked(o)), unix.EADDRNOTAVAIL)
+		err = ignoreMissing(rtnl.DeleteAddress(k.addr, marked(o)), unix.EADDRNOTAVAIL)
 	case AddRoute:
 		err = k.addRoute(o.Route)
 	case DelRoute:
@@ -61,7 +61,7 @@ func (k *Kernel) Do(o Op) error {
 		if o.Advertised {
 			m.Protocol = unix.RTPROT_RA
 		}
-		err = gone(k.route.Route.Delete(m), unix.ESRCH)
+		err = ignoreMissing(k.route.Route.Delete(m), unix.ESRCH)
 	case SetHostname:
 		err = unix.Sethostname([]byte(o.Value))
 	case WriteFile:
@@ -75,8 +75,9 @@ func (k *Kernel) Do(o Op) error {
 	return nil
 }
 
-// gone turns the error for a missing object into success, because the object should not exist.
-func gone(err error, missing unix.Errno) error {
+// ignoreMissing turns the error for a missing object into success, because the object should not
+// exist.
+func ignoreMissing(err error, missing unix.Errno) error {
 	if errors.Is(err, missing) || errors.Is(err, unix.ENODEV) {
 		return nil
 	}

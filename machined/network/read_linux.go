@@ -165,7 +165,7 @@ func (k *Kernel) readAddresses(have *Have) error {
 
 // foreign describes an address without the mark.
 func foreign(link string, a rtnl.Address) ForeignAddress {
-	f := ForeignAddress{Address: Address{Link: link, Index: a.Index, Prefix: a.Prefix}, Origin: "other", Unfit: unfit(a)}
+	f := ForeignAddress{Address: Address{Link: link, Index: a.Index, Prefix: a.Prefix}, Origin: "other", Unfit: addressProblem(a)}
 	switch {
 	case a.Protocol == rtnl.ProtoKernelLoopback, a.Protocol == rtnl.ProtoKernelLL:
 		f.Origin = "kernel"
@@ -182,8 +182,8 @@ func temporary(a rtnl.Address) bool {
 	return a.Prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 && a.Flags&unix.IFA_F_PERMANENT == 0
 }
 
-// unfit returns the value of AddressState.Unfit.
-func unfit(a rtnl.Address) string {
+// addressProblem returns the value of AddressState.Unfit.
+func addressProblem(a rtnl.Address) string {
 	switch {
 	case a.Flags&unix.IFA_F_DADFAILED != 0:
 		return "duplicate"

@@ -27,8 +27,8 @@ type KernelRoute struct {
 	Table uint32 `json:"table,omitempty"` // 0: the main table, 254
 }
 
-// maxShown limits the number of routes in an answer: an answer is a message of at most 4 MiB.
-const maxShown = 10_000
+// maxRoutes limits the number of routes in an answer: an answer is a message of at most 4 MiB.
+const maxRoutes = 10_000
 
 // KernelRoutes returns the routes of all tables except the local table, which contains the
 // machine's own addresses. IPv4 comes before IPv6.
@@ -47,8 +47,8 @@ func KernelRoutes() ([]KernelRoute, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(all) > maxShown {
-		return nil, fmt.Errorf("routes: the kernel has %d, and at most %d can be shown", len(all), maxShown)
+	if len(all) > maxRoutes {
+		return nil, fmt.Errorf("routes: the kernel has %d, and at most %d can be shown", len(all), maxRoutes)
 	}
 	out := []KernelRoute{}
 	for _, r := range all {

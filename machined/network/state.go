@@ -143,8 +143,8 @@ type observation struct {
 	left     int                 // number of pending operations
 }
 
-// patience is the time without a DHCP answer after which the client reports a problem.
-const patience = 3 * time.Second
+// leaseGracePeriod is the time without a DHCP answer after which the client reports a problem.
+const leaseGracePeriod = 3 * time.Second
 
 // describe returns the State of an observation. now dates the problems.
 func describe(o observation, now time.Time) State {
@@ -233,7 +233,7 @@ func (o observation) problems(s State, now time.Time) []string {
 		if !ok || c.Lease != nil || c.Attempt == 0 {
 			continue
 		}
-		if waited := now.Sub(c.Since); waited >= patience {
+		if waited := now.Sub(c.Since); waited >= leaseGracePeriod {
 			line := fmt.Sprintf("link %s: no DHCP lease after %v", l.Name, waited.Round(time.Second))
 			if c.Problem != "" {
 				line += ": " + c.Problem

@@ -50,7 +50,7 @@ func New(c Config) *Machine {
 		c.Last = func() {}
 	}
 	return &Machine{
-		config: c, running: programs, sync: unix.Sync, reboot: unix.Reboot,
+		config: c, running: countProcesses, sync: unix.Sync, reboot: unix.Reboot,
 		// PID -1: all processes that this process may signal, except itself (kill(2))
 		kill: func(s unix.Signal) error {
 			if err := unix.Kill(-1, s); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -62,9 +62,9 @@ func New(c Config) *Machine {
 	}
 }
 
-// lastResort is the time after the deadline at which the machine reboots unconditionally, because a
-// step or the code between steps hangs.
-const lastResort = 5 * time.Second
+// forcedRebootDelay is the time after the deadline at which the machine reboots unconditionally,
+// because a step or the code between steps hangs.
+const forcedRebootDelay = 5 * time.Second
 
 // Shutdown shuts the machine down within total. It returns only if the kernel rejects the shutdown.
 func (m *Machine) Shutdown(mode Mode, total time.Duration) error {
@@ -74,7 +74,7 @@ func (m *Machine) Shutdown(mode Mode, total time.Duration) error {
 	}
 	steps := Plan(total)
 	begin := time.Now()
-	last := time.AfterFunc(steps[len(steps)-1].By+lastResort, func() {
+	last := time.AfterFunc(steps[len(steps)-1].By+forcedRebootDelay, func() {
 		m.config.Last()
 		_ = m.reboot(cmd)
 	})
@@ -163,8 +163,8 @@ func (m *Machine) endAll(ctx context.Context, s unix.Signal) error {
 	}
 }
 
-// programs counts the other processes. Kernel threads and zombies have no executable.
-func programs() (int, error) {
+// countProcesses counts the other processes. Kernel threads and zombies have no executable.
+func countProcesses() (int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return 0, fmt.Errorf("processes: cannot list: %w", err)

@@ -54,9 +54,9 @@ func Plan(total time.Duration) []Step {
 	}
 }
 
-// keep are the trees that stay mounted until the end: they have no data on disk, and the last steps
-// need them.
-var keep = []string{"/proc", "/sys", "/dev"}
+// keptTrees are the trees that stay mounted until the end: they have no data on disk, and the last
+// steps need them.
+var keptTrees = []string{"/proc", "/sys", "/dev"}
 
 // PlanUnmount returns the mount points to unmount, in order: later mounts are on top of earlier
 // mounts or depend on them, so the order is the reverse of mounting. The root, /run and the
@@ -64,7 +64,7 @@ var keep = []string{"/proc", "/sys", "/dev"}
 func PlanUnmount(mounts []mount.Mount) []string {
 	var targets []string
 	for _, m := range slices.Backward(mounts) {
-		if m.Target == "/" || m.Target == "/run" || slices.ContainsFunc(keep, func(k string) bool {
+		if m.Target == "/" || m.Target == "/run" || slices.ContainsFunc(keptTrees, func(k string) bool {
 			return m.Target == k || strings.HasPrefix(m.Target, k+"/")
 		}) {
 			continue

@@ -41,7 +41,7 @@ func (f WatchdogFeeder) Run(ctx context.Context) {
 			if err == nil {
 				err = f.Pet()
 			}
-			if !f.rest(ctx, tick) {
+			if !f.wait(ctx, tick) {
 				return
 			}
 		case <-tick.C:
@@ -58,7 +58,7 @@ func (f WatchdogFeeder) Run(ctx context.Context) {
 	}
 }
 
-func (f WatchdogFeeder) rest(ctx context.Context, tick *time.Ticker) bool {
+func (f WatchdogFeeder) wait(ctx context.Context, tick *time.Ticker) bool {
 	select {
 	case <-tick.C:
 		return true

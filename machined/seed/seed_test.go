@@ -67,8 +67,8 @@ func TestLabelled(t *testing.T) {
 	}
 }
 
-// shelf is a prober with a single file.
-type shelf struct {
+// fileProber is a prober with a single file.
+type fileProber struct {
 	Prober
 	answer diskprobe.Result
 	err    error
@@ -76,7 +76,7 @@ type shelf struct {
 	of     string
 }
 
-func (s *shelf) File(_ context.Context, d diskprobe.Device, f diskprobe.File) (diskprobe.Result, error) {
+func (s *fileProber) File(_ context.Context, d diskprobe.Device, f diskprobe.File) (diskprobe.Result, error) {
 	s.asked, s.of = f, d.Path
 	return s.answer, s.err
 }
@@ -87,15 +87,15 @@ func TestFind(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		devices []Device
-		shelf   shelf
+		prober  fileProber
 		want    string // the document, or the error
 	}{
-		{"none", nil, shelf{}, ""},
-		{"a configuration", []Device{medium}, shelf{answer: diskprobe.Result{Text: []byte("a: b")}}, "/dev/sdb1:machine.yaml a: b"},
-		{"no file", []Device{medium}, shelf{answer: diskprobe.Result{Missing: true}}, "/dev/sdb1 (orlopcfg): has no file machine.yaml"},
-		{"a disk that does not answer", []Device{medium}, shelf{err: errors.New("no answer within 15s")}, "/dev/sdb1 (orlopcfg): no answer within 15s"},
+		{"none", nil, fileProber{}, ""},
+		{"a configuration", []Device{medium}, fileProber{answer: diskprobe.Result{Text: []byte("a: b")}}, "/dev/sdb1:machine.yaml a: b"},
+		{"no file", []Device{medium}, fileProber{answer: diskprobe.Result{Missing: true}}, "/dev/sdb1 (orlopcfg): has no file machine.yaml"},
+		{"a disk that does not answer", []Device{medium}, fileProber{err: errors.New("no answer within 15s")}, "/dev/sdb1 (orlopcfg): no answer within 15s"},
 	} {
-		d, err := find(t.Context(), &c.shelf, c.devices)
+		d, err := find(t.Context(), &c.prober, c.devices)
 		got := ""
 		if d != nil {
 			got = d.Name + " " + string(d.Text)
@@ -106,8 +106,8 @@ func TestFind(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
-		if want := (diskprobe.File{Partition: 1, Kind: "vfat", Name: "machine.yaml", MaxSize: config.MaxSize}); len(c.devices) > 0 && (c.shelf.asked != want || c.shelf.of != "/dev/sdb") {
-			t.Errorf("%s: asked for %+v of %s", c.name, c.shelf.asked, c.shelf.of)
+		if want := (diskprobe.File{Partition: 1, Kind: "vfat", Name: "machine.yaml", MaxSize: config.MaxSize}); len(c.devices) > 0 && (c.prober.asked != want || c.prober.of != "/dev/sdb") {
+			t.Errorf("%s: asked for %+v of %s", c.name, c.prober.asked, c.prober.of)
 		}
 	}
 }

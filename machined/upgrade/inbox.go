@@ -67,9 +67,9 @@ const (
 	// reserve is the space that a bundle leaves free on DATA, in bytes, for etcd, logs and other
 	// data.
 	reserve = 512 << 20
-	// keepEvery is the number of bytes between two flushes: at most so many must be transferred
+	// flushBytes is the number of bytes between two flushes: at most so many must be transferred
 	// again after a power cut.
-	keepEvery = 16 << 20
+	flushBytes = 16 << 20
 	// pieceSize is the number of bytes per read from a source; two pieces are in memory.
 	pieceSize = 256 << 10
 )
@@ -117,7 +117,7 @@ func (in Inbox) Offer(sha256 string, size int64) (Bundle, error) {
 	if err := in.Drop(); err != nil {
 		return Bundle{}, err
 	}
-	return offered, in.note(offered)
+	return offered, in.saveRecord(offered)
 }
 
 // mebibytes rounds up.
@@ -172,13 +172,13 @@ func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.
 	if err != nil {
 		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
 	}
-	defer func() { err = errors.Join(err, in.keep(f, b, sum), f.Close()) }()
+	defer func() { err = errors.Join(err, in.flush(f, b, sum), f.Close()) }()
 	if err := f.Truncate(b.Have); err != nil {
 		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	pieces := read(ctx, from)
+	pieces := readAhead(ctx, from)
 	admitted, kept, before := false, b.Have, b.Have
 	to := progress.Writer(io.NewOffsetWriter(f, before), func(n int64) {
 		if admitted {
@@ -212,8 +212,8 @@ func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.
 		if err != nil && b.Have < b.Size {
 			return Unfinished{b, err}
 		}
-		if b.Have-kept >= keepEvery {
-			if err := in.keep(f, b, sum); err != nil {
+		if b.Have-kept >= flushBytes {
+			if err := in.flush(f, b, sum); err != nil {
 				return err
 			}
 			kept = b.Have
@@ -227,9 +227,9 @@ type piece struct {
 	err     error
 }
 
-// read reads a source ahead by one piece, until the source or the context ends. A piece is valid
-// until the next piece is taken.
-func read(ctx context.Context, from io.Reader) <-chan piece {
+// readAhead reads a source ahead by one piece, until the source or the context ends. A piece is
+// valid until the next piece is taken.
+func readAhead(ctx context.Context, from io.Reader) <-chan piece {
 	pieces := make(chan piece)
 	go func() {
 		buffers := [2][]byte{make([]byte, pieceSize), make([]byte, pieceSize)}
@@ -282,18 +282,18 @@ type digest interface {
 	encoding.BinaryUnmarshaler
 }
 
-// keep flushes the received data and records its size.
-func (in Inbox) keep(f *os.File, b Bundle, sum digest) (err error) {
+// flush flushes the received data and records its size.
+func (in Inbox) flush(f *os.File, b Bundle, sum digest) (err error) {
 	if err := f.Sync(); err != nil {
 		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
 	}
 	if b.Hash, err = sum.MarshalBinary(); err != nil {
 		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
 	}
-	return in.note(b)
+	return in.saveRecord(b)
 }
 
-func (in Inbox) note(b Bundle) error {
+func (in Inbox) saveRecord(b Bundle) error {
 	text, err := json.Marshal(b)
 	if err == nil {
 		err = durable.WriteFile(in.record(), text, 0o600)

@@ -47,9 +47,9 @@ func (e failing) Read([]byte) (int, error) { return 0, e.err }
 // any Inbox of the directory, and completes. After a power cut it continues from the last flush.
 func TestReceiveGoesOn(t *testing.T) {
 	lost := errors.New("the line is dead")
-	const size = keepEvery + 3*pieceSize + 7
+	const size = flushBytes + 3*pieceSize + 7
 	content, digest := some(t, size)
-	for _, cut := range []int{0, 1, pieceSize - 1, pieceSize, pieceSize + 1, bundle.Head, keepEvery, keepEvery + 1, size - 1} {
+	for _, cut := range []int{0, 1, pieceSize - 1, pieceSize, pieceSize + 1, bundle.Head, flushBytes, flushBytes + 1, size - 1} {
 		in := emptyInbox(t, size)
 		if b, err := in.Offer(digest, size); err != nil || b.Have != 0 {
 			t.Fatalf("cut at %d: %+v, %v", cut, b, err)
@@ -90,7 +90,7 @@ func TestReceiveGoesOn(t *testing.T) {
 
 // TestReceiveFlushes checks that the number of bytes on the disk is recorded during the transfer.
 func TestReceiveFlushes(t *testing.T) {
-	const size = keepEvery + 2*pieceSize
+	const size = flushBytes + 2*pieceSize
 	content, digest := some(t, size)
 	in := emptyInbox(t, size)
 	if _, err := in.Offer(digest, size); err != nil {
@@ -105,7 +105,7 @@ func TestReceiveFlushes(t *testing.T) {
 	if err := in.Receive(t.Context(), from, welcome, quiet); err != nil {
 		t.Fatal(err)
 	}
-	if b := <-last; b.Have < keepEvery || b.Have == size {
+	if b := <-last; b.Have < flushBytes || b.Have == size {
 		t.Errorf("before the last piece %d bytes were noted", b.Have)
 	}
 }
