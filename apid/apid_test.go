@@ -32,8 +32,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and looks at
-// whether the call came through to the backend.
+// TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and checks
+// whether the call reaches the backend.
 func TestEveryMethodAsEveryRole(t *testing.T) {
 	b := newBed(t)
 	callers := []struct {
@@ -65,11 +65,11 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 		for _, m := range apiMethods() {
 			method := fullMethod(m)
 			least := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
-			// By hand, and not by what is tested.
+			// Computed independently of the tested code.
 			allowed := who.role >= least && who.role <= api.Role_ROLE_ADMIN
 			switch who.role {
-			case api.Role_ROLE_MACHINE: // machined takes these from the control plane's alone
-				allowed = allowed || slices.Contains([]string{"/orlop.v1alpha1.Cluster/Tell", "/orlop.v1alpha1.Cluster/Vouch"}, method)
+			case api.Role_ROLE_MACHINE: // machined accepts these from control-plane machines only
+				allowed = allowed || slices.Contains([]string{"/orlop.v1alpha1.Cluster/ReplicateMembership", "/orlop.v1alpha1.Cluster/Vote"}, method)
 			case api.Role_ROLE_LOG_READER:
 				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Machine/Events", "/orlop.v1alpha1.Machine/Relay",
 					"/orlop.v1alpha1.Log/Service", "/orlop.v1alpha1.Log/Kernel", "/orlop.v1alpha1.Trust/Renew"}, method)
@@ -80,7 +80,7 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 					"/orlop.v1alpha1.Image/List", "/orlop.v1alpha1.Trust/Renew"}, method)
 			case api.Role_ROLE_ETCD_BACKUP:
 				allowed = slices.Contains([]string{"/orlop.v1alpha1.Machine/Version", "/orlop.v1alpha1.Machine/Relay", "/orlop.v1alpha1.Etcd/Snapshot",
-					"/orlop.v1alpha1.Etcd/List", "/orlop.v1alpha1.Etcd/Status", "/orlop.v1alpha1.Trust/Renew"}, method)
+					"/orlop.v1alpha1.Etcd/ListSnapshots", "/orlop.v1alpha1.Etcd/Status", "/orlop.v1alpha1.Trust/Renew"}, method)
 			}
 			err := callRaw(t.Context(), c, method)
 			md := b.backend.taken(method)
@@ -90,16 +90,16 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 			case !allowed && (status.Code(err) != codes.PermissionDenied || md != nil):
 				t.Errorf("%s as %s: got %v, reached the backend: %v; want PermissionDenied and nothing behind it", method, who.name, err, md != nil)
 			}
-			if !allowed && (len(b.log.lines(t, "call refused", method)) == 0 || b.backend.taken(api.Door_Refused_FullMethodName) == nil) {
+			if !allowed && (len(b.log.lines(t, "call refused", method)) == 0 || b.backend.taken(api.ApidInternal_RecordRefusal_FullMethodName) == nil) {
 				t.Errorf("%s as %s: refused without an audit line", method, who.name)
 			}
 		}
 	}
 }
 
-// callRaw makes a call with one empty message and waits for its end.
+// callRaw makes a call with an empty message and waits for its end.
 func callRaw(ctx context.Context, c *client.Client, method string) error {
-	stream, err := c.Conn().NewStream(ctx, &everyCall, method, grpc.ForceCodecV2(newCodec()))
+	stream, err := c.Conn().NewStream(ctx, &bidirectional, method, grpc.ForceCodecV2(newCodec()))
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func TestAMethodWithoutARoleIsRefusedToEveryone(t *testing.T) {
 	}
 }
 
-// TestHandshake tries every certificate that must not get in. Nothing may reach the backend, not
+// TestHandshake tries every certificate that must be rejected. Nothing may reach the backend, not
 // even a header.
 func TestHandshake(t *testing.T) {
 	b := newBed(t)
@@ -190,8 +190,8 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// TestOldTLS shows that nothing below TLS 1.3 is spoken, and that a connection cannot be resumed by
-// a ticket.
+// TestOldTLS checks that apid accepts only TLS 1.3, and that a session ticket cannot resume a
+// connection.
 func TestOldTLS(t *testing.T) {
 	b := newBed(t)
 	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "alice", Usage: pki.Client, TTL: day})
@@ -213,7 +213,7 @@ func TestOldTLS(t *testing.T) {
 		if conn.ConnectionState().DidResume {
 			t.Error("the connection was resumed")
 		}
-		// A ticket would arrive with the first bytes of the server.
+		// A session ticket would arrive with the first bytes of the server.
 		if _, err := conn.Read(make([]byte, 1)); err != nil {
 			t.Error(err)
 		}
@@ -221,7 +221,8 @@ func TestOldTLS(t *testing.T) {
 	}
 }
 
-// TestMetadata shows that machined learns who calls from apid only, whatever a client writes.
+// TestMetadata checks that machined gets the identity of the caller only from apid, regardless of
+// the client's metadata.
 func TestMetadata(t *testing.T) {
 	b := newBed(t)
 	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "Zoë\n", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
@@ -252,8 +253,8 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// TestPassesThrough looks at everything that a proxy could lose: messages both ways at once,
-// headers, trailers, the status with its details, and deadlines.
+// TestPassesThrough checks all features that a proxy could lose: messages in both directions at
+// once, headers, trailers, the status with its details, and deadlines.
 func TestPassesThrough(t *testing.T) {
 	b := newBed(t)
 	detail := &api.Problem{File: "m.yaml", Line: 7, Reason: "unknown field"}
@@ -282,7 +283,7 @@ func TestPassesThrough(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	stream, err := b.dial(pki.RoleOperator).Conn().NewStream(ctx, &everyCall, api.Image_Import_FullMethodName)
+	stream, err := b.dial(pki.RoleOperator).Conn().NewStream(ctx, &bidirectional, api.Image_Import_FullMethodName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,7 +362,8 @@ func TestMessageLimit(t *testing.T) {
 	}
 }
 
-// TestHealthAndReflection are answered by apid itself, to readers and up, and to nobody else.
+// TestHealthAndReflection checks that apid itself serves these services, to readers and higher
+// roles only.
 func TestHealthAndReflection(t *testing.T) {
 	b := newBed(t)
 	for _, c := range []struct {
@@ -400,7 +402,7 @@ func listServices(ctx context.Context, conn grpc.ClientConnInterface) (string, e
 	return strings.Join(names, " "), nil
 }
 
-// TestLongQuestion: a question that nobody asks in good faith is refused, and not answered with
+// TestLongQuestion checks that an excessively long question is rejected, and not answered with
 // itself.
 func TestLongQuestion(t *testing.T) {
 	b := newBed(t)
@@ -408,7 +410,7 @@ func TestLongQuestion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := &reflectionpb.ServerReflectionRequest{Host: strings.Repeat("h", longestQuestion), MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
+	request := &reflectionpb.ServerReflectionRequest{Host: strings.Repeat("h", maxQuestion), MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}
 	if err := stream.Send(request); err != nil && !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
@@ -417,8 +419,7 @@ func TestLongQuestion(t *testing.T) {
 	}
 }
 
-// TestRevocation replaces the operators' CAs: a connection made before loses its calls, going on
-// and new.
+// TestRevocation replaces the operators' CAs: an older connection loses its active and new calls.
 func TestRevocation(t *testing.T) {
 	b := newBed(t)
 	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
@@ -447,8 +448,8 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// TestRevokedCertificate revokes one certificate of two: calls that go on with it end, connections
-// made before are good for nothing, new ones are refused. A name that is restored counts again.
+// TestRevokedCertificate revokes one of two certificates: its active calls end, its connections
+// become useless, and new connections are rejected. A restored name is valid again.
 func TestRevokedCertificate(t *testing.T) {
 	b := newBed(t)
 	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
@@ -493,11 +494,11 @@ func TestRevokedCertificate(t *testing.T) {
 		}
 	}
 	b.write(RevokedFile, []byte(`[{"name":"dora"`))
-	b.waitReady(false) // and the last good ones stay in use
+	b.waitReady(false) // the last valid files stay in use
 }
 
-// TestLostList: where nobody knows any more what was revoked, a machine that came by a ticket is
-// told so in words. TLS would say that it was revoked, and a worker that was ends its pods.
+// TestLostList checks that, if the revocations are lost, a machine with a ticket gets an exact
+// error message. A TLS alert would say that it was revoked, and a revoked worker stops its pods.
 func TestLostList(t *testing.T) {
 	b := newBed(t)
 	b.write(RevokedFile, fmt.Appendf(nil, `[{"origin":%q}]`, trust.AnyTicket))
@@ -513,7 +514,7 @@ func TestLostList(t *testing.T) {
 	}
 }
 
-// TestExpiryEndsCalls lets a certificate run out while a call is going on.
+// TestExpiryEndsCalls lets a certificate expire during a call.
 func TestExpiryEndsCalls(t *testing.T) {
 	b := newBed(t)
 	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
@@ -530,13 +531,13 @@ func TestExpiryEndsCalls(t *testing.T) {
 	}
 }
 
-// TestClockEndsCalls: a clock that is set past the end of a certificate ends the calls that go on
-// with it.
+// TestClockEndsCalls checks that a clock set past the expiry of a certificate ends its active
+// calls.
 func TestClockEndsCalls(t *testing.T) {
 	b := newBed(t)
 	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "a", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
 	store := newStore(b.dir)
-	held, _, release, err := store.hold(t.Context(), []*x509.Certificate{leaf.Cert, b.operator.Cert})
+	held, _, release, err := store.registerCall(t.Context(), []*x509.Certificate{leaf.Cert, b.operator.Cert})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -551,8 +552,8 @@ func TestClockEndsCalls(t *testing.T) {
 	}
 }
 
-// TestHealthAsksTheGateFirst: whoever's certificate gives no role is refused before his message is
-// read.
+// TestHealthAsksTheGateFirst checks that a client with a certificate without role is rejected
+// before its message is read.
 func TestHealthAsksTheGateFirst(t *testing.T) {
 	b := newBed(t)
 	conn := b.dial("none").Conn()
@@ -566,8 +567,8 @@ func TestHealthAsksTheGateFirst(t *testing.T) {
 	}
 }
 
-// TestCredentialsReload renews the server's certificate, and then breaks the files: the last good
-// ones stay in use.
+// TestCredentialsReload renews the server's certificate, and then breaks the files: the last valid
+// files stay in use.
 func TestCredentialsReload(t *testing.T) {
 	b := newBed(t)
 	key, err := pki.NewKey()
@@ -575,13 +576,13 @@ func TestCredentialsReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	renewed := mustLeaf(t, b.machine, pki.Spec{CN: "m1", IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Usage: pki.Server, TTL: day, Key: key})
-	b.write(ServerKeyFile, renewed.KeyPEM()) // for a moment the pair does not match
+	b.write(ServerKeyFile, renewed.KeyPEM()) // for a moment certificate and key do not match
 	b.dial(pki.RoleReader)
 	b.write(ServerCertFile, renewed.CertPEM())
 	pinned := b.endpoint(mustLeaf(t, b.operator, pki.Spec{CN: "alice", Usage: pki.Client, TTL: day}))
 	pinned.CA, pinned.Fingerprint = nil, pki.Fingerprint(renewed.Cert)
-	// Whether apid was unready in between depends on when it looked, so the use is waited for and
-	// not the announcement.
+	// Whether apid was unready in between depends on timing, so the test waits for the use and not
+	// for the announcement.
 	eventually(t, "the renewed certificate is in use", func() bool {
 		c, err := client.Dial(t.Context(), pinned)
 		if err != nil {
@@ -593,11 +594,11 @@ func TestCredentialsReload(t *testing.T) {
 
 	b.write(OperatorCAsFile, []byte("garbage"))
 	b.waitReady(false)
-	b.dial(pki.RoleReader) // fails the test when it is refused
+	b.dial(pki.RoleReader) // fails the test if it is rejected
 }
 
-// TestOneAddressCannotTakeAllPlaces fills the places of one address and looks at the next
-// connection, then frees one.
+// TestOneAddressCannotTakeAllPlaces uses up the limit of an address, checks the next connection,
+// and then closes a connection.
 func TestOneAddressCannotTakeAllPlaces(t *testing.T) {
 	b := newBed(t)
 	var open []net.Conn
@@ -630,22 +631,22 @@ func TestOneAddressCannotTakeAllPlaces(t *testing.T) {
 	})
 }
 
-// TestAsking: a machine without a ticket can ask where that is wanted, gets one answer, and gets no
-// further; elsewhere it is refused as anybody.
+// TestAsking checks that a machine without a ticket can send a join request if the configuration
+// permits it, gets an answer, and has no other access; otherwise it is rejected like any client.
 func TestAsking(t *testing.T) {
 	b := newBed(t)
 	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
-		if method != api.Door_Ask_FullMethodName {
+		if method != api.ApidInternal_RequestJoin_FullMethodName {
 			return status.Error(codes.Unimplemented, method)
 		}
-		r := new(api.AskRequest)
+		r := new(api.RequestJoinRequest)
 		if err := stream.RecvMsg(r); err != nil {
 			return err
 		}
-		if r.Name != "w1" || string(r.Request) != "key" || !strings.HasPrefix(r.Peer, "127.0.0.1:") {
-			return stream.SendMsg(&api.AskResponse{Standing: "refused", Reason: "wrong"})
+		if r.Name != "w1" || string(r.Csr) != "key" || !strings.HasPrefix(r.Peer, "127.0.0.1:") {
+			return stream.SendMsg(&api.RequestJoinResponse{State: "refused", Reason: "wrong"})
 		}
-		return stream.SendMsg(&api.AskResponse{Standing: "approved", Certificate: []byte("ticket")})
+		return stream.SendMsg(&api.RequestJoinResponse{State: "approved", Certificate: []byte("ticket")})
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -661,7 +662,7 @@ func TestAsking(t *testing.T) {
 	if answer, err = client.RequestJoin(ctx, e, joinrequest.Request{Name: "w2", CSR: []byte("key")}); err != nil || answer.State != joinrequest.Rejected {
 		t.Errorf("%v, %v", answer, err)
 	}
-	// Calls need a certificate as before, also of who offers to ask.
+	// Calls need a certificate as before, also for a client that offers the join protocol.
 	if conn, err := client.Dial(ctx, e); err == nil {
 		_ = conn.Close()
 		t.Error("nobody was let in")
@@ -669,34 +670,34 @@ func TestAsking(t *testing.T) {
 		t.Error(err)
 	}
 	if conn, err := tls.Dial("tcp", b.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", joinrequest.Protocol}}); err == nil {
-		// TLS 1.3 tells the client with the first answer that its certificate is missing.
+		// TLS 1.3 reports the missing certificate to the client with the first answer.
 		if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil || !strings.Contains(err.Error(), "certificate required") {
 			t.Errorf("who offers calls too: %d, %v", n, err)
 		}
 		_ = conn.Close()
 	}
-	// Somebody else's machine is not asked.
+	// The client sends no request to another machine.
 	stranger := e
 	stranger.CA = x509.NewCertPool()
 	stranger.CA.AddCert(mustCA(t, "stranger").Cert)
 	if _, err := client.RequestJoin(ctx, stranger, joinrequest.Request{Name: "w1", CSR: []byte("key")}); !errors.Is(err, client.ErrUntrusted) {
 		t.Errorf("%v", err)
 	}
-	// A machine that belongs to nobody is asked nothing.
+	// An unclaimed machine accepts no join requests.
 	b.write(OperatorCAsFile, nil)
 	if _, err := client.RequestJoin(ctx, e, joinrequest.Request{Name: "w1", CSR: []byte("key")}); err == nil {
 		t.Error("a machine without an operator was asked")
 	}
 }
 
-// TestPairing: while there is no operator a connection is for pairing and for nothing else, whoever
-// calls; afterwards it is for all but that.
+// TestPairing checks that a connection to an unclaimed machine is for pairing only, for every
+// client, and that pairing is impossible afterwards.
 func TestPairing(t *testing.T) {
 	b := newBed(t)
 	b.write(OperatorCAsFile, nil)
 	code, asked := pairing.NewCode(), 0
 	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
-		if method != api.Door_Pair_FullMethodName {
+		if method != api.ApidInternal_Pair_FullMethodName {
 			return status.Error(codes.Unimplemented, method)
 		}
 		asked++
@@ -705,11 +706,11 @@ func TestPairing(t *testing.T) {
 			return err
 		}
 		claim := pairing.Claim{CA: r.Ca, Proof: r.Proof}
-		if !code.Accepts(r.Binding, claim) || !strings.HasPrefix(r.Peer, "127.0.0.1:") {
+		if !code.Accepts(r.ChannelBinding, claim) || !strings.HasPrefix(r.Peer, "127.0.0.1:") {
 			return stream.SendMsg(&api.PairResponse{Refusal: "wrong code"})
 		}
 		b.write(OperatorCAsFile, r.Ca)
-		return stream.SendMsg(&api.PairResponse{Proof: code.NewAnswer(r.Binding, claim).Proof})
+		return stream.SendMsg(&api.PairResponse{Proof: code.NewAnswer(r.ChannelBinding, claim).Proof})
 	})
 	admin := pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -730,7 +731,7 @@ func TestPairing(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	// Whoever offers both gets to the pairing, and no further.
+	// A client that offers both protocols can only pair.
 	conn, err := tls.Dial("tcp", b.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", pairing.Protocol}})
 	if err != nil {
 		t.Fatal(err)
@@ -757,7 +758,7 @@ func TestPairing(t *testing.T) {
 	if err := callRaw(ctx, c, api.Machine_Version_FullMethodName); err != nil {
 		t.Error(err)
 	}
-	if err := callRaw(ctx, c, api.Door_Pair_FullMethodName); status.Code(err) != codes.PermissionDenied {
+	if err := callRaw(ctx, c, api.ApidInternal_Pair_FullMethodName); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("what apid asks for itself, asked by an admin: %v", err)
 	}
 	if _, err := client.Pair(ctx, b.address, b.operator.CertPEM(), code); !errors.Is(err, client.ErrClaimed) {
@@ -765,8 +766,8 @@ func TestPairing(t *testing.T) {
 	}
 }
 
-// TestRenewalGoesWithItsCA: a certificate that a machine has renewed is good for as long as the CA
-// of what it was renewed from.
+// TestRenewalGoesWithItsCA checks that a certificate that a machine has renewed is valid only while
+// the CA of the original certificate is trusted.
 func TestRenewalGoesWithItsCA(t *testing.T) {
 	b := newBed(t)
 	renewed := func(root string) *pki.Leaf {

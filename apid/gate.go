@@ -23,33 +23,32 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// The metadata by which machined learns who calls. The values are printable ASCII of at most 128
-// bytes.
+// The metadata with the identity of the caller for machined. The values are printable ASCII of at
+// most 128 bytes.
 const (
-	// the certificate's subject as RFC 2253 writes it: "CN=alice,O=orlop:admin"
+	// the certificate's subject in the form of RFC 2253: "CN=alice,O=orlop:admin"
 	MetadataSubject = "orlop-subject"
-	MetadataSerial  = "orlop-serial" // its serial number, hexadecimal
-	MetadataRole    = "orlop-role"   // "machine", or one of pki.Roles
-	MetadataPeer    = "orlop-peer"   // address and port that the call comes from
-	MetadataAge     = "orlop-age"    // for how long the connection has been open, in milliseconds
-	MetadataName    = "orlop-name"   // the common name in it
-	// serial number of what it was renewed from (pki.Origin); its own if it was not
+	MetadataSerial  = "orlop-serial" // serial number of the certificate, hexadecimal
+	MetadataRole    = "orlop-role"   // "machine", or a role of pki.Roles
+	MetadataPeer    = "orlop-peer"   // source address and port of the call
+	MetadataAge     = "orlop-age"    // age of the connection, in milliseconds
+	MetadataName    = "orlop-name"   // common name of the certificate
+	// lineage ID: serial number of the first certificate (pki.LineageOf); its own without a renewal
 	MetadataLineage = "orlop-origin"
-	// serial number of the ticket by which a machine came to the cluster (pki.TicketOf); empty for
-	// all others
+	// serial number of the ticket with which a machine joined (pki.TicketOf); empty for all other
+	// callers
 	MetadataTicket = "orlop-ticket"
 	MetadataKey    = "orlop-key" // fingerprint of the certificate's key (pki.Fingerprint)
-	// fingerprint (pki.Fingerprint) of the CA that vouches for what it was renewed from, or for
-	// itself
+	// fingerprint (pki.Fingerprint) of the CA of the first certificate in the lineage
 	MetadataIssuer = "orlop-issuer"
 )
 
-// caller is who makes a call, as proven by the certificate.
+// caller is the identity of a caller, as proven by the certificate.
 type caller struct {
 	subject, name, serial, origin, ticket, key, peer, issuer string
-	// of the connection when the call came, in milliseconds
+	// of the connection at the start of the call, in milliseconds
 	age string
-	// whose calls are counted together (pki.CommonNameOf)
+	// key by which calls are counted (pki.CommonNameOf)
 	holder string
 	role   api.Role
 	// the client's certificate first, the CA last
@@ -71,34 +70,34 @@ func (c caller) metadata() metadata.MD {
 	)
 }
 
-// changes tells an operator or admin from those who may only look, or do one thing, and from
-// machines.
+// changes reports whether the caller is an operator or admin, and not a reader, a machine or a
+// narrow role.
 func (c caller) changes() bool { return !isNarrow(c.role) && c.role >= api.Role_ROLE_OPERATOR }
 
 // roleName is "admin", or "nobody".
-func (c caller) roleName() string { return strings.TrimPrefix(organisation(c.role), pki.RolePrefix) }
+func (c caller) roleName() string { return strings.TrimPrefix(organization(c.role), pki.RolePrefix) }
 
 type callerKey struct{}
 
-// callerOf returns the caller that the gate has put into the context.
+// callerOf returns the caller that the gate has stored in the context.
 func callerOf(ctx context.Context) (caller, bool) {
 	c, ok := ctx.Value(callerKey{}).(caller)
 	return c, ok
 }
 
-// gate stands before every call, whichever service it is for: it asks who calls, whether the role
-// is enough, and writes the audit line.
-type gate struct {
-	roles   roleTable
-	store   *store
-	log     *slog.Logger
-	judge   api.DoorClient
-	callers callers
-	lines   *rate.Limiter // of calls that are too many: they must not fill the log
+// interceptor intercepts every call of every service: it identifies the caller, checks the role, and
+// writes the audit line.
+type interceptor struct {
+	roles    roleTable
+	store    *store
+	log      *slog.Logger
+	internal api.ApidInternalClient
+	callers  callers
+	logLimit *rate.Limiter // limits the lines for excess calls, so that they cannot fill the log
 }
 
-func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-	err = g.pass(ctx, info.FullMethod, func(ctx context.Context) error {
+func (g *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	err = g.handle(ctx, info.FullMethod, func(ctx context.Context) error {
 		var err error
 		resp, err = handler(ctx, req)
 		return err
@@ -106,20 +105,20 @@ func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h
 	return resp, err
 }
 
-func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	return g.pass(stream.Context(), info.FullMethod, func(ctx context.Context) error {
+func (g *interceptor) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return g.handle(stream.Context(), info.FullMethod, func(ctx context.Context) error {
 		return handler(srv, &callStream{ServerStream: stream, ctx: ctx})
 	})
 }
 
-// pass makes the call if the caller may, and audits it.
-func (g *gate) pass(ctx context.Context, method string, call func(context.Context) error) error {
+// handle makes the call if the caller is authorized, and audits it.
+func (g *interceptor) handle(ctx context.Context, method string, call func(context.Context) error) error {
 	start := time.Now()
 	who, err := identify(ctx)
 	if err != nil {
 		return g.refused(ctx, "call refused", who, method, start, err)
 	}
-	held, role, release, err := g.store.hold(ctx, who.chain)
+	held, role, release, err := g.store.registerCall(ctx, who.chain)
 	who.role = role
 	if err == nil {
 		defer release()
@@ -128,12 +127,12 @@ func (g *gate) pass(ctx context.Context, method string, call func(context.Contex
 	if who.changes() {
 		most = maxCallsOperator
 	}
-	// Before anything else, because to refuse a call takes a moment, too, for which it holds what
-	// was sent.
-	leave, busy := g.callers.enter(who.holder, most)
+	// This comes first, because the rejection of a call also takes time, in which the call holds
+	// its data.
+	leave, busy := g.callers.acquire(who.holder, most)
 	if busy != nil {
 		busy = status.Error(codes.ResourceExhausted, busy.Error())
-		if g.lines.Allow() {
+		if g.logLimit.Allow() {
 			return g.refused(ctx, "call refused", who, method, start, busy)
 		}
 		return busy
@@ -145,11 +144,11 @@ func (g *gate) pass(ctx context.Context, method string, call func(context.Contex
 	if err := refusal(g.roles.check(method, who.role)); err != nil {
 		return g.refused(ctx, "call refused", who, method, start, err)
 	}
-	err = panics.Do("call "+shown(method), func() error { return call(context.WithValue(held, callerKey{}, who)) })
+	err = panics.Do("call "+sanitized(method), func() error { return call(context.WithValue(held, callerKey{}, who)) })
 	if failed := (*panics.Error)(nil); errors.As(err, &failed) {
 		return g.refused(ctx, "call failed", who, method, start, status.Error(codes.Internal, failed.Error()))
 	}
-	if ended := endedByDoor(held); err != nil && ended != nil {
+	if ended := endedByApid(held); err != nil && ended != nil {
 		return g.refused(ctx, "call ended", who, method, start, status.Error(codes.Unauthenticated, "the call was ended: "+ended.Error()))
 	}
 	if g.roles.mutates(method) {
@@ -165,8 +164,8 @@ func refusal(err error) error {
 	return status.Error(codes.PermissionDenied, err.Error())
 }
 
-// endedByDoor returns why apid itself ended a call, or nil.
-func endedByDoor(ctx context.Context) error {
+// endedByApid returns why apid itself ended a call, or nil.
+func endedByApid(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if cause == nil || errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
 		return nil
@@ -174,7 +173,7 @@ func endedByDoor(ctx context.Context) error {
 	return cause
 }
 
-func (g *gate) audit(what string, who caller, method string, start time.Time, err error) {
+func (g *interceptor) audit(what string, who caller, method string, start time.Time, err error) {
 	line := []any{
 		"subject", who.subject, "serial", who.serial, "peer", who.peer, "method", method,
 		"outcome", status.Code(err).String(), "duration", time.Since(start).Round(time.Microsecond).String(),
@@ -185,20 +184,20 @@ func (g *gate) audit(what string, who caller, method string, start time.Time, er
 	g.log.Info(what, line...)
 }
 
-// maxReason is how much of a reason is recorded, in bytes: the caller's own words can be in it.
+// maxReason is the recorded length of a reason, in bytes: it may contain text of the caller.
 const maxReason = 400
 
-// recordTime bounds having a refusal recorded.
+// recordTime is the time limit for recording a rejected call.
 const recordTime = 2 * time.Second
 
-// refused logs a call that did not come to machined, or not to its end, has machined record it, and
-// returns why. machined records all others itself.
-func (g *gate) refused(ctx context.Context, what string, who caller, method string, start time.Time, why error) error {
+// refused logs a call that did not reach machined or did not complete, has machined record it, and
+// returns the error. machined records all other calls itself.
+func (g *interceptor) refused(ctx context.Context, what string, who caller, method string, start time.Time, why error) error {
 	g.audit(what, who, method, start, why)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
-	_, err := g.judge.Refused(ctx, &api.RefusedRequest{
-		Subject: who.subject, Serial: who.serial, Role: who.roleName(), Peer: who.peer, Method: shown(method),
+	_, err := g.internal.RecordRefusal(ctx, &api.RecordRefusalRequest{
+		Subject: who.subject, Serial: who.serial, Role: who.roleName(), Peer: who.peer, Method: sanitized(method),
 		Outcome: status.Code(why).String(), Reason: sanitize.ASCII(sanitize.Line(status.Convert(why).Message()), maxReason), DurationNs: int64(time.Since(start)),
 	})
 	if err != nil {
@@ -207,33 +206,33 @@ func (g *gate) refused(ctx context.Context, what string, who caller, method stri
 	return why
 }
 
-// identify reads the caller from the connection, all but the role, which the present credentials
-// decide. The handshake has verified the chain already; a connection without one cannot get here,
-// and is refused all the same.
+// identify reads the caller from the connection, except the role, which the current credentials
+// decide. The handshake has already verified the chain; identify also rejects a connection without
+// a chain, although none can reach it.
 func identify(ctx context.Context) (caller, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return caller{}, status.Error(codes.Unauthenticated, "the connection has no peer")
 	}
-	who := caller{peer: shown(p.Addr.String()), age: ageOf(p.Addr)}
+	who := caller{peer: sanitized(p.Addr.String()), age: ageOf(p.Addr)}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
 		return who, status.Error(codes.Unauthenticated, "a client certificate of this machine's operator is needed")
 	}
 	who.chain = info.State.VerifiedChains[0]
-	who.subject = shown(who.chain[0].Subject.String())
-	who.name = shown(who.chain[0].Subject.CommonName)
+	who.subject = sanitized(who.chain[0].Subject.String())
+	who.name = sanitized(who.chain[0].Subject.CommonName)
 	origin, root := pki.LineageOf(who.chain[0])
-	who.serial, who.origin, who.ticket = pki.Serial(who.chain[0]), shown(origin), shown(pki.TicketOf(who.chain[0]))
+	who.serial, who.origin, who.ticket = pki.Serial(who.chain[0]), sanitized(origin), sanitized(pki.TicketOf(who.chain[0]))
 	who.holder, who.key = pki.CommonNameOf(who.chain[0]), pki.Fingerprint(who.chain[0])
-	who.issuer = shown(cmp.Or(root, pki.Fingerprint(who.chain[len(who.chain)-1])))
+	who.issuer = sanitized(cmp.Or(root, pki.Fingerprint(who.chain[len(who.chain)-1])))
 	return who, nil
 }
 
-// shown makes a text fit for a header and for a log.
-func shown(text string) string { return sanitize.ASCII(text, 128) }
+// sanitized sanitizes a text for headers and logs.
+func sanitized(text string) string { return sanitize.ASCII(text, 128) }
 
-// callStream is a stream with the context that the gate made for it.
+// callStream is a stream with the context of the gate.
 type callStream struct {
 	grpc.ServerStream
 	ctx context.Context

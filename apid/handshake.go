@@ -23,31 +23,31 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// door wraps gRPC's TLS so that a refused handshake leaves a line in the log: to the client it is
-// only a failed handshake, and the machine's operator wants to know why.
-type door struct {
+// serverCredentials wraps gRPC's TLS so that a rejected handshake leaves a line in the log: the client sees only
+// a failed handshake, and the operator needs the reason.
+type serverCredentials struct {
 	credentials.TransportCredentials
-	log   *slog.Logger
-	lines *rate.Limiter // a stranger must not be able to fill the log
-	judge api.DoorClient
-	store *store
-	turns chan struct{} // holds one for each handshake that is being computed
+	log      *slog.Logger
+	logLimit *rate.Limiter // a client without a certificate must not be able to fill the log
+	internal api.ApidInternalClient
+	store    *store
+	slots    chan struct{} // semaphore of the handshakes in computation
 }
 
-func newDoor(store *store, log *slog.Logger, judge api.DoorClient) *door {
-	return &door{
+func newServerCredentials(store *store, log *slog.Logger, judge api.ApidInternalClient) *serverCredentials {
+	return &serverCredentials{
 		TransportCredentials: credentials.NewTLS(store.tlsConfig()),
 		store:                store,
 		log:                  log,
-		lines:                newLines(),
-		judge:                judge,
-		turns:                make(chan struct{}, max(1, runtime.NumCPU()/2)),
+		logLimit:             newLogLimit(),
+		internal:             judge,
+		slots:                make(chan struct{}, max(1, runtime.NumCPU()/2)),
 	}
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
-func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	kept := &keptConn{Conn: raw, turns: d.turns}
+func (d *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	kept := &handshakeConn{Conn: raw, slots: d.slots}
 	kept.begin()
 	var conn net.Conn
 	var info credentials.AuthInfo
@@ -56,7 +56,7 @@ func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, er
 	if info, ok := info.(credentials.TLSInfo); ok && err == nil && len(info.State.VerifiedChains) == 0 {
 		err = panics.Do("first contact", func() error {
 			if info.State.NegotiatedProtocol == joinrequest.Protocol {
-				return d.ask(conn)
+				return d.requestJoin(conn)
 			}
 			return d.pair(conn, info.State)
 		})
@@ -71,8 +71,8 @@ func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, er
 		switch {
 		case errors.Is(err, errPaired):
 			d.log.Info("paired", "peer", raw.RemoteAddr().String())
-		case errors.Is(err, errAsked): // machined says what there is to say
-		case d.lines.Allow():
+		case errors.Is(err, errJoinRequested): // machined logs the request
+		case d.logLimit.Allow():
 			d.log.Warn("handshake refused", "peer", raw.RemoteAddr().String(), "reason", err.Error())
 		}
 		linger(raw)
@@ -80,28 +80,27 @@ func (d *door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, er
 	return conn, info, err
 }
 
-// admit counts a connection of somebody whose chain was verified, and has it end when that counts
-// no more.
-func (d *door) admit(c *limitedConn, chain []*x509.Certificate) error {
+// admit counts a connection with a verified chain, and closes it when the chain becomes invalid.
+func (d *serverCredentials) admit(c *limitedConn, chain []*x509.Certificate) error {
 	kind := callerKind
 	if d.store.isMachine(chain) {
 		kind = machineKind
 	}
-	// nobody is there to be told that it failed
-	forget := d.store.keep(chain, func() { _ = c.Close() })
-	err := c.prove(kind, pki.CommonNameOf(chain[0]), forget)
+	// an error of Close has no receiver
+	forget := d.store.registerConn(chain, func() { _ = c.Close() })
+	err := c.authenticate(kind, pki.CommonNameOf(chain[0]), forget)
 	if err != nil {
 		forget()
 	}
 	return err
 }
 
-// errPaired ends a connection that was for pairing: there are no calls on it.
+// errPaired ends a connection for pairing, which carries no calls.
 var errPaired = errors.New("it was for pairing")
 
-// pair has machined judge what comes over a connection without a client certificate. It never
-// returns nil.
-func (d *door) pair(conn net.Conn, state tls.ConnectionState) error {
+// pair forwards the pairing request of a connection without a client certificate to machined. It
+// never returns nil.
+func (d *serverCredentials) pair(conn net.Conn, state tls.ConnectionState) error {
 	binding, err := pairing.Binding(state)
 	if err != nil {
 		return err
@@ -110,7 +109,7 @@ func (d *door) pair(conn net.Conn, state tls.ConnectionState) error {
 	defer cancel()
 	refusal := ""
 	err = pairing.Serve(conn, func(c pairing.Claim) pairing.Answer {
-		a, err := d.judge.Pair(ctx, &api.PairRequest{Binding: binding, Ca: c.CA, Proof: c.Proof, Peer: shown(conn.RemoteAddr().String())})
+		a, err := d.internal.Pair(ctx, &api.PairRequest{ChannelBinding: binding, Ca: c.CA, Proof: c.Proof, Peer: sanitized(conn.RemoteAddr().String())})
 		if err != nil {
 			a = &api.PairResponse{Refusal: "the machine cannot tell at present; try again"}
 		}
@@ -126,56 +125,55 @@ func (d *door) pair(conn net.Conn, state tls.ConnectionState) error {
 	return errPaired
 }
 
-// errAsked ends a connection over which a machine has asked to be let in: there are no calls on it.
-var errAsked = errors.New("it was for asking to be let in")
+// errJoinRequested ends a connection for a join request, which carries no calls.
+var errJoinRequested = errors.New("it was for asking to be let in")
 
-// ask has machined judge what comes over a connection of a machine without a ticket. It never
-// returns nil.
-func (d *door) ask(conn net.Conn) error {
+// requestJoin forwards the join request of a machine without a ticket to machined. It never returns nil.
+func (d *serverCredentials) requestJoin(conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	err := joinrequest.Serve(conn, func(r joinrequest.Request) joinrequest.Answer {
-		a, err := d.judge.Ask(ctx, &api.AskRequest{Name: r.Name, Request: r.CSR, Peer: shown(conn.RemoteAddr().String())})
+		a, err := d.internal.RequestJoin(ctx, &api.RequestJoinRequest{Name: r.Name, Csr: r.CSR, Peer: sanitized(conn.RemoteAddr().String())})
 		if err != nil {
 			return joinrequest.Answer{State: joinrequest.Rejected, Reason: "the machine cannot tell at present; try again"}
 		}
-		return joinrequest.Answer{State: joinrequest.State(a.Standing), Certificate: a.Certificate, Reason: a.Reason}
+		return joinrequest.Answer{State: joinrequest.State(a.State), Certificate: a.Certificate, Reason: a.Reason}
 	})
-	return cmp.Or(err, errAsked)
+	return cmp.Or(err, errJoinRequested)
 }
 
-// keptConn is a connection during its handshake. It stays open when gRPC's TLS closes it after a
-// refused one, so that linger can do its work first. And it takes turns with the others: a
-// handshake is some milliseconds of signatures, and strangers who ask for many would otherwise slow
-// down every call that goes on. While it waits for its client it has no turn.
-type keptConn struct {
+// handshakeConn is a connection during its handshake. It stays open when gRPC's TLS closes it after a
+// rejected handshake, so that linger can run first. It also limits concurrent handshakes: a
+// handshake takes some milliseconds of signatures, and many handshakes of untrusted clients would
+// slow down all active calls. A handshake that waits for its client does not count.
+type handshakeConn struct {
 	net.Conn
-	closes atomic.Bool
-	turns  chan struct{}
-	shakes bool // the handshake goes on, in the one goroutine that reads
+	closes      atomic.Bool
+	slots       chan struct{}
+	handshaking bool // the handshake is running, in the only goroutine that reads
 }
 
-func (c *keptConn) begin() {
-	c.shakes = true
-	c.turns <- struct{}{}
+func (c *handshakeConn) begin() {
+	c.handshaking = true
+	c.slots <- struct{}{}
 }
 
-func (c *keptConn) end() {
-	c.shakes = false
-	<-c.turns
+func (c *handshakeConn) end() {
+	c.handshaking = false
+	<-c.slots
 }
 
 // Read implements net.Conn.
-func (c *keptConn) Read(b []byte) (int, error) {
-	if c.shakes {
-		<-c.turns
-		defer func() { c.turns <- struct{}{} }()
+func (c *handshakeConn) Read(b []byte) (int, error) {
+	if c.handshaking {
+		<-c.slots
+		defer func() { c.slots <- struct{}{} }()
 	}
 	return c.Conn.Read(b)
 }
 
 // Close implements net.Conn.
-func (c *keptConn) Close() error {
+func (c *handshakeConn) Close() error {
 	if !c.closes.Load() {
 		return nil
 	}
@@ -183,18 +181,18 @@ func (c *keptConn) Close() error {
 }
 
 // linger lets the TLS alert reach the client before the connection is closed. A TLS 1.3 client
-// sends its first data before it knows that it was refused; closing with that data unread would
-// make the kernel send a reset, and the client's kernel would throw the alert away.
+// sends its first data before it knows that it was rejected. If the server closed with that data
+// unread, the kernel would send a reset, and the client's kernel would discard the alert.
 func linger(raw net.Conn) {
 	if half, ok := raw.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		if raw.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
-			// However it ends, the connection is closed next.
+			// The connection is closed next, also after an error.
 			_, _ = io.CopyN(io.Discard, raw, lingerBytes)
 		}
 	}
 }
 
 // Clone implements credentials.TransportCredentials.
-func (d *door) Clone() credentials.TransportCredentials {
-	return &door{TransportCredentials: d.TransportCredentials.Clone(), log: d.log, lines: d.lines, judge: d.judge, store: d.store, turns: d.turns}
+func (d *serverCredentials) Clone() credentials.TransportCredentials {
+	return &serverCredentials{TransportCredentials: d.TransportCredentials.Clone(), log: d.log, logLimit: d.logLimit, internal: d.internal, store: d.store, slots: d.slots}
 }

@@ -22,27 +22,28 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// Options is what Serve works with.
+// Options are the options of Serve.
 type Options struct {
 	Listener net.Listener // plain TCP; Serve closes it
-	Dir      string       // folder of ServerCertFile, ServerKeyFile and OperatorCAsFile
+	Dir      string       // directory of ServerCertFile, ServerKeyFile and OperatorCAsFile
 	Backend  string       // path of machined's socket
-	Log      io.Writer    // one JSON object per line: audit and refused handshakes
-	// Ready is told when apid becomes ready or unready, with one line for people. It may be nil.
+	Log      io.Writer    // a JSON object per line: audit and rejected handshakes
+	// Ready is called when apid becomes ready or unready, with a line for the operator. It may be
+	// nil.
 	Ready func(ready bool, detail string)
 }
 
-// stopGrace is how long calls going on may take to end when apid is told to stop.
-const stopGrace = 2 * time.Second
+// stopGracePeriod is the grace period of active calls when apid stops.
+const stopGracePeriod = 2 * time.Second
 
-// Serve answers until ctx ends, then gives the calls going on a moment to end. It returns nil when
-// it was told to stop.
+// Serve serves until ctx ends, and then gives active calls a grace period. It returns nil after a
+// requested stop.
 func Serve(ctx context.Context, o Options) error {
 	backend, err := connect(o.Backend)
 	if err != nil {
 		return err
 	}
-	// nothing can be done about a failure, and nothing depends on it
+	// an error has no consequence
 	defer func() { _ = backend.Close() }()
 	lookers, err := connect(o.Backend)
 	if err != nil {
@@ -62,15 +63,15 @@ func Serve(ctx context.Context, o Options) error {
 		<-ctx.Done()
 		stopServer(server)
 	}()
-	limited := newLimitListener(o.Listener, maxPerAddress, [2]int{callerKind: maxConnections, machineKind: maxMachines}, maxUnproved, ConnectionsPerAddress, ConnectionBurst)
+	limited := newLimitListener(o.Listener, maxPerAddress, [2]int{callerKind: maxConnections, machineKind: maxMachines}, maxUnauthenticated, ConnectionsPerAddress, ConnectionBurst)
 	if err := server.Serve(limited); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("apid: cannot serve on %s: %w", o.Listener.Addr(), err)
 	}
 	return nil
 }
 
-// connect makes a connection to machined, which takes so many calls at once over each, and lets
-// others wait.
+// connect opens a connection to machined. machined limits the concurrent calls per connection;
+// further calls wait.
 func connect(socket string) (*grpc.ClientConn, error) {
 	backend, err := grpc.NewClient("unix:"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -85,17 +86,17 @@ func connect(socket string) (*grpc.ClientConn, error) {
 	return backend, nil
 }
 
-// newServer makes the server. Calls of those who may only look, and of machines, go over a
-// connection of their own: however many there are, an operator's call has a place, and so has what
-// apid itself asks machined.
+// newServer creates the server. Calls of readers, machines and narrow roles have a separate
+// connection to machined: their number cannot block the calls of operators or the requests of apid
+// itself.
 func newServer(store *store, log *slog.Logger, backend, lookers grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
-	judge := api.NewDoorClient(backend)
-	g := &gate{roles: newRoleTable(), store: store, log: log, judge: judge, callers: callers{now: map[string]int{}}, lines: newLines()}
+	judge := api.NewApidInternalClient(backend)
+	g := &interceptor{roles: newRoleTable(), store: store, log: log, internal: judge, callers: callers{now: map[string]int{}}, logLimit: newLogLimit()}
 	server := grpc.NewServer(
-		grpc.Creds(newDoor(store, log, judge)),
+		grpc.Creds(newServerCredentials(store, log, judge)),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream),
-		grpc.UnknownServiceHandler((&proxy{backend: backend, lookers: lookers}).handle),
+		grpc.UnknownServiceHandler((&proxy{backend: backend, readOnly: lookers}).handle),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader),
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxAnswer),
@@ -106,19 +107,19 @@ func newServer(store *store, log *slog.Logger, backend, lookers grpc.ClientConnI
 	)
 	status := health.NewServer()
 	server.RegisterService(healthService(), status)
-	reflectionpb.RegisterServerReflectionServer(server, brief{reflection.NewServerV1(reflection.ServerOptions{Services: services{}})})
+	reflectionpb.RegisterServerReflectionServer(server, limitedReflection{reflection.NewServerV1(reflection.ServerOptions{Services: services{}})})
 	return server, status
 }
 
-// stopServer lets the calls going on end, and ends them when they take longer than stopGrace.
+// stopServer waits for the active calls, and ends them after stopGracePeriod.
 func stopServer(server *grpc.Server) {
-	timer := time.AfterFunc(stopGrace, server.Stop)
+	timer := time.AfterFunc(stopGracePeriod, server.Stop)
 	defer timer.Stop()
 	server.GracefulStop()
 }
 
-// watcher keeps health and readiness true: they follow the connection to machined and the
-// credentials' files.
+// watcher updates health and readiness from the connection to machined and the files of the
+// credentials.
 type watcher struct {
 	store   *store
 	backend *grpc.ClientConn
@@ -128,14 +129,15 @@ type watcher struct {
 	last    string
 }
 
-// expiredEvery is how long a call may go on after the certificate of who made it has expired.
-const expiredEvery = time.Second
+// expiryCheckInterval is the longest time that a call continues after the caller's certificate has
+// expired.
+const expiryCheckInterval = time.Second
 
 func (w *watcher) run(ctx context.Context) {
 	changes := make(chan struct{}, 1)
 	go w.watchBackend(ctx, changes)
 	go w.watchFiles(ctx, changes)
-	tick := time.NewTicker(expiredEvery)
+	tick := time.NewTicker(expiryCheckInterval)
 	defer tick.Stop()
 	for {
 		w.report()
@@ -149,7 +151,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// report tells the present state where it has changed.
+// report publishes the current state after a change.
 func (w *watcher) report() {
 	detail, serving := "answering", healthpb.HealthCheckResponse_SERVING
 	if err := w.store.problem(); err != nil {
@@ -186,7 +188,7 @@ func (w *watcher) watchBackend(ctx context.Context, changes chan<- struct{}) {
 	}
 }
 
-// watchFiles looks at the folder as soon as something in it changes, so that a call of an operator
+// watchFiles reloads the directory as soon as a file in it changes, so that a call of an operator
 // whose CA was removed ends at once and not with the next handshake.
 func (w *watcher) watchFiles(ctx context.Context, changes chan<- struct{}) {
 	files, err := fsnotify.NewWatcher()
@@ -195,7 +197,7 @@ func (w *watcher) watchFiles(ctx context.Context, changes chan<- struct{}) {
 		err = files.Add(w.store.dir)
 	}
 	if err != nil {
-		// Handshakes and calls look at the files themselves, so only the ending of calls is
+		// Handshakes and calls check the files themselves, so only the end of active calls is
 		// delayed.
 		w.log.Warn("apid: cannot watch the credentials' folder; changes are seen with the next call", "dir", w.store.dir, "reason", err.Error())
 		return
@@ -219,7 +221,7 @@ func (w *watcher) watchFiles(ctx context.Context, changes chan<- struct{}) {
 	}
 }
 
-// wake wakes the receiver; one waiting signal is enough for any number of changes.
+// wake wakes the receiver; a single pending signal is enough for any number of changes.
 func wake(changes chan<- struct{}) {
 	select {
 	case changes <- struct{}{}:

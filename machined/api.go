@@ -44,21 +44,21 @@ func (m *machine) register(s *grpc.Server) {
 	api.RegisterTrustServer(s, trustAPI{m: m})
 	api.RegisterDebugServer(s, debugAPI{m: m})
 	api.RegisterEtcdServer(s, etcdAPI{m: m})
-	api.RegisterApidInternalServer(s, doorAPI{m: m})
+	api.RegisterApidInternalServer(s, apidAPI{m: m})
 }
 
 // caller returns the caller of a call, for events: apid sends it in the metadata, after it has
 // removed the metadata of the client.
 func caller(ctx context.Context) string {
-	who := said(ctx, apid.MetadataSubject)
-	if from := said(ctx, apid.MetadataPeer); from != "" {
+	who := callerInfo(ctx, apid.MetadataSubject)
+	if from := callerInfo(ctx, apid.MetadataPeer); from != "" {
 		who += " from " + from
 	}
 	return who
 }
 
 // callerInfo returns a value that apid sends about the caller; empty if absent.
-func said(ctx context.Context, key string) string {
+func callerInfo(ctx context.Context, key string) string {
 	md, _ := metadata.FromIncomingContext(ctx)
 	if v := md.Get(key); len(v) == 1 {
 		return v[0]
@@ -74,7 +74,7 @@ type machineAPI struct {
 func (a machineAPI) Version(context.Context, *api.VersionRequest) (*api.VersionResponse, error) {
 	r := a.m.release
 	return &api.VersionResponse{
-		Version: r.Version, Kubernetes: r.Kubernetes, Kernel: r.Kernel, Slot: a.m.slot, BootMedium: a.m.medium, Profile: r.Profile,
+		Version: r.Version, Kubernetes: r.Kubernetes, Kernel: r.Kernel, Slot: a.m.slot, BootMedium: a.m.bootMedium, Profile: r.Profile,
 		Machine: a.m.name(), Built: timestamppb.New(time.Unix(r.BuildTime, 0)), Epoch: int64(r.Epoch),
 	}, nil
 }
@@ -146,12 +146,12 @@ func (a machineAPI) Events(r *api.EventsRequest, stream grpc.ServerStreamingServ
 }
 
 // maxGracePeriod bounds the time that a caller can give the workloads to stop at a shutdown.
-const maxGrace = 10 * time.Minute
+const maxGracePeriod = 10 * time.Minute
 
 func (a machineAPI) power(ctx context.Context, to power.Mode, r *api.PowerRequest) (*api.PowerResponse, error) {
 	grace := r.GetGracePeriod().AsDuration()
-	if grace < 0 || grace > maxGrace {
-		return nil, status.Errorf(codes.InvalidArgument, "grace: %v is not between 0 and %v", grace, maxGrace)
+	if grace < 0 || grace > maxGracePeriod {
+		return nil, status.Errorf(codes.InvalidArgument, "grace: %v is not between 0 and %v", grace, maxGracePeriod)
 	}
 	return &api.PowerResponse{}, a.m.goDown(powerRequest{to: to, grace: grace, why: "asked by " + caller(ctx)})
 }
@@ -165,7 +165,7 @@ func (a machineAPI) Shutdown(ctx context.Context, r *api.PowerRequest) (*api.Pow
 }
 
 func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerResponse, error) {
-	if a.m.medium != "" {
+	if a.m.bootMedium != "" {
 		return nil, status.Error(codes.FailedPrecondition, "reset refused: "+notInstalled)
 	}
 	if err := a.m.goingDown(); err != nil {
@@ -185,9 +185,9 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	if err := a.m.leave(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
-	may := a.m.mayRest
+	may := a.m.checkQuorumWithout
 	if slices.Contains(down.wipe, disklayout.Data) {
-		may = func() error { return a.m.leaveMembers(caller(ctx)) }
+		may = func() error { return a.m.leaveEtcd(caller(ctx)) }
 	}
 	if err := may(); err != nil {
 		a.m.stay()
@@ -217,12 +217,12 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 	var problems config.Problems
 	switch {
 	case errors.As(err, &problems):
-		return nil, refused(problems)
+		return nil, rejection(problems)
 	case err != nil:
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
-		didNothing(ctx)
+		setUnchanged(ctx)
 	}
 	out := &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install, Warnings: done.warnings}
 	switch {
@@ -233,7 +233,7 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 			out.Addresses = append(out.Addresses, address.String())
 		}
 	case done.config != nil:
-		out.Failures = a.m.awaitSettled(ctx, done.config, networkConfig(before.config))
+		out.Failures = a.m.awaitConverged(ctx, done.config, networkConfig(before.config))
 		out.Operations = reconcile.Done(out.Operations, out.Failures)
 	}
 	return out, nil
@@ -241,7 +241,7 @@ func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyRe
 
 // rejection is the status of a rejected configuration: the text for operators, and each problem as
 // a detail for tools.
-func refused(problems config.Problems) error {
+func rejection(problems config.Problems) error {
 	s := status.New(codes.InvalidArgument, "configuration refused, nothing was changed:\n"+problems.Error())
 	for _, p := range problems {
 		d := &api.Problem{File: p.File, Line: int32(p.Line), Field: p.Field, Reason: p.Reason, Expected: p.Expected, Hint: p.Hint}

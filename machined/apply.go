@@ -85,7 +85,7 @@ type outcome struct {
 
 // activationDelay is the delay before a configuration on trial becomes active, so that the answer
 // is sent over the connection that the configuration may cut.
-const answerTime = time.Second
+const activationDelay = time.Second
 
 // add adds the operations of a domain.
 func (o *outcome) add(domain string, lines []string) {
@@ -97,22 +97,22 @@ func (o *outcome) add(domain string, lines []string) {
 // apply converges the machine to the documents or rejects them. The error is config.Problems if the
 // documents have problems.
 func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
-	m.applying.Lock()
-	defer m.applying.Unlock()
+	m.applyMu.Lock()
+	defer m.applyMu.Unlock()
 
 	now, _ := m.config.Get()
-	next, text, trial, err := m.judge(ctx, now, filename, r)
+	next, text, trial, err := m.checkRequest(ctx, now, filename, r)
 	if err != nil {
 		return outcome{}, err
 	}
-	warnings, err := m.refuseUnfit(now.config, next, r.Force)
+	warnings, err := m.checkHardware(now.config, next, r.Force)
 	if err != nil {
 		return outcome{}, err
 	}
-	if m.medium != "" {
+	if m.bootMedium != "" {
 		return m.applyInstall(ctx, now.config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	}
-	if err := m.matchable(ctx, next); err != nil {
+	if err := m.checkDiskMatch(ctx, next); err != nil {
 		return outcome{}, err
 	}
 	out, err := m.plan(ctx, now.config, next)
@@ -120,7 +120,7 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 		return out, err
 	}
 	out.plan, out.warnings = trial, slices.Concat(warnings, out.warnings, trial.warnings())
-	lines, err := m.unseal(ctx, now.config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
+	lines, err := m.reencryptSecrets(ctx, now.config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -132,17 +132,17 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	}
 	out.reboot = out.reboot || r.Mode == api.ApplyRequest_MODE_REBOOT
 	if staged || out.reboot {
-		return m.keepForStart(ctx, text, out)
+		return m.stageForBoot(ctx, text, out)
 	}
 	if now.config != nil && len(config.Changes(now.config, next)) == 0 && now.trial.IsZero() && r.Mode != api.ApplyRequest_MODE_TRY && configs.Staged().IsZero() {
-		didNothing(ctx) // it is active already
+		setUnchanged(ctx) // it is active already
 	}
-	return m.putInForce(ctx, now, next, text, r, out)
+	return m.activate(ctx, now, next, text, r, out)
 }
 
 // check reads the documents of a request and rejects a configuration that this machine cannot use.
-func (m *machine) judge(ctx context.Context, now applied, filename string, r *api.ApplyRequest) (next *config.Config, text []byte, trial trialPlan, err error) {
-	filename, text, err = asked(now, filename, r)
+func (m *machine) checkRequest(ctx context.Context, now applied, filename string, r *api.ApplyRequest) (next *config.Config, text []byte, trial trialPlan, err error) {
+	filename, text, err = requested(now, filename, r)
 	if err != nil {
 		return nil, nil, trial, fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}
@@ -150,12 +150,12 @@ func (m *machine) judge(ctx context.Context, now applied, filename string, r *ap
 	if len(problems) > 0 {
 		return nil, nil, trial, problems
 	}
-	if m.medium == "" { // a machine that runs from memory has no cluster data
-		if err := fixed(now.config, next); err != nil {
+	if m.bootMedium == "" { // a machine that runs from memory has no cluster data
+		if err := checkFixed(now.config, next); err != nil {
 			return nil, nil, trial, err
 		}
 	}
-	if err := m.able(next); err != nil {
+	if err := m.checkMachine(next); err != nil {
 		return nil, nil, trial, err
 	}
 	// with a clock that may be wrong, expiry is unknown
@@ -164,14 +164,14 @@ func (m *machine) judge(ctx context.Context, now applied, filename string, r *ap
 			return nil, nil, trial, problems
 		}
 	}
-	if err := lockedOut(ctx, next); err != nil {
+	if err := checkLockout(ctx, next); err != nil {
 		return nil, nil, trial, err
 	}
-	if err := m.readable(ctx, next.Cluster); err != nil {
+	if err := m.checkAccess(ctx, next.Cluster); err != nil {
 		return nil, nil, trial, err
 	}
-	trial = planTrial(m.lasting(now), next, r)
-	if err := m.way(now, next, r, trial); err != nil {
+	trial = planTrial(m.fallback(now), next, r)
+	if err := m.checkMode(now, next, r, trial); err != nil {
 		return nil, nil, trial, fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}
 	return next, text, trial, nil
@@ -179,8 +179,8 @@ func (m *machine) judge(ctx context.Context, now applied, filename string, r *ap
 
 // fallback returns the configuration to which a trial would revert: the active one or, if that is
 // on trial itself, the previous one; nil if there is none.
-func (m *machine) lasting(now applied) *config.Config {
-	if why, _ := m.noStorage.Get(); why != "" || m.medium != "" {
+func (m *machine) fallback(now applied) *config.Config {
+	if why, _ := m.storageProblem.Get(); why != "" || m.bootMedium != "" {
 		return nil // without storage there is no trial
 	}
 	if now.trial.IsZero() {
@@ -198,7 +198,7 @@ func (m *machine) lasting(now applied) *config.Config {
 }
 
 // stage stores documents for the next boot, which follows at once if the outcome is a reboot.
-func (m *machine) keepForStart(ctx context.Context, text []byte, out outcome) (outcome, error) {
+func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (outcome, error) {
 	who := caller(ctx)
 	if err := configs.Stage(text); err != nil {
 		return outcome{}, err
@@ -212,19 +212,19 @@ func (m *machine) keepForStart(ctx context.Context, text []byte, out outcome) (o
 
 // activate stores the checked documents and sets the configuration cell. The caller holds
 // m.applyMu.
-func (m *machine) putInForce(ctx context.Context, now applied, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
+func (m *machine) activate(ctx context.Context, now applied, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
 	// checkMachine has checked that the configuration allows to wipe the disk
-	if why, _ := m.noStorage.Get(); why != "" {
+	if why, _ := m.storageProblem.Get(); why != "" {
 		if err := m.bringStorage(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: there is no disk to keep it on: %w", err)
 		}
 	}
-	err := errors.Join(keepIdentity(m.identity.Load()), moveOwner())
+	err := errors.Join(persistIdentity(m.identity.Load()), moveOwner())
 	if err != nil {
 		return outcome{}, err
 	}
-	if out.plan.length > 0 {
-		out.trial = time.Now().Add(out.plan.length)
+	if out.plan.duration > 0 {
+		out.trial = time.Now().Add(out.plan.duration)
 		err = configs.StartTrial(text)
 	} else if err = configs.Put(text); err == nil {
 		err = configs.DropStaged()
@@ -233,43 +233,43 @@ func (m *machine) putInForce(ctx context.Context, now applied, next *config.Conf
 		return outcome{}, err
 	}
 	who := caller(ctx)
-	m.events.add("config", "config", "applied by "+who+untried(r, out.plan))
+	m.events.add("config", "config", "applied by "+who+withoutTrial(r, out.plan))
 	for _, change := range config.Changes(now.config, next) {
 		m.events.add("config", "config", change)
 	}
 	fresh := applied{config: next, applied: time.Now(), source: "API (" + who + ")", trial: out.trial}
-	if out.plan.length > 0 {
+	if out.plan.duration > 0 {
 		fresh.trialName = r.TrialName
 		fresh.sameNetwork = now.trial.IsZero() && reflect.DeepEqual(networkConfig(now.config), networkConfig(next))
 	}
-	if len(out.plan.cuts) > 0 {
-		fresh.due = time.Now().Add(answerTime)
+	if len(out.plan.cutOffs) > 0 {
+		fresh.due = time.Now().Add(activationDelay)
 	}
 	out.config = next
 	if !out.trial.IsZero() && !now.trial.IsZero() {
 		fresh.tried = append(slices.Clone(now.tried), now.config)
 	}
 	m.config.Set(fresh)
-	m.note(text, who)
+	m.addToHistory(text, who)
 	// The next call of the caller already reaches the machine under its new name, so configureAPI
 	// does not wait for the reconciliation.
 	state, _ := m.networkState.Get()
-	m.settling.Lock()
-	defer m.settling.Unlock()
-	return out, m.openDoor(ctx, next, state)
+	m.reconcileMu.Lock()
+	defer m.reconcileMu.Unlock()
+	return out, m.configureAPI(ctx, next, state)
 }
 
 // withoutTrial is the end of an event about a change that can cut off its caller, if the caller
 // requested no trial.
-func untried(r *api.ApplyRequest, p trialPlan) string {
-	if r.NoTrial && len(p.cuts) > 0 {
+func withoutTrial(r *api.ApplyRequest, p trialPlan) string {
+	if r.NoTrial && len(p.cutOffs) > 0 {
 		return ", without a trial, although it can cut off its caller"
 	}
 	return ""
 }
 
 // requested returns the documents of a request, and their name in messages.
-func asked(now applied, filename string, r *api.ApplyRequest) (name string, text []byte, err error) {
+func requested(now applied, filename string, r *api.ApplyRequest) (name string, text []byte, err error) {
 	switch {
 	case r.Number != 0 && (r.Patch || len(r.Documents) > 0):
 		return "", nil, errors.New("documents or a patch, and the number of an earlier configuration: only one can be applied")
@@ -300,7 +300,7 @@ func patched(now applied, patch []byte) ([]byte, error) {
 
 // checkAccess rejects access expressions that the API server could not compile: it would not start.
 // Only Kubernetes can check them, so the orchestrator does it, as the user of the API server.
-func (m *machine) readable(ctx context.Context, c *config.Cluster) error {
+func (m *machine) checkAccess(ctx context.Context, c *config.Cluster) error {
 	if c == nil {
 		return nil
 	}
@@ -319,7 +319,7 @@ func (m *machine) readable(ctx context.Context, c *config.Cluster) error {
 
 // checkDiskMatch rejects a disk expression that cannot be evaluated, although an installed machine
 // does not use it.
-func (m *machine) matchable(ctx context.Context, next *config.Config) error {
+func (m *machine) checkDiskMatch(ctx context.Context, next *config.Config) error {
 	if next.Machine.Spec.Install == nil || next.Machine.Spec.Install.Disk.Match == "" {
 		return nil
 	}
@@ -332,7 +332,7 @@ func (m *machine) matchable(ctx context.Context, next *config.Config) error {
 
 // checkLockout rejects a configuration that does not trust the caller's CA: the caller could not
 // revert it.
-func lockedOut(ctx context.Context, next *config.Config) error {
+func checkLockout(ctx context.Context, next *config.Config) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	own := strings.Join(md.Get(apid.MetadataIssuer), "")
 	if own == "" { // the caller is not an operator
@@ -347,7 +347,7 @@ func lockedOut(ctx context.Context, next *config.Config) error {
 		own := next.Cluster.Spec.PKI
 		list = append(slices.Clone(list), trusted(own.Client.Cert, own.Accepted.Client)...)
 	}
-	if known, err := knows(list, own); known || err != nil {
+	if known, err := containsCA(list, own); known || err != nil {
 		return err
 	}
 	return errors.New("configuration refused, nothing was changed: the authority of your own certificate is neither in Machine.spec.trust.operatorCAs nor Cluster.spec.pki.client, so this machine would not know you any more; add it, or apply with a certificate of one that is")
@@ -355,7 +355,7 @@ func lockedOut(ctx context.Context, next *config.Config) error {
 
 // checkFixed rejects a change of a value on which the cluster's data depends. All hints are the
 // same: only a reset drops the data.
-func fixed(before, next *config.Config) error {
+func checkFixed(before, next *config.Config) error {
 	if before == nil || before.Cluster == nil {
 		return nil
 	}
@@ -381,17 +381,17 @@ func fixed(before, next *config.Config) error {
 	}
 	was, is := b.Spec.PKI, n.Spec.PKI
 	return errors.Join(
-		seals(b.Spec, n.Spec),
-		follows("kubernetes", was.Kubernetes.Cert, is.Kubernetes.Cert, was.Accepted.Kubernetes, is.Accepted.Kubernetes),
-		follows("etcd", was.Etcd.Cert, is.Etcd.Cert, was.Accepted.Etcd, is.Accepted.Etcd),
-		follows("machine", was.Machine.Cert, is.Machine.Cert, was.Accepted.Machine, is.Accepted.Machine),
+		checkEncryptionKeys(b.Spec, n.Spec),
+		checkCAChange("kubernetes", was.Kubernetes.Cert, is.Kubernetes.Cert, was.Accepted.Kubernetes, is.Accepted.Kubernetes),
+		checkCAChange("etcd", was.Etcd.Cert, is.Etcd.Cert, was.Accepted.Etcd, is.Accepted.Etcd),
+		checkCAChange("machine", was.Machine.Cert, is.Machine.Cert, was.Accepted.Machine, is.Accepted.Machine),
 	)
 }
 
 // checkEncryptionKeys rejects a new encryption key that was not accepted before: other machines may
 // not accept it either. It also rejects a configuration that no longer accepts the present key,
 // with which Secrets are encrypted.
-func seals(was, is config.ClusterSpec) error {
+func checkEncryptionKeys(was, is config.ClusterSpec) error {
 	own, next := was.SecretsEncryptionKey, is.SecretsEncryptionKey
 	if own.IsZero() || own.Equal(next.Secret) || hasKey(was.AcceptedEncryptionKeys, next) && hasKey(is.AcceptedEncryptionKeys, own) {
 		return nil
@@ -435,8 +435,8 @@ func hasKey(list []config.EncryptionKey, k config.EncryptionKey) bool {
 // reencryptSecrets rewrites all Secrets with the current encryption key before an old key is
 // dropped. It returns the operations, or with dry the planned ones. An error rejects the
 // configuration: a machine without the old key cannot read the Secrets that it encrypted.
-func (m *machine) unseal(ctx context.Context, before, next *config.Config, dry bool) ([]string, error) {
-	gone := letGo(before, next)
+func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Config, dry bool) ([]string, error) {
+	gone := droppedKeys(before, next)
 	if len(gone) == 0 {
 		return nil, nil
 	}
@@ -445,14 +445,14 @@ func (m *machine) unseal(ctx context.Context, before, next *config.Config, dry b
 	}
 	// An API server that encrypts with another key than the configured one would continue to do so
 	// after the rewrite. The key is in a file that is written before the API server starts.
-	waits, err := m.notYet(before)
+	waits, err := m.servicesWaiting(before)
 	if err != nil {
 		return refused(err)
 	}
 	if slices.Contains(waits, serviceKubeAPI) {
 		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", serviceKubeAPI))
 	}
-	ctx, cancel := m.within(ctx, dataTime)
+	ctx, cancel := m.within(ctx, dataTimeout)
 	defer cancel()
 	done, err := ask[nodespec.ReencryptResult](ctx, m, paths.UserAPI, "reseal-secrets", nodespec.ReencryptRequest{Count: dry})
 	if err != nil {
@@ -463,7 +463,7 @@ func (m *machine) unseal(ctx context.Context, before, next *config.Config, dry b
 
 // servicesWaiting returns the names of services that do not run with a configuration yet: they have
 // still to start or stop.
-func (m *machine) notYet(c *config.Config) ([]string, error) {
+func (m *machine) servicesWaiting(c *config.Config) ([]string, error) {
 	want, err := m.wantedServices(c)
 	if err != nil {
 		return nil, err
@@ -482,7 +482,7 @@ func (m *machine) notYet(c *config.Config) ([]string, error) {
 }
 
 // droppedKeys returns the names of the encryption keys that the next configuration drops.
-func letGo(before, next *config.Config) (gone []string) {
+func droppedKeys(before, next *config.Config) (gone []string) {
 	if before == nil || before.Cluster == nil || next.Cluster == nil {
 		return nil // a machine without data; checkFixed rejects the removal of a cluster
 	}
@@ -497,7 +497,7 @@ func letGo(before, next *config.Config) (gone []string) {
 // checkCAChange rejects a CA that was not accepted in the cluster before, and a CA change after
 // which certificates of the former CA are not accepted. If the former CA has expired, its
 // certificates are invalid in any case.
-func follows(name string, was, is config.Certificate, accepted, still []config.Certificate) error {
+func checkCAChange(name string, was, is config.Certificate, accepted, still []config.Certificate) error {
 	has := func(list []config.Certificate, c config.Certificate) bool {
 		return slices.ContainsFunc(list, func(o config.Certificate) bool { return o.PEM() == c.PEM() })
 	}
@@ -509,8 +509,8 @@ func follows(name string, was, is config.Certificate, accepted, still []config.C
 }
 
 // checkMachine rejects a configuration that this machine cannot run at present.
-func (m *machine) able(next *config.Config) error {
-	if why, _ := m.noStorage.Get(); why != "" && m.medium == "" && !next.Machine.Spec.Disk.WipeForeign {
+func (m *machine) checkMachine(next *config.Config) error {
+	if why, _ := m.storageProblem.Get(); why != "" && m.bootMedium == "" && !next.Machine.Spec.Disk.WipeForeign {
 		return fmt.Errorf("configuration refused, nothing was changed: there is no disk to keep it on: %s", why)
 	}
 	if next.Cluster == nil {
@@ -519,14 +519,14 @@ func (m *machine) able(next *config.Config) error {
 	if m.facts.Memory < minMemory {
 		return fmt.Errorf("configuration refused, nothing was changed: memory: %d MiB are too little for Kubernetes; give the machine at least %d MiB", m.facts.Memory>>20, minMemory>>20)
 	}
-	if err := unreservable(next.Machine.Spec.Reserved, m.facts); err != nil {
+	if err := checkReserved(next.Machine.Spec.Reserved, m.facts); err != nil {
 		return fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}
 	state, _ := m.networkState.Get()
-	if err := unroutable(next, nodeAddresses(next, state)); err != nil {
+	if err := checkPodRoutes(next, nodeAddresses(next, state)); err != nil {
 		return fmt.Errorf("configuration refused, nothing was changed: %w", err)
 	}
-	if worker(next) {
+	if isWorker(next) {
 		return nil // it holds no CA keys
 	}
 	if _, err := authorities(next.Cluster); err != nil {
@@ -537,7 +537,7 @@ func (m *machine) able(next *config.Config) error {
 
 // checkReserved rejects reservations for the system that leave nothing for pods: the kubelet would
 // not start.
-func unreservable(r config.Reserved, has host.Facts) error {
+func checkReserved(r config.Reserved, has host.Facts) error {
 	if most := has.Memory / 2; int64(r.Memory) > most {
 		return fmt.Errorf("Machine.spec.reserved.memory: %s are more than half of the machine's %d MiB; reserve less", r.Memory, has.Memory>>20)
 	}
@@ -550,7 +550,7 @@ func unreservable(r config.Reserved, has host.Facts) error {
 // checkPodRoutes rejects unencapsulated IPv6 pod routes if the machine has, and will have, no IPv6
 // address as their next hop: the other machines would not reach its pods, by IPv4 either. have are
 // its present addresses; without any, the check is skipped.
-func unroutable(next *config.Config, have []netip.Addr) error {
+func checkPodRoutes(next *config.Config, have []netip.Addr) error {
 	networks := next.Cluster.Spec.Networks
 	six := func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsGlobalUnicast() }
 	given := func(l config.Link) bool { return slices.ContainsFunc(l.Addresses, six) }
@@ -566,7 +566,7 @@ func unroutable(next *config.Config, have []netip.Addr) error {
 func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcome, error) {
 	var out outcome
 	out.add("config", config.Changes(before, next))
-	if why, _ := m.noStorage.Get(); why != "" {
+	if why, _ := m.storageProblem.Get(); why != "" {
 		lines, err := storageDryRun(ctx)
 		if err != nil {
 			return outcome{}, fmt.Errorf("configuration refused, nothing was changed: there is no disk to keep it on: disk: %w", err)

@@ -32,10 +32,10 @@ import (
 // callRecords is the audit log.
 type callRecords struct {
 	changes, refused *audit.Log // nil if they cannot be written
-	going            audit.Journal
-	refusals         *refusals // limits the entries of refused
+	inProgress       audit.Journal
+	refusedLimit     *refusedLimit // limits the entries of refused
 	// limits, per caller, the entries of changes about calls that may have changed no data
-	spare tries
+	changesLimit rateLimits
 
 	mu sync.Mutex
 	// ends that could not be written, the oldest first; their calls are in inProgress
@@ -49,22 +49,22 @@ const maxUnwritten = 256
 // newCallRecords limits each caller to thirty entries at once, and one per minute in the long run,
 // about calls that may have changed no data.
 func newCallRecords() *callRecords {
-	return &callRecords{refusals: newRefusals(), spare: tries{each: time.Minute, atOnce: 30}}
+	return &callRecords{refusedLimit: newRefusedLimit(), changesLimit: rateLimits{interval: time.Minute, burst: 30}}
 }
 
 // openRecords opens the records on STATE, or in memory without STATE. It records the calls that
 // were interrupted when the machine stopped.
 func (m *machine) openRecords() error {
 	dirs := [3]string{paths.Audit, paths.AuditRefused, paths.AuditInProgress}
-	if why, _ := m.noStorage.Get(); why != "" {
+	if why, _ := m.storageProblem.Get(); why != "" {
 		dirs = [3]string{paths.AuditInMemory, paths.AuditInMemory + "-refused", paths.AuditInMemory + "-going"}
 	}
 	var err, err2 error
-	if m.calls.changes, err = m.openRecord(dirs[0], "", audit.DefaultFiles); err == nil {
-		m.calls.going = audit.Journal{Dir: dirs[2]}
+	if m.callRecords.changes, err = m.openRecord(dirs[0], "", audit.DefaultFiles); err == nil {
+		m.callRecords.inProgress = audit.Journal{Dir: dirs[2]}
 		err = m.recordUnfinished()
 	}
-	m.calls.refused, err2 = m.openRecord(dirs[1], audit.Refused, audit.RefusedFiles)
+	m.callRecords.refused, err2 = m.openRecord(dirs[1], audit.Refused, audit.RefusedFiles)
 	return errors.Join(err, err2)
 }
 
@@ -84,14 +84,14 @@ func (m *machine) openRecord(dir, name string, files int) (*audit.Log, error) {
 
 // recordUnfinished records the calls that had not ended when the machine stopped.
 func (m *machine) recordUnfinished() error {
-	left, err := m.calls.going.Unfinished()
+	left, err := m.callRecords.inProgress.Unfinished()
 	for _, e := range left {
 		c := e.Call
 		c.Status, c.Reason = audit.Unfinished, "begun at "+e.At.Format(time.RFC3339Nano)+"; the machine stopped before it had ended"
-		if failed := m.calls.changes.Append(time.Now(), c); failed != nil {
+		if failed := m.callRecords.changes.Append(time.Now(), c); failed != nil {
 			return errors.Join(err, failed)
 		}
-		err = errors.Join(err, m.calls.going.End(c.ID))
+		err = errors.Join(err, m.callRecords.inProgress.End(c.ID))
 	}
 	return err
 }
@@ -112,7 +112,7 @@ const maxReason = 400
 // record writes a call that changed data into the first record. If the write fails, the call is
 // written before the next call starts, or recorded as unfinished at the next boot.
 func (m *machine) record(c audit.Call) {
-	r := m.calls
+	r := m.callRecords
 	if r == nil || r.changes == nil {
 		return
 	}
@@ -137,7 +137,7 @@ func (r *callRecords) flushLocked() error {
 		if c.ID == "" {
 			continue
 		}
-		if err := r.going.End(c.ID); err != nil {
+		if err := r.inProgress.End(c.ID); err != nil {
 			return err
 		}
 	}
@@ -148,11 +148,11 @@ func (r *callRecords) flushLocked() error {
 // limit of the caller. The caller is identified by its subject and not by its certificate: a
 // machine gets another certificate on request.
 func (m *machine) recordRefused(c audit.Call) {
-	r := m.calls
+	r := m.callRecords
 	if r == nil || r.refused == nil {
 		return
 	}
-	recorded, before := r.refusals.next(whose(c))
+	recorded, before := r.refusedLimit.next(callerKey(c))
 	if !recorded {
 		return
 	}
@@ -165,16 +165,16 @@ func (m *machine) recordRefused(c audit.Call) {
 }
 
 // callerKey returns the key of a call for the limits.
-func whose(c audit.Call) string { return cmp.Or(c.Subject, networkOf(c.Peer)) }
+func callerKey(c audit.Call) string { return cmp.Or(c.Subject, networkOf(c.Peer)) }
 
 // effect is the certainty with which a call changed data.
-type weight int
+type effect int
 
 const (
-	nothing weight = iota // it changed and revealed no data
+	effectNone effect = iota // it changed and revealed no data
 	// it may have changed data, or revealed data that its caller may read in any case
-	doubtful
-	certain
+	effectPossible
+	effectCertain
 )
 
 // reveals are the calls that change no data and reveal data that not every reader may see.
@@ -185,22 +185,22 @@ var reveals = map[string]bool{
 
 // effectOf returns the effect of a call that has ended: sent reports that its caller received an
 // answer, unchanged that its handler changed no data.
-func weigh(c audit.Call, code codes.Code, sent, unchanged bool) weight {
+func effectOf(c audit.Call, code codes.Code, sent, unchanged bool) effect {
 	switch {
 	case code == codes.OK && unchanged:
-		return nothing
+		return effectNone
 	case code == codes.OK && !reveals[c.Method] && mayChange(c.Role):
-		return certain
+		return effectCertain
 	case code == codes.OK:
-		return doubtful
-	case !sent && (reveals[c.Method] || slices.Contains(refusing, code)):
-		return nothing
+		return effectPossible
+	case !sent && (reveals[c.Method] || slices.Contains(rejectionCodes, code)):
+		return effectNone
 	}
-	return doubtful // it failed while it ran
+	return effectPossible // it failed while it ran
 }
 
 // rejectionCodes are the codes with which a call ends that did not start.
-var refusing = []codes.Code{
+var rejectionCodes = []codes.Code{
 	codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.ResourceExhausted, codes.FailedPrecondition,
 	codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated,
 }
@@ -302,35 +302,35 @@ func enum(value fmt.Stringer, prefix string) string {
 // refusedLimit limits the entries about rejected calls and about callers that may change no data:
 // the record holds some twenty thousand calls, and any caller with a certificate could displace all
 // others. Calls over the limit are counted.
-type refusals struct {
-	tries
-	left map[string]int // calls per caller since the last recorded one
+type refusedLimit struct {
+	rateLimits
+	skipped map[string]int // callRecords per caller since the last recorded one
 }
 
 // newRefusedLimit allows one entry per second and caller in the long run.
-func newRefusals() *refusals {
-	return &refusals{tries: tries{each: time.Second, atOnce: 60}, left: map[string]int{}}
+func newRefusedLimit() *refusedLimit {
+	return &refusedLimit{rateLimits: rateLimits{interval: time.Second, burst: 60}, skipped: map[string]int{}}
 }
 
 // next reports whether a call is recorded, and the number of calls of this caller that were left
 // out before it.
-func (r *refusals) next(who string) (record bool, before int) {
-	record = r.allowed(who)
+func (r *refusedLimit) next(who string) (record bool, before int) {
+	record = r.allow(who)
 	r.Lock()
 	defer r.Unlock()
 	if !record {
-		if len(r.left) >= triesTracked {
-			clear(r.left)
+		if len(r.skipped) >= maxRateLimits {
+			clear(r.skipped)
 		}
-		r.left[who]++
+		r.skipped[who]++
 		return false, 0
 	}
-	before = r.left[who]
-	delete(r.left, who)
+	before = r.skipped[who]
+	delete(r.skipped, who)
 	return true, before
 }
 
-func (a doorAPI) RecordRefusal(_ context.Context, r *api.RecordRefusalRequest) (*api.RecordRefusalResponse, error) {
+func (a apidAPI) RecordRefusal(_ context.Context, r *api.RecordRefusalRequest) (*api.RecordRefusalResponse, error) {
 	a.m.recordRefused(audit.Call{
 		Subject: r.Subject, Serial: r.Serial, Role: r.Role, Peer: r.Peer, Method: r.Method, Status: r.Outcome, Reason: r.Reason,
 		Duration: time.Duration(r.DurationNs),
@@ -347,9 +347,9 @@ type auditAPI struct {
 }
 
 func (a auditAPI) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServer[api.AuditLine]) error {
-	log := a.m.calls.changes
+	log := a.m.callRecords.changes
 	if r.Refused {
-		log = a.m.calls.refused
+		log = a.m.callRecords.refused
 	}
 	if log == nil {
 		return status.Error(codes.FailedPrecondition, errNoRecord.Error())
@@ -367,7 +367,7 @@ func (a auditAPI) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServe
 		case <-grown:
 		case <-stream.Context().Done():
 			return endOfStream(stream.Context().Err())
-		case <-a.m.working.Done():
+		case <-a.m.runCtx.Done():
 			return status.Error(codes.Unavailable, "the machine goes down")
 		}
 	}

@@ -26,15 +26,15 @@ import (
 // fill.
 func recording(t *testing.T, size int) *machine {
 	t.Helper()
-	m := &machine{desk: newDesk(), events: newEventLog(), calls: newCallRecords()}
+	m := &machine{pairing: newPairingDesk(), events: newEventLog(), callRecords: newCallRecords()}
 	dir := t.TempDir()
 	var err, err2 error
-	m.calls.changes, err = audit.Open(filepath.Join(dir, "changes"), size, 3)
-	m.calls.refused, err2 = audit.OpenNamed(filepath.Join(dir, "refused"), audit.Refused, size, 3)
+	m.callRecords.changes, err = audit.Open(filepath.Join(dir, "changes"), size, 3)
+	m.callRecords.refused, err2 = audit.OpenNamed(filepath.Join(dir, "refused"), audit.Refused, size, 3)
 	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
-	m.calls.going.Dir = filepath.Join(dir, "going")
+	m.callRecords.inProgress.Dir = filepath.Join(dir, "going")
 	return m
 }
 
@@ -69,7 +69,7 @@ func brief(list []audit.Entry) string {
 }
 
 // do makes a unary call whose handler returns err.
-func (g guard) do(ctx context.Context, method string, err error) error {
+func (g auditInterceptor) do(ctx context.Context, method string, err error) error {
 	_, got := g.unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { return nil, err })
 	return got
 }
@@ -79,7 +79,7 @@ func (g guard) do(ctx context.Context, method string, err error) error {
 // machine admits only pairing.
 func TestGuard(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
-	g := guard{m: m, audited: apid.Mutates()}
+	g := auditInterceptor{m: m, audited: apid.Mutates()}
 	ctx := callBy(t, "CN=admin,O=orlop:admin", "admin")
 	refused := status.Error(codes.FailedPrecondition, "not now")
 	for _, c := range []struct {
@@ -90,24 +90,24 @@ func TestGuard(t *testing.T) {
 			t.Errorf("%s: %v", c.method, err)
 		}
 	}
-	if _, err := (doorAPI{m: m}).RecordRefusal(t.Context(), &api.RecordRefusalRequest{Subject: "CN=eye", Role: "reader", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"}); err != nil {
+	if _, err := (apidAPI{m: m}).RecordRefusal(t.Context(), &api.RecordRefusalRequest{Subject: "CN=eye", Role: "reader", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"}); err != nil {
 		t.Error(err)
 	}
-	m.desk.code.Set(pairing.NewCode())
+	m.pairing.code.Set(pairing.NewCode())
 	if err := g.do(ctx, api.Machine_Version_FullMethodName, nil); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("a call to a machine of nobody: %v", err)
 	}
 	if err := g.do(ctx, api.ApidInternal_Pair_FullMethodName, nil); err != nil {
 		t.Errorf("pairing with a machine of nobody: %v", err)
 	}
-	changes := entries(t, m.calls.changes, "")
+	changes := entries(t, m.callRecords.changes, "")
 	if got, want := brief(changes), "admin Machine/Reboot OK\nadmin Cluster/Kubeconfig OK"; got != want || changes[0].Subject != "CN=admin,O=orlop:admin" || changes[0].ID == "" {
 		t.Errorf("%s", got)
 	}
-	if got, want := brief(entries(t, m.calls.refused, audit.Refused)), "admin Config/Apply FailedPrecondition not now\nreader Machine/Reset PermissionDenied"; got != want {
+	if got, want := brief(entries(t, m.callRecords.refused, audit.Refused)), "admin Config/Apply FailedPrecondition not now\nreader Machine/Reset PermissionDenied"; got != want {
 		t.Errorf("%s", got)
 	}
-	if left, err := m.calls.going.Unfinished(); err != nil || len(left) != 0 {
+	if left, err := m.callRecords.inProgress.Unfinished(); err != nil || len(left) != 0 {
 		t.Errorf("still going on: %v, %v", left, err)
 	}
 }
@@ -116,12 +116,12 @@ func TestGuard(t *testing.T) {
 // displace records of changes, in any number.
 func TestRefusedPushOutNothing(t *testing.T) {
 	m := recording(t, 8000) // some seventy lines
-	g := guard{m: m, audited: apid.Mutates()}
+	g := auditInterceptor{m: m, audited: apid.Mutates()}
 	if err := g.do(callBy(t, "CN=boss", "admin"), api.Trust_Issue_FullMethodName, nil); err != nil {
 		t.Fatal(err)
 	}
 	ctx := callBy(t, "CN=op", "operator")
-	unchanged := func(ctx context.Context, _ any) (any, error) { didNothing(ctx); return nil, nil }
+	unchanged := func(ctx context.Context, _ any) (any, error) { setUnchanged(ctx); return nil, nil }
 	for i := range 120 {
 		_ = g.do(ctx, api.Config_Apply_FullMethodName, status.Error(codes.Code(1+i%16), strings.Repeat("x", 100)))
 		_ = g.do(ctx, api.Machine_ListFiles_FullMethodName, nil)
@@ -129,13 +129,13 @@ func TestRefusedPushOutNothing(t *testing.T) {
 		_ = g.stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: api.Image_Import_FullMethodName}, func(any, grpc.ServerStream) error {
 			return status.Error(codes.Canceled, "it left before it had said anything")
 		})
-		_, _ = (doorAPI{m: m}).RecordRefusal(t.Context(), &api.RecordRefusalRequest{Subject: "CN=op", Role: "operator", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
+		_, _ = (apidAPI{m: m}).RecordRefusal(t.Context(), &api.RecordRefusalRequest{Subject: "CN=op", Role: "operator", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
 	}
-	changes := entries(t, m.calls.changes, "")
+	changes := entries(t, m.callRecords.changes, "")
 	if changes[0].Method != api.Trust_Issue_FullMethodName || changes[0].Number != 1 || len(changes) > 40 {
 		t.Errorf("%d lines, the first one is %+v", len(changes), changes[0])
 	}
-	if n := len(entries(t, m.calls.refused, audit.Refused)); n < 60 || n > 70 {
+	if n := len(entries(t, m.callRecords.refused, audit.Refused)); n < 60 || n > 70 {
 		t.Errorf("%d refusals are on record", n)
 	}
 }
@@ -145,25 +145,25 @@ func TestWeigh(t *testing.T) {
 		role, method    string
 		code            codes.Code
 		sent, unchanged bool
-		want            weight
+		want            effect
 	}{
-		{"admin", api.Config_Apply_FullMethodName, codes.OK, false, false, certain},
-		{"admin", api.Config_Apply_FullMethodName, codes.OK, false, true, nothing},
-		{"admin", api.Config_Apply_FullMethodName, codes.Internal, false, true, doubtful},
-		{"operator", api.Service_Restart_FullMethodName, codes.OK, false, false, certain},
-		{"operator", api.Service_Restart_FullMethodName, codes.NotFound, false, false, nothing},
-		{"etcd-backup", api.Etcd_Snapshot_FullMethodName, codes.OK, true, false, certain},
-		{"etcd-backup", api.Etcd_Snapshot_FullMethodName, codes.Canceled, true, false, doubtful},
-		{"etcd-backup", api.Etcd_Snapshot_FullMethodName, codes.FailedPrecondition, false, false, nothing},
-		{"etcd-backup", api.Etcd_Snapshot_FullMethodName, codes.ResourceExhausted, true, false, doubtful},
-		{"admin", api.Machine_ReadFile_FullMethodName, codes.OK, true, false, doubtful},
-		{"admin", api.Machine_ReadFile_FullMethodName, codes.Aborted, true, false, doubtful},
-		{"admin", api.Machine_ReadFile_FullMethodName, codes.Aborted, false, false, nothing},
-		{"reader", api.Trust_Renew_FullMethodName, codes.OK, false, false, doubtful},
-		{"machine", api.Cluster_Join_FullMethodName, codes.OK, false, false, doubtful},
-		{"admin", api.Upgrade_Rollback_FullMethodName, codes.Unavailable, false, false, doubtful},
+		{"admin", api.Config_Apply_FullMethodName, codes.OK, false, false, effectCertain},
+		{"admin", api.Config_Apply_FullMethodName, codes.OK, false, true, effectNone},
+		{"admin", api.Config_Apply_FullMethodName, codes.Internal, false, true, effectPossible},
+		{"operator", api.Service_Restart_FullMethodName, codes.OK, false, false, effectCertain},
+		{"operator", api.Service_Restart_FullMethodName, codes.NotFound, false, false, effectNone},
+		{"etcd-backup", api.Etcd_Snapshot_FullMethodName, codes.OK, true, false, effectCertain},
+		{"etcd-backup", api.Etcd_Snapshot_FullMethodName, codes.Canceled, true, false, effectPossible},
+		{"etcd-backup", api.Etcd_Snapshot_FullMethodName, codes.FailedPrecondition, false, false, effectNone},
+		{"etcd-backup", api.Etcd_Snapshot_FullMethodName, codes.ResourceExhausted, true, false, effectPossible},
+		{"admin", api.Machine_ReadFile_FullMethodName, codes.OK, true, false, effectPossible},
+		{"admin", api.Machine_ReadFile_FullMethodName, codes.Aborted, true, false, effectPossible},
+		{"admin", api.Machine_ReadFile_FullMethodName, codes.Aborted, false, false, effectNone},
+		{"reader", api.Trust_Renew_FullMethodName, codes.OK, false, false, effectPossible},
+		{"machine", api.Cluster_Join_FullMethodName, codes.OK, false, false, effectPossible},
+		{"admin", api.Upgrade_Rollback_FullMethodName, codes.Unavailable, false, false, effectPossible},
 	} {
-		if got := weigh(audit.Call{Role: c.role, Method: c.method}, c.code, c.sent, c.unchanged); got != c.want {
+		if got := effectOf(audit.Call{Role: c.role, Method: c.method}, c.code, c.sent, c.unchanged); got != c.want {
 			t.Errorf("%s %s %s, sent %t: %d, want %d", c.role, c.method, c.code, c.sent, got, c.want)
 		}
 	}
@@ -179,19 +179,19 @@ func (askingStream) SendMsg(any) error { return nil }
 // is recorded at the next boot.
 func TestStreamBegins(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
-	g := guard{m: m, audited: apid.Mutates()}
+	g := auditInterceptor{m: m, audited: apid.Mutates()}
 	info := &grpc.StreamServerInfo{FullMethod: api.Etcd_Snapshot_FullMethodName}
 	var cut *machine
 	err := g.stream(nil, askingStream{fakeStream{ctx: callBy(t, "CN=keeper", "etcd-backup")}}, info, func(_ any, s grpc.ServerStream) error {
 		if err := s.RecvMsg(&api.EtcdSnapshotRequest{Stored: "one"}); err != nil {
 			return err
 		}
-		if got := brief(entries(t, m.calls.refused, audit.Refused)); got != "etcd-backup Etcd/Snapshot Begun" {
+		if got := brief(entries(t, m.callRecords.refused, audit.Refused)); got != "etcd-backup Etcd/Snapshot Begun" {
 			t.Errorf("while it goes on: %s", got)
 		}
 		// Power cut: the next boot finds the present content of the disk.
 		cut = recording(t, audit.DefaultSize)
-		if err := os.CopyFS(cut.calls.going.Dir, os.DirFS(m.calls.going.Dir)); err != nil {
+		if err := os.CopyFS(cut.callRecords.inProgress.Dir, os.DirFS(m.callRecords.inProgress.Dir)); err != nil {
 			t.Fatal(err)
 		}
 		return s.SendMsg(nil)
@@ -202,15 +202,15 @@ func TestStreamBegins(t *testing.T) {
 	if err := errors.Join(cut.recordUnfinished(), m.recordUnfinished()); err != nil {
 		t.Fatal(err)
 	}
-	after := entries(t, cut.calls.changes, "")
+	after := entries(t, cut.callRecords.changes, "")
 	if len(after) != 1 || after[0].Status != audit.Unfinished || after[0].Subject != "CN=keeper" || after[0].Target != "kept one" || after[0].ID == "" {
 		t.Errorf("after the cut: %+v", after)
 	}
-	ended := entries(t, m.calls.changes, "")
+	ended := entries(t, m.callRecords.changes, "")
 	if len(ended) != 1 || ended[0].Status != "OK" || ended[0].ID != after[0].ID {
 		t.Errorf("without one: %+v", ended)
 	}
-	for _, j := range []audit.Journal{cut.calls.going, m.calls.going} {
+	for _, j := range []audit.Journal{cut.callRecords.inProgress, m.callRecords.inProgress} {
 		if left, err := j.Unfinished(); err != nil || len(left) != 0 {
 			t.Errorf("still going on: %v, %v", left, err)
 		}
@@ -221,15 +221,15 @@ func TestStreamBegins(t *testing.T) {
 // calls of withoutRecord, and that running calls are recorded once it is writable again.
 func TestRecordCannotBeWritten(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
-	g := guard{m: m, audited: apid.Mutates()}
+	g := auditInterceptor{m: m, audited: apid.Mutates()}
 	ctx := callBy(t, "CN=admin", "admin")
 	called := 0
 	call := func(method string) error {
 		_, err := g.unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { called++; return nil, nil })
 		return err
 	}
-	dir := m.calls.going.Dir
-	m.calls.going.Dir = filepath.Join(dir, "file", "below")
+	dir := m.callRecords.inProgress.Dir
+	m.callRecords.inProgress.Dir = filepath.Join(dir, "file", "below")
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "file"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -241,37 +241,37 @@ func TestRecordCannotBeWritten(t *testing.T) {
 	if called != 0 {
 		t.Errorf("%d of them were made", called)
 	}
-	for _, method := range slices.Sorted(maps.Keys(unstoppable)) {
+	for _, method := range slices.Sorted(maps.Keys(withoutRecord)) {
 		if err := call(method); err != nil {
 			t.Errorf("%s: %v", method, err)
 		}
 	}
-	if called != len(unstoppable) {
-		t.Errorf("%d of %d are made", called, len(unstoppable))
+	if called != len(withoutRecord) {
+		t.Errorf("%d of %d are made", called, len(withoutRecord))
 	}
 
 	// The record is not writable when a call ends.
 	m = recording(t, audit.DefaultSize)
 	g.m = m
-	aside := m.calls.changes
-	m.calls.changes = closedLog(t)
+	aside := m.callRecords.changes
+	m.callRecords.changes = closedLog(t)
 	if err := call(api.Service_Restart_FullMethodName); err != nil {
 		t.Fatal(err)
 	}
 	if err := call(api.Config_Apply_FullMethodName); status.Code(err) != codes.Unavailable {
 		t.Errorf("after an end that is not on record: %v", err)
 	}
-	if left, err := m.calls.going.Unfinished(); err != nil || len(left) != 1 {
+	if left, err := m.callRecords.inProgress.Unfinished(); err != nil || len(left) != 1 {
 		t.Errorf("a power cut now: %v, %v", left, err)
 	}
-	m.calls.changes = aside
+	m.callRecords.changes = aside
 	if err := call(api.Config_Apply_FullMethodName); err != nil {
 		t.Errorf("it can be written again: %v", err)
 	}
 	if got, want := brief(entries(t, aside, "")), "admin Service/Restart OK\nadmin Config/Apply OK"; got != want {
 		t.Errorf("%s", got)
 	}
-	m.calls.changes = nil
+	m.callRecords.changes = nil
 	if err := call(api.Config_Apply_FullMethodName); status.Code(err) != codes.Unavailable {
 		t.Errorf("without a record: %v", err)
 	}
@@ -295,14 +295,14 @@ func closedLog(t *testing.T) *audit.Log {
 // length of each.
 func TestRecordIsBounded(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
-	g := guard{m: m, audited: apid.Mutates()}
+	g := auditInterceptor{m: m, audited: apid.Mutates()}
 	for _, role := range []string{"operator", "reader"} {
 		for i := range 200 { // with another certificate each time
 			ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSerial, fmt.Sprint(i), apid.MetadataSubject, "CN="+role, apid.MetadataRole, role))
 			_ = g.do(ctx, api.Machine_ListFiles_FullMethodName, status.Error(codes.InvalidArgument, strings.Repeat("<\x1b", 1<<10)))
 		}
 		lines := 0
-		for _, e := range entries(t, m.calls.refused, audit.Refused) {
+		for _, e := range entries(t, m.callRecords.refused, audit.Refused) {
 			if e.Role == role {
 				lines++
 			}
@@ -318,7 +318,7 @@ func TestRecordIsBounded(t *testing.T) {
 
 // TestRefusedLimit checks that repeated rejected calls do not fill the record, and are counted.
 func TestRefusalsAreBounded(t *testing.T) {
-	r := newRefusals()
+	r := newRefusedLimit()
 	recorded := 0
 	for range 500 {
 		if ok, before := r.next("1f"); ok {
@@ -334,15 +334,15 @@ func TestRefusalsAreBounded(t *testing.T) {
 	if ok, _ := r.next("2e"); !ok {
 		t.Error("another caller is not recorded")
 	}
-	r.by["1f"] = nil // as after a while
+	r.buckets["1f"] = nil // as after a while
 	if ok, before := r.next("1f"); !ok || before != 500-recorded {
 		t.Errorf("recorded %t, %d before, want %d", ok, before, 500-recorded)
 	}
-	for i := range 3 * triesTracked {
+	for i := range 3 * maxRateLimits {
 		r.next(fmt.Sprint("many ", i))
 	}
-	if len(r.left) > triesTracked || len(r.by) > triesTracked {
-		t.Errorf("it remembers %d and %d callers", len(r.left), len(r.by))
+	if len(r.skipped) > maxRateLimits || len(r.buckets) > maxRateLimits {
+		t.Errorf("it remembers %d and %d callers", len(r.skipped), len(r.buckets))
 	}
 }
 

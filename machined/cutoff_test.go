@@ -60,7 +60,7 @@ func TestCutsOff(t *testing.T) {
 		}
 		before, next := patchedBy(t, patch)
 		got := ""
-		if lines := cutsOff(before, next); len(lines) > 0 {
+		if lines := cutOffChanges(before, next); len(lines) > 0 {
 			got, _, _ = strings.Cut(lines[0], ": ")
 		}
 		if got != want && (want == "" || !strings.HasPrefix(got, want)) {
@@ -71,7 +71,7 @@ func TestCutsOff(t *testing.T) {
 	with, _ := config.Parse("b.yaml", []byte("apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: a}\nspec: {role: worker}\n---\n"+
 		"apiVersion: orlop.dev/v1alpha1\nkind: Network\nmetadata: {name: a}\nspec: {firewall: {}}\n"))
 	for _, pair := range [][2]*config.Config{{without, with}, {with, without}} {
-		if lines := cutsOff(pair[0], pair[1]); err != nil || !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "Network.spec.firewall: ") }) {
+		if lines := cutOffChanges(pair[0], pair[1]); err != nil || !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "Network.spec.firewall: ") }) {
 			t.Errorf("a firewall without rules of its own: %v, %v", lines, err)
 		}
 	}
@@ -87,11 +87,11 @@ func TestCutsOff(t *testing.T) {
 		`Machine.spec.sysctls["netfilter.x"]: 1 → 2`:            false,
 		`Machine.spec.node.labels["a"]: 1 → Network.spec.links`: false,
 	} {
-		if got := cuts(line); got != want {
+		if got := cutsOff(line); got != want {
 			t.Errorf("%s: %v", line, got)
 		}
 	}
-	if lines := cutsOff(nil, config.New("n1", config.RoleWorker)); lines != nil {
+	if lines := cutOffChanges(nil, config.New("n1", config.RoleWorker)); lines != nil {
 		t.Errorf("a first configuration cuts its caller off: %q", lines)
 	}
 }
@@ -143,7 +143,7 @@ func TestPlanTrial(t *testing.T) {
 			c.request = &api.ApplyRequest{}
 		}
 		p := planTrial(c.base, c.next, c.request)
-		if p.length != c.length || !strings.HasPrefix(p.never, c.never) || (p.never == "") != (c.never == "") || len(p.warnings()) != c.warnings {
+		if p.duration != c.length || !strings.HasPrefix(p.noTrial, c.never) || (p.noTrial == "") != (c.never == "") || len(p.warnings()) != c.warnings {
 			t.Errorf("%s: %+v, %q", name, p, p.warnings())
 		}
 	}
@@ -212,7 +212,7 @@ func TestEveryFieldIsJudged(t *testing.T) {
 		for i := range kind.NumField() {
 			name, _, _ := strings.Cut(kind.Field(i).Tag.Get("yaml"), ",")
 			want, known := judged[of+name]
-			if got := cuts(of + name + ": a → b"); !known || got != want {
+			if got := cutsOff(of + name + ": a → b"); !known || got != want {
 				t.Errorf("%s%s: judged %v, can cut off %v", of, name, known, got)
 			}
 		}

@@ -37,12 +37,12 @@ import (
 
 const (
 	// dataTimeout bounds operations for which etcd reads or writes all of its data.
-	dataTime = saveTimeout
+	dataTimeout = savepointTimeout
 	// transferTimeout bounds the transfer between this machine and a caller: a slow caller would
 	// block other callers and occupy space on DATA.
-	moveTime = time.Hour
+	transferTimeout = time.Hour
 	// serveTimeout bounds the time for process "api" to stop and to serve the restored data.
-	serveTime = 6 * time.Minute
+	serveTimeout = 6 * time.Minute
 	// maxSnapshot exceeds the size of any snapshot: a database has at most 4 GiB and may grow a
 	// little beyond.
 	maxSnapshot = 8 << 30
@@ -53,21 +53,21 @@ const (
 	componentEtcd = "etcd"
 )
 
-var errMoving = status.Error(codes.Aborted, "etcd: another snapshot is being taken, sent or restored on this machine; try again when that is done")
+var errSnapshotBusy = status.Error(codes.Aborted, "etcd: another snapshot is being taken, sent or restored on this machine; try again when that is done")
 
 // checkEtcd returns an error if etcd does not run on this machine.
-func (m *machine) noData() error {
+func (m *machine) checkEtcd() error {
 	switch {
-	case m.medium != "":
+	case m.bootMedium != "":
 		return status.Error(codes.FailedPrecondition, "etcd: "+notInstalled)
-	case !m.holdsData():
+	case !m.runsEtcd():
 		return status.Error(codes.FailedPrecondition, "etcd: it does not run on this machine, which is no control-plane machine of a cluster; ask one")
 	}
 	return nil
 }
 
 // unnamedFile creates a file without a name on DATA for the orchestrator and this process.
-func nameless() (*os.File, error) {
+func unnamedFile() (*os.File, error) {
 	fd, err := unix.Open(paths.Data, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "etcd: cannot make a file on DATA: %v", err)
@@ -85,7 +85,7 @@ func nameless() (*os.File, error) {
 func (m *machine) transfer(most time.Duration, move func(moved func()) error) error {
 	did, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		done <- panics.Do("transfer", func() error { return move(func() { kick(did) }) })
+		done <- panics.Do("transfer", func() error { return move(func() { wake(did) }) })
 	}()
 	end := time.NewTimer(most)
 	defer end.Stop()
@@ -98,7 +98,7 @@ func (m *machine) transfer(most time.Duration, move func(moved func()) error) er
 			return status.Errorf(codes.Aborted, "etcd: nothing of the snapshot has moved for %v", patience)
 		case <-end.C:
 			return status.Errorf(codes.Aborted, "etcd: the snapshot has not moved within %v; use a faster line", most)
-		case <-m.working.Done():
+		case <-m.runCtx.Done():
 			return status.Error(codes.Unavailable, "the machine goes down")
 		}
 	}
@@ -108,7 +108,7 @@ func (m *machine) transfer(most time.Duration, move func(moved func()) error) er
 // would block the unmount.
 func (m *machine) within(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, most)
-	stop := context.AfterFunc(m.working, cancel)
+	stop := context.AfterFunc(m.runCtx, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
@@ -118,14 +118,14 @@ type etcdAPI struct {
 }
 
 func (a etcdAPI) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
-	if err := a.m.noData(); err != nil {
+	if err := a.m.checkEtcd(); err != nil {
 		return err
 	}
-	if !a.m.handing.TryLock() {
-		return errMoving
+	if !a.m.sendSnapshotMu.TryLock() {
+		return errSnapshotBusy
 	}
-	defer a.m.handing.Unlock()
-	f, err := nameless()
+	defer a.m.sendSnapshotMu.Unlock()
+	f, err := unnamedFile()
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (a etcdAPI) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerSt
 		what = fmt.Sprintf("the snapshot %q was fetched", request.Stored)
 	}
 	a.m.events.add("etcd", "op", what+" by "+caller(stream.Context()))
-	return endOfStream(a.m.transfer(moveTime, func(moved func()) error {
+	return endOfStream(a.m.transfer(transferTimeout, func(moved func()) error {
 		return sendSnapshot(about, io.NewSectionReader(f, 0, info.Size()), func(r *api.EtcdSnapshotResponse) error {
 			moved()
 			return stream.Send(r)
@@ -155,11 +155,11 @@ func (a etcdAPI) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerSt
 // fillSnapshot writes a new or a stored snapshot into a file. Other snapshots wait for that, but
 // not for the caller that reads the file: it does not change any more.
 func (m *machine) fillSnapshot(ctx context.Context, kept string, f *os.File) (taken nodespec.EtcdSnapshot, err error) {
-	if !m.moving.TryLock() {
-		return taken, errMoving
+	if !m.snapshotMu.TryLock() {
+		return taken, errSnapshotBusy
 	}
-	defer m.moving.Unlock()
-	ctx, cancel := m.within(ctx, dataTime)
+	defer m.snapshotMu.Unlock()
+	ctx, cancel := m.within(ctx, dataTimeout)
 	defer cancel()
 	taken, err = ask[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "snapshot-data", nodespec.SendSnapshotRequest{Kept: kept}, f)
 	if err != nil {
@@ -168,7 +168,7 @@ func (m *machine) fillSnapshot(ctx context.Context, kept string, f *os.File) (ta
 	return taken, nil
 }
 
-// sendSnapshot sends a snapshot, and its digest last.
+// uploadSnapshot sends a snapshot, and its digest last.
 func sendSnapshot(about *api.EtcdSnapshotInfo, from io.Reader, send func(*api.EtcdSnapshotResponse) error) error {
 	if err := send(&api.EtcdSnapshotResponse{Header: about}); err != nil {
 		return err
@@ -192,7 +192,7 @@ func sendSnapshot(about *api.EtcdSnapshotInfo, from io.Reader, send func(*api.Et
 }
 
 func (a etcdAPI) ListSnapshots(ctx context.Context, _ *api.EtcdListSnapshotsRequest) (*api.EtcdListSnapshotsResponse, error) {
-	if err := a.m.noData(); err != nil {
+	if err := a.m.checkEtcd(); err != nil {
 		return nil, err
 	}
 	want, _ := a.m.wantedSnapshots()
@@ -201,14 +201,14 @@ func (a etcdAPI) ListSnapshots(ctx context.Context, _ *api.EtcdListSnapshotsRequ
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	out := &api.EtcdListSnapshotsResponse{Target: place, Problem: a.m.sender.problem(place)}
+	out := &api.EtcdListSnapshotsResponse{Target: place, Problem: a.m.uploader.problem(place)}
 	for _, s := range kept {
-		out.Snapshots = append(out.Snapshots, toKept(s))
+		out.Snapshots = append(out.Snapshots, toStoredSnapshot(s))
 	}
 	return out, nil
 }
 
-func toKept(s nodespec.StoredSnapshot) *api.EtcdStoredSnapshot {
+func toStoredSnapshot(s nodespec.StoredSnapshot) *api.EtcdStoredSnapshot {
 	out := &api.EtcdStoredSnapshot{Name: s.Name, At: timestamppb.New(s.At), Revision: s.Revision, Size: s.Size, Version: s.Version, Encrypted: s.Encrypted}
 	if !s.Sent.IsZero() {
 		out.Uploaded = timestamppb.New(s.Sent)
@@ -218,35 +218,35 @@ func toKept(s nodespec.StoredSnapshot) *api.EtcdStoredSnapshot {
 
 func (a etcdAPI) TakeSnapshot(context.Context, *api.EtcdTakeSnapshotRequest) (*api.EtcdTakeSnapshotResponse, error) {
 	m := a.m
-	if err := m.noData(); err != nil {
+	if err := m.checkEtcd(); err != nil {
 		return nil, err
 	}
 	want, _ := m.wantedSnapshots()
 	if now, _ := m.upgrade.Get(); now.Undecided() != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: no snapshot was kept: %v", now.Undecided())
 	}
-	made, err := m.keepNow(want)
+	made, err := m.takeSnapshotNow(want)
 	if err != nil {
 		return nil, err
 	}
-	problem := m.sendNow(want)
-	if list, err := ask[[]nodespec.StoredSnapshot](m.working, m, paths.UserAPI, "kept-snapshots", snapshotTarget(want).Place); err == nil {
+	problem := m.uploadNow(want)
+	if list, err := ask[[]nodespec.StoredSnapshot](m.runCtx, m, paths.UserAPI, "kept-snapshots", snapshotTarget(want).Place); err == nil {
 		if i := slices.IndexFunc(list, func(s nodespec.StoredSnapshot) bool { return s.Name == made.Name }); i >= 0 {
 			made = list[i] // with the time of its upload
 		}
 	}
-	return &api.EtcdTakeSnapshotResponse{Snapshot: toKept(made), Problem: problem}, nil
+	return &api.EtcdTakeSnapshotResponse{Snapshot: toStoredSnapshot(made), Problem: problem}, nil
 }
 
 // takeSnapshotNow takes a stored snapshot. It continues if the caller disconnects.
-func (m *machine) keepNow(want config.Snapshots) (nodespec.StoredSnapshot, error) {
-	if !m.moving.TryLock() {
-		return nodespec.StoredSnapshot{}, errMoving
+func (m *machine) takeSnapshotNow(want config.Snapshots) (nodespec.StoredSnapshot, error) {
+	if !m.snapshotMu.TryLock() {
+		return nodespec.StoredSnapshot{}, errSnapshotBusy
 	}
-	defer m.moving.Unlock()
-	ctx, cancel := m.within(context.Background(), dataTime)
+	defer m.snapshotMu.Unlock()
+	ctx, cancel := m.within(context.Background(), dataTimeout)
 	defer cancel()
-	made, err := m.keepSnapshot(ctx, want)
+	made, err := m.takeSnapshot(ctx, want)
 	if err != nil {
 		return made, status.Errorf(codes.FailedPrecondition, "etcd: no snapshot was kept: %v", err)
 	}
@@ -258,31 +258,31 @@ func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreReques
 	if err != nil {
 		return err
 	}
-	if err := a.m.noData(); err != nil {
+	if err := a.m.checkEtcd(); err != nil {
 		return err
 	}
 	if first.Undo && first.Stored != "" {
 		return status.Error(codes.InvalidArgument, "etcd: cannot restore, nothing was changed: a kept snapshot and what was replaced are both asked for; ask for one of them")
 	}
 	// An upgrade must not change the state that this method has checked, nor the other way round.
-	if !a.m.writing.TryLock() {
+	if !a.m.writeMu.TryLock() {
 		return status.Error(codes.Aborted, "etcd: cannot restore, nothing was changed: an upgrade is being received or written; `orlopctl upgrade status` tells how far it is")
 	}
-	defer a.m.writing.Unlock()
+	defer a.m.writeMu.Unlock()
 	if now, _ := a.m.upgrade.Get(); now.Undecided() != nil {
 		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: %v", now.Undecided())
 	}
-	if !a.m.moving.TryLock() {
-		return errMoving
+	if !a.m.snapshotMu.TryLock() {
+		return errSnapshotBusy
 	}
-	defer a.m.moving.Unlock()
-	f, err := nameless()
+	defer a.m.snapshotMu.Unlock()
+	f, err := unnamedFile()
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	if !first.Undo && first.Stored == "" {
-		if err := roomFor(first.Size); err != nil {
+		if err := checkSnapshotSpace(first.Size); err != nil {
 			return err
 		}
 		if err := a.m.receiveSnapshot(stream.Recv, first, f); err != nil {
@@ -299,7 +299,7 @@ func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreReques
 
 // checkSnapshotSpace returns an error unless DATA has space for an uploaded snapshot of size bytes
 // and its restored data.
-func roomFor(size int64) error {
+func checkSnapshotSpace(size int64) error {
 	if size <= 0 || size > maxSnapshot {
 		return status.Errorf(codes.InvalidArgument, "etcd: %d bytes are no snapshot", size)
 	}
@@ -316,7 +316,7 @@ func roomFor(size int64) error {
 // receiveSnapshot writes an uploaded snapshot into a file and verifies size and digest.
 func (m *machine) receiveSnapshot(receive func() (*api.EtcdRestoreRequest, error), first *api.EtcdRestoreRequest, f io.WriterAt) error {
 	got, sum := int64(0), sha256.New()
-	err := m.transfer(moveTime, func(moved func()) error {
+	err := m.transfer(transferTimeout, func(moved func()) error {
 		to := io.MultiWriter(io.NewOffsetWriter(f, 0), sum)
 		from := &chunks[*api.EtcdRestoreRequest]{rest: first.Chunk, receive: func() (*api.EtcdRestoreRequest, error) {
 			moved()
@@ -340,40 +340,40 @@ func (m *machine) receiveSnapshot(receive func() (*api.EtcdRestoreRequest, error
 
 // restoreData restores a snapshot with the orchestrator and returns when etcd serves the data.
 func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.EtcdRestored, error) {
-	making, cancel := context.WithTimeout(m.working, dataTime)
+	making, cancel := context.WithTimeout(m.runCtx, dataTimeout)
 	defer cancel()
 	made, err := ask[nodespec.EtcdRestored](making, m, paths.UserAPI, "restore-data", order, f)
 	if err != nil {
-		return nil, notMade(paths.EtcdSnapshots, err)
+		return nil, restoreError(paths.EtcdSnapshots, err)
 	}
 	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d are to be restored, asked by %s", made.Revision, order.By))
-	return m.putInPlace(made)
+	return m.activateRestored(made)
 }
 
 // restartEtcd restarts etcd and returns when begun reports that the pending operation has started
 // and etcd serves, or when its process has ended again: failed is the reason.
 func (m *machine) restartEtcd(begun func() bool) (failed string, err error) {
-	defer m.forgetting.afresh() // also if the restore takes effect after the return
+	defer m.nodeGC.restartAll() // also if the restore takes effect after the return
 	if err := m.services.Restart(serviceKubeAPI); err != nil {
 		return "", err
 	}
-	serving, cancel := context.WithTimeout(m.working, serveTime)
+	serving, cancel := context.WithTimeout(m.runCtx, serveTimeout)
 	defer cancel()
 	_, err = cell.Wait(serving, m.services.Status(), func(list []supervise.Status) bool {
 		if !begun() {
 			return false
 		}
-		failed = whyEnded(list, serviceKubeAPI)
+		failed = exitReason(list, serviceKubeAPI)
 		return failed != "" || componentReady(list, serviceKubeAPI, componentEtcd)
 	})
 	return failed, err
 }
 
 // activateRestored restarts etcd with the restored data and returns when etcd serves them.
-func (m *machine) putInPlace(made nodespec.EtcdRestored) (*api.EtcdRestored, error) {
+func (m *machine) activateRestored(made nodespec.EtcdRestored) (*api.EtcdRestored, error) {
 	var done nodespec.EtcdRestored
 	failed, err := m.restartEtcd(func() bool {
-		done = dataPutBack()
+		done = lastRestore()
 		return done.At.Equal(made.At)
 	})
 	if err != nil {
@@ -392,7 +392,7 @@ func (m *machine) putInPlace(made nodespec.EtcdRestored) (*api.EtcdRestored, err
 
 // restoreError is the status of a failed or interrupted restore: its process may have stored the
 // request before, and only a process of that user can remove it.
-func notMade(kept string, err error) error {
+func restoreError(kept string, err error) error {
 	if _, missing := os.Lstat(filepath.Join(kept, nodespec.PendingRestoreFile)); errors.Is(missing, fs.ErrNotExist) {
 		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: %v", err)
 	}
@@ -400,7 +400,7 @@ func notMade(kept string, err error) error {
 }
 
 // lastRestore returns the last restore; the zero value if there was none.
-func dataPutBack() (r nodespec.EtcdRestored) {
+func lastRestore() (r nodespec.EtcdRestored) {
 	const most = 4 << 10 // some hundred bytes are written
 	text, err := plainfile.Read(paths.EtcdSnapshots, nodespec.LastRestoreFile, most)
 	if err != nil || json.Unmarshal(text, &r) != nil {
@@ -414,7 +414,7 @@ func toRestored(r nodespec.EtcdRestored) *api.EtcdRestored {
 }
 
 func (a etcdAPI) Status(ctx context.Context, _ *api.EtcdStatusRequest) (*api.EtcdStatusResponse, error) {
-	if err := a.m.noData(); err != nil {
+	if err := a.m.checkEtcd(); err != nil {
 		return nil, err
 	}
 	s, err := askInTurn[nodespec.EtcdStatus](ctx, a.m, "data-status", nil)
@@ -429,16 +429,16 @@ func (a etcdAPI) Status(ctx context.Context, _ *api.EtcdStatusRequest) (*api.Etc
 		out.Restored = toRestored(*s.Restored)
 	}
 	for _, m := range s.Members {
-		out.Members = append(out.Members, toMember(m))
+		out.Members = append(out.Members, toEtcdMember(m))
 	}
 	return out, nil
 }
 
 func (a etcdAPI) Defragment(ctx context.Context, _ *api.EtcdDefragmentRequest) (*api.EtcdDefragmentResponse, error) {
-	if err := a.m.noData(); err != nil {
+	if err := a.m.checkEtcd(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := a.m.within(ctx, dataTime)
+	ctx, cancel := a.m.within(ctx, dataTimeout)
 	defer cancel()
 	done, err := ask[nodespec.EtcdDefragmented](ctx, a.m, paths.UserAPI, "defragment-data", nil)
 	if err != nil {
@@ -449,7 +449,7 @@ func (a etcdAPI) Defragment(ctx context.Context, _ *api.EtcdDefragmentRequest) (
 }
 
 func (a etcdAPI) Disarm(ctx context.Context, _ *api.EtcdDisarmRequest) (*api.EtcdDisarmResponse, error) {
-	if err := a.m.noData(); err != nil {
+	if err := a.m.checkEtcd(); err != nil {
 		return nil, err
 	}
 	raised, err := ask[[]string](ctx, a.m, paths.UserAPI, "disarm-data", nil)
@@ -457,7 +457,7 @@ func (a etcdAPI) Disarm(ctx context.Context, _ *api.EtcdDisarmRequest) (*api.Etc
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	if len(raised) == 0 {
-		didNothing(ctx)
+		setUnchanged(ctx)
 	}
 	return &api.EtcdDisarmResponse{Alarms: raised}, nil
 }

@@ -56,7 +56,7 @@ func TestReceiveSnapshot(t *testing.T) {
 	for name, c := range map[string]struct {
 		comes []string
 		end   error
-		want  string // part of the error; empty: none
+		want  string // timeoutFor of the error; empty: none
 		code  codes.Code
 	}{
 		"whole":  {[]string{"all of ", "", "the data"}, io.EOF, "", codes.OK},
@@ -66,7 +66,7 @@ func TestReceiveSnapshot(t *testing.T) {
 		"broken": {[]string{"all of "}, gone, "has not come, nothing was changed: the caller is gone", codes.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &machine{working: t.Context()}
+			m := &machine{runCtx: t.Context()}
 			f, err := os.Create(filepath.Join(t.TempDir(), "snapshot"))
 			if err != nil {
 				t.Fatal(err)
@@ -94,7 +94,7 @@ func TestReceiveSnapshot(t *testing.T) {
 // TestTransferEnds checks that a shutdown waits for no transfer.
 func TestTransferEnds(t *testing.T) {
 	working, stop := context.WithCancel(t.Context())
-	m := &machine{working: working}
+	m := &machine{runCtx: working}
 	hang := make(chan struct{})
 	defer close(hang)
 	err := m.transfer(time.Hour, func(func()) error {
@@ -109,7 +109,7 @@ func TestTransferEnds(t *testing.T) {
 
 // TestTransferSlow checks that a slow caller cannot block a snapshot forever.
 func TestTransferSlow(t *testing.T) {
-	m := &machine{working: t.Context()}
+	m := &machine{runCtx: t.Context()}
 	ended := make(chan struct{})
 	defer close(ended)
 	err := m.transfer(50*time.Millisecond, func(moved func()) error {
@@ -131,16 +131,16 @@ func TestTransferSlow(t *testing.T) {
 // stored request may take effect later and bring back Nodes of removed machines.
 func TestForgetAfresh(t *testing.T) {
 	// which cannot start etcd
-	m := &machine{working: t.Context(), services: supervise.NewManager(supervise.Config{})}
+	m := &machine{runCtx: t.Context(), services: supervise.NewManager(supervise.Config{})}
 	for name, do := range map[string]func() error{
-		"restored":          func() error { _, err := m.putInPlace(nodespec.EtcdRestored{}); return err },
-		"recovered, joined": func() error { return m.startAnew(nodespec.ForceNewClusterFile) },
+		"restored":          func() error { _, err := m.activateRestored(nodespec.EtcdRestored{}); return err },
+		"recovered, joined": func() error { return m.restartFor(nodespec.ForceNewClusterFile) },
 	} {
-		m.forgetting.left = map[string]int{"1a": 0}
+		m.nodeGC.remaining = map[string]int{"1a": 0}
 		if err := do(); status.Code(err) != codes.Unavailable {
 			t.Errorf("%s: %v", name, err)
 		}
-		if m.forgetting.left != nil {
+		if m.nodeGC.remaining != nil {
 			t.Errorf("%s: what was removed lately is not looked for again", name)
 		}
 	}
@@ -149,13 +149,13 @@ func TestForgetAfresh(t *testing.T) {
 // TestRestoreError checks that "nothing was changed" is only reported if no request was stored.
 func TestNotMade(t *testing.T) {
 	dir, cut := t.TempDir(), errors.New("it was cut short")
-	if err := notMade(dir, cut); !strings.Contains(err.Error(), "nothing was changed") {
+	if err := restoreError(dir, cut); !strings.Contains(err.Error(), "nothing was changed") {
 		t.Error(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, nodespec.PendingRestoreFile), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := notMade(dir, cut); status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "nothing was changed") {
+	if err := restoreError(dir, cut); status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "nothing was changed") {
 		t.Error(err)
 	}
 }

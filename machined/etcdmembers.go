@@ -26,12 +26,12 @@ import (
 // Methods about the members of etcd (docs/decisions/0029-members.md). The orchestrator decides
 // which changes are safe (orchestrator/etcd/members.go).
 
-func toMember(m nodespec.EtcdMember) *api.EtcdMember {
+func toEtcdMember(m nodespec.EtcdMember) *api.EtcdMember {
 	return &api.EtcdMember{Id: m.ID, Name: m.Name, PeerUrls: m.PeerURLs, Learner: m.Learner, Problem: m.Problem}
 }
 
 func (a etcdAPI) RemoveMember(ctx context.Context, r *api.EtcdRemoveMemberRequest) (*api.EtcdRemoveMemberResponse, error) {
-	if err := a.m.noData(); err != nil {
+	if err := a.m.checkEtcd(); err != nil {
 		return nil, err
 	}
 	if r.Member == "" {
@@ -39,23 +39,23 @@ func (a etcdAPI) RemoveMember(ctx context.Context, r *api.EtcdRemoveMemberReques
 	}
 	// It continues if the caller disconnects: the deletion of the Node cannot be requested again,
 	// because the etcd member does not exist any more.
-	removed, err := ask[nodespec.EtcdMember](a.m.working, a.m, paths.UserAPI, "remove-member", r.Member)
+	removed, err := ask[nodespec.EtcdMember](a.m.runCtx, a.m, paths.UserAPI, "remove-member", r.Member)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	a.m.events.add("etcd", "op", fmt.Sprintf("the member %s (%s) was removed by %s", removed.Name, removed.ID, caller(ctx)))
-	return &api.EtcdRemoveMemberResponse{Removed: toMember(removed), NodeError: a.m.forgetMember(a.m.working, removed)}, nil
+	return &api.EtcdRemoveMemberResponse{Removed: toEtcdMember(removed), NodeError: a.m.deleteMemberNode(a.m.runCtx, removed)}, nil
 }
 
 // deleteMemberNode deletes the Node and the pods of a control-plane machine whose etcd member was
 // removed, or returns why the Node stays. A machine in the configuration may come back, and its
 // replacement may have its name already.
-func (m *machine) forgetMember(ctx context.Context, removed nodespec.EtcdMember) string {
+func (m *machine) deleteMemberNode(ctx context.Context, removed nodespec.EtcdMember) string {
 	if removed.Name == "" {
 		return "" // its etcd has never started, so its Node is unknown
 	}
 	now, _ := m.config.Get()
-	if !controls(now.config) {
+	if !isControlPlane(now.config) {
 		return "this machine has no configuration of a control plane any more; `kubectl delete node " + removed.Name + "`"
 	}
 	for _, at := range removed.PeerURLs {
@@ -67,10 +67,10 @@ func (m *machine) forgetMember(ctx context.Context, removed nodespec.EtcdMember)
 			return fmt.Sprintf("Cluster.spec.controlPlanes names %s, so the machine may come back; take it out there, then `kubectl delete node %s`", a, removed.Name)
 		}
 	}
-	if known := m.book.known(); reservedName(now.config, known, removed.Name) || known.NameInUse(removed.Name, time.Now()) {
+	if known := m.ledger.current(); reservedName(now.config, known, removed.Name) || known.NameInUse(removed.Name, time.Now()) {
 		return "another machine of the cluster has its name"
 	}
-	there, err := m.forget(ctx, now.config, []string{removed.Name})
+	there, err := m.deleteNodes(ctx, now.config, []string{removed.Name})
 	if err != nil {
 		return err.Error()
 	}
@@ -88,7 +88,7 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 	// The other members may have come back before the restart; then etcd continues with them.
 	//
 	// It continues if the caller disconnects.
-	now, err := ask[nodespec.EtcdStatus](a.m.working, a.m, paths.UserAPI, "data-status", nil)
+	now, err := ask[nodespec.EtcdStatus](a.m.runCtx, a.m, paths.UserAPI, "data-status", nil)
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "etcd: it serves, and whether it goes on alone is not known: %v; `orlopctl etcd members` tells", err)
 	}
@@ -110,11 +110,11 @@ func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.Etc
 // leaveEtcd removes the etcd member of this machine, whose data will be wiped, so that the others
 // do not count it. It returns an error if they would lose their quorum. It continues if the caller
 // disconnects.
-func (m *machine) leaveMembers(by string) error {
-	if m.noData() != nil {
+func (m *machine) leaveEtcd(by string) error {
+	if m.checkEtcd() != nil {
 		return nil
 	}
-	left, err := ask[nodespec.EtcdMember](m.working, m, paths.UserAPI, "leave-members", nil)
+	left, err := ask[nodespec.EtcdMember](m.runCtx, m, paths.UserAPI, "leave-members", nil)
 	if err == nil && left.ID != "" {
 		m.events.add("etcd", "op", fmt.Sprintf("this machine's member %s has left, asked by %s", left.ID, by))
 	}
@@ -124,11 +124,11 @@ func (m *machine) leaveMembers(by string) error {
 // checkQuorumWithout returns an error if the others would lose their quorum while this machine,
 // which retains its data, has no configuration to start etcd. An unknown state is no error: such a
 // machine does not vote either.
-func (m *machine) mayRest() error {
-	if m.noData() != nil {
+func (m *machine) checkQuorumWithout() error {
+	if m.checkEtcd() != nil {
 		return nil
 	}
-	now, err := ask[nodespec.EtcdStatus](m.working, m, paths.UserAPI, "data-status", nil)
+	now, err := ask[nodespec.EtcdStatus](m.runCtx, m, paths.UserAPI, "data-status", nil)
 	if err != nil || now.Leader == "" {
 		return nil
 	}
@@ -141,22 +141,22 @@ func (m *machine) mayRest() error {
 // changeMembership stores a request that etcd performs at its next start, restarts etcd, and
 // returns when etcd serves. It continues if the caller disconnects.
 func changeMembership[Answer any](m *machine, command, mark string) (answer Answer, err error) {
-	if err := m.noData(); err != nil {
+	if err := m.checkEtcd(); err != nil {
 		return answer, err
 	}
-	if !m.moving.TryLock() {
-		return answer, errMoving
+	if !m.snapshotMu.TryLock() {
+		return answer, errSnapshotBusy
 	}
-	defer m.moving.Unlock()
-	if answer, err = ask[Answer](m.working, m, paths.UserAPI, command, nil); err != nil {
+	defer m.snapshotMu.Unlock()
+	if answer, err = ask[Answer](m.runCtx, m, paths.UserAPI, command, nil); err != nil {
 		return answer, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	return answer, m.startAnew(mark)
+	return answer, m.restartFor(mark)
 }
 
 // restartFor restarts etcd for a stored request, and returns when the request is done and etcd
 // serves.
-func (m *machine) startAnew(mark string) error {
+func (m *machine) restartFor(mark string) error {
 	failed, err := m.restartEtcd(func() bool {
 		_, pending := os.Lstat(filepath.Join(paths.EtcdSnapshots, mark))
 		return errors.Is(pending, fs.ErrNotExist)
@@ -171,7 +171,7 @@ func (m *machine) startAnew(mark string) error {
 }
 
 // exitReason returns why a service has ended that waits for its restart; empty if it does not wait.
-func whyEnded(list []supervise.Status, service string) string {
+func exitReason(list []supervise.Status, service string) string {
 	i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == service })
 	if i < 0 || list[i].State != supervise.BackingOff {
 		return ""

@@ -48,7 +48,7 @@ const (
 var files = &peek.AllowList{
 	Root: "/",
 	Trees: append([]peek.Subtree{
-		// of the image, which is public except for a configuration in it
+		// readEpoch the image, which is public except for a configuration in it
 		{Path: "/usr"}, {Path: "/etc"},
 		// targets of links in /etc
 		{Path: paths.ResolvConf}, {Path: paths.Hosts}, {Path: paths.Hostname}, {Path: paths.MachineID},
@@ -81,7 +81,7 @@ func processTrees() []peek.Subtree {
 }
 
 func (a machineAPI) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
-	all := said(stream.Context(), apid.MetadataRole) == roleName(pki.RoleAdmin)
+	all := callerInfo(stream.Context(), apid.MetadataRole) == roleName(pki.RoleAdmin)
 	return a.m.looksAt(stream.Context(), r.Path, func(ctx context.Context) error {
 		f, err := files.Open(r.Path, all)
 		if err != nil {
@@ -93,7 +93,7 @@ func (a machineAPI) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreaming
 }
 
 func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
-	all := said(ctx, apid.MetadataRole) == roleName(pki.RoleAdmin)
+	all := callerInfo(ctx, apid.MetadataRole) == roleName(pki.RoleAdmin)
 	out := make(chan *api.ListFilesResponse, 1)
 	err := a.m.looksAt(ctx, r.Path, func(context.Context) error {
 		list, more, err := files.Entries(r.Path, all, mostEntries)
@@ -121,7 +121,7 @@ func (m *machine) looksAt(ctx context.Context, path string, read func(context.Co
 		return status.Errorf(codes.InvalidArgument, "a path of %d bytes leads nowhere: the kernel knows none longer than %d", len(path), unix.PathMax-1)
 	}
 	select {
-	case m.reads <- struct{}{}:
+	case m.fileReads <- struct{}{}:
 	default:
 		return status.Errorf(codes.ResourceExhausted, "%s: cannot read: %d files are read at present; try again when one has ended", path, mostReads)
 	}
@@ -129,13 +129,13 @@ func (m *machine) looksAt(ctx context.Context, path string, read func(context.Co
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		defer func() { <-m.reads }()
+		defer func() { <-m.fileReads }()
 		done <- panics.Do("reading files", func() error { return read(limited) })
 	}()
 	select {
 	case err := <-done:
 		return err
-	case <-m.working.Done():
+	case <-m.runCtx.Done():
 		return status.Error(codes.Unavailable, "the machine goes down")
 	case <-limited.Done():
 		if ctx.Err() != nil {

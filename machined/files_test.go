@@ -38,8 +38,8 @@ func (s *pieces) Send(r *api.ReadFileResponse) error {
 }
 
 func newFiles(t *testing.T) machineAPI {
-	m := &machine{reads: make(chan struct{}, mostReads)}
-	m.working, m.stopWork = context.WithCancelCause(t.Context())
+	m := &machine{fileReads: make(chan struct{}, mostReads)}
+	m.runCtx, m.cancelRun = context.WithCancelCause(t.Context())
 	return machineAPI{m: m}
 }
 
@@ -141,15 +141,15 @@ func TestLooksAt(t *testing.T) {
 	if err := a.m.looksAt(t.Context(), "x", nil); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one too many: %v", err)
 	}
-	a.m.stopWork(nil)
+	a.m.cancelRun(nil)
 	for range mostReads {
 		if err := <-ended; status.Code(err) != codes.Unavailable {
 			t.Errorf("when the machine goes down: %v", err)
 		}
 	}
 	close(release)
-	for range mostReads { // each is free again after its end
-		a.m.reads <- struct{}{}
+	for range mostReads { // perKey is free again after its end
+		a.m.fileReads <- struct{}{}
 	}
 	name := filepath.Join(t.TempDir(), "large")
 	for size, cut := range map[int64]bool{maxRead: false, maxRead + 1: true, 2 * maxRead: true} {

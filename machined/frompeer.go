@@ -42,7 +42,7 @@ import (
 type gift struct {
 	statement []byte // with its signatures
 	root, uki string // files
-	sha256    string // of the bundle, lower-case hexadecimal
+	sha256    string // readEpoch the bundle, lower-case hexadecimal
 	size      int64  // bytes
 }
 
@@ -65,10 +65,10 @@ func (m *machine) present() (*gift, error) {
 	if now, _ := m.upgrade.Get(); now.Phase == slot.Trial && now.To == m.release.Version {
 		return nil, fmt.Errorf("version %s is on trial here, and may be no good; ask again when it is committed", m.release.Version)
 	}
-	if why, _ := m.noStorage.Get(); why != "" {
+	if why, _ := m.storageProblem.Get(); why != "" {
 		return nil, errors.New(why)
 	}
-	all := &m.gifts
+	all := &m.bundleServer
 	all.Lock()
 	defer all.Unlock()
 	if all.made == nil && time.Since(all.failed) >= lookAgainAtGift {
@@ -96,7 +96,7 @@ func (m *machine) wrap() (*gift, error) {
 	if g.statement, err = m.copyBootImage(g.uki); err != nil {
 		return nil, err
 	}
-	err = g.with(m.working, func(c bundle.Copy) (err error) {
+	err = g.with(m.runCtx, func(c bundle.Copy) (err error) {
 		g.sha256, g.size, err = c.Check(trust)
 		return err
 	})
@@ -177,7 +177,7 @@ func (a upgradeAPI) Download(r *api.DownloadBundleRequest, stream grpc.ServerStr
 	if r.Sha256 != g.sha256 || r.Offset < 0 || r.Offset > g.size {
 		return status.Errorf(codes.Aborted, "bundle: this machine gives %s of %d bytes, and not byte %d of %s; ask what it gives", g.sha256, g.size, r.Offset, r.Sha256)
 	}
-	leave, _, why := a.m.gifts.takers.take(memberOf(stream.Context()))
+	leave, _, why := a.m.bundleServer.takers.take(memberID(stream.Context()))
 	switch {
 	case errors.Is(why, errAllTaken):
 		return status.Errorf(codes.ResourceExhausted, "this machine gives its version to %d others at present; try again when they have it", mostGiven)
@@ -200,7 +200,7 @@ func (m *machine) give(ctx context.Context, send func(ctx context.Context, taken
 	defer cancel()
 	some, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		done <- panics.Do("giving a bundle or an image", func() error { return send(ctx, func() { kick(some) }) })
+		done <- panics.Do("giving a bundle or an image", func() error { return send(ctx, func() { wake(some) }) })
 	}()
 	for late := time.NewTimer(patience); ; late.Reset(patience) {
 		select {
@@ -209,7 +209,7 @@ func (m *machine) give(ctx context.Context, send func(ctx context.Context, taken
 		case <-some:
 		case <-late.C: // the return ends the stream, and with it a blocked Send
 			return status.Errorf(codes.DeadlineExceeded, "nothing of what is sent was taken for %v", patience)
-		case <-m.working.Done():
+		case <-m.runCtx.Done():
 			return status.Error(codes.Unavailable, "this machine goes down")
 		}
 	}
@@ -256,9 +256,9 @@ func (m *machine) peerAt(address string) (client.Endpoint, error) {
 	if now.config == nil || now.config.Cluster == nil {
 		return e, errors.New("this machine belongs to no cluster, so no other machine knows it; apply a configuration with a Cluster document")
 	}
-	if member, _ := m.membership.Get(); worker(now.config) && !member.Joined {
+	if member, _ := m.membership.Get(); isWorker(now.config) && !member.Joined {
 		return e, errors.New("no other machine knows this one, because it has not joined the cluster yet (`orlopctl get membership`)")
-	} else if !worker(now.config) && now.config.Cluster.Spec.PKI.Machine.Key.IsZero() {
+	} else if !isWorker(now.config) && now.config.Cluster.Spec.PKI.Machine.Key.IsZero() {
 		return e, errors.New("no other machine knows this one, because its configuration has no key of the machine CA; add Cluster.spec.pki.machine.key")
 	}
 	e.CA, e.Accepts = machinePool(now.config), m.stillOne
@@ -271,7 +271,7 @@ func (m *machine) peerAt(address string) (client.Endpoint, error) {
 
 // checkMember rejects the certificate of a removed machine.
 func (m *machine) stillOne(cert *x509.Certificate) error {
-	if why := trust.CheckRevoked(m.book.known().ActiveRevocations(), cert); why != nil {
+	if why := trust.CheckRevoked(m.ledger.current().ActiveRevocations(), cert); why != nil {
 		return fmt.Errorf("what it shows counts no more in the cluster (%w)", why)
 	}
 	return nil
@@ -314,7 +314,7 @@ func (p peer) Reader(ctx context.Context, at int64) io.Reader {
 	return resume.Reader(at, p.bundle.Size, func(at int64) (io.ReadCloser, error) { return p.open(ctx, at) })
 }
 
-// open connects to the peer and downloads its bundle from an offset.
+// setUnclaimed connects to the peer and downloads its bundle from an offset.
 func (p peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()

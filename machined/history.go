@@ -45,7 +45,7 @@ const (
 )
 
 // trialTime returns the trial time of a request; defaultTime if it has none.
-func tryFor(r *api.ApplyRequest, usual time.Duration) time.Duration {
+func trialTime(r *api.ApplyRequest, usual time.Duration) time.Duration {
 	if asked := r.GetTrialDuration().AsDuration(); asked != 0 {
 		return asked
 	}
@@ -53,11 +53,11 @@ func tryFor(r *api.ApplyRequest, usual time.Duration) time.Duration {
 }
 
 // checkMode rejects a mode that this machine cannot use. trial is the result of planTrial.
-func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest, trial trialPlan) error {
+func (m *machine) checkMode(now applied, next *config.Config, r *api.ApplyRequest, trial trialPlan) error {
 	if r.Patch && !now.trial.IsZero() && r.Mode != api.ApplyRequest_MODE_TRY && r.Mode != api.ApplyRequest_MODE_DRY_RUN {
 		return errors.New("the configuration to be changed is on trial, and would stay with the change; confirm it first (`orlopctl confirm-config`), apply a whole one, or try the change")
 	}
-	if r.TrialDuration != nil && trial.length == 0 {
+	if r.TrialDuration != nil && trial.duration == 0 {
 		return errors.New("the time of a trial is given, and no trial is asked for; use the mode try")
 	}
 	if r.NoTrial && r.Mode == api.ApplyRequest_MODE_TRY {
@@ -67,7 +67,7 @@ func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest, tri
 		return fmt.Errorf("the trial's name has %d bytes; at most %d are taken", len(r.TrialName), maxTrialName)
 	}
 	if otherKeys(now.config, next) {
-		if r.Mode != api.ApplyRequest_MODE_TRY && trial.length > 0 {
+		if r.Mode != api.ApplyRequest_MODE_TRY && trial.duration > 0 {
 			return errors.New("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: other keys of Secrets cannot be tried, and the rest of the change can cut you off and is tried; apply the two one after the other")
 		}
 		if r.Mode == api.ApplyRequest_MODE_TRY {
@@ -79,13 +79,13 @@ func (m *machine) way(now applied, next *config.Config, r *api.ApplyRequest, tri
 		}
 	}
 	keeps := r.Mode == api.ApplyRequest_MODE_STAGED || r.Mode == api.ApplyRequest_MODE_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY
-	why, _ := m.noStorage.Get()
-	switch asked := trial.length; {
+	why, _ := m.storageProblem.Get()
+	switch asked := trial.duration; {
 	case keeps && why != "":
 		return fmt.Errorf("there is nothing to keep a configuration on until the next start: %s; apply it at once", why)
-	case r.Mode == api.ApplyRequest_MODE_NO_REBOOT && m.medium != "":
+	case r.Mode == api.ApplyRequest_MODE_NO_REBOOT && m.bootMedium != "":
 		return errors.New("installing ends with a reboot; apply it in the mode auto")
-	case (r.Mode == api.ApplyRequest_MODE_NO_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY) && m.medium == "" && networkChanges(now.config, next):
+	case (r.Mode == api.ApplyRequest_MODE_NO_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY) && m.bootMedium == "" && networkChanges(now.config, next):
 		return errors.New("Cluster.spec.external: to have pods connected by something else, or not any more, the machine has to start anew; apply it in the mode auto or staged")
 	case asked == 0:
 		return nil
@@ -120,8 +120,8 @@ func (m *machine) beginConfiguration(adopt bool) string {
 
 // addToHistory adds the active configuration to the history. An error of the history does not stop
 // the activation.
-func (m *machine) note(text []byte, by string) {
-	if why, _ := m.noStorage.Get(); why != "" {
+func (m *machine) addToHistory(text []byte, by string) {
+	if why, _ := m.storageProblem.Get(); why != "" {
 		return
 	}
 	err := configs.Add(text, by, time.Now(), func(before string) []string { return compared([]byte(before), text) })
@@ -152,7 +152,7 @@ func (m *machine) watchTrial(ctx context.Context) {
 		}
 		select {
 		case <-late:
-			err := m.giveUp(now.trial)
+			err := m.revertTrial(now.trial)
 			if err == nil {
 				failed = 0
 				continue
@@ -181,9 +181,9 @@ func (m *machine) reload() (applied, error) {
 }
 
 // revertTrial reverts the trial with this end, unless a client has ended it.
-func (m *machine) giveUp(until time.Time) error {
-	m.applying.Lock()
-	defer m.applying.Unlock()
+func (m *machine) revertTrial(until time.Time) error {
+	m.applyMu.Lock()
+	defer m.applyMu.Unlock()
 	tried, _ := m.config.Get()
 	if !tried.trial.Equal(until) {
 		return nil
@@ -196,8 +196,8 @@ func (m *machine) giveUp(until time.Time) error {
 	if err != nil {
 		return nil
 	}
-	m.note(a.documents, "the end of the trial, as nobody had confirmed it")
-	if a.config != nil && slices.ContainsFunc(append(tried.tried, tried.config), func(c *config.Config) bool { return stays(c, a.config) }) {
+	m.addToHistory(a.documents, "the end of the trial, as nobody had confirmed it")
+	if a.config != nil && slices.ContainsFunc(append(tried.tried, tried.config), func(c *config.Config) bool { return needsReboot(c, a.config) }) {
 		return m.goDown(powerRequest{to: power.Reboot, why: "to take back the kernel parameters or modules of a configuration that was tried"})
 	}
 	return nil
@@ -206,7 +206,7 @@ func (m *machine) giveUp(until time.Time) error {
 // needsReboot reports whether parts of a configuration last until the next boot. Kernel modules do.
 // Kernel parameters revert to their former values (machined/host), but parameters of the network
 // have side effects on links, addresses and routes.
-func stays(tried, next *config.Config) bool {
+func needsReboot(tried, next *config.Config) bool {
 	t, n := tried.Machine.Spec, next.Machine.Spec
 	for name, value := range t.Sysctls {
 		if n.Sysctls[name] != value && slices.ContainsFunc(cuttingSysctls, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
@@ -217,17 +217,17 @@ func stays(tried, next *config.Config) bool {
 }
 
 // networkTimeout bounds the convergence of the network to a configuration.
-const networkTime = 20 * time.Second
+const networkTimeout = 20 * time.Second
 
 // awaitNetwork waits until the network has converged to a configuration.
-func (m *machine) networked(ctx context.Context, c *config.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, networkTime)
+func (m *machine) awaitNetwork(ctx context.Context, c *config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()
 	want, revision := networkConfig(c), uint64(0)
 	for w := m.networkConfig.Watch(); ; {
 		have, next, err := w.Next(ctx)
 		if err != nil {
-			return errUnsettled
+			return errNetworkNotReady
 		}
 		if reflect.DeepEqual(have, want) {
 			revision = next
@@ -237,9 +237,9 @@ func (m *machine) networked(ctx context.Context, c *config.Config) error {
 	for w := m.networkState.Watch(); ; {
 		state, _, err := w.Next(ctx)
 		if err != nil {
-			return errUnsettled
+			return errNetworkNotReady
 		}
-		if state.Revision >= revision && settled(state, want) {
+		if state.Revision >= revision && networkReady(state, want) {
 			return nil
 		}
 	}
@@ -248,7 +248,7 @@ func (m *machine) networked(ctx context.Context, c *config.Config) error {
 // networkReady reports whether the network has converged, with a lease on each connected link with
 // DHCP. If the configuration names no link, all links use DHCP, and few machines have a server on
 // each: one address is enough.
-func settled(state network.State, c network.Config) bool {
+func networkReady(state network.State, c network.Config) bool {
 	if len(c.Links) == 0 {
 		return state.Converged && len(state.NodeAddresses(nil)) > 0
 	}
@@ -256,7 +256,7 @@ func settled(state network.State, c network.Config) bool {
 	return state.Converged && !slices.ContainsFunc(state.Links, waits)
 }
 
-var errUnsettled = status.Errorf(codes.Unavailable, "configuration: not confirmed: the network is not yet as it says, after %v; `orlopctl get network` says why; try again", networkTime)
+var errNetworkNotReady = status.Errorf(codes.Unavailable, "configuration: not confirmed: the network is not yet as it says, after %v; `orlopctl get network` says why; try again", networkTimeout)
 
 var errOldConnection = status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than what is on trial, and says nothing about whether another one could be opened; call again over a new one")
 
@@ -265,13 +265,13 @@ func (a configAPI) Confirm(ctx context.Context, r *api.ConfirmConfigRequest) (*a
 	if err != nil {
 		return nil, err
 	}
-	return &api.ConfirmConfigResponse{Failures: a.m.awaitSettled(ctx, now.config, networkConfig(now.config))}, nil
+	return &api.ConfirmConfigResponse{Failures: a.m.awaitConverged(ctx, now.config, networkConfig(now.config))}, nil
 }
 
 // confirm ends the trial and returns the configuration that stays.
 func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
-	a.m.applying.Lock()
-	defer a.m.applying.Unlock()
+	a.m.applyMu.Lock()
+	defer a.m.applyMu.Unlock()
 	now, _ := a.m.config.Get()
 	if now.trial.IsZero() {
 		return applied{}, status.Error(codes.FailedPrecondition, "configuration: there is none on trial that could be confirmed; `orlopctl config-history` tells whether it has come back")
@@ -279,12 +279,12 @@ func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
 	if name != "" && name != now.trialName {
 		return applied{}, status.Error(codes.FailedPrecondition, "configuration: not confirmed: another one than yours is on trial; `orlopctl config-history` shows it")
 	}
-	if s, _ := a.m.settled.Get(); !s.proves(now.config, said(ctx, apid.MetadataAge), time.Now()) {
+	if s, _ := a.m.convergence.Get(); !s.proves(now.config, callerInfo(ctx, apid.MetadataAge), time.Now()) {
 		return applied{}, errOldConnection
 	}
 	// The network must have converged: until then the caller uses the old network.
 	if !now.sameNetwork {
-		if err := a.m.networked(ctx, now.config); err != nil {
+		if err := a.m.awaitNetwork(ctx, now.config); err != nil {
 			return applied{}, err
 		}
 	}
@@ -362,7 +362,7 @@ func (a configAPI) numbered(number uint64) (*config.Config, configstore.Entry, e
 		return nil, configstore.Entry{}, status.Error(codes.NotFound, err.Error())
 	}
 	c, problems := config.Parse(fmt.Sprintf("configuration %d", number), []byte(e.Documents))
-	if len(problems) > 0 { // written by another version of the system
+	if len(problems) > 0 { // stored by another version of the system
 		return nil, configstore.Entry{}, status.Errorf(codes.FailedPrecondition, "configuration %d: this version cannot read it: %v", number, problems)
 	}
 	return c, e, nil

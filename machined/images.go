@@ -56,7 +56,7 @@ func (a imageAPI) Import(stream grpc.ClientStreamingServer[api.ImportImageReques
 	for _, i := range images {
 		a.m.events.add("image", "op", "imported "+i.Name+" by "+caller(stream.Context()))
 	}
-	kick(a.m.imported)
+	wake(a.m.imagesChanged)
 	return stream.SendAndClose(&api.ImportImageResponse{Images: toImages(images)})
 }
 
@@ -82,7 +82,7 @@ func toImages(in []imagestore.Image) []*api.ContainerImage {
 // checkMachine rejects every caller but another machine, and all callers while containerd does not
 // run.
 func (a imageAPI) forMachine(ctx context.Context) error {
-	if err := fromMachine(ctx); err != nil {
+	if err := requireMachine(ctx); err != nil {
 		return err
 	}
 	return a.m.containerdReady()
@@ -92,7 +92,7 @@ func (a imageAPI) Resolve(ctx context.Context, r *api.ResolveImageRequest) (*api
 	if err := a.forMachine(ctx); err != nil {
 		return nil, err
 	}
-	found, err := a.m.given.Find(ctx, r.Name)
+	found, err := a.m.importedImages.Find(ctx, r.Name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &api.ResolveImageResponse{}, nil
 	} else if err != nil {
@@ -113,16 +113,16 @@ func (a imageAPI) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingSe
 	if err := a.forMachine(stream.Context()); err != nil {
 		return err
 	}
-	found, err := a.m.given.Find(stream.Context(), r.Digest)
+	found, err := a.m.importedImages.Find(stream.Context(), r.Digest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return status.Error(codes.NotFound, err.Error())
 	} else if err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	waiting, cancel := context.WithCancel(stream.Context())
-	defer context.AfterFunc(a.m.working, cancel)()
+	defer context.AfterFunc(a.m.runCtx, cancel)()
 	defer cancel()
-	leave, err := a.m.pulls.wait(waiting, memberOf(stream.Context()))
+	leave, err := a.m.blobReads.wait(waiting, memberID(stream.Context()))
 	switch {
 	case err == nil:
 	case stream.Context().Err() != nil:
@@ -132,7 +132,7 @@ func (a imageAPI) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingSe
 	}
 	return a.m.give(stream.Context(), func(ctx context.Context, taken func()) error {
 		defer leave()
-		blob, err := a.m.given.Open(ctx, found.Digest.String())
+		blob, err := a.m.importedImages.Open(ctx, found.Digest.String())
 		if err != nil {
 			return status.Error(codes.Unavailable, err.Error())
 		}
@@ -155,7 +155,7 @@ func (a imageAPI) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingSe
 
 // hasPeers reports whether there are machines with images for this one.
 func hasNeighbours(c *config.Config) bool {
-	return c.Cluster != nil && (worker(c) || len(c.Cluster.Spec.ControlPlanes) > 1)
+	return c.Cluster != nil && (isWorker(c) || len(c.Cluster.Spec.ControlPlanes) > 1)
 }
 
 // mirrorLimits are the limits of the mirror. containerd fetches three layers of an image at once,
@@ -175,19 +175,19 @@ type ownMirror struct {
 // openMirror opens the mirror at its first call. It has one token for imported images, and one for
 // mirrors, which containerd also sends to the token issuer of a mirror.
 func (m *machine) openMirror() (near, gate ownMirror, err error) {
-	if m.mirror.url != "" {
-		return m.mirror, m.gate, nil
+	if m.imageMirror.url != "" {
+		return m.imageMirror, m.registryProxy, nil
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return near, gate, fmt.Errorf("images: cannot open the mirror: %w", err)
 	}
 	at := "http://" + listener.Addr().String()
-	m.mirror, m.gate = ownMirror{at, rand.Text()}, ownMirror{at, rand.Text()}
-	mirrored := mirror.Proxy(&m.mirrors, m.gate.token, func(registry string, reason error) {
+	m.imageMirror, m.registryProxy = ownMirror{at, rand.Text()}, ownMirror{at, rand.Text()}
+	mirrored := mirror.Proxy(&m.mirrors, m.registryProxy.token, func(registry string, reason error) {
 		m.events.add("image", "failure", fmt.Sprintf("the mirror %s %v; the next registry is asked", registry, reason))
 	})
-	images := mirror.Handler(&neighbours{m: m, own: m.given, resting: map[netip.Addr]time.Time{}}, m.mirror.token)
+	images := mirror.Handler(&neighbours{m: m, own: m.importedImages, resting: map[netip.Addr]time.Time{}}, m.imageMirror.token)
 	both := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, mirror.ProxyPath) {
 			mirrored.ServeHTTP(w, r)
@@ -198,7 +198,7 @@ func (m *machine) openMirror() (near, gate ownMirror, err error) {
 	panics.Go("mirror", func() {
 		m.events.add("image", "failure", "the mirror has ended: "+mirror.Serve(listener, both, mirrorLimits).Error())
 	})
-	return m.mirror, m.gate, nil
+	return m.imageMirror, m.registryProxy, nil
 }
 
 // peerImages is the image source of the mirror: the images imported on this machine and on the
@@ -259,12 +259,12 @@ func (n *neighbours) Open(ctx context.Context, digest string) (io.ReadCloser, er
 	return nil, failed
 }
 
-// open reads a blob from a machine over a connection of its own: an error on a shared connection
+// setUnclaimed reads a blob from a machine over a connection of its own: an error on a shared connection
 // closes it.
 func (n *neighbours) open(ctx context.Context, addr netip.Addr, digest string) (io.ReadCloser, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	c, _, err := n.m.dialOther(dialing, addr)
+	c, _, err := n.m.dialPeer(dialing, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +286,7 @@ func (n *neighbours) awake() []netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var out []netip.Addr
-	for _, addr := range n.m.teachers(now.config) {
+	for _, addr := range n.m.syncPeers(now.config) {
 		if time.Now().After(n.resting[addr]) {
 			out = append(out, addr)
 		}

@@ -86,8 +86,8 @@ func TestNeighbours(t *testing.T) {
 	none, some := &shelf{}, &shelf{names: map[string]string{"example.com/web:1": "a manifest"}}
 	wire.serve(t, second, func(s *grpc.Server) { api.RegisterImageServer(s, none) })
 	wire.serve(t, third, func(s *grpc.Server) { api.RegisterImageServer(s, some) })
-	m.connections.dial = wire.dial
-	t.Cleanup(func() { m.connections.keep(nil) })
+	m.peerConns.dial = wire.dial
+	t.Cleanup(func() { m.peerConns.closeExcept(nil) })
 
 	n := &neighbours{m: m, own: imports{"example.com/own:1": "of this machine"}, resting: map[netip.Addr]time.Time{}}
 	sum := digest.FromString("a manifest")

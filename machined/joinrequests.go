@@ -30,31 +30,33 @@ import (
 
 // joinRequests are the pending join requests at this control-plane machine. They are in memory
 // only: the machines repeat them.
-type applicants struct {
+type joinRequests struct {
 	sync.Mutex
-	list  joinrequest.List
-	tries tries         // per address
-	wide  tries         // per network: a rack of machines shares one
-	news  *rate.Limiter // events of first requests
+	list          joinrequest.List
+	addressLimits rateLimits    // per address
+	networkLimits rateLimits    // per network: a rack of machines shares one
+	eventLimit    *rate.Limiter // events of first requests
 }
 
-func newApplicants() applicants {
+func newJoinRequests() joinRequests {
 	// A machine sends a request every ten seconds (joinrequest.Interval), and several machines may
 	// share an address.
-	return applicants{tries: tries{each: 5 * time.Second, atOnce: 20}, wide: tries{each: 100 * time.Millisecond, atOnce: 200}, news: rate.NewLimiter(rate.Every(10*time.Second), 10)}
+	return joinRequests{addressLimits: rateLimits{interval: 5 * time.Second, burst: 20}, networkLimits: rateLimits{interval: 100 * time.Millisecond, burst: 200}, eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10)}
 }
 
 // acceptsJoinRequests reports whether a configuration accepts requests of machines without a
 // ticket.
-func takesRequests(c *config.Config) bool { return controls(c) && c.Cluster.Spec.JoinRequests }
+func acceptsJoinRequests(c *config.Config) bool {
+	return isControlPlane(c) && c.Cluster.Spec.JoinRequests
+}
 
-func (a doorAPI) RequestJoin(_ context.Context, r *api.RequestJoinRequest) (*api.RequestJoinResponse, error) {
-	m, err := a.m.applicant(r)
+func (a apidAPI) RequestJoin(_ context.Context, r *api.RequestJoinRequest) (*api.RequestJoinResponse, error) {
+	m, err := a.m.checkJoinRequest(r)
 	if err != nil {
 		return &api.RequestJoinResponse{State: string(joinrequest.Rejected), Reason: err.Error()}, nil
 	}
-	answer, known := a.m.answer(m)
-	if !known && answer.State == joinrequest.Pending && a.m.asking.news.Allow() {
+	answer, known := a.m.answerJoinRequest(m)
+	if !known && answer.State == joinrequest.Pending && a.m.joinRequests.eventLimit.Allow() {
 		a.m.events.add("cluster", "op", fmt.Sprintf("a machine at %s asks to join as %s; its key is %s; an operator decides (`orlopctl nodes pending`)", m.Address, m.Name, m.Key))
 	}
 	return &api.RequestJoinResponse{State: string(answer.State), Certificate: answer.Certificate, Reason: answer.Reason}, nil
@@ -62,17 +64,17 @@ func (a doorAPI) RequestJoin(_ context.Context, r *api.RequestJoinRequest) (*api
 
 // answerJoinRequest returns the answer to a request and reports whether the machine has sent a
 // request before.
-func (m *machine) answer(asks joinrequest.Machine) (answer joinrequest.Answer, known bool) {
-	desk := &m.asking
+func (m *machine) answerJoinRequest(asks joinrequest.Machine) (answer joinrequest.Answer, known bool) {
+	desk := &m.joinRequests
 	desk.Lock()
 	defer desk.Unlock()
 	old, known := desk.list[asks.Key]
-	if len(old.Ticket) > 0 && !m.stillOpen(old) {
+	if len(old.Ticket) > 0 && !m.ticketUsable(old) {
 		desk.list = desk.list.Approved(asks.Key, nil, time.Time{}) // its ticket was revoked
 	}
 	// If an admitted machine lost its power before it received the certificates, it gets its ticket
 	// again while that is valid. No new approval is necessary.
-	if member := m.book.known().HasMember(asks.Name); member && len(desk.list[asks.Key].Ticket) == 0 {
+	if member := m.ledger.current().HasMember(asks.Name); member && len(desk.list[asks.Key].Ticket) == 0 {
 		return joinrequest.Answer{State: joinrequest.Rejected, Reason: nameTaken(asks.Name).Error()}, known
 	}
 	desk.list, answer = desk.list.Record(asks, time.Now())
@@ -81,13 +83,13 @@ func (m *machine) answer(asks joinrequest.Machine) (answer joinrequest.Answer, k
 
 // checkJoinRequest returns the machine of a valid request. An invalid request does not reach an
 // operator.
-func (m *machine) applicant(r *api.RequestJoinRequest) (joinrequest.Machine, error) {
+func (m *machine) checkJoinRequest(r *api.RequestJoinRequest) (joinrequest.Machine, error) {
 	var out joinrequest.Machine
-	if !m.asking.tries.allowed(addressOf(r.Peer).String()) || !m.asking.wide.allowed(networkOf(r.Peer)) {
+	if !m.joinRequests.addressLimits.allow(addressOf(r.Peer).String()) || !m.joinRequests.networkLimits.allow(networkOf(r.Peer)) {
 		return out, errors.New("there were too many requests from your address; wait a minute")
 	}
 	now, _ := m.config.Get()
-	if !takesRequests(now.config) {
+	if !acceptsJoinRequests(now.config) {
 		return out, client.ErrJoinRequestsDisabled
 	}
 	peer, err := netip.ParseAddrPort(r.Peer)
@@ -96,14 +98,14 @@ func (m *machine) applicant(r *api.RequestJoinRequest) (joinrequest.Machine, err
 	}
 	addr := peer.Addr().Unmap()
 	state, _ := m.networkState.Get()
-	if err := notItsOwn(now.config, state, addr); err != nil {
+	if err := checkCallerAddress(now.config, state, addr); err != nil {
 		return out, err
 	}
 	key, err := pki.ParseRequest(r.Csr)
 	if err != nil {
 		return out, err
 	}
-	known := m.book.known()
+	known := m.ledger.current()
 	other := known.MemberAtAddress(r.Name, addr.String())
 	switch err := config.Check(config.New(r.Name, config.RoleWorker)).Err(); {
 	case err != nil:
@@ -125,8 +127,8 @@ func nameTaken(name string) error {
 
 // ticketUsable reports whether the machine can join, or has joined, with the ticket that it
 // received.
-func (m *machine) stillOpen(a joinrequest.Machine) bool {
-	known := m.book.known()
+func (m *machine) ticketUsable(a joinrequest.Machine) bool {
+	known := m.ledger.current()
 	if known.HasKey(a.Key) {
 		return true
 	}
@@ -136,23 +138,23 @@ func (m *machine) stillOpen(a joinrequest.Machine) bool {
 
 // joinRequestsConfig returns the configuration of a control-plane machine that accepts join
 // requests.
-func (a clusterAPI) judging() (*config.Config, error) {
-	c, err := a.issuing()
-	if err == nil && !takesRequests(c) {
+func (a clusterAPI) joinRequestsConfig() (*config.Config, error) {
+	c, err := a.issuingConfig()
+	if err == nil && !acceptsJoinRequests(c) {
 		err = status.Error(codes.FailedPrecondition, "no machine can ask to be let in: set Cluster.spec.joinRequests on all control-plane machines, or give it a ticket (`orlopctl nodes add`)")
 	}
 	return c, err
 }
 
 func (a clusterAPI) ListPending(context.Context, *api.ListPendingRequest) (*api.ListPendingResponse, error) {
-	if _, err := a.judging(); err != nil {
+	if _, err := a.joinRequestsConfig(); err != nil {
 		return nil, err
 	}
-	known, now := a.m.book.known(), time.Now()
+	known, now := a.m.ledger.current(), time.Now()
 	out := &api.ListPendingResponse{}
-	a.m.asking.Lock()
-	defer a.m.asking.Unlock()
-	for _, m := range a.m.asking.list.Pending(now) {
+	a.m.joinRequests.Lock()
+	defer a.m.joinRequests.Unlock()
+	for _, m := range a.m.joinRequests.list.Pending(now) {
 		if known.HasKey(m.Key) { // another control-plane machine approved it, and it has joined
 			continue
 		}
@@ -162,14 +164,14 @@ func (a clusterAPI) ListPending(context.Context, *api.ListPendingRequest) (*api.
 }
 
 // findJoinRequest returns the request that an operator names, or a status error.
-func (a clusterAPI) asks(name, fingerprint string) (joinrequest.Machine, error) {
+func (a clusterAPI) findJoinRequest(name, fingerprint string) (joinrequest.Machine, error) {
 	key, err := pki.ParseFingerprint(fingerprint)
 	if err != nil {
 		return joinrequest.Machine{}, status.Error(codes.InvalidArgument, err.Error())
 	}
-	a.m.asking.Lock()
-	defer a.m.asking.Unlock()
-	m, err := a.m.asking.list.Find(name, key, time.Now())
+	a.m.joinRequests.Lock()
+	defer a.m.joinRequests.Unlock()
+	m, err := a.m.joinRequests.list.Find(name, key, time.Now())
 	if err != nil {
 		return m, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -178,15 +180,15 @@ func (a clusterAPI) asks(name, fingerprint string) (joinrequest.Machine, error) 
 
 // Approve issues a ticket as CreateTicket does, for the key in the request.
 func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
-	if _, err := a.judging(); err != nil {
+	if _, err := a.joinRequestsConfig(); err != nil {
 		return nil, err
 	}
-	m, err := a.asks(r.Name, r.Fingerprint)
+	m, err := a.findJoinRequest(r.Name, r.Fingerprint)
 	if err != nil {
 		return nil, err
 	}
-	if a.m.book.known().HasKey(m.Key) || len(m.Ticket) > 0 && a.m.stillOpen(m) {
-		didNothing(ctx)
+	if a.m.ledger.current().HasKey(m.Key) || len(m.Ticket) > 0 && a.m.ticketUsable(m) {
+		setUnchanged(ctx)
 		// it is approved already: the machine has not received the answer
 		return &api.ApproveResponse{}, nil
 	}
@@ -198,7 +200,7 @@ func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.Ap
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "the ticket cannot be read: %v", err)
 	}
-	desk := &a.m.asking
+	desk := &a.m.joinRequests
 	desk.Lock()
 	desk.list = desk.list.Approved(m.Key, ticket.Certificate, cert.NotAfter)
 	desk.Unlock()
@@ -207,30 +209,30 @@ func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.Ap
 }
 
 func (a clusterAPI) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResponse, error) {
-	c, err := a.judging()
+	c, err := a.joinRequestsConfig()
 	if err != nil {
 		return nil, err
 	}
-	m, err := a.asks(r.Name, r.Fingerprint)
+	m, err := a.findJoinRequest(r.Name, r.Fingerprint)
 	if err != nil {
 		return nil, err
 	}
-	if len(m.Ticket) > 0 || a.m.book.known().HasKey(m.Key) {
+	if len(m.Ticket) > 0 || a.m.ledger.current().HasKey(m.Key) {
 		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: an operator has let it in already; `orlopctl nodes remove %s` takes back its ticket, and the machine out", m.Name, m.Name)
 	}
-	if err := a.m.asking.deny([]string{m.Key}); err != nil {
+	if err := a.m.joinRequests.deny([]string{m.Key}); err != nil {
 		return nil, err
 	}
 	out := &api.DenyResponse{}
-	of := a.m.electorate(c)
-	_, out.Unreached, _ = a.m.tell(ctx, of.others, &api.ReplicateMembershipRequest{Denied: []string{m.Key}}, "", len(of.others))
+	of := a.m.voters(c)
+	_, out.Unreached, _ = a.m.replicate(ctx, of.others, &api.ReplicateMembershipRequest{Denied: []string{m.Key}}, "", len(of.others))
 	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s is not let in: %s", m.Name, m.Address, m.Key))
 	return out, nil
 }
 
 // deny records the keys of machines that an operator denies, here or at another control-plane
 // machine.
-func (a *applicants) deny(keys []string) error {
+func (a *joinRequests) deny(keys []string) error {
 	for _, k := range keys {
 		if _, err := pki.ParseFingerprint(k); err != nil {
 			return status.Error(codes.InvalidArgument, err.Error())
@@ -247,8 +249,8 @@ func (a *applicants) deny(keys []string) error {
 // sendJoinRequests sends the request to all control-plane machines, because an operator can approve
 // it at any of them, and returns the ticket of the first that has one. pending reports that an
 // operator has to decide.
-func (m *machine) askForTicket(ctx context.Context, c *config.Config) (ticket *x509.Certificate, waits bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+func (m *machine) sendJoinRequests(ctx context.Context, c *config.Config) (ticket *x509.Certificate, waits bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	identity := m.identity.Load().Key
 	request := joinrequest.Request{Name: c.Machine.Metadata.Name}
@@ -258,7 +260,7 @@ func (m *machine) askForTicket(ctx context.Context, c *config.Config) (ticket *x
 	var problems []string
 	from := controlPlanes(c)
 	for i, address := range from {
-		one, cancel := context.WithTimeout(ctx, part(ctx, len(from)-i))
+		one, cancel := context.WithTimeout(ctx, timeoutFor(ctx, len(from)-i))
 		answer, err := client.RequestJoin(one, client.Endpoint{Address: address, CA: machinePool(c), Accepts: m.controlsStill}, request)
 		cancel()
 		switch {

@@ -25,8 +25,8 @@ import (
 // approved, and joins with its own key only.
 func TestJoinRequests(t *testing.T) {
 	a := controlPlane(t)
-	a.m.asking = newApplicants()
-	door := doorAPI{m: a.m}
+	a.m.joinRequests = newJoinRequests()
+	door := apidAPI{m: a.m}
 	admin := from(t, &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}, "10.0.0.5:1")
 	key, err := pki.NewKey()
 	if err != nil {
@@ -132,7 +132,7 @@ func TestJoinRequests(t *testing.T) {
 		return ticket
 	}
 	approve()
-	if err := a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
+	if err := a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		next, _, err := b.Remove("w1", time.Now(), "CN=admin")
 		return next, err
 	}); err != nil {
@@ -183,7 +183,7 @@ func TestJoinRequests(t *testing.T) {
 		t.Error(err)
 	}
 	// If the ticket is unknown, an operator has to remove the machine.
-	a.m.asking = newApplicants()
+	a.m.joinRequests = newJoinRequests()
 	if r := ask("w1", peer, request); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "nodes remove w1") {
 		t.Errorf("%v", r)
 	}
@@ -193,8 +193,8 @@ func TestJoinRequests(t *testing.T) {
 // not.
 func TestJoinRequestsAreFew(t *testing.T) {
 	a := controlPlane(t)
-	a.m.asking = newApplicants()
-	door := doorAPI{m: a.m}
+	a.m.joinRequests = newJoinRequests()
+	door := apidAPI{m: a.m}
 	last := ""
 	for range 30 {
 		answer, err := door.RequestJoin(t.Context(), &api.RequestJoinRequest{Name: "w1", Peer: "10.0.0.21:1"})
@@ -212,9 +212,9 @@ func TestJoinRequestsAreFew(t *testing.T) {
 // TestARackAsks checks that machines of one IPv6 network do not exhaust each other's limits.
 func TestARackAsks(t *testing.T) {
 	a := controlPlane(t)
-	a.m.asking = newApplicants()
+	a.m.joinRequests = newJoinRequests()
 	for n := range 40 {
-		answer, err := doorAPI{m: a.m}.RequestJoin(t.Context(), &api.RequestJoinRequest{Name: "w1", Peer: fmt.Sprintf("[fd00::%x]:1", n+1)})
+		answer, err := apidAPI{m: a.m}.RequestJoin(t.Context(), &api.RequestJoinRequest{Name: "w1", Peer: fmt.Sprintf("[fd00::%x]:1", n+1)})
 		if err != nil || strings.Contains(answer.Reason, "too many requests") {
 			t.Fatalf("machine %d: %v, %v", n, answer, err)
 		}
@@ -224,12 +224,12 @@ func TestARackAsks(t *testing.T) {
 // TestDeniedByOthers checks that a denial is effective on all control-plane machines.
 func TestDeniedByOthers(t *testing.T) {
 	a := controlPlane(t)
-	a.m.asking = newApplicants()
+	a.m.joinRequests = newJoinRequests()
 	if _, err := a.ReplicateMembership(called(t, "machine", ""), &api.ReplicateMembershipRequest{Denied: []string{"sha256:12"}}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("%v", err)
 	}
 	print := "sha256:" + strings.Repeat("1", 64)
-	if _, err := a.ReplicateMembership(called(t, "machine", ""), &api.ReplicateMembershipRequest{Denied: []string{print}}); err != nil || !a.m.asking.list[print].Denied {
-		t.Errorf("%v, %v", err, a.m.asking.list)
+	if _, err := a.ReplicateMembership(called(t, "machine", ""), &api.ReplicateMembershipRequest{Denied: []string{print}}); err != nil || !a.m.joinRequests.list[print].Denied {
+		t.Errorf("%v, %v", err, a.m.joinRequests.list)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// nodes are the Nodes of the API server, and the recorded requests.
+// deleteNodes are the Nodes of the API server, and the recorded requests.
 type nodes struct {
 	have   []string
 	asked  [][]string
@@ -50,9 +50,9 @@ var operator = &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organiz
 // removed records machines in the ledger that were members, and were removed.
 func removed(t *testing.T, a clusterAPI, at time.Time, names ...string) {
 	t.Helper()
-	if err := a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
+	if err := a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		for i, name := range names {
-			b.Members = append(b.Members, trust.Member{Name: name, Ticket: "1" + string(rune('a'+i)), Address: "10.0.0.21", Joined: at, Renewed: at, Expires: at.Add(memberLife)})
+			b.Members = append(b.Members, trust.Member{Name: name, Ticket: "1" + string(rune('a'+i)), Address: "10.0.0.21", Joined: at, Renewed: at, Expires: at.Add(memberTTL)})
 		}
 		var err error
 		for _, name := range names {
@@ -70,8 +70,8 @@ func removed(t *testing.T, a clusterAPI, at time.Time, names ...string) {
 // again, until it was absent long enough; reassigned names are skipped.
 func TestLookForGone(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
-	a.m.forgetting.nodes = n.forget
-	a.m.lookForGone(t.Context())
+	a.m.nodeGC.deleteNodes = n.forget
+	a.m.collectNodes(t.Context())
 	if len(n.asked) != 0 {
 		t.Errorf("nothing was removed, and it is looked for %v", n.asked)
 	}
@@ -80,7 +80,7 @@ func TestLookForGone(t *testing.T) {
 		t.Helper()
 		n.asked = nil
 		for range want + 5 {
-			a.m.lookForGone(t.Context())
+			a.m.collectNodes(t.Context())
 		}
 		if len(n.asked) != want || len(n.have) != 0 {
 			t.Errorf("looked %d times, want %d; there are %v", len(n.asked), want, n.have)
@@ -91,28 +91,28 @@ func TestLookForGone(t *testing.T) {
 			}
 		}
 	}
-	if !a.m.forgetting.fresh(a.m.gone()) {
+	if !a.m.nodeGC.hasNew(a.m.removedMachines()) {
 		t.Error("it was looked for before anybody has")
 	}
-	looks(1 + forgetLooks)
-	if a.m.forgetting.fresh(a.m.gone()) {
+	looks(1 + nodeGCChecks)
+	if a.m.nodeGC.hasNew(a.m.removedMachines()) {
 		t.Error("it was looked for, and nobody knows")
 	}
-	a.m.forgetting.again([]string{"1a"})
-	if !a.m.forgetting.fresh(a.m.gone()) {
+	a.m.nodeGC.restart([]string{"1a"})
+	if !a.m.nodeGC.hasNew(a.m.removedMachines()) {
 		t.Error("it was removed again, and it is not looked for at once")
 	}
 	for range 3 {
-		a.m.lookForGone(t.Context())
+		a.m.collectNodes(t.Context())
 	}
 	n.have = []string{"w1"} // created where the revocation was not known yet
-	looks(1 + forgetLooks)
+	looks(1 + nodeGCChecks)
 
 	// Without an answer of the API server the check does not count.
-	a.m.forgetting.again([]string{"1a"})
+	a.m.nodeGC.restart([]string{"1a"})
 	n.refuse = errors.New("it does not answer")
-	for range 2 * forgetLooks {
-		a.m.lookForGone(t.Context())
+	for range 2 * nodeGCChecks {
+		a.m.collectNodes(t.Context())
 	}
 	failures := 0
 	for _, e := range a.m.events.after(0) {
@@ -124,17 +124,17 @@ func TestLookForGone(t *testing.T) {
 		t.Errorf("said %d times that the API server does not answer", failures)
 	}
 	n.refuse, n.have = nil, []string{"w1"}
-	looks(1 + forgetLooks)
+	looks(1 + nodeGCChecks)
 
 	// After a boot the checks start again, because the progress is unknown, but not for machines
 	// without a valid certificate.
-	a.m.forgetting.left = nil
-	looks(forgetLooks)
+	a.m.nodeGC.remaining = nil
+	looks(nodeGCChecks)
 	long := controlPlane(t)
-	long.m.forgetting.nodes = n.forget
-	removed(t, long, time.Now().Add(-memberLife-time.Hour), "w1")
+	long.m.nodeGC.deleteNodes = n.forget
+	removed(t, long, time.Now().Add(-memberTTL-time.Hour), "w1")
 	n.asked = nil
-	if long.m.lookForGone(t.Context()); len(n.asked) != 0 {
+	if long.m.collectNodes(t.Context()); len(n.asked) != 0 {
 		t.Errorf("looked for %v", n.asked)
 	}
 
@@ -144,8 +144,8 @@ func TestLookForGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.have, n.asked = []string{"w1"}, nil
-	a.m.lookForGone(t.Context())
-	if there, err := a.m.forget(t.Context(), configured(a), []string{"w1", "m1"}); err != nil || len(there)+len(n.asked) != 0 {
+	a.m.collectNodes(t.Context())
+	if there, err := a.m.deleteNodes(t.Context(), configured(a), []string{"w1", "m1"}); err != nil || len(there)+len(n.asked) != 0 {
 		t.Errorf("the Node of a machine that is invited is deleted: %v, %v, %v", there, n.asked, err)
 	}
 }
@@ -158,9 +158,9 @@ func TestStillGone(t *testing.T) {
 	names := func() (all []string) {
 		t.Helper()
 		now, _ := a.m.config.Get()
-		a.m.book.Lock()
-		defer a.m.book.Unlock()
-		list := stillGone(now.config, a.m.book.openLocked(), a.m.book.refusedLocked(), time.Now())
+		a.m.ledger.Lock()
+		defer a.m.ledger.Unlock()
+		list := withoutReassigned(now.config, a.m.ledger.currentLocked(), a.m.ledger.revokedLocked(), time.Now())
 		if len(list) != 3 {
 			t.Errorf("refused: %v", list)
 		}
@@ -175,9 +175,9 @@ func TestStillGone(t *testing.T) {
 	if got := names(); !slices.Equal(got, []string{"w1", "w2"}) {
 		t.Errorf("taken out: %v", got)
 	}
-	books := a.m.book.changes.Watch()
+	books := a.m.ledger.changes.Watch()
 	books.Current()
-	a.m.forgetting.nodes = func(context.Context, []string) ([]string, error) { return nil, nil }
+	a.m.nodeGC.deleteNodes = func(context.Context, []string) ([]string, error) { return nil, nil }
 	_, request := newRequest(t)
 	if _, err := a.CreateTicket(from(t, operator, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestStillGone(t *testing.T) {
 	if got := names(); !slices.Equal(got, []string{"w2"}) {
 		t.Errorf("taken out: %v", got)
 	}
-	if len(a.m.book.known().RemovedSince(time.Time{}, time.Now())) != 2 {
+	if len(a.m.ledger.current().RemovedSince(time.Time{}, time.Now())) != 2 {
 		t.Error("the book has forgotten names by it")
 	}
 }
@@ -199,7 +199,7 @@ func TestStillGone(t *testing.T) {
 // member, except for a machine that may come back, or a reassigned name.
 func TestForgetMember(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"m2", "m1", "w1"}}
-	a.m.forgetting.nodes = n.forget
+	a.m.nodeGC.deleteNodes = n.forget
 	now, _ := a.m.config.Get()
 	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11")}
 	_, request := newRequest(t)
@@ -217,13 +217,13 @@ func TestForgetMember(t *testing.T) {
 		{"m2", "https://10.0.0.13:2380", "", []string{"m1", "w1"}},
 		{"m2", "https://10.0.0.13:2380", "", []string{"m1", "w1"}},
 	} {
-		got := a.m.forgetMember(t.Context(), nodespec.EtcdMember{ID: "1", Name: c.name, PeerURLs: []string{c.at}})
+		got := a.m.deleteMemberNode(t.Context(), nodespec.EtcdMember{ID: "1", Name: c.name, PeerURLs: []string{c.at}})
 		if got != c.want || !slices.Equal(n.have, c.left) {
 			t.Errorf("%s at %s: %q, want %q; there are %v, want %v", c.name, c.at, got, c.want, n.have, c.left)
 		}
 	}
 	n.refuse = errors.New("it does not answer")
-	if got := a.m.forgetMember(t.Context(), nodespec.EtcdMember{ID: "1", Name: "m3"}); got != "it does not answer" {
+	if got := a.m.deleteMemberNode(t.Context(), nodespec.EtcdMember{ID: "1", Name: "m3"}); got != "it does not answer" {
 		t.Error(got)
 	}
 }
@@ -232,12 +232,12 @@ func TestForgetMember(t *testing.T) {
 func TestForgetAsks(t *testing.T) {
 	machines, off := three(t)
 	a, b, n := machines[0], machines[1], &nodes{have: []string{"w1"}}
-	a.m.forgetting.nodes = n.forget
+	a.m.nodeGC.deleteNodes = n.forget
 	removed(t, a, time.Now(), "w1")
 	for _, last := range []byte{12, 13} {
 		off.Store(netip.AddrFrom4([4]byte{10, 0, 0, last}), true)
 	}
-	if _, err := a.m.forget(t.Context(), configured(a), []string{"w1"}); err == nil || !strings.Contains(err.Error(), "1 of 3 control-plane machines say") || len(n.asked) != 0 {
+	if _, err := a.m.deleteNodes(t.Context(), configured(a), []string{"w1"}); err == nil || !strings.Contains(err.Error(), "1 of 3 control-plane machines say") || len(n.asked) != 0 {
 		t.Errorf("one of three forgets a Node: %v", err)
 	}
 	off.Clear()
@@ -246,7 +246,7 @@ func TestForgetAsks(t *testing.T) {
 	if _, err := b.CreateTicket(from(t, operator, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request}); err != nil {
 		t.Fatal(err)
 	}
-	if there, err := a.m.forget(t.Context(), configured(a), []string{"w1"}); err != nil || len(there) != 0 || len(n.have) != 1 {
+	if there, err := a.m.deleteNodes(t.Context(), configured(a), []string{"w1"}); err != nil || len(there) != 0 || len(n.have) != 1 {
 		t.Errorf("deleted %v, %v", there, err)
 	}
 }
@@ -255,13 +255,13 @@ func TestForgetAsks(t *testing.T) {
 // disconnects, and that the removal can be repeated.
 func TestRemoveAgain(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
-	a.m.forgetting.nodes = n.forget
+	a.m.nodeGC.deleteNodes = n.forget
 	removed(t, a, time.Now(), "w0")
 	// configureAPI fails: the certificate cannot be created.
 	now, _ := a.m.config.Get()
 	now.config.Cluster.Spec.PKI.Machine.Key = now.config.Cluster.Spec.PKI.Client.Key
 	for range 30 {
-		a.m.lookForGone(t.Context())
+		a.m.collectNodes(t.Context())
 	}
 	n.asked = nil
 	ctx, cancel := context.WithCancel(from(t, operator, "10.0.0.5:1"))
@@ -275,7 +275,7 @@ func TestRemoveAgain(t *testing.T) {
 	if len(n.asked) != 2 {
 		t.Errorf("the Node is looked for %d times", len(n.asked))
 	}
-	if a.m.lookForGone(t.Context()); len(n.asked) != 3 {
+	if a.m.collectNodes(t.Context()); len(n.asked) != 3 {
 		t.Error("it is not looked for again")
 	}
 	if _, err := a.RemoveMember(ctx, &api.RemoveMemberRequest{Name: "w9"}); status.Code(err) != codes.FailedPrecondition {
@@ -313,15 +313,15 @@ func TestWhoControls(t *testing.T) {
 // not undone by the end of the check.
 func TestForgettingMeanwhile(t *testing.T) {
 	gone := []trust.RemovedMachine{{Ticket: "1", Name: "a"}}
-	for what, meanwhile := range map[string]func(*forgetting){
-		"other data": func(f *forgetting) { f.afresh() },
-		"a removal":  func(f *forgetting) { f.again([]string{"1"}) },
+	for what, meanwhile := range map[string]func(*nodeGC){
+		"other data": func(f *nodeGC) { f.restartAll() },
+		"a removal":  func(f *nodeGC) { f.restart([]string{"1"}) },
 	} {
-		f := &forgetting{}
+		f := &nodeGC{}
 		names := f.due(gone)
 		meanwhile(f)
-		f.looked(gone, names, nil)
-		if !f.fresh(gone) || !slices.Equal(f.due(gone), []string{"a"}) {
+		f.record(gone, names, nil)
+		if !f.hasNew(gone) || !slices.Equal(f.due(gone), []string{"a"}) {
 			t.Errorf("%s: the look that was asked for does not come", what)
 		}
 	}

@@ -56,10 +56,10 @@ func owner() ([]byte, error) {
 	return nil, nil
 }
 
-// keepOwner stores the CA of the pairing operator: on STATE, or in memory without STATE.
-func (m *machine) keepOwner(ca []byte) error {
+// storeOwner stores the CA of the pairing operator: on STATE, or in memory without STATE.
+func (m *machine) storeOwner(ca []byte) error {
 	name := paths.PairedCA
-	if why, _ := m.noStorage.Get(); why != "" {
+	if why, _ := m.storageProblem.Get(); why != "" {
 		name = paths.PairedCAInMemory
 	}
 	err := os.MkdirAll(filepath.Dir(name), 0o700)
@@ -89,34 +89,34 @@ func moveOwner() error {
 
 // unclaimed reports whether the machine is unclaimed, so that pairing is possible. A machine with
 // an unreadable configuration is not: the configuration may name its operators.
-func (m *machine) unowned(c *config.Config, operators []byte) bool {
-	return len(operators) == 0 && !(c == nil && m.medium == "" && stored())
+func (m *machine) unclaimed(c *config.Config, operators []byte) bool {
+	return len(operators) == 0 && !(c == nil && m.bootMedium == "" && stored())
 }
 
 // apidAPI serves the calls of apid on its own behalf.
-type doorAPI struct {
+type apidAPI struct {
 	api.UnimplementedApidInternalServer
 	m *machine
 }
 
 // pairingDesk is the pairing of an unclaimed machine.
-type desk struct {
+type pairingDesk struct {
 	sync.Mutex
-	code  *cell.Cell[pairing.Code] // empty if the machine is claimed
-	tries tries
+	code   *cell.Cell[pairing.Code] // empty if the machine is claimed
+	limits rateLimits
 }
 
 // newPairingDesk limits each network to five attempts at once and five per minute. A code cannot be
 // guessed (2^100); the limit protects the log and the processor.
-func newDesk() desk {
-	return desk{code: cell.New(pairing.Code("")), tries: tries{each: 12 * time.Second, atOnce: 5}}
+func newPairingDesk() pairingDesk {
+	return pairingDesk{code: cell.New(pairing.Code("")), limits: rateLimits{interval: 12 * time.Second, burst: 5}}
 }
 
-const tooManyTries = "there were too many tries from your address; wait a minute"
+const tooManyAttempts = "there were too many tries from your address; wait a minute"
 
 // setUnclaimed shows a code if the machine is unclaimed, else removes it. The caller holds
 // m.reconcileMu, or is the only goroutine.
-func (d *desk) open(unowned bool) {
+func (d *pairingDesk) setUnclaimed(unowned bool) {
 	d.Lock()
 	defer d.Unlock()
 	switch now, _ := d.code.Get(); {
@@ -128,7 +128,7 @@ func (d *desk) open(unowned bool) {
 }
 
 // check verifies a claim and stores its CA with keep.
-func (d *desk) judge(r *api.PairRequest, keep func(ca []byte) error) *api.PairResponse {
+func (d *pairingDesk) check(r *api.PairRequest, keep func(ca []byte) error) *api.PairResponse {
 	d.Lock()
 	defer d.Unlock()
 	code, _ := d.code.Get()
@@ -136,8 +136,8 @@ func (d *desk) judge(r *api.PairRequest, keep func(ca []byte) error) *api.PairRe
 	switch {
 	case code == "":
 		return &api.PairResponse{Refusal: "the machine belongs to an operator already"}
-	case !d.tries.allowed(networkOf(r.Peer)):
-		return &api.PairResponse{Refusal: tooManyTries}
+	case !d.limits.allow(networkOf(r.Peer)):
+		return &api.PairResponse{Refusal: tooManyAttempts}
 	case !code.Accepts(r.ChannelBinding, claim):
 		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}
 	}
@@ -162,9 +162,9 @@ func soleCA(text []byte) error {
 
 // rejectedEvents limits the events about rejected attempts, from all addresses: a flood of attempts
 // must not displace the other events.
-var refusedEvents = rate.NewLimiter(rate.Every(10*time.Second), 10)
+var rejectedEvents = rate.NewLimiter(rate.Every(10*time.Second), 10)
 
-func (a doorAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairResponse, error) {
+func (a apidAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairResponse, error) {
 	start := time.Now()
 	answer := a.m.pair(context.WithoutCancel(ctx), r)
 	c := audit.Call{Role: "nobody", Peer: r.Peer, Method: api.ApidInternal_Pair_FullMethodName, Status: codes.OK.String(), Duration: time.Since(start)}
@@ -174,14 +174,14 @@ func (a doorAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairRespons
 	} else {
 		c.Status, c.Reason = codes.PermissionDenied.String(), answer.Refusal
 	}
-	if answer.Refusal != tooManyTries { // a flood of attempts must not displace the other records
+	if answer.Refusal != tooManyAttempts { // a flood of attempts must not displace the other records
 		if answer.Refusal == "" {
 			a.m.record(c)
 		} else {
 			a.m.recordRefused(c)
 		}
 	}
-	if answer.Refusal != "" && refusedEvents.Allow() {
+	if answer.Refusal != "" && rejectedEvents.Allow() {
 		a.m.events.add("pairing", "failure", "refused to "+r.Peer+": "+answer.Refusal)
 	}
 	return answer, nil
@@ -190,22 +190,22 @@ func (a doorAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairRespons
 // pair excludes all other changes of the operator: an apply, an installation that copies the CA to
 // a disk, and a reconciliation.
 func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairResponse {
-	if !m.applying.TryLock() {
+	if !m.applyMu.TryLock() {
 		return &api.PairResponse{Refusal: "a configuration is being taken; try again"}
 	}
-	defer m.applying.Unlock()
-	if !m.writing.TryLock() {
+	defer m.applyMu.Unlock()
+	if !m.writeMu.TryLock() {
 		return &api.PairResponse{Refusal: "the machine is being installed, and restarts then; pair with it after that"}
 	}
-	defer m.writing.Unlock()
-	m.settling.Lock()
-	defer m.settling.Unlock()
+	defer m.writeMu.Unlock()
+	m.reconcileMu.Lock()
+	defer m.reconcileMu.Unlock()
 	now, _ := m.config.Get()
-	answer := m.desk.judge(r, func(ca []byte) error {
-		if operators, err := operators(now.config); err != nil || !m.unowned(now.config, operators) {
+	answer := m.pairing.check(r, func(ca []byte) error {
+		if operators, err := operators(now.config); err != nil || !m.unclaimed(now.config, operators) {
 			return errors.Join(err, errors.New("the machine belongs to an operator already"))
 		}
-		if err := m.keepOwner(ca); err != nil {
+		if err := m.storeOwner(ca); err != nil {
 			return err
 		}
 		cert, err := pki.ParseCert(ca)
@@ -224,7 +224,7 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 	if answer.Refusal == "" {
 		state, _ := m.networkState.Get()
 		// a failure is retried by the next reconciliation
-		if err := m.openDoor(ctx, now.config, state); err != nil {
+		if err := m.configureAPI(ctx, now.config, state); err != nil {
 			m.events.add("pairing", "failure", err.Error())
 		}
 	}
@@ -233,15 +233,15 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 
 // rejectUnclaimed rejects all calls from apid but Pair while the machine is unclaimed. apid rejects
 // them too; the reachable process is not the only check.
-func (m *machine) beforeOwner(method string) error {
-	if code, _ := m.desk.code.Get(); code != "" && method != api.ApidInternal_Pair_FullMethodName {
+func (m *machine) rejectUnclaimed(method string) error {
+	if code, _ := m.pairing.code.Get(); code != "" && method != api.ApidInternal_Pair_FullMethodName {
 		return status.Error(codes.FailedPrecondition, "the machine belongs to nobody yet; pair with it")
 	}
 	return nil
 }
 
 // containsCA reports whether a list of CAs (PEM) contains one with this fingerprint.
-func knows(list []byte, fingerprint string) (bool, error) {
+func containsCA(list []byte, fingerprint string) (bool, error) {
 	if len(list) == 0 {
 		return false, nil
 	}

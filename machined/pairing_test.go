@@ -22,13 +22,13 @@ func TestDesk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made := newDesk()
+	made := newPairingDesk()
 	d := &made
 	binding := make([]byte, 32)
 	kept, failing := 0, error(nil)
 	try := func(peer string, code pairing.Code, text []byte) *api.PairResponse {
 		claim := code.NewClaim(binding, text)
-		return d.judge(&api.PairRequest{ChannelBinding: binding, Ca: claim.CA, Proof: claim.Proof, Peer: peer}, func(got []byte) error {
+		return d.check(&api.PairRequest{ChannelBinding: binding, Ca: claim.CA, Proof: claim.Proof, Peer: peer}, func(got []byte) error {
 			if failing == nil {
 				kept++
 			}
@@ -38,9 +38,9 @@ func TestDesk(t *testing.T) {
 	if a := try("10.0.0.1:1", "", ca.CertPEM()); !strings.Contains(a.Refusal, "belongs to an operator already") {
 		t.Errorf("without a code: %v", a)
 	}
-	d.open(true)
+	d.setUnclaimed(true)
 	code, _ := d.code.Get()
-	d.open(true)
+	d.setUnclaimed(true)
 	if again, _ := d.code.Get(); again != code || code == "" {
 		t.Errorf("the code %q became %q by looking", code, again)
 	}
@@ -76,11 +76,11 @@ func TestDesk(t *testing.T) {
 	if a := try("10.0.0.3:1", code, ca.CertPEM()); !strings.Contains(a.Refusal, "belongs to an operator already") || kept != 1 {
 		t.Errorf("once more: %v, %d kept", a, kept)
 	}
-	d.open(true)
+	d.setUnclaimed(true)
 	if now, _ := d.code.Get(); now == code || now == "" {
 		t.Error("a machine that belongs to nobody again shows the old code")
 	}
-	d.open(false)
+	d.setUnclaimed(false)
 	if now, _ := d.code.Get(); now != "" {
 		t.Error("a machine that belongs to somebody shows a code")
 	}

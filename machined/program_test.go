@@ -44,7 +44,7 @@ func (s fakeStream) Context() context.Context { return s.ctx }
 func TestCallPanics(t *testing.T) {
 	a := controlPlane(t)
 	m := a.m
-	m.program, m.desk, m.calls = cell.New(programState{}), newDesk(), recording(t, audit.DefaultSize).calls
+	m.panicState, m.pairing, m.callRecords = cell.New(programState{}), newPairingDesk(), recording(t, audit.DefaultSize).callRecords
 	panics.OnPanic(m.panicked)
 	t.Cleanup(func() { panics.OnPanic(nil) })
 	if health := (&api.HealthResponse{Healthy: true}); true {
@@ -53,7 +53,7 @@ func TestCallPanics(t *testing.T) {
 		}
 	}
 
-	g := guard{m: m, audited: apid.Mutates()}
+	g := auditInterceptor{m: m, audited: apid.Mutates()}
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataSubject, "CN=admin", apid.MetadataRole, "admin"))
 	var nothing *config.Config
 	_, err := g.unary(ctx, &api.ResetRequest{}, &grpc.UnaryServerInfo{FullMethod: api.Machine_Reboot_FullMethodName}, func(context.Context, any) (any, error) {
@@ -67,13 +67,13 @@ func TestCallPanics(t *testing.T) {
 		t.Errorf("a stream: %v", err)
 	}
 	// A goroutine that a handler has started, and waits for.
-	m.reads = make(chan struct{}, 1)
+	m.fileReads = make(chan struct{}, 1)
 	err = g.do(ctx, api.Machine_Version_FullMethodName, m.looksAt(ctx, "/a", func(context.Context) error { panic("a fake below") }))
 	if status.Code(err) != codes.Internal {
 		t.Errorf("a goroutine of a call: %v", err)
 	}
 	select {
-	case m.reads <- struct{}{}:
+	case m.fileReads <- struct{}{}:
 	case <-time.After(10 * time.Second):
 		t.Error("its place is not given back")
 	}
@@ -81,7 +81,7 @@ func TestCallPanics(t *testing.T) {
 		t.Errorf("the next call: %v", err)
 	}
 
-	now, _ := m.program.Get()
+	now, _ := m.panicState.Get()
 	health := &api.HealthResponse{Healthy: true}
 	programCheck(health, now)
 	if why := leftFor("2", now); !strings.HasPrefix(why, "version 2 did not prove itself: reading files: the program failed: ") {
@@ -101,7 +101,7 @@ func TestCallPanics(t *testing.T) {
 	if !stack {
 		t.Error("no event says where it was")
 	}
-	got := brief(entries(t, m.calls.changes, ""))
+	got := brief(entries(t, m.callRecords.changes, ""))
 	if strings.Count(got, "nobody panic Internal") != 3 || !strings.Contains(got, "admin Machine/Reboot Internal") {
 		t.Errorf("on record: %s", got)
 	}
@@ -109,26 +109,26 @@ func TestCallPanics(t *testing.T) {
 
 // TestPanicsAreBounded checks that many panics do not fill the events and the record.
 func TestPanicsAreBounded(t *testing.T) {
-	m := &machine{events: newEventLog(), program: cell.New(programState{})}
+	m := &machine{events: newEventLog(), panicState: cell.New(programState{})}
 	for range 1000 {
 		m.panicked(&panics.Error{Where: "a", Value: "b", Stack: strings.Repeat("line\n", 1000)})
 	}
 	if n := len(m.events.after(0)); n > maxPanicsRecorded*(stackLines+1) {
 		t.Errorf("%d events", n)
 	}
-	if now, _ := m.program.Get(); now.Panics != 1000 {
+	if now, _ := m.panicState.Get(); now.Panics != 1000 {
 		t.Errorf("%d are counted", now.Panics)
 	}
 }
 
 // TestBackingOff checks that the state contains a task while it waits for its restart.
 func TestResting(t *testing.T) {
-	m := &machine{program: cell.New(programState{})}
+	m := &machine{panicState: cell.New(programState{})}
 	k := m.keeper()
 	k.BackingOff("a", true)
 	k.BackingOff("b", true)
 	k.BackingOff("a", false)
-	if now, _ := m.program.Get(); !slices.Equal(now.Resting, []string{"b"}) {
+	if now, _ := m.panicState.Get(); !slices.Equal(now.Resting, []string{"b"}) {
 		t.Errorf("%v", now.Resting)
 	}
 }
@@ -157,7 +157,7 @@ func TestConfigurationGoes(t *testing.T) {
 		_, _ = a.RemoveMember(ctx, &api.RemoveMemberRequest{Name: "nobody"})
 		_, _ = a.Deny(ctx, &api.DenyRequest{Name: "w1"})
 		_, _ = a.GetMembership(ctx, &api.GetMembershipRequest{})
-		a.m.lookForGone(t.Context())
+		a.m.collectNodes(t.Context())
 		_ = a.m.leave()
 	}
 	close(stop)

@@ -41,47 +41,47 @@ import (
 // A control plane of one machine is its own quorum.
 
 // callAllTimeout bounds one parallel call of all others, including the connections.
-const agreeTime = 4 * time.Second
+const callAllTimeout = 4 * time.Second
 
 // voters are the configured control-plane machines.
-type electorate struct {
+type voters struct {
 	others []netip.Addr
-	own    bool // this machine is a voter
+	self   bool // this machine is a voter
 }
 
 // voters returns the voters of a control-plane machine with a cluster configuration. If
 // Cluster.spec.controlPlanes is empty, this machine is the only voter. The configuration is a
 // parameter and not read again: a call uses one configuration from its beginning to its end.
-func (m *machine) electorate(c *config.Config) electorate {
-	e := electorate{others: m.teachers(c)}
-	e.own = len(c.Cluster.Spec.ControlPlanes) == 0 || len(e.others) < len(c.Cluster.Spec.ControlPlanes)
+func (m *machine) voters(c *config.Config) voters {
+	e := voters{others: m.syncPeers(c)}
+	e.self = len(c.Cluster.Spec.ControlPlanes) == 0 || len(e.others) < len(c.Cluster.Spec.ControlPlanes)
 	return e
 }
 
 // selfVotes returns 1 if this machine is a voter, else 0.
-func (e electorate) one() int {
-	if e.own {
+func (e voters) selfVotes() int {
+	if e.self {
 		return 1
 	}
 	return 0
 }
 
-func (e electorate) all() int { return len(e.others) + e.one() }
+func (e voters) all() int { return len(e.others) + e.selfVotes() }
 
-func (e electorate) majority() int { return trust.Majority(e.all()) }
+func (e voters) majority() int { return trust.Majority(e.all()) }
 
 // peerConns are the persistent connections to the other machines of the cluster.
-type connections struct {
+type peerConns struct {
 	sync.Mutex
-	all map[netip.Addr]*connection
+	all map[netip.Addr]*peerConn
 	// replaces dialPeer in tests; nil otherwise
 	dial func(context.Context, netip.Addr) (*client.Client, error)
 }
 
-type connection struct {
-	turn   chan struct{} // holds one element while a goroutine dials or checks the connection
+type peerConn struct {
+	lock   chan struct{} // holds one element while a goroutine dials or checks the connection
 	client *client.Client
-	shown  []byte // client certificate of the last dial
+	cert   []byte // client certificate of the last dial
 }
 
 // failedCall is the error of a call together with the client certificate that the call presented.
@@ -89,46 +89,46 @@ type connection struct {
 // meanwhile.
 type failedCall struct {
 	error
-	shown []byte // DER; empty if unknown
+	cert []byte // DER; empty if unknown
 }
 
 func (f failedCall) Unwrap() error { return f.error }
 
 // connTo returns the connection to a machine of the cluster and the client certificate of the
 // connection. A caller closes the client if a call fails.
-func (m *machine) to(ctx context.Context, addr netip.Addr) (*client.Client, []byte, error) {
-	m.connections.Lock()
-	if m.connections.all == nil {
-		m.connections.all = map[netip.Addr]*connection{}
+func (m *machine) connTo(ctx context.Context, addr netip.Addr) (*client.Client, []byte, error) {
+	m.peerConns.Lock()
+	if m.peerConns.all == nil {
+		m.peerConns.all = map[netip.Addr]*peerConn{}
 	}
-	c := m.connections.all[addr]
+	c := m.peerConns.all[addr]
 	if c == nil {
-		c = &connection{turn: make(chan struct{}, 1)}
-		m.connections.all[addr] = c
+		c = &peerConn{lock: make(chan struct{}, 1)}
+		m.peerConns.all[addr] = c
 	}
-	m.connections.Unlock()
+	m.peerConns.Unlock()
 	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
+	case c.lock <- struct{}{}:
+		defer func() { <-c.lock }()
 	case <-ctx.Done():
 		return nil, nil, fmt.Errorf("machine %s: cannot connect: %w", addr, context.Cause(ctx))
 	}
 	if c.client != nil && c.client.Connected() {
-		return c.client, c.shown, nil
+		return c.client, c.cert, nil
 	}
 	if c.client != nil {
 		_ = c.client.Close() // it is broken
 		c.client = nil
 	}
 	var err error
-	c.client, c.shown, err = m.dialOther(ctx, addr)
-	return c.client, c.shown, err
+	c.client, c.cert, err = m.dialPeer(ctx, addr)
+	return c.client, c.cert, err
 }
 
 // dialPeer connects to another control-plane machine with the machine certificate.
-func (m *machine) dialOther(ctx context.Context, addr netip.Addr) (c *client.Client, shown []byte, err error) {
-	if m.connections.dial != nil {
-		c, err = m.connections.dial(ctx, addr)
+func (m *machine) dialPeer(ctx context.Context, addr netip.Addr) (c *client.Client, shown []byte, err error) {
+	if m.peerConns.dial != nil {
+		c, err = m.peerConns.dial(ctx, addr)
 		return c, nil, err
 	}
 	e, err := m.peerAt(netip.AddrPortFrom(addr, apidPort).String())
@@ -141,7 +141,7 @@ func (m *machine) dialOther(ctx context.Context, addr netip.Addr) (c *client.Cli
 }
 
 // closeExcept closes all connections but those to the named machines.
-func (c *connections) keep(named []netip.Addr) {
+func (c *peerConns) closeExcept(named []netip.Addr) {
 	c.Lock()
 	defer c.Unlock()
 	for addr, old := range c.all {
@@ -149,12 +149,12 @@ func (c *connections) keep(named []netip.Addr) {
 			continue
 		}
 		select {
-		case old.turn <- struct{}{}:
+		case old.lock <- struct{}{}:
 			if old.client != nil {
 				_ = old.client.Close() // no call uses it any more
 			}
 			delete(c.all, addr)
-			<-old.turn
+			<-old.lock
 		default: // a goroutine is dialing; the next round closes it
 		}
 	}
@@ -163,7 +163,7 @@ func (c *connections) keep(named []netip.Addr) {
 // call makes a call to another machine of the cluster and wraps its error in failedCall.
 func call[T any](ctx context.Context, m *machine, addr netip.Addr, do func(*client.Client) (T, error)) (T, error) {
 	var nothing T
-	c, shown, err := m.to(ctx, addr)
+	c, shown, err := m.connTo(ctx, addr)
 	if err != nil {
 		return nothing, failedCall{err, shown}
 	}
@@ -177,7 +177,7 @@ func call[T any](ctx context.Context, m *machine, addr netip.Addr, do func(*clie
 }
 
 // peerAnswer is the result of a call to another machine.
-type answered[T any] struct {
+type peerAnswer[T any] struct {
 	from   netip.Addr
 	answer T
 	err    error
@@ -185,13 +185,13 @@ type answered[T any] struct {
 
 // callAll makes a call to several machines in parallel until take has enough answers, all answered,
 // or the timeout ends. Running calls then continue to their end.
-func askAll[T any](ctx context.Context, m *machine, addrs []netip.Addr, do func(context.Context, *client.Client) (T, error), take func(answered[T]) (enough bool)) {
-	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), agreeTime)
-	answers := make(chan answered[T], len(addrs))
+func callAll[T any](ctx context.Context, m *machine, addrs []netip.Addr, do func(context.Context, *client.Client) (T, error), take func(peerAnswer[T]) (enough bool)) {
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), callAllTimeout)
+	answers := make(chan peerAnswer[T], len(addrs))
 	var calls sync.WaitGroup
 	for _, addr := range addrs {
 		calls.Go(func() {
-			a := answered[T]{from: addr}
+			a := peerAnswer[T]{from: addr}
 			a.err = panics.Do("asking "+addr.String(), func() (err error) {
 				a.answer, err = call(asking, m, addr, func(c *client.Client) (T, error) { return do(asking, c) })
 				return err
@@ -210,8 +210,8 @@ func askAll[T any](ctx context.Context, m *machine, addrs []netip.Addr, do func(
 	}
 }
 
-// reason formats an error of another machine.
-func reason(addr netip.Addr, err error) string {
+// peerError formats an error of another machine.
+func peerError(addr netip.Addr, err error) string {
 	if s, ok := status.FromError(err); ok {
 		return fmt.Sprintf("%s: %s", addr, s.Message())
 	}
@@ -219,31 +219,31 @@ func reason(addr netip.Addr, err error) string {
 }
 
 // newLedgerID returns a random ledger ID.
-func newBookID() string {
+func newLedgerID() string {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // it does not fail
 	return hex.EncodeToString(id)
 }
 
 // withIDLocked returns the ledger and creates its ID at first use.
-func (b *book) begunLocked() (trust.Ledger, error) {
-	known := b.openLocked()
+func (b *ledger) withIDLocked() (trust.Ledger, error) {
+	known := b.currentLocked()
 	if b.damaged != nil {
 		return known, b.damaged
 	}
 	if known.ID == "" {
-		if err := b.keepLocked(known.WithID(newBookID())); err != nil {
+		if err := b.storeLocked(known.WithID(newLedgerID())); err != nil {
 			return known, err
 		}
 	}
-	return b.openLocked(), nil
+	return b.currentLocked(), nil
 }
 
 // syncMembership polls the membership of another control-plane machine, and merges and stores the
 // changes. It returns the ledger ID of that machine.
-func (b *book) learnRoll(ask func(*api.GetMembershipRequest) (*api.GetMembershipResponse, error)) (from string, err error) {
+func (b *ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMembershipResponse, error)) (from string, err error) {
 	b.Lock()
-	known, err := b.begunLocked()
+	known, err := b.withIDLocked()
 	b.Unlock()
 	if err != nil {
 		return "", err
@@ -257,7 +257,7 @@ func (b *book) learnRoll(ask func(*api.GetMembershipRequest) (*api.GetMembership
 	}
 	b.Lock()
 	defer b.Unlock()
-	if known, err = b.begunLocked(); err != nil { // another call may have written meanwhile
+	if known, err = b.withIDLocked(); err != nil { // another call may have written meanwhile
 		return "", err
 	}
 	next, news, err := known.MergeMembership(fromMembership(answer.Membership), &b.session, time.Now())
@@ -266,7 +266,7 @@ func (b *book) learnRoll(ask func(*api.GetMembershipRequest) (*api.GetMembership
 	}
 	next, pruned := next.Prune(&b.session, time.Now())
 	if news || pruned {
-		if err := b.keepLocked(next); err != nil {
+		if err := b.storeLocked(next); err != nil {
 			return "", err
 		}
 	}
@@ -276,30 +276,30 @@ func (b *book) learnRoll(ask func(*api.GetMembershipRequest) (*api.GetMembership
 
 // recordControlPlane stores the name of the control-plane machine at an address. A version that
 // does not send its name has an empty name.
-func (b *book) meet(addr netip.Addr, name string, planes []netip.Addr) error {
+func (b *ledger) recordControlPlane(addr netip.Addr, name string, planes []netip.Addr) error {
 	b.Lock()
 	defer b.Unlock()
-	known, err := b.begunLocked()
+	known, err := b.withIDLocked()
 	if err != nil || name == "" || known.ControlPlanes[addr.String()] == name {
 		return err
 	}
-	if known, err = known.RecordControlPlaneName(addr.String(), name, spelled(planes)); err != nil {
+	if known, err = known.RecordControlPlaneName(addr.String(), name, addressStrings(planes)); err != nil {
 		return err
 	}
-	return b.keepLocked(known)
+	return b.storeLocked(known)
 }
 
 // syncMemberships polls the others until enough of them answered. It returns the ledger IDs by
 // address, and the errors of the others.
-func (m *machine) learnRolls(ctx context.Context, others []netip.Addr, enough int) (books map[netip.Addr]string, silent []string) {
+func (m *machine) syncMemberships(ctx context.Context, others []netip.Addr, enough int) (books map[netip.Addr]string, silent []string) {
 	books = map[netip.Addr]string{}
-	askAll(ctx, m, others, func(ctx context.Context, c *client.Client) (string, error) {
-		return m.book.learnRoll(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
+	callAll(ctx, m, others, func(ctx context.Context, c *client.Client) (string, error) {
+		return m.ledger.syncMembership(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
 			return c.Cluster.GetMembership(ctx, r)
 		})
-	}, func(a answered[string]) bool {
+	}, func(a peerAnswer[string]) bool {
 		if a.err != nil {
-			silent = append(silent, reason(a.from, a.err))
+			silent = append(silent, peerError(a.from, a.err))
 		} else {
 			books[a.from] = a.answer
 		}
@@ -310,16 +310,16 @@ func (m *machine) learnRolls(ctx context.Context, others []netip.Addr, enough in
 
 // replicate sends r to the others until enough of them store a ticket or its member. refused is the
 // error of a machine that rejects r.
-func (m *machine) tell(ctx context.Context, others []netip.Addr, r *api.ReplicateMembershipRequest, ticket string, enough int) (noted, silent []string, refused error) {
-	askAll(ctx, m, others, func(ctx context.Context, c *client.Client) (*api.ReplicateMembershipResponse, error) {
+func (m *machine) replicate(ctx context.Context, others []netip.Addr, r *api.ReplicateMembershipRequest, ticket string, enough int) (noted, silent []string, refused error) {
+	callAll(ctx, m, others, func(ctx context.Context, c *client.Client) (*api.ReplicateMembershipResponse, error) {
 		return c.Cluster.ReplicateMembership(ctx, r)
-	}, func(a answered[*api.ReplicateMembershipResponse]) bool {
+	}, func(a peerAnswer[*api.ReplicateMembershipResponse]) bool {
 		switch {
 		case status.Code(a.err) == codes.FailedPrecondition:
-			refused = errors.New(reason(a.from, a.err))
+			refused = errors.New(peerError(a.from, a.err))
 			silent = append(silent, refused.Error())
 		case a.err != nil:
-			silent = append(silent, reason(a.from, a.err))
+			silent = append(silent, peerError(a.from, a.err))
 		case ticket == "" || slices.Contains(a.answer.StoredTickets, ticket):
 			noted = append(noted, a.from.String())
 		default:
@@ -334,8 +334,8 @@ func (m *machine) tell(ctx context.Context, others []netip.Addr, r *api.Replicat
 // worker's certificate is issued by the same CA and names its ticket. A machine certificate without
 // a ticket is issued by a holder of the CA's key, or by an operator CA, whose holder can also be an
 // admin.
-func fromControlPlane(ctx context.Context) error {
-	if fromMachine(ctx) != nil || said(ctx, apid.MetadataTicket) != "" {
+func requireControlPlane(ctx context.Context) error {
+	if requireMachine(ctx) != nil || callerInfo(ctx, apid.MetadataTicket) != "" {
 		return status.Error(codes.PermissionDenied, "this is for the control-plane machines among themselves")
 	}
 	return nil
@@ -343,8 +343,8 @@ func fromControlPlane(ctx context.Context) error {
 
 // requireMachine rejects every caller but the machines of the cluster, including users with higher
 // roles.
-func fromMachine(ctx context.Context) error {
-	if pki.RolePrefix+said(ctx, apid.MetadataRole) != pki.RoleMachine {
+func requireMachine(ctx context.Context) error {
+	if pki.RolePrefix+callerInfo(ctx, apid.MetadataRole) != pki.RoleMachine {
 		return status.Error(codes.PermissionDenied, "this is for the cluster's machines among themselves")
 	}
 	return nil
@@ -352,30 +352,30 @@ func fromMachine(ctx context.Context) error {
 
 // memberID identifies the calling machine, for any of its certificates: by its ticket, or by its
 // name if it is a control-plane machine.
-func memberOf(ctx context.Context) string {
-	return cmp.Or(said(ctx, apid.MetadataTicket), said(ctx, apid.MetadataName))
+func memberID(ctx context.Context) string {
+	return cmp.Or(callerInfo(ctx, apid.MetadataTicket), callerInfo(ctx, apid.MetadataName))
 }
 
 // controlPlaneConfig returns the configuration for a call between control-plane machines.
-func (a clusterAPI) plane(ctx context.Context) (*config.Config, error) {
-	if err := fromControlPlane(ctx); err != nil {
+func (a clusterAPI) controlPlaneConfig(ctx context.Context) (*config.Config, error) {
+	if err := requireControlPlane(ctx); err != nil {
 		return nil, err
 	}
 	now, _ := a.m.config.Get()
-	if c := now.config; c == nil || c.Cluster == nil || worker(c) {
+	if c := now.config; c == nil || c.Cluster == nil || isWorker(c) {
 		return nil, status.Error(codes.FailedPrecondition, "this machine is none of the control plane")
 	}
 	return now.config, nil
 }
 
 func (a clusterAPI) GetMembership(ctx context.Context, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
-	c, err := a.plane(ctx)
+	c, err := a.controlPlaneConfig(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a.m.book.Lock()
-	known, err := a.m.book.begunLocked()
-	a.m.book.Unlock()
+	a.m.ledger.Lock()
+	known, err := a.m.ledger.withIDLocked()
+	a.m.ledger.Unlock()
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -387,17 +387,17 @@ func (a clusterAPI) GetMembership(ctx context.Context, r *api.GetMembershipReque
 }
 
 func (a clusterAPI) ReplicateMembership(ctx context.Context, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
-	c, err := a.plane(ctx)
+	c, err := a.controlPlaneConfig(ctx)
 	if err != nil {
 		return nil, err
 	}
-	roll, known := fromMembership(r.Membership), a.m.book.known()
+	roll, known := fromMembership(r.Membership), a.m.ledger.current()
 	for _, t := range roll.Tickets {
 		if reservedName(c, known, t.Name) {
 			return nil, status.Errorf(codes.FailedPrecondition, "machine %s: cannot be invited: it is the name of the control plane", t.Name)
 		}
 	}
-	if err := a.m.asking.deny(r.Denied); err != nil {
+	if err := a.m.joinRequests.deny(r.Denied); err != nil {
 		return nil, err
 	}
 	var removed []trust.Revocation
@@ -405,20 +405,20 @@ func (a clusterAPI) ReplicateMembership(ctx context.Context, r *api.ReplicateMem
 		if v.Name != "" || v.Lineage == "" { // names are replicated only by the poll of a peer
 			return nil, status.Error(codes.InvalidArgument, "a removal is one of a ticket")
 		}
-		removed = append(removed, revocationOf(v))
+		removed = append(removed, fromAPIRevocation(v))
 	}
 	out := &api.ReplicateMembershipResponse{}
 	var news []trust.Revocation
-	err = a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
+	err = a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		var err error
 		if b, news, err = b.MergeRevocations(removed, time.Now()); err != nil {
-			return b, fmt.Errorf("told by %s: %w", cmp.Or(said(ctx, apid.MetadataName), "a machine without a name"), err)
+			return b, fmt.Errorf("told by %s: %w", cmp.Or(callerInfo(ctx, apid.MetadataName), "a machine without a name"), err)
 		}
-		if b, _, err = b.MergeMembership(roll, &a.m.book.session, time.Now()); err != nil {
+		if b, _, err = b.MergeMembership(roll, &a.m.ledger.session, time.Now()); err != nil {
 			return b, err
 		}
 		out.Ledger = b.ID
-		for _, serial := range serials(roll) {
+		for _, serial := range ticketSerials(roll) {
 			if holds := b.PublicForTicket(serial); len(holds.Members)+len(holds.Tickets) > 0 {
 				out.StoredTickets = append(out.StoredTickets, serial)
 			}
@@ -429,16 +429,16 @@ func (a clusterAPI) ReplicateMembership(ctx context.Context, r *api.ReplicateMem
 		return out, err
 	}
 	for _, v := range news {
-		a.m.events.add("trust", "config", fmt.Sprintf("%s is revoked: told by %s, done by %s", v, said(ctx, apid.MetadataName), v.By))
+		a.m.events.add("trust", "config", fmt.Sprintf("%s is revoked: told by %s, done by %s", v, callerInfo(ctx, apid.MetadataName), v.By))
 	}
-	if err := a.m.enforce(context.WithoutCancel(ctx)); err != nil {
+	if err := a.m.enforceRevocations(context.WithoutCancel(ctx)); err != nil {
 		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v", err)
 	}
 	return out, nil
 }
 
 // ticketSerials returns the serials of the tickets in a membership.
-func serials(r trust.Membership) []string {
+func ticketSerials(r trust.Membership) []string {
 	var out []string
 	for _, t := range r.Tickets {
 		out = append(out, t.Serial)
@@ -450,14 +450,14 @@ func serials(r trust.Membership) []string {
 }
 
 func (a clusterAPI) Vote(ctx context.Context, r *api.VoteRequest) (*api.VoteResponse, error) {
-	c, err := a.plane(ctx)
+	c, err := a.controlPlaneConfig(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if r.Candidate == nil {
 		return nil, status.Error(codes.InvalidArgument, "no machine is named")
 	}
-	m := fromWorker(r.Candidate)
+	m := fromMember(r.Candidate)
 	if err := m.Check(); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -466,18 +466,18 @@ func (a clusterAPI) Vote(ctx context.Context, r *api.VoteRequest) (*api.VoteResp
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	state, _ := a.m.networkState.Get()
-	why := notItsOwn(c, state, addr)
-	if why == nil && reservedName(c, a.m.book.known(), m.Name) {
+	why := checkCallerAddress(c, state, addr)
+	if why == nil && reservedName(c, a.m.ledger.current(), m.Name) {
 		why = fmt.Errorf("machine %s: cannot join: it is the name of the control plane", m.Name)
 	}
 	out := &api.VoteResponse{}
-	err = a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
-		b, _, err := b.MergeMembership(fromMembership(r.Membership), &a.m.book.session, time.Now())
+	err = a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
+		b, _, err := b.MergeMembership(fromMembership(r.Membership), &a.m.ledger.session, time.Now())
 		if err != nil {
 			return b, err
 		}
 		if why == nil {
-			b, why = b.Vote(m, r.HasCertificate, &a.m.book.session, time.Now())
+			b, why = b.Vote(m, r.HasCertificate, &a.m.ledger.session, time.Now())
 		}
 		out.Ledger, out.Bindings = b.ID, toMembership(b.PublicForTicket(m.Ticket)).Bindings
 		return b, nil
@@ -492,7 +492,7 @@ func (a clusterAPI) Vote(ctx context.Context, r *api.VoteRequest) (*api.VoteResp
 func toMembership(r trust.Membership) *api.Membership {
 	out := &api.Membership{}
 	for _, m := range r.Members {
-		out.Members = append(out.Members, toWorker(m))
+		out.Members = append(out.Members, toMember(m))
 	}
 	for _, t := range r.Tickets {
 		out.Tickets = append(out.Tickets, &api.Ticket{
@@ -508,18 +508,18 @@ func toMembership(r trust.Membership) *api.Membership {
 func fromMembership(r *api.Membership) trust.Membership {
 	var out trust.Membership
 	for _, m := range r.GetMembers() {
-		out.Members = append(out.Members, fromWorker(m))
+		out.Members = append(out.Members, fromMember(m))
 	}
 	for _, t := range r.GetTickets() {
 		out.Tickets = append(out.Tickets, trust.Ticket{
 			Serial: t.Serial, Name: t.Name, At: t.At.AsTime(), Expires: t.Expires.AsTime(), By: t.By, Voters: t.Voters, Quorum: int(t.Quorum),
 		})
 	}
-	out.Bindings = fromClaims(r.GetBindings())
+	out.Bindings = fromBindings(r.GetBindings())
 	return out
 }
 
-func fromClaims(claims []*api.TicketBinding) []trust.TicketBinding {
+func fromBindings(claims []*api.TicketBinding) []trust.TicketBinding {
 	var out []trust.TicketBinding
 	for _, c := range claims {
 		out = append(out, trust.TicketBinding{Ticket: c.Ticket, Voter: c.Voter, Key: c.Key})
@@ -527,15 +527,15 @@ func fromClaims(claims []*api.TicketBinding) []trust.TicketBinding {
 	return out
 }
 
-// toMember and fromMember convert a member to and from the API's form.
-func toWorker(m trust.Member) *api.Member {
+// toEtcdMember and fromMember convert a member to and from the API's form.
+func toMember(m trust.Member) *api.Member {
 	return &api.Member{
 		Name: m.Name, Ticket: m.Ticket, Fingerprint: m.Key, Address: m.Address, Generation: m.Generation,
 		Joined: timestamppb.New(m.Joined), Renewed: timestamppb.New(m.Renewed), Expires: timestamppb.New(m.Expires),
 	}
 }
 
-func fromWorker(m *api.Member) trust.Member {
+func fromMember(m *api.Member) trust.Member {
 	return trust.Member{
 		Name: m.Name, Ticket: m.Ticket, Key: m.Fingerprint, Address: m.Address, Generation: m.Generation,
 		Joined: m.Joined.AsTime(), Renewed: m.Renewed.AsTime(), Expires: m.Expires.AsTime(),

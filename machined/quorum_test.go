@@ -45,15 +45,15 @@ func called(t *testing.T, role, ticket string) context.Context {
 func TestControlPlaneAmongItself(t *testing.T) {
 	a := controlPlane(t)
 	calls := map[string]func(context.Context) error{
-		"Roll": func(ctx context.Context) error {
+		"GetMembership": func(ctx context.Context) error {
 			_, err := a.GetMembership(ctx, &api.GetMembershipRequest{})
 			return err
 		},
-		"Tell": func(ctx context.Context) error {
+		"ReplicateMembership": func(ctx context.Context) error {
 			_, err := a.ReplicateMembership(ctx, &api.ReplicateMembershipRequest{})
 			return err
 		},
-		"Vouch": func(ctx context.Context) error {
+		"Vote": func(ctx context.Context) error {
 			_, err := a.Vote(ctx, &api.VoteRequest{Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}})
 			return err
 		},
@@ -93,7 +93,7 @@ func TestTell(t *testing.T) {
 	if err != nil || len(answer.StoredTickets) != 1 || len(answer.Ledger) != 32 {
 		t.Fatal(answer, err)
 	}
-	a.m.book = newBook(a.m.book.file)
+	a.m.ledger = newLedger(a.m.ledger.file)
 	list, err := a.ListMembers(t.Context(), nil)
 	if err != nil || len(list.Tickets) != 1 {
 		t.Errorf("after a restart: %v, %v", list, err)
@@ -108,7 +108,7 @@ func TestTell(t *testing.T) {
 			t.Errorf("told %v", r)
 		}
 	}
-	known := a.m.book.openLocked()
+	known := a.m.ledger.currentLocked()
 	if len(known.Revoked) != 0 {
 		t.Errorf("revoked: %v", known.Revoked)
 	}
@@ -140,7 +140,7 @@ func TestVouch(t *testing.T) {
 	if r := vouch(1, "10.0.0.21").RejectionReason; !strings.Contains(r, "has not heard from all that know it") {
 		t.Errorf("vouches before it has heard from the others: %q", r)
 	}
-	a.m.book.session.MarkSynced(other)
+	a.m.ledger.session.MarkSynced(other)
 	for _, address := range []string{"10.0.0.11", "10.244.0.1", "127.0.0.1"} { // its own
 		if r := vouch(1, address).RejectionReason; !strings.Contains(r, "which is the address of") {
 			t.Errorf("%s: %q", address, r)
@@ -149,7 +149,7 @@ func TestVouch(t *testing.T) {
 	if r := vouch(1, "10.0.0.21"); r.RejectionReason != "" || len(r.Bindings) != 1 || r.Bindings[0].Voter != roll.Ledger {
 		t.Errorf("%v", r)
 	}
-	a.m.book = newBook(a.m.book.file)
+	a.m.ledger = newLedger(a.m.ledger.file)
 	if r := vouch(2, "10.0.0.22"); !strings.Contains(r.RejectionReason, "another machine has presented it before") || len(r.Bindings) != 1 || r.Bindings[0].Key != fmt.Sprintf("sha256:%064x", 1) {
 		t.Errorf("after a restart: %v", r)
 	}
@@ -169,7 +169,7 @@ func TestLearnRoll(t *testing.T) {
 	}
 	var sent *api.GetMembershipResponse
 	for range 2 {
-		if _, err := b.m.book.learnRoll(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
+		if _, err := b.m.ledger.syncMembership(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
 			var err error
 			sent, err = a.GetMembership(ctx, r)
 			return sent, err
@@ -180,7 +180,7 @@ func TestLearnRoll(t *testing.T) {
 	if sent.Membership != nil {
 		t.Errorf("sent twice: %v", sent)
 	}
-	b.m.book = newBook(b.m.book.file)
+	b.m.ledger = newLedger(b.m.ledger.file)
 	if list, err := b.ListMembers(t.Context(), nil); err != nil || len(list.Tickets) != 1 || list.Tickets[0].Name != "w1" {
 		t.Errorf("%v, %v", list, err)
 	}
@@ -194,7 +194,7 @@ func TestTooFew(t *testing.T) {
 	a := controlPlane(t)
 	now, _ := a.m.config.Get()
 	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")}
-	if of := a.m.electorate(now.config); !of.own || of.all() != 3 || of.majority() != 2 {
+	if of := a.m.voters(now.config); !of.self || of.all() != 3 || of.majority() != 2 {
 		t.Errorf("%+v", of)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -207,7 +207,7 @@ func TestTooFew(t *testing.T) {
 		t.Error(err)
 	}
 	a.m.networkState.Set(network.State{})
-	if of := a.m.electorate(now.config); of.own || of.all() != 3 {
+	if of := a.m.voters(now.config); of.self || of.all() != 3 {
 		t.Errorf("a machine that is none of them: %+v", of)
 	}
 }
@@ -276,7 +276,7 @@ func three(t *testing.T) (machines []clusterAPI, off *sync.Map) {
 			api.RegisterClusterServer(server, a)
 			api.RegisterTrustServer(server, trustAPI{m: a.m})
 		}, grpc.UnaryInterceptor(as))
-		a.m.connections.dial = wire.dial
+		a.m.peerConns.dial = wire.dial
 		machines = append(machines, a)
 	}
 	whole.Cluster.Spec.ControlPlanes = list
@@ -291,7 +291,7 @@ func TestThree(t *testing.T) {
 	hear := func() {
 		for _, m := range machines {
 			now, _ := m.m.config.Get()
-			if books, silent := m.m.learnRolls(t.Context(), m.m.electorate(now.config).others, 2); len(books) != 2 {
+			if books, silent := m.m.syncMemberships(t.Context(), m.m.voters(now.config).others, 2); len(books) != 2 {
 				t.Fatal(silent)
 			}
 		}
@@ -404,7 +404,7 @@ func TestPlaneNames(t *testing.T) {
 		own.Machine.Metadata.Name = fmt.Sprint("m", i+2)
 		m.m.config.Set(applied{config: &own})
 	}
-	learners := make([]learner, 3)
+	learners := make([]revocationSync, 3)
 	learn := func() {
 		for i, m := range machines {
 			now, _ := m.m.config.Get()
@@ -412,7 +412,7 @@ func TestPlaneNames(t *testing.T) {
 			if learners[i].problems == nil {
 				learners[i].problems = map[netip.Addr]string{}
 			}
-			learners[i].round(t.Context(), now)
+			learners[i].pollPeers(t.Context(), now)
 		}
 	}
 	learn()
@@ -421,7 +421,7 @@ func TestPlaneNames(t *testing.T) {
 		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "it is the name of the control plane") {
 			t.Errorf("the name of a machine that is off: %v", err)
 		}
-		m.m.book = newBook(m.m.book.file) // it restarts
+		m.m.ledger = newLedger(m.m.ledger.file) // it restarts
 		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("after a start: %v", err)
 		}
@@ -439,7 +439,7 @@ func TestPlaneNames(t *testing.T) {
 	}
 
 	// A member that joined with the name before the machine was known.
-	if err := a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
+	if err := a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		b.Members = append(b.Members, trust.Member{Name: "m3", Ticket: "2b", Key: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.22"})
 		return b, nil
 	}); err != nil {
@@ -463,7 +463,7 @@ func TestPlaneNames(t *testing.T) {
 	b := machines[1]
 	now, _ := b.m.config.Get()
 	now.config.Cluster.Spec.ControlPlanes = now.config.Cluster.Spec.ControlPlanes[:2]
-	if err := b.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
+	if err := b.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		b, _, err := b.Remove("m3", time.Now(), "admin")
 		return b, err
 	}); err != nil {
@@ -471,14 +471,14 @@ func TestPlaneNames(t *testing.T) {
 	}
 	// The name is free after its Node is deleted, and no ticket is issued before.
 	var asked []string
-	b.m.forgetting.nodes = func(_ context.Context, names []string) ([]string, error) {
+	b.m.nodeGC.deleteNodes = func(_ context.Context, names []string) ([]string, error) {
 		asked = names
 		return nil, errors.New("the API server does not answer")
 	}
 	if err := invite(b, "m3"); status.Code(err) != codes.Unavailable || !slices.Equal(asked, []string{"m3"}) {
 		t.Errorf("its Node may be there still: %v, asked for %q", err, asked)
 	}
-	b.m.forgetting.nodes = func(context.Context, []string) ([]string, error) { return nil, nil }
+	b.m.nodeGC.deleteNodes = func(context.Context, []string) ([]string, error) { return nil, nil }
 	if err := invite(b, "m3"); err != nil {
 		t.Errorf("a name that is free: %v", err)
 	}
@@ -487,7 +487,7 @@ func TestPlaneNames(t *testing.T) {
 // TestFirstAnswer checks that a worker calls one machine after the other.
 func TestFirstOf(t *testing.T) {
 	var asked []string
-	answer, err := firstOf(t.Context(), []string{"a", "b", "c"}, func(_ context.Context, from string) (*api.JoinResponse, error) {
+	answer, err := firstAnswer(t.Context(), []string{"a", "b", "c"}, func(_ context.Context, from string) (*api.JoinResponse, error) {
 		if asked = append(asked, from); from != "b" {
 			return nil, fmt.Errorf("%s: no", from)
 		}
@@ -496,7 +496,7 @@ func TestFirstOf(t *testing.T) {
 	if err != nil || answer == nil || len(asked) != 2 {
 		t.Errorf("%v, asked %v", err, asked)
 	}
-	if _, err := firstOf(t.Context(), []string{"a", "c"}, func(_ context.Context, from string) (*api.JoinResponse, error) {
+	if _, err := firstAnswer(t.Context(), []string{"a", "c"}, func(_ context.Context, from string) (*api.JoinResponse, error) {
 		return nil, fmt.Errorf("%s: no", from)
 	}); err == nil || err.Error() != "a: no; c: no" {
 		t.Error(err)

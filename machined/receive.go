@@ -43,7 +43,7 @@ var errBusy = status.Error(codes.Aborted, "upgrade refused: another bundle is be
 
 // installer returns the installer of a bundle, or why no upgrade is possible.
 func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
-	if why, _ := m.noStorage.Get(); why != "" {
+	if why, _ := m.storageProblem.Get(); why != "" {
 		return upgrade.Installer{}, fmt.Errorf("upgrade refused: there is nothing to keep its record on: %s", why)
 	}
 	p, err := m.place()
@@ -56,13 +56,13 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	}
 	i := upgrade.Installer{
 		Running: m.release.Version, Profile: m.release.Profile, Trust: trust, Slot: p, ESP: m.esp,
-		Save: m.saveData, Keep: m.keepConfiguration, Begin: m.begin, Done: m.done,
+		Save: m.takeSavepoint, Keep: m.keepConfiguration, Begin: m.begin, Done: m.done,
 	}
 	switch {
-	case !m.holdsData():
+	case !m.runsEtcd():
 		i.Save = nil
 	case withoutData:
-		i.Save, i.Drop = nil, m.dropSaved
+		i.Save, i.Drop = nil, m.dropSavepoint
 	}
 	if _, drains := m.drains(); drains {
 		i.Drain = func(ctx context.Context) error {
@@ -110,7 +110,7 @@ func (m *machine) done(bytes int64) {
 // begun when the upgrade has started: from then on the record holds the result.
 func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader, who string, begun func()) error {
 	began := false
-	err := inbox.Receive(m.working, from, func(head io.Reader) error {
+	err := inbox.Receive(m.runCtx, from, func(head io.Reader) error {
 		s, err := i.Check(head)
 		if err != nil {
 			return err
@@ -120,7 +120,7 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 		if _, _, err := slot.Step(m.release.Version, now.Record, begins); err != nil {
 			return upgrade.Refusal{Err: err}
 		}
-		if err := m.happened(m.working, begins); err != nil {
+		if err := m.happened(m.runCtx, begins); err != nil {
 			return err
 		}
 		began = true
@@ -141,7 +141,7 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 // record contains the new version: the next upgrade starts by the removal of all versions without a
 // record.
 func (m *machine) install(i upgrade.Installer) {
-	defer m.writing.Unlock()
+	defer m.writeMu.Unlock()
 	if err := panics.Do("upgrade", func() error { return m.enterVersion(i) }); err != nil {
 		m.broken(true, err)
 		return
@@ -157,13 +157,13 @@ func (m *machine) enterVersion(i upgrade.Installer) error {
 		return err
 	}
 	defer f.Close()
-	if err := i.Install(m.working, f); err != nil {
+	if err := i.Install(m.runCtx, f); err != nil {
 		return err
 	}
 	// Again: a client may have applied another one during the drain.
 	err = m.keepConfiguration()
 	if err == nil {
-		err = m.happened(m.working, slot.EntryWritten{})
+		err = m.happened(m.runCtx, slot.EntryWritten{})
 	}
 	if err != nil {
 		m.stay()
@@ -183,7 +183,7 @@ func (m *machine) broken(began bool, why error) {
 		}
 	}
 	if began {
-		if err := m.happened(m.working, slot.WriteFailed{Reason: why.Error(), At: time.Now()}); err != nil {
+		if err := m.happened(m.runCtx, slot.WriteFailed{Reason: why.Error(), At: time.Now()}); err != nil {
 			m.say(err.Error())
 		}
 	}
@@ -193,10 +193,10 @@ func (a upgradeAPI) BeginUpload(_ context.Context, r *api.BeginUploadRequest) (*
 	if _, err := a.m.installer(false); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	if !a.m.writing.TryLock() {
+	if !a.m.writeMu.TryLock() {
 		return nil, errBusy
 	}
-	defer a.m.writing.Unlock()
+	defer a.m.writeMu.Unlock()
 	b, err := a.m.offer(r.Sha256, r.Size)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
@@ -224,11 +224,11 @@ func (a upgradeAPI) Upload(stream grpc.ClientStreamingServer[api.UploadBundleReq
 	if err != nil {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
-	if !a.m.writing.TryLock() {
+	if !a.m.writeMu.TryLock() {
 		return errBusy
 	}
 	if err := panics.Do("receiving a bundle", func() error { return a.m.send(stream, i, first) }); err != nil {
-		a.m.writing.Unlock()
+		a.m.writeMu.Unlock()
 		return err
 	}
 	now, _ := a.m.upgrade.Get()
@@ -297,12 +297,12 @@ func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	if !a.m.writing.TryLock() {
+	if !a.m.writeMu.TryLock() {
 		return nil, errBusy
 	}
 	b, err := a.m.offer(f.SHA256(), f.Size())
 	if err != nil {
-		a.m.writing.Unlock()
+		a.m.writeMu.Unlock()
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	begun := make(chan error, 2) // nil once the upgrade has started, then its error
@@ -321,13 +321,13 @@ func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.
 
 // fetch receives the missing bytes of a bundle and installs it.
 func (m *machine) fetch(i upgrade.Installer, f origin, b upgrade.Bundle, who string, begun chan<- error) {
-	ctx, cancel := context.WithCancel(m.working)
+	ctx, cancel := context.WithCancel(m.runCtx)
 	defer cancel() // the connection
 	err := panics.Do("fetching a bundle", func() error {
 		return m.receive(i, b, f.Reader(ctx, b.Have), who, func() { begun <- nil })
 	})
 	if err != nil {
-		m.writing.Unlock()
+		m.writeMu.Unlock()
 		begun <- err
 		return
 	}

@@ -31,10 +31,10 @@ import (
 // memberTTL is the TTL of a member's certificates. A member renews them after two thirds of it, so
 // a machine that was off for less than a third needs no new ticket. A removed machine cannot use
 // its certificates that long, because they are revoked.
-const memberLife = 90 * 24 * time.Hour
+const memberTTL = 90 * 24 * time.Hour
 
 // issuingConfig returns the configuration of a machine that can admit others, or a status error.
-func (a clusterAPI) issuing() (*config.Config, error) {
+func (a clusterAPI) issuingConfig() (*config.Config, error) {
 	now, _ := a.m.config.Get()
 	switch c := now.config; {
 	case c == nil || c.Cluster == nil:
@@ -49,11 +49,11 @@ func (a clusterAPI) issuing() (*config.Config, error) {
 }
 
 func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
-	c, err := a.issuing()
+	c, err := a.issuingConfig()
 	if err != nil {
 		return nil, err
 	}
-	if reservedName(c, a.m.book.known(), r.Name) {
+	if reservedName(c, a.m.ledger.current(), r.Name) {
 		return nil, status.Errorf(codes.InvalidArgument, "machine %s: cannot be invited: it is the name of the control plane", r.Name)
 	}
 	documents := workerDocuments(c, r.Name)
@@ -62,18 +62,18 @@ func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest
 	}
 	// A Node of that name can still exist, with the pods of the former machine: their tokens would
 	// be valid as long as it exists.
-	gone := a.m.book.known().RemovedSince(time.Now().Add(-memberLife), time.Now())
+	gone := a.m.ledger.current().RemovedSince(time.Now().Add(-memberTTL), time.Now())
 	if slices.ContainsFunc(gone, func(g trust.RemovedMachine) bool { return g.Name == r.Name }) {
-		if _, err := a.m.forget(ctx, c, []string{r.Name}); err != nil {
+		if _, err := a.m.deleteNodes(ctx, c, []string{r.Name}); err != nil {
 			return nil, status.Errorf(codes.Unavailable, "machine %s: cannot be invited yet: one of this name was taken out, and it is not known that its Node is gone, with what its pods had: %v; try again", r.Name, err)
 		}
 	}
 	if len(r.Csr) == 0 { // the machine will send a join request
-		if _, err := a.judging(); err != nil {
+		if _, err := a.joinRequestsConfig(); err != nil {
 			return nil, err
 		}
 		state, _ := a.m.networkState.Get()
-		return &api.CreateTicketResponse{Documents: config.Marshal(documents), ControlPlanes: spelled(nodeAddresses(c, state))}, nil
+		return &api.CreateTicketResponse{Documents: config.Marshal(documents), ControlPlanes: addressStrings(nodeAddresses(c, state))}, nil
 	}
 	life, err := trust.TicketTTL(r.Ttl.AsDuration())
 	if err != nil {
@@ -88,8 +88,8 @@ func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "Cluster.spec.pki.client: %v", err)
 	}
-	of := a.m.electorate(c)
-	books, silent := a.m.learnRolls(ctx, of.others, len(of.others))
+	of := a.m.voters(c)
+	books, silent := a.m.syncMemberships(ctx, of.others, len(of.others))
 	var asked []netip.Addr
 	var voters []string
 	for addr, id := range books {
@@ -97,37 +97,37 @@ func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest
 			asked, voters = append(asked, addr), append(voters, id)
 		}
 	}
-	if len(voters)+of.one() < of.majority() {
-		return nil, tooFew(len(voters)+of.one(), of, "know a ticket, so that it is good for one machine only", silent)
+	if len(voters)+of.selfVotes() < of.majority() {
+		return nil, noQuorum(len(voters)+of.selfVotes(), of, "know a ticket, so that it is good for one machine only", silent)
 	}
 	leaf, err := ca.Issue(pki.Spec{CN: r.Name, O: []string{pki.RoleJoin}, Usage: pki.Client, TTL: life, Backdate: pki.CABackdate, For: key})
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	ticket := trust.Ticket{
-		Serial: pki.Serial(leaf.Cert), Name: r.Name, At: time.Now().UTC(), Expires: leaf.Cert.NotAfter, By: said(ctx, apid.MetadataSubject),
+		Serial: pki.Serial(leaf.Cert), Name: r.Name, At: time.Now().UTC(), Expires: leaf.Cert.NotAfter, By: callerInfo(ctx, apid.MetadataSubject),
 		Voters: voters, Quorum: of.majority(),
 	}
 	invite := func(b trust.Ledger) (trust.Ledger, error) {
-		if of.own {
+		if of.self {
 			ticket.Voters = append(slices.Clone(voters), b.ID)
 		}
 		return b.AddTicket(ticket)
 	}
-	if err := a.m.book.try(invite); err != nil {
+	if err := a.m.ledger.check(invite); err != nil {
 		return nil, err
 	}
-	noted, silent, refused := a.m.tell(ctx, asked, &api.ReplicateMembershipRequest{Membership: toMembership(trust.Membership{Tickets: []trust.Ticket{ticket}})}, ticket.Serial, len(asked))
+	noted, silent, refused := a.m.replicate(ctx, asked, &api.ReplicateMembershipRequest{Membership: toMembership(trust.Membership{Tickets: []trust.Ticket{ticket}})}, ticket.Serial, len(asked))
 	if refused != nil {
 		return nil, status.Error(codes.FailedPrecondition, refused.Error())
 	}
-	if len(noted)+of.one() < of.majority() {
-		return nil, tooFew(len(noted)+of.one(), of, "know a ticket, so that it is good for one machine only", silent)
+	if len(noted)+of.selfVotes() < of.majority() {
+		return nil, noQuorum(len(noted)+of.selfVotes(), of, "know a ticket, so that it is good for one machine only", silent)
 	}
-	if err := a.m.book.update(invite); err != nil {
+	if err := a.m.ledger.update(invite); err != nil {
 		return nil, err
 	}
-	answer := &api.CreateTicketResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(documents), ControlPlanes: spelled(nodeAddresses(c, state))}
+	answer := &api.CreateTicketResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(documents), ControlPlanes: addressStrings(nodeAddresses(c, state))}
 	slices.Sort(noted)
 	for _, address := range noted {
 		if !slices.Contains(answer.ControlPlanes, address) && len(answer.ControlPlanes) < config.MaxFrom {
@@ -138,7 +138,7 @@ func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest
 }
 
 // addressStrings returns addresses as strings.
-func spelled(addresses []netip.Addr) []string {
+func addressStrings(addresses []netip.Addr) []string {
 	var out []string
 	for _, a := range addresses {
 		out = append(out, a.String())
@@ -147,7 +147,7 @@ func spelled(addresses []netip.Addr) []string {
 }
 
 // noQuorum is the error if fewer control-plane machines than a majority answer.
-func tooFew(answer int, of electorate, what string, silent []string) error {
+func noQuorum(answer int, of voters, what string, silent []string) error {
 	return status.Errorf(codes.Unavailable, "%d of %d control-plane machines %s, and %d have to; try again when more of them answer (%s)", answer, of.all(), what, of.majority(), strings.Join(silent, "; "))
 }
 
@@ -176,37 +176,37 @@ func workerDocuments(c *config.Config, name string) *config.Config {
 }
 
 // current returns the present ledger.
-func (b *book) known() trust.Ledger {
+func (b *ledger) current() trust.Ledger {
 	b.Lock()
 	defer b.Unlock()
-	return b.openLocked()
+	return b.currentLocked()
 }
 
 // update changes the ledger and stores it, or returns a status error. An error leaves the ledger
 // unchanged.
-func (b *book) update(change func(trust.Ledger) (trust.Ledger, error)) error {
+func (b *ledger) update(change func(trust.Ledger) (trust.Ledger, error)) error {
 	b.Lock()
 	defer b.Unlock()
 	next, err := b.changedLocked(change)
 	if err != nil {
 		return err
 	}
-	if err := b.keepLocked(next); err != nil {
+	if err := b.storeLocked(next); err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	return nil
 }
 
 // check is update without the change.
-func (b *book) try(change func(trust.Ledger) (trust.Ledger, error)) error {
+func (b *ledger) check(change func(trust.Ledger) (trust.Ledger, error)) error {
 	b.Lock()
 	defer b.Unlock()
 	_, err := b.changedLocked(change)
 	return err
 }
 
-func (b *book) changedLocked(change func(trust.Ledger) (trust.Ledger, error)) (trust.Ledger, error) {
-	known, err := b.begunLocked()
+func (b *ledger) changedLocked(change func(trust.Ledger) (trust.Ledger, error)) (trust.Ledger, error) {
+	known, err := b.withIDLocked()
 	if b.damaged != nil {
 		return known, status.Error(codes.FailedPrecondition, "nothing is issued: "+b.damaged.Error()+"; `orlopctl trust revoke --new-list` begins a new list")
 	}
@@ -226,17 +226,17 @@ func (b *book) changedLocked(change func(trust.Ledger) (trust.Ledger, error)) (t
 
 // Join signs certificates for the holder of a ticket, and for a member with a valid certificate.
 func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResponse, error) {
-	c, err := a.issuing()
+	c, err := a.issuingConfig()
 	if err != nil {
 		return nil, err
 	}
-	member := trust.Member{Name: said(ctx, apid.MetadataName), Renewed: time.Now().UTC()}
-	role := pki.RolePrefix + said(ctx, apid.MetadataRole)
+	member := trust.Member{Name: callerInfo(ctx, apid.MetadataName), Renewed: time.Now().UTC()}
+	role := pki.RolePrefix + callerInfo(ctx, apid.MetadataRole)
 	switch role {
 	case pki.RoleJoin:
-		member.Ticket = said(ctx, apid.MetadataSerial)
+		member.Ticket = callerInfo(ctx, apid.MetadataSerial)
 	case pki.RoleMachine:
-		if member.Ticket = said(ctx, apid.MetadataTicket); member.Ticket == "" {
+		if member.Ticket = callerInfo(ctx, apid.MetadataTicket); member.Ticket == "" {
 			return nil, status.Error(codes.FailedPrecondition, "this certificate did not come by a ticket: it is a control-plane machine's, which issues its own")
 		}
 	default:
@@ -248,10 +248,10 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	}
 	member.Key = pki.KeyFingerprint(key)
 	known := role == pki.RoleMachine
-	if known && member.Key != said(ctx, apid.MetadataKey) { // this check needs no ledger
+	if known && member.Key != callerInfo(ctx, apid.MetadataKey) { // this check needs no ledger
 		return nil, status.Error(codes.FailedPrecondition, "a machine gets certificates again for the key that it has, and for no other")
 	}
-	peer, err := netip.ParseAddrPort(said(ctx, apid.MetadataPeer))
+	peer, err := netip.ParseAddrPort(callerInfo(ctx, apid.MetadataPeer))
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "the caller's address cannot be read: %v", err)
 	}
@@ -260,22 +260,22 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	addresses := []netip.Addr{peer.Addr().Unmap()}
 	member.Address = addresses[0].String()
 	state, _ := a.m.networkState.Get()
-	if err := notItsOwn(c, state, addresses[0]); err != nil {
+	if err := checkCallerAddress(c, state, addresses[0]); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	stand := func(b trust.Ledger) (trust.Ledger, error) {
-		return b.Vote(member, known, &a.m.book.session, time.Now())
+		return b.Vote(member, known, &a.m.ledger.session, time.Now())
 	}
 	// A rejected call costs no signature, and no caller can cause repeated writes of the ledger or
 	// calls to the other voters.
-	if err := a.m.book.try(stand); err != nil {
+	if err := a.m.ledger.check(stand); err != nil {
 		return nil, err
 	}
-	if !a.m.book.each.allowed("ticket "+member.Ticket) || !a.m.book.joins.Allow() {
+	if !a.m.ledger.perKey.allow("ticket "+member.Ticket) || !a.m.ledger.joins.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are asked for at present; try again")
 	}
-	of := a.m.electorate(c)
-	claims, stood, err := a.votes(ctx, of, member, known, stand)
+	of := a.m.voters(c)
+	claims, stood, err := a.collectVotes(ctx, of, member, known, stand)
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +284,7 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	member.Expires = expires
-	if err := a.enter(ctx, of, member, known, claims, stood); err != nil {
+	if err := a.storeMember(ctx, of, member, known, claims, stood); err != nil {
 		return nil, err
 	}
 	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s has its certificates until %s", member.Name, member.Address, expires.Format(time.RFC3339)))
@@ -293,27 +293,27 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 
 // collectVotes records in this ledger that a machine wants to join, and requests votes from the
 // others until a quorum votes for it. It returns their ticket bindings and the number of votes.
-func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Member, known bool, stand func(trust.Ledger) (trust.Ledger, error)) (claims []trust.TicketBinding, stood int, err error) {
+func (a clusterAPI) collectVotes(ctx context.Context, of voters, member trust.Member, known bool, stand func(trust.Ledger) (trust.Ledger, error)) (claims []trust.TicketBinding, stood int, err error) {
 	came := false
 	look := func(b trust.Ledger) (trust.Ledger, error) {
 		came = b.TicketUsed(member.Ticket)
 		return b, nil
 	}
-	if err := a.m.book.try(look); err != nil {
+	if err := a.m.ledger.check(look); err != nil {
 		return nil, 0, err
 	}
 	if known && !came { // other voters can know it
-		heard, silent := a.m.learnRolls(ctx, of.others, of.majority()-of.one())
-		if len(heard)+of.one() < of.majority() {
-			return nil, 0, tooFew(len(heard)+of.one(), of, "say whether they know the machine", silent)
+		heard, silent := a.m.syncMemberships(ctx, of.others, of.majority()-of.selfVotes())
+		if len(heard)+of.selfVotes() < of.majority() {
+			return nil, 0, noQuorum(len(heard)+of.selfVotes(), of, "say whether they know the machine", silent)
 		}
 	}
 	var about trust.Membership
 	books := map[string]bool{} // IDs of the ledgers that voted for it
-	err = a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
+	err = a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		b, err := stand(b)
 		about, came = b.PublicForTicket(member.Ticket), b.TicketUsed(member.Ticket)
-		if of.own {
+		if of.self {
 			books[b.ID] = true
 		}
 		return b, err
@@ -326,20 +326,20 @@ func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Membe
 	if !known && !came && len(about.Tickets) == 1 {
 		needs = about.Tickets[0].Quorum
 	}
-	r := &api.VoteRequest{Membership: toMembership(about), Candidate: toWorker(member), HasCertificate: known}
+	r := &api.VoteRequest{Membership: toMembership(about), Candidate: toMember(member), HasCertificate: known}
 	var against []string
 	if len(books) < needs {
-		askAll(ctx, a.m, of.others, func(ctx context.Context, c *client.Client) (*api.VoteResponse, error) {
+		callAll(ctx, a.m, of.others, func(ctx context.Context, c *client.Client) (*api.VoteResponse, error) {
 			return c.Cluster.Vote(ctx, r)
-		}, func(v answered[*api.VoteResponse]) bool {
+		}, func(v peerAnswer[*api.VoteResponse]) bool {
 			switch {
 			case v.err != nil:
-				against = append(against, reason(v.from, v.err))
+				against = append(against, peerError(v.from, v.err))
 			case v.answer.RejectionReason != "":
-				claims = append(claims, fromClaims(v.answer.Bindings)...)
+				claims = append(claims, fromBindings(v.answer.Bindings)...)
 				against = append(against, fmt.Sprintf("%s: %s", v.from, v.answer.RejectionReason))
 			default:
-				claims = append(claims, fromClaims(v.answer.Bindings)...)
+				claims = append(claims, fromBindings(v.answer.Bindings)...)
 				books[v.answer.Ledger] = true
 			}
 			return len(books) >= needs
@@ -349,34 +349,34 @@ func (a clusterAPI) votes(ctx context.Context, of electorate, member trust.Membe
 		return claims, stood, nil
 	}
 	// The reason for which no machine can join with this ticket says more than the number of votes.
-	err = a.m.book.try(func(b trust.Ledger) (trust.Ledger, error) {
-		return b.AdmitWithVotes(member, known, claims, stood, needs, &a.m.book.session)
+	err = a.m.ledger.check(func(b trust.Ledger) (trust.Ledger, error) {
+		return b.AdmitWithVotes(member, known, claims, stood, needs, &a.m.ledger.session)
 	})
 	if err != nil && status.Code(err) != codes.Unavailable {
 		return nil, 0, err
 	}
-	return nil, 0, tooFew(stood, of, "stand for "+member.Name, against)
+	return nil, 0, noQuorum(stood, of, "stand for "+member.Name, against)
 }
 
 // storeMember writes a member into this ledger and replicates it. When it returns, a majority of
 // the ledgers contain the member. That is before the machine receives the certificates, so that
 // they can be revoked, and so that no other machine gets the name or the address.
-func (a clusterAPI) enter(ctx context.Context, of electorate, member trust.Member, known bool, claims []trust.TicketBinding, stood int) error {
+func (a clusterAPI) storeMember(ctx context.Context, of voters, member trust.Member, known bool, claims []trust.TicketBinding, stood int) error {
 	var entered trust.Membership
-	err := a.m.book.update(func(b trust.Ledger) (trust.Ledger, error) {
-		b, err := b.AdmitWithVotes(member, known, claims, stood, of.majority(), &a.m.book.session)
+	err := a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
+		b, err := b.AdmitWithVotes(member, known, claims, stood, of.majority(), &a.m.ledger.session)
 		entered = b.PublicForTicket(member.Ticket)
 		return b, err
 	})
 	if err != nil {
 		return err
 	}
-	noted, silent, _ := a.m.tell(ctx, of.others, &api.ReplicateMembershipRequest{Membership: toMembership(entered)}, member.Ticket, of.majority()-of.one())
-	if len(noted)+of.one() < of.majority() {
-		return tooFew(len(noted)+of.one(), of, "hold "+member.Name+" in their books", silent)
+	noted, silent, _ := a.m.replicate(ctx, of.others, &api.ReplicateMembershipRequest{Membership: toMembership(entered)}, member.Ticket, of.majority()-of.selfVotes())
+	if len(noted)+of.selfVotes() < of.majority() {
+		return noQuorum(len(noted)+of.selfVotes(), of, "hold "+member.Name+" in their books", silent)
 	}
 	// An operator can have removed it meanwhile.
-	return a.m.book.try(func(b trust.Ledger) (trust.Ledger, error) {
+	return a.m.ledger.check(func(b trust.Ledger) (trust.Ledger, error) {
 		if !b.TicketUsed(member.Ticket) {
 			return b, fmt.Errorf("machine %s: it was removed while it joined; ask for another ticket", member.Name)
 		}
@@ -387,7 +387,7 @@ func (a clusterAPI) enter(ctx context.Context, of electorate, member trust.Membe
 // checkCallerAddress rejects a source address that is not the caller's alone: certificates for it
 // would impersonate another machine. The source is this machine's address if a process here
 // forwards the call, and an address of a pod if a pod calls.
-func notItsOwn(c *config.Config, state network.State, a netip.Addr) error {
+func checkCallerAddress(c *config.Config, state network.State, a netip.Addr) error {
 	whose := ""
 	if slices.Contains(ownAddresses(state), a) {
 		whose = "this machine"
@@ -441,7 +441,7 @@ func sign(c *config.Config, member trust.Member, addresses []netip.Addr, key *ec
 		if err != nil {
 			return nil, err
 		}
-		spec.TTL, spec.Backdate, spec.For, spec.Ticket = memberLife, credentials.Backdate, key, member.Ticket
+		spec.TTL, spec.Backdate, spec.For, spec.Ticket = memberTTL, credentials.Backdate, key, member.Ticket
 		leaf, err := ca.Issue(spec)
 		if err != nil {
 			return nil, err
@@ -469,7 +469,7 @@ func sign(c *config.Config, member trust.Member, addresses []netip.Addr, key *ec
 }
 
 func (a clusterAPI) ListMembers(context.Context, *api.ListMembersRequest) (*api.ListMembersResponse, error) {
-	known := a.m.book.known()
+	known := a.m.ledger.current()
 	out := &api.ListMembersResponse{}
 	out.Members = toMembership(known.Public()).Members
 	for _, t := range known.OpenTickets(time.Now()) {
@@ -484,22 +484,22 @@ func (a clusterAPI) ListMembers(context.Context, *api.ListMembersRequest) (*api.
 // time afterwards. A caller can repeat the call for a removed machine. The work continues if the
 // caller disconnects.
 func (a clusterAPI) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
-	c, err := a.issuing()
+	c, err := a.issuingConfig()
 	if err != nil {
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx)
-	of := a.m.electorate(c)
-	_, silent := a.m.learnRolls(ctx, of.others, len(of.others)) // it may have joined a moment ago
+	of := a.m.voters(c)
+	_, silent := a.m.syncMemberships(ctx, of.others, len(of.others)) // it may have joined a moment ago
 	out := &api.RemoveMemberResponse{}
 	var removed []*api.Revocation
-	err = a.m.book.update(func(b trust.Ledger) (next trust.Ledger, err error) {
-		if next, out.Tickets, err = b.Remove(r.Name, time.Now().UTC(), said(ctx, apid.MetadataSubject)); err != nil && len(silent) > 0 {
+	err = a.m.ledger.update(func(b trust.Ledger) (next trust.Ledger, err error) {
+		if next, out.Tickets, err = b.Remove(r.Name, time.Now().UTC(), callerInfo(ctx, apid.MetadataSubject)); err != nil && len(silent) > 0 {
 			return next, fmt.Errorf("%w; some of the control plane do not answer, and may know it (%s)", err, strings.Join(silent, "; "))
 		}
 		for _, v := range next.Revoked {
 			if slices.Contains(out.Tickets, v.Lineage) {
-				removed = append(removed, toldRevocation(v))
+				removed = append(removed, toAPIRevocation(v))
 			}
 		}
 		return next, err
@@ -507,34 +507,34 @@ func (a clusterAPI) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest
 	if err != nil {
 		return nil, err
 	}
-	enforced := a.m.enforce(ctx)
-	_, out.Unreached, _ = a.m.tell(ctx, of.others, &api.ReplicateMembershipRequest{Revocations: removed}, "", len(of.others))
-	a.m.forgetting.again(out.Tickets)
-	if _, err := a.m.forget(ctx, c, []string{r.Name}); err != nil {
+	enforced := a.m.enforceRevocations(ctx)
+	_, out.Unreached, _ = a.m.replicate(ctx, of.others, &api.ReplicateMembershipRequest{Revocations: removed}, "", len(of.others))
+	a.m.nodeGC.restart(out.Tickets)
+	if _, err := a.m.deleteNodes(ctx, c, []string{r.Name}); err != nil {
 		out.NodeError = err.Error()
 	}
 	if enforced != nil {
-		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", enforced, lookAgain)
+		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", enforced, resyncInterval)
 	}
 	a.m.events.add("cluster", "op", "removed machine "+r.Name)
 	return out, nil
 }
 
 // enforceRevocations makes the revocations effective in apid and in the API server.
-func (m *machine) enforce(ctx context.Context) error {
-	m.settling.Lock()
-	defer m.settling.Unlock()
+func (m *machine) enforceRevocations(ctx context.Context) error {
+	m.reconcileMu.Lock()
+	defer m.reconcileMu.Unlock()
 	now, _ := m.config.Get()
 	state, _ := m.networkState.Get()
-	if err := m.openDoor(ctx, now.config, state); err != nil {
+	if err := m.configureAPI(ctx, now.config, state); err != nil {
 		return err
 	}
-	if !controls(now.config) {
+	if !isControlPlane(now.config) {
 		return nil
 	}
 	spec, err := nodeSpec(now.config, state, m.release)
 	if err != nil {
 		return nil // no API server runs yet
 	}
-	return m.settleCredentials(ctx, now.config, spec)
+	return m.reconcileCredentials(ctx, now.config, spec)
 }

@@ -51,11 +51,11 @@ func controlPlane(t *testing.T) clusterAPI {
 	}, config.EncryptionKey{})
 	m.config.Set(applied{config: whole})
 	m.events = newEventLog()
-	m.working = t.Context()
+	m.runCtx = t.Context()
 	m.membership = cell.New(membershipState{})
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	// there are no Nodes
-	m.forgetting.nodes = func(context.Context, []string) ([]string, error) { return nil, nil }
+	m.nodeGC.deleteNodes = func(context.Context, []string) ([]string, error) { return nil, nil }
 	return clusterAPI{m: m}
 }
 
@@ -97,10 +97,10 @@ func TestMembers(t *testing.T) {
 	if len(problems) > 0 || strings.Contains(string(invited.Documents), "KEY") || invited.ControlPlanes[0] != "10.0.0.11" {
 		t.Fatalf("%v, %s", problems, invited.Documents)
 	}
-	// asks sends the request of a machine and processes the answer.
-	asks := func(cert *x509.Certificate, identity *pki.Leaf, peer string) (heldLeaves, error) {
+	// findJoinRequest sends the request of a machine and processes the answer.
+	asks := func(cert *x509.Certificate, identity *pki.Leaf, peer string) (memberCertificates, error) {
 		r := &api.JoinRequest{MachineCsr: request(identity), NodeCsrs: map[string][]byte{}}
-		got := heldLeaves{machine: &pki.Leaf{Key: identity.Key}, node: credentials.IssuedLeaves{}}
+		got := memberCertificates{machine: &pki.Leaf{Key: identity.Key}, node: credentials.IssuedLeaves{}}
 		for _, l := range credentials.NodeLeaves("w1", nil) {
 			got.node[l.Cert] = &pki.Leaf{}
 			r.NodeCsrs[l.Cert] = request(got.node[l.Cert])
@@ -109,7 +109,7 @@ func TestMembers(t *testing.T) {
 		if err != nil {
 			return got, err
 		}
-		return got, got.take(answer, c)
+		return got, got.add(answer, c)
 	}
 	var own, thief pki.Leaf
 	held, err := asks(ticket, &own, "[::ffff:10.0.0.21]:4711")
@@ -129,12 +129,12 @@ func TestMembers(t *testing.T) {
 	if err := held.store(file); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := readHeld(file, own.Key); err != nil || !again.machine.Cert.Equal(held.machine.Cert) || len(again.node) != len(held.node) {
+	if again, err := readCertificates(file, own.Key); err != nil || !again.machine.Cert.Equal(held.machine.Cert) || len(again.node) != len(held.node) {
 		t.Errorf("read back: %v, %v", again, err)
 	}
 	var stranger pki.Leaf
 	request(&stranger)
-	if _, err := readHeld(file, stranger.Key); err == nil {
+	if _, err := readCertificates(file, stranger.Key); err == nil {
 		t.Error("another machine's disk is taken for its own")
 	}
 
@@ -171,9 +171,9 @@ func TestMembers(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 
-	a.m.book.Lock()
-	known := a.m.book.openLocked()
-	a.m.book.Unlock()
+	a.m.ledger.Lock()
+	known := a.m.ledger.currentLocked()
+	a.m.ledger.Unlock()
 	next, tickets, err := known.Remove("w1", time.Now(), "admin")
 	if err != nil || len(tickets) != 1 {
 		t.Fatal(tickets, err)
@@ -202,7 +202,7 @@ func TestNotItsOwn(t *testing.T) {
 		"10.0.0.11": "the control plane", "10.0.0.9": "the control plane", "10.244.3.4": "a pod or a service", "127.0.0.1": "no machine alone",
 		"192.0.2.10": "the API server", "2001:db8::7": "the API server", "192.0.2.11": "the API server",
 	} {
-		err := notItsOwn(c, network.State{}, at(address))
+		err := checkCallerAddress(c, network.State{}, at(address))
 		if (err == nil) != (whose == "") || err != nil && !strings.Contains(err.Error(), whose) {
 			t.Errorf("%s: %v, want %q", address, err, whose)
 		}

@@ -229,7 +229,7 @@ func (a clusterAPI) Suspend(ctx context.Context, r *api.SuspendRequest) (*api.Su
 	if err != nil {
 		return nil, err
 	}
-	o, err := a.m.suspending.suspend(ctx, kind, r.Name, caller(ctx), time.Now(), step)
+	o, err := a.m.suspender.suspend(ctx, kind, r.Name, caller(ctx), time.Now(), step)
 	if err != nil {
 		return nil, failedStep(err)
 	}
@@ -242,7 +242,7 @@ func (a clusterAPI) Resume(ctx context.Context, r *api.ResumeRequest) (*api.Resu
 	if err != nil {
 		return nil, err
 	}
-	o, err := a.m.suspending.resume(ctx, kind, r.Name, r.Discard, step)
+	o, err := a.m.suspender.resume(ctx, kind, r.Name, r.Discard, step)
 	if err != nil {
 		return nil, failedStep(err)
 	}
@@ -252,7 +252,7 @@ func (a clusterAPI) Resume(ctx context.Context, r *api.ResumeRequest) (*api.Resu
 }
 
 func (a clusterAPI) ListSuspended(context.Context, *api.ListSuspendedRequest) (*api.ListSuspendedResponse, error) {
-	all, err := a.m.suspending.shelf.list()
+	all, err := a.m.suspender.shelf.list()
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
@@ -281,17 +281,17 @@ func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, su
 	}
 	now, _ := m.config.Get()
 	switch {
-	case m.medium != "":
+	case m.bootMedium != "":
 		return "", nil, status.Error(codes.FailedPrecondition, notInstalled)
-	case !controls(now.config):
+	case !isControlPlane(now.config):
 		return "", nil, status.Error(codes.FailedPrecondition, "this machine runs no API server; ask a control-plane machine")
 	}
-	if why, _ := m.noStorage.Get(); why != "" {
+	if why, _ := m.storageProblem.Get(); why != "" {
 		return "", nil, status.Error(codes.FailedPrecondition, "there is nowhere to keep the object: "+why)
 	}
 	as := pki.Spec{
 		CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: suspendCert, Backdate: credentials.Backdate,
-		Lineage: said(ctx, apid.MetadataLineage), Root: said(ctx, apid.MetadataIssuer),
+		Lineage: callerInfo(ctx, apid.MetadataLineage), Root: callerInfo(ctx, apid.MetadataIssuer),
 	}
 	return kind, func(ctx context.Context, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
 		return m.breakGlassStep(ctx, now.config.Cluster, as, o)

@@ -21,7 +21,7 @@ import (
 // fakeKubernetes has one object, of UID 1, until it is removed, and records the steps.
 type fakeKubernetes struct {
 	object string
-	stuck  error // of the removal
+	stuck  error // readEpoch the removal
 	lost   bool  // the object is removed, and the answer is lost
 	steps  []string
 }

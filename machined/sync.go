@@ -37,19 +37,19 @@ import (
 const (
 	// syncInterval is the interval between polls. A revocation on one control-plane machine is
 	// effective here after at most twice that time.
-	learnEvery = 4 * time.Second
+	syncInterval = 4 * time.Second
 	// syncTimeout bounds one poll, including the connection.
-	learnTime = 4 * time.Second
+	syncTimeout = 4 * time.Second
 )
 
 // runRevocationSync polls the peers as long as the machine runs.
-func (m *machine) learnRevocations(ctx context.Context) {
-	l := learner{m: m, problems: map[netip.Addr]string{}}
-	tick := time.NewTicker(learnEvery)
+func (m *machine) runRevocationSync(ctx context.Context) {
+	l := revocationSync{m: m, problems: map[netip.Addr]string{}}
+	tick := time.NewTicker(syncInterval)
 	defer tick.Stop()
 	for configs := m.config.Watch(); ; {
 		now := configs.Current()
-		l.round(ctx, now)
+		l.pollPeers(ctx, now)
 		select {
 		case <-tick.C:
 		case <-configs.Changed():
@@ -60,26 +60,26 @@ func (m *machine) learnRevocations(ctx context.Context) {
 }
 
 // revocationSync polls peers and merges their revocations.
-type learner struct {
+type revocationSync struct {
 	m *machine
 	// error of the last poll, per peer
 	problems map[netip.Addr]string
 	// members with the name of a control-plane machine at the last poll
-	doubles []string
+	nameConflicts []string
 }
 
 // pollPeers polls all peers once, in parallel.
-func (l *learner) round(ctx context.Context, now applied) {
-	named := l.m.teachers(now.config)
-	l.m.connections.keep(named)
+func (l *revocationSync) pollPeers(ctx context.Context, now applied) {
+	named := l.m.syncPeers(now.config)
+	l.m.peerConns.closeExcept(named)
 	maps.DeleteFunc(l.problems, func(addr netip.Addr, _ string) bool { return !slices.Contains(named, addr) })
 	problems := make([]string, len(named))
 	var asking sync.WaitGroup
 	for i, addr := range named {
 		asking.Go(func() {
-			err := panics.Do("learning from "+addr.String(), func() error { return l.m.learn(ctx, addr, now.config) })
-			if worker(now.config) {
-				l.m.noteRemoved(err)
+			err := panics.Do("learning from "+addr.String(), func() error { return l.m.syncWith(ctx, addr, now.config) })
+			if isWorker(now.config) {
+				l.m.recordRemoved(err)
 			}
 			if err != nil {
 				problems[i] = err.Error()
@@ -87,8 +87,8 @@ func (l *learner) round(ctx context.Context, now applied) {
 		})
 	}
 	asking.Wait()
-	if worker(now.config) && len(named) > 0 && !slices.ContainsFunc(problems, func(p string) bool { return p != "" }) {
-		l.m.noteCounts()
+	if isWorker(now.config) && len(named) > 0 && !slices.ContainsFunc(problems, func(p string) bool { return p != "" }) {
+		l.m.clearRemoved()
 	}
 	for i, addr := range named {
 		if problems[i] != "" && problems[i] != l.problems[addr] {
@@ -99,38 +99,38 @@ func (l *learner) round(ctx context.Context, now applied) {
 		}
 		l.problems[addr] = problems[i]
 	}
-	if controls(now.config) {
-		l.tellDoubles(now.config)
+	if isControlPlane(now.config) {
+		l.reportNameConflicts(now.config)
 	}
 }
 
 // reportNameConflicts reports members that have the name of a control-plane machine, so that their
 // certificates are valid for its Node. They were admitted by machines that did not know that
 // control-plane machine yet.
-func (l *learner) tellDoubles(c *config.Config) {
-	known := l.m.book.known()
+func (l *revocationSync) reportNameConflicts(c *config.Config) {
+	known := l.m.ledger.current()
 	var doubles []string
 	for _, member := range known.Members {
 		if !reservedName(c, known, member.Name) {
 			continue
 		}
-		if doubles = append(doubles, member.Name); !slices.Contains(l.doubles, member.Name) {
+		if doubles = append(doubles, member.Name); !slices.Contains(l.nameConflicts, member.Name) {
 			l.m.events.add("trust", "failure", fmt.Sprintf("machine %s at %s: it has joined by the name of the control plane; take it out (`orlopctl nodes remove %s`), and invite it by another name", member.Name, member.Address, member.Name))
 		}
 	}
-	l.doubles = doubles
+	l.nameConflicts = doubles
 }
 
 // syncPeers returns the machines to poll: the control plane in the configuration without this
 // machine.
-func (m *machine) teachers(c *config.Config) []netip.Addr {
+func (m *machine) syncPeers(c *config.Config) []netip.Addr {
 	if c == nil || c.Cluster == nil {
 		return nil
 	}
 	state, _ := m.networkState.Get()
 	own := ownAddresses(state)
 	named := slices.Clone(c.Cluster.Spec.ControlPlanes)
-	if worker(c) {
+	if isWorker(c) {
 		if member, _ := m.membership.Get(); !member.Joined {
 			return nil // no peer knows this machine yet
 		}
@@ -145,21 +145,21 @@ func (m *machine) teachers(c *config.Config) []netip.Addr {
 
 // syncWith polls one of the machines that configuration c names; a control-plane machine also polls
 // the membership.
-func (m *machine) learn(ctx context.Context, addr netip.Addr, c *config.Config) error {
-	asking, cancel := context.WithTimeout(ctx, learnTime)
+func (m *machine) syncWith(ctx context.Context, addr netip.Addr, c *config.Config) error {
+	asking, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	var news []trust.Revocation
 	_, err := call(asking, m, addr, func(other *client.Client) (_ struct{}, err error) {
-		news, err = m.book.learn(func(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
+		news, err = m.ledger.syncRevocations(func(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
 			answer, err := other.Trust.GetRevocations(asking, r)
 			if err != nil {
 				return nil, errors.New(status.Convert(err).Message())
 			}
 			return answer, nil
 		})
-		if err == nil && controls(c) {
+		if err == nil && isControlPlane(c) {
 			said := ""
-			_, err = m.book.learnRoll(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
+			_, err = m.ledger.syncMembership(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
 				answer, err := other.Cluster.GetMembership(asking, r)
 				if err != nil {
 					return nil, fmt.Errorf("members: %s", status.Convert(err).Message())
@@ -168,7 +168,7 @@ func (m *machine) learn(ctx context.Context, addr netip.Addr, c *config.Config) 
 				return answer, nil
 			})
 			if err == nil {
-				err = m.book.meet(addr, said, c.Cluster.Spec.ControlPlanes)
+				err = m.ledger.recordControlPlane(addr, said, c.Cluster.Spec.ControlPlanes)
 			}
 		}
 		return struct{}{}, err
@@ -183,13 +183,13 @@ func (m *machine) learn(ctx context.Context, addr netip.Addr, c *config.Config) 
 	if len(news) == 0 {
 		return err
 	}
-	return errors.Join(err, m.enforce(ctx))
+	return errors.Join(err, m.enforceRevocations(ctx))
 }
 
 // syncRevocations polls a peer, and merges and stores its new revocations.
-func (b *book) learn(ask func(*api.GetRevocationsRequest) (*api.GetRevocationsResponse, error)) ([]trust.Revocation, error) {
+func (b *ledger) syncRevocations(ask func(*api.GetRevocationsRequest) (*api.GetRevocationsResponse, error)) ([]trust.Revocation, error) {
 	b.Lock()
-	known, damaged := b.openLocked(), b.damaged
+	known, damaged := b.currentLocked(), b.damaged
 	b.Unlock()
 	if damaged != nil {
 		return nil, damaged
@@ -200,27 +200,27 @@ func (b *book) learn(ask func(*api.GetRevocationsRequest) (*api.GetRevocationsRe
 	}
 	var learnt []trust.Revocation
 	for _, r := range answer.Revocations {
-		learnt = append(learnt, revocationOf(r))
+		learnt = append(learnt, fromAPIRevocation(r))
 	}
 	b.Lock()
 	defer b.Unlock()
-	if known = b.openLocked(); b.damaged != nil { // another call may have written meanwhile
+	if known = b.currentLocked(); b.damaged != nil { // another call may have written meanwhile
 		return nil, b.damaged
 	}
 	next, news, err := known.MergeRevocations(learnt, time.Now())
 	if len(news) == 0 {
 		return nil, err
 	}
-	if keeping := b.keepLocked(next); keeping != nil {
+	if keeping := b.storeLocked(next); keeping != nil {
 		return nil, keeping
 	}
 	return news, err
 }
 
 func (a trustAPI) GetRevocations(_ context.Context, r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
-	a.m.book.Lock()
-	known, damaged := a.m.book.openLocked(), a.m.book.damaged
-	a.m.book.Unlock()
+	a.m.ledger.Lock()
+	known, damaged := a.m.ledger.currentLocked(), a.m.ledger.damaged
+	a.m.ledger.Unlock()
 	if damaged != nil {
 		return nil, status.Error(codes.FailedPrecondition, damaged.Error())
 	}
@@ -229,17 +229,17 @@ func (a trustAPI) GetRevocations(_ context.Context, r *api.GetRevocationsRequest
 		return out, nil
 	}
 	for _, v := range known.Revoked {
-		out.Revocations = append(out.Revocations, toldRevocation(v))
+		out.Revocations = append(out.Revocations, toAPIRevocation(v))
 	}
 	return out, nil
 }
 
 // toAPIRevocation converts a revocation to the API's form.
-func toldRevocation(r trust.Revocation) *api.Revocation {
+func toAPIRevocation(r trust.Revocation) *api.Revocation {
 	return &api.Revocation{Lineage: r.Lineage, Name: r.Name, Machine: r.Machine, At: timestamppb.New(r.At), By: r.By, Generation: r.Generation, Restored: r.Restored}
 }
 
 // fromAPIRevocation converts a revocation from the API's form.
-func revocationOf(r *api.Revocation) trust.Revocation {
+func fromAPIRevocation(r *api.Revocation) trust.Revocation {
 	return trust.Revocation{Lineage: r.Lineage, Name: r.Name, Machine: r.Machine, At: r.At.AsTime(), By: r.By, Generation: r.Generation, Restored: r.Restored}
 }

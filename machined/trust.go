@@ -35,46 +35,46 @@ import (
 // machine issues. The ledger contains them, and all known revocations of any issuer.
 
 // ledger is the machine's trust.Ledger, stored on STATE.
-type book struct {
+type ledger struct {
 	file string // paths.TrustLedger
 	sync.Mutex
-	read    bool
-	content trust.Ledger
-	written []byte        // content as stored on STATE; nil if unknown
-	session trust.Session // state since the start of machined
-	damaged error         // why the stored ledger is unreadable
-	told    bool          // an event reported the damage
+	loaded   bool
+	content  trust.Ledger
+	stored   []byte        // content as stored on STATE; nil if unknown
+	session  trust.Session // state since the start of machined
+	damaged  error         // why the stored ledger is unreadable
+	reported bool          // an event reported the damage
 
 	renewals, joins *rate.Limiter // limits of renewals by operators, and of joins of machines
 	// limit per ticket and per lineage, so that no caller exhausts the limits of all others
-	each    tries
+	perKey  rateLimits
 	changes *cell.Cell[int] // number of changes of the content
 
 	// time that has certainly passed, by which entries expire; nil for the clock
-	past func() time.Time
+	floor func() time.Time
 }
 
 // newLedger returns the ledger of a file. Each renewal costs a signature and a flush of STATE, and
 // every caller may request it.
-func newBook(file string) book {
-	return book{
-		file: file, renewals: rate.NewLimiter(1, 60), joins: rate.NewLimiter(1, 60), each: tries{each: 10 * time.Second, atOnce: 10},
+func newLedger(file string) ledger {
+	return ledger{
+		file: file, renewals: rate.NewLimiter(1, 60), joins: rate.NewLimiter(1, 60), perKey: rateLimits{interval: 10 * time.Second, burst: 10},
 		changes: cell.New(0),
 	}
 }
 
 // currentLocked reads the ledger from STATE at first use. Without storage the ledger is empty and
 // cannot be written.
-func (b *book) openLocked() trust.Ledger {
+func (b *ledger) currentLocked() trust.Ledger {
 	known := b.readLocked()
-	if b.past != nil {
-		known.Floor = b.past()
+	if b.floor != nil {
+		known.Floor = b.floor()
 	}
 	return known
 }
 
-func (b *book) readLocked() trust.Ledger {
-	if b.read {
+func (b *ledger) readLocked() trust.Ledger {
+	if b.loaded {
 		return b.content
 	}
 	text, err := os.ReadFile(b.file)
@@ -83,7 +83,7 @@ func (b *book) readLocked() trust.Ledger {
 	}
 	b.damaged = nil
 	if err == nil {
-		b.read = true // a damaged ledger is not read again
+		b.loaded = true // a damaged ledger is not read again
 		err = json.Unmarshal(text, &b.content)
 	}
 	if err != nil {
@@ -94,8 +94,8 @@ func (b *book) readLocked() trust.Ledger {
 
 // revokedLocked returns the active revocations. If the ledger is unreadable, the removed machines
 // are unknown, so it revokes all members.
-func (b *book) refusedLocked() []trust.Revocation {
-	known := b.openLocked()
+func (b *ledger) revokedLocked() []trust.Revocation {
+	known := b.currentLocked()
 	if b.damaged != nil {
 		return []trust.Revocation{{Lineage: trust.AnyTicket}}
 	}
@@ -103,9 +103,9 @@ func (b *book) refusedLocked() []trust.Revocation {
 }
 
 // storeLocked writes another content to STATE.
-func (b *book) keepLocked(next trust.Ledger) error {
+func (b *ledger) storeLocked(next trust.Ledger) error {
 	text, err := json.Marshal(next)
-	if err == nil && b.damaged == nil && b.written != nil && bytes.Equal(text, b.written) {
+	if err == nil && b.damaged == nil && b.stored != nil && bytes.Equal(text, b.stored) {
 		b.content = next
 		return nil
 	}
@@ -116,10 +116,10 @@ func (b *book) keepLocked(next trust.Ledger) error {
 		err = durable.WriteFile(b.file, append(slices.Clip(text), '\n'), 0o600)
 	}
 	if err != nil {
-		b.written = nil
+		b.stored = nil
 		return fmt.Errorf("trust: cannot write it down: %w", err)
 	}
-	b.read, b.content, b.damaged, b.written = true, next, nil, text
+	b.loaded, b.content, b.damaged, b.stored = true, next, nil, text
 	b.changes.Update(func(n int) int { return n + 1 })
 	return nil
 }
@@ -131,10 +131,10 @@ func (m *machine) callers(c *config.Config) (credentials.CallerCAs, error) {
 	if out.Operators, err = operators(c); err != nil {
 		return out, err
 	}
-	m.book.Lock()
-	defer m.book.Unlock()
-	m.book.openLocked()
-	damaged := m.book.damaged
+	m.ledger.Lock()
+	defer m.ledger.Unlock()
+	m.ledger.currentLocked()
+	damaged := m.ledger.damaged
 	if c != nil && c.Cluster != nil {
 		own := c.Cluster.Spec.PKI
 		out.Machines = trusted(own.Machine.Cert, own.Accepted.Machine)
@@ -144,12 +144,12 @@ func (m *machine) callers(c *config.Config) (credentials.CallerCAs, error) {
 			out.Clients = trusted(own.Client.Cert, own.Accepted.Client)
 		}
 	}
-	if damaged != nil && !m.book.told {
-		m.book.told = true
+	if damaged != nil && !m.ledger.reported {
+		m.ledger.reported = true
 		m.events.add("trust", "failure", damaged.Error()+"; certificates that machines have issued are refused, and none is issued, until a new list is begun (`orlopctl trust revoke --new-list`)")
 	}
-	out.JoinRequests = takesRequests(c)
-	out.Revoked, err = json.Marshal(m.book.refusedLocked())
+	out.JoinRequests = acceptsJoinRequests(c)
+	out.Revoked, err = json.Marshal(m.ledger.revokedLocked())
 	return out, err
 }
 
@@ -176,16 +176,16 @@ func (a trustAPI) Issue(ctx context.Context, r *api.IssueRequest) (*api.IssueRes
 
 // Renew signs a certificate with the name, role and lineage of the caller.
 func (a trustAPI) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
-	name, origin, role := said(ctx, apid.MetadataName), said(ctx, apid.MetadataLineage), said(ctx, apid.MetadataRole)
+	name, origin, role := callerInfo(ctx, apid.MetadataName), callerInfo(ctx, apid.MetadataLineage), callerInfo(ctx, apid.MetadataRole)
 	if err := trust.CheckName(name); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, "your certificate cannot be renewed by a machine: "+err.Error())
 	}
-	if !a.m.book.each.allowed("row "+cmp.Or(origin, said(ctx, apid.MetadataSerial))) || !a.m.book.renewals.Allow() {
+	if !a.m.ledger.perKey.allow("row "+cmp.Or(origin, callerInfo(ctx, apid.MetadataSerial))) || !a.m.ledger.renewals.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are renewed at present; try again")
 	}
-	a.m.book.Lock()
-	most := a.m.book.openLocked().MaxRenewal(said(ctx, apid.MetadataSerial))
-	a.m.book.Unlock()
+	a.m.ledger.Lock()
+	most := a.m.ledger.currentLocked().MaxRenewal(callerInfo(ctx, apid.MetadataSerial))
+	a.m.ledger.Unlock()
 	life, err := trust.TTL(r.Ttl.AsDuration(), most)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -209,7 +209,7 @@ func (a trustAPI) issue(ctx context.Context, request []byte, life time.Duration,
 	}
 	root := ""
 	if entry.Lineage != "" {
-		root = said(ctx, apid.MetadataIssuer)
+		root = callerInfo(ctx, apid.MetadataIssuer)
 	}
 	// The certificate is backdated like the certificates of the operators' CAs, so that a machine
 	// whose clock is behind accepts it.
@@ -221,25 +221,25 @@ func (a trustAPI) issue(ctx context.Context, request []byte, life time.Duration,
 	}
 	entry.Serial = pki.Serial(leaf.Cert)
 	entry.Lineage, _ = pki.LineageOf(leaf.Cert)
-	entry.At, entry.Expires, entry.TTL, entry.By = time.Now().UTC(), leaf.Cert.NotAfter, life, said(ctx, apid.MetadataSubject)
-	a.m.book.Lock()
-	defer a.m.book.Unlock()
-	known := a.m.book.openLocked()
-	if a.m.book.damaged != nil {
-		return nil, status.Error(codes.FailedPrecondition, "no certificate is issued: "+a.m.book.damaged.Error()+"; `orlopctl trust revoke --new-list` begins a new one")
+	entry.At, entry.Expires, entry.TTL, entry.By = time.Now().UTC(), leaf.Cert.NotAfter, life, callerInfo(ctx, apid.MetadataSubject)
+	a.m.ledger.Lock()
+	defer a.m.ledger.Unlock()
+	known := a.m.ledger.currentLocked()
+	if a.m.ledger.damaged != nil {
+		return nil, status.Error(codes.FailedPrecondition, "no certificate is issued: "+a.m.ledger.damaged.Error()+"; `orlopctl trust revoke --new-list` begins a new one")
 	}
 	// A certificate without an entry in the ledger could not be found for a revocation, so the
 	// caller gets it only after the entry is stored.
-	if err := a.m.book.keepLocked(known.AddIssued(entry)); err != nil {
+	if err := a.m.ledger.storeLocked(known.AddIssued(entry)); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	return &api.IssueResponse{Certificate: leaf.Cert.Raw}, nil
 }
 
 func (a trustAPI) ListCertificates(context.Context, *api.ListCertificatesRequest) (*api.ListCertificatesResponse, error) {
-	a.m.book.Lock()
-	known := a.m.book.openLocked()
-	a.m.book.Unlock()
+	a.m.ledger.Lock()
+	known := a.m.ledger.currentLocked()
+	a.m.ledger.Unlock()
 	out := &api.ListCertificatesResponse{}
 	for _, i := range known.Issued {
 		out.Issued = append(out.Issued, &api.IssuedCertificate{
@@ -252,7 +252,7 @@ func (a trustAPI) ListCertificates(context.Context, *api.ListCertificatesRequest
 		})
 	}
 	for _, r := range known.ActiveRevocations() {
-		out.Revoked = append(out.Revoked, toldRevocation(r))
+		out.Revoked = append(out.Revoked, toAPIRevocation(r))
 	}
 	return out, nil
 }
@@ -264,20 +264,20 @@ func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.Revoke
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	wanted.At, wanted.By = time.Now().UTC(), said(ctx, apid.MetadataSubject)
-	done, known, err := a.m.book.change(wanted, r, said(ctx, apid.MetadataLineage), said(ctx, apid.MetadataName))
+	wanted.At, wanted.By = time.Now().UTC(), callerInfo(ctx, apid.MetadataSubject)
+	done, known, err := a.m.ledger.changeRevocation(wanted, r, callerInfo(ctx, apid.MetadataLineage), callerInfo(ctx, apid.MetadataName))
 	if err != nil {
 		return nil, err
 	}
 	// it was revoked before
 	if !r.Restore && !r.NewList && done.At.Before(wanted.At) && done.Name == "" {
-		didNothing(ctx)
+		setUnchanged(ctx)
 	}
 	// the caller may have disconnected
-	if err := a.m.enforce(context.WithoutCancel(ctx)); err != nil {
-		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", err, lookAgain)
+	if err := a.m.enforceRevocations(context.WithoutCancel(ctx)); err != nil {
+		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", err, resyncInterval)
 	}
-	return &api.RevokeResponse{Revocation: toldRevocation(done), IssuedHere: known}, nil
+	return &api.RevokeResponse{Revocation: toAPIRevocation(done), IssuedHere: known}, nil
 }
 
 // revocation reads the target of a revocation or restore.
@@ -297,10 +297,10 @@ func revocation(r *api.RevokeRequest) (wanted trust.Revocation, err error) {
 
 // changeRevocation revokes or restores, but rejects self-revocation, which could lock out the last
 // admin. known reports whether this machine issued the certificate.
-func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, ownName string) (done trust.Revocation, known bool, err error) {
+func (b *ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, ownName string) (done trust.Revocation, known bool, err error) {
 	b.Lock()
 	defer b.Unlock()
-	next := b.openLocked()
+	next := b.currentLocked()
 	if b.damaged != nil && !r.NewList {
 		return done, false, status.Error(codes.FailedPrecondition, b.damaged.Error()+"; with --new-list a new one is begun, and what was revoked before counts again")
 	}
@@ -321,10 +321,10 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 		return done, known, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	if b.damaged != nil {
-		err = b.keepDamaged()
+		err = b.linkDamaged()
 	}
 	if err == nil {
-		err = b.keepLocked(next)
+		err = b.storeLocked(next)
 	}
 	if err != nil {
 		return done, known, status.Error(codes.Unavailable, err.Error())
@@ -335,7 +335,7 @@ func (b *book) change(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, 
 // linkDamaged gives the damaged file a second name. The file retains its own name until new content
 // replaces it: without a file nothing would be revoked, and a power cut between the two steps must
 // not cause that.
-func (b *book) keepDamaged() error {
+func (b *ledger) linkDamaged() error {
 	aside := b.file + ".damaged"
 	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

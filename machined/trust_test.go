@@ -29,7 +29,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// issuing is a machine whose cluster has a client CA.
+// issuingConfig is a machine whose cluster has a client CA.
 func issuing(t *testing.T, file string) *machine {
 	ca, err := pki.NewCA("clients", 1000*time.Hour)
 	if err != nil {
@@ -40,10 +40,10 @@ func issuing(t *testing.T, file string) *machine {
 	if c.Cluster.Spec.PKI.Client, err = config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM())); err != nil {
 		t.Fatal(err)
 	}
-	return &machine{book: newBook(file), config: cell.New(applied{config: c})}
+	return &machine{ledger: newLedger(file), config: cell.New(applied{config: c})}
 }
 
-// by is a call with a certificate.
+// buckets is a call with a certificate.
 func by(t *testing.T, cert *x509.Certificate) context.Context {
 	role := ""
 	origin, root := pki.LineageOf(cert)
@@ -136,11 +136,11 @@ func TestIssueAndRenew(t *testing.T) {
 	}
 
 	// The ledger outlives the process, and contains every issued certificate.
-	a.m.book = newBook(file)
+	a.m.ledger = newLedger(file)
 	if again, err := a.ListCertificates(t.Context(), &api.ListCertificatesRequest{}); err != nil || len(again.Issued) != 5 {
 		t.Errorf("%v, %v", again, err)
 	}
-	a.m.book = newBook(filepath.Join(file, "no-folder"))
+	a.m.ledger = newLedger(filepath.Join(file, "no-folder"))
 	if _, err := a.Issue(by(t, admin), &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("issued without a book: %v", err)
 	}
@@ -158,7 +158,7 @@ func TestRevokedCallers(t *testing.T) {
 	// any CA will do
 	now.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.config.Cluster.Spec.PKI.Client.Cert}
 	revoke := func(name string, r *api.RevokeRequest) error {
-		_, _, err := m.book.change(trust.Revocation{Name: name, At: time.Now()}, r, "1f", "admin")
+		_, _, err := m.ledger.changeRevocation(trust.Revocation{Name: name, At: time.Now()}, r, "1f", "admin")
 		return err
 	}
 	if err := revoke("dora", &api.RevokeRequest{}); err != nil {
@@ -167,8 +167,8 @@ func TestRevokedCallers(t *testing.T) {
 	if err := revoke("admin", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("an admin has revoked himself: %v", err)
 	}
-	for _, b := range []*book{{file: file}, {file: file}} { // written, and read again
-		m.book.read, m.book.content = b.read, b.content
+	for _, b := range []*ledger{{file: file}, {file: file}} { // stored, and read again
+		m.ledger.loaded, m.ledger.content = b.loaded, b.content
 		callers, err := m.callers(now.config)
 		var revoked []trust.Revocation
 		if err == nil {
@@ -182,7 +182,7 @@ func TestRevokedCallers(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.book.read = false
+	m.ledger.loaded = false
 	callers, err := m.callers(now.config)
 	if err != nil || len(callers.Clients) != 0 || len(callers.Operators) == 0 {
 		t.Errorf("%d bytes of client CAs, %d of operators', %v", len(callers.Clients), len(callers.Operators), err)
@@ -221,16 +221,16 @@ func TestLockedOut(t *testing.T) {
 	// any CA will do
 	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.config.Cluster.Spec.PKI.Client.Cert}
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(apid.MetadataIssuer, pki.Fingerprint(client.Cert.X509())))
-	if err := lockedOut(ctx, next.config); err == nil {
+	if err := checkLockout(ctx, next.config); err == nil {
 		t.Error("whoever applies it would not get in again")
 	}
 	next.config.Cluster.Spec.PKI.Client.Cert = client.Cert
-	if err := lockedOut(ctx, next.config); err != nil {
+	if err := checkLockout(ctx, next.config); err != nil {
 		t.Error(err)
 	}
 	next.config.Cluster.Spec.PKI.Client = config.CertKey{}
 	next.config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{client.Cert}
-	if err := lockedOut(ctx, next.config); err != nil {
+	if err := checkLockout(ctx, next.config); err != nil {
 		t.Error(err)
 	}
 }
@@ -242,14 +242,14 @@ func TestLearnt(t *testing.T) {
 	a, b := issuing(t, filepath.Join(dir, "a", "book.json")), issuing(t, filepath.Join(dir, "b", "book.json"))
 	change := func(m *machine, r *api.RevokeRequest) {
 		t.Helper()
-		if _, _, err := m.book.change(trust.Revocation{Name: r.Name, At: time.Now().UTC(), By: "CN=admin"}, r, "1f", "admin"); err != nil {
+		if _, _, err := m.ledger.changeRevocation(trust.Revocation{Name: r.Name, At: time.Now().UTC(), By: "CN=admin"}, r, "1f", "admin"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var sent int
 	learn := func(m, from *machine) int {
 		t.Helper()
-		news, err := m.book.learn(func(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
+		news, err := m.ledger.syncRevocations(func(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
 			answer, err := trustAPI{m: from}.GetRevocations(t.Context(), r)
 			sent = len(answer.GetRevocations())
 			return answer, err
@@ -281,7 +281,7 @@ func TestLearnt(t *testing.T) {
 	if n := learn(b, a); n != 0 || sent != 0 {
 		t.Errorf("%d news, %d were sent of what is known", n, sent)
 	}
-	b.book.read, b.book.content = false, trust.Ledger{}
+	b.ledger.loaded, b.ledger.content = false, trust.Ledger{}
 	if revoked(b) != "dora" {
 		t.Errorf("after a restart: %s", revoked(b))
 	}
@@ -296,14 +296,14 @@ func TestLearnt(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 	// A machine with a damaged ledger neither sends nor merges revocations.
-	if err := os.WriteFile(a.book.file, []byte("{torn"), 0o600); err != nil {
+	if err := os.WriteFile(a.ledger.file, []byte("{torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.book.read = false
+	a.ledger.loaded = false
 	if _, err := (trustAPI{m: a}).GetRevocations(t.Context(), &api.GetRevocationsRequest{}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("teaches what it does not know: %v", err)
 	}
-	if _, err := a.book.learn(nil); err == nil {
+	if _, err := a.ledger.syncRevocations(nil); err == nil {
 		t.Error("learns over a book that cannot be read")
 	}
 }
@@ -314,10 +314,10 @@ func TestTeachers(t *testing.T) {
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	now, _ := m.config.Get()
 	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
-	if got := m.teachers(now.config); len(got) != 1 || got[0] != netip.MustParseAddr("10.0.0.12") {
+	if got := m.syncPeers(now.config); len(got) != 1 || got[0] != netip.MustParseAddr("10.0.0.12") {
 		t.Errorf("asks %v", got)
 	}
-	if got := m.teachers(nil); got != nil {
+	if got := m.syncPeers(nil); got != nil {
 		t.Errorf("without a configuration it asks %v", got)
 	}
 }
@@ -326,18 +326,18 @@ func TestTeachers(t *testing.T) {
 // access to the ledger.
 func TestBookKnowsWhatHasPassed(t *testing.T) {
 	want := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
-	b := newBook(filepath.Join(t.TempDir(), "book.json"))
-	b.past = func() time.Time { return want }
+	b := newLedger(filepath.Join(t.TempDir(), "book.json"))
+	b.floor = func() time.Time { return want }
 	b.Lock()
 	defer b.Unlock()
-	if got := b.openLocked().Floor; !got.Equal(want) {
+	if got := b.currentLocked().Floor; !got.Equal(want) {
 		t.Errorf("a new book: %s", got)
 	}
-	if begun, err := b.begunLocked(); err != nil || !begun.Floor.Equal(want) {
+	if begun, err := b.withIDLocked(); err != nil || !begun.Floor.Equal(want) {
 		t.Errorf("begun: %s, %v", begun.Floor, err)
 	}
 	want = want.Add(time.Hour)
-	if again, err := b.begunLocked(); err != nil || !again.Floor.Equal(want) {
+	if again, err := b.withIDLocked(); err != nil || !again.Floor.Equal(want) {
 		t.Errorf("later: %s, %v", again.Floor, err)
 	}
 }

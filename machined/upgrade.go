@@ -64,7 +64,7 @@ var records = upgrade.Store{Dir: paths.Upgrade}
 // stepUpgrade loads the record of the last upgrade. Only if that has not ended, it reads the ESP,
 // before the configuration is loaded, which a rollback replaces.
 func stepUpgrade(ctx context.Context, m *machine) error {
-	if why, _ := m.noStorage.Get(); why != "" {
+	if why, _ := m.storageProblem.Get(); why != "" {
 		return nil
 	}
 	r, err := records.Load()
@@ -77,7 +77,7 @@ func stepUpgrade(ctx context.Context, m *machine) error {
 	}
 	if err := m.noteBoot(ctx); err != nil {
 		m.say(err.Error()) // the entries decide the next boot even if they are unreadable here
-		m.keeper().Go(m.working, "the loader's entries", m.noteBootLater)
+		m.keeper().Go(m.runCtx, "the loader's entries", m.noteBootLater)
 	}
 	return nil
 }
@@ -97,7 +97,7 @@ func (m *machine) lookForTrial(ctx context.Context) {
 	}
 	if err != nil && (m.slot != "" || !errors.Is(err, upgrade.ErrNoSlots)) {
 		m.events.add("upgrade", "failure", err.Error())
-		m.keeper().Go(m.working, "the loader's entries", m.noteBootLater)
+		m.keeper().Go(m.runCtx, "the loader's entries", m.noteBootLater)
 	}
 }
 
@@ -147,8 +147,8 @@ func (m *machine) noteBootLater(ctx context.Context) {
 		if now, _ := m.upgrade.Get(); now.Phase != slot.RolledBack || before.Phase == slot.RolledBack {
 			return
 		}
-		m.applying.Lock()
-		defer m.applying.Unlock()
+		m.applyMu.Lock()
+		defer m.applyMu.Unlock()
 		_, _ = m.reload() // the topic of the configuration says what is wrong with it
 		return
 	}
@@ -156,8 +156,8 @@ func (m *machine) noteBootLater(ctx context.Context) {
 
 // handleEvent passes an event to slot.Step, stores the record, and performs the actions.
 func (m *machine) happened(ctx context.Context, e slot.Event) error {
-	m.stepping.Lock()
-	defer m.stepping.Unlock()
+	m.upgradeMu.Lock()
+	defer m.upgradeMu.Unlock()
 	before, _ := m.upgrade.Get()
 	r, actions, err := slot.Step(m.release.Version, before.Record, e)
 	if err != nil {
@@ -199,7 +199,7 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 		m.say(tidy.Error())
 	}
 	// most boots change nothing
-	if why, _ := m.noStorage.Get(); why == "" && !reflect.DeepEqual(r, before.Record) {
+	if why, _ := m.storageProblem.Get(); why == "" && !reflect.DeepEqual(r, before.Record) {
 		if err := records.Save(r); err != nil {
 			switch e.(type) {
 			// the entries are authoritative; the record only holds the reason
@@ -291,7 +291,7 @@ func (m *machine) floor() int {
 
 // raiseFloor raises the epoch floor to the running version, which is committed.
 func (m *machine) raiseFloor() error {
-	if why, _ := m.noStorage.Get(); why != "" {
+	if why, _ := m.storageProblem.Get(); why != "" {
 		return nil
 	}
 	return records.RaiseEpochFloor(m.release.Epoch)
@@ -344,10 +344,10 @@ const proveEvery = 2 * time.Second
 // watchTrialVersion waits until all checks of this version have passed, or the deadline has passed.
 func (m *machine) watchGate(ctx context.Context) {
 	services, configuration, members := m.services.Status().Watch(), m.config.Watch(), m.membership.Watch()
-	rules, program := m.noRules.Watch(), m.program.Watch()
+	rules, program := m.rulesProblem.Watch(), m.panicState.Watch()
 	for {
 		now, again := configuration.Current(), (<-chan time.Time)(nil)
-		storage, _ := m.noStorage.Get()
+		storage, _ := m.storageProblem.Get()
 		waits := cmp.Or(gate(now, members.Current(), services.Current(), stored(), storage), rules.Current())
 		if waits == "" {
 			record, _ := m.upgrade.Get()
@@ -538,7 +538,7 @@ func (m *machine) upgradeStatus(s upgradeState) *api.UpgradeStatus {
 		Running: m.release.Version, From: s.From, To: s.To, Phase: string(s.Phase), Tries: uint32(s.Tries), Reason: s.Reason, Log: s.Log,
 		Operation: s.Operation, Done: s.Done, Total: s.Total, WaitingFor: s.Waits,
 	}
-	if lost := dataRestored(s.Started); !lost.At.IsZero() {
+	if lost := savepointRestored(s.Started); !lost.At.IsZero() {
 		out.DataRestoredFrom, out.LostRevisions = timestamppb.New(lost.Saved), lost.Dropped
 	}
 	if !s.Started.IsZero() {
@@ -558,10 +558,10 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	if !a.m.writing.TryLock() {
+	if !a.m.writeMu.TryLock() {
 		return nil, errBusy
 	}
-	defer a.m.writing.Unlock()
+	defer a.m.writeMu.Unlock()
 	epochs, err := upgrade.Epochs(entries, a.m.esp)
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)

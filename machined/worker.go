@@ -48,7 +48,7 @@ type membershipState struct {
 	Joined bool `json:"joined"` // it has the certificates of a member
 	// a control-plane machine rejects its certificates as revoked
 	Removed bool `json:"removed,omitempty"`
-	// after the removal, its pods have stopped and its node has stopped
+	// next the removal, its pods have stopped and its node has stopped
 	Ended bool `json:"ended,omitempty"`
 	// why it cannot join, or cannot renew its certificates
 	Problem string    `json:"problem,omitempty"`
@@ -57,17 +57,17 @@ type membershipState struct {
 	Expires time.Time `json:"expires,omitzero"` // first expiry of its certificates
 	Renews  time.Time `json:"renews,omitzero"`  // time of the next renewal
 
-	held heldLeaves
+	certs memberCertificates
 }
 
 // memberCertificates are the certificates of a member. The value is always replaced as a whole.
-type heldLeaves struct {
+type memberCertificates struct {
 	machine   *pki.Leaf
 	node      credentials.IssuedLeaves
 	addresses []netip.Addr // addresses of the machine at the time of the request
 }
 
-func (h heldLeaves) certificates() workerjoin.Certificates {
+func (h memberCertificates) certificates() workerjoin.Certificates {
 	if h.machine == nil {
 		return workerjoin.Certificates{}
 	}
@@ -79,28 +79,28 @@ func (h heldLeaves) certificates() workerjoin.Certificates {
 }
 
 // storedCertificates is memberCertificates on STATE. The machine key is in a file of its own.
-type storedLeaves struct {
-	Machine   string                `json:"machine"` // PEM
-	Node      map[string]storedLeaf `json:"node"`
-	Addresses []netip.Addr          `json:"addresses"`
+type storedCertificates struct {
+	Machine   string                       `json:"machine"` // PEM
+	Node      map[string]storedCertificate `json:"node"`
+	Addresses []netip.Addr                 `json:"addresses"`
 }
 
-type storedLeaf struct {
+type storedCertificate struct {
 	Cert string `json:"cert"` // PEM
 	Key  string `json:"key"`  // PEM
 }
 
 // readCertificates reads the stored certificates; the zero value if the file does not exist.
-func readHeld(file string, identity *ecdsa.PrivateKey) (heldLeaves, error) {
+func readCertificates(file string, identity *ecdsa.PrivateKey) (memberCertificates, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return heldLeaves{}, nil
+		return memberCertificates{}, nil
 	}
-	var s storedLeaves
+	var s storedCertificates
 	if err == nil {
 		err = json.Unmarshal(text, &s)
 	}
-	h := heldLeaves{node: credentials.IssuedLeaves{}, addresses: s.Addresses}
+	h := memberCertificates{node: credentials.IssuedLeaves{}, addresses: s.Addresses}
 	if err == nil {
 		h.machine, err = pki.ParseLeaf([]byte(s.Machine), pki.EncodeKey(identity))
 	}
@@ -110,15 +110,15 @@ func readHeld(file string, identity *ecdsa.PrivateKey) (heldLeaves, error) {
 		}
 	}
 	if err != nil {
-		return heldLeaves{}, fmt.Errorf("membership: %s cannot be used: %w", file, err)
+		return memberCertificates{}, fmt.Errorf("membership: %s cannot be used: %w", file, err)
 	}
 	return h, nil
 }
 
-func (h heldLeaves) store(file string) error {
-	s := storedLeaves{Machine: string(h.machine.CertPEM()), Node: map[string]storedLeaf{}, Addresses: h.addresses}
+func (h memberCertificates) store(file string) error {
+	s := storedCertificates{Machine: string(h.machine.CertPEM()), Node: map[string]storedCertificate{}, Addresses: h.addresses}
 	for name, l := range h.node {
-		s.Node[name] = storedLeaf{string(l.CertPEM()), string(l.KeyPEM())}
+		s.Node[name] = storedCertificate{string(l.CertPEM()), string(l.KeyPEM())}
 	}
 	text, err := json.Marshal(s)
 	if err == nil {
@@ -134,42 +134,42 @@ func (h heldLeaves) store(file string) error {
 }
 
 // isWorker reports whether a configuration makes the machine a worker of a cluster.
-func worker(c *config.Config) bool {
+func isWorker(c *config.Config) bool {
 	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == config.RoleWorker
 }
 
 // isControlPlane reports whether a configuration makes the machine a control-plane machine.
-func controls(c *config.Config) bool { return c != nil && c.Cluster != nil && !worker(c) }
+func isControlPlane(c *config.Config) bool { return c != nil && c.Cluster != nil && !isWorker(c) }
 
 const (
 	// minJoinBackoff is the delay after a control-plane machine has rejected the request or did not
 	// answer: usually it has not booted yet. The delay doubles with each failure, up to
 	// maxJoinBackoff.
-	askAgain  = 3 * time.Second
-	askSeldom = 2 * time.Minute
+	minJoinBackoff = 3 * time.Second
+	maxJoinBackoff = 2 * time.Minute
 	// renewBackoff is the delay after a success if workerjoin.Next would still renew.
-	calm = time.Hour
+	renewBackoff = time.Hour
 	// joinTimeout bounds the calls of all control-plane machines once. Each of them may have to
 	// call the others three times (callAllTimeout).
-	askTimeout = 45 * time.Second
+	joinTimeout = 45 * time.Second
 )
 
 // loadMembership reads the stored certificates of a worker, so that apid starts with them.
 func (m *machine) loadMembership() {
 	now, _ := m.config.Get()
-	if !worker(now.config) || m.medium != "" {
+	if !isWorker(now.config) || m.bootMedium != "" {
 		return
 	}
-	held, err := readHeld(paths.Membership, m.identity.Load().Key)
+	held, err := readCertificates(paths.Membership, m.identity.Load().Key)
 	if err != nil { // then it has to join again
 		m.events.add("membership", "failure", err.Error())
 	}
 	facts := membershipFacts(now.config, network.State{}, held)
-	m.tellMembership(facts, workerjoin.Next(facts), held, controlPlanes(now.config), nil)
+	m.publishMembership(facts, workerjoin.Next(facts), held, controlPlanes(now.config), nil)
 }
 
 // membershipFacts returns the facts of a worker.
-func membershipFacts(c *config.Config, state network.State, held heldLeaves) workerjoin.Facts {
+func membershipFacts(c *config.Config, state network.State, held memberCertificates) workerjoin.Facts {
 	facts := workerjoin.Facts{
 		Now: time.Now(), Name: c.Machine.Metadata.Name, Addresses: nodeAddresses(c, state), Certificates: held.certificates(),
 		MachineCAs: machineCAs(c), NodeCAs: nodeCAs(c),
@@ -191,15 +191,15 @@ func configuredTicket(c *config.Config) config.CertKey {
 }
 
 // runMembership joins and renews whenever it is due.
-func (m *machine) followMembership(ctx context.Context) {
+func (m *machine) runMembership(ctx context.Context) {
 	configs, states := m.config.Watch(), m.networkState.Watch()
 	have, _ := m.membership.Get()
-	j := joiner{machine: m, held: have.held, pause: askAgain}
+	j := membershipLoop{machine: m, certs: have.certs, backoff: minJoinBackoff}
 	for {
 		c, state := configs.Current(), states.Current()
-		wait := lookAgain
-		if worker(c.config) && m.medium == "" {
-			wait = j.turn(ctx, c.config, state)
+		wait := resyncInterval
+		if isWorker(c.config) && m.bootMedium == "" {
+			wait = j.step(ctx, c.config, state)
 		} else if have, _ := m.membership.Get(); have.Joined || have.Problem != "" {
 			m.membership.Set(membershipState{})
 		}
@@ -218,37 +218,37 @@ func (m *machine) followMembership(ctx context.Context) {
 }
 
 // membershipLoop is the state of runMembership between two steps.
-type joiner struct {
+type membershipLoop struct {
 	*machine
-	held     heldLeaves
-	pause    time.Duration     // delay after the next failure
-	refused  setAside          // rejected ticket
+	certs    memberCertificates
+	backoff  time.Duration     // delay after the next failure
+	rejected rejectedTicket    // rejected ticket
 	approved *x509.Certificate // ticket that an operator approved, for the machine key
 }
 
 // step performs the action that is due and returns the time until the next step.
-func (j *joiner) turn(ctx context.Context, c *config.Config, state network.State) time.Duration {
-	facts := membershipFacts(c, state, j.held)
+func (j *membershipLoop) step(ctx context.Context, c *config.Config, state network.State) time.Duration {
+	facts := membershipFacts(c, state, j.certs)
 	if facts.Ticket == nil && facts.JoinRequestsEnabled && j.approved != nil && j.approved.Subject.CommonName == facts.Name {
 		facts.Ticket = j.approved
 	}
-	if j.refused.has(facts.Ticket, facts.Now) {
+	if j.rejected.has(facts.Ticket, facts.Now) {
 		facts.Ticket = nil
 	}
 	step := workerjoin.Next(facts)
-	j.tellMembership(facts, step, j.held, controlPlanes(c), nil)
+	j.publishMembership(facts, step, j.certs, controlPlanes(c), nil)
 	switch step.Action {
 	case workerjoin.Idle:
-		return lookAgain
+		return resyncInterval
 	case workerjoin.RequestTicket:
-		return j.wantTicket(ctx, c, facts, step)
+		return j.requestTicket(ctx, c, facts, step)
 	}
-	return j.wantCertificates(ctx, c, facts, step)
+	return j.requestCertificates(ctx, c, facts, step)
 }
 
 // requestTicket sends a join request and reports whether an operator has approved it.
-func (j *joiner) wantTicket(ctx context.Context, c *config.Config, facts workerjoin.Facts, step workerjoin.Decision) time.Duration {
-	ticket, waits, err := j.askForTicket(ctx, c)
+func (j *membershipLoop) requestTicket(ctx context.Context, c *config.Config, facts workerjoin.Facts, step workerjoin.Decision) time.Duration {
+	ticket, waits, err := j.sendJoinRequests(ctx, c)
 	if ticket != nil {
 		until := ticket.NotAfter.UTC().Format(time.RFC3339)
 		if facts.Now.Before(ticket.NotAfter) {
@@ -258,50 +258,50 @@ func (j *joiner) wantTicket(ctx context.Context, c *config.Config, facts workerj
 		}
 		err = fmt.Errorf("an operator lets this machine in until %s, and by its own clock it is %s: one of the clocks is wrong", until, facts.Now.UTC().Format(time.RFC3339))
 	}
-	j.tellMembership(facts, step, j.held, controlPlanes(c), err)
+	j.publishMembership(facts, step, j.certs, controlPlanes(c), err)
 	if waits {
 		return joinrequest.Interval
 	}
-	return max(joinrequest.Interval, j.longer())
+	return max(joinrequest.Interval, j.nextBackoff())
 }
 
 // requestCertificates requests the certificates of a member, or renews them.
-func (j *joiner) wantCertificates(ctx context.Context, c *config.Config, facts workerjoin.Facts, step workerjoin.Decision) time.Duration {
-	got, err := j.ask(ctx, step.Action, c, facts.Ticket, j.held, facts.Addresses)
+func (j *membershipLoop) requestCertificates(ctx context.Context, c *config.Config, facts workerjoin.Facts, step workerjoin.Decision) time.Duration {
+	got, err := j.signCertificates(ctx, step.Action, c, facts.Ticket, j.certs, facts.Addresses)
 	if err == nil {
 		err = got.store(paths.Membership)
 	}
-	wait := lookAgain
+	wait := resyncInterval
 	if err != nil {
-		wait = j.longer()
-		if facts.Ticket == j.approved && facts.Ticket != nil && !step.Usable && j.pause > joinrequest.Interval {
+		wait = j.nextBackoff()
+		if facts.Ticket == j.approved && facts.Ticket != nil && !step.Usable && j.backoff > joinrequest.Interval {
 			j.approved = nil // the ticket may be revoked: send a join request again
 		}
-		if step.Usable && step.Action == workerjoin.Join && definite(err) {
-			j.refused = setAside{pki.Serial(facts.Ticket), facts.Now.Add(asideFor)}
+		if step.Usable && step.Action == workerjoin.Join && allRejected(err) {
+			j.rejected = rejectedTicket{pki.Serial(facts.Ticket), facts.Now.Add(rejectedTicketRetry)}
 		}
 	} else {
-		j.held, j.pause = got, askAgain
+		j.certs, j.backoff = got, minJoinBackoff
 		j.events.add("membership", "op", fmt.Sprintf("this machine has its certificates of cluster %s, until %s", c.Cluster.Metadata.Name, got.machine.Cert.NotAfter.UTC().Format(time.RFC3339)))
 		facts.Certificates = got.certificates()
 		if step = workerjoin.Next(facts); step.Action != workerjoin.Idle {
-			wait = calm
+			wait = renewBackoff
 		}
 	}
-	j.tellMembership(facts, step, j.held, controlPlanes(c), err)
+	j.publishMembership(facts, step, j.certs, controlPlanes(c), err)
 	return wait
 }
 
 // nextBackoff returns the present delay and doubles the next one.
-func (j *joiner) longer() time.Duration {
-	now := j.pause
-	j.pause = min(2*now, askSeldom)
+func (j *membershipLoop) nextBackoff() time.Duration {
+	now := j.backoff
+	j.backoff = min(2*now, maxJoinBackoff)
 	return now
 }
 
 // publishMembership sets the membership topic if the state has changed.
-func (m *machine) tellMembership(f workerjoin.Facts, s workerjoin.Decision, held heldLeaves, from []string, failed error) {
-	next := membershipState{Joined: s.Usable, Renews: s.Until, held: held, From: from}
+func (m *machine) publishMembership(f workerjoin.Facts, s workerjoin.Decision, held memberCertificates, from []string, failed error) {
+	next := membershipState{Joined: s.Usable, Renews: s.Until, certs: held, From: from}
 	if f.Certificates.Machine != nil {
 		next.Ticket, next.Expires = pki.TicketOf(f.Certificates.Machine), f.Certificates.Machine.NotAfter
 	}
@@ -312,14 +312,14 @@ func (m *machine) tellMembership(f workerjoin.Facts, s workerjoin.Decision, held
 		next.Problem = s.Reason.Error()
 	}
 	have, _ := m.membership.Get()
-	if next.Removed = have.Removed && next.held.machine == have.held.machine; next.Removed && next.Problem == "" {
+	if next.Removed = have.Removed && next.certs.machine == have.certs.machine; next.Removed && next.Problem == "" {
 		next.Problem = have.Problem
 	}
 	next.Ended = have.Ended && next.Removed
-	if failed == nil && s.Action != workerjoin.Idle && have.Problem != "" && next.held.machine == have.held.machine {
+	if failed == nil && s.Action != workerjoin.Idle && have.Problem != "" && next.certs.machine == have.certs.machine {
 		return // the next attempt follows at once, and the last error has more information
 	}
-	same := have.Joined == next.Joined && have.Problem == next.Problem && have.held.machine == next.held.machine && have.Renews.Equal(next.Renews)
+	same := have.Joined == next.Joined && have.Problem == next.Problem && have.certs.machine == next.certs.machine && have.Renews.Equal(next.Renews)
 	if same {
 		return
 	}
@@ -331,22 +331,22 @@ func (m *machine) tellMembership(f workerjoin.Facts, s workerjoin.Decision, held
 
 // rejectedTicket is a ticket that was rejected while the machine has valid certificates: it
 // continues with them and tries the ticket again later.
-type setAside struct {
+type rejectedTicket struct {
 	serial string
 	until  time.Time
 }
 
 // rejectedTicketRetry is the delay before a rejected ticket is tried again: a control-plane machine
 // that rejected it because it had just booted has synced by then.
-const asideFor = 10 * time.Minute
+const rejectedTicketRetry = 10 * time.Minute
 
-func (a setAside) has(ticket *x509.Certificate, now time.Time) bool {
+func (a rejectedTicket) has(ticket *x509.Certificate, now time.Time) bool {
 	return ticket != nil && pki.Serial(ticket) == a.serial && now.Before(a.until)
 }
 
 // allRejected reports whether all machines that were called have answered, and have rejected the
 // certificate or the request.
-func definite(err error) bool {
+func allRejected(err error) bool {
 	var all client.Failures
 	if !errors.As(err, &all) {
 		return false
@@ -358,7 +358,7 @@ func definite(err error) bool {
 
 // clearRemoved records that all control-plane machines have accepted the certificates of this
 // worker: it is not removed.
-func (m *machine) noteCounts() {
+func (m *machine) clearRemoved() {
 	m.membership.Update(func(s membershipState) membershipState {
 		if s.Removed {
 			s.Removed, s.Ended, s.Problem = false, false, ""
@@ -370,7 +370,7 @@ func (m *machine) noteCounts() {
 // recordRemoved records that a control-plane machine has rejected a certificate of this worker as
 // revoked, in a call over an existing connection or at the next dial. A rejection of earlier
 // certificates has no effect: the worker may have joined again meanwhile.
-func (m *machine) noteRemoved(refused error) {
+func (m *machine) recordRemoved(refused error) {
 	// A server that has not proved its identity can put any text into its certificates, and so into
 	// the error about them.
 	if refused == nil || errors.Is(refused, client.ErrUntrusted) || errors.Is(refused, client.ErrUnreachable) ||
@@ -378,9 +378,9 @@ func (m *machine) noteRemoved(refused error) {
 		return
 	}
 	var call failedCall
-	_ = errors.As(refused, &call) // of another error, the certificate is unknown
+	_ = errors.As(refused, &call) // readEpoch another error, the certificate is unknown
 	m.membership.Update(func(s membershipState) membershipState {
-		if held := s.held.machine; held != nil && len(call.shown) > 0 && !bytes.Equal(call.shown, held.Cert.Raw) {
+		if held := s.certs.machine; held != nil && len(call.cert) > 0 && !bytes.Equal(call.cert, held.Cert.Raw) {
 			return s
 		}
 		if !s.Removed {
@@ -392,8 +392,8 @@ func (m *machine) noteRemoved(refused error) {
 
 // signCertificates requests new certificates from the control-plane machines, one after the other,
 // until one signs them.
-func (m *machine) ask(ctx context.Context, how workerjoin.Action, c *config.Config, ticket *x509.Certificate, held heldLeaves, addresses []netip.Addr) (heldLeaves, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+func (m *machine) signCertificates(ctx context.Context, how workerjoin.Action, c *config.Config, ticket *x509.Certificate, held memberCertificates, addresses []netip.Addr) (memberCertificates, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	identity := m.identity.Load().Key
 	endpoint := client.Endpoint{CA: machinePool(c), Accepts: m.controlsStill}
@@ -409,20 +409,20 @@ func (m *machine) ask(ctx context.Context, how workerjoin.Action, c *config.Conf
 	request := &api.JoinRequest{NodeCsrs: map[string][]byte{}}
 	var err error
 	if request.MachineCsr, err = pki.NewRequest(identity); err != nil {
-		return heldLeaves{}, err
+		return memberCertificates{}, err
 	}
-	got := heldLeaves{machine: &pki.Leaf{Key: identity}, node: credentials.IssuedLeaves{}, addresses: addresses}
+	got := memberCertificates{machine: &pki.Leaf{Key: identity}, node: credentials.IssuedLeaves{}, addresses: addresses}
 	for _, l := range credentials.NodeLeaves(c.Machine.Metadata.Name, nil) {
 		key, err := pki.NewKey()
 		if err != nil {
-			return heldLeaves{}, err
+			return memberCertificates{}, err
 		}
 		got.node[l.Cert] = &pki.Leaf{Key: key}
 		if request.NodeCsrs[l.Cert], err = pki.NewRequest(key); err != nil {
-			return heldLeaves{}, err
+			return memberCertificates{}, err
 		}
 	}
-	answer, err := firstOf(ctx, controlPlanes(c), func(ctx context.Context, from string) (*api.JoinResponse, error) {
+	answer, err := firstAnswer(ctx, controlPlanes(c), func(ctx context.Context, from string) (*api.JoinResponse, error) {
 		endpoint := endpoint
 		endpoint.Address = from
 		conn, err := client.Dial(ctx, endpoint)
@@ -437,28 +437,28 @@ func (m *machine) ask(ctx context.Context, how workerjoin.Action, c *config.Conf
 		return answer, nil
 	})
 	if err != nil {
-		return heldLeaves{}, err
+		return memberCertificates{}, err
 	}
-	return got, got.take(answer, c)
+	return got, got.add(answer, c)
 }
 
 // peerTimeout bounds the call of one machine if others follow.
-const askOne = 15 * time.Second
+const peerTimeout = 15 * time.Second
 
 // timeoutFor is the timeout for the next of left machines.
-func part(ctx context.Context, left int) time.Duration {
+func timeoutFor(ctx context.Context, left int) time.Duration {
 	if end, ok := ctx.Deadline(); ok && left > 1 {
-		return min(askOne, time.Until(end)/time.Duration(left))
+		return min(peerTimeout, time.Until(end)/time.Duration(left))
 	}
-	return askOne
+	return peerTimeout
 }
 
 // firstAnswer calls one machine after the other until one succeeds, and leaves time for the calls
 // of the others.
-func firstOf(ctx context.Context, all []string, ask func(ctx context.Context, from string) (*api.JoinResponse, error)) (*api.JoinResponse, error) {
+func firstAnswer(ctx context.Context, all []string, ask func(ctx context.Context, from string) (*api.JoinResponse, error)) (*api.JoinResponse, error) {
 	var problems client.Failures
 	for i, from := range all {
-		asking, cancel := context.WithTimeout(ctx, part(ctx, len(all)-i))
+		asking, cancel := context.WithTimeout(ctx, timeoutFor(ctx, len(all)-i))
 		answer, err := ask(asking, from)
 		cancel()
 		if err == nil {
@@ -499,7 +499,7 @@ func controlPlanes(c *config.Config) []string {
 }
 
 // add stores the signed certificates beside their keys after it has verified them.
-func (h heldLeaves) take(answer *api.JoinResponse, c *config.Config) error {
+func (h memberCertificates) add(answer *api.JoinResponse, c *config.Config) error {
 	read := func(l *pki.Leaf, der []byte, cas []*x509.Certificate) (err error) {
 		if l.Cert, err = x509.ParseCertificate(der); err != nil {
 			return err

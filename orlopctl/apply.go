@@ -165,22 +165,22 @@ func (t *tool) apply(r *api.ApplyRequest, a applying) error {
 		return usagef("--mode %q: cannot apply: expected auto, no-reboot, try, staged or reboot", a.mode)
 	}
 	if a.tryFor != 0 {
-		r.TryFor = durationpb.New(a.tryFor)
+		r.TrialDuration = durationpb.New(a.tryFor)
 	}
 	if a.dryRun {
-		r.TryFor = nil
+		r.TrialDuration = nil
 		r.Mode = api.ApplyRequest_MODE_DRY_RUN
 	}
 	r.Force, r.NoTrial = a.force, a.noTrial
 	if automatic(r.Mode) {
-		r.Trial = trialName()
+		r.TrialName = trialName()
 	}
 	answer, err := t.applied(r)
 	if err != nil {
 		return err
 	}
-	if answer.Trial != nil && automatic(r.Mode) {
-		if err := t.confirmTrial(r.Trial, answer); err != nil {
+	if answer.TrialDeadline != nil && automatic(r.Mode) {
+		if err := t.confirmTrial(r.TrialName, answer); err != nil {
 			return err
 		}
 		answer.Warnings = nil // it was proved that they do not hold
@@ -367,7 +367,7 @@ func (t *tool) printApplied(answer *api.ApplyResponse, how api.ApplyRequest_Mode
 	for _, w := range answer.Warnings {
 		t.errorln("warning: " + cleanLines(w))
 	}
-	if answer.Trial != nil {
-		t.println("on trial until " + answer.Trial.AsTime().Format(time.RFC3339) + ": the one before comes back then, unless `orlopctl confirm-config` comes first")
+	if answer.TrialDeadline != nil {
+		t.println("on trial until " + answer.TrialDeadline.AsTime().Format(time.RFC3339) + ": the one before comes back then, unless `orlopctl confirm-config` comes first")
 	}
 }

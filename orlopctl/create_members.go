@@ -76,7 +76,7 @@ func (c *creation) invite(ctx context.Context, host client.Endpoint, name string
 		return nil, err
 	}
 	err = connectedTo(ctx, host, func(connection *client.Client) error {
-		documents, err = inviteBy(ctx, connection, &api.InviteRequest{Name: name, Request: request}, ticket, config.Node{})
+		documents, err = inviteBy(ctx, connection, &api.CreateTicketRequest{Name: name, Csr: request}, ticket, config.Node{})
 		return err
 	})
 	if err != nil {

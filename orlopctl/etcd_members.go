@@ -73,7 +73,7 @@ func (t *tool) etcdRemoveCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Etcd.Remove(ctx, &api.EtcdRemoveRequest{Member: args[0]})
+				answer, err := c.Etcd.RemoveMember(ctx, &api.EtcdRemoveMemberRequest{Member: args[0]})
 				if err != nil {
 					return err
 				}
@@ -81,8 +81,8 @@ func (t *tool) etcdRemoveCommand() *cobra.Command {
 					return t.print(answer, nil)
 				}
 				t.println("removed: " + answer.Removed.Name + " (" + answer.Removed.Id + ")")
-				if answer.Node != "" {
-					t.errorln("its Kubernetes node was left alone (" + clean(answer.Node) + ")")
+				if answer.NodeError != "" {
+					t.errorln("its Kubernetes node was left alone (" + clean(answer.NodeError) + ")")
 				}
 				return nil
 			})
@@ -100,7 +100,7 @@ func (t *tool) etcdRecoverCommand() *cobra.Command {
 			"must be typed first, unless --yes is given.",
 	}, "leave out every other member of its cluster's etcd", func(ctx context.Context, c *client.Client) (proto.Message, string, error) {
 		answer, err := c.Etcd.Recover(ctx, &api.EtcdRecoverRequest{})
-		return answer, "etcd goes on with this machine alone; left out: " + orDash(strings.Join(answer.GetDropped(), ", ")), err
+		return answer, "etcd goes on with this machine alone; left out: " + orDash(strings.Join(answer.GetRemovedMembers(), ", ")), err
 	})
 }
 

@@ -67,7 +67,7 @@ func (t *tool) etcdRestoreCommand() *cobra.Command {
 				if sealed(kept) {
 					return t.etcdRestoreSealed(ctx, c, kept, identities)
 				}
-				return t.etcdRestore(ctx, c, &api.EtcdRestoreRequest{Undo: undo, Kept: kept}, from)
+				return t.etcdRestore(ctx, c, &api.EtcdRestoreRequest{Undo: undo, Stored: kept}, from)
 			})
 		},
 	}

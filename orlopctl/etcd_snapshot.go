@@ -109,15 +109,15 @@ var errNotWhole = errors.New("etcd: the snapshot has not come whole")
 // receiveSnapshot writes what a machine sends: the data as they are, or a snapshot that it has
 // kept.
 func (t *tool) receiveSnapshot(ctx context.Context, c *client.Client, kept string, to io.Writer) (taken takenSnapshot, err error) {
-	stream, err := c.Etcd.Snapshot(ctx, &api.EtcdSnapshotRequest{Kept: kept})
+	stream, err := c.Etcd.Snapshot(ctx, &api.EtcdSnapshotRequest{Stored: kept})
 	if err != nil {
 		return taken, err
 	}
 	sum, came, announced := sha256.New(), int64(0), ""
 	progress := func(int64) {}
 	err = each(stream.Recv, func(r *api.EtcdSnapshotResponse) error {
-		if r.About != nil {
-			taken.Revision, taken.Keys, taken.Size, taken.Version = r.About.Revision, r.About.Keys, r.About.Size, r.About.Version
+		if r.Header != nil {
+			taken.Revision, taken.Keys, taken.Size, taken.Version = r.Header.Revision, r.Header.Keys, r.Header.Size, r.Header.Version
 			progress = t.progress("received", taken.Size)
 		}
 		announced = r.Sha256
@@ -152,7 +152,7 @@ func (t *tool) etcdSnapshotsCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Etcd.List(ctx, &api.EtcdListRequest{})
+				answer, err := c.Etcd.ListSnapshots(ctx, &api.EtcdListSnapshotsRequest{})
 				if err != nil {
 					return err
 				}
@@ -173,7 +173,7 @@ func (t *tool) etcdSnapshotsCommand() *cobra.Command {
 	}
 }
 
-func keptTable(w io.Writer, answer *api.EtcdListResponse) {
+func keptTable(w io.Writer, answer *api.EtcdListSnapshotsResponse) {
 	row(w, "NAME", "TIME", "REVISION", "SIZE", "VERSION", "ENCRYPTED", "SENT")
 	for _, s := range answer.Snapshots {
 		encrypted, sent := "no", "-"
@@ -183,8 +183,8 @@ func keptTable(w io.Writer, answer *api.EtcdListResponse) {
 				sent = "not yet"
 			}
 		}
-		if s.Sent != nil {
-			sent = s.Sent.AsTime().Format(time.RFC3339)
+		if s.Uploaded != nil {
+			sent = s.Uploaded.AsTime().Format(time.RFC3339)
 		}
 		row(w, s.Name, s.At.AsTime().Format(time.RFC3339), strconv.FormatInt(s.Revision, 10), size(s.Size), s.Version, encrypted, sent)
 	}
@@ -199,13 +199,13 @@ func (t *tool) etcdKeepCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.callFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Etcd.Keep(ctx, &api.EtcdKeepRequest{})
+				answer, err := c.Etcd.TakeSnapshot(ctx, &api.EtcdTakeSnapshotRequest{})
 				if err != nil {
 					return err
 				}
 				if answer.Problem != "" {
 					return &exitError{
-						code: exitFailure, err: fmt.Errorf("etcd: the snapshot %s is kept, and was not sent: %s", answer.Kept.Name, answer.Problem),
+						code: exitFailure, err: fmt.Errorf("etcd: the snapshot %s is kept, and was not sent: %s", answer.Snapshot.Name, answer.Problem),
 						hint: "the machine tries again by itself; `orlopctl etcd snapshots` says what became of it",
 					}
 				}
@@ -213,13 +213,13 @@ func (t *tool) etcdKeepCommand() *cobra.Command {
 					return t.print(answer, nil)
 				}
 				how := "not encrypted"
-				if answer.Kept.Encrypted {
+				if answer.Snapshot.Encrypted {
 					how = "encrypted"
 				}
-				if answer.Kept.Sent != nil {
+				if answer.Snapshot.Uploaded != nil {
 					how += ", sent"
 				}
-				t.printf("kept: %s, %s, %s\n", answer.Kept.Name, size(answer.Kept.Size), how)
+				t.printf("kept: %s, %s, %s\n", answer.Snapshot.Name, size(answer.Snapshot.Size), how)
 				return nil
 			})
 		},

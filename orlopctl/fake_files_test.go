@@ -21,7 +21,7 @@ func (s *fakeMachineService) ReadFile(r *api.ReadFileRequest, stream grpc.Server
 	const most = 8
 	text = text[min(int(r.Offset), len(text)):]
 	if r.Path == "/proc/large" && len(text) > most {
-		return stream.Send(&api.ReadFileResponse{Chunk: []byte(text[:most]), Cut: true})
+		return stream.Send(&api.ReadFileResponse{Chunk: []byte(text[:most]), Truncated: true})
 	}
 	return stream.Send(&api.ReadFileResponse{Chunk: []byte(text)})
 }
@@ -31,7 +31,7 @@ func (s *fakeMachineService) ListFiles(_ context.Context, r *api.ListFilesReques
 	case "/":
 		return &api.ListFilesResponse{Entries: []*api.FileEntry{{Name: "proc", Mode: "dr-xr-xr-x", Modified: fakeNow}}}, nil
 	case "/proc":
-		return &api.ListFilesResponse{Cut: true, Entries: []*api.FileEntry{
+		return &api.ListFilesResponse{Truncated: true, Entries: []*api.FileEntry{
 			{Name: "net", Mode: "Lrwxrwxrwx", Size: 8, Modified: fakeNow, Target: "self/net"}, {Name: "version", Mode: "-r--r--r--", Modified: fakeNow},
 		}}, nil
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Invite gives everybody a ticket by the client CA.
-func (s *fakeClusterService) Invite(_ context.Context, r *api.InviteRequest) (*api.InviteResponse, error) {
+// CreateTicket gives everybody a ticket by the client CA.
+func (s *fakeClusterService) CreateTicket(_ context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
 	cluster := s.f.current()
 	if cluster == nil || cluster.Cluster == nil {
 		return nil, status.Error(codes.FailedPrecondition, "this machine belongs to no cluster; ask a control-plane machine")
@@ -25,66 +25,66 @@ func (s *fakeClusterService) Invite(_ context.Context, r *api.InviteRequest) (*a
 	worker := config.New(r.Name, config.RoleWorker).WithCluster(cluster.Cluster.Metadata.Name, spec.Endpoint, config.PKI{
 		Kubernetes: config.CertKey{Cert: spec.PKI.Kubernetes.Cert}, Machine: config.CertKey{Cert: spec.PKI.Machine.Cert},
 	}, config.EncryptionKey{})
-	if len(r.Request) == 0 {
+	if len(r.Csr) == 0 {
 		if !spec.JoinRequests {
 			return nil, status.Error(codes.FailedPrecondition, "no machine can ask to be let in: set Cluster.spec.joinRequests")
 		}
 		worker.Cluster.Spec.JoinRequests = true
-		return &api.InviteResponse{Documents: config.Marshal(worker), From: []string{"10.0.0.11"}}, nil
+		return &api.CreateTicketResponse{Documents: config.Marshal(worker), ControlPlanes: []string{"10.0.0.11"}}, nil
 	}
-	key, err := pki.ParseRequest(r.Request)
+	key, err := pki.ParseRequest(r.Csr)
 	if err != nil {
 		return nil, err
 	}
-	leaf, err := s.f.clients.Issue(pki.Spec{CN: r.Name, O: []string{pki.RoleJoin}, Usage: pki.Client, TTL: cmp.Or(r.Life.AsDuration(), time.Hour), For: key})
+	leaf, err := s.f.clients.Issue(pki.Spec{CN: r.Name, O: []string{pki.RoleJoin}, Usage: pki.Client, TTL: cmp.Or(r.Ttl.AsDuration(), time.Hour), For: key})
 	if err != nil {
 		return nil, err
 	}
 	s.f.mu.Lock()
 	s.f.invited = true
 	s.f.mu.Unlock()
-	return &api.InviteResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(worker), From: []string{"10.0.0.11"}}, nil
+	return &api.CreateTicketResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(worker), ControlPlanes: []string{"10.0.0.11"}}, nil
 }
 
-func (s *fakeClusterService) Members(context.Context, *api.MembersRequest) (*api.MembersResponse, error) {
+func (s *fakeClusterService) ListMembers(context.Context, *api.ListMembersRequest) (*api.ListMembersResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	if !s.f.invited {
-		return &api.MembersResponse{}, nil
+		return &api.ListMembersResponse{}, nil
 	}
 	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
-	return &api.MembersResponse{
+	return &api.ListMembersResponse{
 		Members: []*api.Member{{Name: "w1", Ticket: "1a", Fingerprint: "sha256:00", Address: "10.0.0.21\x1b[31m", Joined: at, Renewed: at, Expires: at}},
 		Tickets: []*api.Ticket{{Serial: "2b", Name: "w2", Expires: at, By: "CN=admin,O=orlop:admin"}},
 	}, nil
 }
 
-func (s *fakeClusterService) Remove(_ context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
+func (s *fakeClusterService) RemoveMember(_ context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
 	if r.Name != "w1" {
-		return nil, status.Errorf(codes.FailedPrecondition, "machine %q: cannot be removed: it has not come by a ticket of this machine", r.Name)
+		return nil, status.Errorf(codes.FailedPrecondition, "machine %q: cannot be removed: it is not a member", r.Name)
 	}
-	return &api.RemoveMemberResponse{Tickets: []string{"1a"}, Node: "the API server does not answer"}, nil
+	return &api.RemoveMemberResponse{Tickets: []string{"1a"}, NodeError: "the API server does not answer"}, nil
 }
 
 // asks is the fingerprint of the key of the machine that asks.
 var asks = "sha256:" + strings.Repeat("ab", 32)
 
-func (s *fakeClusterService) Pending(context.Context, *api.PendingRequest) (*api.PendingResponse, error) {
-	return &api.PendingResponse{Machines: []*api.Applicant{
+func (s *fakeClusterService) ListPending(context.Context, *api.ListPendingRequest) (*api.ListPendingResponse, error) {
+	return &api.ListPendingResponse{Machines: []*api.PendingMachine{
 		{Name: "w5", Address: "10.0.0.25", Fingerprint: asks, Since: timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))},
 	}}, nil
 }
 
 func (s *fakeClusterService) Approve(_ context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
 	if r.Name != "w5" || r.Fingerprint != asks {
-		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: it does not ask here at present", r.Name)
+		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: no join request here at present", r.Name)
 	}
 	return &api.ApproveResponse{}, nil
 }
 
 func (s *fakeClusterService) Deny(_ context.Context, r *api.DenyRequest) (*api.DenyResponse, error) {
 	if r.Name != "w5" || r.Fingerprint != asks {
-		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: it does not ask here at present", r.Name)
+		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: no join request here at present", r.Name)
 	}
-	return &api.DenyResponse{Unaware: []string{"10.0.0.12: it does not answer"}}, nil
+	return &api.DenyResponse{Unreached: []string{"10.0.0.12: it does not answer"}}, nil
 }

@@ -84,7 +84,7 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 	server := grpc.NewServer()
 	api.RegisterMachineServer(server, &fakeMachineService{f: f})
 	api.RegisterConfigServer(server, &fakeConfigService{f: f})
-	api.RegisterDoorServer(server, &fakeDoorService{f: f})
+	api.RegisterApidInternalServer(server, &fakeDoorService{f: f})
 	api.RegisterServiceServer(server, &fakeServiceService{})
 	api.RegisterLogServer(server, &fakeLogService{f: f})
 	api.RegisterImageServer(server, &fakeImageService{})
@@ -115,19 +115,19 @@ func startFake(operatorCA []byte) (*fakeMachine, error) {
 
 // fakeDoorService pairs a machine that was started without an operator's CA.
 type fakeDoorService struct {
-	api.UnimplementedDoorServer
+	api.UnimplementedApidInternalServer
 	f *fakeMachine
 }
 
 func (s *fakeDoorService) Pair(_ context.Context, r *api.PairRequest) (*api.PairResponse, error) {
 	claim := pairing.Claim{CA: r.Ca, Proof: r.Proof}
-	if !s.f.code.Accepts(r.Binding, claim) {
+	if !s.f.code.Accepts(r.ChannelBinding, claim) {
 		return &api.PairResponse{Refusal: "this is not the code that the machine's console shows now"}, nil
 	}
 	if err := os.WriteFile(filepath.Join(s.f.dir, apid.OperatorCAsFile), r.Ca, 0o600); err != nil {
 		return nil, err
 	}
-	return &api.PairResponse{Proof: s.f.code.NewAnswer(r.Binding, claim).Proof}, nil
+	return &api.PairResponse{Proof: s.f.code.NewAnswer(r.ChannelBinding, claim).Proof}, nil
 }
 
 func (f *fakeMachine) slipped() []string {
@@ -236,16 +236,16 @@ func (s *fakeMachineService) Version(context.Context, *api.VersionRequest) (*api
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	if s.f.install != "" && s.f.install != "quick" {
-		answer.Slot, answer.Medium = "", "memory"
+		answer.Slot, answer.BootMedium = "", "memory"
 	}
 	return answer, nil
 }
 
-func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.StateSnapshot, error) {
+func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.TopicValue, error) {
 	var value any
 	switch r.Topic {
 	case "":
-		return &api.StateSnapshot{Topics: []string{"links", "memory", "timeline"}}, nil
+		return &api.TopicValue{Topics: []string{"links", "memory", "timeline"}}, nil
 	case "links":
 		value = []any{
 			map[string]any{"name": "lo", "up": true, "addresses": []any{"127.0.0.1/8"}},
@@ -287,12 +287,12 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Sta
 	if err != nil {
 		return nil, err
 	}
-	return &api.StateSnapshot{Topic: r.Topic, Revision: 7, Value: v}, nil
+	return &api.TopicValue{Topic: r.Topic, Revision: 7, Value: v}, nil
 }
 
 // watchInstall is an installation during which the connection is lost once. That of the machine
 // "worn" fails, and "restless" is started from its medium again.
-func (s *fakeMachineService) watchInstall(stream grpc.ServerStreamingServer[api.StateSnapshot]) error {
+func (s *fakeMachineService) watchInstall(stream grpc.ServerStreamingServer[api.TopicValue]) error {
 	s.f.mu.Lock()
 	s.f.watched++
 	states := []map[string]any{{"phase": "installing", "operation": "write version 1.2.3 to ROOT-A (/dev/vda2)", "done": 1 << 20, "total": 2 << 20}}
@@ -314,7 +314,7 @@ func (s *fakeMachineService) watchInstall(stream grpc.ServerStreamingServer[api.
 	for _, state := range states {
 		value, err := structpb.NewValue(state)
 		if err == nil {
-			err = stream.Send(&api.StateSnapshot{Topic: "install", Value: value})
+			err = stream.Send(&api.TopicValue{Topic: "install", Value: value})
 		}
 		if err != nil {
 			return err
@@ -332,7 +332,7 @@ var fakeTopics = map[string]string{
 	"system":   `{"cpus": 2, "uptimeSeconds": 7200, "load1": 0.5}`,
 }
 
-func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.StateSnapshot]) error {
+func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingServer[api.TopicValue]) error {
 	if r.Topic == "install" {
 		return s.watchInstall(stream)
 	}
@@ -341,7 +341,7 @@ func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamin
 		if err != nil {
 			return err
 		}
-		if err := stream.Send(&api.StateSnapshot{Topic: r.Topic, Revision: 1, Value: waiting}); err != nil {
+		if err := stream.Send(&api.TopicValue{Topic: r.Topic, Revision: 1, Value: waiting}); err != nil {
 			return err
 		}
 		now, err := s.Get(stream.Context(), r)
@@ -353,7 +353,7 @@ func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamin
 	if r.Topic == "certificates" {
 		value, err := structpb.NewValue(s.f.certificates())
 		if err == nil {
-			err = stream.Send(&api.StateSnapshot{Topic: r.Topic, Revision: 1, Value: value})
+			err = stream.Send(&api.TopicValue{Topic: r.Topic, Revision: 1, Value: value})
 		}
 		return err
 	}
@@ -361,7 +361,7 @@ func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamin
 		value := &structpb.Value{}
 		err := value.UnmarshalJSON([]byte(state))
 		if err == nil {
-			err = stream.Send(&api.StateSnapshot{Topic: r.Topic, Revision: 1, Value: value})
+			err = stream.Send(&api.TopicValue{Topic: r.Topic, Revision: 1, Value: value})
 		}
 		if err != nil {
 			return err
@@ -371,7 +371,7 @@ func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamin
 	}
 	for revision := uint64(1); revision <= 2; revision++ {
 		value := structpb.NewStringValue([]string{"booting", "running"}[revision-1])
-		if err := stream.Send(&api.StateSnapshot{Topic: r.Topic, Revision: revision, Value: value}); err != nil {
+		if err := stream.Send(&api.TopicValue{Topic: r.Topic, Revision: revision, Value: value}); err != nil {
 			return err
 		}
 	}
@@ -398,8 +398,8 @@ func (s *fakeMachineService) Reboot(context.Context, *api.PowerRequest) (*api.Po
 }
 
 func (s *fakeMachineService) Shutdown(_ context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
-	if r.Grace.AsDuration() != 90*time.Second {
-		return nil, status.Errorf(codes.InvalidArgument, "grace %s: the test expects 90s", r.Grace.AsDuration())
+	if r.GracePeriod.AsDuration() != 90*time.Second {
+		return nil, status.Errorf(codes.InvalidArgument, "grace %s: the test expects 90s", r.GracePeriod.AsDuration())
 	}
 	return &api.PowerResponse{}, nil
 }
@@ -474,7 +474,7 @@ func (s *fakeConfigService) Apply(_ context.Context, r *api.ApplyRequest) (*api.
 		}
 		answer := &api.ApplyResponse{Operations: config.Changes(s.f.current(), next)}
 		if r.Mode == api.ApplyRequest_MODE_TRY {
-			answer.Trial = timestamppb.New(fakeNow.AsTime().Add(r.TryFor.AsDuration()))
+			answer.TrialDeadline = timestamppb.New(fakeNow.AsTime().Add(r.TrialDuration.AsDuration()))
 		}
 		return answer, s.f.configure(next)
 	}
@@ -568,7 +568,7 @@ func (s *fakeLogService) Kernel(r *api.KernelLogRequest, stream grpc.ServerStrea
 	if r.Crash {
 		return status.Error(codes.NotFound, "kernel log: no crash was saved")
 	}
-	if r.Before {
+	if r.PreviousBoot {
 		return stream.Send(&api.LogLine{Time: fakeNow, Text: "reboot: Restarting system", Priority: 5})
 	}
 	after := timestamppb.New(fakeNow.AsTime().Add(1500 * time.Millisecond))

@@ -21,12 +21,12 @@ func (s *fakeConfigService) Confirm(_ context.Context, r *api.ConfirmConfigReque
 	now := s.f.current()
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
-	if s.f.trial == "" && r.Trial == "" {
+	if s.f.trial == "" && r.TrialName == "" {
 		return &api.ConfirmConfigResponse{}, nil // one of the mode try
 	}
 	s.f.confirms++
 	switch {
-	case r.Trial != "" && r.Trial != s.f.trial:
+	case r.TrialName != "" && r.TrialName != s.f.trial:
 		return nil, status.Error(codes.FailedPrecondition, "configuration: not confirmed: another one than yours is on trial")
 	case s.f.confirms == 1:
 		return nil, status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than what is on trial")
@@ -62,13 +62,13 @@ func (s *fakeConfigService) completed(answer *api.ApplyResponse, before, next *c
 		return answer, nil
 	case cuts && r.Mode == api.ApplyRequest_MODE_AUTO && !r.NoTrial:
 		s.f.mu.Lock()
-		s.f.trial, s.f.confirms = r.Trial, 0
+		s.f.trial, s.f.confirms = r.TrialName, 0
 		s.f.mu.Unlock()
-		answer.TrialFor = durationpb.New(time.Minute)
-		if r.TryFor != nil {
-			answer.TrialFor = r.TryFor
+		answer.TrialDuration = durationpb.New(time.Minute)
+		if r.TrialDuration != nil {
+			answer.TrialDuration = r.TrialDuration
 		}
-		answer.Trial = timestamppb.New(fakeNow.AsTime().Add(answer.TrialFor.AsDuration()))
+		answer.TrialDeadline = timestamppb.New(fakeNow.AsTime().Add(answer.TrialDuration.AsDuration()))
 	default:
 		answer.Failures = failuresIn(next)
 		answer.Operations = reconcile.Done(answer.Operations, answer.Failures)

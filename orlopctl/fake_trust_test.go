@@ -55,13 +55,13 @@ type fakeTrustService struct {
 }
 
 func (s *fakeTrustService) Issue(_ context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
-	return s.sign(pki.Spec{CN: r.Name}, r.Request, r.Role, r.Life.AsDuration())
+	return s.sign(pki.Spec{CN: r.Name}, r.Csr, r.Role, r.Ttl.AsDuration())
 }
 
 func (s *fakeTrustService) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	spec := pki.Spec{CN: md.Get(apid.MetadataName)[0], Lineage: md.Get(apid.MetadataLineage)[0], Root: md.Get(apid.MetadataIssuer)[0]}
-	return s.sign(spec, r.Request, md.Get(apid.MetadataRole)[0], r.Life.AsDuration())
+	return s.sign(spec, r.Csr, md.Get(apid.MetadataRole)[0], r.Ttl.AsDuration())
 }
 
 func (s *fakeTrustService) sign(spec pki.Spec, request []byte, role string, life time.Duration) (*api.IssueResponse, error) {
@@ -83,14 +83,14 @@ func (s *fakeTrustService) sign(spec pki.Spec, request []byte, role string, life
 	return &api.IssueResponse{Certificate: leaf.Cert.Raw}, nil
 }
 
-func (s *fakeTrustService) List(context.Context, *api.ListTrustRequest) (*api.ListTrustResponse, error) {
+func (s *fakeTrustService) ListCertificates(context.Context, *api.ListCertificatesRequest) (*api.ListCertificatesResponse, error) {
 	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
 	soon, far := timestamppb.New(at.AsTime().Add(time.Hour)), timestamppb.New(at.AsTime().AddDate(1000, 0, 0))
-	return &api.ListTrustResponse{
+	return &api.ListCertificatesResponse{
 		Issued: []*api.IssuedCertificate{
-			{Serial: "1a", Origin: "1a", Name: "dora", Role: "reader", At: at, Expires: soon, By: "CN=admin,O=orlop:admin"},
-			{Serial: "1b", Origin: "1a", Name: "dora", Role: "reader", At: at, Expires: far, By: "CN=dora,O=orlop:reader"},
-			{Serial: "2c", Origin: "2c", Name: "emil", Role: "admin", At: at, Expires: far, By: "CN=admin\x1b[31m"},
+			{Serial: "1a", Lineage: "1a", Name: "dora", Role: "reader", At: at, Expires: soon, By: "CN=admin,O=orlop:admin"},
+			{Serial: "1b", Lineage: "1a", Name: "dora", Role: "reader", At: at, Expires: far, By: "CN=dora,O=orlop:reader"},
+			{Serial: "2c", Lineage: "2c", Name: "emil", Role: "admin", At: at, Expires: far, By: "CN=admin\x1b[31m"},
 		},
 		Revoked: []*api.Revocation{{Name: "emil", At: soon, By: "CN=admin,O=orlop:admin"}},
 	}, nil
@@ -100,5 +100,5 @@ func (s *fakeTrustService) Revoke(_ context.Context, r *api.RevokeRequest) (*api
 	if r.Restore && r.Name != "emil" {
 		return nil, status.Errorf(codes.FailedPrecondition, "name %q: cannot restore: it is not revoked", r.Name)
 	}
-	return &api.RevokeResponse{Revocation: &api.Revocation{Origin: r.Serial, Name: r.Name}}, nil
+	return &api.RevokeResponse{Revocation: &api.Revocation{Lineage: r.Serial, Name: r.Name}}, nil
 }

@@ -28,16 +28,16 @@ const (
 	fakeBroken = "1.6.0"   // a version that every machine rolls back
 )
 
-func (s *fakeUpgradeService) Offer(_ context.Context, r *api.OfferBundleRequest) (*api.OfferBundleResponse, error) {
+func (s *fakeUpgradeService) BeginUpload(_ context.Context, r *api.BeginUploadRequest) (*api.BeginUploadResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Size < 1<<20 {
 		return nil, status.Error(codes.FailedPrecondition, "upgrade refused: the test expects more")
 	}
-	return &api.OfferBundleResponse{Have: s.have}, nil
+	return &api.BeginUploadResponse{Received: s.have}, nil
 }
 
-func (s *fakeUpgradeService) Send(stream grpc.ClientStreamingServer[api.SendBundleRequest, api.UpgradeBegun]) error {
+func (s *fakeUpgradeService) Upload(stream grpc.ClientStreamingServer[api.UploadBundleRequest, api.UpgradeStarted]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first, err := stream.Recv()
@@ -63,7 +63,7 @@ func (s *fakeUpgradeService) Send(stream grpc.ClientStreamingServer[api.SendBund
 	}
 }
 
-func (s *fakeUpgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest) (*api.UpgradeBegun, error) {
+func (s *fakeUpgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest) (*api.UpgradeStarted, error) {
 	version := "1.4.0"
 	switch {
 	case r.Peer == "10.0.0.12" && r.Reference == "":
@@ -78,9 +78,9 @@ func (s *fakeUpgradeService) Fetch(_ context.Context, r *api.FetchBundleRequest)
 	return s.begin(version), nil
 }
 
-func (s *fakeUpgradeService) begin(version string) *api.UpgradeBegun {
+func (s *fakeUpgradeService) begin(version string) *api.UpgradeStarted {
 	s.record = &api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: version, Phase: "writing", Operation: "write", Done: 1 << 20, Total: 2 << 20}
-	return &api.UpgradeBegun{From: "1.2.3", To: version}
+	return &api.UpgradeStarted{From: "1.2.3", To: version}
 }
 
 func (s *fakeUpgradeService) Status(context.Context, *api.UpgradeStatusRequest) (*api.UpgradeStatus, error) {

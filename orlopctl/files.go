@@ -40,7 +40,7 @@ func (t *tool) catCommand() *cobra.Command {
 				at := request.Offset
 				return each(stream.Recv, func(r *api.ReadFileResponse) error {
 					at += int64(len(r.Chunk))
-					if r.Cut {
+					if r.Truncated {
 						defer t.errorln(fmt.Sprintf("%s: it goes on; --offset %d shows more", request.Path, at))
 					}
 					return t.printNext(r, func() error {
@@ -90,7 +90,7 @@ func (t *tool) lsCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if answer.Cut {
+				if answer.Truncated {
 					defer t.errorln(fmt.Sprintf("there are more than these %d", len(answer.Entries)))
 				}
 				return t.print(answer, func(w *tabwriter.Writer) { filesTable(w, answer.Entries) })

@@ -69,7 +69,7 @@ func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last
 		if err != nil {
 			return err
 		}
-		if v.Medium == "" {
+		if v.BootMedium == "" {
 			t.told("installed: version " + v.Version + " runs from the disk")
 			return errInstalled
 		}
@@ -77,7 +77,7 @@ func (t *tool) followInstall(ctx context.Context, endpoint client.Endpoint, last
 		if err != nil {
 			return err
 		}
-		return each(stream.Recv, func(s *api.StateSnapshot) error {
+		return each(stream.Recv, func(s *api.TopicValue) error {
 			text, err := s.Value.MarshalJSON()
 			var now installProgress
 			if err == nil {

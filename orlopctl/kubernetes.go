@@ -61,7 +61,7 @@ func (t *tool) resumeCommand() *cobra.Command {
 		ValidArgsFunction: completeSuspendKinds,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return t.callFor(suspendTimeout, func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Cluster.Resume(ctx, &api.ResumeRequest{Kind: args[0], Name: args[1], Forget: forget})
+				answer, err := c.Cluster.Resume(ctx, &api.ResumeRequest{Kind: args[0], Name: args[1], Discard: forget})
 				if err != nil {
 					return err
 				}

@@ -65,7 +65,7 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 			}
 			// one of its name may have to be forgotten first
 			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
-				text, err := inviteBy(ctx, c, &api.InviteRequest{Name: args[0], Request: request, Life: lifeOf(life)}, key, node)
+				text, err := inviteBy(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: lifeOf(life)}, key, node)
 				if err != nil {
 					return err
 				}
@@ -96,8 +96,8 @@ func (t *tool) nodesAddCommand() *cobra.Command {
 
 // inviteBy has a machine issue a ticket, and returns the worker's configuration with it, and with
 // what its Kubernetes node is to carry. A nil ticket is none.
-func inviteBy(ctx context.Context, c *client.Client, r *api.InviteRequest, ticket *pki.Leaf, node config.Node) ([]byte, error) {
-	answer, err := c.Cluster.Invite(ctx, r)
+func inviteBy(ctx context.Context, c *client.Client, r *api.CreateTicketRequest, ticket *pki.Leaf, node config.Node) ([]byte, error) {
+	answer, err := c.Cluster.CreateTicket(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -116,10 +116,10 @@ func inviteBy(ctx context.Context, c *client.Client, r *api.InviteRequest, ticke
 
 // withTicket puts a ticket, and what its Kubernetes node is to carry, into a worker's
 // configuration, and judges the whole as the machine would.
-func withTicket(answer *api.InviteResponse, ticket config.CertKey, node config.Node) ([]byte, error) {
+func withTicket(answer *api.CreateTicketResponse, ticket config.CertKey, node config.Node) ([]byte, error) {
 	c, problems := config.Parse("worker", answer.Documents)
 	if len(problems) == 0 {
-		c = c.WithJoin(config.Join{Ticket: ticket, From: answer.From}).WithNode(node)
+		c = c.WithJoin(config.Join{Ticket: ticket, From: answer.ControlPlanes}).WithNode(node)
 		problems = config.Check(c)
 	}
 	if len(problems) > 0 {
@@ -137,7 +137,7 @@ func (t *tool) nodesPendingCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Cluster.Pending(ctx, &api.PendingRequest{})
+				answer, err := c.Cluster.ListPending(ctx, &api.ListPendingRequest{})
 				if err != nil {
 					return err
 				}
@@ -166,7 +166,7 @@ func (t *tool) nodesApproveCommand() *cobra.Command {
 				return err
 			}
 			return t.call(func(ctx context.Context, c *client.Client) error {
-				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Life: lifeOf(life)}); err != nil {
+				if _, err := c.Cluster.Approve(ctx, &api.ApproveRequest{Name: args[0], Fingerprint: args[1], Ttl: lifeOf(life)}); err != nil {
 					return err
 				}
 				t.printf("approved: %s comes when it asks next; `orlopctl nodes list` shows it then\n", args[0])
@@ -194,7 +194,7 @@ func (t *tool) nodesDenyCommand() *cobra.Command {
 					return err
 				}
 				t.printf("denied: %s\n", args[0])
-				for _, machine := range answer.Unaware {
+				for _, machine := range answer.Unreached {
 					t.errorln("a control-plane machine did not answer, and goes on listing it (" + clean(machine) + ")")
 				}
 				return nil
@@ -218,7 +218,7 @@ func (t *tool) nodesListCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Cluster.Members(ctx, &api.MembersRequest{})
+				answer, err := c.Cluster.ListMembers(ctx, &api.ListMembersRequest{})
 				if err != nil {
 					return err
 				}
@@ -228,7 +228,7 @@ func (t *tool) nodesListCommand() *cobra.Command {
 	}
 }
 
-func membersTable(w *tabwriter.Writer, list *api.MembersResponse) {
+func membersTable(w *tabwriter.Writer, list *api.ListMembersResponse) {
 	day := func(at time.Time) string { return at.Format(time.RFC3339) }
 	_, _ = fmt.Fprintln(w, "NAME\tADDRESS\tJOINED\tRENEWED\tEXPIRES\tKEY")
 	for _, m := range list.Members {
@@ -251,7 +251,7 @@ func (t *tool) nodesRemoveCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return t.callFor(removeTime, func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Cluster.Remove(ctx, &api.RemoveMemberRequest{Name: args[0]})
+				answer, err := c.Cluster.RemoveMember(ctx, &api.RemoveMemberRequest{Name: args[0]})
 				switch {
 				case err != nil:
 					return err
@@ -259,11 +259,11 @@ func (t *tool) nodesRemoveCommand() *cobra.Command {
 					return t.print(answer, nil)
 				}
 				t.printf("removed: %s\n", args[0])
-				for _, machine := range answer.Unaware {
+				for _, machine := range answer.Unreached {
 					t.errorln("a control-plane machine did not answer, and lets it in until it has heard of it (" + clean(machine) + "): it asks the others when it is up")
 				}
-				if answer.Node != "" {
-					t.errorln("its Kubernetes node is still there (" + clean(answer.Node) + "): the control-plane machines go on looking for it, and delete it where the API server answers; `kubectl get node " + args[0] + "` shows whether it is gone")
+				if answer.NodeError != "" {
+					t.errorln("its Kubernetes node is still there (" + clean(answer.NodeError) + "): the control-plane machines go on looking for it, and delete it where the API server answers; `kubectl get node " + args[0] + "` shows whether it is gone")
 				}
 				return nil
 			})

@@ -62,7 +62,7 @@ func (t *tool) powerCommand(name, short, done string, do powerCall) *cobra.Comma
 			return t.call(func(ctx context.Context, c *client.Client) error {
 				request := &api.PowerRequest{}
 				if grace > 0 {
-					request.Grace = durationpb.New(grace)
+					request.GracePeriod = durationpb.New(grace)
 				}
 				answer, err := do(ctx, c, request)
 				if err != nil {

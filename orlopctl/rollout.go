@@ -169,7 +169,7 @@ func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (o
 	was := map[string]int32{}
 	var restarts []string
 	var trial *api.ApplyResponse
-	request.Trial = trialName()
+	request.TrialName = trialName()
 	err = r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
 		list, err := c.Service.List(ctx, &api.ListServicesRequest{})
 		if err != nil {
@@ -183,8 +183,8 @@ func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (o
 		trial = answer
 		return err
 	})
-	if err == nil && trial.Trial != nil {
-		err = r.confirm(ctx, i, request.Trial, trial)
+	if err == nil && trial.TrialDeadline != nil {
+		err = r.confirm(ctx, i, request.TrialName, trial)
 	}
 	if err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func (r *rollout) take(ctx context.Context, i int, request *api.ApplyRequest) (o
 // confirm keeps what a machine has put on trial, over a new connection: the step changes whom it
 // trusts.
 func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.ApplyResponse) error {
-	left := answer.TrialFor.AsDuration()
+	left := answer.TrialDuration.AsDuration()
 	until := time.Now().Add(left)
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -284,7 +284,7 @@ func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits fun
 		if err != nil {
 			return err
 		}
-		return each(stream.Recv, func(s *api.StateSnapshot) error {
+		return each(stream.Recv, func(s *api.TopicValue) error {
 			text, err := s.Value.MarshalJSON()
 			if err != nil {
 				return err

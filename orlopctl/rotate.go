@@ -151,7 +151,7 @@ func (r *rotating) look(ctx context.Context) error {
 			}
 			here[version.Machine] = true
 			planes[i].machine = version.Machine
-			list, err := c.Cluster.Members(ctx, &api.MembersRequest{})
+			list, err := c.Cluster.ListMembers(ctx, &api.ListMembersRequest{})
 			for _, m := range list.GetMembers() {
 				members[m.Name] = m.Address
 			}

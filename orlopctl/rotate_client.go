@@ -47,7 +47,7 @@ func (r *rotating) ownCertificate(ctx context.Context) error {
 			return err
 		}
 		role := strings.TrimPrefix(strings.Join(own.Cert.Subject.Organization, ","), pki.RolePrefix)
-		answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: own.Cert.Subject.CommonName, Role: role, Request: request})
+		answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: own.Cert.Subject.CommonName, Role: role, Csr: request})
 		if err != nil {
 			return err
 		}
@@ -82,18 +82,18 @@ func (r *rotating) others(ctx context.Context, own string) error {
 			return err
 		}
 		err = r.fleet.call(ctx, i, func(ctx context.Context, c *client.Client) error {
-			list, err := c.Trust.List(ctx, &api.ListTrustRequest{})
+			list, err := c.Trust.ListCertificates(ctx, &api.ListCertificatesRequest{})
 			if err != nil {
 				return err
 			}
 			begun := map[string]time.Time{} // when the first of a row was issued
 			for _, e := range list.Issued {
-				if e.Serial == e.Origin {
-					begun[e.Origin] = e.At.AsTime()
+				if e.Serial == e.Lineage {
+					begun[e.Lineage] = e.At.AsTime()
 				}
 			}
 			for _, e := range list.Issued {
-				first, known := begun[e.Origin]
+				first, known := begun[e.Lineage]
 				switch {
 				case !time.Now().Before(e.Expires.AsTime()), slices.ContainsFunc(list.Revoked, isOf(e)):
 				case e.At.AsTime().Before(since), known && first.Before(since):
@@ -121,5 +121,5 @@ func (r *rotating) others(ctx context.Context, own string) error {
 
 // isOf tells whether a revocation is of a certificate.
 func isOf(e *api.IssuedCertificate) func(*api.Revocation) bool {
-	return func(r *api.Revocation) bool { return r.Name == e.Name || r.Origin == e.Origin }
+	return func(r *api.Revocation) bool { return r.Name == e.Name || r.Lineage == e.Lineage }
 }

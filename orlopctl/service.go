@@ -130,7 +130,7 @@ func (t *tool) dmesgCommand() *cobra.Command {
 	f := c.Flags()
 	f.BoolVarP(&request.Follow, "follow", "f", false, "go on with each new line")
 	f.Uint32Var(&request.Tail, "tail", 0, "only the last so many lines (default: all that are kept)")
-	f.BoolVar(&request.Before, "before", false, "of the start before this one")
+	f.BoolVar(&request.PreviousBoot, "before", false, "of the start before this one")
 	f.BoolVar(&request.Crash, "crash", false, "what the kernel saved when it crashed last")
 	c.MarkFlagsMutuallyExclusive("follow", "before", "crash")
 	return c

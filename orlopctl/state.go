@@ -60,7 +60,7 @@ func (t *tool) watchCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return topicHint(each(stream.Recv, func(s *api.StateSnapshot) error {
+				return topicHint(each(stream.Recv, func(s *api.TopicValue) error {
 					return t.printNext(s, func() error {
 						t.printf("# %s, revision %d\n", s.Topic, s.Revision)
 						return t.printValue(s.Topic, s.Value)

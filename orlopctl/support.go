@@ -169,7 +169,7 @@ type supportBundle struct {
 func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
 	var version *api.VersionResponse
 	var services *api.ListServicesResponse
-	var topics *api.StateSnapshot
+	var topics *api.TopicValue
 	parts := []struct {
 		name string
 		read reading
@@ -181,12 +181,12 @@ func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
 		{"history.json", answer(c.Config.History, &api.ConfigHistoryRequest{}, nil)},
 		{"upgrade.json", answer(c.Upgrade.Status, &api.UpgradeStatusRequest{}, nil)},
 		{"images.json", answer(c.Image.List, &api.ListImagesRequest{}, nil)},
-		{"trust.json", answer(c.Trust.List, &api.ListTrustRequest{}, nil)},
+		{"trust.json", answer(c.Trust.ListCertificates, &api.ListCertificatesRequest{}, nil)},
 		{"audit.jsonl", lines(c.Audit.Read, &api.ReadAuditRequest{}, func(l *api.AuditLine) string { return string(l.Line) })},
 		{"audit-refused.jsonl", lines(c.Audit.Read, &api.ReadAuditRequest{Refused: true}, func(l *api.AuditLine) string { return string(l.Line) })},
 		{"events.txt", lines(c.Machine.Events, &api.EventsRequest{}, eventLine)},
 		{"kernel.txt", lines(c.Log.Kernel, &api.KernelLogRequest{}, kernelLine)},
-		{"kernel-before.txt", ifAny(lines(c.Log.Kernel, &api.KernelLogRequest{Before: true}, kernelLine))},
+		{"kernel-before.txt", ifAny(lines(c.Log.Kernel, &api.KernelLogRequest{PreviousBoot: true}, kernelLine))},
 		{"kernel-crash.txt", ifAny(lines(c.Log.Kernel, &api.KernelLogRequest{Crash: true}, kernelLine))},
 		{"state/topics.json", answer(c.Machine.Get, &api.GetRequest{}, &topics)},
 	}

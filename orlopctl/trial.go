@@ -86,7 +86,7 @@ func (c *confirmation) attempt(ctx context.Context, place client.Endpoint) error
 	return connectedTo(dialing, place, func(to *client.Client) error {
 		calling, cancel := context.WithTimeout(ctx, confirmCall)
 		defer cancel()
-		answer, err := to.Config.Confirm(calling, &api.ConfirmConfigRequest{Trial: c.trial})
+		answer, err := to.Config.Confirm(calling, &api.ConfirmConfigRequest{TrialName: c.trial})
 		if err == nil {
 			c.failures, c.at = answer.Failures, place
 		}
@@ -104,7 +104,7 @@ func passingOrRefused(err error) bool {
 // confirmTrial confirms what the machine has put on trial by itself, and completes the answer by
 // what became of it.
 func (t *tool) confirmTrial(name string, answer *api.ApplyResponse) error {
-	left := answer.TrialFor.AsDuration()
+	left := answer.TrialDuration.AsDuration()
 	until := time.Now().Add(left)
 	ctx, stop := interruptible()
 	defer stop()
@@ -119,7 +119,7 @@ func (t *tool) confirmTrial(name string, answer *api.ApplyResponse) error {
 	if err := c.run(ctx); err != nil {
 		return notConfirmed(err, time.Until(until))
 	}
-	answer.Trial, answer.TrialFor = nil, nil
+	answer.TrialDeadline, answer.TrialDuration = nil, nil
 	answer.Failures = c.failures
 	answer.Operations = reconcile.Done(answer.Operations, c.failures)
 	t.errorln("confirmed: the configuration stays")
@@ -160,8 +160,8 @@ func notConfirmed(err error, left time.Duration) error {
 // caller does: it may be on trial, and then there is a minute to confirm it.
 func (t *tool) lostAnswer(err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	left := lostTrial
-	if r.TryFor != nil {
-		left = r.TryFor.AsDuration()
+	if r.TrialDuration != nil {
+		left = r.TrialDuration.AsDuration()
 	}
 	t.errorln("the answer was lost: " + message(err))
 	t.errorln("if the change can cut you off, the machine returns by itself within " + left.String() + " unless it is confirmed; trying to do that")
@@ -173,7 +173,7 @@ func (t *tool) lostAnswer(err error, r *api.ApplyRequest) (*api.ApplyResponse, e
 	if calling != nil {
 		return nil, calling
 	}
-	c := t.confirmation(r.Trial, placesOf(endpoint, nil))
+	c := t.confirmation(r.TrialName, placesOf(endpoint, nil))
 	if confirming := c.run(ctx); confirming != nil {
 		code, _ := exitCode(err)
 		return nil, &exitError{code: code, err: fmt.Errorf("%w; it could not be confirmed either: %s", err, message(confirming)), hint: "`orlopctl events` and `orlopctl config-history` tell what is in force"}

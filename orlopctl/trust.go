@@ -54,7 +54,7 @@ func (t *tool) trustIssueCommand() *cobra.Command {
 				}
 			}
 			return t.call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: name, Role: role, Request: request, Life: lifeOf(life)})
+				answer, err := c.Trust.Issue(ctx, &api.IssueRequest{Name: name, Role: role, Csr: request, Ttl: lifeOf(life)})
 				if err != nil {
 					return err
 				}
@@ -133,7 +133,7 @@ func (t *tool) trustListCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return t.call(func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Trust.List(ctx, &api.ListTrustRequest{})
+				answer, err := c.Trust.ListCertificates(ctx, &api.ListCertificatesRequest{})
 				if err != nil {
 					return err
 				}
@@ -143,18 +143,18 @@ func (t *tool) trustListCommand() *cobra.Command {
 	}
 }
 
-func trustTable(w *tabwriter.Writer, list *api.ListTrustResponse, now time.Time) {
+func trustTable(w *tabwriter.Writer, list *api.ListCertificatesResponse, now time.Time) {
 	_, _ = fmt.Fprintln(w, "NAME\tROLE\tSERIAL\tISSUED\tEXPIRES\tBY\tSTATE")
 	for _, i := range list.Issued {
 		state := "valid"
 		if !now.Before(i.Expires.AsTime()) {
 			state = "expired"
 		}
-		if i.Origin != i.Serial {
-			state += ", renewed from " + i.Origin
+		if i.Lineage != i.Serial {
+			state += ", renewed from " + i.Lineage
 		}
 		for _, r := range list.Revoked {
-			if r.Origin == i.Origin || r.Name == i.Name {
+			if r.Lineage == i.Lineage || r.Name == i.Name {
 				state = "revoked"
 			}
 		}
@@ -224,8 +224,8 @@ func (t *tool) revoke(r *api.RevokeRequest) error {
 	errs := f.all(ctx, ask)
 	// Only the machine that has issued a certificate knows the first one of its row; the others are
 	// told.
-	if i := slices.IndexFunc(answers, func(a *api.RevokeResponse) bool { return a.GetIssuedHere() && a.Revocation.Origin != r.Serial }); i >= 0 && r.Serial != "" {
-		r.Serial = answers[i].Revocation.Origin
+	if i := slices.IndexFunc(answers, func(a *api.RevokeResponse) bool { return a.GetIssuedHere() && a.Revocation.Lineage != r.Serial }); i >= 0 && r.Serial != "" {
+		r.Serial = answers[i].Revocation.Lineage
 		errs = f.all(ctx, ask)
 	}
 	issued := r.Serial == "" // on one of them at least
@@ -268,7 +268,7 @@ func revoked(r *api.Revocation) string {
 	if r.Name != "" {
 		return "every certificate of " + r.Name
 	}
-	return "certificate " + r.Origin + " and its renewals"
+	return "certificate " + r.Lineage + " and its renewals"
 }
 
 func lifeOf(d time.Duration) *durationpb.Duration {
@@ -295,7 +295,7 @@ func renew(ctx context.Context, c *client.Client, present *pki.Leaf, life time.D
 	if err != nil {
 		return nil, err
 	}
-	answer, err := c.Trust.Renew(ctx, &api.RenewRequest{Request: request, Life: lifeOf(life)})
+	answer, err := c.Trust.Renew(ctx, &api.RenewRequest{Csr: request, Ttl: lifeOf(life)})
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func (t *tool) upgradeCommand() *cobra.Command {
 			"bundle that has come in part is kept; the same command brings the rest.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			var begun *api.UpgradeBegun
+			var begun *api.UpgradeStarted
 			var err error
 			sources := slices.DeleteFunc([]string{file, from.reference, peer}, func(s string) bool { return s == "" })
 			switch {
@@ -49,13 +49,13 @@ func (t *tool) upgradeCommand() *cobra.Command {
 			case file != "":
 				begun, err = t.sendBundle(file, withoutData)
 			case peer != "":
-				begun, err = t.fetchBundle(&api.FetchBundleRequest{Peer: peer, WithoutData: withoutData})
+				begun, err = t.fetchBundle(&api.FetchBundleRequest{Peer: peer, WithoutSavepoint: withoutData})
 			default:
 				request, wrong := from.request()
 				if wrong != nil {
 					return wrong
 				}
-				request.WithoutData = withoutData
+				request.WithoutSavepoint = withoutData
 				begun, err = t.fetchBundle(request)
 			}
 			if err != nil {
@@ -163,7 +163,7 @@ func (f registryFlags) request() (r *api.FetchBundleRequest, err error) {
 }
 
 // fetchBundle lets the machine fetch a bundle, and returns when it has begun to.
-func (t *tool) fetchBundle(r *api.FetchBundleRequest) (begun *api.UpgradeBegun, err error) {
+func (t *tool) fetchBundle(r *api.FetchBundleRequest) (begun *api.UpgradeStarted, err error) {
 	ctx, stop := interruptible()
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, t.timeout(upgradeTimeout))
@@ -179,7 +179,7 @@ func (t *tool) fetchBundle(r *api.FetchBundleRequest) (begun *api.UpgradeBegun, 
 
 // sendBundle sends a bundle, going on where a lost connection broke it off, and returns when the
 // machine has it.
-func (t *tool) sendBundle(name string, withoutData bool) (*api.UpgradeBegun, error) {
+func (t *tool) sendBundle(name string, withoutData bool) (*api.UpgradeStarted, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, usagef("upgrade: cannot read: %w", err)
@@ -190,7 +190,7 @@ func (t *tool) sendBundle(name string, withoutData bool) (*api.UpgradeBegun, err
 	if err != nil {
 		return nil, usagef("upgrade: cannot read the bundle: %w", err)
 	}
-	u := upload{tool: t, file: file, offer: &api.OfferBundleRequest{Sha256: hex.EncodeToString(hash.Sum(nil)), Size: size}, withoutData: withoutData}
+	u := upload{tool: t, file: file, offer: &api.BeginUploadRequest{Sha256: hex.EncodeToString(hash.Sum(nil)), Size: size}, withoutData: withoutData}
 	return u.send()
 }
 
@@ -198,14 +198,14 @@ func (t *tool) sendBundle(name string, withoutData bool) (*api.UpgradeBegun, err
 type upload struct {
 	tool  *tool
 	file  io.ReadSeeker
-	offer *api.OfferBundleRequest
+	offer *api.BeginUploadRequest
 	// withoutData: the machine does not save the cluster's data before.
 	withoutData bool
 }
 
 // send makes one attempt after the other until the machine has the bundle. The first one has to be
 // let in; after that a connection may be lost, and a machine may restart.
-func (u upload) send() (begun *api.UpgradeBegun, err error) {
+func (u upload) send() (begun *api.UpgradeStarted, err error) {
 	endpoint, err := u.tool.machine()
 	if err != nil {
 		return nil, err
@@ -237,26 +237,26 @@ func interrupted(err error) bool {
 }
 
 // try sends what the machine does not have yet, and notes that it has begun to.
-func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.UpgradeBegun, error) {
-	answer, err := c.Upgrade.Offer(ctx, u.offer)
+func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.UpgradeStarted, error) {
+	answer, err := c.Upgrade.BeginUpload(ctx, u.offer)
 	if err != nil {
 		return nil, err
 	}
 	*sending = true
-	if _, err := u.file.Seek(answer.Have, io.SeekStart); err != nil {
+	if _, err := u.file.Seek(answer.Received, io.SeekStart); err != nil {
 		return nil, fmt.Errorf("upgrade: cannot read the bundle: %w", err)
 	}
-	if u.tool.human() && answer.Have > 0 {
-		u.tool.errorln(fmt.Sprintf("the machine has %d of %d bytes; sending %d", answer.Have, u.offer.Size, u.offer.Size-answer.Have))
+	if u.tool.human() && answer.Received > 0 {
+		u.tool.errorln(fmt.Sprintf("the machine has %d of %d bytes; sending %d", answer.Received, u.offer.Size, u.offer.Size-answer.Received))
 	}
-	stream, err := c.Upgrade.Send(ctx)
+	stream, err := c.Upgrade.Upload(ctx)
 	if err != nil {
 		return nil, err
 	}
 	progress := u.tool.progress("sent", u.offer.Size)
-	if stream.Send(&api.SendBundleRequest{Sha256: u.offer.Sha256, Offset: answer.Have, WithoutData: u.withoutData}) == nil {
-		err := send(u.file, func(sent int64) { progress(answer.Have + sent) }, func(chunk []byte) error {
-			return stream.Send(&api.SendBundleRequest{Chunk: chunk})
+	if stream.Send(&api.UploadBundleRequest{Sha256: u.offer.Sha256, Offset: answer.Received, WithoutSavepoint: u.withoutData}) == nil {
+		err := send(u.file, func(sent int64) { progress(answer.Received + sent) }, func(chunk []byte) error {
+			return stream.Send(&api.UploadBundleRequest{Chunk: chunk})
 		})
 		if err != nil {
 			return nil, err
@@ -327,7 +327,7 @@ func (t *tool) stages() func(*api.UpgradeStatus) {
 		if terminal {
 			_, _ = fmt.Fprint(t.stderr, "\r\x1b[K")
 		}
-		line := strings.TrimSuffix(s.Phase+": "+cmp.Or(s.Operation, s.Waits), ": ")
+		line := strings.TrimSuffix(s.Phase+": "+cmp.Or(s.Operation, s.WaitingFor), ": ")
 		if line != told {
 			t.errorln(line)
 			told = line
@@ -364,8 +364,8 @@ func upgradeTable(w *tabwriter.Writer, s *api.UpgradeStatus) {
 		}
 		row(w, "NOW", text)
 	}
-	if s.Waits != "" {
-		row(w, "WAITS FOR", s.Waits)
+	if s.WaitingFor != "" {
+		row(w, "WAITS FOR", s.WaitingFor)
 	}
 	if s.Tries > 0 {
 		row(w, "TRIES", fmt.Sprint(s.Tries))
@@ -373,11 +373,11 @@ func upgradeTable(w *tabwriter.Writer, s *api.UpgradeStatus) {
 	if s.Reason != "" {
 		row(w, "REASON", s.Reason)
 	}
-	if s.DataOf != nil {
-		row(w, "DROPPED", fmt.Sprintf("%d revisions of the cluster's data, which are again as of %s", s.DroppedRevisions, s.DataOf.AsTime().Format(time.RFC3339)))
+	if s.DataRestoredFrom != nil {
+		row(w, "DROPPED", fmt.Sprintf("%d revisions of the cluster's data, which are again as of %s", s.LostRevisions, s.DataRestoredFrom.AsTime().Format(time.RFC3339)))
 	}
-	if s.Began != nil {
-		row(w, "BEGAN", s.Began.AsTime().Format(time.RFC3339))
+	if s.Started != nil {
+		row(w, "BEGAN", s.Started.AsTime().Format(time.RFC3339))
 	}
 	if s.Ended != nil {
 		row(w, "ENDED", s.Ended.AsTime().Format(time.RFC3339))

@@ -38,8 +38,8 @@ func (t *tool) versionCommand() *cobra.Command {
 func versionTable(w *tabwriter.Writer, v *api.VersionResponse) {
 	row(w, "machine", orDash(v.Machine))
 	from := "slot " + orDash(v.Slot)
-	if v.Medium != "" {
-		from = "from " + v.Medium + ", not installed"
+	if v.BootMedium != "" {
+		from = "from " + v.BootMedium + ", not installed"
 	}
 	row(w, "orlop", v.Version+" (profile "+orDash(v.Profile)+", "+from+", built "+stamp(v.Built)+")")
 	if v.Epoch > 0 {

@@ -19,13 +19,13 @@ var now = time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 
 func ago(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-d)) }
 
-func topic(t *testing.T, name, json string) *api.StateSnapshot {
+func topic(t *testing.T, name, json string) *api.TopicValue {
 	t.Helper()
 	value := &structpb.Value{}
 	if err := value.UnmarshalJSON([]byte(json)); err != nil {
 		t.Fatal(err)
 	}
-	return &api.StateSnapshot{Topic: name, Value: value}
+	return &api.TopicValue{Topic: name, Value: value}
 }
 
 // sample is three machines: one that runs, one that starts, one that is away.
@@ -53,7 +53,7 @@ func sample(t *testing.T) State {
 		&api.Event{Time: ago(0), Kind: "failure", Source: "service/apid",
 			Message: "ended with exit status 1, and what it said last was so long that it does not fit into one row of this terminal"},
 		&api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: "1.3.0", Phase: "writing", Operation: "write version 1.3.0 to ROOT-B (/dev/vda3)",
-			Done: 150 << 20, Total: 600 << 20, Began: ago(time.Minute)})
+			Done: 150 << 20, Total: 600 << 20, Started: ago(time.Minute)})
 	take(1, Connected{}, &api.VersionResponse{Version: "1.3.0", Kubernetes: "v1.36.3", Kernel: "6.12.2", Slot: "B", Profile: "metal", Machine: "m2"},
 		&api.HealthResponse{Checks: []*api.HealthCheck{
 			{Name: "configuration", Ok: true, Detail: "dev", Since: ago(90 * time.Second)}, {Name: "etcd", Detail: "starting", Since: ago(time.Minute)}, {Name: "node", Detail: "not Ready"},
@@ -61,7 +61,7 @@ func sample(t *testing.T) State {
 		topic(t, "system", `{"cpus": 2, "uptimeSeconds": 92, "load1": 12.5}`),
 		Failed{"memory", "topic memory: there is no such topic"}, Failed{Events, "this needs the role log-reader"},
 		&api.UpgradeStatus{
-			Running: "1.3.0", From: "1.3.0", To: "1.4.0", Phase: "rolled back", Tries: 3, Began: ago(2 * time.Hour), Ended: ago(time.Hour),
+			Running: "1.3.0", From: "1.3.0", To: "1.4.0", Phase: "rolled back", Tries: 3, Started: ago(2 * time.Hour), Ended: ago(time.Hour),
 			Reason: "version 1.4.0 was started three times and did not become healthy in five minutes: etcd: the data are of a later version",
 			Log:    []string{"etcd: cannot start", "orlop: going down"},
 		})
@@ -160,11 +160,11 @@ func TestHostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, body := range []any{
-		Connected{}, &api.VersionResponse{Version: evil, Kubernetes: evil, Kernel: evil, Slot: evil, Profile: evil, Machine: evil, Medium: evil},
+		Connected{}, &api.VersionResponse{Version: evil, Kubernetes: evil, Kernel: evil, Slot: evil, Profile: evil, Machine: evil, BootMedium: evil},
 		&api.HealthResponse{Checks: []*api.HealthCheck{{Name: evil, Detail: evil}}}, topic(t, "system", `{"cpus": 1, "uptimeSeconds": 1e300, "load1": 1e300}`),
-		topic(t, "memory", `{"total": 1, "available": -9223372036854775808}`), &api.StateSnapshot{Topic: "services", Value: structpb.NewListValue(evilServices)},
+		topic(t, "memory", `{"total": 1, "available": -9223372036854775808}`), &api.TopicValue{Topic: "services", Value: structpb.NewListValue(evilServices)},
 		&api.Event{Kind: evil, Source: evil, Message: evil}, Failed{Version, evil}, topic(t, "memory", `"what is that"`),
-		&api.UpgradeStatus{Running: evil, From: evil, To: evil, Phase: evil, Reason: evil, Operation: evil, Waits: evil, Log: []string{evil}, Done: -5, Total: 1},
+		&api.UpgradeStatus{Running: evil, From: evil, To: evil, Phase: evil, Reason: evil, Operation: evil, WaitingFor: evil, Log: []string{evil}, Done: -5, Total: 1},
 	} {
 		s = s.Apply(Message{0, body})
 	}

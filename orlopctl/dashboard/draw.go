@@ -216,8 +216,8 @@ func (s State) drawMachine() []string {
 	rows := []string{s.paint(strong, fit(title, s.width))}
 	if v := m.version; v != nil {
 		line := fmt.Sprintf("Orlop %s, Kubernetes %s, Linux %s, profile %s", v.Version, v.Kubernetes, v.Kernel, v.Profile)
-		if v.Medium != "" {
-			line += "; not installed, runs from " + v.Medium
+		if v.BootMedium != "" {
+			line += "; not installed, runs from " + v.BootMedium
 		}
 		rows = append(rows, fit(line, s.width))
 	}
@@ -380,16 +380,16 @@ func (s State) drawUpgrade() []string {
 	if u.Total > 0 {
 		add("", bar(u, s.width-40))
 	}
-	add("WAITS FOR", u.Waits)
+	add("WAITS FOR", u.WaitingFor)
 	if u.Tries > 0 {
 		add("TRIES", fmt.Sprint(u.Tries))
 	}
 	add("REASON", u.Reason)
-	if u.DataOf != nil {
-		add("DROPPED", fmt.Sprintf("%d revisions of the cluster's data, which are again as of %s UTC", u.DroppedRevisions, date(u.DataOf)))
+	if u.DataRestoredFrom != nil {
+		add("DROPPED", fmt.Sprintf("%d revisions of the cluster's data, which are again as of %s UTC", u.LostRevisions, date(u.DataRestoredFrom)))
 	}
-	if u.Began != nil {
-		add("BEGAN", date(u.Began)+" UTC")
+	if u.Started != nil {
+		add("BEGAN", date(u.Started)+" UTC")
 	}
 	if u.Ended != nil {
 		add("ENDED", date(u.Ended)+" UTC")

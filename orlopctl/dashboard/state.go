@@ -125,7 +125,7 @@ const (
 type Message struct {
 	Machine int // of those that New was given
 	// Body is one of Connected, Away, Began, Failed, LogLine, and the API's VersionResponse,
-	// HealthResponse, StateSnapshot of one of Topics, Event and UpgradeStatus, by pointer.
+	// HealthResponse, TopicValue of one of Topics, Event and UpgradeStatus, by pointer.
 	Body any
 }
 
@@ -254,7 +254,7 @@ func (m *machine) take(body any) {
 		m.version = body
 	case *api.HealthResponse:
 		m.health = body
-	case *api.StateSnapshot:
+	case *api.TopicValue:
 		m.topic(body)
 	case *api.Event:
 		tone := plain
@@ -268,7 +268,7 @@ func (m *machine) take(body any) {
 }
 
 // topic reads a topic. What cannot be read leaves what was known, and the reason.
-func (m *machine) topic(snapshot *api.StateSnapshot) {
+func (m *machine) topic(snapshot *api.TopicValue) {
 	text, err := snapshot.Value.MarshalJSON()
 	if err == nil {
 		switch snapshot.Topic {

@@ -24,12 +24,12 @@ func TestEveryMethodHasARole(t *testing.T) {
 // TestReadersLookOnly keeps the roles honest: a method that a reader or a machine may call is one
 // that by its name only looks.
 func TestReadersLookOnly(t *testing.T) {
-	looks := []string{"Get", "List", "Watch", "Events", "Version", "Health", "Service", "Kernel", "Status", "Describe", "Give", "Read", "History", "Compare",
-		"ReadFile", "ListFiles",
+	looks := []string{"Get", "List", "Watch", "Events", "Version", "Health", "Service", "Kernel", "Status", "DescribeBundle", "Download", "Read", "History", "Compare",
+		"ReadFile", "ListFiles", "ListCertificates", "ListMembers", "ListPending", "ListSuspended", "ListSnapshots",
 		"Renew", // gives the caller no more than what he came with
 		"Join",  // machines only, which get what they have, or have a ticket for
-		"Members", "Pending", "ListSuspended",
-		"Revocations", "Roll", "Find", // of an image
+		"GetRevocations", "GetMembership",
+		"Resolve", "ReadBlob", // of an image
 		"Relay", // what comes of it, the other machine's door decides
 	}
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {

@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-type RefusedRequest struct {
+type RecordRefusalRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Subject       string                 `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"` // of the caller's certificate
 	Serial        string                 `protobuf:"bytes,2,opt,name=serial,proto3" json:"serial,omitempty"`
@@ -38,20 +38,20 @@ type RefusedRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RefusedRequest) Reset() {
-	*x = RefusedRequest{}
+func (x *RecordRefusalRequest) Reset() {
+	*x = RecordRefusalRequest{}
 	mi := &file_apid_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RefusedRequest) String() string {
+func (x *RecordRefusalRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RefusedRequest) ProtoMessage() {}
+func (*RecordRefusalRequest) ProtoMessage() {}
 
-func (x *RefusedRequest) ProtoReflect() protoreflect.Message {
+func (x *RecordRefusalRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_apid_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -63,87 +63,87 @@ func (x *RefusedRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RefusedRequest.ProtoReflect.Descriptor instead.
-func (*RefusedRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use RecordRefusalRequest.ProtoReflect.Descriptor instead.
+func (*RecordRefusalRequest) Descriptor() ([]byte, []int) {
 	return file_apid_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *RefusedRequest) GetSubject() string {
+func (x *RecordRefusalRequest) GetSubject() string {
 	if x != nil {
 		return x.Subject
 	}
 	return ""
 }
 
-func (x *RefusedRequest) GetSerial() string {
+func (x *RecordRefusalRequest) GetSerial() string {
 	if x != nil {
 		return x.Serial
 	}
 	return ""
 }
 
-func (x *RefusedRequest) GetRole() string {
+func (x *RecordRefusalRequest) GetRole() string {
 	if x != nil {
 		return x.Role
 	}
 	return ""
 }
 
-func (x *RefusedRequest) GetPeer() string {
+func (x *RecordRefusalRequest) GetPeer() string {
 	if x != nil {
 		return x.Peer
 	}
 	return ""
 }
 
-func (x *RefusedRequest) GetMethod() string {
+func (x *RecordRefusalRequest) GetMethod() string {
 	if x != nil {
 		return x.Method
 	}
 	return ""
 }
 
-func (x *RefusedRequest) GetOutcome() string {
+func (x *RecordRefusalRequest) GetOutcome() string {
 	if x != nil {
 		return x.Outcome
 	}
 	return ""
 }
 
-func (x *RefusedRequest) GetReason() string {
+func (x *RecordRefusalRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
 	return ""
 }
 
-func (x *RefusedRequest) GetDurationNs() int64 {
+func (x *RecordRefusalRequest) GetDurationNs() int64 {
 	if x != nil {
 		return x.DurationNs
 	}
 	return 0
 }
 
-type RefusedResponse struct {
+type RecordRefusalResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RefusedResponse) Reset() {
-	*x = RefusedResponse{}
+func (x *RecordRefusalResponse) Reset() {
+	*x = RecordRefusalResponse{}
 	mi := &file_apid_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RefusedResponse) String() string {
+func (x *RecordRefusalResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RefusedResponse) ProtoMessage() {}
+func (*RecordRefusalResponse) ProtoMessage() {}
 
-func (x *RefusedResponse) ProtoReflect() protoreflect.Message {
+func (x *RecordRefusalResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_apid_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -155,34 +155,34 @@ func (x *RefusedResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RefusedResponse.ProtoReflect.Descriptor instead.
-func (*RefusedResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use RecordRefusalResponse.ProtoReflect.Descriptor instead.
+func (*RecordRefusalResponse) Descriptor() ([]byte, []int) {
 	return file_apid_proto_rawDescGZIP(), []int{1}
 }
 
-type AskRequest struct {
+type RequestJoinRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Request       []byte                 `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"` // PKCS #10, DER
-	Peer          string                 `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`       // address and port
+	Csr           []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`   // PKCS #10, DER
+	Peer          string                 `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"` // address and port
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *AskRequest) Reset() {
-	*x = AskRequest{}
+func (x *RequestJoinRequest) Reset() {
+	*x = RequestJoinRequest{}
 	mi := &file_apid_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *AskRequest) String() string {
+func (x *RequestJoinRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*AskRequest) ProtoMessage() {}
+func (*RequestJoinRequest) ProtoMessage() {}
 
-func (x *AskRequest) ProtoReflect() protoreflect.Message {
+func (x *RequestJoinRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_apid_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -194,55 +194,55 @@ func (x *AskRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use AskRequest.ProtoReflect.Descriptor instead.
-func (*AskRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use RequestJoinRequest.ProtoReflect.Descriptor instead.
+func (*RequestJoinRequest) Descriptor() ([]byte, []int) {
 	return file_apid_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *AskRequest) GetName() string {
+func (x *RequestJoinRequest) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *AskRequest) GetRequest() []byte {
+func (x *RequestJoinRequest) GetCsr() []byte {
 	if x != nil {
-		return x.Request
+		return x.Csr
 	}
 	return nil
 }
 
-func (x *AskRequest) GetPeer() string {
+func (x *RequestJoinRequest) GetPeer() string {
 	if x != nil {
 		return x.Peer
 	}
 	return ""
 }
 
-type AskResponse struct {
+type RequestJoinResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Standing      string                 `protobuf:"bytes,1,opt,name=standing,proto3" json:"standing,omitempty"`       // joinrequest.Standing
+	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`             // joinrequest.Standing
 	Certificate   []byte                 `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"` // the ticket: X.509, DER
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`           // a sentence
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *AskResponse) Reset() {
-	*x = AskResponse{}
+func (x *RequestJoinResponse) Reset() {
+	*x = RequestJoinResponse{}
 	mi := &file_apid_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *AskResponse) String() string {
+func (x *RequestJoinResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*AskResponse) ProtoMessage() {}
+func (*RequestJoinResponse) ProtoMessage() {}
 
-func (x *AskResponse) ProtoReflect() protoreflect.Message {
+func (x *RequestJoinResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_apid_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -254,26 +254,26 @@ func (x *AskResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use AskResponse.ProtoReflect.Descriptor instead.
-func (*AskResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use RequestJoinResponse.ProtoReflect.Descriptor instead.
+func (*RequestJoinResponse) Descriptor() ([]byte, []int) {
 	return file_apid_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *AskResponse) GetStanding() string {
+func (x *RequestJoinResponse) GetState() string {
 	if x != nil {
-		return x.Standing
+		return x.State
 	}
 	return ""
 }
 
-func (x *AskResponse) GetCertificate() []byte {
+func (x *RequestJoinResponse) GetCertificate() []byte {
 	if x != nil {
 		return x.Certificate
 	}
 	return nil
 }
 
-func (x *AskResponse) GetReason() string {
+func (x *RequestJoinResponse) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
@@ -281,13 +281,13 @@ func (x *AskResponse) GetReason() string {
 }
 
 type PairRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Binding       []byte                 `protobuf:"bytes,1,opt,name=binding,proto3" json:"binding,omitempty"` // what the connection is known by
-	Ca            []byte                 `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`
-	Proof         []byte                 `protobuf:"bytes,3,opt,name=proof,proto3" json:"proof,omitempty"`
-	Peer          string                 `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"` // address and port
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	ChannelBinding []byte                 `protobuf:"bytes,1,opt,name=channel_binding,json=channelBinding,proto3" json:"channel_binding,omitempty"` // what the connection is known by
+	Ca             []byte                 `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`
+	Proof          []byte                 `protobuf:"bytes,3,opt,name=proof,proto3" json:"proof,omitempty"`
+	Peer           string                 `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"` // address and port
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PairRequest) Reset() {
@@ -320,9 +320,9 @@ func (*PairRequest) Descriptor() ([]byte, []int) {
 	return file_apid_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *PairRequest) GetBinding() []byte {
+func (x *PairRequest) GetChannelBinding() []byte {
 	if x != nil {
-		return x.Binding
+		return x.ChannelBinding
 	}
 	return nil
 }
@@ -406,8 +406,8 @@ const file_apid_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
 	"apid.proto\x12\n" +
-	"orlop.door\"\xd5\x01\n" +
-	"\x0eRefusedRequest\x12\x18\n" +
+	"orlop.apid\"\xdb\x01\n" +
+	"\x14RecordRefusalRequest\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
 	"\x06serial\x18\x02 \x01(\tR\x06serial\x12\x12\n" +
 	"\x04role\x18\x03 \x01(\tR\x04role\x12\x12\n" +
@@ -416,29 +416,28 @@ const file_apid_proto_rawDesc = "" +
 	"\aoutcome\x18\x06 \x01(\tR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x1f\n" +
 	"\vduration_ns\x18\b \x01(\x03R\n" +
-	"durationNs\"\x11\n" +
-	"\x0fRefusedResponse\"N\n" +
-	"\n" +
-	"AskRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\arequest\x18\x02 \x01(\fR\arequest\x12\x12\n" +
-	"\x04peer\x18\x03 \x01(\tR\x04peer\"c\n" +
-	"\vAskResponse\x12\x1a\n" +
-	"\bstanding\x18\x01 \x01(\tR\bstanding\x12 \n" +
+	"durationNs\"\x17\n" +
+	"\x15RecordRefusalResponse\"N\n" +
+	"\x12RequestJoinRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x12\n" +
+	"\x04peer\x18\x03 \x01(\tR\x04peer\"e\n" +
+	"\x13RequestJoinResponse\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12 \n" +
 	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"a\n" +
-	"\vPairRequest\x12\x18\n" +
-	"\abinding\x18\x01 \x01(\fR\abinding\x12\x0e\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"p\n" +
+	"\vPairRequest\x12'\n" +
+	"\x0fchannel_binding\x18\x01 \x01(\fR\x0echannelBinding\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\fR\x02ca\x12\x14\n" +
 	"\x05proof\x18\x03 \x01(\fR\x05proof\x12\x12\n" +
 	"\x04peer\x18\x04 \x01(\tR\x04peer\">\n" +
 	"\fPairResponse\x12\x14\n" +
 	"\x05proof\x18\x01 \x01(\fR\x05proof\x12\x18\n" +
-	"\arefusal\x18\x02 \x01(\tR\arefusal2\xbd\x01\n" +
-	"\x04Door\x129\n" +
-	"\x04Pair\x12\x17.orlop.door.PairRequest\x1a\x18.orlop.door.PairResponse\x126\n" +
-	"\x03Ask\x12\x16.orlop.door.AskRequest\x1a\x17.orlop.door.AskResponse\x12B\n" +
-	"\aRefused\x12\x1a.orlop.door.RefusedRequest\x1a\x1b.orlop.door.RefusedResponseB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
+	"\arefusal\x18\x02 \x01(\tR\arefusal2\xef\x01\n" +
+	"\fApidInternal\x129\n" +
+	"\x04Pair\x12\x17.orlop.apid.PairRequest\x1a\x18.orlop.apid.PairResponse\x12N\n" +
+	"\vRequestJoin\x12\x1e.orlop.apid.RequestJoinRequest\x1a\x1f.orlop.apid.RequestJoinResponse\x12T\n" +
+	"\rRecordRefusal\x12 .orlop.apid.RecordRefusalRequest\x1a!.orlop.apid.RecordRefusalResponseB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
 
 var (
 	file_apid_proto_rawDescOnce sync.Once
@@ -454,20 +453,20 @@ func file_apid_proto_rawDescGZIP() []byte {
 
 var file_apid_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_apid_proto_goTypes = []any{
-	(*RefusedRequest)(nil),  // 0: orlop.door.RefusedRequest
-	(*RefusedResponse)(nil), // 1: orlop.door.RefusedResponse
-	(*AskRequest)(nil),      // 2: orlop.door.AskRequest
-	(*AskResponse)(nil),     // 3: orlop.door.AskResponse
-	(*PairRequest)(nil),     // 4: orlop.door.PairRequest
-	(*PairResponse)(nil),    // 5: orlop.door.PairResponse
+	(*RecordRefusalRequest)(nil),  // 0: orlop.apid.RecordRefusalRequest
+	(*RecordRefusalResponse)(nil), // 1: orlop.apid.RecordRefusalResponse
+	(*RequestJoinRequest)(nil),    // 2: orlop.apid.RequestJoinRequest
+	(*RequestJoinResponse)(nil),   // 3: orlop.apid.RequestJoinResponse
+	(*PairRequest)(nil),           // 4: orlop.apid.PairRequest
+	(*PairResponse)(nil),          // 5: orlop.apid.PairResponse
 }
 var file_apid_proto_depIdxs = []int32{
-	4, // 0: orlop.door.Door.Pair:input_type -> orlop.door.PairRequest
-	2, // 1: orlop.door.Door.Ask:input_type -> orlop.door.AskRequest
-	0, // 2: orlop.door.Door.Refused:input_type -> orlop.door.RefusedRequest
-	5, // 3: orlop.door.Door.Pair:output_type -> orlop.door.PairResponse
-	3, // 4: orlop.door.Door.Ask:output_type -> orlop.door.AskResponse
-	1, // 5: orlop.door.Door.Refused:output_type -> orlop.door.RefusedResponse
+	4, // 0: orlop.apid.ApidInternal.Pair:input_type -> orlop.apid.PairRequest
+	2, // 1: orlop.apid.ApidInternal.RequestJoin:input_type -> orlop.apid.RequestJoinRequest
+	0, // 2: orlop.apid.ApidInternal.RecordRefusal:input_type -> orlop.apid.RecordRefusalRequest
+	5, // 3: orlop.apid.ApidInternal.Pair:output_type -> orlop.apid.PairResponse
+	3, // 4: orlop.apid.ApidInternal.RequestJoin:output_type -> orlop.apid.RequestJoinResponse
+	1, // 5: orlop.apid.ApidInternal.RecordRefusal:output_type -> orlop.apid.RecordRefusalResponse
 	3, // [3:6] is the sub-list for method output_type
 	0, // [0:3] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name

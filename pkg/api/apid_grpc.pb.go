@@ -22,187 +22,187 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Door_Pair_FullMethodName    = "/orlop.door.Door/Pair"
-	Door_Ask_FullMethodName     = "/orlop.door.Door/Ask"
-	Door_Refused_FullMethodName = "/orlop.door.Door/Refused"
+	ApidInternal_Pair_FullMethodName          = "/orlop.apid.ApidInternal/Pair"
+	ApidInternal_RequestJoin_FullMethodName   = "/orlop.apid.ApidInternal/RequestJoin"
+	ApidInternal_RecordRefusal_FullMethodName = "/orlop.apid.ApidInternal/RecordRefusal"
 )
 
-// DoorClient is the client API for Door service.
+// ApidInternalClient is the client API for ApidInternal service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // Door is what apid asks.
-type DoorClient interface {
+type ApidInternalClient interface {
 	// Pair judges what somebody has sent over a connection for pairing (package pairing).
 	Pair(ctx context.Context, in *PairRequest, opts ...grpc.CallOption) (*PairResponse, error)
 	// Ask judges what a machine without a ticket has sent over a connection for that (package joinrequest).
-	Ask(ctx context.Context, in *AskRequest, opts ...grpc.CallOption) (*AskResponse, error)
+	RequestJoin(ctx context.Context, in *RequestJoinRequest, opts ...grpc.CallOption) (*RequestJoinResponse, error)
 	// Refused has a call recorded that never came to machined, or that apid has ended.
-	Refused(ctx context.Context, in *RefusedRequest, opts ...grpc.CallOption) (*RefusedResponse, error)
+	RecordRefusal(ctx context.Context, in *RecordRefusalRequest, opts ...grpc.CallOption) (*RecordRefusalResponse, error)
 }
 
-type doorClient struct {
+type apidInternalClient struct {
 	cc grpc.ClientConnInterface
 }
 
-func NewDoorClient(cc grpc.ClientConnInterface) DoorClient {
-	return &doorClient{cc}
+func NewApidInternalClient(cc grpc.ClientConnInterface) ApidInternalClient {
+	return &apidInternalClient{cc}
 }
 
-func (c *doorClient) Pair(ctx context.Context, in *PairRequest, opts ...grpc.CallOption) (*PairResponse, error) {
+func (c *apidInternalClient) Pair(ctx context.Context, in *PairRequest, opts ...grpc.CallOption) (*PairResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PairResponse)
-	err := c.cc.Invoke(ctx, Door_Pair_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, ApidInternal_Pair_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *doorClient) Ask(ctx context.Context, in *AskRequest, opts ...grpc.CallOption) (*AskResponse, error) {
+func (c *apidInternalClient) RequestJoin(ctx context.Context, in *RequestJoinRequest, opts ...grpc.CallOption) (*RequestJoinResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(AskResponse)
-	err := c.cc.Invoke(ctx, Door_Ask_FullMethodName, in, out, cOpts...)
+	out := new(RequestJoinResponse)
+	err := c.cc.Invoke(ctx, ApidInternal_RequestJoin_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *doorClient) Refused(ctx context.Context, in *RefusedRequest, opts ...grpc.CallOption) (*RefusedResponse, error) {
+func (c *apidInternalClient) RecordRefusal(ctx context.Context, in *RecordRefusalRequest, opts ...grpc.CallOption) (*RecordRefusalResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(RefusedResponse)
-	err := c.cc.Invoke(ctx, Door_Refused_FullMethodName, in, out, cOpts...)
+	out := new(RecordRefusalResponse)
+	err := c.cc.Invoke(ctx, ApidInternal_RecordRefusal_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-// DoorServer is the server API for Door service.
-// All implementations must embed UnimplementedDoorServer
+// ApidInternalServer is the server API for ApidInternal service.
+// All implementations must embed UnimplementedApidInternalServer
 // for forward compatibility.
 //
 // Door is what apid asks.
-type DoorServer interface {
+type ApidInternalServer interface {
 	// Pair judges what somebody has sent over a connection for pairing (package pairing).
 	Pair(context.Context, *PairRequest) (*PairResponse, error)
 	// Ask judges what a machine without a ticket has sent over a connection for that (package joinrequest).
-	Ask(context.Context, *AskRequest) (*AskResponse, error)
+	RequestJoin(context.Context, *RequestJoinRequest) (*RequestJoinResponse, error)
 	// Refused has a call recorded that never came to machined, or that apid has ended.
-	Refused(context.Context, *RefusedRequest) (*RefusedResponse, error)
-	mustEmbedUnimplementedDoorServer()
+	RecordRefusal(context.Context, *RecordRefusalRequest) (*RecordRefusalResponse, error)
+	mustEmbedUnimplementedApidInternalServer()
 }
 
-// UnimplementedDoorServer must be embedded to have
+// UnimplementedApidInternalServer must be embedded to have
 // forward compatible implementations.
 //
 // NOTE: this should be embedded by value instead of pointer to avoid a nil
 // pointer dereference when methods are called.
-type UnimplementedDoorServer struct{}
+type UnimplementedApidInternalServer struct{}
 
-func (UnimplementedDoorServer) Pair(context.Context, *PairRequest) (*PairResponse, error) {
+func (UnimplementedApidInternalServer) Pair(context.Context, *PairRequest) (*PairResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Pair not implemented")
 }
-func (UnimplementedDoorServer) Ask(context.Context, *AskRequest) (*AskResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Ask not implemented")
+func (UnimplementedApidInternalServer) RequestJoin(context.Context, *RequestJoinRequest) (*RequestJoinResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RequestJoin not implemented")
 }
-func (UnimplementedDoorServer) Refused(context.Context, *RefusedRequest) (*RefusedResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Refused not implemented")
+func (UnimplementedApidInternalServer) RecordRefusal(context.Context, *RecordRefusalRequest) (*RecordRefusalResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RecordRefusal not implemented")
 }
-func (UnimplementedDoorServer) mustEmbedUnimplementedDoorServer() {}
-func (UnimplementedDoorServer) testEmbeddedByValue()              {}
+func (UnimplementedApidInternalServer) mustEmbedUnimplementedApidInternalServer() {}
+func (UnimplementedApidInternalServer) testEmbeddedByValue()                      {}
 
-// UnsafeDoorServer may be embedded to opt out of forward compatibility for this service.
-// Use of this interface is not recommended, as added methods to DoorServer will
+// UnsafeApidInternalServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to ApidInternalServer will
 // result in compilation errors.
-type UnsafeDoorServer interface {
-	mustEmbedUnimplementedDoorServer()
+type UnsafeApidInternalServer interface {
+	mustEmbedUnimplementedApidInternalServer()
 }
 
-func RegisterDoorServer(s grpc.ServiceRegistrar, srv DoorServer) {
-	// If the following call panics, it indicates UnimplementedDoorServer was
+func RegisterApidInternalServer(s grpc.ServiceRegistrar, srv ApidInternalServer) {
+	// If the following call panics, it indicates UnimplementedApidInternalServer was
 	// embedded by pointer and is nil.  This will cause panics if an
 	// unimplemented method is ever invoked, so we test this at initialization
 	// time to prevent it from happening at runtime later due to I/O.
 	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
 		t.testEmbeddedByValue()
 	}
-	s.RegisterService(&Door_ServiceDesc, srv)
+	s.RegisterService(&ApidInternal_ServiceDesc, srv)
 }
 
-func _Door_Pair_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _ApidInternal_Pair_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PairRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(DoorServer).Pair(ctx, in)
+		return srv.(ApidInternalServer).Pair(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Door_Pair_FullMethodName,
+		FullMethod: ApidInternal_Pair_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(DoorServer).Pair(ctx, req.(*PairRequest))
+		return srv.(ApidInternalServer).Pair(ctx, req.(*PairRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Door_Ask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(AskRequest)
+func _ApidInternal_RequestJoin_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RequestJoinRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(DoorServer).Ask(ctx, in)
+		return srv.(ApidInternalServer).RequestJoin(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Door_Ask_FullMethodName,
+		FullMethod: ApidInternal_RequestJoin_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(DoorServer).Ask(ctx, req.(*AskRequest))
+		return srv.(ApidInternalServer).RequestJoin(ctx, req.(*RequestJoinRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Door_Refused_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(RefusedRequest)
+func _ApidInternal_RecordRefusal_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecordRefusalRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(DoorServer).Refused(ctx, in)
+		return srv.(ApidInternalServer).RecordRefusal(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Door_Refused_FullMethodName,
+		FullMethod: ApidInternal_RecordRefusal_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(DoorServer).Refused(ctx, req.(*RefusedRequest))
+		return srv.(ApidInternalServer).RecordRefusal(ctx, req.(*RecordRefusalRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-// Door_ServiceDesc is the grpc.ServiceDesc for Door service.
+// ApidInternal_ServiceDesc is the grpc.ServiceDesc for ApidInternal service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
-var Door_ServiceDesc = grpc.ServiceDesc{
-	ServiceName: "orlop.door.Door",
-	HandlerType: (*DoorServer)(nil),
+var ApidInternal_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "orlop.apid.ApidInternal",
+	HandlerType: (*ApidInternalServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
 			MethodName: "Pair",
-			Handler:    _Door_Pair_Handler,
+			Handler:    _ApidInternal_Pair_Handler,
 		},
 		{
-			MethodName: "Ask",
-			Handler:    _Door_Ask_Handler,
+			MethodName: "RequestJoin",
+			Handler:    _ApidInternal_RequestJoin_Handler,
 		},
 		{
-			MethodName: "Refused",
-			Handler:    _Door_Refused_Handler,
+			MethodName: "RecordRefusal",
+			Handler:    _ApidInternal_RecordRefusal_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -260,8 +260,8 @@ type VersionResponse struct {
 	Profile       string                 `protobuf:"bytes,5,opt,name=profile,proto3" json:"profile,omitempty"`
 	Machine       string                 `protobuf:"bytes,6,opt,name=machine,proto3" json:"machine,omitempty"` // the machine's name; empty before there is a configuration
 	Built         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=built,proto3" json:"built,omitempty"`
-	Medium        string                 `protobuf:"bytes,8,opt,name=medium,proto3" json:"medium,omitempty"` // what a system runs from that is not installed on a disk: "memory"
-	Epoch         int64                  `protobuf:"varint,9,opt,name=epoch,proto3" json:"epoch,omitempty"`  // a machine that has committed it takes no version with a lower one
+	BootMedium    string                 `protobuf:"bytes,8,opt,name=boot_medium,json=bootMedium,proto3" json:"boot_medium,omitempty"` // what a system runs from that is not installed on a disk: "memory"
+	Epoch         int64                  `protobuf:"varint,9,opt,name=epoch,proto3" json:"epoch,omitempty"`                            // a machine that has committed it takes no version with a lower one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -345,9 +345,9 @@ func (x *VersionResponse) GetBuilt() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *VersionResponse) GetMedium() string {
+func (x *VersionResponse) GetBootMedium() string {
 	if x != nil {
-		return x.Medium
+		return x.BootMedium
 	}
 	return ""
 }
@@ -403,7 +403,7 @@ func (x *GetRequest) GetTopic() string {
 	return ""
 }
 
-type StateSnapshot struct {
+type TopicValue struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Topic         string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // grows with every change of the topic since boot
@@ -413,20 +413,20 @@ type StateSnapshot struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *StateSnapshot) Reset() {
-	*x = StateSnapshot{}
+func (x *TopicValue) Reset() {
+	*x = TopicValue{}
 	mi := &file_orlop_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *StateSnapshot) String() string {
+func (x *TopicValue) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*StateSnapshot) ProtoMessage() {}
+func (*TopicValue) ProtoMessage() {}
 
-func (x *StateSnapshot) ProtoReflect() protoreflect.Message {
+func (x *TopicValue) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -438,33 +438,33 @@ func (x *StateSnapshot) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use StateSnapshot.ProtoReflect.Descriptor instead.
-func (*StateSnapshot) Descriptor() ([]byte, []int) {
+// Deprecated: Use TopicValue.ProtoReflect.Descriptor instead.
+func (*TopicValue) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *StateSnapshot) GetTopic() string {
+func (x *TopicValue) GetTopic() string {
 	if x != nil {
 		return x.Topic
 	}
 	return ""
 }
 
-func (x *StateSnapshot) GetRevision() uint64 {
+func (x *TopicValue) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
 	}
 	return 0
 }
 
-func (x *StateSnapshot) GetValue() *structpb.Value {
+func (x *TopicValue) GetValue() *structpb.Value {
 	if x != nil {
 		return x.Value
 	}
 	return nil
 }
 
-func (x *StateSnapshot) GetTopics() []string {
+func (x *TopicValue) GetTopics() []string {
 	if x != nil {
 		return x.Topics
 	}
@@ -602,7 +602,7 @@ func (x *Event) GetMessage() string {
 type PowerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How long services and pods may take to end; 0 for the default (60 s). A machine that is not done by then goes down all the same.
-	Grace         *durationpb.Duration `protobuf:"bytes,1,opt,name=grace,proto3" json:"grace,omitempty"`
+	GracePeriod   *durationpb.Duration `protobuf:"bytes,1,opt,name=grace_period,json=gracePeriod,proto3" json:"grace_period,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -637,9 +637,9 @@ func (*PowerRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *PowerRequest) GetGrace() *durationpb.Duration {
+func (x *PowerRequest) GetGracePeriod() *durationpb.Duration {
 	if x != nil {
-		return x.Grace
+		return x.GracePeriod
 	}
 	return nil
 }
@@ -778,8 +778,8 @@ func (x *ReadFileRequest) GetOffset() int64 {
 
 type ReadFileResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"` // at most 64 KiB
-	Cut           bool                   `protobuf:"varint,2,opt,name=cut,proto3" json:"cut,omitempty"`    // in the last message: there is more of the file than one call sends
+	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`          // at most 64 KiB
+	Truncated     bool                   `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"` // in the last message: there is more of the file than one call sends
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -821,9 +821,9 @@ func (x *ReadFileResponse) GetChunk() []byte {
 	return nil
 }
 
-func (x *ReadFileResponse) GetCut() bool {
+func (x *ReadFileResponse) GetTruncated() bool {
 	if x != nil {
-		return x.Cut
+		return x.Truncated
 	}
 	return false
 }
@@ -875,7 +875,7 @@ func (x *ListFilesRequest) GetPath() string {
 type ListFilesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Entries       []*FileEntry           `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
-	Cut           bool                   `protobuf:"varint,2,opt,name=cut,proto3" json:"cut,omitempty"` // there are more than the 10000 that one call sends
+	Truncated     bool                   `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"` // there are more than the 10000 that one call sends
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -917,9 +917,9 @@ func (x *ListFilesResponse) GetEntries() []*FileEntry {
 	return nil
 }
 
-func (x *ListFilesResponse) GetCut() bool {
+func (x *ListFilesResponse) GetTruncated() bool {
 	if x != nil {
-		return x.Cut
+		return x.Truncated
 	}
 	return false
 }
@@ -1062,13 +1062,13 @@ type ApplyRequest struct {
 	Number uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"` // of an earlier configuration, to be applied instead of documents
 	// How long the configuration is tried, at least 10 s, at most 1 h; 0 for 2 min with MODE_TRY, and for 1 min where the machine itself puts the
 	// change on trial.
-	TryFor *durationpb.Duration `protobuf:"bytes,6,opt,name=try_for,json=tryFor,proto3" json:"try_for,omitempty"`
+	TrialDuration *durationpb.Duration `protobuf:"bytes,6,opt,name=trial_duration,json=trialDuration,proto3" json:"trial_duration,omitempty"`
 	// The checks against this machine (links, kernel parameters and modules exist) only warn.
 	Force bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
 	// MODE_AUTO and MODE_NO_REBOOT: a change that can cut off its caller is not put on trial. Nothing brings the configuration before back.
 	NoTrial bool `protobuf:"varint,8,opt,name=no_trial,json=noTrial,proto3" json:"no_trial,omitempty"`
 	// A name for the trial, at most 64 bytes, chosen by the caller: Confirm with the same name confirms this trial and no other.
-	Trial         string `protobuf:"bytes,9,opt,name=trial,proto3" json:"trial,omitempty"`
+	TrialName     string `protobuf:"bytes,9,opt,name=trial_name,json=trialName,proto3" json:"trial_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1138,9 +1138,9 @@ func (x *ApplyRequest) GetNumber() uint64 {
 	return 0
 }
 
-func (x *ApplyRequest) GetTryFor() *durationpb.Duration {
+func (x *ApplyRequest) GetTrialDuration() *durationpb.Duration {
 	if x != nil {
-		return x.TryFor
+		return x.TrialDuration
 	}
 	return nil
 }
@@ -1159,9 +1159,9 @@ func (x *ApplyRequest) GetNoTrial() bool {
 	return false
 }
 
-func (x *ApplyRequest) GetTrial() string {
+func (x *ApplyRequest) GetTrialName() string {
 	if x != nil {
-		return x.Trial
+		return x.TrialName
 	}
 	return ""
 }
@@ -1175,11 +1175,11 @@ type ApplyResponse struct {
 	// topic "install" shows it. The machine reboots when it is done.
 	Install string `protobuf:"bytes,4,opt,name=install,proto3" json:"install,omitempty"`
 	// Until when it has to be confirmed: with MODE_TRY, and in the modes AUTO and NO_REBOOT when the change can cut off its caller.
-	Trial         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=trial,proto3" json:"trial,omitempty"`
-	Warnings      []string               `protobuf:"bytes,6,rep,name=warnings,proto3" json:"warnings,omitempty"`                 // what to consider: a field that can cut off the caller, or what force has let through
-	Failures      []string               `protobuf:"bytes,7,rep,name=failures,proto3" json:"failures,omitempty"`                 // operations that were tried and failed; the machine repeats them
-	Addresses     []string               `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`               // static addresses of the configuration on trial, by which the machine may have to be called from now on
-	TrialFor      *durationpb.Duration   `protobuf:"bytes,9,opt,name=trial_for,json=trialFor,proto3" json:"trial_for,omitempty"` // how long the trial lasts from now on
+	TrialDeadline *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=trial_deadline,json=trialDeadline,proto3" json:"trial_deadline,omitempty"`
+	Warnings      []string               `protobuf:"bytes,6,rep,name=warnings,proto3" json:"warnings,omitempty"`                                // what to consider: a field that can cut off the caller, or what force has let through
+	Failures      []string               `protobuf:"bytes,7,rep,name=failures,proto3" json:"failures,omitempty"`                                // operations that were tried and failed; the machine repeats them
+	Addresses     []string               `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`                              // static addresses of the configuration on trial, by which the machine may have to be called from now on
+	TrialDuration *durationpb.Duration   `protobuf:"bytes,9,opt,name=trial_duration,json=trialDuration,proto3" json:"trial_duration,omitempty"` // how long the trial lasts from now on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1242,9 +1242,9 @@ func (x *ApplyResponse) GetInstall() string {
 	return ""
 }
 
-func (x *ApplyResponse) GetTrial() *timestamppb.Timestamp {
+func (x *ApplyResponse) GetTrialDeadline() *timestamppb.Timestamp {
 	if x != nil {
-		return x.Trial
+		return x.TrialDeadline
 	}
 	return nil
 }
@@ -1270,16 +1270,16 @@ func (x *ApplyResponse) GetAddresses() []string {
 	return nil
 }
 
-func (x *ApplyResponse) GetTrialFor() *durationpb.Duration {
+func (x *ApplyResponse) GetTrialDuration() *durationpb.Duration {
 	if x != nil {
-		return x.TrialFor
+		return x.TrialDuration
 	}
 	return nil
 }
 
 type ConfirmConfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Trial         string                 `protobuf:"bytes,1,opt,name=trial,proto3" json:"trial,omitempty"` // the name of the trial that is meant (ApplyRequest); empty: whichever there is
+	TrialName     string                 `protobuf:"bytes,1,opt,name=trial_name,json=trialName,proto3" json:"trial_name,omitempty"` // the name of the trial that is meant (ApplyRequest); empty: whichever there is
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1314,9 +1314,9 @@ func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{17}
 }
 
-func (x *ConfirmConfigRequest) GetTrial() string {
+func (x *ConfirmConfigRequest) GetTrialName() string {
 	if x != nil {
-		return x.Trial
+		return x.TrialName
 	}
 	return ""
 }
@@ -2201,7 +2201,7 @@ type KernelLogRequest struct {
 	Tail   uint32                 `protobuf:"varint,2,opt,name=tail,proto3" json:"tail,omitempty"`
 	// Of the start before this one, as far as it was kept; or what the kernel saved, by the firmware, when it crashed last. Neither goes on,
 	// so follow is refused with them, and so are both at once. NOT_FOUND: there is none.
-	Before        bool `protobuf:"varint,3,opt,name=before,proto3" json:"before,omitempty"`
+	PreviousBoot  bool `protobuf:"varint,3,opt,name=previous_boot,json=previousBoot,proto3" json:"previous_boot,omitempty"`
 	Crash         bool `protobuf:"varint,4,opt,name=crash,proto3" json:"crash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2251,9 +2251,9 @@ func (x *KernelLogRequest) GetTail() uint32 {
 	return 0
 }
 
-func (x *KernelLogRequest) GetBefore() bool {
+func (x *KernelLogRequest) GetPreviousBoot() bool {
 	if x != nil {
-		return x.Before
+		return x.PreviousBoot
 	}
 	return false
 }
@@ -2325,27 +2325,27 @@ func (x *LogLine) GetPriority() uint32 {
 	return 0
 }
 
-type FindImageRequest struct {
+type ResolveImageRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of an image, with its registry and tag ("docker.io/library/nginx:1"), or the digest of a blob ("sha256:…")
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *FindImageRequest) Reset() {
-	*x = FindImageRequest{}
+func (x *ResolveImageRequest) Reset() {
+	*x = ResolveImageRequest{}
 	mi := &file_orlop_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *FindImageRequest) String() string {
+func (x *ResolveImageRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*FindImageRequest) ProtoMessage() {}
+func (*ResolveImageRequest) ProtoMessage() {}
 
-func (x *FindImageRequest) ProtoReflect() protoreflect.Message {
+func (x *ResolveImageRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2357,19 +2357,19 @@ func (x *FindImageRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use FindImageRequest.ProtoReflect.Descriptor instead.
-func (*FindImageRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ResolveImageRequest.ProtoReflect.Descriptor instead.
+func (*ResolveImageRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{36}
 }
 
-func (x *FindImageRequest) GetName() string {
+func (x *ResolveImageRequest) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-type FindImageResponse struct {
+type ResolveImageResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"` // "sha256:…"; empty: nothing was imported that has the name, or to which the blob belongs
 	MediaType     string                 `protobuf:"bytes,2,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
@@ -2378,20 +2378,20 @@ type FindImageResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *FindImageResponse) Reset() {
-	*x = FindImageResponse{}
+func (x *ResolveImageResponse) Reset() {
+	*x = ResolveImageResponse{}
 	mi := &file_orlop_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *FindImageResponse) String() string {
+func (x *ResolveImageResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*FindImageResponse) ProtoMessage() {}
+func (*ResolveImageResponse) ProtoMessage() {}
 
-func (x *FindImageResponse) ProtoReflect() protoreflect.Message {
+func (x *ResolveImageResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2403,53 +2403,53 @@ func (x *FindImageResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use FindImageResponse.ProtoReflect.Descriptor instead.
-func (*FindImageResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ResolveImageResponse.ProtoReflect.Descriptor instead.
+func (*ResolveImageResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{37}
 }
 
-func (x *FindImageResponse) GetDigest() string {
+func (x *ResolveImageResponse) GetDigest() string {
 	if x != nil {
 		return x.Digest
 	}
 	return ""
 }
 
-func (x *FindImageResponse) GetMediaType() string {
+func (x *ResolveImageResponse) GetMediaType() string {
 	if x != nil {
 		return x.MediaType
 	}
 	return ""
 }
 
-func (x *FindImageResponse) GetSize() int64 {
+func (x *ResolveImageResponse) GetSize() int64 {
 	if x != nil {
 		return x.Size
 	}
 	return 0
 }
 
-type ReadImageRequest struct {
+type ReadBlobRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"` // "sha256:…"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReadImageRequest) Reset() {
-	*x = ReadImageRequest{}
+func (x *ReadBlobRequest) Reset() {
+	*x = ReadBlobRequest{}
 	mi := &file_orlop_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReadImageRequest) String() string {
+func (x *ReadBlobRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReadImageRequest) ProtoMessage() {}
+func (*ReadBlobRequest) ProtoMessage() {}
 
-func (x *ReadImageRequest) ProtoReflect() protoreflect.Message {
+func (x *ReadBlobRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2461,39 +2461,39 @@ func (x *ReadImageRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReadImageRequest.ProtoReflect.Descriptor instead.
-func (*ReadImageRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReadBlobRequest.ProtoReflect.Descriptor instead.
+func (*ReadBlobRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{38}
 }
 
-func (x *ReadImageRequest) GetDigest() string {
+func (x *ReadBlobRequest) GetDigest() string {
 	if x != nil {
 		return x.Digest
 	}
 	return ""
 }
 
-type ReadImageResponse struct {
+type ReadBlobResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"` // at most 1 MiB
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReadImageResponse) Reset() {
-	*x = ReadImageResponse{}
+func (x *ReadBlobResponse) Reset() {
+	*x = ReadBlobResponse{}
 	mi := &file_orlop_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReadImageResponse) String() string {
+func (x *ReadBlobResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReadImageResponse) ProtoMessage() {}
+func (*ReadBlobResponse) ProtoMessage() {}
 
-func (x *ReadImageResponse) ProtoReflect() protoreflect.Message {
+func (x *ReadBlobResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2505,12 +2505,12 @@ func (x *ReadImageResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReadImageResponse.ProtoReflect.Descriptor instead.
-func (*ReadImageResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReadBlobResponse.ProtoReflect.Descriptor instead.
+func (*ReadBlobResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{39}
 }
 
-func (x *ReadImageResponse) GetChunk() []byte {
+func (x *ReadBlobResponse) GetChunk() []byte {
 	if x != nil {
 		return x.Chunk
 	}
@@ -2745,7 +2745,7 @@ func (x *ContainerImage) GetSize() int64 {
 	return 0
 }
 
-type OfferBundleRequest struct {
+type BeginUploadRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sha256        string                 `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"` // of the whole bundle, lower-case hexadecimal
 	Size          int64                  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`    // bytes
@@ -2753,20 +2753,20 @@ type OfferBundleRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *OfferBundleRequest) Reset() {
-	*x = OfferBundleRequest{}
+func (x *BeginUploadRequest) Reset() {
+	*x = BeginUploadRequest{}
 	mi := &file_orlop_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *OfferBundleRequest) String() string {
+func (x *BeginUploadRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*OfferBundleRequest) ProtoMessage() {}
+func (*BeginUploadRequest) ProtoMessage() {}
 
-func (x *OfferBundleRequest) ProtoReflect() protoreflect.Message {
+func (x *BeginUploadRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2778,46 +2778,46 @@ func (x *OfferBundleRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use OfferBundleRequest.ProtoReflect.Descriptor instead.
-func (*OfferBundleRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use BeginUploadRequest.ProtoReflect.Descriptor instead.
+func (*BeginUploadRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{45}
 }
 
-func (x *OfferBundleRequest) GetSha256() string {
+func (x *BeginUploadRequest) GetSha256() string {
 	if x != nil {
 		return x.Sha256
 	}
 	return ""
 }
 
-func (x *OfferBundleRequest) GetSize() int64 {
+func (x *BeginUploadRequest) GetSize() int64 {
 	if x != nil {
 		return x.Size
 	}
 	return 0
 }
 
-type OfferBundleResponse struct {
+type BeginUploadResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Have          int64                  `protobuf:"varint,1,opt,name=have,proto3" json:"have,omitempty"`
+	Received      int64                  `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *OfferBundleResponse) Reset() {
-	*x = OfferBundleResponse{}
+func (x *BeginUploadResponse) Reset() {
+	*x = BeginUploadResponse{}
 	mi := &file_orlop_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *OfferBundleResponse) String() string {
+func (x *BeginUploadResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*OfferBundleResponse) ProtoMessage() {}
+func (*BeginUploadResponse) ProtoMessage() {}
 
-func (x *OfferBundleResponse) ProtoReflect() protoreflect.Message {
+func (x *BeginUploadResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2829,43 +2829,43 @@ func (x *OfferBundleResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use OfferBundleResponse.ProtoReflect.Descriptor instead.
-func (*OfferBundleResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use BeginUploadResponse.ProtoReflect.Descriptor instead.
+func (*BeginUploadResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{46}
 }
 
-func (x *OfferBundleResponse) GetHave() int64 {
+func (x *BeginUploadResponse) GetReceived() int64 {
 	if x != nil {
-		return x.Have
+		return x.Received
 	}
 	return 0
 }
 
-type SendBundleRequest struct {
+type UploadBundleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the first message only: which bundle, and at which byte of it the first chunk begins.
-	Sha256        string `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	Offset        int64  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
-	Chunk         []byte `protobuf:"bytes,3,opt,name=chunk,proto3" json:"chunk,omitempty"`                                 // at most 1 MiB each, in order
-	WithoutData   bool   `protobuf:"varint,4,opt,name=without_data,json=withoutData,proto3" json:"without_data,omitempty"` // in the first message: do not save the cluster's data before; for a machine whose etcd does not run
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Sha256           string `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Offset           int64  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	Chunk            []byte `protobuf:"bytes,3,opt,name=chunk,proto3" json:"chunk,omitempty"`                                                // at most 1 MiB each, in order
+	WithoutSavepoint bool   `protobuf:"varint,4,opt,name=without_savepoint,json=withoutSavepoint,proto3" json:"without_savepoint,omitempty"` // in the first message: do not save the cluster's data before; for a machine whose etcd does not run
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
-func (x *SendBundleRequest) Reset() {
-	*x = SendBundleRequest{}
+func (x *UploadBundleRequest) Reset() {
+	*x = UploadBundleRequest{}
 	mi := &file_orlop_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SendBundleRequest) String() string {
+func (x *UploadBundleRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SendBundleRequest) ProtoMessage() {}
+func (*UploadBundleRequest) ProtoMessage() {}
 
-func (x *SendBundleRequest) ProtoReflect() protoreflect.Message {
+func (x *UploadBundleRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2877,47 +2877,47 @@ func (x *SendBundleRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SendBundleRequest.ProtoReflect.Descriptor instead.
-func (*SendBundleRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use UploadBundleRequest.ProtoReflect.Descriptor instead.
+func (*UploadBundleRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{47}
 }
 
-func (x *SendBundleRequest) GetSha256() string {
+func (x *UploadBundleRequest) GetSha256() string {
 	if x != nil {
 		return x.Sha256
 	}
 	return ""
 }
 
-func (x *SendBundleRequest) GetOffset() int64 {
+func (x *UploadBundleRequest) GetOffset() int64 {
 	if x != nil {
 		return x.Offset
 	}
 	return 0
 }
 
-func (x *SendBundleRequest) GetChunk() []byte {
+func (x *UploadBundleRequest) GetChunk() []byte {
 	if x != nil {
 		return x.Chunk
 	}
 	return nil
 }
 
-func (x *SendBundleRequest) GetWithoutData() bool {
+func (x *UploadBundleRequest) GetWithoutSavepoint() bool {
 	if x != nil {
-		return x.WithoutData
+		return x.WithoutSavepoint
 	}
 	return false
 }
 
 type FetchBundleRequest struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	Reference   string                 `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"` // "registry.example.com/orlop/qemu:1.2.0", or with "@sha256:…"
-	Ca          []byte                 `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`               // PEM: who vouches for the registry; the machine trusts nobody else to
-	PlainHttp   bool                   `protobuf:"varint,3,opt,name=plain_http,json=plainHttp,proto3" json:"plain_http,omitempty"`
-	Username    string                 `protobuf:"bytes,4,opt,name=username,proto3" json:"username,omitempty"`                           // empty: anonymous
-	Password    string                 `protobuf:"bytes,5,opt,name=password,proto3" json:"password,omitempty"`                           // kept nowhere
-	WithoutData bool                   `protobuf:"varint,6,opt,name=without_data,json=withoutData,proto3" json:"without_data,omitempty"` // as in SendBundleRequest
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Reference        string                 `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"` // "registry.example.com/orlop/qemu:1.2.0", or with "@sha256:…"
+	Ca               []byte                 `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`               // PEM: who vouches for the registry; the machine trusts nobody else to
+	PlainHttp        bool                   `protobuf:"varint,3,opt,name=plain_http,json=plainHttp,proto3" json:"plain_http,omitempty"`
+	Username         string                 `protobuf:"bytes,4,opt,name=username,proto3" json:"username,omitempty"`                                          // empty: anonymous
+	Password         string                 `protobuf:"bytes,5,opt,name=password,proto3" json:"password,omitempty"`                                          // kept nowhere
+	WithoutSavepoint bool                   `protobuf:"varint,6,opt,name=without_savepoint,json=withoutSavepoint,proto3" json:"without_savepoint,omitempty"` // as in SendBundleRequest
 	// Instead of all above but without_data: the address of another machine of the cluster, "10.0.0.12" or with a port.
 	Peer          string `protobuf:"bytes,7,opt,name=peer,proto3" json:"peer,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2989,9 +2989,9 @@ func (x *FetchBundleRequest) GetPassword() string {
 	return ""
 }
 
-func (x *FetchBundleRequest) GetWithoutData() bool {
+func (x *FetchBundleRequest) GetWithoutSavepoint() bool {
 	if x != nil {
-		return x.WithoutData
+		return x.WithoutSavepoint
 	}
 	return false
 }
@@ -3099,7 +3099,7 @@ func (x *DescribeBundleResponse) GetSize() int64 {
 	return 0
 }
 
-type GiveBundleRequest struct {
+type DownloadBundleRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sha256        string                 `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
@@ -3107,20 +3107,20 @@ type GiveBundleRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GiveBundleRequest) Reset() {
-	*x = GiveBundleRequest{}
+func (x *DownloadBundleRequest) Reset() {
+	*x = DownloadBundleRequest{}
 	mi := &file_orlop_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GiveBundleRequest) String() string {
+func (x *DownloadBundleRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GiveBundleRequest) ProtoMessage() {}
+func (*DownloadBundleRequest) ProtoMessage() {}
 
-func (x *GiveBundleRequest) ProtoReflect() protoreflect.Message {
+func (x *DownloadBundleRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3132,46 +3132,46 @@ func (x *GiveBundleRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GiveBundleRequest.ProtoReflect.Descriptor instead.
-func (*GiveBundleRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use DownloadBundleRequest.ProtoReflect.Descriptor instead.
+func (*DownloadBundleRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{51}
 }
 
-func (x *GiveBundleRequest) GetSha256() string {
+func (x *DownloadBundleRequest) GetSha256() string {
 	if x != nil {
 		return x.Sha256
 	}
 	return ""
 }
 
-func (x *GiveBundleRequest) GetOffset() int64 {
+func (x *DownloadBundleRequest) GetOffset() int64 {
 	if x != nil {
 		return x.Offset
 	}
 	return 0
 }
 
-type GiveBundleResponse struct {
+type DownloadBundleResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GiveBundleResponse) Reset() {
-	*x = GiveBundleResponse{}
+func (x *DownloadBundleResponse) Reset() {
+	*x = DownloadBundleResponse{}
 	mi := &file_orlop_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GiveBundleResponse) String() string {
+func (x *DownloadBundleResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GiveBundleResponse) ProtoMessage() {}
+func (*DownloadBundleResponse) ProtoMessage() {}
 
-func (x *GiveBundleResponse) ProtoReflect() protoreflect.Message {
+func (x *DownloadBundleResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3183,19 +3183,19 @@ func (x *GiveBundleResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GiveBundleResponse.ProtoReflect.Descriptor instead.
-func (*GiveBundleResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use DownloadBundleResponse.ProtoReflect.Descriptor instead.
+func (*DownloadBundleResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{52}
 }
 
-func (x *GiveBundleResponse) GetChunk() []byte {
+func (x *DownloadBundleResponse) GetChunk() []byte {
 	if x != nil {
 		return x.Chunk
 	}
 	return nil
 }
 
-type UpgradeBegun struct {
+type UpgradeStarted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	From          string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"` // version
 	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
@@ -3203,20 +3203,20 @@ type UpgradeBegun struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *UpgradeBegun) Reset() {
-	*x = UpgradeBegun{}
+func (x *UpgradeStarted) Reset() {
+	*x = UpgradeStarted{}
 	mi := &file_orlop_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *UpgradeBegun) String() string {
+func (x *UpgradeStarted) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*UpgradeBegun) ProtoMessage() {}
+func (*UpgradeStarted) ProtoMessage() {}
 
-func (x *UpgradeBegun) ProtoReflect() protoreflect.Message {
+func (x *UpgradeStarted) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3228,19 +3228,19 @@ func (x *UpgradeBegun) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use UpgradeBegun.ProtoReflect.Descriptor instead.
-func (*UpgradeBegun) Descriptor() ([]byte, []int) {
+// Deprecated: Use UpgradeStarted.ProtoReflect.Descriptor instead.
+func (*UpgradeStarted) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{53}
 }
 
-func (x *UpgradeBegun) GetFrom() string {
+func (x *UpgradeStarted) GetFrom() string {
 	if x != nil {
 		return x.From
 	}
 	return ""
 }
 
-func (x *UpgradeBegun) GetTo() string {
+func (x *UpgradeStarted) GetTo() string {
 	if x != nil {
 		return x.To
 	}
@@ -3323,22 +3323,22 @@ type UpgradeStatus struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Running string                 `protobuf:"bytes,1,opt,name=running,proto3" json:"running,omitempty"` // version
 	// The last upgrade; empty if there was none.
-	From      string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
-	To        string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	Phase     string                 `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`   // writing (receiving included), written, trial, committed, rolled back, failed
-	Tries     uint32                 `protobuf:"varint,5,opt,name=tries,proto3" json:"tries,omitempty"`  // of the new version
-	Reason    string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // why it was rolled back, or failed
-	Began     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=began,proto3" json:"began,omitempty"`
-	Ended     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ended,proto3" json:"ended,omitempty"`
-	Log       []string               `protobuf:"bytes,9,rep,name=log,proto3" json:"log,omitempty"`              // the end of the log of the boot that failed
-	Operation string                 `protobuf:"bytes,10,opt,name=operation,proto3" json:"operation,omitempty"` // what is done now
-	Done      int64                  `protobuf:"varint,11,opt,name=done,proto3" json:"done,omitempty"`          // bytes of it
-	Total     int64                  `protobuf:"varint,12,opt,name=total,proto3" json:"total,omitempty"`
-	Waits     string                 `protobuf:"bytes,13,opt,name=waits,proto3" json:"waits,omitempty"` // what a version on trial still has to show
+	From       string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	To         string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	Phase      string                 `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`   // writing (receiving included), written, trial, committed, rolled back, failed
+	Tries      uint32                 `protobuf:"varint,5,opt,name=tries,proto3" json:"tries,omitempty"`  // of the new version
+	Reason     string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"` // why it was rolled back, or failed
+	Started    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=started,proto3" json:"started,omitempty"`
+	Ended      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ended,proto3" json:"ended,omitempty"`
+	Log        []string               `protobuf:"bytes,9,rep,name=log,proto3" json:"log,omitempty"`              // the end of the log of the boot that failed
+	Operation  string                 `protobuf:"bytes,10,opt,name=operation,proto3" json:"operation,omitempty"` // what is done now
+	Done       int64                  `protobuf:"varint,11,opt,name=done,proto3" json:"done,omitempty"`          // bytes of it
+	Total      int64                  `protobuf:"varint,12,opt,name=total,proto3" json:"total,omitempty"`
+	WaitingFor string                 `protobuf:"bytes,13,opt,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"` // what a version on trial still has to show
 	// Set when the machine went back from a version that had changed how the cluster's data are stored: they are again as they
 	// were saved before the upgrade.
-	DataOf           *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=data_of,json=dataOf,proto3" json:"data_of,omitempty"`                                // when they were saved
-	DroppedRevisions int64                  `protobuf:"varint,15,opt,name=dropped_revisions,json=droppedRevisions,proto3" json:"dropped_revisions,omitempty"` // changes (etcd's revisions) since then that are lost
+	DataRestoredFrom *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=data_restored_from,json=dataRestoredFrom,proto3" json:"data_restored_from,omitempty"` // when they were saved
+	LostRevisions    int64                  `protobuf:"varint,15,opt,name=lost_revisions,json=lostRevisions,proto3" json:"lost_revisions,omitempty"`           // changes (etcd's revisions) since then that are lost
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -3415,9 +3415,9 @@ func (x *UpgradeStatus) GetReason() string {
 	return ""
 }
 
-func (x *UpgradeStatus) GetBegan() *timestamppb.Timestamp {
+func (x *UpgradeStatus) GetStarted() *timestamppb.Timestamp {
 	if x != nil {
-		return x.Began
+		return x.Started
 	}
 	return nil
 }
@@ -3457,23 +3457,23 @@ func (x *UpgradeStatus) GetTotal() int64 {
 	return 0
 }
 
-func (x *UpgradeStatus) GetWaits() string {
+func (x *UpgradeStatus) GetWaitingFor() string {
 	if x != nil {
-		return x.Waits
+		return x.WaitingFor
 	}
 	return ""
 }
 
-func (x *UpgradeStatus) GetDataOf() *timestamppb.Timestamp {
+func (x *UpgradeStatus) GetDataRestoredFrom() *timestamppb.Timestamp {
 	if x != nil {
-		return x.DataOf
+		return x.DataRestoredFrom
 	}
 	return nil
 }
 
-func (x *UpgradeStatus) GetDroppedRevisions() int64 {
+func (x *UpgradeStatus) GetLostRevisions() int64 {
 	if x != nil {
-		return x.DroppedRevisions
+		return x.LostRevisions
 	}
 	return 0
 }
@@ -3662,27 +3662,27 @@ func (x *AuditLine) GetLine() []byte {
 	return nil
 }
 
-type RevocationsRequest struct {
+type GetRevocationsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"` // of what the caller knows (trust.Book.Digest): the same is not sent again
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RevocationsRequest) Reset() {
-	*x = RevocationsRequest{}
+func (x *GetRevocationsRequest) Reset() {
+	*x = GetRevocationsRequest{}
 	mi := &file_orlop_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RevocationsRequest) String() string {
+func (x *GetRevocationsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RevocationsRequest) ProtoMessage() {}
+func (*GetRevocationsRequest) ProtoMessage() {}
 
-func (x *RevocationsRequest) ProtoReflect() protoreflect.Message {
+func (x *GetRevocationsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3694,39 +3694,39 @@ func (x *RevocationsRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RevocationsRequest.ProtoReflect.Descriptor instead.
-func (*RevocationsRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetRevocationsRequest.ProtoReflect.Descriptor instead.
+func (*GetRevocationsRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{61}
 }
 
-func (x *RevocationsRequest) GetDigest() []byte {
+func (x *GetRevocationsRequest) GetDigest() []byte {
 	if x != nil {
 		return x.Digest
 	}
 	return nil
 }
 
-type RevocationsResponse struct {
+type GetRevocationsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Revocations   []*Revocation          `protobuf:"bytes,1,rep,name=revocations,proto3" json:"revocations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RevocationsResponse) Reset() {
-	*x = RevocationsResponse{}
+func (x *GetRevocationsResponse) Reset() {
+	*x = GetRevocationsResponse{}
 	mi := &file_orlop_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RevocationsResponse) String() string {
+func (x *GetRevocationsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RevocationsResponse) ProtoMessage() {}
+func (*GetRevocationsResponse) ProtoMessage() {}
 
-func (x *RevocationsResponse) ProtoReflect() protoreflect.Message {
+func (x *GetRevocationsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3738,12 +3738,12 @@ func (x *RevocationsResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RevocationsResponse.ProtoReflect.Descriptor instead.
-func (*RevocationsResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetRevocationsResponse.ProtoReflect.Descriptor instead.
+func (*GetRevocationsResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{62}
 }
 
-func (x *RevocationsResponse) GetRevocations() []*Revocation {
+func (x *GetRevocationsResponse) GetRevocations() []*Revocation {
 	if x != nil {
 		return x.Revocations
 	}
@@ -3752,10 +3752,10 @@ func (x *RevocationsResponse) GetRevocations() []*Revocation {
 
 type IssueRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`       // common name: 1 to 64 letters, digits and . _ @ -
-	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`       // "reader"
-	Request       []byte                 `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"` // PKCS #10, DER: it proves that the key is its maker's; nothing else in it counts
-	Life          *durationpb.Duration   `protobuf:"bytes,4,opt,name=life,proto3" json:"life,omitempty"`       // how long it is valid; 0 for 24 h, at most 30 days
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // common name: 1 to 64 letters, digits and . _ @ -
+	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"` // "reader"
+	Csr           []byte                 `protobuf:"bytes,3,opt,name=csr,proto3" json:"csr,omitempty"`   // PKCS #10, DER: it proves that the key is its maker's; nothing else in it counts
+	Ttl           *durationpb.Duration   `protobuf:"bytes,4,opt,name=ttl,proto3" json:"ttl,omitempty"`   // how long it is valid; 0 for 24 h, at most 30 days
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3804,25 +3804,25 @@ func (x *IssueRequest) GetRole() string {
 	return ""
 }
 
-func (x *IssueRequest) GetRequest() []byte {
+func (x *IssueRequest) GetCsr() []byte {
 	if x != nil {
-		return x.Request
+		return x.Csr
 	}
 	return nil
 }
 
-func (x *IssueRequest) GetLife() *durationpb.Duration {
+func (x *IssueRequest) GetTtl() *durationpb.Duration {
 	if x != nil {
-		return x.Life
+		return x.Ttl
 	}
 	return nil
 }
 
 type RenewRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Request []byte                 `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"` // as above
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Csr   []byte                 `protobuf:"bytes,1,opt,name=csr,proto3" json:"csr,omitempty"` // as above
 	// 0 for 24 h; at most the life of the certificate that is renewed, or 24 h if this machine has not issued it.
-	Life          *durationpb.Duration `protobuf:"bytes,2,opt,name=life,proto3" json:"life,omitempty"`
+	Ttl           *durationpb.Duration `protobuf:"bytes,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3857,16 +3857,16 @@ func (*RenewRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{64}
 }
 
-func (x *RenewRequest) GetRequest() []byte {
+func (x *RenewRequest) GetCsr() []byte {
 	if x != nil {
-		return x.Request
+		return x.Csr
 	}
 	return nil
 }
 
-func (x *RenewRequest) GetLife() *durationpb.Duration {
+func (x *RenewRequest) GetTtl() *durationpb.Duration {
 	if x != nil {
-		return x.Life
+		return x.Ttl
 	}
 	return nil
 }
@@ -3915,26 +3915,26 @@ func (x *IssueResponse) GetCertificate() []byte {
 	return nil
 }
 
-type ListTrustRequest struct {
+type ListCertificatesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListTrustRequest) Reset() {
-	*x = ListTrustRequest{}
+func (x *ListCertificatesRequest) Reset() {
+	*x = ListCertificatesRequest{}
 	mi := &file_orlop_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListTrustRequest) String() string {
+func (x *ListCertificatesRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListTrustRequest) ProtoMessage() {}
+func (*ListCertificatesRequest) ProtoMessage() {}
 
-func (x *ListTrustRequest) ProtoReflect() protoreflect.Message {
+func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3946,12 +3946,12 @@ func (x *ListTrustRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListTrustRequest.ProtoReflect.Descriptor instead.
-func (*ListTrustRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListCertificatesRequest.ProtoReflect.Descriptor instead.
+func (*ListCertificatesRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{66}
 }
 
-type ListTrustResponse struct {
+type ListCertificatesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Issued        []*IssuedCertificate   `protobuf:"bytes,1,rep,name=issued,proto3" json:"issued,omitempty"`   // by this machine, oldest first; for seven days after they have expired
 	Revoked       []*Revocation          `protobuf:"bytes,2,rep,name=revoked,proto3" json:"revoked,omitempty"` // oldest first
@@ -3959,20 +3959,20 @@ type ListTrustResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListTrustResponse) Reset() {
-	*x = ListTrustResponse{}
+func (x *ListCertificatesResponse) Reset() {
+	*x = ListCertificatesResponse{}
 	mi := &file_orlop_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListTrustResponse) String() string {
+func (x *ListCertificatesResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListTrustResponse) ProtoMessage() {}
+func (*ListCertificatesResponse) ProtoMessage() {}
 
-func (x *ListTrustResponse) ProtoReflect() protoreflect.Message {
+func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3984,19 +3984,19 @@ func (x *ListTrustResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListTrustResponse.ProtoReflect.Descriptor instead.
-func (*ListTrustResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListCertificatesResponse.ProtoReflect.Descriptor instead.
+func (*ListCertificatesResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{67}
 }
 
-func (x *ListTrustResponse) GetIssued() []*IssuedCertificate {
+func (x *ListCertificatesResponse) GetIssued() []*IssuedCertificate {
 	if x != nil {
 		return x.Issued
 	}
 	return nil
 }
 
-func (x *ListTrustResponse) GetRevoked() []*Revocation {
+func (x *ListCertificatesResponse) GetRevoked() []*Revocation {
 	if x != nil {
 		return x.Revoked
 	}
@@ -4005,8 +4005,8 @@ func (x *ListTrustResponse) GetRevoked() []*Revocation {
 
 type IssuedCertificate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Serial        string                 `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"` // hexadecimal
-	Origin        string                 `protobuf:"bytes,2,opt,name=origin,proto3" json:"origin,omitempty"` // serial of what it was renewed from in the first place; its own if it was not
+	Serial        string                 `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`   // hexadecimal
+	Lineage       string                 `protobuf:"bytes,2,opt,name=lineage,proto3" json:"lineage,omitempty"` // serial of what it was renewed from in the first place; its own if it was not
 	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	Role          string                 `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
 	At            *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
@@ -4053,9 +4053,9 @@ func (x *IssuedCertificate) GetSerial() string {
 	return ""
 }
 
-func (x *IssuedCertificate) GetOrigin() string {
+func (x *IssuedCertificate) GetLineage() string {
 	if x != nil {
-		return x.Origin
+		return x.Lineage
 	}
 	return ""
 }
@@ -4097,13 +4097,13 @@ func (x *IssuedCertificate) GetBy() string {
 
 type Revocation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Origin        string                 `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"` // of the certificates that count no more; or
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`     // their common name
+	Lineage       string                 `protobuf:"bytes,1,opt,name=lineage,proto3" json:"lineage,omitempty"` // of the certificates that count no more; or
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`       // their common name
 	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
-	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`              // subject of who did it
-	Count         uint64                 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`       // how often that was revoked or restored; the greater one is the later one, whatever the clocks say
-	Restored      bool                   `protobuf:"varint,6,opt,name=restored,proto3" json:"restored,omitempty"` // it counts again
-	Machine       string                 `protobuf:"bytes,7,opt,name=machine,proto3" json:"machine,omitempty"`    // name of the machine that the certificates are of, if it came by a ticket
+	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`                  // subject of who did it
+	Generation    uint64                 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"` // how often that was revoked or restored; the greater one is the later one, whatever the clocks say
+	Restored      bool                   `protobuf:"varint,6,opt,name=restored,proto3" json:"restored,omitempty"`     // it counts again
+	Machine       string                 `protobuf:"bytes,7,opt,name=machine,proto3" json:"machine,omitempty"`        // name of the machine that the certificates are of, if it came by a ticket
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4138,9 +4138,9 @@ func (*Revocation) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{69}
 }
 
-func (x *Revocation) GetOrigin() string {
+func (x *Revocation) GetLineage() string {
 	if x != nil {
-		return x.Origin
+		return x.Lineage
 	}
 	return ""
 }
@@ -4166,9 +4166,9 @@ func (x *Revocation) GetBy() string {
 	return ""
 }
 
-func (x *Revocation) GetCount() uint64 {
+func (x *Revocation) GetGeneration() uint64 {
 	if x != nil {
-		return x.Count
+		return x.Generation
 	}
 	return 0
 }
@@ -4412,7 +4412,7 @@ type ResumeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Forget        bool                   `protobuf:"varint,3,opt,name=forget,proto3" json:"forget,omitempty"` // put nothing back: what was kept is dropped
+	Discard       bool                   `protobuf:"varint,3,opt,name=discard,proto3" json:"discard,omitempty"` // put nothing back: what was kept is dropped
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4461,9 +4461,9 @@ func (x *ResumeRequest) GetName() string {
 	return ""
 }
 
-func (x *ResumeRequest) GetForget() bool {
+func (x *ResumeRequest) GetDiscard() bool {
 	if x != nil {
-		return x.Forget
+		return x.Discard
 	}
 	return false
 }
@@ -4920,29 +4920,29 @@ func (x *KubeconfigResponse) GetKubeconfig() []byte {
 	return nil
 }
 
-type InviteRequest struct {
+type CreateTicketRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`       // of the machine, and of its Kubernetes node
-	Request       []byte                 `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"` // PKCS #10, DER: it proves that the ticket's key is its maker's; empty: no ticket, the machine will ask (Pending)
-	Life          *durationpb.Duration   `protobuf:"bytes,3,opt,name=life,proto3" json:"life,omitempty"`       // until when the ticket can be used; 0 for 1 h, at most 7 days
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of the machine, and of its Kubernetes node
+	Csr           []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`   // PKCS #10, DER: it proves that the ticket's key is its maker's; empty: no ticket, the machine will ask (Pending)
+	Ttl           *durationpb.Duration   `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`   // until when the ticket can be used; 0 for 1 h, at most 7 days
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *InviteRequest) Reset() {
-	*x = InviteRequest{}
+func (x *CreateTicketRequest) Reset() {
+	*x = CreateTicketRequest{}
 	mi := &file_orlop_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *InviteRequest) String() string {
+func (x *CreateTicketRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*InviteRequest) ProtoMessage() {}
+func (*CreateTicketRequest) ProtoMessage() {}
 
-func (x *InviteRequest) ProtoReflect() protoreflect.Message {
+func (x *CreateTicketRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -4954,55 +4954,55 @@ func (x *InviteRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use InviteRequest.ProtoReflect.Descriptor instead.
-func (*InviteRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use CreateTicketRequest.ProtoReflect.Descriptor instead.
+func (*CreateTicketRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{84}
 }
 
-func (x *InviteRequest) GetName() string {
+func (x *CreateTicketRequest) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *InviteRequest) GetRequest() []byte {
+func (x *CreateTicketRequest) GetCsr() []byte {
 	if x != nil {
-		return x.Request
+		return x.Csr
 	}
 	return nil
 }
 
-func (x *InviteRequest) GetLife() *durationpb.Duration {
+func (x *CreateTicketRequest) GetTtl() *durationpb.Duration {
 	if x != nil {
-		return x.Life
+		return x.Ttl
 	}
 	return nil
 }
 
-type InviteResponse struct {
+type CreateTicketResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Certificate   []byte                 `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"` // the ticket: X.509, DER; empty where none was asked for
-	Documents     []byte                 `protobuf:"bytes,2,opt,name=documents,proto3" json:"documents,omitempty"`     // the worker's configuration, but for Machine.spec.join
-	From          []string               `protobuf:"bytes,3,rep,name=from,proto3" json:"from,omitempty"`               // the addresses of the machines that know the ticket, the one that has issued it first
+	Certificate   []byte                 `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`                          // the ticket: X.509, DER; empty where none was asked for
+	Documents     []byte                 `protobuf:"bytes,2,opt,name=documents,proto3" json:"documents,omitempty"`                              // the worker's configuration, but for Machine.spec.join
+	ControlPlanes []string               `protobuf:"bytes,3,rep,name=control_planes,json=controlPlanes,proto3" json:"control_planes,omitempty"` // the addresses of the machines that know the ticket, the one that has issued it first
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *InviteResponse) Reset() {
-	*x = InviteResponse{}
+func (x *CreateTicketResponse) Reset() {
+	*x = CreateTicketResponse{}
 	mi := &file_orlop_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *InviteResponse) String() string {
+func (x *CreateTicketResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*InviteResponse) ProtoMessage() {}
+func (*CreateTicketResponse) ProtoMessage() {}
 
-func (x *InviteResponse) ProtoReflect() protoreflect.Message {
+func (x *CreateTicketResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -5014,36 +5014,36 @@ func (x *InviteResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use InviteResponse.ProtoReflect.Descriptor instead.
-func (*InviteResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use CreateTicketResponse.ProtoReflect.Descriptor instead.
+func (*CreateTicketResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{85}
 }
 
-func (x *InviteResponse) GetCertificate() []byte {
+func (x *CreateTicketResponse) GetCertificate() []byte {
 	if x != nil {
 		return x.Certificate
 	}
 	return nil
 }
 
-func (x *InviteResponse) GetDocuments() []byte {
+func (x *CreateTicketResponse) GetDocuments() []byte {
 	if x != nil {
 		return x.Documents
 	}
 	return nil
 }
 
-func (x *InviteResponse) GetFrom() []string {
+func (x *CreateTicketResponse) GetControlPlanes() []string {
 	if x != nil {
-		return x.From
+		return x.ControlPlanes
 	}
 	return nil
 }
 
 type JoinRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Machine       []byte                 `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`                                                                         // PKCS #10 by the machine's own key
-	Leaves        map[string][]byte      `protobuf:"bytes,2,rep,name=leaves,proto3" json:"leaves,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // PKCS #10 by the file name of each certificate of its node
+	MachineCsr    []byte                 `protobuf:"bytes,1,opt,name=machine_csr,json=machineCsr,proto3" json:"machine_csr,omitempty"`                                                                     // PKCS #10 by the machine's own key
+	NodeCsrs      map[string][]byte      `protobuf:"bytes,2,rep,name=node_csrs,json=nodeCsrs,proto3" json:"node_csrs,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // PKCS #10 by the file name of each certificate of its node
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5078,26 +5078,26 @@ func (*JoinRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{86}
 }
 
-func (x *JoinRequest) GetMachine() []byte {
+func (x *JoinRequest) GetMachineCsr() []byte {
 	if x != nil {
-		return x.Machine
+		return x.MachineCsr
 	}
 	return nil
 }
 
-func (x *JoinRequest) GetLeaves() map[string][]byte {
+func (x *JoinRequest) GetNodeCsrs() map[string][]byte {
 	if x != nil {
-		return x.Leaves
+		return x.NodeCsrs
 	}
 	return nil
 }
 
 type JoinResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Machine       []byte                 `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`                                                                         // X.509, DER: the machine's certificate towards other machines and operators
-	Leaves        map[string][]byte      `protobuf:"bytes,2,rep,name=leaves,proto3" json:"leaves,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // by file name
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	MachineCertificate []byte                 `protobuf:"bytes,1,opt,name=machine_certificate,json=machineCertificate,proto3" json:"machine_certificate,omitempty"`                                                                     // X.509, DER: the machine's certificate towards other machines and operators
+	NodeCertificates   map[string][]byte      `protobuf:"bytes,2,rep,name=node_certificates,json=nodeCertificates,proto3" json:"node_certificates,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // by file name
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *JoinResponse) Reset() {
@@ -5130,40 +5130,40 @@ func (*JoinResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{87}
 }
 
-func (x *JoinResponse) GetMachine() []byte {
+func (x *JoinResponse) GetMachineCertificate() []byte {
 	if x != nil {
-		return x.Machine
+		return x.MachineCertificate
 	}
 	return nil
 }
 
-func (x *JoinResponse) GetLeaves() map[string][]byte {
+func (x *JoinResponse) GetNodeCertificates() map[string][]byte {
 	if x != nil {
-		return x.Leaves
+		return x.NodeCertificates
 	}
 	return nil
 }
 
-type PendingRequest struct {
+type ListPendingRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PendingRequest) Reset() {
-	*x = PendingRequest{}
+func (x *ListPendingRequest) Reset() {
+	*x = ListPendingRequest{}
 	mi := &file_orlop_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PendingRequest) String() string {
+func (x *ListPendingRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PendingRequest) ProtoMessage() {}
+func (*ListPendingRequest) ProtoMessage() {}
 
-func (x *PendingRequest) ProtoReflect() protoreflect.Message {
+func (x *ListPendingRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -5175,32 +5175,32 @@ func (x *PendingRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PendingRequest.ProtoReflect.Descriptor instead.
-func (*PendingRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListPendingRequest.ProtoReflect.Descriptor instead.
+func (*ListPendingRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{88}
 }
 
-type PendingResponse struct {
+type ListPendingResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Machines      []*Applicant           `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"` // in the order in which they came
+	Machines      []*PendingMachine      `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"` // in the order in which they came
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PendingResponse) Reset() {
-	*x = PendingResponse{}
+func (x *ListPendingResponse) Reset() {
+	*x = ListPendingResponse{}
 	mi := &file_orlop_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PendingResponse) String() string {
+func (x *ListPendingResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PendingResponse) ProtoMessage() {}
+func (*ListPendingResponse) ProtoMessage() {}
 
-func (x *PendingResponse) ProtoReflect() protoreflect.Message {
+func (x *ListPendingResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -5212,19 +5212,19 @@ func (x *PendingResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PendingResponse.ProtoReflect.Descriptor instead.
-func (*PendingResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListPendingResponse.ProtoReflect.Descriptor instead.
+func (*ListPendingResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{89}
 }
 
-func (x *PendingResponse) GetMachines() []*Applicant {
+func (x *ListPendingResponse) GetMachines() []*PendingMachine {
 	if x != nil {
 		return x.Machines
 	}
 	return nil
 }
 
-type Applicant struct {
+type PendingMachine struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`         // from which it asks
@@ -5234,20 +5234,20 @@ type Applicant struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Applicant) Reset() {
-	*x = Applicant{}
+func (x *PendingMachine) Reset() {
+	*x = PendingMachine{}
 	mi := &file_orlop_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Applicant) String() string {
+func (x *PendingMachine) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Applicant) ProtoMessage() {}
+func (*PendingMachine) ProtoMessage() {}
 
-func (x *Applicant) ProtoReflect() protoreflect.Message {
+func (x *PendingMachine) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -5259,33 +5259,33 @@ func (x *Applicant) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Applicant.ProtoReflect.Descriptor instead.
-func (*Applicant) Descriptor() ([]byte, []int) {
+// Deprecated: Use PendingMachine.ProtoReflect.Descriptor instead.
+func (*PendingMachine) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{90}
 }
 
-func (x *Applicant) GetName() string {
+func (x *PendingMachine) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *Applicant) GetAddress() string {
+func (x *PendingMachine) GetAddress() string {
 	if x != nil {
 		return x.Address
 	}
 	return ""
 }
 
-func (x *Applicant) GetFingerprint() string {
+func (x *PendingMachine) GetFingerprint() string {
 	if x != nil {
 		return x.Fingerprint
 	}
 	return ""
 }
 
-func (x *Applicant) GetSince() *timestamppb.Timestamp {
+func (x *PendingMachine) GetSince() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Since
 	}
@@ -5296,7 +5296,7 @@ type ApproveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Fingerprint   string                 `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
-	Life          *durationpb.Duration   `protobuf:"bytes,3,opt,name=life,proto3" json:"life,omitempty"` // until when it has to come, as of a ticket; 0 for 1 h
+	Ttl           *durationpb.Duration   `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"` // until when it has to come, as of a ticket; 0 for 1 h
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5345,9 +5345,9 @@ func (x *ApproveRequest) GetFingerprint() string {
 	return ""
 }
 
-func (x *ApproveRequest) GetLife() *durationpb.Duration {
+func (x *ApproveRequest) GetTtl() *durationpb.Duration {
 	if x != nil {
-		return x.Life
+		return x.Ttl
 	}
 	return nil
 }
@@ -5442,7 +5442,7 @@ func (x *DenyRequest) GetFingerprint() string {
 
 type DenyResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Unaware       []string               `protobuf:"bytes,1,rep,name=unaware,proto3" json:"unaware,omitempty"` // control-plane machines that did not answer, and why
+	Unreached     []string               `protobuf:"bytes,1,rep,name=unreached,proto3" json:"unreached,omitempty"` // control-plane machines that did not answer, and why
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5477,33 +5477,33 @@ func (*DenyResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{94}
 }
 
-func (x *DenyResponse) GetUnaware() []string {
+func (x *DenyResponse) GetUnreached() []string {
 	if x != nil {
-		return x.Unaware
+		return x.Unreached
 	}
 	return nil
 }
 
-type MembersRequest struct {
+type ListMembersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *MembersRequest) Reset() {
-	*x = MembersRequest{}
+func (x *ListMembersRequest) Reset() {
+	*x = ListMembersRequest{}
 	mi := &file_orlop_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *MembersRequest) String() string {
+func (x *ListMembersRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*MembersRequest) ProtoMessage() {}
+func (*ListMembersRequest) ProtoMessage() {}
 
-func (x *MembersRequest) ProtoReflect() protoreflect.Message {
+func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -5515,12 +5515,12 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
-func (*MembersRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
+func (*ListMembersRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{95}
 }
 
-type MembersResponse struct {
+type ListMembersResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"` // in the order in which they came
 	Tickets       []*Ticket              `protobuf:"bytes,2,rep,name=tickets,proto3" json:"tickets,omitempty"` // those that can still be used
@@ -5528,20 +5528,20 @@ type MembersResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *MembersResponse) Reset() {
-	*x = MembersResponse{}
+func (x *ListMembersResponse) Reset() {
+	*x = ListMembersResponse{}
 	mi := &file_orlop_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *MembersResponse) String() string {
+func (x *ListMembersResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*MembersResponse) ProtoMessage() {}
+func (*ListMembersResponse) ProtoMessage() {}
 
-func (x *MembersResponse) ProtoReflect() protoreflect.Message {
+func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -5553,19 +5553,19 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
-func (*MembersResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
+func (*ListMembersResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{96}
 }
 
-func (x *MembersResponse) GetMembers() []*Member {
+func (x *ListMembersResponse) GetMembers() []*Member {
 	if x != nil {
 		return x.Members
 	}
 	return nil
 }
 
-func (x *MembersResponse) GetTickets() []*Ticket {
+func (x *ListMembersResponse) GetTickets() []*Ticket {
 	if x != nil {
 		return x.Tickets
 	}
@@ -5579,9 +5579,9 @@ type Member struct {
 	Fingerprint   string                 `protobuf:"bytes,3,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"` // of the machine's key
 	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`         // from which it asked last
 	Joined        *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=joined,proto3" json:"joined,omitempty"`
-	Renewed       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=renewed,proto3" json:"renewed,omitempty"` // when it got certificates last
-	Expires       *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires,proto3" json:"expires,omitempty"` // when they end
-	Count         uint64                 `protobuf:"varint,8,opt,name=count,proto3" json:"count,omitempty"`    // how often it got certificates, or asked for some from another address than before; the greater one is the later one
+	Renewed       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=renewed,proto3" json:"renewed,omitempty"`        // when it got certificates last
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires,proto3" json:"expires,omitempty"`        // when they end
+	Generation    uint64                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"` // how often it got certificates, or asked for some from another address than before; the greater one is the later one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5665,9 +5665,9 @@ func (x *Member) GetExpires() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *Member) GetCount() uint64 {
+func (x *Member) GetGeneration() uint64 {
 	if x != nil {
-		return x.Count
+		return x.Generation
 	}
 	return 0
 }
@@ -5679,8 +5679,8 @@ type Ticket struct {
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
 	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"` // subject of who asked for it
 	At            *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
-	Voters        []string               `protobuf:"bytes,6,rep,name=voters,proto3" json:"voters,omitempty"` // the books of the machines that say which key has shown it first
-	Needs         int32                  `protobuf:"varint,7,opt,name=needs,proto3" json:"needs,omitempty"`  // how many of them have to say the same
+	Voters        []string               `protobuf:"bytes,6,rep,name=voters,proto3" json:"voters,omitempty"`  // the books of the machines that say which key has shown it first
+	Quorum        int32                  `protobuf:"varint,7,opt,name=quorum,proto3" json:"quorum,omitempty"` // how many of them have to say the same
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5757,9 +5757,9 @@ func (x *Ticket) GetVoters() []string {
 	return nil
 }
 
-func (x *Ticket) GetNeeds() int32 {
+func (x *Ticket) GetQuorum() int32 {
 	if x != nil {
-		return x.Needs
+		return x.Quorum
 	}
 	return 0
 }
@@ -5810,9 +5810,9 @@ func (x *RemoveMemberRequest) GetName() string {
 
 type RemoveMemberResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tickets       []string               `protobuf:"bytes,1,rep,name=tickets,proto3" json:"tickets,omitempty"` // serial numbers of the tickets that count no more, with all that came of them
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`       // why the Kubernetes node could not be removed too; empty if it was, or there was none
-	Unaware       []string               `protobuf:"bytes,3,rep,name=unaware,proto3" json:"unaware,omitempty"` // control-plane machines that did not say that they know it, each with the reason
+	Tickets       []string               `protobuf:"bytes,1,rep,name=tickets,proto3" json:"tickets,omitempty"`                      // serial numbers of the tickets that count no more, with all that came of them
+	NodeError     string                 `protobuf:"bytes,2,opt,name=node_error,json=nodeError,proto3" json:"node_error,omitempty"` // why the Kubernetes node could not be removed too; empty if it was, or there was none
+	Unreached     []string               `protobuf:"bytes,3,rep,name=unreached,proto3" json:"unreached,omitempty"`                  // control-plane machines that did not say that they know it, each with the reason
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5854,41 +5854,41 @@ func (x *RemoveMemberResponse) GetTickets() []string {
 	return nil
 }
 
-func (x *RemoveMemberResponse) GetNode() string {
+func (x *RemoveMemberResponse) GetNodeError() string {
 	if x != nil {
-		return x.Node
+		return x.NodeError
 	}
 	return ""
 }
 
-func (x *RemoveMemberResponse) GetUnaware() []string {
+func (x *RemoveMemberResponse) GetUnreached() []string {
 	if x != nil {
-		return x.Unaware
+		return x.Unreached
 	}
 	return nil
 }
 
-type RollRequest struct {
+type GetMembershipRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RollRequest) Reset() {
-	*x = RollRequest{}
+func (x *GetMembershipRequest) Reset() {
+	*x = GetMembershipRequest{}
 	mi := &file_orlop_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RollRequest) String() string {
+func (x *GetMembershipRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RollRequest) ProtoMessage() {}
+func (*GetMembershipRequest) ProtoMessage() {}
 
-func (x *RollRequest) ProtoReflect() protoreflect.Message {
+func (x *GetMembershipRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -5900,41 +5900,41 @@ func (x *RollRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RollRequest.ProtoReflect.Descriptor instead.
-func (*RollRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetMembershipRequest.ProtoReflect.Descriptor instead.
+func (*GetMembershipRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{101}
 }
 
-func (x *RollRequest) GetDigest() []byte {
+func (x *GetMembershipRequest) GetDigest() []byte {
 	if x != nil {
 		return x.Digest
 	}
 	return nil
 }
 
-type RollResponse struct {
+type GetMembershipResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Book          string                 `protobuf:"bytes,1,opt,name=book,proto3" json:"book,omitempty"` // name of the machine's book; another one when it was lost
-	Roll          *Membership            `protobuf:"bytes,2,opt,name=roll,proto3" json:"roll,omitempty"`
+	Ledger        string                 `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"` // name of the machine's book; another one when it was lost
+	Membership    *Membership            `protobuf:"bytes,2,opt,name=membership,proto3" json:"membership,omitempty"`
 	Machine       string                 `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"` // name of the machine, which is given to nobody else
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RollResponse) Reset() {
-	*x = RollResponse{}
+func (x *GetMembershipResponse) Reset() {
+	*x = GetMembershipResponse{}
 	mi := &file_orlop_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RollResponse) String() string {
+func (x *GetMembershipResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RollResponse) ProtoMessage() {}
+func (*GetMembershipResponse) ProtoMessage() {}
 
-func (x *RollResponse) ProtoReflect() protoreflect.Message {
+func (x *GetMembershipResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -5946,26 +5946,26 @@ func (x *RollResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RollResponse.ProtoReflect.Descriptor instead.
-func (*RollResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetMembershipResponse.ProtoReflect.Descriptor instead.
+func (*GetMembershipResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{102}
 }
 
-func (x *RollResponse) GetBook() string {
+func (x *GetMembershipResponse) GetLedger() string {
 	if x != nil {
-		return x.Book
+		return x.Ledger
 	}
 	return ""
 }
 
-func (x *RollResponse) GetRoll() *Membership {
+func (x *GetMembershipResponse) GetMembership() *Membership {
 	if x != nil {
-		return x.Roll
+		return x.Membership
 	}
 	return nil
 }
 
-func (x *RollResponse) GetMachine() string {
+func (x *GetMembershipResponse) GetMachine() string {
 	if x != nil {
 		return x.Machine
 	}
@@ -5975,8 +5975,8 @@ func (x *RollResponse) GetMachine() string {
 type Membership struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
-	Tickets       []*Ticket              `protobuf:"bytes,2,rep,name=tickets,proto3" json:"tickets,omitempty"` // that nobody has come by
-	Claims        []*Claim               `protobuf:"bytes,3,rep,name=claims,proto3" json:"claims,omitempty"`   // of these
+	Tickets       []*Ticket              `protobuf:"bytes,2,rep,name=tickets,proto3" json:"tickets,omitempty"`   // that nobody has come by
+	Bindings      []*TicketBinding       `protobuf:"bytes,3,rep,name=bindings,proto3" json:"bindings,omitempty"` // of these
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6025,14 +6025,14 @@ func (x *Membership) GetTickets() []*Ticket {
 	return nil
 }
 
-func (x *Membership) GetClaims() []*Claim {
+func (x *Membership) GetBindings() []*TicketBinding {
 	if x != nil {
-		return x.Claims
+		return x.Bindings
 	}
 	return nil
 }
 
-type Claim struct {
+type TicketBinding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ticket        string                 `protobuf:"bytes,1,opt,name=ticket,proto3" json:"ticket,omitempty"` // serial number
 	Voter         string                 `protobuf:"bytes,2,opt,name=voter,proto3" json:"voter,omitempty"`   // the book of the machine that has noted it
@@ -6041,20 +6041,20 @@ type Claim struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Claim) Reset() {
-	*x = Claim{}
+func (x *TicketBinding) Reset() {
+	*x = TicketBinding{}
 	mi := &file_orlop_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Claim) String() string {
+func (x *TicketBinding) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Claim) ProtoMessage() {}
+func (*TicketBinding) ProtoMessage() {}
 
-func (x *Claim) ProtoReflect() protoreflect.Message {
+func (x *TicketBinding) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -6066,55 +6066,55 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Claim.ProtoReflect.Descriptor instead.
-func (*Claim) Descriptor() ([]byte, []int) {
+// Deprecated: Use TicketBinding.ProtoReflect.Descriptor instead.
+func (*TicketBinding) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{104}
 }
 
-func (x *Claim) GetTicket() string {
+func (x *TicketBinding) GetTicket() string {
 	if x != nil {
 		return x.Ticket
 	}
 	return ""
 }
 
-func (x *Claim) GetVoter() string {
+func (x *TicketBinding) GetVoter() string {
 	if x != nil {
 		return x.Voter
 	}
 	return ""
 }
 
-func (x *Claim) GetKey() string {
+func (x *TicketBinding) GetKey() string {
 	if x != nil {
 		return x.Key
 	}
 	return ""
 }
 
-type TellRequest struct {
+type ReplicateMembershipRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Roll          *Membership            `protobuf:"bytes,1,opt,name=roll,proto3" json:"roll,omitempty"`
-	Removed       []*Revocation          `protobuf:"bytes,2,rep,name=removed,proto3" json:"removed,omitempty"` // of tickets
-	Denied        []string               `protobuf:"bytes,3,rep,name=denied,proto3" json:"denied,omitempty"`   // fingerprints of the keys of machines that an operator does not let in
+	Membership    *Membership            `protobuf:"bytes,1,opt,name=membership,proto3" json:"membership,omitempty"`
+	Revocations   []*Revocation          `protobuf:"bytes,2,rep,name=revocations,proto3" json:"revocations,omitempty"` // of tickets
+	Denied        []string               `protobuf:"bytes,3,rep,name=denied,proto3" json:"denied,omitempty"`           // fingerprints of the keys of machines that an operator does not let in
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *TellRequest) Reset() {
-	*x = TellRequest{}
+func (x *ReplicateMembershipRequest) Reset() {
+	*x = ReplicateMembershipRequest{}
 	mi := &file_orlop_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *TellRequest) String() string {
+func (x *ReplicateMembershipRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*TellRequest) ProtoMessage() {}
+func (*ReplicateMembershipRequest) ProtoMessage() {}
 
-func (x *TellRequest) ProtoReflect() protoreflect.Message {
+func (x *ReplicateMembershipRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -6126,54 +6126,54 @@ func (x *TellRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use TellRequest.ProtoReflect.Descriptor instead.
-func (*TellRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReplicateMembershipRequest.ProtoReflect.Descriptor instead.
+func (*ReplicateMembershipRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{105}
 }
 
-func (x *TellRequest) GetRoll() *Membership {
+func (x *ReplicateMembershipRequest) GetMembership() *Membership {
 	if x != nil {
-		return x.Roll
+		return x.Membership
 	}
 	return nil
 }
 
-func (x *TellRequest) GetRemoved() []*Revocation {
+func (x *ReplicateMembershipRequest) GetRevocations() []*Revocation {
 	if x != nil {
-		return x.Removed
+		return x.Revocations
 	}
 	return nil
 }
 
-func (x *TellRequest) GetDenied() []string {
+func (x *ReplicateMembershipRequest) GetDenied() []string {
 	if x != nil {
 		return x.Denied
 	}
 	return nil
 }
 
-type TellResponse struct {
+type ReplicateMembershipResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Book          string                 `protobuf:"bytes,1,opt,name=book,proto3" json:"book,omitempty"`
-	Tickets       []string               `protobuf:"bytes,2,rep,name=tickets,proto3" json:"tickets,omitempty"` // of those told of, the ones that it holds: as a ticket, or as a member
+	Ledger        string                 `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	StoredTickets []string               `protobuf:"bytes,2,rep,name=stored_tickets,json=storedTickets,proto3" json:"stored_tickets,omitempty"` // of those told of, the ones that it holds: as a ticket, or as a member
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *TellResponse) Reset() {
-	*x = TellResponse{}
+func (x *ReplicateMembershipResponse) Reset() {
+	*x = ReplicateMembershipResponse{}
 	mi := &file_orlop_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *TellResponse) String() string {
+func (x *ReplicateMembershipResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*TellResponse) ProtoMessage() {}
+func (*ReplicateMembershipResponse) ProtoMessage() {}
 
-func (x *TellResponse) ProtoReflect() protoreflect.Message {
+func (x *ReplicateMembershipResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -6185,48 +6185,48 @@ func (x *TellResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use TellResponse.ProtoReflect.Descriptor instead.
-func (*TellResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReplicateMembershipResponse.ProtoReflect.Descriptor instead.
+func (*ReplicateMembershipResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{106}
 }
 
-func (x *TellResponse) GetBook() string {
+func (x *ReplicateMembershipResponse) GetLedger() string {
 	if x != nil {
-		return x.Book
+		return x.Ledger
 	}
 	return ""
 }
 
-func (x *TellResponse) GetTickets() []string {
+func (x *ReplicateMembershipResponse) GetStoredTickets() []string {
 	if x != nil {
-		return x.Tickets
+		return x.StoredTickets
 	}
 	return nil
 }
 
-type VouchRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Roll          *Membership            `protobuf:"bytes,1,opt,name=roll,proto3" json:"roll,omitempty"`       // what the caller knows of the ticket, and of the member
-	Machine       *Member                `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"` // name, ticket, fingerprint and address of who wants to be let in
-	Known         bool                   `protobuf:"varint,3,opt,name=known,proto3" json:"known,omitempty"`    // it has shown a certificate for its key that it got before, and not the ticket
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+type VoteRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Membership     *Membership            `protobuf:"bytes,1,opt,name=membership,proto3" json:"membership,omitempty"`                                // what the caller knows of the ticket, and of the member
+	Candidate      *Member                `protobuf:"bytes,2,opt,name=candidate,proto3" json:"candidate,omitempty"`                                  // name, ticket, fingerprint and address of who wants to be let in
+	HasCertificate bool                   `protobuf:"varint,3,opt,name=has_certificate,json=hasCertificate,proto3" json:"has_certificate,omitempty"` // it has shown a certificate for its key that it got before, and not the ticket
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
-func (x *VouchRequest) Reset() {
-	*x = VouchRequest{}
+func (x *VoteRequest) Reset() {
+	*x = VoteRequest{}
 	mi := &file_orlop_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *VouchRequest) String() string {
+func (x *VoteRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*VouchRequest) ProtoMessage() {}
+func (*VoteRequest) ProtoMessage() {}
 
-func (x *VouchRequest) ProtoReflect() protoreflect.Message {
+func (x *VoteRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -6238,55 +6238,55 @@ func (x *VouchRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use VouchRequest.ProtoReflect.Descriptor instead.
-func (*VouchRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use VoteRequest.ProtoReflect.Descriptor instead.
+func (*VoteRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{107}
 }
 
-func (x *VouchRequest) GetRoll() *Membership {
+func (x *VoteRequest) GetMembership() *Membership {
 	if x != nil {
-		return x.Roll
+		return x.Membership
 	}
 	return nil
 }
 
-func (x *VouchRequest) GetMachine() *Member {
+func (x *VoteRequest) GetCandidate() *Member {
 	if x != nil {
-		return x.Machine
+		return x.Candidate
 	}
 	return nil
 }
 
-func (x *VouchRequest) GetKnown() bool {
+func (x *VoteRequest) GetHasCertificate() bool {
 	if x != nil {
-		return x.Known
+		return x.HasCertificate
 	}
 	return false
 }
 
-type VouchResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Book          string                 `protobuf:"bytes,1,opt,name=book,proto3" json:"book,omitempty"`
-	Refused       string                 `protobuf:"bytes,2,opt,name=refused,proto3" json:"refused,omitempty"` // why it does not stand for it; empty if it does
-	Claims        []*Claim               `protobuf:"bytes,3,rep,name=claims,proto3" json:"claims,omitempty"`   // all that it knows of the ticket
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+type VoteResponse struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Ledger          string                 `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	RejectionReason string                 `protobuf:"bytes,2,opt,name=rejection_reason,json=rejectionReason,proto3" json:"rejection_reason,omitempty"` // why it does not stand for it; empty if it does
+	Bindings        []*TicketBinding       `protobuf:"bytes,3,rep,name=bindings,proto3" json:"bindings,omitempty"`                                      // all that it knows of the ticket
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
-func (x *VouchResponse) Reset() {
-	*x = VouchResponse{}
+func (x *VoteResponse) Reset() {
+	*x = VoteResponse{}
 	mi := &file_orlop_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *VouchResponse) String() string {
+func (x *VoteResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*VouchResponse) ProtoMessage() {}
+func (*VoteResponse) ProtoMessage() {}
 
-func (x *VouchResponse) ProtoReflect() protoreflect.Message {
+func (x *VoteResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -6298,28 +6298,28 @@ func (x *VouchResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use VouchResponse.ProtoReflect.Descriptor instead.
-func (*VouchResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use VoteResponse.ProtoReflect.Descriptor instead.
+func (*VoteResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{108}
 }
 
-func (x *VouchResponse) GetBook() string {
+func (x *VoteResponse) GetLedger() string {
 	if x != nil {
-		return x.Book
+		return x.Ledger
 	}
 	return ""
 }
 
-func (x *VouchResponse) GetRefused() string {
+func (x *VoteResponse) GetRejectionReason() string {
 	if x != nil {
-		return x.Refused
+		return x.RejectionReason
 	}
 	return ""
 }
 
-func (x *VouchResponse) GetClaims() []*Claim {
+func (x *VoteResponse) GetBindings() []*TicketBinding {
 	if x != nil {
-		return x.Claims
+		return x.Bindings
 	}
 	return nil
 }
@@ -6712,27 +6712,27 @@ func (x *EtcdMember) GetProblem() string {
 	return ""
 }
 
-type EtcdRemoveRequest struct {
+type EtcdRemoveMemberRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *EtcdRemoveRequest) Reset() {
-	*x = EtcdRemoveRequest{}
+func (x *EtcdRemoveMemberRequest) Reset() {
+	*x = EtcdRemoveMemberRequest{}
 	mi := &file_orlop_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *EtcdRemoveRequest) String() string {
+func (x *EtcdRemoveMemberRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*EtcdRemoveRequest) ProtoMessage() {}
+func (*EtcdRemoveMemberRequest) ProtoMessage() {}
 
-func (x *EtcdRemoveRequest) ProtoReflect() protoreflect.Message {
+func (x *EtcdRemoveMemberRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -6744,40 +6744,40 @@ func (x *EtcdRemoveRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use EtcdRemoveRequest.ProtoReflect.Descriptor instead.
-func (*EtcdRemoveRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use EtcdRemoveMemberRequest.ProtoReflect.Descriptor instead.
+func (*EtcdRemoveMemberRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{115}
 }
 
-func (x *EtcdRemoveRequest) GetMember() string {
+func (x *EtcdRemoveMemberRequest) GetMember() string {
 	if x != nil {
 		return x.Member
 	}
 	return ""
 }
 
-type EtcdRemoveResponse struct {
+type EtcdRemoveMemberResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Removed       *EtcdMember            `protobuf:"bytes,1,opt,name=removed,proto3" json:"removed,omitempty"`
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"` // why the Kubernetes node of its machine is still there; empty if it is not
+	NodeError     string                 `protobuf:"bytes,2,opt,name=node_error,json=nodeError,proto3" json:"node_error,omitempty"` // why the Kubernetes node of its machine is still there; empty if it is not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *EtcdRemoveResponse) Reset() {
-	*x = EtcdRemoveResponse{}
+func (x *EtcdRemoveMemberResponse) Reset() {
+	*x = EtcdRemoveMemberResponse{}
 	mi := &file_orlop_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *EtcdRemoveResponse) String() string {
+func (x *EtcdRemoveMemberResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*EtcdRemoveResponse) ProtoMessage() {}
+func (*EtcdRemoveMemberResponse) ProtoMessage() {}
 
-func (x *EtcdRemoveResponse) ProtoReflect() protoreflect.Message {
+func (x *EtcdRemoveMemberResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -6789,21 +6789,21 @@ func (x *EtcdRemoveResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use EtcdRemoveResponse.ProtoReflect.Descriptor instead.
-func (*EtcdRemoveResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use EtcdRemoveMemberResponse.ProtoReflect.Descriptor instead.
+func (*EtcdRemoveMemberResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{116}
 }
 
-func (x *EtcdRemoveResponse) GetRemoved() *EtcdMember {
+func (x *EtcdRemoveMemberResponse) GetRemoved() *EtcdMember {
 	if x != nil {
 		return x.Removed
 	}
 	return nil
 }
 
-func (x *EtcdRemoveResponse) GetNode() string {
+func (x *EtcdRemoveMemberResponse) GetNodeError() string {
 	if x != nil {
-		return x.Node
+		return x.NodeError
 	}
 	return ""
 }
@@ -6845,10 +6845,10 @@ func (*EtcdRecoverRequest) Descriptor() ([]byte, []int) {
 }
 
 type EtcdRecoverResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Dropped       []string               `protobuf:"bytes,1,rep,name=dropped,proto3" json:"dropped,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	RemovedMembers []string               `protobuf:"bytes,1,rep,name=removed_members,json=removedMembers,proto3" json:"removed_members,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *EtcdRecoverResponse) Reset() {
@@ -6881,9 +6881,9 @@ func (*EtcdRecoverResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{118}
 }
 
-func (x *EtcdRecoverResponse) GetDropped() []string {
+func (x *EtcdRecoverResponse) GetRemovedMembers() []string {
 	if x != nil {
-		return x.Dropped
+		return x.RemovedMembers
 	}
 	return nil
 }
@@ -6962,7 +6962,7 @@ func (*EtcdRejoinResponse) Descriptor() ([]byte, []int) {
 
 type EtcdSnapshotRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kept          string                 `protobuf:"bytes,1,opt,name=kept,proto3" json:"kept,omitempty"` // the name of one of List; empty: the data as they are now
+	Stored        string                 `protobuf:"bytes,1,opt,name=stored,proto3" json:"stored,omitempty"` // the name of one of List; empty: the data as they are now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6997,16 +6997,16 @@ func (*EtcdSnapshotRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{121}
 }
 
-func (x *EtcdSnapshotRequest) GetKept() string {
+func (x *EtcdSnapshotRequest) GetStored() string {
 	if x != nil {
-		return x.Kept
+		return x.Stored
 	}
 	return ""
 }
 
 type EtcdSnapshotResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	About         *EtcdSnapshot          `protobuf:"bytes,1,opt,name=about,proto3" json:"about,omitempty"`   // in the first message, alone
+	Header        *EtcdSnapshotInfo      `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"` // in the first message, alone
 	Chunk         []byte                 `protobuf:"bytes,2,opt,name=chunk,proto3" json:"chunk,omitempty"`   // at most 256 KiB each, in order
 	Sha256        string                 `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"` // of all chunks, lower-case hexadecimal; in the last message, alone. Without it the snapshot is not whole
 	unknownFields protoimpl.UnknownFields
@@ -7043,9 +7043,9 @@ func (*EtcdSnapshotResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{122}
 }
 
-func (x *EtcdSnapshotResponse) GetAbout() *EtcdSnapshot {
+func (x *EtcdSnapshotResponse) GetHeader() *EtcdSnapshotInfo {
 	if x != nil {
-		return x.About
+		return x.Header
 	}
 	return nil
 }
@@ -7064,7 +7064,7 @@ func (x *EtcdSnapshotResponse) GetSha256() string {
 	return ""
 }
 
-type EtcdSnapshot struct {
+type EtcdSnapshotInfo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"` // the last one in it
 	Keys          int64                  `protobuf:"varint,2,opt,name=keys,proto3" json:"keys,omitempty"`         // 0 for one of List: nobody has looked into it
@@ -7074,20 +7074,20 @@ type EtcdSnapshot struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *EtcdSnapshot) Reset() {
-	*x = EtcdSnapshot{}
+func (x *EtcdSnapshotInfo) Reset() {
+	*x = EtcdSnapshotInfo{}
 	mi := &file_orlop_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *EtcdSnapshot) String() string {
+func (x *EtcdSnapshotInfo) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*EtcdSnapshot) ProtoMessage() {}
+func (*EtcdSnapshotInfo) ProtoMessage() {}
 
-func (x *EtcdSnapshot) ProtoReflect() protoreflect.Message {
+func (x *EtcdSnapshotInfo) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -7099,59 +7099,59 @@ func (x *EtcdSnapshot) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use EtcdSnapshot.ProtoReflect.Descriptor instead.
-func (*EtcdSnapshot) Descriptor() ([]byte, []int) {
+// Deprecated: Use EtcdSnapshotInfo.ProtoReflect.Descriptor instead.
+func (*EtcdSnapshotInfo) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{123}
 }
 
-func (x *EtcdSnapshot) GetRevision() int64 {
+func (x *EtcdSnapshotInfo) GetRevision() int64 {
 	if x != nil {
 		return x.Revision
 	}
 	return 0
 }
 
-func (x *EtcdSnapshot) GetKeys() int64 {
+func (x *EtcdSnapshotInfo) GetKeys() int64 {
 	if x != nil {
 		return x.Keys
 	}
 	return 0
 }
 
-func (x *EtcdSnapshot) GetSize() int64 {
+func (x *EtcdSnapshotInfo) GetSize() int64 {
 	if x != nil {
 		return x.Size
 	}
 	return 0
 }
 
-func (x *EtcdSnapshot) GetVersion() string {
+func (x *EtcdSnapshotInfo) GetVersion() string {
 	if x != nil {
 		return x.Version
 	}
 	return ""
 }
 
-type EtcdListRequest struct {
+type EtcdListSnapshotsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *EtcdListRequest) Reset() {
-	*x = EtcdListRequest{}
+func (x *EtcdListSnapshotsRequest) Reset() {
+	*x = EtcdListSnapshotsRequest{}
 	mi := &file_orlop_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *EtcdListRequest) String() string {
+func (x *EtcdListSnapshotsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*EtcdListRequest) ProtoMessage() {}
+func (*EtcdListSnapshotsRequest) ProtoMessage() {}
 
-func (x *EtcdListRequest) ProtoReflect() protoreflect.Message {
+func (x *EtcdListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -7163,34 +7163,34 @@ func (x *EtcdListRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use EtcdListRequest.ProtoReflect.Descriptor instead.
-func (*EtcdListRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use EtcdListSnapshotsRequest.ProtoReflect.Descriptor instead.
+func (*EtcdListSnapshotsRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{124}
 }
 
-type EtcdListResponse struct {
+type EtcdListSnapshotsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Snapshots     []*EtcdKept            `protobuf:"bytes,1,rep,name=snapshots,proto3" json:"snapshots,omitempty"` // the newest first
+	Snapshots     []*EtcdStoredSnapshot  `protobuf:"bytes,1,rep,name=snapshots,proto3" json:"snapshots,omitempty"` // the newest first
 	Target        string                 `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`       // where they are sent; empty: nowhere
 	Problem       string                 `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`     // why the last try to send one failed; empty: it did not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *EtcdListResponse) Reset() {
-	*x = EtcdListResponse{}
+func (x *EtcdListSnapshotsResponse) Reset() {
+	*x = EtcdListSnapshotsResponse{}
 	mi := &file_orlop_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *EtcdListResponse) String() string {
+func (x *EtcdListSnapshotsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*EtcdListResponse) ProtoMessage() {}
+func (*EtcdListSnapshotsResponse) ProtoMessage() {}
 
-func (x *EtcdListResponse) ProtoReflect() protoreflect.Message {
+func (x *EtcdListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -7202,33 +7202,33 @@ func (x *EtcdListResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use EtcdListResponse.ProtoReflect.Descriptor instead.
-func (*EtcdListResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use EtcdListSnapshotsResponse.ProtoReflect.Descriptor instead.
+func (*EtcdListSnapshotsResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{125}
 }
 
-func (x *EtcdListResponse) GetSnapshots() []*EtcdKept {
+func (x *EtcdListSnapshotsResponse) GetSnapshots() []*EtcdStoredSnapshot {
 	if x != nil {
 		return x.Snapshots
 	}
 	return nil
 }
 
-func (x *EtcdListResponse) GetTarget() string {
+func (x *EtcdListSnapshotsResponse) GetTarget() string {
 	if x != nil {
 		return x.Target
 	}
 	return ""
 }
 
-func (x *EtcdListResponse) GetProblem() string {
+func (x *EtcdListSnapshotsResponse) GetProblem() string {
 	if x != nil {
 		return x.Problem
 	}
 	return ""
 }
 
-type EtcdKept struct {
+type EtcdStoredSnapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
@@ -7236,25 +7236,25 @@ type EtcdKept struct {
 	Size          int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`           // bytes
 	Version       string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`      // of etcd's form, "3.6.0"
 	Encrypted     bool                   `protobuf:"varint,6,opt,name=encrypted,proto3" json:"encrypted,omitempty"` // for Cluster.spec.etcd.snapshots.recipients, as they were then; the machine itself cannot read it
-	Sent          *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=sent,proto3" json:"sent,omitempty"`            // when the target has taken it; unset: it has not
+	Uploaded      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=uploaded,proto3" json:"uploaded,omitempty"`    // when the target has taken it; unset: it has not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *EtcdKept) Reset() {
-	*x = EtcdKept{}
+func (x *EtcdStoredSnapshot) Reset() {
+	*x = EtcdStoredSnapshot{}
 	mi := &file_orlop_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *EtcdKept) String() string {
+func (x *EtcdStoredSnapshot) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*EtcdKept) ProtoMessage() {}
+func (*EtcdStoredSnapshot) ProtoMessage() {}
 
-func (x *EtcdKept) ProtoReflect() protoreflect.Message {
+func (x *EtcdStoredSnapshot) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -7266,80 +7266,80 @@ func (x *EtcdKept) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use EtcdKept.ProtoReflect.Descriptor instead.
-func (*EtcdKept) Descriptor() ([]byte, []int) {
+// Deprecated: Use EtcdStoredSnapshot.ProtoReflect.Descriptor instead.
+func (*EtcdStoredSnapshot) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{126}
 }
 
-func (x *EtcdKept) GetName() string {
+func (x *EtcdStoredSnapshot) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *EtcdKept) GetAt() *timestamppb.Timestamp {
+func (x *EtcdStoredSnapshot) GetAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.At
 	}
 	return nil
 }
 
-func (x *EtcdKept) GetRevision() int64 {
+func (x *EtcdStoredSnapshot) GetRevision() int64 {
 	if x != nil {
 		return x.Revision
 	}
 	return 0
 }
 
-func (x *EtcdKept) GetSize() int64 {
+func (x *EtcdStoredSnapshot) GetSize() int64 {
 	if x != nil {
 		return x.Size
 	}
 	return 0
 }
 
-func (x *EtcdKept) GetVersion() string {
+func (x *EtcdStoredSnapshot) GetVersion() string {
 	if x != nil {
 		return x.Version
 	}
 	return ""
 }
 
-func (x *EtcdKept) GetEncrypted() bool {
+func (x *EtcdStoredSnapshot) GetEncrypted() bool {
 	if x != nil {
 		return x.Encrypted
 	}
 	return false
 }
 
-func (x *EtcdKept) GetSent() *timestamppb.Timestamp {
+func (x *EtcdStoredSnapshot) GetUploaded() *timestamppb.Timestamp {
 	if x != nil {
-		return x.Sent
+		return x.Uploaded
 	}
 	return nil
 }
 
-type EtcdKeepRequest struct {
+type EtcdTakeSnapshotRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *EtcdKeepRequest) Reset() {
-	*x = EtcdKeepRequest{}
+func (x *EtcdTakeSnapshotRequest) Reset() {
+	*x = EtcdTakeSnapshotRequest{}
 	mi := &file_orlop_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *EtcdKeepRequest) String() string {
+func (x *EtcdTakeSnapshotRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*EtcdKeepRequest) ProtoMessage() {}
+func (*EtcdTakeSnapshotRequest) ProtoMessage() {}
 
-func (x *EtcdKeepRequest) ProtoReflect() protoreflect.Message {
+func (x *EtcdTakeSnapshotRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -7351,33 +7351,33 @@ func (x *EtcdKeepRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use EtcdKeepRequest.ProtoReflect.Descriptor instead.
-func (*EtcdKeepRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use EtcdTakeSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*EtcdTakeSnapshotRequest) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{127}
 }
 
-type EtcdKeepResponse struct {
+type EtcdTakeSnapshotResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kept          *EtcdKept              `protobuf:"bytes,1,opt,name=kept,proto3" json:"kept,omitempty"`
+	Snapshot      *EtcdStoredSnapshot    `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	Problem       string                 `protobuf:"bytes,2,opt,name=problem,proto3" json:"problem,omitempty"` // why it was not sent; empty: it was, or there is no target
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *EtcdKeepResponse) Reset() {
-	*x = EtcdKeepResponse{}
+func (x *EtcdTakeSnapshotResponse) Reset() {
+	*x = EtcdTakeSnapshotResponse{}
 	mi := &file_orlop_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *EtcdKeepResponse) String() string {
+func (x *EtcdTakeSnapshotResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*EtcdKeepResponse) ProtoMessage() {}
+func (*EtcdTakeSnapshotResponse) ProtoMessage() {}
 
-func (x *EtcdKeepResponse) ProtoReflect() protoreflect.Message {
+func (x *EtcdTakeSnapshotResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_orlop_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -7389,19 +7389,19 @@ func (x *EtcdKeepResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use EtcdKeepResponse.ProtoReflect.Descriptor instead.
-func (*EtcdKeepResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use EtcdTakeSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*EtcdTakeSnapshotResponse) Descriptor() ([]byte, []int) {
 	return file_orlop_proto_rawDescGZIP(), []int{128}
 }
 
-func (x *EtcdKeepResponse) GetKept() *EtcdKept {
+func (x *EtcdTakeSnapshotResponse) GetSnapshot() *EtcdStoredSnapshot {
 	if x != nil {
-		return x.Kept
+		return x.Snapshot
 	}
 	return nil
 }
 
-func (x *EtcdKeepResponse) GetProblem() string {
+func (x *EtcdTakeSnapshotResponse) GetProblem() string {
 	if x != nil {
 		return x.Problem
 	}
@@ -7416,7 +7416,7 @@ type EtcdRestoreRequest struct {
 	Sha256        string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"` // lower-case hexadecimal
 	Undo          bool   `protobuf:"varint,3,opt,name=undo,proto3" json:"undo,omitempty"`
 	Chunk         []byte `protobuf:"bytes,4,opt,name=chunk,proto3" json:"chunk,omitempty"` // at most 1 MiB each, in order
-	Kept          string `protobuf:"bytes,5,opt,name=kept,proto3" json:"kept,omitempty"`
+	Stored        string `protobuf:"bytes,5,opt,name=stored,proto3" json:"stored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7479,9 +7479,9 @@ func (x *EtcdRestoreRequest) GetChunk() []byte {
 	return nil
 }
 
-func (x *EtcdRestoreRequest) GetKept() string {
+func (x *EtcdRestoreRequest) GetStored() string {
 	if x != nil {
-		return x.Kept
+		return x.Stored
 	}
 	return ""
 }
@@ -8032,7 +8032,7 @@ var File_orlop_proto protoreflect.FileDescriptor
 const file_orlop_proto_rawDesc = "" +
 	"\n" +
 	"\vorlop.proto\x12\x0eorlop.v1alpha1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
-	"\x0eVersionRequest\"\x8b\x02\n" +
+	"\x0eVersionRequest\"\x94\x02\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1e\n" +
 	"\n" +
@@ -8042,13 +8042,15 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04slot\x18\x04 \x01(\tR\x04slot\x12\x18\n" +
 	"\aprofile\x18\x05 \x01(\tR\aprofile\x12\x18\n" +
 	"\amachine\x18\x06 \x01(\tR\amachine\x120\n" +
-	"\x05built\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05built\x12\x16\n" +
-	"\x06medium\x18\b \x01(\tR\x06medium\x12\x14\n" +
+	"\x05built\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05built\x12\x1f\n" +
+	"\vboot_medium\x18\b \x01(\tR\n" +
+	"bootMedium\x12\x14\n" +
 	"\x05epoch\x18\t \x01(\x03R\x05epoch\"\"\n" +
 	"\n" +
 	"GetRequest\x12\x14\n" +
-	"\x05topic\x18\x01 \x01(\tR\x05topic\"\x87\x01\n" +
-	"\rStateSnapshot\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\"\x84\x01\n" +
+	"\n" +
+	"TopicValue\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12,\n" +
 	"\x05value\x18\x03 \x01(\v2\x16.google.protobuf.ValueR\x05value\x12\x16\n" +
@@ -8061,9 +8063,9 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x12\x12\n" +
 	"\x04kind\x18\x04 \x01(\tR\x04kind\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\"?\n" +
-	"\fPowerRequest\x12/\n" +
-	"\x05grace\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"\x0f\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"L\n" +
+	"\fPowerRequest\x12<\n" +
+	"\fgrace_period\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\vgracePeriod\"\x0f\n" +
 	"\rPowerResponse\"\x90\x01\n" +
 	"\fResetRequest\x125\n" +
 	"\x04wipe\x18\x01 \x01(\x0e2!.orlop.v1alpha1.ResetRequest.WipeR\x04wipe\"I\n" +
@@ -8075,15 +8077,15 @@ const file_orlop_proto_rawDesc = "" +
 	"\bWIPE_ALL\x10\x03\"=\n" +
 	"\x0fReadFileRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
-	"\x06offset\x18\x02 \x01(\x03R\x06offset\":\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\"F\n" +
 	"\x10ReadFileResponse\x12\x14\n" +
-	"\x05chunk\x18\x01 \x01(\fR\x05chunk\x12\x10\n" +
-	"\x03cut\x18\x02 \x01(\bR\x03cut\"&\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\x12\x1c\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"&\n" +
 	"\x10ListFilesRequest\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\"Z\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\"f\n" +
 	"\x11ListFilesResponse\x123\n" +
-	"\aentries\x18\x01 \x03(\v2\x19.orlop.v1alpha1.FileEntryR\aentries\x12\x10\n" +
-	"\x03cut\x18\x02 \x01(\bR\x03cut\"\x97\x01\n" +
+	"\aentries\x18\x01 \x03(\v2\x19.orlop.v1alpha1.FileEntryR\aentries\x12\x1c\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"\x97\x01\n" +
 	"\tFileEntry\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x12\n" +
@@ -8092,17 +8094,18 @@ const file_orlop_proto_rawDesc = "" +
 	"\x06target\x18\x05 \x01(\tR\x06target\"9\n" +
 	"\tRelayData\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x14\n" +
-	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"\xac\x03\n" +
+	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"\xc3\x03\n" +
 	"\fApplyRequest\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\fR\tdocuments\x125\n" +
 	"\x04mode\x18\x02 \x01(\x0e2!.orlop.v1alpha1.ApplyRequest.ModeR\x04mode\x12\x1a\n" +
 	"\bfilename\x18\x03 \x01(\tR\bfilename\x12\x14\n" +
 	"\x05patch\x18\x04 \x01(\bR\x05patch\x12\x16\n" +
-	"\x06number\x18\x05 \x01(\x04R\x06number\x122\n" +
-	"\atry_for\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06tryFor\x12\x14\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\x12@\n" +
+	"\x0etrial_duration\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\rtrialDuration\x12\x14\n" +
 	"\x05force\x18\a \x01(\bR\x05force\x12\x19\n" +
-	"\bno_trial\x18\b \x01(\bR\anoTrial\x12\x14\n" +
-	"\x05trial\x18\t \x01(\tR\x05trial\"\x81\x01\n" +
+	"\bno_trial\x18\b \x01(\bR\anoTrial\x12\x1d\n" +
+	"\n" +
+	"trial_name\x18\t \x01(\tR\ttrialName\"\x81\x01\n" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tMODE_AUTO\x10\x01\x12\x10\n" +
@@ -8110,21 +8113,22 @@ const file_orlop_proto_rawDesc = "" +
 	"\vMODE_STAGED\x10\x03\x12\f\n" +
 	"\bMODE_TRY\x10\x04\x12\x12\n" +
 	"\x0eMODE_NO_REBOOT\x10\x05\x12\x0f\n" +
-	"\vMODE_REBOOT\x10\x06\"\xbd\x02\n" +
+	"\vMODE_REBOOT\x10\x06\"\xd8\x02\n" +
 	"\rApplyResponse\x12\x1e\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\tR\n" +
 	"operations\x12\x1a\n" +
 	"\brestarts\x18\x02 \x03(\tR\brestarts\x12\x16\n" +
 	"\x06reboot\x18\x03 \x01(\bR\x06reboot\x12\x18\n" +
-	"\ainstall\x18\x04 \x01(\tR\ainstall\x120\n" +
-	"\x05trial\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05trial\x12\x1a\n" +
+	"\ainstall\x18\x04 \x01(\tR\ainstall\x12A\n" +
+	"\x0etrial_deadline\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\rtrialDeadline\x12\x1a\n" +
 	"\bwarnings\x18\x06 \x03(\tR\bwarnings\x12\x1a\n" +
 	"\bfailures\x18\a \x03(\tR\bfailures\x12\x1c\n" +
-	"\taddresses\x18\b \x03(\tR\taddresses\x126\n" +
-	"\ttrial_for\x18\t \x01(\v2\x19.google.protobuf.DurationR\btrialFor\",\n" +
-	"\x14ConfirmConfigRequest\x12\x14\n" +
-	"\x05trial\x18\x01 \x01(\tR\x05trial\"3\n" +
+	"\taddresses\x18\b \x03(\tR\taddresses\x12@\n" +
+	"\x0etrial_duration\x18\t \x01(\v2\x19.google.protobuf.DurationR\rtrialDuration\"5\n" +
+	"\x14ConfirmConfigRequest\x12\x1d\n" +
+	"\n" +
+	"trial_name\x18\x01 \x01(\tR\ttrialName\"3\n" +
 	"\x15ConfirmConfigResponse\x12\x1a\n" +
 	"\bfailures\x18\x01 \x03(\tR\bfailures\"D\n" +
 	"\x10GetConfigRequest\x12\x16\n" +
@@ -8179,26 +8183,26 @@ const file_orlop_proto_rawDesc = "" +
 	"\x11ServiceLogRequest\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\x12\x12\n" +
-	"\x04tail\x18\x03 \x01(\rR\x04tail\"l\n" +
+	"\x04tail\x18\x03 \x01(\rR\x04tail\"y\n" +
 	"\x10KernelLogRequest\x12\x16\n" +
 	"\x06follow\x18\x01 \x01(\bR\x06follow\x12\x12\n" +
-	"\x04tail\x18\x02 \x01(\rR\x04tail\x12\x16\n" +
-	"\x06before\x18\x03 \x01(\bR\x06before\x12\x14\n" +
+	"\x04tail\x18\x02 \x01(\rR\x04tail\x12#\n" +
+	"\rprevious_boot\x18\x03 \x01(\bR\fpreviousBoot\x12\x14\n" +
 	"\x05crash\x18\x04 \x01(\bR\x05crash\"i\n" +
 	"\aLogLine\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1a\n" +
-	"\bpriority\x18\x03 \x01(\rR\bpriority\"&\n" +
-	"\x10FindImageRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"^\n" +
-	"\x11FindImageResponse\x12\x16\n" +
+	"\bpriority\x18\x03 \x01(\rR\bpriority\")\n" +
+	"\x13ResolveImageRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"a\n" +
+	"\x14ResolveImageResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1d\n" +
 	"\n" +
 	"media_type\x18\x02 \x01(\tR\tmediaType\x12\x12\n" +
-	"\x04size\x18\x03 \x01(\x03R\x04size\"*\n" +
-	"\x10ReadImageRequest\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\")\n" +
-	"\x11ReadImageResponse\x12\x14\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\")\n" +
+	"\x0fReadBlobRequest\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\"(\n" +
+	"\x10ReadBlobResponse\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"*\n" +
 	"\x12ImportImageRequest\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"M\n" +
@@ -8211,57 +8215,58 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x03R\x04size\"@\n" +
-	"\x12OfferBundleRequest\x12\x16\n" +
+	"\x12BeginUploadRequest\x12\x16\n" +
 	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x12\n" +
-	"\x04size\x18\x02 \x01(\x03R\x04size\")\n" +
-	"\x13OfferBundleResponse\x12\x12\n" +
-	"\x04have\x18\x01 \x01(\x03R\x04have\"|\n" +
-	"\x11SendBundleRequest\x12\x16\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\"1\n" +
+	"\x13BeginUploadResponse\x12\x1a\n" +
+	"\breceived\x18\x01 \x01(\x03R\breceived\"\x88\x01\n" +
+	"\x13UploadBundleRequest\x12\x16\n" +
 	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x14\n" +
-	"\x05chunk\x18\x03 \x01(\fR\x05chunk\x12!\n" +
-	"\fwithout_data\x18\x04 \x01(\bR\vwithoutData\"\xd0\x01\n" +
+	"\x05chunk\x18\x03 \x01(\fR\x05chunk\x12+\n" +
+	"\x11without_savepoint\x18\x04 \x01(\bR\x10withoutSavepoint\"\xda\x01\n" +
 	"\x12FetchBundleRequest\x12\x1c\n" +
 	"\treference\x18\x01 \x01(\tR\treference\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\fR\x02ca\x12\x1d\n" +
 	"\n" +
 	"plain_http\x18\x03 \x01(\bR\tplainHttp\x12\x1a\n" +
 	"\busername\x18\x04 \x01(\tR\busername\x12\x1a\n" +
-	"\bpassword\x18\x05 \x01(\tR\bpassword\x12!\n" +
-	"\fwithout_data\x18\x06 \x01(\bR\vwithoutData\x12\x12\n" +
+	"\bpassword\x18\x05 \x01(\tR\bpassword\x12+\n" +
+	"\x11without_savepoint\x18\x06 \x01(\bR\x10withoutSavepoint\x12\x12\n" +
 	"\x04peer\x18\a \x01(\tR\x04peer\"\x17\n" +
 	"\x15DescribeBundleRequest\"^\n" +
 	"\x16DescribeBundleResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x12\n" +
-	"\x04size\x18\x03 \x01(\x03R\x04size\"C\n" +
-	"\x11GiveBundleRequest\x12\x16\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\"G\n" +
+	"\x15DownloadBundleRequest\x12\x16\n" +
 	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x16\n" +
-	"\x06offset\x18\x02 \x01(\x03R\x06offset\"*\n" +
-	"\x12GiveBundleResponse\x12\x14\n" +
-	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"2\n" +
-	"\fUpgradeBegun\x12\x12\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\".\n" +
+	"\x16DownloadBundleResponse\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"4\n" +
+	"\x0eUpgradeStarted\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\"\x16\n" +
 	"\x14UpgradeStatusRequest\"\x15\n" +
-	"\x13WatchUpgradeRequest\"\xc7\x03\n" +
+	"\x13WatchUpgradeRequest\"\xe5\x03\n" +
 	"\rUpgradeStatus\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\tR\arunning\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\tR\x02to\x12\x14\n" +
 	"\x05phase\x18\x04 \x01(\tR\x05phase\x12\x14\n" +
 	"\x05tries\x18\x05 \x01(\rR\x05tries\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\x120\n" +
-	"\x05began\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05began\x120\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x124\n" +
+	"\astarted\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x120\n" +
 	"\x05ended\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12\x10\n" +
 	"\x03log\x18\t \x03(\tR\x03log\x12\x1c\n" +
 	"\toperation\x18\n" +
 	" \x01(\tR\toperation\x12\x12\n" +
 	"\x04done\x18\v \x01(\x03R\x04done\x12\x14\n" +
-	"\x05total\x18\f \x01(\x03R\x05total\x12\x14\n" +
-	"\x05waits\x18\r \x01(\tR\x05waits\x123\n" +
-	"\adata_of\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x06dataOf\x12+\n" +
-	"\x11dropped_revisions\x18\x0f \x01(\x03R\x10droppedRevisions\"\x11\n" +
+	"\x05total\x18\f \x01(\x03R\x05total\x12\x1f\n" +
+	"\vwaiting_for\x18\r \x01(\tR\n" +
+	"waitingFor\x12H\n" +
+	"\x12data_restored_from\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x10dataRestoredFrom\x12%\n" +
+	"\x0elost_revisions\x18\x0f \x01(\x03R\rlostRevisions\"\x11\n" +
 	"\x0fRollbackRequest\"\"\n" +
 	"\x10RollbackResponse\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"Z\n" +
@@ -8270,40 +8275,42 @@ const file_orlop_proto_rawDesc = "" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\x12\x18\n" +
 	"\arefused\x18\x03 \x01(\bR\arefused\"\x1f\n" +
 	"\tAuditLine\x12\x12\n" +
-	"\x04line\x18\x01 \x01(\fR\x04line\",\n" +
-	"\x12RevocationsRequest\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\fR\x06digest\"S\n" +
-	"\x13RevocationsResponse\x12<\n" +
-	"\vrevocations\x18\x01 \x03(\v2\x1a.orlop.v1alpha1.RevocationR\vrevocations\"\x7f\n" +
+	"\x04line\x18\x01 \x01(\fR\x04line\"/\n" +
+	"\x15GetRevocationsRequest\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\"V\n" +
+	"\x16GetRevocationsResponse\x12<\n" +
+	"\vrevocations\x18\x01 \x03(\v2\x1a.orlop.v1alpha1.RevocationR\vrevocations\"u\n" +
 	"\fIssueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04role\x18\x02 \x01(\tR\x04role\x12\x18\n" +
-	"\arequest\x18\x03 \x01(\fR\arequest\x12-\n" +
-	"\x04life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04life\"W\n" +
-	"\fRenewRequest\x12\x18\n" +
-	"\arequest\x18\x01 \x01(\fR\arequest\x12-\n" +
-	"\x04life\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04life\"1\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x10\n" +
+	"\x03csr\x18\x03 \x01(\fR\x03csr\x12+\n" +
+	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"M\n" +
+	"\fRenewRequest\x12\x10\n" +
+	"\x03csr\x18\x01 \x01(\fR\x03csr\x12+\n" +
+	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"1\n" +
 	"\rIssueResponse\x12 \n" +
-	"\vcertificate\x18\x01 \x01(\fR\vcertificate\"\x12\n" +
-	"\x10ListTrustRequest\"\x84\x01\n" +
-	"\x11ListTrustResponse\x129\n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\"\x19\n" +
+	"\x17ListCertificatesRequest\"\x8b\x01\n" +
+	"\x18ListCertificatesResponse\x129\n" +
 	"\x06issued\x18\x01 \x03(\v2!.orlop.v1alpha1.IssuedCertificateR\x06issued\x124\n" +
-	"\arevoked\x18\x02 \x03(\v2\x1a.orlop.v1alpha1.RevocationR\arevoked\"\xdd\x01\n" +
+	"\arevoked\x18\x02 \x03(\v2\x1a.orlop.v1alpha1.RevocationR\arevoked\"\xdf\x01\n" +
 	"\x11IssuedCertificate\x12\x16\n" +
-	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x16\n" +
-	"\x06origin\x18\x02 \x01(\tR\x06origin\x12\x12\n" +
+	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x18\n" +
+	"\alineage\x18\x02 \x01(\tR\alineage\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x04 \x01(\tR\x04role\x12*\n" +
 	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x124\n" +
 	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x0e\n" +
-	"\x02by\x18\a \x01(\tR\x02by\"\xc0\x01\n" +
+	"\x02by\x18\a \x01(\tR\x02by\"\xcc\x01\n" +
 	"\n" +
-	"Revocation\x12\x16\n" +
-	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x12\n" +
+	"Revocation\x12\x18\n" +
+	"\alineage\x18\x01 \x01(\tR\alineage\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
 	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
-	"\x02by\x18\x04 \x01(\tR\x02by\x12\x14\n" +
-	"\x05count\x18\x05 \x01(\x04R\x05count\x12\x1a\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\x04R\n" +
+	"generation\x12\x1a\n" +
 	"\brestored\x18\x06 \x01(\bR\brestored\x12\x18\n" +
 	"\amachine\x18\a \x01(\tR\amachine\"p\n" +
 	"\rRevokeRequest\x12\x16\n" +
@@ -8321,11 +8328,11 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"J\n" +
 	"\x0fSuspendResponse\x127\n" +
-	"\x06object\x18\x01 \x01(\v2\x1f.orlop.v1alpha1.SuspendedObjectR\x06object\"O\n" +
+	"\x06object\x18\x01 \x01(\v2\x1f.orlop.v1alpha1.SuspendedObjectR\x06object\"Q\n" +
 	"\rResumeRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
-	"\x06forget\x18\x03 \x01(\bR\x06forget\"I\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\adiscard\x18\x03 \x01(\bR\adiscard\"I\n" +
 	"\x0eResumeResponse\x127\n" +
 	"\x06object\x18\x01 \x01(\v2\x1f.orlop.v1alpha1.SuspendedObjectR\x06object\"\x16\n" +
 	"\x14ListSuspendedRequest\"R\n" +
@@ -8352,49 +8359,50 @@ const file_orlop_proto_rawDesc = "" +
 	"\x12KubeconfigResponse\x12\x1e\n" +
 	"\n" +
 	"kubeconfig\x18\x01 \x01(\fR\n" +
-	"kubeconfig\"l\n" +
-	"\rInviteRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\arequest\x18\x02 \x01(\fR\arequest\x12-\n" +
-	"\x04life\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04life\"d\n" +
-	"\x0eInviteResponse\x12 \n" +
+	"kubeconfig\"h\n" +
+	"\x13CreateTicketRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03csr\x18\x02 \x01(\fR\x03csr\x12+\n" +
+	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"}\n" +
+	"\x14CreateTicketResponse\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x1c\n" +
-	"\tdocuments\x18\x02 \x01(\fR\tdocuments\x12\x12\n" +
-	"\x04from\x18\x03 \x03(\tR\x04from\"\xa3\x01\n" +
-	"\vJoinRequest\x12\x18\n" +
-	"\amachine\x18\x01 \x01(\fR\amachine\x12?\n" +
-	"\x06leaves\x18\x02 \x03(\v2'.orlop.v1alpha1.JoinRequest.LeavesEntryR\x06leaves\x1a9\n" +
-	"\vLeavesEntry\x12\x10\n" +
+	"\tdocuments\x18\x02 \x01(\fR\tdocuments\x12%\n" +
+	"\x0econtrol_planes\x18\x03 \x03(\tR\rcontrolPlanes\"\xb3\x01\n" +
+	"\vJoinRequest\x12\x1f\n" +
+	"\vmachine_csr\x18\x01 \x01(\fR\n" +
+	"machineCsr\x12F\n" +
+	"\tnode_csrs\x18\x02 \x03(\v2).orlop.v1alpha1.JoinRequest.NodeCsrsEntryR\bnodeCsrs\x1a;\n" +
+	"\rNodeCsrsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xa5\x01\n" +
-	"\fJoinResponse\x12\x18\n" +
-	"\amachine\x18\x01 \x01(\fR\amachine\x12@\n" +
-	"\x06leaves\x18\x02 \x03(\v2(.orlop.v1alpha1.JoinResponse.LeavesEntryR\x06leaves\x1a9\n" +
-	"\vLeavesEntry\x12\x10\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\xe5\x01\n" +
+	"\fJoinResponse\x12/\n" +
+	"\x13machine_certificate\x18\x01 \x01(\fR\x12machineCertificate\x12_\n" +
+	"\x11node_certificates\x18\x02 \x03(\v22.orlop.v1alpha1.JoinResponse.NodeCertificatesEntryR\x10nodeCertificates\x1aC\n" +
+	"\x15NodeCertificatesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x10\n" +
-	"\x0ePendingRequest\"H\n" +
-	"\x0fPendingResponse\x125\n" +
-	"\bmachines\x18\x01 \x03(\v2\x19.orlop.v1alpha1.ApplicantR\bmachines\"\x8d\x01\n" +
-	"\tApplicant\x12\x12\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x14\n" +
+	"\x12ListPendingRequest\"Q\n" +
+	"\x13ListPendingResponse\x12:\n" +
+	"\bmachines\x18\x01 \x03(\v2\x1e.orlop.v1alpha1.PendingMachineR\bmachines\"\x92\x01\n" +
+	"\x0ePendingMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
 	"\vfingerprint\x18\x03 \x01(\tR\vfingerprint\x120\n" +
-	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"u\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"s\n" +
 	"\x0eApproveRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
-	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12-\n" +
-	"\x04life\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04life\"\x11\n" +
+	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12+\n" +
+	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\x11\n" +
 	"\x0fApproveResponse\"C\n" +
 	"\vDenyRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
-	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\"(\n" +
-	"\fDenyResponse\x12\x18\n" +
-	"\aunaware\x18\x01 \x03(\tR\aunaware\"\x10\n" +
-	"\x0eMembersRequest\"u\n" +
-	"\x0fMembersResponse\x120\n" +
+	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\",\n" +
+	"\fDenyResponse\x12\x1c\n" +
+	"\tunreached\x18\x01 \x03(\tR\tunreached\"\x14\n" +
+	"\x12ListMembersRequest\"y\n" +
+	"\x13ListMembersResponse\x120\n" +
 	"\amembers\x18\x01 \x03(\v2\x16.orlop.v1alpha1.MemberR\amembers\x120\n" +
-	"\atickets\x18\x02 \x03(\v2\x16.orlop.v1alpha1.TicketR\atickets\"\xa6\x02\n" +
+	"\atickets\x18\x02 \x03(\v2\x16.orlop.v1alpha1.TicketR\atickets\"\xb0\x02\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06ticket\x18\x02 \x01(\tR\x06ticket\x12 \n" +
@@ -8402,52 +8410,61 @@ const file_orlop_proto_rawDesc = "" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x122\n" +
 	"\x06joined\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x06joined\x124\n" +
 	"\arenewed\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\arenewed\x124\n" +
-	"\aexpires\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x14\n" +
-	"\x05count\x18\b \x01(\x04R\x05count\"\xd4\x01\n" +
+	"\aexpires\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x1e\n" +
+	"\n" +
+	"generation\x18\b \x01(\x04R\n" +
+	"generation\"\xd6\x01\n" +
 	"\x06Ticket\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x124\n" +
 	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x0e\n" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12*\n" +
 	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x16\n" +
-	"\x06voters\x18\x06 \x03(\tR\x06voters\x12\x14\n" +
-	"\x05needs\x18\a \x01(\x05R\x05needs\")\n" +
+	"\x06voters\x18\x06 \x03(\tR\x06voters\x12\x16\n" +
+	"\x06quorum\x18\a \x01(\x05R\x06quorum\")\n" +
 	"\x13RemoveMemberRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"^\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"m\n" +
 	"\x14RemoveMemberResponse\x12\x18\n" +
-	"\atickets\x18\x01 \x03(\tR\atickets\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
-	"\aunaware\x18\x03 \x03(\tR\aunaware\"%\n" +
-	"\vRollRequest\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\fR\x06digest\"l\n" +
-	"\fRollResponse\x12\x12\n" +
-	"\x04book\x18\x01 \x01(\tR\x04book\x12.\n" +
-	"\x04roll\x18\x02 \x01(\v2\x1a.orlop.v1alpha1.MembershipR\x04roll\x12\x18\n" +
-	"\amachine\x18\x03 \x01(\tR\amachine\"\x9f\x01\n" +
+	"\atickets\x18\x01 \x03(\tR\atickets\x12\x1d\n" +
+	"\n" +
+	"node_error\x18\x02 \x01(\tR\tnodeError\x12\x1c\n" +
+	"\tunreached\x18\x03 \x03(\tR\tunreached\".\n" +
+	"\x14GetMembershipRequest\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\"\x85\x01\n" +
+	"\x15GetMembershipResponse\x12\x16\n" +
+	"\x06ledger\x18\x01 \x01(\tR\x06ledger\x12:\n" +
+	"\n" +
+	"membership\x18\x02 \x01(\v2\x1a.orlop.v1alpha1.MembershipR\n" +
+	"membership\x12\x18\n" +
+	"\amachine\x18\x03 \x01(\tR\amachine\"\xab\x01\n" +
 	"\n" +
 	"Membership\x120\n" +
 	"\amembers\x18\x01 \x03(\v2\x16.orlop.v1alpha1.MemberR\amembers\x120\n" +
-	"\atickets\x18\x02 \x03(\v2\x16.orlop.v1alpha1.TicketR\atickets\x12-\n" +
-	"\x06claims\x18\x03 \x03(\v2\x15.orlop.v1alpha1.ClaimR\x06claims\"G\n" +
-	"\x05Claim\x12\x16\n" +
+	"\atickets\x18\x02 \x03(\v2\x16.orlop.v1alpha1.TicketR\atickets\x129\n" +
+	"\bbindings\x18\x03 \x03(\v2\x1d.orlop.v1alpha1.TicketBindingR\bbindings\"O\n" +
+	"\rTicketBinding\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\tR\x06ticket\x12\x14\n" +
 	"\x05voter\x18\x02 \x01(\tR\x05voter\x12\x10\n" +
-	"\x03key\x18\x03 \x01(\tR\x03key\"\x8b\x01\n" +
-	"\vTellRequest\x12.\n" +
-	"\x04roll\x18\x01 \x01(\v2\x1a.orlop.v1alpha1.MembershipR\x04roll\x124\n" +
-	"\aremoved\x18\x02 \x03(\v2\x1a.orlop.v1alpha1.RevocationR\aremoved\x12\x16\n" +
-	"\x06denied\x18\x03 \x03(\tR\x06denied\"<\n" +
-	"\fTellResponse\x12\x12\n" +
-	"\x04book\x18\x01 \x01(\tR\x04book\x12\x18\n" +
-	"\atickets\x18\x02 \x03(\tR\atickets\"\x86\x01\n" +
-	"\fVouchRequest\x12.\n" +
-	"\x04roll\x18\x01 \x01(\v2\x1a.orlop.v1alpha1.MembershipR\x04roll\x120\n" +
-	"\amachine\x18\x02 \x01(\v2\x16.orlop.v1alpha1.MemberR\amachine\x12\x14\n" +
-	"\x05known\x18\x03 \x01(\bR\x05known\"l\n" +
-	"\rVouchResponse\x12\x12\n" +
-	"\x04book\x18\x01 \x01(\tR\x04book\x12\x18\n" +
-	"\arefused\x18\x02 \x01(\tR\arefused\x12-\n" +
-	"\x06claims\x18\x03 \x03(\v2\x15.orlop.v1alpha1.ClaimR\x06claims\"\xc5\x01\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\"\xae\x01\n" +
+	"\x1aReplicateMembershipRequest\x12:\n" +
+	"\n" +
+	"membership\x18\x01 \x01(\v2\x1a.orlop.v1alpha1.MembershipR\n" +
+	"membership\x12<\n" +
+	"\vrevocations\x18\x02 \x03(\v2\x1a.orlop.v1alpha1.RevocationR\vrevocations\x12\x16\n" +
+	"\x06denied\x18\x03 \x03(\tR\x06denied\"\\\n" +
+	"\x1bReplicateMembershipResponse\x12\x16\n" +
+	"\x06ledger\x18\x01 \x01(\tR\x06ledger\x12%\n" +
+	"\x0estored_tickets\x18\x02 \x03(\tR\rstoredTickets\"\xa8\x01\n" +
+	"\vVoteRequest\x12:\n" +
+	"\n" +
+	"membership\x18\x01 \x01(\v2\x1a.orlop.v1alpha1.MembershipR\n" +
+	"membership\x124\n" +
+	"\tcandidate\x18\x02 \x01(\v2\x16.orlop.v1alpha1.MemberR\tcandidate\x12'\n" +
+	"\x0fhas_certificate\x18\x03 \x01(\bR\x0ehasCertificate\"\x8c\x01\n" +
+	"\fVoteResponse\x12\x16\n" +
+	"\x06ledger\x18\x01 \x01(\tR\x06ledger\x12)\n" +
+	"\x10rejection_reason\x18\x02 \x01(\tR\x0frejectionReason\x129\n" +
+	"\bbindings\x18\x03 \x03(\v2\x1d.orlop.v1alpha1.TicketBindingR\bbindings\"\xc5\x01\n" +
 	"\x0eCaptureRequest\x12\x12\n" +
 	"\x04link\x18\x01 \x01(\tR\x04link\x12\x16\n" +
 	"\x06filter\x18\x02 \x01(\fR\x06filter\x12\x14\n" +
@@ -8475,51 +8492,52 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
 	"\tpeer_urls\x18\x03 \x03(\tR\bpeerUrls\x12\x18\n" +
 	"\alearner\x18\x04 \x01(\bR\alearner\x12\x18\n" +
-	"\aproblem\x18\x05 \x01(\tR\aproblem\"+\n" +
-	"\x11EtcdRemoveRequest\x12\x16\n" +
-	"\x06member\x18\x01 \x01(\tR\x06member\"^\n" +
-	"\x12EtcdRemoveResponse\x124\n" +
-	"\aremoved\x18\x01 \x01(\v2\x1a.orlop.v1alpha1.EtcdMemberR\aremoved\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\tR\x04node\"\x14\n" +
-	"\x12EtcdRecoverRequest\"/\n" +
-	"\x13EtcdRecoverResponse\x12\x18\n" +
-	"\adropped\x18\x01 \x03(\tR\adropped\"\x13\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"1\n" +
+	"\x17EtcdRemoveMemberRequest\x12\x16\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\"o\n" +
+	"\x18EtcdRemoveMemberResponse\x124\n" +
+	"\aremoved\x18\x01 \x01(\v2\x1a.orlop.v1alpha1.EtcdMemberR\aremoved\x12\x1d\n" +
+	"\n" +
+	"node_error\x18\x02 \x01(\tR\tnodeError\"\x14\n" +
+	"\x12EtcdRecoverRequest\">\n" +
+	"\x13EtcdRecoverResponse\x12'\n" +
+	"\x0fremoved_members\x18\x01 \x03(\tR\x0eremovedMembers\"\x13\n" +
 	"\x11EtcdRejoinRequest\"\x14\n" +
-	"\x12EtcdRejoinResponse\")\n" +
-	"\x13EtcdSnapshotRequest\x12\x12\n" +
-	"\x04kept\x18\x01 \x01(\tR\x04kept\"x\n" +
-	"\x14EtcdSnapshotResponse\x122\n" +
-	"\x05about\x18\x01 \x01(\v2\x1c.orlop.v1alpha1.EtcdSnapshotR\x05about\x12\x14\n" +
+	"\x12EtcdRejoinResponse\"-\n" +
+	"\x13EtcdSnapshotRequest\x12\x16\n" +
+	"\x06stored\x18\x01 \x01(\tR\x06stored\"~\n" +
+	"\x14EtcdSnapshotResponse\x128\n" +
+	"\x06header\x18\x01 \x01(\v2 .orlop.v1alpha1.EtcdSnapshotInfoR\x06header\x12\x14\n" +
 	"\x05chunk\x18\x02 \x01(\fR\x05chunk\x12\x16\n" +
-	"\x06sha256\x18\x03 \x01(\tR\x06sha256\"l\n" +
-	"\fEtcdSnapshot\x12\x1a\n" +
+	"\x06sha256\x18\x03 \x01(\tR\x06sha256\"p\n" +
+	"\x10EtcdSnapshotInfo\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x12\n" +
 	"\x04keys\x18\x02 \x01(\x03R\x04keys\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\tR\aversion\"\x11\n" +
-	"\x0fEtcdListRequest\"|\n" +
-	"\x10EtcdListResponse\x126\n" +
-	"\tsnapshots\x18\x01 \x03(\v2\x18.orlop.v1alpha1.EtcdKeptR\tsnapshots\x12\x16\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\"\x1a\n" +
+	"\x18EtcdListSnapshotsRequest\"\x8f\x01\n" +
+	"\x19EtcdListSnapshotsResponse\x12@\n" +
+	"\tsnapshots\x18\x01 \x03(\v2\".orlop.v1alpha1.EtcdStoredSnapshotR\tsnapshots\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x18\n" +
-	"\aproblem\x18\x03 \x01(\tR\aproblem\"\xe2\x01\n" +
-	"\bEtcdKept\x12\x12\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\"\xf4\x01\n" +
+	"\x12EtcdStoredSnapshot\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x12\n" +
 	"\x04size\x18\x04 \x01(\x03R\x04size\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\tR\aversion\x12\x1c\n" +
-	"\tencrypted\x18\x06 \x01(\bR\tencrypted\x12.\n" +
-	"\x04sent\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x04sent\"\x11\n" +
-	"\x0fEtcdKeepRequest\"Z\n" +
-	"\x10EtcdKeepResponse\x12,\n" +
-	"\x04kept\x18\x01 \x01(\v2\x18.orlop.v1alpha1.EtcdKeptR\x04kept\x12\x18\n" +
-	"\aproblem\x18\x02 \x01(\tR\aproblem\"~\n" +
+	"\tencrypted\x18\x06 \x01(\bR\tencrypted\x126\n" +
+	"\buploaded\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\buploaded\"\x19\n" +
+	"\x17EtcdTakeSnapshotRequest\"t\n" +
+	"\x18EtcdTakeSnapshotResponse\x12>\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\".orlop.v1alpha1.EtcdStoredSnapshotR\bsnapshot\x12\x18\n" +
+	"\aproblem\x18\x02 \x01(\tR\aproblem\"\x82\x01\n" +
 	"\x12EtcdRestoreRequest\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x12\n" +
 	"\x04undo\x18\x03 \x01(\bR\x04undo\x12\x14\n" +
-	"\x05chunk\x18\x04 \x01(\fR\x05chunk\x12\x12\n" +
-	"\x04kept\x18\x05 \x01(\tR\x04kept\"O\n" +
+	"\x05chunk\x18\x04 \x01(\fR\x05chunk\x12\x16\n" +
+	"\x06stored\x18\x05 \x01(\tR\x06stored\"O\n" +
 	"\x13EtcdRestoreResponse\x128\n" +
 	"\brestored\x18\x01 \x01(\v2\x1c.orlop.v1alpha1.EtcdRestoredR\brestored\"\xaa\x01\n" +
 	"\fEtcdRestored\x12*\n" +
@@ -8567,13 +8585,13 @@ const file_orlop_proto_rawDesc = "" +
 	"\x0fROLE_LOG_READER\x10e\x12\x15\n" +
 	"\x11ROLE_IMAGE_IMPORT\x10f\x12\r\n" +
 	"\tROLE_JOIN\x10h\x12\x14\n" +
-	"\x10ROLE_ETCD_BACKUP\x10g2\xb6\x06\n" +
+	"\x10ROLE_ETCD_BACKUP\x10g2\xb0\x06\n" +
 	"\aMachine\x12W\n" +
 	"\aVersion\x12\x1e.orlop.v1alpha1.VersionRequest\x1a\x1f.orlop.v1alpha1.VersionResponse\"\v\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x03efg\x12F\n" +
-	"\x03Get\x12\x1a.orlop.v1alpha1.GetRequest\x1a\x1d.orlop.v1alpha1.StateSnapshot\"\x04\x80\xb5\x18\n" +
-	"\x12J\n" +
-	"\x05Watch\x12\x1a.orlop.v1alpha1.GetRequest\x1a\x1d.orlop.v1alpha1.StateSnapshot\"\x04\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x03efg\x12C\n" +
+	"\x03Get\x12\x1a.orlop.v1alpha1.GetRequest\x1a\x1a.orlop.v1alpha1.TopicValue\"\x04\x80\xb5\x18\n" +
+	"\x12G\n" +
+	"\x05Watch\x12\x1a.orlop.v1alpha1.GetRequest\x1a\x1a.orlop.v1alpha1.TopicValue\"\x04\x80\xb5\x18\n" +
 	"0\x01\x12K\n" +
 	"\x06Events\x12\x1d.orlop.v1alpha1.EventsRequest\x1a\x15.orlop.v1alpha1.Event\"\t\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x01e0\x01\x12K\n" +
@@ -8603,71 +8621,72 @@ const file_orlop_proto_rawDesc = "" +
 	"\aService\x12!.orlop.v1alpha1.ServiceLogRequest\x1a\x17.orlop.v1alpha1.LogLine\"\t\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x01e0\x01\x12P\n" +
 	"\x06Kernel\x12 .orlop.v1alpha1.KernelLogRequest\x1a\x17.orlop.v1alpha1.LogLine\"\t\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x01e0\x012\xe9\x02\n" +
+	"\x8a\xb5\x18\x01e0\x012\xf4\x02\n" +
 	"\x05Image\x12^\n" +
 	"\x06Import\x12\".orlop.v1alpha1.ImportImageRequest\x1a#.orlop.v1alpha1.ImportImageResponse\"\t\x80\xb5\x18\x14\x8a\xb5\x18\x01f(\x01\x12X\n" +
 	"\x04List\x12!.orlop.v1alpha1.ListImagesRequest\x1a\".orlop.v1alpha1.ListImagesResponse\"\t\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x01f\x12Q\n" +
-	"\x04Find\x12 .orlop.v1alpha1.FindImageRequest\x1a!.orlop.v1alpha1.FindImageResponse\"\x04\x80\xb5\x18\x05\x12S\n" +
-	"\x04Read\x12 .orlop.v1alpha1.ReadImageRequest\x1a!.orlop.v1alpha1.ReadImageResponse\"\x04\x80\xb5\x18\x050\x012\xba\x05\n" +
-	"\aUpgrade\x12V\n" +
-	"\x05Offer\x12\".orlop.v1alpha1.OfferBundleRequest\x1a#.orlop.v1alpha1.OfferBundleResponse\"\x04\x80\xb5\x18\x1e\x12O\n" +
-	"\x04Send\x12!.orlop.v1alpha1.SendBundleRequest\x1a\x1c.orlop.v1alpha1.UpgradeBegun\"\x04\x80\xb5\x18\x1e(\x01\x12O\n" +
-	"\x05Fetch\x12\".orlop.v1alpha1.FetchBundleRequest\x1a\x1c.orlop.v1alpha1.UpgradeBegun\"\x04\x80\xb5\x18\x1e\x12S\n" +
+	"\x8a\xb5\x18\x01f\x12Z\n" +
+	"\aResolve\x12#.orlop.v1alpha1.ResolveImageRequest\x1a$.orlop.v1alpha1.ResolveImageResponse\"\x04\x80\xb5\x18\x05\x12U\n" +
+	"\bReadBlob\x12\x1f.orlop.v1alpha1.ReadBlobRequest\x1a .orlop.v1alpha1.ReadBlobResponse\"\x04\x80\xb5\x18\x050\x012\xda\x05\n" +
+	"\aUpgrade\x12\\\n" +
+	"\vBeginUpload\x12\".orlop.v1alpha1.BeginUploadRequest\x1a#.orlop.v1alpha1.BeginUploadResponse\"\x04\x80\xb5\x18\x1e\x12U\n" +
+	"\x06Upload\x12#.orlop.v1alpha1.UploadBundleRequest\x1a\x1e.orlop.v1alpha1.UpgradeStarted\"\x04\x80\xb5\x18\x1e(\x01\x12Q\n" +
+	"\x05Fetch\x12\".orlop.v1alpha1.FetchBundleRequest\x1a\x1e.orlop.v1alpha1.UpgradeStarted\"\x04\x80\xb5\x18\x1e\x12S\n" +
 	"\x06Status\x12$.orlop.v1alpha1.UpgradeStatusRequest\x1a\x1d.orlop.v1alpha1.UpgradeStatus\"\x04\x80\xb5\x18\n" +
 	"\x12S\n" +
 	"\x05Watch\x12#.orlop.v1alpha1.WatchUpgradeRequest\x1a\x1d.orlop.v1alpha1.UpgradeStatus\"\x04\x80\xb5\x18\n" +
-	"0\x01\x12_\n" +
-	"\bDescribe\x12%.orlop.v1alpha1.DescribeBundleRequest\x1a&.orlop.v1alpha1.DescribeBundleResponse\"\x04\x80\xb5\x18\x05\x12U\n" +
-	"\x04Give\x12!.orlop.v1alpha1.GiveBundleRequest\x1a\".orlop.v1alpha1.GiveBundleResponse\"\x04\x80\xb5\x18\x050\x01\x12S\n" +
+	"0\x01\x12e\n" +
+	"\x0eDescribeBundle\x12%.orlop.v1alpha1.DescribeBundleRequest\x1a&.orlop.v1alpha1.DescribeBundleResponse\"\x04\x80\xb5\x18\x05\x12a\n" +
+	"\bDownload\x12%.orlop.v1alpha1.DownloadBundleRequest\x1a&.orlop.v1alpha1.DownloadBundleResponse\"\x04\x80\xb5\x18\x050\x01\x12S\n" +
 	"\bRollback\x12\x1f.orlop.v1alpha1.RollbackRequest\x1a .orlop.v1alpha1.RollbackResponse\"\x04\x80\xb5\x18\x1e2T\n" +
 	"\x05Audit\x12K\n" +
 	"\x04Read\x12 .orlop.v1alpha1.ReadAuditRequest\x1a\x19.orlop.v1alpha1.AuditLine\"\x04\x80\xb5\x18\n" +
-	"0\x012\xaa\x03\n" +
+	"0\x012\xcd\x03\n" +
 	"\x05Trust\x12J\n" +
 	"\x05Issue\x12\x1c.orlop.v1alpha1.IssueRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\x04\x80\xb5\x18\x1e\x12U\n" +
 	"\x05Renew\x12\x1c.orlop.v1alpha1.RenewRequest\x1a\x1d.orlop.v1alpha1.IssueResponse\"\x0f\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x03efg\x90\xb5\x18\x01\x12Q\n" +
-	"\x04List\x12 .orlop.v1alpha1.ListTrustRequest\x1a!.orlop.v1alpha1.ListTrustResponse\"\x04\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x03efg\x90\xb5\x18\x01\x12k\n" +
+	"\x10ListCertificates\x12'.orlop.v1alpha1.ListCertificatesRequest\x1a(.orlop.v1alpha1.ListCertificatesResponse\"\x04\x80\xb5\x18\n" +
 	"\x12M\n" +
-	"\x06Revoke\x12\x1d.orlop.v1alpha1.RevokeRequest\x1a\x1e.orlop.v1alpha1.RevokeResponse\"\x04\x80\xb5\x18\x1e\x12\\\n" +
-	"\vRevocations\x12\".orlop.v1alpha1.RevocationsRequest\x1a#.orlop.v1alpha1.RevocationsResponse\"\x04\x80\xb5\x18\x052\xdd\t\n" +
+	"\x06Revoke\x12\x1d.orlop.v1alpha1.RevokeRequest\x1a\x1e.orlop.v1alpha1.RevokeResponse\"\x04\x80\xb5\x18\x1e\x12e\n" +
+	"\x0eGetRevocations\x12%.orlop.v1alpha1.GetRevocationsRequest\x1a&.orlop.v1alpha1.GetRevocationsResponse\"\x04\x80\xb5\x18\x052\xd2\n" +
+	"\n" +
 	"\aCluster\x12O\n" +
 	"\x06Health\x12\x1d.orlop.v1alpha1.HealthRequest\x1a\x1e.orlop.v1alpha1.HealthResponse\"\x04\x80\xb5\x18\n" +
 	"0\x01\x12Y\n" +
 	"\n" +
-	"Kubeconfig\x12!.orlop.v1alpha1.KubeconfigRequest\x1a\".orlop.v1alpha1.KubeconfigResponse\"\x04\x80\xb5\x18\x1e\x12M\n" +
-	"\x06Invite\x12\x1d.orlop.v1alpha1.InviteRequest\x1a\x1e.orlop.v1alpha1.InviteResponse\"\x04\x80\xb5\x18\x1e\x12P\n" +
-	"\x04Join\x12\x1b.orlop.v1alpha1.JoinRequest\x1a\x1c.orlop.v1alpha1.JoinResponse\"\r\x80\xb5\x18\x05\x8a\xb5\x18\x01h\x90\xb5\x18\x01\x12P\n" +
-	"\aMembers\x12\x1e.orlop.v1alpha1.MembersRequest\x1a\x1f.orlop.v1alpha1.MembersResponse\"\x04\x80\xb5\x18\n" +
-	"\x12Y\n" +
-	"\x06Remove\x12#.orlop.v1alpha1.RemoveMemberRequest\x1a$.orlop.v1alpha1.RemoveMemberResponse\"\x04\x80\xb5\x18\x1e\x12P\n" +
-	"\aPending\x12\x1e.orlop.v1alpha1.PendingRequest\x1a\x1f.orlop.v1alpha1.PendingResponse\"\x04\x80\xb5\x18\n" +
+	"Kubeconfig\x12!.orlop.v1alpha1.KubeconfigRequest\x1a\".orlop.v1alpha1.KubeconfigResponse\"\x04\x80\xb5\x18\x1e\x12_\n" +
+	"\fCreateTicket\x12#.orlop.v1alpha1.CreateTicketRequest\x1a$.orlop.v1alpha1.CreateTicketResponse\"\x04\x80\xb5\x18\x1e\x12P\n" +
+	"\x04Join\x12\x1b.orlop.v1alpha1.JoinRequest\x1a\x1c.orlop.v1alpha1.JoinResponse\"\r\x80\xb5\x18\x05\x8a\xb5\x18\x01h\x90\xb5\x18\x01\x12\\\n" +
+	"\vListMembers\x12\".orlop.v1alpha1.ListMembersRequest\x1a#.orlop.v1alpha1.ListMembersResponse\"\x04\x80\xb5\x18\n" +
+	"\x12_\n" +
+	"\fRemoveMember\x12#.orlop.v1alpha1.RemoveMemberRequest\x1a$.orlop.v1alpha1.RemoveMemberResponse\"\x04\x80\xb5\x18\x1e\x12\\\n" +
+	"\vListPending\x12\".orlop.v1alpha1.ListPendingRequest\x1a#.orlop.v1alpha1.ListPendingResponse\"\x04\x80\xb5\x18\n" +
 	"\x12P\n" +
 	"\aApprove\x12\x1e.orlop.v1alpha1.ApproveRequest\x1a\x1f.orlop.v1alpha1.ApproveResponse\"\x04\x80\xb5\x18\x1e\x12G\n" +
-	"\x04Deny\x12\x1b.orlop.v1alpha1.DenyRequest\x1a\x1c.orlop.v1alpha1.DenyResponse\"\x04\x80\xb5\x18\x1e\x12G\n" +
-	"\x04Roll\x12\x1b.orlop.v1alpha1.RollRequest\x1a\x1c.orlop.v1alpha1.RollResponse\"\x04\x80\xb5\x18\x05\x12L\n" +
-	"\x04Tell\x12\x1b.orlop.v1alpha1.TellRequest\x1a\x1c.orlop.v1alpha1.TellResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01\x05\x12O\n" +
-	"\x05Vouch\x12\x1c.orlop.v1alpha1.VouchRequest\x1a\x1d.orlop.v1alpha1.VouchResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01\x05\x12P\n" +
+	"\x04Deny\x12\x1b.orlop.v1alpha1.DenyRequest\x1a\x1c.orlop.v1alpha1.DenyResponse\"\x04\x80\xb5\x18\x1e\x12b\n" +
+	"\rGetMembership\x12$.orlop.v1alpha1.GetMembershipRequest\x1a%.orlop.v1alpha1.GetMembershipResponse\"\x04\x80\xb5\x18\x05\x12y\n" +
+	"\x13ReplicateMembership\x12*.orlop.v1alpha1.ReplicateMembershipRequest\x1a+.orlop.v1alpha1.ReplicateMembershipResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01\x05\x12L\n" +
+	"\x04Vote\x12\x1b.orlop.v1alpha1.VoteRequest\x1a\x1c.orlop.v1alpha1.VoteResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01\x05\x12P\n" +
 	"\aSuspend\x12\x1e.orlop.v1alpha1.SuspendRequest\x1a\x1f.orlop.v1alpha1.SuspendResponse\"\x04\x80\xb5\x18\x1e\x12M\n" +
 	"\x06Resume\x12\x1d.orlop.v1alpha1.ResumeRequest\x1a\x1e.orlop.v1alpha1.ResumeResponse\"\x04\x80\xb5\x18\x1e\x12b\n" +
 	"\rListSuspended\x12$.orlop.v1alpha1.ListSuspendedRequest\x1a%.orlop.v1alpha1.ListSuspendedResponse\"\x04\x80\xb5\x18\n" +
 	"2\xad\x01\n" +
 	"\x05Debug\x12R\n" +
 	"\aCapture\x12\x1e.orlop.v1alpha1.CaptureRequest\x1a\x1f.orlop.v1alpha1.CaptureResponse\"\x04\x80\xb5\x18\x1e0\x01\x12P\n" +
-	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"\x04\x80\xb5\x18\x142\x8b\a\n" +
+	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"\x04\x80\xb5\x18\x142\xd0\a\n" +
 	"\x04Etcd\x12b\n" +
-	"\bSnapshot\x12#.orlop.v1alpha1.EtcdSnapshotRequest\x1a$.orlop.v1alpha1.EtcdSnapshotResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01g0\x01\x12T\n" +
-	"\x04List\x12\x1f.orlop.v1alpha1.EtcdListRequest\x1a .orlop.v1alpha1.EtcdListResponse\"\t\x80\xb5\x18\n" +
-	"\x8a\xb5\x18\x01g\x12O\n" +
-	"\x04Keep\x12\x1f.orlop.v1alpha1.EtcdKeepRequest\x1a .orlop.v1alpha1.EtcdKeepResponse\"\x04\x80\xb5\x18\x1e\x12Z\n" +
+	"\bSnapshot\x12#.orlop.v1alpha1.EtcdSnapshotRequest\x1a$.orlop.v1alpha1.EtcdSnapshotResponse\"\t\x80\xb5\x18\x1e\x8a\xb5\x18\x01g0\x01\x12o\n" +
+	"\rListSnapshots\x12(.orlop.v1alpha1.EtcdListSnapshotsRequest\x1a).orlop.v1alpha1.EtcdListSnapshotsResponse\"\t\x80\xb5\x18\n" +
+	"\x8a\xb5\x18\x01g\x12g\n" +
+	"\fTakeSnapshot\x12'.orlop.v1alpha1.EtcdTakeSnapshotRequest\x1a(.orlop.v1alpha1.EtcdTakeSnapshotResponse\"\x04\x80\xb5\x18\x1e\x12Z\n" +
 	"\aRestore\x12\".orlop.v1alpha1.EtcdRestoreRequest\x1a#.orlop.v1alpha1.EtcdRestoreResponse\"\x04\x80\xb5\x18\x1e(\x01\x12Z\n" +
 	"\x06Status\x12!.orlop.v1alpha1.EtcdStatusRequest\x1a\".orlop.v1alpha1.EtcdStatusResponse\"\t\x80\xb5\x18\n" +
 	"\x8a\xb5\x18\x01g\x12a\n" +
 	"\n" +
 	"Defragment\x12%.orlop.v1alpha1.EtcdDefragmentRequest\x1a&.orlop.v1alpha1.EtcdDefragmentResponse\"\x04\x80\xb5\x18\x14\x12U\n" +
-	"\x06Disarm\x12!.orlop.v1alpha1.EtcdDisarmRequest\x1a\".orlop.v1alpha1.EtcdDisarmResponse\"\x04\x80\xb5\x18\x14\x12U\n" +
-	"\x06Remove\x12!.orlop.v1alpha1.EtcdRemoveRequest\x1a\".orlop.v1alpha1.EtcdRemoveResponse\"\x04\x80\xb5\x18\x1e\x12X\n" +
+	"\x06Disarm\x12!.orlop.v1alpha1.EtcdDisarmRequest\x1a\".orlop.v1alpha1.EtcdDisarmResponse\"\x04\x80\xb5\x18\x14\x12g\n" +
+	"\fRemoveMember\x12'.orlop.v1alpha1.EtcdRemoveMemberRequest\x1a(.orlop.v1alpha1.EtcdRemoveMemberResponse\"\x04\x80\xb5\x18\x1e\x12X\n" +
 	"\aRecover\x12\".orlop.v1alpha1.EtcdRecoverRequest\x1a#.orlop.v1alpha1.EtcdRecoverResponse\"\x04\x80\xb5\x18\x1e\x12U\n" +
 	"\x06Rejoin\x12!.orlop.v1alpha1.EtcdRejoinRequest\x1a\".orlop.v1alpha1.EtcdRejoinResponse\"\x04\x80\xb5\x18\x1e:J\n" +
 	"\x04role\x12\x1e.google.protobuf.MethodOptions\x18І\x03 \x01(\x0e2\x14.orlop.v1alpha1.RoleR\x04role:N\n" +
@@ -8689,166 +8708,166 @@ func file_orlop_proto_rawDescGZIP() []byte {
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 140)
 var file_orlop_proto_goTypes = []any{
-	(Role)(0),                          // 0: orlop.v1alpha1.Role
-	(ResetRequest_Wipe)(0),             // 1: orlop.v1alpha1.ResetRequest.Wipe
-	(ApplyRequest_Mode)(0),             // 2: orlop.v1alpha1.ApplyRequest.Mode
-	(*VersionRequest)(nil),             // 3: orlop.v1alpha1.VersionRequest
-	(*VersionResponse)(nil),            // 4: orlop.v1alpha1.VersionResponse
-	(*GetRequest)(nil),                 // 5: orlop.v1alpha1.GetRequest
-	(*StateSnapshot)(nil),              // 6: orlop.v1alpha1.StateSnapshot
-	(*EventsRequest)(nil),              // 7: orlop.v1alpha1.EventsRequest
-	(*Event)(nil),                      // 8: orlop.v1alpha1.Event
-	(*PowerRequest)(nil),               // 9: orlop.v1alpha1.PowerRequest
-	(*PowerResponse)(nil),              // 10: orlop.v1alpha1.PowerResponse
-	(*ResetRequest)(nil),               // 11: orlop.v1alpha1.ResetRequest
-	(*ReadFileRequest)(nil),            // 12: orlop.v1alpha1.ReadFileRequest
-	(*ReadFileResponse)(nil),           // 13: orlop.v1alpha1.ReadFileResponse
-	(*ListFilesRequest)(nil),           // 14: orlop.v1alpha1.ListFilesRequest
-	(*ListFilesResponse)(nil),          // 15: orlop.v1alpha1.ListFilesResponse
-	(*FileEntry)(nil),                  // 16: orlop.v1alpha1.FileEntry
-	(*RelayData)(nil),                  // 17: orlop.v1alpha1.RelayData
-	(*ApplyRequest)(nil),               // 18: orlop.v1alpha1.ApplyRequest
-	(*ApplyResponse)(nil),              // 19: orlop.v1alpha1.ApplyResponse
-	(*ConfirmConfigRequest)(nil),       // 20: orlop.v1alpha1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),      // 21: orlop.v1alpha1.ConfirmConfigResponse
-	(*GetConfigRequest)(nil),           // 22: orlop.v1alpha1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 23: orlop.v1alpha1.GetConfigResponse
-	(*ConfigHistoryRequest)(nil),       // 24: orlop.v1alpha1.ConfigHistoryRequest
-	(*ConfigHistoryResponse)(nil),      // 25: orlop.v1alpha1.ConfigHistoryResponse
-	(*ConfigEntry)(nil),                // 26: orlop.v1alpha1.ConfigEntry
-	(*CompareConfigRequest)(nil),       // 27: orlop.v1alpha1.CompareConfigRequest
-	(*CompareConfigResponse)(nil),      // 28: orlop.v1alpha1.CompareConfigResponse
-	(*Problem)(nil),                    // 29: orlop.v1alpha1.Problem
-	(*ListServicesRequest)(nil),        // 30: orlop.v1alpha1.ListServicesRequest
-	(*ListServicesResponse)(nil),       // 31: orlop.v1alpha1.ListServicesResponse
-	(*ServiceStatus)(nil),              // 32: orlop.v1alpha1.ServiceStatus
-	(*Component)(nil),                  // 33: orlop.v1alpha1.Component
-	(*RestartServiceRequest)(nil),      // 34: orlop.v1alpha1.RestartServiceRequest
-	(*RestartServiceResponse)(nil),     // 35: orlop.v1alpha1.RestartServiceResponse
-	(*ServiceLogRequest)(nil),          // 36: orlop.v1alpha1.ServiceLogRequest
-	(*KernelLogRequest)(nil),           // 37: orlop.v1alpha1.KernelLogRequest
-	(*LogLine)(nil),                    // 38: orlop.v1alpha1.LogLine
-	(*FindImageRequest)(nil),           // 39: orlop.v1alpha1.FindImageRequest
-	(*FindImageResponse)(nil),          // 40: orlop.v1alpha1.FindImageResponse
-	(*ReadImageRequest)(nil),           // 41: orlop.v1alpha1.ReadImageRequest
-	(*ReadImageResponse)(nil),          // 42: orlop.v1alpha1.ReadImageResponse
-	(*ImportImageRequest)(nil),         // 43: orlop.v1alpha1.ImportImageRequest
-	(*ImportImageResponse)(nil),        // 44: orlop.v1alpha1.ImportImageResponse
-	(*ListImagesRequest)(nil),          // 45: orlop.v1alpha1.ListImagesRequest
-	(*ListImagesResponse)(nil),         // 46: orlop.v1alpha1.ListImagesResponse
-	(*ContainerImage)(nil),             // 47: orlop.v1alpha1.ContainerImage
-	(*OfferBundleRequest)(nil),         // 48: orlop.v1alpha1.OfferBundleRequest
-	(*OfferBundleResponse)(nil),        // 49: orlop.v1alpha1.OfferBundleResponse
-	(*SendBundleRequest)(nil),          // 50: orlop.v1alpha1.SendBundleRequest
-	(*FetchBundleRequest)(nil),         // 51: orlop.v1alpha1.FetchBundleRequest
-	(*DescribeBundleRequest)(nil),      // 52: orlop.v1alpha1.DescribeBundleRequest
-	(*DescribeBundleResponse)(nil),     // 53: orlop.v1alpha1.DescribeBundleResponse
-	(*GiveBundleRequest)(nil),          // 54: orlop.v1alpha1.GiveBundleRequest
-	(*GiveBundleResponse)(nil),         // 55: orlop.v1alpha1.GiveBundleResponse
-	(*UpgradeBegun)(nil),               // 56: orlop.v1alpha1.UpgradeBegun
-	(*UpgradeStatusRequest)(nil),       // 57: orlop.v1alpha1.UpgradeStatusRequest
-	(*WatchUpgradeRequest)(nil),        // 58: orlop.v1alpha1.WatchUpgradeRequest
-	(*UpgradeStatus)(nil),              // 59: orlop.v1alpha1.UpgradeStatus
-	(*RollbackRequest)(nil),            // 60: orlop.v1alpha1.RollbackRequest
-	(*RollbackResponse)(nil),           // 61: orlop.v1alpha1.RollbackResponse
-	(*ReadAuditRequest)(nil),           // 62: orlop.v1alpha1.ReadAuditRequest
-	(*AuditLine)(nil),                  // 63: orlop.v1alpha1.AuditLine
-	(*RevocationsRequest)(nil),         // 64: orlop.v1alpha1.RevocationsRequest
-	(*RevocationsResponse)(nil),        // 65: orlop.v1alpha1.RevocationsResponse
-	(*IssueRequest)(nil),               // 66: orlop.v1alpha1.IssueRequest
-	(*RenewRequest)(nil),               // 67: orlop.v1alpha1.RenewRequest
-	(*IssueResponse)(nil),              // 68: orlop.v1alpha1.IssueResponse
-	(*ListTrustRequest)(nil),           // 69: orlop.v1alpha1.ListTrustRequest
-	(*ListTrustResponse)(nil),          // 70: orlop.v1alpha1.ListTrustResponse
-	(*IssuedCertificate)(nil),          // 71: orlop.v1alpha1.IssuedCertificate
-	(*Revocation)(nil),                 // 72: orlop.v1alpha1.Revocation
-	(*RevokeRequest)(nil),              // 73: orlop.v1alpha1.RevokeRequest
-	(*RevokeResponse)(nil),             // 74: orlop.v1alpha1.RevokeResponse
-	(*SuspendRequest)(nil),             // 75: orlop.v1alpha1.SuspendRequest
-	(*SuspendResponse)(nil),            // 76: orlop.v1alpha1.SuspendResponse
-	(*ResumeRequest)(nil),              // 77: orlop.v1alpha1.ResumeRequest
-	(*ResumeResponse)(nil),             // 78: orlop.v1alpha1.ResumeResponse
-	(*ListSuspendedRequest)(nil),       // 79: orlop.v1alpha1.ListSuspendedRequest
-	(*ListSuspendedResponse)(nil),      // 80: orlop.v1alpha1.ListSuspendedResponse
-	(*SuspendedObject)(nil),            // 81: orlop.v1alpha1.SuspendedObject
-	(*HealthRequest)(nil),              // 82: orlop.v1alpha1.HealthRequest
-	(*HealthResponse)(nil),             // 83: orlop.v1alpha1.HealthResponse
-	(*HealthCheck)(nil),                // 84: orlop.v1alpha1.HealthCheck
-	(*KubeconfigRequest)(nil),          // 85: orlop.v1alpha1.KubeconfigRequest
-	(*KubeconfigResponse)(nil),         // 86: orlop.v1alpha1.KubeconfigResponse
-	(*InviteRequest)(nil),              // 87: orlop.v1alpha1.InviteRequest
-	(*InviteResponse)(nil),             // 88: orlop.v1alpha1.InviteResponse
-	(*JoinRequest)(nil),                // 89: orlop.v1alpha1.JoinRequest
-	(*JoinResponse)(nil),               // 90: orlop.v1alpha1.JoinResponse
-	(*PendingRequest)(nil),             // 91: orlop.v1alpha1.PendingRequest
-	(*PendingResponse)(nil),            // 92: orlop.v1alpha1.PendingResponse
-	(*Applicant)(nil),                  // 93: orlop.v1alpha1.Applicant
-	(*ApproveRequest)(nil),             // 94: orlop.v1alpha1.ApproveRequest
-	(*ApproveResponse)(nil),            // 95: orlop.v1alpha1.ApproveResponse
-	(*DenyRequest)(nil),                // 96: orlop.v1alpha1.DenyRequest
-	(*DenyResponse)(nil),               // 97: orlop.v1alpha1.DenyResponse
-	(*MembersRequest)(nil),             // 98: orlop.v1alpha1.MembersRequest
-	(*MembersResponse)(nil),            // 99: orlop.v1alpha1.MembersResponse
-	(*Member)(nil),                     // 100: orlop.v1alpha1.Member
-	(*Ticket)(nil),                     // 101: orlop.v1alpha1.Ticket
-	(*RemoveMemberRequest)(nil),        // 102: orlop.v1alpha1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),       // 103: orlop.v1alpha1.RemoveMemberResponse
-	(*RollRequest)(nil),                // 104: orlop.v1alpha1.RollRequest
-	(*RollResponse)(nil),               // 105: orlop.v1alpha1.RollResponse
-	(*Membership)(nil),                 // 106: orlop.v1alpha1.Membership
-	(*Claim)(nil),                      // 107: orlop.v1alpha1.Claim
-	(*TellRequest)(nil),                // 108: orlop.v1alpha1.TellRequest
-	(*TellResponse)(nil),               // 109: orlop.v1alpha1.TellResponse
-	(*VouchRequest)(nil),               // 110: orlop.v1alpha1.VouchRequest
-	(*VouchResponse)(nil),              // 111: orlop.v1alpha1.VouchResponse
-	(*CaptureRequest)(nil),             // 112: orlop.v1alpha1.CaptureRequest
-	(*CaptureResponse)(nil),            // 113: orlop.v1alpha1.CaptureResponse
-	(*Packet)(nil),                     // 114: orlop.v1alpha1.Packet
-	(*ProfileRequest)(nil),             // 115: orlop.v1alpha1.ProfileRequest
-	(*ProfileResponse)(nil),            // 116: orlop.v1alpha1.ProfileResponse
-	(*EtcdMember)(nil),                 // 117: orlop.v1alpha1.EtcdMember
-	(*EtcdRemoveRequest)(nil),          // 118: orlop.v1alpha1.EtcdRemoveRequest
-	(*EtcdRemoveResponse)(nil),         // 119: orlop.v1alpha1.EtcdRemoveResponse
-	(*EtcdRecoverRequest)(nil),         // 120: orlop.v1alpha1.EtcdRecoverRequest
-	(*EtcdRecoverResponse)(nil),        // 121: orlop.v1alpha1.EtcdRecoverResponse
-	(*EtcdRejoinRequest)(nil),          // 122: orlop.v1alpha1.EtcdRejoinRequest
-	(*EtcdRejoinResponse)(nil),         // 123: orlop.v1alpha1.EtcdRejoinResponse
-	(*EtcdSnapshotRequest)(nil),        // 124: orlop.v1alpha1.EtcdSnapshotRequest
-	(*EtcdSnapshotResponse)(nil),       // 125: orlop.v1alpha1.EtcdSnapshotResponse
-	(*EtcdSnapshot)(nil),               // 126: orlop.v1alpha1.EtcdSnapshot
-	(*EtcdListRequest)(nil),            // 127: orlop.v1alpha1.EtcdListRequest
-	(*EtcdListResponse)(nil),           // 128: orlop.v1alpha1.EtcdListResponse
-	(*EtcdKept)(nil),                   // 129: orlop.v1alpha1.EtcdKept
-	(*EtcdKeepRequest)(nil),            // 130: orlop.v1alpha1.EtcdKeepRequest
-	(*EtcdKeepResponse)(nil),           // 131: orlop.v1alpha1.EtcdKeepResponse
-	(*EtcdRestoreRequest)(nil),         // 132: orlop.v1alpha1.EtcdRestoreRequest
-	(*EtcdRestoreResponse)(nil),        // 133: orlop.v1alpha1.EtcdRestoreResponse
-	(*EtcdRestored)(nil),               // 134: orlop.v1alpha1.EtcdRestored
-	(*EtcdStatusRequest)(nil),          // 135: orlop.v1alpha1.EtcdStatusRequest
-	(*EtcdStatusResponse)(nil),         // 136: orlop.v1alpha1.EtcdStatusResponse
-	(*EtcdDefragmentRequest)(nil),      // 137: orlop.v1alpha1.EtcdDefragmentRequest
-	(*EtcdDefragmentResponse)(nil),     // 138: orlop.v1alpha1.EtcdDefragmentResponse
-	(*EtcdDisarmRequest)(nil),          // 139: orlop.v1alpha1.EtcdDisarmRequest
-	(*EtcdDisarmResponse)(nil),         // 140: orlop.v1alpha1.EtcdDisarmResponse
-	nil,                                // 141: orlop.v1alpha1.JoinRequest.LeavesEntry
-	nil,                                // 142: orlop.v1alpha1.JoinResponse.LeavesEntry
-	(*timestamppb.Timestamp)(nil),      // 143: google.protobuf.Timestamp
-	(*structpb.Value)(nil),             // 144: google.protobuf.Value
-	(*durationpb.Duration)(nil),        // 145: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil), // 146: google.protobuf.MethodOptions
+	(Role)(0),                           // 0: orlop.v1alpha1.Role
+	(ResetRequest_Wipe)(0),              // 1: orlop.v1alpha1.ResetRequest.Wipe
+	(ApplyRequest_Mode)(0),              // 2: orlop.v1alpha1.ApplyRequest.Mode
+	(*VersionRequest)(nil),              // 3: orlop.v1alpha1.VersionRequest
+	(*VersionResponse)(nil),             // 4: orlop.v1alpha1.VersionResponse
+	(*GetRequest)(nil),                  // 5: orlop.v1alpha1.GetRequest
+	(*TopicValue)(nil),                  // 6: orlop.v1alpha1.TopicValue
+	(*EventsRequest)(nil),               // 7: orlop.v1alpha1.EventsRequest
+	(*Event)(nil),                       // 8: orlop.v1alpha1.Event
+	(*PowerRequest)(nil),                // 9: orlop.v1alpha1.PowerRequest
+	(*PowerResponse)(nil),               // 10: orlop.v1alpha1.PowerResponse
+	(*ResetRequest)(nil),                // 11: orlop.v1alpha1.ResetRequest
+	(*ReadFileRequest)(nil),             // 12: orlop.v1alpha1.ReadFileRequest
+	(*ReadFileResponse)(nil),            // 13: orlop.v1alpha1.ReadFileResponse
+	(*ListFilesRequest)(nil),            // 14: orlop.v1alpha1.ListFilesRequest
+	(*ListFilesResponse)(nil),           // 15: orlop.v1alpha1.ListFilesResponse
+	(*FileEntry)(nil),                   // 16: orlop.v1alpha1.FileEntry
+	(*RelayData)(nil),                   // 17: orlop.v1alpha1.RelayData
+	(*ApplyRequest)(nil),                // 18: orlop.v1alpha1.ApplyRequest
+	(*ApplyResponse)(nil),               // 19: orlop.v1alpha1.ApplyResponse
+	(*ConfirmConfigRequest)(nil),        // 20: orlop.v1alpha1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),       // 21: orlop.v1alpha1.ConfirmConfigResponse
+	(*GetConfigRequest)(nil),            // 22: orlop.v1alpha1.GetConfigRequest
+	(*GetConfigResponse)(nil),           // 23: orlop.v1alpha1.GetConfigResponse
+	(*ConfigHistoryRequest)(nil),        // 24: orlop.v1alpha1.ConfigHistoryRequest
+	(*ConfigHistoryResponse)(nil),       // 25: orlop.v1alpha1.ConfigHistoryResponse
+	(*ConfigEntry)(nil),                 // 26: orlop.v1alpha1.ConfigEntry
+	(*CompareConfigRequest)(nil),        // 27: orlop.v1alpha1.CompareConfigRequest
+	(*CompareConfigResponse)(nil),       // 28: orlop.v1alpha1.CompareConfigResponse
+	(*Problem)(nil),                     // 29: orlop.v1alpha1.Problem
+	(*ListServicesRequest)(nil),         // 30: orlop.v1alpha1.ListServicesRequest
+	(*ListServicesResponse)(nil),        // 31: orlop.v1alpha1.ListServicesResponse
+	(*ServiceStatus)(nil),               // 32: orlop.v1alpha1.ServiceStatus
+	(*Component)(nil),                   // 33: orlop.v1alpha1.Component
+	(*RestartServiceRequest)(nil),       // 34: orlop.v1alpha1.RestartServiceRequest
+	(*RestartServiceResponse)(nil),      // 35: orlop.v1alpha1.RestartServiceResponse
+	(*ServiceLogRequest)(nil),           // 36: orlop.v1alpha1.ServiceLogRequest
+	(*KernelLogRequest)(nil),            // 37: orlop.v1alpha1.KernelLogRequest
+	(*LogLine)(nil),                     // 38: orlop.v1alpha1.LogLine
+	(*ResolveImageRequest)(nil),         // 39: orlop.v1alpha1.ResolveImageRequest
+	(*ResolveImageResponse)(nil),        // 40: orlop.v1alpha1.ResolveImageResponse
+	(*ReadBlobRequest)(nil),             // 41: orlop.v1alpha1.ReadBlobRequest
+	(*ReadBlobResponse)(nil),            // 42: orlop.v1alpha1.ReadBlobResponse
+	(*ImportImageRequest)(nil),          // 43: orlop.v1alpha1.ImportImageRequest
+	(*ImportImageResponse)(nil),         // 44: orlop.v1alpha1.ImportImageResponse
+	(*ListImagesRequest)(nil),           // 45: orlop.v1alpha1.ListImagesRequest
+	(*ListImagesResponse)(nil),          // 46: orlop.v1alpha1.ListImagesResponse
+	(*ContainerImage)(nil),              // 47: orlop.v1alpha1.ContainerImage
+	(*BeginUploadRequest)(nil),          // 48: orlop.v1alpha1.BeginUploadRequest
+	(*BeginUploadResponse)(nil),         // 49: orlop.v1alpha1.BeginUploadResponse
+	(*UploadBundleRequest)(nil),         // 50: orlop.v1alpha1.UploadBundleRequest
+	(*FetchBundleRequest)(nil),          // 51: orlop.v1alpha1.FetchBundleRequest
+	(*DescribeBundleRequest)(nil),       // 52: orlop.v1alpha1.DescribeBundleRequest
+	(*DescribeBundleResponse)(nil),      // 53: orlop.v1alpha1.DescribeBundleResponse
+	(*DownloadBundleRequest)(nil),       // 54: orlop.v1alpha1.DownloadBundleRequest
+	(*DownloadBundleResponse)(nil),      // 55: orlop.v1alpha1.DownloadBundleResponse
+	(*UpgradeStarted)(nil),              // 56: orlop.v1alpha1.UpgradeStarted
+	(*UpgradeStatusRequest)(nil),        // 57: orlop.v1alpha1.UpgradeStatusRequest
+	(*WatchUpgradeRequest)(nil),         // 58: orlop.v1alpha1.WatchUpgradeRequest
+	(*UpgradeStatus)(nil),               // 59: orlop.v1alpha1.UpgradeStatus
+	(*RollbackRequest)(nil),             // 60: orlop.v1alpha1.RollbackRequest
+	(*RollbackResponse)(nil),            // 61: orlop.v1alpha1.RollbackResponse
+	(*ReadAuditRequest)(nil),            // 62: orlop.v1alpha1.ReadAuditRequest
+	(*AuditLine)(nil),                   // 63: orlop.v1alpha1.AuditLine
+	(*GetRevocationsRequest)(nil),       // 64: orlop.v1alpha1.GetRevocationsRequest
+	(*GetRevocationsResponse)(nil),      // 65: orlop.v1alpha1.GetRevocationsResponse
+	(*IssueRequest)(nil),                // 66: orlop.v1alpha1.IssueRequest
+	(*RenewRequest)(nil),                // 67: orlop.v1alpha1.RenewRequest
+	(*IssueResponse)(nil),               // 68: orlop.v1alpha1.IssueResponse
+	(*ListCertificatesRequest)(nil),     // 69: orlop.v1alpha1.ListCertificatesRequest
+	(*ListCertificatesResponse)(nil),    // 70: orlop.v1alpha1.ListCertificatesResponse
+	(*IssuedCertificate)(nil),           // 71: orlop.v1alpha1.IssuedCertificate
+	(*Revocation)(nil),                  // 72: orlop.v1alpha1.Revocation
+	(*RevokeRequest)(nil),               // 73: orlop.v1alpha1.RevokeRequest
+	(*RevokeResponse)(nil),              // 74: orlop.v1alpha1.RevokeResponse
+	(*SuspendRequest)(nil),              // 75: orlop.v1alpha1.SuspendRequest
+	(*SuspendResponse)(nil),             // 76: orlop.v1alpha1.SuspendResponse
+	(*ResumeRequest)(nil),               // 77: orlop.v1alpha1.ResumeRequest
+	(*ResumeResponse)(nil),              // 78: orlop.v1alpha1.ResumeResponse
+	(*ListSuspendedRequest)(nil),        // 79: orlop.v1alpha1.ListSuspendedRequest
+	(*ListSuspendedResponse)(nil),       // 80: orlop.v1alpha1.ListSuspendedResponse
+	(*SuspendedObject)(nil),             // 81: orlop.v1alpha1.SuspendedObject
+	(*HealthRequest)(nil),               // 82: orlop.v1alpha1.HealthRequest
+	(*HealthResponse)(nil),              // 83: orlop.v1alpha1.HealthResponse
+	(*HealthCheck)(nil),                 // 84: orlop.v1alpha1.HealthCheck
+	(*KubeconfigRequest)(nil),           // 85: orlop.v1alpha1.KubeconfigRequest
+	(*KubeconfigResponse)(nil),          // 86: orlop.v1alpha1.KubeconfigResponse
+	(*CreateTicketRequest)(nil),         // 87: orlop.v1alpha1.CreateTicketRequest
+	(*CreateTicketResponse)(nil),        // 88: orlop.v1alpha1.CreateTicketResponse
+	(*JoinRequest)(nil),                 // 89: orlop.v1alpha1.JoinRequest
+	(*JoinResponse)(nil),                // 90: orlop.v1alpha1.JoinResponse
+	(*ListPendingRequest)(nil),          // 91: orlop.v1alpha1.ListPendingRequest
+	(*ListPendingResponse)(nil),         // 92: orlop.v1alpha1.ListPendingResponse
+	(*PendingMachine)(nil),              // 93: orlop.v1alpha1.PendingMachine
+	(*ApproveRequest)(nil),              // 94: orlop.v1alpha1.ApproveRequest
+	(*ApproveResponse)(nil),             // 95: orlop.v1alpha1.ApproveResponse
+	(*DenyRequest)(nil),                 // 96: orlop.v1alpha1.DenyRequest
+	(*DenyResponse)(nil),                // 97: orlop.v1alpha1.DenyResponse
+	(*ListMembersRequest)(nil),          // 98: orlop.v1alpha1.ListMembersRequest
+	(*ListMembersResponse)(nil),         // 99: orlop.v1alpha1.ListMembersResponse
+	(*Member)(nil),                      // 100: orlop.v1alpha1.Member
+	(*Ticket)(nil),                      // 101: orlop.v1alpha1.Ticket
+	(*RemoveMemberRequest)(nil),         // 102: orlop.v1alpha1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),        // 103: orlop.v1alpha1.RemoveMemberResponse
+	(*GetMembershipRequest)(nil),        // 104: orlop.v1alpha1.GetMembershipRequest
+	(*GetMembershipResponse)(nil),       // 105: orlop.v1alpha1.GetMembershipResponse
+	(*Membership)(nil),                  // 106: orlop.v1alpha1.Membership
+	(*TicketBinding)(nil),               // 107: orlop.v1alpha1.TicketBinding
+	(*ReplicateMembershipRequest)(nil),  // 108: orlop.v1alpha1.ReplicateMembershipRequest
+	(*ReplicateMembershipResponse)(nil), // 109: orlop.v1alpha1.ReplicateMembershipResponse
+	(*VoteRequest)(nil),                 // 110: orlop.v1alpha1.VoteRequest
+	(*VoteResponse)(nil),                // 111: orlop.v1alpha1.VoteResponse
+	(*CaptureRequest)(nil),              // 112: orlop.v1alpha1.CaptureRequest
+	(*CaptureResponse)(nil),             // 113: orlop.v1alpha1.CaptureResponse
+	(*Packet)(nil),                      // 114: orlop.v1alpha1.Packet
+	(*ProfileRequest)(nil),              // 115: orlop.v1alpha1.ProfileRequest
+	(*ProfileResponse)(nil),             // 116: orlop.v1alpha1.ProfileResponse
+	(*EtcdMember)(nil),                  // 117: orlop.v1alpha1.EtcdMember
+	(*EtcdRemoveMemberRequest)(nil),     // 118: orlop.v1alpha1.EtcdRemoveMemberRequest
+	(*EtcdRemoveMemberResponse)(nil),    // 119: orlop.v1alpha1.EtcdRemoveMemberResponse
+	(*EtcdRecoverRequest)(nil),          // 120: orlop.v1alpha1.EtcdRecoverRequest
+	(*EtcdRecoverResponse)(nil),         // 121: orlop.v1alpha1.EtcdRecoverResponse
+	(*EtcdRejoinRequest)(nil),           // 122: orlop.v1alpha1.EtcdRejoinRequest
+	(*EtcdRejoinResponse)(nil),          // 123: orlop.v1alpha1.EtcdRejoinResponse
+	(*EtcdSnapshotRequest)(nil),         // 124: orlop.v1alpha1.EtcdSnapshotRequest
+	(*EtcdSnapshotResponse)(nil),        // 125: orlop.v1alpha1.EtcdSnapshotResponse
+	(*EtcdSnapshotInfo)(nil),            // 126: orlop.v1alpha1.EtcdSnapshotInfo
+	(*EtcdListSnapshotsRequest)(nil),    // 127: orlop.v1alpha1.EtcdListSnapshotsRequest
+	(*EtcdListSnapshotsResponse)(nil),   // 128: orlop.v1alpha1.EtcdListSnapshotsResponse
+	(*EtcdStoredSnapshot)(nil),          // 129: orlop.v1alpha1.EtcdStoredSnapshot
+	(*EtcdTakeSnapshotRequest)(nil),     // 130: orlop.v1alpha1.EtcdTakeSnapshotRequest
+	(*EtcdTakeSnapshotResponse)(nil),    // 131: orlop.v1alpha1.EtcdTakeSnapshotResponse
+	(*EtcdRestoreRequest)(nil),          // 132: orlop.v1alpha1.EtcdRestoreRequest
+	(*EtcdRestoreResponse)(nil),         // 133: orlop.v1alpha1.EtcdRestoreResponse
+	(*EtcdRestored)(nil),                // 134: orlop.v1alpha1.EtcdRestored
+	(*EtcdStatusRequest)(nil),           // 135: orlop.v1alpha1.EtcdStatusRequest
+	(*EtcdStatusResponse)(nil),          // 136: orlop.v1alpha1.EtcdStatusResponse
+	(*EtcdDefragmentRequest)(nil),       // 137: orlop.v1alpha1.EtcdDefragmentRequest
+	(*EtcdDefragmentResponse)(nil),      // 138: orlop.v1alpha1.EtcdDefragmentResponse
+	(*EtcdDisarmRequest)(nil),           // 139: orlop.v1alpha1.EtcdDisarmRequest
+	(*EtcdDisarmResponse)(nil),          // 140: orlop.v1alpha1.EtcdDisarmResponse
+	nil,                                 // 141: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	nil,                                 // 142: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	(*timestamppb.Timestamp)(nil),       // 143: google.protobuf.Timestamp
+	(*structpb.Value)(nil),              // 144: google.protobuf.Value
+	(*durationpb.Duration)(nil),         // 145: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil),  // 146: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
 	143, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	144, // 1: orlop.v1alpha1.StateSnapshot.value:type_name -> google.protobuf.Value
+	144, // 1: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
 	143, // 2: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	145, // 3: orlop.v1alpha1.PowerRequest.grace:type_name -> google.protobuf.Duration
+	145, // 3: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
 	1,   // 4: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	16,  // 5: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
 	143, // 6: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
 	2,   // 7: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	145, // 8: orlop.v1alpha1.ApplyRequest.try_for:type_name -> google.protobuf.Duration
-	143, // 9: orlop.v1alpha1.ApplyResponse.trial:type_name -> google.protobuf.Timestamp
-	145, // 10: orlop.v1alpha1.ApplyResponse.trial_for:type_name -> google.protobuf.Duration
+	145, // 8: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
+	143, // 9: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	145, // 10: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
 	143, // 11: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	26,  // 12: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
 	143, // 13: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
@@ -8859,14 +8878,14 @@ var file_orlop_proto_depIdxs = []int32{
 	143, // 18: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	47,  // 19: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	47,  // 20: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	143, // 21: orlop.v1alpha1.UpgradeStatus.began:type_name -> google.protobuf.Timestamp
+	143, // 21: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
 	143, // 22: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	143, // 23: orlop.v1alpha1.UpgradeStatus.data_of:type_name -> google.protobuf.Timestamp
-	72,  // 24: orlop.v1alpha1.RevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	145, // 25: orlop.v1alpha1.IssueRequest.life:type_name -> google.protobuf.Duration
-	145, // 26: orlop.v1alpha1.RenewRequest.life:type_name -> google.protobuf.Duration
-	71,  // 27: orlop.v1alpha1.ListTrustResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
-	72,  // 28: orlop.v1alpha1.ListTrustResponse.revoked:type_name -> orlop.v1alpha1.Revocation
+	143, // 23: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
+	72,  // 24: orlop.v1alpha1.GetRevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
+	145, // 25: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
+	145, // 26: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	71,  // 27: orlop.v1alpha1.ListCertificatesResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
+	72,  // 28: orlop.v1alpha1.ListCertificatesResponse.revoked:type_name -> orlop.v1alpha1.Revocation
 	143, // 29: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
 	143, // 30: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
 	143, // 31: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
@@ -8878,37 +8897,37 @@ var file_orlop_proto_depIdxs = []int32{
 	84,  // 37: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
 	143, // 38: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
 	145, // 39: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	145, // 40: orlop.v1alpha1.InviteRequest.life:type_name -> google.protobuf.Duration
-	141, // 41: orlop.v1alpha1.JoinRequest.leaves:type_name -> orlop.v1alpha1.JoinRequest.LeavesEntry
-	142, // 42: orlop.v1alpha1.JoinResponse.leaves:type_name -> orlop.v1alpha1.JoinResponse.LeavesEntry
-	93,  // 43: orlop.v1alpha1.PendingResponse.machines:type_name -> orlop.v1alpha1.Applicant
-	143, // 44: orlop.v1alpha1.Applicant.since:type_name -> google.protobuf.Timestamp
-	145, // 45: orlop.v1alpha1.ApproveRequest.life:type_name -> google.protobuf.Duration
-	100, // 46: orlop.v1alpha1.MembersResponse.members:type_name -> orlop.v1alpha1.Member
-	101, // 47: orlop.v1alpha1.MembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
+	145, // 40: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
+	141, // 41: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	142, // 42: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	93,  // 43: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
+	143, // 44: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
+	145, // 45: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
+	100, // 46: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
+	101, // 47: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
 	143, // 48: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
 	143, // 49: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
 	143, // 50: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
 	143, // 51: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
 	143, // 52: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
-	106, // 53: orlop.v1alpha1.RollResponse.roll:type_name -> orlop.v1alpha1.Membership
+	106, // 53: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
 	100, // 54: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
 	101, // 55: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
-	107, // 56: orlop.v1alpha1.Membership.claims:type_name -> orlop.v1alpha1.Claim
-	106, // 57: orlop.v1alpha1.TellRequest.roll:type_name -> orlop.v1alpha1.Membership
-	72,  // 58: orlop.v1alpha1.TellRequest.removed:type_name -> orlop.v1alpha1.Revocation
-	106, // 59: orlop.v1alpha1.VouchRequest.roll:type_name -> orlop.v1alpha1.Membership
-	100, // 60: orlop.v1alpha1.VouchRequest.machine:type_name -> orlop.v1alpha1.Member
-	107, // 61: orlop.v1alpha1.VouchResponse.claims:type_name -> orlop.v1alpha1.Claim
+	107, // 56: orlop.v1alpha1.Membership.bindings:type_name -> orlop.v1alpha1.TicketBinding
+	106, // 57: orlop.v1alpha1.ReplicateMembershipRequest.membership:type_name -> orlop.v1alpha1.Membership
+	72,  // 58: orlop.v1alpha1.ReplicateMembershipRequest.revocations:type_name -> orlop.v1alpha1.Revocation
+	106, // 59: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
+	100, // 60: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
+	107, // 61: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
 	145, // 62: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
 	114, // 63: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
 	145, // 64: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	117, // 65: orlop.v1alpha1.EtcdRemoveResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
-	126, // 66: orlop.v1alpha1.EtcdSnapshotResponse.about:type_name -> orlop.v1alpha1.EtcdSnapshot
-	129, // 67: orlop.v1alpha1.EtcdListResponse.snapshots:type_name -> orlop.v1alpha1.EtcdKept
-	143, // 68: orlop.v1alpha1.EtcdKept.at:type_name -> google.protobuf.Timestamp
-	143, // 69: orlop.v1alpha1.EtcdKept.sent:type_name -> google.protobuf.Timestamp
-	129, // 70: orlop.v1alpha1.EtcdKeepResponse.kept:type_name -> orlop.v1alpha1.EtcdKept
+	117, // 65: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
+	126, // 66: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
+	129, // 67: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	143, // 68: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
+	143, // 69: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
+	129, // 70: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
 	134, // 71: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
 	143, // 72: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
 	134, // 73: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
@@ -8939,52 +8958,52 @@ var file_orlop_proto_depIdxs = []int32{
 	37,  // 98: orlop.v1alpha1.Log.Kernel:input_type -> orlop.v1alpha1.KernelLogRequest
 	43,  // 99: orlop.v1alpha1.Image.Import:input_type -> orlop.v1alpha1.ImportImageRequest
 	45,  // 100: orlop.v1alpha1.Image.List:input_type -> orlop.v1alpha1.ListImagesRequest
-	39,  // 101: orlop.v1alpha1.Image.Find:input_type -> orlop.v1alpha1.FindImageRequest
-	41,  // 102: orlop.v1alpha1.Image.Read:input_type -> orlop.v1alpha1.ReadImageRequest
-	48,  // 103: orlop.v1alpha1.Upgrade.Offer:input_type -> orlop.v1alpha1.OfferBundleRequest
-	50,  // 104: orlop.v1alpha1.Upgrade.Send:input_type -> orlop.v1alpha1.SendBundleRequest
+	39,  // 101: orlop.v1alpha1.Image.Resolve:input_type -> orlop.v1alpha1.ResolveImageRequest
+	41,  // 102: orlop.v1alpha1.Image.ReadBlob:input_type -> orlop.v1alpha1.ReadBlobRequest
+	48,  // 103: orlop.v1alpha1.Upgrade.BeginUpload:input_type -> orlop.v1alpha1.BeginUploadRequest
+	50,  // 104: orlop.v1alpha1.Upgrade.Upload:input_type -> orlop.v1alpha1.UploadBundleRequest
 	51,  // 105: orlop.v1alpha1.Upgrade.Fetch:input_type -> orlop.v1alpha1.FetchBundleRequest
 	57,  // 106: orlop.v1alpha1.Upgrade.Status:input_type -> orlop.v1alpha1.UpgradeStatusRequest
 	58,  // 107: orlop.v1alpha1.Upgrade.Watch:input_type -> orlop.v1alpha1.WatchUpgradeRequest
-	52,  // 108: orlop.v1alpha1.Upgrade.Describe:input_type -> orlop.v1alpha1.DescribeBundleRequest
-	54,  // 109: orlop.v1alpha1.Upgrade.Give:input_type -> orlop.v1alpha1.GiveBundleRequest
+	52,  // 108: orlop.v1alpha1.Upgrade.DescribeBundle:input_type -> orlop.v1alpha1.DescribeBundleRequest
+	54,  // 109: orlop.v1alpha1.Upgrade.Download:input_type -> orlop.v1alpha1.DownloadBundleRequest
 	60,  // 110: orlop.v1alpha1.Upgrade.Rollback:input_type -> orlop.v1alpha1.RollbackRequest
 	62,  // 111: orlop.v1alpha1.Audit.Read:input_type -> orlop.v1alpha1.ReadAuditRequest
 	66,  // 112: orlop.v1alpha1.Trust.Issue:input_type -> orlop.v1alpha1.IssueRequest
 	67,  // 113: orlop.v1alpha1.Trust.Renew:input_type -> orlop.v1alpha1.RenewRequest
-	69,  // 114: orlop.v1alpha1.Trust.List:input_type -> orlop.v1alpha1.ListTrustRequest
+	69,  // 114: orlop.v1alpha1.Trust.ListCertificates:input_type -> orlop.v1alpha1.ListCertificatesRequest
 	73,  // 115: orlop.v1alpha1.Trust.Revoke:input_type -> orlop.v1alpha1.RevokeRequest
-	64,  // 116: orlop.v1alpha1.Trust.Revocations:input_type -> orlop.v1alpha1.RevocationsRequest
+	64,  // 116: orlop.v1alpha1.Trust.GetRevocations:input_type -> orlop.v1alpha1.GetRevocationsRequest
 	82,  // 117: orlop.v1alpha1.Cluster.Health:input_type -> orlop.v1alpha1.HealthRequest
 	85,  // 118: orlop.v1alpha1.Cluster.Kubeconfig:input_type -> orlop.v1alpha1.KubeconfigRequest
-	87,  // 119: orlop.v1alpha1.Cluster.Invite:input_type -> orlop.v1alpha1.InviteRequest
+	87,  // 119: orlop.v1alpha1.Cluster.CreateTicket:input_type -> orlop.v1alpha1.CreateTicketRequest
 	89,  // 120: orlop.v1alpha1.Cluster.Join:input_type -> orlop.v1alpha1.JoinRequest
-	98,  // 121: orlop.v1alpha1.Cluster.Members:input_type -> orlop.v1alpha1.MembersRequest
-	102, // 122: orlop.v1alpha1.Cluster.Remove:input_type -> orlop.v1alpha1.RemoveMemberRequest
-	91,  // 123: orlop.v1alpha1.Cluster.Pending:input_type -> orlop.v1alpha1.PendingRequest
+	98,  // 121: orlop.v1alpha1.Cluster.ListMembers:input_type -> orlop.v1alpha1.ListMembersRequest
+	102, // 122: orlop.v1alpha1.Cluster.RemoveMember:input_type -> orlop.v1alpha1.RemoveMemberRequest
+	91,  // 123: orlop.v1alpha1.Cluster.ListPending:input_type -> orlop.v1alpha1.ListPendingRequest
 	94,  // 124: orlop.v1alpha1.Cluster.Approve:input_type -> orlop.v1alpha1.ApproveRequest
 	96,  // 125: orlop.v1alpha1.Cluster.Deny:input_type -> orlop.v1alpha1.DenyRequest
-	104, // 126: orlop.v1alpha1.Cluster.Roll:input_type -> orlop.v1alpha1.RollRequest
-	108, // 127: orlop.v1alpha1.Cluster.Tell:input_type -> orlop.v1alpha1.TellRequest
-	110, // 128: orlop.v1alpha1.Cluster.Vouch:input_type -> orlop.v1alpha1.VouchRequest
+	104, // 126: orlop.v1alpha1.Cluster.GetMembership:input_type -> orlop.v1alpha1.GetMembershipRequest
+	108, // 127: orlop.v1alpha1.Cluster.ReplicateMembership:input_type -> orlop.v1alpha1.ReplicateMembershipRequest
+	110, // 128: orlop.v1alpha1.Cluster.Vote:input_type -> orlop.v1alpha1.VoteRequest
 	75,  // 129: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
 	77,  // 130: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
 	79,  // 131: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
 	112, // 132: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
 	115, // 133: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
 	124, // 134: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
-	127, // 135: orlop.v1alpha1.Etcd.List:input_type -> orlop.v1alpha1.EtcdListRequest
-	130, // 136: orlop.v1alpha1.Etcd.Keep:input_type -> orlop.v1alpha1.EtcdKeepRequest
+	127, // 135: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
+	130, // 136: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
 	132, // 137: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
 	135, // 138: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
 	137, // 139: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
 	139, // 140: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	118, // 141: orlop.v1alpha1.Etcd.Remove:input_type -> orlop.v1alpha1.EtcdRemoveRequest
+	118, // 141: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
 	120, // 142: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
 	122, // 143: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
 	4,   // 144: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	6,   // 145: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.StateSnapshot
-	6,   // 146: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.StateSnapshot
+	6,   // 145: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
+	6,   // 146: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
 	8,   // 147: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
 	10,  // 148: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
 	10,  // 149: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
@@ -9003,47 +9022,47 @@ var file_orlop_proto_depIdxs = []int32{
 	38,  // 162: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
 	44,  // 163: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
 	46,  // 164: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	40,  // 165: orlop.v1alpha1.Image.Find:output_type -> orlop.v1alpha1.FindImageResponse
-	42,  // 166: orlop.v1alpha1.Image.Read:output_type -> orlop.v1alpha1.ReadImageResponse
-	49,  // 167: orlop.v1alpha1.Upgrade.Offer:output_type -> orlop.v1alpha1.OfferBundleResponse
-	56,  // 168: orlop.v1alpha1.Upgrade.Send:output_type -> orlop.v1alpha1.UpgradeBegun
-	56,  // 169: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeBegun
+	40,  // 165: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
+	42,  // 166: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
+	49,  // 167: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
+	56,  // 168: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
+	56,  // 169: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
 	59,  // 170: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
 	59,  // 171: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	53,  // 172: orlop.v1alpha1.Upgrade.Describe:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	55,  // 173: orlop.v1alpha1.Upgrade.Give:output_type -> orlop.v1alpha1.GiveBundleResponse
+	53,  // 172: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	55,  // 173: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
 	61,  // 174: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
 	63,  // 175: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
 	68,  // 176: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
 	68,  // 177: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	70,  // 178: orlop.v1alpha1.Trust.List:output_type -> orlop.v1alpha1.ListTrustResponse
+	70,  // 178: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
 	74,  // 179: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	65,  // 180: orlop.v1alpha1.Trust.Revocations:output_type -> orlop.v1alpha1.RevocationsResponse
+	65,  // 180: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
 	83,  // 181: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
 	86,  // 182: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	88,  // 183: orlop.v1alpha1.Cluster.Invite:output_type -> orlop.v1alpha1.InviteResponse
+	88,  // 183: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
 	90,  // 184: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	99,  // 185: orlop.v1alpha1.Cluster.Members:output_type -> orlop.v1alpha1.MembersResponse
-	103, // 186: orlop.v1alpha1.Cluster.Remove:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	92,  // 187: orlop.v1alpha1.Cluster.Pending:output_type -> orlop.v1alpha1.PendingResponse
+	99,  // 185: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
+	103, // 186: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	92,  // 187: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
 	95,  // 188: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
 	97,  // 189: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
-	105, // 190: orlop.v1alpha1.Cluster.Roll:output_type -> orlop.v1alpha1.RollResponse
-	109, // 191: orlop.v1alpha1.Cluster.Tell:output_type -> orlop.v1alpha1.TellResponse
-	111, // 192: orlop.v1alpha1.Cluster.Vouch:output_type -> orlop.v1alpha1.VouchResponse
+	105, // 190: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
+	109, // 191: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
+	111, // 192: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
 	76,  // 193: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
 	78,  // 194: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
 	80,  // 195: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
 	113, // 196: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
 	116, // 197: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
 	125, // 198: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	128, // 199: orlop.v1alpha1.Etcd.List:output_type -> orlop.v1alpha1.EtcdListResponse
-	131, // 200: orlop.v1alpha1.Etcd.Keep:output_type -> orlop.v1alpha1.EtcdKeepResponse
+	128, // 199: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
+	131, // 200: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
 	133, // 201: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
 	136, // 202: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
 	138, // 203: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
 	140, // 204: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	119, // 205: orlop.v1alpha1.Etcd.Remove:output_type -> orlop.v1alpha1.EtcdRemoveResponse
+	119, // 205: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
 	121, // 206: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
 	123, // 207: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
 	144, // [144:208] is the sub-list for method output_type

@@ -44,9 +44,9 @@ const (
 type MachineClient interface {
 	Version(ctx context.Context, in *VersionRequest, opts ...grpc.CallOption) (*VersionResponse, error)
 	// Get returns one topic of the machine's state, or the list of topics when none is named.
-	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*StateSnapshot, error)
+	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*TopicValue, error)
 	// Watch sends the topic's present value at once and again after every change.
-	Watch(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StateSnapshot], error)
+	Watch(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TopicValue], error)
 	// Events sends the kept events and, when asked to follow, each new one.
 	Events(ctx context.Context, in *EventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Event], error)
 	Reboot(ctx context.Context, in *PowerRequest, opts ...grpc.CallOption) (*PowerResponse, error)
@@ -84,9 +84,9 @@ func (c *machineClient) Version(ctx context.Context, in *VersionRequest, opts ..
 	return out, nil
 }
 
-func (c *machineClient) Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*StateSnapshot, error) {
+func (c *machineClient) Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*TopicValue, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(StateSnapshot)
+	out := new(TopicValue)
 	err := c.cc.Invoke(ctx, Machine_Get_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -94,13 +94,13 @@ func (c *machineClient) Get(ctx context.Context, in *GetRequest, opts ...grpc.Ca
 	return out, nil
 }
 
-func (c *machineClient) Watch(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StateSnapshot], error) {
+func (c *machineClient) Watch(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TopicValue], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Machine_ServiceDesc.Streams[0], Machine_Watch_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[GetRequest, StateSnapshot]{ClientStream: stream}
+	x := &grpc.GenericClientStream[GetRequest, TopicValue]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (c *machineClient) Watch(ctx context.Context, in *GetRequest, opts ...grpc.
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Machine_WatchClient = grpc.ServerStreamingClient[StateSnapshot]
+type Machine_WatchClient = grpc.ServerStreamingClient[TopicValue]
 
 func (c *machineClient) Events(ctx context.Context, in *EventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Event], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -212,9 +212,9 @@ type Machine_RelayClient = grpc.BidiStreamingClient[RelayData, RelayData]
 type MachineServer interface {
 	Version(context.Context, *VersionRequest) (*VersionResponse, error)
 	// Get returns one topic of the machine's state, or the list of topics when none is named.
-	Get(context.Context, *GetRequest) (*StateSnapshot, error)
+	Get(context.Context, *GetRequest) (*TopicValue, error)
 	// Watch sends the topic's present value at once and again after every change.
-	Watch(*GetRequest, grpc.ServerStreamingServer[StateSnapshot]) error
+	Watch(*GetRequest, grpc.ServerStreamingServer[TopicValue]) error
 	// Events sends the kept events and, when asked to follow, each new one.
 	Events(*EventsRequest, grpc.ServerStreamingServer[Event]) error
 	Reboot(context.Context, *PowerRequest) (*PowerResponse, error)
@@ -245,10 +245,10 @@ type UnimplementedMachineServer struct{}
 func (UnimplementedMachineServer) Version(context.Context, *VersionRequest) (*VersionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Version not implemented")
 }
-func (UnimplementedMachineServer) Get(context.Context, *GetRequest) (*StateSnapshot, error) {
+func (UnimplementedMachineServer) Get(context.Context, *GetRequest) (*TopicValue, error) {
 	return nil, status.Error(codes.Unimplemented, "method Get not implemented")
 }
-func (UnimplementedMachineServer) Watch(*GetRequest, grpc.ServerStreamingServer[StateSnapshot]) error {
+func (UnimplementedMachineServer) Watch(*GetRequest, grpc.ServerStreamingServer[TopicValue]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
 }
 func (UnimplementedMachineServer) Events(*EventsRequest, grpc.ServerStreamingServer[Event]) error {
@@ -334,11 +334,11 @@ func _Machine_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(MachineServer).Watch(m, &grpc.GenericServerStream[GetRequest, StateSnapshot]{ServerStream: stream})
+	return srv.(MachineServer).Watch(m, &grpc.GenericServerStream[GetRequest, TopicValue]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Machine_WatchServer = grpc.ServerStreamingServer[StateSnapshot]
+type Machine_WatchServer = grpc.ServerStreamingServer[TopicValue]
 
 func _Machine_Events_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(EventsRequest)
@@ -1062,10 +1062,10 @@ var Log_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Image_Import_FullMethodName = "/orlop.v1alpha1.Image/Import"
-	Image_List_FullMethodName   = "/orlop.v1alpha1.Image/List"
-	Image_Find_FullMethodName   = "/orlop.v1alpha1.Image/Find"
-	Image_Read_FullMethodName   = "/orlop.v1alpha1.Image/Read"
+	Image_Import_FullMethodName   = "/orlop.v1alpha1.Image/Import"
+	Image_List_FullMethodName     = "/orlop.v1alpha1.Image/List"
+	Image_Resolve_FullMethodName  = "/orlop.v1alpha1.Image/Resolve"
+	Image_ReadBlob_FullMethodName = "/orlop.v1alpha1.Image/ReadBlob"
 )
 
 // ImageClient is the client API for Image service.
@@ -1079,9 +1079,9 @@ type ImageClient interface {
 	List(ctx context.Context, in *ListImagesRequest, opts ...grpc.CallOption) (*ListImagesResponse, error)
 	// Find says what a name stands for among the images that were imported here, and whether a blob belongs to one of them. What was pulled
 	// is not given: whoever pulled it may have shown a password for it.
-	Find(ctx context.Context, in *FindImageRequest, opts ...grpc.CallOption) (*FindImageResponse, error)
+	Resolve(ctx context.Context, in *ResolveImageRequest, opts ...grpc.CallOption) (*ResolveImageResponse, error)
 	// Read sends a blob of an image that was imported here: a manifest, an index, a configuration or a layer. NOT_FOUND: there is none.
-	Read(ctx context.Context, in *ReadImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadImageResponse], error)
+	ReadBlob(ctx context.Context, in *ReadBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadBlobResponse], error)
 }
 
 type imageClient struct {
@@ -1115,23 +1115,23 @@ func (c *imageClient) List(ctx context.Context, in *ListImagesRequest, opts ...g
 	return out, nil
 }
 
-func (c *imageClient) Find(ctx context.Context, in *FindImageRequest, opts ...grpc.CallOption) (*FindImageResponse, error) {
+func (c *imageClient) Resolve(ctx context.Context, in *ResolveImageRequest, opts ...grpc.CallOption) (*ResolveImageResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(FindImageResponse)
-	err := c.cc.Invoke(ctx, Image_Find_FullMethodName, in, out, cOpts...)
+	out := new(ResolveImageResponse)
+	err := c.cc.Invoke(ctx, Image_Resolve_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *imageClient) Read(ctx context.Context, in *ReadImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadImageResponse], error) {
+func (c *imageClient) ReadBlob(ctx context.Context, in *ReadBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadBlobResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Image_ServiceDesc.Streams[1], Image_Read_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Image_ServiceDesc.Streams[1], Image_ReadBlob_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[ReadImageRequest, ReadImageResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[ReadBlobRequest, ReadBlobResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -1142,7 +1142,7 @@ func (c *imageClient) Read(ctx context.Context, in *ReadImageRequest, opts ...gr
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Image_ReadClient = grpc.ServerStreamingClient[ReadImageResponse]
+type Image_ReadBlobClient = grpc.ServerStreamingClient[ReadBlobResponse]
 
 // ImageServer is the server API for Image service.
 // All implementations must embed UnimplementedImageServer
@@ -1155,9 +1155,9 @@ type ImageServer interface {
 	List(context.Context, *ListImagesRequest) (*ListImagesResponse, error)
 	// Find says what a name stands for among the images that were imported here, and whether a blob belongs to one of them. What was pulled
 	// is not given: whoever pulled it may have shown a password for it.
-	Find(context.Context, *FindImageRequest) (*FindImageResponse, error)
+	Resolve(context.Context, *ResolveImageRequest) (*ResolveImageResponse, error)
 	// Read sends a blob of an image that was imported here: a manifest, an index, a configuration or a layer. NOT_FOUND: there is none.
-	Read(*ReadImageRequest, grpc.ServerStreamingServer[ReadImageResponse]) error
+	ReadBlob(*ReadBlobRequest, grpc.ServerStreamingServer[ReadBlobResponse]) error
 	mustEmbedUnimplementedImageServer()
 }
 
@@ -1174,11 +1174,11 @@ func (UnimplementedImageServer) Import(grpc.ClientStreamingServer[ImportImageReq
 func (UnimplementedImageServer) List(context.Context, *ListImagesRequest) (*ListImagesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method List not implemented")
 }
-func (UnimplementedImageServer) Find(context.Context, *FindImageRequest) (*FindImageResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Find not implemented")
+func (UnimplementedImageServer) Resolve(context.Context, *ResolveImageRequest) (*ResolveImageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Resolve not implemented")
 }
-func (UnimplementedImageServer) Read(*ReadImageRequest, grpc.ServerStreamingServer[ReadImageResponse]) error {
-	return status.Error(codes.Unimplemented, "method Read not implemented")
+func (UnimplementedImageServer) ReadBlob(*ReadBlobRequest, grpc.ServerStreamingServer[ReadBlobResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReadBlob not implemented")
 }
 func (UnimplementedImageServer) mustEmbedUnimplementedImageServer() {}
 func (UnimplementedImageServer) testEmbeddedByValue()               {}
@@ -1226,34 +1226,34 @@ func _Image_List_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Image_Find_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(FindImageRequest)
+func _Image_Resolve_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResolveImageRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ImageServer).Find(ctx, in)
+		return srv.(ImageServer).Resolve(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Image_Find_FullMethodName,
+		FullMethod: Image_Resolve_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ImageServer).Find(ctx, req.(*FindImageRequest))
+		return srv.(ImageServer).Resolve(ctx, req.(*ResolveImageRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Image_Read_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(ReadImageRequest)
+func _Image_ReadBlob_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadBlobRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(ImageServer).Read(m, &grpc.GenericServerStream[ReadImageRequest, ReadImageResponse]{ServerStream: stream})
+	return srv.(ImageServer).ReadBlob(m, &grpc.GenericServerStream[ReadBlobRequest, ReadBlobResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Image_ReadServer = grpc.ServerStreamingServer[ReadImageResponse]
+type Image_ReadBlobServer = grpc.ServerStreamingServer[ReadBlobResponse]
 
 // Image_ServiceDesc is the grpc.ServiceDesc for Image service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -1267,8 +1267,8 @@ var Image_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Image_List_Handler,
 		},
 		{
-			MethodName: "Find",
-			Handler:    _Image_Find_Handler,
+			MethodName: "Resolve",
+			Handler:    _Image_Resolve_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
@@ -1278,8 +1278,8 @@ var Image_ServiceDesc = grpc.ServiceDesc{
 			ClientStreams: true,
 		},
 		{
-			StreamName:    "Read",
-			Handler:       _Image_Read_Handler,
+			StreamName:    "ReadBlob",
+			Handler:       _Image_ReadBlob_Handler,
 			ServerStreams: true,
 		},
 	},
@@ -1287,14 +1287,14 @@ var Image_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Upgrade_Offer_FullMethodName    = "/orlop.v1alpha1.Upgrade/Offer"
-	Upgrade_Send_FullMethodName     = "/orlop.v1alpha1.Upgrade/Send"
-	Upgrade_Fetch_FullMethodName    = "/orlop.v1alpha1.Upgrade/Fetch"
-	Upgrade_Status_FullMethodName   = "/orlop.v1alpha1.Upgrade/Status"
-	Upgrade_Watch_FullMethodName    = "/orlop.v1alpha1.Upgrade/Watch"
-	Upgrade_Describe_FullMethodName = "/orlop.v1alpha1.Upgrade/Describe"
-	Upgrade_Give_FullMethodName     = "/orlop.v1alpha1.Upgrade/Give"
-	Upgrade_Rollback_FullMethodName = "/orlop.v1alpha1.Upgrade/Rollback"
+	Upgrade_BeginUpload_FullMethodName    = "/orlop.v1alpha1.Upgrade/BeginUpload"
+	Upgrade_Upload_FullMethodName         = "/orlop.v1alpha1.Upgrade/Upload"
+	Upgrade_Fetch_FullMethodName          = "/orlop.v1alpha1.Upgrade/Fetch"
+	Upgrade_Status_FullMethodName         = "/orlop.v1alpha1.Upgrade/Status"
+	Upgrade_Watch_FullMethodName          = "/orlop.v1alpha1.Upgrade/Watch"
+	Upgrade_DescribeBundle_FullMethodName = "/orlop.v1alpha1.Upgrade/DescribeBundle"
+	Upgrade_Download_FullMethodName       = "/orlop.v1alpha1.Upgrade/Download"
+	Upgrade_Rollback_FullMethodName       = "/orlop.v1alpha1.Upgrade/Rollback"
 )
 
 // UpgradeClient is the client API for Upgrade service.
@@ -1308,23 +1308,23 @@ const (
 // present one by itself. A caller may leave at any moment; Status and Watch tell how it goes on.
 type UpgradeClient interface {
 	// Offer announces a bundle in the caller's hands, and tells how much of it the machine has.
-	Offer(ctx context.Context, in *OfferBundleRequest, opts ...grpc.CallOption) (*OfferBundleResponse, error)
+	BeginUpload(ctx context.Context, in *BeginUploadRequest, opts ...grpc.CallOption) (*BeginUploadResponse, error)
 	// Send sends the rest of the bundle that was offered last; that may be nothing. The machine reads the bundle's statement as soon
 	// as it is there, and answers when all is there and is what was offered. A stream that brings nothing for 20 s is cut; what has
 	// come is kept. ABORTED: offer it again, and send the rest.
-	Send(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SendBundleRequest, UpgradeBegun], error)
+	Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[UploadBundleRequest, UpgradeStarted], error)
 	// Fetch has the machine itself fetch a bundle: from an OCI registry, the layer of type application/vnd.orlop.bundle.v1+tar of an
 	// artifact; or from another machine of the cluster, the version that runs there. It answers when the bundle's statement has come and
 	// is good.
-	Fetch(ctx context.Context, in *FetchBundleRequest, opts ...grpc.CallOption) (*UpgradeBegun, error)
+	Fetch(ctx context.Context, in *FetchBundleRequest, opts ...grpc.CallOption) (*UpgradeStarted, error)
 	Status(ctx context.Context, in *UpgradeStatusRequest, opts ...grpc.CallOption) (*UpgradeStatus, error)
 	// Watch sends the present status at once and again after every change, until the caller leaves.
 	Watch(ctx context.Context, in *WatchUpgradeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UpgradeStatus], error)
 	// Describe says which bundle Give would send: one of the version that runs on this machine. A version on trial is not given, and
 	// none of which the machine does not have the signed statement.
-	Describe(ctx context.Context, in *DescribeBundleRequest, opts ...grpc.CallOption) (*DescribeBundleResponse, error)
+	DescribeBundle(ctx context.Context, in *DescribeBundleRequest, opts ...grpc.CallOption) (*DescribeBundleResponse, error)
 	// Give sends that bundle from a byte on. ABORTED: it is another one by now.
-	Give(ctx context.Context, in *GiveBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GiveBundleResponse], error)
+	Download(ctx context.Context, in *DownloadBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DownloadBundleResponse], error)
 	// Rollback reboots into the version before, with the configuration that it was good with.
 	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
 }
@@ -1337,32 +1337,32 @@ func NewUpgradeClient(cc grpc.ClientConnInterface) UpgradeClient {
 	return &upgradeClient{cc}
 }
 
-func (c *upgradeClient) Offer(ctx context.Context, in *OfferBundleRequest, opts ...grpc.CallOption) (*OfferBundleResponse, error) {
+func (c *upgradeClient) BeginUpload(ctx context.Context, in *BeginUploadRequest, opts ...grpc.CallOption) (*BeginUploadResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(OfferBundleResponse)
-	err := c.cc.Invoke(ctx, Upgrade_Offer_FullMethodName, in, out, cOpts...)
+	out := new(BeginUploadResponse)
+	err := c.cc.Invoke(ctx, Upgrade_BeginUpload_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *upgradeClient) Send(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SendBundleRequest, UpgradeBegun], error) {
+func (c *upgradeClient) Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[UploadBundleRequest, UpgradeStarted], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Upgrade_ServiceDesc.Streams[0], Upgrade_Send_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Upgrade_ServiceDesc.Streams[0], Upgrade_Upload_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[SendBundleRequest, UpgradeBegun]{ClientStream: stream}
+	x := &grpc.GenericClientStream[UploadBundleRequest, UpgradeStarted]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Upgrade_SendClient = grpc.ClientStreamingClient[SendBundleRequest, UpgradeBegun]
+type Upgrade_UploadClient = grpc.ClientStreamingClient[UploadBundleRequest, UpgradeStarted]
 
-func (c *upgradeClient) Fetch(ctx context.Context, in *FetchBundleRequest, opts ...grpc.CallOption) (*UpgradeBegun, error) {
+func (c *upgradeClient) Fetch(ctx context.Context, in *FetchBundleRequest, opts ...grpc.CallOption) (*UpgradeStarted, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(UpgradeBegun)
+	out := new(UpgradeStarted)
 	err := c.cc.Invoke(ctx, Upgrade_Fetch_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -1399,23 +1399,23 @@ func (c *upgradeClient) Watch(ctx context.Context, in *WatchUpgradeRequest, opts
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Upgrade_WatchClient = grpc.ServerStreamingClient[UpgradeStatus]
 
-func (c *upgradeClient) Describe(ctx context.Context, in *DescribeBundleRequest, opts ...grpc.CallOption) (*DescribeBundleResponse, error) {
+func (c *upgradeClient) DescribeBundle(ctx context.Context, in *DescribeBundleRequest, opts ...grpc.CallOption) (*DescribeBundleResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DescribeBundleResponse)
-	err := c.cc.Invoke(ctx, Upgrade_Describe_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, Upgrade_DescribeBundle_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *upgradeClient) Give(ctx context.Context, in *GiveBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GiveBundleResponse], error) {
+func (c *upgradeClient) Download(ctx context.Context, in *DownloadBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DownloadBundleResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Upgrade_ServiceDesc.Streams[2], Upgrade_Give_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Upgrade_ServiceDesc.Streams[2], Upgrade_Download_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[GiveBundleRequest, GiveBundleResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[DownloadBundleRequest, DownloadBundleResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -1426,7 +1426,7 @@ func (c *upgradeClient) Give(ctx context.Context, in *GiveBundleRequest, opts ..
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Upgrade_GiveClient = grpc.ServerStreamingClient[GiveBundleResponse]
+type Upgrade_DownloadClient = grpc.ServerStreamingClient[DownloadBundleResponse]
 
 func (c *upgradeClient) Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -1449,23 +1449,23 @@ func (c *upgradeClient) Rollback(ctx context.Context, in *RollbackRequest, opts 
 // present one by itself. A caller may leave at any moment; Status and Watch tell how it goes on.
 type UpgradeServer interface {
 	// Offer announces a bundle in the caller's hands, and tells how much of it the machine has.
-	Offer(context.Context, *OfferBundleRequest) (*OfferBundleResponse, error)
+	BeginUpload(context.Context, *BeginUploadRequest) (*BeginUploadResponse, error)
 	// Send sends the rest of the bundle that was offered last; that may be nothing. The machine reads the bundle's statement as soon
 	// as it is there, and answers when all is there and is what was offered. A stream that brings nothing for 20 s is cut; what has
 	// come is kept. ABORTED: offer it again, and send the rest.
-	Send(grpc.ClientStreamingServer[SendBundleRequest, UpgradeBegun]) error
+	Upload(grpc.ClientStreamingServer[UploadBundleRequest, UpgradeStarted]) error
 	// Fetch has the machine itself fetch a bundle: from an OCI registry, the layer of type application/vnd.orlop.bundle.v1+tar of an
 	// artifact; or from another machine of the cluster, the version that runs there. It answers when the bundle's statement has come and
 	// is good.
-	Fetch(context.Context, *FetchBundleRequest) (*UpgradeBegun, error)
+	Fetch(context.Context, *FetchBundleRequest) (*UpgradeStarted, error)
 	Status(context.Context, *UpgradeStatusRequest) (*UpgradeStatus, error)
 	// Watch sends the present status at once and again after every change, until the caller leaves.
 	Watch(*WatchUpgradeRequest, grpc.ServerStreamingServer[UpgradeStatus]) error
 	// Describe says which bundle Give would send: one of the version that runs on this machine. A version on trial is not given, and
 	// none of which the machine does not have the signed statement.
-	Describe(context.Context, *DescribeBundleRequest) (*DescribeBundleResponse, error)
+	DescribeBundle(context.Context, *DescribeBundleRequest) (*DescribeBundleResponse, error)
 	// Give sends that bundle from a byte on. ABORTED: it is another one by now.
-	Give(*GiveBundleRequest, grpc.ServerStreamingServer[GiveBundleResponse]) error
+	Download(*DownloadBundleRequest, grpc.ServerStreamingServer[DownloadBundleResponse]) error
 	// Rollback reboots into the version before, with the configuration that it was good with.
 	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)
 	mustEmbedUnimplementedUpgradeServer()
@@ -1478,13 +1478,13 @@ type UpgradeServer interface {
 // pointer dereference when methods are called.
 type UnimplementedUpgradeServer struct{}
 
-func (UnimplementedUpgradeServer) Offer(context.Context, *OfferBundleRequest) (*OfferBundleResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Offer not implemented")
+func (UnimplementedUpgradeServer) BeginUpload(context.Context, *BeginUploadRequest) (*BeginUploadResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method BeginUpload not implemented")
 }
-func (UnimplementedUpgradeServer) Send(grpc.ClientStreamingServer[SendBundleRequest, UpgradeBegun]) error {
-	return status.Error(codes.Unimplemented, "method Send not implemented")
+func (UnimplementedUpgradeServer) Upload(grpc.ClientStreamingServer[UploadBundleRequest, UpgradeStarted]) error {
+	return status.Error(codes.Unimplemented, "method Upload not implemented")
 }
-func (UnimplementedUpgradeServer) Fetch(context.Context, *FetchBundleRequest) (*UpgradeBegun, error) {
+func (UnimplementedUpgradeServer) Fetch(context.Context, *FetchBundleRequest) (*UpgradeStarted, error) {
 	return nil, status.Error(codes.Unimplemented, "method Fetch not implemented")
 }
 func (UnimplementedUpgradeServer) Status(context.Context, *UpgradeStatusRequest) (*UpgradeStatus, error) {
@@ -1493,11 +1493,11 @@ func (UnimplementedUpgradeServer) Status(context.Context, *UpgradeStatusRequest)
 func (UnimplementedUpgradeServer) Watch(*WatchUpgradeRequest, grpc.ServerStreamingServer[UpgradeStatus]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
 }
-func (UnimplementedUpgradeServer) Describe(context.Context, *DescribeBundleRequest) (*DescribeBundleResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Describe not implemented")
+func (UnimplementedUpgradeServer) DescribeBundle(context.Context, *DescribeBundleRequest) (*DescribeBundleResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeBundle not implemented")
 }
-func (UnimplementedUpgradeServer) Give(*GiveBundleRequest, grpc.ServerStreamingServer[GiveBundleResponse]) error {
-	return status.Error(codes.Unimplemented, "method Give not implemented")
+func (UnimplementedUpgradeServer) Download(*DownloadBundleRequest, grpc.ServerStreamingServer[DownloadBundleResponse]) error {
+	return status.Error(codes.Unimplemented, "method Download not implemented")
 }
 func (UnimplementedUpgradeServer) Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Rollback not implemented")
@@ -1523,30 +1523,30 @@ func RegisterUpgradeServer(s grpc.ServiceRegistrar, srv UpgradeServer) {
 	s.RegisterService(&Upgrade_ServiceDesc, srv)
 }
 
-func _Upgrade_Offer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(OfferBundleRequest)
+func _Upgrade_BeginUpload_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BeginUploadRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(UpgradeServer).Offer(ctx, in)
+		return srv.(UpgradeServer).BeginUpload(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Upgrade_Offer_FullMethodName,
+		FullMethod: Upgrade_BeginUpload_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(UpgradeServer).Offer(ctx, req.(*OfferBundleRequest))
+		return srv.(UpgradeServer).BeginUpload(ctx, req.(*BeginUploadRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Upgrade_Send_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(UpgradeServer).Send(&grpc.GenericServerStream[SendBundleRequest, UpgradeBegun]{ServerStream: stream})
+func _Upgrade_Upload_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(UpgradeServer).Upload(&grpc.GenericServerStream[UploadBundleRequest, UpgradeStarted]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Upgrade_SendServer = grpc.ClientStreamingServer[SendBundleRequest, UpgradeBegun]
+type Upgrade_UploadServer = grpc.ClientStreamingServer[UploadBundleRequest, UpgradeStarted]
 
 func _Upgrade_Fetch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(FetchBundleRequest)
@@ -1595,34 +1595,34 @@ func _Upgrade_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Upgrade_WatchServer = grpc.ServerStreamingServer[UpgradeStatus]
 
-func _Upgrade_Describe_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _Upgrade_DescribeBundle_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DescribeBundleRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(UpgradeServer).Describe(ctx, in)
+		return srv.(UpgradeServer).DescribeBundle(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Upgrade_Describe_FullMethodName,
+		FullMethod: Upgrade_DescribeBundle_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(UpgradeServer).Describe(ctx, req.(*DescribeBundleRequest))
+		return srv.(UpgradeServer).DescribeBundle(ctx, req.(*DescribeBundleRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Upgrade_Give_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(GiveBundleRequest)
+func _Upgrade_Download_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(DownloadBundleRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(UpgradeServer).Give(m, &grpc.GenericServerStream[GiveBundleRequest, GiveBundleResponse]{ServerStream: stream})
+	return srv.(UpgradeServer).Download(m, &grpc.GenericServerStream[DownloadBundleRequest, DownloadBundleResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Upgrade_GiveServer = grpc.ServerStreamingServer[GiveBundleResponse]
+type Upgrade_DownloadServer = grpc.ServerStreamingServer[DownloadBundleResponse]
 
 func _Upgrade_Rollback_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RollbackRequest)
@@ -1650,8 +1650,8 @@ var Upgrade_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*UpgradeServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
-			MethodName: "Offer",
-			Handler:    _Upgrade_Offer_Handler,
+			MethodName: "BeginUpload",
+			Handler:    _Upgrade_BeginUpload_Handler,
 		},
 		{
 			MethodName: "Fetch",
@@ -1662,8 +1662,8 @@ var Upgrade_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Upgrade_Status_Handler,
 		},
 		{
-			MethodName: "Describe",
-			Handler:    _Upgrade_Describe_Handler,
+			MethodName: "DescribeBundle",
+			Handler:    _Upgrade_DescribeBundle_Handler,
 		},
 		{
 			MethodName: "Rollback",
@@ -1672,8 +1672,8 @@ var Upgrade_ServiceDesc = grpc.ServiceDesc{
 	},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "Send",
-			Handler:       _Upgrade_Send_Handler,
+			StreamName:    "Upload",
+			Handler:       _Upgrade_Upload_Handler,
 			ClientStreams: true,
 		},
 		{
@@ -1682,8 +1682,8 @@ var Upgrade_ServiceDesc = grpc.ServiceDesc{
 			ServerStreams: true,
 		},
 		{
-			StreamName:    "Give",
-			Handler:       _Upgrade_Give_Handler,
+			StreamName:    "Download",
+			Handler:       _Upgrade_Download_Handler,
 			ServerStreams: true,
 		},
 	},
@@ -1804,11 +1804,11 @@ var Audit_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Trust_Issue_FullMethodName       = "/orlop.v1alpha1.Trust/Issue"
-	Trust_Renew_FullMethodName       = "/orlop.v1alpha1.Trust/Renew"
-	Trust_List_FullMethodName        = "/orlop.v1alpha1.Trust/List"
-	Trust_Revoke_FullMethodName      = "/orlop.v1alpha1.Trust/Revoke"
-	Trust_Revocations_FullMethodName = "/orlop.v1alpha1.Trust/Revocations"
+	Trust_Issue_FullMethodName            = "/orlop.v1alpha1.Trust/Issue"
+	Trust_Renew_FullMethodName            = "/orlop.v1alpha1.Trust/Renew"
+	Trust_ListCertificates_FullMethodName = "/orlop.v1alpha1.Trust/ListCertificates"
+	Trust_Revoke_FullMethodName           = "/orlop.v1alpha1.Trust/Revoke"
+	Trust_GetRevocations_FullMethodName   = "/orlop.v1alpha1.Trust/GetRevocations"
 )
 
 // TrustClient is the client API for Trust service.
@@ -1821,11 +1821,11 @@ type TrustClient interface {
 	Issue(ctx context.Context, in *IssueRequest, opts ...grpc.CallOption) (*IssueResponse, error)
 	// Renew signs a key for the caller, with the name and the role that he has.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*IssueResponse, error)
-	List(ctx context.Context, in *ListTrustRequest, opts ...grpc.CallOption) (*ListTrustResponse, error)
+	ListCertificates(ctx context.Context, in *ListCertificatesRequest, opts ...grpc.CallOption) (*ListCertificatesResponse, error)
 	// Revoke makes certificates count no more, whoever has issued them. It is in force when it returns.
 	Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error)
 	// Revocations is what the cluster's other machines ask, every few seconds: what was revoked, and restored, here.
-	Revocations(ctx context.Context, in *RevocationsRequest, opts ...grpc.CallOption) (*RevocationsResponse, error)
+	GetRevocations(ctx context.Context, in *GetRevocationsRequest, opts ...grpc.CallOption) (*GetRevocationsResponse, error)
 }
 
 type trustClient struct {
@@ -1856,10 +1856,10 @@ func (c *trustClient) Renew(ctx context.Context, in *RenewRequest, opts ...grpc.
 	return out, nil
 }
 
-func (c *trustClient) List(ctx context.Context, in *ListTrustRequest, opts ...grpc.CallOption) (*ListTrustResponse, error) {
+func (c *trustClient) ListCertificates(ctx context.Context, in *ListCertificatesRequest, opts ...grpc.CallOption) (*ListCertificatesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListTrustResponse)
-	err := c.cc.Invoke(ctx, Trust_List_FullMethodName, in, out, cOpts...)
+	out := new(ListCertificatesResponse)
+	err := c.cc.Invoke(ctx, Trust_ListCertificates_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -1876,10 +1876,10 @@ func (c *trustClient) Revoke(ctx context.Context, in *RevokeRequest, opts ...grp
 	return out, nil
 }
 
-func (c *trustClient) Revocations(ctx context.Context, in *RevocationsRequest, opts ...grpc.CallOption) (*RevocationsResponse, error) {
+func (c *trustClient) GetRevocations(ctx context.Context, in *GetRevocationsRequest, opts ...grpc.CallOption) (*GetRevocationsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(RevocationsResponse)
-	err := c.cc.Invoke(ctx, Trust_Revocations_FullMethodName, in, out, cOpts...)
+	out := new(GetRevocationsResponse)
+	err := c.cc.Invoke(ctx, Trust_GetRevocations_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -1896,11 +1896,11 @@ type TrustServer interface {
 	Issue(context.Context, *IssueRequest) (*IssueResponse, error)
 	// Renew signs a key for the caller, with the name and the role that he has.
 	Renew(context.Context, *RenewRequest) (*IssueResponse, error)
-	List(context.Context, *ListTrustRequest) (*ListTrustResponse, error)
+	ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error)
 	// Revoke makes certificates count no more, whoever has issued them. It is in force when it returns.
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
 	// Revocations is what the cluster's other machines ask, every few seconds: what was revoked, and restored, here.
-	Revocations(context.Context, *RevocationsRequest) (*RevocationsResponse, error)
+	GetRevocations(context.Context, *GetRevocationsRequest) (*GetRevocationsResponse, error)
 	mustEmbedUnimplementedTrustServer()
 }
 
@@ -1917,14 +1917,14 @@ func (UnimplementedTrustServer) Issue(context.Context, *IssueRequest) (*IssueRes
 func (UnimplementedTrustServer) Renew(context.Context, *RenewRequest) (*IssueResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
 }
-func (UnimplementedTrustServer) List(context.Context, *ListTrustRequest) (*ListTrustResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method List not implemented")
+func (UnimplementedTrustServer) ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListCertificates not implemented")
 }
 func (UnimplementedTrustServer) Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Revoke not implemented")
 }
-func (UnimplementedTrustServer) Revocations(context.Context, *RevocationsRequest) (*RevocationsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Revocations not implemented")
+func (UnimplementedTrustServer) GetRevocations(context.Context, *GetRevocationsRequest) (*GetRevocationsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRevocations not implemented")
 }
 func (UnimplementedTrustServer) mustEmbedUnimplementedTrustServer() {}
 func (UnimplementedTrustServer) testEmbeddedByValue()               {}
@@ -1983,20 +1983,20 @@ func _Trust_Renew_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Trust_List_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListTrustRequest)
+func _Trust_ListCertificates_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListCertificatesRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(TrustServer).List(ctx, in)
+		return srv.(TrustServer).ListCertificates(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Trust_List_FullMethodName,
+		FullMethod: Trust_ListCertificates_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(TrustServer).List(ctx, req.(*ListTrustRequest))
+		return srv.(TrustServer).ListCertificates(ctx, req.(*ListCertificatesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -2019,20 +2019,20 @@ func _Trust_Revoke_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Trust_Revocations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(RevocationsRequest)
+func _Trust_GetRevocations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRevocationsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(TrustServer).Revocations(ctx, in)
+		return srv.(TrustServer).GetRevocations(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Trust_Revocations_FullMethodName,
+		FullMethod: Trust_GetRevocations_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(TrustServer).Revocations(ctx, req.(*RevocationsRequest))
+		return srv.(TrustServer).GetRevocations(ctx, req.(*GetRevocationsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -2053,16 +2053,16 @@ var Trust_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Trust_Renew_Handler,
 		},
 		{
-			MethodName: "List",
-			Handler:    _Trust_List_Handler,
+			MethodName: "ListCertificates",
+			Handler:    _Trust_ListCertificates_Handler,
 		},
 		{
 			MethodName: "Revoke",
 			Handler:    _Trust_Revoke_Handler,
 		},
 		{
-			MethodName: "Revocations",
-			Handler:    _Trust_Revocations_Handler,
+			MethodName: "GetRevocations",
+			Handler:    _Trust_GetRevocations_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
@@ -2070,21 +2070,21 @@ var Trust_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Cluster_Health_FullMethodName        = "/orlop.v1alpha1.Cluster/Health"
-	Cluster_Kubeconfig_FullMethodName    = "/orlop.v1alpha1.Cluster/Kubeconfig"
-	Cluster_Invite_FullMethodName        = "/orlop.v1alpha1.Cluster/Invite"
-	Cluster_Join_FullMethodName          = "/orlop.v1alpha1.Cluster/Join"
-	Cluster_Members_FullMethodName       = "/orlop.v1alpha1.Cluster/Members"
-	Cluster_Remove_FullMethodName        = "/orlop.v1alpha1.Cluster/Remove"
-	Cluster_Pending_FullMethodName       = "/orlop.v1alpha1.Cluster/Pending"
-	Cluster_Approve_FullMethodName       = "/orlop.v1alpha1.Cluster/Approve"
-	Cluster_Deny_FullMethodName          = "/orlop.v1alpha1.Cluster/Deny"
-	Cluster_Roll_FullMethodName          = "/orlop.v1alpha1.Cluster/Roll"
-	Cluster_Tell_FullMethodName          = "/orlop.v1alpha1.Cluster/Tell"
-	Cluster_Vouch_FullMethodName         = "/orlop.v1alpha1.Cluster/Vouch"
-	Cluster_Suspend_FullMethodName       = "/orlop.v1alpha1.Cluster/Suspend"
-	Cluster_Resume_FullMethodName        = "/orlop.v1alpha1.Cluster/Resume"
-	Cluster_ListSuspended_FullMethodName = "/orlop.v1alpha1.Cluster/ListSuspended"
+	Cluster_Health_FullMethodName              = "/orlop.v1alpha1.Cluster/Health"
+	Cluster_Kubeconfig_FullMethodName          = "/orlop.v1alpha1.Cluster/Kubeconfig"
+	Cluster_CreateTicket_FullMethodName        = "/orlop.v1alpha1.Cluster/CreateTicket"
+	Cluster_Join_FullMethodName                = "/orlop.v1alpha1.Cluster/Join"
+	Cluster_ListMembers_FullMethodName         = "/orlop.v1alpha1.Cluster/ListMembers"
+	Cluster_RemoveMember_FullMethodName        = "/orlop.v1alpha1.Cluster/RemoveMember"
+	Cluster_ListPending_FullMethodName         = "/orlop.v1alpha1.Cluster/ListPending"
+	Cluster_Approve_FullMethodName             = "/orlop.v1alpha1.Cluster/Approve"
+	Cluster_Deny_FullMethodName                = "/orlop.v1alpha1.Cluster/Deny"
+	Cluster_GetMembership_FullMethodName       = "/orlop.v1alpha1.Cluster/GetMembership"
+	Cluster_ReplicateMembership_FullMethodName = "/orlop.v1alpha1.Cluster/ReplicateMembership"
+	Cluster_Vote_FullMethodName                = "/orlop.v1alpha1.Cluster/Vote"
+	Cluster_Suspend_FullMethodName             = "/orlop.v1alpha1.Cluster/Suspend"
+	Cluster_Resume_FullMethodName              = "/orlop.v1alpha1.Cluster/Resume"
+	Cluster_ListSuspended_FullMethodName       = "/orlop.v1alpha1.Cluster/ListSuspended"
 )
 
 // ClusterClient is the client API for Cluster service.
@@ -2099,28 +2099,28 @@ type ClusterClient interface {
 	// Kubeconfig issues a client certificate for a cluster administrator.
 	Kubeconfig(ctx context.Context, in *KubeconfigRequest, opts ...grpc.CallOption) (*KubeconfigResponse, error)
 	// Invite issues a ticket, by which one machine with that name can become one of the cluster, as a worker.
-	Invite(ctx context.Context, in *InviteRequest, opts ...grpc.CallOption) (*InviteResponse, error)
+	CreateTicket(ctx context.Context, in *CreateTicketRequest, opts ...grpc.CallOption) (*CreateTicketResponse, error)
 	// Join issues what a machine of the cluster needs, to the holder of a ticket, and again to who has it. People get nothing by it.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
 	// Members lists the machines that have come by a ticket, and the tickets that are open.
-	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
+	ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (*ListMembersResponse, error)
 	// Remove takes a machine that came by a ticket, or a ticket, out of the cluster: what it has counts no more when it returns.
-	Remove(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
+	RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
 	// Pending lists the machines that ask, without a ticket, to be let in, and about which nobody has decided. They prove that they have the key of
 	// their fingerprint, and nothing else.
-	Pending(ctx context.Context, in *PendingRequest, opts ...grpc.CallOption) (*PendingResponse, error)
+	ListPending(ctx context.Context, in *ListPendingRequest, opts ...grpc.CallOption) (*ListPendingResponse, error)
 	// Approve gives the machine of a name and a fingerprint a ticket when it asks next. It has to ask here.
 	Approve(ctx context.Context, in *ApproveRequest, opts ...grpc.CallOption) (*ApproveResponse, error)
 	// Deny has the control-plane machines tell a machine that it is not let in, and list it no more.
 	Deny(ctx context.Context, in *DenyRequest, opts ...grpc.CallOption) (*DenyResponse, error)
 	// Roll is what the other control-plane machines ask, every few seconds: who is one of the cluster, and who may become it. Nobody else gets it.
-	Roll(ctx context.Context, in *RollRequest, opts ...grpc.CallOption) (*RollResponse, error)
+	GetMembership(ctx context.Context, in *GetMembershipRequest, opts ...grpc.CallOption) (*GetMembershipResponse, error)
 	// Tell has a control-plane machine note what another one knows: a ticket that it issues, a machine that it lets in, one that was removed. It
 	// is on its disk, and in force, when it returns. Nobody else may call it.
-	Tell(ctx context.Context, in *TellRequest, opts ...grpc.CallOption) (*TellResponse, error)
+	ReplicateMembership(ctx context.Context, in *ReplicateMembershipRequest, opts ...grpc.CallOption) (*ReplicateMembershipResponse, error)
 	// Vouch asks a control-plane machine whether it stands for a machine that another one would let in, and has it note which key has shown a
 	// ticket first. Nobody else may call it.
-	Vouch(ctx context.Context, in *VouchRequest, opts ...grpc.CallOption) (*VouchResponse, error)
+	Vote(ctx context.Context, in *VoteRequest, opts ...grpc.CallOption) (*VoteResponse, error)
 	// Suspend takes an object out of Kubernetes that keeps it from serving, and keeps it on this machine. It works while webhooks and
 	// policies refuse everything; the API server of this machine has to run.
 	Suspend(ctx context.Context, in *SuspendRequest, opts ...grpc.CallOption) (*SuspendResponse, error)
@@ -2167,10 +2167,10 @@ func (c *clusterClient) Kubeconfig(ctx context.Context, in *KubeconfigRequest, o
 	return out, nil
 }
 
-func (c *clusterClient) Invite(ctx context.Context, in *InviteRequest, opts ...grpc.CallOption) (*InviteResponse, error) {
+func (c *clusterClient) CreateTicket(ctx context.Context, in *CreateTicketRequest, opts ...grpc.CallOption) (*CreateTicketResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(InviteResponse)
-	err := c.cc.Invoke(ctx, Cluster_Invite_FullMethodName, in, out, cOpts...)
+	out := new(CreateTicketResponse)
+	err := c.cc.Invoke(ctx, Cluster_CreateTicket_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -2187,30 +2187,30 @@ func (c *clusterClient) Join(ctx context.Context, in *JoinRequest, opts ...grpc.
 	return out, nil
 }
 
-func (c *clusterClient) Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error) {
+func (c *clusterClient) ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (*ListMembersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(MembersResponse)
-	err := c.cc.Invoke(ctx, Cluster_Members_FullMethodName, in, out, cOpts...)
+	out := new(ListMembersResponse)
+	err := c.cc.Invoke(ctx, Cluster_ListMembers_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *clusterClient) Remove(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error) {
+func (c *clusterClient) RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RemoveMemberResponse)
-	err := c.cc.Invoke(ctx, Cluster_Remove_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, Cluster_RemoveMember_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *clusterClient) Pending(ctx context.Context, in *PendingRequest, opts ...grpc.CallOption) (*PendingResponse, error) {
+func (c *clusterClient) ListPending(ctx context.Context, in *ListPendingRequest, opts ...grpc.CallOption) (*ListPendingResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(PendingResponse)
-	err := c.cc.Invoke(ctx, Cluster_Pending_FullMethodName, in, out, cOpts...)
+	out := new(ListPendingResponse)
+	err := c.cc.Invoke(ctx, Cluster_ListPending_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -2237,30 +2237,30 @@ func (c *clusterClient) Deny(ctx context.Context, in *DenyRequest, opts ...grpc.
 	return out, nil
 }
 
-func (c *clusterClient) Roll(ctx context.Context, in *RollRequest, opts ...grpc.CallOption) (*RollResponse, error) {
+func (c *clusterClient) GetMembership(ctx context.Context, in *GetMembershipRequest, opts ...grpc.CallOption) (*GetMembershipResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(RollResponse)
-	err := c.cc.Invoke(ctx, Cluster_Roll_FullMethodName, in, out, cOpts...)
+	out := new(GetMembershipResponse)
+	err := c.cc.Invoke(ctx, Cluster_GetMembership_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *clusterClient) Tell(ctx context.Context, in *TellRequest, opts ...grpc.CallOption) (*TellResponse, error) {
+func (c *clusterClient) ReplicateMembership(ctx context.Context, in *ReplicateMembershipRequest, opts ...grpc.CallOption) (*ReplicateMembershipResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(TellResponse)
-	err := c.cc.Invoke(ctx, Cluster_Tell_FullMethodName, in, out, cOpts...)
+	out := new(ReplicateMembershipResponse)
+	err := c.cc.Invoke(ctx, Cluster_ReplicateMembership_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *clusterClient) Vouch(ctx context.Context, in *VouchRequest, opts ...grpc.CallOption) (*VouchResponse, error) {
+func (c *clusterClient) Vote(ctx context.Context, in *VoteRequest, opts ...grpc.CallOption) (*VoteResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(VouchResponse)
-	err := c.cc.Invoke(ctx, Cluster_Vouch_FullMethodName, in, out, cOpts...)
+	out := new(VoteResponse)
+	err := c.cc.Invoke(ctx, Cluster_Vote_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -2309,28 +2309,28 @@ type ClusterServer interface {
 	// Kubeconfig issues a client certificate for a cluster administrator.
 	Kubeconfig(context.Context, *KubeconfigRequest) (*KubeconfigResponse, error)
 	// Invite issues a ticket, by which one machine with that name can become one of the cluster, as a worker.
-	Invite(context.Context, *InviteRequest) (*InviteResponse, error)
+	CreateTicket(context.Context, *CreateTicketRequest) (*CreateTicketResponse, error)
 	// Join issues what a machine of the cluster needs, to the holder of a ticket, and again to who has it. People get nothing by it.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
 	// Members lists the machines that have come by a ticket, and the tickets that are open.
-	Members(context.Context, *MembersRequest) (*MembersResponse, error)
+	ListMembers(context.Context, *ListMembersRequest) (*ListMembersResponse, error)
 	// Remove takes a machine that came by a ticket, or a ticket, out of the cluster: what it has counts no more when it returns.
-	Remove(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
+	RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
 	// Pending lists the machines that ask, without a ticket, to be let in, and about which nobody has decided. They prove that they have the key of
 	// their fingerprint, and nothing else.
-	Pending(context.Context, *PendingRequest) (*PendingResponse, error)
+	ListPending(context.Context, *ListPendingRequest) (*ListPendingResponse, error)
 	// Approve gives the machine of a name and a fingerprint a ticket when it asks next. It has to ask here.
 	Approve(context.Context, *ApproveRequest) (*ApproveResponse, error)
 	// Deny has the control-plane machines tell a machine that it is not let in, and list it no more.
 	Deny(context.Context, *DenyRequest) (*DenyResponse, error)
 	// Roll is what the other control-plane machines ask, every few seconds: who is one of the cluster, and who may become it. Nobody else gets it.
-	Roll(context.Context, *RollRequest) (*RollResponse, error)
+	GetMembership(context.Context, *GetMembershipRequest) (*GetMembershipResponse, error)
 	// Tell has a control-plane machine note what another one knows: a ticket that it issues, a machine that it lets in, one that was removed. It
 	// is on its disk, and in force, when it returns. Nobody else may call it.
-	Tell(context.Context, *TellRequest) (*TellResponse, error)
+	ReplicateMembership(context.Context, *ReplicateMembershipRequest) (*ReplicateMembershipResponse, error)
 	// Vouch asks a control-plane machine whether it stands for a machine that another one would let in, and has it note which key has shown a
 	// ticket first. Nobody else may call it.
-	Vouch(context.Context, *VouchRequest) (*VouchResponse, error)
+	Vote(context.Context, *VoteRequest) (*VoteResponse, error)
 	// Suspend takes an object out of Kubernetes that keeps it from serving, and keeps it on this machine. It works while webhooks and
 	// policies refuse everything; the API server of this machine has to run.
 	Suspend(context.Context, *SuspendRequest) (*SuspendResponse, error)
@@ -2354,20 +2354,20 @@ func (UnimplementedClusterServer) Health(*HealthRequest, grpc.ServerStreamingSer
 func (UnimplementedClusterServer) Kubeconfig(context.Context, *KubeconfigRequest) (*KubeconfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Kubeconfig not implemented")
 }
-func (UnimplementedClusterServer) Invite(context.Context, *InviteRequest) (*InviteResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Invite not implemented")
+func (UnimplementedClusterServer) CreateTicket(context.Context, *CreateTicketRequest) (*CreateTicketResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateTicket not implemented")
 }
 func (UnimplementedClusterServer) Join(context.Context, *JoinRequest) (*JoinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
 }
-func (UnimplementedClusterServer) Members(context.Context, *MembersRequest) (*MembersResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Members not implemented")
+func (UnimplementedClusterServer) ListMembers(context.Context, *ListMembersRequest) (*ListMembersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListMembers not implemented")
 }
-func (UnimplementedClusterServer) Remove(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Remove not implemented")
+func (UnimplementedClusterServer) RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveMember not implemented")
 }
-func (UnimplementedClusterServer) Pending(context.Context, *PendingRequest) (*PendingResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Pending not implemented")
+func (UnimplementedClusterServer) ListPending(context.Context, *ListPendingRequest) (*ListPendingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPending not implemented")
 }
 func (UnimplementedClusterServer) Approve(context.Context, *ApproveRequest) (*ApproveResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Approve not implemented")
@@ -2375,14 +2375,14 @@ func (UnimplementedClusterServer) Approve(context.Context, *ApproveRequest) (*Ap
 func (UnimplementedClusterServer) Deny(context.Context, *DenyRequest) (*DenyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Deny not implemented")
 }
-func (UnimplementedClusterServer) Roll(context.Context, *RollRequest) (*RollResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Roll not implemented")
+func (UnimplementedClusterServer) GetMembership(context.Context, *GetMembershipRequest) (*GetMembershipResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetMembership not implemented")
 }
-func (UnimplementedClusterServer) Tell(context.Context, *TellRequest) (*TellResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Tell not implemented")
+func (UnimplementedClusterServer) ReplicateMembership(context.Context, *ReplicateMembershipRequest) (*ReplicateMembershipResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReplicateMembership not implemented")
 }
-func (UnimplementedClusterServer) Vouch(context.Context, *VouchRequest) (*VouchResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Vouch not implemented")
+func (UnimplementedClusterServer) Vote(context.Context, *VoteRequest) (*VoteResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Vote not implemented")
 }
 func (UnimplementedClusterServer) Suspend(context.Context, *SuspendRequest) (*SuspendResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Suspend not implemented")
@@ -2443,20 +2443,20 @@ func _Cluster_Kubeconfig_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Cluster_Invite_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(InviteRequest)
+func _Cluster_CreateTicket_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateTicketRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ClusterServer).Invite(ctx, in)
+		return srv.(ClusterServer).CreateTicket(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Cluster_Invite_FullMethodName,
+		FullMethod: Cluster_CreateTicket_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ClusterServer).Invite(ctx, req.(*InviteRequest))
+		return srv.(ClusterServer).CreateTicket(ctx, req.(*CreateTicketRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -2479,56 +2479,56 @@ func _Cluster_Join_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Cluster_Members_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(MembersRequest)
+func _Cluster_ListMembers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListMembersRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ClusterServer).Members(ctx, in)
+		return srv.(ClusterServer).ListMembers(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Cluster_Members_FullMethodName,
+		FullMethod: Cluster_ListMembers_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ClusterServer).Members(ctx, req.(*MembersRequest))
+		return srv.(ClusterServer).ListMembers(ctx, req.(*ListMembersRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Cluster_Remove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _Cluster_RemoveMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RemoveMemberRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ClusterServer).Remove(ctx, in)
+		return srv.(ClusterServer).RemoveMember(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Cluster_Remove_FullMethodName,
+		FullMethod: Cluster_RemoveMember_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ClusterServer).Remove(ctx, req.(*RemoveMemberRequest))
+		return srv.(ClusterServer).RemoveMember(ctx, req.(*RemoveMemberRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Cluster_Pending_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(PendingRequest)
+func _Cluster_ListPending_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPendingRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ClusterServer).Pending(ctx, in)
+		return srv.(ClusterServer).ListPending(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Cluster_Pending_FullMethodName,
+		FullMethod: Cluster_ListPending_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ClusterServer).Pending(ctx, req.(*PendingRequest))
+		return srv.(ClusterServer).ListPending(ctx, req.(*ListPendingRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -2569,56 +2569,56 @@ func _Cluster_Deny_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Cluster_Roll_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(RollRequest)
+func _Cluster_GetMembership_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetMembershipRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ClusterServer).Roll(ctx, in)
+		return srv.(ClusterServer).GetMembership(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Cluster_Roll_FullMethodName,
+		FullMethod: Cluster_GetMembership_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ClusterServer).Roll(ctx, req.(*RollRequest))
+		return srv.(ClusterServer).GetMembership(ctx, req.(*GetMembershipRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Cluster_Tell_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(TellRequest)
+func _Cluster_ReplicateMembership_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplicateMembershipRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ClusterServer).Tell(ctx, in)
+		return srv.(ClusterServer).ReplicateMembership(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Cluster_Tell_FullMethodName,
+		FullMethod: Cluster_ReplicateMembership_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ClusterServer).Tell(ctx, req.(*TellRequest))
+		return srv.(ClusterServer).ReplicateMembership(ctx, req.(*ReplicateMembershipRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Cluster_Vouch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(VouchRequest)
+func _Cluster_Vote_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VoteRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ClusterServer).Vouch(ctx, in)
+		return srv.(ClusterServer).Vote(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Cluster_Vouch_FullMethodName,
+		FullMethod: Cluster_Vote_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ClusterServer).Vouch(ctx, req.(*VouchRequest))
+		return srv.(ClusterServer).Vote(ctx, req.(*VoteRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -2689,24 +2689,24 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Cluster_Kubeconfig_Handler,
 		},
 		{
-			MethodName: "Invite",
-			Handler:    _Cluster_Invite_Handler,
+			MethodName: "CreateTicket",
+			Handler:    _Cluster_CreateTicket_Handler,
 		},
 		{
 			MethodName: "Join",
 			Handler:    _Cluster_Join_Handler,
 		},
 		{
-			MethodName: "Members",
-			Handler:    _Cluster_Members_Handler,
+			MethodName: "ListMembers",
+			Handler:    _Cluster_ListMembers_Handler,
 		},
 		{
-			MethodName: "Remove",
-			Handler:    _Cluster_Remove_Handler,
+			MethodName: "RemoveMember",
+			Handler:    _Cluster_RemoveMember_Handler,
 		},
 		{
-			MethodName: "Pending",
-			Handler:    _Cluster_Pending_Handler,
+			MethodName: "ListPending",
+			Handler:    _Cluster_ListPending_Handler,
 		},
 		{
 			MethodName: "Approve",
@@ -2717,16 +2717,16 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Cluster_Deny_Handler,
 		},
 		{
-			MethodName: "Roll",
-			Handler:    _Cluster_Roll_Handler,
+			MethodName: "GetMembership",
+			Handler:    _Cluster_GetMembership_Handler,
 		},
 		{
-			MethodName: "Tell",
-			Handler:    _Cluster_Tell_Handler,
+			MethodName: "ReplicateMembership",
+			Handler:    _Cluster_ReplicateMembership_Handler,
 		},
 		{
-			MethodName: "Vouch",
-			Handler:    _Cluster_Vouch_Handler,
+			MethodName: "Vote",
+			Handler:    _Cluster_Vote_Handler,
 		},
 		{
 			MethodName: "Suspend",
@@ -2906,16 +2906,16 @@ var Debug_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Etcd_Snapshot_FullMethodName   = "/orlop.v1alpha1.Etcd/Snapshot"
-	Etcd_List_FullMethodName       = "/orlop.v1alpha1.Etcd/List"
-	Etcd_Keep_FullMethodName       = "/orlop.v1alpha1.Etcd/Keep"
-	Etcd_Restore_FullMethodName    = "/orlop.v1alpha1.Etcd/Restore"
-	Etcd_Status_FullMethodName     = "/orlop.v1alpha1.Etcd/Status"
-	Etcd_Defragment_FullMethodName = "/orlop.v1alpha1.Etcd/Defragment"
-	Etcd_Disarm_FullMethodName     = "/orlop.v1alpha1.Etcd/Disarm"
-	Etcd_Remove_FullMethodName     = "/orlop.v1alpha1.Etcd/Remove"
-	Etcd_Recover_FullMethodName    = "/orlop.v1alpha1.Etcd/Recover"
-	Etcd_Rejoin_FullMethodName     = "/orlop.v1alpha1.Etcd/Rejoin"
+	Etcd_Snapshot_FullMethodName      = "/orlop.v1alpha1.Etcd/Snapshot"
+	Etcd_ListSnapshots_FullMethodName = "/orlop.v1alpha1.Etcd/ListSnapshots"
+	Etcd_TakeSnapshot_FullMethodName  = "/orlop.v1alpha1.Etcd/TakeSnapshot"
+	Etcd_Restore_FullMethodName       = "/orlop.v1alpha1.Etcd/Restore"
+	Etcd_Status_FullMethodName        = "/orlop.v1alpha1.Etcd/Status"
+	Etcd_Defragment_FullMethodName    = "/orlop.v1alpha1.Etcd/Defragment"
+	Etcd_Disarm_FullMethodName        = "/orlop.v1alpha1.Etcd/Disarm"
+	Etcd_RemoveMember_FullMethodName  = "/orlop.v1alpha1.Etcd/RemoveMember"
+	Etcd_Recover_FullMethodName       = "/orlop.v1alpha1.Etcd/Recover"
+	Etcd_Rejoin_FullMethodName        = "/orlop.v1alpha1.Etcd/Rejoin"
 )
 
 // EtcdClient is the client API for Etcd service.
@@ -2928,10 +2928,10 @@ type EtcdClient interface {
 	// stores: the Secrets in them are encrypted with the cluster's key, all else is not, and whoever may write them back owns the cluster.
 	Snapshot(ctx context.Context, in *EtcdSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EtcdSnapshotResponse], error)
 	// List is of the snapshots that the machine has taken by itself (Cluster.spec.etcd.snapshots), also when etcd does not run.
-	List(ctx context.Context, in *EtcdListRequest, opts ...grpc.CallOption) (*EtcdListResponse, error)
+	ListSnapshots(ctx context.Context, in *EtcdListSnapshotsRequest, opts ...grpc.CallOption) (*EtcdListSnapshotsResponse, error)
 	// Keep has the machine take one of its own snapshots now, and send it to Cluster.spec.etcd.snapshots.target if there is one. The oldest
 	// goes if there are too many then.
-	Keep(ctx context.Context, in *EtcdKeepRequest, opts ...grpc.CallOption) (*EtcdKeepResponse, error)
+	TakeSnapshot(ctx context.Context, in *EtcdTakeSnapshotRequest, opts ...grpc.CallOption) (*EtcdTakeSnapshotResponse, error)
 	// Restore puts a snapshot in the place of the data, and answers when etcd serves it. The API server is away for that moment; pods go
 	// on. What was there is kept until the next Restore, which can put it back (undo). An error says whether anything was changed.
 	Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[EtcdRestoreRequest, EtcdRestoreResponse], error)
@@ -2945,7 +2945,7 @@ type EtcdClient interface {
 	// Remove has a member forgotten, unless the others would lose their quorum by it: the error then says how many have to answer. A
 	// machine whose disk is lost needs none of it: it takes its own place when it comes back. The Kubernetes node of a machine that
 	// Cluster.spec.controlPlanes does not name any more goes too, with its pods.
-	Remove(ctx context.Context, in *EtcdRemoveRequest, opts ...grpc.CallOption) (*EtcdRemoveResponse, error)
+	RemoveMember(ctx context.Context, in *EtcdRemoveMemberRequest, opts ...grpc.CallOption) (*EtcdRemoveMemberResponse, error)
 	// Recover goes on with this machine's data as the only member, and answers when etcd serves them. It is for a cluster that has lost its
 	// quorum for good: what has one is refused, and writes that only the others have are lost. Others join again with an empty disk, or by Rejoin.
 	Recover(ctx context.Context, in *EtcdRecoverRequest, opts ...grpc.CallOption) (*EtcdRecoverResponse, error)
@@ -2981,20 +2981,20 @@ func (c *etcdClient) Snapshot(ctx context.Context, in *EtcdSnapshotRequest, opts
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Etcd_SnapshotClient = grpc.ServerStreamingClient[EtcdSnapshotResponse]
 
-func (c *etcdClient) List(ctx context.Context, in *EtcdListRequest, opts ...grpc.CallOption) (*EtcdListResponse, error) {
+func (c *etcdClient) ListSnapshots(ctx context.Context, in *EtcdListSnapshotsRequest, opts ...grpc.CallOption) (*EtcdListSnapshotsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(EtcdListResponse)
-	err := c.cc.Invoke(ctx, Etcd_List_FullMethodName, in, out, cOpts...)
+	out := new(EtcdListSnapshotsResponse)
+	err := c.cc.Invoke(ctx, Etcd_ListSnapshots_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *etcdClient) Keep(ctx context.Context, in *EtcdKeepRequest, opts ...grpc.CallOption) (*EtcdKeepResponse, error) {
+func (c *etcdClient) TakeSnapshot(ctx context.Context, in *EtcdTakeSnapshotRequest, opts ...grpc.CallOption) (*EtcdTakeSnapshotResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(EtcdKeepResponse)
-	err := c.cc.Invoke(ctx, Etcd_Keep_FullMethodName, in, out, cOpts...)
+	out := new(EtcdTakeSnapshotResponse)
+	err := c.cc.Invoke(ctx, Etcd_TakeSnapshot_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -3044,10 +3044,10 @@ func (c *etcdClient) Disarm(ctx context.Context, in *EtcdDisarmRequest, opts ...
 	return out, nil
 }
 
-func (c *etcdClient) Remove(ctx context.Context, in *EtcdRemoveRequest, opts ...grpc.CallOption) (*EtcdRemoveResponse, error) {
+func (c *etcdClient) RemoveMember(ctx context.Context, in *EtcdRemoveMemberRequest, opts ...grpc.CallOption) (*EtcdRemoveMemberResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(EtcdRemoveResponse)
-	err := c.cc.Invoke(ctx, Etcd_Remove_FullMethodName, in, out, cOpts...)
+	out := new(EtcdRemoveMemberResponse)
+	err := c.cc.Invoke(ctx, Etcd_RemoveMember_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -3084,10 +3084,10 @@ type EtcdServer interface {
 	// stores: the Secrets in them are encrypted with the cluster's key, all else is not, and whoever may write them back owns the cluster.
 	Snapshot(*EtcdSnapshotRequest, grpc.ServerStreamingServer[EtcdSnapshotResponse]) error
 	// List is of the snapshots that the machine has taken by itself (Cluster.spec.etcd.snapshots), also when etcd does not run.
-	List(context.Context, *EtcdListRequest) (*EtcdListResponse, error)
+	ListSnapshots(context.Context, *EtcdListSnapshotsRequest) (*EtcdListSnapshotsResponse, error)
 	// Keep has the machine take one of its own snapshots now, and send it to Cluster.spec.etcd.snapshots.target if there is one. The oldest
 	// goes if there are too many then.
-	Keep(context.Context, *EtcdKeepRequest) (*EtcdKeepResponse, error)
+	TakeSnapshot(context.Context, *EtcdTakeSnapshotRequest) (*EtcdTakeSnapshotResponse, error)
 	// Restore puts a snapshot in the place of the data, and answers when etcd serves it. The API server is away for that moment; pods go
 	// on. What was there is kept until the next Restore, which can put it back (undo). An error says whether anything was changed.
 	Restore(grpc.ClientStreamingServer[EtcdRestoreRequest, EtcdRestoreResponse]) error
@@ -3101,7 +3101,7 @@ type EtcdServer interface {
 	// Remove has a member forgotten, unless the others would lose their quorum by it: the error then says how many have to answer. A
 	// machine whose disk is lost needs none of it: it takes its own place when it comes back. The Kubernetes node of a machine that
 	// Cluster.spec.controlPlanes does not name any more goes too, with its pods.
-	Remove(context.Context, *EtcdRemoveRequest) (*EtcdRemoveResponse, error)
+	RemoveMember(context.Context, *EtcdRemoveMemberRequest) (*EtcdRemoveMemberResponse, error)
 	// Recover goes on with this machine's data as the only member, and answers when etcd serves them. It is for a cluster that has lost its
 	// quorum for good: what has one is refused, and writes that only the others have are lost. Others join again with an empty disk, or by Rejoin.
 	Recover(context.Context, *EtcdRecoverRequest) (*EtcdRecoverResponse, error)
@@ -3121,11 +3121,11 @@ type UnimplementedEtcdServer struct{}
 func (UnimplementedEtcdServer) Snapshot(*EtcdSnapshotRequest, grpc.ServerStreamingServer[EtcdSnapshotResponse]) error {
 	return status.Error(codes.Unimplemented, "method Snapshot not implemented")
 }
-func (UnimplementedEtcdServer) List(context.Context, *EtcdListRequest) (*EtcdListResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method List not implemented")
+func (UnimplementedEtcdServer) ListSnapshots(context.Context, *EtcdListSnapshotsRequest) (*EtcdListSnapshotsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListSnapshots not implemented")
 }
-func (UnimplementedEtcdServer) Keep(context.Context, *EtcdKeepRequest) (*EtcdKeepResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Keep not implemented")
+func (UnimplementedEtcdServer) TakeSnapshot(context.Context, *EtcdTakeSnapshotRequest) (*EtcdTakeSnapshotResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TakeSnapshot not implemented")
 }
 func (UnimplementedEtcdServer) Restore(grpc.ClientStreamingServer[EtcdRestoreRequest, EtcdRestoreResponse]) error {
 	return status.Error(codes.Unimplemented, "method Restore not implemented")
@@ -3139,8 +3139,8 @@ func (UnimplementedEtcdServer) Defragment(context.Context, *EtcdDefragmentReques
 func (UnimplementedEtcdServer) Disarm(context.Context, *EtcdDisarmRequest) (*EtcdDisarmResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Disarm not implemented")
 }
-func (UnimplementedEtcdServer) Remove(context.Context, *EtcdRemoveRequest) (*EtcdRemoveResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Remove not implemented")
+func (UnimplementedEtcdServer) RemoveMember(context.Context, *EtcdRemoveMemberRequest) (*EtcdRemoveMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveMember not implemented")
 }
 func (UnimplementedEtcdServer) Recover(context.Context, *EtcdRecoverRequest) (*EtcdRecoverResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Recover not implemented")
@@ -3180,38 +3180,38 @@ func _Etcd_Snapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Etcd_SnapshotServer = grpc.ServerStreamingServer[EtcdSnapshotResponse]
 
-func _Etcd_List_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(EtcdListRequest)
+func _Etcd_ListSnapshots_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EtcdListSnapshotsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(EtcdServer).List(ctx, in)
+		return srv.(EtcdServer).ListSnapshots(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Etcd_List_FullMethodName,
+		FullMethod: Etcd_ListSnapshots_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(EtcdServer).List(ctx, req.(*EtcdListRequest))
+		return srv.(EtcdServer).ListSnapshots(ctx, req.(*EtcdListSnapshotsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Etcd_Keep_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(EtcdKeepRequest)
+func _Etcd_TakeSnapshot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EtcdTakeSnapshotRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(EtcdServer).Keep(ctx, in)
+		return srv.(EtcdServer).TakeSnapshot(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Etcd_Keep_FullMethodName,
+		FullMethod: Etcd_TakeSnapshot_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(EtcdServer).Keep(ctx, req.(*EtcdKeepRequest))
+		return srv.(EtcdServer).TakeSnapshot(ctx, req.(*EtcdTakeSnapshotRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -3277,20 +3277,20 @@ func _Etcd_Disarm_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Etcd_Remove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(EtcdRemoveRequest)
+func _Etcd_RemoveMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EtcdRemoveMemberRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(EtcdServer).Remove(ctx, in)
+		return srv.(EtcdServer).RemoveMember(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Etcd_Remove_FullMethodName,
+		FullMethod: Etcd_RemoveMember_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(EtcdServer).Remove(ctx, req.(*EtcdRemoveRequest))
+		return srv.(EtcdServer).RemoveMember(ctx, req.(*EtcdRemoveMemberRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -3339,12 +3339,12 @@ var Etcd_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*EtcdServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
-			MethodName: "List",
-			Handler:    _Etcd_List_Handler,
+			MethodName: "ListSnapshots",
+			Handler:    _Etcd_ListSnapshots_Handler,
 		},
 		{
-			MethodName: "Keep",
-			Handler:    _Etcd_Keep_Handler,
+			MethodName: "TakeSnapshot",
+			Handler:    _Etcd_TakeSnapshot_Handler,
 		},
 		{
 			MethodName: "Status",
@@ -3359,8 +3359,8 @@ var Etcd_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Etcd_Disarm_Handler,
 		},
 		{
-			MethodName: "Remove",
-			Handler:    _Etcd_Remove_Handler,
+			MethodName: "RemoveMember",
+			Handler:    _Etcd_RemoveMember_Handler,
 		},
 		{
 			MethodName: "Recover",

@@ -59,7 +59,7 @@ func watchTopic[T any](ctx context.Context, c *client.Client, topic string, add 
 	for ctx.Err() == nil {
 		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})
 		for err == nil {
-			var s *api.StateSnapshot
+			var s *api.TopicValue
 			if s, err = stream.Recv(); err != nil {
 				break
 			}

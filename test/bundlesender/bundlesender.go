@@ -21,20 +21,20 @@ func Send(ctx context.Context, c *client.Client, bundle io.ReadSeeker) (version 
 		return "", err
 	}
 	digest := hex.EncodeToString(hash.Sum(nil))
-	offer, err := c.Upgrade.Offer(ctx, &api.OfferBundleRequest{Sha256: digest, Size: size})
+	offer, err := c.Upgrade.BeginUpload(ctx, &api.BeginUploadRequest{Sha256: digest, Size: size})
 	if err != nil {
 		return "", err
 	}
-	if _, err := bundle.Seek(offer.Have, io.SeekStart); err != nil {
+	if _, err := bundle.Seek(offer.Received, io.SeekStart); err != nil {
 		return "", err
 	}
-	stream, err := c.Upgrade.Send(ctx)
+	stream, err := c.Upgrade.Upload(ctx)
 	if err != nil {
 		return "", err
 	}
 	chunk := make([]byte, 1<<20)
 	// CloseAndRecv knows why not
-	for next := (&api.SendBundleRequest{Sha256: digest, Offset: offer.Have}); stream.Send(next) == nil; {
+	for next := (&api.UploadBundleRequest{Sha256: digest, Offset: offer.Received}); stream.Send(next) == nil; {
 		n, err := bundle.Read(chunk)
 		if errors.Is(err, io.EOF) {
 			break
@@ -42,7 +42,7 @@ func Send(ctx context.Context, c *client.Client, bundle io.ReadSeeker) (version 
 		if err != nil {
 			return "", err
 		}
-		next = &api.SendBundleRequest{Chunk: chunk[:n]}
+		next = &api.UploadBundleRequest{Chunk: chunk[:n]}
 	}
 	begun, err := stream.CloseAndRecv()
 	return begun.GetTo(), err
