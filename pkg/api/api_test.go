@@ -10,8 +10,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// TestEveryMethodHasARole fails for a method that nobody decided about: apid would refuse it to
-// everyone.
+// TestEveryMethodHasARole fails for a method without a role: apid would reject all calls of it.
 func TestEveryMethodHasARole(t *testing.T) {
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {
 		role, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
@@ -21,37 +20,37 @@ func TestEveryMethodHasARole(t *testing.T) {
 	})
 }
 
-// TestReadersLookOnly keeps the roles honest: a method that a reader or a machine may call is one
-// that by its name only looks.
-func TestReadersLookOnly(t *testing.T) {
-	looks := []string{"Get", "List", "Watch", "Events", "Version", "Health", "Service", "Kernel", "Status", "DescribeBundle", "Download", "Read", "History", "Compare",
+// TestReadersReadOnly checks that readers and machines may call only methods whose names are known
+// to read and not to change the machine.
+func TestReadersReadOnly(t *testing.T) {
+	reads := []string{"Get", "List", "Watch", "Events", "Version", "Health", "Service", "Kernel", "Status", "DescribeBundle", "Download", "Read", "History", "Compare",
 		"ReadFile", "ListFiles", "ListCertificates", "ListMembers", "ListPending", "ListSuspended", "ListSnapshots",
-		"Renew", // gives the caller no more than what he came with
-		"Join",  // machines only, which get what they have, or have a ticket for
+		"Renew", // issues the caller the same name and role again
+		"Join",  // for machines: issues the certificates of their membership or ticket
 		"GetRevocations", "GetMembership",
-		"Resolve", "ReadBlob", // of an image
-		"Relay", // what comes of it, the other machine's door decides
+		"Resolve", "ReadBlob", // of images
+		"Relay", // the other machine's listener authorizes the caller
 	}
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {
 		if role, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role); role > api.Role_ROLE_READER {
 			return
 		}
-		for _, name := range looks {
+		for _, name := range reads {
 			if string(m.Name()) == name {
 				return
 			}
 		}
-		t.Errorf("%s: readers may call it, but its name is none of %s; give it another role, or add it here after thinking",
-			m.FullName(), strings.Join(looks, ", "))
+		t.Errorf("%s: readers may call it, but its name is not in the list of reading methods: %s; give it another role, or check that it only reads and add it to the list",
+			m.FullName(), strings.Join(reads, ", "))
 	})
 }
 
-// TestRequestsAreNotShared fails when two methods share a request, so that one cannot get a field
-// without the other.
+// TestRequestsAreNotShared fails if two methods share a request message: a new field for one method
+// would appear in the other.
 func TestRequestsAreNotShared(t *testing.T) {
 	shared := map[protoreflect.FullName]bool{
-		"orlop.v1alpha1.GetRequest":   true, // Get and Watch look at the same topics
-		"orlop.v1alpha1.PowerRequest": true, // Reboot and Shutdown differ in their end only
+		"orlop.v1alpha1.GetRequest":   true, // Get and Watch read the same topics
+		"orlop.v1alpha1.PowerRequest": true, // Reboot and Shutdown differ only in their last step
 	}
 	users := map[protoreflect.FullName][]string{}
 	eachMethod(t, func(m protoreflect.MethodDescriptor) {

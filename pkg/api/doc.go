@@ -1,8 +1,8 @@
-// Package api is the management API of an Orlop OS machine as Go code: generated from orlop.proto,
-// which is where the API is described, and from apid.proto, which only apid speaks. Nothing but
-// this file and the test is written by hand.
+// Package api is the management API of an Orlop OS machine as generated Go code. Its source is
+// orlop.proto, which documents the API, and apid.proto, the interface between apid and machined. Only
+// this file and the test are written by hand.
 //
-// To generate anew, install Debian's protobuf-compiler and run `go generate ./pkg/api` from
+// To regenerate it, install Debian's protobuf-compiler and run `go generate ./pkg/api` from
 // anywhere in the repository.
 package api
 
