@@ -6,135 +6,135 @@ import (
 	"time"
 )
 
-// Addon is the document of one add-on: objects that the control plane keeps in the cluster, and the
-// rights with which it does. There may be several, each with a name of its own.
+// Addon is the document of an add-on: objects that the control plane applies to the cluster, and
+// the permissions for that. There can be several, each with its own name.
 type Addon struct {
-	// Metadata names the add-on. The name is a DNS label, which no other add-on has.
+	// Metadata names the add-on. The name is a DNS label and unique among the add-ons.
 	Metadata Metadata `yaml:"metadata" jsonschema:"required"`
-	// Spec says what the add-on is.
+	// Spec describes the add-on.
 	Spec AddonSpec `yaml:"spec" jsonschema:"required"`
 }
 
-// AddonSpec says what an add-on is. It is the same on every control-plane machine of the cluster:
-// the one whose controllers work applies its own.
+// AddonSpec describes an add-on. It must be the same on every control-plane machine of the cluster:
+// the elected leader of the controllers applies its own copy.
 type AddonSpec struct {
-	// Manifests are the add-on's objects: texts of one or more YAML documents, as `helm template`
-	// or `kustomize build` print them. They may hold Secrets, so they are shown to nobody. There
-	// are manifests, or an artifact, or both.
+	// Manifests are the objects of the add-on: texts of one or more YAML documents, in the format
+	// of `helm template` or `kustomize build`. They can contain Secrets, so they are never shown.
+	// An add-on has manifests, an artifact, or both.
 	Manifests []Manifest `yaml:"manifests,omitempty"`
-	// Artifact is an OCI artefact with more such texts: files of YAML or JSON, each a layer by
-	// itself, or in layers that are tar archives, plain or compressed by gzip. It comes from what
-	// was brought to the machine with `orlopctl image import`, else from registries.
+	// Artifact is an OCI artifact with more manifests: YAML or JSON files, each as a layer, or in
+	// tar archives with or without gzip. It comes from images imported by `orlopctl image import`,
+	// otherwise from registries.
 	Artifact Artifact `yaml:"artifact,omitempty"`
-	// Registries are where the artefact is fetched from when nobody has brought it, asked in this
-	// order: the one that it names, and mirrors. Without any, no registry is ever asked.
+	// Registries are the registries and mirrors from which the machine fetches an artifact that was
+	// not imported, in this order. Without registries, the machine never fetches.
 	Registries []AddonRegistry `yaml:"registries,omitempty"`
-	// Namespace is where objects go that name none. It is made if it is missing.
+	// Namespace is the namespace of objects that do not specify one. It is created if missing.
 	Namespace string `yaml:"namespace,omitempty"`
-	// Scope is how far the add-on reaches.
+	// Scope limits the namespaces of the add-on.
 	Scope AddonScope `yaml:"scope" jsonschema:"required"`
-	// Rights are all that the add-on may do. Its objects are applied with them and no others, and
-	// no role among its objects can hand out more.
+	// Rights are all permissions of the add-on. Its objects are applied with these permissions
+	// only, and no role among its objects can grant more.
 	Rights AddonRights `yaml:"rights" jsonschema:"required"`
-	// HealthyWithin is how long changed manifests may take until all objects are healthy, and have
-	// been so for a minute. When it is over, those that were healthy before are applied again, and
-	// the state of the add-on says so. What is no longer wanted stays until then. 0s leaves the
-	// changed ones, and takes away what is not wanted at once. Time without an API server does not
-	// count, and the first manifests have no limit.
+	// HealthyWithin is the time in which all objects must become healthy, and stay so for a minute,
+	// after the manifests changed. After that, the last healthy manifests are applied again, and
+	// the state of the add-on reports it; no object is pruned before. With 0s, there is no
+	// rollback, and objects are pruned at once. Time without an API server does not count, and the
+	// first manifests have no limit.
 	HealthyWithin Duration `yaml:"healthyWithin"`
-	// Requires is what the add-on needs of the cluster. What is not there keeps all of it from
-	// being applied.
+	// Requires lists requirements for the cluster. If the cluster does not meet them, no object of
+	// the add-on is applied.
 	Requires AddonRequires `yaml:"requires"`
 }
 
 func (a *Addon) defaults() { a.Spec.HealthyWithin = Duration(10 * time.Minute) }
 
-// AddonRegistry is a registry that has the artefact of an add-on. What comes from it is believed by
+// AddonRegistry is a registry with the artifact of an add-on. The machine verifies the artifact by
 // its digest.
 type AddonRegistry struct {
-	// Address is the registry, with or without a port; of a mirror that keeps what others have in a
-	// folder, with that folder.
+	// Address is the registry, with an optional port; for a mirror with a path prefix, the path
+	// follows.
 	Address RegistryPath `yaml:"address" jsonschema:"required"`
-	// CA signs the registry's certificate, in PEM. Nothing else vouches for it.
+	// CA is the CA of the registry's certificate, in PEM. No other CA is trusted for it.
 	CA Bundle `yaml:"ca,omitempty"`
-	// PlainHTTP asks without TLS.
+	// PlainHTTP disables TLS.
 	PlainHTTP bool `yaml:"plainHTTP"`
-	// Username is the user that the registry is told; without it, nobody.
+	// Username is the user at the registry; access is anonymous without it.
 	Username string `yaml:"username,omitempty"`
 	// Password is the user's password, or a token.
 	Password Secret `yaml:"password,omitempty"`
 }
 
-// AddonScope is how far an add-on reaches: into some namespaces, or everywhere.
+// AddonScope limits an add-on to namespaces, or permits the whole cluster.
 type AddonScope struct {
-	// Namespaces are those that the add-on is kept to; they are made if they are missing. Objects
-	// elsewhere, and objects of the whole cluster, are refused. Namespaces whose names begin with
-	// orlop- nobody but add-ons can make.
+	// Namespaces are the permitted namespaces; they are created if missing. Objects in other
+	// namespaces and cluster-scoped objects are rejected. Only add-ons can create namespaces with
+	// the prefix orlop-.
 	Namespaces []string `yaml:"namespaces,omitempty"`
-	// Cluster lets the add-on have objects in every namespace, and of the whole cluster.
+	// Cluster permits objects in every namespace, and cluster-scoped objects.
 	Cluster bool `yaml:"cluster"`
 }
 
-// AddonRights are the cluster rights of an add-on, which the API server holds it to.
+// AddonRights are the permissions of an add-on, which the API server enforces.
 type AddonRights struct {
-	// Rules are rights as in a Role or a ClusterRole (rbac.authorization.k8s.io/v1, PolicyRule): in
-	// the namespaces of the scope, or everywhere.
+	// Rules are rules of a Role or a ClusterRole (rbac.authorization.k8s.io/v1, PolicyRule), for
+	// the namespaces of the scope or for the whole cluster.
 	Rules []PolicyRule `yaml:"rules,omitempty"`
-	// NamespaceAdmin gives the role admin of Kubernetes in the namespaces of the scope.
+	// NamespaceAdmin grants the ClusterRole admin of Kubernetes in the namespaces of the scope.
 	NamespaceAdmin bool `yaml:"namespaceAdmin"`
-	// ClusterAdmin gives the role cluster-admin of Kubernetes: everything.
+	// ClusterAdmin grants the ClusterRole cluster-admin of Kubernetes: all permissions.
 	ClusterAdmin bool `yaml:"clusterAdmin"`
 }
 
-// PolicyRule says what may be done with what.
+// PolicyRule permits verbs on resources or paths.
 type PolicyRule struct {
-	// APIGroups are the groups of the resources; "" is the core group.
+	// APIGroups are the API groups of the resources; "" is the core group.
 	APIGroups []APIGroup `yaml:"apiGroups,omitempty"`
-	// Resources are the resources, such as deployments or pods/log.
+	// Resources are resource names, for example deployments or pods/log.
 	Resources []string `yaml:"resources,omitempty"`
-	// ResourceNames are the only objects that are meant.
+	// ResourceNames restricts the rule to objects with these names.
 	ResourceNames []string `yaml:"resourceNames,omitempty"`
-	// NonResourceURLs are paths of the API server instead of resources; with the scope cluster
-	// only.
+	// NonResourceURLs are paths of the API server, in place of resources; only with cluster scope.
 	NonResourceURLs []string `yaml:"nonResourceURLs,omitempty"`
-	// Verbs are what may be done. Applying an object takes get, create and patch; taking it away
-	// needs no right.
+	// Verbs are the permitted verbs. Applying an object requires get, create and patch; deleting it
+	// requires no permission.
 	Verbs []string `yaml:"verbs" jsonschema:"required"`
 }
 
-// AddonRequires is what an add-on needs of the cluster.
+// AddonRequires lists requirements for the cluster.
 type AddonRequires struct {
-	// Kubernetes is the least version of the API server, as ">=1.36" or ">=1.36.2".
+	// Kubernetes is the minimum version of the API server, as ">=1.36" or ">=1.36.2".
 	Kubernetes AtLeast `yaml:"kubernetes,omitempty"`
 }
 
-// APIGroup is a group of resources. The core group's name is empty, and not the zero value.
+// APIGroup is an API group. The core group has the empty name, but is not the zero value.
 type APIGroup struct {
 	name  string
 	given bool
 }
 
-// UnmarshalText takes the name as it is.
+// UnmarshalText accepts any name.
 func (g *APIGroup) UnmarshalText(text []byte) error {
 	*g = APIGroup{string(text), true}
 	return nil
 }
 
-// String is the name.
+// String returns the name.
 func (g APIGroup) String() string { return g.name }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (g APIGroup) MarshalText() ([]byte, error) { return []byte(g.name), nil }
 
-// Manifest is the text of an add-on's objects. It may hold Secrets, so it is printed like one.
+// Manifest is a text with objects of an add-on. It can contain Secrets, so it is printed like a
+// secret.
 type Manifest struct{ Secret }
 
-// AtLeast is a version and those after it. The zero value is all versions.
+// AtLeast is a minimum version. The zero value permits all versions.
 type AtLeast struct{ version string }
 
 const wantAtLeast = `a least version, such as ">=1.36"`
 
-// UnmarshalText reads ">=" and a version of two or three numbers.
+// UnmarshalText parses ">=" and a version of two or three numbers.
 func (a *AtLeast) UnmarshalText(text []byte) error {
 	version, least := strings.CutPrefix(string(text), ">=")
 	version = strings.TrimLeft(version, " ")
@@ -149,7 +149,7 @@ func (a *AtLeast) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// isVersion says that a text is two or three numbers with dots between them.
+// isVersion reports whether a text consists of two or three numbers separated by dots.
 func isVersion(s string) bool {
 	numbers := strings.Split(s, ".")
 	for _, n := range numbers {
@@ -160,7 +160,7 @@ func isVersion(s string) bool {
 	return len(numbers) == 2 || len(numbers) == 3
 }
 
-// String is ">=" and the version; empty for all versions.
+// String returns ">=" and the version; "" for the zero value.
 func (a AtLeast) String() string {
 	if a.version == "" {
 		return ""
@@ -168,13 +168,13 @@ func (a AtLeast) String() string {
 	return ">=" + a.version
 }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (a AtLeast) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// Version is the least version, such as "1.36"; empty for all versions.
+// Version returns the minimum version, such as "1.36"; "" for the zero value.
 func (a AtLeast) Version() string { return a.version }
 
-// DefaultNamespace is where the objects of an add-on go that name no namespace.
+// DefaultNamespace returns the namespace of objects that do not specify one.
 func (s AddonSpec) DefaultNamespace() string {
 	switch {
 	case s.Namespace != "":
@@ -185,5 +185,5 @@ func (s AddonSpec) DefaultNamespace() string {
 	return "default"
 }
 
-// addonPath is the path of an add-on's document, as in Problem.Field.
+// addonPath returns the path of an add-on's document, as in Problem.Field.
 func addonPath(name string) string { return `Addon["` + shorten(name) + `"]` }

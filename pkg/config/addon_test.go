@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// addonDocuments are a machine of a cluster with two add-ons.
+// addonDocuments returns the documents of a machine in a cluster with two add-ons.
 func addonDocuments(t *testing.T) string {
 	t.Helper()
 	return expand(t, values(t), `apiVersion: orlop.dev/v1alpha1
@@ -53,8 +53,8 @@ spec:
 `)
 }
 
-// TestAddons: several documents of the kind are read, printed and compared by their names, and no
-// printing shows a manifest.
+// TestAddons checks that several Addon documents are parsed, printed and compared by name, and that
+// no output contains a manifest.
 func TestAddons(t *testing.T) {
 	before, problems := Parse("", []byte(addonDocuments(t)))
 	if len(problems) > 0 {
@@ -78,7 +78,7 @@ func TestAddons(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	// The values of the test are new each time: only the add-ons are looked at.
+	// Other values of the test are random: compare only the add-ons.
 	changes := slices.DeleteFunc(Changes(before, swapped), func(line string) bool { return !strings.HasPrefix(line, "Addon") })
 	if want := []string{`Addon["one"].spec.manifests[0]: (changed)`}; !slices.Equal(changes, want) {
 		t.Errorf("changes %q, want %q", changes, want)

@@ -9,22 +9,21 @@ import (
 	"strings"
 )
 
-// Artifact names an OCI artefact as a registry keeps it: the registry, the repository there, and
-// the digest of the manifest. The zero value is none. There is no tag in it: what the name leads to
-// does not change.
+// Artifact is the name of an OCI artifact: registry, repository, and digest of the manifest. The
+// zero value is no artifact. It contains no tag, so the name always refers to the same content.
 type Artifact struct {
 	Registry   string // host, or host:port
-	Repository string // such as team/ingress
+	Repository string // for example team/ingress
 	SHA256     string // of the manifest, lower-case hexadecimal
 }
 
 const wantArtifact = "a registry, a repository and a digest, such as registry.example.com/team/ingress@sha256:… (64 hexadecimal digits)"
 
-// longestRepository is what registries take, together with their own name (OCI distribution
-// specification 1.1).
+// longestRepository is the maximum length in registries, including the name of the registry (OCI
+// distribution specification 1.1).
 const longestRepository = 255
 
-// UnmarshalText reads REGISTRY/REPOSITORY@sha256:DIGEST.
+// UnmarshalText parses REGISTRY/REPOSITORY@sha256:DIGEST.
 func (a *Artifact) UnmarshalText(text []byte) error {
 	s := string(text)
 	place, digest, pinned := strings.Cut(s, "@")
@@ -50,9 +49,9 @@ func (a *Artifact) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// isRepository says whether a repository may have a name (OCI distribution specification 1.1,
-// "Pulling manifests"): parts with slashes between them, each of runs of lower-case letters and
-// digits, with a dot, one or two underscores or hyphens between runs.
+// isRepository reports whether a repository name is valid (OCI distribution specification 1.1,
+// "Pulling manifests"): parts separated by slashes; each part consists of lower-case letters and
+// digits, with a dot, one or two underscores, or hyphens in between.
 func isRepository(name string) bool {
 	for part := range strings.SplitSeq(name, "/") {
 		between := ""
@@ -76,8 +75,8 @@ func isRepository(name string) bool {
 	return true
 }
 
-// registryHost checks host or host:port of a registry. As everywhere with images, a name alone is
-// none: it would be a folder.
+// registryHost validates the host or host:port of a registry. As in image names, a name without a
+// dot and a port is invalid, because it would be a path.
 func registryHost(s string) error {
 	host, digits, err := net.SplitHostPort(s)
 	if err != nil {
@@ -92,15 +91,15 @@ func registryHost(s string) error {
 	if port, err := strconv.ParseUint(digits, 10, 16); err != nil || port == 0 {
 		return errors.New("has a port that is not in 1 to 65535")
 	}
-	// Not in a URL, where it ends up: containerd would lay the whole file of that registry aside,
-	// and say so in its log alone.
+	// These are invalid in a URL, in which containerd uses the host: containerd would ignore the
+	// whole file of that registry and report it only in its log.
 	if a, err := netip.ParseAddr(host); strings.HasPrefix(s, "[") && (err != nil || !a.Is6()) {
 		return errors.New("has brackets around something else than an IPv6 address")
 	}
 	return hostOrAddr(host)
 }
 
-// String is the name as it is written.
+// String returns the name in the format of UnmarshalText.
 func (a Artifact) String() string {
 	if a == (Artifact{}) {
 		return ""
@@ -108,22 +107,22 @@ func (a Artifact) String() string {
 	return a.Registry + "/" + a.Repository + "@" + a.Digest()
 }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (a Artifact) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// Digest is "sha256:…".
+// Digest returns "sha256:…".
 func (a Artifact) Digest() string { return "sha256:" + a.SHA256 }
 
-// In is the name of the same artefact in another registry.
+// In returns the name of the same artifact in another registry.
 func (a Artifact) In(r RegistryPath) string { return string(r) + "/" + a.Repository + "@" + a.Digest() }
 
-// RegistryPath is a registry, or a folder of one under which it has what others have: host,
-// host:port or host:port/folder.
+// RegistryPath is a registry, with an optional path prefix of a mirror: host, host:port or
+// host:port/path.
 type RegistryPath string
 
 const wantRegistry = "a registry, such as registry.example.com:5000, or with the folder of a mirror, such as mirror.example.com/outside"
 
-// UnmarshalText reads it.
+// UnmarshalText parses a registry with an optional path.
 func (r *RegistryPath) UnmarshalText(text []byte) error {
 	s := string(text)
 	host, folder, below := strings.Cut(s, "/")
@@ -140,5 +139,5 @@ func (r *RegistryPath) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText is the text.
+// MarshalText returns the text.
 func (r RegistryPath) MarshalText() ([]byte, error) { return []byte(r), nil }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestArtifact: the names that registries give are read and printed as they are, and none that lead
-// elsewhere or change.
+// TestArtifact checks that names with a digest are parsed and printed unchanged, and that other
+// names are rejected.
 func TestArtifact(t *testing.T) {
 	sum := strings.Repeat("0a", 32)
 	for _, name := range []string{

@@ -2,102 +2,101 @@ package config
 
 import "time"
 
-// Authentication adds ways to prove who a caller is. Client certificates and service-account tokens
-// always work; static tokens and passwords never do; a caller who proves nothing may only ask for
-// health.
+// Authentication adds authenticators. Client certificates and service-account tokens are always
+// accepted; static tokens and passwords never are. Anonymous callers can only query the health of
+// the API server.
 type Authentication struct {
-	// JWT are the issuers whose OpenID Connect tokens are accepted, at most 64. Changing them needs
-	// no restart.
+	// JWT are the issuers of accepted OpenID Connect tokens, at most 64. Changes need no restart.
 	JWT []JWTIssuer `yaml:"jwt,omitempty"`
-	// Webhook is a service that is asked about bearer tokens that nobody else knows (the
-	// TokenReview API).
+	// Webhook is a service that verifies bearer tokens that no other authenticator accepts
+	// (TokenReview API).
 	Webhook *AuthenticationWebhook `yaml:"webhook,omitempty"`
 }
 
-// JWTIssuer is one issuer of OpenID Connect tokens, with what its claims mean. Expressions are CEL
-// over the variable claims (userRules: user), as in the API server's AuthenticationConfiguration.
+// JWTIssuer is an issuer of OpenID Connect tokens, with the mapping of its claims. Expressions are
+// CEL over the variable claims (userRules: user), as in the API server's
+// AuthenticationConfiguration.
 type JWTIssuer struct {
-	// URL is the token's iss claim: https, without query and fragment. Keys are found by OpenID
-	// discovery below it.
+	// URL is the token's iss claim: https, without query and fragment. It is the base URL of OpenID
+	// discovery for the keys.
 	URL string `yaml:"url" jsonschema:"required"`
-	// DiscoveryURL is where the discovery document really is, when that is not below the issuer's
-	// URL.
+	// DiscoveryURL is the URL of the discovery document, if it is not below the issuer's URL.
 	DiscoveryURL string `yaml:"discoveryURL,omitempty"`
-	// CA signs the issuer's server certificate, in PEM. Without it the system's own list of
-	// authorities counts.
+	// CA is the CA of the issuer's server certificate, in PEM. The default is the system's list of
+	// public CAs.
 	CA Bundle `yaml:"ca,omitempty"`
-	// Audiences: the token's aud claim must hold one of these.
+	// Audiences are the accepted values of the token's aud claim.
 	Audiences []string `yaml:"audiences" jsonschema:"required"`
-	// ClaimRules must all be true for a token to be accepted.
+	// ClaimRules must all be true for an accepted token.
 	ClaimRules []Rule `yaml:"claimRules,omitempty"`
-	// Username is an expression that gives the user's name.
+	// Username is an expression for the user's name.
 	Username string `yaml:"username" jsonschema:"required"`
-	// Groups is an expression that gives the user's groups: a string or a list of strings.
+	// Groups is an expression for the user's groups: a string or a list of strings.
 	Groups string `yaml:"groups,omitempty"`
-	// UID is an expression that gives the user's unique id.
+	// UID is an expression for the user's unique ID.
 	UID string `yaml:"uid,omitempty"`
-	// Extra gives further attributes of the user: the key is a domain-prefixed path in lower case,
-	// the value an expression.
+	// Extra adds attributes of the user: the key is a domain-prefixed path in lower case, the value
+	// an expression.
 	Extra map[string]string `yaml:"extra,omitempty"`
-	// UserRules must all be true for the user that came out.
+	// UserRules must all be true for the resulting user.
 	UserRules []Rule `yaml:"userRules,omitempty"`
 }
 
 // Rule is an expression that must be true.
 type Rule struct {
-	// Expression in CEL that gives a bool.
+	// Expression is a CEL expression of type bool.
 	Expression string `yaml:"expression" jsonschema:"required"`
-	// Message is what the log says when the expression is false.
+	// Message is the log message if the expression is false.
 	Message string `yaml:"message,omitempty"`
 }
 
-// AuthenticationWebhook is a service that is asked about bearer tokens.
+// AuthenticationWebhook is a service that verifies bearer tokens.
 type AuthenticationWebhook struct {
-	// URL of the service, https.
+	// URL is the https URL of the service.
 	URL string `yaml:"url" jsonschema:"required"`
-	// CA signs the service's server certificate, in PEM.
+	// CA is the CA of the service's server certificate, in PEM.
 	CA Bundle `yaml:"ca" jsonschema:"required"`
-	// Client is the certificate and key that the API server shows to the service; without it, none.
+	// Client is the client certificate of the API server with its key; default: none.
 	Client *CertKey `yaml:"client,omitempty"`
-	// CacheTTL is how long an answer is kept, 0s to 1h.
+	// CacheTTL is the time for which an answer is cached, 0s to 1h.
 	CacheTTL Duration `yaml:"cacheTTL"`
 }
 
 func (w *AuthenticationWebhook) defaults() { w.CacheTTL = Duration(2 * time.Minute) }
 
-// Authorization adds services that are asked what a caller may do. The order is: Node, then these
-// in order, then RBAC; so a service can forbid what RBAC would allow.
+// Authorization adds authorization services. The order is: Node, these services in order, RBAC.
+// Therefore a service can deny a request that RBAC would permit.
 type Authorization struct {
-	// Webhooks are asked in this order (the SubjectAccessReview API), at most 16.
+	// Webhooks are called in this order (SubjectAccessReview API), at most 16.
 	Webhooks []AuthorizationWebhook `yaml:"webhooks,omitempty"`
 }
 
-// AuthorizationWebhook is a service that is asked what a caller may do.
+// AuthorizationWebhook is a service that authorizes requests.
 type AuthorizationWebhook struct {
-	// Name in logs and metrics: a DNS label or subdomain, unique.
+	// Name identifies the service in logs and metrics: a DNS label or subdomain, unique.
 	Name string `yaml:"name" jsonschema:"required"`
-	// URL of the service, https.
+	// URL is the https URL of the service.
 	URL string `yaml:"url" jsonschema:"required"`
-	// CA signs the service's server certificate, in PEM.
+	// CA is the CA of the service's server certificate, in PEM.
 	CA Bundle `yaml:"ca" jsonschema:"required"`
-	// Client is the certificate and key that the API server shows to the service; without it, none.
+	// Client is the client certificate of the API server with its key; default: none.
 	Client *CertKey `yaml:"client,omitempty"`
-	// Timeout of one question, more than 0s, at most 30s.
+	// Timeout is the timeout of a call, more than 0s, at most 30s.
 	Timeout Duration `yaml:"timeout"`
-	// AuthorizedTTL is how long a yes is kept, more than 0s, at most 1h.
+	// AuthorizedTTL is the time for which a positive answer is cached, more than 0s, at most 1h.
 	AuthorizedTTL Duration `yaml:"authorizedTTL"`
-	// UnauthorizedTTL is how long a no is kept, more than 0s, at most 1h.
+	// UnauthorizedTTL is the time for which a negative answer is cached, more than 0s, at most 1h.
 	UnauthorizedTTL Duration `yaml:"unauthorizedTTL"`
-	// FailurePolicy is what counts when the service does not answer: NoOpinion asks the next one,
-	// Deny refuses the call.
+	// FailurePolicy applies when the service does not answer: NoOpinion continues with the next
+	// service, Deny rejects the request.
 	FailurePolicy FailurePolicy `yaml:"failurePolicy"`
-	// MatchConditions are CEL expressions over the variable request; the service is asked only when
-	// all are true. At most 63. The cluster's own components are never asked about, so that a
-	// service that is away cannot stop what has to bring it back.
+	// MatchConditions are CEL expressions over the variable request, at most 63; the service is
+	// called only if all are true. It is never called for the cluster's own components, so that an
+	// unreachable service cannot block the components that are necessary to restore it.
 	MatchConditions []string `yaml:"matchConditions,omitempty"`
 }
 
-// FailurePolicy is what counts when a webhook does not answer.
+// FailurePolicy applies when a webhook does not answer.
 type FailurePolicy string
 
 // The failure policies.
@@ -106,7 +105,7 @@ const (
 	FailureDeny      FailurePolicy = "Deny"
 )
 
-// Names lists the failure policies.
+// Names returns the failure policies.
 func (FailurePolicy) Names() []string { return []string{string(FailureDeny), string(FailureNoOpinion)} }
 
 func (w *AuthorizationWebhook) defaults() {

@@ -9,10 +9,11 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// TestBad reads every document NAME.yaml of testdata/bad-*.txtar and compares the problems with
-// NAME.want. The goldens hold no certificate and no key: $NAME stands for one, made anew in each
-// run. An ECDSA signature's DER is 70 to 72 bytes long, so nothing that is reported stands behind a
-// certificate on its line. Rewrite them with -run TestBad -update, and read the difference.
+// TestBad parses every document NAME.yaml of testdata/bad-*.txtar and compares the problems with
+// NAME.want. The files contain no certificates and keys: $NAME stands for a value that each run
+// generates. The DER form of an ECDSA signature has 70 to 72 bytes, so no reported position is
+// after a certificate on its line. Update the files by -run TestBad -update, and review the
+// difference.
 func TestBad(t *testing.T) {
 	files, err := filepath.Glob("testdata/bad-*.txtar")
 	if err != nil || len(files) == 0 {
@@ -48,7 +49,7 @@ func TestBad(t *testing.T) {
 	}
 }
 
-// TestBadShowsNoSecret puts each secret where it does not belong and looks for it in the messages.
+// TestBadShowsNoSecret puts each secret into wrong fields and searches the messages for it.
 func TestBadShowsNoSecret(t *testing.T) {
 	v := values(t)
 	for _, document := range []string{
@@ -67,8 +68,7 @@ func TestBadShowsNoSecret(t *testing.T) {
 			t.Errorf("%s: no problem found", document)
 		}
 		for _, name := range []string{"AES", "SA_KEY", "K8S_KEY"} {
-			// The first line of a PEM key's text is the same for all keys, so the middle is looked
-			// for.
+			// The first line is the same for all PEM keys; search for the middle.
 			secret := v[name][len(v[name])/3 : len(v[name])/3+12]
 			if strings.Contains(problems.Error(), secret) {
 				t.Errorf("%s: the messages show %s:\n%v", document, name, problems)
@@ -77,8 +77,8 @@ func TestBadShowsNoSecret(t *testing.T) {
 	}
 }
 
-// TestUnquotedShowsNoSecret: a secret that begins as an alias, an anchor or a tag does is not
-// repeated.
+// TestUnquotedShowsNoSecret checks that a secret that begins like an alias, an anchor or a tag does
+// not appear in the messages.
 func TestUnquotedShowsNoSecret(t *testing.T) {
 	for _, value := range []string{"*Hunter2", "&Hunter2 x", "!Hunter2", "!Hunter2 x", "!!Hunter2 x"} {
 		text := "apiVersion: orlop.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c}\nspec:\n  secretsEncryptionKey: " + value + "\n"

@@ -4,8 +4,8 @@ import (
 	"slices"
 )
 
-// New is the configuration of one machine with every default filled in, without Kubernetes. The
-// With functions add to a copy. What they make is not checked; Check does that.
+// New returns the configuration of a machine with all defaults and without Kubernetes. The With
+// functions return modified copies. The result is not validated; Check does that.
 func New(name string, role Role) *Config {
 	c := &Config{}
 	c.Machine.defaults()
@@ -15,14 +15,14 @@ func New(name string, role Role) *Config {
 	return c
 }
 
-// WithOperatorCAs says who may call the machine.
+// WithOperatorCAs sets the operator CAs.
 func (c *Config) WithOperatorCAs(cas ...Certificate) *Config {
 	d := *c
 	d.Machine.Spec.Trust.OperatorCAs = slices.Clone(cas)
 	return &d
 }
 
-// WithCluster adds a Cluster document with every default filled in.
+// WithCluster adds a Cluster document with all defaults.
 func (c *Config) WithCluster(name string, endpoint Endpoint, pki PKI, key EncryptionKey) *Config {
 	d := *c
 	d.Cluster = new(Cluster)
@@ -34,14 +34,14 @@ func (c *Config) WithCluster(name string, endpoint Endpoint, pki PKI, key Encryp
 	return &d
 }
 
-// WithJoin says how the machine becomes a member of its cluster.
+// WithJoin sets the join parameters.
 func (c *Config) WithJoin(j Join) *Config {
 	d := *c
 	d.Machine.Spec.Join = &j
 	return &d
 }
 
-// WithNode says what the machine's Node carries.
+// WithNode sets the labels and taints of the machine's Node.
 func (c *Config) WithNode(n Node) *Config {
 	d := *c
 	d.Machine.Spec.Node = n
@@ -55,7 +55,7 @@ func (c *Config) WithNetwork(spec NetworkSpec) *Config {
 	return &d
 }
 
-// NewCertKey reads a certificate and its private key, both in PEM.
+// NewCertKey parses a certificate and its private key, both in PEM.
 func NewCertKey(cert, key string) (CertKey, error) {
 	c, err := ParseCertificate(cert)
 	if err != nil {
@@ -68,15 +68,15 @@ func NewCertKey(cert, key string) (CertKey, error) {
 	return CertKey{Cert: c, Key: k}, nil
 }
 
-// ParseEndpoint reads https://host:port.
+// ParseEndpoint parses https://host:port.
 func ParseEndpoint(url string) (Endpoint, error) {
 	var e Endpoint
 	err := e.UnmarshalText([]byte(url))
 	return e, err
 }
 
-// Check is Parse's judgement of a configuration that was not read but made. Lines count in what
-// Marshal prints.
+// Check validates a generated configuration like Parse. Line numbers refer to the output of
+// Marshal.
 func Check(c *Config) Problems {
 	_, problems := Parse("generated", Marshal(c))
 	return problems

@@ -9,16 +9,15 @@ import (
 	"strings"
 )
 
-// none stands for a field that is not there.
+// none is printed for a missing field.
 const none = "(none)"
 
-// Equal says that two configurations say the same. Where their fields were written does not count.
+// Equal reports whether two configurations have the same values. Source positions do not matter.
 func Equal(a, b *Config) bool { return len(Changes(a, b)) == 0 }
 
-// Changes lists what differs, one field a line, in the order of the documents:
-// "Network.spec.links[0].mtu: 1500 → 9000". Items of lists are compared by their place, add-ons by
-// their name. Secrets are named but not shown. Either side may be nil: a machine without
-// configuration.
+// Changes returns the differences, one line for each field, in the order of the documents:
+// "Network.spec.links[0].mtu: 1500 → 9000". List items are compared by index, add-ons by name. For
+// secrets it prints no values. nil stands for a machine without a configuration.
 func Changes(before, after *Config) []string {
 	d := differ{}
 	a, b := map[string]reflect.Value{}, map[string]reflect.Value{}
@@ -41,10 +40,10 @@ func Changes(before, after *Config) []string {
 	return d.lines
 }
 
-// pointer reports whether a value is a pointer, so that the field may be left out.
+// pointer reports whether a value is a pointer, so that the field is optional.
 func pointer(v reflect.Value) bool { return v.IsValid() && v.Kind() == reflect.Pointer }
 
-// presence is how a change shows a block without fields.
+// presence returns the text for an empty block or a missing block.
 func presence(v reflect.Value) string {
 	if v.IsValid() {
 		return "{}"
@@ -55,10 +54,10 @@ func presence(v reflect.Value) string {
 // differ collects differences.
 type differ struct{ lines []string }
 
-// compare walks through two values of the same type. A value that is not valid is not there.
+// compare walks two values of the same type. An invalid value stands for a missing field.
 func (d *differ) compare(path string, a, b reflect.Value) {
 	optional := pointer(a) || pointer(b)
-	a, b = follow(a), follow(b)
+	a, b = deref(a), deref(b)
 	some := a
 	if !a.IsValid() {
 		some = b
@@ -76,7 +75,7 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 		for i := range some.NumField() {
 			d.compare(path+"."+fieldName(some.Type().Field(i)), part(a, reflect.Value.Field, i), part(b, reflect.Value.Field, i))
 		}
-		// it has a meaning of its own, as "firewall: {}"
+		// an empty block has a meaning, for example "firewall: {}"
 		if optional && a.IsValid() != b.IsValid() && len(d.lines) == lines {
 			d.lines = append(d.lines, path+": "+presence(a)+" → "+presence(b))
 		}
@@ -103,8 +102,8 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 	}
 }
 
-// entry is how a value of a map of texts is shown. That one is there says something also when it is
-// empty, unlike an empty field.
+// entry returns the text for a value in a map of strings. Unlike an empty field, an empty value
+// differs from a missing key.
 func entry(v reflect.Value) string {
 	if v.IsValid() && v.Len() == 0 {
 		return `""`
@@ -112,7 +111,7 @@ func entry(v reflect.Value) string {
 	return shown(v)
 }
 
-// leaf compares two values that are printed as one text.
+// leaf compares two values that are printed as a single text.
 func (d *differ) leaf(path string, a, b reflect.Value) {
 	was, is := shown(a), shown(b)
 	if _, secret := sample(a, b).(interface{ Reveal() string }); secret {
@@ -137,8 +136,7 @@ func secretChange(was, is string) string {
 	return "(changed)"
 }
 
-// shown is how a value is shown to a person: in one line, without secrets, certificates by their
-// names.
+// shown returns a value for display: on one line, without secrets, certificates by name.
 func shown(v reflect.Value) string {
 	if !v.IsValid() {
 		return none
@@ -158,7 +156,7 @@ func shown(v reflect.Value) string {
 	return text
 }
 
-// exact is a value's whole text, for comparing what shown shortens.
+// exact returns the complete text of a value, for the comparison of values that shown shortens.
 func exact(v reflect.Value) string {
 	if !v.IsValid() {
 		return ""
@@ -181,15 +179,15 @@ func sample(a, b reflect.Value) any {
 	return b.Interface()
 }
 
-// follow goes through a pointer; what it does not point to is not there.
-func follow(v reflect.Value) reflect.Value {
+// deref dereferences a pointer; nil yields an invalid value.
+func deref(v reflect.Value) reflect.Value {
 	if v.IsValid() && v.Kind() == reflect.Pointer {
 		return v.Elem()
 	}
 	return v
 }
 
-// part is a part of a value that may not be there.
+// part returns a part of a value, or the value if it is invalid.
 func part[K any](v reflect.Value, get func(reflect.Value, K) reflect.Value, key K) reflect.Value {
 	if !v.IsValid() {
 		return v

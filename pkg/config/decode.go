@@ -13,11 +13,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// value reads a node into v. Every problem is reported with its place; v is left as it was where
-// there is one.
+// value decodes a node into v. It reports every problem with its position; v is unchanged where a
+// problem occurs.
 func (p *parser) value(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 {
-		p.broken[path] = true // reported by narrow
+		p.broken[path] = true // narrow has reported it
 		return
 	}
 	p.cfg.origins[path] = Origin{File: p.file, Line: n.Line, Column: n.Column}
@@ -54,7 +54,7 @@ func (p *parser) value(n *yaml.Node, path string, v reflect.Value) {
 	}
 }
 
-// structure reads a mapping into a struct. The keys in skip have been looked at already.
+// structure decodes a mapping into a struct. The keys in skip are processed already.
 func (p *parser) structure(n *yaml.Node, path string, v reflect.Value, skip ...string) {
 	p.cfg.origins[path] = Origin{File: p.file, Line: n.Line, Column: n.Column}
 	fields := map[string]int{}
@@ -85,8 +85,8 @@ func (p *parser) structure(n *yaml.Node, path string, v reflect.Value, skip ...s
 	}
 }
 
-// key checks a key of a mapping; path is that of its value, seen holds the lines of the keys
-// before.
+// key validates a key of a mapping; path is the path of its value, seen contains the lines of the
+// previous keys.
 func (p *parser) key(key *yaml.Node, path string, seen map[string]int) bool {
 	if key.Kind != yaml.ScalarNode || key.Tag == "!!null" {
 		p.add(key.Line, key.Column, parent(path), wrong{reason: "a key is " + describe(key), expected: "the name of a field"})
@@ -104,7 +104,8 @@ func (p *parser) key(key *yaml.Node, path string, seen map[string]int) bool {
 	return true
 }
 
-// unknown reports a field that is not there, with the name or the place that was probably meant.
+// unknown reports an unknown field, with the most similar known name, or other structs that have
+// the field.
 func (p *parser) unknown(key *yaml.Node, path string, known []string) {
 	w := wrong{reason: "unknown field", nearest: nearest(key.Value, known)}
 	if w.nearest == "" {
@@ -120,7 +121,7 @@ func (p *parser) unknown(key *yaml.Node, path string, known []string) {
 	p.add(key.Line, key.Column, path+"."+shorten(key.Value), w)
 }
 
-// places are the paths of all structs below t that have a field of that name.
+// places returns the paths of all structs below t that have a field with this name.
 func places(t reflect.Type, path, name string) []string {
 	switch {
 	case isText(t):
@@ -143,7 +144,7 @@ func places(t reflect.Type, path, name string) []string {
 	return found
 }
 
-// text reads a scalar with the type's own reader.
+// text decodes a scalar by the type's UnmarshalText.
 func (p *parser) text(n *yaml.Node, path string, v reflect.Value, into encoding.TextUnmarshaler) {
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!bool" {
 		p.mismatch(n, path, v.Type())
@@ -151,7 +152,7 @@ func (p *parser) text(n *yaml.Node, path string, v reflect.Value, into encoding.
 	}
 	err := into.UnmarshalText([]byte(n.Value))
 	if err == nil && v.IsZero() && n.Value == "" {
-		err = &wrong{reason: "is empty"} // netip's types take an empty text as nothing
+		err = &wrong{reason: "is empty"} // netip's types accept an empty text as the zero value
 	}
 	if err == nil {
 		return
@@ -187,8 +188,8 @@ func (p *parser) list(n *yaml.Node, path string, v reflect.Value) {
 	v.Set(items)
 }
 
-// mapping reads a map from text to text. Whole numbers are taken as they are written. A text may be
-// empty: a label's is often.
+// mapping decodes a map of strings. It accepts integers as written. Values can be empty, as they
+// often are for labels.
 func (p *parser) mapping(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		p.mismatch(n, path, v.Type())
@@ -249,7 +250,7 @@ func (p *parser) boolean(n *yaml.Node, path string, v reflect.Value) {
 
 func (p *parser) number(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!float" && strings.Trim(n.Value, "0123456789") == "" {
-		n.Tag = "!!int" // the library calls a number that is too long for it a float
+		n.Tag = "!!int" // the library treats integers that are too long as floats
 	}
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" {
 		p.mismatch(n, path, v.Type())
@@ -283,7 +284,7 @@ func (p *parser) mismatch(n *yaml.Node, path string, t reflect.Type) {
 	p.at(n, path, w)
 }
 
-// describe names the kind of a node, without its content: it may be a secret.
+// describe returns the kind of a node, without its content, which can be a secret.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -308,7 +309,7 @@ func describe(n *yaml.Node) string {
 	return "text"
 }
 
-// expectation says in words what a type accepts.
+// expectation describes the accepted values of a type.
 func expectation(t reflect.Type) string {
 	if words := textExpectation(t); words != "" {
 		return words
@@ -342,7 +343,7 @@ func expectation(t reflect.Type) string {
 	return "a whole number"
 }
 
-// textExpectation says what a type with its own reader accepts; it is empty for other types.
+// textExpectation describes the accepted values of a type with UnmarshalText; "" for other types.
 func textExpectation(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[netip.Prefix]():
@@ -397,25 +398,25 @@ func textExpectation(t reflect.Type) string {
 	return ""
 }
 
-// isText says that a type has its own reader.
+// isText reports whether a type has UnmarshalText.
 func isText(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// fieldName is a field's name in the documents.
+// fieldName returns the name of a field in the documents.
 func fieldName(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 	return name
 }
 
-// setDefaults fills in what the type says.
+// setDefaults sets the defaults of the type.
 func setDefaults(v reflect.Value) {
 	if d, ok := v.Addr().Interface().(defaulter); ok {
 		d.defaults()
 	}
 }
 
-// oneOf lists names for a message.
+// oneOf joins names for a message.
 func oneOf(names []string) string {
 	if len(names) == 1 {
 		return names[0]
@@ -423,7 +424,7 @@ func oneOf(names []string) string {
 	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
 }
 
-// shorten keeps a key of the file from filling a message, and from breaking its line or a path.
+// shorten makes a key of the file short and printable for a message or a path.
 func shorten(key string) string {
 	q := quote(key)
 	return q[1 : len(q)-1]

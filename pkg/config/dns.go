@@ -10,34 +10,35 @@ import (
 	"time"
 )
 
-// ClusterDNS says whom the cluster's DNS asks about names outside the cluster. It answers on each
-// machine by itself.
+// ClusterDNS configures how the cluster's DNS resolves names outside the cluster. The DNS runs on
+// each machine independently.
 type ClusterDNS struct {
-	// Upstreams are resolvers for every name without a stub domain, at most 8; they are asked in
-	// this order, the next one if one does not answer, or refuses, or fails. Without any, the
-	// machine's own are asked (Network.spec.dns, DHCP); without those there are no such names.
+	// Upstreams are resolvers for all names outside the stub domains, at most 8, in this order; the
+	// next is used if a resolver does not answer, rejects the query or fails. The default is the
+	// machine's own resolvers (Network.spec.dns, DHCP); without those, other names do not exist.
 	Upstreams NameServers `yaml:"upstreams,omitempty"`
-	// StubDomains have resolvers of their own, at most 64. When a name is in several, the longest
-	// counts.
+	// StubDomains are domains with their own resolvers, at most 64. The longest matching domain
+	// applies.
 	StubDomains []StubDomain `yaml:"stubDomains,omitempty"`
-	// CacheTTL is how long an answer from outside is kept at most: whole seconds, 1s to 1h. The
-	// cluster's own names are answered from memory.
+	// CacheTTL is the maximum time for which an answer from outside is cached: whole seconds, 1s to
+	// 1h. The cluster's own names are answered from memory.
 	CacheTTL Duration `yaml:"cacheTTL"`
 }
 
-// StubDomain is a domain that has resolvers of its own.
+// StubDomain is a domain with its own resolvers.
 type StubDomain struct {
-	// Domain is the domain, lower case, and with it all below. It is neither the cluster's own, nor
-	// above or below that. For addresses it is a reverse zone, such as 168.192.in-addr.arpa.
+	// Domain is the domain in lower case, including all subdomains. It must not be, contain or be
+	// below the cluster's domain. A reverse zone matches addresses, for example
+	// 168.192.in-addr.arpa.
 	Domain string `yaml:"domain" jsonschema:"required"`
-	// Servers are its resolvers, at most 8, asked in this order.
+	// Servers are its resolvers, at most 8, in this order.
 	Servers NameServers `yaml:"servers" jsonschema:"required"`
 }
 
-// NameServers are resolvers.
+// NameServers is a list of resolvers.
 type NameServers []NameServer
 
-// AddrPorts are their addresses with their ports.
+// AddrPorts returns the addresses with their ports.
 func (n NameServers) AddrPorts() []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, s := range n {
@@ -46,16 +47,16 @@ func (n NameServers) AddrPorts() []netip.AddrPort {
 	return out
 }
 
-// PortDNS is where a resolver listens when nothing else is said, in UDP and TCP (RFC 1035, 4.2).
+// PortDNS is the default port of a resolver, UDP and TCP (RFC 1035, 4.2).
 const PortDNS = 53
 
-// NameServer is the address of a resolver with its port. The zero value is none.
+// NameServer is the address of a resolver with its port. The zero value is no resolver.
 type NameServer netip.AddrPort
 
 const wantNameServer = "an IP address, with a port or without, such as 10.0.0.2, 10.0.0.2:5353 or [2001:db8::2]:5353"
 
-// UnmarshalText reads an address, or an address with a port; an IPv6 address with a port stands in
-// brackets.
+// UnmarshalText parses an address, or an address with a port; an IPv6 address with a port must be
+// in brackets.
 func (n *NameServer) UnmarshalText(text []byte) error {
 	s := string(text)
 	if a, err := netip.ParseAddr(s); err == nil {
@@ -73,7 +74,7 @@ func (n *NameServer) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String is the address, and its port when that is another than 53.
+// String returns the address, with the port if it is not 53.
 func (n NameServer) String() string {
 	a := netip.AddrPort(n)
 	switch {
@@ -85,13 +86,13 @@ func (n NameServer) String() string {
 	return a.String()
 }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (n NameServer) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
-// Bounds that no cluster should meet: what is asked of each resolver is small, what is configured
-// is read by people.
+// Limits that no practical cluster reaches: CoreDNS checks each resolver, and operators read the
+// configuration.
 const (
-	MaxNameServers = 8 // CoreDNS takes 15 (plugin/forward)
+	MaxNameServers = 8 // CoreDNS accepts 15 (plugin/forward)
 	maxStubDomains = 64
 )
 
@@ -116,8 +117,8 @@ func (p *parser) clusterDNS(path string, spec *ClusterSpec) {
 	}
 }
 
-// stubDomain checks that the domain leaves the cluster its own names: CoreDNS gives a name to the
-// longest domain that it is in.
+// stubDomain checks that the domain does not take over names of the cluster: CoreDNS resolves a
+// name by the longest matching domain.
 func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
 	if domain == "" {
 		return
@@ -160,8 +161,8 @@ func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
 	}
 }
 
-// reverseZone is the network that a domain below in-addr.arpa (RFC 1035, 3.5) or ip6.arpa (RFC
-// 3596, 2.5) stands for.
+// reverseZone returns the network of a domain below in-addr.arpa (RFC 1035, 3.5) or ip6.arpa (RFC
+// 3596, 2.5).
 func reverseZone(domain string) (netip.Prefix, bool) {
 	base, bits, width := 10, 8, 4
 	rest, ok := strings.CutSuffix(domain, ".in-addr.arpa")
@@ -189,8 +190,8 @@ func reverseZone(domain string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, len(labels)*bits), ok
 }
 
-// nameServers checks who is asked: nobody would answer, or the cluster's DNS would ask itself, for
-// as long as the question's patience lasts.
+// nameServers rejects resolvers that cannot answer, or through which the cluster's DNS would query
+// itself: such queries would wait for their timeout.
 func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) {
 	if len(list) > MaxNameServers {
 		p.on(path, wrong{reason: fmt.Sprintf("%d servers", len(list)), expected: fmt.Sprintf("at most %d", MaxNameServers)})
@@ -221,8 +222,8 @@ func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) 
 	}
 }
 
-// notAsked is why nobody can be asked for names at an address, or nil. CoreDNS asks an address
-// without its zone.
+// notAsked returns why an address cannot be a resolver, or nil. CoreDNS ignores the zone of an
+// address.
 func notAsked(a netip.Addr) *wrong {
 	if w := noServer(a); w != nil {
 		w.expected = "the address of a resolver"
@@ -237,7 +238,7 @@ func notAsked(a netip.Addr) *wrong {
 	return nil
 }
 
-// noServer is why no other machine can have an address, or nil.
+// noServer returns why an address cannot belong to another machine, or nil.
 func noServer(a netip.Addr) *wrong {
 	switch {
 	case a.IsLoopback() || a.Is4In6() && a.Unmap().IsLoopback():
@@ -248,8 +249,8 @@ func noServer(a netip.Addr) *wrong {
 	return nil
 }
 
-// CheckNameServer is why nobody is asked for names at an address that the network named, or nil: it is
-// none of a resolver, or one of the cluster's own, whose DNS would ask itself.
+// CheckNameServer returns why a resolver address from the network (DHCP) is not used, or nil: it
+// cannot be a resolver, or it is an address of the cluster, whose DNS would query itself.
 func CheckNameServer(a netip.Addr, n ClusterNetworks) error {
 	if w := notAsked(a); w != nil {
 		return errors.New(w.reason)
@@ -262,7 +263,7 @@ func CheckNameServer(a netip.Addr, n ClusterNetworks) error {
 	return nil
 }
 
-// tenth is the address of the cluster's DNS in a service range.
+// tenth returns the address of the cluster's DNS in a service range.
 func tenth(r netip.Prefix) netip.Addr {
 	a := r.Masked().Addr()
 	for range 10 {

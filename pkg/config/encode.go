@@ -13,20 +13,20 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Marshal prints the configuration with its secrets and with the defaults that were filled in. The
-// same value gives the same bytes, and Parse reads them back to an equal value. Write them to a
-// file of its owner, nowhere else.
+// Marshal prints the configuration with its secrets and defaults. The same value gives the same
+// bytes, and Parse returns an equal value for them. Write the output only to a file that is
+// readable by its owner alone.
 func Marshal(c *Config) []byte { return encode(c, printer{reveal: true}) }
 
-// MarshalRedacted is Marshal with every secret replaced by Redacted. Parse refuses the result, with
-// a hint.
+// MarshalRedacted prints the configuration like Marshal, with every secret replaced by Redacted.
+// Parse rejects the output, with a hint.
 func MarshalRedacted(c *Config) []byte { return encode(c, printer{}) }
 
-// MarshalOrigins is MarshalRedacted with a comment beside each value that nobody has written, but
-// is the default.
+// MarshalOrigins prints the configuration like MarshalRedacted, with a comment at each value that
+// is a default.
 func MarshalOrigins(c *Config) []byte { return encode(c, printer{origin: c.Origin}) }
 
-// printer makes YAML nodes of values.
+// printer converts values to YAML nodes.
 type printer struct {
 	reveal bool // print secrets
 	origin func(path string) Origin
@@ -40,7 +40,7 @@ func encode(c *Config, pr printer) []byte {
 		doc := pr.structure(d.value, d.path)
 		doc.Content = append([]*yaml.Node{scalar("apiVersion"), scalar(APIVersion), scalar("kind"), scalar(d.kind)}, doc.Content...)
 		if err := enc.Encode(doc); err != nil {
-			// the nodes are ours, the buffer takes everything
+			// the nodes are valid, and the buffer cannot fail
 			panic(fmt.Sprintf("config: cannot print a %s document: %v", d.kind, err))
 		}
 	}
@@ -50,7 +50,7 @@ func encode(c *Config, pr printer) []byte {
 	return out.Bytes()
 }
 
-// structure prints a struct, without the fields that say nothing.
+// structure prints a struct without its empty fields.
 func (pr printer) structure(v reflect.Value, path string) *yaml.Node {
 	m := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 	for i := range v.NumField() {
@@ -69,7 +69,7 @@ func (pr printer) structure(v reflect.Value, path string) *yaml.Node {
 	return m
 }
 
-// value prints what stands at a path, which is one as in Problem.Field.
+// value prints the value at a path, as in Problem.Field.
 func (pr printer) value(v reflect.Value, path string) *yaml.Node {
 	n := pr.node(v, path)
 	if n.Kind == yaml.ScalarNode && pr.origin != nil && pr.origin(path).IsDefault() {
@@ -109,12 +109,12 @@ func (pr printer) node(v reflect.Value, path string) *yaml.Node {
 	}
 }
 
-// leaf is the text of a value that is printed as text. A secret's is Redacted.
+// leaf returns the text of a value that is printed as text; Redacted for a secret.
 func leaf(v reflect.Value) (string, bool) {
 	if m, ok := v.Interface().(encoding.TextMarshaler); ok && v.Kind() != reflect.Pointer {
 		text, err := m.MarshalText()
 		if err != nil {
-			// none of the types in use returns an error
+			// no type in use returns an error
 			panic(fmt.Sprintf("config: cannot print %s: %v", v.Type(), err))
 		}
 		return string(text), true
@@ -125,7 +125,7 @@ func leaf(v reflect.Value) (string, bool) {
 	return "", false
 }
 
-// scalar is a node for a text, as a block when it has several lines.
+// scalar returns a node for a text, as a block if it has several lines.
 func scalar(text string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
 	if strings.Contains(text, "\n") {
@@ -134,7 +134,7 @@ func scalar(text string) *yaml.Node {
 	return n
 }
 
-// isEmpty says that a value says nothing.
+// isEmpty reports whether a value is empty.
 func isEmpty(v reflect.Value) bool {
 	if z, ok := v.Interface().(interface{ IsZero() bool }); ok && v.Kind() != reflect.Pointer {
 		return z.IsZero()

@@ -10,8 +10,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// FuzzParse gives the decoder any text. It must not panic or take long; what it refuses has a
-// reason and a place in the file; what it accepts is printed and read back the same.
+// FuzzParse parses arbitrary texts. Parse must not panic or take long; every problem has a reason
+// and a position; an accepted text is printed and parsed to the same value.
 func FuzzParse(f *testing.F) {
 	v := values(f)
 	f.Add([]byte(Reference))

@@ -5,31 +5,31 @@ import (
 	"strings"
 )
 
-// Install says which disk a machine that runs from memory (from a medium, or from the network)
-// installs itself to. On a machine that runs from a disk it says nothing.
+// Install selects the disk for the installation of a machine that runs from memory (from a boot
+// medium, or from the network). It has no effect on an installed machine.
 type Install struct {
-	// Disk selects the disk: exactly one has to match everything that is given.
+	// Disk selects the disk: exactly one disk must match all conditions.
 	Disk DiskSelector `yaml:"disk" jsonschema:"required"`
-	// Wipe names the disk, by path, serial number or WWID, whose present content may be lost.
-	// Without it a disk that holds anything is refused.
+	// Wipe names the disk whose content may be erased, by path, serial number or WWID. Without it,
+	// the machine rejects a disk that is not blank.
 	Wipe string `yaml:"wipe,omitempty"`
 }
 
-// DiskSelector selects a disk by what is known of it. Texts are patterns: "*" is any text, "?" one
-// character, [a-z] one of a set.
+// DiskSelector selects a disk by its properties. Texts are patterns: "*" matches any text, "?" one
+// character, [a-z] a set of characters.
 type DiskSelector struct {
-	// Size is a smallest size, a largest, or both: ">= 100GiB", "<= 2TiB", ">= 100GiB, <= 2TiB".
+	// Size is a minimum, a maximum, or both: ">= 100GiB", "<= 2TiB", ">= 100GiB, <= 2TiB".
 	Size SizeRange `yaml:"size,omitempty"`
-	// Model is what the disk calls itself.
+	// Model is the model name that the disk reports.
 	Model string `yaml:"model,omitempty"`
 	// Serial is the disk's serial number.
 	Serial string `yaml:"serial,omitempty"`
 	// WWID is the disk's world wide identifier.
 	WWID string `yaml:"wwid,omitempty"`
-	// Bus is how the disk is connected: its transport (nvme, sata, sas, scsi, usb, virtio, mmc), or
-	// the path of its controller in sysfs.
+	// Bus is the disk's transport (nvme, sata, sas, scsi, usb, virtio, mmc), or the path of its
+	// controller in sysfs.
 	Bus string `yaml:"bus,omitempty"`
-	// Path is the kernel's name of the disk. It may change from one start to the next.
+	// Path is the kernel's name of the disk. It can change from one boot to the next.
 	Path string `yaml:"path,omitempty"`
 	// Match is an expression (CEL) over the disk: disk.size, disk.sectorSize (bytes), disk.model,
 	// disk.serial, disk.wwid, disk.bus, disk.transport, disk.path (texts), disk.rotational,
@@ -37,14 +37,14 @@ type DiskSelector struct {
 	Match string `yaml:"match,omitempty"`
 }
 
-// SizeRange is a smallest size, a largest, or both. The zero value is any size.
+// SizeRange is a minimum size, a maximum size, or both. The zero value permits any size.
 type SizeRange struct {
-	Min, Max Bytes // 0: no bound
+	Min, Max Bytes // 0: no limit
 }
 
 const wantRange = `">= SIZE", "<= SIZE" or both with a comma between, such as ">= 100GiB, <= 2TiB"`
 
-// UnmarshalText reads one or two bounds.
+// UnmarshalText parses one or two limits.
 func (r *SizeRange) UnmarshalText(text []byte) error {
 	var out SizeRange
 	for part := range strings.SplitSeq(string(text), ",") {
@@ -73,7 +73,7 @@ func (r *SizeRange) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// nearestRange guesses what somebody meant who left out the sign or wrote another one.
+// nearestRange returns the probable range for a text with a missing or wrong operator.
 func nearestRange(text string) string {
 	number := strings.TrimSpace(strings.TrimLeft(text, "><= "))
 	var b Bytes
@@ -86,7 +86,7 @@ func nearestRange(text string) string {
 	return ">= " + b.String()
 }
 
-// String prints the bounds.
+// String prints the limits.
 func (r SizeRange) String() string {
 	var parts []string
 	if r.Min != 0 {
@@ -98,14 +98,14 @@ func (r SizeRange) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (r SizeRange) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// MatchField is the path of the one field that Parse does not check as a whole: judging an
-// expression takes a compiler that is not linked here.
+// MatchField is the path of the only field that Parse does not validate completely, because PID 1
+// and orlopctl do not link a CEL compiler.
 const MatchField = "Machine.spec.install.disk.match"
 
-// install checks what has a form.
+// install validates the syntax of the fields.
 func (p *parser) install(path string, i *Install) {
 	for _, f := range []struct{ name, pattern string }{
 		{".disk.model", i.Disk.Model}, {".disk.serial", i.Disk.Serial}, {".disk.wwid", i.Disk.WWID}, {".disk.bus", i.Disk.Bus}, {".disk.path", i.Disk.Path},

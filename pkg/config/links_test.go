@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// withLink is a configuration with one link.
+// withLink returns a configuration with one link.
 func withLink(link string) string {
 	return "apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: a}\nspec: {role: worker}\n---\napiVersion: orlop.dev/v1alpha1\nkind: Network\nspec:\n  links:\n  - " + link + "\n"
 }
 
-// TestGateways: a gateway is one that the link reaches, by its networks, by a route without a
-// gateway, by its link-local address, or by DHCP.
+// TestGateways checks that a gateway must be reachable on its link: in a network of the link,
+// through a route without a gateway, by a link-local address, or by DHCP.
 func TestGateways(t *testing.T) {
 	for link, want := range map[string]string{
 		"{name: eth0, addresses: [203.0.113.7/32], routes: [{to: 172.31.1.1/32}, {to: 0.0.0.0/0, via: 172.31.1.1}]}":            "",
@@ -23,8 +23,8 @@ func TestGateways(t *testing.T) {
 		"{name: eth0, dhcp4: true, routes: [{to: 10.0.0.0/8, via: 172.31.1.1}]}":                                                "",
 		"{name: eth0, addresses: [203.0.113.7/32], routes: [{to: 0.0.0.0/0, via: 172.31.1.1}]}":                                 "if it is on this link all the same, say so by a route of its own: {to: 172.31.1.1/32}",
 		"{name: eth0, addresses: [203.0.113.7/32], routes: [{to: 172.31.2.0/24}, {to: 0.0.0.0/0, via: 172.31.1.1}]}":            "is on none of the link's networks",
-		// A route that has a gateway itself makes no other gateway reachable: the kernel wants the
-		// next hop on the link.
+		// A route with a gateway does not make another gateway reachable: the kernel requires the
+		// next hop to be on the link.
 		"{name: eth0, addresses: [10.0.0.7/24], routes: [{to: 172.31.1.1/32, via: 10.0.0.1}, {to: 0.0.0.0/0, via: 172.31.1.1}]}": "is on none of the link's networks",
 		"{name: eth0, addresses: ['2001:db8::7/128'], routes: [{to: '::/0', via: '2001:db8:1::1'}]}":                             "say so by a route of its own: {to: 2001:db8:1::1/128}",
 	} {
@@ -35,8 +35,8 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// TestMadeLinks: the name of a link that has to be made first is refused, with what it would be;
-// that of a network card is not.
+// TestMadeLinks checks that names of virtual links are rejected with their type, and that names of
+// network cards are accepted.
 func TestMadeLinks(t *testing.T) {
 	for name, want := range map[string]string{
 		"bond0": "a bond", "team1": "a team", "eth0.100": "a VLAN of eth0", "enp3s0.7": "a VLAN of enp3s0", "vlan100": "a VLAN", "br0": "a bridge", "wg0": "a WireGuard",

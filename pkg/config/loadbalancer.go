@@ -7,35 +7,34 @@ import (
 	"strings"
 )
 
-// LoadBalancer says which addresses Services of type LoadBalancer get.
+// LoadBalancer configures the addresses of Services of type LoadBalancer.
 type LoadBalancer struct {
-	// Pools are where the addresses come from, the first one that has a free one. Without pools
-	// such Services wait for something else in the cluster to serve them, and nothing of this runs:
-	// give Services that have an address another type before the last pool goes.
+	// Pools are the sources of addresses; the first pool with a free address is used. Without
+	// pools, no component of Orlop OS serves these Services. Before the last pool is removed,
+	// change the type of Services that have an address.
 	Pools []AddressPool `yaml:"pools,omitempty"`
 }
 
-// AddressPool is a number of addresses for Services. The machines answer for those that are in use,
-// by ARP and NDP, so they belong to the machines' own network, and nobody else has them.
+// AddressPool is a set of addresses for Services. The machines announce used addresses by ARP and
+// NDP, so the addresses must belong to the machines' own network and must not be used otherwise.
 type AddressPool struct {
-	// Name is what a Service asks for with the annotation orlop.dev/pool: a DNS label.
+	// Name identifies the pool in the Service annotation orlop.dev/pool: a DNS label.
 	Name string `yaml:"name" jsonschema:"required"`
-	// Ranges are the addresses, each a network or the first and the last address with a dash
-	// between, at most 65536 in each. All of them are given out, the first and last of a network
-	// too.
+	// Ranges are the addresses: networks, or the first and the last address with a dash, at most
+	// 65536 addresses each. All are used, including the first and the last address of a network.
 	Ranges []AddressRange `yaml:"ranges" jsonschema:"required"`
-	// OnRequest keeps the pool for Services that ask for it, or for an address of it. False gives
-	// its addresses to every Service.
+	// OnRequest reserves the pool for Services that request it, or an address in it. False makes it
+	// available to every Service.
 	OnRequest bool `yaml:"onRequest"`
 }
 
-// AddressRange is the addresses from First to Last, of one family. It is written as a network or as
-// first-last.
+// AddressRange is the range of addresses from First to Last, of one family. Its text is a network
+// or first-last.
 type AddressRange struct{ First, Last netip.Addr }
 
 const wantAddressRange = "a network or first-last, such as 192.0.2.64/27 or 192.0.2.100-192.0.2.120"
 
-// UnmarshalText reads a range.
+// UnmarshalText parses a range.
 func (r *AddressRange) UnmarshalText(text []byte) error {
 	s := string(text)
 	from, to, dash := strings.Cut(s, "-")
@@ -72,7 +71,8 @@ func (r *AddressRange) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String is the network, where the range is one, or first-last. The zero range is empty.
+// String returns the network if the range is a network, otherwise first-last; "" for the zero
+// range.
 func (r AddressRange) String() string {
 	if !r.First.IsValid() {
 		return ""
@@ -85,26 +85,26 @@ func (r AddressRange) String() string {
 	return r.First.String() + "-" + r.Last.String()
 }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (r AddressRange) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// Contains says that an address is in the range.
+// Contains reports whether an address is in the range.
 func (r AddressRange) Contains(a netip.Addr) bool {
 	return r.First.BitLen() == a.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
-// overlaps says that two ranges share addresses.
+// overlaps reports whether two ranges have common addresses.
 func (r AddressRange) overlaps(o AddressRange) bool {
 	return r.First.BitLen() == o.First.BitLen() && r.First.Compare(o.Last) <= 0 && o.First.Compare(r.Last) <= 0
 }
 
-// size is the number of addresses.
+// size returns the number of addresses.
 func (r AddressRange) size() *big.Int {
 	first, final := new(big.Int).SetBytes(r.First.AsSlice()), new(big.Int).SetBytes(r.Last.AsSlice())
 	return final.Add(final.Sub(final, first), big.NewInt(1))
 }
 
-// last is the last address of a network.
+// last returns the last address of a network.
 func last(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for bit := p.Bits(); bit < p.Addr().BitLen(); bit++ {

@@ -9,40 +9,40 @@ import (
 	"strings"
 )
 
-// Logging says where the machine's logs go besides the machine itself.
+// Logging configures log shipping.
 type Logging struct {
-	// Receivers get the machine's logs over TLS, at most 4.
+	// Receivers receive the machine's logs over TLS, at most 4.
 	Receivers []Receiver `yaml:"receivers,omitempty"`
 }
 
-// Receiver is a computer that takes logs. Nothing is lost while it is away, as long as the machine
-// still has it.
+// Receiver is a remote receiver of logs. While it is unreachable, lines are lost only if the
+// machine no longer stores them.
 type Receiver struct {
-	// Name of the receiver in events and in the machine's state: a DNS label, unique. Under it the
-	// machine remembers what the receiver has.
+	// Name identifies the receiver in events and in the machine's state: a DNS label, unique. The
+	// machine stores the position of the receiver under this name.
 	Name string `yaml:"name" jsonschema:"required"`
-	// Address of the receiver: host:port. A name is resolved by the machine's own resolvers.
+	// Address is host:port of the receiver. The machine's own resolvers resolve a name.
 	Address HostPort `yaml:"address" jsonschema:"required"`
-	// Format of what is sent: json is one JSON object a line; syslog is RFC 5424, with octet
+	// Format of the output: json is one JSON object per line; syslog is RFC 5424, with octet
 	// counting as in RFC 5425.
 	Format LogFormat `yaml:"format"`
-	// CA signs the receiver's certificate, in PEM. Nothing else vouches for it.
+	// CA is the CA of the receiver's certificate, in PEM. No other CA is trusted for it.
 	CA Bundle `yaml:"ca" jsonschema:"required"`
-	// ServerName is the name or the address that the receiver's certificate must hold; without it,
-	// that in its address.
+	// ServerName is the name or address that the receiver's certificate must contain; the default
+	// is the host of the address.
 	ServerName string `yaml:"serverName,omitempty"`
-	// Client is the certificate and key that the machine shows to the receiver; without it, the
-	// machine's own by the cluster's machine CA.
+	// Client is the machine's client certificate with its key; the default is the machine's own
+	// certificate by the cluster's machine CA.
 	Client *CertKey `yaml:"client,omitempty"`
-	// Sources are what is sent: audit is the record of calls, events those of the machine, services
-	// what the system's services write, kernel the kernel's log.
+	// Sources are the logs to ship: audit is the audit log, events the machine's events, services
+	// the output of the system's services, kernel the kernel log.
 	Sources []LogSource `yaml:"sources"`
 }
 
-// maxReceivers bounds what the first process has to hold for connections.
+// maxReceivers limits the memory of PID 1 for connections.
 const maxReceivers = 4
 
-// LogFormat is a form of lines.
+// LogFormat is a format of log lines.
 type LogFormat string
 
 // The formats.
@@ -51,10 +51,10 @@ const (
 	FormatSyslog LogFormat = "syslog"
 )
 
-// Names lists the formats.
+// Names returns the formats.
 func (LogFormat) Names() []string { return []string{string(FormatJSON), string(FormatSyslog)} }
 
-// LogSource is something on the machine that writes lines.
+// LogSource is a source of log lines on the machine.
 type LogSource string
 
 // The sources.
@@ -69,7 +69,7 @@ func logSources() []LogSource {
 	return []LogSource{SourceAudit, SourceEvents, SourceServices, SourceKernel}
 }
 
-// Names lists the sources.
+// Names returns the sources.
 func (LogSource) Names() []string {
 	var names []string
 	for _, s := range logSources() {
@@ -80,7 +80,7 @@ func (LogSource) Names() []string {
 
 func (r *Receiver) defaults() { r.Format, r.Sources = FormatJSON, logSources() }
 
-// HostPort is a host and a TCP port. The zero value is none.
+// HostPort is a host and a TCP port. The zero value is no address.
 type HostPort struct {
 	Host string // DNS name in lower case, or IP address without brackets
 	Port uint16 // 1 to 65535
@@ -88,7 +88,7 @@ type HostPort struct {
 
 const wantHostPort = "host:port, such as logs.example.com:6514 or [2001:db8::1]:6514"
 
-// UnmarshalText reads host:port.
+// UnmarshalText parses host:port.
 func (h *HostPort) UnmarshalText(text []byte) error {
 	s := string(text)
 	host, digits, err := net.SplitHostPort(s)
@@ -115,7 +115,7 @@ func (h *HostPort) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String is host:port, as net.Dial takes it.
+// String returns host:port in the format of net.Dial.
 func (h HostPort) String() string {
 	if h == (HostPort{}) {
 		return ""
@@ -123,10 +123,10 @@ func (h HostPort) String() string {
 	return net.JoinHostPort(h.Host, strconv.Itoa(int(h.Port)))
 }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (h HostPort) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
-// logging checks what has a form.
+// logging validates the syntax of the fields.
 func (p *parser) logging(path string, l *Logging) {
 	if len(l.Receivers) > maxReceivers {
 		p.on(path+".receivers", wrong{reason: fmt.Sprintf("%d receivers", len(l.Receivers)), expected: fmt.Sprintf("at most %d", maxReceivers)})

@@ -9,10 +9,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Whoever comes from another system, or takes the wrong file, is told what the file looks like:
-// "kind is missing" is true of all of them.
+// A file of another system is reported as a whole, by its probable type, because "kind is missing"
+// would be true of all of them.
 
-// lookalike says what a text looks like that has no document of ours; empty: nothing that is known.
+// lookalike returns the probable type of a text without a document of Orlop OS; "" if it is
+// unknown.
 func lookalike(text []byte) string {
 	text = bytes.TrimPrefix(text[:min(len(text), MaxSize)], []byte("\xef\xbb\xbf"))
 	if is := firstLine(text); is != "" {
@@ -30,7 +31,7 @@ func lookalike(text []byte) string {
 	return ""
 }
 
-// firstLine tells files by how they begin.
+// firstLine identifies files by their beginning.
 func firstLine(text []byte) string {
 	line, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(string(text[:min(len(text), 512)]))), "\n")
 	switch line = strings.TrimSpace(line); {
@@ -50,7 +51,7 @@ func firstLine(text []byte) string {
 	return ""
 }
 
-// ofLine tells files that are no mapping of YAML by a line that no other one has.
+// ofLine identifies files that are not YAML mappings by a line that occurs in one type only.
 func ofLine(line string) string {
 	table, isTable := strings.CutPrefix(line, "[")
 	table, closed := strings.CutSuffix(strings.TrimLeft(table, "["), "]")
@@ -77,7 +78,7 @@ func ofLine(line string) string {
 	return ""
 }
 
-// ofFields tells documents by the fields at their top.
+// ofFields identifies documents by their top-level fields.
 func ofFields(root *yaml.Node) string {
 	has := func(names ...string) bool {
 		for _, name := range names {
@@ -137,7 +138,7 @@ func ofFields(root *yaml.Node) string {
 	return ""
 }
 
-// fieldsOf says whether a mapping has one of some fields.
+// fieldsOf reports whether a mapping has at least one of the fields.
 func fieldsOf(root *yaml.Node, name string, fields ...string) bool {
 	inner := lookup(root, name)
 	if inner == nil || inner.Kind != yaml.MappingNode {
@@ -151,8 +152,8 @@ func fieldsOf(root *yaml.Node, name string, fields ...string) bool {
 	return false
 }
 
-// printable is a name of a foreign file in a message; what is no plain name is left out, as it may
-// be a secret.
+// printable returns a name from a foreign file for a message; it omits texts that are not plain
+// names, because they can be secrets.
 func printable(name string) string {
 	const most = 60
 	odd := func(r rune) bool {
@@ -164,7 +165,7 @@ func printable(name string) string {
 	return name
 }
 
-// lookalikeHint is what to do with such a file.
+// lookalikeHint returns the hint for a foreign file.
 func lookalikeHint(is string) string {
 	if strings.HasPrefix(is, "an object of Kubernetes") {
 		return "apply it with kubectl, or put it into the manifests of a document of kind Addon"

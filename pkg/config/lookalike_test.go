@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestLookalike: a file of another system is told as a whole, by what it looks like, also as a
-// patch.
+// TestLookalike checks that a file of another system is reported as a whole with its type, as a
+// configuration and as a patch.
 func TestLookalike(t *testing.T) {
 	for text, want := range map[string]string{
 		"version: v1alpha1\nmachine:\n  type: controlplane\n  token: a\ncluster:\n  id: x\n": "Talos Linux",
@@ -47,7 +47,7 @@ func TestLookalike(t *testing.T) {
 	} {
 		_, problems := Parse("f.yaml", []byte(text))
 		_, err := Merge(nil, []byte(text))
-		if want == "" { // its kind is one of ours, so that its fields are judged
+		if want == "" { // a kind of Orlop OS: its fields are validated
 			if len(problems) == 0 || strings.Contains(problems.Error(), "looks like") {
 				t.Errorf("%q: %v", text, problems)
 			}
@@ -62,7 +62,7 @@ func TestLookalike(t *testing.T) {
 	}
 }
 
-// TestNoLookalike: what is ours, or like nothing that is known, is judged as it is.
+// TestNoLookalike checks that documents of Orlop OS and unknown files are validated normally.
 func TestNoLookalike(t *testing.T) {
 	for _, text := range []string{
 		"", "kind: Machin\n", "kind: Machine\nmachine: {type: worker}\n", "knd: Machine\n", "- a\n", "text\n", "a: [1\n", "[1]\n", "{}\n", "# only a comment\n",
@@ -78,7 +78,7 @@ func TestNoLookalike(t *testing.T) {
 	}
 }
 
-// TestLookalikeSecret: a file that is none of ours shows nothing of itself.
+// TestLookalikeSecret checks that messages contain no content of a foreign file.
 func TestLookalikeSecret(t *testing.T) {
 	for _, text := range []string{
 		"apiVersion: v1\nkind: \"hunter2 is the word\"\nmetadata: {name: x}\n", "apiVersion: \"hunter2 $/v1\"\nkind: Pod\nmetadata: {name: x}\n",

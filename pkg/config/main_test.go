@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the goldens under testdata")
 
-// example is the configuration of the reference.
+// example returns the configuration of the reference.
 func example(t testing.TB) *Config {
 	t.Helper()
 	c, problems := Parse("reference.yaml", []byte(Reference))
@@ -31,7 +31,7 @@ func example(t testing.TB) *Config {
 	return c
 }
 
-// values are the certificates and keys that test documents name as $NAME, as YAML on one line.
+// values returns the certificates and keys that test documents name as $NAME, as YAML on one line.
 func values(t testing.TB) map[string]string {
 	t.Helper()
 	ref := example(t)
@@ -74,7 +74,7 @@ func values(t testing.TB) map[string]string {
 	return v
 }
 
-// expand puts the values into a document.
+// expand replaces $NAME by the values in a document.
 func expand(t testing.TB, values map[string]string, text string) string {
 	return regexp.MustCompile(`\$[A-Z][A-Z0-9_]*`).ReplaceAllStringFunc(text, func(name string) string {
 		v, ok := values[name[1:]]
@@ -107,7 +107,7 @@ func key(t testing.TB, k any) string {
 	return line(string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
 }
 
-// line is a text as a YAML scalar in one line.
+// line returns a text as a YAML scalar on one line.
 func line(text string) string { return `"` + strings.ReplaceAll(text, "\n", `\n`) + `"` }
 
 func check(t testing.TB, err error) {

@@ -10,12 +10,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Merge puts a patch into documents: a JSON merge patch (RFC 7396) for each kind, in YAML. A field
-// of the patch takes the place of the one in the document, mappings are merged, null removes, lists
-// are replaced as a whole, and a kind that is not there yet is added. Of add-ons it is the one of
-// the same name that is changed; with spec: null the document itself is removed. What the patch
-// does not speak of keeps its place, its spelling and its comments. The result is for Parse to
-// judge.
+// Merge applies a patch to documents: a JSON merge patch (RFC 7396) for each kind, in YAML. A field
+// of the patch replaces the field of the document, mappings are merged, null removes, lists are
+// replaced as a whole, and a new kind is added. Addon documents are matched by name; spec: null
+// removes the document itself. Other parts keep their position, notation and comments. The result
+// is not validated; Parse does that.
 func Merge(documents, patch []byte) ([]byte, error) {
 	base, err := readDocuments(documents)
 	if err != nil {
@@ -55,8 +54,8 @@ func Merge(documents, patch []byte) ([]byte, error) {
 	return writeDocuments(base)
 }
 
-// Diff is the patch by which Merge makes after of before, without what both say. It is empty if
-// they say the same. Documents other than add-ons cannot be removed by a patch: that is an error.
+// Diff returns the patch by which Merge converts before to after, without common parts; it is empty
+// if they are equal. A patch can remove no documents except add-ons: that is an error.
 func Diff(before, after []byte) ([]byte, error) {
 	was, err := readDocuments(before)
 	if err != nil {
@@ -97,7 +96,7 @@ func Diff(before, after []byte) ([]byte, error) {
 		}
 	}
 	for _, doc := range is {
-		if byKind[identity(doc)] == doc { // a new one
+		if byKind[identity(doc)] == doc { // a new document
 			patch = append(patch, doc)
 		}
 	}
@@ -107,7 +106,7 @@ func Diff(before, after []byte) ([]byte, error) {
 	return writeDocuments(patch)
 }
 
-// readDocuments reads the mappings of a file; empty documents are left out.
+// readDocuments returns the mappings of a file; it omits empty documents.
 func readDocuments(text []byte) ([]*yaml.Node, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var all []*yaml.Node
@@ -122,7 +121,7 @@ func readDocuments(text []byte) ([]*yaml.Node, error) {
 		}
 		top := doc.Content[0]
 		if top.Tag == "!!null" {
-			continue // nothing between two ---, or comments only
+			continue // empty or only comments between two ---
 		}
 		if top.Kind != yaml.MappingNode {
 			return nil, fmt.Errorf("line %d: expected a document with fields", top.Line)
@@ -134,7 +133,7 @@ func readDocuments(text []byte) ([]*yaml.Node, error) {
 	}
 }
 
-// plain refuses what could make a small text a large one, or has two meanings.
+// plain rejects YAML constructs that can expand a small text, or are ambiguous.
 func plain(n *yaml.Node, depth int) error {
 	switch {
 	case depth > MaxDepth:
@@ -184,7 +183,7 @@ func kindOf(doc *yaml.Node) string {
 	return ""
 }
 
-// identity is what a document is known by: its kind, and an add-on's name.
+// identity identifies a document: by its kind, and by the name of an add-on.
 func identity(doc *yaml.Node) string {
 	if kind := kindOf(doc); kind != kindAddon {
 		return kind
@@ -192,14 +191,13 @@ func identity(doc *yaml.Node) string {
 	return addonPath(documentName(doc))
 }
 
-// removes says that a patch of an add-on takes the document away.
+// removes reports whether the patch of an add-on removes the document.
 func removes(patch *yaml.Node) bool {
 	at := fieldAt(patch, "spec")
 	return at >= 0 && patch.Content[at+1].Tag == "!!null"
 }
 
-// addonPatch is the patch of the add-on of that name. Its metadata hold nothing else that could
-// change.
+// addonPatch returns a patch of the add-on with a name. Metadata contains no other field.
 func addonPatch(name string, fields ...*yaml.Node) *yaml.Node {
 	metadata := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{scalar("name"), scalar(name)}}
 	head := []*yaml.Node{scalar("kind"), scalar(kindAddon), scalar("metadata"), metadata}
@@ -208,7 +206,7 @@ func addonPatch(name string, fields ...*yaml.Node) *yaml.Node {
 
 func null() *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"} }
 
-// fieldAt is where the name of a field stands in a mapping, -1 if it does not.
+// fieldAt returns the index of a field's name in a mapping, or -1.
 func fieldAt(m *yaml.Node, name string) int {
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		if m.Content[i].Value == name {
@@ -235,11 +233,10 @@ func mergeMapping(into, patch *yaml.Node) {
 			into.Content[at+1] = withoutNulls(value)
 		}
 	}
-	into.Style &^= yaml.FlowStyle // what was added may not fit on its line
+	into.Style &^= yaml.FlowStyle // added values may not fit on the line
 }
 
-// withoutNulls is a value that comes where none was: what a patch removes is not there (RFC 7396,
-// section 2).
+// withoutNulls returns a new value without the null fields of the patch (RFC 7396, section 2).
 func withoutNulls(v *yaml.Node) *yaml.Node {
 	if v.Kind != yaml.MappingNode {
 		return v
@@ -254,7 +251,7 @@ func withoutNulls(v *yaml.Node) *yaml.Node {
 	return &out
 }
 
-// diffMapping is the merge patch between two mappings.
+// diffMapping returns the merge patch between two mappings.
 func diffMapping(was, is *yaml.Node) *yaml.Node {
 	patch := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 	for i := 0; i+1 < len(was.Content); i += 2 {
@@ -281,8 +278,8 @@ func diffMapping(was, is *yaml.Node) *yaml.Node {
 	return patch
 }
 
-// same tells whether two values say the same, however they are written. The order of fields does
-// not count.
+// same reports whether two values are equal, independent of their notation and of the order of
+// fields.
 func same(a, b *yaml.Node) bool {
 	if a.Kind != b.Kind || len(a.Content) != len(b.Content) {
 		return false

@@ -57,7 +57,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestDiff: what Diff says is what Merge does, and nothing of what did not change.
+// TestDiff checks that Merge with the output of Diff gives the new documents, and that the patch
+// contains only changes.
 func TestDiff(t *testing.T) {
 	for _, c := range []struct{ name, after, patch string }{
 		{"nothing", strings.Replace(twoDocuments, "# The machine.\n", "", 1), ""},
@@ -88,8 +89,8 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestMergeKeepsSecrets: what a machine shows of itself, with a field changed, is a patch that
-// leaves the secrets alone.
+// TestMergeKeepsSecrets checks that a redacted configuration with a changed field is a patch that
+// does not change secrets.
 func TestMergeKeepsSecrets(t *testing.T) {
 	c := example(t)
 	shown := MarshalRedacted(c)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// dnsLabel checks a label of RFC 1123 in lower case: letters, digits and "-", not at the ends, at
-// most 63 characters.
+// dnsLabel validates a label of RFC 1123 in lower case: letters, digits and "-", not at the ends,
+// at most 63 characters.
 func dnsLabel(s string) error {
 	switch {
 	case s == "":
@@ -28,7 +28,7 @@ func dnsLabel(s string) error {
 	return nil
 }
 
-// hostname checks a DNS name in lower case: labels with dots between them, at most 253 characters.
+// hostname validates a DNS name in lower case: labels separated by dots, at most 253 characters.
 func hostname(s string) error {
 	if len(s) > 253 {
 		return fmt.Errorf("has %d characters", len(s))
@@ -44,8 +44,8 @@ func hostname(s string) error {
 	return nil
 }
 
-// hostOrAddr checks a DNS name or an IP address without a zone. A name whose last label is a number
-// is a mistyped address.
+// hostOrAddr validates a DNS name or an IP address without a zone. A name whose last label is a
+// number is a mistyped address.
 func hostOrAddr(s string) error {
 	if a, err := netip.ParseAddr(s); err == nil {
 		if a.Zone() != "" {
@@ -63,10 +63,10 @@ func hostOrAddr(s string) error {
 	return nil
 }
 
-// nearest is the candidate that is most like name, or nothing if none is like it. A name that
-// differs only in case wins; otherwise at most a third of the characters may differ.
+// nearest returns the candidate that is most similar to name, or "". A name that differs only in
+// case has priority; otherwise at most a third of the characters may differ.
 func nearest(name string, candidates []string) string {
-	const longest = 64 // a longer one is no typing error
+	const longest = 64 // a longer name is no typing error
 	if len(name) > longest {
 		return ""
 	}
@@ -82,7 +82,7 @@ func nearest(name string, candidates []string) string {
 	return best
 }
 
-// distance counts the insertions, deletions, replacements and swaps of neighbours that lead from a
+// distance counts the insertions, deletions, replacements and swaps of adjacent characters from a
 // to b (optimal string alignment), by bytes: the known names are ASCII.
 func distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)

@@ -8,31 +8,30 @@ import (
 	"strings"
 )
 
-// Node says what the machine's Kubernetes Node carries besides what Kubernetes and the system give
-// it.
+// Node configures labels and taints of the machine's Kubernetes Node, in addition to those of
+// Kubernetes and the system.
 type Node struct {
-	// Labels of the Node, by their keys. Those of kubernetes.io and k8s.io are refused but for what
-	// a kubelet may say of its own Node: topology.kubernetes.io/zone and region,
+	// Labels of the Node, at most 64. Keys in kubernetes.io and k8s.io are rejected, except those
+	// that a kubelet may set on its own Node: topology.kubernetes.io/zone and region,
 	// node.kubernetes.io/instance-type, and keys whose prefix ends with node.kubernetes.io or
-	// kubelet.kubernetes.io. At most 64.
+	// kubelet.kubernetes.io.
 	Labels map[string]string `yaml:"labels,omitempty"`
-	// Taints of the Node: pods that do not tolerate them keep off. At most 32; a key once for each
-	// effect.
+	// Taints of the Node repel pods without a toleration. At most 32; each key once per effect.
 	Taints []Taint `yaml:"taints,omitempty"`
 }
 
-// Taint keeps pods off a Node that do not tolerate it.
+// Taint repels pods without a toleration.
 type Taint struct {
-	// Key of the taint, as a label's.
+	// Key of the taint, in the format of a label key.
 	Key string `yaml:"key" jsonschema:"required"`
-	// Value of the taint, as a label's.
+	// Value of the taint, in the format of a label value.
 	Value string `yaml:"value,omitempty"`
-	// Effect of the taint: NoSchedule keeps new pods off, PreferNoSchedule does where there is
-	// another Node for them, NoExecute also puts pods out that run.
+	// Effect of the taint: NoSchedule rejects new pods, PreferNoSchedule avoids them if another
+	// Node is available, NoExecute also evicts running pods.
 	Effect TaintEffect `yaml:"effect" jsonschema:"required"`
 }
 
-// String is the taint as kubectl writes it.
+// String returns the taint in kubectl's format.
 func (t Taint) String() string {
 	text := t.Key
 	if t.Value != "" {
@@ -41,23 +40,23 @@ func (t Taint) String() string {
 	return text + ":" + string(t.Effect)
 }
 
-// TaintEffect is what a taint does to pods that do not tolerate it.
+// TaintEffect is the effect of a taint on pods without a toleration.
 type TaintEffect string
 
-// The effects, by Kubernetes' own names.
+// The effects, with the names of Kubernetes.
 const (
 	TaintNoSchedule       TaintEffect = "NoSchedule"
 	TaintPreferNoSchedule TaintEffect = "PreferNoSchedule"
 	TaintNoExecute        TaintEffect = "NoExecute"
 )
 
-// Names lists the effects.
+// Names returns the effects.
 func (TaintEffect) Names() []string {
 	return []string{string(TaintNoSchedule), string(TaintPreferNoSchedule), string(TaintNoExecute)}
 }
 
-// ParseTaint reads a taint as kubectl writes it: key=value:Effect, or key:Effect. Whether it can be
-// used is for Check.
+// ParseTaint parses a taint in kubectl's format: key=value:Effect, or key:Effect. It does not
+// validate the taint; Check does.
 func ParseTaint(text string) (Taint, error) {
 	head, effect, found := strings.Cut(text, ":")
 	if !found || effect == "" || head == "" {
@@ -70,8 +69,8 @@ func ParseTaint(text string) (Taint, error) {
 	return Taint{Key: key, Value: value, Effect: TaintEffect(effect)}, nil
 }
 
-// ParseLabel reads a label as kubectl writes it: key=value, where the value may be empty. Whether
-// it can be used is for Check.
+// ParseLabel parses a label in kubectl's format: key=value, where the value can be empty. It does
+// not validate the label; Check does.
 func ParseLabel(text string) (key, value string, err error) {
 	key, value, found := strings.Cut(text, "=")
 	if !found || key == "" {
@@ -80,30 +79,30 @@ func ParseLabel(text string) (key, value string, err error) {
 	return key, value, nil
 }
 
-// How much a Node can be given here. All of it, and what is remembered of it, has to fit beside
-// what else stands in a Node's annotations.
+// Maximum numbers for a Node. All of them, and the stored state about them, must fit into the
+// Node's annotations with other annotations.
 const (
-	mostLabels = 64
-	mostTaints = 32
+	maxLabels = 64
+	maxTaints = 32
 )
 
-// kubeletLabels are those of Kubernetes' own labels that a kubelet may set on its Node and that are
-// not its own affair (k8s.io/kubelet/pkg/apis, well_known_labels.go); kubeletDomains are domains
-// below which it may set any.
+// kubeletLabels are the labels of Kubernetes that a kubelet may set on its Node, except those that
+// it determines itself (k8s.io/kubelet/pkg/apis, well_known_labels.go); kubeletDomains are domains
+// below which it may set any label.
 var (
 	kubeletLabels  = []string{"node.kubernetes.io/instance-type", "topology.kubernetes.io/region", "topology.kubernetes.io/zone"}
 	kubeletDomains = []string{"kubelet.kubernetes.io", "node.kubernetes.io"}
 )
 
-// insteadOf are former names of labels.
+// insteadOf maps former names of labels to the current names.
 var insteadOf = map[string]string{
 	"beta.kubernetes.io/instance-type":         "node.kubernetes.io/instance-type",
 	"failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
 	"failure-domain.beta.kubernetes.io/zone":   "topology.kubernetes.io/zone",
 }
 
-// ownLabel says what is wrong with giving a Node a label of this key from its own machine: nothing,
-// if reason is empty.
+// ownLabel returns why a machine cannot set a label with this key on its Node; reason is empty if
+// it can.
 func ownLabel(key string) (w wrong) {
 	domain, _, found := strings.Cut(key, "/")
 	const byKubectl = "`kubectl label node` sets it; what it sets stays"
@@ -124,8 +123,8 @@ func ownLabel(key string) (w wrong) {
 	return wrong{}
 }
 
-// OwnTaint says why a taint of this key cannot be set by a configuration, or "" when it can:
-// Kubernetes or the system sets it and takes it away.
+// OwnTaint returns why a configuration cannot set a taint with this key, or "": Kubernetes or the
+// system manages it.
 func OwnTaint(key string) string {
 	domain, _, _ := strings.Cut(key, "/")
 	switch {
@@ -139,15 +138,15 @@ func OwnTaint(key string) string {
 	return ""
 }
 
-// within says that a domain is another one or below it.
+// within reports whether a domain equals another or is below it.
 func within(domain, of string) bool {
 	return domain == of || strings.HasSuffix(domain, "."+of)
 }
 
-// node checks what the machine's Node is to carry.
+// node validates the labels and taints of the machine's Node.
 func (p *parser) node(path string, n *Node) {
-	if len(n.Labels) > mostLabels {
-		p.on(path+".labels", wrong{reason: fmt.Sprintf("%d labels", len(n.Labels)), expected: fmt.Sprintf("at most %d", mostLabels)})
+	if len(n.Labels) > maxLabels {
+		p.on(path+".labels", wrong{reason: fmt.Sprintf("%d labels", len(n.Labels)), expected: fmt.Sprintf("at most %d", maxLabels)})
 	}
 	for _, key := range slices.Sorted(maps.Keys(n.Labels)) {
 		at := path + `.labels["` + shorten(key) + `"]`
@@ -156,13 +155,13 @@ func (p *parser) node(path string, n *Node) {
 		} else if w := ownLabel(key); w.reason != "" {
 			p.on(at, w)
 		} else if slices.Contains(kubeletLabels, key) && n.Labels[key] == "" {
-			// the kubelet would take it away again
+			// the kubelet would remove an empty value
 			p.on(at, wrong{reason: "is empty", expected: "a value", hint: "leave it out if there is nothing to say"})
 		}
 		p.labelValue(at, n.Labels[key])
 	}
-	if len(n.Taints) > mostTaints {
-		p.on(path+".taints", wrong{reason: fmt.Sprintf("%d taints", len(n.Taints)), expected: fmt.Sprintf("at most %d", mostTaints)})
+	if len(n.Taints) > maxTaints {
+		p.on(path+".taints", wrong{reason: fmt.Sprintf("%d taints", len(n.Taints)), expected: fmt.Sprintf("at most %d", maxTaints)})
 	}
 	for i, t := range n.Taints {
 		at := fmt.Sprintf("%s.taints[%d]", path, i)
@@ -181,14 +180,14 @@ func (p *parser) node(path string, n *Node) {
 
 const labelKey = `up to 63 letters, digits, "-", "_" and ".", beginning and ending with a letter or digit, after a DNS name and "/" or alone, such as example.com/rack`
 
-// labelValue checks the value of a label or a taint.
+// labelValue validates the value of a label or a taint.
 func (p *parser) labelValue(path, value string) {
 	if err := nameOf63(value); err != nil && value != "" {
 		p.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(value), err), expected: `up to 63 letters, digits, "-", "_" and ".", beginning and ending with a letter or digit, or nothing`})
 	}
 }
 
-// qualifiedName checks a label's key as Kubernetes does (k8s.io/apimachinery/pkg/util/validation,
+// qualifiedName validates a label key as Kubernetes does (k8s.io/apimachinery/pkg/util/validation,
 // IsQualifiedName): a name, or a DNS name in lower case, "/" and a name.
 func qualifiedName(key string) error {
 	name := key
@@ -204,8 +203,8 @@ func qualifiedName(key string) error {
 	return nameOf63(name)
 }
 
-// nameOf63 checks a name of at most 63 letters, digits, "-", "_" and ".", the first and the last of
-// which is a letter or digit.
+// nameOf63 validates a name of at most 63 letters, digits, "-", "_" and "." that begins and ends
+// with a letter or digit.
 func nameOf63(s string) error {
 	if len(s) > 63 {
 		return fmt.Errorf("has %d characters", len(s))

@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// TestNodeFlags reads labels and taints as kubectl writes them.
+// TestNodeFlags parses labels and taints in kubectl's format.
 func TestNodeFlags(t *testing.T) {
 	for text, want := range map[string]Taint{
 		"dedicated=gpu:NoSchedule":  {"dedicated", "gpu", TaintNoSchedule},
 		"example.com/a:NoExecute":   {"example.com/a", "", TaintNoExecute},
 		"a=:PreferNoSchedule":       {"a", "", TaintPreferNoSchedule},
-		"a b=c d:PreferNoSchedule":  {"a b", "c d", TaintPreferNoSchedule}, // for Check to refuse
+		"a b=c d:PreferNoSchedule":  {"a b", "c d", TaintPreferNoSchedule}, // Check rejects it
 		"a":                         {},
 		"a=b":                       {},
 		"a=b:":                      {},
@@ -36,8 +36,8 @@ func TestNodeFlags(t *testing.T) {
 	}
 }
 
-// TestNodeLabelsStay: labels with empty values, and values that look like something else than text,
-// are printed as they were read.
+// TestNodeLabelsStay checks that labels with empty values, and with values that look like other
+// YAML types, are printed unchanged.
 func TestNodeLabelsStay(t *testing.T) {
 	c := New("a", RoleWorker).WithNode(Node{
 		Labels: map[string]string{"gpu": "", "on": "true", "rack": "017", "topology.kubernetes.io/zone": "1.5"},
@@ -49,8 +49,8 @@ func TestNodeLabelsStay(t *testing.T) {
 	}
 }
 
-// TestKubeletLabels: what may be given to a Node is what upstream's kubelet takes and
-// NodeRestriction lets it write.
+// TestKubeletLabels checks that the accepted labels are those that the upstream kubelet accepts and
+// NodeRestriction permits.
 func TestKubeletLabels(t *testing.T) {
 	may := strings.Fields("a example.com/a topology.kubernetes.io/zone topology.kubernetes.io/region node.kubernetes.io/instance-type " +
 		"node.kubernetes.io/exclude-from-external-load-balancers feature.node.kubernetes.io/x kubelet.kubernetes.io/x a.kubelet.kubernetes.io/x " +

@@ -13,18 +13,17 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The bounds of a file.
+// Limits of a file.
 const (
-	// MaxSize is the largest file, in bytes.
+	// MaxSize is the maximum size of a file, in bytes.
 	MaxSize = 1 << 20
-	// MaxDepth is the number of levels that mappings and lists may be nested. No field needs more
-	// than 9.
+	// MaxDepth is the maximum nesting of mappings and lists. No field needs more than 9 levels.
 	MaxDepth = 32
 )
 
-// Parse reads the documents of one file, fills in defaults and checks everything. It returns the
-// configuration, or nil and every problem of the file in the order of the file. The name is used in
-// messages only.
+// Parse parses the documents of a file, sets defaults and validates the result. It returns the
+// configuration, or nil and all problems in the order of the file. The file name is used only in
+// messages.
 func Parse(filename string, data []byte) (*Config, Problems) {
 	if filename == "" {
 		filename = "-"
@@ -45,16 +44,16 @@ func Parse(filename string, data []byte) (*Config, Problems) {
 	return p.cfg, nil
 }
 
-// Origin is where a field's value was written.
+// Origin is the source position of a field's value.
 type Origin struct {
-	File         string // empty when the value was not written but is the default
+	File         string // empty if the value is the default
 	Line, Column int    // from 1
 }
 
-// IsDefault says that the value was not written.
+// IsDefault reports whether the value is the default.
 func (o Origin) IsDefault() bool { return o.File == "" }
 
-// String is file:line:column, or "default".
+// String returns file:line:column, or "default".
 func (o Origin) String() string {
 	if o.IsDefault() {
 		return "default"
@@ -62,21 +61,21 @@ func (o Origin) String() string {
 	return fmt.Sprintf("%s:%d:%d", o.File, o.Line, o.Column)
 }
 
-// Origin says where the field with that path (as in Problem.Field) was written.
+// Origin returns the source position of the field with a path, as in Problem.Field.
 func (c *Config) Origin(path string) Origin { return c.origins[path] }
 
-// parser holds what one call of Parse knows.
+// parser is the state of a call of Parse.
 type parser struct {
 	file     string
 	cfg      *Config
 	problems Problems
-	// broken holds the paths that could not be read, so that the checks of whole values do not
-	// speak of them or of what is in them. judged holds those that a check has spoken of.
+	// broken contains the paths that could not be parsed, so that validation reports no further
+	// problems of them or their parts. judged contains the paths for which validation has reported
+	// a problem.
 	broken, judged map[string]bool
-	// ours says that a document was of a kind that there is.
+	// ours reports whether a document had a known kind.
 	ours bool
-	// read says that every document could be read as YAML, so that what is missing is really
-	// missing.
+	// read reports whether every document was valid YAML, so that missing parts are really missing.
 	read bool
 }
 
@@ -93,7 +92,7 @@ func (p *parser) add(line, column int, path string, w wrong) {
 	})
 }
 
-// on reports a problem of a field that has been read, unless the field has one already.
+// on reports a problem of a parsed field, unless a problem of the field was reported already.
 func (p *parser) on(path string, w wrong) {
 	if p.judged[path] {
 		return
@@ -112,7 +111,7 @@ func (p *parser) on(path string, w wrong) {
 	p.add(o.Line, o.Column, path, w)
 }
 
-// parent is the path of what a field is part of.
+// parent returns the path of the enclosing value.
 func parent(path string) string {
 	cut := strings.LastIndexAny(path, ".[")
 	if strings.HasSuffix(path, `"]`) {
@@ -121,7 +120,7 @@ func parent(path string) string {
 	return path[:max(cut, 0)]
 }
 
-// checkText checks what YAML libraries are lenient or unclear about.
+// checkText validates properties in which YAML libraries are lenient or ambiguous.
 func (p *parser) checkText(data []byte) bool {
 	if len(data) > MaxSize {
 		p.add(0, 0, "", wrong{reason: fmt.Sprintf("%d bytes long", len(data)), expected: "at most 1 MiB"})
@@ -146,7 +145,7 @@ func (p *parser) checkText(data []byte) bool {
 	return true
 }
 
-// documents reads the stream.
+// documents parses the stream.
 func (p *parser) documents(data []byte) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	for {
@@ -162,7 +161,7 @@ func (p *parser) documents(data []byte) {
 		}
 		root := n.Content[0]
 		if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
-			continue // nothing between two ---, or comments only
+			continue // empty or only comments between two ---
 		}
 		if p.narrow(root, 1) {
 			p.document(root)
@@ -170,8 +169,8 @@ func (p *parser) documents(data []byte) {
 	}
 }
 
-// foreign replaces what was found wrong with a file of another system, as a whole, by what it looks
-// like.
+// foreign replaces all problems of a file of another system by one problem with the type of the
+// file.
 func (p *parser) foreign(data []byte) {
 	if p.ours {
 		return
@@ -182,8 +181,8 @@ func (p *parser) foreign(data []byte) {
 	}
 }
 
-// nextDocument reads one document. A panic of the YAML library becomes an error, because PID 1 must
-// outlive every text that somebody sends.
+// nextDocument parses the next document. It converts a panic of the YAML library to an error,
+// because PID 1 must survive any input.
 func nextDocument(decoder *yaml.Decoder) (n *yaml.Node, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -200,10 +199,10 @@ func nextDocument(decoder *yaml.Decoder) (n *yaml.Node, err error) {
 	return n, nil
 }
 
-// syntaxError takes the line out of the YAML library's message ("yaml: line 3: …").
+// syntaxError extracts the line from the YAML library's message ("yaml: line 3: …").
 func syntaxError(err error) (line int, reason string) {
 	reason = strings.TrimPrefix(oneLine(err), "yaml: ")
-	// its name may be a secret that nobody quoted
+	// the name of the anchor can be an unquoted secret
 	if before, _, ok := strings.Cut(reason, "unknown anchor '"); ok {
 		reason = before + "an alias (*) to an anchor that is not there; quote a value that begins so"
 	}
@@ -217,7 +216,7 @@ func syntaxError(err error) (line int, reason string) {
 	return 0, reason
 }
 
-// parserLag is 1 for the messages of the YAML library's parser, which counts lines from 0, and 0
+// parserLag returns 1 for messages of the YAML library's parser, which counts lines from 0, and 0
 // for those of its scanner, which counts from 1.
 func parserLag(message string) int {
 	switch message {
@@ -230,14 +229,14 @@ func parserLag(message string) int {
 	return 0
 }
 
-// narrow reports what is YAML but not accepted here. It is false when the document is too deep to
-// be looked at.
+// narrow reports valid YAML that is not accepted. It returns false if the document is nested too
+// deeply for further processing.
 func (p *parser) narrow(n *yaml.Node, depth int) bool {
 	switch {
 	case depth > MaxDepth:
 		p.at(n, "kind", wrong{reason: fmt.Sprintf("nested more than %d levels deep", MaxDepth)})
 		return false
-	// Their names are not repeated: a secret without quotes that begins so is taken for one.
+	// The messages omit the names, because an unquoted secret can look like an alias or anchor.
 	case n.Kind == yaml.AliasNode:
 		p.at(n, "", wrong{reason: "an alias (*)", expected: "the value itself", hint: "anchors and aliases are not accepted; quote a value that begins so"})
 	case n.Anchor != "":
@@ -252,7 +251,7 @@ func (p *parser) narrow(n *yaml.Node, depth int) bool {
 	return deep
 }
 
-// kinds are the documents that there are, in the order in which they are printed.
+// kinds returns the kinds of documents in the order in which they are printed.
 func (c *Config) kinds() []kind {
 	return []kind{
 		{name: "Machine", target: func() any { return &c.Machine }, present: func() bool { return true }},
@@ -270,25 +269,26 @@ func (c *Config) kinds() []kind {
 	}
 }
 
-// kindAddon is the one kind of which there may be several documents, each known by its name.
+// kindAddon is the only kind with several documents, identified by name.
 const kindAddon = "Addon"
 
-// kind is one kind of document.
+// kind is a kind of document.
 type kind struct {
 	name string
-	// pointer to the document's struct; made if it was not there, and for an add-on each time
+	// returns a pointer to the document's struct; creates it if missing, and each time for an
+	// add-on
 	target func() any
-	// whether the configuration has the document; nil where there may be several
+	// reports whether the configuration has the document; nil for a kind with several documents
 	present func() bool
 }
 
-// document is one that the configuration has.
+// document is a document of the configuration.
 type document struct {
-	kind, path string        // the path is as in Problem.Field
+	kind, path string        // path as in Problem.Field
 	value      reflect.Value // of the struct
 }
 
-// documents are those that there are, in the order in which they are printed.
+// documents returns the documents of the configuration in the order in which they are printed.
 func (c *Config) documents() []document {
 	if c == nil {
 		return nil
@@ -313,7 +313,7 @@ func (c *Config) kindNames() []string {
 	return names
 }
 
-// document reads one document into its place in the configuration.
+// document parses a document into the configuration.
 func (p *parser) document(root *yaml.Node) {
 	const envelope = "a mapping with the fields apiVersion, kind, metadata and spec"
 	if root.Kind != yaml.MappingNode {
@@ -358,7 +358,7 @@ func (p *parser) document(root *yaml.Node) {
 	p.structure(root, path, target, "apiVersion", "kind")
 }
 
-// documentName is what stands in metadata.name; empty where that is no text.
+// documentName returns metadata.name; "" if it is no text.
 func documentName(root *yaml.Node) string {
 	if metadata := lookup(root, "metadata"); metadata != nil && metadata.Kind == yaml.MappingNode {
 		if name := lookup(metadata, "name"); name != nil && name.Kind == yaml.ScalarNode {
@@ -380,7 +380,7 @@ func (p *parser) version(root, n *yaml.Node, document string) {
 	}
 }
 
-// lookup finds the value of a key in a mapping.
+// lookup returns the value of a key in a mapping, or nil.
 func lookup(n *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Kind == yaml.ScalarNode && n.Content[i].Value == key {
@@ -390,7 +390,7 @@ func lookup(n *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// keys are the keys of a mapping.
+// keys returns the keys of a mapping.
 func keys(n *yaml.Node) []string {
 	var all []string
 	for i := 0; i < len(n.Content); i += 2 {

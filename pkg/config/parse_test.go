@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// TestGood compares documents with the exact values that come out.
+// TestGood compares parsed documents with the expected values.
 func TestGood(t *testing.T) {
 	v := values(t)
 	ref := example(t)
@@ -204,8 +204,7 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-// TestMarshalOrigins: beside each value stands whether it is a default, and all of it can be read
-// again.
+// TestMarshalOrigins checks that each default is marked, and that the output can be parsed.
 func TestMarshalOrigins(t *testing.T) {
 	const written = "apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: a}\nspec: {role: worker, sysctls: {vm.swappiness: 1}, reserved: {cpu: 1}}\n" +
 		"---\napiVersion: orlop.dev/v1alpha1\nkind: Network\nspec: {links: [{name: eth0, dhcp4: true}], ntp: {servers: [10.0.0.1]}}\n"
@@ -261,8 +260,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSameAnswer parses a file with many problems several times: maps must not bring them into
-// another order.
+// TestSameAnswer parses a file with many problems several times: the order of maps must not affect
+// the output.
 func TestSameAnswer(t *testing.T) {
 	text := []byte("apiVersion: orlop.dev/v1alpha1\nkind: Machine\nmetadata: {name: A}\nspec: {role: worker, sysctls: {a: 1, b: 2, kernel.panic: 3, vm.x: '', d: 5}, kernelModules: [.]}\n")
 	_, first := Parse("", text)
@@ -294,11 +293,12 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestImports keeps the package small: PID 1 links it. Beside YAML it takes what tells a public key
-// of age from a mistyped one (160 KiB): a snapshot that nobody can read would be noticed when it is
-// needed.
+// TestImports keeps the package small, because PID 1 links it. In addition to YAML it imports age
+// (160 KiB), which detects a mistyped public key: an unreadable snapshot would otherwise be noticed
+// only at a restore.
 func TestImports(t *testing.T) {
-	allowed := []string{"go.yaml.in/yaml/v3", "filippo.io/age", "github.com/orlop-os/orlop/pkg/sysctl"} // the latter is a table
+	// the latter is a table
+	allowed := []string{"go.yaml.in/yaml/v3", "filippo.io/age", "github.com/orlop-os/orlop/pkg/sysctl"}
 	files, err := filepath.Glob("*.go")
 	check(t, err)
 	for _, file := range files {

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Certificate is one X.509 certificate. It is written in PEM.
+// Certificate is an X.509 certificate. Its text format is PEM.
 type Certificate struct {
 	text string // canonical PEM
 	cert *x509.Certificate
@@ -22,8 +22,8 @@ type Certificate struct {
 
 const wantCertificate = "one certificate in PEM (-----BEGIN CERTIFICATE-----)"
 
-// ParseCertificate reads exactly one certificate in PEM. Text around it, such as `openssl x509
-// -text` writes, is left out.
+// ParseCertificate parses exactly one certificate in PEM. It ignores text around it, as `openssl
+// x509 -text` prints it.
 func ParseCertificate(text string) (Certificate, error) {
 	all, err := certificates(text, wantCertificate)
 	if err != nil {
@@ -35,7 +35,7 @@ func ParseCertificate(text string) (Certificate, error) {
 	return all[0], nil
 }
 
-// certificates reads all of a text, each once, in their order.
+// certificates parses the distinct certificates of a text, in order.
 func certificates(text, want string) ([]Certificate, error) {
 	blocks, err := pemBlocks(text, want)
 	if err != nil {
@@ -64,31 +64,31 @@ func certificates(text, want string) ([]Certificate, error) {
 	return all, nil
 }
 
-// maxBundle is how many certificates a Bundle has at most. A whole system's authorities are about
-// 150.
+// maxBundle is the maximum number of certificates in a Bundle. A system's list of public CAs has
+// about 150.
 const maxBundle = 256
 
-// Bundle are the certificates of authorities, any of which may have signed what is shown. It is
-// written in PEM, one after the other. The zero value is none.
+// Bundle is a list of CA certificates, each of which is trusted. Its text format is concatenated
+// PEM. The zero value is empty.
 type Bundle struct{ all []Certificate }
 
-// ParseBundle reads the certificates of a text, one at least. What stands between them is left
-// out; a private key or something else in PEM is an error.
+// ParseBundle parses the certificates of a text, at least one. It ignores text between them; a
+// private key or other PEM blocks are an error.
 func ParseBundle(text string) (Bundle, error) {
 	all, err := certificates(text, "certificates in PEM (-----BEGIN CERTIFICATE-----)")
 	return Bundle{all}, err
 }
 
-// NewBundle is one of these certificates.
+// NewBundle returns a bundle of certificates.
 func NewBundle(all ...Certificate) Bundle { return Bundle{all} }
 
-// Certificates are those in it.
+// Certificates returns the certificates.
 func (b Bundle) Certificates() []Certificate { return b.all }
 
-// IsZero says that there are none.
+// IsZero reports whether the bundle is empty.
 func (b Bundle) IsZero() bool { return len(b.all) == 0 }
 
-// PEM is all of them as text; empty when there are none.
+// PEM returns the certificates in PEM; "" for an empty bundle.
 func (b Bundle) PEM() string {
 	var out strings.Builder
 	for _, c := range b.all {
@@ -97,7 +97,7 @@ func (b Bundle) PEM() string {
 	return out.String()
 }
 
-// String names them in one line.
+// String returns the names of the certificates on one line.
 func (b Bundle) String() string {
 	var all []string
 	for _, c := range b.all {
@@ -106,10 +106,10 @@ func (b Bundle) String() string {
 	return strings.Join(all, ", ")
 }
 
-// MarshalText is the PEM text.
+// MarshalText returns PEM.
 func (b Bundle) MarshalText() ([]byte, error) { return []byte(b.PEM()), nil }
 
-// UnmarshalText is ParseBundle.
+// UnmarshalText parses the text by ParseBundle.
 func (b *Bundle) UnmarshalText(text []byte) error {
 	v, err := ParseBundle(string(text))
 	if err == nil {
@@ -118,17 +118,17 @@ func (b *Bundle) UnmarshalText(text []byte) error {
 	return err
 }
 
-// PEM is the certificate as text; empty when there is none.
+// PEM returns the certificate in PEM; "" for the zero value.
 func (c Certificate) PEM() string { return c.text }
 
-// X509 is the certificate; nil when there is none. Do not change it.
+// X509 returns the certificate; nil for the zero value. Do not modify it.
 func (c Certificate) X509() *x509.Certificate { return c.cert }
 
-// IsZero says that there is no certificate.
+// IsZero reports whether there is no certificate.
 func (c Certificate) IsZero() bool { return c.cert == nil }
 
-// String names the certificate in one line: subject, end of validity and the SHA-256 fingerprint's
-// first half.
+// String returns the certificate on one line: subject, end of validity and the first half of the
+// SHA-256 fingerprint.
 func (c Certificate) String() string {
 	if c.cert == nil {
 		return ""
@@ -137,10 +137,10 @@ func (c Certificate) String() string {
 	return fmt.Sprintf("certificate %s until %s sha256:%s", quote(c.cert.Subject.String()), c.cert.NotAfter.UTC().Format("2006-01-02"), hex.EncodeToString(sum[:16]))
 }
 
-// MarshalText is the PEM text.
+// MarshalText returns PEM.
 func (c Certificate) MarshalText() ([]byte, error) { return []byte(c.text), nil }
 
-// UnmarshalText is ParseCertificate.
+// UnmarshalText parses the text by ParseCertificate.
 func (c *Certificate) UnmarshalText(text []byte) error {
 	v, err := ParseCertificate(string(text))
 	if err == nil {
@@ -150,11 +150,11 @@ func (c *Certificate) UnmarshalText(text []byte) error {
 }
 
 // PrivateKey is a private key: ECDSA (P-256, P-384, P-521), Ed25519, or RSA of at least 2048 bits.
-// It is written in PEM and is a secret.
+// Its text format is PEM; it is a secret.
 type PrivateKey struct{ Secret }
 
-// ParsePrivateKey reads exactly one key in PEM: PKCS #8, SEC 1 or PKCS #1, not encrypted. Text
-// around it is left out.
+// ParsePrivateKey parses exactly one key in PEM: PKCS #8, SEC 1 or PKCS #1, not encrypted. It
+// ignores text around it.
 func ParsePrivateKey(text string) (PrivateKey, error) {
 	if strings.TrimSpace(text) == Redacted {
 		return PrivateKey{}, errRedacted()
@@ -191,7 +191,7 @@ func parseKey(block *pem.Block) (crypto.Signer, error) {
 		return nil, fmt.Errorf("the PEM block is a %s", quote(block.Type))
 	}
 	if err != nil {
-		// The parsers' own words may quote what they read, so they are not passed on.
+		// The errors of the parsers can quote the key, so they are omitted.
 		return nil, fmt.Errorf("not a private key of the kind that its PEM block names")
 	}
 	switch k := key.(type) {
@@ -208,10 +208,10 @@ func parseKey(block *pem.Block) (crypto.Signer, error) {
 	return nil, fmt.Errorf("a key of the kind %T", key)
 }
 
-// PEM is the key as text. Write it to a file of its user, nowhere else.
+// PEM returns the key in PEM. Write it only to a file that is readable by its user alone.
 func (k PrivateKey) PEM() string { return k.Reveal() }
 
-// Signer is the key itself; nil when there is none.
+// Signer returns the key; nil for the zero value.
 func (k PrivateKey) Signer() crypto.Signer {
 	block, _ := pem.Decode([]byte(k.Reveal()))
 	if block == nil {
@@ -219,12 +219,12 @@ func (k PrivateKey) Signer() crypto.Signer {
 	}
 	key, err := parseKey(block)
 	if err != nil {
-		return nil // only the zero value comes here: ParsePrivateKey lets nothing else in
+		return nil // only for the zero value: ParsePrivateKey rejects invalid keys
 	}
 	return key
 }
 
-// UnmarshalText is ParsePrivateKey.
+// UnmarshalText parses the text by ParsePrivateKey.
 func (k *PrivateKey) UnmarshalText(text []byte) error {
 	v, err := ParsePrivateKey(string(text))
 	if err == nil {
@@ -233,8 +233,8 @@ func (k *PrivateKey) UnmarshalText(text []byte) error {
 	return err
 }
 
-// onlyBlock finds the one PEM block of a text. The parameters of a curve, which openssl writes
-// before a key, are in the key too.
+// onlyBlock returns the only PEM block of a text. It accepts a block with curve parameters before a
+// key, which openssl writes, because the key contains the parameters, too.
 func onlyBlock(text, want string) (*pem.Block, error) {
 	blocks, err := pemBlocks(text, want)
 	if err != nil {
@@ -249,13 +249,13 @@ func onlyBlock(text, want string) (*pem.Block, error) {
 	return blocks[0], nil
 }
 
-// pemBlocks finds the PEM blocks of a text (RFC 7468), one at least. Lines between them are
-// comments (section 5.2), unless they look like a piece of a block. Line ends of all kinds, a
-// byte order mark and spaces around a line do no harm.
+// pemBlocks returns the PEM blocks of a text (RFC 7468), at least one. Lines between them are
+// comments (section 5.2), unless they look like a part of a block. It accepts all line endings, a
+// byte order mark and spaces around a line.
 func pemBlocks(text, want string) ([]*pem.Block, error) {
 	damaged := &wrong{reason: "the PEM block is damaged", expected: want, hint: "look for missing lines and for an indentation that changes"}
 	var all []*pem.Block
-	var block strings.Builder // the one that has begun
+	var block strings.Builder // the current block
 	inside := false
 	text = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(strings.TrimPrefix(text, "\ufeff"))
 	for line := range strings.Lines(text) {
@@ -289,12 +289,12 @@ func pemBlocks(text, want string) ([]*pem.Block, error) {
 	return all, nil
 }
 
-// looksEncoded says that a line outside of a block may be of one whose beginning is lost, or has
-// the marks of one.
+// looksEncoded reports whether a line outside of a block looks like a part of a block without its
+// beginning, or contains a marker.
 func looksEncoded(line string) bool {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 	return strings.Contains(line, "-----") || len(line) >= 60 && strings.Trim(line, alphabet) == ""
 }
 
-// oneLine is an error's text without line breaks.
+// oneLine returns an error's text without line breaks.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", " ") }

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// issue makes a certificate and its key in PEM, signed by another one, or by itself. change makes
-// it other than a root.
+// issue makes a certificate and its key in PEM, signed by another certificate, or self-signed.
+// change modifies the template of a root.
 func issue(t *testing.T, name string, by *CertKey, change func(*x509.Certificate)) CertKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -41,8 +41,8 @@ func issue(t *testing.T, name string, by *CertKey, change func(*x509.Certificate
 	return pair
 }
 
-// TestBundle: how certificates are found in files. A bundle takes several, what takes one
-// certificate one.
+// TestBundle checks how certificates are parsed in texts: several in a bundle, only one in a
+// certificate.
 func TestBundle(t *testing.T) {
 	one, two := issue(t, "one", nil, nil), issue(t, "two", nil, nil)
 	a, b, key := one.Cert.PEM(), two.Cert.PEM(), one.Key.PEM()
@@ -131,7 +131,7 @@ func TestBundle(t *testing.T) {
 	}
 }
 
-// TestRoots: each authority of the cluster, the accepted ones too, has to be a root that may
+// TestRoots checks that each CA of the cluster, including the accepted CAs, must be a root that may
 // sign.
 func TestRoots(t *testing.T) {
 	root := issue(t, "root", nil, nil)
@@ -139,7 +139,7 @@ func TestRoots(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		pair CertKey
-		says string // empty: it is taken
+		says string // empty if accepted
 	}{
 		{"a root", issue(t, "own", nil, nil), ""},
 		{"a root that may sign leaves only", issue(t, "own", nil, func(c *x509.Certificate) { c.MaxPathLenZero = true }), ""},
@@ -162,7 +162,7 @@ func TestRoots(t *testing.T) {
 				if strings.Contains(at, "accepted") {
 					*fields[a.name], *accepted[a.name] = root, []Certificate{c.pair.Cert}
 					if c.name == "another's key" {
-						says = "" // it comes without a key
+						says = "" // without a key
 					}
 				} else {
 					*fields[a.name] = c.pair
@@ -184,8 +184,7 @@ func TestRoots(t *testing.T) {
 	}
 }
 
-// TestTimeOfBundles: a bundle of which one is valid is good at that time; one of which none is,
-// is not.
+// TestTimeOfBundles checks that a bundle is valid if at least one of its certificates is valid.
 func TestTimeOfBundles(t *testing.T) {
 	old := issue(t, "old", nil, func(c *x509.Certificate) { c.NotAfter = c.NotBefore.Add(time.Minute) }).Cert
 	fresh := issue(t, "fresh", nil, nil).Cert

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with a configuration.
+// Problem is an error in a configuration.
 type Problem struct {
-	File   string `json:"-"`                // as given to Parse; "-" when that was empty
-	Line   int    `json:"line,omitempty"`   // from 1; 0 when unknown
-	Column int    `json:"column,omitempty"` // from 1, in characters; 0 when unknown
-	// path, such as "Network.spec.links[0].mtu"; empty when the file as a whole is meant
+	File   string `json:"-"`                // as passed to Parse; "-" if that was empty
+	Line   int    `json:"line,omitempty"`   // from 1; 0 if unknown
+	Column int    `json:"column,omitempty"` // from 1, in characters; 0 if unknown
+	// path, for example "Network.spec.links[0].mtu"; empty for the whole file
 	Field  string `json:"field,omitempty"`
-	Reason string `json:"reason"` // what is wrong, without repeating the field
+	Reason string `json:"reason"` // the error, without the field
 
-	Expected string `json:"expected,omitempty"` // what would be right; may be empty
-	// the known name or the value that was probably meant; may be empty
+	Expected string `json:"expected,omitempty"` // the expected value; may be empty
+	// the probable name or value; may be empty
 	Nearest string `json:"nearest,omitempty"`
-	Hint    string `json:"hint,omitempty"` // what to do; may be empty
+	Hint    string `json:"hint,omitempty"` // how to fix the problem; may be empty
 }
 
-// String is the problem in one line: file:line:col: Field: reason; expected …; did you mean "x"?;
-// hint.
+// String returns the problem on one line: file:line:col: Field: reason; expected …; did you mean
+// "x"?; hint.
 func (p Problem) String() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -50,11 +50,11 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems are all the things that are wrong with a configuration, in the order of the file. A nil
-// value means that nothing is wrong; use Err to get an error that is nil then.
+// Problems are all errors in a configuration, in the order of the file; nil for a valid
+// configuration. Err converts them to an error, which is nil in that case.
 type Problems []Problem
 
-// Error is one line per problem.
+// Error returns one line per problem.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i := range p {
@@ -63,7 +63,7 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Err is p as an error, or nil when there is no problem.
+// Err returns p as an error, or nil without problems.
 func (p Problems) Err() error {
 	if len(p) == 0 {
 		return nil
@@ -71,11 +71,10 @@ func (p Problems) Err() error {
 	return p
 }
 
-// maxProblems bounds the answer to a file of garbage.
+// maxProblems limits the number of problems for a garbage file.
 const maxProblems = 100
 
-// sorted puts the problems into the order of the file, without repetitions, and bounds their
-// number.
+// sorted sorts the problems in the order of the file, removes duplicates, and limits their number.
 func (p Problems) sorted() Problems {
 	slices.SortFunc(p, func(a, b Problem) int {
 		return cmp.Or(
@@ -91,7 +90,7 @@ func (p Problems) sorted() Problems {
 	return p
 }
 
-// wrong is what a type's UnmarshalText returns: a Problem without its place. It never holds a
+// wrong is the error of a type's UnmarshalText: a Problem without position. It never contains a
 // secret.
 type wrong struct{ reason, expected, nearest, hint string }
 

@@ -11,8 +11,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestReferenceIsComplete finds every field of every struct in the reference, with a comment that
-// ends with what happens when the field is missing; a default that is told is the real one.
+// TestReferenceIsComplete checks that the reference contains every field of every struct, with a
+// comment that ends with the effect of a missing field, and that stated defaults are the real
+// defaults.
 func TestReferenceIsComplete(t *testing.T) {
 	comments := referenceComments()
 	documented := map[string]bool{}
@@ -38,7 +39,7 @@ func TestReferenceIsComplete(t *testing.T) {
 	}
 }
 
-// walk calls visit for every field below a struct. Items of lists and what pointers point to have
+// walk calls visit for every field below a struct. Items of lists and targets of pointers have
 // their defaults.
 func walk(v reflect.Value, path string, visit func(string, reflect.StructField, reflect.Value)) {
 	switch v.Kind() {
@@ -58,14 +59,14 @@ func walk(v reflect.Value, path string, visit func(string, reflect.StructField, 
 	}
 }
 
-// judgeComment says what is wrong with a field's comment.
+// judgeComment returns the error in a field's comment.
 func judgeComment(comment string, f reflect.StructField, v reflect.Value) string {
 	if comment == "" {
 		return "not in the reference, or without a comment"
 	}
 	lines := strings.Split(comment, "\n")
 	last := strings.TrimPrefix(lines[len(lines)-1], "# ")
-	// its fields have defaults of their own
+	// the fields of a group have their own defaults
 	group := v.Kind() == reflect.Struct && !isText(v.Type())
 	told, hasDefault := strings.CutPrefix(last, "Default: ")
 	required := f.Tag.Get("jsonschema") == "required"
@@ -76,7 +77,7 @@ func judgeComment(comment string, f reflect.StructField, v reflect.Value) string
 		return "the comment does not end with: Required."
 	case !required && strings.HasPrefix(last, "Required"):
 		if f.Type == reflect.TypeFor[Certificate]() || f.Type == reflect.TypeFor[PrivateKey]() || f.Type == reflect.TypeFor[EncryptionKey]() {
-			return "" // it depends on the role
+			return "" // depends on the role
 		}
 		return "the comment says required, the field is not"
 	case !required && !hasDefault:
@@ -99,7 +100,7 @@ func flow(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// TestReferenceIsStable reads the reference, prints it, and reads it again.
+// TestReferenceIsStable parses the reference, prints it, and parses it again.
 func TestReferenceIsStable(t *testing.T) {
 	c := example(t)
 	printed := Marshal(c)
@@ -115,8 +116,7 @@ func TestReferenceIsStable(t *testing.T) {
 	}
 }
 
-// TestOmittedMeansZero: Marshal may leave out a field only when nothing else would be filled in for
-// it.
+// TestOmittedMeansZero checks that Marshal omits a field only if its default is the zero value.
 func TestOmittedMeansZero(t *testing.T) {
 	for _, k := range new(Config).kinds() {
 		target := reflect.ValueOf(k.target()).Elem()
@@ -164,21 +164,22 @@ func TestBuilders(t *testing.T) {
 	}
 }
 
-// referenceComments are the comments above each field of Reference, by path without list indices.
-// The comment of a whole document stands under its kind.
+// referenceComments returns the comment above each field of Reference, by path without list
+// indices. The comment of a document has its kind as the path.
 func referenceComments() map[string]string {
 	found := map[string]string{}
 	decoder := yaml.NewDecoder(strings.NewReader(Reference))
 	for {
 		n, err := nextDocument(decoder)
 		if err != nil {
-			return found // the end; a test reads the whole reference, so that it cannot be an error
+			// the end; another test parses the whole reference, so the error is not a syntax error
+			return found
 		}
 		root := n.Content[0]
 		if kind := lookup(root, "kind"); kind != nil {
 			head := strings.TrimSpace(n.HeadComment + "\n" + root.HeadComment + "\n" + root.Content[0].HeadComment)
 			if own := strings.LastIndex(head, "\n#\n"); own >= 0 {
-				// what stands before an empty line is about Reference itself
+				// the text before an empty line is about Reference itself
 				head = head[own+len("\n#\n"):]
 			}
 			found[kind.Value] = head

@@ -6,35 +6,34 @@ import (
 	"strings"
 )
 
-// ImageRegistry is a registry that images of pods are pulled from.
+// ImageRegistry configures a registry for images of pods.
 type ImageRegistry struct {
-	// Address is the registry, with or without a port; of a mirror that keeps what others have in a
-	// folder, with that folder.
+	// Address is the registry, with an optional port; for a mirror with a path prefix, the path
+	// follows.
 	Address RegistryPath `yaml:"address" jsonschema:"required"`
-	// Mirrors are the registries whose images are asked for here first, as their names begin, such
-	// as docker.io; "*" are all. Without any it is asked for its own images only.
+	// Mirrors are the registries whose images are pulled from here first, in the notation of image
+	// names, for example docker.io; "*" means all. Without mirrors, only the registry's own images
+	// are pulled from it.
 	Mirrors []RegistryName `yaml:"mirrors,omitempty"`
-	// CA signs the registry's certificate, in PEM; the public authorities do as well.
+	// CA is the CA of the registry's certificate, in PEM, in addition to the public CAs.
 	CA Bundle `yaml:"ca,omitempty"`
-	// PlainHTTP asks without TLS.
+	// PlainHTTP disables TLS.
 	PlainHTTP bool `yaml:"plainHTTP"`
-	// Username is the user that the registry is told; without it, nobody but who a pod's
-	// imagePullSecrets name.
+	// Username is the user at the registry; without it, only the imagePullSecrets of pods are used.
 	Username string `yaml:"username,omitempty"`
 	// Password is the user's password, or a token.
 	Password Secret `yaml:"password,omitempty"`
 }
 
-// RegistryName is what the names of a registry's images begin with: host or host:port; or
-// AnyRegistry.
+// RegistryName is the registry part of image names: host or host:port; or AnyRegistry.
 type RegistryName string
 
-// AnyRegistry stands for every registry.
+// AnyRegistry means every registry.
 const AnyRegistry RegistryName = "*"
 
 const wantRegistryName = `a registry as names of images begin, such as docker.io or registry.example.com:5000, or "*" for all`
 
-// UnmarshalText reads it.
+// UnmarshalText parses a registry name.
 func (r *RegistryName) UnmarshalText(text []byte) error {
 	s := string(text)
 	if host, _, below := strings.Cut(s, "/"); below {
@@ -49,17 +48,17 @@ func (r *RegistryName) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText is the text.
+// MarshalText returns the text.
 func (r RegistryName) MarshalText() ([]byte, error) { return []byte(r), nil }
 
-// Host is the registry without the folder, and the folder.
+// Host returns the registry and the path prefix.
 func (r RegistryPath) Host() (host, folder string) {
 	host, folder, _ = strings.Cut(string(r), "/")
 	return host, folder
 }
 
-// Repository is where the registry's repositories are: the host, "/v2", and the folder if there is one
-// (distribution-spec, "Endpoints").
+// Repository returns the base of the registry's repositories: the host, "/v2", and the path prefix
+// if there is one (distribution-spec, "Endpoints").
 func (r RegistryPath) Repository() string {
 	host, folder := r.Host()
 	if folder == "" {
@@ -68,12 +67,13 @@ func (r RegistryPath) Repository() string {
 	return host + "/v2/" + folder
 }
 
-// mostImageRegistries is the number of registries: each that is down makes every pull wait.
-const mostImageRegistries = 16
+// maxImageRegistries is the maximum number of registries: each unreachable registry delays every
+// pull.
+const maxImageRegistries = 16
 
 func (p *parser) imageRegistries(path string, all []ImageRegistry) {
-	if len(all) > mostImageRegistries {
-		p.on(path, wrong{reason: fmt.Sprintf("%d registries", len(all)), expected: fmt.Sprintf("at most %d", mostImageRegistries)})
+	if len(all) > maxImageRegistries {
+		p.on(path, wrong{reason: fmt.Sprintf("%d registries", len(all)), expected: fmt.Sprintf("at most %d", maxImageRegistries)})
 	}
 	for i, r := range all {
 		at := fmt.Sprintf("%s[%d]", path, i)
@@ -97,7 +97,7 @@ func (p *parser) imageRegistries(path string, all []ImageRegistry) {
 	}
 }
 
-// registryAccess checks how a registry is asked.
+// registryAccess validates TLS and credentials of a registry.
 func (p *parser) registryAccess(at string, ca Bundle, plainHTTP bool, username string, password Secret) {
 	switch {
 	case !ca.IsZero() && plainHTTP:

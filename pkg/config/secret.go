@@ -9,17 +9,17 @@ import (
 	"log/slog"
 )
 
-// Redacted is printed in the place of every secret.
+// Redacted is printed in place of every secret.
 const Redacted = "(redacted)"
 
-// Secret is a text that must not reach a log, an API answer or a terminal by accident: every way of
-// printing it gives Redacted. Only Reveal gives the text.
+// Secret is a text that must not reach a log, an API response or a terminal by accident: every way
+// of printing it gives Redacted. Only Reveal returns the text.
 //
-// The text stands behind a pointer because package fmt, when a Secret hides in an unexported field,
-// calls no method but prints what it finds; it then finds an address.
+// The text is stored behind a pointer: if a Secret is in an unexported field, package fmt calls no
+// method of it and prints the raw value, which is then an address.
 type Secret struct{ text *string }
 
-// NewSecret makes a secret of a text.
+// NewSecret returns a secret with a text.
 func NewSecret(text string) Secret {
 	if text == "" {
 		return Secret{}
@@ -27,7 +27,7 @@ func NewSecret(text string) Secret {
 	return Secret{&text}
 }
 
-// Reveal gives the text. Write it to a file of its user, nowhere else.
+// Reveal returns the text. Write it only to a file that is readable by its user alone.
 func (s Secret) Reveal() string {
 	if s.text == nil {
 		return ""
@@ -35,7 +35,7 @@ func (s Secret) Reveal() string {
 	return *s.text
 }
 
-// IsZero says that there is no secret.
+// IsZero reports whether the secret is empty.
 func (s Secret) IsZero() bool { return s.text == nil }
 
 // Equal compares two secrets in constant time.
@@ -43,7 +43,7 @@ func (s Secret) Equal(o Secret) bool {
 	return subtle.ConstantTimeCompare([]byte(s.Reveal()), []byte(o.Reveal())) == 1
 }
 
-// String is Redacted, or nothing when there is no secret.
+// String returns Redacted; "" for an empty secret.
 func (s Secret) String() string {
 	if s.IsZero() {
 		return ""
@@ -51,17 +51,17 @@ func (s Secret) String() string {
 	return Redacted
 }
 
-// Format prints String for every verb, also %#v and %x.
+// Format prints String for every verb, including %#v and %x.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String())) }
 
-// LogValue is String.
+// LogValue returns String.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText is String, so that JSON and YAML encoders print no secret either. Marshal of this
-// package does.
+// MarshalText returns String, so that JSON and YAML encoders print no secret either. Marshal of
+// this package prints it.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText takes the text as it is.
+// UnmarshalText accepts any text except Redacted.
 func (s *Secret) UnmarshalText(text []byte) error {
 	if string(text) == Redacted {
 		return errRedacted()
@@ -77,16 +77,16 @@ func errRedacted() error {
 	}
 }
 
-// EncryptionKey is the key (secretbox: XSalsa20-Poly1305) for Secret objects at rest: 32 bytes,
-// written in base64.
+// EncryptionKey is the key (secretbox: XSalsa20-Poly1305) that encrypts Secret objects in etcd: 32
+// bytes in base64.
 type EncryptionKey struct{ Secret }
 
-// NewEncryptionKey makes the key of its bytes.
+// NewEncryptionKey returns the key with these bytes.
 func NewEncryptionKey(key [32]byte) EncryptionKey {
 	return EncryptionKey{NewSecret(base64.StdEncoding.EncodeToString(key[:]))}
 }
 
-// UnmarshalText reads 32 bytes in standard base64.
+// UnmarshalText parses 32 bytes in standard base64.
 func (k *EncryptionKey) UnmarshalText(text []byte) error {
 	if string(text) == Redacted {
 		return errRedacted()
@@ -105,9 +105,8 @@ func (k *EncryptionKey) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Name is what the key is called where it cannot be shown: beside what it has sealed, and where
-// keys are compared. It is made of the key, of which it tells nothing that helps to guess 32 random
-// bytes.
+// Name identifies the key without revealing it: with data that it encrypts, and in comparisons of
+// keys. It is a hash of the key and does not help to guess 32 random bytes.
 func (k EncryptionKey) Name() string {
 	if k.IsZero() {
 		return ""
@@ -116,11 +115,11 @@ func (k EncryptionKey) Name() string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// Bytes are the 32 bytes of the key; nil when there is none.
+// Bytes returns the 32 bytes of the key; nil for the zero value.
 func (k EncryptionKey) Bytes() []byte {
 	key, err := base64.StdEncoding.DecodeString(k.Reveal())
 	if err != nil || len(key) != 32 {
-		// only the zero value comes here: UnmarshalText and NewEncryptionKey let nothing else in
+		// only for the zero value: UnmarshalText and NewEncryptionKey accept only valid keys
 		return nil
 	}
 	return key

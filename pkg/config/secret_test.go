@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestSecretsStaySecret prints a configuration in every way there is and looks for its secrets.
+// TestSecretsStaySecret prints a configuration in all possible ways and searches for its secrets.
 func TestSecretsStaySecret(t *testing.T) {
 	c := example(t)
 	pki := c.Cluster.Spec.PKI
@@ -64,7 +64,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	}
 }
 
-// TestRedactedIsRefused makes sure that nobody applies what a machine answered.
+// TestRedactedIsRefused checks that a redacted configuration of a machine cannot be applied.
 func TestRedactedIsRefused(t *testing.T) {
 	_, problems := Parse("", MarshalRedacted(example(t)))
 	if len(problems) != 17 {

@@ -9,52 +9,52 @@ import (
 	"filippo.io/age"
 )
 
-// Snapshots says how often a snapshot of the data is taken, how many are kept, and who can read
-// them.
+// Snapshots configures the interval, the retention and the encryption of stored snapshots.
 type Snapshots struct {
-	// Every is the time from one to the next, 10m to 168h; with 0s none is taken, and those that
-	// are there stay.
+	// Every is the interval of snapshots, 10m to 168h; 0s disables them and retains the existing
+	// snapshots.
 	Every Duration `yaml:"every"`
-	// Keep is the number of them that are kept, 1 to 32. Each takes as much of DATA as the data.
+	// Keep is the number of retained snapshots, 1 to 32. Each uses as much of DATA as the etcd
+	// data.
 	Keep int `yaml:"keep" jsonschema:"minimum=1,maximum=32"`
-	// Recipients are who can read them, as public keys of age (age-encryption.org), at most 8;
-	// without any they are not encrypted. The keys that belong to these are on no machine.
-	// Snapshots that are there already stay as they are.
+	// Recipients are the public keys of age (age-encryption.org) to which snapshots are encrypted,
+	// at most 8; without recipients they are not encrypted. The private keys are on no machine.
+	// Existing snapshots do not change.
 	Recipients []Recipient `yaml:"recipients,omitempty"`
-	// Target is where those that are encrypted are sent, beside the machine's own disk. It needs
-	// recipients.
+	// Target is a store to which encrypted snapshots are uploaded, in addition to the machine's own
+	// disk. It requires recipients.
 	Target *SnapshotTarget `yaml:"target,omitempty"`
 }
 
-// SnapshotTarget is a bucket of a store that speaks the protocol of Amazon S3. Each snapshot is put
-// there once as PREFIX/CLUSTER/MACHINE/NAME. Nothing there is read or deleted by the machine, and
-// no user of the machine should be able to: how long snapshots stay is the bucket's to say.
+// SnapshotTarget is a bucket of an S3-compatible store. Each snapshot is uploaded once, as
+// PREFIX/CLUSTER/MACHINE/NAME. The machine neither reads nor deletes objects, and its user at the
+// store should not be permitted to: the bucket defines the retention.
 type SnapshotTarget struct {
-	// Endpoint is the URL of the store: https://host or https://host:port. The bucket is part of
-	// the path, not of the host's name.
+	// Endpoint is the URL of the store: https://host or https://host:port. The bucket is in the
+	// path, not in the host name.
 	Endpoint StoreEndpoint `yaml:"endpoint" jsonschema:"required"`
 	// Bucket is the name of the bucket: 3 to 63 lower-case letters, digits, "-" and ".".
 	Bucket string `yaml:"bucket" jsonschema:"required"`
-	// Prefix stands before the names of the objects; without it they begin with the cluster's name.
+	// Prefix is the prefix of object names; without it they begin with the cluster's name.
 	Prefix string `yaml:"prefix,omitempty"`
-	// Region is the region that requests are signed for. Stores without regions take the default.
+	// Region is the region for signing requests. Stores without regions accept the default.
 	Region string `yaml:"region"`
-	// AccessKey names the user to the store. The user should be allowed to put objects there
-	// (s3:PutObject), and nothing else.
+	// AccessKey identifies the user at the store. The user should be permitted only to create
+	// objects there (s3:PutObject).
 	AccessKey Secret `yaml:"accessKey" jsonschema:"required"`
-	// SecretKey is the user's key, by which requests are signed.
+	// SecretKey is the user's key, which signs the requests.
 	SecretKey Secret `yaml:"secretKey" jsonschema:"required"`
-	// CA signs the store's certificate, in PEM; the public authorities do as well.
+	// CA is the CA of the store's certificate, in PEM, in addition to the public CAs.
 	CA Bundle `yaml:"ca,omitempty"`
 }
 
 func defaultSnapshots() Snapshots { return Snapshots{Every: Duration(6 * time.Hour), Keep: 4} }
 
-// what stores without regions call theirs
+// us-east-1 is the name of the region in stores without regions
 func (t *SnapshotTarget) defaults() { t.Region = "us-east-1" }
 
-// URL is where snapshots are put, without what only the machine may know:
-// https://host:port/bucket, and the prefix.
+// URL returns the destination of snapshots without the credentials: https://host:port/bucket, and
+// the prefix.
 func (t *SnapshotTarget) URL() string {
 	place := t.Endpoint.String() + "/" + t.Bucket
 	if t.Prefix != "" {
@@ -63,13 +63,14 @@ func (t *SnapshotTarget) URL() string {
 	return place
 }
 
-// Recipient is a public key of age: age1…, or age1pq1…, which a quantum computer does not break
-// either.
+// Recipient is a public key of age: age1…, or age1pq1…, which is secure against quantum computers,
+// too.
 type Recipient string
 
 const wantRecipient = "a public key of age, age1…, as `age-keygen` prints it"
 
-// UnmarshalText reads it. Its errors show none of it: it may be the other key.
+// UnmarshalText parses a public key. Its errors do not contain the text, because it can be the
+// private key.
 func (r *Recipient) UnmarshalText(text []byte) error {
 	s := string(text)
 	if strings.Contains(strings.ToUpper(s), "AGE-SECRET-KEY-") {
@@ -82,24 +83,25 @@ func (r *Recipient) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText is the text.
+// MarshalText returns the text.
 func (r Recipient) MarshalText() ([]byte, error) { return []byte(r), nil }
 
-// StoreEndpoint is the URL of a store of objects.
+// StoreEndpoint is the URL of an object store.
 type StoreEndpoint struct{ Endpoint }
 
 const wantStore = "https://host or https://host:port, such as https://s3.example.com"
 
-// UnmarshalText reads the URL.
+// UnmarshalText parses the URL.
 func (e *StoreEndpoint) UnmarshalText(text []byte) error {
 	return e.read(string(text), wantStore, 443, false)
 }
 
-// mostRecipients bounds who can read a snapshot: each adds to its head.
-const mostRecipients = 8
+// maxRecipients is the maximum number of recipients, because each increases the header of a
+// snapshot.
+const maxRecipients = 8
 
-// longestPrefix is so long that the longest names of a cluster, a machine and a snapshot fit behind
-// it: a key has 1024 bytes at most.
+// longestPrefix leaves space for the longest names of a cluster, a machine and a snapshot in an
+// object key, which has at most 1024 bytes.
 const longestPrefix = 512
 
 func (p *parser) snapshots(path string, s *Snapshots) {
@@ -109,8 +111,8 @@ func (p *parser) snapshots(path string, s *Snapshots) {
 	if s.Keep < 1 || s.Keep > 32 {
 		p.on(path+".keep", wrong{reason: fmt.Sprintf("%d is out of range", s.Keep), expected: "1 to 32"})
 	}
-	if len(s.Recipients) > mostRecipients {
-		p.on(path+".recipients", wrong{reason: fmt.Sprintf("%d recipients", len(s.Recipients)), expected: fmt.Sprintf("at most %d", mostRecipients)})
+	if len(s.Recipients) > maxRecipients {
+		p.on(path+".recipients", wrong{reason: fmt.Sprintf("%d recipients", len(s.Recipients)), expected: fmt.Sprintf("at most %d", maxRecipients)})
 	}
 	quantum := func(r Recipient) bool { return strings.HasPrefix(string(r), "age1pq1") }
 	for i, r := range s.Recipients {
@@ -150,7 +152,7 @@ func (p *parser) snapshotTarget(path string, t *SnapshotTarget) {
 		if p.broken[path+"."+key.name] {
 			continue
 		}
-		// The access key stands in a header of the request.
+		// A header of the request contains the access key.
 		if strings.ContainsFunc(key.text.Reveal(), func(r rune) bool { return r <= ' ' || r > '~' || r == '/' && key.name == "accessKey" }) {
 			p.on(path+"."+key.name, wrong{reason: "has characters that no store gives out", expected: "it as the store shows it"})
 		}
@@ -158,7 +160,7 @@ func (p *parser) snapshotTarget(path string, t *SnapshotTarget) {
 	p.bundle(path+".ca", t.CA)
 }
 
-// isPrefix says whether objects can have such names without anything in them being escaped.
+// isPrefix reports whether object names with this prefix need no escaping.
 func isPrefix(s string) bool {
 	for part := range strings.SplitSeq(s, "/") {
 		if strings.Trim(part, ".") == "" || strings.ContainsFunc(part, func(r rune) bool {
@@ -170,7 +172,7 @@ func isPrefix(s string) bool {
 	return len(s) <= longestPrefix
 }
 
-// nearestPrefix is the prefix without slashes at its ends, if that is what is wrong.
+// nearestPrefix returns the prefix without slashes at its ends, if that makes it valid.
 func nearestPrefix(s string) string {
 	if s = strings.Trim(s, "/"); isPrefix(s) {
 		return s

@@ -8,10 +8,11 @@ import (
 	"filippo.io/age"
 )
 
-// TestRecipients: keys of both kinds are taken, but not beside each other, and not more than a few.
+// TestRecipients checks that keys of both types are accepted, but not mixed, and not more than the
+// maximum.
 func TestRecipients(t *testing.T) {
 	var usual, quantum []Recipient
-	for range mostRecipients + 1 {
+	for range maxRecipients + 1 {
 		key, err := age.GenerateX25519Identity()
 		check(t, err)
 		usual = append(usual, Recipient(key.Recipient().String()))
@@ -26,10 +27,10 @@ func TestRecipients(t *testing.T) {
 		want       string // empty: no problem
 	}{
 		"none":    {nil, "snapshots would be sent that are not encrypted"},
-		"usual":   {usual[:mostRecipients], ""},
+		"usual":   {usual[:maxRecipients], ""},
 		"quantum": {quantum, ""},
 		"mixed":   {[]Recipient{quantum[0], usual[0]}, "recipients[1]: is of another kind than the first"},
-		"many":    {usual, fmt.Sprintf("recipients: %d recipients; expected at most %d", mostRecipients+1, mostRecipients)},
+		"many":    {usual, fmt.Sprintf("recipients: %d recipients; expected at most %d", maxRecipients+1, maxRecipients)},
 	} {
 		cfg := example(t)
 		cluster := *cfg.Cluster
@@ -42,8 +43,7 @@ func TestRecipients(t *testing.T) {
 	}
 }
 
-// TestPlace: what is remembered and shown of a target says where it leads, by a port too, and no
-// secret.
+// TestPlace checks that the URL of a target contains the destination with its port, and no secret.
 func TestPlace(t *testing.T) {
 	target := SnapshotTarget{Bucket: "backups", SecretKey: NewSecret("secret")}
 	for _, c := range [][2]string{{"https://S3.example.com/", "https://s3.example.com:443/backups"}, {"https://[::1]:9000", "https://[::1]:9000/backups"}} {

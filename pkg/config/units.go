@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// Bytes is an amount of memory or disk. It is written as a whole number with a binary unit: 256MiB,
+// Bytes is an amount of memory or disk space. Its text is an integer with a binary unit: 256MiB,
 // 2GiB.
 type Bytes int64
 
 const wantBytes = "a whole number followed by KiB, MiB, GiB or TiB, such as 256MiB"
 
-// byteUnits are the accepted units, the largest first.
+// byteUnits returns the accepted units, the largest first.
 func byteUnits() []string { return []string{"TiB", "GiB", "MiB", "KiB"} }
 
 func byteShift(unit string) (uint, bool) {
@@ -33,7 +33,7 @@ func byteShift(unit string) (uint, bool) {
 	return 0, false
 }
 
-// UnmarshalText reads an amount.
+// UnmarshalText parses an amount.
 func (b *Bytes) UnmarshalText(text []byte) error {
 	number, unit := splitNumber(string(text))
 	shift, known := byteShift(unit)
@@ -51,8 +51,8 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String prints the amount with the largest unit that keeps it a whole number. Less than a KiB is
-// printed in bytes, which UnmarshalText does not accept; no accepted value is that small, except 0.
+// String prints the amount with the largest unit that gives an integer. Less than a KiB is printed
+// in bytes, which UnmarshalText rejects; no accepted value is that small, except 0.
 func (b Bytes) String() string {
 	for _, unit := range byteUnits() {
 		if shift, _ := byteShift(unit); b != 0 && b%(1<<shift) == 0 {
@@ -65,10 +65,10 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10) + "B"
 }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// nearestBytes guesses what somebody meant who wrote another unit.
+// nearestBytes returns the probable amount for a text with another unit.
 func nearestBytes(number, unit string) string {
 	if unit == "" || len(number) > 18 {
 		return ""
@@ -86,13 +86,13 @@ func nearestBytes(number, unit string) string {
 	return ""
 }
 
-// MilliCPU is processor time in thousandths of a core. It is written as cores ("2") or as
-// thousandths ("200m").
+// MilliCPU is processor time in thousandths of a core. Its text is cores ("2") or thousandths
+// ("200m").
 type MilliCPU int64
 
 const wantCPU = `whole cores ("2") or thousandths of a core ("200m")`
 
-// UnmarshalText reads an amount of processor time.
+// UnmarshalText parses an amount of processor time.
 func (c *MilliCPU) UnmarshalText(text []byte) error {
 	number, unit := splitNumber(string(text))
 	n, err := strconv.ParseInt(number, 10, 32)
@@ -121,7 +121,7 @@ func nearestCPU(text string) string {
 	return strconv.FormatInt(int64(math.Round(cores*1000)), 10) + "m"
 }
 
-// String prints whole cores as such, everything else in thousandths.
+// String prints whole cores as cores, other values in thousandths.
 func (c MilliCPU) String() string {
 	if c%1000 == 0 {
 		return strconv.FormatInt(int64(c/1000), 10)
@@ -129,16 +129,15 @@ func (c MilliCPU) String() string {
 	return strconv.FormatInt(int64(c), 10) + "m"
 }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (c MilliCPU) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// Duration is a length of time in whole milliseconds. It is written with its units: 10s, 1m30s,
-// 500ms.
+// Duration is a duration in whole milliseconds. Its text has units: 10s, 1m30s, 500ms.
 type Duration time.Duration
 
 const wantDuration = "whole numbers with the units h, m, s or ms, such as 10s or 1m30s"
 
-// UnmarshalText reads a length of time.
+// UnmarshalText parses a duration.
 func (d *Duration) UnmarshalText(text []byte) error {
 	s := string(text)
 	v, err := time.ParseDuration(s)
@@ -172,13 +171,13 @@ func (d Duration) String() string {
 	return b.String()
 }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// MAC is an Ethernet hardware address in lower case with colons; empty when none is given.
+// MAC is an Ethernet hardware address in lower case with colons; "" for none.
 type MAC string
 
-// UnmarshalText reads six bytes in hexadecimal with colons.
+// UnmarshalText parses six bytes in hexadecimal with colons.
 func (m *MAC) UnmarshalText(text []byte) error {
 	s := strings.ToLower(string(text))
 	bad := &wrong{reason: fmt.Sprintf("%s is not a hardware address", quote(string(text))), expected: "six bytes in hexadecimal with colons, such as 52:54:00:12:34:56"}
@@ -203,21 +202,22 @@ func (m *MAC) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText is the address.
+// MarshalText returns the address.
 func (m MAC) MarshalText() ([]byte, error) { return []byte(m), nil }
 
-// Endpoint is an HTTPS URL that holds a host and a port, and nothing else.
+// Endpoint is an HTTPS URL that consists of a host and a port.
 type Endpoint struct {
 	Host string // DNS name in lower case, or IP address without brackets
 	Port uint16 // 1 to 65535
 }
 
-// UnmarshalText reads the URL.
+// UnmarshalText parses the URL.
 func (e *Endpoint) UnmarshalText(text []byte) error {
 	return e.read(string(text), "https://host:port, such as https://10.0.0.5:6443", 6443, true)
 }
 
-// read reads the URL. One without a port has the usual one, unless it must say it.
+// read parses the URL. If the port is missing, it sets the port usual, or returns an error if
+// mustSay is true.
 func (e *Endpoint) read(s, want string, usual uint16, mustSay bool) error {
 	u, err := url.Parse(s)
 	bad := &wrong{reason: fmt.Sprintf("%s is not an endpoint", quote(s)), expected: want}
@@ -261,7 +261,7 @@ func (e *Endpoint) read(s, want string, usual uint16, mustSay bool) error {
 	return nil
 }
 
-// String is the URL.
+// String returns the URL.
 func (e Endpoint) String() string {
 	if e == (Endpoint{}) {
 		return ""
@@ -273,10 +273,10 @@ func (e Endpoint) String() string {
 	return "https://" + host + ":" + strconv.Itoa(int(e.Port))
 }
 
-// MarshalText is String.
+// MarshalText returns String.
 func (e Endpoint) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
 
-// Addr is the host as an address; it is not valid when the host is a name.
+// Addr returns the host as an address; it is invalid if the host is a name.
 func (e Endpoint) Addr() netip.Addr {
 	a, err := netip.ParseAddr(e.Host)
 	if err != nil {
@@ -301,7 +301,7 @@ func badUnit(unit string) string {
 	return fmt.Sprintf("the unit %s is not known", quote(unit))
 }
 
-// quote quotes a text of the file for a message, and shortens it.
+// quote quotes and shortens a text of the file for a message.
 func quote(s string) string {
 	const most = 60
 	if len(s) > most {

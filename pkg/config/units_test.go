@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestUnits reads texts and prints them again. What cannot be read is in testdata/bad-machine.txtar
-// too; here are the edges.
+// TestUnits parses texts and prints the values. testdata/bad-machine.txtar contains more invalid
+// texts; this test covers limits.
 func TestUnits(t *testing.T) {
 	type unit interface {
 		encoding.TextUnmarshaler
@@ -73,8 +73,8 @@ func TestCheckTime(t *testing.T) {
 		t.Errorf("in 2030: %v", problems)
 	}
 	early, late := c.CheckTime(at(1970)), c.CheckTime(at(2200))
-	// operator, 5 authorities, 1 issuer, 2 webhooks and 1 receiver with 2 certificates each, 2
-	// registries, 1 bucket
+	// operator, 5 CAs, 1 issuer, 2 webhooks and 1 receiver with 2 certificates each, 2 registries,
+	// 1 bucket
 	if len(early) != 16 || len(late) != 16 {
 		t.Fatalf("got %d and %d problems, want 16 each:\n%v\n%v", len(early), len(late), early, late)
 	}

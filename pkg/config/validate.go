@@ -9,13 +9,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
-// validate checks what the types cannot see alone: names, ranges, and fields that contradict each
-// other. It passes over values that could not be read.
+// validate checks properties that types cannot check alone: names, ranges, and contradictions
+// between fields. It skips values that could not be parsed.
 func (p *parser) validate() {
 	switch {
 	case !p.cfg.origins["Machine"].IsDefault():
 		p.machine(&p.cfg.Machine)
-	case !p.broken["kind"]: // otherwise the document may be there, under a mistyped kind
+	case !p.broken["kind"]: // otherwise the document can exist with a mistyped kind
 		p.add(0, 0, "Machine", wrong{reason: "there is no Machine document", expected: "exactly one"})
 	}
 	if p.cfg.Cluster != nil {
@@ -69,7 +69,7 @@ func (p *parser) machine(m *Machine) {
 	for i, name := range m.Spec.KernelModules {
 		path := fmt.Sprintf("%s.kernelModules[%d]", spec, i)
 		p.kernelModule(path, name)
-		same := strings.ReplaceAll(name, "-", "_") // modprobe takes them as equal
+		same := strings.ReplaceAll(name, "-", "_") // modprobe treats both as equal
 		if j, twice := seen[same]; twice && name != "" {
 			p.on(path, wrong{reason: fmt.Sprintf("the same module as kernelModules[%d]", j)})
 			continue
@@ -78,9 +78,9 @@ func (p *parser) machine(m *Machine) {
 	}
 }
 
-// objectName checks a name that becomes a host name: a DNS subdomain of at most 63 characters,
-// because Linux allows 64 bytes for a host name (HOST_NAME_MAX) and the kubelet puts it into a
-// label, which allows 63.
+// objectName validates a name that becomes a host name: a DNS subdomain of at most 63 characters,
+// because Linux permits 64 bytes for a host name (HOST_NAME_MAX) and the kubelet stores it in a
+// label, which permits 63.
 func (p *parser) objectName(path, name string) {
 	err := hostname(name)
 	if err == nil && len(name) > 63 {
@@ -96,8 +96,8 @@ func (p *parser) objectName(path, name string) {
 	p.on(path, w)
 }
 
-// kernelModule checks a module's name: at most 55 characters (MODULE_NAME_LEN in
-// linux/moduleparam.h is 64 less one pointer, with the final zero byte).
+// kernelModule validates a module's name: at most 55 characters (MODULE_NAME_LEN in
+// linux/moduleparam.h is 64 minus the size of a pointer, with the final zero byte).
 func (p *parser) kernelModule(path, name string) {
 	bad := name == "" || len(name) > 55
 	for i := range len(name) {
@@ -115,8 +115,8 @@ func (p *parser) kernelModule(path, name string) {
 	}
 }
 
-// sysctl checks a kernel parameter: its name, so that it stays below /proc/sys, and that it is not
-// the system's own.
+// sysctl validates a kernel parameter: its name must be below /proc/sys, and the system must not
+// set it itself.
 func (p *parser) sysctl(path, name, value string) {
 	if err := sysctlName(name); err != "" {
 		p.on(path, wrong{reason: "the name " + err, expected: "a dotted name below /proc/sys, such as net.core.somaxconn"})
@@ -130,8 +130,8 @@ func (p *parser) sysctl(path, name, value string) {
 	}
 }
 
-// sysctlName says what is wrong with a parameter's name. A "/" stands for a dot inside a part, as
-// in sysctl(8): net.ipv4.conf.eth0/100.arp_ignore.
+// sysctlName returns the error in a parameter's name. A "/" represents a dot inside a part, as in
+// sysctl(8): net.ipv4.conf.eth0/100.arp_ignore.
 func sysctlName(name string) string {
 	parts := strings.Split(name, ".")
 	if len(parts) < 2 {
@@ -154,7 +154,7 @@ func sysctlName(name string) string {
 	return fmt.Sprintf("begins with %s", quote(parts[0]))
 }
 
-// sameFamily says that two ranges are both IPv4 or both IPv6.
+// sameFamily reports whether two ranges have the same address family.
 func sameFamily(a, b netip.Prefix) bool { return a.Addr().Is4() == b.Addr().Is4() }
 
 func family(p netip.Prefix) string {

@@ -11,18 +11,18 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// mostAddons is the number of add-ons. Each has an identity of its own, whose rights the API server
+// maxAddons is the number of add-ons. Each has an identity of its own, whose rights the API server
 // keeps in memory.
-const mostAddons = 64
+const maxAddons = 64
 
-// addons checks the add-ons: each for itself, and that no two want the same object.
+// addons validates each add-on, and checks that no two contain the same object.
 func (p *parser) addons() {
 	owners := map[manifestObject]string{}
 	for i, a := range p.cfg.Addons {
 		path := addonPath(a.Metadata.Name)
 		switch {
-		case i == mostAddons:
-			p.on(path, wrong{reason: fmt.Sprintf("one of %d add-ons", len(p.cfg.Addons)), expected: fmt.Sprintf("at most %d", mostAddons)})
+		case i == maxAddons:
+			p.on(path, wrong{reason: fmt.Sprintf("one of %d add-ons", len(p.cfg.Addons)), expected: fmt.Sprintf("at most %d", maxAddons)})
 		case p.cfg.Cluster == nil && !p.broken["kind"]:
 			p.on(path, wrong{reason: "there is no Cluster document", expected: "an add-on on a machine of a cluster"})
 		case p.cfg.Machine.Spec.Role == RoleWorker:
@@ -62,11 +62,11 @@ func (p *parser) addons() {
 	}
 }
 
-// mostRegistries is the number of registries of an add-on: each may take a while before it is given
-// up.
-const mostRegistries = 8
+// maxRegistries is the maximum number of registries of an add-on, because each can take a while
+// until its timeout.
+const maxRegistries = 8
 
-// addonSource checks where the objects of an add-on come from.
+// addonSource validates the sources of an add-on's objects.
 func (p *parser) addonSource(path string, s *AddonSpec) {
 	if len(s.Manifests) == 0 && s.Artifact == (Artifact{}) && !p.broken[path+".artifact"] {
 		p.on(path+".manifests", wrong{reason: "is empty, and there is no artifact", expected: "one text or more, or an artifact"})
@@ -74,8 +74,8 @@ func (p *parser) addonSource(path string, s *AddonSpec) {
 	if len(s.Registries) > 0 && s.Artifact == (Artifact{}) && !p.broken[path+".artifact"] {
 		p.on(path+".registries", wrong{reason: "there is no artifact to fetch", expected: "artifact with it"})
 	}
-	if len(s.Registries) > mostRegistries {
-		p.on(path+".registries", wrong{reason: fmt.Sprintf("%d registries", len(s.Registries)), expected: fmt.Sprintf("at most %d", mostRegistries)})
+	if len(s.Registries) > maxRegistries {
+		p.on(path+".registries", wrong{reason: fmt.Sprintf("%d registries", len(s.Registries)), expected: fmt.Sprintf("at most %d", maxRegistries)})
 	}
 	for i, r := range s.Registries {
 		at := fmt.Sprintf("%s.registries[%d]", path, i)
@@ -91,7 +91,7 @@ func (p *parser) addonSource(path string, s *AddonSpec) {
 	}
 }
 
-// list names things in one line, the first ten of them.
+// list joins texts on one line, at most ten of them.
 func list(things []string) string {
 	const most = 10
 	if more := len(things) - most; more > 0 {
@@ -121,8 +121,8 @@ func (p *parser) addonScope(path string, s *AddonSpec) {
 	}
 }
 
-// AddonNamespace is the namespace in which the control plane keeps what it knows about add-ons, and
-// which none of them may have objects in.
+// AddonNamespace is the namespace in which the control plane stores the state of add-ons. No add-on
+// can have objects in it.
 const AddonNamespace = "orlop-addons"
 
 func (p *parser) namespace(path, name string) {
@@ -164,11 +164,11 @@ func (p *parser) addonRights(path string, s *AddonSpec) {
 	}
 }
 
-// manifestObject is what an object is known by. The version does not count: it is one object in all
-// of its versions.
+// manifestObject identifies an object. It omits the version, because an object is the same in all
+// versions.
 type manifestObject struct{ group, kind, namespace, name string }
 
-// String is "Deployment web/frontend", or "ClusterRole reader".
+// String returns, for example, "Deployment web/frontend" or "ClusterRole reader".
 func (o manifestObject) String() string {
 	if o.namespace == "" {
 		return o.kind + " " + o.name
@@ -176,7 +176,7 @@ func (o manifestObject) String() string {
 	return o.kind + " " + o.namespace + "/" + o.name
 }
 
-// placed is the object with the namespace that it comes into.
+// placed returns the object with its effective namespace.
 func (o manifestObject) placed(namespace string) manifestObject {
 	if o.namespace == "" && !slices.Contains(clusterKinds[o.group], o.kind) {
 		o.namespace = namespace
@@ -184,8 +184,8 @@ func (o manifestObject) placed(namespace string) manifestObject {
 	return o
 }
 
-// clusterKinds are Kubernetes' own kinds that belong to no namespace, by group. Those of custom
-// resources are known to the cluster only.
+// clusterKinds are the cluster-scoped kinds of Kubernetes, by group. Only the cluster knows the
+// scope of custom resources.
 var clusterKinds = map[string][]string{
 	"":                             {"Namespace", "Node", "PersistentVolume"},
 	"admissionregistration.k8s.io": {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration"},
@@ -202,8 +202,8 @@ var clusterKinds = map[string][]string{
 	"storagemigration.k8s.io":      {"StorageVersionMigration"},
 }
 
-// outside says why an object is not in the scope; empty when it is, as far as that can be known
-// here.
+// outside returns why an object is outside the scope; "" if it is inside, as far as the document
+// shows.
 func (s AddonScope) outside(o manifestObject) string {
 	switch {
 	case o.namespace == AddonNamespace || o.group == "" && o.kind == "Namespace" && o.name == AddonNamespace:
@@ -218,8 +218,8 @@ func (s AddonScope) outside(o manifestObject) string {
 	return ""
 }
 
-// objects reads what the objects of a manifest are known by. No message shows more of them: they
-// may be Secrets.
+// objects parses the identities of the objects in a manifest. Errors contain no other content,
+// because the objects can be Secrets.
 func (m Manifest) objects() ([]manifestObject, error) {
 	decoder := yaml.NewDecoder(strings.NewReader(m.Reveal()))
 	var all []manifestObject
@@ -242,7 +242,7 @@ func (m Manifest) objects() ([]manifestObject, error) {
 	}
 }
 
-// appendObjects adds the object that is a document, or the items of a List.
+// appendObjects adds the object of a document, or the items of a List.
 func appendObjects(all []manifestObject, root *yaml.Node) ([]manifestObject, error) {
 	if root.Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("line %d of it is %s", root.Line, describe(root))
@@ -272,7 +272,7 @@ func appendObjects(all []manifestObject, root *yaml.Node) ([]manifestObject, err
 	return append(all, o), nil
 }
 
-// textOf is a field of a mapping that is a text; empty where it is none.
+// textOf returns a text field of a mapping; "" if it is no text.
 func textOf(n *yaml.Node, field string) string {
 	if v := lookup(n, field); v != nil && v.Kind == yaml.ScalarNode && v.Tag != "!!null" {
 		return v.Value

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Bounds that the API server itself has (k8s.io/apiserver/pkg/apis/apiserver/validation) or that
-// keep a request quick.
+// Limits of the API server (k8s.io/apiserver/pkg/apis/apiserver/validation), or limits that keep
+// requests fast.
 const (
 	maxIssuers  = 64
 	maxWebhooks = 16
-	maxMatches  = 63 // the 64th is machined's own (machined/credentials/access.go)
+	maxMatches  = 63 // the 64th is added by machined (machined/credentials/access.go)
 )
 
 func (p *parser) authentication(path string, a *Authentication) {
@@ -36,7 +36,7 @@ func (p *parser) authentication(path string, a *Authentication) {
 	}
 }
 
-// unique checks that a text is in no other item of the same list.
+// unique checks that no other item of the same list has the text.
 func (p *parser) unique(path, list, text string, i int, seen map[string]int) {
 	if text == "" {
 		return
@@ -75,8 +75,8 @@ func (p *parser) issuer(path string, j *JWTIssuer) {
 	p.verifiedEmail(path, j)
 }
 
-// verifiedEmail asks for claims.email_verified beside claims.email, as the API server does: many
-// issuers let people enter any address.
+// verifiedEmail requires claims.email_verified if claims.email is used, as the API server does:
+// many issuers accept any address from users.
 func (p *parser) verifiedEmail(path string, j *JWTIssuer) {
 	if !strings.Contains(strings.ReplaceAll(j.Username, "claims.email_verified", ""), "claims.email") {
 		return
@@ -105,8 +105,7 @@ func (p *parser) rules(path string, rules []Rule, variable string) {
 	}
 }
 
-// extraKey checks a domain-prefixed path, in lower case, outside the names that Kubernetes keeps
-// for itself.
+// extraKey validates a domain-prefixed path, in lower case, outside the domains of Kubernetes.
 func (p *parser) extraKey(path, key string) {
 	domain, rest, found := strings.Cut(key, "/")
 	reserved := false
@@ -121,9 +120,8 @@ func (p *parser) extraKey(path, key string) {
 	}
 }
 
-// expression checks as much of a CEL expression as can be checked without a CEL compiler, which PID
-// 1 does not carry: that brackets and quotes are closed and that the variable occurs. The API
-// server checks the rest.
+// expression validates a CEL expression without a CEL compiler, which PID 1 does not link: brackets
+// and quotes must be closed, and the variable must occur. The API server validates the rest.
 func (p *parser) expression(path, text, variable string) {
 	if text == "" {
 		return
@@ -141,8 +139,8 @@ func (p *parser) expression(path, text, variable string) {
 	}
 }
 
-// brackets says what is not closed in an expression. Quotes are ' and ", with \ before a quote that
-// does not end.
+// brackets returns an error for unbalanced brackets or quotes in an expression. Quotes are ' and ",
+// and \ escapes a quote.
 func brackets(text string) string {
 	var open []rune
 	var quoted rune
@@ -213,7 +211,7 @@ func (p *parser) webhook(path, address string, client *CertKey) {
 	p.client(path+".client", client)
 }
 
-// https checks a URL of a service.
+// https validates the URL of a service.
 func (p *parser) https(path, address string) {
 	if address == "" {
 		return

@@ -58,8 +58,8 @@ func (p *parser) cluster(c *Cluster) {
 	p.authorization(kube+".authorization", &k.Authorization)
 }
 
-// mostOpen is how many namespaces may be named that reach the kubelets.
-const mostOpen = 64
+// maxOpen is the maximum number of namespaces with access to the kubelets.
+const maxOpen = 64
 
 func (p *parser) kubelet(path string, spec *ClusterSpec) {
 	const field = ".openToNamespaces"
@@ -73,14 +73,14 @@ func (p *parser) kubelet(path string, spec *ClusterSpec) {
 	switch n := len(k.OpenToNamespaces); {
 	case n > 0 && !k.ClosedToPods:
 		p.on(path+field, wrong{reason: "names namespaces, and the port is open to all pods", expected: "closedToPods: true beside it"})
-	case n > mostOpen:
-		p.on(path+field, wrong{reason: fmt.Sprintf("%d namespaces", n), expected: fmt.Sprintf("at most %d", mostOpen)})
+	case n > maxOpen:
+		p.on(path+field, wrong{reason: fmt.Sprintf("%d namespaces", n), expected: fmt.Sprintf("at most %d", maxOpen)})
 	}
 	p.namespaces(path+field, k.OpenToNamespaces)
 }
 
 func (p *parser) controlPlanes(path string, list []netip.Addr) {
-	const most = 16 // each machine of the cluster keeps a connection to each of them
+	const most = 16 // each machine of the cluster has a connection to each of them
 	if len(list) > most {
 		p.on(path, wrong{reason: fmt.Sprintf("%d addresses", len(list)), expected: fmt.Sprintf("at most %d", most)})
 	}
@@ -95,8 +95,8 @@ func (p *parser) controlPlanes(path string, list []netip.Addr) {
 	}
 }
 
-// virtualAddresses checks each address for itself. That none is in a range of the cluster is
-// checked with those of others (otherAddresses).
+// virtualAddresses validates each address. otherAddresses checks that none is in a range of the
+// cluster.
 func (p *parser) virtualAddresses(path string, spec *ClusterSpec) {
 	if len(spec.VirtualAddresses) > 0 && len(spec.ControlPlanes) == 0 {
 		p.on(path, wrong{reason: "controlPlanes names no machine that could answer for it", expected: "Cluster.spec.controlPlanes with all control-plane machines"})
@@ -128,7 +128,7 @@ func (p *parser) virtualAddresses(path string, spec *ClusterSpec) {
 	}
 }
 
-// external: what is for a part of Orlop's own says nothing where that does not run.
+// external rejects settings of built-in components that are replaced.
 func (p *parser) external(path string, spec *ClusterSpec) {
 	for i, part := range spec.External {
 		if slices.Contains(spec.External[:i], part) && part != "" {
@@ -149,8 +149,8 @@ func (p *parser) external(path string, spec *ClusterSpec) {
 	}
 }
 
-// takenBy is the field of the Network document that gives an address to this machine, or names it
-// as a gateway's or a resolver's.
+// takenBy returns the field of the Network document that assigns an address to this machine, a
+// gateway or a resolver; "" if there is none.
 func (p *parser) takenBy(a netip.Addr) string {
 	spec := &p.cfg.Network.Spec
 	for i, l := range spec.Links {
@@ -171,7 +171,7 @@ func (p *parser) takenBy(a netip.Addr) string {
 	return ""
 }
 
-// hasFamily says whether machines of the cluster have addresses of a family, as far as the
+// hasFamily reports whether machines of the cluster have addresses of a family, as far as the
 // documents show.
 func (p *parser) hasFamily(a netip.Addr, spec *ClusterSpec) bool {
 	same := func(b netip.Addr) bool { return b.IsValid() && b.Is4() == a.Is4() }
@@ -192,7 +192,7 @@ func (p *parser) namespaces(path string, names []string) {
 	}
 }
 
-// ranges checks the pod and service ranges and the domain.
+// ranges validates the pod and service ranges and the domain.
 func (p *parser) ranges(path string, n *ClusterNetworks) {
 	p.families(path+".pods", n.Pods)
 	p.families(path+".services", n.Services)
@@ -202,8 +202,8 @@ func (p *parser) ranges(path string, n *ClusterNetworks) {
 	for i, r := range n.Services {
 		p.serviceRange(fmt.Sprintf("%s.services[%d]", path, i), r, n.Pods)
 	}
-	// The first ranges decide the family that nodes and pods are known by; with two of each, the
-	// API server and the controllers must agree on which comes first.
+	// The first ranges determine the primary family of nodes and pods; with two ranges each, the
+	// API server and the controllers must have the same order.
 	if len(n.Pods) > 0 && len(n.Services) > 0 && usable(n.Pods[0]) && usable(n.Services[0]) && len(n.Pods) == len(n.Services) && !sameFamily(n.Pods[0], n.Services[0]) {
 		p.on(path+".services", wrong{
 			reason:   fmt.Sprintf("the first service range is %s, the first pod range is %s", family(n.Services[0]), family(n.Pods[0])),
@@ -215,8 +215,7 @@ func (p *parser) ranges(path string, n *ClusterNetworks) {
 	}
 }
 
-// families checks that there is one range per address family, and that each is written as a
-// network.
+// families checks that there is one range per address family, and that each is a network.
 func (p *parser) families(path string, ranges []netip.Prefix) {
 	if len(ranges) == 0 {
 		p.on(path, wrong{reason: "is empty", expected: "one range per address family"})
@@ -245,8 +244,8 @@ func (p *parser) families(path string, ranges []netip.Prefix) {
 	}
 }
 
-// podRange checks that a machine's share fits in: the controllers give each machine a /24 or /64,
-// and keep an IPv6 range of at most 16 bits of shares
+// podRange checks that the range can be divided: the controllers give each machine a /24 or /64,
+// and support at most 16 bits of IPv6 subnets
 // (k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset).
 func (p *parser) podRange(path string, r netip.Prefix) {
 	shortest, longest := 8, 24
@@ -261,14 +260,14 @@ func (p *parser) podRange(path string, r netip.Prefix) {
 	}
 }
 
-// serviceRange checks that the tenth address, the DNS service's, is in the range, and that its
-// family has pods.
+// serviceRange checks that the range contains the tenth address, that of the DNS service, and that
+// there is a pod range of its family.
 func (p *parser) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) {
 	if !r.IsValid() {
 		return
 	}
-	// bits of addresses: 16, the tenth of which is the DNS service's and the last the broadcast
-	// address
+	// bits of addresses: 16 addresses; the tenth is that of the DNS service, the last is the
+	// broadcast address
 	const smallest = 4
 	if r.Addr().BitLen()-r.Bits() < smallest {
 		p.on(path, wrong{
@@ -278,7 +277,7 @@ func (p *parser) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) 
 	}
 	shortest := 8
 	if r.Addr().Is6() {
-		// Kubernetes gives no address out of a wider one (pkg/registry/core/service/ipallocator,
+		// Kubernetes cannot allocate from a larger range (pkg/registry/core/service/ipallocator,
 		// New)
 		shortest = 64
 	}
@@ -296,8 +295,8 @@ func (p *parser) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) 
 	}
 }
 
-// pki checks the authorities of one machine. A control plane holds all of them with their keys. A
-// worker knows the certificates of two of them.
+// pki validates the CAs of a machine. A control plane has all of them with their keys. A worker has
+// the certificates of two.
 func (p *parser) pki(path string, spec *ClusterSpec) {
 	controlPlane := p.cfg.Machine.Spec.Role == RoleControlPlane
 	worker := p.cfg.Machine.Spec.Role == RoleWorker
@@ -347,7 +346,8 @@ func (p *parser) pki(path string, spec *ClusterSpec) {
 	}
 }
 
-// notOnWorker: who takes a worker's disk must not have the cluster.
+// notOnWorker rejects a cluster key on a worker, so that a stolen disk of a worker does not
+// compromise the cluster.
 func (p *parser) notOnWorker(path string, missing bool) {
 	if !missing {
 		p.on(path, wrong{reason: "a worker holds no key of the cluster", expected: "no such field; `orlopctl nodes add` writes a worker's configuration"})

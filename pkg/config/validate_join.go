@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// MaxFrom is how many control-plane machines a ticket can name.
+// MaxFrom is the maximum number of control-plane machines in a ticket.
 const MaxFrom = 8
 
 func (p *parser) join(path string, m *Machine) {

@@ -5,11 +5,12 @@ import (
 	"math/big"
 )
 
-// mostInRange is how many addresses a range may have: a larger one is a mistyped prefix length.
-const mostInRange = 1 << 16
+// maxInRange is the maximum number of addresses in a range: a larger range is a mistyped prefix
+// length.
+const maxInRange = 1 << 16
 
-// pools checks the pools of addresses for Services: their names and ranges, each for itself and
-// against the other ranges of the cluster. It returns the ranges.
+// pools validates the address pools for Services: their names and ranges, and overlaps with other
+// ranges of the cluster. It returns the ranges.
 func (p *parser) pools(path string, n *ClusterNetworks) (before []AddressRange) {
 	names := map[string]bool{}
 	for i, pool := range n.LoadBalancer.Pools {
@@ -34,8 +35,8 @@ func (p *parser) pools(path string, n *ClusterNetworks) (before []AddressRange) 
 	return before
 }
 
-// externalIPs checks the ranges that Services may name addresses of. before are the ranges of the
-// pools: an address is given out by one of the two.
+// externalIPs validates the ranges for the Service field externalIPs. before are the ranges of the
+// pools, with which they must not overlap.
 func (p *parser) externalIPs(path string, n *ClusterNetworks, before []AddressRange) {
 	for i, r := range n.ExternalIPs {
 		if r.First.IsValid() {
@@ -45,7 +46,7 @@ func (p *parser) externalIPs(path string, n *ClusterNetworks, before []AddressRa
 	}
 }
 
-// poolRange checks one range of a pool. before are those that stand before it.
+// poolRange validates a range of a pool. before are the previous ranges.
 func (p *parser) poolRange(path string, r AddressRange, before []AddressRange) {
 	if r.First.Is4In6() {
 		p.on(path, mapped(r.First))
@@ -54,8 +55,8 @@ func (p *parser) poolRange(path string, r AddressRange, before []AddressRange) {
 	if !r.First.IsGlobalUnicast() || !r.Last.IsGlobalUnicast() {
 		p.on(path, wrong{reason: fmt.Sprintf("%s holds addresses that are of no machine alone", r), expected: "unicast addresses of the machines' network"})
 	}
-	if size := r.size(); size.Cmp(big.NewInt(mostInRange)) > 0 {
-		p.on(path, wrong{reason: fmt.Sprintf("%s has %s addresses", r, size), expected: fmt.Sprintf("at most %d", mostInRange)})
+	if size := r.size(); size.Cmp(big.NewInt(maxInRange)) > 0 {
+		p.on(path, wrong{reason: fmt.Sprintf("%s has %s addresses", r, size), expected: fmt.Sprintf("at most %d", maxInRange)})
 	}
 	for _, o := range before {
 		if r.overlaps(o) {
@@ -69,8 +70,8 @@ func (p *parser) poolRange(path string, r AddressRange, before []AddressRange) {
 	}
 }
 
-// inPools checks that what is known to be a machine's, or somebody else's, is in no pool, and in no
-// range for external addresses.
+// inPools checks that no pool and no range for external addresses contains a known address of a
+// machine or another host.
 func (p *parser) inPools() {
 	spec := &p.cfg.Cluster.Spec
 	taken := p.otherAddresses()

@@ -118,7 +118,8 @@ func (p *parser) link(path string, l *Link) {
 	}
 }
 
-// linkName checks what the kernel takes as an interface's name (dev_valid_name in net/core/dev.c).
+// linkName validates an interface name by the rules of the kernel (dev_valid_name in
+// net/core/dev.c).
 func (p *parser) linkName(path, name string) {
 	if name == "" {
 		return
@@ -138,17 +139,17 @@ func (p *parser) linkName(path, name string) {
 	}
 }
 
-// madeLinks are the usual names of links that have to be made first, and what they are: systemd's,
-// Debian's and ip-link(8)'s usual ones. The name of a network card never is one of them
-// (net.ifnames: eth0, eno1, ens3, enp0s3, enx…, usb0, ib0).
+// madeLinks are the usual name prefixes of virtual links with their types, by the defaults of
+// systemd, Debian and ip-link(8). Names of network cards have none of these prefixes (net.ifnames:
+// eth0, eno1, ens3, enp0s3, enx…, usb0, ib0).
 var madeLinks = []struct{ prefix, kind string }{
 	{"bond", "a bond of several links"}, {"team", "a team of several links"}, {"vlan", "a VLAN"}, {"vxlan", "a VXLAN"}, {"br", "a bridge"},
 	{"wg", "a WireGuard tunnel"}, {"dummy", "a dummy link"}, {"veth", "one end of a veth pair"}, {"macvlan", "a MACVLAN"}, {"ipvlan", "an IPVLAN"},
 	{"tun", "a tunnel"}, {"tap", "a tap of a virtual machine"}, {"gre", "a GRE tunnel"}, {"sit", "a tunnel"}, {"ppp", "a PPP session"},
 }
 
-// madeLink says what a link of this name would be if that has to be made first; empty: it may be a
-// network card.
+// madeLink returns the type of virtual link to which this name belongs; "" if it can be a network
+// card.
 func madeLink(name string) string {
 	digits := func(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 	if parent, id, dotted := strings.Cut(name, "."); dotted && parent != "" && digits(id) {
@@ -177,7 +178,7 @@ func (p *parser) mtu(path string, mtu int, v6 bool) {
 	p.on(path, w)
 }
 
-// address checks that an address can be a machine's own.
+// address checks that an address can be assigned to a machine.
 func (p *parser) address(path string, a netip.Prefix) {
 	if !a.IsValid() {
 		return
@@ -201,7 +202,7 @@ func (p *parser) address(path string, a netip.Prefix) {
 	p.on(path, w)
 }
 
-// lastAddr is the last address of an IPv4 network.
+// lastAddr returns the last address of an IPv4 network.
 func lastAddr(r netip.Prefix) netip.Addr {
 	b := r.Masked().Addr().As4()
 	for i := r.Bits(); i < 32; i++ {
@@ -249,8 +250,8 @@ func (p *parser) route(path string, l *Link, r Route) {
 	}
 }
 
-// onLink checks a route without a gateway: the kernel takes one only on a link that has an address
-// of the family.
+// onLink validates a route without a gateway: the kernel accepts it only on a link with an address
+// of the same family.
 func (p *parser) onLink(path string, l *Link, to netip.Prefix) {
 	if !to.IsValid() || !to.Addr().Is4() || l.DHCP4 || p.unsure(path, l) || p.broken[path+".via"] {
 		return
@@ -263,8 +264,8 @@ func (p *parser) onLink(path string, l *Link, to netip.Prefix) {
 	p.on(path, wrong{reason: "the link has no IPv4 address to send from", expected: "an address of the route's family on the link"})
 }
 
-// unsure says that an address of the link could not be read, so that nothing can be said about what
-// it reaches. The path is that of one of the link's routes.
+// unsure reports whether an address of the link could not be parsed, so that its reachable networks
+// are unknown. path is the path of a route of the link.
 func (p *parser) unsure(path string, l *Link) bool {
 	link := parent(parent(path))
 	for i := range l.Addresses {
@@ -275,7 +276,7 @@ func (p *parser) unsure(path string, l *Link) bool {
 	return p.broken[link+".addresses"] || p.broken[link+".dhcp4"]
 }
 
-// has says that the address is one of the link's own.
+// has reports whether the address belongs to the link.
 func (l *Link) has(addr netip.Addr) bool {
 	for _, a := range l.Addresses {
 		if a.Addr() == addr {
@@ -285,9 +286,9 @@ func (l *Link) has(addr netip.Addr) bool {
 	return false
 }
 
-// reaches says that a gateway may be on the link: in one of its networks, behind a route of the
-// link without a gateway, link-local (RFC 4291, every link has such an address), or in the network
-// that DHCP will name, which is not known here.
+// reaches reports whether a gateway can be on the link: in one of its networks, behind a route of
+// the link without a gateway, link-local (RFC 4291, every link has a link-local address), or in the
+// network from DHCP, which is unknown here.
 func (l *Link) reaches(via netip.Addr) bool {
 	if via.Is4() && l.DHCP4 || via.Is6() && via.IsLinkLocalUnicast() {
 		return true
@@ -310,7 +311,7 @@ func (l *Link) networks() []string {
 	return all
 }
 
-// ownAddress is the field that gives an address to this machine, or empty.
+// ownAddress returns the field that assigns an address to this machine; "" if there is none.
 func (p *parser) ownAddress(a netip.Addr) string {
 	for i, l := range p.cfg.Network.Spec.Links {
 		for j, own := range l.Addresses {

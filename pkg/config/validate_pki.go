@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// namedAuthority is one of the cluster's authorities with its field's name.
+// namedAuthority is a CA of the cluster with the name of its field.
 type namedAuthority struct {
 	name       string
 	pair       CertKey
-	accepted   []Certificate // beside it
-	everywhere bool          // a worker needs the certificate too
-	optional   bool          // also for a control plane
+	accepted   []Certificate // accepted CAs of the same name
+	everywhere bool          // a worker needs the certificate, too
+	optional   bool          // also on a control plane
 }
 
 func (k *PKI) authorities() []namedAuthority {
@@ -55,16 +55,16 @@ func (p *parser) authority(path string, c Certificate) {
 	}
 }
 
-// bundle checks that each of its certificates may sign others. They need not be roots: the
-// machine believes each of them.
+// bundle checks that each certificate may sign others. They need not be roots: the machine trusts
+// each of them directly.
 func (p *parser) bundle(path string, b Bundle) {
 	for _, c := range b.all {
 		p.authority(path, c)
 	}
 }
 
-// root checks an authority of the cluster: it is given out alone, and clients that use OpenSSL
-// want a chain that ends in a certificate which is signed by itself.
+// root validates a CA of the cluster. It must be self-signed, because it is distributed without a
+// chain, and clients with OpenSSL require a chain that ends in a self-signed certificate.
 func (p *parser) root(path string, c Certificate) {
 	p.authority(path, c)
 	if c.IsZero() {
@@ -103,8 +103,8 @@ func samePublic(a, b crypto.PublicKey) bool {
 	return ok && k.Equal(b)
 }
 
-// signingKey checks the kind of a key that the machine signs with: pkg/pki and the tokens of
-// service accounts use ECDSA on P-256, which is quick to make and to check.
+// signingKey checks the type of a key with which the machine signs: pkg/pki and service-account
+// tokens use ECDSA on P-256, which is fast to sign and verify.
 func (p *parser) signingKey(path string, key PrivateKey) {
 	signer := key.Signer()
 	if signer == nil {
@@ -115,7 +115,7 @@ func (p *parser) signingKey(path string, key PrivateKey) {
 	}
 }
 
-// client checks a certificate that the API server, or the machine, shows to others.
+// client validates a client certificate of the API server or the machine.
 func (p *parser) client(path string, pair *CertKey) {
 	if pair == nil {
 		return
@@ -129,9 +129,9 @@ func (p *parser) client(path string, pair *CertKey) {
 	p.pair(path, *pair)
 }
 
-// authorities checks that no two authorities share a key: whoever holds a certificate of the one
-// would be believed where only the other counts (a Kubernetes client could write to etcd, or speak
-// for any user through the front proxy).
+// authorities checks that no two CAs share a key: otherwise a certificate of the first would be
+// accepted where only the second is trusted (a Kubernetes client could write to etcd, or
+// impersonate any user through the front proxy).
 func (p *parser) authorities() {
 	type holder struct {
 		path string
@@ -175,11 +175,10 @@ func acceptedPath(pki, name string, i int) string {
 	return fmt.Sprintf("%s.accepted.%s[%d]", pki, name, i)
 }
 
-// CheckTime reports the certificates that are not valid at that time. Parse does not look at the
-// clock: a machine whose clock is wrong, or whose authority has run out, must still be able to read
-// the configuration it has. Call it before a new configuration is accepted, with a clock that is
-// known to be right. Authorities that are only accepted are not looked at: one that has expired
-// lets nobody in.
+// CheckTime returns the certificates that are not valid at a time. Parse does not read the clock: a
+// machine with a wrong clock or an expired CA must still be able to parse its configuration. The
+// caller must check a new configuration before it accepts it, with a clock that is known to be
+// correct. CheckTime ignores CAs that are only accepted: an expired one authenticates no clients.
 func (c *Config) CheckTime(now time.Time) Problems {
 	p := &parser{file: c.origins["Machine"].File, cfg: c, broken: map[string]bool{}, judged: map[string]bool{}}
 	if p.file == "" {
@@ -228,8 +227,8 @@ func (c *Config) CheckTime(now time.Time) Problems {
 	return p.problems.sorted()
 }
 
-// validBundle checks that one of a bundle is valid: bundles hold those of yesterday and of
-// tomorrow.
+// validBundle checks that at least one certificate of a bundle is valid: bundles can contain
+// previous and future CAs.
 func (p *parser) validBundle(path string, b Bundle, now time.Time) {
 	valid := func(c Certificate) bool { return !now.After(c.X509().NotAfter) && !now.Before(c.X509().NotBefore) }
 	if !b.IsZero() && !slices.ContainsFunc(b.all, valid) {

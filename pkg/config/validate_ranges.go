@@ -5,24 +5,24 @@ import (
 	"net/netip"
 )
 
-// placed is a network with the field that it stands in.
+// placed is a network with the path of its field.
 type placed struct {
 	path string
 	net  netip.Prefix
-	what string // for own addresses with the verb that leads to the range
+	what string // for own addresses with the verb before the range
 }
 
-// usable says that a range was read and can be compared.
+// usable reports whether a range was parsed and can be compared.
 func usable(r netip.Prefix) bool { return r.IsValid() && !r.Addr().Is4In6() }
 
-// mapped is what is wrong with an address, or a network of such, whose family nobody could tell
+// mapped returns the error for an IPv4-mapped IPv6 address or network, whose family is ambiguous
 // (RFC 4291, 2.5.5.2).
 func mapped(at fmt.Stringer) wrong {
 	return wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", at), expected: "one or the other"}
 }
 
-// overlaps checks that the ranges inside the cluster and the machine's own networks do not share
-// addresses: a packet could not know where to go.
+// overlaps checks that the cluster's ranges and the machine's own networks have no common
+// addresses: the route of a packet would be ambiguous.
 func (p *parser) overlaps() {
 	inside := p.clusterRanges()
 	for i, r := range inside {
@@ -58,8 +58,8 @@ func (p *parser) clusterRanges() []placed {
 	return all
 }
 
-// ownAddresses are the networks of the links, and the single addresses that must be reachable
-// outside the cluster.
+// ownAddresses returns the networks of the links, and the addresses that must be reachable outside
+// the cluster.
 func (p *parser) ownAddresses() []placed {
 	var all []placed
 	for i, l := range p.cfg.Network.Spec.Links {
@@ -72,7 +72,7 @@ func (p *parser) ownAddresses() []placed {
 	return append(all, p.otherAddresses()...)
 }
 
-// otherAddresses are the single addresses outside the cluster that the documents name.
+// otherAddresses returns the addresses outside the cluster that the documents contain.
 func (p *parser) otherAddresses() []placed {
 	var all []placed
 	add := func(path, what string, a netip.Addr) {
@@ -99,7 +99,7 @@ func (p *parser) otherAddresses() []placed {
 	return all
 }
 
-// single is one address with the field that it stands in.
+// single returns an address with the path of its field.
 func single(path, what string, a netip.Addr) placed {
 	return placed{path, netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf("%s %s is in", what, a)}
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// addr6 has the form of an IPv6 address.
+// addr6 matches the syntax of an IPv6 address.
 const addr6 = `([0-9A-Fa-f:]*::[0-9A-Fa-f:.]*|([0-9A-Fa-f]{1,4}:){6,7}[0-9A-Fa-f.]+)`
 
-// registry has the form of a registry's host, with or without a port.
+// registry matches the syntax of a registry's host, with an optional port.
 const registry = `((([a-z0-9-]+\.)+[a-z][a-z0-9-]*|localhost|[0-9]+(\.[0-9]+){3})(:[0-9]{1,5})?|[a-z][a-z0-9-]*:[0-9]{1,5}|\[` + addr6 + `\]:[0-9]{1,5})`
 
-// scalars are the schemas of the types that have their own form of text. A test reads examples of
-// each with the schema and with package config, and compares the answers.
+// scalars are the schemas of the types with their own text format. A test checks that the schema
+// and package config accept the same examples.
 var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.Bytes](): {Type: "string", Pattern: `^[0-9]+(KiB|MiB|GiB|TiB)$`, Examples: []any{"256MiB"}},
 	reflect.TypeFor[config.SizeRange](): {

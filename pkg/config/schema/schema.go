@@ -1,10 +1,10 @@
-// Package schema makes the JSON Schema of the configuration for editors: what pkg/config accepts in
-// form, with the comments of its structs as descriptions. It stands apart from pkg/config because
-// it needs the Go sources and a library that PID 1 must not carry; only tests run it. The result is
-// pkg/config/schema.json, which package config offers as config.Schema.
+// Package schema generates the JSON Schema of the configuration for editors: the syntax that
+// pkg/config accepts, with the comments of its structs as descriptions. It is separate from
+// pkg/config because it needs the Go sources and a library that PID 1 must not link; only tests run
+// it. The result is pkg/config/schema.json, which package config provides as config.Schema.
 //
-// The schema knows the form of one document. It does not know contradictions between fields and
-// documents: config.Parse decides, and is stricter.
+// The schema describes the syntax of a single document. It does not detect contradictions between
+// fields and documents: config.Parse is authoritative, and stricter.
 package schema
 
 import (
@@ -27,8 +27,8 @@ const (
 	address = "https://orlop.dev/schema/v1alpha1.json"
 )
 
-// Generate makes the schema. It reads the comments of package config, so the working directory must
-// be this package's own, as it is in tests.
+// Generate generates the schema. It reads the comments of package config, so the working directory
+// must be the directory of this package, as in tests.
 func Generate() ([]byte, error) {
 	r := &jsonschema.Reflector{
 		FieldNameTag: "yaml", RequiredFromJSONSchemaTags: true, Anonymous: true, ExpandedStruct: true, Mapper: scalar,
@@ -67,7 +67,7 @@ func Generate() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// envelope adds the two fields that name a document's type; the structs do not hold them.
+// envelope adds the two fields that identify a document's type; the structs do not contain them.
 func envelope(s *jsonschema.Schema, kind string) {
 	fields := jsonschema.NewProperties()
 	fields.Set("apiVersion", &jsonschema.Schema{Const: config.APIVersion, Description: "Version of the document's form."})
@@ -79,8 +79,8 @@ func envelope(s *jsonschema.Schema, kind string) {
 	s.Required = append([]string{"apiVersion", "kind"}, s.Required...)
 }
 
-// addDefaults writes the defaults of a configuration that says nothing into the schema, from the
-// same code that fills them in.
+// addDefaults adds the defaults of an empty configuration to the schema, set by the same code as in
+// Parse.
 func addDefaults(root *jsonschema.Schema) error {
 	nothing := config.New("", "").WithCluster("", config.Endpoint{}, config.PKI{}, config.EncryptionKey{})
 	decoder := yaml.NewDecoder(bytes.NewReader(config.Marshal(nothing)))
@@ -114,7 +114,7 @@ func setDefaults(root, s *jsonschema.Schema, values map[string]any) {
 	}
 }
 
-// tidy puts descriptions into one line each, as editors show them.
+// tidy joins each description to one line, because editors display it as a paragraph.
 func tidy(s *jsonschema.Schema) {
 	s.Description = strings.Join(strings.Fields(s.Description), " ")
 	if s.Properties == nil {
@@ -125,8 +125,8 @@ func tidy(s *jsonschema.Schema) {
 	}
 }
 
-// scalar gives the schema of a type that is written as one text, and of the types with a fixed set
-// of names.
+// scalar returns the schema of a type with its own text format, or of a type with a fixed set of
+// names.
 func scalar(t reflect.Type) *jsonschema.Schema {
 	if s, ok := scalars[t]; ok {
 		copied := *s

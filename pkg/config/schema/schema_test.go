@@ -23,8 +23,8 @@ var update = flag.Bool("update", false, "rewrite ../schema.json")
 
 const golden = "../schema.json"
 
-// TestGolden keeps schema.json in step with the structs. Rewrite it with: go test
-// ./pkg/config/schema -update.
+// TestGolden checks that schema.json matches the structs. Update it by: go test ./pkg/config/schema
+// -update.
 func TestGolden(t *testing.T) {
 	got, err := Generate()
 	if err != nil {
@@ -61,7 +61,7 @@ func compiled(t *testing.T) *validator.Schema {
 	return s
 }
 
-// documents are the documents of a file as JSON values.
+// documents returns the documents of a file as JSON values.
 func documents(t *testing.T, text string) []any {
 	t.Helper()
 	var all []any
@@ -83,7 +83,7 @@ func documents(t *testing.T, text string) []any {
 	}
 }
 
-// TestReferenceIsValid: an editor must not complain about what the machine accepts.
+// TestReferenceIsValid checks that the schema accepts the reference, as the machine does.
 func TestReferenceIsValid(t *testing.T) {
 	s := compiled(t)
 	ref, problems := config.Parse("reference.yaml", []byte(config.Reference))
@@ -104,7 +104,7 @@ func TestReferenceIsValid(t *testing.T) {
 	}
 }
 
-// TestBadIsInvalid shows an editor's user the mistakes of form at once.
+// TestBadIsInvalid checks that the schema rejects syntax errors, so that editors show them.
 func TestBadIsInvalid(t *testing.T) {
 	s := compiled(t)
 	archive, err := txtar.ParseFile(filepath.Join("..", "testdata", "bad-machine.txtar"))
@@ -126,7 +126,7 @@ func TestBadIsInvalid(t *testing.T) {
 	}
 }
 
-// TestScalars: what a type reads, its schema accepts, and the other way round.
+// TestScalars checks that types and their schemas accept the same texts.
 func TestScalars(t *testing.T) {
 	texts := []string{
 		"1GiB", ">= 100GiB", "<=2TiB", ">= 1GiB, <= 2GiB", "> 1GiB", ">= 1GiB,", "0KiB", "256M", "256Mi", "1.5GiB", "200m", "2", "0.5", "-1", "10s", "1m30s", "500ms", "10", "1d", "52:54:00:AB:cd:ef", "52-54-00-ab-cd-ef",
@@ -153,7 +153,7 @@ func TestScalars(t *testing.T) {
 		for _, text := range texts {
 			reads := reflect.New(kind).Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text)) == nil
 			accepts := s.Validate(text) == nil
-			// An address of letters and dots, or ::/0, is beyond a pattern that people can read.
+			// A readable pattern cannot reject an address of letters and dots, or ::/0.
 			loose := kind == reflect.TypeFor[netip.Addr]() || kind == reflect.TypeFor[netip.Prefix]()
 			if reads && !accepts || accepts && !reads && !loose {
 				t.Errorf("%s %q: read %t, accepted by the schema %t", kind, text, reads, accepts)
