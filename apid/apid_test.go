@@ -35,7 +35,7 @@ import (
 // TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and checks
 // whether the call reaches the backend.
 func TestEveryMethodAsEveryRole(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	callers := []struct {
 		name          string
 		ca            *pki.CA
@@ -60,14 +60,14 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 		{"machine with a ticket of its own making", b.machine, []string{pki.RoleJoin}, api.Role_ROLE_UNSPECIFIED},
 		{"machine that reads logs", b.machine, []string{pki.RoleLogReader}, api.Role_ROLE_UNSPECIFIED},
 	}
-	for _, who := range callers {
-		c := b.dialWith(mustLeaf(t, who.ca, pki.Spec{CN: "alice", O: who.organisations, Usage: pki.Both, TTL: day}))
+	for _, tc := range callers {
+		c := b.dialWith(mustLeaf(t, tc.ca, pki.Spec{CN: "alice", O: tc.organisations, Usage: pki.Both, TTL: day}))
 		for _, m := range apiMethods() {
 			method := fullMethod(m)
 			least := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
 			// Computed independently of the tested code.
-			allowed := who.role >= least && who.role <= api.Role_ROLE_ADMIN
-			switch who.role {
+			allowed := tc.role >= least && tc.role <= api.Role_ROLE_ADMIN
+			switch tc.role {
 			case api.Role_ROLE_MACHINE: // machined accepts these from control-plane machines only
 				allowed = allowed || slices.Contains([]string{"/orlop.v1alpha1.Cluster/ReplicateMembership", "/orlop.v1alpha1.Cluster/Vote"}, method)
 			case api.Role_ROLE_LOG_READER:
@@ -86,12 +86,12 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 			md := b.backend.taken(method)
 			switch {
 			case allowed && (err != nil || md == nil):
-				t.Errorf("%s as %s: got %v, reached the backend: %v; want it to pass", method, who.name, err, md != nil)
+				t.Errorf("%s as %s: got %v, reached the backend: %v; want it to pass", method, tc.name, err, md != nil)
 			case !allowed && (status.Code(err) != codes.PermissionDenied || md != nil):
-				t.Errorf("%s as %s: got %v, reached the backend: %v; want PermissionDenied and nothing behind it", method, who.name, err, md != nil)
+				t.Errorf("%s as %s: got %v, reached the backend: %v; want PermissionDenied and nothing behind it", method, tc.name, err, md != nil)
 			}
 			if !allowed && (len(b.log.lines(t, "call refused", method)) == 0 || b.backend.taken(api.ApidInternal_RecordRefusal_FullMethodName) == nil) {
-				t.Errorf("%s as %s: refused without an audit line", method, who.name)
+				t.Errorf("%s as %s: refused without an audit line", method, tc.name)
 			}
 		}
 	}
@@ -128,7 +128,7 @@ func TestAMethodWithoutARoleIsRefusedToEveryone(t *testing.T) {
 			t.Errorf("role %v may call an unknown method", role)
 		}
 	}
-	b := newBed(t)
+	b := newTestAPI(t)
 	if err := callRaw(t.Context(), b.dial(pki.RoleAdmin), "/orlop.v1alpha1.Machine/Explode"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("an unknown method: got %v", err)
 	}
@@ -140,7 +140,7 @@ func TestAMethodWithoutARoleIsRefusedToEveryone(t *testing.T) {
 // TestHandshake tries every certificate that must be rejected. Nothing may reach the backend, not
 // even a header.
 func TestHandshake(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	b.write(MachineCAsFile, nil)     // a machine without a cluster
 	foreign := mustCA(t, "operator") // the same name, another key
 	good := mustLeaf(t, b.operator, pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
@@ -193,7 +193,7 @@ func TestHandshake(t *testing.T) {
 // TestOldTLS checks that apid accepts only TLS 1.3, and that a session ticket cannot resume a
 // connection.
 func TestOldTLS(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "alice", Usage: pki.Client, TTL: day})
 	config := &tls.Config{
 		InsecureSkipVerify: true, NextProtos: []string{"h2"}, MaxVersion: tls.VersionTLS12,
@@ -224,7 +224,7 @@ func TestOldTLS(t *testing.T) {
 // TestMetadata checks that machined gets the identity of the caller only from apid, regardless of
 // the client's metadata.
 func TestMetadata(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "Zoë\n", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
 	c := b.dialWith(leaf)
 	ctx := metadata.AppendToOutgoingContext(t.Context(),
@@ -256,7 +256,7 @@ func TestMetadata(t *testing.T) {
 // TestPassesThrough checks all features that a proxy could lose: messages in both directions at
 // once, headers, trailers, the status with its details, and deadlines.
 func TestPassesThrough(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	detail := &api.Problem{File: "m.yaml", Line: 7, Reason: "unknown field"}
 	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
 		if _, ok := stream.Context().Deadline(); !ok {
@@ -319,7 +319,7 @@ func TestPassesThrough(t *testing.T) {
 }
 
 func TestReadingLeavesNoAuditLine(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	if err := callRaw(t.Context(), b.dial(pki.RoleAdmin), "/orlop.v1alpha1.Machine/Version"); err != nil {
 		t.Fatal(err)
 	}
@@ -328,8 +328,8 @@ func TestReadingLeavesNoAuditLine(t *testing.T) {
 	}
 }
 
-func TestClientGoneIsSeenBehind(t *testing.T) {
-	b := newBed(t)
+func TestDisconnectReachesBackend(t *testing.T) {
+	b := newTestAPI(t)
 	ended := make(chan error, 1)
 	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
 		<-stream.Context().Done()
@@ -354,7 +354,7 @@ func TestClientGoneIsSeenBehind(t *testing.T) {
 }
 
 func TestMessageLimit(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	c := b.dial(pki.RoleAdmin)
 	_, err := c.Config.Apply(t.Context(), &api.ApplyRequest{Documents: make([]byte, maxRequest+1)}, grpc.MaxCallSendMsgSize(2*maxRequest))
 	if status.Code(err) != codes.ResourceExhausted {
@@ -365,7 +365,7 @@ func TestMessageLimit(t *testing.T) {
 // TestHealthAndReflection checks that apid itself serves these services, to readers and higher
 // roles only.
 func TestHealthAndReflection(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	for _, c := range []struct {
 		organisation string
 		code         codes.Code
@@ -405,7 +405,7 @@ func listServices(ctx context.Context, conn grpc.ClientConnInterface) (string, e
 // TestLongQuestion checks that an excessively long question is rejected, and not answered with
 // itself.
 func TestLongQuestion(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	stream, err := reflectionpb.NewServerReflectionClient(b.dial(pki.RoleReader).Conn()).ServerReflectionInfo(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -421,7 +421,7 @@ func TestLongQuestion(t *testing.T) {
 
 // TestRevocation replaces the operators' CAs: an older connection loses its active and new calls.
 func TestRevocation(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
 		<-stream.Context().Done()
 		return stream.Context().Err()
@@ -451,7 +451,7 @@ func TestRevocation(t *testing.T) {
 // TestRevokedCertificate revokes one of two certificates: its active calls end, its connections
 // become useless, and new connections are rejected. A restored name is valid again.
 func TestRevokedCertificate(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
 		if method == api.Machine_Version_FullMethodName {
 			return stream.SendMsg(&api.VersionResponse{})
@@ -497,10 +497,10 @@ func TestRevokedCertificate(t *testing.T) {
 	b.waitReady(false) // the last valid files stay in use
 }
 
-// TestLostList checks that, if the revocations are lost, a machine with a ticket gets an exact
+// TestRevocationsLost checks that, if the revocations are lost, a machine with a ticket gets an exact
 // error message. A TLS alert would say that it was revoked, and a revoked worker stops its pods.
-func TestLostList(t *testing.T) {
-	b := newBed(t)
+func TestRevocationsLost(t *testing.T) {
+	b := newTestAPI(t)
 	b.write(RevokedFile, fmt.Appendf(nil, `[{"origin":%q}]`, trust.AnyTicket))
 	worker := mustLeaf(t, b.clients, pki.Spec{CN: "w1", O: []string{pki.RoleMachine}, Usage: pki.Client, TTL: day, Ticket: "0a1b2c"})
 	c, err := client.Dial(t.Context(), b.endpoint(worker))
@@ -516,7 +516,7 @@ func TestLostList(t *testing.T) {
 
 // TestExpiryEndsCalls lets a certificate expire during a call.
 func TestExpiryEndsCalls(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	b.backend.setAnswer(func(_ string, stream grpc.ServerStream) error {
 		<-stream.Context().Done()
 		return stream.Context().Err()
@@ -534,7 +534,7 @@ func TestExpiryEndsCalls(t *testing.T) {
 // TestClockEndsCalls checks that a clock set past the expiry of a certificate ends its active
 // calls.
 func TestClockEndsCalls(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "a", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
 	store := newStore(b.dir)
 	held, _, release, err := store.registerCall(t.Context(), []*x509.Certificate{leaf.Cert, b.operator.Cert})
@@ -552,10 +552,10 @@ func TestClockEndsCalls(t *testing.T) {
 	}
 }
 
-// TestHealthAsksTheGateFirst checks that a client with a certificate without role is rejected
+// TestHealthIsAuthorizedFirst checks that a client with a certificate without role is rejected
 // before its message is read.
-func TestHealthAsksTheGateFirst(t *testing.T) {
-	b := newBed(t)
+func TestHealthIsAuthorizedFirst(t *testing.T) {
+	b := newTestAPI(t)
 	conn := b.dial("none").Conn()
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, healthpb.Health_Check_FullMethodName)
 	if err != nil {
@@ -570,7 +570,7 @@ func TestHealthAsksTheGateFirst(t *testing.T) {
 // TestCredentialsReload renews the server's certificate, and then breaks the files: the last valid
 // files stay in use.
 func TestCredentialsReload(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	key, err := pki.NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -597,10 +597,10 @@ func TestCredentialsReload(t *testing.T) {
 	b.dial(pki.RoleReader) // fails the test if it is rejected
 }
 
-// TestOneAddressCannotTakeAllPlaces uses up the limit of an address, checks the next connection,
+// TestConnectionsPerAddress uses up the limit of an address, checks the next connection,
 // and then closes a connection.
-func TestOneAddressCannotTakeAllPlaces(t *testing.T) {
-	b := newBed(t)
+func TestConnectionsPerAddress(t *testing.T) {
+	b := newTestAPI(t)
 	var open []net.Conn
 	for range maxPerAddress {
 		conn, err := net.Dial("tcp", b.address)
@@ -631,10 +631,10 @@ func TestOneAddressCannotTakeAllPlaces(t *testing.T) {
 	})
 }
 
-// TestAsking checks that a machine without a ticket can send a join request if the configuration
+// TestJoinRequest checks that a machine without a ticket can send a join request if the configuration
 // permits it, gets an answer, and has no other access; otherwise it is rejected like any client.
-func TestAsking(t *testing.T) {
-	b := newBed(t)
+func TestJoinRequest(t *testing.T) {
+	b := newTestAPI(t)
 	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
 		if method != api.ApidInternal_RequestJoin_FullMethodName {
 			return status.Error(codes.Unimplemented, method)
@@ -693,7 +693,7 @@ func TestAsking(t *testing.T) {
 // TestPairing checks that a connection to an unclaimed machine is for pairing only, for every
 // client, and that pairing is impossible afterwards.
 func TestPairing(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	b.write(OperatorCAsFile, nil)
 	code, asked := pairing.NewCode(), 0
 	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
@@ -769,7 +769,7 @@ func TestPairing(t *testing.T) {
 // TestRenewalGoesWithItsCA checks that a certificate that a machine has renewed is valid only while
 // the CA of the original certificate is trusted.
 func TestRenewalGoesWithItsCA(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	renewed := func(root string) *pki.Leaf {
 		return mustLeaf(t, b.clients, pki.Spec{CN: "dora", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day, Lineage: "1f", Root: root})
 	}

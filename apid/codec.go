@@ -6,15 +6,15 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// frame is one message that is passed on as it came.
+// frame is a message that is forwarded without decoding.
 type frame struct{ data mem.BufferSlice }
 
-// codec leaves frames alone and treats everything else (health, reflection) as protobuf.
+// codec passes frames through and encodes all other messages (health, reflection) as protobuf.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
 
-// Marshal implements encoding.CodecV2. gRPC frees the buffers once they are sent.
+// Marshal implements encoding.CodecV2. gRPC frees the buffers after sending.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if f, ok := v.(*frame); ok {
 		return f.data, nil
@@ -22,8 +22,8 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// Unmarshal implements encoding.CodecV2. gRPC frees its own reference to the buffers on return, so
-// a frame takes one.
+// Unmarshal implements encoding.CodecV2. gRPC releases its own reference to the buffers on return,
+// so a frame takes a reference.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if f, ok := v.(*frame); ok {
 		data.Ref()

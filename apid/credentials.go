@@ -22,58 +22,59 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// The files in Options.Dir. machined replaces them by rename, so that each is whole at any moment.
+// The files in Options.Dir. machined replaces them by rename, so that each is complete at any
+// moment.
 const (
 	// PEM, the machine's certificate, followed by its issuers if there are any
 	ServerCertFile = "server.crt"
 	ServerKeyFile  = "server.key" // PEM
-	// PEM, the CAs whose certificates may call; empty on a machine that belongs to nobody yet
+	// PEM, the CAs of the operators; empty on an unclaimed machine
 	OperatorCAsFile = "operators.pem"
 	// PEM, the CAs of the certificates that the machines issue to operators; may be empty
 	ClientCAsFile = "clients.pem"
-	// PEM, the CAs of the cluster's machines, whose certificates give no more than ROLE_MACHINE;
-	// may be empty
+	// PEM, the CAs of the cluster's machines, with certificates for at most ROLE_MACHINE; may be
+	// empty
 	MachineCAsFile = "machines.pem"
 	RevokedFile    = "revoked.json" // JSON, a list of trust.Revocation; may be empty
-	// not empty where machines without a ticket may ask to be let in (package joinrequest)
+	// not empty if machines without a ticket may send join requests (package joinrequest)
 	JoinRequestsFile = "asking"
 )
 
-// files are all of them.
+// files lists all of these files.
 var files = []string{ServerCertFile, ServerKeyFile, OperatorCAsFile, ClientCAsFile, MachineCAsFile, RevokedFile, JoinRequestsFile}
 
 var errNoLongerTrusted = errors.New("the CA that signed your certificate is no longer trusted by this machine")
 
-// trusted is the content of the files at one moment; it never changes.
+// trusted is the content of the files at some moment; it never changes.
 type trusted struct {
 	server tls.Certificate
-	cas    *x509.CertPool // all of roots
-	// the most that a CA can give, by the hash of the whole certificate
+	cas    *x509.CertPool // all CAs of roots
+	// the highest role that a CA can give, by the hash of the whole certificate
 	roots map[[sha256.Size]byte]api.Role
-	// refused certificates count no more, whichever CA has signed them. Its roots are those that
-	// can give every role.
+	// refused rejects revoked certificates of every CA. Its roots are the CAs that can give every
+	// role.
 	refused trust.RevokedSet
-	// unowned: there is no operator. Connections are for pairing with one, and for nothing else.
-	unowned bool
-	// asking: machines without a ticket may ask to be let into the cluster.
-	asking bool
+	// unclaimed: the machine is unclaimed. Connections are for pairing only.
+	unclaimed bool
+	// joinRequests: machines without a ticket may send join requests.
+	joinRequests bool
 }
 
-// store keeps the credentials up to date with the files, and ends calls whose caller is no longer
+// store keeps the credentials in sync with the files, and ends calls of clients that are no longer
 // trusted.
 type store struct {
 	dir string
 
 	mu      sync.Mutex
-	stamp   string // of the files as last looked at
+	stamp   string // of the files at the last check
 	current *trusted
-	// why the files of that stamp could not be used; the credentials before them stay in use
+	// the error for the files of that stamp; the previous credentials stay in use
 	failure error
-	watched map[*watched]bool // the calls going on, and the connections that are open
+	watched map[*watched]bool // active calls and open connections
 }
 
-// watched is what goes on for as long as its client counts. end is told why it does not any more,
-// perhaps more than once.
+// watched is a call or connection that lasts while its client certificate is valid. end receives
+// the reason of the end, possibly more than once.
 type watched struct {
 	chain []*x509.Certificate
 	end   func(why error)
@@ -83,9 +84,9 @@ func newStore(dir string) *store {
 	return &store{dir: dir, watched: map[*watched]bool{}}
 }
 
-// get returns the present credentials. It looks at the files' times and reads them only when those
-// have changed, so it is cheap enough for every handshake and every call. When new files cannot be
-// used, the old ones stay in use.
+// get returns the current credentials. It checks the modification times of the files and reads the
+// files only after a change, so it is cheap enough for every handshake and every call. If new files
+// are invalid, the old credentials stay in use.
 func (s *store) get() (*trusted, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +111,7 @@ func (s *store) get() (*trusted, error) {
 	return s.current, nil
 }
 
-// problem tells why the newest files are not in use, or nil.
+// problem returns why the newest files are not in use, or nil.
 func (s *store) problem() error {
 	if _, err := s.get(); err != nil {
 		return err
@@ -120,10 +121,10 @@ func (s *store) problem() error {
 	return s.failure
 }
 
-// hold watches over a call: its context ends when the client's certificate expires or its CA is
-// removed. role is what the chain, which was verified, gives its holder now. The caller must call
-// release at the end of the call.
-func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held context.Context, role api.Role, release func(), err error) {
+// registerCall registers a call: its context ends when the client's certificate expires or its CA
+// is removed. role is the current role of the verified chain. The caller must call release at the
+// end of the call.
+func (s *store) registerCall(ctx context.Context, chain []*x509.Certificate) (held context.Context, role api.Role, release func(), err error) {
 	current, err := s.get()
 	if err != nil {
 		return nil, role, nil, err
@@ -135,7 +136,7 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 	if !time.Now().Before(expiry) {
 		return nil, role, nil, errExpired(expiry)
 	}
-	// no deadline: that would be told to machined, which would then end the call in its own words
+	// no deadline: gRPC would send it to machined, which would then end the call with its own error
 	held, end := context.WithCancelCause(ctx)
 	forget := s.watch(chain, end)
 	return held, role, func() {
@@ -144,26 +145,27 @@ func (s *store) hold(ctx context.Context, chain []*x509.Certificate) (held conte
 	}, nil
 }
 
-// keep watches over a connection: it is closed when the client's certificate expires or its CA is
-// removed, partTime after its calls were told so. Without calls nobody else would: each new one,
-// also one that is refused, keeps it open. While the list of revocations is lost, each call is told
-// so instead. forget is to be called when it is closed.
-func (s *store) keep(chain []*x509.Certificate, closes func()) (forget func()) {
-	part := sync.OnceFunc(func() { time.AfterFunc(partTime, closes) })
+// registerConn registers a connection: it is closed revokedGracePeriod after the client's
+// certificate expires or its CA is removed, so that its calls get the error first. Without this the
+// connection would stay open, because every new call, even a rejected call, keeps it open. While
+// the list of revocations is lost, the connection stays open and each call gets the error. The
+// caller must call forget when the connection is closed.
+func (s *store) registerConn(chain []*x509.Certificate, closes func()) (forget func()) {
+	closeLater := sync.OnceFunc(func() { time.AfterFunc(revokedGracePeriod, closes) })
 	return s.watch(chain, func(why error) {
 		if !errors.Is(why, trust.ErrRevocationsLost) {
-			part()
+			closeLater()
 		}
 	})
 }
 
-// watch has end told when a chain, which was verified, counts no more, until forget is called.
+// watch calls end when a verified chain becomes invalid, until forget is called.
 func (s *store) watch(chain []*x509.Certificate, end func(why error)) (forget func()) {
 	w := &watched{chain, end}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.watched[w] = true
-	// Nobody has been told of what has changed since the chain was verified: it was not among them
+	// A change since the verification was not reported to this chain, because it was not registered
 	// yet.
 	if _, err := s.current.role(chain); err != nil {
 		end(err)
@@ -175,8 +177,8 @@ func (s *store) watch(chain []*x509.Certificate, end func(why error)) (forget fu
 	}
 }
 
-// endExpired ends the calls and connections of those whose certificate has expired by a clock that
-// may have been set meanwhile.
+// endExpired ends the calls and connections with an expired certificate, also after the clock was
+// set.
 func (s *store) endExpired(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,14 +193,14 @@ func errExpired(at time.Time) error {
 	return fmt.Errorf("your certificate expired at %s; make a new one", at.UTC().Format(time.RFC3339))
 }
 
-// role is what a chain that was verified gives its holder, or why nothing any more.
+// role returns the current role of a verified chain, or the reason why it has none.
 func (t *trusted) role(chain []*x509.Certificate) (api.Role, error) {
 	most, known := t.roots[sha256.Sum256(chain[len(chain)-1].Raw)]
 	if !known {
 		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
 	}
 	switch err := t.refused.Check(chain[0]); {
-	// who is removed with his CA does not stay by having renewed
+	// a renewal does not survive the removal of the CA of the original certificate
 	case errors.Is(err, trust.ErrUntrustedRoot):
 		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
 	case err != nil:
@@ -207,8 +209,8 @@ func (t *trusted) role(chain []*x509.Certificate) (api.Role, error) {
 	return roleOf(chain[0], most), nil
 }
 
-// isMachine tells whether a chain that was verified is of a machine of the cluster, and gives it
-// nothing more.
+// isMachine reports whether a verified chain belongs to a machine of the cluster and gives no other
+// role.
 func (s *store) isMachine(chain []*x509.Certificate) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +226,7 @@ func (s *store) endUntrustedLocked() {
 	}
 }
 
-// stampOf is a text that changes whenever one of the files does.
+// stampOf returns a text that changes whenever a file changes.
 func stampOf(dir string) (string, error) {
 	stamp := ""
 	for _, name := range files {
@@ -250,13 +252,13 @@ func load(dir string) (*trusted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials: cannot use %s with %s: %w", ServerCertFile, ServerKeyFile, err)
 	}
-	fresh := &trusted{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}, unowned: len(texts[OperatorCAsFile]) == 0}
-	fresh.asking = !fresh.unowned && len(texts[JoinRequestsFile]) > 0
+	fresh := &trusted{server: server, cas: x509.NewCertPool(), roots: map[[sha256.Size]byte]api.Role{}, unclaimed: len(texts[OperatorCAsFile]) == 0}
+	fresh.joinRequests = !fresh.unclaimed && len(texts[JoinRequestsFile]) > 0
 	for _, f := range []struct {
 		name string
 		most api.Role
 	}{{OperatorCAsFile, api.Role_ROLE_ADMIN}, {ClientCAsFile, api.Role_ROLE_ADMIN}, {MachineCAsFile, api.Role_ROLE_MACHINE}} {
-		if len(texts[f.name]) == 0 || fresh.unowned { // who belongs to nobody lets nobody in
+		if len(texts[f.name]) == 0 || fresh.unclaimed { // an unclaimed machine admits no caller
 			continue
 		}
 		if err := fresh.add(f.name, texts[f.name], f.most); err != nil {
@@ -271,7 +273,7 @@ func load(dir string) (*trusted, error) {
 	return fresh, nil
 }
 
-// add trusts the CAs of a file, to give a role and none above it.
+// add trusts the CAs of a file for roles up to most.
 func (t *trusted) add(name string, text []byte, most api.Role) error {
 	cas, err := pki.ParseCerts(text)
 	if err != nil {
@@ -291,17 +293,17 @@ func (t *trusted) add(name string, text []byte, most api.Role) error {
 	return nil
 }
 
-// tlsConfig demands TLS 1.3 and a client certificate of one of the CAs. Only a connection for
-// pairing needs none, while there is no operator, and one of a machine that asks to be let in,
-// where it may; they come to an end before a call could be made (door).
+// tlsConfig requires TLS 1.3 and a client certificate of a trusted CA. There are two exceptions: a
+// connection for pairing while the machine is unclaimed, and a connection for a join request if
+// they are enabled. Both end before a call (serverCredentials).
 func (s *store) tlsConfig() *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"h2"},
 		ClientAuth: tls.RequireAndVerifyClientCert,
-		// An empty pool trusts nobody; a nil one would trust the system's CAs.
+		// An empty pool trusts no CA; a nil pool would trust the CAs of the system.
 		ClientCAs: x509.NewCertPool(),
-		// a ticket would let a client in again without its certificate being verified
+		// a session ticket would admit a client without verification of its certificate
 		SessionTicketsDisabled: true,
 	}
 	base.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -315,22 +317,22 @@ func (s *store) tlsConfig() *tls.Config {
 		config.ClientCAs = current.cas
 		config.VerifyConnection = func(state tls.ConnectionState) error {
 			if len(state.VerifiedChains) == 0 {
-				return nil // for one of the two, see below
+				return nil // for pairing or a join request, see below
 			}
 			_, err := current.role(state.VerifiedChains[0])
 			if errors.Is(err, trust.ErrRevocationsLost) {
-				// TLS has one alert for everything, which says that it was revoked; each call is
-				// told what it is
+				// TLS has a single alert for all these errors, which says that the certificate was
+				// revoked; each call returns the exact reason instead
 				return nil
 			}
 			return err
 		}
-		if current.unowned && slices.Contains(hello.SupportedProtos, pairing.Protocol) {
-			// Where the client offers "h2" too, which gRPC adds to this list, the first one is
-			// taken.
+		if current.unclaimed && slices.Contains(hello.SupportedProtos, pairing.Protocol) {
+			// If the client also offers "h2", which gRPC adds to this list, the first protocol is
+			// selected.
 			config.NextProtos, config.ClientAuth = []string{pairing.Protocol}, tls.NoClientCert
 		}
-		if current.asking && slices.Equal(hello.SupportedProtos, []string{joinrequest.Protocol}) {
+		if current.joinRequests && slices.Equal(hello.SupportedProtos, []string{joinrequest.Protocol}) {
 			config.NextProtos, config.ClientAuth = []string{joinrequest.Protocol}, tls.NoClientCert
 		}
 		return config, nil

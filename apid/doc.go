@@ -1,19 +1,19 @@
-// Package apid is the machine's only door for operators: TCP port 50000, TLS 1.3, client
-// certificates. Without one a stranger can pair with a machine that is nobody's, and ask to join
-// where the configuration says so, and no more.
+// Package apid is the management API's listener: TCP port 50000, TLS 1.3, client certificates. A
+// client without a certificate can only claim an unclaimed machine by pairing and, if the
+// configuration permits it, send a join request.
 //
-// It is a process of its own, so that the code that strangers can reach holds nothing: no root, no
-// capability, no secret but the machine's server key. For every call it
+// It is a separate process, so that the code that untrusted clients reach has no privileges: no
+// root, no capability, no secret but the machine's server key. For every call it
 //
-//  1. has verified the client's certificate against the CAs of the operators and of the cluster's machines (no session tickets: each
-//     connection anew),
-//  2. compares the certificate's role (its organisation, as far as its CA can give it) with the role that the .proto demands of the
-//     method,
-//  3. hands the call on to machined's Unix socket byte for byte, without decoding it, and
-//  4. writes one line about each call that changes something, and about each that it refused.
+//  1. has verified the client's certificate against the CAs of the operators and of the cluster's
+//     machines (no session tickets: each connection is verified),
+//  2. compares the role of the certificate (its organization, limited by its CA) with the role that
+//     the .proto requires for the method,
+//  3. forwards the call to machined's Unix socket byte for byte, without decoding it, and
+//  4. writes a log line for each mutating call and each rejected call.
 //
-// Who calls stands in the metadata that machined receives (MetadataSubject and the others). Nothing
-// of the client's own metadata is passed on: machined reads none, so there is none to forge.
+// machined receives the identity of the caller as metadata (MetadataSubject and the others). apid
+// forwards no metadata of the client: machined reads none, so a client cannot forge it.
 //
-// apid knows no method by name, holds no state between calls and never changes the machine.
+// apid knows no method by name, has no state between calls and never changes the machine.
 package apid

@@ -26,23 +26,24 @@ import (
 
 const day = 24 * time.Hour
 
-// bed is an apid on a real TLS listener, in front of a backend that records.
-type bed struct {
+// testAPI is an apid with a real TLS listener, in front of a backend that records.
+type testAPI struct {
 	t        *testing.T
 	dir      string
 	operator *pki.CA // trusted
-	clients  *pki.CA // trusted, too
-	machine  *pki.CA // signs the server's certificate, and those of the cluster's other machines
-	address  string
-	backend  *recorder
-	log      *logBuffer
-	ready    chan bool
+	clients  *pki.CA // also trusted
+	// signs the server's certificate, and the certificates of the cluster's other machines
+	machine *pki.CA
+	address string
+	backend *recorder
+	log     *logBuffer
+	ready   chan bool
 }
 
-// newBed starts everything; it ends with the test.
-func newBed(t *testing.T) *bed {
+// newTestAPI starts all parts; they end with the test.
+func newTestAPI(t *testing.T) *testAPI {
 	t.Helper()
-	b := &bed{t: t, dir: t.TempDir(), operator: mustCA(t, "operator"), clients: mustCA(t, "clients"), machine: mustCA(t, "machines"),
+	b := &testAPI{t: t, dir: t.TempDir(), operator: mustCA(t, "operator"), clients: mustCA(t, "clients"), machine: mustCA(t, "machines"),
 		backend: newRecorder(), log: &logBuffer{}, ready: make(chan bool, 100)}
 	server, err := b.machine.Issue(pki.Spec{CN: "m1", DNS: []string{"m1"}, IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Usage: pki.Server, TTL: day})
 	if err != nil {
@@ -56,7 +57,7 @@ func newBed(t *testing.T) *bed {
 	b.write(RevokedFile, nil)
 	b.write(JoinRequestsFile, nil)
 
-	// A Unix socket's path is short (108 bytes), and a test's own folder may not be.
+	// A Unix socket's path is short (108 bytes), and the directory of a test may be longer.
 	short, err := os.MkdirTemp("", "apid")
 	if err != nil {
 		t.Fatal(err)
@@ -86,8 +87,8 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// write replaces a file the way machined does.
-func (b *bed) write(name string, content []byte) {
+// write replaces a file in the same way as machined.
+func (b *testAPI) write(name string, content []byte) {
 	b.t.Helper()
 	temporary := filepath.Join(b.dir, "."+name)
 	if err := os.WriteFile(temporary, content, 0o600); err != nil {
@@ -98,7 +99,7 @@ func (b *bed) write(name string, content []byte) {
 	}
 }
 
-func (b *bed) waitReady(want bool) {
+func (b *testAPI) waitReady(want bool) {
 	b.t.Helper()
 	deadline := time.After(20 * time.Second)
 	for {
@@ -114,7 +115,7 @@ func (b *bed) waitReady(want bool) {
 }
 
 // endpoint is the bed's apid for a caller with that certificate.
-func (b *bed) endpoint(leaf *pki.Leaf) client.Endpoint {
+func (b *testAPI) endpoint(leaf *pki.Leaf) client.Endpoint {
 	roots := x509.NewCertPool()
 	roots.AddCert(b.machine.Cert)
 	e := client.Endpoint{Address: b.address, CA: roots}
@@ -124,13 +125,13 @@ func (b *bed) endpoint(leaf *pki.Leaf) client.Endpoint {
 	return e
 }
 
-// dial connects with a new certificate of those organisations, signed by the trusted operator.
-func (b *bed) dial(organisations ...string) *client.Client {
+// dial connects with a new certificate with these organizations, signed by the trusted operator.
+func (b *testAPI) dial(organisations ...string) *client.Client {
 	b.t.Helper()
 	return b.dialWith(mustLeaf(b.t, b.operator, pki.Spec{CN: "alice", O: organisations, Usage: pki.Client, TTL: day}))
 }
 
-func (b *bed) dialWith(leaf *pki.Leaf) *client.Client {
+func (b *testAPI) dialWith(leaf *pki.Leaf) *client.Client {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 10*time.Second)
 	defer cancel()
@@ -160,12 +161,12 @@ func mustLeaf(t *testing.T, ca *pki.CA, spec pki.Spec) *pki.Leaf {
 	return leaf
 }
 
-// recorder stands in for machined: it notes every call and answers each message with the same
-// message, twice.
+// recorder replaces machined: it records every call and answers each message with the same message,
+// twice.
 type recorder struct {
 	mu     sync.Mutex
 	calls  map[string]metadata.MD
-	answer func(method string, stream grpc.ServerStream) error // nil for the echo
+	answer func(method string, stream grpc.ServerStream) error // nil: echo
 }
 
 func newRecorder() *recorder { return &recorder{calls: map[string]metadata.MD{}} }
@@ -210,7 +211,7 @@ func (r *recorder) handle(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// taken returns the metadata of the last call of a method and forgets it; nil when there was none.
+// taken returns and removes the metadata of the last call of a method; nil without a call.
 func (r *recorder) taken(method string) metadata.MD {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,7 +244,7 @@ func (l *logBuffer) String() string {
 	return l.text.String()
 }
 
-// lines returns the lines of a kind for a method.
+// logLimit returns the lines of a kind for a method.
 func (l *logBuffer) lines(t *testing.T, msg, method string) []map[string]any {
 	t.Helper()
 	var found []map[string]any

@@ -79,14 +79,14 @@ func (c caller) roleName() string { return strings.TrimPrefix(organization(c.rol
 
 type callerKey struct{}
 
-// callerOf returns the caller that the gate has stored in the context.
+// callerOf returns the caller that the interceptor has stored in the context.
 func callerOf(ctx context.Context) (caller, bool) {
 	c, ok := ctx.Value(callerKey{}).(caller)
 	return c, ok
 }
 
-// interceptor intercepts every call of every service: it identifies the caller, checks the role, and
-// writes the audit line.
+// interceptor intercepts every call of every service: it identifies the caller, checks the role,
+// and writes the audit line.
 type interceptor struct {
 	roles    roleTable
 	store    *store
@@ -114,45 +114,45 @@ func (g *interceptor) stream(srv any, stream grpc.ServerStream, info *grpc.Strea
 // handle makes the call if the caller is authorized, and audits it.
 func (g *interceptor) handle(ctx context.Context, method string, call func(context.Context) error) error {
 	start := time.Now()
-	who, err := identify(ctx)
+	c, err := identify(ctx)
 	if err != nil {
-		return g.refused(ctx, "call refused", who, method, start, err)
+		return g.refused(ctx, "call refused", c, method, start, err)
 	}
-	held, role, release, err := g.store.registerCall(ctx, who.chain)
-	who.role = role
+	held, role, release, err := g.store.registerCall(ctx, c.chain)
+	c.role = role
 	if err == nil {
 		defer release()
 	}
 	most := maxCalls
-	if who.changes() {
+	if c.changes() {
 		most = maxCallsOperator
 	}
 	// This comes first, because the rejection of a call also takes time, in which the call holds
 	// its data.
-	leave, busy := g.callers.acquire(who.holder, most)
+	endCall, busy := g.callers.acquire(c.holder, most)
 	if busy != nil {
 		busy = status.Error(codes.ResourceExhausted, busy.Error())
 		if g.logLimit.Allow() {
-			return g.refused(ctx, "call refused", who, method, start, busy)
+			return g.refused(ctx, "call refused", c, method, start, busy)
 		}
 		return busy
 	}
-	defer leave()
+	defer endCall()
 	if err != nil {
-		return g.refused(ctx, "call refused", who, method, start, status.Error(codes.Unauthenticated, err.Error()))
+		return g.refused(ctx, "call refused", c, method, start, status.Error(codes.Unauthenticated, err.Error()))
 	}
-	if err := refusal(g.roles.check(method, who.role)); err != nil {
-		return g.refused(ctx, "call refused", who, method, start, err)
+	if err := refusal(g.roles.check(method, c.role)); err != nil {
+		return g.refused(ctx, "call refused", c, method, start, err)
 	}
-	err = panics.Do("call "+sanitized(method), func() error { return call(context.WithValue(held, callerKey{}, who)) })
+	err = panics.Do("call "+sanitized(method), func() error { return call(context.WithValue(held, callerKey{}, c)) })
 	if failed := (*panics.Error)(nil); errors.As(err, &failed) {
-		return g.refused(ctx, "call failed", who, method, start, status.Error(codes.Internal, failed.Error()))
+		return g.refused(ctx, "call failed", c, method, start, status.Error(codes.Internal, failed.Error()))
 	}
 	if ended := endedByApid(held); err != nil && ended != nil {
-		return g.refused(ctx, "call ended", who, method, start, status.Error(codes.Unauthenticated, "the call was ended: "+ended.Error()))
+		return g.refused(ctx, "call ended", c, method, start, status.Error(codes.Unauthenticated, "the call was ended: "+ended.Error()))
 	}
 	if g.roles.mutates(method) {
-		g.audit("call", who, method, start, err)
+		g.audit("call", c, method, start, err)
 	}
 	return err
 }
@@ -173,9 +173,9 @@ func endedByApid(ctx context.Context) error {
 	return cause
 }
 
-func (g *interceptor) audit(what string, who caller, method string, start time.Time, err error) {
+func (g *interceptor) audit(what string, c caller, method string, start time.Time, err error) {
 	line := []any{
-		"subject", who.subject, "serial", who.serial, "peer", who.peer, "method", method,
+		"subject", c.subject, "serial", c.serial, "peer", c.peer, "method", method,
 		"outcome", status.Code(err).String(), "duration", time.Since(start).Round(time.Microsecond).String(),
 	}
 	if err != nil {
@@ -192,12 +192,12 @@ const recordTime = 2 * time.Second
 
 // refused logs a call that did not reach machined or did not complete, has machined record it, and
 // returns the error. machined records all other calls itself.
-func (g *interceptor) refused(ctx context.Context, what string, who caller, method string, start time.Time, why error) error {
-	g.audit(what, who, method, start, why)
+func (g *interceptor) refused(ctx context.Context, what string, c caller, method string, start time.Time, why error) error {
+	g.audit(what, c, method, start, why)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	_, err := g.internal.RecordRefusal(ctx, &api.RecordRefusalRequest{
-		Subject: who.subject, Serial: who.serial, Role: who.roleName(), Peer: who.peer, Method: sanitized(method),
+		Subject: c.subject, Serial: c.serial, Role: c.roleName(), Peer: c.peer, Method: sanitized(method),
 		Outcome: status.Code(why).String(), Reason: sanitize.ASCII(sanitize.Line(status.Convert(why).Message()), maxReason), DurationNs: int64(time.Since(start)),
 	})
 	if err != nil {
@@ -214,25 +214,25 @@ func identify(ctx context.Context) (caller, error) {
 	if !ok {
 		return caller{}, status.Error(codes.Unauthenticated, "the connection has no peer")
 	}
-	who := caller{peer: sanitized(p.Addr.String()), age: ageOf(p.Addr)}
+	c := caller{peer: sanitized(p.Addr.String()), age: ageOf(p.Addr)}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
-		return who, status.Error(codes.Unauthenticated, "a client certificate of this machine's operator is needed")
+		return c, status.Error(codes.Unauthenticated, "a client certificate of this machine's operator is needed")
 	}
-	who.chain = info.State.VerifiedChains[0]
-	who.subject = sanitized(who.chain[0].Subject.String())
-	who.name = sanitized(who.chain[0].Subject.CommonName)
-	origin, root := pki.LineageOf(who.chain[0])
-	who.serial, who.origin, who.ticket = pki.Serial(who.chain[0]), sanitized(origin), sanitized(pki.TicketOf(who.chain[0]))
-	who.holder, who.key = pki.CommonNameOf(who.chain[0]), pki.Fingerprint(who.chain[0])
-	who.issuer = sanitized(cmp.Or(root, pki.Fingerprint(who.chain[len(who.chain)-1])))
-	return who, nil
+	c.chain = info.State.VerifiedChains[0]
+	c.subject = sanitized(c.chain[0].Subject.String())
+	c.name = sanitized(c.chain[0].Subject.CommonName)
+	origin, root := pki.LineageOf(c.chain[0])
+	c.serial, c.origin, c.ticket = pki.Serial(c.chain[0]), sanitized(origin), sanitized(pki.TicketOf(c.chain[0]))
+	c.holder, c.key = pki.CommonNameOf(c.chain[0]), pki.Fingerprint(c.chain[0])
+	c.issuer = sanitized(cmp.Or(root, pki.Fingerprint(c.chain[len(c.chain)-1])))
+	return c, nil
 }
 
 // sanitized sanitizes a text for headers and logs.
 func sanitized(text string) string { return sanitize.ASCII(text, 128) }
 
-// callStream is a stream with the context of the gate.
+// callStream is a stream with the context of the interceptor.
 type callStream struct {
 	grpc.ServerStream
 	ctx context.Context

@@ -23,8 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// serverCredentials wraps gRPC's TLS so that a rejected handshake leaves a line in the log: the client sees only
-// a failed handshake, and the operator needs the reason.
+// serverCredentials wraps gRPC's TLS so that a rejected handshake leaves a line in the log: the
+// client sees only a failed handshake, and the operator needs the reason.
 type serverCredentials struct {
 	credentials.TransportCredentials
 	log      *slog.Logger
@@ -34,25 +34,25 @@ type serverCredentials struct {
 	slots    chan struct{} // semaphore of the handshakes in computation
 }
 
-func newServerCredentials(store *store, log *slog.Logger, judge api.ApidInternalClient) *serverCredentials {
+func newServerCredentials(store *store, log *slog.Logger, internal api.ApidInternalClient) *serverCredentials {
 	return &serverCredentials{
 		TransportCredentials: credentials.NewTLS(store.tlsConfig()),
 		store:                store,
 		log:                  log,
 		logLimit:             newLogLimit(),
-		internal:             judge,
+		internal:             internal,
 		slots:                make(chan struct{}, max(1, runtime.NumCPU()/2)),
 	}
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (d *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	kept := &handshakeConn{Conn: raw, slots: d.slots}
-	kept.begin()
+	wrapped := &handshakeConn{Conn: raw, slots: d.slots}
+	wrapped.begin()
 	var conn net.Conn
 	var info credentials.AuthInfo
-	err := panics.Do("handshake", func() (err error) { conn, info, err = d.TransportCredentials.ServerHandshake(kept); return err })
-	kept.end()
+	err := panics.Do("handshake", func() (err error) { conn, info, err = d.TransportCredentials.ServerHandshake(wrapped); return err })
+	wrapped.end()
 	if info, ok := info.(credentials.TLSInfo); ok && err == nil && len(info.State.VerifiedChains) == 0 {
 		err = panics.Do("first contact", func() error {
 			if info.State.NegotiatedProtocol == joinrequest.Protocol {
@@ -66,7 +66,7 @@ func (d *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 			err = d.admit(limited, info.State.VerifiedChains[0])
 		}
 	}
-	kept.closes.Store(true)
+	wrapped.closes.Store(true)
 	if err != nil {
 		switch {
 		case errors.Is(err, errPaired):
@@ -128,7 +128,8 @@ func (d *serverCredentials) pair(conn net.Conn, state tls.ConnectionState) error
 // errJoinRequested ends a connection for a join request, which carries no calls.
 var errJoinRequested = errors.New("it was for asking to be let in")
 
-// requestJoin forwards the join request of a machine without a ticket to machined. It never returns nil.
+// requestJoin forwards the join request of a machine without a ticket to machined. It never returns
+// nil.
 func (d *serverCredentials) requestJoin(conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
@@ -142,8 +143,8 @@ func (d *serverCredentials) requestJoin(conn net.Conn) error {
 	return cmp.Or(err, errJoinRequested)
 }
 
-// handshakeConn is a connection during its handshake. It stays open when gRPC's TLS closes it after a
-// rejected handshake, so that linger can run first. It also limits concurrent handshakes: a
+// handshakeConn is a connection during its handshake. It stays open when gRPC's TLS closes it after
+// a rejected handshake, so that linger can run first. It also limits concurrent handshakes: a
 // handshake takes some milliseconds of signatures, and many handshakes of untrusted clients would
 // slow down all active calls. A handshake that waits for its client does not count.
 type handshakeConn struct {

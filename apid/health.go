@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// healthService describes the health service with all of its methods as streams: on the wire a call
-// of one message is the same. gRPC reads the message of any other call before it asks the gate, so
-// that whoever has a certificate of no role could have it hold much.
+// healthService describes the health service with all of its methods as streams; on the wire a
+// unary call is the same. For a unary call, gRPC reads the message before it calls the interceptor, so a
+// client whose certificate has no role could make apid hold large messages.
 func healthService() *grpc.ServiceDesc {
 	out := healthpb.Health_ServiceDesc
 	out.Methods = nil
@@ -29,7 +29,7 @@ func healthService() *grpc.ServiceDesc {
 	return &out
 }
 
-// single is a method of the health service with one request and one answer.
+// single is a unary method of the health service as a stream.
 func single[R any](name string, do func(context.Context, healthpb.HealthServer, *R) (any, error)) grpc.StreamDesc {
 	return grpc.StreamDesc{StreamName: name, Handler: func(srv any, stream grpc.ServerStream) error {
 		request := new(R)
@@ -44,29 +44,30 @@ func single[R any](name string, do func(context.Context, healthpb.HealthServer, 
 	}}
 }
 
-// brief is the reflection service for questions as people ask them: each answer has its question in
-// it, twice, so that long ones to which nobody reads the answer would be held.
-type brief struct {
+// limitedReflection is the reflection service with a limit on questions: each answer contains its
+// question twice, so a client that sends long questions and reads no answers could make apid hold
+// much memory.
+type limitedReflection struct {
 	reflectionpb.ServerReflectionServer
 }
 
-// longestQuestion is in bytes; the longest name of the API has 60.
-const longestQuestion = 1 << 10
+// maxQuestion is in bytes; the longest name of the API has 60.
+const maxQuestion = 1 << 10
 
 // ServerReflectionInfo implements reflectionpb.ServerReflectionServer.
-func (b brief) ServerReflectionInfo(stream reflectionpb.ServerReflection_ServerReflectionInfoServer) error {
-	return b.ServerReflectionServer.ServerReflectionInfo(briefStream{stream})
+func (b limitedReflection) ServerReflectionInfo(stream reflectionpb.ServerReflection_ServerReflectionInfoServer) error {
+	return b.ServerReflectionServer.ServerReflectionInfo(limitedReflectionStream{stream})
 }
 
-type briefStream struct {
+type limitedReflectionStream struct {
 	reflectionpb.ServerReflection_ServerReflectionInfoServer
 }
 
 // Recv implements reflectionpb.ServerReflection_ServerReflectionInfoServer.
-func (s briefStream) Recv() (*reflectionpb.ServerReflectionRequest, error) {
+func (s limitedReflectionStream) Recv() (*reflectionpb.ServerReflectionRequest, error) {
 	r, err := s.ServerReflection_ServerReflectionInfoServer.Recv()
-	if err == nil && proto.Size(r) > longestQuestion {
-		return nil, status.Errorf(codes.InvalidArgument, "reflection: a question of %d bytes; at most are %d", proto.Size(r), longestQuestion)
+	if err == nil && proto.Size(r) > maxQuestion {
+		return nil, status.Errorf(codes.InvalidArgument, "reflection: a question of %d bytes; at most are %d", proto.Size(r), maxQuestion)
 	}
 	return r, err
 }

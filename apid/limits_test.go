@@ -25,83 +25,83 @@ func TestConnectionLimits(t *testing.T) {
 		proved bool
 	}{{one, true, true}, {one, true, true}, {one, false, false}, {two, true, true}, {two, true, false}, {three, true, false}} {
 		conn := &limitedConn{list: l, addr: c.addr}
-		taken, oldest := l.take(conn, now)
+		taken, oldest := l.add(conn, now)
 		if taken != c.taken || oldest != nil {
 			t.Fatalf("step %d: taken: %v, in the place of %v", i, taken, oldest)
 		}
 		if taken {
 			all = append(all, conn)
 		}
-		if err := conn.prove(callerKind, "", nil); taken && (err == nil) != c.proved {
+		if err := conn.authenticate(callerKind, "", nil); taken && (err == nil) != c.proved {
 			t.Errorf("step %d: %v", i, err)
 		}
 	}
-	// Machines of the cluster have places of their own.
-	if err := all[4].prove(machineKind, "", nil); err != nil {
+	// Machines of the cluster have a separate limit.
+	if err := all[4].authenticate(machineKind, "", nil); err != nil {
 		t.Errorf("callers have taken a machine's place: %v", err)
 	}
 	machine := &limitedConn{list: l, addr: netip.MustParseAddr("192.0.2.4")}
-	l.take(machine, now)
-	if err := machine.prove(machineKind, "", nil); err == nil {
+	l.add(machine, now)
+	if err := machine.authenticate(machineKind, "", nil); err == nil {
 		t.Error("more machines than there are places")
 	}
-	l.give(machine)
-	l.give(all[4])
+	l.remove(machine)
+	l.remove(all[4])
 	all = slices.Delete(all, 4, 5)
-	l.give(all[0])
-	if err := all[3].prove(callerKind, "", nil); err != nil {
+	l.remove(all[0])
+	if err := all[3].authenticate(callerKind, "", nil); err != nil {
 		t.Errorf("a place that was given back is not taken: %v", err)
 	}
 	for _, c := range all[1:] {
-		l.give(c)
+		l.remove(c)
 	}
 	if l.sum != [2]int{} || len(l.waiting) != 0 {
 		t.Errorf("%v and %d are counted, and all have gone", l.sum, len(l.waiting))
 	}
 }
 
-// TestConnectionsOfOne: one certificate does not take all places, from however many addresses it
-// comes.
-func TestConnectionsOfOne(t *testing.T) {
-	l := newLimitListener(nil, 1, [2]int{2 * maxOfOne, 1}, 8, 1, 4)
+// TestConnectionsPerHolder checks that a certificate cannot use up all connections, from any number of
+// addresses.
+func TestConnectionsPerHolder(t *testing.T) {
+	l := newLimitListener(nil, 1, [2]int{2 * maxPerHolder, 1}, 8, 1, 4)
 	forgotten := 0
 	var all []*limitedConn
-	for i := range maxOfOne + 1 {
+	for i := range maxPerHolder + 1 {
 		conn := &limitedConn{list: l, addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}
-		l.take(conn, time.Now())
-		if err := conn.prove(callerKind, "1a", func() { forgotten++ }); (err == nil) != (i < maxOfOne) {
+		l.add(conn, time.Now())
+		if err := conn.authenticate(callerKind, "1a", func() { forgotten++ }); (err == nil) != (i < maxPerHolder) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 		all = append(all, conn)
 	}
 	other := &limitedConn{list: l, addr: netip.MustParseAddr("198.51.100.1")}
-	l.take(other, time.Now())
-	if err := other.prove(callerKind, "2b", func() {}); err != nil {
+	l.add(other, time.Now())
+	if err := other.authenticate(callerKind, "2b", func() {}); err != nil {
 		t.Errorf("another certificate: %v", err)
 	}
 	for _, c := range append(all, other) {
-		l.give(c)
+		l.remove(c)
 	}
-	if forgotten != maxOfOne || len(l.holders) > 0 {
-		t.Errorf("%d are forgotten, want %d; %v are counted", forgotten, maxOfOne, l.holders)
+	if forgotten != maxPerHolder || len(l.holders) > 0 {
+		t.Errorf("%d are forgotten, want %d; %v are counted", forgotten, maxPerHolder, l.holders)
 	}
 }
 
-// TestSilentMakeRoom: those who connect and show no certificate take no place from those who do;
-// the oldest goes when one more comes.
-func TestSilentMakeRoom(t *testing.T) {
+// TestUnauthenticatedMakeRoom checks that connections without a certificate do not displace connections with
+// a certificate; the oldest of them is closed for the next.
+func TestUnauthenticatedMakeRoom(t *testing.T) {
 	l := newLimitListener(nil, 8, [2]int{2, 2}, 3, 1, 8)
 	now, addr := time.Now(), netip.MustParseAddr("192.0.2.1")
 	come := func() (conn, oldest *limitedConn) {
 		conn = &limitedConn{list: l, addr: addr}
-		taken, oldest := l.take(conn, now)
+		taken, oldest := l.add(conn, now)
 		if !taken {
 			t.Fatal("a connection was refused")
 		}
 		return conn, oldest
 	}
 	proved, _ := come()
-	if err := proved.prove(callerKind, "", nil); err != nil {
+	if err := proved.authenticate(callerKind, "", nil); err != nil {
 		t.Fatal(err)
 	}
 	first, _ := come()
@@ -111,14 +111,14 @@ func TestSilentMakeRoom(t *testing.T) {
 	if oldest != first {
 		t.Errorf("%v made room, not the oldest", oldest)
 	}
-	l.give(first)
-	if err := first.prove(callerKind, "", nil); !errors.Is(err, net.ErrClosed) {
+	l.remove(first)
+	if err := first.authenticate(callerKind, "", nil); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("one that made room: %v", err)
 	}
 }
 
-// TestFairShare: those who have the most connections without a certificate make room, and nobody
-// else, whatever he does in what network.
+// TestFairShare checks that only clients with the most connections without a certificate are
+// displaced, regardless of the network.
 func TestFairShare(t *testing.T) {
 	const places = 12
 	attackers := []string{"192.0.2.66", "192.0.2.67", "198.51.100.1", "203.0.113.1"}
@@ -134,12 +134,12 @@ func TestFairShare(t *testing.T) {
 		now := time.Now()
 		come := func(addr string) *limitedConn {
 			conn := &limitedConn{list: l, addr: netip.MustParseAddr(addr)}
-			taken, out := l.take(conn, now)
+			taken, out := l.add(conn, now)
 			if !taken {
 				t.Fatalf("%s: %s is refused", name, addr)
 			}
 			if out != nil {
-				l.give(out)
+				l.remove(out)
 			}
 			return conn
 		}
@@ -147,11 +147,11 @@ func TestFairShare(t *testing.T) {
 		for _, addr := range c.honest {
 			honest = append(honest, come(addr))
 		}
-		for n := range 20 * places { // one after the other, for as long as they like
+		for n := range 20 * places { // sequentially, without an end
 			come(c.attackers[n%len(c.attackers)])
 			if n%places == 0 {
-				k := n / places % len(honest) // one tries again
-				l.give(honest[k])
+				k := n / places % len(honest) // an honest client reconnects
+				l.remove(honest[k])
 				honest[k] = come(c.honest[k])
 			}
 			if len(l.waiting) > places {
@@ -159,22 +159,22 @@ func TestFairShare(t *testing.T) {
 			}
 		}
 		for _, conn := range honest {
-			if err := conn.prove(callerKind, "1a", nil); err != nil {
+			if err := conn.authenticate(callerKind, "1a", nil); err != nil {
 				t.Errorf("%s: %v made room for others", name, conn.addr)
 			}
 		}
 	}
 }
 
-// TestSilenceEnds: a connection over which nothing comes is closed, and one over which something
-// has come is not.
-func TestSilenceEnds(t *testing.T) {
+// TestSilentConnectionsClose checks that a connection without data is closed, and that a connection with data
+// is not.
+func TestSilentConnectionsClose(t *testing.T) {
 	for _, speaks := range []bool{false, true} {
 		here, there := net.Pipe()
 		l := newLimitListener(nil, 8, [2]int{2, 2}, 3, 1, 8)
 		conn := &limitedConn{Conn: there, list: l, addr: netip.MustParseAddr("192.0.2.1"), left: maxHandshake}
-		conn.release = sync.OnceFunc(func() { l.give(conn) })
-		if taken, _ := l.take(conn, time.Now()); !taken {
+		conn.release = sync.OnceFunc(func() { l.remove(conn) })
+		if taken, _ := l.add(conn, time.Now()); !taken {
 			t.Fatal("a connection was refused")
 		}
 		if speaks {
@@ -183,10 +183,10 @@ func TestSilenceEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		conn.listen(time.Millisecond)
+		conn.closeIfSilent(time.Millisecond)
 		patience := 20 * time.Second // until it is closed
 		if speaks {
-			patience = 50 * time.Millisecond // in which it is not
+			patience = 50 * time.Millisecond // it must not be closed in this time
 		}
 		if err := here.SetReadDeadline(time.Now().Add(patience)); err != nil {
 			t.Fatal(err)
@@ -205,8 +205,8 @@ func TestSilenceEnds(t *testing.T) {
 	}
 }
 
-// TestHandshakeIsShort: a client cannot have much held before it has shown a certificate.
-func TestHandshakeIsShort(t *testing.T) {
+// TestHandshakeDataLimit limits the data of a client before it has shown a certificate.
+func TestHandshakeDataLimit(t *testing.T) {
 	here, there := net.Pipe()
 	defer here.Close()
 	go func() {
@@ -220,26 +220,27 @@ func TestHandshakeIsShort(t *testing.T) {
 	}
 }
 
-// TestCallsOfOne: one certificate can make so many calls at once, and takes none from others.
-func TestCallsOfOne(t *testing.T) {
+// TestCallsPerHolder checks the limit of concurrent calls per certificate, and that it does not affect
+// other certificates.
+func TestCallsPerHolder(t *testing.T) {
 	c := callers{now: map[string]int{}}
 	var leave []func()
 	for range 3 {
-		done, err := c.enter("a", 3)
+		done, err := c.acquire("a", 3)
 		if err != nil {
 			t.Fatal(err)
 		}
 		leave = append(leave, done)
 	}
-	if _, err := c.enter("a", 3); err == nil || !strings.Contains(err.Error(), "3 calls of yours go on") {
+	if _, err := c.acquire("a", 3); err == nil || !strings.Contains(err.Error(), "3 calls of yours go on") {
 		t.Errorf("a fourth: %v", err)
 	}
-	other, err := c.enter("b", 3)
+	other, err := c.acquire("b", 3)
 	if err != nil {
 		t.Error(err)
 	}
 	leave[0]()
-	again, err := c.enter("a", 3)
+	again, err := c.acquire("a", 3)
 	if err != nil {
 		t.Errorf("after one has ended: %v", err)
 	}
@@ -251,18 +252,18 @@ func TestCallsOfOne(t *testing.T) {
 	}
 }
 
-// TestConnectionPace: an address that comes too often is refused until time has passed, another one
-// is not, and who has gone is forgotten.
-func TestConnectionPace(t *testing.T) {
+// TestConnectionRate checks that an address that connects too often is rejected until time has
+// passed, that another address is not, and that unused addresses are removed.
+func TestConnectionRate(t *testing.T) {
 	l := newLimitListener(nil, 2, [2]int{3, 1}, 8, 1, 4)
 	now := time.Now()
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	comes := func(addr netip.Addr, after time.Duration) bool {
 		now = now.Add(after)
 		c := &limitedConn{list: l, addr: addr}
-		came, _ := l.take(c, now)
+		came, _ := l.add(c, now)
 		if came {
-			l.give(c)
+			l.remove(c)
 		}
 		return came
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-// Main is the apid process: it gives up what it does not need, opens its port and serves until
-// SIGTERM. It returns the exit status. The garbage collector is tuned by its environment (GOGC,
-// GOMEMLIMIT), which machined sets.
+// Main is the apid process: it drops its privileges, opens its port and serves until SIGTERM. It
+// returns the exit status. machined sets the environment that tunes the garbage collector (GOGC,
+// GOMEMLIMIT).
 func Main() int {
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "apid:", err)
@@ -43,7 +43,7 @@ func run() error {
 	if err := giveUpPrivileges(paths.ApidDir); err != nil {
 		return err
 	}
-	// A panic in one call would end those of all others, and with each new try again.
+	// Without this, a panic in a call would end all other calls, and a client could repeat it.
 	log := slog.New(slog.NewJSONHandler(os.Stdout, nil))
 	panics.OnPanic(func(e *panics.Error) { log.Error("panic", "where", e.Where, "value", e.Value, "stack", e.Stack) })
 	return Serve(ctx, Options{
@@ -52,8 +52,8 @@ func run() error {
 		Backend:  paths.MachinedSocket,
 		Log:      os.Stdout,
 		Ready: func(ok bool, detail string) {
-			// A machined that does not read any more is about to stop us; there is nobody else to
-			// tell.
+			// If machined no longer reads, it is about to stop apid; the error has no other
+			// receiver.
 			_ = ready.Send("apid", ok, detail)
 		},
 	})

@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// panicking is a connection to machined on which every call of the proxy panics; what apid itself
-// asks is refused.
+// panicking is a connection to machined on which every call of the proxy panics; requests of apid
+// itself are rejected.
 type panicking struct{ grpc.ClientConnInterface }
 
 func (panicking) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -29,9 +29,10 @@ func (panicking) Invoke(context.Context, string, any, any, ...grpc.CallOption) e
 	return status.Error(codes.Unavailable, "a fake")
 }
 
-// TestCallPanics: a call that panics in apid fails alone; the connection, and other calls, go on.
+// TestCallPanics checks that a panic in apid fails only its call; the connection and other calls
+// continue.
 func TestCallPanics(t *testing.T) {
-	b := newBed(t)
+	b := newTestAPI(t)
 	panics.OnPanic(func(*panics.Error) {})
 	t.Cleanup(func() { panics.OnPanic(nil) })
 	server, _ := newServer(newStore(b.dir), slog.New(slog.NewJSONHandler(b.log, nil)), panicking{}, panicking{})

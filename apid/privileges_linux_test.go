@@ -1,7 +1,7 @@
 //go:build !cgo
 
-// With cgo a process has threads that Go does not know, and system calls on all threads are
-// refused; apid is built without.
+// With cgo a process has threads that Go does not know, and system calls on all threads fail; apid
+// is built without cgo.
 
 package apid
 
@@ -27,7 +27,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-// refusedCalls tries what no server does.
+// refusedCalls tries system calls that a server does not need.
 func refusedCalls() error {
 	if err := exec.Command("/proc/self/exe").Run(); !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("another program: got %v", err)
@@ -52,10 +52,10 @@ func refusedCalls() error {
 
 const stripped = "APID_TEST_STRIPPED"
 
-// TestGiveUpPrivileges runs itself in a process of its own, because there is no way back.
+// TestGiveUpPrivileges runs itself in a child process, because the restrictions cannot be undone.
 func TestGiveUpPrivileges(t *testing.T) {
 	if dir := os.Getenv(stripped); dir != "" {
-		if err := lookAround(dir); err != nil {
+		if err := tryForbidden(dir); err != nil {
 			t.Error(err)
 		}
 		return
@@ -64,7 +64,7 @@ func TestGiveUpPrivileges(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "mine"), []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// The child may change its user; its folder must stay readable.
+	// The child may change its user; its directory must stay readable.
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
 		if err := os.Chmod(d, 0o755); err != nil {
 			t.Fatal(err)
@@ -78,8 +78,8 @@ func TestGiveUpPrivileges(t *testing.T) {
 	}
 }
 
-// lookAround gives up everything and then tries what must not work any more.
-func lookAround(dir string) error {
+// tryForbidden drops all privileges and then tries the forbidden operations.
+func tryForbidden(dir string) error {
 	if os.Getuid() == 0 {
 		if giveUpPrivileges(dir) == nil {
 			return errors.New("root was let pass")
@@ -115,7 +115,7 @@ func lookAround(dir string) error {
 	}
 	abi, err := llsys.LandlockGetABIVersion()
 	if err != nil {
-		return nil // a kernel without Landlock: the rest cannot be refused
+		return nil // a kernel without Landlock cannot enforce the rest
 	}
 	if _, err := os.ReadFile("/etc/passwd"); !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("a file outside its folder: got %v", err)

@@ -14,47 +14,47 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// proxy hands calls on to machined, message by message, in both directions at once, without looking
-// into them.
+// proxy forwards calls to machined, message by message, in both directions at once, without
+// decoding them.
 type proxy struct {
-	backend grpc.ClientConnInterface // for operators and admins
-	lookers grpc.ClientConnInterface // for all others
+	backend  grpc.ClientConnInterface // for operators and admins
+	readOnly grpc.ClientConnInterface // for all other callers
 }
 
-// to is the connection for a caller's calls.
-func (p *proxy) to(who caller) grpc.ClientConnInterface {
-	if who.changes() {
+// to returns the connection for the calls of a caller.
+func (p *proxy) to(c caller) grpc.ClientConnInterface {
+	if c.changes() {
 		return p.backend
 	}
-	return p.lookers
+	return p.readOnly
 }
 
-// everyCall is the shape of a method that may stream both ways; to HTTP/2 the other shapes are
-// cases of it.
-var everyCall = grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+// bidirectional is the description of a method that may stream both ways; to HTTP/2 the other kinds
+// of methods are special cases of it.
+var bidirectional = grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 
 // handle is the server's handler for every method of every service that apid does not serve itself.
 func (p *proxy) handle(_ any, down grpc.ServerStream) error {
-	who, ok := callerOf(down.Context())
+	c, ok := callerOf(down.Context())
 	if !ok {
-		return status.Error(codes.Internal, "the call did not come through the gate")
+		return status.Error(codes.Internal, "the call did not pass the interceptor")
 	}
 	method, _ := grpc.MethodFromServerStream(down)
-	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(down.Context(), who.metadata()))
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(down.Context(), c.metadata()))
 	defer cancel()
-	up, err := p.to(who).NewStream(ctx, &everyCall, method)
+	up, err := p.to(c).NewStream(ctx, &bidirectional, method)
 	if err != nil {
 		return unavailable(err)
 	}
 	go func() {
-		if err := panics.Do("call "+shown(method), func() error { return forward(up, down) }); err != nil {
-			cancel() // the client has gone away: machined must know
+		if err := panics.Do("call "+sanitized(method), func() error { return forward(up, down) }); err != nil {
+			cancel() // the client disconnected: machined must know
 		}
 	}()
 	return unavailable(backward(down, up))
 }
 
-// forward copies what the client sends until it has sent everything.
+// forward copies messages from the client until its stream ends.
 func forward(up grpc.ClientStream, down grpc.ServerStream) error {
 	for {
 		message := new(frame)
@@ -66,7 +66,7 @@ func forward(up grpc.ClientStream, down grpc.ServerStream) error {
 			return err
 		}
 		if err := up.SendMsg(message); err != nil {
-			// io.EOF: machined has ended the call already; backward sees how.
+			// io.EOF: machined has already ended the call; backward receives the status.
 			if errors.Is(err, io.EOF) {
 				return nil
 			}
@@ -75,7 +75,7 @@ func forward(up grpc.ClientStream, down grpc.ServerStream) error {
 	}
 }
 
-// backward copies what machined answers, and returns machined's own status with its details.
+// backward copies machined's messages, and returns machined's own status with its details.
 func backward(down grpc.ServerStream, up grpc.ClientStream) error {
 	defer func() { down.SetTrailer(withoutReserved(up.Trailer())) }()
 	header, err := up.Header()
@@ -100,7 +100,7 @@ func backward(down grpc.ServerStream, up grpc.ClientStream) error {
 	}
 }
 
-// withoutReserved drops what gRPC writes itself.
+// withoutReserved drops the headers that gRPC writes itself.
 func withoutReserved(md metadata.MD) metadata.MD {
 	out := metadata.MD{}
 	for key, values := range md {
@@ -111,8 +111,8 @@ func withoutReserved(md metadata.MD) metadata.MD {
 	return out
 }
 
-// unavailable gives a sentence to the error of a machined that cannot be reached; every other error
-// stays as it is.
+// unavailable adds an explanation to the error of an unreachable machined; it returns every other
+// error unchanged.
 func unavailable(err error) error {
 	if s, ok := status.FromError(err); ok && s.Code() == codes.Unavailable && strings.Contains(s.Message(), "connection error") {
 		return status.Error(codes.Unavailable, "machined does not answer on its socket (it may be starting or going down); try again")

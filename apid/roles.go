@@ -16,14 +16,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// rule is who may call a method, and whether that is on record.
+// rule is the required role of a method, and whether its calls are audited.
 type rule struct {
-	least   api.Role   // and all above it
-	narrow  []api.Role // too
-	audited bool       // although it is for those who only look
+	minimum api.Role   // and all higher roles
+	narrow  []api.Role // additional roles
+	audited bool       // although a reader may call it
 }
 
-// roleTable is the rule of each method, by full name ("/orlop.v1alpha1.Machine/Version").
+// roleTable contains the rule of each method, by full name ("/orlop.v1alpha1.Machine/Version").
 type roleTable map[string]rule
 
 // newRoleTable reads the rules from the linked descriptors of the API, and adds the two standard
@@ -35,61 +35,62 @@ func newRoleTable() roleTable {
 	}
 	for _, file := range []protoreflect.FileDescriptor{healthpb.File_grpc_health_v1_health_proto, reflectionpb.File_grpc_reflection_v1_reflection_proto} {
 		for _, m := range methodsOf(file) {
-			table[fullMethod(m)] = rule{least: api.Role_ROLE_READER}
+			table[fullMethod(m)] = rule{minimum: api.Role_ROLE_READER}
 		}
 	}
 	return table
 }
 
 func ruleOf(m protoreflect.MethodDescriptor) rule {
-	// A method without the option gets ROLE_UNSPECIFIED, which nobody has: it is refused to
-	// everyone.
+	// A method without the option gets ROLE_UNSPECIFIED, which no caller has: every call is
+	// rejected.
 	least, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
 	narrow, _ := proto.GetExtension(m.Options(), api.E_Narrow).([]api.Role)
 	audited, _ := proto.GetExtension(m.Options(), api.E_Audited).(bool)
-	return rule{least: least, narrow: narrow, audited: audited}
+	return rule{minimum: least, narrow: narrow, audited: audited}
 }
 
-// check tells whether a caller with that role may call the method. The error is one sentence for
-// the caller.
+// check returns nil if a caller with that role may call the method. The error is a sentence for the
+// caller.
 func (t roleTable) check(method string, role api.Role) error {
 	rule, known := t[method]
 	switch {
 	case !known:
 		return fmt.Errorf("%s: cannot call: this machine knows no such method; compare its version with that of your tool", method)
-	case rule.least == api.Role_ROLE_UNSPECIFIED:
+	case rule.minimum == api.Role_ROLE_UNSPECIFIED:
 		return fmt.Errorf("%s: cannot call: the method has no role, so nobody may", method)
 	case role == api.Role_ROLE_UNSPECIFIED:
-		return fmt.Errorf("%s: cannot call: your certificate names no role; ask for one with O=%s", method, organisation(rule.least))
-	case slices.Contains(rule.narrow, role), !isNarrow(role) && role >= rule.least:
+		return fmt.Errorf("%s: cannot call: your certificate names no role; ask for one with O=%s", method, organization(rule.minimum))
+	case slices.Contains(rule.narrow, role), !isNarrow(role) && role >= rule.minimum:
 		return nil
 	}
-	return fmt.Errorf("%s: cannot call: it needs the role %s, your certificate has %s", method, organisation(rule.least), organisation(role))
+	return fmt.Errorf("%s: cannot call: it needs the role %s, your certificate has %s", method, organization(rule.minimum), organization(role))
 }
 
-// mutates tells whether a method changes something or gives away a secret, which is when it is
+// mutates reports whether a method changes the machine or returns a secret; its calls are then
 // audited.
 func (t roleTable) mutates(method string) bool {
-	return t[method].least > api.Role_ROLE_READER || t[method].audited
+	return t[method].minimum > api.Role_ROLE_READER || t[method].audited
 }
 
-// Mutates returns what tells whether a method, by its full name, changes something or gives away a
-// secret, so that machined records the calls that apid logs.
+// Mutates returns a function that reports whether a method, by its full name, changes the machine
+// or returns a secret, so that machined records the calls that apid logs.
 func Mutates() func(method string) bool { return newRoleTable().mutates }
 
 func isNarrow(role api.Role) bool { return role > api.Role_ROLE_ADMIN }
 
-// ladder are the roles of which each may do all that the ones before it may; narrow may do one
-// thing each.
+// ladder lists the roles in ascending order; each includes the permissions of the roles before it.
+// Each narrow role permits a single task.
 var (
 	ladder = []api.Role{api.Role_ROLE_MACHINE, api.Role_ROLE_READER, api.Role_ROLE_OPERATOR, api.Role_ROLE_ADMIN}
 	narrow = []api.Role{api.Role_ROLE_LOG_READER, api.Role_ROLE_IMAGE_IMPORT, api.Role_ROLE_ETCD_BACKUP, api.Role_ROLE_JOIN}
 )
 
-// roleOf reads a role from a certificate whose CA can give most: the highest of the ladder that its
-// organisations name, or else the first narrow one, which only a CA that can give every role gives.
+// roleOf returns the role of a certificate, limited to most, the highest role that its CA can give:
+// the highest ladder role in its organizations, or else the first narrow role, which requires a CA
+// that can give every role.
 func roleOf(cert *x509.Certificate, most api.Role) api.Role {
-	names := func(r api.Role) bool { return slices.Contains(cert.Subject.Organization, organisation(r)) }
+	names := func(r api.Role) bool { return slices.Contains(cert.Subject.Organization, organization(r)) }
 	for _, r := range slices.Backward(ladder) {
 		if names(r) {
 			return min(r, most)
@@ -101,8 +102,8 @@ func roleOf(cert *x509.Certificate, most api.Role) api.Role {
 	return api.Role_ROLE_UNSPECIFIED
 }
 
-// organisation is the O of a certificate with that role.
-func organisation(role api.Role) string {
+// organization returns the O of a certificate with that role.
+func organization(role api.Role) string {
 	switch role {
 	case api.Role_ROLE_MACHINE:
 		return pki.RoleMachine
@@ -141,8 +142,8 @@ func fullMethod(m protoreflect.MethodDescriptor) string {
 	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
 }
 
-// services is what reflection lists: the API's services, which apid only passes on, and its own
-// two.
+// services are the services that reflection lists: the API's services, which apid forwards, and its
+// own two.
 type services struct{}
 
 // GetServiceInfo implements reflection.ServiceInfoProvider; reflection reads the names only.

@@ -45,15 +45,15 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	// an error has no consequence
 	defer func() { _ = backend.Close() }()
-	lookers, err := connect(o.Backend)
+	readOnly, err := connect(o.Backend)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = lookers.Close() }()
+	defer func() { _ = readOnly.Close() }()
 
 	log := slog.New(slog.NewJSONHandler(o.Log, nil))
 	store := newStore(o.Dir)
-	server, status := newServer(store, log, backend, lookers)
+	server, status := newServer(store, log, backend, readOnly)
 
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -89,14 +89,14 @@ func connect(socket string) (*grpc.ClientConn, error) {
 // newServer creates the server. Calls of readers, machines and narrow roles have a separate
 // connection to machined: their number cannot block the calls of operators or the requests of apid
 // itself.
-func newServer(store *store, log *slog.Logger, backend, lookers grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
-	judge := api.NewApidInternalClient(backend)
-	g := &interceptor{roles: newRoleTable(), store: store, log: log, internal: judge, callers: callers{now: map[string]int{}}, logLimit: newLogLimit()}
+func newServer(store *store, log *slog.Logger, backend, readOnly grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
+	internal := api.NewApidInternalClient(backend)
+	g := &interceptor{roles: newRoleTable(), store: store, log: log, internal: internal, callers: callers{now: map[string]int{}}, logLimit: newLogLimit()}
 	server := grpc.NewServer(
-		grpc.Creds(newServerCredentials(store, log, judge)),
+		grpc.Creds(newServerCredentials(store, log, internal)),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream),
-		grpc.UnknownServiceHandler((&proxy{backend: backend, readOnly: lookers}).handle),
+		grpc.UnknownServiceHandler((&proxy{backend: backend, readOnly: readOnly}).handle),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader),
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxAnswer),
