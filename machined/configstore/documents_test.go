@@ -101,10 +101,10 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestCut boots a machine from each state that a power cut can leave between two steps of a change.
+// TestPowerCut boots a machine from each state that a power cut can leave between two steps of a change.
 // The machine boots with the documents before or after the change, and never retains documents on
 // trial.
-func TestCut(t *testing.T) {
+func TestPowerCut(t *testing.T) {
 	for name, c := range map[string]struct {
 		left content
 		want content
@@ -129,7 +129,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-func TestLasting(t *testing.T) {
+func TestConfirmed(t *testing.T) {
 	for _, c := range []struct {
 		have content
 		want string
@@ -195,9 +195,9 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestReached checks that the store knows the last reachable configuration after every change and
+// TestLastReachable checks that the store knows the last reachable configuration after every change and
 // boot, and whether it is the active configuration.
-func TestReached(t *testing.T) {
+func TestLastReachable(t *testing.T) {
 	for name, c := range map[string]struct {
 		have    content
 		want    string

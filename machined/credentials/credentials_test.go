@@ -185,9 +185,9 @@ func TestReissue(t *testing.T) {
 	}
 }
 
-// TestDoor checks that the machine retains its key, and so its fingerprint, when the CA of the
+// TestIdentityKeyStays checks that the machine retains its key, and so its fingerprint, when the CA of the
 // cluster signs it.
-func TestDoor(t *testing.T) {
+func TestIdentityKeyStays(t *testing.T) {
 	identity, err := pki.NewKey()
 	if err != nil {
 		t.Fatal(err)

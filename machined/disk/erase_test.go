@@ -85,8 +85,8 @@ func TestOverwrite(t *testing.T) {
 	}
 }
 
-// TestForget checks that the report on DATA matches its content.
-func TestForget(t *testing.T) {
+// TestDiscard checks that the report on DATA matches its content.
+func TestDiscard(t *testing.T) {
 	const readable = "CAN STILL BE READ"
 	for _, c := range []struct {
 		name             string
@@ -118,8 +118,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestForgetReadsEverywhere checks that a partial discard is detected.
-func TestForgetReadsEverywhere(t *testing.T) {
+// TestDiscardIsVerifiedEverywhere checks that a partial discard is detected.
+func TestDiscardIsVerifiedEverywhere(t *testing.T) {
 	for _, kept := range []uint64{0, 3 << 20, 8 << 20} {
 		some := func(m *medium, start, length uint64) error {
 			before := bytes.Clone(m.data[kept : kept+100])

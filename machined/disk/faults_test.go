@@ -33,8 +33,8 @@ func TestMountedFaults(t *testing.T) {
 	}
 }
 
-// TestSoundness checks the description of a file system and when it is reported as new.
-func TestSoundness(t *testing.T) {
+// TestNewErrors checks the description of a file system and when it is reported as new.
+func TestNewErrors(t *testing.T) {
 	fault := superblock.Error{Time: time.Unix(1700000000, 0), Function: "ext4_lookup", Line: 1855}
 	sound := FilesystemErrors{Label: disklayout.Data, Device: "/dev/vda5"}
 	one := sound

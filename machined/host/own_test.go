@@ -6,9 +6,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/sysctl"
 )
 
-// TestOwnAreRefused checks that a configuration cannot set a parameter of the system, because it
+// TestOwnSysctlsAreRejected checks that a configuration cannot set a parameter of the system, because it
 // would never take effect.
-func TestOwnAreRefused(t *testing.T) {
+func TestOwnSysctlsAreRejected(t *testing.T) {
 	for _, s := range planSysctls(Config{Pods: true}, small) {
 		if (sysctl.ReservedReason(s.Name) == "") != (s.Name == minFreeName) {
 			t.Errorf("%s: a configuration can set it: %v", s.Name, sysctl.ReservedReason(s.Name) == "")

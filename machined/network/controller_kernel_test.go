@@ -28,8 +28,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// ship is a running controller in its own namespace.
-type ship struct {
+// testController is a running controller in its own namespace.
+type testController struct {
 	config     *cell.Cell[network.Config]
 	state      *cell.Cell[network.State]
 	controller *network.Controller
@@ -39,22 +39,22 @@ type ship struct {
 	log        []string
 }
 
-func launch(t *testing.T, cfg network.Config) *ship {
+func launch(t *testing.T, cfg network.Config) *testController {
 	t.Helper()
 	return launchIn(t, t.TempDir(), cfg)
 }
 
-// relaunch stops the controller and starts another controller with the same files.
-func (s *ship) relaunch(t *testing.T) *ship {
+// restart stops the controller and starts another controller with the same files.
+func (s *testController) restart(t *testing.T) *testController {
 	t.Helper()
 	s.stop()
 	cfg, _ := s.config.Get()
 	return launchIn(t, filepath.Dir(filepath.Dir(s.files.Hosts)), cfg)
 }
 
-func launchIn(t *testing.T, dir string, cfg network.Config) *ship {
+func launchIn(t *testing.T, dir string, cfg network.Config) *testController {
 	t.Helper()
-	s := &ship{
+	s := &testController{
 		config: cell.New(cfg), state: cell.New(network.State{}),
 		files: network.FilePaths{
 			ResolvConf: filepath.Join(dir, "etc/resolv.conf"), Hosts: filepath.Join(dir, "etc/hosts"),
@@ -82,16 +82,16 @@ func launchIn(t *testing.T, dir string, cfg network.Config) *ship {
 	return s
 }
 
-func (s *ship) lines() []string {
+func (s *testController) lines() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.log)
 }
 
-// unhurried is the time limit for an immediate event on a busy computer.
-const unhurried = 10 * time.Second
+// slowTimeout is the time limit for an immediate event on a busy computer.
+const slowTimeout = 10 * time.Second
 
-func (s *ship) wait(t *testing.T, limit time.Duration, what string, ok func(network.State) bool) network.State {
+func (s *testController) wait(t *testing.T, limit time.Duration, what string, ok func(network.State) bool) network.State {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
@@ -158,7 +158,7 @@ func TestFirstLeaseKernel(t *testing.T) {
 	server := dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
 	start := time.Now()
 	s := launch(t, dhcpLink("eth0"))
-	st := s.wait(t, unhurried, "with its lease", has("eth0", "192.0.2.55/24"))
+	st := s.wait(t, slowTimeout, "with its lease", has("eth0", "192.0.2.55/24"))
 	t.Logf("first lease configured after %v", time.Since(start))
 	// The other end of the veth pair becomes ready at the same time and may lose the first packet.
 	if seen := slices.Compact(server.Seen()); !slices.Equal(seen, []string{"DISCOVER", "REQUEST selecting"}) {
@@ -208,7 +208,7 @@ func TestStaticKernel(t *testing.T) {
 		},
 	}
 	s := launch(t, first)
-	st := s.wait(t, unhurried, "converged", has("eth0", "2001:db8::5/64"))
+	st := s.wait(t, slowTimeout, "converged", has("eth0", "2001:db8::5/64"))
 	if len(st.Routes) != 3 || st.Hostname != "anchor.example.test" {
 		t.Errorf("state is %+v", st)
 	}
@@ -220,7 +220,7 @@ func TestStaticKernel(t *testing.T) {
 	}
 	before := len(s.lines())
 	s.config.Set(second)
-	st = s.wait(t, unhurried, "changed", func(st network.State) bool {
+	st = s.wait(t, slowTimeout, "changed", func(st network.State) bool {
 		return has("eth0", "10.0.0.6/24")(st) && hasNot("eth0", "10.0.0.5/24")(st) && len(st.Routes) == 0
 	})
 	if got := s.lines()[before:]; !slices.Equal(got, ops) {
@@ -242,28 +242,28 @@ func TestFlapAndReplugKernel(t *testing.T) {
 	leased := has("eth0", "192.0.2.55/24")
 	down := func(st network.State) bool { return !leased(st) }
 	withRoute := func(st network.State) bool { return leased(st) && len(st.Routes) == 1 }
-	s.wait(t, unhurried, "leased", withRoute)
+	s.wait(t, slowTimeout, "leased", withRoute)
 
 	other.SetUp(t, "sw0", false)
-	s.wait(t, unhurried, "without carrier", down)
+	s.wait(t, slowTimeout, "without carrier", down)
 	other.SetUp(t, "sw0", true)
-	s.wait(t, unhurried, "back after a flap of the carrier", withRoute)
+	s.wait(t, slowTimeout, "back after a flap of the carrier", withRoute)
 
 	rtnltest.SetUp(t, "eth0", false) // an operator error; the kernel removes the routes too
-	s.wait(t, unhurried, "back after the link was set down", withRoute)
+	s.wait(t, slowTimeout, "back after the link was set down", withRoute)
 
 	rtnltest.Delete(t, "eth0")
-	s.wait(t, unhurried, "without the link", func(st network.State) bool {
+	s.wait(t, slowTimeout, "without the link", func(st network.State) bool {
 		return slices.Contains(st.Problems, "link eth0: is configured but does not exist")
 	})
 	rtnltest.Veth(t, "eth0", "sw1")
 	other.MoveLink(t, "sw1")
 	dhcptest.Start(t, other, "sw1", dhcpServer, hourLease())
-	s.wait(t, unhurried, "back after it was plugged in again", withRoute)
+	s.wait(t, slowTimeout, "back after it was plugged in again", withRoute)
 }
 
-// TestStrangersKernel has foreign addresses and routes on the managed link and on a separate link.
-func TestStrangersKernel(t *testing.T) {
+// TestForeignKernel has foreign addresses and routes on the managed link and on a separate link.
+func TestForeignKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
 	}
@@ -287,14 +287,14 @@ func TestStrangersKernel(t *testing.T) {
 	strange("eth0", "10.0.0.5/24") // wanted: it is adopted
 	strange("eth1", "172.16.1.1/24")
 	s := launch(t, network.Config{Links: []network.LinkConfig{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}})
-	s.wait(t, unhurried, "converged", func(st network.State) bool {
+	s.wait(t, slowTimeout, "converged", func(st network.State) bool {
 		return has("eth0", "10.0.0.5/24")(st) && has("eth0", "172.16.0.1/24")(st)
 	})
 	if !slices.Contains(s.lines(), "address 10.0.0.5/24 on eth0: adopt") {
 		t.Errorf("the log is %q", s.lines())
 	}
 	s.config.Set(network.Config{}) // no link of this namespace is hardware
-	s.wait(t, unhurried, "nobody's", func(st network.State) bool { return st.Converged && len(st.Links) == 1 })
+	s.wait(t, slowTimeout, "nobody's", func(st network.State) bool { return st.Converged && len(st.Links) == 1 })
 	all, err := rtnl.Addresses(c)
 	if err != nil {
 		t.Fatal(err)
@@ -348,13 +348,13 @@ func TestPulledCableKernel(t *testing.T) {
 	both := func(st network.State) bool {
 		return has("eth0", "2001:db8:0::5/64")(st) && has("eth1", "2001:db8:1::5/64")(st) && len(st.Routes) == 4
 	}
-	s.wait(t, unhurried, "converged", both)
+	s.wait(t, slowTimeout, "converged", both)
 	sends("both links", "10.0.0.5", "2001:db8::5")
 	other.SetUp(t, "sw0", false)
-	s.wait(t, unhurried, "without carrier", func(st network.State) bool { return !both(st) })
+	s.wait(t, slowTimeout, "without carrier", func(st network.State) bool { return !both(st) })
 	sends("the first is without carrier", "10.1.0.5", "2001:db8:1::5")
 	other.SetUp(t, "sw0", true)
-	s.wait(t, unhurried, "back", both)
+	s.wait(t, slowTimeout, "back", both)
 	sends("both links again", "10.0.0.5", "2001:db8::5")
 }
 
@@ -393,7 +393,7 @@ func TestAdvertisedKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := launch(t, network.Config{Links: []network.LinkConfig{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("2001:db8::5/64")}}}})
-	s.wait(t, unhurried, "converged without it", func(st network.State) bool {
+	s.wait(t, slowTimeout, "converged without it", func(st network.State) bool {
 		return has("eth0", "2001:db8::5/64")(st) && hasNot("eth0", advertised.String())(st)
 	})
 	routes, err := network.KernelRoutes()
@@ -412,7 +412,7 @@ func TestSolicitKernel(t *testing.T) {
 	rtnltest.SetUp(t, "sw0", true)
 	cfg := network.Config{Links: []network.LinkConfig{{Name: "eth0"}}}
 	s := launch(t, cfg)
-	s.wait(t, unhurried, "with its link-local address", func(st network.State) bool {
+	s.wait(t, slowTimeout, "with its link-local address", func(st network.State) bool {
 		return st.Converged && slices.ContainsFunc(st.Links, func(l network.LinkState) bool {
 			return l.Name == "eth0" && slices.ContainsFunc(l.Addresses, func(a network.AddressState) bool { return a.Unfit == "" })
 		})
@@ -467,7 +467,7 @@ func TestRenewKernel(t *testing.T) {
 	server := dhcptest.Start(t, other, "sw0", dhcpServer, plan)
 	s := launch(t, dhcpLink("eth0"))
 	leased := has("eth0", "192.0.2.55/24")
-	s.wait(t, unhurried, "leased", leased)
+	s.wait(t, slowTimeout, "leased", leased)
 	saw := func(what string) func([]string) bool {
 		return func(seen []string) bool { return slices.Contains(seen, what) }
 	}
@@ -479,7 +479,7 @@ func TestRenewKernel(t *testing.T) {
 		t.Errorf("the address went although the lease was extended: %+v", st)
 	}
 	server.Set(dhcptest.Plan{})
-	st := s.wait(t, unhurried, "without the address", hasNot("eth0", "192.0.2.55/24"))
+	st := s.wait(t, slowTimeout, "without the address", hasNot("eth0", "192.0.2.55/24"))
 	if len(st.Routes) != 0 {
 		t.Errorf("routes are left: %+v", st.Routes)
 	}
@@ -503,8 +503,8 @@ func TestUnusableKernel(t *testing.T) {
 	plan.Options = append(plan.Options, dhcpv4.OptDNS(ip4(127, 0, 0, 53), ip4(192, 0, 2, 54)), dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second))
 	server := dhcptest.Start(t, other, "sw0", dhcpServer, plan)
 	s := launch(t, dhcpLink("eth0"))
-	s.wait(t, unhurried, "leased", has("eth0", "192.0.2.55/24"))
-	server.Wait(t, unhurried, func(seen []string) bool {
+	s.wait(t, slowTimeout, "leased", has("eth0", "192.0.2.55/24"))
+	server.Wait(t, slowTimeout, func(seen []string) bool {
 		// the first request was answered
 		return slices.Index(seen, "REQUEST renewing") != len(seen)-1 && slices.Contains(seen, "REQUEST renewing")
 	})
@@ -538,14 +538,14 @@ func TestNakKernel(t *testing.T) {
 	}}
 	server := dhcptest.Start(t, other, "sw0", dhcpServer, plan)
 	s := launch(t, dhcpLink("eth0"))
-	s.wait(t, unhurried, "leased", has("eth0", "192.0.2.55/24"))
+	s.wait(t, slowTimeout, "leased", has("eth0", "192.0.2.55/24"))
 	plan.Refuse = true
 	server.Set(plan)
-	s.wait(t, unhurried, "without the address", hasNot("eth0", "192.0.2.55/24"))
+	s.wait(t, slowTimeout, "without the address", hasNot("eth0", "192.0.2.55/24"))
 	next := hourLease()
 	next.Offer = netip.MustParseAddr("192.0.2.66")
 	server.Set(next)
-	s.wait(t, unhurried, "leased another one", has("eth0", "192.0.2.66/24"))
+	s.wait(t, slowTimeout, "leased another one", has("eth0", "192.0.2.66/24"))
 }
 
 // TestRestartKernel starts a second controller on the same machine: it requests the old address
@@ -559,9 +559,9 @@ func TestRestartKernel(t *testing.T) {
 	other.MoveLink(t, "sw0")
 	server := dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
 	s := launch(t, dhcpLink("eth0"))
-	s.wait(t, unhurried, "leased", has("eth0", "192.0.2.55/24"))
+	s.wait(t, slowTimeout, "leased", has("eth0", "192.0.2.55/24"))
 	before := len(server.Seen())
-	again := s.relaunch(t)
+	again := s.restart(t)
 	again.wait(t, 3*time.Second, "leased", has("eth0", "192.0.2.55/24"))
 	seen := server.Wait(t, 3*time.Second, func(seen []string) bool { return len(seen) > before })
 	if seen[before] != "REQUEST rebooting" {
@@ -605,7 +605,7 @@ func TestGatewayKernel(t *testing.T) {
 	other.SetUp(t, "sw0", true)
 	dhcptest.Start(t, other, "sw0", dhcpServer, hourLease())
 	s := launch(t, dhcpLink("eth0"))
-	st := s.wait(t, unhurried, "with its lease", has("eth0", "192.0.2.55/24"))
+	st := s.wait(t, slowTimeout, "with its lease", has("eth0", "192.0.2.55/24"))
 	gateways := st.Gateways()
 	if len(gateways) != 1 || gateways[0].Via != dhcpServer.Addr() {
 		t.Fatalf("gateways are %+v", gateways)

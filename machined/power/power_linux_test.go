@@ -114,9 +114,9 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// TestDownWhenEverythingHangs has pods that do not end, processes that only SIGKILL ends, and a
+// TestShutdownWhenEverythingHangs has pods that do not end, processes that only SIGKILL ends, and a
 // disk that never answers. The machine must shut down in time.
-func TestDownWhenEverythingHangs(t *testing.T) {
+func TestShutdownWhenEverythingHangs(t *testing.T) {
 	f := newFake(Config{Pods: func(ctx context.Context) error { <-ctx.Done(); return errors.New("2 pods are left") }})
 	f.left = 3
 	f.sync = func() { select {} }

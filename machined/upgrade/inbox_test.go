@@ -43,9 +43,9 @@ type failing struct{ err error }
 
 func (e failing) Read([]byte) (int, error) { return 0, e.err }
 
-// TestReceiveGoesOn checks that a transfer that breaks at any byte continues from that byte, with
+// TestReceiveResumes checks that a transfer that breaks at any byte continues from that byte, with
 // any Inbox of the directory, and completes. After a power cut it continues from the last flush.
-func TestReceiveGoesOn(t *testing.T) {
+func TestReceiveResumes(t *testing.T) {
 	lost := errors.New("the line is dead")
 	const size = flushBytes + 3*pieceSize + 7
 	content, digest := some(t, size)
@@ -150,8 +150,8 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestWrong checks that a bundle that differs from the offer is rejected.
-func TestWrong(t *testing.T) {
+// TestWrongBundle checks that a bundle that differs from the offer is rejected.
+func TestWrongBundle(t *testing.T) {
 	const size = 1<<20 - 1
 	content, digest := some(t, size)
 	in := emptyInbox(t, size)

@@ -67,9 +67,9 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestFloor checks that the floor rises and never falls, is the last complete write, and is not 0
+// TestEpochFloor checks that the floor rises and never falls, is the last complete write, and is not 0
 // if it is unreadable.
-func TestFloor(t *testing.T) {
+func TestEpochFloor(t *testing.T) {
 	s := Store{Dir: filepath.Join(t.TempDir(), "upgrade")}
 	for _, c := range []struct{ raise, want int }{{0, 0}, {2, 2}, {1, 2}, {2, 2}, {5, 5}, {0, 5}} {
 		if err := s.RaiseEpochFloor(c.raise); err != nil {
