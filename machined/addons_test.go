@@ -10,7 +10,7 @@ import (
 )
 
 // TestNodeLabels checks that the orchestrator gets the labels and taints of the reference.
-func TestMarks(t *testing.T) {
+func TestNodeLabels(t *testing.T) {
 	c, problems := config.Parse("", []byte(config.Reference))
 	if len(problems) > 0 {
 		t.Fatal(problems)
@@ -19,7 +19,7 @@ func TestMarks(t *testing.T) {
 		Labels: map[string]string{"topology.kubernetes.io/region": "north", "topology.kubernetes.io/zone": "north-1", "example.com/rack": "17"},
 		Taints: []nodespec.Taint{{Key: "example.com/dedicated", Value: "storage", Effect: "NoSchedule"}},
 	}
-	if got := marks(c.Machine.Spec.Node); !reflect.DeepEqual(got, want) {
+	if got := nodeLabels(c.Machine.Spec.Node); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 }

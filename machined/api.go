@@ -139,7 +139,7 @@ func snapshot(ctx context.Context, t topic) (*api.TopicValue, error) {
 }
 
 func (a machineAPI) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
-	err := a.m.events.follow(stream.Context(), r.After, r.Follow, func(e event) error {
+	err := a.m.events.tail(stream.Context(), r.After, r.Follow, func(e event) error {
 		return stream.Send(&api.Event{Cursor: e.cursor, Time: timestamppb.New(e.time), Source: e.source, Kind: e.kind, Message: e.message})
 	})
 	return endOfStream(err)
@@ -153,7 +153,7 @@ func (a machineAPI) power(ctx context.Context, to power.Mode, r *api.PowerReques
 	if grace < 0 || grace > maxGracePeriod {
 		return nil, status.Errorf(codes.InvalidArgument, "grace: %v is not between 0 and %v", grace, maxGracePeriod)
 	}
-	return &api.PowerResponse{}, a.m.goDown(powerRequest{to: to, grace: grace, why: "asked by " + caller(ctx)})
+	return &api.PowerResponse{}, a.m.shutDown(powerRequest{to: to, gracePeriod: grace, why: "asked by " + caller(ctx)})
 }
 
 func (a machineAPI) Reboot(ctx context.Context, r *api.PowerRequest) (*api.PowerResponse, error) {
@@ -168,7 +168,7 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	if a.m.bootMedium != "" {
 		return nil, status.Error(codes.FailedPrecondition, "reset refused: "+notInstalled)
 	}
-	if err := a.m.goingDown(); err != nil {
+	if err := a.m.checkRunning(); err != nil {
 		return nil, err
 	}
 	down := powerRequest{to: power.Reboot, why: "reset by " + caller(ctx)}
@@ -182,7 +182,7 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	default:
 		return nil, status.Errorf(codes.InvalidArgument, "reset: nothing is known of %v", r.Wipe)
 	}
-	if err := a.m.leave(); err != nil {
+	if err := a.m.drain(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
 	may := a.m.checkQuorumWithout
@@ -190,10 +190,10 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 		may = func() error { return a.m.leaveEtcd(caller(ctx)) }
 	}
 	if err := may(); err != nil {
-		a.m.stay()
+		a.m.uncordon()
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
 	}
-	return &api.PowerResponse{}, a.m.goDown(down)
+	return &api.PowerResponse{}, a.m.shutDown(down)
 }
 
 type configAPI struct {
@@ -366,7 +366,7 @@ func (a logAPI) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingSer
 
 func (a logAPI) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	if r.PreviousBoot || r.Crash {
-		return a.m.sendKept(r, stream)
+		return a.m.sendStoredLog(r, stream)
 	}
 	system, err := a.m.kernel.ReadSystem()
 	if err != nil {

@@ -140,7 +140,7 @@ func (m *machine) apply(ctx context.Context, filename string, r *api.ApplyReques
 	return m.activate(ctx, now, next, text, r, out)
 }
 
-// check reads the documents of a request and rejects a configuration that this machine cannot use.
+// checkRequest reads the documents of a request and rejects a configuration that this machine cannot use.
 func (m *machine) checkRequest(ctx context.Context, now applied, filename string, r *api.ApplyRequest) (next *config.Config, text []byte, trial trialPlan, err error) {
 	filename, text, err = requested(now, filename, r)
 	if err != nil {
@@ -197,7 +197,7 @@ func (m *machine) fallback(now applied) *config.Config {
 	return c
 }
 
-// stage stores documents for the next boot, which follows at once if the outcome is a reboot.
+// stageForBoot stores documents for the next boot, which follows at once if the outcome is a reboot.
 func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (outcome, error) {
 	who := caller(ctx)
 	if err := configs.Stage(text); err != nil {
@@ -205,7 +205,7 @@ func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (o
 	}
 	m.events.add("config", "config", "staged for the next start by "+who)
 	if out.reboot {
-		return out, m.goDown(powerRequest{to: power.Reboot, why: "to apply a configuration, asked by " + who})
+		return out, m.shutDown(powerRequest{to: power.Reboot, why: "to apply a configuration, asked by " + who})
 	}
 	return out, nil
 }
@@ -454,7 +454,7 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 	}
 	ctx, cancel := m.within(ctx, dataTimeout)
 	defer cancel()
-	done, err := ask[nodespec.ReencryptResult](ctx, m, paths.UserAPI, "reseal-secrets", nodespec.ReencryptRequest{Count: dry})
+	done, err := runCommand[nodespec.ReencryptResult](ctx, m, paths.UserAPI, "reseal-secrets", nodespec.ReencryptRequest{Count: dry})
 	if err != nil {
 		return refused(err)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // TestCheckCAChange checks that the CAs of a cluster can only be replaced step by step.
-func TestFollows(t *testing.T) {
+func TestCheckCAChange(t *testing.T) {
 	made := func(life time.Duration, at time.Time) config.Certificate {
 		ca, err := pki.NewCAAt("ca", life, at)
 		if err != nil {
@@ -46,7 +46,7 @@ func TestFollows(t *testing.T) {
 		"the first":              {none, b, nil, nil, true},
 		"removed":                {a, none, nil, nil, false},
 	} {
-		if err := follows("kubernetes", step.was, step.is, step.accepted, step.still); (err == nil) != step.ok {
+		if err := checkCAChange("kubernetes", step.was, step.is, step.accepted, step.still); (err == nil) != step.ok {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -54,7 +54,7 @@ func TestFollows(t *testing.T) {
 
 // TestCheckEncryptionKeys checks that the encryption key can only be replaced step by step, and
 // which keys a change drops.
-func TestSeals(t *testing.T) {
+func TestCheckEncryptionKeys(t *testing.T) {
 	key := func(name byte) config.EncryptionKey {
 		if name == '-' {
 			return config.EncryptionKey{}
@@ -88,7 +88,7 @@ func TestSeals(t *testing.T) {
 	} {
 		before, after, _ := strings.Cut(step, " ")
 		was, is := read(before), read(after)
-		if err := seals(was, is); (err == nil) != c.ok {
+		if err := checkEncryptionKeys(was, is); (err == nil) != c.ok {
 			t.Errorf("%s: %v", step, err)
 		}
 		configured := func(s config.ClusterSpec) *config.Config { return &config.Config{Cluster: &config.Cluster{Spec: s}} }
@@ -96,11 +96,11 @@ func TestSeals(t *testing.T) {
 		if c.gone != "" {
 			want = key(c.gone[0]).Name()
 		}
-		if gone := strings.Join(letGo(configured(was), configured(is)), " "); gone != want {
+		if gone := strings.Join(droppedKeys(configured(was), configured(is)), " "); gone != want {
 			t.Errorf("%s: lets go of %q, want %q", step, gone, want)
 		}
 	}
-	if gone := letGo(nil, &config.Config{}); gone != nil {
+	if gone := droppedKeys(nil, &config.Config{}); gone != nil {
 		t.Errorf("a machine without a configuration lets go of %q", gone)
 	}
 }
@@ -139,7 +139,7 @@ func TestWithPresentKeys(t *testing.T) {
 
 // TestCheckPodRoutes checks that unencapsulated IPv6 pod routes need an IPv6 address of the
 // machine.
-func TestUnroutable(t *testing.T) {
+func TestCheckPodRoutes(t *testing.T) {
 	four, six := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")
 	at4, at6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fd00:77::1")
 	for name, c := range map[string]struct {
@@ -161,7 +161,7 @@ func TestUnroutable(t *testing.T) {
 		next := &config.Config{Cluster: &config.Cluster{}}
 		next.Cluster.Spec.Networks = config.ClusterNetworks{Pods: c.pods, Encapsulation: c.by}
 		next.Network.Spec.Links = []config.Link{{Name: "eth0", Addresses: c.given}}
-		if err := unroutable(next, c.have); (err == nil) != c.ok {
+		if err := checkPodRoutes(next, c.have); (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -169,7 +169,7 @@ func TestUnroutable(t *testing.T) {
 
 // TestCheckReserved checks that reservations for the system leave memory and CPU for pods, or the
 // kubelet would not start.
-func TestUnreservable(t *testing.T) {
+func TestCheckReserved(t *testing.T) {
 	has := host.Facts{Memory: 4 << 30, CPUs: 2}
 	for _, c := range []struct {
 		memory config.Bytes
@@ -181,7 +181,7 @@ func TestUnreservable(t *testing.T) {
 		{2<<30 + 1, 200, "Machine.spec.reserved.memory: "},
 		{512 << 20, 2000, "Machine.spec.reserved.cpu: 2 are all of the machine's 2 processors"},
 	} {
-		err := unreservable(config.Reserved{Memory: c.memory, CPU: c.cpu}, has)
+		err := checkReserved(config.Reserved{Memory: c.memory, CPU: c.cpu}, has)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, %v: %v, want %q", c.memory, c.cpu, err, c.want)
 		}

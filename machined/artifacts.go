@@ -35,27 +35,27 @@ import (
 const (
 	// localTimeout bounds a call of containerd, and registryTimeout a registry, including the
 	// download of the artifact.
-	localTime    = 30 * time.Second
-	registryTime = 5 * time.Minute
+	localTimeout    = 30 * time.Second
+	registryTimeout = 5 * time.Minute
 	// The delay after a failure is artifactMinBackoff, doubles with each failure, and is at most
 	// artifactMaxBackoff.
-	retryFirst = 5 * time.Second
-	retryMost  = 5 * time.Minute
+	artifactMinBackoff = 5 * time.Second
+	artifactMaxBackoff = 5 * time.Minute
 	// artifactCheckInterval is the interval at which present artifacts are verified.
-	lookTime = time.Hour
+	artifactCheckInterval = time.Hour
 	// unnamedTime is the time for which an imported artifact waits for a document that names it.
 	unnamedTime = 7 * 24 * time.Hour
 )
 
 // artifactManager provides the artifacts of add-ons. It is not safe for concurrent use.
-type artifactKeeper struct {
+type artifactManager struct {
 	store artifact.Store
 	local interface {
 		artifact.Source
 		Release(ctx context.Context, digests []string) error
 		Unpin(ctx context.Context, digests []string, then time.Time) error
 	}
-	note func(kind, message string)
+	event func(kind, message string)
 	// up reports whether containerd runs; its content is unknown otherwise.
 	up bool
 	// last is the result of the last round.
@@ -78,13 +78,13 @@ func wantedArtifacts(c *config.Config) []config.AddonSpec {
 }
 
 // round searches all wanted artifacts once, and publishes each new result. It ends early with ctx.
-func (k *artifactKeeper) round(ctx context.Context, wanted []config.AddonSpec, tell func(artifacts)) artifacts {
+func (k *artifactManager) round(ctx context.Context, wanted []config.AddonSpec, tell func(artifacts)) artifacts {
 	found, local := artifacts{}, map[string]error{}
 	for _, w := range wanted {
 		sum := w.Artifact.SHA256
 		err := k.store.Verify(sum)
 		if err != nil && k.up {
-			err = k.bring(ctx, localTime, w.Artifact, k.local)
+			err = k.fetchFrom(ctx, localTimeout, w.Artifact, k.local)
 		}
 		if local[sum] = err; err == nil {
 			found[sum] = ""
@@ -98,7 +98,7 @@ func (k *artifactKeeper) round(ctx context.Context, wanted []config.AddonSpec, t
 	tell(maps.Clone(found))
 	for _, w := range wanted {
 		if sum := w.Artifact.SHA256; local[sum] != nil && ctx.Err() == nil {
-			found[sum] = k.ask(ctx, w, local[sum])
+			found[sum] = k.fetchFromRegistries(ctx, w, local[sum])
 			tell(maps.Clone(found))
 		}
 	}
@@ -108,7 +108,7 @@ func (k *artifactKeeper) round(ctx context.Context, wanted []config.AddonSpec, t
 
 // fetchFromRegistries tries the registries of an artifact, and returns why all of them failed.
 // local is the reason why it is not on the machine.
-func (k *artifactKeeper) ask(ctx context.Context, w config.AddonSpec, local error) string {
+func (k *artifactManager) fetchFromRegistries(ctx context.Context, w config.AddonSpec, local error) string {
 	var tried []string
 	switch {
 	case !errors.Is(local, fs.ErrNotExist):
@@ -135,7 +135,7 @@ func (k *artifactKeeper) ask(ctx context.Context, w config.AddonSpec, local erro
 }
 
 // fetch fetches an artifact from a registry.
-func (k *artifactKeeper) fetch(ctx context.Context, a config.Artifact, r config.AddonRegistry) error {
+func (k *artifactManager) fetch(ctx context.Context, a config.Artifact, r config.AddonRegistry) error {
 	from := registry.Source{Reference: a.In(r.Address), PlainHTTP: r.PlainHTTP, Username: r.Username, Password: r.Password.Reveal()}
 	if !r.CA.IsZero() {
 		from.CA = []byte(r.CA.PEM())
@@ -144,16 +144,16 @@ func (k *artifactKeeper) fetch(ctx context.Context, a config.Artifact, r config.
 	if err != nil {
 		return err
 	}
-	return k.bring(ctx, registryTime, a, origin)
+	return k.fetchFrom(ctx, registryTimeout, a, origin)
 }
 
 // fetchFrom fetches an artifact from a source.
-func (k *artifactKeeper) bring(ctx context.Context, most time.Duration, a config.Artifact, from artifact.Source) error {
+func (k *artifactManager) fetchFrom(ctx context.Context, most time.Duration, a config.Artifact, from artifact.Source) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	err := k.store.Fetch(ctx, a.SHA256, from)
 	if err == nil {
-		k.note("op", a.String()+" has come")
+		k.event("op", a.String()+" has come")
 	}
 	return err
 }
@@ -162,26 +162,26 @@ func (k *artifactKeeper) bring(ctx context.Context, most time.Duration, a config
 // directory and, if settled reports that no former configuration or version may become active
 // again, the ones unnamed for a long time; then it prunes the unwanted ones in the directory. It is
 // called when all wanted artifacts are present.
-func (k *artifactKeeper) tidy(ctx context.Context, wanted []config.AddonSpec, settled bool) error {
+func (k *artifactManager) prune(ctx context.Context, wanted []config.AddonSpec, settled bool) error {
 	var sums, digests []string
 	for _, w := range wanted {
 		sums, digests = append(sums, w.Artifact.SHA256), append(digests, w.Artifact.Digest())
 	}
 	var problems []error
 	if len(digests) > 0 && k.up {
-		ctx, cancel := context.WithTimeout(ctx, localTime)
+		ctx, cancel := context.WithTimeout(ctx, localTimeout)
 		defer cancel()
 		problems = append(problems, k.local.Release(ctx, digests))
 	}
 	if settled {
 		if k.up {
-			ctx, cancel := context.WithTimeout(ctx, localTime)
+			ctx, cancel := context.WithTimeout(ctx, localTimeout)
 			defer cancel()
 			problems = append(problems, k.local.Unpin(ctx, digests, time.Now().Add(-unnamedTime)))
 		}
 		dropped, err := k.store.Prune(sums)
 		if dropped > 0 {
-			k.note("op", fmt.Sprintf("let go of what no add-on wants any more: %d files", dropped))
+			k.event("op", fmt.Sprintf("let go of what no add-on wants any more: %d files", dropped))
 		}
 		problems = append(problems, err)
 	}
@@ -190,7 +190,7 @@ func (k *artifactKeeper) tidy(ctx context.Context, wanted []config.AddonSpec, se
 
 // retryAfter returns the delay after consecutive failures.
 func retryAfter(failures int) time.Duration {
-	return min(retryFirst<<min(max(failures-1, 0), 10), retryMost)
+	return min(artifactMinBackoff<<min(max(failures-1, 0), 10), artifactMaxBackoff)
 }
 
 // missing reports whether an artifact is missing.
@@ -199,13 +199,13 @@ func (a artifacts) missing() bool {
 }
 
 // runArtifacts provides the artifacts of the configured add-ons as long as the machine runs.
-func (m *machine) keepArtifacts(ctx context.Context) {
-	if m.medium != "" {
+func (m *machine) runArtifacts(ctx context.Context) {
+	if m.bootMedium != "" {
 		return
 	}
-	k := &artifactKeeper{
+	k := &artifactManager{
 		store: artifact.Store{Dir: paths.Addons, Group: paths.UserControllers}, local: imagestore.New(m.containerd),
-		note: func(kind, message string) { m.events.add("addons", kind, message) },
+		event: func(kind, message string) { m.events.add("addons", kind, message) },
 	}
 	failures := 0
 	for configs := m.config.Watch(); ; {
@@ -213,7 +213,7 @@ func (m *machine) keepArtifacts(ctx context.Context) {
 		looking, stop := context.WithCancel(ctx)
 		done := make(chan time.Duration, 1)
 		go func() {
-			after := lookTime / 2 // after a panic, as after any failure
+			after := artifactCheckInterval / 2 // after a panic, as after any failure
 			_ = panics.Do("artefacts of add-ons", func() error { after = m.artifactRound(looking, k, now, failures); return nil })
 			done <- after
 		}()
@@ -222,14 +222,14 @@ func (m *machine) keepArtifacts(ctx context.Context) {
 			select {
 			case after := <-done:
 				done, again = nil, time.After(after)
-				if after < lookTime {
+				if after < artifactCheckInterval {
 					failures++
 				}
 			case <-again:
 				waiting = false
 			case <-configs.Changed():
 				waiting, failures = false, 0
-			case <-m.imported:
+			case <-m.imagesChanged:
 				waiting, failures = false, 0
 			case <-ctx.Done():
 				stop()
@@ -244,9 +244,9 @@ func (m *machine) keepArtifacts(ctx context.Context) {
 }
 
 // artifactRound performs a round and returns the time until the next one.
-func (m *machine) artifactRound(ctx context.Context, k *artifactKeeper, now applied, failures int) time.Duration {
+func (m *machine) artifactRound(ctx context.Context, k *artifactManager, now applied, failures int) time.Duration {
 	if now.config == nil { // none yet, or unreadable: the wanted artifacts are unknown
-		return lookTime
+		return artifactCheckInterval
 	}
 	k.up = m.containerdReady() == nil
 	wanted := wantedArtifacts(now.config)
@@ -261,7 +261,7 @@ func (m *machine) artifactRound(ctx context.Context, k *artifactKeeper, now appl
 	}
 	for sum, why := range found {
 		if why != "" && why != before[sum] {
-			k.note("failure", why)
+			k.event("failure", why)
 		}
 	}
 	if found.missing() {
@@ -269,12 +269,12 @@ func (m *machine) artifactRound(ctx context.Context, k *artifactKeeper, now appl
 	}
 	upgrade, _ := m.upgrade.Get()
 	settled := now.trial.IsZero() && upgrade.Undecided() == nil
-	if err := k.tidy(ctx, wanted, settled); err != nil && ctx.Err() == nil {
-		k.note("failure", err.Error())
-		return retryMost
+	if err := k.prune(ctx, wanted, settled); err != nil && ctx.Err() == nil {
+		k.event("failure", err.Error())
+		return artifactMaxBackoff
 	}
 	if !settled {
-		return retryMost
+		return artifactMaxBackoff
 	}
-	return lookTime
+	return artifactCheckInterval
 }

@@ -22,19 +22,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// imported is a containerd with imported artifacts.
-type brought struct {
+// importedStore is a containerd with imported artifacts.
+type importedStore struct {
 	artifacttest.Source
 	released []string
 	kept     []string // retained by Unpin
 }
 
-func (b *brought) Release(_ context.Context, digests []string) error {
+func (b *importedStore) Release(_ context.Context, digests []string) error {
 	b.released = digests
 	return nil
 }
 
-func (b *brought) Unpin(_ context.Context, digests []string, then time.Time) error {
+func (b *importedStore) Unpin(_ context.Context, digests []string, then time.Time) error {
 	if time.Since(then) < time.Hour {
 		return errors.New("too early")
 	}
@@ -43,7 +43,7 @@ func (b *brought) Unpin(_ context.Context, digests []string, then time.Time) err
 }
 
 // testRegistry serves an artifact as outside/team/web and records its requests.
-func pushed(t *testing.T, text string) (server *httptest.Server, address, sum string) {
+func testRegistry(t *testing.T, text string) (server *httptest.Server, address, sum string) {
 	t.Helper()
 	server = httptest.NewServer(containerregistry.New())
 	t.Cleanup(server.Close)
@@ -83,18 +83,18 @@ func spec(sum string, registries ...string) config.AddonSpec {
 // TestArtifactManager checks that an artifact comes from containerd, else from the first registry
 // that has it, once; that a missing one is reported with the searched places; and that unwanted
 // ones are pruned when no former state may come back.
-func TestArtifactsCome(t *testing.T) {
+func TestArtifactManager(t *testing.T) {
 	dead := httptest.NewServer(nil)
 	gone := strings.TrimPrefix(dead.URL, "http://")
 	dead.Close()
-	server, address, remoteSum := pushed(t, "a: 1")
+	server, address, remoteSum := testRegistry(t, "a: 1")
 	other := httptest.NewServer(containerregistry.New())
 	t.Cleanup(other.Close)
 	empty := strings.TrimPrefix(other.URL, "http://")
-	local := &brought{Source: artifacttest.Source{}}
+	local := &importedStore{Source: artifacttest.Source{}}
 	here, bad := local.Put("b: 1"), local.Put()
 	nowhere := strings.Repeat("0", 64)
-	k := &artifactKeeper{store: artifact.Store{Dir: t.TempDir(), Group: os.Getgid()}, local: local, note: func(string, string) {}, up: true}
+	k := &artifactManager{store: artifact.Store{Dir: t.TempDir(), Group: os.Getgid()}, local: local, event: func(string, string) {}, up: true}
 
 	var told []artifacts
 	wanted := []config.AddonSpec{spec(remoteSum, gone, empty, address+"/outside"), spec(here), spec(nowhere, gone, empty), spec(bad)}
@@ -137,10 +137,10 @@ func TestArtifactsCome(t *testing.T) {
 		t.Errorf("found %q", found)
 	}
 	k.up = true
-	if err := k.tidy(t.Context(), wanted[1:], false); err != nil || !slices.Equal(local.released, []string{"sha256:" + here}) || k.store.Verify(remoteSum) != nil {
+	if err := k.prune(t.Context(), wanted[1:], false); err != nil || !slices.Equal(local.released, []string{"sha256:" + here}) || k.store.Verify(remoteSum) != nil {
 		t.Errorf("%v, let go in containerd: %q; %v", err, local.released, k.store.Verify(remoteSum))
 	}
-	if err := k.tidy(t.Context(), wanted[1:], true); err != nil || k.store.Verify(here) != nil || !errors.Is(k.store.Verify(remoteSum), fs.ErrNotExist) || !slices.Equal(local.kept, local.released) {
+	if err := k.prune(t.Context(), wanted[1:], true); err != nil || k.store.Verify(here) != nil || !errors.Is(k.store.Verify(remoteSum), fs.ErrNotExist) || !slices.Equal(local.kept, local.released) {
 		t.Errorf("%v, left: %v %v", err, k.store.Verify(here), k.store.Verify(remoteSum))
 	}
 	k.up = false

@@ -304,7 +304,7 @@ func enum(value fmt.Stringer, prefix string) string {
 // others. Calls over the limit are counted.
 type refusedLimit struct {
 	rateLimits
-	skipped map[string]int // callRecords per caller since the last recorded one
+	skipped map[string]int // calls per caller since the last recorded one
 }
 
 // newRefusedLimit allows one entry per second and caller in the long run.

@@ -77,7 +77,7 @@ func (g auditInterceptor) do(ctx context.Context, method string, err error) erro
 // TestInterceptor checks that a call that changes data is recorded with its caller and result, and
 // a read-only call is not; that rejected calls are in a record of their own; and that an unclaimed
 // machine admits only pairing.
-func TestGuard(t *testing.T) {
+func TestInterceptor(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	g := auditInterceptor{m: m, audited: apid.Mutates()}
 	ctx := callBy(t, "CN=admin,O=orlop:admin", "admin")
@@ -317,7 +317,7 @@ func TestRecordIsBounded(t *testing.T) {
 }
 
 // TestRefusedLimit checks that repeated rejected calls do not fill the record, and are counted.
-func TestRefusalsAreBounded(t *testing.T) {
+func TestRefusedLimit(t *testing.T) {
 	r := newRefusedLimit()
 	recorded := 0
 	for range 500 {

@@ -19,71 +19,71 @@ import (
 
 // auditInterceptor wraps every call from apid: it records the call (audit.go), and limits a panic
 // to the call (program.go).
-type guard struct {
+type auditInterceptor struct {
 	m       *machine
 	audited func(method string) bool // apid.Mutates
 }
 
-func (g guard) unary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
-	err = g.pass(ctx, info.FullMethod, func(ctx context.Context, o *ongoing) error {
+func (g auditInterceptor) unary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
+	err = g.handle(ctx, info.FullMethod, func(ctx context.Context, o *recordedCall) error {
 		if err := o.begin(target(r, nil), false); err != nil {
 			return err
 		}
 		err := panics.Do("call "+info.FullMethod, func() (err error) { answer, err = handle(ctx, r); return err })
-		o.about(target(r, answer))
+		o.setTarget(target(r, answer))
 		return err
 	})
 	return answer, err
 }
 
-func (g guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	return g.pass(stream.Context(), info.FullMethod, func(ctx context.Context, o *ongoing) error {
-		return panics.Do("call "+info.FullMethod, func() error { return handle(srv, &notedStream{ServerStream: stream, ctx: ctx, of: o}) })
+func (g auditInterceptor) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	return g.handle(stream.Context(), info.FullMethod, func(ctx context.Context, o *recordedCall) error {
+		return panics.Do("call "+info.FullMethod, func() error { return handle(srv, &recordedStream{ServerStream: stream, ctx: ctx, of: o}) })
 	})
 }
 
 // handle runs a call. call gets nil for a call that is not recorded.
-func (g guard) pass(ctx context.Context, method string, call func(context.Context, *ongoing) error) error {
-	if err := g.m.beforeOwner(method); err != nil {
+func (g auditInterceptor) handle(ctx context.Context, method string, call func(context.Context, *recordedCall) error) error {
+	if err := g.m.rejectUnclaimed(method); err != nil {
 		return err
 	}
 	if !g.audited(method) {
-		return failedProgram(call(ctx, nil))
+		return panicError(call(ctx, nil))
 	}
-	o := &ongoing{m: g.m, start: time.Now(), call: audit.Call{
-		Subject: said(ctx, apid.MetadataSubject), Serial: said(ctx, apid.MetadataSerial), Role: said(ctx, apid.MetadataRole),
-		Peer: said(ctx, apid.MetadataPeer), Method: method,
+	o := &recordedCall{m: g.m, start: time.Now(), call: audit.Call{
+		Subject: callerInfo(ctx, apid.MetadataSubject), Serial: callerInfo(ctx, apid.MetadataSerial), Role: callerInfo(ctx, apid.MetadataRole),
+		Peer: callerInfo(ctx, apid.MetadataPeer), Method: method,
 	}}
-	err := failedProgram(call(context.WithValue(ctx, ongoingKey{}, o), o))
+	err := panicError(call(context.WithValue(ctx, recordedCallKey{}, o), o))
 	o.end(err)
 	return err
 }
 
 // recordedCall is a call that is recorded. Its methods are safe for concurrent use, and for nil,
 // which is a call that is not recorded.
-type ongoing struct {
+type recordedCall struct {
 	m     *machine
 	start time.Time
 	call  audit.Call
 
 	once      sync.Once
-	refused   error // why it was rejected at its start
+	rejected  error // why it was rejected at its start
 	target    atomic.Pointer[string]
 	sent      atomic.Bool // the caller has received an answer
 	unchanged atomic.Bool // the handler changed no data
 }
 
-type ongoingKey struct{}
+type recordedCallKey struct{}
 
 // setUnchanged marks the call of a context, which succeeds, as one that changed no data.
-func didNothing(ctx context.Context) {
-	if o, ok := ctx.Value(ongoingKey{}).(*ongoing); ok {
+func setUnchanged(ctx context.Context) {
+	if o, ok := ctx.Value(recordedCallKey{}).(*recordedCall); ok {
 		o.unchanged.Store(true)
 	}
 }
 
 // setTarget stores the target of the call.
-func (o *ongoing) about(what string) {
+func (o *recordedCall) setTarget(what string) {
 	if o != nil {
 		o.target.Store(&what)
 	}
@@ -91,37 +91,37 @@ func (o *ongoing) about(what string) {
 
 // begin records the start and the target of the call; with inRecord in the second record too. A
 // call that changes data is rejected if the audit log cannot be written.
-func (o *ongoing) begin(what string, told bool) error {
+func (o *recordedCall) begin(target string, inRecord bool) error {
 	if o == nil {
 		return nil
 	}
 	o.once.Do(func() {
-		o.about(what)
-		o.call.Target = what
+		o.setTarget(target)
+		o.call.Target = target
 		if mayChange(o.call.Role) {
 			o.call.ID = rand.Text()[:16]
 		}
-		if err := o.m.recordBeginning(o.call, told); err != nil && !unstoppable[o.call.Method] {
+		if err := o.m.recordStart(o.call, inRecord); err != nil && !withoutRecord[o.call.Method] {
 			o.m.events.add("audit", "failure", err.Error())
-			o.call.ID, o.refused = "", status.Errorf(codes.Unavailable,
+			o.call.ID, o.rejected = "", status.Errorf(codes.Unavailable,
 				"%s: refused, nothing was changed: the record of calls cannot be written (%v); make room on STATE, or restart the machine", o.call.Method, err)
 		}
 	})
-	return o.refused
+	return o.rejected
 }
 
 // withoutRecord are the calls that run even if the audit log cannot be written: the calls that shut
 // down, reboot or reset a machine with a bad disk, revoke a stolen certificate, suspend an object
 // that blocks Kubernetes, and show the cause within the permissions of a reader.
-var unstoppable = map[string]bool{
+var withoutRecord = map[string]bool{
 	api.Machine_Reboot_FullMethodName: true, api.Machine_Shutdown_FullMethodName: true, api.Machine_Reset_FullMethodName: true,
 	api.Trust_Revoke_FullMethodName: true, api.Cluster_Suspend_FullMethodName: true, api.Cluster_Resume_FullMethodName: true,
 	api.Machine_ReadFile_FullMethodName: true, api.Machine_ListFiles_FullMethodName: true, api.Machine_Relay_FullMethodName: true,
 }
 
 // recordStart records the start of a call, after the calls whose write failed before.
-func (m *machine) recordBeginning(c audit.Call, told bool) error {
-	r := m.calls
+func (m *machine) recordStart(c audit.Call, inRecord bool) error {
+	r := m.callRecords
 	if r.changes == nil {
 		return errNoRecord
 	}
@@ -132,11 +132,11 @@ func (m *machine) recordBeginning(c audit.Call, told bool) error {
 		return err
 	}
 	if c.ID != "" {
-		if err := r.going.Begin(time.Now(), bounded(c)); err != nil {
+		if err := r.inProgress.Begin(time.Now(), bounded(c)); err != nil {
 			return err
 		}
 	}
-	if told {
+	if inRecord {
 		c.Status = audit.Started
 		m.recordRefused(c)
 	}
@@ -144,7 +144,7 @@ func (m *machine) recordBeginning(c audit.Call, told bool) error {
 }
 
 // end records the result of the call.
-func (o *ongoing) end(err error) {
+func (o *recordedCall) end(err error) {
 	c := o.call
 	if about := o.target.Load(); about != nil {
 		c.Target = *about
@@ -154,34 +154,34 @@ func (o *ongoing) end(err error) {
 	if err != nil {
 		c.Reason = status.Convert(err).Message()
 	}
-	w := weigh(c, code, o.sent.Load(), o.unchanged.Load())
-	if o.refused != nil || w == doubtful && !o.m.calls.spare.allowed(whose(c)) {
-		w = nothing
+	w := effectOf(c, code, o.sent.Load(), o.unchanged.Load())
+	if o.rejected != nil || w == effectPossible && !o.m.callRecords.changesLimit.allow(callerKey(c)) {
+		w = effectNone
 	}
-	if w != nothing {
+	if w != effectNone {
 		o.m.record(c)
 		return
 	}
 	o.m.recordRefused(c)
 	if c.ID != "" {
-		if err := o.m.calls.going.End(c.ID); err != nil {
+		if err := o.m.callRecords.inProgress.End(c.ID); err != nil {
 			o.m.events.add("audit", "failure", err.Error())
 		}
 	}
 }
 
 // recordedStream is the stream of a call, which starts with its first request.
-type notedStream struct {
+type recordedStream struct {
 	grpc.ServerStream
 	ctx context.Context
-	of  *ongoing
+	of  *recordedCall
 }
 
 // Context implements grpc.ServerStream.
-func (s *notedStream) Context() context.Context { return s.ctx }
+func (s *recordedStream) Context() context.Context { return s.ctx }
 
 // RecvMsg implements grpc.ServerStream.
-func (s *notedStream) RecvMsg(request any) error {
+func (s *recordedStream) RecvMsg(request any) error {
 	if err := s.ServerStream.RecvMsg(request); err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (s *notedStream) RecvMsg(request any) error {
 }
 
 // SendMsg implements grpc.ServerStream.
-func (s *notedStream) SendMsg(answer any) error {
+func (s *recordedStream) SendMsg(answer any) error {
 	if s.of != nil {
 		s.of.sent.Store(true)
 	}

@@ -53,7 +53,7 @@ var Boot = []Step{
 	// from memory to a disk, if the configuration on a boot medium requests it
 	{"install", "", stepInstall},
 	// the services that the configuration requires
-	{"services", "a configuration, and an address", stepFollow},
+	{"services", "a configuration, and an address", stepServices},
 }
 
 // bootDeadline bounds the boot: if a step takes longer, the machine resets. The longest step is the
@@ -75,7 +75,7 @@ func (m *machine) boot(ctx context.Context) {
 	defer deadline.Stop()
 	m.mark("machined")
 	for _, s := range Boot {
-		if m.going.Load() != nil { // the power button was pressed
+		if m.shutdown.Load() != nil { // the power button was pressed
 			return
 		}
 		m.enter(s.Name, s.WaitsFor)

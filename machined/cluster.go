@@ -33,25 +33,25 @@ type clusterAPI struct {
 
 func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServer[api.HealthResponse]) error {
 	ctx := stream.Context()
-	services, configuration, members, rules := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.membership.Watch(), a.m.noRules.Watch()
-	program, settled, disks, states := a.m.program.Watch(), a.m.settled.Watch(), a.m.disks.Watch(), a.m.networkState.Watch()
+	services, configuration, members, rules := a.m.services.Status().Watch(), a.m.config.Watch(), a.m.membership.Watch(), a.m.rulesProblem.Watch()
+	program, settled, disks, states := a.m.panicState.Watch(), a.m.convergence.Watch(), a.m.disks.Watch(), a.m.networkState.Watch()
 	var last *api.HealthResponse
-	floor, began := a.m.floor(), time.Now()
+	floor, began := a.m.epochFloor(), time.Now()
 	for {
 		list, now, member := services.Current(), configuration.Current(), members.Current()
 		health := clusterHealth(now, member, list)
-		unruled(health, rules.Current(), now.applied)
-		programCheck(health, program.Current())
-		if broken := brokenConfiguration(now, settled.Current(), states.Current()); broken != "" {
+		firewallCheck(health, rules.Current(), now.applied)
+		panicCheck(health, program.Current())
+		if broken := configurationProblem(now, settled.Current(), states.Current()); broken != "" {
 			configurationFails(health, broken)
 		}
 		releaseCheck(health, a.m.release, floor, began)
 		storageHealth(health, disks.Current().Filesystems)
 		var later <-chan time.Time
-		if health.Healthy && time.Since(now.applied) < inForceTime {
-			if waits, err := a.m.notYet(now.config); err == nil && len(waits) > 0 {
-				notInForce(health, waits)
-				later = time.After(inForceEvery)
+		if health.Healthy && time.Since(now.applied) < activationTime {
+			if waits, err := a.m.servicesWaiting(now.config); err == nil && len(waits) > 0 {
+				notActive(health, waits)
+				later = time.After(activationPollInterval)
 			}
 		}
 		if last == nil || !proto.Equal(last, health) {
@@ -83,13 +83,13 @@ func (a clusterAPI) Health(r *api.HealthRequest, stream grpc.ServerStreamingServ
 // restarted yet; a longer delay is reported elsewhere. activationPollInterval is the interval
 // between the checks.
 const (
-	inForceTime  = 30 * time.Second
-	inForceEvery = time.Second
+	activationTime         = 30 * time.Second
+	activationPollInterval = time.Second
 )
 
 // firewallCheck adds to the health why the nftables rules are not active; an empty reason adds
 // nothing.
-func unruled(health *api.HealthResponse, why string, since time.Time) {
+func firewallCheck(health *api.HealthResponse, why string, since time.Time) {
 	if why == "" {
 		return
 	}
@@ -98,7 +98,7 @@ func unruled(health *api.HealthResponse, why string, since time.Time) {
 }
 
 // notActive reports in a good health that services have still to restart for the configuration.
-func notInForce(health *api.HealthResponse, services []string) {
+func notActive(health *api.HealthResponse, services []string) {
 	configurationFails(health, "not in force yet: "+strings.Join(services, ", "))
 }
 
@@ -128,7 +128,7 @@ func clusterHealth(now applied, member membershipState, services []supervise.Sta
 	default:
 		add("configuration", true, now.config.Cluster.Metadata.Name, now.applied)
 	}
-	if worker(now.config) {
+	if isWorker(now.config) {
 		detail := member.Problem
 		if detail == "" && !member.Joined {
 			detail = "joining"
@@ -197,8 +197,8 @@ func (a clusterAPI) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*
 	}
 	// The kubeconfig becomes invalid when the caller's certificate or its lineage is revoked.
 	as := pki.Spec{
-		CN: cmp.Or(said(ctx, apid.MetadataName), "operator"), O: []string{administrators}, Usage: pki.Client, TTL: ttl,
-		Lineage: said(ctx, apid.MetadataLineage), Root: said(ctx, apid.MetadataIssuer),
+		CN: cmp.Or(callerInfo(ctx, apid.MetadataName), "operator"), O: []string{administrators}, Usage: pki.Client, TTL: ttl,
+		Lineage: callerInfo(ctx, apid.MetadataLineage), Root: callerInfo(ctx, apid.MetadataIssuer),
 	}
 	text, err := kubeconfig(cluster, server, as)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // can write: the packet that completes the handshake, of a connection that is established in the
 // kernel's table and has no mark yet. Loopback is exempt. The first two lines delete an existing
 // table.
-var doorRules = fmt.Sprintf(`
+var connLimitRules = fmt.Sprintf(`
 add table inet orlop_door
 delete table inet orlop_door
 table inet orlop_door {
@@ -60,8 +60,8 @@ func (m *machine) setRules(ctx context.Context, commands string, modules ...stri
 // limitNewConnections installs the nftables rules that rate-limit new connections to the API port.
 // It runs after the API has started, and a failure is only an event: the API works without the
 // rules.
-func (m *machine) paceDoor(ctx context.Context) {
-	if err := m.setRules(ctx, doorRules, "nft_limit"); err != nil {
+func (m *machine) limitNewConnections(ctx context.Context) {
+	if err := m.setRules(ctx, connLimitRules, "nft_limit"); err != nil {
 		m.events.add("api", "failure", fmt.Sprintf("the kernel does not keep the pace of new connections, apid alone does: %v", err))
 		return
 	}

@@ -28,15 +28,15 @@ func (m *machine) showConsole(ctx context.Context) {
 		return
 	}
 	m.console = c
-	m.keeper().Go(ctx, "console", c.Run)
-	m.keeper().Go(ctx, "what the console shows", func(ctx context.Context) { m.watchConsole(ctx, status) })
+	m.restarter().Go(ctx, "console", c.Run)
+	m.restarter().Go(ctx, "what the console shows", func(ctx context.Context) { m.watchConsole(ctx, status) })
 }
 
 // watchConsole derives the status of the console from the cells.
 func (m *machine) watchConsole(ctx context.Context, status *cell.Cell[console.Status]) {
 	stages, services := m.stage.Watch(), m.services.Status().Watch()
-	networks, configs, storage := m.networkState.Watch(), m.config.Watch(), m.noStorage.Watch()
-	codes := m.desk.code.Watch()
+	networks, configs, storage := m.networkState.Watch(), m.config.Watch(), m.storageProblem.Watch()
+	codes := m.pairing.code.Watch()
 	for {
 		stages.Current()
 		services.Current()
@@ -62,9 +62,9 @@ func (m *machine) consoleStatus() console.Status {
 	stage, _ := m.stage.Get()
 	list, _ := m.services.Status().Get()
 	state, _ := m.networkState.Get()
-	problem, _ := m.noStorage.Get()
-	s := console.Status{Name: m.name(), Version: m.release.Version, Slot: m.slot, Medium: m.medium, Stage: stage.Name, Problem: problem}
-	if m.medium != "" {
+	problem, _ := m.storageProblem.Get()
+	s := console.Status{Name: m.name(), Version: m.release.Version, Slot: m.slot, Medium: m.bootMedium, Stage: stage.Name, Problem: problem}
+	if m.bootMedium != "" {
 		s.Problem = "" // it needs no disk
 	}
 	now, _ := m.config.Get()
@@ -74,7 +74,7 @@ func (m *machine) consoleStatus() console.Status {
 	if id := m.identity.Load(); id != nil {
 		s.Identity = pki.Fingerprint(id.Cert)
 	}
-	if code, _ := m.desk.code.Get(); code != "" {
+	if code, _ := m.pairing.code.Get(); code != "" {
 		s.PairingCode = string(code)
 	}
 	if stage.Waits != "" {

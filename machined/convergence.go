@@ -14,7 +14,7 @@ import (
 )
 
 // convergence is the result of the latest reconciliation of a configuration (reconcile.go).
-type settlement struct {
+type convergence struct {
 	config *config.Config // its configuration, compared by identity; nil: none
 	done   bool           // false before the first reconciliation
 	// end of the first reconciliation of this configuration, or of the first one that succeeded
@@ -24,10 +24,10 @@ type settlement struct {
 
 // convergeTimeout is the time for which a call waits for the operations of its configuration.
 // Longer operations continue after the answer.
-const settleTime = time.Minute
+const convergeTimeout = time.Minute
 
 // failureGracePeriod is the time in which a failure may disappear before it is reported.
-const settleAgain = 5 * time.Second
+const failureGracePeriod = 5 * time.Second
 
 // failuresOf returns the lines of a joined error.
 func failuresOf(err error) (lines []string) {
@@ -44,27 +44,27 @@ func failuresOf(err error) (lines []string) {
 
 // awaitConverged waits until the operations of a configuration were tried, and returns the
 // failures.
-func (m *machine) awaitSettled(ctx context.Context, c *config.Config, before network.Config) []string {
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
+func (m *machine) awaitConverged(ctx context.Context, c *config.Config, before network.Config) []string {
+	ctx, cancel := context.WithTimeout(ctx, convergeTimeout)
 	defer cancel()
-	s, err := cell.Wait(ctx, m.settled, func(s settlement) bool { return s.done && s.config == c })
+	s, err := cell.Wait(ctx, m.convergence, func(s convergence) bool { return s.done && s.config == c })
 	if err != nil {
 		if now, _ := m.config.Get(); now.config != c {
 			return []string{"configuration: another one has taken its place meanwhile"}
 		}
-		return []string{"configuration: its operations are not done after " + settleTime.String() + "; `orlopctl get drift` shows those that are left"}
+		return []string{"configuration: its operations are not done after " + convergeTimeout.String() + "; `orlopctl get drift` shows those that are left"}
 	}
 	// The cause may disappear in a moment: only a lasting failure counts.
 	if len(s.failures) > 0 {
-		soon, stop := context.WithTimeout(ctx, settleAgain)
+		soon, stop := context.WithTimeout(ctx, failureGracePeriod)
 		defer stop()
-		if later, _ := cell.Wait(soon, m.settled, func(s settlement) bool { return s.config == c && len(s.failures) == 0 }); later.config == c {
+		if later, _ := cell.Wait(soon, m.convergence, func(s convergence) bool { return s.config == c && len(s.failures) == 0 }); later.config == c {
 			s = later
 		}
 	}
 	failures := slices.Clone(s.failures)
 	if !reflect.DeepEqual(before, networkConfig(c)) {
-		if err := m.networked(ctx, c); err != nil {
+		if err := m.awaitNetwork(ctx, c); err != nil {
 			failures = append(failures, m.networkFailures()...)
 		}
 	}
@@ -86,7 +86,7 @@ func (m *machine) networkFailures() (lines []string) {
 // configurationProblem returns the failed operations of the active configuration, for the health;
 // empty if none. The network performs its operations by itself: its state contains the failed ones,
 // and a link that does not exist counts as a failed one.
-func brokenConfiguration(now applied, s settlement, state network.State) string {
+func configurationProblem(now applied, s convergence, state network.State) string {
 	if now.config == nil || s.config != now.config {
 		return ""
 	}
@@ -107,8 +107,8 @@ func brokenConfiguration(now applied, s settlement, state network.State) string 
 }
 
 // next returns the convergence after a reconciliation of a configuration with these failures.
-func (s settlement) after(c *config.Config, failures []string, at time.Time) settlement {
-	next := settlement{config: c, done: true, first: at, failures: failures}
+func (s convergence) next(c *config.Config, failures []string, at time.Time) convergence {
+	next := convergence{config: c, done: true, first: at, failures: failures}
 	if s.done && s.config == c && (len(s.failures) == 0 || len(failures) > 0) {
 		next.first = s.first
 	}
@@ -122,7 +122,7 @@ const newerMargin = time.Second
 // proves reports whether a connection of an age, in milliseconds as sent by apid, was opened after
 // the activation of a configuration: an older connection continues even if no new one can be
 // opened. A call without an age did not come from apid.
-func (s settlement) proves(c *config.Config, age string, now time.Time) bool {
+func (s convergence) proves(c *config.Config, age string, now time.Time) bool {
 	if s.config != c || !s.done {
 		return false
 	}

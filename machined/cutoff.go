@@ -19,7 +19,7 @@ const autoTrial = time.Minute
 
 // cuttingFields are the fields, in the form of config.Changes, that decide whether a caller reaches
 // the machine, trusts it and is trusted by it. An entry includes all fields below it.
-var cutting = []string{
+var cuttingFields = []string{
 	"Network.spec.links",
 	"Network.spec.firewall",
 	"Machine.spec.trust",
@@ -40,20 +40,20 @@ var cuttingSysctls = []string{"net."}
 
 // cutOffChanges returns the changes between two configurations that can cut off their caller, in
 // the form of config.Changes; none if there is no previous configuration. It is pure.
-func cutsOff(before, next *config.Config) []string {
+func cutOffChanges(before, next *config.Config) []string {
 	if before == nil {
 		return nil
 	}
-	return slices.DeleteFunc(config.Changes(before, next), func(line string) bool { return !cuts(line) })
+	return slices.DeleteFunc(config.Changes(before, next), func(line string) bool { return !cutsOff(line) })
 }
 
 // cutsOff reports whether a line of config.Changes can cut off the caller.
-func cuts(line string) bool {
+func cutsOff(line string) bool {
 	field, _, _ := strings.Cut(line, ": ")
 	if name, is := strings.CutPrefix(field, `Machine.spec.sysctls["`); is {
 		return slices.ContainsFunc(cuttingSysctls, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 	}
-	return slices.ContainsFunc(cutting, func(of string) bool {
+	return slices.ContainsFunc(cuttingFields, func(of string) bool {
 		rest, is := strings.CutPrefix(field, of)
 		return is && (rest == "" || rest[0] == '.' || rest[0] == '[')
 	})
@@ -61,29 +61,29 @@ func cuts(line string) bool {
 
 // trialPlan says whether a configuration goes on trial, and why.
 type trialPlan struct {
-	length time.Duration // 0: no trial
-	cuts   []string      // changes that can cut off the caller
-	never  string        // why there is no trial although one is necessary; empty otherwise
+	duration time.Duration // 0: no trial
+	cutOffs  []string      // changes that can cut off the caller
+	noTrial  string        // why there is no trial although one is necessary; empty otherwise
 }
 
 // planTrial decides whether a request puts the next configuration on trial. base is the
 // configuration to which the trial would revert (see fallback); nil if there is none. It is pure.
 func planTrial(base, next *config.Config, r *api.ApplyRequest) trialPlan {
-	p := trialPlan{cuts: cutsOff(base, next)}
+	p := trialPlan{cutOffs: cutOffChanges(base, next)}
 	switch {
 	case r.Mode == api.ApplyRequest_MODE_TRY:
-		p.length = tryFor(r, defaultTrial)
-	case len(p.cuts) == 0:
+		p.duration = trialTime(r, defaultTrial)
+	case len(p.cutOffs) == 0:
 	case base.Cluster == nil && next.Cluster != nil:
-		p.never = "the first Cluster document cannot be tried: what it writes would stay"
+		p.noTrial = "the first Cluster document cannot be tried: what it writes would stay"
 	case networkChanges(base, next):
-		p.never = "the machine starts anew for it"
+		p.noTrial = "the machine starts anew for it"
 	case r.NoTrial:
-		p.never = "the caller asked for no trial"
+		p.noTrial = "the caller asked for no trial"
 	case automatic(r.Mode):
-		p.length = tryFor(r, autoTrial)
+		p.duration = trialTime(r, autoTrial)
 	default:
-		p.never = "what is staged for the next start is not tried"
+		p.noTrial = "what is staged for the next start is not tried"
 	}
 	return p
 }
@@ -97,15 +97,15 @@ func automatic(m api.ApplyRequest_Mode) bool {
 // warnings returns the warnings for the operator, before or after the request.
 func (p trialPlan) warnings() []string {
 	var out []string
-	for _, change := range p.cuts {
+	for _, change := range p.cutOffs {
 		out = append(out, "this can cut you off: "+change)
 	}
 	switch {
-	case len(p.cuts) == 0:
-	case p.never != "":
-		out = append(out, "the configuration before does not come back by itself: "+p.never)
+	case len(p.cutOffs) == 0:
+	case p.noTrial != "":
+		out = append(out, "the configuration before does not come back by itself: "+p.noTrial)
 	default:
-		out = append(out, fmt.Sprintf("it is tried for %v: unless it is confirmed over a new connection in that time, the configuration before comes back by itself", p.length))
+		out = append(out, fmt.Sprintf("it is tried for %v: unless it is confirmed over a new connection in that time, the configuration before comes back by itself", p.duration))
 	}
 	return out
 }

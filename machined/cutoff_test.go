@@ -32,7 +32,7 @@ func patchedBy(t *testing.T, patch string) (before, next *config.Config) {
 }
 
 // TestCutOffChanges checks that every kind of cut-off change is found, and no other change.
-func TestCutsOff(t *testing.T) {
+func TestCutOffChanges(t *testing.T) {
 	for patch, want := range map[string]string{
 		`{kind: Network, spec: {links: [{name: eth9, addresses: [10.0.0.11/24]}]}}`:         "Network.spec.links[0].name",
 		`{kind: Network, spec: {links: null}}`:                                              "Network.spec.links[0].name",

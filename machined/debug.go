@@ -20,11 +20,11 @@ import (
 // Packet captures (package capture) and profiles (package profile).
 
 const (
-	usualCapture = time.Minute
-	maxCapture   = 10 * time.Minute
+	defaultCapture = time.Minute
+	maxCapture     = 10 * time.Minute
 	// maxCaptures bounds concurrent captures. Each has up to 1 MiB of buffers in PID 1, and 4 MiB
 	// in the kernel.
-	mostCaptures = 2
+	maxCaptures = 2
 )
 
 type debugAPI struct {
@@ -38,7 +38,7 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 		return status.Errorf(codes.InvalidArgument, "duration: %v is not between 0 and %v", long, maxCapture)
 	}
 	if long == 0 {
-		long = usualCapture
+		long = defaultCapture
 	}
 	filter, err := capture.Decode(r.Filter)
 	if err != nil {
@@ -50,7 +50,7 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 	select {
 	case a.m.captures <- struct{}{}:
 	default:
-		return status.Errorf(codes.ResourceExhausted, "link %s: cannot capture: %d captures go on at present; try again when one has ended", r.Link, mostCaptures)
+		return status.Errorf(codes.ResourceExhausted, "link %s: cannot capture: %d captures go on at present; try again when one has ended", r.Link, maxCaptures)
 	}
 	c, err := capture.Open(r.Link, capture.Options{Filter: filter, Snaplen: int(r.Snaplen), Promiscuous: r.Promiscuous})
 	if err != nil {
@@ -62,11 +62,11 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		err := errors.Join(panics.Do("capture", func() error { return record(ctx, c, r.Count, stream.Send) }), c.Close())
+		err := errors.Join(panics.Do("capture", func() error { return sendPackets(ctx, c, r.Count, stream.Send) }), c.Close())
 		<-a.m.captures // before the caller sees the end, and may start the next capture
 		done <- err
 	}()
-	late := time.NewTimer(long + patience)
+	late := time.NewTimer(long + stallTimeout)
 	defer late.Stop()
 	select {
 	case err := <-done:
@@ -75,8 +75,8 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 		}
 		return endOfStream(err)
 	case <-late.C: // the return ends the stream, and with it a blocked Send
-		return status.Errorf(codes.DeadlineExceeded, "link %s: what was captured was not taken within %v after the end", r.Link, patience)
-	case <-a.m.working.Done():
+		return status.Errorf(codes.DeadlineExceeded, "link %s: what was captured was not taken within %v after the end", r.Link, stallTimeout)
+	case <-a.m.runCtx.Done():
 		return status.Error(codes.Unavailable, "the machine goes down")
 	}
 }
@@ -93,7 +93,7 @@ func captureCode(err error) codes.Code {
 
 // sendPackets sends captured packets until the context ends, or until max packets were sent (0: no
 // limit).
-func record(ctx context.Context, c *capture.Capture, most uint64, send func(*api.CaptureResponse) error) error {
+func sendPackets(ctx context.Context, c *capture.Capture, most uint64, send func(*api.CaptureResponse) error) error {
 	if err := send(&api.CaptureResponse{LinkType: uint32(c.LinkType())}); err != nil {
 		return err
 	}
@@ -135,10 +135,10 @@ func (a debugAPI) Profile(ctx context.Context, r *api.ProfileRequest) (*api.Prof
 	if err != nil {
 		return nil, err
 	}
-	if !a.m.profiling.TryLock() {
+	if !a.m.profileMu.TryLock() {
 		return nil, status.Error(codes.ResourceExhausted, "another profile is being taken; try again when it is done")
 	}
-	defer a.m.profiling.Unlock()
+	defer a.m.profileMu.Unlock()
 	text, err := take(ctx, order)
 	if ctx.Err() != nil {
 		return nil, status.FromContextError(ctx.Err()).Err()

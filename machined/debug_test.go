@@ -46,8 +46,8 @@ func (s *answers) Send(r *api.CaptureResponse) error {
 }
 
 func newDebug(t *testing.T) debugAPI {
-	m := &machine{captures: make(chan struct{}, mostCaptures), events: newEventLog(), services: supervise.NewManager(supervise.Config{})}
-	m.working, m.stopWork = context.WithCancelCause(t.Context())
+	m := &machine{captures: make(chan struct{}, maxCaptures), events: newEventLog(), services: supervise.NewManager(supervise.Config{})}
+	m.runCtx, m.cancelRun = context.WithCancelCause(t.Context())
 	return debugAPI{m: m}
 }
 
@@ -143,12 +143,12 @@ func TestCapture(t *testing.T) {
 			t.Errorf("%v: %v", c.r, err)
 		}
 	}
-	a.m.stopWork(nil)
+	a.m.cancelRun(nil)
 	if err := <-endedToo; status.Code(err) != codes.Unavailable {
 		t.Errorf("when the machine goes down: %v", err)
 	}
 	leaveToo()
-	for range mostCaptures { // all are free again
+	for range maxCaptures { // all are free again
 		a.m.captures <- struct{}{}
 	}
 }
@@ -165,7 +165,7 @@ func TestProfile(t *testing.T) {
 	if _, err := a.Profile(leaving, &api.ProfileRequest{Process: processMachined}); status.Code(err) != codes.Canceled {
 		t.Errorf("a caller who has left: %v", err)
 	}
-	a.m.profiling.Lock()
+	a.m.profileMu.Lock()
 	for _, c := range []struct {
 		r    *api.ProfileRequest
 		code codes.Code
@@ -184,7 +184,7 @@ func TestProfile(t *testing.T) {
 // TestCaptureIsOnRecord checks that the record of a stream contains its target.
 func TestCaptureIsOnRecord(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
-	g := guard{m: m, audited: apid.Mutates()}
+	g := auditInterceptor{m: m, audited: apid.Mutates()}
 	stream := &answers{ctx: t.Context(), request: &api.CaptureRequest{Link: "eth0"}}
 	err := g.stream(nil, stream, &grpc.StreamServerInfo{FullMethod: api.Debug_Capture_FullMethodName}, func(_ any, s grpc.ServerStream) error {
 		return s.RecvMsg(new(api.CaptureRequest))
@@ -192,7 +192,7 @@ func TestCaptureIsOnRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	began, ended := entries(t, m.calls.refused, audit.Refused), entries(t, m.calls.changes, "")
+	began, ended := entries(t, m.callRecords.refused, audit.Refused), entries(t, m.callRecords.changes, "")
 	if len(began) != 1 || len(ended) != 1 || began[0].Status != audit.Started || began[0].Target != "link eth0" || ended[0].Target != "link eth0" {
 		t.Errorf("%+v, %+v", began, ended)
 	}

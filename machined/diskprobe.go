@@ -15,7 +15,7 @@ import (
 
 // probeDisk examines a foreign disk with a sandboxed process. A failure is reported once: the disk
 // is then skipped for a while.
-func (m *machine) probe(ctx context.Context, d diskprobe.Device, f *diskprobe.File) (diskprobe.Result, error) {
+func (m *machine) probeDisk(ctx context.Context, d diskprobe.Device, f *diskprobe.File) (diskprobe.Result, error) {
 	a, err := diskprobe.Probe(ctx, d, f, m.startProbe)
 	if err != nil && !errors.Is(err, diskprobe.ErrNoMedium) {
 		if ctx.Err() != nil {

@@ -16,11 +16,11 @@ import (
 
 // drainReserve is the time of the orchestrator in addition to the timeout for the pods, to start
 // and to uncordon the node after a failure.
-const drainRest = 30 * time.Second
+const drainReserve = 30 * time.Second
 
 // drainConfig returns the drain policy of the active configuration, and reports whether a drain is
 // configured. A removed machine has no pods to evict and no API server to call.
-func (m *machine) drains() (config.Drain, bool) {
+func (m *machine) drainConfig() (config.Drain, bool) {
 	now, _ := m.config.Get()
 	member, _ := m.membership.Get()
 	if member.Removed || now.config == nil || now.config.Cluster == nil {
@@ -32,30 +32,30 @@ func (m *machine) drains() (config.Drain, bool) {
 
 // drain drains the node for a request of an operator, if the configuration wants it. It continues
 // if the operator disconnects.
-func (m *machine) leave() error {
-	want, drains := m.drains()
+func (m *machine) drain() error {
+	want, drains := m.drainConfig()
 	if !drains {
 		return nil
 	}
-	m.begin("move the pods away", 0)
-	defer m.begin("", 0)
-	return m.drain(m.working, want)
+	m.beginOperation("move the pods away", 0)
+	defer m.beginOperation("", 0)
+	return m.drainWith(m.runCtx, want)
 }
 
 // uncordon makes the node schedulable again, because the operation that needed the drain did not
 // happen.
-func (m *machine) stay() {
-	if _, drains := m.drains(); !drains {
+func (m *machine) uncordon() {
+	if _, drains := m.drainConfig(); !drains {
 		return
 	}
-	if _, err := m.drainNode(m.working, nodespec.DrainRequest{Timeout: drainRest, Undo: true}); err != nil {
+	if _, err := m.drainNode(m.runCtx, nodespec.DrainRequest{Timeout: drainReserve, Undo: true}); err != nil {
 		m.events.add("upgrade", "failure", "the node takes no pods: "+err.Error()+"; `kubectl uncordon` has it take some again")
 	}
 }
 
 // drainWith drains the node. It fails only if the policy is to respect the objects that block an
 // eviction.
-func (m *machine) drain(ctx context.Context, want config.Drain) error {
+func (m *machine) drainWith(ctx context.Context, want config.Drain) error {
 	order := nodespec.DrainRequest{
 		Timeout: time.Duration(want.Timeout), Refuse: want.Policy == config.DrainRespect, Delete: want.Policy == config.DrainForce,
 	}
@@ -66,7 +66,7 @@ func (m *machine) drain(ctx context.Context, want config.Drain) error {
 	switch {
 	case err != nil && order.Refuse:
 		if !done.Refused { // the drain may not have reached the uncordon of its own
-			m.stay()
+			m.uncordon()
 		}
 		return err
 	case err != nil:
@@ -78,7 +78,7 @@ func (m *machine) drain(ctx context.Context, want config.Drain) error {
 }
 
 func (m *machine) drainNode(ctx context.Context, order nodespec.DrainRequest) (nodespec.DrainResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, order.Timeout+drainRest)
+	ctx, cancel := context.WithTimeout(ctx, order.Timeout+drainReserve)
 	defer cancel()
-	return ask[nodespec.DrainResult](ctx, m, 0, "drain", order)
+	return runCommand[nodespec.DrainResult](ctx, m, 0, "drain", order)
 }

@@ -28,9 +28,9 @@ import (
 // disks.
 
 const (
-	driftEvery = 10 * time.Second
+	driftInterval = 10 * time.Second
 	// driftTimeout bounds the diff of a domain. Less than a second is usual.
-	driftTime = 5 * time.Second
+	driftTimeout = 5 * time.Second
 )
 
 // driftState is the drift of a domain, an element of topic "drift".
@@ -45,7 +45,7 @@ type driftState struct {
 }
 
 // clean reports whether there is no drift and no problem.
-func (s driftState) well() bool { return len(s.Operations) == 0 && s.Problem == "" }
+func (s driftState) clean() bool { return len(s.Operations) == 0 && s.Problem == "" }
 
 // domain is an area of the machine that can compute its drift.
 type domain struct {
@@ -61,19 +61,19 @@ var errNoDomain = errors.New("nothing is configured here")
 // drift computes the drift for all watchers.
 type drift struct {
 	domains  []domain
-	every    time.Duration // driftInterval
-	patience time.Duration // driftTimeout
+	interval time.Duration // driftInterval
+	timeout  time.Duration // driftTimeout
 	// epoch changes with the desired state, which invalidates earlier results. nil: it never
 	// changes.
 	epoch func() uint64
 
-	mu       sync.Mutex
-	states   []driftState
-	revision uint64          // increases with each change
-	looked   time.Time       // time of states
-	of       uint64          // epoch of states
-	running  chan struct{}   // closed at the end of the running refresh; nil if none runs
-	hung     map[string]bool // domains whose earlier diff has not returned
+	mu        sync.Mutex
+	states    []driftState
+	revision  uint64          // increases with each change
+	readAt    time.Time       // time of states
+	readEpoch uint64          // epoch of states
+	running   chan struct{}   // closed at the end of the running refresh; nil if none runs
+	hung      map[string]bool // domains whose earlier diff has not returned
 }
 
 // topic returns the topic. A watcher wakes only for a change.
@@ -81,11 +81,11 @@ func (d *drift) topic() topic {
 	return topic{
 		name: "drift",
 		get: func(ctx context.Context) (any, uint64, error) {
-			states, revision, err := d.look(ctx)
+			states, revision, err := d.get(ctx)
 			return states, revision, err
 		},
 		next: func(ctx context.Context, seen uint64) error {
-			tick := time.NewTicker(d.every)
+			tick := time.NewTicker(d.interval)
 			defer tick.Stop()
 			for {
 				select {
@@ -93,7 +93,7 @@ func (d *drift) topic() topic {
 				case <-ctx.Done():
 					return ctx.Err()
 				}
-				if _, revision, err := d.look(ctx); err != nil || revision > seen {
+				if _, revision, err := d.get(ctx); err != nil || revision > seen {
 					return err
 				}
 			}
@@ -102,10 +102,10 @@ func (d *drift) topic() topic {
 }
 
 // get returns the drift, which is at most driftInterval old. Concurrent callers share a refresh.
-func (d *drift) look(ctx context.Context) ([]driftState, uint64, error) {
+func (d *drift) get(ctx context.Context) ([]driftState, uint64, error) {
 	for {
 		d.mu.Lock()
-		fresh := !d.looked.IsZero() && time.Since(d.looked) < d.every && d.of == d.present()
+		fresh := !d.readAt.IsZero() && time.Since(d.readAt) < d.interval && d.readEpoch == d.currentEpoch()
 		states, revision := d.states, d.revision
 		if !fresh && d.running == nil {
 			d.running = make(chan struct{})
@@ -125,7 +125,7 @@ func (d *drift) look(ctx context.Context) ([]driftState, uint64, error) {
 }
 
 // currentEpoch returns the present epoch.
-func (d *drift) present() uint64 {
+func (d *drift) currentEpoch() uint64 {
 	if d.epoch == nil {
 		return 0
 	}
@@ -134,11 +134,11 @@ func (d *drift) present() uint64 {
 
 // refresh computes the drift of all domains in parallel.
 func (d *drift) refresh() {
-	of := d.present() // read before the diffs
+	of := d.currentEpoch() // read before the diffs
 	found := make([]*driftState, len(d.domains))
 	var wait sync.WaitGroup
 	for i, one := range d.domains {
-		wait.Go(panics.Guarded("drift of "+one.name, func() { found[i] = d.ask(one) }))
+		wait.Go(panics.Guarded("drift of "+one.name, func() { found[i] = d.diff(one) }))
 	}
 	wait.Wait()
 	states := []driftState{}
@@ -149,9 +149,9 @@ func (d *drift) refresh() {
 		if s == nil {
 			continue
 		}
-		if !s.well() {
+		if !s.clean() {
 			s.Since = now
-			if i := slices.IndexFunc(d.states, func(old driftState) bool { return old.Domain == s.Domain && !old.well() }); i >= 0 {
+			if i := slices.IndexFunc(d.states, func(old driftState) bool { return old.Domain == s.Domain && !old.clean() }); i >= 0 {
 				s.Since = d.states[i].Since
 			}
 		}
@@ -164,14 +164,14 @@ func (d *drift) refresh() {
 		d.states = states
 		d.revision++
 	}
-	d.looked, d.of = now, of
+	d.readAt, d.readEpoch = now, of
 	close(d.running)
 	d.running = nil
 }
 
 // diff computes the drift of a domain; nil if the machine does not have it. A domain that hangs (a
 // disk that does not answer) is skipped until its diff returns.
-func (d *drift) ask(one domain) *driftState {
+func (d *drift) diff(one domain) *driftState {
 	s := &driftState{Domain: one.name, Operations: []string{}}
 	d.mu.Lock()
 	hung := d.hung[one.name]
@@ -184,14 +184,14 @@ func (d *drift) ask(one domain) *driftState {
 		operations []string
 		err        error
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), d.patience)
+	ctx, cancel := context.WithTimeout(context.Background(), d.timeout)
 	defer cancel()
 	answers := make(chan answer, 1)
-	d.mark(one.name, true)
+	d.setHung(one.name, true)
 	go func() {
 		var a answer
 		a.err = panics.Do("drift of "+one.name, func() (err error) { a.operations, err = one.diff(ctx); return err })
-		d.mark(one.name, false)
+		d.setHung(one.name, false)
 		answers <- a
 	}()
 	select {
@@ -204,12 +204,12 @@ func (d *drift) ask(one domain) *driftState {
 			s.Problem = a.err.Error()
 		}
 	case <-ctx.Done():
-		s.Problem = fmt.Sprintf("cannot be said within %v", d.patience)
+		s.Problem = fmt.Sprintf("cannot be said within %v", d.timeout)
 	}
 	return s
 }
 
-func (d *drift) mark(name string, hung bool) {
+func (d *drift) setHung(name string, hung bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.hung == nil {
@@ -221,27 +221,27 @@ func (d *drift) mark(name string, hung bool) {
 // newDrift returns the drift of the machine's domains. No domain reveals a secret: operations name
 // files and parameters, and operations that write keys do not show the content.
 func (m *machine) newDrift() *drift {
-	return &drift{every: driftEvery, patience: driftTime, epoch: m.driftEpoch, domains: []domain{
+	return &drift{interval: driftInterval, timeout: driftTimeout, epoch: m.driftEpoch, domains: []domain{
 		{"configuration", m.configurationDrift}, {"disk", m.diskDrift}, {"network", m.networkDrift}, {"firewall", m.firewallDrift},
-		{"host", m.hostDrift}, {"door", m.doorDrift}, {"credentials", m.credentialsDrift}, {"services", m.servicesDrift},
+		{"host", m.hostDrift}, {"door", m.apiDrift}, {"credentials", m.credentialsDrift}, {"services", m.servicesDrift},
 	}}
 }
 
 // driftEpoch changes with the active configuration, and with every reconciliation.
 func (m *machine) driftEpoch() uint64 {
 	_, configured := m.config.Get()
-	_, settled := m.settled.Get()
+	_, settled := m.convergence.Get()
 	return configured + settled
 }
 
 // configurationDrift has no operations of its own: it returns the failures of the last
 // reconciliation, of every domain, so that each failure of reconcile is visible here.
 func (m *machine) configurationDrift(context.Context) ([]string, error) {
-	c, _, err := m.inForce()
+	c, _, err := m.active()
 	if err != nil {
 		return nil, err
 	}
-	s, _ := m.settled.Get()
+	s, _ := m.convergence.Get()
 	if s.config != c {
 		return []string{"put the configuration in force"}, nil
 	}
@@ -254,13 +254,13 @@ func (m *machine) configurationDrift(context.Context) ([]string, error) {
 // firewallDrift returns the operation that would restore the nftables rules, if the configured
 // rules differ from the last rules that were installed.
 func (m *machine) firewallDrift(context.Context) ([]string, error) {
-	c, _, err := m.inForce()
+	c, _, err := m.active()
 	if err != nil {
 		return nil, err
 	}
-	m.settling.Lock()
+	m.reconcileMu.Lock()
 	have := cmp.Or(m.packets.firewall, firewall.Absent)
-	m.settling.Unlock()
+	m.reconcileMu.Unlock()
 	want := firewallConfig(c)
 	if have == want.Commands(nodespec.PodBridge) {
 		return nil, nil
@@ -270,8 +270,8 @@ func (m *machine) firewallDrift(context.Context) ([]string, error) {
 
 // active returns the active configuration, nil for none, and the network state. There is no drift
 // during a shutdown.
-func (m *machine) inForce() (*config.Config, network.State, error) {
-	if m.going.Load() != nil {
+func (m *machine) active() (*config.Config, network.State, error) {
+	if m.shutdown.Load() != nil {
 		return nil, network.State{}, errNoDomain
 	}
 	now, _ := m.config.Get()
@@ -280,10 +280,10 @@ func (m *machine) inForce() (*config.Config, network.State, error) {
 }
 
 func (m *machine) diskDrift(ctx context.Context) ([]string, error) {
-	if m.medium != "" {
+	if m.bootMedium != "" {
 		return nil, errNoDomain // it writes to no disk
 	}
-	if _, _, err := m.inForce(); err != nil {
+	if _, _, err := m.active(); err != nil {
 		return nil, err
 	}
 	have, err := disk.Read(ctx, nil)
@@ -298,7 +298,7 @@ func (m *machine) diskDrift(ctx context.Context) ([]string, error) {
 }
 
 func (m *machine) networkDrift(context.Context) ([]string, error) {
-	_, state, err := m.inForce()
+	_, state, err := m.active()
 	if err != nil {
 		return nil, err
 	}
@@ -317,7 +317,7 @@ func (m *machine) networkDrift(context.Context) ([]string, error) {
 }
 
 func (m *machine) hostDrift(ctx context.Context) ([]string, error) {
-	c, _, err := m.inForce()
+	c, _, err := m.active()
 	if err != nil {
 		return nil, err
 	}
@@ -338,15 +338,15 @@ func leftover(modules []string) string {
 	return fmt.Sprintf("kernel modules %s stay in the kernel until the next start (`orlopctl reboot`): the configuration no longer names them", strings.Join(modules, ", "))
 }
 
-func (m *machine) doorDrift(context.Context) ([]string, error) {
-	c, state, err := m.inForce()
+func (m *machine) apiDrift(context.Context) ([]string, error) {
+	c, state, err := m.active()
 	if err != nil {
 		return nil, err
 	}
 	if m.identity.Load() == nil {
 		return nil, errNoDomain // stepIdentity has not run yet
 	}
-	want, _, err := m.wantedDoor(c, state)
+	want, _, err := m.apiCredentials(c, state)
 	if err != nil {
 		return nil, err
 	}
@@ -354,11 +354,11 @@ func (m *machine) doorDrift(context.Context) ([]string, error) {
 }
 
 func (m *machine) credentialsDrift(context.Context) ([]string, error) {
-	c, state, err := m.inForce()
+	c, state, err := m.active()
 	if err != nil {
 		return nil, err
 	}
-	if c == nil || c.Cluster == nil || m.medium != "" {
+	if c == nil || c.Cluster == nil || m.bootMedium != "" {
 		return nil, errNoDomain
 	}
 	spec, err := nodeSpec(c, state, m.release)
@@ -385,15 +385,15 @@ func credentialsDiff(want credentials.Want) ([]string, error) {
 }
 
 func (m *machine) servicesDrift(context.Context) ([]string, error) {
-	c, _, err := m.inForce()
+	c, _, err := m.active()
 	if err != nil {
 		return nil, err
 	}
-	if m.medium != "" {
+	if m.bootMedium != "" {
 		c = nil // it runs no node
 	}
 	if c != nil {
-		if err := m.able(c); err != nil {
+		if err := m.checkMachine(c); err != nil {
 			return nil, err
 		}
 	}

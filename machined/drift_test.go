@@ -39,18 +39,18 @@ func (s *saidDrift) diff(context.Context) ([]string, error) {
 func TestDrift(t *testing.T) {
 	host, disk := &saidDrift{}, &saidDrift{}
 	// every call refreshes
-	d := &drift{domains: []domain{{"disk", disk.diff}, {"host", host.diff}}, patience: time.Minute}
+	d := &drift{domains: []domain{{"disk", disk.diff}, {"host", host.diff}}, timeout: time.Minute}
 	look := func(want string, revision uint64) []driftState {
 		t.Helper()
-		d.every = time.Hour
+		d.interval = time.Hour
 		d.mu.Lock()
-		d.looked = time.Time{}
+		d.readAt = time.Time{}
 		d.mu.Unlock()
-		states, got, err := d.look(t.Context())
+		states, got, err := d.get(t.Context())
 		text := ""
 		for _, s := range states {
 			text += fmt.Sprintf("%s %v %s;", s.Domain, s.Operations, s.Problem)
-			if s.Operations == nil || s.Since.IsZero() != s.well() {
+			if s.Operations == nil || s.Since.IsZero() != s.clean() {
 				t.Errorf("%+v", s)
 			}
 		}
@@ -75,7 +75,7 @@ func TestDrift(t *testing.T) {
 		t.Errorf("asked %d times", n)
 	}
 	for range 10 { // soon repeated calls get the same
-		if _, revision, err := d.look(t.Context()); revision != 4 || err != nil {
+		if _, revision, err := d.get(t.Context()); revision != 4 || err != nil {
 			t.Errorf("%d, %v", revision, err)
 		}
 	}
@@ -94,11 +94,11 @@ func TestDriftHangs(t *testing.T) {
 		}
 		return nil, nil
 	}
-	d := &drift{domains: []domain{{"disk", hangs}, {"host", host.diff}}, patience: time.Millisecond}
+	d := &drift{domains: []domain{{"disk", hangs}, {"host", host.diff}}, timeout: time.Millisecond}
 	first := func() string {
-		d.every = time.Hour
-		d.looked = time.Time{}
-		states, _, err := d.look(t.Context())
+		d.interval = time.Hour
+		d.readAt = time.Time{}
+		states, _, err := d.get(t.Context())
 		if err != nil || len(states) != 2 {
 			t.Fatalf("%v, %v", states, err)
 		}
@@ -107,7 +107,7 @@ func TestDriftHangs(t *testing.T) {
 	if got := first(); got != "cannot be said within 1ms" {
 		t.Errorf("%q", got)
 	}
-	d.patience = time.Minute
+	d.timeout = time.Minute
 	if got := first(); got != "an earlier look has not come back" || asked.Load() != 1 {
 		t.Errorf("%q, asked %d times", got, asked.Load())
 	}
@@ -120,9 +120,9 @@ func TestDriftHangs(t *testing.T) {
 	}
 	leaving, leave := context.WithCancel(t.Context())
 	leave()
-	d.looked = time.Time{}
+	d.readAt = time.Time{}
 	d.running = make(chan struct{})
-	if _, _, err := d.look(leaving); !errors.Is(err, context.Canceled) {
+	if _, _, err := d.get(leaving); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller who has left: %v", err)
 	}
 }
@@ -130,7 +130,7 @@ func TestDriftHangs(t *testing.T) {
 // TestDriftIsWatched checks that only a change wakes a watcher.
 func TestDriftIsWatched(t *testing.T) {
 	host := &saidDrift{}
-	d := &drift{domains: []domain{{"host", host.diff}}, every: time.Millisecond, patience: time.Minute}
+	d := &drift{domains: []domain{{"host", host.diff}}, interval: time.Millisecond, timeout: time.Minute}
 	topic := d.topic()
 	_, seen, err := topic.get(t.Context())
 	if err != nil {
@@ -159,10 +159,10 @@ func TestDriftIsWatched(t *testing.T) {
 // TestDriftOfAnotherConfiguration checks that a new configuration invalidates the former drift.
 func TestDriftOfAnotherConfiguration(t *testing.T) {
 	host, epoch := &saidDrift{}, atomic.Uint64{}
-	d := &drift{domains: []domain{{"host", host.diff}}, every: time.Hour, patience: time.Minute, epoch: epoch.Load}
+	d := &drift{domains: []domain{{"host", host.diff}}, interval: time.Hour, timeout: time.Minute, epoch: epoch.Load}
 	look := func(want string) {
 		t.Helper()
-		states, _, err := d.look(t.Context())
+		states, _, err := d.get(t.Context())
 		if got := fmt.Sprint(states[0].Operations); err != nil || got != want {
 			t.Errorf("got %s, %v; want %s", got, err, want)
 		}

@@ -89,13 +89,13 @@ func (m *machine) transfer(most time.Duration, move func(moved func()) error) er
 	}()
 	end := time.NewTimer(most)
 	defer end.Stop()
-	for late := time.NewTimer(patience); ; late.Reset(patience) {
+	for late := time.NewTimer(stallTimeout); ; late.Reset(stallTimeout) {
 		select {
 		case err := <-done:
 			return err
 		case <-did:
 		case <-late.C:
-			return status.Errorf(codes.Aborted, "etcd: nothing of the snapshot has moved for %v", patience)
+			return status.Errorf(codes.Aborted, "etcd: nothing of the snapshot has moved for %v", stallTimeout)
 		case <-end.C:
 			return status.Errorf(codes.Aborted, "etcd: the snapshot has not moved within %v; use a faster line", most)
 		case <-m.runCtx.Done():
@@ -161,19 +161,19 @@ func (m *machine) fillSnapshot(ctx context.Context, kept string, f *os.File) (ta
 	defer m.snapshotMu.Unlock()
 	ctx, cancel := m.within(ctx, dataTimeout)
 	defer cancel()
-	taken, err = ask[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "snapshot-data", nodespec.SendSnapshotRequest{Kept: kept}, f)
+	taken, err = runCommand[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "snapshot-data", nodespec.SendSnapshotRequest{Kept: kept}, f)
 	if err != nil {
 		return taken, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	return taken, nil
 }
 
-// uploadSnapshot sends a snapshot, and its digest last.
+// sendSnapshot sends a snapshot, and its digest last.
 func sendSnapshot(about *api.EtcdSnapshotInfo, from io.Reader, send func(*api.EtcdSnapshotResponse) error) error {
 	if err := send(&api.EtcdSnapshotResponse{Header: about}); err != nil {
 		return err
 	}
-	sum, chunk := sha256.New(), make([]byte, givenChunk)
+	sum, chunk := sha256.New(), make([]byte, chunkSize)
 	for {
 		n, err := io.ReadFull(from, chunk)
 		if n > 0 {
@@ -197,7 +197,7 @@ func (a etcdAPI) ListSnapshots(ctx context.Context, _ *api.EtcdListSnapshotsRequ
 	}
 	want, _ := a.m.wantedSnapshots()
 	place := snapshotTarget(want).Place
-	kept, err := askInTurn[[]nodespec.StoredSnapshot](ctx, a.m, "kept-snapshots", place)
+	kept, err := runReadCommand[[]nodespec.StoredSnapshot](ctx, a.m, "kept-snapshots", place)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -230,7 +230,7 @@ func (a etcdAPI) TakeSnapshot(context.Context, *api.EtcdTakeSnapshotRequest) (*a
 		return nil, err
 	}
 	problem := m.uploadNow(want)
-	if list, err := ask[[]nodespec.StoredSnapshot](m.runCtx, m, paths.UserAPI, "kept-snapshots", snapshotTarget(want).Place); err == nil {
+	if list, err := runCommand[[]nodespec.StoredSnapshot](m.runCtx, m, paths.UserAPI, "kept-snapshots", snapshotTarget(want).Place); err == nil {
 		if i := slices.IndexFunc(list, func(s nodespec.StoredSnapshot) bool { return s.Name == made.Name }); i >= 0 {
 			made = list[i] // with the time of its upload
 		}
@@ -342,7 +342,7 @@ func (m *machine) receiveSnapshot(receive func() (*api.EtcdRestoreRequest, error
 func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.EtcdRestored, error) {
 	making, cancel := context.WithTimeout(m.runCtx, dataTimeout)
 	defer cancel()
-	made, err := ask[nodespec.EtcdRestored](making, m, paths.UserAPI, "restore-data", order, f)
+	made, err := runCommand[nodespec.EtcdRestored](making, m, paths.UserAPI, "restore-data", order, f)
 	if err != nil {
 		return nil, restoreError(paths.EtcdSnapshots, err)
 	}
@@ -417,7 +417,7 @@ func (a etcdAPI) Status(ctx context.Context, _ *api.EtcdStatusRequest) (*api.Etc
 	if err := a.m.checkEtcd(); err != nil {
 		return nil, err
 	}
-	s, err := askInTurn[nodespec.EtcdStatus](ctx, a.m, "data-status", nil)
+	s, err := runReadCommand[nodespec.EtcdStatus](ctx, a.m, "data-status", nil)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -440,7 +440,7 @@ func (a etcdAPI) Defragment(ctx context.Context, _ *api.EtcdDefragmentRequest) (
 	}
 	ctx, cancel := a.m.within(ctx, dataTimeout)
 	defer cancel()
-	done, err := ask[nodespec.EtcdDefragmented](ctx, a.m, paths.UserAPI, "defragment-data", nil)
+	done, err := runCommand[nodespec.EtcdDefragmented](ctx, a.m, paths.UserAPI, "defragment-data", nil)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -452,7 +452,7 @@ func (a etcdAPI) Disarm(ctx context.Context, _ *api.EtcdDisarmRequest) (*api.Etc
 	if err := a.m.checkEtcd(); err != nil {
 		return nil, err
 	}
-	raised, err := ask[[]string](ctx, a.m, paths.UserAPI, "disarm-data", nil)
+	raised, err := runCommand[[]string](ctx, a.m, paths.UserAPI, "disarm-data", nil)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}

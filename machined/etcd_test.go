@@ -28,7 +28,7 @@ func hexDigest(content []byte) string {
 
 // TestSendSnapshot checks that the digest is sent last, and not after a failure.
 func TestSendSnapshot(t *testing.T) {
-	content := bytes.Repeat([]byte("snapshot"), givenChunk/8*2+1)
+	content := bytes.Repeat([]byte("snapshot"), chunkSize/8*2+1)
 	var got []byte
 	var last *api.EtcdSnapshotResponse
 	take := func(r *api.EtcdSnapshotResponse) error {
@@ -56,7 +56,7 @@ func TestReceiveSnapshot(t *testing.T) {
 	for name, c := range map[string]struct {
 		comes []string
 		end   error
-		want  string // timeoutFor of the error; empty: none
+		want  string // part of the error; empty: none
 		code  codes.Code
 	}{
 		"whole":  {[]string{"all of ", "", "the data"}, io.EOF, "", codes.OK},
@@ -129,7 +129,7 @@ func TestTransferSlow(t *testing.T) {
 
 // TestNodeGCAfterRestore checks that Nodes are checked again after a failed call, because the
 // stored request may take effect later and bring back Nodes of removed machines.
-func TestForgetAfresh(t *testing.T) {
+func TestNodeGCAfterRestore(t *testing.T) {
 	// which cannot start etcd
 	m := &machine{runCtx: t.Context(), services: supervise.NewManager(supervise.Config{})}
 	for name, do := range map[string]func() error{
@@ -147,7 +147,7 @@ func TestForgetAfresh(t *testing.T) {
 }
 
 // TestRestoreError checks that "nothing was changed" is only reported if no request was stored.
-func TestNotMade(t *testing.T) {
+func TestRestoreError(t *testing.T) {
 	dir, cut := t.TempDir(), errors.New("it was cut short")
 	if err := restoreError(dir, cut); !strings.Contains(err.Error(), "nothing was changed") {
 		t.Error(err)

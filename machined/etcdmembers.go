@@ -39,7 +39,7 @@ func (a etcdAPI) RemoveMember(ctx context.Context, r *api.EtcdRemoveMemberReques
 	}
 	// It continues if the caller disconnects: the deletion of the Node cannot be requested again,
 	// because the etcd member does not exist any more.
-	removed, err := ask[nodespec.EtcdMember](a.m.runCtx, a.m, paths.UserAPI, "remove-member", r.Member)
+	removed, err := runCommand[nodespec.EtcdMember](a.m.runCtx, a.m, paths.UserAPI, "remove-member", r.Member)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -88,7 +88,7 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 	// The other members may have come back before the restart; then etcd continues with them.
 	//
 	// It continues if the caller disconnects.
-	now, err := ask[nodespec.EtcdStatus](a.m.runCtx, a.m, paths.UserAPI, "data-status", nil)
+	now, err := runCommand[nodespec.EtcdStatus](a.m.runCtx, a.m, paths.UserAPI, "data-status", nil)
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "etcd: it serves, and whether it goes on alone is not known: %v; `orlopctl etcd members` tells", err)
 	}
@@ -114,7 +114,7 @@ func (m *machine) leaveEtcd(by string) error {
 	if m.checkEtcd() != nil {
 		return nil
 	}
-	left, err := ask[nodespec.EtcdMember](m.runCtx, m, paths.UserAPI, "leave-members", nil)
+	left, err := runCommand[nodespec.EtcdMember](m.runCtx, m, paths.UserAPI, "leave-members", nil)
 	if err == nil && left.ID != "" {
 		m.events.add("etcd", "op", fmt.Sprintf("this machine's member %s has left, asked by %s", left.ID, by))
 	}
@@ -128,7 +128,7 @@ func (m *machine) checkQuorumWithout() error {
 	if m.checkEtcd() != nil {
 		return nil
 	}
-	now, err := ask[nodespec.EtcdStatus](m.runCtx, m, paths.UserAPI, "data-status", nil)
+	now, err := runCommand[nodespec.EtcdStatus](m.runCtx, m, paths.UserAPI, "data-status", nil)
 	if err != nil || now.Leader == "" {
 		return nil
 	}
@@ -148,7 +148,7 @@ func changeMembership[Answer any](m *machine, command, mark string) (answer Answ
 		return answer, errSnapshotBusy
 	}
 	defer m.snapshotMu.Unlock()
-	if answer, err = ask[Answer](m.runCtx, m, paths.UserAPI, command, nil); err != nil {
+	if answer, err = runCommand[Answer](m.runCtx, m, paths.UserAPI, command, nil); err != nil {
 		return answer, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	return answer, m.restartFor(mark)

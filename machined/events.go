@@ -11,7 +11,7 @@ import (
 
 // maxEvents is the number of retained events: about a day of a quiet machine; a boot with all its
 // operations has about 150.
-const keptEvents = 1000
+const maxEvents = 1000
 
 // event is a change of the machine: an operation, a change of state, a failure.
 type event struct {
@@ -25,9 +25,9 @@ type event struct {
 // eventLog retains the newest events. Readers read by cursor, so a slow reader misses the oldest
 // events and delays no other reader.
 type eventLog struct {
-	mu   sync.Mutex
-	kept []event // ascending cursors, at most maxEvents
-	last *cell.Cell[uint64]
+	mu     sync.Mutex
+	newest []event // ascending cursors, at most maxEvents
+	last   *cell.Cell[uint64]
 }
 
 func newEventLog() *eventLog { return &eventLog{last: cell.New(uint64(0))} }
@@ -38,11 +38,11 @@ func (l *eventLog) add(source, kind, message string) {
 	defer l.mu.Unlock()
 	last, _ := l.last.Get()
 	e := event{cursor: last + 1, time: time.Now(), source: source, kind: kind, message: sanitize.Line(message)}
-	if len(l.kept) == keptEvents {
-		copy(l.kept, l.kept[1:])
-		l.kept = l.kept[:keptEvents-1]
+	if len(l.newest) == maxEvents {
+		copy(l.newest, l.newest[1:])
+		l.newest = l.newest[:maxEvents-1]
 	}
-	l.kept = append(l.kept, e)
+	l.newest = append(l.newest, e)
 	l.last.Set(e.cursor)
 }
 
@@ -50,9 +50,9 @@ func (l *eventLog) add(source, kind, message string) {
 func (l *eventLog) after(cursor uint64) []event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, e := range l.kept {
+	for i, e := range l.newest {
 		if e.cursor > cursor {
-			return append([]event(nil), l.kept[i:]...)
+			return append([]event(nil), l.newest[i:]...)
 		}
 	}
 	return nil
@@ -60,7 +60,7 @@ func (l *eventLog) after(cursor uint64) []event {
 
 // tail calls each for every event after the cursor; without wait it ends with the newest event,
 // otherwise with ctx or with the first error of each, which it returns.
-func (l *eventLog) follow(ctx context.Context, cursor uint64, wait bool, each func(event) error) error {
+func (l *eventLog) tail(ctx context.Context, cursor uint64, wait bool, each func(event) error) error {
 	watch := l.last.Watch()
 	for {
 		_, _, err := watch.Next(ctx)

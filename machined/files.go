@@ -33,22 +33,22 @@ import (
 const (
 	// maxFileReads bounds concurrent reads. A read that never returns (a driver that hangs) retains
 	// its place.
-	mostReads = 4
+	maxFileReads = 4
 	// maxRead bounds the bytes that a call sends of a file, and readTimeout its duration: a file in
 	// /proc and /sys may have no end.
-	maxRead  = 16 << 20
-	readTime = 30 * time.Second
+	maxRead     = 16 << 20
+	readTimeout = 30 * time.Second
 	// readChunk is the size of a message, in bytes.
 	readChunk = 64 << 10
 	// maxEntries bounds the listed entries of a directory.
-	mostEntries = 10000
+	maxEntries = 10000
 )
 
 // files is the allow-list.
 var files = &peek.AllowList{
 	Root: "/",
 	Trees: append([]peek.Subtree{
-		// readEpoch the image, which is public except for a configuration in it
+		// of the image, which is public except for a configuration in it
 		{Path: "/usr"}, {Path: "/etc"},
 		// targets of links in /etc
 		{Path: paths.ResolvConf}, {Path: paths.Hosts}, {Path: paths.Hostname}, {Path: paths.MachineID},
@@ -82,10 +82,10 @@ func processTrees() []peek.Subtree {
 
 func (a machineAPI) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
 	all := callerInfo(stream.Context(), apid.MetadataRole) == roleName(pki.RoleAdmin)
-	return a.m.looksAt(stream.Context(), r.Path, func(ctx context.Context) error {
+	return a.m.withFile(stream.Context(), r.Path, func(ctx context.Context) error {
 		f, err := files.Open(r.Path, all)
 		if err != nil {
-			return notShown(r.Path, all, err)
+			return openError(r.Path, all, err)
 		}
 		defer f.Close()
 		return sendFile(ctx, f, r.Offset, stream.Send)
@@ -95,10 +95,10 @@ func (a machineAPI) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreaming
 func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
 	all := callerInfo(ctx, apid.MetadataRole) == roleName(pki.RoleAdmin)
 	out := make(chan *api.ListFilesResponse, 1)
-	err := a.m.looksAt(ctx, r.Path, func(context.Context) error {
-		list, more, err := files.Entries(r.Path, all, mostEntries)
+	err := a.m.withFile(ctx, r.Path, func(context.Context) error {
+		list, more, err := files.Entries(r.Path, all, maxEntries)
 		if err != nil {
-			return notShown(r.Path, all, err)
+			return openError(r.Path, all, err)
 		}
 		answer := &api.ListFilesResponse{Truncated: more}
 		for _, e := range list {
@@ -116,16 +116,16 @@ func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*ap
 
 // withFile runs a read of a file. It returns at the timeout even if the read blocks, and at
 // shutdown: an open file would block the unmount of its disk.
-func (m *machine) looksAt(ctx context.Context, path string, read func(context.Context) error) error {
+func (m *machine) withFile(ctx context.Context, path string, read func(context.Context) error) error {
 	if len(path) >= unix.PathMax { // the error and the audit log would repeat it
 		return status.Errorf(codes.InvalidArgument, "a path of %d bytes leads nowhere: the kernel knows none longer than %d", len(path), unix.PathMax-1)
 	}
 	select {
 	case m.fileReads <- struct{}{}:
 	default:
-		return status.Errorf(codes.ResourceExhausted, "%s: cannot read: %d files are read at present; try again when one has ended", path, mostReads)
+		return status.Errorf(codes.ResourceExhausted, "%s: cannot read: %d files are read at present; try again when one has ended", path, maxFileReads)
 	}
-	limited, cancel := context.WithTimeout(ctx, readTime)
+	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
@@ -141,7 +141,7 @@ func (m *machine) looksAt(ctx context.Context, path string, read func(context.Co
 		if ctx.Err() != nil {
 			return status.FromContextError(ctx.Err()).Err()
 		}
-		return status.Errorf(codes.Aborted, "%s: cannot read all of it within %v", path, readTime)
+		return status.Errorf(codes.Aborted, "%s: cannot read all of it within %v", path, readTimeout)
 	}
 }
 
@@ -162,7 +162,7 @@ func sendFile(ctx context.Context, f *os.File, offset int64, send func(*api.Read
 		}
 	}
 	// A driver may report that there is no data yet, and never wake the reader.
-	if err := f.SetReadDeadline(time.Now().Add(readTime)); err != nil && !errors.Is(err, os.ErrNoDeadline) {
+	if err := f.SetReadDeadline(time.Now().Add(readTimeout)); err != nil && !errors.Is(err, os.ErrNoDeadline) {
 		return status.Errorf(codes.Internal, "cannot bound the time to read: %v", err)
 	}
 	buffer := make([]byte, readChunk)
@@ -191,7 +191,7 @@ func sendFile(ctx context.Context, f *os.File, offset int64, send func(*api.Read
 }
 
 // openError is the status of a path that cannot be opened.
-func notShown(path string, all bool, err error) error {
+func openError(path string, all bool, err error) error {
 	switch {
 	case errors.Is(err, peek.ErrNotAllowed) && !all && files.Private(path):
 		return status.Errorf(codes.PermissionDenied, "%s: it needs the role %s", path, pki.RoleAdmin)

@@ -38,7 +38,7 @@ func (s *pieces) Send(r *api.ReadFileResponse) error {
 }
 
 func newFiles(t *testing.T) machineAPI {
-	m := &machine{fileReads: make(chan struct{}, mostReads)}
+	m := &machine{fileReads: make(chan struct{}, maxFileReads)}
 	m.runCtx, m.cancelRun = context.WithCancelCause(t.Context())
 	return machineAPI{m: m}
 }
@@ -128,27 +128,27 @@ func TestListFiles(t *testing.T) {
 }
 
 // TestWithFile checks that reads are bounded in number and size, and end at shutdown.
-func TestLooksAt(t *testing.T) {
+func TestWithFile(t *testing.T) {
 	a := newFiles(t)
-	release, ended := make(chan struct{}), make(chan error, mostReads)
-	for range mostReads {
+	release, ended := make(chan struct{}), make(chan error, maxFileReads)
+	for range maxFileReads {
 		begun := make(chan struct{})
 		go func() {
-			ended <- a.m.looksAt(t.Context(), "x", func(context.Context) error { close(begun); <-release; return errors.New("read") })
+			ended <- a.m.withFile(t.Context(), "x", func(context.Context) error { close(begun); <-release; return errors.New("read") })
 		}()
 		<-begun
 	}
-	if err := a.m.looksAt(t.Context(), "x", nil); status.Code(err) != codes.ResourceExhausted {
+	if err := a.m.withFile(t.Context(), "x", nil); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one too many: %v", err)
 	}
 	a.m.cancelRun(nil)
-	for range mostReads {
+	for range maxFileReads {
 		if err := <-ended; status.Code(err) != codes.Unavailable {
 			t.Errorf("when the machine goes down: %v", err)
 		}
 	}
 	close(release)
-	for range mostReads { // perKey is free again after its end
+	for range maxFileReads { // each is free again after its end
 		a.m.fileReads <- struct{}{}
 	}
 	name := filepath.Join(t.TempDir(), "large")

@@ -33,17 +33,17 @@ func firewallConfig(c *config.Config) *firewall.Config {
 		}
 		out.MachineNetworks = append(out.MachineNetworks, paths.PortKubelet)
 		members := []int{etcdjoin.ClientPort, etcdjoin.PeerPort, paths.PortMetrics}
-		if !worker(c) {
+		if !isWorker(c) {
 			out.Open = append(out.Open, tcp(paths.PortKubernetes))
 			out.MachineNetworks = append(append(out.MachineNetworks, paths.PortKubernetes), members...)
 		}
 		switch {
 		case len(planes) > 0:
 			out.Open = append(out.Open, tcp(paths.PortKubelet, slices.Concat(planes, otherFamily(spec))...))
-		case worker(c): // the source addresses of its control plane are unknown
+		case isWorker(c): // the source addresses of its control plane are unknown
 			out.Open = append(out.Open, tcp(paths.PortKubelet))
 		}
-		if !worker(c) && len(planes) > 0 {
+		if !isWorker(c) && len(planes) > 0 {
 			for _, port := range members {
 				out.Open = append(out.Open, tcp(port, planes...))
 			}
@@ -91,7 +91,7 @@ type packetRules struct {
 	firewall string // commands of the firewall table; empty if none were installed
 	guard    string // commands of the port guard
 	// the services of the cluster have started: the former rules stay if other rules fail
-	begun bool
+	started bool
 }
 
 // setRules installs commands of nft(8), all of them or none; modules are the kernel modules that
@@ -101,14 +101,14 @@ type setRules func(ctx context.Context, commands string, modules ...string) erro
 // install installs a firewall. If the kernel rejects a wanted firewall before the cluster's
 // services have started, install drops all connections to the machine but those to its API; after
 // the start the former rules stay.
-func (r *packetRules) put(ctx context.Context, set setRules, want *firewall.Config) error {
+func (r *packetRules) install(ctx context.Context, set setRules, want *firewall.Config) error {
 	commands := want.Commands(nodespec.PodBridge)
 	err := set(ctx, commands, "nft_reject_inet")
 	switch {
 	case err == nil:
 		r.firewall = commands
 		return nil
-	case want == nil || r.begun || r.firewall != "":
+	case want == nil || r.started || r.firewall != "":
 		return fmt.Errorf("firewall: %w; the rules of before stay, and it is tried again", err)
 	}
 	closed := firewall.DropElement(paths.PortApid)
@@ -121,7 +121,7 @@ func (r *packetRules) put(ctx context.Context, set setRules, want *firewall.Conf
 
 // exposed reports whether a firewall is wanted and the kernel has no rules in its place.
 func (r *packetRules) exposed(want *firewall.Config) bool {
-	return want != nil && r.firewall == "" && !r.begun
+	return want != nil && r.firewall == "" && !r.started
 }
 
 // setFirewall is the operation that installs or deletes the firewall table.
@@ -138,7 +138,9 @@ func (s setFirewall) String() string {
 }
 
 // Do is atomic: nft(8) sends one transaction to the kernel.
-func (s setFirewall) Do(ctx context.Context) error { return s.m.packets.put(ctx, s.m.setRules, s.want) }
+func (s setFirewall) Do(ctx context.Context) error {
+	return s.m.packets.install(ctx, s.m.setRules, s.want)
+}
 
 // setGuard is the operation that installs the port guard.
 type setGuard struct {
@@ -181,7 +183,7 @@ func (m *machine) convergeFirewall(ctx context.Context, c *config.Config) error 
 	if err != nil {
 		problem = err.Error()
 	}
-	m.noRules.Set(problem)
+	m.rulesProblem.Set(problem)
 	return err
 }
 

@@ -83,12 +83,12 @@ func TestFirewallThatDoesNotLoad(t *testing.T) {
 		"it does after that":               {packetRules{firewall: closed}, want, nil, full, true, false},
 		"it does not after that":           {packetRules{firewall: closed}, want, []string{full}, closed, false, false},
 		"nothing loads at the start":       {packetRules{}, want, []string{full, closed}, "", false, true},
-		"another does not, at work":        {packetRules{firewall: full, begun: true}, other, []string{changed}, full, false, false},
-		"the first does not, at work":      {packetRules{begun: true}, want, []string{full}, "", false, false},
-		"none, and it cannot be taken off": {packetRules{firewall: full, begun: true}, nil, []string{firewall.Absent}, full, false, false},
+		"another does not, at work":        {packetRules{firewall: full, started: true}, other, []string{changed}, full, false, false},
+		"the first does not, at work":      {packetRules{started: true}, want, []string{full}, "", false, false},
+		"none, and it cannot be taken off": {packetRules{firewall: full, started: true}, nil, []string{firewall.Absent}, full, false, false},
 	} {
 		r := c.before
-		err := r.put(t.Context(), func(_ context.Context, commands string, _ ...string) error {
+		err := r.install(t.Context(), func(_ context.Context, commands string, _ ...string) error {
 			if slices.Contains(c.refuses, commands) {
 				return errors.New("the kernel says no")
 			}
@@ -99,10 +99,10 @@ func TestFirewallThatDoesNotLoad(t *testing.T) {
 		}
 	}
 	health := &api.HealthResponse{Healthy: true}
-	if unruled(health, "", time.Time{}); !health.Healthy || len(health.Checks) > 0 {
+	if firewallCheck(health, "", time.Time{}); !health.Healthy || len(health.Checks) > 0 {
 		t.Errorf("all in force: %v", health)
 	}
-	if unruled(health, "no rules", time.Time{}); health.Healthy || len(health.Checks) != 1 || health.Checks[0].Detail != "no rules" {
+	if firewallCheck(health, "no rules", time.Time{}); health.Healthy || len(health.Checks) != 1 || health.Checks[0].Detail != "no rules" {
 		t.Errorf("nothing in force: %v", health)
 	}
 }

@@ -39,20 +39,20 @@ import (
 //  3. From there on it is a bundle like any other (receive.go).
 
 // servedBundle is the running version, as served to peers.
-type gift struct {
+type servedBundle struct {
 	statement []byte // with its signatures
 	root, uki string // files
-	sha256    string // readEpoch the bundle, lower-case hexadecimal
+	sha256    string // of the bundle, lower-case hexadecimal
 	size      int64  // bytes
 }
 
 // bundleServer serves the running version.
-type gifts struct {
+type bundleServer struct {
 	sync.Mutex
-	made   *gift // nil before the first call
-	err    error // why there is none, since failed
-	failed time.Time
-	takers *places // limits downloads
+	bundle    *servedBundle // nil before the first call
+	err       error         // why there is none, since failed
+	failed    time.Time
+	downloads *limiter // limits downloads
 }
 
 // bootImage is the copy of the boot image for peers: the ESP is mounted only for the time of the
@@ -61,7 +61,7 @@ const bootImage = paths.Bundle + "/given.efi"
 
 // servedBundle returns the bundle that this machine serves, or an error. The bundle is made at the
 // first call and retained until shutdown: the running version does not change.
-func (m *machine) present() (*gift, error) {
+func (m *machine) servedBundle() (*servedBundle, error) {
 	if now, _ := m.upgrade.Get(); now.Phase == slot.Trial && now.To == m.release.Version {
 		return nil, fmt.Errorf("version %s is on trial here, and may be no good; ask again when it is committed", m.release.Version)
 	}
@@ -71,20 +71,20 @@ func (m *machine) present() (*gift, error) {
 	all := &m.bundleServer
 	all.Lock()
 	defer all.Unlock()
-	if all.made == nil && time.Since(all.failed) >= lookAgainAtGift {
-		if all.made, all.err = m.wrap(); all.err != nil {
-			all.made, all.failed = nil, time.Now()
+	if all.bundle == nil && time.Since(all.failed) >= bundleRetryInterval {
+		if all.bundle, all.err = m.makeBundle(); all.err != nil {
+			all.bundle, all.failed = nil, time.Now()
 		}
 	}
-	return all.made, all.err
+	return all.bundle, all.err
 }
 
 // bundleRetryInterval is the delay after a failure: each attempt reads all of the files.
-const lookAgainAtGift = time.Minute
+const bundleRetryInterval = time.Minute
 
 // makeBundle makes the bundle that this machine serves.
-func (m *machine) wrap() (*gift, error) {
-	where, err := m.place()
+func (m *machine) makeBundle() (*servedBundle, error) {
+	where, err := m.slots()
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (m *machine) wrap() (*gift, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &gift{root: where.Running, uki: bootImage}
+	g := &servedBundle{root: where.Running, uki: bootImage}
 	if g.statement, err = m.copyBootImage(g.uki); err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (m *machine) copyBootImage(name string) (signed []byte, err error) {
 
 // with opens the files for do, and stops reads once ctx has ended: an open file on DATA would block
 // its unmount.
-func (g *gift) with(ctx context.Context, do func(bundle.Copy) error) error {
+func (g *servedBundle) with(ctx context.Context, do func(bundle.Copy) error) error {
 	root, err := os.Open(g.root)
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func (s stoppable) ReadAt(p []byte, at int64) (int, error) {
 }
 
 func (a upgradeAPI) DescribeBundle(context.Context, *api.DescribeBundleRequest) (*api.DescribeBundleResponse, error) {
-	g, err := a.m.present()
+	g, err := a.m.servedBundle()
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "bundle: cannot give one: %v", err)
 	}
@@ -162,29 +162,29 @@ func (a upgradeAPI) DescribeBundle(context.Context, *api.DescribeBundleRequest) 
 
 const (
 	// chunkSize is the size of a message with data, in bytes.
-	givenChunk = 256 << 10
+	chunkSize = 256 << 10
 	// maxDownloads bounds concurrent downloads: each uses some buffers of that size in PID 1. A
 	// peer that lost its connection may call again before the loss is noticed.
-	mostGiven      = 4
-	mostGivenToOne = 2
+	maxDownloads           = 4
+	maxDownloadsPerMachine = 2
 )
 
 func (a upgradeAPI) Download(r *api.DownloadBundleRequest, stream grpc.ServerStreamingServer[api.DownloadBundleResponse]) error {
-	g, err := a.m.present()
+	g, err := a.m.servedBundle()
 	if err != nil {
 		return status.Errorf(codes.FailedPrecondition, "bundle: cannot give one: %v", err)
 	}
 	if r.Sha256 != g.sha256 || r.Offset < 0 || r.Offset > g.size {
 		return status.Errorf(codes.Aborted, "bundle: this machine gives %s of %d bytes, and not byte %d of %s; ask what it gives", g.sha256, g.size, r.Offset, r.Sha256)
 	}
-	leave, _, why := a.m.bundleServer.takers.take(memberID(stream.Context()))
+	leave, _, why := a.m.bundleServer.downloads.acquire(memberID(stream.Context()))
 	switch {
-	case errors.Is(why, errAllTaken):
-		return status.Errorf(codes.ResourceExhausted, "this machine gives its version to %d others at present; try again when they have it", mostGiven)
-	case errors.Is(why, errOwnTaken):
-		return status.Errorf(codes.ResourceExhausted, "this machine gives its version to the same machine %d times already; try again in a minute", mostGivenToOne)
+	case errors.Is(why, errLimitReached):
+		return status.Errorf(codes.ResourceExhausted, "this machine gives its version to %d others at present; try again when they have it", maxDownloads)
+	case errors.Is(why, errCallerLimitReached):
+		return status.Errorf(codes.ResourceExhausted, "this machine gives its version to the same machine %d times already; try again in a minute", maxDownloadsPerMachine)
 	}
-	return a.m.give(stream.Context(), func(ctx context.Context, taken func()) error {
+	return a.m.serve(stream.Context(), func(ctx context.Context, taken func()) error {
 		defer leave()
 		return g.send(ctx, r.Offset, func(p []byte) error {
 			defer taken()
@@ -195,20 +195,20 @@ func (a upgradeAPI) Download(r *api.DownloadBundleRequest, stream grpc.ServerStr
 
 // serve sends data to another machine with send, which calls taken after each piece. It ends if no
 // piece was taken for a while, and at shutdown; a blocked send ends after it.
-func (m *machine) give(ctx context.Context, send func(ctx context.Context, taken func()) error) error {
+func (m *machine) serve(ctx context.Context, send func(ctx context.Context, taken func()) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	some, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
 		done <- panics.Do("giving a bundle or an image", func() error { return send(ctx, func() { wake(some) }) })
 	}()
-	for late := time.NewTimer(patience); ; late.Reset(patience) {
+	for late := time.NewTimer(stallTimeout); ; late.Reset(stallTimeout) {
 		select {
 		case err := <-done:
 			return endOfStream(err)
 		case <-some:
 		case <-late.C: // the return ends the stream, and with it a blocked Send
-			return status.Errorf(codes.DeadlineExceeded, "nothing of what is sent was taken for %v", patience)
+			return status.Errorf(codes.DeadlineExceeded, "nothing of what is sent was taken for %v", stallTimeout)
 		case <-m.runCtx.Done():
 			return status.Error(codes.Unavailable, "this machine goes down")
 		}
@@ -216,8 +216,8 @@ func (m *machine) give(ctx context.Context, send func(ctx context.Context, taken
 }
 
 // send sends the bundle from an offset, in pieces.
-func (g *gift) send(ctx context.Context, offset int64, to func([]byte) error) error {
-	pieces := bufio.NewWriterSize(&after{skip: offset, to: to}, givenChunk)
+func (g *servedBundle) send(ctx context.Context, offset int64, to func([]byte) error) error {
+	pieces := bufio.NewWriterSize(&skipWriter{skip: offset, to: to}, chunkSize)
 	if err := g.with(ctx, func(c bundle.Copy) error { return c.Write(pieces) }); err != nil {
 		return err
 	}
@@ -225,12 +225,12 @@ func (g *gift) send(ctx context.Context, offset int64, to func([]byte) error) er
 }
 
 // skipWriter drops the first skip bytes.
-type after struct {
+type skipWriter struct {
 	skip int64
 	to   func([]byte) error
 }
 
-func (a *after) Write(p []byte) (int, error) {
+func (a *skipWriter) Write(p []byte) (int, error) {
 	n := min(a.skip, int64(len(p)))
 	a.skip -= n
 	if int(n) == len(p) {
@@ -240,7 +240,7 @@ func (a *after) Write(p []byte) (int, error) {
 }
 
 // dialTimeout bounds the connection to another machine.
-const dialTime = 20 * time.Second
+const dialTimeout = 20 * time.Second
 
 // peer is a peer with the bundle that it serves.
 type peer struct {
@@ -261,7 +261,7 @@ func (m *machine) peerAt(address string) (client.Endpoint, error) {
 	} else if !isWorker(now.config) && now.config.Cluster.Spec.PKI.Machine.Key.IsZero() {
 		return e, errors.New("no other machine knows this one, because its configuration has no key of the machine CA; add Cluster.spec.pki.machine.key")
 	}
-	e.CA, e.Accepts = machinePool(now.config), m.stillOne
+	e.CA, e.Accepts = machinePool(now.config), m.checkMember
 	var err error
 	if e.Cert, err = tls.LoadX509KeyPair(filepath.Join(paths.ApidDir, apid.ServerCertFile), filepath.Join(paths.ApidDir, apid.ServerKeyFile)); err != nil {
 		return e, fmt.Errorf("this machine's certificate cannot be used: %w; try again", err)
@@ -270,7 +270,7 @@ func (m *machine) peerAt(address string) (client.Endpoint, error) {
 }
 
 // checkMember rejects the certificate of a removed machine.
-func (m *machine) stillOne(cert *x509.Certificate) error {
+func (m *machine) checkMember(cert *x509.Certificate) error {
 	if why := trust.CheckRevoked(m.ledger.current().ActiveRevocations(), cert); why != nil {
 		return fmt.Errorf("what it shows counts no more in the cluster (%w)", why)
 	}
@@ -279,21 +279,21 @@ func (m *machine) stillOne(cert *x509.Certificate) error {
 
 // checkControlPlane also rejects the certificate of a worker in place of a control-plane machine: a
 // worker gets a certificate for its source address, and retains it after a change of its address.
-func (m *machine) controlsStill(cert *x509.Certificate) error {
+func (m *machine) checkControlPlane(cert *x509.Certificate) error {
 	if pki.TicketOf(cert) != "" {
 		return errors.New("it shows the certificate of a worker, and is asked as one of the control plane; look who has that address")
 	}
-	return m.stillOne(cert)
+	return m.checkMember(cert)
 }
 
 // findPeer requests the description of a peer's bundle.
-func (m *machine) findPeer(ctx context.Context, address string) (origin, error) {
+func (m *machine) findPeer(ctx context.Context, address string) (bundleSource, error) {
 	var p peer
 	var err error
 	if p.endpoint, err = m.peerAt(address); err != nil {
 		return nil, fmt.Errorf("upgrade refused: %w; or send the bundle", err)
 	}
-	dialing, cancel := context.WithTimeout(ctx, dialTime)
+	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	c, err := client.Dial(dialing, p.endpoint)
 	if err != nil {
@@ -314,9 +314,9 @@ func (p peer) Reader(ctx context.Context, at int64) io.Reader {
 	return resume.Reader(at, p.bundle.Size, func(at int64) (io.ReadCloser, error) { return p.open(ctx, at) })
 }
 
-// setUnclaimed connects to the peer and downloads its bundle from an offset.
+// open connects to the peer and downloads its bundle from an offset.
 func (p peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
-	dialing, cancel := context.WithTimeout(ctx, dialTime)
+	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	c, err := client.Dial(dialing, p.endpoint)
 	if err != nil {
@@ -335,16 +335,16 @@ func (p peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 		}
 		return r, err
 	}
-	return giving{&chunks[*api.DownloadBundleResponse]{receive: receive}, func() error {
+	return download{&chunks[*api.DownloadBundleResponse]{receive: receive}, func() error {
 		stop()
 		return c.Close()
 	}}, nil
 }
 
 // download is a bundle that is read from a connection.
-type giving struct {
+type download struct {
 	io.Reader
 	close func() error
 }
 
-func (g giving) Close() error { return g.close() }
+func (g download) Close() error { return g.close() }

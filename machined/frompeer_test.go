@@ -14,7 +14,7 @@ import (
 )
 
 // wrapped is a version on a disk, and the complete bundle that is made of it.
-func wrapped(t *testing.T) (*gift, []byte) {
+func wrapped(t *testing.T) (*servedBundle, []byte) {
 	t.Helper()
 	dir := t.TempDir()
 	content := make([]byte, 2<<20)
@@ -30,7 +30,7 @@ func wrapped(t *testing.T) (*gift, []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gift{root: file("root", content), uki: file("uki", content[:100_001])}
+	g := &servedBundle{root: file("root", content), uki: file("uki", content[:100_001])}
 	source := bundle.Source{Version: "1.0.0", Profile: "test", Root: "root", RootImage: g.root, UKI: g.uki, SBOM: g.uki, Packed: g.uki, Time: time.Unix(0, 0)}
 	if g.statement, err = source.Seal(key); err != nil {
 		t.Fatal(err)
@@ -44,12 +44,12 @@ func wrapped(t *testing.T) (*gift, []byte) {
 
 // TestDownloadFromAnywhere checks that a download from any offset contains exactly the rest, in
 // pieces that fit a message.
-func TestGiftFromAnywhere(t *testing.T) {
+func TestDownloadFromAnywhere(t *testing.T) {
 	g, all := wrapped(t)
 	for _, offset := range []int{0, 1, 511, 512, 5_000, 1 << 20, len(all) - 1, len(all)} {
 		var got bytes.Buffer
 		err := g.send(t.Context(), int64(offset), func(p []byte) error {
-			if len(p) == 0 || len(p) > givenChunk {
+			if len(p) == 0 || len(p) > chunkSize {
 				t.Errorf("from byte %d: a piece of %d bytes", offset, len(p))
 			}
 			got.Write(p)
@@ -62,7 +62,7 @@ func TestGiftFromAnywhere(t *testing.T) {
 }
 
 // TestDownloadStops checks that a download ends with its caller, also before the first byte.
-func TestGiftStops(t *testing.T) {
+func TestDownloadStops(t *testing.T) {
 	g, all := wrapped(t)
 	gone := errors.New("gone")
 	if err := g.send(t.Context(), 0, func([]byte) error { return gone }); !errors.Is(err, gone) {

@@ -15,11 +15,11 @@ import (
 
 // fsErrorsInterval is the interval at which the kernel's error counts of STATE and DATA are read.
 // The kernel sends no event for them.
-const soundEvery = 30 * time.Second
+const fsErrorsInterval = 30 * time.Second
 
 // recordBeforeCheck records the errors in STATE or DATA of an earlier boot: the following check
 // clears them.
-func (m *machine) noteBeforeCheck(have disk.Have) {
+func (m *machine) recordBeforeCheck(have disk.Have) {
 	for _, s := range disk.BeforeCheck(have) {
 		m.events.add("disk", "failure", fmt.Sprintf("%s (%s): an earlier start has left a file system with errors (%s); it is checked now", s.Label, s.Device, s.Faults))
 		m.disks.Update(func(d diskState) diskState {
@@ -30,12 +30,12 @@ func (m *machine) noteBeforeCheck(have disk.Have) {
 }
 
 // watchFSErrors reports new errors in STATE or DATA and updates topic "disks".
-func (m *machine) followSoundness(ctx context.Context) {
-	tick := time.NewTicker(soundEvery)
+func (m *machine) watchFSErrors(ctx context.Context) {
+	tick := time.NewTicker(fsErrorsInterval)
 	defer tick.Stop()
 	for {
 		if now, err := disk.ReadFilesystemErrors(); err == nil {
-			m.noteSoundness(now)
+			m.updateFSErrors(now)
 		}
 		select {
 		case <-tick.C:
@@ -46,12 +46,12 @@ func (m *machine) followSoundness(ctx context.Context) {
 }
 
 // updateFSErrors reports the new errors.
-func (m *machine) noteSoundness(now []disk.FilesystemErrors) {
+func (m *machine) updateFSErrors(now []disk.FilesystemErrors) {
 	before, _ := m.disks.Get()
 	for _, s := range disk.NewErrors(before.Filesystems, now) {
 		m.say("storage: " + s.String())
 	}
-	next := unsound(before.Filesystems, now)
+	next := withErrors(before.Filesystems, now)
 	if slices.Equal(next, before.Filesystems) {
 		return
 	}
@@ -60,7 +60,7 @@ func (m *machine) noteSoundness(now []disk.FilesystemErrors) {
 
 // withErrors returns the file systems with errors, and the ones whose errors the check at this boot
 // has repaired.
-func unsound(before, now []disk.FilesystemErrors) []disk.FilesystemErrors {
+func withErrors(before, now []disk.FilesystemErrors) []disk.FilesystemErrors {
 	var out []disk.FilesystemErrors
 	for _, s := range now {
 		was := slices.IndexFunc(before, func(b disk.FilesystemErrors) bool { return b.Label == s.Label && b.Checked })

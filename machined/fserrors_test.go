@@ -32,12 +32,12 @@ func TestStorageHealth(t *testing.T) {
 	sound := disk.FilesystemErrors{Label: "DATA", Device: "/dev/vda5"}
 	broken := sound
 	broken.Faults = superblock.Errors{Marked: true, Count: 1, First: superblock.Error{Function: "ext4_lookup"}}
-	m.noteSoundness([]disk.FilesystemErrors{sound})
+	m.updateFSErrors([]disk.FilesystemErrors{sound})
 	if h := health(); !h.Healthy || len(h.Checks) != 0 || len(said()) != 0 {
 		t.Errorf("a sound one: %v, %q", h, said())
 	}
 	for range 3 {
-		m.noteSoundness([]disk.FilesystemErrors{broken})
+		m.updateFSErrors([]disk.FilesystemErrors{broken})
 	}
 	if h := health(); h.Healthy || len(h.Checks) != 1 || h.Checks[0].Ok || !strings.Contains(h.Checks[0].Detail, "DATA (/dev/vda5): the file system has 1 error") || len(said()) != 1 {
 		t.Errorf("a broken one: %v, %q", h, said())
@@ -45,11 +45,11 @@ func TestStorageHealth(t *testing.T) {
 	repaired := broken
 	repaired.Checked = true
 	m.disks.Set(diskState{Filesystems: []disk.FilesystemErrors{repaired}}) // after the next boot
-	m.noteSoundness([]disk.FilesystemErrors{sound})
+	m.updateFSErrors([]disk.FilesystemErrors{sound})
 	if h := health(); !h.Healthy || len(h.Checks) != 1 || !strings.Contains(h.Checks[0].Detail, "had 1 error") {
 		t.Errorf("a repaired one: %v", h)
 	}
-	m.noteSoundness([]disk.FilesystemErrors{broken})
+	m.updateFSErrors([]disk.FilesystemErrors{broken})
 	if h := health(); h.Healthy || len(said()) != 2 {
 		t.Errorf("one that breaks again: %v, %q", h, said())
 	}

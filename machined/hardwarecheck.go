@@ -17,7 +17,7 @@ import (
 // missingHardware returns the names of the next configuration that do not exist on this machine,
 // one line each. Names of the active configuration are skipped: a failed card must not prevent
 // other changes.
-func (m *machine) unfit(before, next *config.Config) ([]string, error) {
+func (m *machine) missingHardware(before, next *config.Config) ([]string, error) {
 	missing, there, err := m.network.MissingLinks(networkConfig(next))
 	if err != nil {
 		return nil, fmt.Errorf("network: cannot list links: %w", err)
@@ -53,8 +53,8 @@ func missingLinks(next *config.Config, missing, there, known []string) (lines []
 
 // checkHardware rejects a configuration that does not match this machine. With force it returns
 // warnings instead.
-func (m *machine) refuseUnfit(before, next *config.Config, force bool) (warnings []string, err error) {
-	lines, err := m.unfit(before, next)
+func (m *machine) checkHardware(before, next *config.Config, force bool) (warnings []string, err error) {
+	lines, err := m.missingHardware(before, next)
 	if err != nil || len(lines) == 0 {
 		return nil, err
 	}
@@ -66,16 +66,16 @@ func (m *machine) refuseUnfit(before, next *config.Config, force bool) (warnings
 
 // linkTimeout bounds the wait for the links of a configuration on a medium: it is read while
 // drivers still initialize cards.
-const linkTime = 15 * time.Second
+const linkTimeout = 15 * time.Second
 
 // awaitLinks waits until the machine has the links of a configuration on a medium, or rejects it:
 // without an address it cannot be corrected over the network, and a configured machine does not
 // read media. It does not wait if the configuration names modules, which may create links.
-func awaitLinks(ctx context.Context, next *config.Config, look func(network.Config) (missing, there []string, err error), patience time.Duration) error {
+func awaitLinks(ctx context.Context, next *config.Config, look func(network.Config) (missing, there []string, err error), timeout time.Duration) error {
 	if len(next.Machine.Spec.KernelModules) > 0 {
 		return nil
 	}
-	late := time.After(patience)
+	deadline := time.After(timeout)
 	for {
 		missing, there, err := look(networkConfig(next))
 		if err != nil {
@@ -86,8 +86,8 @@ func awaitLinks(ctx context.Context, next *config.Config, look func(network.Conf
 			return nil
 		}
 		select {
-		case <-time.After(linkTick):
-		case <-late:
+		case <-time.After(linkPollInterval):
+		case <-deadline:
 			return fmt.Errorf("configuration refused: %s", strings.Join(lines, "; "))
 		case <-ctx.Done():
 			return ctx.Err()
@@ -96,4 +96,4 @@ func awaitLinks(ctx context.Context, next *config.Config, look func(network.Conf
 }
 
 // linkPollInterval is the poll interval of awaitLinks.
-const linkTick = 200 * time.Millisecond
+const linkPollInterval = 200 * time.Millisecond

@@ -45,11 +45,11 @@ const (
 )
 
 // trialTime returns the trial time of a request; defaultTime if it has none.
-func trialTime(r *api.ApplyRequest, usual time.Duration) time.Duration {
-	if asked := r.GetTrialDuration().AsDuration(); asked != 0 {
-		return asked
+func trialTime(r *api.ApplyRequest, defaultTime time.Duration) time.Duration {
+	if duration := r.GetTrialDuration().AsDuration(); duration != 0 {
+		return duration
 	}
-	return usual
+	return defaultTime
 }
 
 // checkMode rejects a mode that this machine cannot use. trial is the result of planTrial.
@@ -159,7 +159,7 @@ func (m *machine) watchTrial(ctx context.Context) {
 			}
 			m.say(err.Error())
 			if failed++; failed == trialRetries {
-				_ = m.goDown(powerRequest{to: power.Reboot, why: "to take back a configuration that nobody has confirmed: " + err.Error()})
+				_ = m.shutDown(powerRequest{to: power.Reboot, why: "to take back a configuration that nobody has confirmed: " + err.Error()})
 			}
 			m.config.Update(func(a applied) applied { a.trial = time.Now().Add(trialRetry); return a })
 		case <-w.Changed():
@@ -198,7 +198,7 @@ func (m *machine) revertTrial(until time.Time) error {
 	}
 	m.addToHistory(a.documents, "the end of the trial, as nobody had confirmed it")
 	if a.config != nil && slices.ContainsFunc(append(tried.tried, tried.config), func(c *config.Config) bool { return needsReboot(c, a.config) }) {
-		return m.goDown(powerRequest{to: power.Reboot, why: "to take back the kernel parameters or modules of a configuration that was tried"})
+		return m.shutDown(powerRequest{to: power.Reboot, why: "to take back the kernel parameters or modules of a configuration that was tried"})
 	}
 	return nil
 }
@@ -362,7 +362,7 @@ func (a configAPI) numbered(number uint64) (*config.Config, configstore.Entry, e
 		return nil, configstore.Entry{}, status.Error(codes.NotFound, err.Error())
 	}
 	c, problems := config.Parse(fmt.Sprintf("configuration %d", number), []byte(e.Documents))
-	if len(problems) > 0 { // stored by another version of the system
+	if len(problems) > 0 { // written by another version of the system
 		return nil, configstore.Entry{}, status.Errorf(codes.FailedPrecondition, "configuration %d: this version cannot read it: %v", number, problems)
 	}
 	return c, e, nil

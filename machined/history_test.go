@@ -13,7 +13,7 @@ import (
 )
 
 // TestAwaitNetwork checks that the state before the change does not confirm a trial.
-func TestNetworkedWaits(t *testing.T) {
+func TestAwaitNetwork(t *testing.T) {
 	c := config.New("n1", config.RoleWorker)
 	c.Network.Spec.Links = []config.Link{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}
 	m := &machine{networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{Converged: true, Revision: 1})}
@@ -22,7 +22,7 @@ func TestNetworkedWaits(t *testing.T) {
 	}
 	for range 2 {
 		ctx, cancel := soon()
-		if err := m.networked(ctx, c); err == nil {
+		if err := m.awaitNetwork(ctx, c); err == nil {
 			t.Error("confirmed by the network of the configuration before")
 		}
 		cancel()
@@ -30,13 +30,13 @@ func TestNetworkedWaits(t *testing.T) {
 	}
 	_, revision := m.networkConfig.Get()
 	m.networkState.Set(network.State{Converged: true, Revision: revision})
-	if err := m.networked(t.Context(), c); err != nil {
+	if err := m.awaitNetwork(t.Context(), c); err != nil {
 		t.Error(err)
 	}
 }
 
 // TestNetworkReady checks that a link without its lease has not converged.
-func TestSettled(t *testing.T) {
+func TestNetworkReady(t *testing.T) {
 	address := network.AddressState{Prefix: netip.MustParsePrefix("10.0.0.5/24")}
 	with := network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{address}, DHCP: &network.DHCPState{Lease: &dhcp.Lease{Address: address.Prefix}}}
 	static := network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{address}}
@@ -59,7 +59,7 @@ func TestSettled(t *testing.T) {
 		"no link is named, none has any":  {network.Config{}, []network.LinkState{without}, true, false},
 		"no link is named, and not ready": {network.Config{}, []network.LinkState{with}, false, false},
 	} {
-		if got := settled(network.State{Converged: test.converged, Links: test.links}, test.config); got != test.want {
+		if got := networkReady(network.State{Converged: test.converged, Links: test.links}, test.config); got != test.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

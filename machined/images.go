@@ -79,9 +79,9 @@ func toImages(in []imagestore.Image) []*api.ContainerImage {
 	return out
 }
 
-// checkMachine rejects every caller but another machine, and all callers while containerd does not
+// checkCaller rejects every caller but another machine, and all callers while containerd does not
 // run.
-func (a imageAPI) forMachine(ctx context.Context) error {
+func (a imageAPI) checkCaller(ctx context.Context) error {
 	if err := requireMachine(ctx); err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (a imageAPI) forMachine(ctx context.Context) error {
 }
 
 func (a imageAPI) Resolve(ctx context.Context, r *api.ResolveImageRequest) (*api.ResolveImageResponse, error) {
-	if err := a.forMachine(ctx); err != nil {
+	if err := a.checkCaller(ctx); err != nil {
 		return nil, err
 	}
 	found, err := a.m.importedImages.Find(ctx, r.Name)
@@ -105,12 +105,12 @@ func (a imageAPI) Resolve(ctx context.Context, r *api.ResolveImageRequest) (*api
 // the blobs to one machine; further calls wait. Each uses some messages of containerd, one mebibyte
 // each, in PID 1. A slow machine leaves two to the others.
 const (
-	mostPulled      = 4
-	mostPulledByOne = 2
+	maxBlobReads           = 4
+	maxBlobReadsPerMachine = 2
 )
 
 func (a imageAPI) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingServer[api.ReadBlobResponse]) error {
-	if err := a.forMachine(stream.Context()); err != nil {
+	if err := a.checkCaller(stream.Context()); err != nil {
 		return err
 	}
 	found, err := a.m.importedImages.Find(stream.Context(), r.Digest)
@@ -130,14 +130,14 @@ func (a imageAPI) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingSe
 	default:
 		return status.Error(codes.Unavailable, "this machine goes down")
 	}
-	return a.m.give(stream.Context(), func(ctx context.Context, taken func()) error {
+	return a.m.serve(stream.Context(), func(ctx context.Context, taken func()) error {
 		defer leave()
 		blob, err := a.m.importedImages.Open(ctx, found.Digest.String())
 		if err != nil {
 			return status.Error(codes.Unavailable, err.Error())
 		}
 		defer blob.Close()
-		for piece := make([]byte, givenChunk); ; taken() {
+		for piece := make([]byte, chunkSize); ; taken() {
 			n, err := io.ReadFull(blob, piece)
 			if n > 0 {
 				if err := stream.Send(&api.ReadBlobResponse{Chunk: piece[:n]}); err != nil {
@@ -154,7 +154,7 @@ func (a imageAPI) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingSe
 }
 
 // hasPeers reports whether there are machines with images for this one.
-func hasNeighbours(c *config.Config) bool {
+func hasPeers(c *config.Config) bool {
 	return c.Cluster != nil && (isWorker(c) || len(c.Cluster.Spec.ControlPlanes) > 1)
 }
 
@@ -166,7 +166,7 @@ var mirrorLimits = mirror.Limits{Clients: 256, MaxUnauthenticated: 64, Header: 3
 
 // localMirror is an endpoint of the mirror on loopback: one for images imported in the cluster, one
 // as the proxy of mirrors.
-type ownMirror struct {
+type localMirror struct {
 	url string
 	// required, because pods in the machine's network namespace can connect too
 	token string
@@ -174,26 +174,26 @@ type ownMirror struct {
 
 // openMirror opens the mirror at its first call. It has one token for imported images, and one for
 // mirrors, which containerd also sends to the token issuer of a mirror.
-func (m *machine) openMirror() (near, gate ownMirror, err error) {
+func (m *machine) openMirror() (images, proxy localMirror, err error) {
 	if m.imageMirror.url != "" {
 		return m.imageMirror, m.registryProxy, nil
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return near, gate, fmt.Errorf("images: cannot open the mirror: %w", err)
+		return images, proxy, fmt.Errorf("images: cannot open the mirror: %w", err)
 	}
 	at := "http://" + listener.Addr().String()
-	m.imageMirror, m.registryProxy = ownMirror{at, rand.Text()}, ownMirror{at, rand.Text()}
-	mirrored := mirror.Proxy(&m.mirrors, m.registryProxy.token, func(registry string, reason error) {
+	m.imageMirror, m.registryProxy = localMirror{at, rand.Text()}, localMirror{at, rand.Text()}
+	proxyHandler := mirror.Proxy(&m.mirrors, m.registryProxy.token, func(registry string, reason error) {
 		m.events.add("image", "failure", fmt.Sprintf("the mirror %s %v; the next registry is asked", registry, reason))
 	})
-	images := mirror.Handler(&neighbours{m: m, own: m.importedImages, resting: map[netip.Addr]time.Time{}}, m.imageMirror.token)
+	imageHandler := mirror.Handler(&peerImages{m: m, own: m.importedImages, retryAt: map[netip.Addr]time.Time{}}, m.imageMirror.token)
 	both := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, mirror.ProxyPath) {
-			mirrored.ServeHTTP(w, r)
+			proxyHandler.ServeHTTP(w, r)
 			return
 		}
-		images.ServeHTTP(w, r)
+		imageHandler.ServeHTTP(w, r)
 	})
 	panics.Go("mirror", func() {
 		m.events.add("image", "failure", "the mirror has ended: "+mirror.Serve(listener, both, mirrorLimits).Error())
@@ -203,36 +203,36 @@ func (m *machine) openMirror() (near, gate ownMirror, err error) {
 
 // peerImages is the image source of the mirror: the images imported on this machine and on the
 // other control-plane machines.
-type neighbours struct {
+type peerImages struct {
 	m   *machine
 	own mirror.Source // with imagePullPolicy: Always, an image on this machine is resolved too
 
 	mu      sync.Mutex
-	resting map[netip.Addr]time.Time // end of the delay for machines that did not answer
+	retryAt map[netip.Addr]time.Time // end of the delay for machines that did not answer
 }
 
 const (
 	// resolveTimeout bounds the call of one machine. Every pull on this machine waits for it.
-	findImageTime = 5 * time.Second
+	resolveTimeout = 5 * time.Second
 	// peerRetryInterval is the delay after which a machine that did not answer is called again: a
 	// pull resolves each layer separately.
-	neighbourRests = 30 * time.Second
+	peerRetryInterval = 30 * time.Second
 )
 
 // Find calls one machine after the other, this one first. It implements mirror.Source.
-func (n *neighbours) Find(ctx context.Context, name string) (ocispec.Descriptor, error) {
+func (n *peerImages) Find(ctx context.Context, name string) (ocispec.Descriptor, error) {
 	if found, err := n.own.Find(ctx, name); err == nil {
 		return found, nil
 	}
-	for _, addr := range n.awake() {
-		asking, cancel := context.WithTimeout(ctx, findImageTime)
-		found, err := call(asking, n.m, addr, func(other *client.Client) (*api.ResolveImageResponse, error) {
-			return other.Image.Resolve(asking, &api.ResolveImageRequest{Name: name})
+	for _, addr := range n.available() {
+		callCtx, cancel := context.WithTimeout(ctx, resolveTimeout)
+		found, err := call(callCtx, n.m, addr, func(other *client.Client) (*api.ResolveImageResponse, error) {
+			return other.Image.Resolve(callCtx, &api.ResolveImageRequest{Name: name})
 		})
 		cancel()
 		switch {
 		case err != nil && ctx.Err() == nil:
-			n.rest(addr)
+			n.backOff(addr)
 		case found.GetDigest() != "":
 			if name != found.Digest {
 				n.m.events.add("image", "op", fmt.Sprintf("%s is %s at %s, where it was imported", name, found.Digest, addr))
@@ -244,12 +244,12 @@ func (n *neighbours) Find(ctx context.Context, name string) (ocispec.Descriptor,
 }
 
 // Open reads a blob from the first machine that has it. It implements mirror.Source.
-func (n *neighbours) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
+func (n *peerImages) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
 	if blob, err := n.own.Open(ctx, digest); err == nil {
 		return blob, nil
 	}
 	failed := fs.ErrNotExist
-	for _, addr := range n.awake() {
+	for _, addr := range n.available() {
 		blob, err := n.open(ctx, addr, digest)
 		if err == nil {
 			return blob, nil
@@ -259,10 +259,10 @@ func (n *neighbours) Open(ctx context.Context, digest string) (io.ReadCloser, er
 	return nil, failed
 }
 
-// setUnclaimed reads a blob from a machine over a connection of its own: an error on a shared connection
+// open reads a blob from a machine over a connection of its own: an error on a shared connection
 // closes it.
-func (n *neighbours) open(ctx context.Context, addr netip.Addr, digest string) (io.ReadCloser, error) {
-	dialing, cancel := context.WithTimeout(ctx, dialTime)
+func (n *peerImages) open(ctx context.Context, addr netip.Addr, digest string) (io.ReadCloser, error) {
+	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	c, _, err := n.m.dialPeer(dialing, addr)
 	if err != nil {
@@ -277,25 +277,25 @@ func (n *neighbours) open(ctx context.Context, addr netip.Addr, digest string) (
 		_ = c.Close()
 		return nil, err
 	}
-	return giving{&chunks[*api.ReadBlobResponse]{receive: stream.Recv, rest: first.GetChunk()}, c.Close}, nil
+	return download{&chunks[*api.ReadBlobResponse]{receive: stream.Recv, rest: first.GetChunk()}, c.Close}, nil
 }
 
 // available returns the machines to call.
-func (n *neighbours) awake() []netip.Addr {
+func (n *peerImages) available() []netip.Addr {
 	now, _ := n.m.config.Get()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var out []netip.Addr
 	for _, addr := range n.m.syncPeers(now.config) {
-		if time.Now().After(n.resting[addr]) {
+		if time.Now().After(n.retryAt[addr]) {
 			out = append(out, addr)
 		}
 	}
 	return out
 }
 
-func (n *neighbours) rest(addr netip.Addr) {
+func (n *peerImages) backOff(addr netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.resting[addr] = time.Now().Add(neighbourRests)
+	n.retryAt[addr] = time.Now().Add(peerRetryInterval)
 }

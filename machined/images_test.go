@@ -76,7 +76,7 @@ func (i imports) Open(_ context.Context, sum string) (io.ReadCloser, error) {
 
 // TestPeerImages checks that an image of another control-plane machine is found and read, and that
 // a machine that does not answer is skipped for a while.
-func TestNeighbours(t *testing.T) {
+func TestPeerImages(t *testing.T) {
 	own, second, third := netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")
 	m, wire := issuing(t, ""), newWire(t)
 	m.events = newEventLog()
@@ -89,7 +89,7 @@ func TestNeighbours(t *testing.T) {
 	m.peerConns.dial = wire.dial
 	t.Cleanup(func() { m.peerConns.closeExcept(nil) })
 
-	n := &neighbours{m: m, own: imports{"example.com/own:1": "of this machine"}, resting: map[netip.Addr]time.Time{}}
+	n := &peerImages{m: m, own: imports{"example.com/own:1": "of this machine"}, retryAt: map[netip.Addr]time.Time{}}
 	sum := digest.FromString("a manifest")
 	for _, name := range []string{"example.com/web:1", sum.String()} {
 		if found, err := n.Find(t.Context(), name); err != nil || found.Digest != sum || found.Size != 10 || found.MediaType != "application/vnd.test" {

@@ -52,7 +52,7 @@ type installState struct {
 // stepInstall starts the installation that the configuration of a boot medium requests, and reports
 // disks with an installed system.
 func stepInstall(ctx context.Context, m *machine) error {
-	if m.medium == "" {
+	if m.bootMedium == "" {
 		return nil
 	}
 	facts, err := m.installFacts(ctx, "")
@@ -73,7 +73,7 @@ func stepInstall(ctx context.Context, m *machine) error {
 func (m *machine) installUnattended(ctx context.Context) {
 	now, _ := m.config.Get()
 	is, _ := m.installation.Get()
-	if m.medium == "" || now.config == nil || m.identity.Load() == nil || is.Disk != "" {
+	if m.bootMedium == "" || now.config == nil || m.identity.Load() == nil || is.Disk != "" {
 		return
 	}
 	w, err := m.planInstall(ctx, now.config, true)
@@ -133,8 +133,8 @@ func (m *machine) planInstall(ctx context.Context, c *config.Config, unattended 
 
 // installFacts reads the disks, and evaluates the disk expression if there is one.
 func (m *machine) installFacts(ctx context.Context, expression string) (install.Facts, error) {
-	m.looking.Lock()
-	defer m.looking.Unlock()
+	m.disksMu.Lock()
+	defer m.disksMu.Unlock()
 	have, err := disk.Read(ctx, m.examined(diskprobe.Fresh))
 	if err != nil {
 		return install.Facts{}, err
@@ -194,7 +194,7 @@ func (m *machine) matchDisks(ctx context.Context, expression string, disks []dis
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	a, err := ask[diskmatch.DiskMatchResult](ctx, m, paths.UserAPI, "match-disks", q)
+	a, err := runCommand[diskmatch.DiskMatchResult](ctx, m, paths.UserAPI, "match-disks", q)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func (m *machine) matchDisks(ctx context.Context, expression string, disks []dis
 // beginInstall starts the operations and returns. Only one installation runs at a time, and none
 // after a success: the machine reboots.
 func (m *machine) beginInstall(w install.Want, documents []byte, who string) error {
-	if !m.writing.TryLock() {
+	if !m.writeMu.TryLock() {
 		return errors.New("configuration refused, nothing was changed: an installation is under way (`orlopctl get install`)")
 	}
 	identity := m.identity.Load()
@@ -224,7 +224,7 @@ func (m *machine) beginInstall(w install.Want, documents []byte, who string) err
 	case err == nil:
 		files = append(files, install.File{Name: paths.PairedCA, Content: ca})
 	case !errors.Is(err, fs.ErrNotExist):
-		m.writing.Unlock()
+		m.writeMu.Unlock()
 		return fmt.Errorf("configuration refused, nothing was changed: the operator's CA: %w", err)
 	}
 	m.events.add("install", "op", "onto "+w.Disk.String()+", asked by "+who)
@@ -241,10 +241,10 @@ func (m *machine) beginInstall(w install.Want, documents []byte, who string) err
 		defer func() {
 			if now, _ := m.installation.Get(); now.Phase == installing { // it has panicked
 				m.installation.Set(installState{Phase: installFailed, Disk: w.Disk.Path, Reason: "the program failed; `orlopctl events` has the reason"})
-				m.writing.Unlock()
+				m.writeMu.Unlock()
 			}
 		}()
-		m.doInstall(m.working, w, ops)
+		m.doInstall(m.runCtx, w, ops)
 	})
 	return nil
 }
@@ -259,7 +259,7 @@ func (m *machine) doInstall(ctx context.Context, w install.Want, ops []reconcile
 			reason := fmt.Sprintf("cannot %s: %v", op, err)
 			m.installation.Set(installState{Phase: installFailed, Disk: w.Disk.Path, Reason: reason})
 			m.say("install: " + reason + "; nothing starts from " + w.Disk.Path + "; apply a configuration to begin again")
-			m.writing.Unlock()
+			m.writeMu.Unlock()
 			return
 		}
 	}

@@ -42,7 +42,7 @@ func TestInstallDisk(t *testing.T) {
 
 // TestCheckOperator checks that a medium cannot add or remove operators of a claimed machine. The
 // error names the field.
-func TestKeepsOperator(t *testing.T) {
+func TestCheckOperator(t *testing.T) {
 	authority := func() config.Certificate {
 		ca, err := pki.NewCA("operator", time.Hour)
 		if err != nil {
@@ -90,12 +90,12 @@ func TestKeepsOperator(t *testing.T) {
 		for _, ca := range c.owner {
 			owner = append(owner, ca.PEM()...)
 		}
-		err := keepsOperator(owner, c.next)
+		err := checkOperator(owner, c.next)
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	if err := keepsOperator([]byte("no certificate"), machine()); err == nil {
+	if err := checkOperator([]byte("no certificate"), machine()); err == nil {
 		t.Error("an owner that cannot be read is nobody")
 	}
 }

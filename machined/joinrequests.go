@@ -224,8 +224,8 @@ func (a clusterAPI) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResp
 		return nil, err
 	}
 	out := &api.DenyResponse{}
-	of := a.m.voters(c)
-	_, out.Unreached, _ = a.m.replicate(ctx, of.others, &api.ReplicateMembershipRequest{Denied: []string{m.Key}}, "", len(of.others))
+	vs := a.m.voters(c)
+	_, out.Unreached, _ = a.m.replicate(ctx, vs.others, &api.ReplicateMembershipRequest{Denied: []string{m.Key}}, "", len(vs.others))
 	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s is not let in: %s", m.Name, m.Address, m.Key))
 	return out, nil
 }
@@ -261,7 +261,7 @@ func (m *machine) sendJoinRequests(ctx context.Context, c *config.Config) (ticke
 	from := controlPlanes(c)
 	for i, address := range from {
 		one, cancel := context.WithTimeout(ctx, timeoutFor(ctx, len(from)-i))
-		answer, err := client.RequestJoin(one, client.Endpoint{Address: address, CA: machinePool(c), Accepts: m.controlsStill}, request)
+		answer, err := client.RequestJoin(one, client.Endpoint{Address: address, CA: machinePool(c), Accepts: m.checkControlPlane}, request)
 		cancel()
 		switch {
 		case err != nil:

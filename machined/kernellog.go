@@ -26,26 +26,26 @@ import (
 
 // kernelLogInterval is the minimum interval between writes of the kernel log: a power cut loses at
 // most that part.
-const kernelLogEvery = 5 * time.Second
+const kernelLogInterval = 5 * time.Second
 
 // logWriter writes the kernel log until it is stopped.
-type keeper struct {
+type logWriter struct {
 	stop  context.CancelFunc
 	ended chan struct{}
 }
 
 func (m *machine) bootLog() *bootlog.Log {
 	return &bootlog.Log{
-		Dir: paths.KernelLog, Every: kernelLogEvery,
+		Dir: paths.KernelLog, Every: kernelLogInterval,
 		Started: func() (time.Time, error) { s, err := m.kernel.ReadSystem(); return s.Started, err },
 		Report:  func(err error) { m.events.add("kernel", "failure", err.Error()) },
 	}
 }
 
 // startKernelLog starts the kernel log once a disk is mounted; only the first call has an effect.
-func (m *machine) keepKernelLog() {
+func (m *machine) startKernelLog() {
 	ctx, stop := context.WithCancel(context.Background()) // the shutdown is a part of the log
-	k := &keeper{stop: stop, ended: make(chan struct{})}
+	k := &logWriter{stop: stop, ended: make(chan struct{})}
 	if !m.kernelLog.CompareAndSwap(nil, k) {
 		stop()
 		return
@@ -58,7 +58,7 @@ func (m *machine) keepKernelLog() {
 	}
 	go func() {
 		defer close(k.ended)
-		_ = panics.Do("the kernel's last log", func() error { m.takeCrash(l); return nil })
+		_ = panics.Do("the kernel's last log", func() error { m.saveCrash(l); return nil })
 		follow := func(ctx context.Context, each func(kmsg.Record) error) error { return kmsg.Follow(ctx, 0, each) }
 		if err := panics.Do("the kernel's log", func() error { return l.Run(ctx, follow) }); !errors.Is(err, context.Canceled) {
 			l.Report(err)
@@ -81,7 +81,7 @@ func (m *machine) endKernelLog(ctx context.Context) {
 
 // saveCrash stores the log of a kernel crash, and enables the save at the next crash. Not every
 // machine supports it.
-func (m *machine) takeCrash(l *bootlog.Log) {
+func (m *machine) saveCrash(l *bootlog.Log) {
 	if err := m.kernel.LoadModules("efi_pstore"); err != nil && !errors.Is(err, kmod.ErrNotFound) {
 		l.Report(err)
 	}
@@ -99,7 +99,7 @@ func (m *machine) takeCrash(l *bootlog.Log) {
 }
 
 // sendStoredLog sends a stored kernel log.
-func (m *machine) sendKept(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
+func (m *machine) sendStoredLog(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	if r.Follow || r.PreviousBoot && r.Crash {
 		return status.Error(codes.InvalidArgument, "kernel log: that of the start before and that of a crash do not go on, and only one can be asked for")
 	}

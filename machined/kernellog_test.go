@@ -12,7 +12,7 @@ import (
 
 // TestStoredKernelLog checks that a stored log cannot be followed, and that only one can be
 // requested.
-func TestKeptKernelLog(t *testing.T) {
+func TestStoredKernelLog(t *testing.T) {
 	a := logAPI{m: &machine{}}
 	for _, r := range []*api.KernelLogRequest{{PreviousBoot: true, Follow: true}, {Crash: true, Follow: true}, {PreviousBoot: true, Crash: true}} {
 		if err := a.Kernel(r, nil); status.Code(err) != codes.InvalidArgument {
@@ -26,7 +26,7 @@ func TestEndKernelLog(t *testing.T) {
 	m := &machine{}
 	m.endKernelLog(t.Context()) // there is none
 	ctx, stop := context.WithCancel(t.Context())
-	k := &keeper{stop: stop, ended: make(chan struct{})}
+	k := &logWriter{stop: stop, ended: make(chan struct{})}
 	m.kernelLog.Store(k)
 	late, leave := context.WithCancel(t.Context())
 	leave()

@@ -169,7 +169,7 @@ func addons(all []config.Addon, found artifacts) []nodespec.Addon {
 }
 
 // nodeLabels returns the labels and taints of the Node in the form of the orchestrator.
-func marks(n config.Node) nodespec.NodeLabels {
+func nodeLabels(n config.Node) nodespec.NodeLabels {
 	out := nodespec.NodeLabels{Labels: n.Labels}
 	for _, t := range n.Taints {
 		out.Taints = append(out.Taints, nodespec.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
@@ -216,19 +216,19 @@ func access(c *config.Cluster) credentials.Access {
 // authorities returns the sources of this machine's credentials: the CAs of the Cluster document,
 // or the certificates of a worker.
 func (m *machine) authorities(c *config.Config) (credentials.Authorities, error) {
-	marked, err := json.Marshal(marks(c.Machine.Spec.Node))
+	marked, err := json.Marshal(nodeLabels(c.Machine.Spec.Node))
 	if err != nil {
 		return credentials.Authorities{}, fmt.Errorf("Machine.spec.node: cannot describe: %w", err)
 	}
-	refused, err := m.refused(c)
+	refused, err := m.revokedSet(c)
 	if err != nil {
 		return credentials.Authorities{}, err
 	}
-	if worker(c) {
+	if isWorker(c) {
 		member, _ := m.membership.Get()
 		believed := nodeCAs(c)
 		return credentials.Authorities{
-			Kubernetes: credentials.Authority{CA: &pki.CA{Cert: believed[0]}, Accepted: believed[1:]}, NodeLabels: marked, RevokedSet: refused, Issued: member.held.node,
+			Kubernetes: credentials.Authority{CA: &pki.CA{Cert: believed[0]}, Accepted: believed[1:]}, NodeLabels: marked, RevokedSet: refused, Issued: member.certs.node,
 		}, nil
 	}
 	a, err := authorities(c.Cluster)
@@ -245,7 +245,7 @@ func (m *machine) authorities(c *config.Config) (credentials.Authorities, error)
 
 // revokedSet returns the revocations for API server and kubelet as JSON, with the operators' CAs
 // that the management API trusts.
-func (m *machine) refused(c *config.Config) ([]byte, error) {
+func (m *machine) revokedSet(c *config.Config) ([]byte, error) {
 	callers, err := m.callers(c)
 	if err != nil {
 		return nil, err
@@ -263,9 +263,9 @@ func (m *machine) refused(c *config.Config) ([]byte, error) {
 			out.TrustedRoots = append(out.TrustedRoots, pki.Fingerprint(ca))
 		}
 	}
-	m.book.Lock()
-	defer m.book.Unlock()
-	out.Revoked = stillGone(c, m.book.openLocked(), m.book.refusedLocked(), time.Now())
+	m.ledger.Lock()
+	defer m.ledger.Unlock()
+	out.Revoked = withoutReassigned(c, m.ledger.currentLocked(), m.ledger.revokedLocked(), time.Now())
 	return json.Marshal(out)
 }
 
@@ -337,7 +337,7 @@ func trusted(own config.Certificate, accepted []config.Certificate) []byte {
 
 // wantedServices returns the services of a configuration, even if the machine has no address yet.
 func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) {
-	services := []supervise.Service{door()}
+	services := []supervise.Service{apidService()}
 	if c == nil || c.Cluster == nil {
 		return services, nil
 	}
@@ -355,7 +355,7 @@ func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) 
 		// supervise.Diff compares whole services, so a hash of the files that a service reads at
 		// its start is part of it.
 		if folder, ours := folders[s.Name]; ours {
-			text, err := json.Marshal(read(spec, s.Name))
+			text, err := json.Marshal(specFor(spec, s.Name))
 			if err != nil {
 				return nil, fmt.Errorf("node: cannot describe: %w", err)
 			}
@@ -368,7 +368,7 @@ func (m *machine) wantedServices(c *config.Config) ([]supervise.Service, error) 
 
 // specFor returns the part of the node's description that a service reads: a change of the
 // resolvers, for example by a new lease, does not restart etcd and the API server.
-func read(spec nodespec.Spec, service string) nodespec.Spec {
+func specFor(spec nodespec.Spec, service string) nodespec.Spec {
 	if service != serviceNode {
 		spec.DNS, spec.DNSUpstreams, spec.DNSSearch = nodespec.DNS{}, nil, nil
 	}

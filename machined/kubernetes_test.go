@@ -138,10 +138,10 @@ func TestResolversOfPods(t *testing.T) {
 	}
 	m := &machine{events: newEventLog()}
 	for range 3 { // reported once
-		m.tellLeftOut(c.Cluster.Spec.Networks, state.Servers)
+		m.reportUnusedResolvers(c.Cluster.Spec.Networks, state.Servers)
 	}
-	if len(m.leftOut) != 5 || !strings.Contains(m.leftOut[1], "10.96.0.10: is not asked for pods") {
-		t.Errorf("left out: %q", m.leftOut)
+	if len(m.unusedResolvers) != 5 || !strings.Contains(m.unusedResolvers[1], "10.96.0.10: is not asked for pods") {
+		t.Errorf("left out: %q", m.unusedResolvers)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestResolversRestartTheNodeAlone(t *testing.T) {
 	one := nodespec.Spec{NodeName: "a", DNSSearch: []string{"corp.example"}, DNSUpstreams: []netip.Addr{resolver}, DNS: nodespec.DNS{Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}
 	other := nodespec.Spec{NodeName: "a"}
 	for service, same := range map[string]bool{serviceKubeAPI: true, serviceControllers: true, serviceNode: false} {
-		if got := reflect.DeepEqual(read(one, service), read(other, service)); got != same {
+		if got := reflect.DeepEqual(specFor(one, service), specFor(other, service)); got != same {
 			t.Errorf("%s: the same: %t, want %t", service, got, same)
 		}
 	}

@@ -8,44 +8,44 @@ import (
 
 // Errors of limiter.acquire.
 var (
-	errAllTaken = errors.New("all places are taken")
-	errOwnTaken = errors.New("the caller has all places that he may have")
+	errLimitReached       = errors.New("all places are taken")
+	errCallerLimitReached = errors.New("the caller has all places that he may have")
 )
 
 // limiter bounds concurrent operations, in total and per caller, so that a caller at its limit
 // leaves some to the others.
-type places struct {
-	most, ofOne int
+type limiter struct {
+	total, perCaller int
 
-	mu    sync.Mutex
-	all   int
-	of    map[string]int // by caller
-	freed chan struct{}  // closed when an operation ends
+	mu       sync.Mutex
+	running  int
+	byCaller map[string]int // by caller
+	freed    chan struct{}  // closed when an operation ends
 }
 
-func newPlaces(most, ofOne int) *places {
-	return &places{most: most, ofOne: ofOne, of: map[string]int{}, freed: make(chan struct{})}
+func newLimiter(most, ofOne int) *limiter {
+	return &limiter{total: most, perCaller: ofOne, byCaller: map[string]int{}, freed: make(chan struct{})}
 }
 
 // acquire starts an operation for a caller. It returns the function that ends the operation, or an
 // error and a channel that is closed when an operation ends.
-func (p *places) take(who string) (leave func(), freed <-chan struct{}, why error) {
+func (p *limiter) acquire(caller string) (release func(), freed <-chan struct{}, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.of[who] >= p.ofOne:
-		return nil, p.freed, errOwnTaken
-	case p.all >= p.most:
-		return nil, p.freed, errAllTaken
+	case p.byCaller[caller] >= p.perCaller:
+		return nil, p.freed, errCallerLimitReached
+	case p.running >= p.total:
+		return nil, p.freed, errLimitReached
 	}
-	p.all++
-	p.of[who]++
+	p.running++
+	p.byCaller[caller]++
 	return sync.OnceFunc(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.all--
-		if p.of[who]--; p.of[who] == 0 {
-			delete(p.of, who)
+		p.running--
+		if p.byCaller[caller]--; p.byCaller[caller] == 0 {
+			delete(p.byCaller, caller)
 		}
 		close(p.freed)
 		p.freed = make(chan struct{})
@@ -53,9 +53,9 @@ func (p *places) take(who string) (leave func(), freed <-chan struct{}, why erro
 }
 
 // wait waits until acquire succeeds.
-func (p *places) wait(ctx context.Context, who string) (leave func(), err error) {
+func (p *limiter) wait(ctx context.Context, who string) (leave func(), err error) {
 	for {
-		leave, freed, why := p.take(who)
+		leave, freed, why := p.acquire(who)
 		if why == nil {
 			return leave, nil
 		}

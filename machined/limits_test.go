@@ -9,14 +9,14 @@ import (
 
 // TestLimiter checks the limits per caller and in total, and that the end of an operation, reported
 // once or twice, admits the next.
-func TestPlaces(t *testing.T) {
-	p := newPlaces(3, 2)
+func TestLimiter(t *testing.T) {
+	p := newLimiter(3, 2)
 	var leave []func()
 	for _, c := range []struct {
 		who  string
 		want error
-	}{{"a", nil}, {"a", nil}, {"a", errOwnTaken}, {"b", nil}, {"b", errAllTaken}, {"c", errAllTaken}} {
-		l, _, err := p.take(c.who)
+	}{{"a", nil}, {"a", nil}, {"a", errCallerLimitReached}, {"b", nil}, {"b", errLimitReached}, {"c", errLimitReached}} {
+		l, _, err := p.acquire(c.who)
 		if !errors.Is(err, c.want) {
 			t.Fatalf("%s: %v, want %v", c.who, err, c.want)
 		}
@@ -24,16 +24,16 @@ func TestPlaces(t *testing.T) {
 	}
 	leave[0]()
 	leave[0]()
-	if p.all != 2 || p.of["a"] != 1 {
-		t.Errorf("%d, %v", p.all, p.of)
+	if p.running != 2 || p.byCaller["a"] != 1 {
+		t.Errorf("%d, %v", p.running, p.byCaller)
 	}
 }
 
 // TestLimiterWait checks that a waiting caller gets the next free place, and stops with its
 // context.
-func TestPlacesWait(t *testing.T) {
+func TestLimiterWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlaces(1, 1)
+		p := newLimiter(1, 1)
 		leave, err := p.wait(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
@@ -56,8 +56,8 @@ func TestPlacesWait(t *testing.T) {
 		}
 		leave()
 		(<-got)()
-		if p.all != 0 || len(p.of) != 0 {
-			t.Errorf("%d, %v", p.all, p.of)
+		if p.running != 0 || len(p.byCaller) != 0 {
+			t.Errorf("%d, %v", p.running, p.byCaller)
 		}
 	})
 }

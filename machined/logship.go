@@ -34,7 +34,7 @@ import (
 // with the configuration.
 
 // logShipping is the log shipping of the machine.
-type shipping struct {
+type logShipping struct {
 	rings rings
 
 	mu     sync.Mutex
@@ -53,8 +53,8 @@ type shipment struct {
 
 // runLogShipping ships logs to the receivers of the configuration. A system that is not installed
 // is unclaimed and ships no logs.
-func (m *machine) ship(ctx context.Context) {
-	if m.medium != "" {
+func (m *machine) runLogShipping(ctx context.Context) {
+	if m.bootMedium != "" {
 		return
 	}
 	for w := m.config.Watch(); ; {
@@ -74,7 +74,7 @@ func (m *machine) ship(ctx context.Context) {
 
 // shipTo ships to these receivers only. Unchanged receivers retain their sender.
 func (m *machine) shipTo(ctx context.Context, machine string, receivers []config.Receiver) error {
-	s := &m.shipping
+	s := &m.logShipping
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -93,7 +93,7 @@ func (m *machine) shipTo(ctx context.Context, machine string, receivers []config
 		if i >= 0 {
 			last = before[i].ended
 		}
-		s.all = append(s.all, m.sendTo(ctx, machine, r, dir, last))
+		s.all = append(s.all, m.startSender(ctx, machine, r, dir, last))
 		m.events.add("shipping", "op", fmt.Sprintf("send to receiver %s at %s", r.Name, r.Address))
 	}
 	for _, old := range before {
@@ -106,7 +106,7 @@ func (m *machine) shipTo(ctx context.Context, machine string, receivers []config
 }
 
 // startSender starts the sender of a receiver after the end of the former sender.
-func (m *machine) sendTo(ctx context.Context, machine string, r config.Receiver, dir string, last <-chan struct{}) *shipment {
+func (m *machine) startSender(ctx context.Context, machine string, r config.Receiver, dir string, last <-chan struct{}) *shipment {
 	encode := logship.JSON
 	if r.Format == config.FormatSyslog {
 		encode = logship.Syslog
@@ -126,7 +126,7 @@ func (m *machine) sendTo(ctx context.Context, machine string, r config.Receiver,
 		if last != nil {
 			<-last // it was stopped, and ends in seconds at most
 		}
-		m.keeper().Run(ctx, "shipping to "+r.Name, one.sender.Run)
+		m.restarter().Run(ctx, "shipping to "+r.Name, one.sender.Run)
 	}()
 	return one
 }
@@ -134,7 +134,7 @@ func (m *machine) sendTo(ctx context.Context, machine string, r config.Receiver,
 // cursors returns the directory of the cursor files; empty without a disk. It removes the cursors
 // of former receivers, but only at the next change: the configuration may be on trial.
 func (m *machine) cursors(receivers []config.Receiver) (string, error) {
-	if why, _ := m.noStorage.Get(); why != "" {
+	if why, _ := m.storageProblem.Get(); why != "" {
 		return "", nil
 	}
 	names, err := filepath.Glob(filepath.Join(paths.LogShipping, "*.json"))
@@ -144,7 +144,7 @@ func (m *machine) cursors(receivers []config.Receiver) (string, error) {
 	known := func(name string) bool {
 		name = strings.TrimSuffix(filepath.Base(name), ".json")
 		return slices.ContainsFunc(receivers, func(r config.Receiver) bool { return r.Name == name }) ||
-			slices.ContainsFunc(m.shipping.all, func(s *shipment) bool { return s.to.Name == name })
+			slices.ContainsFunc(m.logShipping.all, func(s *shipment) bool { return s.to.Name == name })
 	}
 	var problems []error
 	for _, name := range names {
@@ -159,7 +159,7 @@ func (m *machine) cursors(receivers []config.Receiver) (string, error) {
 }
 
 // close ends all connections in order, so that sent records count as delivered.
-func (s *shipping) close(ctx context.Context) error {
+func (s *logShipping) close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	all := s.all
@@ -178,7 +178,7 @@ func (s *shipping) close(ctx context.Context) error {
 }
 
 // states returns the receivers for topic "shipping".
-func (s *shipping) states() ([]logship.State, error) {
+func (s *logShipping) states() ([]logship.State, error) {
 	s.mu.Lock()
 	all := slices.Clone(s.all)
 	s.mu.Unlock()
@@ -196,7 +196,7 @@ func receiverTLS(r config.Receiver) *tls.Config {
 		c.RootCAs.AddCert(ca.X509())
 	}
 	c.GetClientCertificate = func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		return ownCertificate(asked, filepath.Join(paths.ApidDir, "server.crt"), filepath.Join(paths.ApidDir, "server.key"))
+		return machineCertificate(asked, filepath.Join(paths.ApidDir, "server.crt"), filepath.Join(paths.ApidDir, "server.key"))
 	}
 	if r.Client != nil {
 		given := &tls.Certificate{Certificate: [][]byte{r.Client.Cert.X509().Raw}, PrivateKey: r.Client.Key.Signer()}
@@ -208,7 +208,7 @@ func receiverTLS(r config.Receiver) *tls.Config {
 // machineCertificate returns the present certificate of the machine for a receiver that trusts its
 // issuer, in a cluster the machine CA. Any other receiver gets an empty certificate, which means
 // none.
-func ownCertificate(asked *tls.CertificateRequestInfo, cert, key string) (*tls.Certificate, error) {
+func machineCertificate(asked *tls.CertificateRequestInfo, cert, key string) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
 		return nil, fmt.Errorf("the machine's own certificate: %w", err)
@@ -232,11 +232,11 @@ func (m *machine) sources(want []config.LogSource) (list []logship.Source) {
 	for _, source := range want {
 		switch source {
 		case config.SourceAudit:
-			if m.calls.changes != nil {
-				list = append(list, auditSource(string(source), m.calls.changes))
+			if m.callRecords.changes != nil {
+				list = append(list, auditSource(string(source), m.callRecords.changes))
 			}
-			if m.calls.refused != nil {
-				list = append(list, auditSource(string(source)+"-"+audit.Refused, m.calls.refused))
+			if m.callRecords.refused != nil {
+				list = append(list, auditSource(string(source)+"-"+audit.Refused, m.callRecords.refused))
 			}
 		case config.SourceEvents:
 			list = append(list, m.events.source(boot))
@@ -294,7 +294,7 @@ func (l *eventLog) source(boot string) logship.Source {
 	return logship.Source{
 		Newest: func() map[string]uint64 { last, _ := l.last.Get(); return map[string]uint64{name: last} },
 		Follow: func(ctx context.Context, after func(string) uint64, each func(logship.Record) error) error {
-			return l.follow(ctx, after(name), true, func(e event) error {
+			return l.tail(ctx, after(name), true, func(e event) error {
 				line := logship.Record{
 					Source: name, Boot: boot, Number: e.cursor, Time: e.time, Facility: facilityDaemon, Severity: severityInfo,
 					App: "machined", Kind: e.kind, Text: e.source + ": " + e.message,
@@ -345,7 +345,7 @@ func kernelTime(at time.Duration) time.Time {
 
 // servicesSource is the logs of the services, including later ones.
 func (m *machine) servicesSource(boot string) logship.Source {
-	all := &m.shipping.rings
+	all := &m.logShipping.rings
 	const prefix = string(config.SourceServices) + "/"
 	return logship.Source{
 		Newest: func() map[string]uint64 {
@@ -384,7 +384,7 @@ func (m *machine) servicesSource(boot string) logship.Source {
 					following[service], stops[service] = n.ring, stopOne
 					followers.Go(panics.Guarded("log of "+service, func() {
 						defer stopOne()
-						n.follow(one, after(prefix+service), func(l logring.Line) error {
+						n.tail(one, after(prefix+service), func(l logring.Line) error {
 							return each(logship.Record{
 								Source: prefix + service, Boot: boot, Number: n.before + l.Seq, Time: l.Time,
 								Facility: facilityDaemon, Severity: severityInfo, App: service, Kind: "log", Text: l.Text,
@@ -401,19 +401,19 @@ func (m *machine) servicesSource(boot string) logship.Source {
 // its line numbers continue.
 type rings struct {
 	mu  sync.Mutex
-	all map[string]counted
+	all map[string]countedRing
 }
 
 // countedRing is a service's log.
-type counted struct {
+type countedRing struct {
 	ring   *logring.Ring
 	before uint64 // number of lines in the former logs
 }
 
-func (c counted) newest() uint64 { return c.before + c.ring.Newest() }
+func (c countedRing) newest() uint64 { return c.before + c.ring.Newest() }
 
 // tail calls each for the lines after a number until the context ends or each fails.
-func (c counted) follow(ctx context.Context, after uint64, each func(logring.Line) error) {
+func (c countedRing) tail(ctx context.Context, after uint64, each func(logring.Line) error) {
 	for seq := after - min(after, c.before); ; {
 		lines, _, err := c.ring.After(ctx, seq)
 		if err != nil {
@@ -433,18 +433,18 @@ func (r *rings) set(service string, ring *logring.Ring) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.all == nil {
-		r.all = map[string]counted{}
+		r.all = map[string]countedRing{}
 	}
 	have, known := r.all[service]
 	switch {
 	case !known:
-		r.all[service] = counted{ring: ring}
+		r.all[service] = countedRing{ring: ring}
 	case have.ring != ring:
-		r.all[service] = counted{ring, have.newest()}
+		r.all[service] = countedRing{ring, have.newest()}
 	}
 }
 
-func (r *rings) get() map[string]counted {
+func (r *rings) get() map[string]countedRing {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.all)

@@ -102,7 +102,7 @@ func check(t testing.TB, err error) {
 func TestShipping(t *testing.T) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
-	m := &machine{calls: &callRecords{changes: l}, events: newEventLog(), noStorage: cell.New("a test")}
+	m := &machine{callRecords: &callRecords{changes: l}, events: newEventLog(), storageProblem: cell.New("a test")}
 	first, second := newArchive(t), newArchive(t)
 	record := func(n int) {
 		for range n {
@@ -131,7 +131,7 @@ func TestShipping(t *testing.T) {
 	if chain.First.Number != 1 || chain.Last.Number != 5 {
 		t.Errorf("lines %v to %v", chain.First, chain.Last)
 	}
-	states, err := m.shipping.states()
+	states, err := m.logShipping.states()
 	check(t, err)
 	if len(states) != 2 || states[0].Name != "second" || states[1].Sent != 5 || states[1].Pending != 0 || states[1].Connected.IsZero() {
 		t.Errorf("%+v", states)
@@ -142,12 +142,12 @@ func TestShipping(t *testing.T) {
 	second.wait(t, "audit", 6)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	check(t, m.shipping.close(ctx))
+	check(t, m.logShipping.close(ctx))
 	if all, _ := first.texts.Get(); len(all["audit"]) != 5 || len(all["events"]) > 0 {
 		t.Errorf("a receiver that is not configured has got %v", all)
 	}
 	check(t, m.shipTo(t.Context(), "m1", both)) // during the shutdown no sender starts
-	if states, err = m.shipping.states(); len(states) != 1 || !states[0].Connected.IsZero() || err != nil {
+	if states, err = m.logShipping.states(); len(states) != 1 || !states[0].Connected.IsZero() || err != nil {
 		t.Errorf("%+v, %v", states, err)
 	}
 }
@@ -193,7 +193,7 @@ func TestRings(t *testing.T) {
 	}
 	for after, want := range map[uint64]string{0: "4d 5e", 2: "4d 5e", 4: "5e"} {
 		var got []string
-		n.follow(t.Context(), after, func(l logring.Line) error {
+		n.tail(t.Context(), after, func(l logring.Line) error {
 			got = append(got, fmt.Sprint(n.before+l.Seq, l.Text))
 			if l.Seq == 2 {
 				return fmt.Errorf("stop")
@@ -234,7 +234,7 @@ func TestKernelLines(t *testing.T) {
 
 // TestMachineCertificate checks that a receiver gets the machine's certificate only if it trusts
 // the issuer.
-func TestOwnCertificate(t *testing.T) {
+func TestMachineCertificate(t *testing.T) {
 	ca, err := pki.NewCA("machines", time.Hour)
 	check(t, err)
 	other, err := pki.NewCA("others", time.Hour)
@@ -254,7 +254,7 @@ func TestOwnCertificate(t *testing.T) {
 		check(t, os.WriteFile(cert, c.leaf.CertPEM(), 0o600))
 		check(t, os.WriteFile(key, c.leaf.KeyPEM(), 0o600))
 		asked := &tls.CertificateRequestInfo{AcceptableCAs: [][]byte{c.knows.RawSubject}, SignatureSchemes: []tls.SignatureScheme{tls.ECDSAWithP256AndSHA256}, Version: tls.VersionTLS13}
-		got, err := ownCertificate(asked, cert, key)
+		got, err := machineCertificate(asked, cert, key)
 		if err != nil || (len(got.Certificate) > 0) != c.shown {
 			t.Errorf("%s: %v", c.name, err)
 		}

@@ -102,8 +102,8 @@ type machine struct {
 	release buildinfo.Release
 	slot    string // "A" or "B"; empty if the system runs from memory
 	// boot medium if the system is not installed (bootmedium.Memory); empty if it runs from a disk
-	medium  string
-	started time.Time // start of init
+	bootMedium string
+	started    time.Time // start of init
 	// facts are the facts that stepHost read. They do not change afterwards: MemTotal can grow by a
 	// page at run time (the kernel frees memory that only its start needed), and a plan that
 	// followed it would never be done.
@@ -116,138 +116,138 @@ type machine struct {
 	network  *network.Controller
 	console  *console.Console
 	// machine key, in the certificate with which it was stored; nil until stepIdentity
-	identity atomic.Pointer[pki.Leaf]
-	modules  func() (*kmod.Index, error)
-	esp      *esp.Partition // partition with the entries of the boot loader
-	inputs   chan struct{}  // wakes the reader of power buttons: an input device was added
-	blocks   chan struct{}  // wakes watchDisks: a disk or a partition was added or removed
+	identity      atomic.Pointer[pki.Leaf]
+	modules       func() (*kmod.Index, error)
+	esp           *esp.Partition // partition with the entries of the boot loader
+	inputsChanged chan struct{}  // wakes the reader of power buttons: an input device was added
+	blocksChanged chan struct{}  // wakes watchDisks: a disk or a partition was added or removed
 	// wakes the readers of containerd's images: containerd started, or an image was imported
-	imported chan struct{}
+	imagesChanged chan struct{}
 	// containerd is the connection to containerd's socket; it opens at first use.
 	containerd *grpc.ClientConn
 
-	applying sync.Mutex // at most one configuration is applied at a time
-	settling sync.Mutex // at most one reconciliation at a time
+	applyMu     sync.Mutex // at most one configuration is applied at a time
+	reconcileMu sync.Mutex // at most one reconciliation at a time
 	// since when the services have no address; zero if they have an address. Guarded by
 	// reconcileMu.
-	lonely   time.Time
-	packets  packetRules
-	stepping sync.Mutex // at most one event of an upgrade at a time
+	noAddressSince time.Time
+	packets        packetRules
+	upgradeMu      sync.Mutex // at most one event of an upgrade at a time
 	// at most one system is received or written at a time, by an upgrade or an installation
-	writing   sync.Mutex
-	looking   sync.Mutex // at most one read of the disks at a time
-	prober    *diskprobe.Prober
-	gifts     gifts
-	relays    relays
-	captures  chan struct{} // one element per running capture
-	reads     chan struct{} // one element per file being read
-	profiling sync.Mutex    // at most one profile at a time
-	moving    sync.Mutex    // at most one snapshot of the etcd data is taken or restored at a time
-	askers    chan struct{} // one element per process for a read-only RPC (orchestratorcmd.go)
-	rules     chan struct{} // one element while the nftables rules are read (nftables.go)
+	writeMu      sync.Mutex
+	disksMu      sync.Mutex // at most one read of the disks at a time
+	prober       *diskprobe.Prober
+	bundleServer bundleServer
+	relays       relays
+	captures     chan struct{} // one element per running capture
+	fileReads    chan struct{} // one element per file being read
+	profileMu    sync.Mutex    // at most one profile at a time
+	snapshotMu   sync.Mutex    // at most one snapshot of the etcd data is taken or restored at a time
+	readCommands chan struct{} // one element per process for a read-only RPC (orchestratorcmd.go)
+	nftReads     chan struct{} // one element while the nftables rules are read (nftables.go)
 	// held while a snapshot is sent to one caller: its file occupies space on DATA until then
-	handing  sync.Mutex
-	routine  routine      // scheduled etcd snapshots
-	sender   sender       // upload of stored snapshots
-	calls    *callRecords // audit log
-	shipping shipping
-	book     book // client certificates issued and revoked
-	desk     desk
-	asking   applicants // join requests of machines without a ticket
+	sendSnapshotMu sync.Mutex
+	schedule       snapshotSchedule // scheduled etcd snapshots
+	uploader       uploader         // upload of stored snapshots
+	callRecords    *callRecords     // audit log
+	logShipping    logShipping
+	ledger         ledger // client certificates issued and revoked
+	pairing        pairingDesk
+	joinRequests   joinRequests // join requests of machines without a ticket
 	// pending shutdown request; no service is started any more. nil while the machine runs
-	going    atomic.Pointer[powerRequest]
-	working  context.Context // canceled at shutdown
-	stopWork context.CancelCauseFunc
+	shutdown  atomic.Pointer[powerRequest]
+	runCtx    context.Context // canceled at shutdown
+	cancelRun context.CancelCauseFunc
 	// stopFeeding stops the feeding of the watchdog.
 	stopFeeding context.CancelFunc
 
 	// stores the kernel log; nil until a disk is mounted
-	kernelLog atomic.Pointer[keeper]
+	kernelLog atomic.Pointer[logWriter]
 
 	// The cells behind the topics. newMachine passes a cell to the component that owns it.
-	topics   []topic
-	config   *cell.Cell[applied]
-	settled  *cell.Cell[settlement] // result of the last reconciliation of a configuration
-	stage    *cell.Cell[stage]
-	timeline *cell.Cell[[]moment]
-	noRules  *cell.Cell[string] // why the nftables rules are not active; empty if they are
+	topics       []topic
+	config       *cell.Cell[applied]
+	convergence  *cell.Cell[convergence] // result of the last reconciliation of a configuration
+	stage        *cell.Cell[stage]
+	timeline     *cell.Cell[[]moment]
+	rulesProblem *cell.Cell[string] // why the nftables rules are not active; empty if they are
 	// why no disk is mounted for storage; empty if one is
-	noStorage     *cell.Cell[string]
-	disks         *cell.Cell[diskState]
-	networkConfig *cell.Cell[network.Config]
-	networkState  *cell.Cell[network.State]
-	timeServers   *cell.Cell[[]string]
-	timeState     *cell.Cell[timesync.Status]
-	past          *timesync.Floor
-	upgrade       *cell.Cell[upgradeState]
-	installation  *cell.Cell[installState]
-	membership    *cell.Cell[membershipState]
-	artifacts     *cell.Cell[artifacts] // artifacts of add-ons
-	program       *cell.Cell[programState]
+	storageProblem *cell.Cell[string]
+	disks          *cell.Cell[diskState]
+	networkConfig  *cell.Cell[network.Config]
+	networkState   *cell.Cell[network.State]
+	timeServers    *cell.Cell[[]string]
+	timeState      *cell.Cell[timesync.Status]
+	timeFloor      *timesync.Floor
+	upgrade        *cell.Cell[upgradeState]
+	installation   *cell.Cell[installState]
+	membership     *cell.Cell[membershipState]
+	artifacts      *cell.Cell[artifacts] // artifacts of add-ons
+	panicState     *cell.Cell[panicState]
 
-	connections connections          // connections to the other machines of the cluster
-	given       *imagestore.Imported // imported images that other machines can pull
-	pulls       *places              // limit of blobs that peers pull
-	mirror      ownMirror            // mirror of imported images; only reconcile opens and reads it
+	peerConns      peerConns            // connections to the other machines of the cluster
+	importedImages *imagestore.Imported // imported images that other machines can pull
+	blobReads      *limiter             // limit of blobs that peers pull
+	imageMirror    localMirror          // mirror of imported images; only reconcile opens and reads it
 	// resolvers that pods do not use; only reconcile reads it
-	leftOut    []string
-	gate       ownMirror  // mirror proxy of other registries; only reconcile opens and reads it
-	mirrors    upstreams  // configured mirrors
-	suspending suspender  // suspended Kubernetes objects
-	forgetting forgetting // deletion of the Nodes of removed machines
+	unusedResolvers []string
+	registryProxy   localMirror // mirror proxy of other registries; only reconcile opens and reads it
+	mirrors         upstreams   // configured mirrors
+	suspender       suspender   // suspended Kubernetes objects
+	nodeGC          nodeGC      // deletion of the Nodes of removed machines
 }
 
 func newMachine() *machine {
 	m := &machine{
-		slot:          os.Getenv("ORLOP_SLOT"),
-		medium:        os.Getenv(bootmedium.Env),
-		started:       userspaceStart(os.Getenv("ORLOP_USERSPACE_START")),
-		events:        newEventLog(),
-		inputs:        make(chan struct{}, 1),
-		blocks:        make(chan struct{}, 1),
-		imported:      make(chan struct{}, 1),
-		gifts:         gifts{takers: newPlaces(mostGiven, mostGivenToOne)},
-		pulls:         newPlaces(mostPulled, mostPulledByOne),
-		relays:        newRelays(),
-		captures:      make(chan struct{}, mostCaptures),
-		sender:        sender{woke: make(chan struct{}, 1)},
-		reads:         make(chan struct{}, mostReads),
-		desk:          newDesk(),
-		modules:       host.ModuleIndex(),
-		config:        cell.New(applied{}),
-		settled:       cell.New(settlement{}),
-		stage:         cell.New(stage{Name: "starting"}),
-		timeline:      cell.New([]moment(nil)),
-		noRules:       cell.New(""),
-		noStorage:     cell.New(""),
-		book:          newBook(paths.TrustLedger),
-		calls:         newCallRecords(),
-		suspending:    suspender{shelf: keptObjects{paths.SuspendedObjects}},
-		asking:        newApplicants(),
-		askers:        make(chan struct{}, atOnce),
-		rules:         make(chan struct{}, 1),
-		disks:         cell.New(diskState{}),
-		networkConfig: cell.New(network.Config{}),
-		networkState:  cell.New(network.State{}),
-		timeServers:   cell.New([]string(nil)),
-		timeState:     cell.New(timesync.Status{}),
-		past:          timesync.NewFloor(time.Time{}, time.Now()),
-		upgrade:       cell.New(upgradeState{}),
-		installation:  cell.New(installState{}),
-		membership:    cell.New(membershipState{}),
-		artifacts:     cell.New(artifacts{}),
-		program:       cell.New(programState{}),
+		slot:           os.Getenv("ORLOP_SLOT"),
+		bootMedium:     os.Getenv(bootmedium.Env),
+		started:        userspaceStart(os.Getenv("ORLOP_USERSPACE_START")),
+		events:         newEventLog(),
+		inputsChanged:  make(chan struct{}, 1),
+		blocksChanged:  make(chan struct{}, 1),
+		imagesChanged:  make(chan struct{}, 1),
+		bundleServer:   bundleServer{downloads: newLimiter(maxDownloads, maxDownloadsPerMachine)},
+		blobReads:      newLimiter(maxBlobReads, maxBlobReadsPerMachine),
+		relays:         newRelays(),
+		captures:       make(chan struct{}, maxCaptures),
+		uploader:       uploader{wakeup: make(chan struct{}, 1)},
+		fileReads:      make(chan struct{}, maxFileReads),
+		pairing:        newPairingDesk(),
+		modules:        host.ModuleIndex(),
+		config:         cell.New(applied{}),
+		convergence:    cell.New(convergence{}),
+		stage:          cell.New(stage{Name: "starting"}),
+		timeline:       cell.New([]moment(nil)),
+		rulesProblem:   cell.New(""),
+		storageProblem: cell.New(""),
+		ledger:         newLedger(paths.TrustLedger),
+		callRecords:    newCallRecords(),
+		suspender:      suspender{store: suspendedStore{paths.SuspendedObjects}},
+		joinRequests:   newJoinRequests(),
+		readCommands:   make(chan struct{}, maxReadCommands),
+		nftReads:       make(chan struct{}, 1),
+		disks:          cell.New(diskState{}),
+		networkConfig:  cell.New(network.Config{}),
+		networkState:   cell.New(network.State{}),
+		timeServers:    cell.New([]string(nil)),
+		timeState:      cell.New(timesync.Status{}),
+		timeFloor:      timesync.NewFloor(time.Time{}, time.Now()),
+		upgrade:        cell.New(upgradeState{}),
+		installation:   cell.New(installState{}),
+		membership:     cell.New(membershipState{}),
+		artifacts:      cell.New(artifacts{}),
+		panicState:     cell.New(panicState{}),
 	}
-	m.working, m.stopWork = context.WithCancelCause(context.Background())
+	m.runCtx, m.cancelRun = context.WithCancelCause(context.Background())
 	m.reaper = supervise.NewReaper(nil)
 	go m.reaper.Loop(context.Background())
-	m.prober = diskprobe.New(m.probe, diskprobe.Deadline, func() { kick(m.blocks) })
+	m.prober = diskprobe.New(m.probeDisk, diskprobe.Deadline, func() { wake(m.blocksChanged) })
 	m.services = supervise.NewManager(supervise.Config{
 		Reaper: m.reaper,
 		Groups: cgroup.Tree(cgroup.Mount),
 		Event:  func(service, kind, message string) { m.events.add("service/"+service, kind, message) },
 	})
-	m.book.past = func() time.Time { return m.past.Now(time.Now()) }
+	m.ledger.floor = func() time.Time { return m.timeFloor.Now(time.Now()) }
 	m.kernel = host.NewKernel(m.modules)
 	m.network = network.New(network.Deps{
 		Config: m.networkConfig,
@@ -258,9 +258,9 @@ func newMachine() *machine {
 	})
 	// NewClient does not resolve the address of a Unix socket, so it cannot fail.
 	m.containerd, _ = grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	m.given = imagestore.NewImported(imagestore.New(m.containerd))
+	m.importedImages = imagestore.NewImported(imagestore.New(m.containerd))
 	m.esp = &esp.Partition{
-		Device:  func() (string, error) { p, err := m.place(); return p.ESP, err },
+		Device:  func() (string, error) { p, err := m.slots(); return p.ESP, err },
 		Target:  paths.ESP,
 		Modules: m.kernel.LoadModules,
 	}
@@ -298,9 +298,9 @@ func readRelease() (buildinfo.Release, error) {
 	return r, nil
 }
 
-// petEvery is the interval at which the watchdog is fed; the watchdog resets the machine after
+// petInterval is the interval at which the watchdog is fed; the watchdog resets the machine after
 // watchdog.Timeout.
-const petEvery = 10 * time.Second
+const petInterval = 10 * time.Second
 
 // loop is the main loop of PID 1 and never ends. It receives shutdown requests from signals and the
 // power button.
@@ -308,13 +308,13 @@ func (m *machine) loop(ctx context.Context) {
 	// Ctrl-Alt-Del arrives as SIGINT if a keyboard is not disabled (machined/console), once the
 	// kernel is told not to reboot by itself (reboot(2)).
 	unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
-	m.keeper().Go(ctx, "power button", func(ctx context.Context) {
-		power.Buttons(ctx, "/dev/input", m.inputs, func(device string) {
-			m.goDown(powerRequest{to: power.PowerOff, why: "power button (" + device + ")"})
+	m.restarter().Go(ctx, "power button", func(ctx context.Context) {
+		power.Buttons(ctx, "/dev/input", m.inputsChanged, func(device string) {
+			m.shutDown(powerRequest{to: power.PowerOff, why: "power button (" + device + ")"})
 		})
 	})
 	power.Signals(ctx, func(mode power.Mode, why string) {
-		m.goDown(powerRequest{to: mode, why: why})
+		m.shutDown(powerRequest{to: mode, why: why})
 	})
 	select {} // PID 1 must not end
 }
@@ -322,12 +322,12 @@ func (m *machine) loop(ctx context.Context) {
 // maxServicesSilence is the time for which the service manager may not answer while the watchdog is
 // fed. A service that starts waits for the disk, which can be absent for more than a minute, for
 // example when a SAN fails over.
-const servicesMute = 5 * time.Minute
+const maxServicesSilence = 5 * time.Minute
 
 // lateWatchdog arms a watchdog whose driver is loaded after init. Some watchdogs are devices that
 // the driver of another device creates (i2c-i801 creates iTCO_wdt).
 func lateWatchdog(ctx context.Context) *watchdog.Watchdog {
-	tick := time.NewTicker(petEvery)
+	tick := time.NewTicker(petInterval)
 	defer tick.Stop()
 	for range 6 {
 		select {
@@ -369,7 +369,7 @@ func (m *machine) feedWatchdog(ctx context.Context) {
 	}()
 	last := time.Now()
 	power.WatchdogFeeder{
-		Every: petEvery, Pet: dog.Pet,
+		Every: petInterval, Pet: dog.Pet,
 		Alive: func(context.Context) error {
 			m.stage.Get()
 			m.events.after(0)
@@ -377,7 +377,7 @@ func (m *machine) feedWatchdog(ctx context.Context) {
 			case <-answered:
 				last = time.Now()
 			default:
-				if mute := time.Since(last); mute > servicesMute {
+				if mute := time.Since(last); mute > maxServicesSilence {
 					return fmt.Errorf("the services have not answered for %v", mute.Round(time.Second))
 				}
 			}

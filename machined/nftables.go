@@ -24,7 +24,7 @@ const maxRules = 2 << 20
 // meanwhile is skipped. Concurrent callers are served one after the other: nft reads all rules for
 // each, and every reader can call as often as it likes.
 func (m *machine) ruleTables(ctx context.Context) ([]ruleTable, error) {
-	done, err := turn(ctx, m.rules, "nftables")
+	done, err := acquire(ctx, m.nftReads, "nftables")
 	if err != nil {
 		return nil, err
 	}

@@ -34,121 +34,121 @@ const (
 	// nodeGCInterval is the interval between checks for the Nodes of removed machines that were
 	// absent at the last check. A check costs a process: under emulation ten seconds of a
 	// processor, on each control-plane machine, also after each boot.
-	forgetEvery = time.Minute
+	nodeGCInterval = time.Minute
 	// nodeGCMinBackoff is the delay after a Node was present, after a removal was synced, and after
 	// a check failed; it doubles each time. It is longer than the time in which the others sync a
 	// removal (syncInterval) and their API servers read it.
-	forgetSoon = 15 * time.Second
+	nodeGCMinBackoff = 15 * time.Second
 	// nodeGCChecks is the number of consecutive checks in which a Node must be absent: five
 	// minutes, in which a failed enforcement is tried again (resyncInterval) several times.
-	forgetLooks = 5
+	nodeGCChecks = 5
 	// nodeGCTimeout bounds the deletion of Nodes: the start of a process takes seconds on a slow
 	// processor, and the API server may be down.
-	forgetTime = time.Minute
+	nodeGCTimeout = time.Minute
 	// nodeGCCreatedWithin is the time after the check of the name in which a new Node is still
 	// deleted: the API servers read the revocation a moment later. A new machine under that name
 	// has created no Node by then.
-	forgetMade = 15 * time.Second
+	nodeGCCreatedWithin = 15 * time.Second
 )
 
 // nodeGC tracks the deletion of Node objects of removed machines. The zero value is ready for use.
-type forgetting struct {
+type nodeGC struct {
 	sync.Mutex
-	left map[string]int // remaining checks, by ticket
+	remaining map[string]int // remaining checks, by ticket
 
 	// error of the last check
 	problem string
 	// replaces the deletion in tests; nil otherwise
-	nodes func(ctx context.Context, names []string) (there []string, err error)
+	deleteNodes func(ctx context.Context, names []string) (there []string, err error)
 }
 
 // due returns the names of removed machines to check, and adds new machines.
-func (f *forgetting) due(gone []trust.RemovedMachine) []string {
+func (f *nodeGC) due(gone []trust.RemovedMachine) []string {
 	f.Lock()
 	defer f.Unlock()
 	left := map[string]int{}
 	var names []string
 	for _, g := range gone {
-		n, known := f.left[g.Ticket]
+		n, known := f.remaining[g.Ticket]
 		if !known {
-			n = forgetLooks
+			n = nodeGCChecks
 		}
 		if left[g.Ticket] = n; n > 0 && !slices.Contains(names, g.Name) {
 			names = append(names, g.Name)
 		}
 	}
-	f.left = left
+	f.remaining = left
 	return names
 }
 
 // record records the result of a check of names, in which some Nodes were there. Machines that
 // restart or restartAll dropped meanwhile are skipped: they are checked again.
-func (f *forgetting) looked(gone []trust.RemovedMachine, names, there []string) {
+func (f *nodeGC) record(gone []trust.RemovedMachine, names, there []string) {
 	f.Lock()
 	defer f.Unlock()
 	for _, g := range gone {
-		if _, known := f.left[g.Ticket]; !known {
+		if _, known := f.remaining[g.Ticket]; !known {
 			continue
 		}
 		switch {
 		case slices.Contains(there, g.Name):
-			f.left[g.Ticket] = forgetLooks
+			f.remaining[g.Ticket] = nodeGCChecks
 		case slices.Contains(names, g.Name):
-			f.left[g.Ticket] = max(0, f.left[g.Ticket]-1)
+			f.remaining[g.Ticket] = max(0, f.remaining[g.Ticket]-1)
 		}
 	}
 }
 
 // hasNew reports whether a machine was not checked yet.
-func (f *forgetting) fresh(gone []trust.RemovedMachine) bool {
+func (f *nodeGC) hasNew(gone []trust.RemovedMachine) bool {
 	f.Lock()
 	defer f.Unlock()
-	return slices.ContainsFunc(gone, func(g trust.RemovedMachine) bool { _, known := f.left[g.Ticket]; return !known })
+	return slices.ContainsFunc(gone, func(g trust.RemovedMachine) bool { _, known := f.remaining[g.Ticket]; return !known })
 }
 
 // restart repeats all checks for the machines of some tickets.
-func (f *forgetting) again(tickets []string) {
+func (f *nodeGC) restart(tickets []string) {
 	f.Lock()
 	defer f.Unlock()
 	for _, t := range tickets {
-		delete(f.left, t)
+		delete(f.remaining, t)
 	}
 }
 
 // restartAll repeats all checks: restored etcd data may contain the Nodes.
-func (f *forgetting) afresh() {
+func (f *nodeGC) restartAll() {
 	f.Lock()
 	defer f.Unlock()
-	f.left = nil
+	f.remaining = nil
 }
 
 // runNodeGC checks for the Nodes of removed machines as long as the machine runs.
-func (m *machine) keepForgetting(ctx context.Context) {
-	tick := time.NewTicker(forgetSoon)
+func (m *machine) runNodeGC(ctx context.Context) {
+	tick := time.NewTicker(nodeGCMinBackoff)
 	defer tick.Stop()
-	const most = int(forgetEvery / forgetSoon)
+	const maxSkip = int(nodeGCInterval / nodeGCMinBackoff)
 	// left is the number of ticks without a check; pause is the next value of left after a check
 	// that failed or found a Node
-	left, pause := 0, 1
+	skip, nextSkip := 0, 1
 	for {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		if left--; !m.serving() || left > 0 && !m.forgetting.fresh(m.gone()) {
+		if skip--; !m.apiServerReady() || skip > 0 && !m.nodeGC.hasNew(m.removedMachines()) {
 			continue
 		}
-		if m.lookForGone(ctx) {
-			left, pause = most, 1
+		if m.collectNodes(ctx) {
+			skip, nextSkip = maxSkip, 1
 		} else {
-			left, pause = pause, min(2*pause, most)
+			skip, nextSkip = nextSkip, min(2*nextSkip, maxSkip)
 		}
 	}
 }
 
 // apiServerReady reports whether the API server of this machine is ready.
-func (m *machine) serving() bool {
+func (m *machine) apiServerReady() bool {
 	list, _ := m.services.Status().Get()
 	return slices.ContainsFunc(list, func(s supervise.Status) bool {
 		return s.Name == serviceKubeAPI && slices.ContainsFunc(s.Components, func(c supervise.Component) bool {
@@ -161,51 +161,51 @@ func (m *machine) serving() bool {
 const componentAPIServer = "kube-apiserver"
 
 // removedMachines returns the removed machines that may hold a valid certificate.
-func (m *machine) gone() []trust.RemovedMachine {
-	return m.book.known().RemovedSince(time.Now().Add(-memberLife), time.Now())
+func (m *machine) removedMachines() []trust.RemovedMachine {
+	return m.ledger.current().RemovedSince(time.Now().Add(-memberTTL), time.Now())
 }
 
 // collectNodes checks once and reports whether no Node was there. It does nothing if no machine was
 // removed lately.
-func (m *machine) lookForGone(ctx context.Context) bool {
+func (m *machine) collectNodes(ctx context.Context) bool {
 	now, _ := m.config.Get()
-	if !controls(now.config) {
+	if !isControlPlane(now.config) {
 		return true
 	}
-	gone := m.gone()
-	names := m.forgetting.due(gone)
+	gone := m.removedMachines()
+	names := m.nodeGC.due(gone)
 	if len(names) == 0 {
 		return true
 	}
-	there, err := m.forget(ctx, now.config, names)
+	there, err := m.deleteNodes(ctx, now.config, names)
 	problem := ""
 	if err != nil {
-		problem = fmt.Sprintf("the Nodes of machines that were taken out are not looked for: %v; it is tried again within %v", err, forgetEvery)
+		problem = fmt.Sprintf("the Nodes of machines that were taken out are not looked for: %v; it is tried again within %v", err, nodeGCInterval)
 	} else {
-		m.forgetting.looked(gone, names, there)
+		m.nodeGC.record(gone, names, there)
 	}
 	for _, name := range there {
 		m.events.add("cluster", "op", fmt.Sprintf("the Node of machine %s was there, and is deleted: the machine was taken out", name))
 	}
-	if problem != "" && problem != m.forgetting.problem {
+	if problem != "" && problem != m.nodeGC.problem {
 		m.events.add("cluster", "failure", problem)
 	}
-	m.forgetting.problem = problem
+	m.nodeGC.problem = problem
 	return err == nil && len(there) == 0
 }
 
 // deleteNodes deletes the Nodes of removed machines, but not of reassigned names, and returns the
 // names of the Nodes that existed.
-func (m *machine) forget(ctx context.Context, c *config.Config, names []string) (there []string, err error) {
-	asked := time.Now() // before the check of the names
-	of := m.electorate(c)
-	heard, silent := m.learnRolls(ctx, of.others, of.majority()-of.one())
-	if len(heard)+of.one() < of.majority() {
-		return nil, fmt.Errorf("%d of %d control-plane machines say whether the names are somebody's again, and %d have to (%s)", len(heard)+of.one(), of.all(), of.majority(), strings.Join(silent, "; "))
+func (m *machine) deleteNodes(ctx context.Context, c *config.Config, names []string) (there []string, err error) {
+	started := time.Now() // before the check of the names
+	vs := m.voters(c)
+	synced, unreached := m.syncMemberships(ctx, vs.others, vs.majority()-vs.selfVotes())
+	if len(synced)+vs.selfVotes() < vs.majority() {
+		return nil, fmt.Errorf("%d of %d control-plane machines say whether the names are somebody's again, and %d have to (%s)", len(synced)+vs.selfVotes(), vs.all(), vs.majority(), strings.Join(unreached, "; "))
 	}
-	m.book.Lock()
-	known, damaged := m.book.openLocked(), m.book.damaged
-	m.book.Unlock()
+	m.ledger.Lock()
+	known, damaged := m.ledger.currentLocked(), m.ledger.damaged
+	m.ledger.Unlock()
 	if damaged != nil { // the members are unknown
 		return nil, damaged
 	}
@@ -215,18 +215,18 @@ func (m *machine) forget(ctx context.Context, c *config.Config, names []string) 
 	if len(names) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := m.within(ctx, forgetTime)
+	ctx, cancel := m.within(ctx, nodeGCTimeout)
 	defer cancel()
-	if m.forgetting.nodes != nil {
-		return m.forgetting.nodes(ctx, names)
+	if m.nodeGC.deleteNodes != nil {
+		return m.nodeGC.deleteNodes(ctx, names)
 	}
-	return ask[[]string](ctx, m, paths.UserControllers, "forget-nodes", nodespec.NodeGCRequest{Names: names, MadeBefore: asked.Add(forgetMade)})
+	return runCommand[[]string](ctx, m, paths.UserControllers, "forget-nodes", nodespec.NodeGCRequest{Names: names, MadeBefore: started.Add(nodeGCCreatedWithin)})
 }
 
 // withoutReassigned prepares revocations for an API server: a revocation names its machine only
 // while the name is not reassigned, because the API server rejects all pods of a machine of that
 // name.
-func stillGone(c *config.Config, known trust.Ledger, refused []trust.Revocation, now time.Time) []trust.Revocation {
+func withoutReassigned(c *config.Config, known trust.Ledger, refused []trust.Revocation, now time.Time) []trust.Revocation {
 	for i, r := range refused {
 		if r.Machine != "" && (reservedName(c, known, r.Machine) || known.NameInUse(r.Machine, now)) {
 			refused[i].Machine = ""

@@ -21,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// deleteNodes are the Nodes of the API server, and the recorded requests.
+// nodes are the Nodes of the API server, and the recorded requests.
 type nodes struct {
 	have   []string
 	asked  [][]string
@@ -68,7 +68,7 @@ func removed(t *testing.T, a clusterAPI, at time.Time, names ...string) {
 
 // TestCollectNodes checks that the Node of a removed machine is deleted, also if it is created
 // again, until it was absent long enough; reassigned names are skipped.
-func TestLookForGone(t *testing.T) {
+func TestCollectNodes(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"w1"}}
 	a.m.nodeGC.deleteNodes = n.forget
 	a.m.collectNodes(t.Context())
@@ -152,7 +152,7 @@ func TestLookForGone(t *testing.T) {
 
 // TestWithoutReassigned checks that an API server gets the name of a removed machine only while the
 // name is not reassigned.
-func TestStillGone(t *testing.T) {
+func TestWithoutReassigned(t *testing.T) {
 	a := controlPlane(t)
 	removed(t, a, time.Now(), "w1", "w2", "m1") // m1 is the name of the control-plane machine
 	names := func() (all []string) {
@@ -197,7 +197,7 @@ func TestStillGone(t *testing.T) {
 
 // TestDeleteMemberNode checks that the Node of a control-plane machine is deleted with its etcd
 // member, except for a machine that may come back, or a reassigned name.
-func TestForgetMember(t *testing.T) {
+func TestDeleteMemberNode(t *testing.T) {
 	a, n := controlPlane(t), &nodes{have: []string{"m2", "m1", "w1"}}
 	a.m.nodeGC.deleteNodes = n.forget
 	now, _ := a.m.config.Get()
@@ -229,7 +229,7 @@ func TestForgetMember(t *testing.T) {
 }
 
 // TestDeleteNodesSyncs checks that a ticket that only another machine knows protects the Node.
-func TestForgetAsks(t *testing.T) {
+func TestDeleteNodesSyncs(t *testing.T) {
 	machines, off := three(t)
 	a, b, n := machines[0], machines[1], &nodes{have: []string{"w1"}}
 	a.m.nodeGC.deleteNodes = n.forget
@@ -285,7 +285,7 @@ func TestRemoveAgain(t *testing.T) {
 
 // TestCheckControlPlane checks that a worker's certificate is rejected in place of a control-plane
 // machine, and a revoked one everywhere.
-func TestWhoControls(t *testing.T) {
+func TestCheckControlPlane(t *testing.T) {
 	a := controlPlane(t)
 	removed(t, a, time.Now(), "w1") // with ticket 1a
 	ca, err := pki.NewCA("machines", time.Hour)
@@ -300,10 +300,10 @@ func TestWhoControls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.m.controlsStill(leaf.Cert); (err == nil) != c.controls {
+		if err := a.m.checkControlPlane(leaf.Cert); (err == nil) != c.controls {
 			t.Errorf("%s, as one of the control plane: %v", c.what, err)
 		}
-		if err := a.m.stillOne(leaf.Cert); (err == nil) != c.still {
+		if err := a.m.checkMember(leaf.Cert); (err == nil) != c.still {
 			t.Errorf("%s, as one of the cluster: %v", c.what, err)
 		}
 	}
@@ -311,7 +311,7 @@ func TestWhoControls(t *testing.T) {
 
 // TestNodeGCMeanwhile checks that a restart during a check, by a removal or a restore of etcd, is
 // not undone by the end of the check.
-func TestForgettingMeanwhile(t *testing.T) {
+func TestNodeGCMeanwhile(t *testing.T) {
 	gone := []trust.RemovedMachine{{Ticket: "1", Name: "a"}}
 	for what, meanwhile := range map[string]func(*nodeGC){
 		"other data": func(f *nodeGC) { f.restartAll() },

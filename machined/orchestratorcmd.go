@@ -13,8 +13,8 @@ import (
 // runCommand runs a command of the orchestrator in a process of its own as user uid (0: root), with
 // request as its input (nil: none), and decodes its answer. The package comment of the orchestrator
 // lists the commands with their input and output. The process gets files as descriptors from 3 on.
-func ask[A any](ctx context.Context, m *machine, uid uint32, command string, question any, files ...*os.File) (answer A, err error) {
-	text, err := m.orchestrator(ctx, uid, command, question, files...)
+func runCommand[A any](ctx context.Context, m *machine, uid uint32, command string, request any, files ...*os.File) (answer A, err error) {
+	text, err := m.orchestrator(ctx, uid, command, request, files...)
 	if err != nil {
 		return answer, err
 	}
@@ -26,25 +26,25 @@ func ask[A any](ctx context.Context, m *machine, uid uint32, command string, que
 
 // maxReadCommands bounds concurrent orchestrator processes for read-only RPCs: each is a large
 // program, and every reader can call as often as it likes.
-const atOnce = 2
+const maxReadCommands = 2
 
 // runReadCommand is runCommand for an RPC that every reader can call: at most maxReadCommands run
 // at a time, the others wait.
-func askInTurn[A any](ctx context.Context, m *machine, command string, question any) (answer A, err error) {
-	done, err := turn(ctx, m.askers, command)
+func runReadCommand[A any](ctx context.Context, m *machine, command string, request any) (answer A, err error) {
+	release, err := acquire(ctx, m.readCommands, command)
 	if err != nil {
 		return answer, err
 	}
-	defer done()
-	return ask[A](ctx, m, paths.UserAPI, command, question)
+	defer release()
+	return runCommand[A](ctx, m, paths.UserAPI, command, request)
 }
 
 // acquire waits for a free place in a semaphore until ctx ends. what names the operation; release
 // frees the place.
-func turn(ctx context.Context, places chan struct{}, what string) (done func(), err error) {
+func acquire(ctx context.Context, semaphore chan struct{}, what string) (release func(), err error) {
 	select {
-	case places <- struct{}{}:
-		return func() { <-places }, nil
+	case semaphore <- struct{}{}:
+		return func() { <-semaphore }, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%s: others ask at the same time, and the time was up before it was its turn: %w", what, context.Cause(ctx))
 	}
@@ -52,11 +52,11 @@ func turn(ctx context.Context, places chan struct{}, what string) (done func(), 
 
 // orchestrator runs a command of the orchestrator and returns its standard output, also on failure:
 // the libraries of Kubernetes log to standard error, which is only part of the error.
-func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, question any, files ...*os.File) ([]byte, error) {
+func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, request any, files ...*os.File) ([]byte, error) {
 	c := supervise.Command{Args: []string{paths.Orchestrator, command}, Env: []string{}, UID: uid, OwnNamespaces: true, Files: files}
-	if question != nil {
+	if request != nil {
 		var err error
-		if c.Stdin, err = json.Marshal(question); err != nil {
+		if c.Stdin, err = json.Marshal(request); err != nil {
 			return nil, fmt.Errorf("orchestrator: cannot describe the question to %s: %w", command, err)
 		}
 	}

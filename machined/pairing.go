@@ -90,7 +90,7 @@ func moveOwner() error {
 // unclaimed reports whether the machine is unclaimed, so that pairing is possible. A machine with
 // an unreadable configuration is not: the configuration may name its operators.
 func (m *machine) unclaimed(c *config.Config, operators []byte) bool {
-	return len(operators) == 0 && !(c == nil && m.bootMedium == "" && stored())
+	return len(operators) == 0 && !(c == nil && m.bootMedium == "" && hasStoredConfig())
 }
 
 // apidAPI serves the calls of apid on its own behalf.

@@ -13,7 +13,7 @@ import (
 
 // TestPairingDesk goes through the pairing of an unclaimed machine: a rejected claim stores nothing
 // and leaves the code unchanged, and the first valid claim is the last.
-func TestDesk(t *testing.T) {
+func TestPairingDesk(t *testing.T) {
 	ca, err := pki.NewCA("operator", time.Hour)
 	if err != nil {
 		t.Fatal(err)

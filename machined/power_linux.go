@@ -25,17 +25,17 @@ import (
 
 // powerRequest is a request to shut down.
 type powerRequest struct {
-	to    power.Mode
-	grace time.Duration // for services and pods; 0 for defaultGracePeriod
-	wipe  []string      // labels of the volumes to wipe
-	why   string
+	to          power.Mode
+	gracePeriod time.Duration // for services and pods; 0 for defaultGracePeriod
+	wipe        []string      // labels of the volumes to wipe
+	why         string
 }
 
 const (
 	// defaultGracePeriod is the time for services and pods to stop.
-	defaultGrace = 60 * time.Second
+	defaultGracePeriod = 60 * time.Second
 	// unmountTime is the additional time for unmounts and the like.
-	restTime = 30 * time.Second
+	unmountTime = 30 * time.Second
 	// wipeTime is the additional time of a reset: STATE, 256 MiB, is overwritten and read back, and
 	// of DATA the part that the disk does not discard.
 	wipeTime = 2 * time.Minute
@@ -43,10 +43,10 @@ const (
 
 // shutDown starts the shutdown and returns at once, so that the caller gets an answer. Only the
 // first request is performed; a different one is an error.
-func (m *machine) goDown(r powerRequest) error {
-	if !m.going.CompareAndSwap(nil, &r) {
-		if first := m.going.Load(); len(r.wipe) > 0 || r.to != first.to {
-			return m.goingDown()
+func (m *machine) shutDown(r powerRequest) error {
+	if !m.shutdown.CompareAndSwap(nil, &r) {
+		if first := m.shutdown.Load(); len(r.wipe) > 0 || r.to != first.to {
+			return m.checkRunning()
 		}
 		return nil
 	}
@@ -55,8 +55,8 @@ func (m *machine) goDown(r powerRequest) error {
 }
 
 // checkRunning returns a status with the reason of the shutdown, or nil.
-func (m *machine) goingDown() error {
-	if r := m.going.Load(); r != nil {
+func (m *machine) checkRunning() error {
+	if r := m.shutdown.Load(); r != nil {
 		return status.Errorf(codes.FailedPrecondition, "the machine goes down already (%s: %s), and nothing else is done; call again when it is up", r.to, r.why)
 	}
 	return nil
@@ -65,10 +65,10 @@ func (m *machine) goingDown() error {
 // takeDown performs the shutdown (package power contains the order) and does not return.
 // Kubernetes' own processes stop before the pods, so that they do not restart stopped pods.
 func (m *machine) takeDown(r powerRequest) {
-	if r.grace == 0 {
-		r.grace = defaultGrace
+	if r.gracePeriod == 0 {
+		r.gracePeriod = defaultGracePeriod
 	}
-	m.stopWork(errors.New("the machine goes down"))
+	m.cancelRun(errors.New("the machine goes down"))
 	m.enter("going down", r.why)
 	m.say(fmt.Sprintf("%s: %s", r.to, r.why))
 	c := power.Config{
@@ -76,9 +76,9 @@ func (m *machine) takeDown(r powerRequest) {
 		Pods: m.stopPods,
 		// their last log lines are still shipped and stored
 		Services: func(ctx context.Context) error {
-			shutdown, cancel := leaving(ctx, 10*time.Second)
+			shutdown, cancel := withReserve(ctx, 10*time.Second)
 			defer cancel()
-			err := errors.Join(m.services.Shutdown(shutdown), m.shipping.close(ctx))
+			err := errors.Join(m.services.Shutdown(shutdown), m.logShipping.close(ctx))
 			m.endKernelLog(ctx)
 			return err
 		},
@@ -89,7 +89,7 @@ func (m *machine) takeDown(r powerRequest) {
 			m.say("going down: " + message)
 		},
 	}
-	total := r.grace + restTime
+	total := r.gracePeriod + unmountTime
 	if len(r.wipe) > 0 {
 		total += wipeTime
 		c.Wipe = func(ctx context.Context) error { return m.wipe(ctx, r.wipe) }
@@ -102,7 +102,7 @@ func (m *machine) takeDown(r powerRequest) {
 
 // withReserve returns a context that ends earlier than ctx by reserve, to leave time for the next
 // steps, unless that exceeds half of the remaining time.
-func leaving(ctx context.Context, rest time.Duration) (context.Context, context.CancelFunc) {
+func withReserve(ctx context.Context, rest time.Duration) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok || time.Until(end) <= 2*rest {
 		return context.WithCancel(ctx)
@@ -113,7 +113,7 @@ func leaving(ctx context.Context, rest time.Duration) (context.Context, context.
 // stopPodsByKubelet signals the kubelet to stop the pods in order, with their hooks and grace
 // periods, and waits for it. A missing or slow kubelet is skipped: the containers are stopped
 // afterwards in any case.
-func (m *machine) askKubelet(ctx context.Context) {
+func (m *machine) stopPodsByKubelet(ctx context.Context) {
 	if m.services.Signal(serviceNode, unix.SIGPWR) != nil {
 		return
 	}
@@ -134,7 +134,7 @@ func (m *machine) askKubelet(ctx context.Context) {
 // stopPods stops the pods: first by the kubelet, then the rest, after the services that could
 // restart pods.
 func (m *machine) stopPods(ctx context.Context) error {
-	m.askKubelet(ctx)
+	m.stopPodsByKubelet(ctx)
 	keep := slices.DeleteFunc(m.services.Services(), func(s supervise.Service) bool {
 		return s.Name != serviceContainerd && s.Name != serviceApid
 	})
@@ -165,9 +165,9 @@ func (m *machine) stopContainers(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("containers: cannot list: %w", err)
 	}
-	patience := time.Duration(0)
+	timeout := time.Duration(0)
 	if end, ok := ctx.Deadline(); ok {
-		patience = time.Until(end) * 3 / 4
+		timeout = time.Until(end) * 3 / 4
 	}
 	var wait sync.WaitGroup
 	problems := make([]error, len(list.Tasks))
@@ -175,14 +175,14 @@ func (m *machine) stopContainers(ctx context.Context) error {
 		wait.Add(1)
 		go func() {
 			defer wait.Done()
-			problems[i] = panics.Do("stopping a container", func() error { return stopContainer(ctx, client, t.ID, patience) })
+			problems[i] = panics.Do("stopping a container", func() error { return stopContainer(ctx, client, t.ID, timeout) })
 		}()
 	}
 	wait.Wait()
 	return errors.Join(problems...)
 }
 
-func stopContainer(ctx context.Context, client tasks.TasksClient, id string, patience time.Duration) error {
+func stopContainer(ctx context.Context, client tasks.TasksClient, id string, timeout time.Duration) error {
 	gone := make(chan error, 1)
 	go func() {
 		gone <- panics.Do("waiting for a container", func() error {
@@ -193,7 +193,7 @@ func stopContainer(ctx context.Context, client tasks.TasksClient, id string, pat
 	if _, err := client.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGTERM)}); err != nil {
 		return fmt.Errorf("container %s: cannot stop: %w", id, err)
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case err := <-gone:

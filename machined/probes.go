@@ -23,13 +23,13 @@ import (
 
 // probeTimeout bounds one run of all probes. A failed probe is repeated until the deadline of the
 // upgrade.
-const proofTimeout = time.Minute
+const probeTimeout = time.Minute
 
-// probe runs each probe once and returns the first error: the management API over the machine's own
+// runProbes runs each probe once and returns the first error: the management API over the machine's own
 // addresses, the gateway if the former version reached it (reached), and a pod sandbox if the
 // machine runs pods.
-func (m *machine) prove(ctx context.Context, now applied, reached bool) error {
-	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
+func (m *machine) runProbes(ctx context.Context, now applied, reached bool) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	state, _ := m.networkState.Get()
 	addresses := nodeAddresses(now.config, state)
@@ -37,12 +37,12 @@ func (m *machine) prove(ctx context.Context, now applied, reached bool) error {
 		return errors.New("network: no link has an address")
 	}
 	for _, a := range addresses {
-		if err := doorAnswers(ctx, netip.AddrPortFrom(a, apidPort)); err != nil {
+		if err := probeAPI(ctx, netip.AddrPortFrom(a, apidPort)); err != nil {
 			return err
 		}
 	}
 	if reached {
-		if err := reachesGateway(ctx, state); err != nil {
+		if err := probeGateways(ctx, state); err != nil {
 			return err
 		}
 	}
@@ -57,7 +57,7 @@ func (m *machine) prove(ctx context.Context, now applied, reached bool) error {
 
 // probeAPI checks that apid answers at an address with this machine's certificate. It makes no call
 // and sends no certificate: apid admits such a connection no further.
-func doorAnswers(ctx context.Context, at netip.AddrPort) error {
+func probeAPI(ctx context.Context, at netip.AddrPort) error {
 	text, err := os.ReadFile(filepath.Join(paths.ApidDir, apid.ServerCertFile))
 	if err != nil {
 		return fmt.Errorf("management API: %w", err)
@@ -84,9 +84,9 @@ func doorAnswers(ctx context.Context, at netip.AddrPort) error {
 }
 
 // gatewayReached reports whether this version reaches its gateway now.
-func (m *machine) reached() bool {
+func (m *machine) gatewayReached() bool {
 	state, _ := m.networkState.Get()
-	return reachesGateway(m.working, state) == nil
+	return probeGateways(m.runCtx, state) == nil
 }
 
 // gatewayTimeout is the time for a gateway to answer; the kernel itself sends three requests, a
@@ -94,15 +94,15 @@ func (m *machine) reached() bool {
 const gatewayTimeout = 4 * time.Second
 
 // probeGateways checks that one of the machine's gateways answers.
-func reachesGateway(ctx context.Context, state network.State) error {
+func probeGateways(ctx context.Context, state network.State) error {
 	ctx, cancel := context.WithTimeout(ctx, gatewayTimeout)
 	defer cancel()
-	return oneAnswers(ctx, state.Gateways(), network.AwaitGateway)
+	return firstGateway(ctx, state.Gateways(), network.AwaitGateway)
 }
 
 // firstGateway probes all gateways in parallel, and waits for the first answer: a dead gateway uses
 // the whole timeout.
-func oneAnswers(ctx context.Context, gateways []network.RouteState, ask func(context.Context, network.RouteState) error) error {
+func firstGateway(ctx context.Context, gateways []network.RouteState, ask func(context.Context, network.RouteState) error) error {
 	if len(gateways) == 0 {
 		return errors.New("network: no gateway, and the version before had one")
 	}

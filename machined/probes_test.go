@@ -12,7 +12,7 @@ import (
 )
 
 // TestFirstGateway checks that a dead gateway does not delay the answer of another one.
-func TestOneGatewayAnswers(t *testing.T) {
+func TestFirstGateway(t *testing.T) {
 	dead, alive := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.1.1")
 	ask := func(ctx context.Context, r network.RouteState) error {
 		if r.Via == alive {
@@ -38,7 +38,7 @@ func TestOneGatewayAnswers(t *testing.T) {
 		if test.want != "" {
 			cancel() // the time is up
 		}
-		err := oneAnswers(ctx, routes, ask)
+		err := firstGateway(ctx, routes, ask)
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v: %v, want %q", test.gateways, err, test.want)
 		}

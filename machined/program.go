@@ -21,8 +21,8 @@ import (
 // is rolled back. A panic of the main loop is not recovered (main.go): the process ends, and the
 // machine resets.
 
-// programState is the panics since the start of machined: topic "program".
-type programState struct {
+// panicState is the panics since the start of machined: topic "program".
+type panicState struct {
 	Panics int       `json:"panics"`         // recovered panics
 	Last   string    `json:"last,omitempty"` // the last one
 	At     time.Time `json:"at,omitzero"`    // its time
@@ -31,17 +31,17 @@ type programState struct {
 }
 
 const (
-	restFirst = time.Second
-	restMost  = 5 * time.Minute
+	restartMinBackoff = time.Second
+	restartMaxBackoff = 5 * time.Minute
 	// maxPanicsRecorded bounds the panics per boot whose stack is recorded. More panics are only
 	// counted.
 	maxPanicsRecorded = 20
 )
 
 // restarter runs the tasks that last as long as the machine runs.
-func (m *machine) keeper() panics.Restarter {
-	return panics.Restarter{MinBackoff: restFirst, MaxBackoff: restMost, BackingOff: func(where string, rests bool) {
-		m.program.Update(func(s programState) programState {
+func (m *machine) restarter() panics.Restarter {
+	return panics.Restarter{MinBackoff: restartMinBackoff, MaxBackoff: restartMaxBackoff, BackingOff: func(where string, rests bool) {
+		m.panicState.Update(func(s panicState) panicState {
 			s.Resting = slices.DeleteFunc(slices.Clone(s.Resting), func(w string) bool { return w == where })
 			if rests {
 				s.Resting = append(s.Resting, where)
@@ -56,7 +56,7 @@ func (m *machine) keeper() panics.Restarter {
 // have recorded by then, or the process ends.
 func (m *machine) panicked(e *panics.Error) {
 	count := 0
-	m.program.Update(func(s programState) programState {
+	m.panicState.Update(func(s panicState) panicState {
 		s.Panics++
 		count, s.Last, s.At = s.Panics, e.Error(), time.Now()
 		return s
@@ -78,17 +78,17 @@ func (m *machine) panicked(e *panics.Error) {
 // day of a quiet machine.
 const stackLines = 40
 
-// failedProgram returns the error for the caller of a call that panicked.
-func failedProgram(err error) error {
+// panicError returns the error for the caller of a call that panicked.
+func panicError(err error) error {
 	if e := (*panics.Error)(nil); errors.As(err, &e) {
 		return status.Error(codes.Internal, e.Error()+"; the machine has recorded where (`orlopctl events`)")
 	}
 	return err
 }
 
-// programCheck adds the panics to the health. The check fails while a task waits for its restart; a
+// panicCheck adds the panics to the health. The check fails while a task waits for its restart; a
 // call that panicked is only counted, because it leaves no state.
-func programCheck(health *api.HealthResponse, s programState) {
+func panicCheck(health *api.HealthResponse, s panicState) {
 	if s.Panics == 0 {
 		return
 	}
@@ -101,7 +101,7 @@ func programCheck(health *api.HealthResponse, s programState) {
 }
 
 // panicReason returns why a version on trial that panicked fails; empty if it has not panicked.
-func leftFor(version string, s programState) string {
+func panicReason(version string, s panicState) string {
 	if s.Panics == 0 {
 		return ""
 	}

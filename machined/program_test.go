@@ -44,11 +44,11 @@ func (s fakeStream) Context() context.Context { return s.ctx }
 func TestCallPanics(t *testing.T) {
 	a := controlPlane(t)
 	m := a.m
-	m.panicState, m.pairing, m.callRecords = cell.New(programState{}), newPairingDesk(), recording(t, audit.DefaultSize).callRecords
+	m.panicState, m.pairing, m.callRecords = cell.New(panicState{}), newPairingDesk(), recording(t, audit.DefaultSize).callRecords
 	panics.OnPanic(m.panicked)
 	t.Cleanup(func() { panics.OnPanic(nil) })
 	if health := (&api.HealthResponse{Healthy: true}); true {
-		if programCheck(health, programState{}); !health.Healthy || len(health.Checks) != 0 || leftFor("2", programState{}) != "" {
+		if panicCheck(health, panicState{}); !health.Healthy || len(health.Checks) != 0 || panicReason("2", panicState{}) != "" {
 			t.Errorf("before anything has panicked: %v", health)
 		}
 	}
@@ -68,7 +68,7 @@ func TestCallPanics(t *testing.T) {
 	}
 	// A goroutine that a handler has started, and waits for.
 	m.fileReads = make(chan struct{}, 1)
-	err = g.do(ctx, api.Machine_Version_FullMethodName, m.looksAt(ctx, "/a", func(context.Context) error { panic("a fake below") }))
+	err = g.do(ctx, api.Machine_Version_FullMethodName, m.withFile(ctx, "/a", func(context.Context) error { panic("a fake below") }))
 	if status.Code(err) != codes.Internal {
 		t.Errorf("a goroutine of a call: %v", err)
 	}
@@ -83,15 +83,15 @@ func TestCallPanics(t *testing.T) {
 
 	now, _ := m.panicState.Get()
 	health := &api.HealthResponse{Healthy: true}
-	programCheck(health, now)
-	if why := leftFor("2", now); !strings.HasPrefix(why, "version 2 did not prove itself: reading files: the program failed: ") {
+	panicCheck(health, now)
+	if why := panicReason("2", now); !strings.HasPrefix(why, "version 2 did not prove itself: reading files: the program failed: ") {
 		t.Errorf("a version on trial is left for %q", why)
 	}
 	if now.Panics != 3 || !health.Healthy || len(health.Checks) != 1 || !strings.Contains(health.Checks[0].Detail, "failed 3 times") {
 		t.Errorf("%+v, %v", now, health)
 	}
 	now.Resting = []string{"snapshots"}
-	if programCheck(health, now); health.Healthy {
+	if panicCheck(health, now); health.Healthy {
 		t.Error("a task rests, and the machine is well")
 	}
 	stack := false
@@ -109,7 +109,7 @@ func TestCallPanics(t *testing.T) {
 
 // TestPanicsAreBounded checks that many panics do not fill the events and the record.
 func TestPanicsAreBounded(t *testing.T) {
-	m := &machine{events: newEventLog(), panicState: cell.New(programState{})}
+	m := &machine{events: newEventLog(), panicState: cell.New(panicState{})}
 	for range 1000 {
 		m.panicked(&panics.Error{Where: "a", Value: "b", Stack: strings.Repeat("line\n", 1000)})
 	}
@@ -122,9 +122,9 @@ func TestPanicsAreBounded(t *testing.T) {
 }
 
 // TestBackingOff checks that the state contains a task while it waits for its restart.
-func TestResting(t *testing.T) {
-	m := &machine{panicState: cell.New(programState{})}
-	k := m.keeper()
+func TestBackingOff(t *testing.T) {
+	m := &machine{panicState: cell.New(panicState{})}
+	k := m.restarter()
 	k.BackingOff("a", true)
 	k.BackingOff("b", true)
 	k.BackingOff("a", false)
@@ -158,7 +158,7 @@ func TestConfigurationGoes(t *testing.T) {
 		_, _ = a.Deny(ctx, &api.DenyRequest{Name: "w1"})
 		_, _ = a.GetMembership(ctx, &api.GetMembershipRequest{})
 		a.m.collectNodes(t.Context())
-		_ = a.m.leave()
+		_ = a.m.drain()
 	}
 	close(stop)
 	flapping.Wait()
@@ -169,7 +169,7 @@ var bare = map[string]string{
 	"main":         "the boot, whose steps are guarded one by one, and the watchdog, whose end resets the machine",
 	"newMachine":   "the reaper: without it no process ends",
 	"feedWatchdog": "its end resets the machine",
-	"goDown":       "its end resets the machine, which goes down in any case",
+	"shutDown":     "its end resets the machine, which goes down in any case",
 }
 
 // TestGoroutines checks that every goroutine of PID 1 recovers panics, except those above.

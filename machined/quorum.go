@@ -135,7 +135,7 @@ func (m *machine) dialPeer(ctx context.Context, addr netip.Addr) (c *client.Clie
 	if err != nil {
 		return nil, nil, err
 	}
-	e.Accepts = m.controlsStill
+	e.Accepts = m.checkControlPlane
 	c, err = client.Dial(ctx, e)
 	return c, e.Cert.Certificate[0], err
 }
@@ -186,14 +186,14 @@ type peerAnswer[T any] struct {
 // callAll makes a call to several machines in parallel until take has enough answers, all answered,
 // or the timeout ends. Running calls then continue to their end.
 func callAll[T any](ctx context.Context, m *machine, addrs []netip.Addr, do func(context.Context, *client.Client) (T, error), take func(peerAnswer[T]) (enough bool)) {
-	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), callAllTimeout)
+	callCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callAllTimeout)
 	answers := make(chan peerAnswer[T], len(addrs))
 	var calls sync.WaitGroup
 	for _, addr := range addrs {
 		calls.Go(func() {
 			a := peerAnswer[T]{from: addr}
 			a.err = panics.Do("asking "+addr.String(), func() (err error) {
-				a.answer, err = call(asking, m, addr, func(c *client.Client) (T, error) { return do(asking, c) })
+				a.answer, err = call(callCtx, m, addr, func(c *client.Client) (T, error) { return do(callCtx, c) })
 				return err
 			})
 			answers <- a
@@ -291,43 +291,43 @@ func (b *ledger) recordControlPlane(addr netip.Addr, name string, planes []netip
 
 // syncMemberships polls the others until enough of them answered. It returns the ledger IDs by
 // address, and the errors of the others.
-func (m *machine) syncMemberships(ctx context.Context, others []netip.Addr, enough int) (books map[netip.Addr]string, silent []string) {
-	books = map[netip.Addr]string{}
+func (m *machine) syncMemberships(ctx context.Context, others []netip.Addr, enough int) (ledgers map[netip.Addr]string, unreached []string) {
+	ledgers = map[netip.Addr]string{}
 	callAll(ctx, m, others, func(ctx context.Context, c *client.Client) (string, error) {
 		return m.ledger.syncMembership(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
 			return c.Cluster.GetMembership(ctx, r)
 		})
 	}, func(a peerAnswer[string]) bool {
 		if a.err != nil {
-			silent = append(silent, peerError(a.from, a.err))
+			unreached = append(unreached, peerError(a.from, a.err))
 		} else {
-			books[a.from] = a.answer
+			ledgers[a.from] = a.answer
 		}
-		return len(books) >= enough
+		return len(ledgers) >= enough
 	})
-	return books, silent
+	return ledgers, unreached
 }
 
 // replicate sends r to the others until enough of them store a ticket or its member. refused is the
 // error of a machine that rejects r.
-func (m *machine) replicate(ctx context.Context, others []netip.Addr, r *api.ReplicateMembershipRequest, ticket string, enough int) (noted, silent []string, refused error) {
+func (m *machine) replicate(ctx context.Context, others []netip.Addr, r *api.ReplicateMembershipRequest, ticket string, enough int) (stored, unreached []string, refused error) {
 	callAll(ctx, m, others, func(ctx context.Context, c *client.Client) (*api.ReplicateMembershipResponse, error) {
 		return c.Cluster.ReplicateMembership(ctx, r)
 	}, func(a peerAnswer[*api.ReplicateMembershipResponse]) bool {
 		switch {
 		case status.Code(a.err) == codes.FailedPrecondition:
 			refused = errors.New(peerError(a.from, a.err))
-			silent = append(silent, refused.Error())
+			unreached = append(unreached, refused.Error())
 		case a.err != nil:
-			silent = append(silent, peerError(a.from, a.err))
+			unreached = append(unreached, peerError(a.from, a.err))
 		case ticket == "" || slices.Contains(a.answer.StoredTickets, ticket):
-			noted = append(noted, a.from.String())
+			stored = append(stored, a.from.String())
 		default:
-			silent = append(silent, fmt.Sprintf("%s: it has been removed there", a.from))
+			unreached = append(unreached, fmt.Sprintf("%s: it has been removed there", a.from))
 		}
-		return len(noted) >= enough
+		return len(stored) >= enough
 	})
-	return noted, silent, refused
+	return stored, unreached, refused
 }
 
 // requireControlPlane rejects every caller but the control-plane machines of the cluster. A
@@ -374,14 +374,14 @@ func (a clusterAPI) GetMembership(ctx context.Context, r *api.GetMembershipReque
 		return nil, err
 	}
 	a.m.ledger.Lock()
-	known, err := a.m.ledger.withIDLocked()
+	current, err := a.m.ledger.withIDLocked()
 	a.m.ledger.Unlock()
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	out := &api.GetMembershipResponse{Ledger: known.ID, Machine: c.Machine.Metadata.Name}
-	if roll := known.Public(); !slices.Equal(roll.Digest(), r.Digest) {
-		out.Membership = toMembership(roll)
+	out := &api.GetMembershipResponse{Ledger: current.ID, Machine: c.Machine.Metadata.Name}
+	if membership := current.Public(); !slices.Equal(membership.Digest(), r.Digest) {
+		out.Membership = toMembership(membership)
 	}
 	return out, nil
 }
@@ -466,9 +466,9 @@ func (a clusterAPI) Vote(ctx context.Context, r *api.VoteRequest) (*api.VoteResp
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	state, _ := a.m.networkState.Get()
-	why := checkCallerAddress(c, state, addr)
-	if why == nil && reservedName(c, a.m.ledger.current(), m.Name) {
-		why = fmt.Errorf("machine %s: cannot join: it is the name of the control plane", m.Name)
+	rejection := checkCallerAddress(c, state, addr)
+	if rejection == nil && reservedName(c, a.m.ledger.current(), m.Name) {
+		rejection = fmt.Errorf("machine %s: cannot join: it is the name of the control plane", m.Name)
 	}
 	out := &api.VoteResponse{}
 	err = a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
@@ -476,14 +476,14 @@ func (a clusterAPI) Vote(ctx context.Context, r *api.VoteRequest) (*api.VoteResp
 		if err != nil {
 			return b, err
 		}
-		if why == nil {
-			b, why = b.Vote(m, r.HasCertificate, &a.m.ledger.session, time.Now())
+		if rejection == nil {
+			b, rejection = b.Vote(m, r.HasCertificate, &a.m.ledger.session, time.Now())
 		}
 		out.Ledger, out.Bindings = b.ID, toMembership(b.PublicForTicket(m.Ticket)).Bindings
 		return b, nil
 	})
-	if why != nil {
-		out.RejectionReason = why.Error()
+	if rejection != nil {
+		out.RejectionReason = rejection.Error()
 	}
 	return out, err
 }
@@ -527,7 +527,7 @@ func fromBindings(claims []*api.TicketBinding) []trust.TicketBinding {
 	return out
 }
 
-// toEtcdMember and fromMember convert a member to and from the API's form.
+// toMember and fromMember convert a member to and from the API's form.
 func toMember(m trust.Member) *api.Member {
 	return &api.Member{
 		Name: m.Name, Ticket: m.Ticket, Fingerprint: m.Key, Address: m.Address, Generation: m.Generation,

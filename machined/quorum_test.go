@@ -80,7 +80,7 @@ func TestControlPlaneAmongItself(t *testing.T) {
 
 // TestReplicateMembership checks that the ticket of another machine, and its revocation, are
 // stored; names of users cannot be revoked by it.
-func TestTell(t *testing.T) {
+func TestReplicateMembership(t *testing.T) {
 	a := controlPlane(t)
 	ctx := called(t, "machine", "")
 	ticket := func(name string) *api.Ticket {
@@ -120,7 +120,7 @@ func TestTell(t *testing.T) {
 
 // TestVote checks that the first key that presents a ticket is stored before the vote, and that
 // other keys get no vote.
-func TestVouch(t *testing.T) {
+func TestVote(t *testing.T) {
 	a := controlPlane(t)
 	ctx := called(t, "machine", "")
 	roll, err := a.GetMembership(ctx, &api.GetMembershipRequest{})
@@ -159,7 +159,7 @@ func TestVouch(t *testing.T) {
 }
 
 // TestSyncMembership checks that synced changes are stored, and are not transferred again.
-func TestLearnRoll(t *testing.T) {
+func TestSyncMembership(t *testing.T) {
 	a, b := controlPlane(t), controlPlane(t)
 	ctx := called(t, "machine", "")
 	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
@@ -190,7 +190,7 @@ func TestLearnRoll(t *testing.T) {
 }
 
 // TestNoQuorum checks that without a quorum no ticket is issued, and no machine joins.
-func TestTooFew(t *testing.T) {
+func TestNoQuorum(t *testing.T) {
 	a := controlPlane(t)
 	now, _ := a.m.config.Get()
 	now.config.Cluster.Spec.ControlPlanes = []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12"), netip.MustParseAddr("10.0.0.13")}
@@ -390,7 +390,7 @@ func TestThree(t *testing.T) {
 
 // TestControlPlaneNames checks that the name of a control-plane machine is reserved while that
 // machine is off, as long as it belongs to the control plane; a member with that name is reported.
-func TestPlaneNames(t *testing.T) {
+func TestControlPlaneNames(t *testing.T) {
 	machines, off := three(t)
 	_, request := newRequest(t)
 	admin := &x509.Certificate{Subject: pkix.Name{CommonName: "admin", Organization: []string{pki.RoleAdmin}}, SerialNumber: big.NewInt(1)}
@@ -485,7 +485,7 @@ func TestPlaneNames(t *testing.T) {
 }
 
 // TestFirstAnswer checks that a worker calls one machine after the other.
-func TestFirstOf(t *testing.T) {
+func TestFirstAnswer(t *testing.T) {
 	var asked []string
 	answer, err := firstAnswer(t.Context(), []string{"a", "b", "c"}, func(_ context.Context, from string) (*api.JoinResponse, error) {
 		if asked = append(asked, from); from != "b" {

@@ -18,8 +18,8 @@ import (
 // unplugged later, or a boot without a network, has no effect.
 
 const (
-	reachTime  = 10 * time.Minute
-	reachRetry = time.Minute // after a failed return
+	reachTimeout = 10 * time.Minute
+	reachRetry   = time.Minute // after a failed return
 )
 
 // reachInput is the input of reachState.step.
@@ -27,25 +27,25 @@ type reachInput struct {
 	now    time.Time
 	config *config.Config // active configuration, compared by identity; nil: none
 	// neither the configuration nor the version of the system is on trial
-	decided  bool
-	had      bool // the machine has had an address with it, in this boot or before
-	address  bool // it has an address now
-	comeback bool // another configuration exists to which it can return
+	decided     bool
+	hadAddress  bool // the machine has had an address with it, in this boot or before
+	hasAddress  bool // it has an address now
+	hasFallback bool // another configuration exists to which it can return
 }
 
 // reachState is the time since which the machine has had no address with a configuration.
-type reaching struct {
+type reachState struct {
 	config *config.Config
 	since  time.Time
 }
 
 // reachAction is the action that is due.
-type reachAct int
+type reachAction int
 
 const (
-	reachRest   reachAct = iota
-	reachRecord          // record that the machine has had an address with the configuration
-	reachReturn          // return to the last configuration with which the machine had an address
+	reachNone   reachAction = iota
+	reachRecord             // record that the machine has had an address with the configuration
+	reachReturn             // return to the last configuration with which the machine had an address
 )
 
 // step returns the action that is due for an observation, and the time until the next step if the
@@ -56,29 +56,29 @@ const (
 //	had an address before  -         none, with or without an address
 //	never had one          yes       recorded
 //	never had one          no        none for reachTimeout, then the return, if another configuration exists
-func (r reaching) step(in reachInput) (reaching, reachAct, time.Duration) {
+func (r reachState) step(in reachInput) (reachState, reachAction, time.Duration) {
 	switch {
-	case in.config == nil || !in.decided || in.had:
-		return reaching{}, reachRest, 0
-	case in.address:
-		return reaching{}, reachRecord, 0
+	case in.config == nil || !in.decided || in.hadAddress:
+		return reachState{}, reachNone, 0
+	case in.hasAddress:
+		return reachState{}, reachRecord, 0
 	case r.config != in.config:
-		r = reaching{config: in.config, since: in.now}
+		r = reachState{config: in.config, since: in.now}
 	}
-	left := reachTime - in.now.Sub(r.since)
+	left := reachTimeout - in.now.Sub(r.since)
 	switch {
-	case !in.comeback:
-		return r, reachRest, 0
+	case !in.hasFallback:
+		return r, reachNone, 0
 	case left > 0:
-		return r, reachRest, left
+		return r, reachNone, left
 	}
-	r.since = in.now.Add(reachRetry - reachTime)
+	r.since = in.now.Add(reachRetry - reachTimeout)
 	return r, reachReturn, reachRetry
 }
 
 // hasAddress reports whether the machine is reachable in a network state: it has a global address
 // on a managed link that is up and connected.
-func addressed(s network.State) bool {
+func hasAddress(s network.State) bool {
 	return slices.ContainsFunc(s.Links, func(l network.LinkState) bool {
 		return l.Managed && l.Up && l.Carrier && slices.ContainsFunc(l.Addresses, func(a network.AddressState) bool {
 			return a.Unfit == "" && a.Prefix.Addr().IsGlobalUnicast()
@@ -88,15 +88,15 @@ func addressed(s network.State) bool {
 
 // watchReach watches whether the machine has an address with its configuration.
 func (m *machine) watchReach(ctx context.Context) {
-	var r reaching
-	var act reachAct
+	var r reachState
+	var act reachAction
 	for configs, states := m.config.Watch(), m.networkState.Watch(); ; {
 		now, state := configs.Current(), states.Current()
 		in := m.reachInput(now, state)
 		var rest time.Duration
 		r, act, rest = r.step(in)
 		switch act {
-		case reachRest:
+		case reachNone:
 		case reachRecord:
 			if err := m.recordReached(now); err != nil {
 				m.events.add("config", "failure", err.Error())
@@ -124,22 +124,22 @@ func (m *machine) watchReach(ctx context.Context) {
 // reachInput returns the observation.
 func (m *machine) reachInput(now applied, state network.State) reachInput {
 	in := reachInput{now: time.Now(), config: now.config}
-	why, _ := m.noStorage.Get()
+	why, _ := m.storageProblem.Get()
 	going, _ := m.upgrade.Get()
-	in.decided = now.trial.IsZero() && going.Undecided() == nil && m.medium == "" && why == ""
+	in.decided = now.trial.IsZero() && going.Undecided() == nil && m.bootMedium == "" && why == ""
 	if now.config == nil || !in.decided {
 		return in
 	}
 	want, revision := m.networkConfig.Get()
 	// Until then the state belongs to the previous configuration.
-	in.address = reflect.DeepEqual(want, networkConfig(now.config)) && state.Revision >= revision && addressed(state)
+	in.hasAddress = reflect.DeepEqual(want, networkConfig(now.config)) && state.Revision >= revision && hasAddress(state)
 	var err error
-	if _, in.had, err = configs.LastReachable(); err != nil {
-		in.had = true // on an error, the machine does not return
+	if _, in.hadAddress, err = configs.LastReachable(); err != nil {
+		in.hadAddress = true // on an error, the machine does not return
 		return in
 	}
 	_, err = m.lastReached(now.config)
-	in.comeback = err == nil
+	in.hasFallback = err == nil
 	return in
 }
 
@@ -160,14 +160,14 @@ func (m *machine) lastReached(present *config.Config) ([]byte, error) {
 	if len(problems) > 0 {
 		return nil, fmt.Errorf("configuration: the last one with which the machine had an address cannot be read by this version: %w", problems)
 	}
-	return text, fixed(present, c)
+	return text, checkFixed(present, c)
 }
 
 // recordReached records that the machine has had an address with a configuration, if that is still
 // the active one.
 func (m *machine) recordReached(a applied) error {
-	m.applying.Lock()
-	defer m.applying.Unlock()
+	m.applyMu.Lock()
+	defer m.applyMu.Unlock()
 	if now, _ := m.config.Get(); now.config != a.config || !now.trial.IsZero() {
 		return nil
 	}
@@ -182,8 +182,8 @@ func (m *machine) recordReached(a applied) error {
 // returnToReached activates the last configuration with which the machine had an address, if the
 // active one is still the one without.
 func (m *machine) returnToReached(a applied) error {
-	m.applying.Lock()
-	defer m.applying.Unlock()
+	m.applyMu.Lock()
+	defer m.applyMu.Unlock()
 	now, _ := m.config.Get()
 	if now.config != a.config || !now.trial.IsZero() {
 		return nil
@@ -199,14 +199,14 @@ func (m *machine) returnToReached(a applied) error {
 	if err != nil {
 		return fmt.Errorf("configuration: cannot return to the last one with which the machine had an address: %w", err)
 	}
-	m.say(fmt.Sprintf("configuration: the machine had no address with this one in %v; the last one with which it had is in force again", reachTime))
+	m.say(fmt.Sprintf("configuration: the machine had no address with this one in %v; the last one with which it had is in force again", reachTimeout))
 	fresh, err := m.reload()
 	if err != nil {
 		return nil // the configuration topic reports the problem
 	}
-	m.note(fresh.documents, "the machine, which never had an address with the one before")
-	if fresh.config != nil && stays(now.config, fresh.config) {
-		return m.goDown(powerRequest{to: power.Reboot, why: "to take back the kernel parameters or modules of a configuration with which it had no address"})
+	m.addToHistory(fresh.documents, "the machine, which never had an address with the one before")
+	if fresh.config != nil && needsReboot(now.config, fresh.config) {
+		return m.shutDown(powerRequest{to: power.Reboot, why: "to take back the kernel parameters or modules of a configuration with which it had no address"})
 	}
 	return nil
 }

@@ -19,63 +19,63 @@ import (
 
 // TestReachState goes through the life of configurations with a clock of its own: the action and
 // the delay after each observation.
-func TestReaching(t *testing.T) {
+func TestReachState(t *testing.T) {
 	a, b := &config.Config{}, &config.Config{}
-	never := func(c *config.Config) reachInput { return reachInput{config: c, decided: true, comeback: true} }
+	never := func(c *config.Config) reachInput { return reachInput{config: c, decided: true, hasFallback: true} }
 	with := func(in reachInput, change func(*reachInput)) reachInput { change(&in); return in }
-	address := func(in *reachInput) { in.address = true }
+	address := func(in *reachInput) { in.hasAddress = true }
 	type at struct {
 		minutes float64
 		in      reachInput
-		act     reachAct
+		act     reachAction
 		rest    time.Duration
 	}
 	for name, life := range map[string][]at{
-		"none is there": {{0, reachInput{decided: true}, reachRest, 0}},
+		"none is there": {{0, reachInput{decided: true}, reachNone, 0}},
 		"an address at once": {
 			{0, with(never(a), address), reachRecord, 0},
-			{1, with(never(a), func(in *reachInput) { in.had = true }), reachRest, 0},
+			{1, with(never(a), func(in *reachInput) { in.hadAddress = true }), reachNone, 0},
 		},
 		"a cable is pulled later, and a start without one": {
-			{0, with(never(a), func(in *reachInput) { in.had = true }), reachRest, 0},
-			{60, with(never(a), func(in *reachInput) { in.had = true }), reachRest, 0},
+			{0, with(never(a), func(in *reachInput) { in.hadAddress = true }), reachNone, 0},
+			{60, with(never(a), func(in *reachInput) { in.hadAddress = true }), reachNone, 0},
 		},
 		"never one": {
-			{0, never(a), reachRest, 10 * time.Minute},
-			{9.5, never(a), reachRest, 30 * time.Second},
+			{0, never(a), reachNone, 10 * time.Minute},
+			{9.5, never(a), reachNone, 30 * time.Second},
 			{10, never(a), reachReturn, time.Minute},
-			{10.5, never(a), reachRest, 30 * time.Second},
+			{10.5, never(a), reachNone, 30 * time.Second},
 			{11, never(a), reachReturn, time.Minute}, // the first return failed
-			{12, with(never(b), func(in *reachInput) { in.had = true }), reachRest, 0},
+			{12, with(never(b), func(in *reachInput) { in.hadAddress = true }), reachNone, 0},
 		},
 		"one just in time": {
-			{0, never(a), reachRest, 10 * time.Minute},
+			{0, never(a), reachNone, 10 * time.Minute},
 			{9.9, with(never(a), address), reachRecord, 0},
 		},
 		"another configuration begins anew": {
-			{0, never(a), reachRest, 10 * time.Minute},
-			{9, never(b), reachRest, 10 * time.Minute},
-			{18, never(b), reachRest, time.Minute},
+			{0, never(a), reachNone, 10 * time.Minute},
+			{9, never(b), reachNone, 10 * time.Minute},
+			{18, never(b), reachNone, time.Minute},
 			{19, never(b), reachReturn, time.Minute},
 		},
 		"on trial the time does not run, and nothing is recorded": {
-			{0, with(never(a), func(in *reachInput) { in.decided = false }), reachRest, 0},
-			{0.5, with(never(a), func(in *reachInput) { in.decided, in.address = false, true }), reachRest, 0},
-			{30, never(a), reachRest, 10 * time.Minute},
+			{0, with(never(a), func(in *reachInput) { in.decided = false }), reachNone, 0},
+			{0.5, with(never(a), func(in *reachInput) { in.decided, in.hasAddress = false, true }), reachNone, 0},
+			{30, never(a), reachNone, 10 * time.Minute},
 			{40, never(a), reachReturn, time.Minute},
 		},
 		"nothing to return to": {
-			{0, with(never(a), func(in *reachInput) { in.comeback = false }), reachRest, 0},
-			{60, with(never(a), func(in *reachInput) { in.comeback = false }), reachRest, 0},
+			{0, with(never(a), func(in *reachInput) { in.hasFallback = false }), reachNone, 0},
+			{60, with(never(a), func(in *reachInput) { in.hasFallback = false }), reachNone, 0},
 			{61, with(never(a), address), reachRecord, 0},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var r reaching
+			var r reachState
 			begin := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 			for _, o := range life {
 				o.in.now = begin.Add(time.Duration(o.minutes * float64(time.Minute)))
-				var act reachAct
+				var act reachAction
 				var rest time.Duration
 				if r, act, rest = r.step(o.in); act != o.act || rest != o.rest {
 					t.Errorf("after %v min: act %d, rest %v; want %d, %v", o.minutes, act, rest, o.act, o.rest)
@@ -86,7 +86,7 @@ func TestReaching(t *testing.T) {
 }
 
 // TestHasAddress checks that only an address that other hosts can use counts.
-func TestAddressed(t *testing.T) {
+func TestHasAddress(t *testing.T) {
 	given := func(prefix, unfit string) []network.AddressState {
 		return []network.AddressState{{Prefix: netip.MustParsePrefix(prefix), Unfit: unfit}}
 	}
@@ -104,7 +104,7 @@ func TestAddressed(t *testing.T) {
 		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("10.0.0.5/24", "duplicate")}, false},
 		{network.LinkState{Managed: true, Up: true, Carrier: true, Addresses: given("127.0.0.1/8", "")}, false},
 	} {
-		if got := addressed(network.State{Links: []network.LinkState{{}, c.link}}); got != c.want {
+		if got := hasAddress(network.State{Links: []network.LinkState{{}, c.link}}); got != c.want {
 			t.Errorf("%+v: %v", c.link, got)
 		}
 	}
@@ -113,7 +113,7 @@ func TestAddressed(t *testing.T) {
 // TestWithoutAddress checks that without an address only apid and containerd continue.
 func TestWithoutAddress(t *testing.T) {
 	var names []string
-	for _, s := range resting(append(kubernetes(true), door())) {
+	for _, s := range withoutAddress(append(kubernetes(true), apidService())) {
 		names = append(names, s.Name)
 	}
 	if got := fmt.Sprint(names); got != "[containerd apid]" {
@@ -137,7 +137,7 @@ func keeping(t *testing.T, current []byte) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{
-		events: newEventLog(), config: cell.New(applied{}), settled: cell.New(settlement{}), noStorage: cell.New(""), upgrade: cell.New(upgradeState{}),
+		events: newEventLog(), config: cell.New(applied{}), convergence: cell.New(convergence{}), storageProblem: cell.New(""), upgrade: cell.New(upgradeState{}),
 		networkConfig: cell.New(network.Config{}), networkState: cell.New(network.State{}),
 	}
 	a, _, err := load()
@@ -158,17 +158,17 @@ func TestReturnToReached(t *testing.T) {
 	}
 	state := network.State{Revision: 2, Links: []network.LinkState{{Managed: true, Up: true, Carrier: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.5/24")}}}}}
 	now, _ := m.config.Get()
-	if in := m.reachInput(now, state); in.address || in.had || in.comeback {
+	if in := m.reachInput(now, state); in.hasAddress || in.hadAddress || in.hasFallback {
 		t.Errorf("with a network of no configuration: %+v", in)
 	}
 	m.networkConfig.Set(networkConfig(now.config))
-	if in := m.reachInput(now, state); !in.address || in.had || !in.decided {
+	if in := m.reachInput(now, state); !in.hasAddress || in.hadAddress || !in.decided {
 		t.Errorf("with an address: %+v", in)
 	}
 	if err := m.recordReached(now); err != nil {
 		t.Fatal(err)
 	}
-	if in := m.reachInput(now, network.State{}); !in.had {
+	if in := m.reachInput(now, network.State{}); !in.hadAddress {
 		t.Errorf("the cable is pulled: %+v", in)
 	}
 
@@ -179,7 +179,7 @@ func TestReturnToReached(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost, _ := m.config.Get()
-	if in := m.reachInput(lost, state); in.address || in.had || !in.comeback {
+	if in := m.reachInput(lost, state); in.hasAddress || in.hadAddress || !in.hasFallback {
 		t.Errorf("another one, by the state of the one before: %+v", in)
 	}
 	// it is no longer the active one
@@ -228,7 +228,7 @@ func TestConfirm(t *testing.T) {
 	if got := call("0", "mine"); got != codes.Unavailable {
 		t.Errorf("it is not in force yet: %v", got)
 	}
-	m.settled.Set(settlement{}.after(tried.config, nil, time.Now().Add(-10*time.Second)))
+	m.convergence.Set(convergence{}.next(tried.config, nil, time.Now().Add(-10*time.Second)))
 	for _, c := range []struct {
 		age, name string
 		want      codes.Code

@@ -34,10 +34,10 @@ import (
 
 // stallTimeout is the time without data after which an upload ends. A client notices a lost
 // connection later (pkg/client), so its next attempt never meets its former call.
-const patience = 20 * time.Second
+const stallTimeout = 20 * time.Second
 
 // inbox is the store of a received bundle.
-var inbox = upgrade.Inbox{Dir: paths.Bundle, Free: upgrade.FreeSpace, StallTimeout: patience}
+var inbox = upgrade.Inbox{Dir: paths.Bundle, Free: upgrade.FreeSpace, StallTimeout: stallTimeout}
 
 var errBusy = status.Error(codes.Aborted, "upgrade refused: another bundle is being received or written; `orlopctl upgrade status` tells how far it is")
 
@@ -46,7 +46,7 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	if why, _ := m.storageProblem.Get(); why != "" {
 		return upgrade.Installer{}, fmt.Errorf("upgrade refused: there is nothing to keep its record on: %s", why)
 	}
-	p, err := m.place()
+	p, err := m.slots()
 	if err != nil {
 		return upgrade.Installer{}, fmt.Errorf("upgrade refused: %w", err)
 	}
@@ -56,7 +56,7 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	}
 	i := upgrade.Installer{
 		Running: m.release.Version, Profile: m.release.Profile, Trust: trust, Slot: p, ESP: m.esp,
-		Save: m.takeSavepoint, Keep: m.keepConfiguration, Begin: m.begin, Done: m.done,
+		Save: m.takeSavepoint, Keep: m.saveConfiguration, Begin: m.beginOperation, Done: m.setDone,
 	}
 	switch {
 	case !m.runsEtcd():
@@ -64,13 +64,13 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	case withoutData:
 		i.Save, i.Drop = nil, m.dropSavepoint
 	}
-	if _, drains := m.drains(); drains {
+	if _, drains := m.drainConfig(); drains {
 		i.Drain = func(ctx context.Context) error {
-			want, drains := m.drains() // the configuration may have changed meanwhile
+			want, drains := m.drainConfig() // the configuration may have changed meanwhile
 			if !drains {
 				return nil
 			}
-			return m.drain(ctx, want)
+			return m.drainWith(ctx, want)
 		}
 	}
 	return i, nil
@@ -94,7 +94,7 @@ func (m *machine) releaseKeys() (bundle.Trust, error) {
 }
 
 // beginOperation sets the running operation of an upgrade and its size in bytes; empty: none.
-func (m *machine) begin(operation string, total int64) {
+func (m *machine) beginOperation(operation string, total int64) {
 	m.upgrade.Update(func(s upgradeState) upgradeState { s.Operation, s.Done, s.Total = operation, 0, total; return s })
 	if operation != "" {
 		m.events.add("upgrade", "op", operation)
@@ -102,7 +102,7 @@ func (m *machine) begin(operation string, total int64) {
 }
 
 // setDone sets the number of bytes done.
-func (m *machine) done(bytes int64) {
+func (m *machine) setDone(bytes int64) {
 	m.upgrade.Update(func(s upgradeState) upgradeState { s.Done = bytes; return s })
 }
 
@@ -115,22 +115,22 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 		if err != nil {
 			return err
 		}
-		begins := slot.Started{To: s.Version, At: time.Now(), Reached: m.reached(), Epoch: s.Epoch, Floor: m.floor()}
+		begins := slot.Started{To: s.Version, At: time.Now(), Reached: m.gatewayReached(), Epoch: s.Epoch, Floor: m.epochFloor()}
 		now, _ := m.upgrade.Get()
 		if _, _, err := slot.Step(m.release.Version, now.Record, begins); err != nil {
 			return upgrade.Refusal{Err: err}
 		}
-		if err := m.happened(m.runCtx, begins); err != nil {
+		if err := m.handleEvent(m.runCtx, begins); err != nil {
 			return err
 		}
 		began = true
 		m.events.add("upgrade", "op", "to version "+s.Version+", asked by "+who)
-		m.begin("receive version "+s.Version, b.Size)
+		m.beginOperation("receive version "+s.Version, b.Size)
 		begun()
 		return nil
-	}, m.done)
+	}, m.setDone)
 	if err != nil {
-		m.broken(began, err)
+		m.abort(began, err)
 		return err
 	}
 	m.events.add("upgrade", "op", fmt.Sprintf("the bundle is whole: %d bytes have come, %d were there", b.Size-b.Have, b.Have))
@@ -143,10 +143,10 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 func (m *machine) install(i upgrade.Installer) {
 	defer m.writeMu.Unlock()
 	if err := panics.Do("upgrade", func() error { return m.enterVersion(i) }); err != nil {
-		m.broken(true, err)
+		m.abort(true, err)
 		return
 	}
-	m.begin("", 0)
+	m.beginOperation("", 0)
 }
 
 // enterVersion installs the version and records its boot entry; then the machine shuts down. If it
@@ -161,21 +161,21 @@ func (m *machine) enterVersion(i upgrade.Installer) error {
 		return err
 	}
 	// Again: a client may have applied another one during the drain.
-	err = m.keepConfiguration()
+	err = m.saveConfiguration()
 	if err == nil {
-		err = m.happened(m.runCtx, slot.EntryWritten{})
+		err = m.handleEvent(m.runCtx, slot.EntryWritten{})
 	}
 	if err != nil {
-		m.stay()
+		m.uncordon()
 		return errors.Join(err, m.esp.RemoveOthers(m.release.Version))
 	}
 	return nil
 }
 
 // abort ends an upgrade that is not on the disk.
-func (m *machine) broken(began bool, why error) {
+func (m *machine) abort(began bool, why error) {
 	m.events.add("upgrade", "failure", why.Error())
-	m.begin("", 0)
+	m.beginOperation("", 0)
 	// another attempt would not help
 	if errors.As(why, new(upgrade.Refusal)) || errors.Is(why, bundle.ErrDamaged) {
 		if err := inbox.Drop(); err != nil {
@@ -183,7 +183,7 @@ func (m *machine) broken(began bool, why error) {
 		}
 	}
 	if began {
-		if err := m.happened(m.runCtx, slot.WriteFailed{Reason: why.Error(), At: time.Now()}); err != nil {
+		if err := m.handleEvent(m.runCtx, slot.WriteFailed{Reason: why.Error(), At: time.Now()}); err != nil {
 			m.say(err.Error())
 		}
 	}
@@ -197,7 +197,7 @@ func (a upgradeAPI) BeginUpload(_ context.Context, r *api.BeginUploadRequest) (*
 		return nil, errBusy
 	}
 	defer a.m.writeMu.Unlock()
-	b, err := a.m.offer(r.Sha256, r.Size)
+	b, err := a.m.beginUpload(r.Sha256, r.Size)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -205,7 +205,7 @@ func (a upgradeAPI) BeginUpload(_ context.Context, r *api.BeginUploadRequest) (*
 }
 
 // beginUpload reserves space for a bundle, and returns the number of bytes that are present.
-func (m *machine) offer(sha256 string, size int64) (upgrade.Bundle, error) {
+func (m *machine) beginUpload(sha256 string, size int64) (upgrade.Bundle, error) {
 	// that upgrade was interrupted: no call holds writeMu
 	if now, _ := m.upgrade.Get(); now.Phase != slot.Writing {
 		if err := now.Undecided(); err != nil {
@@ -227,7 +227,7 @@ func (a upgradeAPI) Upload(stream grpc.ClientStreamingServer[api.UploadBundleReq
 	if !a.m.writeMu.TryLock() {
 		return errBusy
 	}
-	if err := panics.Do("receiving a bundle", func() error { return a.m.send(stream, i, first) }); err != nil {
+	if err := panics.Do("receiving a bundle", func() error { return a.m.receiveUpload(stream, i, first) }); err != nil {
 		a.m.writeMu.Unlock()
 		return err
 	}
@@ -236,8 +236,8 @@ func (a upgradeAPI) Upload(stream grpc.ClientStreamingServer[api.UploadBundleReq
 	return stream.SendAndClose(&api.UpgradeStarted{From: now.From, To: now.To})
 }
 
-// upload receives the data of a client until the bundle is complete.
-func (m *machine) send(stream grpc.ClientStreamingServer[api.UploadBundleRequest, api.UpgradeStarted], i upgrade.Installer, first *api.UploadBundleRequest) error {
+// receiveUpload receives the data of a client until the bundle is complete.
+func (m *machine) receiveUpload(stream grpc.ClientStreamingServer[api.UploadBundleRequest, api.UpgradeStarted], i upgrade.Installer, first *api.UploadBundleRequest) error {
 	b, err := inbox.Bundle()
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
@@ -264,10 +264,10 @@ func (m *machine) send(stream grpc.ClientStreamingServer[api.UploadBundleRequest
 
 // findTimeout bounds the search for a bundle in a registry, or at a peer, which reads all of it
 // first.
-const findTime = 5 * time.Minute
+const findTimeout = 5 * time.Minute
 
 // bundleSource is a bundle in a registry or at a peer.
-type origin interface {
+type bundleSource interface {
 	SHA256() string // lower-case hexadecimal
 	Size() int64    // bytes
 	// Reader reads from an offset, until ctx ends.
@@ -275,8 +275,8 @@ type origin interface {
 }
 
 // find finds the bundle of a request.
-func (m *machine) find(ctx context.Context, r *api.FetchBundleRequest) (origin, error) {
-	ctx, cancel := context.WithTimeout(ctx, findTime)
+func (m *machine) find(ctx context.Context, r *api.FetchBundleRequest) (bundleSource, error) {
+	ctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
 	switch {
 	case r.Peer == "":
@@ -300,7 +300,7 @@ func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.
 	if !a.m.writeMu.TryLock() {
 		return nil, errBusy
 	}
-	b, err := a.m.offer(f.SHA256(), f.Size())
+	b, err := a.m.beginUpload(f.SHA256(), f.Size())
 	if err != nil {
 		a.m.writeMu.Unlock()
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
@@ -320,7 +320,7 @@ func (a upgradeAPI) Fetch(ctx context.Context, r *api.FetchBundleRequest) (*api.
 }
 
 // fetch receives the missing bytes of a bundle and installs it.
-func (m *machine) fetch(i upgrade.Installer, f origin, b upgrade.Bundle, who string, begun chan<- error) {
+func (m *machine) fetch(i upgrade.Installer, f bundleSource, b upgrade.Bundle, who string, begun chan<- error) {
 	ctx, cancel := context.WithCancel(m.runCtx)
 	defer cancel() // the connection
 	err := panics.Do("fetching a bundle", func() error {

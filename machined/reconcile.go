@@ -27,14 +27,14 @@ import (
 
 // resyncInterval is the interval at which credentials are reconciled without a change: after a
 // change of the clock a certificate may be due at once. Reading them takes less than a millisecond.
-const lookAgain = time.Minute
+const resyncInterval = time.Minute
 
 // runReconcile reconciles the machine each time the configuration, the addresses or the ledger
 // change.
-func (m *machine) follow(ctx context.Context) {
+func (m *machine) runReconcile(ctx context.Context) {
 	configs, states, members, artifacts := m.config.Watch(), m.networkState.Watch(), m.membership.Watch(), m.artifacts.Watch()
-	books := m.book.changes.Watch()
-	tick := time.NewTicker(lookAgain)
+	books := m.ledger.changes.Watch()
+	tick := time.NewTicker(resyncInterval)
 	defer tick.Stop()
 	var problem string
 	for {
@@ -53,8 +53,8 @@ func (m *machine) follow(ctx context.Context) {
 				return
 			}
 		}
-		err := m.settle(ctx, now.config, state)
-		m.settled.Update(func(s settlement) settlement { return s.after(now.config, failuresOf(err), time.Now()) })
+		err := m.reconcile(ctx, now.config, state)
+		m.convergence.Update(func(s convergence) convergence { return s.next(now.config, failuresOf(err), time.Now()) })
 		switch {
 		case err != nil && err.Error() != problem:
 			problem = err.Error()
@@ -77,10 +77,10 @@ func (m *machine) follow(ctx context.Context) {
 }
 
 // reconcile converges the machine to a configuration once (nil for none). It is idempotent.
-func (m *machine) settle(ctx context.Context, c *config.Config, state network.State) error {
-	m.settling.Lock()
-	defer m.settling.Unlock()
-	if m.going.Load() != nil {
+func (m *machine) reconcile(ctx context.Context, c *config.Config, state network.State) error {
+	m.reconcileMu.Lock()
+	defer m.reconcileMu.Unlock()
+	if m.shutdown.Load() != nil {
 		return nil
 	}
 	var problems []error
@@ -97,65 +97,65 @@ func (m *machine) settle(ctx context.Context, c *config.Config, state network.St
 	if err := m.convergeHost(ctx, c); err != nil {
 		problems = append(problems, err)
 	}
-	if err := m.openDoor(ctx, c, state); err != nil {
+	if err := m.configureAPI(ctx, c, state); err != nil {
 		problems = append(problems, err)
 	}
-	if err := m.settleServices(ctx, c, state); err != nil {
+	if err := m.reconcileServices(ctx, c, state); err != nil {
 		problems = append(problems, err)
 	}
 	return errors.Join(problems...)
 }
 
 // reportUnusedResolvers reports the resolvers of the machine that pods do not use, once per change.
-func (m *machine) tellLeftOut(n config.ClusterNetworks, servers []netip.Addr) {
+func (m *machine) reportUnusedResolvers(n config.ClusterNetworks, servers []netip.Addr) {
 	_, left := resolvers(n, servers)
-	if slices.Equal(left, m.leftOut) {
+	if slices.Equal(left, m.unusedResolvers) {
 		return
 	}
-	m.leftOut = left
+	m.unusedResolvers = left
 	for _, line := range left {
 		m.events.add("network", "failure", line)
 	}
 }
 
 // reconcileServices writes the files of the services and then sets the services that should run.
-func (m *machine) settleServices(ctx context.Context, c *config.Config, state network.State) error {
+func (m *machine) reconcileServices(ctx context.Context, c *config.Config, state network.State) error {
 	// a system that is not installed runs no node
-	if c == nil || c.Cluster == nil || m.medium != "" {
-		return m.services.Set([]supervise.Service{door()})
+	if c == nil || c.Cluster == nil || m.bootMedium != "" {
+		return m.services.Set([]supervise.Service{apidService()})
 	}
-	if err := m.able(c); err != nil {
-		return errors.Join(err, m.services.Set([]supervise.Service{door()}))
+	if err := m.checkMachine(c); err != nil {
+		return errors.Join(err, m.services.Set([]supervise.Service{apidService()}))
 	}
 	if m.packets.exposed(firewallConfig(c)) { // convergeFirewall has reported the error
-		return m.services.Set([]supervise.Service{door()})
+		return m.services.Set([]supervise.Service{apidService()})
 	}
 	spec, err := nodeSpec(c, state, m.release)
 	if err != nil {
 		m.enter("services", "an address: "+strings.Join(append(state.Problems, "none on any link yet"), "; "))
-		return m.rest()
+		return m.stopWithoutAddress()
 	}
-	m.lonely = time.Time{}
-	m.tellLeftOut(c.Cluster.Spec.Networks, state.Servers)
+	m.noAddressSince = time.Time{}
+	m.reportUnusedResolvers(c.Cluster.Spec.Networks, state.Servers)
 	member, _ := m.membership.Get()
-	if worker(c) && !member.Joined {
+	if isWorker(c) && !member.Joined {
 		m.enter("joining", strings.TrimSuffix("the cluster: "+member.Problem, ": "))
-		return m.services.Set([]supervise.Service{door()})
+		return m.services.Set([]supervise.Service{apidService()})
 	}
-	if worker(c) && member.Removed { // removed.go stops the running services in order
+	if isWorker(c) && member.Removed { // removed.go stops the running services in order
 		m.enter("removed", member.Problem+"; reset it, or give it another ticket (`orlopctl nodes add`)")
 		if !member.Ended {
 			return nil
 		}
-		return m.services.Set(withoutNode(append([]supervise.Service{door()}, kubernetes(false)...)))
+		return m.services.Set(withoutNode(append([]supervise.Service{apidService()}, kubernetes(false)...)))
 	}
-	if err := m.settleCredentials(ctx, c, spec); err != nil {
+	if err := m.reconcileCredentials(ctx, c, spec); err != nil {
 		return err
 	}
 	if err := m.prepareKubernetes(spec); err != nil {
 		return err
 	}
-	if err := m.settleRegistries(c); err != nil {
+	if err := m.reconcileRegistries(c); err != nil {
 		return err
 	}
 	services, err := m.wantedServices(c)
@@ -163,55 +163,55 @@ func (m *machine) settleServices(ctx context.Context, c *config.Config, state ne
 		return err
 	}
 	m.enter("running", "")
-	m.packets.begun = true
-	if m.going.Load() != nil { // the shutdown meanwhile decides which services run
+	m.packets.started = true
+	if m.shutdown.Load() != nil { // the shutdown meanwhile decides which services run
 		return nil
 	}
 	return m.services.Set(services)
 }
 
 // reconcileRegistries writes the registry files of containerd.
-func (m *machine) settleRegistries(c *config.Config) error {
+func (m *machine) reconcileRegistries(c *config.Config) error {
 	all := c.Machine.Spec.Registries
-	var near, gate ownMirror
-	if hasNeighbours(c) || hasMirrors(all) {
-		own, through, err := m.openMirror()
+	var images, proxy localMirror
+	if hasPeers(c) || hasMirrors(all) {
+		local, localProxy, err := m.openMirror()
 		if err != nil {
 			return err
 		}
-		if hasNeighbours(c) {
-			near = own
+		if hasPeers(c) {
+			images = local
 		}
-		gate = through
+		proxy = localProxy
 	}
 	m.mirrors.set(all)
-	return writeRegistries(paths.ContainerdHosts, registryFiles(all, near, gate))
+	return writeRegistries(paths.ContainerdHosts, registryFiles(all, images, proxy))
 }
 
 // noAddressTime is the time for which services continue with their known addresses after the
 // machine has lost its address. A longer loss is no renewal of a lease: the services would fail and
 // restart, at full load, until it ends.
-const lonelyTime = time.Minute
+const noAddressTime = time.Minute
 
 // stopWithoutAddress stops the services that need an address once the machine has had none for
 // noAddressTime. containerd continues, and so do the pods. The caller holds m.reconcileMu.
-func (m *machine) rest() error {
-	if m.lonely.IsZero() {
-		m.lonely = time.Now()
+func (m *machine) stopWithoutAddress() error {
+	if m.noAddressSince.IsZero() {
+		m.noAddressSince = time.Now()
 	}
-	if time.Since(m.lonely) < lonelyTime {
+	if time.Since(m.noAddressSince) < noAddressTime {
 		return nil
 	}
-	return m.services.Set(resting(m.services.Services()))
+	return m.services.Set(withoutAddress(m.services.Services()))
 }
 
 // withoutAddress returns the services that run on a machine without an address.
-func resting(running []supervise.Service) []supervise.Service {
+func withoutAddress(running []supervise.Service) []supervise.Service {
 	return slices.DeleteFunc(slices.Clone(running), func(s supervise.Service) bool { return s.Name != serviceApid && s.Name != serviceContainerd })
 }
 
 // reconcileCredentials converges the certificates and keys of the node's processes.
-func (m *machine) settleCredentials(ctx context.Context, c *config.Config, spec nodespec.Spec) error {
+func (m *machine) reconcileCredentials(ctx context.Context, c *config.Config, spec nodespec.Spec) error {
 	a, err := m.authorities(c)
 	if err != nil {
 		return err
@@ -248,17 +248,17 @@ func (m *machine) report(r reconcile.Report) {
 }
 
 // configureAPI writes the certificate of apid and the CAs of its callers.
-func (m *machine) openDoor(ctx context.Context, c *config.Config, state network.State) error {
-	want, callers, err := m.wantedDoor(c, state)
+func (m *machine) configureAPI(ctx context.Context, c *config.Config, state network.State) error {
+	want, callers, err := m.apiCredentials(c, state)
 	if err != nil {
 		return err
 	}
-	m.desk.open(m.unowned(c, callers.Operators))
+	m.pairing.setUnclaimed(m.unclaimed(c, callers.Operators))
 	return m.converge(ctx, "door", want)
 }
 
 // apiCredentials returns the credentials of apid and the CAs of its callers.
-func (m *machine) wantedDoor(c *config.Config, state network.State) (credentials.Want, credentials.CallerCAs, error) {
+func (m *machine) apiCredentials(c *config.Config, state network.State) (credentials.Want, credentials.CallerCAs, error) {
 	callers, err := m.callers(c)
 	if err != nil {
 		return credentials.Want{}, callers, err
@@ -272,8 +272,8 @@ func (m *machine) wantedDoor(c *config.Config, state network.State) (credentials
 			}
 		}
 	}
-	if member, _ := m.membership.Get(); worker(c) && member.Joined {
-		given = member.held.machine
+	if member, _ := m.membership.Get(); isWorker(c) && member.Joined {
+		given = member.certs.machine
 	}
 	return credentials.APIServer(m.identity.Load().Key, name, nodeAddresses(c, state), ca, given, callers), callers, nil
 }
@@ -338,11 +338,11 @@ func (m *machine) hostDryRun(ctx context.Context, c *config.Config) ([]string, e
 const importTimeout = 2 * time.Minute
 
 // importRetry is the delay after a failed import: the disk may have been full.
-const importAgain = 30 * time.Second
+const importRetry = 30 * time.Second
 
 // runImageImport imports the container images of the system, above all the pause image, whenever
 // containerd has started without them.
-func (m *machine) keepImages(ctx context.Context) {
+func (m *machine) runImageImport(ctx context.Context) {
 	up := false
 	for w := m.services.Status().Watch(); ; {
 		list := w.Current()
@@ -350,12 +350,12 @@ func (m *machine) keepImages(ctx context.Context) {
 		now := i >= 0 && list[i].State == supervise.Running
 		var again <-chan time.Time
 		if now && !up {
-			if err := m.importOwn(ctx); err != nil {
+			if err := m.importSystemImages(ctx); err != nil {
 				m.events.add("image", "failure", err.Error())
-				now, again = false, time.After(importAgain)
+				now, again = false, time.After(importRetry)
 			} else {
 				m.mark("images")
-				kick(m.imported)
+				wake(m.imagesChanged)
 			}
 		}
 		up = now
@@ -368,7 +368,7 @@ func (m *machine) keepImages(ctx context.Context) {
 	}
 }
 
-func (m *machine) importOwn(ctx context.Context) error {
+func (m *machine) importSystemImages(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, importTimeout)
 	defer cancel()
 	store := imagestore.New(m.containerd)

@@ -26,9 +26,9 @@ import (
 // registryFiles returns the files, by path below paths.ContainerdHosts, that configure containerd's
 // access to registries: a directory for each configured registry, and one for all others
 // (containerd's docs/hosts.md). containerd reads them at every pull. If the machine has peers with
-// images, their mirror comes first. Registries that mirror others are called through gate, which
+// images, their mirror comes first. Registries that mirror others are called through proxy, which
 // gives up on a registry that does not answer (docs/decisions/0061-images-that-can-run.md).
-func registryFiles(all []config.ImageRegistry, near, gate ownMirror) map[string][]byte {
+func registryFiles(all []config.ImageRegistry, images, proxy localMirror) map[string][]byte {
 	files := map[string][]byte{}
 	for i, r := range all {
 		if !r.CA.IsZero() {
@@ -37,23 +37,23 @@ func registryFiles(all []config.ImageRegistry, near, gate ownMirror) map[string]
 	}
 	var names []string
 	for _, r := range all {
-		if host, folder := r.Address.Host(); folder == "" {
+		if host, dir := r.Address.Host(); dir == "" {
 			names = append(names, host)
 		}
 		for _, m := range r.Mirrors {
 			names = append(names, string(m))
 		}
 	}
-	if near.url != "" {
+	if images.url != "" {
 		names = append(names, string(config.AnyRegistry))
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		folder := name
+		dir := name
 		if name == string(config.AnyRegistry) {
-			folder = "_default"
+			dir = "_default"
 		}
-		files[filepath.Join(folder, "hosts.toml")] = registryFile(name, all, near, gate)
+		files[filepath.Join(dir, "hosts.toml")] = registryFile(name, all, images, proxy)
 	}
 	return files
 }
@@ -62,35 +62,35 @@ func authorityFile(i int) string { return fmt.Sprintf("authorities/%d.crt", i) }
 
 // registryFile lists the hosts from which containerd pulls the images of a registry, and last the
 // access to the registry itself.
-func registryFile(name string, all []config.ImageRegistry, near, gate ownMirror) []byte {
+func registryFile(name string, all []config.ImageRegistry, images, proxy localMirror) []byte {
 	var own, mirrors bytes.Buffer
-	if near.url != "" {
-		fmt.Fprintf(&mirrors, "\n[host.%q]\ncapabilities = [\"pull\", \"resolve\"]\n[host.%q.header]\nAuthorization = %q\n", near.url, near.url, "Bearer "+near.token)
+	if images.url != "" {
+		fmt.Fprintf(&mirrors, "\n[host.%q]\ncapabilities = [\"pull\", \"resolve\"]\n[host.%q.header]\nAuthorization = %q\n", images.url, images.url, "Bearer "+images.token)
 	}
 	for i, r := range all {
-		host, folder := r.Address.Host()
+		host, dir := r.Address.Host()
 		url := "https://" + host
 		if r.PlainHTTP {
 			url = "http://" + host
 		}
-		if host == name && folder == "" {
+		if host == name && dir == "" {
 			if host != "docker.io" { // docker.io has another host name, which containerd knows
 				fmt.Fprintf(&own, "server = %q\n", url)
 			}
-			asking(&own, "header", i, r)
+			writeAccess(&own, "header", i, r)
 			continue
 		}
 		if host == name || !slices.ContainsFunc(r.Mirrors, func(m config.RegistryName) bool { return string(m) == name || m == config.AnyRegistry }) {
 			continue
 		}
-		url = gate.url + mirror.ProxyPath + r.Address.Repository()
+		url = proxy.url + mirror.ProxyPath + r.Address.Repository()
 		fmt.Fprintf(&mirrors, "\n[host.%q]\n", url)
 		mirrors.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")
 		// for the issuer of the registry's tokens, which containerd calls directly
 		if !r.CA.IsZero() {
 			fmt.Fprintf(&mirrors, "ca = %q\n", "../"+authorityFile(i))
 		}
-		fmt.Fprintf(&mirrors, "[host.%q.header]\n%s = %q\n", url, mirror.ProxyHeader, gate.token)
+		fmt.Fprintf(&mirrors, "[host.%q.header]\n%s = %q\n", url, mirror.ProxyHeader, proxy.token)
 		if r.Username != "" {
 			fmt.Fprintf(&mirrors, "Authorization = %q\n", basic(r))
 		}
@@ -100,7 +100,7 @@ func registryFile(name string, all []config.ImageRegistry, near, gate ownMirror)
 
 // writeAccess writes the CA and the credentials of a registry. The table of headers comes last: the
 // lines after a table belong to it.
-func asking(b *bytes.Buffer, header string, i int, r config.ImageRegistry) {
+func writeAccess(b *bytes.Buffer, header string, i int, r config.ImageRegistry) {
 	if !r.CA.IsZero() {
 		fmt.Fprintf(b, "ca = %q\n", "../"+authorityFile(i))
 	}
@@ -127,7 +127,7 @@ type upstreams struct {
 
 type upstream struct {
 	mirror.Upstream
-	below string // prefix of the request paths, HOST/v2/…, without a trailing slash
+	prefix string // prefix of the request paths, HOST/v2/…, without a trailing slash
 }
 
 // set replaces the mirrors. Connections to the former ones end when they are idle.
@@ -142,8 +142,8 @@ func (u *upstreams) set(all []config.ImageRegistry) {
 		if r.PlainHTTP {
 			scheme = "http"
 		}
-		next = append(next, upstream{below: r.Address.Repository(), Upstream: mirror.Upstream{
-			Name: string(r.Address), URL: url.URL{Scheme: scheme, Host: host}, Client: &http.Client{Transport: mirrorTransport(r), CheckRedirect: secretly},
+		next = append(next, upstream{prefix: r.Address.Repository(), Upstream: mirror.Upstream{
+			Name: string(r.Address), URL: url.URL{Scheme: scheme, Host: host}, Client: &http.Client{Transport: mirrorTransport(r), CheckRedirect: checkRedirect},
 		}})
 	}
 	u.mu.Lock()
@@ -152,7 +152,7 @@ func (u *upstreams) set(all []config.ImageRegistry) {
 }
 
 // checkRedirect rejects a redirect away from TLS, which would reveal the password.
-func secretly(r *http.Request, via []*http.Request) error {
+func checkRedirect(r *http.Request, via []*http.Request) error {
 	const most = 10
 	if len(via) >= most {
 		return fmt.Errorf("redirects more than %d times", most)
@@ -186,8 +186,8 @@ func (u *upstreams) Upstream(path string) (found mirror.Upstream, ok bool) {
 	defer u.mu.RUnlock()
 	longest := -1
 	for _, one := range u.all {
-		if strings.HasPrefix(path+"/", one.below+"/") && len(one.below) > longest {
-			found, ok, longest = one.Upstream, true, len(one.below)
+		if strings.HasPrefix(path+"/", one.prefix+"/") && len(one.prefix) > longest {
+			found, ok, longest = one.Upstream, true, len(one.prefix)
 		}
 	}
 	return found, ok

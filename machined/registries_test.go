@@ -24,12 +24,12 @@ func TestRegistryFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gate := ownMirror{url: "http://127.0.0.1:4444", token: "through"}
+	proxy := localMirror{url: "http://127.0.0.1:4444", token: "through"}
 	files := registryFiles([]config.ImageRegistry{
 		{Address: "mirror.example.com/outside", Mirrors: []config.RegistryName{"docker.io"}, CA: config.NewBundle(ca), Username: "machines", Password: config.NewSecret("pass")},
 		{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{config.AnyRegistry}, PlainHTTP: true},
 		{Address: "own.example.com", CA: config.NewBundle(ca), Username: "me", Password: config.NewSecret("word")},
-	}, ownMirror{}, gate)
+	}, localMirror{}, proxy)
 	want := map[string]string{
 		"_default/hosts.toml": `
 [host."http://127.0.0.1:4444/through/10.0.0.9:5000/v2"]
@@ -76,19 +76,19 @@ Orlop-Mirror = "through"
 	if all := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(want)), "authorities/0.crt", "authorities/2.crt"))); !slices.Equal(got, all) {
 		t.Errorf("files %v, want %v", got, all)
 	}
-	if none := registryFiles(nil, ownMirror{}, gate); len(none) != 0 {
+	if none := registryFiles(nil, localMirror{}, proxy); len(none) != 0 {
 		t.Errorf("nothing is configured, and there are %v", none)
 	}
 
 	// Other machines come before all registries.
-	near := ownMirror{url: "http://127.0.0.1:4444", token: "word"}
+	images := localMirror{url: "http://127.0.0.1:4444", token: "word"}
 	asked := `
 [host."http://127.0.0.1:4444"]
 capabilities = ["pull", "resolve"]
 [host."http://127.0.0.1:4444".header]
 Authorization = "Bearer word"
 `
-	if all := registryFiles(nil, near, gate); len(all) != 1 || string(all["_default/hosts.toml"]) != asked {
+	if all := registryFiles(nil, images, proxy); len(all) != 1 || string(all["_default/hosts.toml"]) != asked {
 		t.Errorf("with other machines there are %q", all)
 	}
 	outside := `
@@ -98,7 +98,7 @@ override_path = true
 [host."http://127.0.0.1:4444/through/10.0.0.9:5000/v2".header]
 Orlop-Mirror = "through"
 `
-	all := registryFiles([]config.ImageRegistry{{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{"docker.io"}, PlainHTTP: true}}, near, gate)
+	all := registryFiles([]config.ImageRegistry{{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{"docker.io"}, PlainHTTP: true}}, images, proxy)
 	for name, text := range map[string]string{"_default/hosts.toml": asked, "docker.io/hosts.toml": asked + outside, "10.0.0.9:5000/hosts.toml": "server = \"http://10.0.0.9:5000\"\n" + asked} {
 		if got := string(all[name]); got != text {
 			t.Errorf("with other machines, %s:\n%s\nwant:\n%s", name, got, text)

@@ -31,38 +31,38 @@ const (
 	// maxRelays and maxRelaysPerCaller bound the relayed connections, in total and per caller. A
 	// target accepts 32 of this machine (apid's maxPerAddress), and each uses a message, a
 	// streamWindow and a relay.Chunk of PID 1's memory.
-	mostRelays      = 16
-	mostRelaysOfOne = 8
+	maxRelays          = 16
+	maxRelaysPerCaller = 8
 	// relayRate and relayBurst bound new relays, per second and after a pause. Each opens two
 	// connections to the target, which accepts 10 per second from one address, and 50 at once.
-	relayPace    = 4
-	relaysAtOnce = 20
+	relayRate  = 4
+	relayBurst = 20
 	// relayDialTimeout bounds the dial, including the wait for the limits.
-	relayDial = 10 * time.Second
+	relayDialTimeout = 10 * time.Second
 	// relayIdleTimeout is the time without data from either side after which a relay ends. A
 	// connection in use sends data every 30 s (apid's keepaliveTime).
-	relayIdle = 2 * time.Minute
+	relayIdleTimeout = 2 * time.Minute
 )
 
 // relays are the limits of relayed connections.
 type relays struct {
 	// by the lineage of the caller's certificate
-	places *places
-	pace   *rate.Limiter
+	limiter *limiter
+	rate    *rate.Limiter
 }
 
 func newRelays() relays {
-	return relays{places: newPlaces(mostRelays, mostRelaysOfOne), pace: rate.NewLimiter(relayPace, relaysAtOnce)}
+	return relays{limiter: newLimiter(maxRelays, maxRelaysPerCaller), rate: rate.NewLimiter(relayRate, relayBurst)}
 }
 
 // acquire starts a relay for a caller, and returns the function that ends it.
-func (r *relays) enter(who string) (leave func(), err error) {
-	leave, _, why := r.places.take(who)
+func (r *relays) acquire(who string) (leave func(), err error) {
+	leave, _, why := r.limiter.acquire(who)
 	switch {
-	case errors.Is(why, errAllTaken):
-		return nil, status.Errorf(codes.ResourceExhausted, "this machine passes on %d connections, and no more at once; try again, or call another machine", mostRelays)
-	case errors.Is(why, errOwnTaken):
-		return nil, status.Errorf(codes.ResourceExhausted, "this machine passes on %d connections of yours, and no more at once; name fewer machines", mostRelaysOfOne)
+	case errors.Is(why, errLimitReached):
+		return nil, status.Errorf(codes.ResourceExhausted, "this machine passes on %d connections, and no more at once; try again, or call another machine", maxRelays)
+	case errors.Is(why, errCallerLimitReached):
+		return nil, status.Errorf(codes.ResourceExhausted, "this machine passes on %d connections of yours, and no more at once; name fewer machines", maxRelaysPerCaller)
 	}
 	return leave, nil
 }
@@ -81,20 +81,20 @@ func (a machineAPI) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Rel
 		if err != nil {
 			return nil, status.Errorf(codes.FailedPrecondition, "relay refused: %v", err)
 		}
-		return reach(ctx, e)
+		return dialVerified(ctx, e)
 	})
 }
 
 // serve relays the connection that dial opens, within the limits of its caller.
 func (r *relays) serve(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], dial func(context.Context) (net.Conn, error)) error {
-	leave, err := r.enter(said(stream.Context(), apid.MetadataLineage))
+	leave, err := r.acquire(callerInfo(stream.Context(), apid.MetadataLineage))
 	if err != nil {
 		return err
 	}
 	defer leave()
-	ctx, cancel := context.WithTimeout(stream.Context(), relayDial)
+	ctx, cancel := context.WithTimeout(stream.Context(), relayDialTimeout)
 	defer cancel()
-	if r.pace.Wait(ctx) != nil {
+	if r.rate.Wait(ctx) != nil {
 		return status.Error(codes.ResourceExhausted, "this machine has too many connections to open at present; try again")
 	}
 	conn, err := dial(ctx)
@@ -104,7 +104,7 @@ func (r *relays) serve(stream grpc.BidiStreamingServer[api.RelayData, api.RelayD
 	if err := stream.Send(&api.RelayData{}); err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	err = relay.Join(stream, conn, relayIdle)
+	err = relay.Join(stream, conn, relayIdleTimeout)
 	if stream.Context().Err() != nil {
 		return nil // the caller has disconnected, which is the usual end
 	}
@@ -114,7 +114,7 @@ func (r *relays) serve(stream grpc.BidiStreamingServer[api.RelayData, api.RelayD
 // dialVerified connects to a machine after it has proved on another connection that it belongs to
 // this cluster. The error does not reveal which of several reasons applies: a reader must not learn
 // about other hosts in the network.
-func reach(ctx context.Context, e client.Endpoint) (net.Conn, error) {
+func dialVerified(ctx context.Context, e client.Endpoint) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(e.Address)
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())

@@ -53,7 +53,7 @@ func each(serve func(net.Conn)) func(net.Listener) {
 }
 
 // otherMachine is the API of another machine, with a certificate for an address.
-func otherDoor(t *testing.T, ca *pki.CA, ip string, client tls.ClientAuthType) string {
+func otherMachine(t *testing.T, ca *pki.CA, ip string, client tls.ClientAuthType) string {
 	t.Helper()
 	leaf, err := ca.Issue(pki.Spec{CN: "m2", O: []string{pki.RoleMachine}, Usage: pki.Both, TTL: time.Hour, IPs: []netip.Addr{netip.MustParseAddr(ip)}})
 	if err != nil {
@@ -68,7 +68,7 @@ func otherDoor(t *testing.T, ca *pki.CA, ip string, client tls.ClientAuthType) s
 
 // TestDialVerified checks that only a machine of the cluster is reached, and that the error for any
 // other address reveals nothing about it.
-func TestReach(t *testing.T) {
+func TestDialVerified(t *testing.T) {
 	newCA := func() *pki.CA {
 		ca, err := pki.NewCA("machines", time.Hour)
 		if err != nil {
@@ -90,10 +90,10 @@ func TestReach(t *testing.T) {
 		code          codes.Code
 		says          string
 	}{
-		{"a machine", otherDoor(t, ours, "127.0.0.1", tls.RequireAnyClientCert), codes.OK, ""},
-		{"by another CA", otherDoor(t, foreign, "127.0.0.1", tls.NoClientCert), codes.NotFound, stranger},
-		{"with another address", otherDoor(t, ours, "127.0.0.2", tls.NoClientCert), codes.NotFound, stranger},
-		{"that does not know this one", otherDoor(t, ours, "127.0.0.1", tls.RequireAndVerifyClientCert), codes.NotFound, stranger},
+		{"a machine", otherMachine(t, ours, "127.0.0.1", tls.RequireAnyClientCert), codes.OK, ""},
+		{"by another CA", otherMachine(t, foreign, "127.0.0.1", tls.NoClientCert), codes.NotFound, stranger},
+		{"with another address", otherMachine(t, ours, "127.0.0.2", tls.NoClientCert), codes.NotFound, stranger},
+		{"that does not know this one", otherMachine(t, ours, "127.0.0.1", tls.RequireAndVerifyClientCert), codes.NotFound, stranger},
 		// An alert before the server has sent a certificate.
 		{"an old TLS server", listening(t, each(func(c net.Conn) { tls.Server(c, &tls.Config{MaxVersion: tls.VersionTLS12}).Handshake() })), codes.NotFound, stranger},
 		{"a closed port", "127.0.0.1:1", codes.Unavailable, silent},
@@ -105,7 +105,7 @@ func TestReach(t *testing.T) {
 			ctx, cancel = context.WithTimeout(ctx, 500*time.Millisecond)
 		}
 		e.Address = c.address
-		conn, err := reach(ctx, e)
+		conn, err := dialVerified(ctx, e)
 		if conn != nil {
 			conn.Close()
 		}
@@ -162,8 +162,8 @@ func serveMachine(t *testing.T, m api.MachineServer, options ...grpc.ServerOptio
 
 // TestRelayLimits checks the limits per caller and in total, and that each place is free after the
 // end of its call.
-func TestRelayPlaces(t *testing.T) {
-	others := make(chan net.Conn, mostRelays+1)
+func TestRelayLimits(t *testing.T) {
+	others := make(chan net.Conn, maxRelays+1)
 	m := &relaying{relays: newRelays(), to: func(c net.Conn) { others <- c }}
 	call := serveMachine(t, m)
 	refused := func(who, says string) {
@@ -182,7 +182,7 @@ func TestRelayPlaces(t *testing.T) {
 	}
 	ends := map[string]func(){}
 	for _, who := range []string{"1a", "1b"} {
-		for range mostRelaysOfOne {
+		for range maxRelaysPerCaller {
 			ends[who] = taken(who)
 		}
 		if who == "1a" {
@@ -192,7 +192,7 @@ func TestRelayPlaces(t *testing.T) {
 	refused("1c", "try again, or call another machine")
 	// The end of the call reaches the other end, and then a place is free.
 	ends["1b"]()
-	for range mostRelays - 1 {
+	for range maxRelays - 1 {
 		<-others
 	}
 	last := <-others
@@ -207,11 +207,11 @@ func TestRelayPlaces(t *testing.T) {
 			t.Fatalf("no place came free: %v", err)
 		}
 	}
-	p := m.places
+	p := m.limiter
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if want := map[string]int{"1a": mostRelaysOfOne, "1b": mostRelaysOfOne - 1, "1c": 1}; p.all != mostRelays || !maps.Equal(p.of, want) {
-		t.Errorf("%d places are taken, by %v; want %v", p.all, p.of, want)
+	if want := map[string]int{"1a": maxRelaysPerCaller, "1b": maxRelaysPerCaller - 1, "1c": 1}; p.running != maxRelays || !maps.Equal(p.byCaller, want) {
+		t.Errorf("%d places are taken, by %v; want %v", p.running, p.byCaller, want)
 	}
 }
 
@@ -220,14 +220,14 @@ func TestRelayPlaces(t *testing.T) {
 func TestRelayOnRecord(t *testing.T) {
 	m := recording(t, audit.DefaultSize)
 	m.config, m.relays = cell.New(applied{}), newRelays()
-	call := serveMachine(t, machineAPI{m: m}, grpc.StreamInterceptor(guard{m: m, audited: apid.Mutates()}.stream))
+	call := serveMachine(t, machineAPI{m: m}, grpc.StreamInterceptor(auditInterceptor{m: m, audited: apid.Mutates()}.stream))
 	for target, code := range map[string]codes.Code{"10.0.0.12": codes.FailedPrecondition, "m2.example.com": codes.InvalidArgument, "127.0.0.1": codes.InvalidArgument} {
 		if _, _, err := call("1a", target); status.Code(err) != code {
 			t.Errorf("%s: %v", target, err)
 		}
 	}
 	seen := map[string]bool{}
-	for _, e := range entries(t, m.calls.refused, audit.Refused) {
+	for _, e := range entries(t, m.callRecords.refused, audit.Refused) {
 		seen[e.Target+" "+e.Status] = true
 	}
 	// start and end of each

@@ -16,7 +16,7 @@ import (
 // with them after it joins again (docs/decisions/0028-joining.md).
 
 // runRemoval stops pods and node whenever the machine learns that it was removed.
-func (m *machine) followRemoval(ctx context.Context) {
+func (m *machine) runRemoval(ctx context.Context) {
 	for w := m.membership.Watch(); ; {
 		s, _, err := w.Next(ctx)
 		if err != nil {
@@ -26,7 +26,7 @@ func (m *machine) followRemoval(ctx context.Context) {
 			continue
 		}
 		m.events.add("membership", "op", "its pods end, and its node stops: "+s.Problem)
-		ending, cancel := context.WithTimeout(ctx, defaultGrace)
+		ending, cancel := context.WithTimeout(ctx, defaultGracePeriod)
 		err = m.stopPods(ending)
 		cancel()
 		// the remaining pods have neither a kubelet nor an API server
@@ -38,7 +38,7 @@ func (m *machine) followRemoval(ctx context.Context) {
 			m.events.add("membership", "failure", err.Error())
 		}
 		m.membership.Update(func(now membershipState) membershipState {
-			now.Ended = now.Removed && now.held.machine == s.held.machine
+			now.Ended = now.Removed && now.certs.machine == s.certs.machine
 			return now
 		})
 	}

@@ -22,19 +22,19 @@ import (
 
 // savepointTimeout bounds a savepoint: etcd holds at most 4 GiB, which a slow disk writes in
 // minutes.
-const saveTimeout = 10 * time.Minute
+const savepointTimeout = 10 * time.Minute
 
 // runsEtcd reports whether etcd runs on this machine.
-func (m *machine) holdsData() bool {
+func (m *machine) runsEtcd() bool {
 	now, _ := m.config.Get()
 	return now.config != nil && now.config.Cluster != nil && now.config.Machine.Spec.Role == config.RoleControlPlane
 }
 
 // takeSavepoint takes a savepoint for the running version.
-func (m *machine) saveData(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+func (m *machine) takeSavepoint(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, savepointTimeout)
 	defer cancel()
-	saved, err := ask[nodespec.Savepoint](ctx, m, paths.UserAPI, "save-data", nil)
+	saved, err := runCommand[nodespec.Savepoint](ctx, m, paths.UserAPI, "save-data", nil)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (m *machine) saveData(ctx context.Context) error {
 
 // dropSavepoint removes the savepoint of this version from an earlier upgrade: its data are old,
 // and a rollback would restore them as the state before this upgrade.
-func (m *machine) dropSaved() error {
+func (m *machine) dropSavepoint() error {
 	err := os.Remove(filepath.Join(paths.EtcdSnapshots, nodespec.SavepointFile(m.release.Version)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -54,7 +54,7 @@ func (m *machine) dropSaved() error {
 
 // savepointRestored returns the data loss of a restored savepoint since a time; the zero value if
 // none was restored.
-func dataRestored(since time.Time) (lost nodespec.SavepointRestored) {
+func savepointRestored(since time.Time) (lost nodespec.SavepointRestored) {
 	// some hundred bytes are written
 	const most = 4 << 10
 	// the orchestrator owns the directory

@@ -16,13 +16,13 @@ import (
 
 const (
 	// snapshotPollInterval is the interval at which the machine checks whether a snapshot is due.
-	snapshotLook = time.Minute
+	snapshotPollInterval = time.Minute
 	// snapshotDelay is the time after boot in which the machine takes none: it has other work, and
 	// its clock may be wrong.
-	snapshotQuiet = 10 * time.Minute
+	snapshotDelay = 10 * time.Minute
 	// snapshotMaxBackoff is the longest delay after a failure: most problems last longer, and more
 	// attempts would fill the events.
-	snapshotRest = time.Hour
+	snapshotMaxBackoff = time.Hour
 )
 
 // due reports whether a snapshot is due: the interval every after the last one (0: never), and at
@@ -33,85 +33,85 @@ func due(last, now time.Time, every time.Duration) bool {
 }
 
 // runSnapshots takes scheduled snapshots until shutdown.
-func (m *machine) keepSnapshots() {
-	tick := time.NewTicker(snapshotLook)
+func (m *machine) runSnapshots() {
+	tick := time.NewTicker(snapshotPollInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			m.lookForSnapshot(time.Now())
-		case <-m.working.Done():
+			m.checkSchedule(time.Now())
+		case <-m.runCtx.Done():
 			return
 		}
 	}
 }
 
 // snapshotSchedule is the state of runSnapshots.
-type routine struct {
+type snapshotSchedule struct {
 	sync.Mutex
-	known bool      // last is known
-	last  time.Time // time of the newest snapshot
-	rests time.Time // end of the delay after a failure
+	known   bool      // last is known
+	last    time.Time // time of the newest snapshot
+	retryAt time.Time // end of the delay after a failure
 }
 
 // waiting reports whether no snapshot is due, as far as that is known.
-func (r *routine) waits(now time.Time, every time.Duration) bool {
+func (r *snapshotSchedule) waiting(now time.Time, every time.Duration) bool {
 	r.Lock()
 	defer r.Unlock()
-	return every == 0 || r.known && !due(r.last, now, every) || now.Before(r.rests)
+	return every == 0 || r.known && !due(r.last, now, every) || now.Before(r.retryAt)
 }
 
 // setLast records the time of the newest snapshot; the zero time if there is none.
-func (r *routine) taken(at time.Time) {
+func (r *snapshotSchedule) setLast(at time.Time) {
 	r.Lock()
 	defer r.Unlock()
 	r.known, r.last = true, at
 }
 
 // backOff delays the next attempt.
-func (r *routine) rest(until time.Time) {
+func (r *snapshotSchedule) backOff(until time.Time) {
 	r.Lock()
 	defer r.Unlock()
-	r.rests = until
+	r.retryAt = until
 }
 
 // wantedSnapshots returns the configured snapshots; false if this machine does not run etcd.
 func (m *machine) wantedSnapshots() (config.Snapshots, bool) {
 	in, _ := m.config.Get()
-	if m.noData() != nil || in.config == nil || in.config.Cluster == nil {
+	if m.checkEtcd() != nil || in.config == nil || in.config.Cluster == nil {
 		return config.Snapshots{}, false
 	}
 	return in.config.Cluster.Spec.Etcd.Snapshots, true
 }
 
 // checkSchedule takes a snapshot if it is due and no other operation blocks it.
-func (m *machine) lookForSnapshot(now time.Time) {
+func (m *machine) checkSchedule(now time.Time) {
 	in, _ := m.config.Get()
 	want, there := m.wantedSnapshots()
 	every := time.Duration(want.Every)
-	if !there || !in.trial.IsZero() || m.routine.waits(now, every) || now.Sub(m.started) < snapshotQuiet {
+	if !there || !in.trial.IsZero() || m.schedule.waiting(now, every) || now.Sub(m.started) < snapshotDelay {
 		return
 	}
-	if going, _ := m.upgrade.Get(); going.Undecided() != nil || !m.writing.TryLock() {
+	if going, _ := m.upgrade.Get(); going.Undecided() != nil || !m.writeMu.TryLock() {
 		return
 	}
-	m.writing.Unlock() // an upgrade that starts from here on is allowed: it takes its own savepoint
-	if !m.moving.TryLock() {
+	m.writeMu.Unlock() // an upgrade that starts from here on is allowed: it takes its own savepoint
+	if !m.snapshotMu.TryLock() {
 		return
 	}
-	defer m.moving.Unlock()
-	if err := m.takeSnapshot(now, want); err != nil && m.working.Err() == nil {
-		rest := min(every, snapshotRest)
-		m.routine.rest(now.Add(rest))
+	defer m.snapshotMu.Unlock()
+	if err := m.takeDueSnapshot(now, want); err != nil && m.runCtx.Err() == nil {
+		rest := min(every, snapshotMaxBackoff)
+		m.schedule.backOff(now.Add(rest))
 		m.events.add("etcd", "failure", fmt.Sprintf("the machine keeps no new snapshot, and tries again in %v: %v", rest, err))
 	}
 }
 
 // takeDueSnapshot takes a snapshot if it is due, and wakes the upload.
-func (m *machine) takeSnapshot(now time.Time, want config.Snapshots) error {
-	ctx, cancel := m.within(context.Background(), dataTime)
+func (m *machine) takeDueSnapshot(now time.Time, want config.Snapshots) error {
+	ctx, cancel := m.within(context.Background(), dataTimeout)
 	defer cancel()
-	kept, err := ask[[]nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "kept-snapshots", "")
+	kept, err := runCommand[[]nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "kept-snapshots", "")
 	if err != nil {
 		return err
 	}
@@ -119,28 +119,28 @@ func (m *machine) takeSnapshot(now time.Time, want config.Snapshots) error {
 	if len(kept) > 0 {
 		last = kept[0].At
 	}
-	if m.routine.taken(last); !due(last, now, time.Duration(want.Every)) {
+	if m.schedule.setLast(last); !due(last, now, time.Duration(want.Every)) {
 		return nil
 	}
-	if _, err := m.keepSnapshot(ctx, want); err != nil {
+	if _, err := m.takeSnapshot(ctx, want); err != nil {
 		return err
 	}
-	m.sender.wake()
+	m.uploader.wake()
 	return nil
 }
 
 // takeSnapshot takes a stored snapshot.
-func (m *machine) keepSnapshot(ctx context.Context, want config.Snapshots) (nodespec.StoredSnapshot, error) {
+func (m *machine) takeSnapshot(ctx context.Context, want config.Snapshots) (nodespec.StoredSnapshot, error) {
 	order := nodespec.TakeSnapshotRequest{Most: want.Keep}
 	for _, r := range want.Recipients {
 		order.Recipients = append(order.Recipients, string(r))
 	}
-	made, err := ask[nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "keep-snapshot", order)
+	made, err := runCommand[nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "keep-snapshot", order)
 	if err != nil {
 		return made, err
 	}
-	m.routine.taken(made.At)
-	m.sender.more()
+	m.schedule.setLast(made.At)
+	m.uploader.addPending()
 	m.events.add("etcd", "op", fmt.Sprintf("the machine keeps the snapshot %s, %d KiB", made.Name, made.Size>>10))
 	return made, nil
 }

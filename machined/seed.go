@@ -15,12 +15,12 @@ import (
 
 // watchSeeds adopts a configuration from a medium that is plugged in later, and installs to the
 // disk that it selects.
-func (m *machine) followSeeds(ctx context.Context) {
+func (m *machine) watchSeeds(ctx context.Context) {
 	for w := m.disks.Watch(); ; {
 		if _, _, err := w.Next(ctx); err != nil {
 			return
 		}
-		m.takeSeed(ctx)
+		m.adoptSeed(ctx)
 		m.installUnattended(ctx)
 	}
 }
@@ -32,14 +32,14 @@ func (m *machine) followSeeds(ctx context.Context) {
 //
 // The search holds no lock: a medium that does not answer would block pairing and the apply of a
 // configuration. Its result is used only if the machine still has no configuration.
-func (m *machine) takeSeed(ctx context.Context) {
-	if !m.wantsSeed() {
+func (m *machine) adoptSeed(ctx context.Context) {
+	if !m.needsSeed() {
 		return
 	}
 	document, err := seed.Find(ctx, m.prober)
-	m.applying.Lock()
-	defer m.applying.Unlock()
-	if !m.wantsSeed() {
+	m.applyMu.Lock()
+	defer m.applyMu.Unlock()
+	if !m.needsSeed() {
 		return
 	}
 	if err == nil && document != nil {
@@ -61,9 +61,9 @@ func (m *machine) takeSeed(ctx context.Context) {
 }
 
 // needsSeed reports whether the machine has no configuration, and no unreadable one on STATE.
-func (m *machine) wantsSeed() bool {
+func (m *machine) needsSeed() bool {
 	now, _ := m.config.Get()
-	return now.config == nil && (m.medium != "" || !stored())
+	return now.config == nil && (m.bootMedium != "" || !hasStoredConfig())
 }
 
 // adopt activates the configuration of a medium, or returns an error.
@@ -76,26 +76,26 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	if err != nil {
 		return err
 	}
-	if err := keepsOperator(own, next); err != nil {
+	if err := checkOperator(own, next); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
-	if err := m.able(next); err != nil {
+	if err := m.checkMachine(next); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
-	if err := m.readable(ctx, next.Cluster); err != nil {
+	if err := m.checkAccess(ctx, next.Cluster); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
-	if err := awaitLinks(ctx, next, m.network.MissingLinks, linkTime); err != nil {
+	if err := awaitLinks(ctx, next, m.network.MissingLinks, linkTimeout); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
-	if m.medium == "" {
-		if why, _ := m.noStorage.Get(); why != "" {
+	if m.bootMedium == "" {
+		if why, _ := m.storageProblem.Get(); why != "" {
 			return fmt.Errorf("%s: there is no disk to keep it on: %s", d.Name, why)
 		}
 		if err := configs.Put(d.Text); err != nil {
 			return err
 		}
-		m.note(d.Text, "medium "+d.Name)
+		m.addToHistory(d.Text, "medium "+d.Name)
 	}
 	m.say("configuration: taken from " + d.Name)
 	m.config.Set(applied{config: next, applied: time.Now(), source: "medium " + d.Name, documents: d.Text})
@@ -107,7 +107,7 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 // can plug in a medium, and the medium is not authenticated. The CAs of a configuration must be CAs
 // of the operator. The certificates of Cluster.spec.pki.machine only have the role of a machine,
 // and are not checked.
-func keepsOperator(own []byte, next *config.Config) error {
+func checkOperator(own []byte, next *config.Config) error {
 	if len(own) == 0 {
 		return nil
 	}

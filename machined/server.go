@@ -62,8 +62,8 @@ func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest
 	}
 	// A Node of that name can still exist, with the pods of the former machine: their tokens would
 	// be valid as long as it exists.
-	gone := a.m.ledger.current().RemovedSince(time.Now().Add(-memberTTL), time.Now())
-	if slices.ContainsFunc(gone, func(g trust.RemovedMachine) bool { return g.Name == r.Name }) {
+	removed := a.m.ledger.current().RemovedSince(time.Now().Add(-memberTTL), time.Now())
+	if slices.ContainsFunc(removed, func(g trust.RemovedMachine) bool { return g.Name == r.Name }) {
 		if _, err := a.m.deleteNodes(ctx, c, []string{r.Name}); err != nil {
 			return nil, status.Errorf(codes.Unavailable, "machine %s: cannot be invited yet: one of this name was taken out, and it is not known that its Node is gone, with what its pods had: %v; try again", r.Name, err)
 		}
@@ -75,7 +75,7 @@ func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest
 		state, _ := a.m.networkState.Get()
 		return &api.CreateTicketResponse{Documents: config.Marshal(documents), ControlPlanes: addressStrings(nodeAddresses(c, state))}, nil
 	}
-	life, err := trust.TicketTTL(r.Ttl.AsDuration())
+	ttl, err := trust.TicketTTL(r.Ttl.AsDuration())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -88,48 +88,48 @@ func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "Cluster.spec.pki.client: %v", err)
 	}
-	of := a.m.voters(c)
-	books, silent := a.m.syncMemberships(ctx, of.others, len(of.others))
-	var asked []netip.Addr
+	vs := a.m.voters(c)
+	ledgers, unreached := a.m.syncMemberships(ctx, vs.others, len(vs.others))
+	var addresses []netip.Addr
 	var voters []string
-	for addr, id := range books {
+	for addr, id := range ledgers {
 		if !slices.Contains(voters, id) {
-			asked, voters = append(asked, addr), append(voters, id)
+			addresses, voters = append(addresses, addr), append(voters, id)
 		}
 	}
-	if len(voters)+of.selfVotes() < of.majority() {
-		return nil, noQuorum(len(voters)+of.selfVotes(), of, "know a ticket, so that it is good for one machine only", silent)
+	if len(voters)+vs.selfVotes() < vs.majority() {
+		return nil, noQuorum(len(voters)+vs.selfVotes(), vs, "know a ticket, so that it is good for one machine only", unreached)
 	}
-	leaf, err := ca.Issue(pki.Spec{CN: r.Name, O: []string{pki.RoleJoin}, Usage: pki.Client, TTL: life, Backdate: pki.CABackdate, For: key})
+	leaf, err := ca.Issue(pki.Spec{CN: r.Name, O: []string{pki.RoleJoin}, Usage: pki.Client, TTL: ttl, Backdate: pki.CABackdate, For: key})
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	ticket := trust.Ticket{
 		Serial: pki.Serial(leaf.Cert), Name: r.Name, At: time.Now().UTC(), Expires: leaf.Cert.NotAfter, By: callerInfo(ctx, apid.MetadataSubject),
-		Voters: voters, Quorum: of.majority(),
+		Voters: voters, Quorum: vs.majority(),
 	}
-	invite := func(b trust.Ledger) (trust.Ledger, error) {
-		if of.self {
+	addTicket := func(b trust.Ledger) (trust.Ledger, error) {
+		if vs.self {
 			ticket.Voters = append(slices.Clone(voters), b.ID)
 		}
 		return b.AddTicket(ticket)
 	}
-	if err := a.m.ledger.check(invite); err != nil {
+	if err := a.m.ledger.check(addTicket); err != nil {
 		return nil, err
 	}
-	noted, silent, refused := a.m.replicate(ctx, asked, &api.ReplicateMembershipRequest{Membership: toMembership(trust.Membership{Tickets: []trust.Ticket{ticket}})}, ticket.Serial, len(asked))
+	stored, unreached, refused := a.m.replicate(ctx, addresses, &api.ReplicateMembershipRequest{Membership: toMembership(trust.Membership{Tickets: []trust.Ticket{ticket}})}, ticket.Serial, len(addresses))
 	if refused != nil {
 		return nil, status.Error(codes.FailedPrecondition, refused.Error())
 	}
-	if len(noted)+of.selfVotes() < of.majority() {
-		return nil, noQuorum(len(noted)+of.selfVotes(), of, "know a ticket, so that it is good for one machine only", silent)
+	if len(stored)+vs.selfVotes() < vs.majority() {
+		return nil, noQuorum(len(stored)+vs.selfVotes(), vs, "know a ticket, so that it is good for one machine only", unreached)
 	}
-	if err := a.m.ledger.update(invite); err != nil {
+	if err := a.m.ledger.update(addTicket); err != nil {
 		return nil, err
 	}
 	answer := &api.CreateTicketResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(documents), ControlPlanes: addressStrings(nodeAddresses(c, state))}
-	slices.Sort(noted)
-	for _, address := range noted {
+	slices.Sort(stored)
+	for _, address := range stored {
 		if !slices.Contains(answer.ControlPlanes, address) && len(answer.ControlPlanes) < config.MaxFrom {
 			answer.ControlPlanes = append(answer.ControlPlanes, address)
 		}
@@ -147,8 +147,8 @@ func addressStrings(addresses []netip.Addr) []string {
 }
 
 // noQuorum is the error if fewer control-plane machines than a majority answer.
-func noQuorum(answer int, of voters, what string, silent []string) error {
-	return status.Errorf(codes.Unavailable, "%d of %d control-plane machines %s, and %d have to; try again when more of them answer (%s)", answer, of.all(), what, of.majority(), strings.Join(silent, "; "))
+func noQuorum(answered int, vs voters, what string, unreached []string) error {
+	return status.Errorf(codes.Unavailable, "%d of %d control-plane machines %s, and %d have to; try again when more of them answer (%s)", answered, vs.all(), what, vs.majority(), strings.Join(unreached, "; "))
 }
 
 // workerDocuments is the configuration of a worker of this cluster, without any key. The client
@@ -263,19 +263,19 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	if err := checkCallerAddress(c, state, addresses[0]); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	stand := func(b trust.Ledger) (trust.Ledger, error) {
+	vote := func(b trust.Ledger) (trust.Ledger, error) {
 		return b.Vote(member, known, &a.m.ledger.session, time.Now())
 	}
 	// A rejected call costs no signature, and no caller can cause repeated writes of the ledger or
 	// calls to the other voters.
-	if err := a.m.ledger.check(stand); err != nil {
+	if err := a.m.ledger.check(vote); err != nil {
 		return nil, err
 	}
 	if !a.m.ledger.perKey.allow("ticket "+member.Ticket) || !a.m.ledger.joins.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are asked for at present; try again")
 	}
-	of := a.m.voters(c)
-	claims, stood, err := a.collectVotes(ctx, of, member, known, stand)
+	vs := a.m.voters(c)
+	bindings, votes, err := a.collectVotes(ctx, vs, member, known, vote)
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +284,7 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	member.Expires = expires
-	if err := a.storeMember(ctx, of, member, known, claims, stood); err != nil {
+	if err := a.storeMember(ctx, vs, member, known, bindings, votes); err != nil {
 		return nil, err
 	}
 	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s has its certificates until %s", member.Name, member.Address, expires.Format(time.RFC3339)))
@@ -293,87 +293,87 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 
 // collectVotes records in this ledger that a machine wants to join, and requests votes from the
 // others until a quorum votes for it. It returns their ticket bindings and the number of votes.
-func (a clusterAPI) collectVotes(ctx context.Context, of voters, member trust.Member, known bool, stand func(trust.Ledger) (trust.Ledger, error)) (claims []trust.TicketBinding, stood int, err error) {
-	came := false
-	look := func(b trust.Ledger) (trust.Ledger, error) {
-		came = b.TicketUsed(member.Ticket)
+func (a clusterAPI) collectVotes(ctx context.Context, vs voters, member trust.Member, known bool, vote func(trust.Ledger) (trust.Ledger, error)) (bindings []trust.TicketBinding, votes int, err error) {
+	used := false
+	readUsed := func(b trust.Ledger) (trust.Ledger, error) {
+		used = b.TicketUsed(member.Ticket)
 		return b, nil
 	}
-	if err := a.m.ledger.check(look); err != nil {
+	if err := a.m.ledger.check(readUsed); err != nil {
 		return nil, 0, err
 	}
-	if known && !came { // other voters can know it
-		heard, silent := a.m.syncMemberships(ctx, of.others, of.majority()-of.selfVotes())
-		if len(heard)+of.selfVotes() < of.majority() {
-			return nil, 0, noQuorum(len(heard)+of.selfVotes(), of, "say whether they know the machine", silent)
+	if known && !used { // other voters can know it
+		synced, unreached := a.m.syncMemberships(ctx, vs.others, vs.majority()-vs.selfVotes())
+		if len(synced)+vs.selfVotes() < vs.majority() {
+			return nil, 0, noQuorum(len(synced)+vs.selfVotes(), vs, "say whether they know the machine", unreached)
 		}
 	}
-	var about trust.Membership
-	books := map[string]bool{} // IDs of the ledgers that voted for it
+	var public trust.Membership
+	ledgers := map[string]bool{} // IDs of the ledgers that voted for it
 	err = a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
-		b, err := stand(b)
-		about, came = b.PublicForTicket(member.Ticket), b.TicketUsed(member.Ticket)
-		if of.self {
-			books[b.ID] = true
+		b, err := vote(b)
+		public, used = b.PublicForTicket(member.Ticket), b.TicketUsed(member.Ticket)
+		if vs.self {
+			ledgers[b.ID] = true
 		}
 		return b, err
 	})
 	if err != nil {
 		return nil, 0, err
 	}
-	needs := of.majority()
+	needed := vs.majority()
 	// the ticket holds the quorum of the time of its issue
-	if !known && !came && len(about.Tickets) == 1 {
-		needs = about.Tickets[0].Quorum
+	if !known && !used && len(public.Tickets) == 1 {
+		needed = public.Tickets[0].Quorum
 	}
-	r := &api.VoteRequest{Membership: toMembership(about), Candidate: toMember(member), HasCertificate: known}
+	r := &api.VoteRequest{Membership: toMembership(public), Candidate: toMember(member), HasCertificate: known}
 	var against []string
-	if len(books) < needs {
-		callAll(ctx, a.m, of.others, func(ctx context.Context, c *client.Client) (*api.VoteResponse, error) {
+	if len(ledgers) < needed {
+		callAll(ctx, a.m, vs.others, func(ctx context.Context, c *client.Client) (*api.VoteResponse, error) {
 			return c.Cluster.Vote(ctx, r)
 		}, func(v peerAnswer[*api.VoteResponse]) bool {
 			switch {
 			case v.err != nil:
 				against = append(against, peerError(v.from, v.err))
 			case v.answer.RejectionReason != "":
-				claims = append(claims, fromBindings(v.answer.Bindings)...)
+				bindings = append(bindings, fromBindings(v.answer.Bindings)...)
 				against = append(against, fmt.Sprintf("%s: %s", v.from, v.answer.RejectionReason))
 			default:
-				claims = append(claims, fromBindings(v.answer.Bindings)...)
-				books[v.answer.Ledger] = true
+				bindings = append(bindings, fromBindings(v.answer.Bindings)...)
+				ledgers[v.answer.Ledger] = true
 			}
-			return len(books) >= needs
+			return len(ledgers) >= needed
 		})
 	}
-	if stood = len(books); stood >= needs {
-		return claims, stood, nil
+	if votes = len(ledgers); votes >= needed {
+		return bindings, votes, nil
 	}
 	// The reason for which no machine can join with this ticket says more than the number of votes.
 	err = a.m.ledger.check(func(b trust.Ledger) (trust.Ledger, error) {
-		return b.AdmitWithVotes(member, known, claims, stood, needs, &a.m.ledger.session)
+		return b.AdmitWithVotes(member, known, bindings, votes, needed, &a.m.ledger.session)
 	})
 	if err != nil && status.Code(err) != codes.Unavailable {
 		return nil, 0, err
 	}
-	return nil, 0, noQuorum(stood, of, "stand for "+member.Name, against)
+	return nil, 0, noQuorum(votes, vs, "stand for "+member.Name, against)
 }
 
 // storeMember writes a member into this ledger and replicates it. When it returns, a majority of
 // the ledgers contain the member. That is before the machine receives the certificates, so that
 // they can be revoked, and so that no other machine gets the name or the address.
-func (a clusterAPI) storeMember(ctx context.Context, of voters, member trust.Member, known bool, claims []trust.TicketBinding, stood int) error {
-	var entered trust.Membership
+func (a clusterAPI) storeMember(ctx context.Context, vs voters, member trust.Member, known bool, bindings []trust.TicketBinding, votes int) error {
+	var changed trust.Membership
 	err := a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
-		b, err := b.AdmitWithVotes(member, known, claims, stood, of.majority(), &a.m.ledger.session)
-		entered = b.PublicForTicket(member.Ticket)
+		b, err := b.AdmitWithVotes(member, known, bindings, votes, vs.majority(), &a.m.ledger.session)
+		changed = b.PublicForTicket(member.Ticket)
 		return b, err
 	})
 	if err != nil {
 		return err
 	}
-	noted, silent, _ := a.m.replicate(ctx, of.others, &api.ReplicateMembershipRequest{Membership: toMembership(entered)}, member.Ticket, of.majority()-of.selfVotes())
-	if len(noted)+of.selfVotes() < of.majority() {
-		return noQuorum(len(noted)+of.selfVotes(), of, "hold "+member.Name+" in their books", silent)
+	stored, unreached, _ := a.m.replicate(ctx, vs.others, &api.ReplicateMembershipRequest{Membership: toMembership(changed)}, member.Ticket, vs.majority()-vs.selfVotes())
+	if len(stored)+vs.selfVotes() < vs.majority() {
+		return noQuorum(len(stored)+vs.selfVotes(), vs, "hold "+member.Name+" in their books", unreached)
 	}
 	// An operator can have removed it meanwhile.
 	return a.m.ledger.check(func(b trust.Ledger) (trust.Ledger, error) {
@@ -388,31 +388,31 @@ func (a clusterAPI) storeMember(ctx context.Context, of voters, member trust.Mem
 // would impersonate another machine. The source is this machine's address if a process here
 // forwards the call, and an address of a pod if a pod calls.
 func checkCallerAddress(c *config.Config, state network.State, a netip.Addr) error {
-	whose := ""
+	owner := ""
 	if slices.Contains(ownAddresses(state), a) {
-		whose = "this machine"
+		owner = "this machine"
 	}
 	for _, r := range slices.Concat(c.Cluster.Spec.Networks.Pods, c.Cluster.Spec.Networks.Services) {
 		if r.Contains(a) {
-			whose = "a pod or a service"
+			owner = "a pod or a service"
 		}
 	}
 	if a == c.Cluster.Spec.Endpoint.Addr() || slices.Contains(c.Cluster.Spec.ControlPlanes, a) || slices.Contains(c.Cluster.Spec.VirtualAddresses, a) {
-		whose = "the control plane"
+		owner = "the control plane"
 	}
 	// a certificate for one of these names impersonates the API server
 	for _, name := range c.Cluster.Spec.Kubernetes.APIServer.ExtraSANs {
 		if san, err := netip.ParseAddr(name); err == nil && san.Unmap() == a.Unmap() {
-			whose = "the API server"
+			owner = "the API server"
 		}
 	}
 	if a.IsLoopback() || !a.IsGlobalUnicast() {
-		whose = "no machine alone"
+		owner = "no machine alone"
 	}
-	if whose == "" {
+	if owner == "" {
 		return nil
 	}
-	return fmt.Errorf("the call comes from %s, which is the address of %s; a machine joins from an address of its own", a, whose)
+	return fmt.Errorf("the call comes from %s, which is the address of %s; a machine joins from an address of its own", a, owner)
 }
 
 // reservedName reports whether certificates for a name would impersonate another part of the
@@ -489,13 +489,13 @@ func (a clusterAPI) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx)
-	of := a.m.voters(c)
-	_, silent := a.m.syncMemberships(ctx, of.others, len(of.others)) // it may have joined a moment ago
+	vs := a.m.voters(c)
+	_, unreached := a.m.syncMemberships(ctx, vs.others, len(vs.others)) // it may have joined a moment ago
 	out := &api.RemoveMemberResponse{}
 	var removed []*api.Revocation
 	err = a.m.ledger.update(func(b trust.Ledger) (next trust.Ledger, err error) {
-		if next, out.Tickets, err = b.Remove(r.Name, time.Now().UTC(), callerInfo(ctx, apid.MetadataSubject)); err != nil && len(silent) > 0 {
-			return next, fmt.Errorf("%w; some of the control plane do not answer, and may know it (%s)", err, strings.Join(silent, "; "))
+		if next, out.Tickets, err = b.Remove(r.Name, time.Now().UTC(), callerInfo(ctx, apid.MetadataSubject)); err != nil && len(unreached) > 0 {
+			return next, fmt.Errorf("%w; some of the control plane do not answer, and may know it (%s)", err, strings.Join(unreached, "; "))
 		}
 		for _, v := range next.Revoked {
 			if slices.Contains(out.Tickets, v.Lineage) {
@@ -508,7 +508,7 @@ func (a clusterAPI) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest
 		return nil, err
 	}
 	enforced := a.m.enforceRevocations(ctx)
-	_, out.Unreached, _ = a.m.replicate(ctx, of.others, &api.ReplicateMembershipRequest{Revocations: removed}, "", len(of.others))
+	_, out.Unreached, _ = a.m.replicate(ctx, vs.others, &api.ReplicateMembershipRequest{Revocations: removed}, "", len(vs.others))
 	a.m.nodeGC.restart(out.Tickets)
 	if _, err := a.m.deleteNodes(ctx, c, []string{r.Name}); err != nil {
 		out.NodeError = err.Error()

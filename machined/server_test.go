@@ -97,7 +97,7 @@ func TestMembers(t *testing.T) {
 	if len(problems) > 0 || strings.Contains(string(invited.Documents), "KEY") || invited.ControlPlanes[0] != "10.0.0.11" {
 		t.Fatalf("%v, %s", problems, invited.Documents)
 	}
-	// findJoinRequest sends the request of a machine and processes the answer.
+	// asks sends the request of a machine and processes the answer.
 	asks := func(cert *x509.Certificate, identity *pki.Leaf, peer string) (memberCertificates, error) {
 		r := &api.JoinRequest{MachineCsr: request(identity), NodeCsrs: map[string][]byte{}}
 		got := memberCertificates{machine: &pki.Leaf{Key: identity.Key}, node: credentials.IssuedLeaves{}}
@@ -190,7 +190,7 @@ func TestMembers(t *testing.T) {
 
 // TestCheckCallerAddress checks that no machine joins from an address whose certificate would
 // impersonate another, in any spelling of the configuration.
-func TestNotItsOwn(t *testing.T) {
+func TestCheckCallerAddress(t *testing.T) {
 	at := netip.MustParseAddr
 	c := &config.Config{Cluster: &config.Cluster{}}
 	spec := &c.Cluster.Spec

@@ -35,7 +35,7 @@ func profileSocket(service string) string { return paths.Profiles + "/" + servic
 const apidPort = paths.PortApid
 
 // apidService is the service apid, which runs with and without a configuration.
-func door() supervise.Service {
+func apidService() supervise.Service {
 	return supervise.Service{
 		Name: serviceApid,
 		Args: []string{"/usr/bin/apid"},
@@ -56,7 +56,7 @@ func door() supervise.Service {
 
 // componentsGracePeriod is the time for a process of several components to stop: two components in
 // a row that hang (orchestrator/process), and the others.
-const componentsGrace = 20 * time.Second
+const componentsGracePeriod = 20 * time.Second
 
 // kubernetes returns the services of a node. All start at once and wait for each other inside,
 // because most of their start needs no other service.
@@ -87,7 +87,7 @@ func kubernetes(controlPlane bool) []supervise.Service {
 			Profile:      profileSocket(serviceKubeAPI),
 			Ready:        supervise.Probe{Notify: true},
 			StartTimeout: 5 * time.Minute,
-			GracePeriod:  componentsGrace,
+			GracePeriod:  componentsGracePeriod,
 		}, supervise.Service{
 			Name:         serviceControllers,
 			Args:         []string{paths.Orchestrator, "controllers"},
@@ -100,7 +100,7 @@ func kubernetes(controlPlane bool) []supervise.Service {
 			Profile:      profileSocket(serviceControllers),
 			Ready:        supervise.Probe{Notify: true},
 			StartTimeout: 5 * time.Minute,
-			GracePeriod:  componentsGrace,
+			GracePeriod:  componentsGracePeriod,
 		})
 	}
 	return append(list, supervise.Service{
@@ -113,7 +113,7 @@ func kubernetes(controlPlane bool) []supervise.Service {
 		OOMScoreAdj: -999,
 		Profile:     profileSocket(serviceNode),
 		Ready:       supervise.Probe{Notify: true},
-		GracePeriod: componentsGrace,
+		GracePeriod: componentsGracePeriod,
 		// Its readiness includes the Node object, which needs a control plane, perhaps on another
 		// machine.
 		StartTimeout: 10 * time.Minute,

@@ -28,10 +28,10 @@ func TestGolden(t *testing.T) {
 		return append(text, '\n')
 	}
 	for name, got := range map[string][]byte{
-		"services-unconfigured.json": show([]supervise.Service{door()}),
-		"services-controlplane.json": show(append([]supervise.Service{door()}, kubernetes(true)...)),
-		"services-worker.json":       show(append([]supervise.Service{door()}, kubernetes(false)...)),
-		"services-removed.json":      show(withoutNode(append([]supervise.Service{door()}, kubernetes(false)...))),
+		"services-unconfigured.json": show([]supervise.Service{apidService()}),
+		"services-controlplane.json": show(append([]supervise.Service{apidService()}, kubernetes(true)...)),
+		"services-worker.json":       show(append([]supervise.Service{apidService()}, kubernetes(false)...)),
+		"services-removed.json":      show(withoutNode(append([]supervise.Service{apidService()}, kubernetes(false)...))),
 		"containerd.toml":            containerdConfig("registry.example/pause:1", false),
 	} {
 		golden.Assert(t, string(got), name)
@@ -98,7 +98,7 @@ func TestNetworkChanges(t *testing.T) {
 // change is active.
 func TestHealthWaitsForTheConfiguration(t *testing.T) {
 	health := &api.HealthResponse{Healthy: true, Checks: []*api.HealthCheck{{Name: "configuration", Ok: true, Detail: "story"}, {Name: "etcd", Ok: true}}}
-	notInForce(health, []string{serviceKubeAPI})
+	notActive(health, []string{serviceKubeAPI})
 	if c := health.Checks[0]; health.Healthy || c.Ok || c.Detail != "not in force yet: "+serviceKubeAPI || !health.Checks[1].Ok {
 		t.Errorf("%v", health)
 	}
@@ -119,7 +119,7 @@ func TestServiceOf(t *testing.T) {
 }
 
 // TestHealthNamesProblems checks that a problem of a ready component is unhealthy, and is reported.
-func TestHealthNamesTrouble(t *testing.T) {
+func TestHealthNamesProblems(t *testing.T) {
 	services := []supervise.Status{{Name: serviceKubeAPI, State: supervise.Running, Components: []supervise.Component{
 		{Name: "etcd", Ready: true, Detail: "serving"}, {Name: "extensions", Ready: true, Detail: "trouble: APIService v1.example.org: it cannot be reached"},
 	}}}

@@ -64,51 +64,51 @@ type configurationState struct {
 func (m *machine) observable() []topic {
 	return []topic{
 		// []credentials.State, with expiry
-		looked("certificates", ignoreContext(certificates)),
+		polledTopic("certificates", ignoreContext(certificates)),
 		// []host.GroupUsage: control groups and their usage
-		looked("cgroups", ignoreContext(m.kernel.ReadGroups)),
-		looked("configuration", ignoreContext(m.configurationState)), // configurationState
+		polledTopic("cgroups", ignoreContext(m.kernel.ReadGroups)),
+		polledTopic("configuration", ignoreContext(m.configurationState)), // configurationState
 		// diskState: disks, partitions, file systems
-		watched("disks", m.disks),
+		watchedTopic("disks", m.disks),
 		// []driftState: differences from the configured state
 		m.newDrift().topic(),
 		// []host.FilesystemState: usage of file systems
-		looked("filesystems", ignoreContext(m.kernel.ReadUsage)),
+		polledTopic("filesystems", ignoreContext(m.kernel.ReadUsage)),
 		// installState: progress of an installation
-		watched("install", m.installation),
+		watchedTopic("install", m.installation),
 		// membershipState: membership of a worker in its cluster
-		watched("membership", m.membership),
-		looked("memory", ignoreContext(m.kernel.ReadMemory)),   // host.Memory, bytes
-		looked("modules", ignoreContext(m.kernel.ReadModules)), // []host.LoadedModule
-		looked("mounts", ignoreContext(m.kernel.ReadMounts)),   // []host.MountState
+		watchedTopic("membership", m.membership),
+		polledTopic("memory", ignoreContext(m.kernel.ReadMemory)),   // host.Memory, bytes
+		polledTopic("modules", ignoreContext(m.kernel.ReadModules)), // []host.LoadedModule
+		polledTopic("mounts", ignoreContext(m.kernel.ReadMounts)),   // []host.MountState
 		// network.State: links, addresses, routes, leases, resolver
-		watched("network", m.networkState),
+		watchedTopic("network", m.networkState),
 		// []ruleTable: the nftables rules, as nft prints them
-		looked("nftables", m.ruleTables),
-		looked("pci", ignoreContext(m.kernel.ReadPCI)), // []host.PCIDevice
+		polledTopic("nftables", m.ruleTables),
+		polledTopic("pci", ignoreContext(m.kernel.ReadPCI)), // []host.PCIDevice
 		// []host.ProcessState, with memory
-		looked("processes", ignoreContext(m.kernel.ReadProcesses)),
-		// programState: panics of the system's programs
-		watched("program", m.program),
+		polledTopic("processes", ignoreContext(m.kernel.ReadProcesses)),
+		// panicState: panics of the system's programs
+		watchedTopic("program", m.panicState),
 		// []network.KernelRoute: all routes of the kernel, of any origin
-		looked("routes", ignoreContext(network.KernelRoutes)),
+		polledTopic("routes", ignoreContext(network.KernelRoutes)),
 		// []host.Sensor: temperatures, fans, voltages, power
-		looked("sensors", ignoreContext(m.kernel.ReadSensors)),
+		polledTopic("sensors", ignoreContext(m.kernel.ReadSensors)),
 		// []supervise.Status, with components
-		watched("services", m.services.Status()),
+		watchedTopic("services", m.services.Status()),
 		// []logship.State: receivers of logs
-		looked("shipping", ignoreContext(m.shipping.states)),
+		polledTopic("shipping", ignoreContext(m.logShipping.states)),
 		// stage: step of the boot and the resource for which it waits
-		watched("stage", m.stage),
+		watchedTopic("stage", m.stage),
 		// []host.SysctlState: configured kernel parameters
-		looked("sysctls", ignoreContext(m.sysctls)),
+		polledTopic("sysctls", ignoreContext(m.sysctls)),
 		// host.System: kernel, processors, uptime
-		looked("system", ignoreContext(m.kernel.ReadSystem)),
-		watched("time", m.timeState), // timesync.Status
+		polledTopic("system", ignoreContext(m.kernel.ReadSystem)),
+		watchedTopic("time", m.timeState), // timesync.Status
 		// []moment: time of each step and first readiness
-		watched("timeline", m.timeline),
+		watchedTopic("timeline", m.timeline),
 		// upgradeState: the last upgrade and its progress
-		watched("upgrade", m.upgrade),
+		watchedTopic("upgrade", m.upgrade),
 	}
 }
 
@@ -132,9 +132,9 @@ func (m *machine) configurationState() (configurationState, error) {
 		Applied: now.applied, Trial: now.trial, Staged: configs.Staged()}
 	if now.config.Cluster != nil {
 		s.Cluster = now.config.Cluster.Metadata.Name
-		if m.medium == "" {
+		if m.bootMedium == "" {
 			var err error
-			if s.Waits, err = m.notYet(now.config); err != nil {
+			if s.Waits, err = m.servicesWaiting(now.config); err != nil {
 				s.Waits = []string{err.Error()}
 			}
 		}

@@ -36,8 +36,8 @@ func stepRelease(_ context.Context, m *machine) (err error) {
 	m.release, err = readRelease()
 	if err == nil {
 		from := "slot " + m.slot
-		if m.medium != "" {
-			from = "from " + m.medium
+		if m.bootMedium != "" {
+			from = "from " + m.bootMedium
 		}
 		m.say(fmt.Sprintf("%s %s, profile %s, %s", m.release.Name, m.release.Version, m.release.Profile, from))
 	}
@@ -47,28 +47,28 @@ func stepRelease(_ context.Context, m *machine) (err error) {
 func stepClock(_ context.Context, m *machine) error {
 	built := time.Unix(m.release.BuildTime, 0)
 	err := m.notBefore(built, "the build of the system")
-	m.past.Raise(built, time.Now())
+	m.timeFloor.Raise(built, time.Now())
 	return err
 }
 
 // stepTimeMark raises the clock to the time stored on STATE and stores the time from now on. An
 // error of reading or writing is reported, and the boot continues.
 func stepTimeMark(ctx context.Context, m *machine) error {
-	if problem, _ := m.noStorage.Get(); m.medium != "" || problem != "" {
+	if problem, _ := m.storageProblem.Get(); m.bootMedium != "" || problem != "" {
 		return nil
 	}
 	mark, err := timesync.ReadFloor(paths.TimeFloor, time.Unix(m.release.BuildTime, 0))
 	if err != nil {
 		m.say(err.Error())
 	}
-	m.keeper().Go(ctx, "time mark", func(ctx context.Context) {
-		m.past.Run(ctx, paths.TimeFloor, mark, func(err error) { m.events.add("time", "failure", err.Error()) })
+	m.restarter().Go(ctx, "time mark", func(ctx context.Context) {
+		m.timeFloor.Run(ctx, paths.TimeFloor, mark, func(err error) { m.events.add("time", "failure", err.Error()) })
 	})
-	if mark.Before(m.past.Now(time.Now())) {
+	if mark.Before(m.timeFloor.Now(time.Now())) {
 		return nil
 	}
 	err = m.notBefore(mark, "what this machine has kept as passed")
-	m.past.Raise(mark, time.Now())
+	m.timeFloor.Raise(mark, time.Now())
 	return err
 }
 
@@ -90,7 +90,7 @@ func (m *machine) notBefore(floor time.Time, what string) error {
 // after the API answers makes both later. The pages stay reclaimable. A machine that runs from
 // memory has the programs in memory already and does not run them.
 func stepPrograms(ctx context.Context, m *machine) error {
-	if m.medium != "" {
+	if m.bootMedium != "" {
 		return nil
 	}
 	panics.Go("programs", func() {
@@ -146,10 +146,10 @@ func stepDevices(ctx context.Context, m *machine) error {
 		Sys: "/sys", Index: m.modules,
 		Each: func(e *uevent.Event) {
 			if e == nil || e.Subsystem == "input" {
-				kick(m.inputs)
+				wake(m.inputsChanged)
 			}
 			if e == nil || e.Subsystem == "block" {
-				kick(m.blocks)
+				wake(m.blocksChanged)
 			}
 		},
 		Report: func(message string, err error) {
@@ -168,7 +168,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 	case err := <-failed:
 		return fmt.Errorf("devices: %w", err)
 	}
-	kick(m.inputs) // The host step loads drivers too, before the reader listens.
+	wake(m.inputsChanged) // The host step loads drivers too, before the reader listens.
 	panics.Go("devices", func() {
 		if err := <-failed; ctx.Err() == nil {
 			m.say(fmt.Sprintf("devices: what is plugged in from now on is not seen: %v", err))
@@ -178,7 +178,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 }
 
 // wake sends on a channel of capacity 1 without blocking.
-func kick(c chan<- struct{}) {
+func wake(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default: // the receiver is awake already
@@ -187,12 +187,12 @@ func kick(c chan<- struct{}) {
 
 // watchDisks updates the state of the disks when a disk is added or removed. It examines a disk
 // again after the retry delay of the prober if an examination failed.
-func (m *machine) followDisks(ctx context.Context) {
+func (m *machine) watchDisks(ctx context.Context) {
 	rested := time.NewTimer(0)
 	defer rested.Stop()
 	for {
 		select {
-		case <-m.blocks:
+		case <-m.blocksChanged:
 		case <-rested.C:
 		case <-ctx.Done():
 			return
@@ -218,21 +218,21 @@ const notInstalled = "the system runs from memory; it touches no disk before it 
 // address and an API that reports the problem, and stores nothing. A machine that is not installed
 // only reads its disks.
 func stepStorage(ctx context.Context, m *machine) error {
-	if m.medium != "" {
-		m.noStorage.Set(notInstalled)
-		m.keeper().Go(ctx, "disks", m.followDisks)
+	if m.bootMedium != "" {
+		m.storageProblem.Set(notInstalled)
+		m.restarter().Go(ctx, "disks", m.watchDisks)
 		return nil
 	}
 	if err := m.bringStorage(ctx, disk.Config{}); err != nil {
 		m.say("storage: " + err.Error())
 	}
-	m.keeper().Go(ctx, "disks", m.followDisks)
-	m.keeper().Go(ctx, "file systems", m.followSoundness)
+	m.restarter().Go(ctx, "disks", m.watchDisks)
+	m.restarter().Go(ctx, "file systems", m.watchFSErrors)
 	return nil
 }
 
 // bringStorage performs the remaining disk operations and stores the result in the disks topic and
-// noStorage.
+// storageProblem.
 func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 	run := func(ctx context.Context, args ...string) ([]byte, error) {
 		out, err := m.reaper.Run(ctx, args...)
@@ -252,7 +252,7 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 			m.disks.Update(func(d diskState) diskState {
 				return diskState{Disks: ownDisk(have.Disks, d.Disks), Filesystems: d.Filesystems}
 			})
-			m.noteBeforeCheck(have)
+			m.recordBeforeCheck(have)
 			want, err := disk.Plan(c, have)
 			if err != nil {
 				return nil, err
@@ -264,10 +264,10 @@ func (m *machine) bringStorage(ctx context.Context, c disk.Config) error {
 	if err != nil {
 		problem = err.Error()
 	}
-	m.noStorage.Set(problem)
+	m.storageProblem.Set(problem)
 	m.disks.Update(func(d diskState) diskState { d.Problem = problem; return d })
 	if err == nil {
-		m.keepKernelLog()
+		m.startKernelLog()
 	}
 	return err
 }
@@ -290,8 +290,8 @@ func ownDisk(read, known []disk.Disk) []disk.Disk {
 // the kernel rejects.
 func stepConfiguration(ctx context.Context, m *machine) error {
 	loadConfiguration(ctx, m)
-	m.settling.Lock()
-	defer m.settling.Unlock()
+	m.reconcileMu.Lock()
+	defer m.reconcileMu.Unlock()
 	now, _ := m.config.Get()
 	if err := m.convergeFirewall(ctx, now.config); err != nil {
 		m.say(err.Error())
@@ -313,11 +313,11 @@ func loadConfiguration(ctx context.Context, m *machine) {
 	if a.config != nil {
 		m.events.add("config", "config", "loaded from "+from)
 		m.config.Set(a)
-		m.note(a.documents, by)
+		m.addToHistory(a.documents, by)
 		return
 	}
-	m.takeSeed(ctx)
-	m.keeper().Go(ctx, "media", m.followSeeds)
+	m.adoptSeed(ctx)
+	m.restarter().Go(ctx, "media", m.watchSeeds)
 	if now, _ := m.config.Get(); now.config == nil {
 		m.say("no configuration yet; waiting for one over the API, or on a medium labelled ORLOPCFG or cidata")
 	}
@@ -329,7 +329,7 @@ func stepIdentity(_ context.Context, m *machine) error {
 	// files in memory
 	const lostKey, lostCert = paths.Run + "/identity.key", paths.Run + "/identity.crt"
 	key, cert := paths.MachineKey, paths.MachineCert
-	if why, _ := m.noStorage.Get(); why != "" {
+	if why, _ := m.storageProblem.Get(); why != "" {
 		// If only DATA has an error, STATE is mounted, and the machine retains its key.
 		if _, there, err := mount.At(paths.State); err != nil || !there {
 			key, cert = lostKey, lostCert
@@ -369,22 +369,22 @@ func readIdentity(key, cert string) (*pki.Leaf, error) {
 
 // identityTTL exceeds the lifetime of any machine: the certificate only carries the name of the
 // key.
-const identityLife = 50 * 365 * 24 * time.Hour
+const identityTTL = 50 * 365 * 24 * time.Hour
 
 // makeIdentity creates the key. It writes the certificate last: after a power cut between the two
 // writes no identity exists, and the next boot creates another key before a client has seen the
 // first.
 func makeIdentity(key, cert string) (*pki.Leaf, error) {
-	leaf, err := pki.SelfSigned(pki.Spec{CN: network.DefaultHostname, Usage: pki.Server, TTL: identityLife, Backdate: pki.CABackdate})
+	leaf, err := pki.SelfSigned(pki.Spec{CN: network.DefaultHostname, Usage: pki.Server, TTL: identityTTL, Backdate: pki.CABackdate})
 	if err != nil {
 		return nil, fmt.Errorf("identity: cannot make a key: %w", err)
 	}
 	return leaf, storeIdentity(leaf, key, cert)
 }
 
-// keepIdentity stores the key of a machine that had no disk when it created the key. If the disk
+// persistIdentity stores the key of a machine that had no disk when it created the key. If the disk
 // has a key already, that key stays: the operators know it, and the next boot reads it.
-func keepIdentity(leaf *pki.Leaf) error {
+func persistIdentity(leaf *pki.Leaf) error {
 	if _, err := readIdentity(paths.MachineKey, paths.MachineCert); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -429,9 +429,9 @@ func stepNetwork(ctx context.Context, m *machine) error {
 }
 
 func stepTime(ctx context.Context, m *machine) error {
-	m.keeper().Go(ctx, "time", func(ctx context.Context) {
+	m.restarter().Go(ctx, "time", func(ctx context.Context) {
 		timesync.Run(ctx, timesync.Deps{
-			Servers: m.timeServers, Status: m.timeState, Clock: timesync.SystemClock(), Past: m.past,
+			Servers: m.timeServers, Status: m.timeState, Clock: timesync.SystemClock(), Past: m.timeFloor,
 			Log: func(line string) { m.events.add("time", "op", line) },
 		})
 	})
@@ -455,7 +455,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 	if err := m.openRecords(); err != nil {
 		m.say(err.Error() + "; calls that change something are refused until it can be written")
 	}
-	g := guard{m: m, audited: apid.Mutates()}
+	g := auditInterceptor{m: m, audited: apid.Mutates()}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connWindow),
 		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream))
@@ -471,30 +471,30 @@ func stepAPI(ctx context.Context, m *machine) error {
 		}
 	}()
 	now, _ := m.config.Get()
-	if err := m.openDoor(ctx, now.config, network.State{}); err != nil {
+	if err := m.configureAPI(ctx, now.config, network.State{}); err != nil {
 		m.say(err.Error()) // a machine without an operator still runs its configuration
 	}
-	return m.services.Set([]supervise.Service{door()})
+	return m.services.Set([]supervise.Service{apidService()})
 }
 
-func stepFollow(ctx context.Context, m *machine) error {
-	if m.medium != "" {
+func stepServices(ctx context.Context, m *machine) error {
+	if m.bootMedium != "" {
 		m.enter("not installed", "being installed on a disk")
 	}
-	m.keeper().Go(ctx, "services", m.watchServices)
-	m.keeper().Go(ctx, "images", m.keepImages)
-	m.keeper().Go(ctx, "artefacts", m.keepArtifacts)
-	m.keeper().Go(ctx, "configuration", m.follow)
-	m.keeper().Go(ctx, "membership", m.followMembership)
-	m.keeper().Go(ctx, "removal", m.followRemoval)
-	m.keeper().Go(ctx, "shipping", m.ship)
-	m.keeper().Go(ctx, "trial", m.lookForTrial)
-	m.keeper().Go(ctx, "configuration on trial", m.watchTrial)
-	m.keeper().Go(ctx, "reach", m.watchReach)
-	m.keeper().Go(ctx, "pace of connections", m.paceDoor)
-	m.keeper().Go(ctx, "revocations", m.learnRevocations)
-	m.keeper().Go(ctx, "Nodes of removed machines", m.keepForgetting)
-	m.keeper().Go(ctx, "snapshots", func(context.Context) { m.keepSnapshots() })
-	m.keeper().Go(ctx, "sending snapshots", func(context.Context) { m.sendSnapshots() })
+	m.restarter().Go(ctx, "services", m.watchServices)
+	m.restarter().Go(ctx, "images", m.runImageImport)
+	m.restarter().Go(ctx, "artefacts", m.runArtifacts)
+	m.restarter().Go(ctx, "configuration", m.runReconcile)
+	m.restarter().Go(ctx, "membership", m.runMembership)
+	m.restarter().Go(ctx, "removal", m.runRemoval)
+	m.restarter().Go(ctx, "shipping", m.runLogShipping)
+	m.restarter().Go(ctx, "trial", m.resumeTrial)
+	m.restarter().Go(ctx, "configuration on trial", m.watchTrial)
+	m.restarter().Go(ctx, "reach", m.watchReach)
+	m.restarter().Go(ctx, "pace of connections", m.limitNewConnections)
+	m.restarter().Go(ctx, "revocations", m.runRevocationSync)
+	m.restarter().Go(ctx, "Nodes of removed machines", m.runNodeGC)
+	m.restarter().Go(ctx, "snapshots", func(context.Context) { m.runSnapshots() })
+	m.restarter().Go(ctx, "sending snapshots", func(context.Context) { m.runUploads() })
 	return nil
 }

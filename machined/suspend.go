@@ -39,9 +39,9 @@ import (
 const (
 	// suspendTimeout bounds one step: the start of a process takes seconds on a slow processor, and
 	// the API server may be busy.
-	suspendTime = time.Minute
+	suspendTimeout = time.Minute
 	// suspendCertTTL is the TTL of the certificate of a call.
-	suspendCert = 10 * time.Minute
+	suspendCertTTL = 10 * time.Minute
 	// maxSuspended bounds the objects on STATE, maxSuspendedSize the size of one, in bytes: etcd
 	// accepts 1.5 MiB.
 	maxSuspended     = 64
@@ -62,16 +62,16 @@ func (s suspended) message() *api.SuspendedObject {
 }
 
 // suspendedStore stores the objects: one file per object in a directory.
-type keptObjects struct{ dir string }
+type suspendedStore struct{ dir string }
 
 // file returns the path of an object's file. The name of an object may be too long for a file name.
-func (s keptObjects) file(kind, name string) string {
+func (s suspendedStore) file(kind, name string) string {
 	sum := sha256.Sum256([]byte(kind + "/" + name))
 	return filepath.Join(s.dir, hex.EncodeToString(sum[:])+".json")
 }
 
 // put stores an object and replaces an earlier one of that name.
-func (s keptObjects) put(o suspended) error {
+func (s suspendedStore) put(o suspended) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("suspended objects: cannot make their folder: %w", err)
 	}
@@ -97,7 +97,7 @@ func (s keptObjects) put(o suspended) error {
 }
 
 // get returns the stored object of a name, or fs.ErrNotExist.
-func (s keptObjects) get(kind, name string) (suspended, error) {
+func (s suspendedStore) get(kind, name string) (suspended, error) {
 	return readSuspended(s.file(kind, name))
 }
 
@@ -112,7 +112,7 @@ func readSuspended(path string) (o suspended, err error) {
 	return o, nil
 }
 
-func (s keptObjects) drop(kind, name string) error {
+func (s suspendedStore) drop(kind, name string) error {
 	if err := os.Remove(s.file(kind, name)); err != nil {
 		return fmt.Errorf("%s %s: what was kept cannot be dropped: %w", kind, name, err)
 	}
@@ -120,7 +120,7 @@ func (s keptObjects) drop(kind, name string) error {
 }
 
 // list returns all objects, by kind and name. An unreadable file is skipped.
-func (s keptObjects) list() ([]suspended, error) {
+func (s suspendedStore) list() ([]suspended, error) {
 	files, err := os.ReadDir(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -144,7 +144,7 @@ func (s keptObjects) list() ([]suspended, error) {
 // the orchestrator.
 type suspender struct {
 	sync.Mutex
-	shelf keptObjects
+	store suspendedStore
 }
 
 type suspendStep func(ctx context.Context, o nodespec.SuspendRequest) (nodespec.SuspendResult, error)
@@ -159,16 +159,16 @@ func (s *suspender) suspend(ctx context.Context, kind, name, by string, now time
 	if err != nil {
 		return suspended{}, err
 	}
-	before, had := s.shelf.get(kind, name)
+	before, had := s.store.get(kind, name)
 	o := suspended{Kind: kind, Name: name, At: now.UTC(), By: by, Object: read.Object}
-	if err := s.shelf.put(o); err != nil {
+	if err := s.store.put(o); err != nil {
 		return suspended{}, err
 	}
 	if _, err := step(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRemove, Kind: kind, Name: name, UID: read.UID}); err != nil {
 		// The object may have been removed all the same. Its stored copy is dropped only if the
 		// object is known to exist.
 		if again, unread := step(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRead, Kind: kind, Name: name}); unread == nil && again.UID == read.UID {
-			err = errors.Join(err, s.shelf.undo(o, before, had))
+			err = errors.Join(err, s.store.undo(o, before, had))
 		}
 		return suspended{}, err
 	}
@@ -176,7 +176,7 @@ func (s *suspender) suspend(ctx context.Context, kind, name, by string, now time
 }
 
 // undo reverts a put: it restores the earlier object, if there was one.
-func (s keptObjects) undo(o, before suspended, had error) error {
+func (s suspendedStore) undo(o, before suspended, had error) error {
 	if had == nil {
 		return s.put(before)
 	}
@@ -189,7 +189,7 @@ func (s *suspender) resume(ctx context.Context, kind, name string, forget bool, 
 		return suspended{}, errSuspending
 	}
 	defer s.Unlock()
-	o, err := s.shelf.get(kind, name)
+	o, err := s.store.get(kind, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return o, status.Errorf(codes.NotFound, "%s %s: was not suspended on this machine; `orlopctl kubernetes suspended` lists what was, also with the other control-plane machines", kind, name)
 	}
@@ -201,7 +201,7 @@ func (s *suspender) resume(ctx context.Context, kind, name string, forget bool, 
 			return o, err
 		}
 	}
-	return o, s.shelf.drop(kind, name)
+	return o, s.store.drop(kind, name)
 }
 
 var errSuspending = status.Error(codes.Aborted, "another object is being suspended or resumed on this machine; try again when that is done")
@@ -252,7 +252,7 @@ func (a clusterAPI) Resume(ctx context.Context, r *api.ResumeRequest) (*api.Resu
 }
 
 func (a clusterAPI) ListSuspended(context.Context, *api.ListSuspendedRequest) (*api.ListSuspendedResponse, error) {
-	all, err := a.m.suspender.shelf.list()
+	all, err := a.m.suspender.store.list()
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
@@ -290,7 +290,7 @@ func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, su
 		return "", nil, status.Error(codes.FailedPrecondition, "there is nowhere to keep the object: "+why)
 	}
 	as := pki.Spec{
-		CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: suspendCert, Backdate: credentials.Backdate,
+		CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: suspendCertTTL, Backdate: credentials.Backdate,
 		Lineage: callerInfo(ctx, apid.MetadataLineage), Root: callerInfo(ctx, apid.MetadataIssuer),
 	}
 	return kind, func(ctx context.Context, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
@@ -308,7 +308,7 @@ func (m *machine) breakGlassStep(ctx context.Context, cluster *config.Cluster, a
 		return nodespec.SuspendResult{}, err
 	}
 	o.Cert, o.Key = leaf.CertPEM(), leaf.KeyPEM()
-	ctx, cancel := m.within(ctx, suspendTime)
+	ctx, cancel := m.within(ctx, suspendTimeout)
 	defer cancel()
-	return ask[nodespec.SuspendResult](ctx, m, paths.UserAPI, "suspend", o)
+	return runCommand[nodespec.SuspendResult](ctx, m, paths.UserAPI, "suspend", o)
 }

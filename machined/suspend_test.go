@@ -21,7 +21,7 @@ import (
 // fakeKubernetes has one object, of UID 1, until it is removed, and records the steps.
 type fakeKubernetes struct {
 	object string
-	stuck  error // readEpoch the removal
+	stuck  error // of the removal
 	lost   bool  // the object is removed, and the answer is lost
 	steps  []string
 }
@@ -51,10 +51,10 @@ func (f *fakeKubernetes) step(_ context.Context, o nodespec.SuspendRequest) (nod
 func TestSuspend(t *testing.T) {
 	const kind, name = "apiservice", "v1.example.org"
 	ctx, at := t.Context(), time.Unix(1000, 0)
-	s := &suspender{shelf: keptObjects{filepath.Join(t.TempDir(), "suspended")}}
+	s := &suspender{store: suspendedStore{filepath.Join(t.TempDir(), "suspended")}}
 	kept := func(want int) []suspended {
 		t.Helper()
-		all, err := s.shelf.list()
+		all, err := s.store.list()
 		if err != nil || len(all) != want {
 			t.Fatalf("%d are kept, %v; want %d", len(all), err, want)
 		}
@@ -116,8 +116,8 @@ func TestSuspend(t *testing.T) {
 
 // TestSuspendedStore checks the limits and the permissions of the store, and that a damaged file
 // hides no other.
-func TestKeptObjects(t *testing.T) {
-	s := keptObjects{filepath.Join(t.TempDir(), "suspended")}
+func TestSuspendedStore(t *testing.T) {
+	s := suspendedStore{filepath.Join(t.TempDir(), "suspended")}
 	object := json.RawMessage(`{}`)
 	for i := range maxSuspended {
 		if err := s.put(suspended{Kind: "apiservice", Name: fmt.Sprint("v", i), Object: object}); err != nil {

@@ -70,13 +70,13 @@ type revocationSync struct {
 
 // pollPeers polls all peers once, in parallel.
 func (l *revocationSync) pollPeers(ctx context.Context, now applied) {
-	named := l.m.syncPeers(now.config)
-	l.m.peerConns.closeExcept(named)
-	maps.DeleteFunc(l.problems, func(addr netip.Addr, _ string) bool { return !slices.Contains(named, addr) })
-	problems := make([]string, len(named))
-	var asking sync.WaitGroup
-	for i, addr := range named {
-		asking.Go(func() {
+	peers := l.m.syncPeers(now.config)
+	l.m.peerConns.closeExcept(peers)
+	maps.DeleteFunc(l.problems, func(addr netip.Addr, _ string) bool { return !slices.Contains(peers, addr) })
+	problems := make([]string, len(peers))
+	var polls sync.WaitGroup
+	for i, addr := range peers {
+		polls.Go(func() {
 			err := panics.Do("learning from "+addr.String(), func() error { return l.m.syncWith(ctx, addr, now.config) })
 			if isWorker(now.config) {
 				l.m.recordRemoved(err)
@@ -86,11 +86,11 @@ func (l *revocationSync) pollPeers(ctx context.Context, now applied) {
 			}
 		})
 	}
-	asking.Wait()
-	if isWorker(now.config) && len(named) > 0 && !slices.ContainsFunc(problems, func(p string) bool { return p != "" }) {
+	polls.Wait()
+	if isWorker(now.config) && len(peers) > 0 && !slices.ContainsFunc(problems, func(p string) bool { return p != "" }) {
 		l.m.clearRemoved()
 	}
-	for i, addr := range named {
+	for i, addr := range peers {
 		if problems[i] != "" && problems[i] != l.problems[addr] {
 			l.m.events.add("trust", "failure", fmt.Sprintf("no revocations are learnt from %s: %s", addr, problems[i]))
 		}
@@ -109,16 +109,16 @@ func (l *revocationSync) pollPeers(ctx context.Context, now applied) {
 // control-plane machine yet.
 func (l *revocationSync) reportNameConflicts(c *config.Config) {
 	known := l.m.ledger.current()
-	var doubles []string
+	var conflicts []string
 	for _, member := range known.Members {
 		if !reservedName(c, known, member.Name) {
 			continue
 		}
-		if doubles = append(doubles, member.Name); !slices.Contains(l.nameConflicts, member.Name) {
+		if conflicts = append(conflicts, member.Name); !slices.Contains(l.nameConflicts, member.Name) {
 			l.m.events.add("trust", "failure", fmt.Sprintf("machine %s at %s: it has joined by the name of the control plane; take it out (`orlopctl nodes remove %s`), and invite it by another name", member.Name, member.Address, member.Name))
 		}
 	}
-	l.nameConflicts = doubles
+	l.nameConflicts = conflicts
 }
 
 // syncPeers returns the machines to poll: the control plane in the configuration without this
@@ -146,41 +146,41 @@ func (m *machine) syncPeers(c *config.Config) []netip.Addr {
 // syncWith polls one of the machines that configuration c names; a control-plane machine also polls
 // the membership.
 func (m *machine) syncWith(ctx context.Context, addr netip.Addr, c *config.Config) error {
-	asking, cancel := context.WithTimeout(ctx, syncTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	var news []trust.Revocation
-	_, err := call(asking, m, addr, func(other *client.Client) (_ struct{}, err error) {
-		news, err = m.ledger.syncRevocations(func(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
-			answer, err := other.Trust.GetRevocations(asking, r)
+	var added []trust.Revocation
+	_, err := call(callCtx, m, addr, func(other *client.Client) (_ struct{}, err error) {
+		added, err = m.ledger.syncRevocations(func(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {
+			answer, err := other.Trust.GetRevocations(callCtx, r)
 			if err != nil {
 				return nil, errors.New(status.Convert(err).Message())
 			}
 			return answer, nil
 		})
 		if err == nil && isControlPlane(c) {
-			said := ""
+			name := ""
 			_, err = m.ledger.syncMembership(func(r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
-				answer, err := other.Cluster.GetMembership(asking, r)
+				answer, err := other.Cluster.GetMembership(callCtx, r)
 				if err != nil {
 					return nil, fmt.Errorf("members: %s", status.Convert(err).Message())
 				}
-				said = answer.Machine
+				name = answer.Machine
 				return answer, nil
 			})
 			if err == nil {
-				err = m.ledger.recordControlPlane(addr, said, c.Cluster.Spec.ControlPlanes)
+				err = m.ledger.recordControlPlane(addr, name, c.Cluster.Spec.ControlPlanes)
 			}
 		}
 		return struct{}{}, err
 	})
-	for _, r := range news {
+	for _, r := range added {
 		what := "is revoked"
 		if r.Restored {
 			what = "counts again"
 		}
 		m.events.add("trust", "config", fmt.Sprintf("%s %s: learnt from %s, done by %s", r, what, addr, r.By))
 	}
-	if len(news) == 0 {
+	if len(added) == 0 {
 		return err
 	}
 	return errors.Join(err, m.enforceRevocations(ctx))
@@ -198,23 +198,23 @@ func (b *ledger) syncRevocations(ask func(*api.GetRevocationsRequest) (*api.GetR
 	if err != nil {
 		return nil, err
 	}
-	var learnt []trust.Revocation
+	var received []trust.Revocation
 	for _, r := range answer.Revocations {
-		learnt = append(learnt, fromAPIRevocation(r))
+		received = append(received, fromAPIRevocation(r))
 	}
 	b.Lock()
 	defer b.Unlock()
 	if known = b.currentLocked(); b.damaged != nil { // another call may have written meanwhile
 		return nil, b.damaged
 	}
-	next, news, err := known.MergeRevocations(learnt, time.Now())
-	if len(news) == 0 {
+	next, added, err := known.MergeRevocations(received, time.Now())
+	if len(added) == 0 {
 		return nil, err
 	}
-	if keeping := b.storeLocked(next); keeping != nil {
-		return nil, keeping
+	if storeErr := b.storeLocked(next); storeErr != nil {
+		return nil, storeErr
 	}
-	return news, err
+	return added, err
 }
 
 func (a trustAPI) GetRevocations(_ context.Context, r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error) {

@@ -17,7 +17,7 @@ import (
 
 // TestRecordRemoved checks that a removed worker recognizes both forms of the rejection, and no
 // other error.
-func TestNoteRemoved(t *testing.T) {
+func TestRecordRemoved(t *testing.T) {
 	ca, err := pki.NewCA("test", time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -45,12 +45,12 @@ func TestNoteRemoved(t *testing.T) {
 		"a list that was lost":        {fmt.Errorf("machine 10.0.0.11: %w", trust.ErrRevocationsLost), false},
 		"nothing":                     {nil, false},
 	} {
-		m := &machine{membership: cell.New(membershipState{held: heldLeaves{machine: held}})}
-		m.noteRemoved(c.refused)
+		m := &machine{membership: cell.New(membershipState{certs: memberCertificates{machine: held}})}
+		m.recordRemoved(c.refused)
 		if s, _ := m.membership.Get(); s.Removed != c.removed {
 			t.Errorf("%s: removed %v, want %v", what, s.Removed, c.removed)
 		}
-		m.noteCounts()
+		m.clearRemoved()
 		if s, _ := m.membership.Get(); s.Removed || s.Problem != "" {
 			t.Errorf("%s: all take what it holds, and it is removed: %q", what, s.Problem)
 		}
@@ -59,7 +59,7 @@ func TestNoteRemoved(t *testing.T) {
 
 // TestAllRejected checks that a ticket is set aside when all machines have rejected it, and not if
 // one has not answered.
-func TestDefinite(t *testing.T) {
+func TestAllRejected(t *testing.T) {
 	used := answerError{"10.0.0.11", status.Error(codes.FailedPrecondition, "another machine has used it")}
 	busy := answerError{"10.0.0.12", status.Error(codes.ResourceExhausted, "too many")}
 	door := fmt.Errorf("machine 10.0.0.12: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked)
@@ -70,7 +70,7 @@ func TestDefinite(t *testing.T) {
 		{client.Failures{used}, true}, {client.Failures{used, door}, true}, {client.Failures{used, busy}, false}, {client.Failures{busy}, false},
 		{client.Failures{fmt.Errorf("machine 10.0.0.12: cannot connect: %w", client.ErrUnreachable)}, false}, {errors.New("its key cannot be stored"), false},
 	} {
-		if definite(c.err) != c.want {
+		if allRejected(c.err) != c.want {
 			t.Errorf("%v: want %v", c.err, c.want)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // topicPollInterval is the interval at which a watched topic is read again if its value comes from
 // the kernel. Such topics (memory, processes) change all the time, so there is no change to wait
 // for.
-const lookEvery = 2 * time.Second
+const topicPollInterval = 2 * time.Second
 
 // topic is an observable part of the machine's state, under its API name.
 type topic struct {
@@ -25,8 +25,8 @@ type topic struct {
 	next func(ctx context.Context, seen uint64) error
 }
 
-// watched is a topic whose value is held in a cell.
-func watched[T any](name string, c *cell.Cell[T]) topic {
+// watchedTopic is a topic whose value is held in a cell.
+func watchedTopic[T any](name string, c *cell.Cell[T]) topic {
 	return topic{
 		name: name,
 		get:  func(context.Context) (any, uint64, error) { v, rev := c.Get(); return v, rev, nil },
@@ -42,7 +42,7 @@ func watched[T any](name string, c *cell.Cell[T]) topic {
 
 // polledTopic is a topic that reads its value on every Get. Its revision is the time in
 // milliseconds since 1970.
-func looked[T any](name string, read func(context.Context) (T, error)) topic {
+func polledTopic[T any](name string, read func(context.Context) (T, error)) topic {
 	return topic{
 		name: name,
 		get: func(ctx context.Context) (any, uint64, error) {
@@ -50,7 +50,7 @@ func looked[T any](name string, read func(context.Context) (T, error)) topic {
 			return v, uint64(time.Now().UnixMilli()), err
 		},
 		next: func(ctx context.Context, _ uint64) error {
-			t := time.NewTimer(lookEvery)
+			t := time.NewTimer(topicPollInterval)
 			defer t.Stop()
 			select {
 			case <-t.C:

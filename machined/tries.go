@@ -9,26 +9,26 @@ import (
 )
 
 // rateLimits is one token bucket per key.
-type tries struct {
+type rateLimits struct {
 	sync.Mutex
-	each   time.Duration // interval between two, in the long run
-	atOnce int
-	by     map[string]*rate.Limiter
+	interval time.Duration // interval between two, in the long run
+	burst    int
+	buckets  map[string]*rate.Limiter
 }
 
 // maxRateLimits bounds the number of buckets; above it, all buckets are reset.
-const triesTracked = 1000
+const maxRateLimits = 1000
 
-func (t *tries) allowed(who string) bool {
+func (t *rateLimits) allow(who string) bool {
 	t.Lock()
 	defer t.Unlock()
-	if t.by == nil || len(t.by) >= triesTracked {
-		t.by = map[string]*rate.Limiter{}
+	if t.buckets == nil || len(t.buckets) >= maxRateLimits {
+		t.buckets = map[string]*rate.Limiter{}
 	}
-	l := t.by[who]
+	l := t.buckets[who]
 	if l == nil {
-		l = rate.NewLimiter(rate.Every(t.each), t.atOnce)
-		t.by[who] = l
+		l = rate.NewLimiter(rate.Every(t.interval), t.burst)
+		t.buckets[who] = l
 	}
 	return l.Allow()
 }

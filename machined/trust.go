@@ -167,34 +167,34 @@ func (a trustAPI) Issue(ctx context.Context, r *api.IssueRequest) (*api.IssueRes
 	if !slices.Contains(pki.Roles(), r.Role) {
 		return nil, status.Errorf(codes.InvalidArgument, "role %.80q: cannot use: expected %s", r.Role, strings.Join(pki.Roles(), ", "))
 	}
-	life, err := trust.TTL(r.Ttl.AsDuration(), trust.MaxTTL)
+	ttl, err := trust.TTL(r.Ttl.AsDuration(), trust.MaxTTL)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	return a.issue(ctx, r.Csr, life, trust.Issued{Name: r.Name, Role: r.Role})
+	return a.issue(ctx, r.Csr, ttl, trust.Issued{Name: r.Name, Role: r.Role})
 }
 
 // Renew signs a certificate with the name, role and lineage of the caller.
 func (a trustAPI) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
-	name, origin, role := callerInfo(ctx, apid.MetadataName), callerInfo(ctx, apid.MetadataLineage), callerInfo(ctx, apid.MetadataRole)
+	name, lineage, role := callerInfo(ctx, apid.MetadataName), callerInfo(ctx, apid.MetadataLineage), callerInfo(ctx, apid.MetadataRole)
 	if err := trust.CheckName(name); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, "your certificate cannot be renewed by a machine: "+err.Error())
 	}
-	if !a.m.ledger.perKey.allow("row "+cmp.Or(origin, callerInfo(ctx, apid.MetadataSerial))) || !a.m.ledger.renewals.Allow() {
+	if !a.m.ledger.perKey.allow("row "+cmp.Or(lineage, callerInfo(ctx, apid.MetadataSerial))) || !a.m.ledger.renewals.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are renewed at present; try again")
 	}
 	a.m.ledger.Lock()
-	most := a.m.ledger.currentLocked().MaxRenewal(callerInfo(ctx, apid.MetadataSerial))
+	maxTTL := a.m.ledger.currentLocked().MaxRenewal(callerInfo(ctx, apid.MetadataSerial))
 	a.m.ledger.Unlock()
-	life, err := trust.TTL(r.Ttl.AsDuration(), most)
+	ttl, err := trust.TTL(r.Ttl.AsDuration(), maxTTL)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	return a.issue(ctx, r.Csr, life, trust.Issued{Name: name, Role: role, Lineage: origin})
+	return a.issue(ctx, r.Csr, ttl, trust.Issued{Name: name, Role: role, Lineage: lineage})
 }
 
 // issue signs a certificate and records it.
-func (a trustAPI) issue(ctx context.Context, request []byte, life time.Duration, entry trust.Issued) (*api.IssueResponse, error) {
+func (a trustAPI) issue(ctx context.Context, request []byte, ttl time.Duration, entry trust.Issued) (*api.IssueResponse, error) {
 	key, err := pki.ParseRequest(request)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -214,14 +214,14 @@ func (a trustAPI) issue(ctx context.Context, request []byte, life time.Duration,
 	// The certificate is backdated like the certificates of the operators' CAs, so that a machine
 	// whose clock is behind accepts it.
 	leaf, err := ca.Issue(pki.Spec{
-		CN: entry.Name, O: []string{pki.RolePrefix + entry.Role}, Usage: pki.Client, TTL: life, Backdate: pki.CABackdate, For: key, Lineage: entry.Lineage, Root: root,
+		CN: entry.Name, O: []string{pki.RolePrefix + entry.Role}, Usage: pki.Client, TTL: ttl, Backdate: pki.CABackdate, For: key, Lineage: entry.Lineage, Root: root,
 	})
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	entry.Serial = pki.Serial(leaf.Cert)
 	entry.Lineage, _ = pki.LineageOf(leaf.Cert)
-	entry.At, entry.Expires, entry.TTL, entry.By = time.Now().UTC(), leaf.Cert.NotAfter, life, callerInfo(ctx, apid.MetadataSubject)
+	entry.At, entry.Expires, entry.TTL, entry.By = time.Now().UTC(), leaf.Cert.NotAfter, ttl, callerInfo(ctx, apid.MetadataSubject)
 	a.m.ledger.Lock()
 	defer a.m.ledger.Unlock()
 	known := a.m.ledger.currentLocked()
@@ -297,7 +297,7 @@ func revocation(r *api.RevokeRequest) (wanted trust.Revocation, err error) {
 
 // changeRevocation revokes or restores, but rejects self-revocation, which could lock out the last
 // admin. known reports whether this machine issued the certificate.
-func (b *ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest, ownOrigin, ownName string) (done trust.Revocation, known bool, err error) {
+func (b *ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest, ownLineage, ownName string) (done trust.Revocation, known bool, err error) {
 	b.Lock()
 	defer b.Unlock()
 	next := b.currentLocked()
@@ -313,7 +313,7 @@ func (b *ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest,
 		next, err = next.Restore(wanted)
 	} else {
 		next, done, err = next.Revoke(wanted)
-		if err == nil && (trust.SameLineage(done.Lineage, ownOrigin) || done.Name != "" && done.Name == ownName) {
+		if err == nil && (trust.SameLineage(done.Lineage, ownLineage) || done.Name != "" && done.Name == ownName) {
 			err = errors.New("revocation refused: it is your own certificate, or your own name; have another admin do it, or make yourself a certificate with another name by the operator's CA (`orlopctl gen client --role admin --name`)")
 		}
 	}
@@ -336,9 +336,9 @@ func (b *ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest,
 // replaces it: without a file nothing would be revoked, and a power cut between the two steps must
 // not cause that.
 func (b *ledger) linkDamaged() error {
-	aside := b.file + ".damaged"
-	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	second := b.file + ".damaged"
+	if err := os.Remove(second); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.Link(b.file, aside)
+	return os.Link(b.file, second)
 }

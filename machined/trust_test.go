@@ -29,7 +29,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// issuingConfig is a machine whose cluster has a client CA.
+// issuing is a machine whose cluster has a client CA.
 func issuing(t *testing.T, file string) *machine {
 	ca, err := pki.NewCA("clients", 1000*time.Hour)
 	if err != nil {
@@ -43,7 +43,7 @@ func issuing(t *testing.T, file string) *machine {
 	return &machine{ledger: newLedger(file), config: cell.New(applied{config: c})}
 }
 
-// buckets is a call with a certificate.
+// by is a call with a certificate.
 func by(t *testing.T, cert *x509.Certificate) context.Context {
 	role := ""
 	origin, root := pki.LineageOf(cert)
@@ -167,7 +167,7 @@ func TestRevokedCallers(t *testing.T) {
 	if err := revoke("admin", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("an admin has revoked himself: %v", err)
 	}
-	for _, b := range []*ledger{{file: file}, {file: file}} { // stored, and read again
+	for _, b := range []*ledger{{file: file}, {file: file}} { // written, and read again
 		m.ledger.loaded, m.ledger.content = b.loaded, b.content
 		callers, err := m.callers(now.config)
 		var revoked []trust.Revocation
@@ -212,7 +212,7 @@ func TestRevokedCallers(t *testing.T) {
 }
 
 // TestCheckLockout checks that a configuration has to trust the caller's CA, for each kind of CA.
-func TestLockedOut(t *testing.T) {
+func TestCheckLockout(t *testing.T) {
 	m := issuing(t, "")
 	now, _ := m.config.Get()
 	client := now.config.Cluster.Spec.PKI.Client
@@ -237,7 +237,7 @@ func TestLockedOut(t *testing.T) {
 
 // TestSync checks that a machine rejects a certificate revoked on another one after a sync, also
 // after a restart, until it is restored on either.
-func TestLearnt(t *testing.T) {
+func TestSync(t *testing.T) {
 	dir := t.TempDir()
 	a, b := issuing(t, filepath.Join(dir, "a", "book.json")), issuing(t, filepath.Join(dir, "b", "book.json"))
 	change := func(m *machine, r *api.RevokeRequest) {
@@ -309,7 +309,7 @@ func TestLearnt(t *testing.T) {
 }
 
 // TestSyncPeers checks that a machine polls the others of its configuration.
-func TestTeachers(t *testing.T) {
+func TestSyncPeers(t *testing.T) {
 	m := issuing(t, "")
 	m.networkState = cell.New(network.State{Links: []network.LinkState{{Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	now, _ := m.config.Get()
@@ -324,7 +324,7 @@ func TestTeachers(t *testing.T) {
 
 // TestLedgerFloor checks that entries expire by the time that has certainly passed, for every
 // access to the ledger.
-func TestBookKnowsWhatHasPassed(t *testing.T) {
+func TestLedgerFloor(t *testing.T) {
 	want := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	b := newLedger(filepath.Join(t.TempDir(), "book.json"))
 	b.floor = func() time.Time { return want }

@@ -47,7 +47,7 @@ import (
 // slot.Step alone decides the effect of each event.
 
 // savedLines is the number of log lines that are saved of a failed boot.
-const keptLines = 200
+const savedLines = 200
 
 // upgradeState is the state of upgrades: topic "upgrade".
 type upgradeState struct {
@@ -75,51 +75,51 @@ func stepUpgrade(ctx context.Context, m *machine) error {
 	if r.Phase.Done() {
 		return nil
 	}
-	if err := m.noteBoot(ctx); err != nil {
+	if err := m.recordBoot(ctx); err != nil {
 		m.say(err.Error()) // the entries decide the next boot even if they are unreadable here
-		m.keeper().Go(m.runCtx, "the loader's entries", m.noteBootLater)
+		m.restarter().Go(m.runCtx, "the loader's entries", m.retryRecordBoot)
 	}
 	return nil
 }
 
 // resumeTrial continues a trial without a record: a reset may have wiped STATE meanwhile. A version
 // that is not on trial raises the epoch floor, also if the floor was lost with STATE.
-func (m *machine) lookForTrial(ctx context.Context) {
+func (m *machine) resumeTrial(ctx context.Context) {
 	if now, _ := m.upgrade.Get(); !now.Phase.Done() {
 		return // stepUpgrade has handled it
 	}
-	err := m.noteBoot(ctx)
+	err := m.recordBoot(ctx)
 	if now, _ := m.upgrade.Get(); err == nil && now.Phase.Done() {
 		err = m.raiseFloor()
 	}
-	if floor := m.floor(); m.release.Epoch < floor {
+	if floor := m.epochFloor(); m.release.Epoch < floor {
 		m.say(fmt.Sprintf("version %s has epoch %d, and one with epoch %d was committed on this machine; upgrade to a version that is as new", m.release.Version, m.release.Epoch, floor))
 	}
 	if err != nil && (m.slot != "" || !errors.Is(err, upgrade.ErrNoSlots)) {
 		m.events.add("upgrade", "failure", err.Error())
-		m.keeper().Go(m.runCtx, "the loader's entries", m.noteBootLater)
+		m.restarter().Go(m.runCtx, "the loader's entries", m.retryRecordBoot)
 	}
 }
 
 // recordBoot passes the boot of this version to slot.Step.
-func (m *machine) noteBoot(ctx context.Context) error {
+func (m *machine) recordBoot(ctx context.Context) error {
 	entries, err := m.esp.Entries()
 	if err != nil {
 		counted, known := esp.CurrentTrial()
 		now, _ := m.upgrade.Get()
 		var ok bool
-		if entries, ok = unread(m.release.Version, now.Record, counted, known); !ok {
+		if entries, ok = entriesUnread(m.release.Version, now.Record, counted, known); !ok {
 			return err
 		}
 		m.say(err.Error())
 	}
-	return m.happened(ctx, slot.Booted{Entries: entries, At: time.Now(), Log: records.SavedLog()})
+	return m.handleEvent(ctx, slot.Booted{Entries: entries, At: time.Now(), Log: records.SavedLog()})
 }
 
 // entriesUnread returns substitute entries if the ESP is unreadable: the trial is watched all the
 // same, or a version that cannot read its disk would never be rolled back. The loader's counter
 // decides (counted, if known), else the unfinished record. Otherwise ok is false.
-func unread(running string, r slot.Record, counted slot.Entry, known bool) (entries []slot.Entry, ok bool) {
+func entriesUnread(running string, r slot.Record, counted slot.Entry, known bool) (entries []slot.Entry, ok bool) {
 	if known && counted.Version == running {
 		return []slot.Entry{counted}, true
 	}
@@ -127,12 +127,12 @@ func unread(running string, r slot.Record, counted slot.Entry, known bool) (entr
 }
 
 // espRetryInterval is the delay before the ESP is read again after an error.
-const readAgain = 10 * time.Second
+const espRetryInterval = 10 * time.Second
 
 // retryRecordBoot repeats recordBoot until the ESP is readable: after a rollback the machine gets
 // its configuration back.
-func (m *machine) noteBootLater(ctx context.Context) {
-	tick := time.NewTicker(readAgain)
+func (m *machine) retryRecordBoot(ctx context.Context) {
+	tick := time.NewTicker(espRetryInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -141,7 +141,7 @@ func (m *machine) noteBootLater(ctx context.Context) {
 			return
 		}
 		before, _ := m.upgrade.Get()
-		if err := m.noteBoot(ctx); err != nil {
+		if err := m.recordBoot(ctx); err != nil {
 			continue
 		}
 		if now, _ := m.upgrade.Get(); now.Phase != slot.RolledBack || before.Phase == slot.RolledBack {
@@ -155,7 +155,7 @@ func (m *machine) noteBootLater(ctx context.Context) {
 }
 
 // handleEvent passes an event to slot.Step, stores the record, and performs the actions.
-func (m *machine) happened(ctx context.Context, e slot.Event) error {
+func (m *machine) handleEvent(ctx context.Context, e slot.Event) error {
 	m.upgradeMu.Lock()
 	defer m.upgradeMu.Unlock()
 	before, _ := m.upgrade.Get()
@@ -169,7 +169,7 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	actions = slices.DeleteFunc(actions, func(a slot.Action) bool {
 		restore, is := a.(slot.RestoreConfiguration)
 		if is {
-			tidy = m.act(ctx, restore)
+			tidy = m.perform(ctx, restore)
 		}
 		return is
 	})
@@ -177,7 +177,7 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 		// A version is not reported as committed while its entry is on trial after a power cut: the
 		// other version must not start any more.
 		for _, a := range actions {
-			if err := m.act(ctx, a); err != nil {
+			if err := m.perform(ctx, a); err != nil {
 				return err
 			}
 		}
@@ -220,7 +220,7 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	}
 	var failed error
 	for _, a := range actions {
-		if err := m.act(ctx, a); err != nil {
+		if err := m.perform(ctx, a); err != nil {
 			// A version that failed its checks is left even if its entry cannot be renamed: the
 			// loader continues to count.
 			switch e.(type) {
@@ -243,14 +243,14 @@ func (m *machine) happened(ctx context.Context, e slot.Event) error {
 	return failed
 }
 
-func (m *machine) act(ctx context.Context, a slot.Action) error {
+func (m *machine) perform(ctx context.Context, a slot.Action) error {
 	switch a := a.(type) {
 	case slot.Watch:
 		watching, stop := context.WithCancel(context.WithoutCancel(ctx))
-		m.keeper().Go(watching, "log of a trial", m.keepLog)
+		m.restarter().Go(watching, "log of a trial", m.saveLog)
 		go func() {
 			defer stop()
-			m.keeper().Run(watching, "trial", m.watchGate)
+			m.restarter().Run(watching, "trial", m.watchTrialVersion)
 		}()
 	case slot.Rename:
 		return m.esp.Rename(a.To)
@@ -273,14 +273,14 @@ func (m *machine) act(ctx context.Context, a slot.Action) error {
 		}
 		m.events.add("upgrade", "config", "the configuration is again the one that version "+a.Version+" was good with")
 	case slot.Reboot:
-		return m.goDown(powerRequest{to: power.Reboot, why: a.Why})
+		return m.shutDown(powerRequest{to: power.Reboot, why: a.Why})
 	}
 	return nil
 }
 
 // epochFloor returns the lowest epoch that an operator can install: the highest epoch of a
 // committed version.
-func (m *machine) floor() int {
+func (m *machine) epochFloor() int {
 	floor, err := records.EpochFloor()
 	if err != nil {
 		m.events.add("upgrade", "failure", err.Error())
@@ -313,7 +313,7 @@ func releaseCheck(health *api.HealthResponse, r buildinfo.Release, floor int, no
 }
 
 // slots returns the partitions of the two slots.
-func (m *machine) place() (upgrade.Slot, error) {
+func (m *machine) slots() (upgrade.Slot, error) {
 	label := disklayout.RootA
 	if m.slot == "A" {
 		label = disklayout.RootB
@@ -339,71 +339,71 @@ func (m *machine) place() (upgrade.Slot, error) {
 }
 
 // probeInterval is the delay after a failed upgrade probe.
-const proveEvery = 2 * time.Second
+const probeInterval = 2 * time.Second
 
 // watchTrialVersion waits until all checks of this version have passed, or the deadline has passed.
-func (m *machine) watchGate(ctx context.Context) {
+func (m *machine) watchTrialVersion(ctx context.Context) {
 	services, configuration, members := m.services.Status().Watch(), m.config.Watch(), m.membership.Watch()
 	rules, program := m.rulesProblem.Watch(), m.panicState.Watch()
 	for {
 		now, again := configuration.Current(), (<-chan time.Time)(nil)
 		storage, _ := m.storageProblem.Get()
-		waits := cmp.Or(gate(now, members.Current(), services.Current(), stored(), storage), rules.Current())
-		if waits == "" {
+		failed := cmp.Or(failedCheck(now, members.Current(), services.Current(), hasStoredConfig(), storage), rules.Current())
+		if failed == "" {
 			record, _ := m.upgrade.Get()
-			if err := m.prove(ctx, now, record.NetworkReached); err != nil {
-				waits, again = err.Error(), time.After(proveEvery)
+			if err := m.runProbes(ctx, now, record.NetworkReached); err != nil {
+				failed, again = err.Error(), time.After(probeInterval)
 			}
 		}
-		m.upgrade.Update(func(s upgradeState) upgradeState { s.Waits = waits; return s })
+		m.upgrade.Update(func(s upgradeState) upgradeState { s.Waits = failed; return s })
 		var e slot.Event = slot.ChecksPassed{At: time.Now()}
-		if why := leftFor(m.release.Version, program.Current()); why != "" {
+		if why := panicReason(m.release.Version, program.Current()); why != "" {
 			e = slot.ChecksFailed{Reason: why, Log: m.lastLines()}
-		} else if waits != "" {
-			patience := config.DefaultUpgradeDeadline
+		} else if failed != "" {
+			deadline := config.DefaultUpgradeDeadline
 			if now.config != nil {
-				patience = time.Duration(now.config.Machine.Spec.Upgrade.Deadline)
+				deadline = time.Duration(now.config.Machine.Spec.Upgrade.Deadline)
 			}
-			late := time.NewTimer(time.Until(m.started.Add(patience)))
+			timer := time.NewTimer(time.Until(m.started.Add(deadline)))
 			select {
 			case <-services.Changed():
-				late.Stop()
+				timer.Stop()
 				continue
 			case <-configuration.Changed():
-				late.Stop()
+				timer.Stop()
 				continue
 			case <-members.Changed():
-				late.Stop()
+				timer.Stop()
 				continue
 			case <-rules.Changed():
-				late.Stop()
+				timer.Stop()
 				continue
 			case <-program.Changed():
-				late.Stop()
+				timer.Stop()
 				continue
 			case <-again:
-				late.Stop()
+				timer.Stop()
 				continue
-			case <-late.C:
+			case <-timer.C:
 			}
-			e = slot.ChecksFailed{Reason: fmt.Sprintf("version %s did not prove itself within %v: %s", m.release.Version, patience, waits), Log: m.lastLines()}
+			e = slot.ChecksFailed{Reason: fmt.Sprintf("version %s did not prove itself within %v: %s", m.release.Version, deadline, failed), Log: m.lastLines()}
 		}
-		err := m.happened(ctx, e)
-		_, held := e.(slot.ChecksPassed)
+		err := m.handleEvent(ctx, e)
+		_, passed := e.(slot.ChecksPassed)
 		// The loader would start the other version at the next boot: a rollback now restores its
 		// configuration too.
-		if held && errors.Is(err, esp.ErrNoEntry) {
-			held, err = false, m.happened(ctx, slot.ChecksFailed{Reason: err.Error(), Log: m.lastLines()})
+		if passed && errors.Is(err, esp.ErrNoEntry) {
+			passed, err = false, m.handleEvent(ctx, slot.ChecksFailed{Reason: err.Error(), Log: m.lastLines()})
 		}
 		if err == nil {
 			return
 		}
 		m.say(err.Error()) // the loader continues to count
-		if !held {
+		if !passed {
 			return
 		}
 		select { // the checks passed, but the entry is not renamed yet
-		case <-time.After(readAgain):
+		case <-time.After(espRetryInterval):
 		case <-ctx.Done():
 			return
 		}
@@ -414,7 +414,7 @@ func (m *machine) watchGate(ctx context.Context) {
 // configuration the management API is the only check, because a client can apply one; with a
 // configuration all checks of `orlopctl health` count. storage is the reason for which STATE is
 // absent: the former version had STATE, or no upgrade would have been possible.
-func gate(now applied, member membershipState, services []supervise.Status, stored bool, storage string) string {
+func failedCheck(now applied, member membershipState, services []supervise.Status, stored bool, storage string) string {
 	switch {
 	case storage != "":
 		return "storage: " + storage
@@ -428,7 +428,7 @@ func gate(now applied, member membershipState, services []supervise.Status, stor
 		return ""
 	}
 	for _, c := range clusterHealth(now, member, services).Checks {
-		if !c.Ok && !usersTrouble(c) {
+		if !c.Ok && !isUserProblem(c) {
 			return strings.TrimSuffix(c.Name+": "+c.Detail, ": ")
 		}
 	}
@@ -437,23 +437,23 @@ func gate(now applied, member membershipState, services []supervise.Status, stor
 
 // isUserProblem reports whether objects of users cause a failed check: the version is not at fault,
 // and an upgrade that fixes the problem must be possible.
-func usersTrouble(c *api.HealthCheck) bool {
+func isUserProblem(c *api.HealthCheck) bool {
 	return strings.HasPrefix(c.Detail, nodespec.ProblemPrefix) && slices.Contains([]string{"bootstrap", "metrics", nodespec.Extensions}, c.Name)
 }
 
 // hasStoredConfig reports whether STATE has a configuration.
-func stored() bool {
+func hasStoredConfig() bool {
 	_, err := os.Stat(configs.Current())
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // saveLogInterval is the interval at which a version on trial saves the end of its log.
-const keepLogEvery = 5 * time.Second
+const saveLogInterval = 5 * time.Second
 
 // saveLog saves the end of the log of a version on trial, in case it ends without a message: after
 // the rollback the old version shows it.
-func (m *machine) keepLog(ctx context.Context) {
-	tick := time.NewTicker(keepLogEvery)
+func (m *machine) saveLog(ctx context.Context) {
+	tick := time.NewTicker(saveLogInterval)
 	defer tick.Stop()
 	for {
 		if err := records.SaveLog(m.lastLines()); err != nil {
@@ -471,7 +471,7 @@ func (m *machine) keepLog(ctx context.Context) {
 // lastLines returns the end of the logs of this boot, a third each of the events, the services'
 // logs and the kernel log.
 func (m *machine) lastLines() []string {
-	const third = keptLines / 3
+	const third = savedLines / 3
 	line := func(at time.Time, source, text string) string {
 		return fmt.Sprintf("%s %s: %s", at.UTC().Format(time.RFC3339), source, text)
 	}
@@ -508,7 +508,7 @@ type upgradeAPI struct {
 
 // saveConfiguration saves the active configuration for the running version. A configuration on
 // trial ends with this boot, so the previous one is saved instead.
-func (m *machine) keepConfiguration() error {
+func (m *machine) saveConfiguration() error {
 	text, err := configs.Confirmed()
 	if err != nil || text == nil {
 		return err
@@ -566,24 +566,24 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
 	}
-	asked := slot.RollbackRequested{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now(), Epochs: epochs, Floor: a.m.floor()}
+	asked := slot.RollbackRequested{Entries: entries, Reason: "rollback asked by " + caller(ctx), At: time.Now(), Epochs: epochs, Floor: a.m.epochFloor()}
 	now, _ := a.m.upgrade.Get()
 	next, _, err := slot.Step(a.m.release.Version, now.Record, asked)
 	if err != nil { // before any pod is evicted
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
 	}
-	where, err := a.m.place()
+	where, err := a.m.slots()
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
 	}
 	if err := where.VerifySlot(next.From, a.m.esp); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: version %s, to which it would go back, would not start: %v; upgrade to a newer version", next.From, err)
 	}
-	if err := a.m.leave(); err != nil {
+	if err := a.m.drain(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
 	}
-	if err := a.m.happened(context.WithoutCancel(ctx), asked); err != nil {
-		a.m.stay()
+	if err := a.m.handleEvent(context.WithoutCancel(ctx), asked); err != nil {
+		a.m.uncordon()
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
 	}
 	now, _ = a.m.upgrade.Get()

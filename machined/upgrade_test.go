@@ -13,7 +13,7 @@ import (
 )
 
 // TestFailedCheck checks that the checks of a version on trial depend on the configuration.
-func TestGate(t *testing.T) {
+func TestFailedCheck(t *testing.T) {
 	running := func(name string, components ...supervise.Component) supervise.Status {
 		return supervise.Status{Name: name, State: supervise.Running, Components: components}
 	}
@@ -46,7 +46,7 @@ func TestGate(t *testing.T) {
 		{"a controller manager that ends", node, with(serviceControllers, "kube-controller-manager", "trouble: ended"), true, "", "kube-controller-manager: trouble: ended"},
 		{"a node", node, append([]supervise.Status{door}, all...), true, "", ""},
 	} {
-		if got := gate(c.now, membershipState{}, c.services, c.stored, c.storage); got != c.want {
+		if got := failedCheck(c.now, membershipState{}, c.services, c.stored, c.storage); got != c.want {
 			t.Errorf("%s: waits for %q, want %q", c.what, got, c.want)
 		}
 	}
@@ -54,7 +54,7 @@ func TestGate(t *testing.T) {
 
 // TestEntriesUnread checks that a version on trial stays on trial without a readable ESP, by the
 // loader's counter or by the record; no other version is.
-func TestUnreadESP(t *testing.T) {
+func TestEntriesUnread(t *testing.T) {
 	trial := slot.Entry{Version: "2.0.0", Trial: true, Left: 2, Done: 1}
 	for _, c := range []struct {
 		what    string
@@ -71,7 +71,7 @@ func TestUnreadESP(t *testing.T) {
 		{"nothing was upgraded", "1.0.0", slot.Record{}, slot.Entry{}, false, ""},
 		{"another one's variable", "1.0.0", slot.Record{}, trial, true, ""},
 	} {
-		entries, ok := unread(c.running, c.record, c.counted, c.known)
+		entries, ok := entriesUnread(c.running, c.record, c.counted, c.known)
 		if ok != (c.want != "") {
 			t.Errorf("%s: %v", c.what, ok)
 		}

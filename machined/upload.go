@@ -17,70 +17,70 @@ import (
 const (
 	// uploadTimeout bounds the upload of a snapshot: 4 GiB over a slow line. A stalled upload ends
 	// sooner.
-	sendTime = time.Hour
+	uploadTimeout = time.Hour
 	// uploadMinBackoff is the first delay after a failure; it doubles each time, up to
 	// snapshotMaxBackoff.
-	firstRest = 5 * time.Minute
+	uploadMinBackoff = 5 * time.Minute
 )
 
 // uploadState is the state of the upload. Its methods get the time as an argument.
-type sending struct {
-	target  nodespec.EtcdTarget // last target; a change resets the state
-	pending bool                // a snapshot may be pending
-	failed  int                 // consecutive failures
-	rests   time.Time           // end of the delay after a failure
-	problem string              // error of the last attempt; empty if it succeeded
+type uploadState struct {
+	target   nodespec.EtcdTarget // last target; a change resets the state
+	pending  bool                // a snapshot may be pending
+	failures int                 // consecutive failures
+	retryAt  time.Time           // end of the delay after a failure
+	problem  string              // error of the last attempt; empty if it succeeded
 }
 
 // next reports whether an upload to a target is due.
-func (s *sending) next(target nodespec.EtcdTarget, now time.Time) bool {
+func (s *uploadState) next(target nodespec.EtcdTarget, now time.Time) bool {
 	if target != s.target {
-		*s = sending{target: target, pending: true}
+		*s = uploadState{target: target, pending: true}
 	}
-	return target.Place != "" && s.pending && !now.Before(s.rests)
+	return target.Place != "" && s.pending && !now.Before(s.retryAt)
 }
 
 // begin records the start of an upload. A snapshot that is taken later sets pending again.
-func (s *sending) begin() { s.pending = false }
+func (s *uploadState) begin() { s.pending = false }
 
 // uploaded records a success with the number of remaining snapshots.
-func (s *sending) sent(left int) {
-	s.pending, s.failed, s.rests, s.problem = s.pending || left > 0, 0, time.Time{}, ""
+func (s *uploadState) uploaded(left int) {
+	s.pending, s.failures, s.retryAt, s.problem = s.pending || left > 0, 0, time.Time{}, ""
 }
 
 // failure records an error and returns the delay until the next attempt.
-func (s *sending) failure(err error, now time.Time) time.Duration {
-	rest := min(firstRest<<min(s.failed, 8), snapshotRest)
-	s.pending, s.failed, s.rests, s.problem = true, s.failed+1, now.Add(rest), err.Error()
+func (s *uploadState) failure(err error, now time.Time) time.Duration {
+	rest := min(uploadMinBackoff<<min(s.failures, 8), snapshotMaxBackoff)
+	s.pending, s.failures, s.retryAt, s.problem = true, s.failures+1, now.Add(rest), err.Error()
 	return rest
 }
 
 // uploader uploads one snapshot at a time.
-type sender struct {
-	busy sync.Mutex    // held during an upload
-	woke chan struct{} // capacity 1; wakes the upload
+type uploader struct {
+	busy   sync.Mutex    // held during an upload
+	wakeup chan struct{} // capacity 1; wakes the upload
 
 	mu    sync.Mutex
-	state sending
+	state uploadState
 }
 
 // wake wakes the upload.
-func (s *sender) wake() {
+func (s *uploader) wake() {
 	select {
-	case s.woke <- struct{}{}:
+	case s.wakeup <- struct{}{}:
 	default:
 	}
 }
 
 // addPending records a new snapshot. A running delay stays.
-func (s *sender) more() {
+func (s *uploader) addPending() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.pending = true
 }
 
 // problem returns the error of the last attempt for a target URL; empty if it succeeded.
-func (s *sender) problem(place string) string {
+func (s *uploader) problem(place string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state.target.Place != place {
@@ -102,61 +102,61 @@ func snapshotTarget(want config.Snapshots) nodespec.EtcdTarget {
 }
 
 // runUploads uploads snapshots until shutdown.
-func (m *machine) sendSnapshots() {
-	tick := time.NewTicker(snapshotLook)
+func (m *machine) runUploads() {
+	tick := time.NewTicker(snapshotPollInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			if time.Since(m.started) < snapshotQuiet {
+			if time.Since(m.started) < snapshotDelay {
 				continue
 			}
-		case <-m.sender.woke:
-		case <-m.working.Done():
+		case <-m.uploader.wakeup:
+		case <-m.runCtx.Done():
 			return
 		}
-		for m.sendDue(time.Now()) {
+		for m.uploadDue(time.Now()) {
 		}
 	}
 }
 
 // uploadDue uploads a snapshot if that is due, and reports whether more uploads are due at once.
-func (m *machine) sendDue(now time.Time) bool {
+func (m *machine) uploadDue(now time.Time) bool {
 	want, there := m.wantedSnapshots()
-	if !there || !m.sender.busy.TryLock() {
+	if !there || !m.uploader.busy.TryLock() {
 		return false
 	}
-	defer m.sender.busy.Unlock()
-	m.sender.mu.Lock()
+	defer m.uploader.busy.Unlock()
+	m.uploader.mu.Lock()
 	target := snapshotTarget(want)
-	next := m.sender.state.next(target, now)
-	m.sender.mu.Unlock()
+	next := m.uploader.state.next(target, now)
+	m.uploader.mu.Unlock()
 	if !next {
 		return false
 	}
-	left, err := m.sendSnapshot(target)
+	left, err := m.uploadSnapshot(target)
 	return err == nil && left > 0
 }
 
-// upload uploads the newest snapshot that the target does not have, and returns the number of
+// uploadSnapshot uploads the newest snapshot that the target does not have, and returns the number of
 // remaining ones. The caller holds uploader.busy.
-func (m *machine) sendSnapshot(target nodespec.EtcdTarget) (left int, err error) {
-	ctx, cancel := m.within(context.Background(), sendTime)
+func (m *machine) uploadSnapshot(target nodespec.EtcdTarget) (left int, err error) {
+	ctx, cancel := m.within(context.Background(), uploadTimeout)
 	defer cancel()
-	m.sender.mu.Lock()
-	m.sender.state.begin()
-	m.sender.mu.Unlock()
-	done, err := ask[nodespec.UploadResult](ctx, m, paths.UserAPI, "send-snapshot", target)
-	m.sender.mu.Lock()
-	defer m.sender.mu.Unlock()
+	m.uploader.mu.Lock()
+	m.uploader.state.begin()
+	m.uploader.mu.Unlock()
+	done, err := runCommand[nodespec.UploadResult](ctx, m, paths.UserAPI, "send-snapshot", target)
+	m.uploader.mu.Lock()
+	defer m.uploader.mu.Unlock()
 	switch {
 	case err == nil:
-		m.sender.state.sent(done.Remaining)
+		m.uploader.state.uploaded(done.Remaining)
 		if done.Sent.Name != "" {
 			m.events.add("etcd", "op", fmt.Sprintf("the snapshot %s was sent to %s", done.Sent.Name, target.Place))
 		}
-	case m.working.Err() == nil:
-		rest := m.sender.state.failure(err, time.Now())
+	case m.runCtx.Err() == nil:
+		rest := m.uploader.state.failure(err, time.Now())
 		m.events.add("etcd", "failure", fmt.Sprintf("a snapshot was not sent to %s, and is tried again in %v: %v", target.Place, rest, err))
 	}
 	return done.Remaining, err
@@ -164,20 +164,20 @@ func (m *machine) sendSnapshot(target nodespec.EtcdTarget) (left int, err error)
 
 // uploadNow uploads the newest snapshot without regard to a delay, and returns the problem if it
 // fails.
-func (m *machine) sendNow(want config.Snapshots) (problem string) {
+func (m *machine) uploadNow(want config.Snapshots) (problem string) {
 	target := snapshotTarget(want)
 	if target.Place == "" {
 		return ""
 	}
-	if !m.sender.busy.TryLock() {
+	if !m.uploader.busy.TryLock() {
 		return "another one is being sent; this one is the next"
 	}
-	defer m.sender.wake() // for the remaining snapshots, after busy is released
-	defer m.sender.busy.Unlock()
-	m.sender.mu.Lock()
-	m.sender.state.next(target, time.Now()) // the target may have changed
-	m.sender.mu.Unlock()
-	if _, err := m.sendSnapshot(target); err != nil {
+	defer m.uploader.wake() // for the remaining snapshots, after busy is released
+	defer m.uploader.busy.Unlock()
+	m.uploader.mu.Lock()
+	m.uploader.state.next(target, time.Now()) // the target may have changed
+	m.uploader.mu.Unlock()
+	if _, err := m.uploadSnapshot(target); err != nil {
 		return err.Error()
 	}
 	return ""

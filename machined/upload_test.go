@@ -13,10 +13,10 @@ import (
 
 // TestUploadState checks that a failed upload is retried after a growing delay, and that a change
 // of the target resets the state.
-func TestSending(t *testing.T) {
+func TestUploadState(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	one := nodespec.EtcdTarget{Place: "https://s3.example.com:443/backups", SecretKey: "old"}
-	var s sending
+	var s uploadState
 	next := func(want bool, target nodespec.EtcdTarget) {
 		t.Helper()
 		if got := s.next(target, now); got != want {
@@ -26,15 +26,15 @@ func TestSending(t *testing.T) {
 	next(false, nodespec.EtcdTarget{})
 	next(true, one) // earlier snapshots may be pending
 	s.begin()
-	s.sent(0)
+	s.uploaded(0)
 	next(false, one)
 	s.pending = true
 	s.begin()
 	s.pending = true // another snapshot is taken during the upload
-	s.sent(0)
+	s.uploaded(0)
 	next(true, one)
 	s.begin()
-	s.sent(0)
+	s.uploaded(0)
 	next(false, one)
 	s.pending = true
 	for _, want := range []time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 40 * time.Minute, time.Hour, time.Hour} {
@@ -47,7 +47,7 @@ func TestSending(t *testing.T) {
 		now = now.Add(time.Second)
 	}
 	next(true, one)
-	s.sent(2)
+	s.uploaded(2)
 	if s.problem != "" {
 		t.Errorf("%+v", s)
 	}
@@ -83,23 +83,23 @@ func TestSnapshotTarget(t *testing.T) {
 
 // TestUploader checks that the problem of the last attempt for a target is visible, and that a wake
 // is not lost.
-func TestSender(t *testing.T) {
-	s := sender{woke: make(chan struct{}, 1)}
+func TestUploader(t *testing.T) {
+	s := uploader{wakeup: make(chan struct{}, 1)}
 	s.state.next(nodespec.EtcdTarget{Place: "a"}, time.Now())
 	s.state.failure(errors.New("refused"), time.Now())
 	if a, b := s.problem("a"), s.problem("b"); a != "refused" || b != "" {
 		t.Errorf("%q, %q", a, b)
 	}
 	s.state.begin()
-	s.state.sent(0)
-	s.more()
+	s.state.uploaded(0)
+	s.addPending()
 	if !s.state.pending || s.problem("a") != "" {
 		t.Errorf("%+v", s.state)
 	}
 	s.wake()
 	s.wake()
 	select {
-	case <-s.woke:
+	case <-s.wakeup:
 	default:
 		t.Error("nobody was woken")
 	}

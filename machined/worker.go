@@ -48,7 +48,7 @@ type membershipState struct {
 	Joined bool `json:"joined"` // it has the certificates of a member
 	// a control-plane machine rejects its certificates as revoked
 	Removed bool `json:"removed,omitempty"`
-	// next the removal, its pods have stopped and its node has stopped
+	// after the removal, its pods have stopped and its node has stopped
 	Ended bool `json:"ended,omitempty"`
 	// why it cannot join, or cannot renew its certificates
 	Problem string    `json:"problem,omitempty"`
@@ -378,7 +378,7 @@ func (m *machine) recordRemoved(refused error) {
 		return
 	}
 	var call failedCall
-	_ = errors.As(refused, &call) // readEpoch another error, the certificate is unknown
+	_ = errors.As(refused, &call) // of another error, the certificate is unknown
 	m.membership.Update(func(s membershipState) membershipState {
 		if held := s.certs.machine; held != nil && len(call.cert) > 0 && !bytes.Equal(call.cert, held.Cert.Raw) {
 			return s
@@ -396,7 +396,7 @@ func (m *machine) signCertificates(ctx context.Context, how workerjoin.Action, c
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	identity := m.identity.Load().Key
-	endpoint := client.Endpoint{CA: machinePool(c), Accepts: m.controlsStill}
+	endpoint := client.Endpoint{CA: machinePool(c), Accepts: m.checkControlPlane}
 	if how == workerjoin.Join {
 		key := crypto.Signer(identity)
 		if own := configuredTicket(c); !own.IsZero() {
@@ -455,11 +455,11 @@ func timeoutFor(ctx context.Context, left int) time.Duration {
 
 // firstAnswer calls one machine after the other until one succeeds, and leaves time for the calls
 // of the others.
-func firstAnswer(ctx context.Context, all []string, ask func(ctx context.Context, from string) (*api.JoinResponse, error)) (*api.JoinResponse, error) {
+func firstAnswer(ctx context.Context, all []string, call func(ctx context.Context, from string) (*api.JoinResponse, error)) (*api.JoinResponse, error) {
 	var problems client.Failures
 	for i, from := range all {
-		asking, cancel := context.WithTimeout(ctx, timeoutFor(ctx, len(all)-i))
-		answer, err := ask(asking, from)
+		callCtx, cancel := context.WithTimeout(ctx, timeoutFor(ctx, len(all)-i))
+		answer, err := call(callCtx, from)
 		cancel()
 		if err == nil {
 			return answer, nil
