@@ -46,7 +46,7 @@ var otherCommands = map[string]string{
 	"machineconfig":    "`orlopctl gen config` writes one, and `orlopctl patch-config` changes one",
 	"mc":               "`orlopctl show-config`",
 	"patch":            "`orlopctl patch-config -p PATCH` changes the machine's configuration; objects of Kubernetes are kubectl's",
-	"explain":          "`orlopctl docs config/reference` has every field; fields of Kubernetes: `kubectl explain`",
+	"explain":          "`orlopctl docs config/reference` describes every field; fields of Kubernetes: `kubectl explain`",
 	"image-default":    "`orlopctl image list`",
 	"images":           "`orlopctl image list`",
 	"pull":             "`orlopctl image import FILE` brings images; pods pull theirs by themselves",

@@ -132,14 +132,14 @@ type Manifest struct{ Secret }
 // AtLeast is a minimum version. The zero value permits all versions.
 type AtLeast struct{ version string }
 
-const wantAtLeast = `a least version, such as ">=1.36"`
+const wantAtLeast = `a minimum version, such as ">=1.36"`
 
 // UnmarshalText parses ">=" and a version of two or three numbers.
 func (a *AtLeast) UnmarshalText(text []byte) error {
 	version, least := strings.CutPrefix(string(text), ">=")
 	version = strings.TrimLeft(version, " ")
 	if !least || !isVersion(version) {
-		w := &wrong{reason: fmt.Sprintf("%s is not a least version", quote(string(text))), expected: wantAtLeast}
+		w := &wrong{reason: fmt.Sprintf("%s is not a minimum version", quote(string(text))), expected: wantAtLeast}
 		if bare := strings.TrimLeft(string(text), "v>=^~ "); isVersion(bare) {
 			w.nearest = ">=" + bare
 		}

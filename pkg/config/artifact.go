@@ -36,14 +36,14 @@ func (a *Artifact) UnmarshalText(text []byte) error {
 		return &wrong{reason: fmt.Sprintf("%s is not a repository", quote(name)), expected: wantArtifact}
 	}
 	if !pinned {
-		return &wrong{reason: "has no digest", expected: wantArtifact, hint: "what a tag means changes; `oras resolve` and `crane digest` print the digest"}
+		return &wrong{reason: "has no digest", expected: wantArtifact, hint: "the content of a tag can change; `oras resolve` and `crane digest` print the digest"}
 	}
 	sum, isSHA256 := strings.CutPrefix(digest, "sha256:")
 	if !isSHA256 || len(sum) != 64 || strings.Trim(sum, "0123456789abcdef") != "" {
-		return &wrong{reason: fmt.Sprintf("the digest %s is no SHA-256", quote(digest)), expected: wantArtifact}
+		return &wrong{reason: fmt.Sprintf("the digest %s is not a SHA-256", quote(digest)), expected: wantArtifact}
 	}
 	if tagged {
-		return &wrong{reason: fmt.Sprintf("the tag %s means nothing beside a digest", quote(tag)), expected: wantArtifact, nearest: registry + "/" + name + "@" + digest}
+		return &wrong{reason: fmt.Sprintf("the tag %s has no effect with a digest", quote(tag)), expected: wantArtifact, nearest: registry + "/" + name + "@" + digest}
 	}
 	*a = Artifact{registry, name, sum}
 	return nil
@@ -94,7 +94,7 @@ func registryHost(s string) error {
 	// These are invalid in a URL, in which containerd uses the host: containerd would ignore the
 	// whole file of that registry and report it only in its log.
 	if a, err := netip.ParseAddr(host); strings.HasPrefix(s, "[") && (err != nil || !a.Is6()) {
-		return errors.New("has brackets around something else than an IPv6 address")
+		return errors.New("has brackets around a host that is not an IPv6 address")
 	}
 	return hostOrAddr(host)
 }
@@ -120,7 +120,7 @@ func (a Artifact) In(r RegistryPath) string { return string(r) + "/" + a.Reposit
 // host:port/path.
 type RegistryPath string
 
-const wantRegistry = "a registry, such as registry.example.com:5000, or with the folder of a mirror, such as mirror.example.com/outside"
+const wantRegistry = "a registry, such as registry.example.com:5000, or a mirror with a path, such as mirror.example.com/outside"
 
 // UnmarshalText parses a registry with an optional path.
 func (r *RegistryPath) UnmarshalText(text []byte) error {
@@ -133,7 +133,7 @@ func (r *RegistryPath) UnmarshalText(text []byte) error {
 		return &wrong{reason: fmt.Sprintf("the host %s %v", quote(host), err), expected: wantRegistry}
 	}
 	if below && !isRepository(folder) {
-		return &wrong{reason: fmt.Sprintf("%s is not a folder of a registry", quote(folder)), expected: wantRegistry}
+		return &wrong{reason: fmt.Sprintf("%s is not a path of a registry", quote(folder)), expected: wantRegistry}
 	}
 	*r = RegistryPath(s)
 	return nil

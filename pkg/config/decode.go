@@ -22,7 +22,7 @@ func (p *parser) value(n *yaml.Node, path string, v reflect.Value) {
 	}
 	p.cfg.origins[path] = Origin{File: p.file, Line: n.Line, Column: n.Column}
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-		p.at(n, path, wrong{reason: "has no value", expected: expectation(v.Type()), hint: "leave it out if there is nothing to say"})
+		p.at(n, path, wrong{reason: "has no value", expected: expectation(v.Type()), hint: "omit it if it is not needed"})
 		return
 	}
 	if text, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
@@ -115,7 +115,7 @@ func (p *parser) unknown(key *yaml.Node, path string, known []string) {
 			found = append(found, places(reflect.TypeOf(k.target()).Elem(), k.name, key.Value)...)
 		}
 		if len(found) > 0 {
-			w.hint = "there is such a field in " + strings.Join(found, ", ")
+			w.hint = "this field exists in " + strings.Join(found, ", ")
 		}
 	}
 	p.add(key.Line, key.Column, path+"."+shorten(key.Value), w)
@@ -225,7 +225,7 @@ func (p *parser) str(n *yaml.Node, path string, v reflect.Value) {
 		return
 	}
 	if n.Value == "" {
-		p.at(n, path, wrong{reason: "is empty", expected: expectation(v.Type()), hint: "leave it out if there is nothing to say"})
+		p.at(n, path, wrong{reason: "is empty", expected: expectation(v.Type()), hint: "omit it if it is not needed"})
 		return
 	}
 	v.SetString(n.Value)

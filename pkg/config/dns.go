@@ -53,7 +53,7 @@ const PortDNS = 53
 // NameServer is the address of a resolver with its port. The zero value is no resolver.
 type NameServer netip.AddrPort
 
-const wantNameServer = "an IP address, with a port or without, such as 10.0.0.2, 10.0.0.2:5353 or [2001:db8::2]:5353"
+const wantNameServer = "an IP address with an optional port, such as 10.0.0.2, 10.0.0.2:5353 or [2001:db8::2]:5353"
 
 // UnmarshalText parses an address, or an address with a port; an IPv6 address with a port must be
 // in brackets.
@@ -129,7 +129,7 @@ func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
 			w.nearest = guess
 		}
 		if domain == "." {
-			w.hint = "resolvers for every name are upstreams"
+			w.hint = "use upstreams for resolvers of all names"
 		}
 		p.on(path, w)
 		return
@@ -138,7 +138,7 @@ func (p *parser) stubDomain(path, domain string, n *ClusterNetworks) {
 	switch {
 	case domain == "in-addr.arpa" || domain == "ip6.arpa":
 		p.on(path, wrong{
-			reason: quote(domain) + " holds every address, the cluster's too", expected: "the reverse zone of a network, such as 168.192.in-addr.arpa",
+			reason: quote(domain) + " contains every address, including the cluster's", expected: "the reverse zone of a network, such as 168.192.in-addr.arpa",
 		})
 	case domain == n.Domain:
 		p.on(path, wrong{reason: quote(domain) + " is the cluster's own domain", expected: expected})
@@ -208,13 +208,13 @@ func (p *parser) nameServers(path string, list NameServers, n *ClusterNetworks) 
 		}
 		for _, r := range n.Services {
 			if usable(r) && tenth(r) == a {
-				p.on(at, wrong{reason: fmt.Sprintf("%s is the cluster's DNS, which would ask itself", a), expected: "another resolver"})
+				p.on(at, wrong{reason: fmt.Sprintf("%s is the cluster's DNS, which would query itself", a), expected: "another resolver"})
 			}
 		}
 		for _, r := range n.Pods {
 			if usable(r) && r.Contains(a) {
 				p.on(at, wrong{
-					reason:   fmt.Sprintf("%s is in the pod range %s: a pod's address does not last, a machine's there is the cluster's DNS", a, r),
+					reason:   fmt.Sprintf("%s is in the pod range %s: a pod address is not permanent, and a machine's address in it is the cluster's DNS", a, r),
 					expected: "a resolver outside the cluster, or the address of a Service",
 				})
 			}
@@ -231,8 +231,8 @@ func notAsked(a netip.Addr) *wrong {
 	}
 	if a.Zone() != "" || a.Is6() && a.IsLinkLocalUnicast() {
 		return &wrong{
-			reason:   fmt.Sprintf("%s is on one link, and the cluster's DNS asks no address with a zone", a),
-			expected: "an address of the resolver that every machine reaches",
+			reason:   fmt.Sprintf("%s is a link-local address, and the cluster's DNS does not support zones", a),
+			expected: "an address of the resolver that every machine can reach",
 		}
 	}
 	return nil
@@ -242,7 +242,7 @@ func notAsked(a netip.Addr) *wrong {
 func noServer(a netip.Addr) *wrong {
 	switch {
 	case a.IsLoopback() || a.Is4In6() && a.Unmap().IsLoopback():
-		return &wrong{reason: fmt.Sprintf("%s is the machine itself, where nobody answers", a)}
+		return &wrong{reason: fmt.Sprintf("%s is a loopback address, where no server runs", a)}
 	case a.IsUnspecified() || a.IsMulticast() || a.Is4In6() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return &wrong{reason: fmt.Sprintf("%s cannot be a server", a)}
 	}

@@ -42,7 +42,7 @@ type SizeRange struct {
 	Min, Max Bytes // 0: no limit
 }
 
-const wantRange = `">= SIZE", "<= SIZE" or both with a comma between, such as ">= 100GiB, <= 2TiB"`
+const wantRange = `">= SIZE", "<= SIZE" or both separated by a comma, such as ">= 100GiB, <= 2TiB"`
 
 // UnmarshalText parses one or two limits.
 func (r *SizeRange) UnmarshalText(text []byte) error {
@@ -57,17 +57,17 @@ func (r *SizeRange) UnmarshalText(text []byte) error {
 		case number == part:
 			return &wrong{reason: fmt.Sprintf("%s is not a range of sizes", quote(string(text))), expected: wantRange, nearest: nearestRange(string(text))}
 		case *bound != 0:
-			return &wrong{reason: fmt.Sprintf("%s gives the same bound twice", quote(string(text))), expected: wantRange}
+			return &wrong{reason: fmt.Sprintf("%s contains the same limit twice", quote(string(text))), expected: wantRange}
 		}
 		if err := bound.UnmarshalText([]byte(strings.TrimSpace(number))); err != nil {
 			return err
 		}
 		if *bound == 0 {
-			return &wrong{reason: fmt.Sprintf("%s is not a bound", quote(part)), expected: "a size above 0"}
+			return &wrong{reason: fmt.Sprintf("%s is not a limit", quote(part)), expected: "a size above 0"}
 		}
 	}
 	if out.Max != 0 && out.Min > out.Max {
-		return &wrong{reason: fmt.Sprintf("no disk is %s", quote(string(text))), expected: wantRange}
+		return &wrong{reason: fmt.Sprintf("no disk can have the size %s", quote(string(text))), expected: wantRange}
 	}
 	*r = out
 	return nil

@@ -21,12 +21,12 @@ func TestGateways(t *testing.T) {
 		"{name: eth0, addresses: ['2001:db8::7/128'], routes: [{to: '2001:db8:1::1/128'}, {to: '::/0', via: '2001:db8:1::1'}]}": "",
 		"{name: eth0, addresses: ['2001:db8::7/128'], routes: [{to: '::/0', via: 'fe80::1'}]}":                                  "",
 		"{name: eth0, dhcp4: true, routes: [{to: 10.0.0.0/8, via: 172.31.1.1}]}":                                                "",
-		"{name: eth0, addresses: [203.0.113.7/32], routes: [{to: 0.0.0.0/0, via: 172.31.1.1}]}":                                 "if it is on this link all the same, say so by a route of its own: {to: 172.31.1.1/32}",
+		"{name: eth0, addresses: [203.0.113.7/32], routes: [{to: 0.0.0.0/0, via: 172.31.1.1}]}":                                 "if it is on this link nevertheless, add a route to it: {to: 172.31.1.1/32}",
 		"{name: eth0, addresses: [203.0.113.7/32], routes: [{to: 172.31.2.0/24}, {to: 0.0.0.0/0, via: 172.31.1.1}]}":            "is on none of the link's networks",
 		// A route with a gateway does not make another gateway reachable: the kernel requires the
 		// next hop to be on the link.
 		"{name: eth0, addresses: [10.0.0.7/24], routes: [{to: 172.31.1.1/32, via: 10.0.0.1}, {to: 0.0.0.0/0, via: 172.31.1.1}]}": "is on none of the link's networks",
-		"{name: eth0, addresses: ['2001:db8::7/128'], routes: [{to: '::/0', via: '2001:db8:1::1'}]}":                             "say so by a route of its own: {to: 2001:db8:1::1/128}",
+		"{name: eth0, addresses: ['2001:db8::7/128'], routes: [{to: '::/0', via: '2001:db8:1::1'}]}":                             "add a route to it: {to: 2001:db8:1::1/128}",
 	} {
 		_, problems := Parse("m.yaml", []byte(withLink(link)))
 		if got := problems.Error(); want == "" && len(problems) > 0 || !strings.Contains(got, want) {

@@ -146,7 +146,7 @@ func (p *parser) logging(path string, l *Logging) {
 			}
 		}
 		if len(r.Sources) == 0 {
-			p.on(at+".sources", wrong{reason: "is empty", expected: "at least one source", hint: "without the field all are sent"})
+			p.on(at+".sources", wrong{reason: "is empty", expected: "at least one source", hint: "without the field, all sources are sent"})
 		}
 		for j, source := range r.Sources {
 			if slices.Contains(r.Sources[:j], source) && source != "" {

@@ -170,5 +170,5 @@ func lookalikeHint(is string) string {
 	if strings.HasPrefix(is, "an object of Kubernetes") {
 		return "apply it with kubectl, or put it into the manifests of a document of kind Addon"
 	}
-	return "`orlopctl gen config` writes documents of Orlop OS; `orlopctl docs config/reference` has every field"
+	return "`orlopctl gen config` writes documents of Orlop OS; `orlopctl docs config/reference` describes every field"
 }

@@ -18,7 +18,7 @@ import (
 func Merge(documents, patch []byte) ([]byte, error) {
 	base, err := readDocuments(documents)
 	if err != nil {
-		return nil, fmt.Errorf("the present documents: %w", err)
+		return nil, fmt.Errorf("current documents: %w", err)
 	}
 	changes, err := readDocuments(patch)
 	known := new(Config).kindNames()
@@ -82,7 +82,7 @@ func Diff(before, after []byte) ([]byte, error) {
 			continue
 		}
 		if next == nil {
-			return nil, fmt.Errorf("the document %s is gone; a document cannot be removed by a patch", name)
+			return nil, fmt.Errorf("the document %s is missing; a patch cannot remove a document", name)
 		}
 		delete(byKind, name)
 		d := diffMapping(doc, next)

@@ -105,20 +105,20 @@ var insteadOf = map[string]string{
 // it can.
 func ownLabel(key string) (w wrong) {
 	domain, _, found := strings.Cut(key, "/")
-	const byKubectl = "`kubectl label node` sets it; what it sets stays"
+	const byKubectl = "set it with `kubectl label node`; the system does not change it"
 	switch {
 	case !found:
 	case slices.Contains([]string{"beta.kubernetes.io/arch", "beta.kubernetes.io/os", "kubernetes.io/arch", "kubernetes.io/hostname", "kubernetes.io/os"}, key):
-		return wrong{reason: quote(key) + " is what the kubelet says of the machine itself", hint: "remove it"}
+		return wrong{reason: quote(key) + " is set by the kubelet itself", hint: "remove it"}
 	case insteadOf[key] != "":
 		return wrong{reason: quote(key) + " is a former name", expected: insteadOf[key], nearest: insteadOf[key]}
 	case within(domain, "node-restriction.kubernetes.io"):
-		return wrong{reason: quote(key) + " is kept from machines, so that none can draw pods to itself (NodeRestriction)", expected: "a label of another domain", hint: byKubectl}
+		return wrong{reason: quote(key) + " is not permitted for machines, so that no machine can attract pods (NodeRestriction)", expected: "a label of another domain", hint: byKubectl}
 	case !within(domain, "kubernetes.io") && !within(domain, "k8s.io"), slices.Contains(kubeletLabels, key):
 	case slices.ContainsFunc(kubeletDomains, func(d string) bool { return within(domain, d) }):
 	default:
-		return wrong{reason: quote(key) + " is one of Kubernetes' own, which no machine may give itself (kubelet --node-labels, NodeRestriction)",
-			expected: "a label of your own domain, " + strings.Join(kubeletLabels, ", ") + ", or one below " + strings.Join(kubeletDomains, " or "), nearest: nearest(key, kubeletLabels), hint: byKubectl}
+		return wrong{reason: quote(key) + " is a label of Kubernetes that no machine may set on its Node (kubelet --node-labels, NodeRestriction)",
+			expected: "a label of your own domain, " + strings.Join(kubeletLabels, ", ") + ", or a label below " + strings.Join(kubeletDomains, " or "), nearest: nearest(key, kubeletLabels), hint: byKubectl}
 	}
 	return wrong{}
 }
@@ -131,9 +131,9 @@ func OwnTaint(key string) string {
 	case key == "node-role.kubernetes.io/control-plane":
 		return "Cluster.spec.kubernetes.allowSchedulingOnControlPlane: false sets it"
 	case within(domain, "node.kubernetes.io"), within(domain, "node.cloudprovider.kubernetes.io"):
-		return "Kubernetes sets it, and takes it away, by the state of the Node"
+		return "Kubernetes manages it by the state of the Node"
 	case within(domain, "orlop.dev"):
-		return "the system sets it, and takes it away"
+		return "the system manages it"
 	}
 	return ""
 }
@@ -156,7 +156,7 @@ func (p *parser) node(path string, n *Node) {
 			p.on(at, w)
 		} else if slices.Contains(kubeletLabels, key) && n.Labels[key] == "" {
 			// the kubelet would remove an empty value
-			p.on(at, wrong{reason: "is empty", expected: "a value", hint: "leave it out if there is nothing to say"})
+			p.on(at, wrong{reason: "is empty", expected: "a value", hint: "omit it if it is not needed"})
 		}
 		p.labelValue(at, n.Labels[key])
 	}
@@ -193,7 +193,7 @@ func qualifiedName(key string) error {
 	name := key
 	if domain, rest, found := strings.Cut(key, "/"); found {
 		if err := hostname(domain); err != nil {
-			return fmt.Errorf(`is not right before "/": it %w`, err)
+			return fmt.Errorf(`has an invalid part before "/": it %w`, err)
 		}
 		name = rest
 	}

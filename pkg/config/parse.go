@@ -204,7 +204,7 @@ func syntaxError(err error) (line int, reason string) {
 	reason = strings.TrimPrefix(oneLine(err), "yaml: ")
 	// the name of the anchor can be an unquoted secret
 	if before, _, ok := strings.Cut(reason, "unknown anchor '"); ok {
-		reason = before + "an alias (*) to an anchor that is not there; quote a value that begins so"
+		reason = before + "an alias (*) to an unknown anchor; quote a value that begins with this character"
 	}
 	if rest, ok := strings.CutPrefix(reason, "line "); ok {
 		if number, text, ok := strings.Cut(rest, ": "); ok {
@@ -238,11 +238,11 @@ func (p *parser) narrow(n *yaml.Node, depth int) bool {
 		return false
 	// The messages omit the names, because an unquoted secret can look like an alias or anchor.
 	case n.Kind == yaml.AliasNode:
-		p.at(n, "", wrong{reason: "an alias (*)", expected: "the value itself", hint: "anchors and aliases are not accepted; quote a value that begins so"})
+		p.at(n, "", wrong{reason: "an alias (*)", expected: "the value itself", hint: "anchors and aliases are not accepted; quote a value that begins with this character"})
 	case n.Anchor != "":
-		p.at(n, "", wrong{reason: "an anchor (&)", expected: "the value only", hint: "anchors and aliases are not accepted; quote a value that begins so"})
+		p.at(n, "", wrong{reason: "an anchor (&)", expected: "the value only", hint: "anchors and aliases are not accepted; quote a value that begins with this character"})
 	case n.Style&yaml.TaggedStyle != 0:
-		p.at(n, "", wrong{reason: "a tag (!)", expected: "the value only", hint: "tags are not accepted; quote a value that begins so"})
+		p.at(n, "", wrong{reason: "a tag (!)", expected: "the value only", hint: "tags are not accepted; quote a value that begins with this character"})
 	}
 	deep := true
 	for _, child := range n.Content {
@@ -324,7 +324,7 @@ func (p *parser) document(root *yaml.Node) {
 	if kindNode == nil {
 		w := wrong{reason: "the document has no kind", expected: oneOf(p.cfg.kindNames())}
 		if near := nearest("kind", keys(root)); near != "" {
-			w.hint = fmt.Sprintf("the field %q looks like it", near)
+			w.hint = fmt.Sprintf("the field %q is similar", near)
 		}
 		p.at(root, "kind", w)
 		return

@@ -234,7 +234,7 @@ func TestLimits(t *testing.T) {
 		{"size", head + "#" + strings.Repeat("x", MaxSize-len(head)), "f: 1048577 bytes long; expected at most 1 MiB"},
 		{"depth", deep(40) + head, "f:1:35: kind: nested more than 32 levels deep"},
 		{"great depth", deep(500000) + head, "f: cannot be read as YAML: exceeded max depth of 10000"},
-		{"alias bomb", bomb + head, `f:1:4: an anchor (&); expected the value only; anchors and aliases are not accepted; quote a value that begins so`},
+		{"alias bomb", bomb + head, `f:1:4: an anchor (&); expected the value only; anchors and aliases are not accepted; quote a value that begins with this character`},
 		{"not UTF-8", head + "\xff", "f:5:1: the byte 0xff is not text; expected YAML in UTF-8"},
 		{"UTF-16", "\xff\xfea\x00", "f:1:1: the byte 0xff is not text; expected YAML in UTF-8"},
 		{"zero byte", head + "# é\x00", "f:5:4: the control character U+0000; expected YAML in UTF-8"},
@@ -255,7 +255,7 @@ func TestLimits(t *testing.T) {
 		fmt.Fprintf(&many, "x%d: 1\n", i)
 	}
 	_, problems := Parse("f", []byte(many.String()))
-	if last := problems[len(problems)-1]; len(problems) != maxProblems+1 || last.String() != "f: 4900 more problems; correct the first ones, then look again" {
+	if last := problems[len(problems)-1]; len(problems) != maxProblems+1 || last.String() != "f: 4900 more problems; fix the first problems and validate again" {
 		t.Errorf("%d problems, the last: %s", len(problems), last)
 	}
 }

@@ -30,7 +30,7 @@ func ParseCertificate(text string) (Certificate, error) {
 		return Certificate{}, err
 	}
 	if len(all) > 1 {
-		return Certificate{}, &wrong{reason: fmt.Sprintf("there are %d certificates", len(all)), expected: wantCertificate, hint: "a list has one in each place"}
+		return Certificate{}, &wrong{reason: fmt.Sprintf("there are %d certificates", len(all)), expected: wantCertificate, hint: "a list has one certificate per item"}
 	}
 	return all[0], nil
 }
@@ -47,7 +47,7 @@ func certificates(text, want string) ([]Certificate, error) {
 	var all []Certificate
 	for _, block := range blocks {
 		if strings.HasSuffix(block.Type, "PRIVATE KEY") {
-			return nil, &wrong{reason: "there is a private key in it", expected: want, hint: "a key is a secret, and stands nowhere else"}
+			return nil, &wrong{reason: "it contains a private key", expected: want, hint: "a key is a secret and belongs only in key fields"}
 		}
 		if block.Type != "CERTIFICATE" {
 			return nil, &wrong{reason: fmt.Sprintf("the PEM block is a %s", quote(block.Type)), expected: want}
@@ -244,7 +244,7 @@ func onlyBlock(text, want string) (*pem.Block, error) {
 		blocks = blocks[1:]
 	}
 	if len(blocks) > 1 {
-		return nil, &wrong{reason: "there is more after the first PEM block", expected: want}
+		return nil, &wrong{reason: "it contains more than one PEM block", expected: want}
 	}
 	return blocks[0], nil
 }
@@ -253,7 +253,7 @@ func onlyBlock(text, want string) (*pem.Block, error) {
 // comments (section 5.2), unless they look like a part of a block. It accepts all line endings, a
 // byte order mark and spaces around a line.
 func pemBlocks(text, want string) ([]*pem.Block, error) {
-	damaged := &wrong{reason: "the PEM block is damaged", expected: want, hint: "look for missing lines and for an indentation that changes"}
+	damaged := &wrong{reason: "the PEM block is damaged", expected: want, hint: "look for missing lines and inconsistent indentation"}
 	var all []*pem.Block
 	var block strings.Builder // the current block
 	inside := false

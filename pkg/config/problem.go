@@ -84,7 +84,7 @@ func (p Problems) sorted() Problems {
 	})
 	p = slices.Compact(p)
 	if len(p) > maxProblems {
-		rest := Problem{File: p[0].File, Reason: fmt.Sprintf("%d more problems", len(p)-maxProblems), Hint: "correct the first ones, then look again"}
+		rest := Problem{File: p[0].File, Reason: fmt.Sprintf("%d more problems", len(p)-maxProblems), Hint: "fix the first problems and validate again"}
 		p = append(slices.Clip(p[:maxProblems]), rest)
 	}
 	return p

@@ -31,13 +31,13 @@ type RegistryName string
 // AnyRegistry means every registry.
 const AnyRegistry RegistryName = "*"
 
-const wantRegistryName = `a registry as names of images begin, such as docker.io or registry.example.com:5000, or "*" for all`
+const wantRegistryName = `a registry as in image names, such as docker.io or registry.example.com:5000, or "*" for all`
 
 // UnmarshalText parses a registry name.
 func (r *RegistryName) UnmarshalText(text []byte) error {
 	s := string(text)
 	if host, _, below := strings.Cut(s, "/"); below {
-		return &wrong{reason: "has more than a registry", expected: wantRegistryName, nearest: host}
+		return &wrong{reason: "contains more than a registry", expected: wantRegistryName, nearest: host}
 	}
 	if RegistryName(s) != AnyRegistry {
 		if err := registryHost(s); err != nil {
@@ -82,7 +82,7 @@ func (p *parser) imageRegistries(path string, all []ImageRegistry) {
 		}
 		host, folder := r.Address.Host()
 		if folder != "" && len(r.Mirrors) == 0 && !p.broken[at+".mirrors"] {
-			p.on(at+".address", wrong{reason: "has a folder, and mirrors nobody", expected: "mirrors with the registries whose images are there, or the registry alone", nearest: host})
+			p.on(at+".address", wrong{reason: "has a path, but mirrors is empty", expected: "mirrors with the registries of the images, or the registry without a path", nearest: host})
 		}
 		for j, m := range r.Mirrors {
 			switch {
@@ -101,7 +101,7 @@ func (p *parser) imageRegistries(path string, all []ImageRegistry) {
 func (p *parser) registryAccess(at string, ca Bundle, plainHTTP bool, username string, password Secret) {
 	switch {
 	case !ca.IsZero() && plainHTTP:
-		p.on(at+".plainHTTP", wrong{reason: "needs no ca", expected: "only one of both"})
+		p.on(at+".plainHTTP", wrong{reason: "cannot be combined with ca", expected: "ca or plainHTTP"})
 	case !password.IsZero() && plainHTTP:
 		p.on(at+".password", wrong{reason: "would be sent without TLS", expected: "a registry with TLS"})
 	case (username == "") != password.IsZero() && !p.broken[at+".password"]:

@@ -72,8 +72,8 @@ func (s *Secret) UnmarshalText(text []byte) error {
 
 func errRedacted() error {
 	return &wrong{
-		reason: "the secret was taken out of this file", expected: "the secret itself",
-		hint: "take the file that the configuration was applied from, not the answer of the machine",
+		reason: "the secret is redacted in this file", expected: "the secret itself",
+		hint: "use the file that was applied, not the response of the machine",
 	}
 }
 

@@ -71,7 +71,7 @@ func TestRedactedIsRefused(t *testing.T) {
 		t.Errorf("got %d problems, want one for each of the 17 secrets:\n%v", len(problems), problems)
 	}
 	for _, p := range problems {
-		if p.Reason != "the secret was taken out of this file" {
+		if p.Reason != "the secret is redacted in this file" {
 			t.Errorf("unexpected: %s", p)
 		}
 	}

@@ -74,7 +74,7 @@ const wantRecipient = "a public key of age, age1…, as `age-keygen` prints it"
 func (r *Recipient) UnmarshalText(text []byte) error {
 	s := string(text)
 	if strings.Contains(strings.ToUpper(s), "AGE-SECRET-KEY-") {
-		return &wrong{reason: "a secret key", expected: wantRecipient, hint: "`age-keygen -y` prints the public key that belongs to it; make another pair if this file was seen by others"}
+		return &wrong{reason: "a secret key", expected: wantRecipient, hint: "`age-keygen -y` prints the public key that belongs to it; generate a new key pair if others have seen this file"}
 	}
 	if _, err := age.ParseRecipients(strings.NewReader(s)); err != nil || len(strings.Fields(s)) != 1 {
 		return &wrong{reason: "not a public key of age", expected: wantRecipient}
@@ -121,13 +121,13 @@ func (p *parser) snapshots(path string, s *Snapshots) {
 			p.on(at, wrong{reason: "is given twice", expected: "each once"})
 		}
 		if quantum(r) != quantum(s.Recipients[0]) && r != "" && s.Recipients[0] != "" {
-			p.on(at, wrong{reason: "is of another kind than the first", expected: "all of age1pq1…, or none: a snapshot is as safe as the weakest of them"})
+			p.on(at, wrong{reason: "has another type than the first key", expected: "all or none of age1pq1…: the weakest key determines the security of a snapshot"})
 		}
 	}
 	if s.Target != nil {
 		p.snapshotTarget(path+".target", s.Target)
 		if len(s.Recipients) == 0 && !p.broken[path+".recipients"] {
-			p.on(path+".target", wrong{reason: "snapshots would be sent that are not encrypted", expected: "recipients beside it"})
+			p.on(path+".target", wrong{reason: "snapshots would be uploaded without encryption", expected: "recipients"})
 		}
 	}
 }
@@ -154,7 +154,7 @@ func (p *parser) snapshotTarget(path string, t *SnapshotTarget) {
 		}
 		// A header of the request contains the access key.
 		if strings.ContainsFunc(key.text.Reveal(), func(r rune) bool { return r <= ' ' || r > '~' || r == '/' && key.name == "accessKey" }) {
-			p.on(path+"."+key.name, wrong{reason: "has characters that no store gives out", expected: "it as the store shows it"})
+			p.on(path+"."+key.name, wrong{reason: "contains characters that no store uses", expected: "the key as the store shows it"})
 		}
 	}
 	p.bundle(path+".ca", t.CA)

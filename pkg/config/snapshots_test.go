@@ -26,10 +26,10 @@ func TestRecipients(t *testing.T) {
 		recipients []Recipient
 		want       string // empty: no problem
 	}{
-		"none":    {nil, "snapshots would be sent that are not encrypted"},
+		"none":    {nil, "snapshots would be uploaded without encryption"},
 		"usual":   {usual[:maxRecipients], ""},
 		"quantum": {quantum, ""},
-		"mixed":   {[]Recipient{quantum[0], usual[0]}, "recipients[1]: is of another kind than the first"},
+		"mixed":   {[]Recipient{quantum[0], usual[0]}, "recipients[1]: has another type than the first key"},
 		"many":    {usual, fmt.Sprintf("recipients: %d recipients; expected at most %d", maxRecipients+1, maxRecipients)},
 	} {
 		cfg := example(t)

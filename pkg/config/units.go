@@ -231,7 +231,7 @@ func (e *Endpoint) read(s, want string, usual uint16, mustSay bool) error {
 		bad.reason = fmt.Sprintf("the scheme is %s", quote(u.Scheme))
 		return bad
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.HasSuffix(s, "#") || (u.Path != "" && u.Path != "/"):
-		bad.reason = "there is more in it than a host and a port"
+		bad.reason = "it contains more than a host and a port"
 		return bad
 	}
 	host := strings.ToLower(u.Hostname())

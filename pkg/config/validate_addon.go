@@ -26,13 +26,13 @@ func (p *parser) addons() {
 		case p.cfg.Cluster == nil && !p.broken["kind"]:
 			p.on(path, wrong{reason: "there is no Cluster document", expected: "an add-on on a machine of a cluster"})
 		case p.cfg.Machine.Spec.Role == RoleWorker:
-			p.on(path, wrong{reason: "the machine is a worker", expected: "an add-on on control-plane machines only", hint: "leave it out here"})
+			p.on(path, wrong{reason: "the machine is a worker", expected: "an add-on on control-plane machines only", hint: "remove it here"})
 		}
 		if err := dnsLabel(a.Metadata.Name); err != nil && a.Metadata.Name != "" {
 			p.on(path+".metadata.name", wrong{reason: fmt.Sprintf("%s %v", quote(a.Metadata.Name), err), expected: "a DNS label"})
 		}
 		if d := time.Duration(a.Spec.HealthyWithin); d != 0 && (d < 2*time.Minute || d > 24*time.Hour) {
-			p.on(path+".spec.healthyWithin", wrong{reason: a.Spec.HealthyWithin.String() + " is out of range", expected: "2m to 24h, or 0s to never go back"})
+			p.on(path+".spec.healthyWithin", wrong{reason: a.Spec.HealthyWithin.String() + " is out of range", expected: "2m to 24h, or 0s to never roll back"})
 		}
 		p.addonScope(path+".spec", &a.Spec)
 		p.addonRights(path+".spec.rights", &a.Spec)
@@ -57,7 +57,7 @@ func (p *parser) addons() {
 		}
 		if len(outside) > 0 {
 			p.on(path+".spec.manifests", wrong{reason: "outside the scope: " + list(outside), expected: "objects in the namespaces of scope.namespaces",
-				hint: "add the namespaces, or say cluster: true there"})
+				hint: "add the namespaces, or set cluster: true"})
 		}
 	}
 }
@@ -69,10 +69,10 @@ const maxRegistries = 8
 // addonSource validates the sources of an add-on's objects.
 func (p *parser) addonSource(path string, s *AddonSpec) {
 	if len(s.Manifests) == 0 && s.Artifact == (Artifact{}) && !p.broken[path+".artifact"] {
-		p.on(path+".manifests", wrong{reason: "is empty, and there is no artifact", expected: "one text or more, or an artifact"})
+		p.on(path+".manifests", wrong{reason: "is empty, and there is no artifact", expected: "at least one text, or an artifact"})
 	}
 	if len(s.Registries) > 0 && s.Artifact == (Artifact{}) && !p.broken[path+".artifact"] {
-		p.on(path+".registries", wrong{reason: "there is no artifact to fetch", expected: "artifact with it"})
+		p.on(path+".registries", wrong{reason: "there is no artifact to fetch", expected: "artifact"})
 	}
 	if len(s.Registries) > maxRegistries {
 		p.on(path+".registries", wrong{reason: fmt.Sprintf("%d registries", len(s.Registries)), expected: fmt.Sprintf("at most %d", maxRegistries)})
@@ -84,7 +84,7 @@ func (p *parser) addonSource(path string, s *AddonSpec) {
 		}
 		p.bundle(at+".ca", r.CA)
 		if r.CA.IsZero() && !r.PlainHTTP && !p.broken[at+".ca"] {
-			p.on(at, wrong{reason: "has no ca, and this system trusts no authority by itself", expected: "the CA of the registry's certificate, or plainHTTP: true"})
+			p.on(at, wrong{reason: "has no ca, and public CAs are not trusted here", expected: "the CA of the registry's certificate, or plainHTTP: true"})
 			continue
 		}
 		p.registryAccess(at, r.CA, r.PlainHTTP, r.Username, r.Password)
@@ -105,7 +105,7 @@ func (p *parser) addonScope(path string, s *AddonSpec) {
 	case s.Scope.Cluster && len(spaces) > 0:
 		p.on(path+".scope", wrong{reason: "has both namespaces and cluster: true", expected: "one of them"})
 	case !s.Scope.Cluster && len(spaces) == 0:
-		p.on(path+".scope", wrong{reason: "says nothing", expected: "namespaces, or cluster: true"})
+		p.on(path+".scope", wrong{reason: "is empty", expected: "namespaces, or cluster: true"})
 	case s.Namespace != "" && len(spaces) > 0 && !slices.Contains(spaces, s.Namespace):
 		p.on(path+".namespace", wrong{reason: fmt.Sprintf("%s is not in scope.namespaces", quote(s.Namespace)), expected: oneOf(spaces)})
 	}
@@ -129,7 +129,7 @@ func (p *parser) namespace(path, name string) {
 	if err := dnsLabel(name); err != nil {
 		p.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(name), err), expected: "a DNS label"})
 	} else if name == AddonNamespace {
-		p.on(path, wrong{reason: fmt.Sprintf("%s is where the system keeps the state of add-ons", quote(name)), expected: "another namespace"})
+		p.on(path, wrong{reason: fmt.Sprintf("%s contains the system's state of add-ons", quote(name)), expected: "another namespace"})
 	}
 }
 
@@ -137,13 +137,13 @@ func (p *parser) addonRights(path string, s *AddonSpec) {
 	r := s.Rights
 	switch {
 	case r.ClusterAdmin && (r.NamespaceAdmin || len(r.Rules) > 0):
-		p.on(path, wrong{reason: "clusterAdmin: true holds everything else", expected: "only one of both"})
+		p.on(path, wrong{reason: "clusterAdmin: true includes all other permissions", expected: "clusterAdmin alone"})
 	case r.ClusterAdmin && !s.Scope.Cluster:
-		p.on(path+".clusterAdmin", wrong{reason: "reaches beyond scope.namespaces", expected: "scope: {cluster: true} with it"})
+		p.on(path+".clusterAdmin", wrong{reason: "is not limited to scope.namespaces", expected: "scope: {cluster: true}"})
 	case r.NamespaceAdmin && s.Scope.Cluster:
-		p.on(path+".namespaceAdmin", wrong{reason: "is about scope.namespaces, of which there are none", expected: "rules, or clusterAdmin: true"})
+		p.on(path+".namespaceAdmin", wrong{reason: "requires scope.namespaces, which is empty", expected: "rules, or clusterAdmin: true"})
 	case !r.ClusterAdmin && !r.NamespaceAdmin && len(r.Rules) == 0:
-		p.on(path, wrong{reason: "says nothing", expected: "rules, namespaceAdmin: true or clusterAdmin: true", hint: "without rights nothing can be applied"})
+		p.on(path, wrong{reason: "is empty", expected: "rules, namespaceAdmin: true or clusterAdmin: true", hint: "without permissions no object can be applied"})
 	}
 	all := []string{"*"}
 	for i, rule := range r.Rules {
@@ -151,15 +151,15 @@ func (p *parser) addonRights(path string, s *AddonSpec) {
 		urls := len(rule.NonResourceURLs) > 0
 		switch {
 		case len(rule.Verbs) == 0:
-			p.on(at+".verbs", wrong{reason: "is empty", expected: "one verb or more"})
+			p.on(at+".verbs", wrong{reason: "is empty", expected: "at least one verb"})
 		case urls && len(rule.APIGroups)+len(rule.Resources)+len(rule.ResourceNames) > 0:
-			p.on(at, wrong{reason: "has both resources and nonResourceURLs", expected: "a rule for each"})
+			p.on(at, wrong{reason: "has both resources and nonResourceURLs", expected: "separate rules"})
 		case urls && !s.Scope.Cluster:
-			p.on(at+".nonResourceURLs", wrong{reason: "belongs to no namespace", expected: "scope: {cluster: true} with it"})
+			p.on(at+".nonResourceURLs", wrong{reason: "is not namespaced", expected: "scope: {cluster: true}"})
 		case !urls && (len(rule.APIGroups) == 0 || len(rule.Resources) == 0):
 			p.on(at, wrong{reason: "names no resources", expected: "apiGroups and resources, or nonResourceURLs"})
 		case slices.Equal(rule.Verbs, all) && len(rule.APIGroups) == 1 && rule.APIGroups[0].String() == "*" && slices.Equal(rule.Resources, all) && len(rule.ResourceNames) == 0:
-			p.on(at, wrong{reason: "means everything", expected: "namespaceAdmin: true or clusterAdmin: true, so that it is plain to see"})
+			p.on(at, wrong{reason: "grants all permissions", expected: "namespaceAdmin: true or clusterAdmin: true, which is explicit"})
 		}
 	}
 }

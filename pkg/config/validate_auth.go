@@ -90,7 +90,7 @@ func (p *parser) verifiedEmail(path string, j *JWTIssuer) {
 	}
 	if !slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "email_verified") }) {
 		p.on(path+".username", wrong{
-			reason: "claims.email is used, but claims.email_verified is not looked at", expected: "a claim rule that asks for it",
+			reason: "claims.email is used, but claims.email_verified is not checked", expected: "a claim rule that checks it",
 			hint: `add to claimRules: expression: "claims.?email_verified.orValue(true) == true"`,
 		})
 	}
@@ -224,9 +224,9 @@ func (p *parser) https(path, address string) {
 	case u.Scheme != "https":
 		p.on(path, wrong{reason: fmt.Sprintf("the scheme is %s", quote(u.Scheme)), expected: want})
 	case u.User != nil:
-		p.on(path, wrong{reason: "there is a user in it", expected: want})
+		p.on(path, wrong{reason: "it contains a user", expected: want})
 	case u.RawQuery != "" || u.ForceQuery || strings.Contains(address, "#"):
-		p.on(path, wrong{reason: "there is a query or a fragment in it", expected: want})
+		p.on(path, wrong{reason: "it contains a query or a fragment", expected: want})
 	default:
 		if err := hostOrAddr(strings.ToLower(u.Hostname())); err != nil {
 			p.on(path, wrong{reason: "the host " + err.Error(), expected: want})

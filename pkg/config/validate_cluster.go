@@ -66,13 +66,13 @@ func (p *parser) kubelet(path string, spec *ClusterSpec) {
 	k := &spec.Kubernetes.Kubelet
 	if k.ClosedToPods && spec.HasExternal(PartNetwork) {
 		p.on(path+".closedToPods", wrong{
-			reason:   "is for pods on Orlop's own network, and Cluster.spec.external names network",
-			expected: "a policy of the network that takes its place, and not here",
+			reason:   "applies only to the built-in network, which Cluster.spec.external replaces",
+			expected: "a network policy of the replacement",
 		})
 	}
 	switch n := len(k.OpenToNamespaces); {
 	case n > 0 && !k.ClosedToPods:
-		p.on(path+field, wrong{reason: "names namespaces, and the port is open to all pods", expected: "closedToPods: true beside it"})
+		p.on(path+field, wrong{reason: "has no effect while the port is open to all pods", expected: "closedToPods: true"})
 	case n > maxOpen:
 		p.on(path+field, wrong{reason: fmt.Sprintf("%d namespaces", n), expected: fmt.Sprintf("at most %d", maxOpen)})
 	}
@@ -87,7 +87,7 @@ func (p *parser) controlPlanes(path string, list []netip.Addr) {
 	for i, a := range list {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if a.IsValid() && (!a.IsGlobalUnicast() || a.Is4In6() || a.Zone() != "") {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is not the address of one machine alone", a), expected: "the one that its certificate holds"})
+			p.on(at, wrong{reason: fmt.Sprintf("%s is not the address of a single machine", a), expected: "the address in its certificate"})
 		}
 		if slices.Contains(list[:i], a) && a.IsValid() {
 			p.on(at, wrong{reason: fmt.Sprintf("%s is given twice", a)})
@@ -99,7 +99,7 @@ func (p *parser) controlPlanes(path string, list []netip.Addr) {
 // cluster.
 func (p *parser) virtualAddresses(path string, spec *ClusterSpec) {
 	if len(spec.VirtualAddresses) > 0 && len(spec.ControlPlanes) == 0 {
-		p.on(path, wrong{reason: "controlPlanes names no machine that could answer for it", expected: "Cluster.spec.controlPlanes with all control-plane machines"})
+		p.on(path, wrong{reason: "controlPlanes is empty, so no machine can hold the address", expected: "Cluster.spec.controlPlanes with all control-plane machines"})
 	}
 	for i, a := range spec.VirtualAddresses {
 		at := fmt.Sprintf("%s[%d]", path, i)
@@ -107,7 +107,7 @@ func (p *parser) virtualAddresses(path string, spec *ClusterSpec) {
 			continue
 		}
 		if !a.IsGlobalUnicast() || a.Is4In6() || a.Zone() != "" {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is not an address that one machine can answer for", a), expected: "a unicast address of the machines' network"})
+			p.on(at, wrong{reason: fmt.Sprintf("%s is not an address that a machine can hold", a), expected: "a unicast address of the machines' network"})
 			continue
 		}
 		if slices.ContainsFunc(spec.VirtualAddresses[:i], func(b netip.Addr) bool { return b.Is4() == a.Is4() }) {
@@ -137,14 +137,14 @@ func (p *parser) external(path string, spec *ClusterSpec) {
 	}
 	if spec.HasExternal(PartNetwork) && spec.Networks.Encapsulation != EncapsulationWireGuard {
 		p.on("Cluster.spec.networks.encapsulation", wrong{
-			reason:   "is for Orlop's own network, and Cluster.spec.external names network",
-			expected: "the way between machines in the configuration of the network that takes its place, and not here",
+			reason:   "applies only to the built-in network, which Cluster.spec.external replaces",
+			expected: "the setting in the configuration of the replacement",
 		})
 	}
 	if spec.HasExternal(PartDNS) && len(spec.DNS.Upstreams)+len(spec.DNS.StubDomains) > 0 {
 		p.on(path, wrong{
-			reason:   "dns is external, and Cluster.spec.dns is for Orlop's own",
-			expected: "resolvers and domains in the configuration of the DNS that takes its place, and not here",
+			reason:   "dns is external, and Cluster.spec.dns applies only to the built-in DNS",
+			expected: "resolvers and domains in the configuration of the replacement",
 		})
 	}
 }
@@ -308,7 +308,7 @@ func (p *parser) pki(path string, spec *ClusterSpec) {
 		for i, c := range a.accepted {
 			p.root(acceptedPath(path, a.name, i), c)
 			if a.pair.Cert.IsZero() {
-				p.on(acceptedPath(path, a.name, i), wrong{reason: "is accepted beside an authority that is not there", expected: "pki." + a.name + ".cert, or nothing here"})
+				p.on(acceptedPath(path, a.name, i), wrong{reason: "the issuing CA is missing", expected: "pki." + a.name + ".cert, or an empty list"})
 			}
 		}
 		if a.pair.Cert.IsZero() && (controlPlane || worker && a.everywhere) && !a.optional {
@@ -341,7 +341,7 @@ func (p *parser) pki(path string, spec *ClusterSpec) {
 	for i, key := range spec.AcceptedEncryptionKeys {
 		same := func(k EncryptionKey) bool { return k.Name() == key.Name() }
 		if same(spec.SecretsEncryptionKey) || slices.ContainsFunc(spec.AcceptedEncryptionKeys[:i], same) {
-			p.on(fmt.Sprintf("Cluster.spec.acceptedEncryptionKeys[%d]", i), wrong{reason: "is there already", expected: "another key than secretsEncryptionKey and those before"})
+			p.on(fmt.Sprintf("Cluster.spec.acceptedEncryptionKeys[%d]", i), wrong{reason: "is a duplicate", expected: "a key other than secretsEncryptionKey and the previous keys"})
 		}
 	}
 }
@@ -350,6 +350,6 @@ func (p *parser) pki(path string, spec *ClusterSpec) {
 // compromise the cluster.
 func (p *parser) notOnWorker(path string, missing bool) {
 	if !missing {
-		p.on(path, wrong{reason: "a worker holds no key of the cluster", expected: "no such field; `orlopctl nodes add` writes a worker's configuration"})
+		p.on(path, wrong{reason: "a worker holds no key of the cluster", expected: "no value; `orlopctl nodes add` writes a worker's configuration"})
 	}
 }

@@ -15,11 +15,11 @@ func (p *parser) join(path string, m *Machine) {
 	if !j.Ticket.IsZero() {
 		p.client(path+".ticket", &j.Ticket)
 	} else if c := p.cfg.Cluster; c == nil || !c.Spec.JoinRequests {
-		p.on(path+".ticket", wrong{reason: "missing, and Cluster.spec.joinRequests lets no machine ask for one", expected: "what `orlopctl nodes add` makes"})
+		p.on(path+".ticket", wrong{reason: "missing, and Cluster.spec.joinRequests is false", expected: "a ticket of `orlopctl nodes add`"})
 	}
 	if c := j.Ticket.Cert; !c.IsZero() && c.X509().Subject.CommonName != m.Metadata.Name && m.Metadata.Name != "" {
 		p.on(path+".ticket.cert", wrong{
-			reason:   fmt.Sprintf("the ticket is for %s, and this machine is called %s", quote(c.X509().Subject.CommonName), quote(m.Metadata.Name)),
+			reason:   fmt.Sprintf("the ticket is for %s, and the name of this machine is %s", quote(c.X509().Subject.CommonName), quote(m.Metadata.Name)),
 			expected: "a ticket for this name",
 		})
 	}
@@ -33,7 +33,7 @@ func (p *parser) join(path string, m *Machine) {
 			host = h
 		}
 		if a, err := netip.ParseAddr(host); err != nil || !a.IsGlobalUnicast() || a.Zone() != "" {
-			p.on(at, wrong{reason: quote(from) + " is no address of a machine", expected: "an address such as 10.0.0.11"})
+			p.on(at, wrong{reason: quote(from) + " is not the address of a machine", expected: "an address such as 10.0.0.11"})
 		}
 		if slices.Contains(j.From[:i], from) {
 			p.on(at, wrong{reason: fmt.Sprintf("%s is given twice", quote(from))})

@@ -23,7 +23,7 @@ func (p *parser) pools(path string, n *ClusterNetworks) (before []AddressRange) 
 		}
 		names[pool.Name] = true
 		if len(pool.Ranges) == 0 {
-			p.on(at+".ranges", wrong{reason: "is empty", expected: "one range or more"})
+			p.on(at+".ranges", wrong{reason: "is empty", expected: "at least one range"})
 		}
 		for j, r := range pool.Ranges {
 			if r.First.IsValid() {
@@ -53,7 +53,7 @@ func (p *parser) poolRange(path string, r AddressRange, before []AddressRange) {
 		return
 	}
 	if !r.First.IsGlobalUnicast() || !r.Last.IsGlobalUnicast() {
-		p.on(path, wrong{reason: fmt.Sprintf("%s holds addresses that are of no machine alone", r), expected: "unicast addresses of the machines' network"})
+		p.on(path, wrong{reason: fmt.Sprintf("%s contains addresses that are not unicast", r), expected: "unicast addresses of the machines' network"})
 	}
 	if size := r.size(); size.Cmp(big.NewInt(maxInRange)) > 0 {
 		p.on(path, wrong{reason: fmt.Sprintf("%s has %s addresses", r, size), expected: fmt.Sprintf("at most %d", maxInRange)})

@@ -46,8 +46,8 @@ func (p *parser) network(n *Network) {
 func (p *parser) firewall(path string, f *Firewall) {
 	if c := p.cfg.Cluster; c != nil && c.Spec.HasExternal(PartNetwork) {
 		p.on(path, wrong{
-			reason: "something else connects the pods (Cluster.spec.external), over links that only that knows",
-			hint:   "let that say who may reach the machine",
+			reason: "the pod network is external (Cluster.spec.external), so the firewall does not know its links",
+			hint:   "restrict access in the external network",
 		})
 	}
 	type door struct {
@@ -61,11 +61,11 @@ func (p *parser) firewall(path string, f *Firewall) {
 			p.on(at+".port", wrong{reason: fmt.Sprintf("%d is no port", r.Port), expected: "1 to 65535"})
 		}
 		if j, twice := seen[door{r.Port, r.Protocol}]; twice && !p.broken[at+".protocol"] {
-			p.on(at+".port", wrong{reason: fmt.Sprintf("%s port %d is also in allow[%d]", r.Protocol, r.Port, j), expected: "each port once, with all that may reach it in from"})
+			p.on(at+".port", wrong{reason: fmt.Sprintf("%s port %d is also in allow[%d]", r.Protocol, r.Port, j), expected: "each port once, with all networks in from"})
 		}
 		seen[door{r.Port, r.Protocol}] = i
 		if len(r.From) == 0 {
-			p.on(at+".from", wrong{reason: "nobody is named", expected: "at least one network; 0.0.0.0/0 and ::/0 are everybody"})
+			p.on(at+".from", wrong{reason: "is empty", expected: "at least one network; 0.0.0.0/0 and ::/0 admit all hosts"})
 		}
 		for j, from := range r.From {
 			if from.Addr().Is4In6() {
@@ -133,9 +133,9 @@ func (p *parser) linkName(path, name string) {
 	case name == "lo":
 		p.on(path, wrong{reason: "the loopback link is not configured", expected: "a physical link, such as eth0"})
 	case madeLink(name) != "":
-		p.on(path, wrong{reason: fmt.Sprintf("%s would be %s, which the system does not make", quote(name), madeLink(name)), expected: "the name of a network card, such as eth0 (`orlopctl get network` lists them)"})
+		p.on(path, wrong{reason: fmt.Sprintf("%s would be %s, which the system does not create", quote(name), madeLink(name)), expected: "the name of a network card, such as eth0 (`orlopctl get network` lists them)"})
 	case name == "all" || name == "default":
-		p.on(path, wrong{reason: fmt.Sprintf("%s means every link to the kernel's parameters", quote(name)), expected: "one link, such as eth0"})
+		p.on(path, wrong{reason: fmt.Sprintf("%s means every link in kernel parameters", quote(name)), expected: "one link, such as eth0"})
 	}
 }
 
@@ -191,7 +191,7 @@ func (p *parser) address(path string, a netip.Prefix) {
 	case addr.IsUnspecified(), addr.IsLoopback(), addr.IsMulticast(), addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		w.reason = fmt.Sprintf("%s cannot be a link's address", addr)
 	case a.Bits() == 0:
-		w.reason = "the prefix length is 0, so the whole world would be on this link"
+		w.reason = "the prefix length is 0, so all addresses would be on this link"
 	case addr.BitLen()-a.Bits() >= 2 && a.Masked().Addr() == addr:
 		w.reason = fmt.Sprintf("%s is the network itself, not an address in it", a)
 	case addr.Is4() && addr.BitLen()-a.Bits() >= 2 && lastAddr(a) == addr:
@@ -242,7 +242,7 @@ func (p *parser) route(path string, l *Link, r Route) {
 		host := netip.PrefixFrom(via, via.BitLen())
 		if nets := l.networks(); len(nets) > 0 {
 			w.expected += ", in " + oneOf(nets)
-			w.hint = fmt.Sprintf("if it is on this link all the same, say so by a route of its own: {to: %s}", host)
+			w.hint = fmt.Sprintf("if it is on this link nevertheless, add a route to it: {to: %s}", host)
 		} else {
 			w.hint = "the link has no address"
 		}
@@ -336,7 +336,7 @@ func (p *parser) resolvers(path string, d *DNS) {
 		if w := notAsked(server); w != nil {
 			p.on(at, *w)
 		} else if own := p.ownAddress(server); own != "" {
-			p.on(at, wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where nobody answers", server, own), expected: "the address of a resolver"})
+			p.on(at, wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no resolver runs", server, own), expected: "the address of a resolver"})
 		}
 		p.unique(at, "servers", server.String(), i, seen)
 	}

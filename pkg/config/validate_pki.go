@@ -40,11 +40,11 @@ func (p *parser) authority(path string, c Certificate) {
 	const want = "a certificate authority: CA:TRUE and the key usage certSign"
 	switch {
 	case !cert.BasicConstraintsValid || !cert.IsCA:
-		p.on(path, wrong{reason: fmt.Sprintf("%s is not an authority (no CA:TRUE)", quote(cert.Subject.String())), expected: want})
+		p.on(path, wrong{reason: fmt.Sprintf("%s is not a CA (no CA:TRUE)", quote(cert.Subject.String())), expected: want})
 	case cert.KeyUsage != 0 && cert.KeyUsage&x509.KeyUsageCertSign == 0:
 		p.on(path, wrong{reason: fmt.Sprintf("%s may not sign certificates (key usage)", quote(cert.Subject.String())), expected: want})
 	case cert.NotAfter.Before(cert.NotBefore):
-		p.on(path, wrong{reason: "it ends before it begins to be valid", expected: want})
+		p.on(path, wrong{reason: "its validity ends before it begins", expected: want})
 	}
 	switch cert.SignatureAlgorithm {
 	case x509.MD2WithRSA, x509.MD5WithRSA, x509.SHA1WithRSA, x509.DSAWithSHA1, x509.ECDSAWithSHA1:
@@ -74,11 +74,11 @@ func (p *parser) root(path string, c Certificate) {
 	const want = "a root: a certificate that is signed with its own key"
 	switch {
 	case len(cert.Subject.Names) == 0: // RFC 5280, 4.1.2.6
-		p.on(path, wrong{reason: "the authority has no name (subject)", expected: "a certificate authority with a name"})
+		p.on(path, wrong{reason: "the CA has no name (subject)", expected: "a certificate authority with a name"})
 	case !bytes.Equal(cert.RawIssuer, cert.RawSubject):
 		p.on(path, wrong{
-			reason:   fmt.Sprintf("%s is an intermediate, signed by %s, which clients do not get", quote(cert.Subject.String()), quote(cert.Issuer.String())),
-			expected: want, hint: "`orlopctl gen secrets` makes them",
+			reason:   fmt.Sprintf("%s is an intermediate, signed by %s, which clients do not receive", quote(cert.Subject.String()), quote(cert.Issuer.String())),
+			expected: want, hint: "`orlopctl gen secrets` generates them",
 		})
 	case cert.IsCA && cert.CheckSignature(cert.SignatureAlgorithm, cert.RawTBSCertificate, cert.Signature) != nil:
 		p.on(path, wrong{reason: fmt.Sprintf("%s is not signed with its own key, although it has the name of its issuer", quote(cert.Subject.String())), expected: want})
@@ -111,7 +111,7 @@ func (p *parser) signingKey(path string, key PrivateKey) {
 		return
 	}
 	if k, ok := signer.(*ecdsa.PrivateKey); !ok || k.Curve != elliptic.P256() {
-		p.on(path, wrong{reason: "a key of another kind", expected: "ECDSA on the curve P-256"})
+		p.on(path, wrong{reason: "a key of another type", expected: "ECDSA on the curve P-256"})
 	}
 }
 
@@ -148,7 +148,7 @@ func (p *parser) authorities() {
 	add := func(h holder) {
 		for _, other := range all {
 			if samePublic(h.key, other.key) {
-				p.on(h.path, wrong{reason: "the same key as in " + other.path, expected: "a key of its own", hint: "an authority could speak for the other one"})
+				p.on(h.path, wrong{reason: "the same key as in " + other.path, expected: "a separate key", hint: "otherwise each CA could issue certificates of the other"})
 				return
 			}
 		}
