@@ -24,18 +24,18 @@ func firewallConfig(c *config.Config) *firewall.Config {
 	tcp := func(port int, from ...netip.Prefix) firewall.Rule {
 		return firewall.Rule{Protocol: string(config.TransportTCP), Port: port, From: from}
 	}
-	out := &firewall.Config{Open: []firewall.Rule{tcp(paths.PortApid)}, MachineNetworks: []int{paths.PortApid}}
+	out := &firewall.Config{Open: []firewall.Rule{tcp(paths.PortApid)}, SystemPorts: []int{paths.PortApid}}
 	var planes []netip.Prefix
 	if c.Cluster != nil {
 		spec := c.Cluster.Spec
 		for _, a := range slices.Concat(spec.ControlPlanes, spec.VirtualAddresses) {
 			planes = append(planes, netip.PrefixFrom(a, a.BitLen()))
 		}
-		out.MachineNetworks = append(out.MachineNetworks, paths.PortKubelet)
+		out.SystemPorts = append(out.SystemPorts, paths.PortKubelet)
 		members := []int{etcdjoin.ClientPort, etcdjoin.PeerPort, paths.PortMetrics}
 		if !isWorker(c) {
 			out.Open = append(out.Open, tcp(paths.PortKubernetes))
-			out.MachineNetworks = append(append(out.MachineNetworks, paths.PortKubernetes), members...)
+			out.SystemPorts = append(append(out.SystemPorts, paths.PortKubernetes), members...)
 		}
 		switch {
 		case len(planes) > 0:
@@ -111,7 +111,7 @@ func (r *packetRules) install(ctx context.Context, set setRules, want *firewall.
 	case want == nil || r.started || r.firewall != "":
 		return fmt.Errorf("firewall: %w; the rules of before stay, and it is tried again", err)
 	}
-	closed := firewall.DropElement(paths.PortApid)
+	closed := firewall.APIOnly(paths.PortApid)
 	if last := set(ctx, closed); last != nil {
 		return fmt.Errorf("firewall: %w; the kernel takes no other rules either (%w): the cluster's services wait, and it is tried again", err, last)
 	}

@@ -67,9 +67,9 @@ func TestFirewallConfig(t *testing.T) {
 // TestFirewallThatDoesNotLoad checks that only the API port is reachable until the kernel accepts
 // the rules, and that a running machine retains its rules.
 func TestFirewallThatDoesNotLoad(t *testing.T) {
-	want := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}}, MachineNetworks: []int{50000}}
-	other := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}, {Protocol: "tcp", Port: 9100}}, MachineNetworks: []int{50000}}
-	full, changed, closed := want.Commands("cni0"), other.Commands("cni0"), firewall.DropElement(50000)
+	want := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}}, SystemPorts: []int{50000}}
+	other := &firewall.Config{Open: []firewall.Rule{{Protocol: "tcp", Port: 50000}, {Protocol: "tcp", Port: 9100}}, SystemPorts: []int{50000}}
+	full, changed, closed := want.Commands("cni0"), other.Commands("cni0"), firewall.APIOnly(50000)
 	for name, c := range map[string]struct {
 		before  packetRules
 		want    *firewall.Config

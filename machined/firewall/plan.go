@@ -16,9 +16,9 @@ const Table = "orlop_firewall"
 // Config lists the accepted connections, in addition to the fixed rules in Commands.
 type Config struct {
 	Open []Rule // each port once per protocol
-	// MachineNetworks are the TCP ports of the system itself, at least one. Only Open accepts
+	// SystemPorts are the TCP ports of the system itself, at least one. Only Open accepts
 	// connections to them.
-	MachineNetworks []int
+	SystemPorts []int
 }
 
 // Rule lets networks reach a port. An empty From means all networks.
@@ -70,10 +70,10 @@ func (c *Config) Lines() []string {
 // Absent are the commands that remove the firewall, if there is a firewall.
 const Absent = "add table inet " + Table + "\ndelete table inet " + Table + "\n"
 
-// DropElement returns the commands for a machine whose kernel rejects the firewall. They drop all
+// APIOnly returns the commands for a machine whose kernel rejects the firewall. They drop all
 // new connections except to the machine's API at the given TCP port, so that the operator can act.
 // They need as few kernel features as possible, and use the same table.
-func DropElement(port int) string {
+func APIOnly(port int) string {
 	return fmt.Sprintf(Absent+`table inet %s {
 	chain input {
 		type filter hook input priority filter; policy drop;
@@ -105,7 +105,7 @@ func (c *Config) Commands(pods string) string {
 	rule("meta l4proto { icmp, ipv6-icmp } accept")
 	// Traffic that a Service rewrites to a pod on the host network. The API server also has a
 	// Service and a virtual address; the rules of its port decide about both.
-	rule("ct status dnat tcp dport != { %s } accept", numbers(c.MachineNetworks))
+	rule("ct status dnat tcp dport != { %s } accept", numbers(c.SystemPorts))
 	rule("ct status dnat meta l4proto != tcp accept")
 	// The answer of a DHCP server does not belong to a connection: it may come from another address
 	// than the request was sent to (RFC 2131, 4.1; RFC 8415, 7.2).

@@ -26,11 +26,11 @@ func TestCommands(t *testing.T) {
 			{Protocol: "tcp", Port: 9100, From: prefixes("10.1.0.0/16", "10.0.0.0/8", "::/0", "2001:db8::/32")},
 			{Protocol: "udp", Port: 53, From: prefixes("0.0.0.0/0")},
 		},
-		MachineNetworks: []int{50000, 10250, 6443},
+		SystemPorts: []int{50000, 10250, 6443},
 	}
 	got := strings.Join(c.Lines(), "\n") + "\n\n" + c.Commands("cni0")
 	golden.Assert(t, got, "commands.txt")
-	golden.Assert(t, DropElement(50000), "closed.txt")
+	golden.Assert(t, APIOnly(50000), "closed.txt")
 	var none *Config
 	if none.Commands("cni0") != Absent || none.Lines() != nil {
 		t.Errorf("without a firewall: %q, %q", none.Commands("cni0"), none.Lines())

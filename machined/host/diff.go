@@ -55,15 +55,15 @@ const (
 
 // Op is a single change to the host. Kernel.Bind makes it executable.
 type Op struct {
-	Verb   Verb
-	Group  string
-	Name   string
-	Names  []string
-	Value  string
-	Old    string // for String only
-	Back   bool   // for String only: SetSysctl restores the value from before the configuration
-	Mount  mount.Mount
-	Rlimit Rlimit
+	Verb    Verb
+	Group   string
+	Name    string
+	Names   []string
+	Value   string
+	Old     string // for String only
+	Restore bool   // for String only: SetSysctl restores the value from before the configuration
+	Mount   mount.Mount
+	Rlimit  Rlimit
 }
 
 // String describes the operation for the operator.
@@ -78,7 +78,7 @@ func (o Op) String() string {
 	case Share:
 		return "make all mounts shared with containers"
 	case SetSysctl:
-		if o.Back {
+		if o.Restore {
 			return fmt.Sprintf("set kernel parameter %s back to %q (was %s)", o.Name, o.Value, o.Old)
 		}
 		return fmt.Sprintf("set kernel parameter %s = %q (was %s)", o.Name, o.Value, o.Old)
@@ -120,7 +120,7 @@ func Diff(have Have, want Want) []Op {
 			!there && s.Optional {
 			continue
 		}
-		op := Op{Verb: SetSysctl, Name: s.Name, Value: s.Value, Old: strconv.Quote(old), Back: s.Former}
+		op := Op{Verb: SetSysctl, Name: s.Name, Value: s.Value, Old: strconv.Quote(old), Restore: s.Restore}
 		if !there {
 			op.Old = "not there"
 		}

@@ -51,10 +51,10 @@ func (k *Kernel) recordLoaded(names []string) {
 	}
 }
 
-// UnrestorableSysctls returns the modules that an operation has loaded, that are still in the
+// LeftoverModules returns the modules that an operation has loaded, that are still in the
 // kernel, and that the configuration no longer requires. They stay loaded until the next boot
 // because their users are unknown.
-func (k *Kernel) UnrestorableSysctls(c Config) ([]string, error) {
+func (k *Kernel) LeftoverModules(c Config) ([]string, error) {
 	wanted := planModules(c)
 	k.mu.Lock()
 	loaded := slices.Clone(k.loaded)

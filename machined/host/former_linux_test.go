@@ -14,7 +14,7 @@ import (
 // descriptions.
 func converge(t *testing.T, k *Kernel, c Config) (lines []string) {
 	t.Helper()
-	c.Former = k.PreviousSysctls()
+	c.PreviousSysctls = k.PreviousSysctls()
 	want := planSysctls(c, small)
 	have := Have{Sysctls: map[string]string{}}
 	for _, s := range want {
@@ -129,7 +129,7 @@ func TestLeftover(t *testing.T) {
 	k := fakeKernel(t, map[string]string{"sys/module/ip_vs/uevent": "", "sys/module/other_module/uevent": ""})
 	k.recordLoaded([]string{"ip-vs", "other_module"})
 	for want, modules := range map[string][]string{"": {"ip_vs", "other-module"}, "ip-vs": {"other_module"}, "ip-vs other_module": nil} {
-		left, err := k.UnrestorableSysctls(Config{Modules: modules})
+		left, err := k.LeftoverModules(Config{Modules: modules})
 		if got := strings.Join(left, " "); err != nil || got != want {
 			t.Errorf("with %q: %q, %v; want %q", modules, got, err, want)
 		}

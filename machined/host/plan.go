@@ -20,11 +20,11 @@ type Config struct {
 	Sysctls        map[string]string // the operator's kernel parameters, by dotted name
 	Modules        []string          // the operator's kernel modules
 	Pods           bool              // pods will run on this machine
-	// Former are the values of kernel parameters from before this package first set them, by dotted
+	// PreviousSysctls are the values of kernel parameters from before this package first set them, by dotted
 	// name (Kernel.PreviousSysctls). Parameters that the configuration no longer contains return to
 	// them.
-	Former    map[string]string
-	MachineID string // 32 lower-case hexadecimal digits; empty if there is none yet. See MachineID
+	PreviousSysctls map[string]string
+	MachineID       string // 32 lower-case hexadecimal digits; empty if there is none yet. See MachineID
 }
 
 // Facts are the properties of the machine that Plan needs. They do not change while it runs.
@@ -59,8 +59,8 @@ type Sysctl struct {
 	Value string
 	// Optional parameters are skipped if the kernel does not have them.
 	Optional bool
-	// Former parameters return to their value from before they were configured.
-	Former bool
+	// PreviousSysctls parameters return to their value from before they were configured.
+	Restore bool
 }
 
 // Rlimit is a resource limit of machined, which all its child processes inherit.
@@ -192,9 +192,9 @@ func planSysctls(c Config, f Facts) []Sysctl {
 			list = append(list, Sysctl{Name: name, Value: c.Sysctls[name]})
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Former)) {
+	for _, name := range slices.Sorted(maps.Keys(c.PreviousSysctls)) {
 		if !slices.ContainsFunc(list, func(s Sysctl) bool { return s.Name == name }) {
-			list = append(list, Sysctl{Name: name, Value: c.Former[name], Optional: true, Former: true})
+			list = append(list, Sysctl{Name: name, Value: c.PreviousSysctls[name], Optional: true, Restore: true})
 		}
 	}
 	return list

@@ -39,15 +39,15 @@ type Installer struct {
 	Trust   bundle.Trust
 	Slot    Slot
 	ESP     *esp.Partition
-	// Save takes the savepoint of the cluster's data for the running version, before any other
+	// TakeSavepoint takes the savepoint of the cluster's data for the running version, before any other
 	// operation; nil: no savepoint.
-	Save func(context.Context) error
-	// Drop removes the outdated savepoint of an earlier upgrade if this upgrade takes none; nil:
+	TakeSavepoint func(context.Context) error
+	// DropSavepoint removes the outdated savepoint of an earlier upgrade if this upgrade takes none; nil:
 	// there is no such savepoint.
-	Drop func() error
-	// Keep stores the active configuration for the running version, as the last operation before
+	DropSavepoint func() error
+	// SaveConfiguration stores the active configuration for the running version, as the last operation before
 	// the boot loader knows the new version.
-	Keep func() error
+	SaveConfiguration func() error
 	// Drain drains the node before the machine shuts down; nil: the pods stay. An error aborts the
 	// upgrade.
 	Drain func(context.Context) error
@@ -101,15 +101,15 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("bundle: %w", err)
 	}
-	if i.Save != nil {
-		if err := i.do(ctx, []operation{{"save the cluster's data for version " + i.Running, 0, func() error { return i.Save(ctx) }}}); err != nil {
+	if i.TakeSavepoint != nil {
+		if err := i.do(ctx, []operation{{"save the cluster's data for version " + i.Running, 0, func() error { return i.TakeSavepoint(ctx) }}}); err != nil {
 			return fmt.Errorf("%w; nothing was written; with --without-data the version comes without a way back for the data", err)
 		}
 	}
 	var uki []byte
 	var all []operation
-	if i.Drop != nil {
-		all = append(all, operation{"drop what was saved for version " + i.Running + " before", 0, i.Drop})
+	if i.DropSavepoint != nil {
+		all = append(all, operation{"drop what was saved for version " + i.Running + " before", 0, i.DropSavepoint})
 	}
 	all = append(all, []operation{
 		{"forget the version in slot " + i.Slot.Label, 0, func() error { return i.ESP.RemoveOthers(i.Running) }},
@@ -123,7 +123,7 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 			return parttable.SetGUID(i.Slot.Disk, i.Slot.Number, i.Slot.Label, params.PartUUID())
 		}},
 		{"read the boot image", 0, func() (err error) { uki, err = r.UKI(); return err }},
-		{"keep the configuration for version " + i.Running, 0, i.Keep},
+		{"keep the configuration for version " + i.Running, 0, i.SaveConfiguration},
 		{"keep the signed statement of version " + s.Version, 0, func() error {
 			return i.ESP.Write(esp.Statement(s.Version), bytes.NewReader(r.Envelope))
 		}},
