@@ -1,54 +1,65 @@
-// Command orchestrator is Kubernetes: upstream's components, embedded as libraries, in three
+// Command orchestrator runs Kubernetes: upstream's components, embedded as libraries, in three
 // processes by failure domain and privilege.
 //
 //	orchestrator api          etcd and kube-apiserver                        user 101, control plane
 //	orchestrator controllers  scheduler, IPAM, metrics, controller manager   user 102, control plane
 //	orchestrator node         kubelet, kube-proxy, CoreDNS, pod network      root, every node
 //
-// The controller manager has a process of its own, which the process of the controllers starts, and
-// starts again when it ends (docs/decisions/0054-system-requests.md):
+// The controller manager is a separate process. The process "controllers" starts it, and restarts
+// it when it ends (docs/decisions/0054-system-requests.md):
 //
 //	orchestrator kube-controller-manager
 //
-// And two that machined runs before it accepts a configuration, because the compiler of expressions
+// machined runs two commands before it accepts a configuration, because the compiler of expressions
 // comes with Kubernetes:
 //
-//	orchestrator check-access  reads a nodespec.AccessCheck, writes what is wrong; status 1 when something is
-//	orchestrator match-disks   reads a diskselector.Question, writes the diskselector.Answer
+//	orchestrator check-access  reads a nodespec.AccessCheck, writes the problems; status 1 if any
+//	orchestrator match-disks   reads a disk match request, writes its result (package diskselector)
 //
-// And for upgrades:
+// For upgrades:
 //
-//	orchestrator save-data     keeps what etcd holds for the version that runs, writes a nodespec.DataSaved (etcd.Commands)
-//	orchestrator drain         reads a nodespec.DrainRequest, evicts the node's pods, writes a nodespec.Drained
-//	orchestrator forget-nodes  reads a nodespec.NodeGCRequest, deletes those Nodes that are there, writes their names; on a control plane
-//	orchestrator suspend       reads a nodespec.SuspendRequest, does it, writes a nodespec.SuspendDone; on a control plane
-//	orchestrator canary        makes a pod's sandbox and takes it away again, or says why it cannot
+//	orchestrator save-data     takes a savepoint, writes a nodespec.Savepoint (etcd.Commands)
+//	orchestrator drain         reads a nodespec.DrainRequest, evicts the node's pods,
+//	                           writes a nodespec.DrainResult
+//	orchestrator forget-nodes  reads a nodespec.NodeGCRequest, deletes these Nodes, writes the
+//	                           names of the Nodes that existed; on a control plane
+//	orchestrator suspend       reads a nodespec.SuspendRequest, writes a nodespec.SuspendResult;
+//	                           on a control plane
+//	orchestrator canary        creates a pod sandbox and removes it, or fails with the reason
 //
-// And for whoever looks after the cluster's data (etcd.Commands), some with a file as descriptor 3:
+// For the data of etcd (etcd.Commands), some with a file as descriptor 3:
 //
-//	orchestrator snapshot-data    reads a nodespec.EtcdGive, fills the file with what etcd holds or one that was kept, writes a
-//	                              nodespec.EtcdSnapshot
-//	orchestrator restore-data     reads a nodespec.EtcdRestore and the file, writes the nodespec.EtcdRestored that comes in force when
-//	                              orchestrator api starts next
-//	orchestrator keep-snapshot    reads a nodespec.EtcdKeep, keeps one more snapshot on DATA, writes the nodespec.EtcdKept
-//	orchestrator kept-snapshots   reads a place (nodespec.EtcdTarget), writes the nodespec.EtcdKept of all of them, the newest first
-//	orchestrator send-snapshot    reads a nodespec.EtcdTarget, puts the newest that it does not have there, writes a nodespec.EtcdSent
+//	orchestrator snapshot-data    reads a nodespec.SendSnapshotRequest, writes the present data or a
+//	                              stored snapshot to the file, writes a nodespec.EtcdSnapshot
+//	orchestrator restore-data     reads a nodespec.EtcdRestore and the file, writes the
+//	                              nodespec.EtcdRestored that the next start of "api" performs
+//	orchestrator keep-snapshot    reads a nodespec.TakeSnapshotRequest, stores a snapshot on DATA,
+//	                              writes its nodespec.StoredSnapshot
+//	orchestrator kept-snapshots   reads the place of a nodespec.EtcdTarget, writes the
+//	                              nodespec.StoredSnapshot of each snapshot, the newest first
+//	orchestrator send-snapshot    reads a nodespec.EtcdTarget, uploads the newest snapshot that the
+//	                              target does not have, writes a nodespec.UploadResult
 //	orchestrator data-status      writes a nodespec.EtcdStatus
-//	orchestrator remove-member    reads a member's name or id, writes the nodespec.EtcdMember that it has removed
-//	orchestrator leave-members    removes this machine's own member if there are others, writes its nodespec.EtcdMember
-//	orchestrator recover-data     writes down that etcd goes on as the only member when it starts next, writes a nodespec.EtcdRecovered
-//	orchestrator rejoin-data      writes down that the data are dropped when etcd starts next, and the cluster is joined anew
+//	orchestrator remove-member    reads a name or ID, writes the removed nodespec.EtcdMember
+//	orchestrator leave-members    removes this machine's own member if there are others,
+//	                              writes its nodespec.EtcdMember
+//	orchestrator recover-data     marks etcd to continue as the only member at its next start,
+//	                              writes a nodespec.EtcdRecovered
+//	orchestrator rejoin-data      marks the data to be dropped at etcd's next start, so that the
+//	                              machine joins the cluster again
 //	orchestrator defragment-data  writes a nodespec.EtcdDefragmented
-//	orchestrator reseal-secrets   reads a nodespec.EtcdReseal, seals all Secrets by the key that seals, writes a nodespec.Resealed
-//	orchestrator disarm-data      writes the alarms that it has taken back
+//	orchestrator reseal-secrets   reads a nodespec.ReencryptRequest, re-encrypts all Secrets with
+//	                              the current key, writes a nodespec.ReencryptResult
+//	orchestrator disarm-data      clears the alarms, writes their names
 //
-// Each process reads the node's description (paths.NodeSpec), writes its components' configuration
-// files beside the credentials that machined put into its folder, and runs its components until
-// SIGTERM. Readiness goes to machined over pkg/notify. On SIGPWR the node ends its pods in order
-// and says so (nodespec.PodsStoppedFile). When a component ends, its process ends with status 1 and a
-// line that says which and why.
+// Each process reads the description of the node (paths.NodeSpec). It writes the configuration
+// files of its components beside the credentials that machined has put into its directory, and runs
+// the components until SIGTERM. It reports readiness to machined over pkg/notify. On SIGPWR the
+// process "node" ends the pods in order and reports the end (nodespec.PodsStoppedDetail). When a
+// component ends, its process ends with status 1 and a line with the component and the reason.
 //
-// main.go wires; what a component is stands in services.go and in the component's own package.
+// main.go and wire.go connect the components; services.go lists them, and the package of each
+// component describes it.
 package main
 
 import (
@@ -63,8 +74,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	// a CronJob names its zone, and the image has no zones in files; upstream's own main packages
-	// import it too
+	// A CronJob names its time zone, and the image contains no zone files. Upstream's main packages
+	// import it, too.
 	_ "time/tzdata"
 
 	logsapi "k8s.io/component-base/logs/api/v1"
@@ -110,16 +121,16 @@ func main() {
 	case "drain":
 		err = drainNode(ctx, dirs, os.Stdin, os.Stdout)
 	case "forget-nodes":
-		err = forgetNodes(ctx, dirs, os.Stdin, os.Stdout)
+		err = deleteNodes(ctx, dirs, os.Stdin, os.Stdout)
 	case "canary":
 		err = canary.Run(ctx, dirs)
 	case controllermanager.Name:
-		err = manage(ctx, dirs)
+		err = runControllerManager(ctx, dirs)
 	case "suspend":
 		err = suspend(ctx, dirs, os.Stdin, os.Stdout)
 	default:
 		if _, known := etcd.Commands[os.Args[1]]; known {
-			err = data(ctx, os.Args[1], dirs, os.Stdin, os.Stdout)
+			err = etcdCommand(ctx, os.Args[1], dirs, os.Stdin, os.Stdout)
 		} else {
 			err = run(ctx, os.Args[1], dirs)
 		}
@@ -132,8 +143,8 @@ func main() {
 	}
 }
 
-// checkAccess writes what the API server would not take of the configuration on in, and returns the
-// process's status.
+// checkAccess writes the problems that the API server finds in the configuration on in, and returns
+// the status of the process.
 func checkAccess(in io.Reader, out io.Writer) int {
 	problems, err := kubeapiserver.CheckAccess(in)
 	if err != nil {
@@ -148,8 +159,8 @@ func checkAccess(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// data has a command on etcd done, and writes its answer.
-func data(ctx context.Context, command string, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
+// etcdCommand runs a command on etcd and writes its answer.
+func etcdCommand(ctx context.Context, command string, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
 	spec, err := readSpec(dirs.Spec)
 	if err != nil {
 		return err
@@ -161,11 +172,11 @@ func data(ctx context.Context, command string, dirs dirs.Dirs, in io.Reader, out
 	return json.NewEncoder(out).Encode(answer)
 }
 
-// drainNode evicts the node's pods, and says how that went.
+// drainNode evicts the node's pods and writes the result.
 func drainNode(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
 	var order nodespec.DrainRequest
 	if err := json.NewDecoder(in).Decode(&order); err != nil {
-		return fmt.Errorf("the order cannot be decoded: %w", err)
+		return fmt.Errorf("cannot decode the request: %w", err)
 	}
 	spec, err := readSpec(dirs.Spec)
 	if err != nil {
@@ -182,11 +193,11 @@ func drainNode(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer)
 	return json.NewEncoder(out).Encode(done)
 }
 
-// forgetNodes deletes Nodes, and says which of them were there.
-func forgetNodes(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
+// deleteNodes deletes Nodes and writes the names of the Nodes that existed.
+func deleteNodes(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
 	var order nodespec.NodeGCRequest
 	if err := json.NewDecoder(in).Decode(&order); err != nil {
-		return fmt.Errorf("the order cannot be decoded: %w", err)
+		return fmt.Errorf("cannot decode the request: %w", err)
 	}
 	there, err := nodecontrollers.DeleteRemovedNodes(ctx, dirs, order)
 	if err != nil {
@@ -195,11 +206,11 @@ func forgetNodes(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Write
 	return json.NewEncoder(out).Encode(there)
 }
 
-// suspend does one step of taking an object out of the cluster, or of putting it back.
+// suspend performs a step of suspending an object of the cluster, or of resuming it.
 func suspend(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) error {
 	var order nodespec.SuspendRequest
 	if err := json.NewDecoder(in).Decode(&order); err != nil {
-		return fmt.Errorf("the order cannot be decoded: %w", err)
+		return fmt.Errorf("cannot decode the request: %w", err)
 	}
 	client, err := breakglass.Client(dirs, order)
 	if err != nil {
@@ -212,8 +223,8 @@ func suspend(ctx context.Context, dirs dirs.Dirs, in io.Reader, out io.Writer) e
 	return json.NewEncoder(out).Encode(done)
 }
 
-// manage is the process of the controller manager.
-func manage(ctx context.Context, dirs dirs.Dirs) error {
+// runControllerManager is the process of the controller manager.
+func runControllerManager(ctx context.Context, dirs dirs.Dirs) error {
 	spec, err := readSpec(dirs.Spec)
 	if err != nil {
 		return err
@@ -226,14 +237,14 @@ func manage(ctx context.Context, dirs dirs.Dirs) error {
 	go gate.Run(ctx)
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 	syscall.Umask(0o077)
-	settle := process.HeapLimiter{First: 48 << 20}.Manage(ctx)
+	started := process.HeapLimiter{First: 48 << 20}.Manage(ctx)
 	return controllermanager.Run(ctx, controllermanager.Component(spec, dirs).Args, func(ctx context.Context) error {
-		defer settle()
+		defer started()
 		return gate.WaitRBAC(ctx)
 	})
 }
 
-// run runs one process until ctx is done or one of its components ends.
+// run runs a process until ctx is done or a component of it ends.
 func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 	to, err := notify.FromEnv()
 	if err != nil {
@@ -246,32 +257,32 @@ func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 	if err != nil {
 		return err
 	}
-	// NeedsElection components of a process set up the same global logging; the first one's settings,
-	// which are all components' defaults, stay.
+	// All components of a process configure the same global logging. The settings of the first,
+	// which are the defaults of all, remain.
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
-	// Logs go to the standard error, each line at once. The standard library's log stays beside
-	// Kubernetes' and is not sent through it, as logs.InitLogs would: CoreDNS sends Kubernetes' log
-	// to the standard one.
-	down := make(chan os.Signal, 1)
+	// Logs go to the standard error, each line at once. The log of the standard library stays
+	// separate from that of Kubernetes; logs.InitLogs would redirect it there, and CoreDNS
+	// redirects the log of Kubernetes to the standard one.
+	powerDown := make(chan os.Signal, 1)
 	if name == component.Node {
-		signal.Notify(down, syscall.SIGPWR)
+		signal.Notify(powerDown, syscall.SIGPWR)
 	}
 	podsEnded := func() {
-		if err := to.Send(kubelet.Name, true, nodespec.PodsStoppedFile); err != nil {
-			klog.Error(err) // machined is gone, or waits no more
+		if err := to.Send(kubelet.Name, true, nodespec.PodsStoppedDetail); err != nil {
+			klog.Error(err) // machined is gone or no longer waits
 		}
 	}
-	wired, memory, err := wire(ctx, name, spec, dirs, down, podsEnded)
+	wired, memory, err := wire(ctx, name, spec, dirs, powerDown, podsEnded)
 	if err != nil {
 		return err
 	}
 	if name != component.Node {
-		// Everything these processes write is for themselves. The kubelet's folders are entered by
-		// containers too.
+		// All files that these processes write are private. Containers enter the directories of the
+		// kubelet, too.
 		syscall.Umask(0o077)
 	}
-	settle := memory.Manage(ctx)
-	return process.Run(ctx, wired, process.Announcer(to, wired, settle))
+	started := memory.Manage(ctx)
+	return process.Run(ctx, wired, process.Announcer(to, wired, started))
 }
 
 func readSpec(path string) (nodespec.Spec, error) {

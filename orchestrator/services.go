@@ -31,9 +31,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Services returns the components of every process of the node, with all their flags and files.
-// Pure: the same spec gives the same components, and nothing is started. testdata/*.golden show it
-// for some specs.
+// Services returns the components of every process of the node, with all flags and files. It is
+// pure: the same spec gives the same components, and nothing is started. testdata/*.golden show the
+// result for some specs.
 func Services(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	var all []component.Component
 	if spec.ControlPlane {

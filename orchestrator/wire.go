@@ -42,9 +42,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// wire returns the components of one process ready to run, and how its memory is managed. After
-// something came from down, the node's pods are ended, and podsEnded is called.
-func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, down <-chan os.Signal, podsEnded func()) ([]component.Component, process.HeapLimiter, error) {
+// wire returns the components of a process ready to run, and the memory settings of the process. A
+// signal on powerDown ends the node's pods; podsEnded is called after that.
+func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, powerDown <-chan os.Signal, podsEnded func()) ([]component.Component, process.HeapLimiter, error) {
 	fail := func(err error) ([]component.Component, process.HeapLimiter, error) {
 		return nil, process.HeapLimiter{}, err
 	}
@@ -61,41 +61,41 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 	if len(own) == 0 {
 		return fail(fmt.Errorf("nothing to run: %s is not part of the control plane", spec.NodeName))
 	}
-	w := wiring{spec: spec, dirs: dirs, server: kubeconfig.Local(), down: down, podsEnded: podsEnded}
+	w := wiring{spec: spec, dirs: dirs, server: kubeconfig.Local(), powerDown: powerDown, podsEnded: podsEnded}
 	authorities := filepath.Join(folder, nodespec.CA)
 	if name == component.Node {
-		if w.marks, err = nodelabels.Read(dirs); err != nil {
+		if w.nodeLabels, err = nodelabels.Read(dirs); err != nil {
 			return fail(err)
 		}
 		w.server, authorities = kubeconfig.Node(spec), kubeconfig.Authorities(spec, dirs)
 		if len(offlineapi.Components(spec, dirs)) > 0 {
-			if w.standIn, err = offlineapi.New(spec, dirs); err != nil {
+			if w.offlineAPI, err = offlineapi.New(spec, dirs); err != nil {
 				return fail(err)
 			}
 		}
 	}
-	if w.gate, err = apiready.New(w.server.URL, w.server.Name, authorities); err != nil {
+	if w.apiReady, err = apiready.New(w.server.URL, w.server.Name, authorities); err != nil {
 		return fail(err)
 	}
-	go w.gate.Run(ctx)
-	w.agent = podnetwork.New(spec, dirs, w.gate)
+	go w.apiReady.Run(ctx)
+	w.agent = podnetwork.New(spec, dirs, w.apiReady)
 	if name == component.Controllers && leaderelection.NeedsElection(spec) {
-		w.lead = leaderelection.New(spec, dirs)
+		w.elector = leaderelection.New(spec, dirs)
 	}
 	for i := range own {
 		if own[i].Run == nil {
 			w.attach(&own[i])
 		}
-		// Each API server asks the metrics of its own machine while they are there.
-		if w.lead != nil && own[i].Name != leaderelection.Name && own[i].Name != metrics.Name {
-			own[i].Run = w.lead.WhenLeading(own[i].Name, own[i].Run)
+		// Each API server gets metrics from its own machine, so metrics run without the lead.
+		if w.elector != nil && own[i].Name != leaderelection.Name && own[i].Name != metrics.Name {
+			own[i].Run = w.elector.WhenLeading(own[i].Name, own[i].Run)
 		}
 	}
 	return own, memory, nil
 }
 
-// resources returns a process's folder and how it uses memory: its first collection comes when it
-// uses about one and a half times what it keeps.
+// resources returns the directory of a process and its memory settings. The first garbage
+// collection comes when the process uses about one and a half times its permanent memory.
 func resources(name string, dirs dirs.Dirs) (string, process.HeapLimiter, error) {
 	switch name {
 	case component.API:
@@ -105,24 +105,24 @@ func resources(name string, dirs dirs.Dirs) (string, process.HeapLimiter, error)
 	case component.Node:
 		return dirs.Node, process.HeapLimiter{First: 80 << 20}, nil
 	}
-	return "", process.HeapLimiter{}, fmt.Errorf("%q is no process of the orchestrator: api, controllers or node", name)
+	return "", process.HeapLimiter{}, fmt.Errorf("%q is not a process of the orchestrator: api, controllers or node", name)
 }
 
-// wiring is what the components of one process share.
+// wiring is the state that the components of a process share.
 type wiring struct {
-	spec      nodespec.Spec
-	dirs      dirs.Dirs
-	gate      *apiready.Waiter
-	server    kubeconfig.Server
-	etcd      <-chan struct{} // closed when etcd answers
-	apiserver *kubeapiserver.Server
-	refusals  *extensions.RejectionLog // of the API server
-	agent     *podnetwork.Agent
-	lead      *leaderelection.Elector // nil where nobody is elected
-	marks     nodespec.NodeLabels     // with which the kubelet makes a new Node
-	standIn   *offlineapi.Server      // nil where there is no balancer
-	down      <-chan os.Signal        // the machine goes down
-	podsEnded func()
+	spec       nodespec.Spec
+	dirs       dirs.Dirs
+	apiReady   *apiready.Waiter
+	server     kubeconfig.Server
+	etcd       <-chan struct{} // closed when etcd answers
+	apiserver  *kubeapiserver.Server
+	rejections *extensions.RejectionLog // of the API server
+	agent      *podnetwork.Agent
+	elector    *leaderelection.Elector // nil without leader election
+	nodeLabels nodespec.NodeLabels     // with which the kubelet creates a new Node
+	offlineAPI *offlineapi.Server      // nil without a balancer
+	powerDown  <-chan os.Signal        // the machine shuts down
+	podsEnded  func()
 }
 
 func (w *wiring) etcdReady(ctx context.Context) error {
@@ -134,7 +134,7 @@ func (w *wiring) etcdReady(ctx context.Context) error {
 	}
 }
 
-// attach gives a described component its Run function.
+// attach sets the Run function of a described component.
 func (w *wiring) attach(c *component.Component) {
 	args := c.Args
 	switch c.Name {
@@ -149,53 +149,53 @@ func (w *wiring) attach(c *component.Component) {
 			})
 		}
 	case kubeapiserver.Name:
-		w.refusals = new(extensions.RejectionLog)
+		w.rejections = new(extensions.RejectionLog)
 		w.apiserver = kubeapiserver.New(args, filepath.Join(w.dirs.API, nodespec.Revoked), metrics.Addresses(w.spec), w.etcdReady, bootstrap.Rights)
-		w.apiserver.Revoked = w.refusals.Note
+		w.apiserver.Revoked = w.rejections.Note
 		check := health.Check{URL: w.server.URL + "/readyz", CAFile: filepath.Join(w.dirs.API, nodespec.CA), Name: w.server.Name}
-		c.Run = watched(c.Name, check, w.apiserver.Run)
+		c.Run = withHealthCheck(c.Name, check, w.apiserver.Run)
 	case bootstrap.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return bootstrap.Run(ctx, w.spec, w.gate, w.apiserver.Loopback, announce)
+			return bootstrap.Run(ctx, w.spec, w.apiReady, w.apiserver.Loopback, announce)
 		}
 	case extensions.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return extensions.Run(ctx, w.gate, w.apiserver.Loopback, w.refusals, announce)
+			return extensions.Run(ctx, w.apiReady, w.apiserver.Loopback, w.rejections, announce)
 		}
 	case leaderelection.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return w.lead.Run(ctx, w.gate.WaitRBAC, announce)
+			return w.elector.Run(ctx, w.apiReady.WaitRBAC, announce)
 		}
 	case nodecontrollers.IPAM:
-		c.Run = w.allowed(nodecontrollers.RunIPAM)
+		c.Run = w.withRights(nodecontrollers.RunIPAM)
 	case nodecontrollers.Namespaces:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return nodecontrollers.RunNamespaces(ctx, w.dirs, w.gate.WaitRBAC, announce)
+			return nodecontrollers.RunNamespaces(ctx, w.dirs, w.apiReady.WaitRBAC, announce)
 		}
 	case controllermanager.Name:
-		c.Run = apart(c.Name, w.loopback(controllermanager.Port))
+		c.Run = asChild(c.Name, w.loopback(controllermanager.Port))
 	case scheduler.Name:
-		c.Run = watched(c.Name, w.loopback(scheduler.Port), func(ctx context.Context) error {
-			return scheduler.Run(ctx, args, w.gate.WaitRBAC)
+		c.Run = withHealthCheck(c.Name, w.loopback(scheduler.Port), func(ctx context.Context) error {
+			return scheduler.Run(ctx, args, w.apiReady.WaitRBAC)
 		})
 	case balancer.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return balancer.Run(ctx, w.spec, w.dirs, w.standIn, announce)
+			return balancer.Run(ctx, w.spec, w.dirs, w.offlineAPI, announce)
 		}
 	case offlineapi.Name:
-		c.Run = w.standIn.Run
+		c.Run = w.offlineAPI.Run
 	case metrics.Name:
-		c.Run = w.allowed(metrics.Run)
+		c.Run = w.withRights(metrics.Run)
 	case addons.Name:
-		c.Run = w.allowed(addons.Run)
+		c.Run = w.withRights(addons.Run)
 	case kubelet.Name:
-		c.Run = watched(c.Name, health.Check{URL: plain(kubelet.HealthPort)}, func(ctx context.Context) error {
-			standIn := w.standIn != nil && w.standIn.Address() != ""
-			return kubelet.Run(ctx, args, w.marks, w.gate, standIn, filepath.Join(w.dirs.Node, nodespec.Revoked), filepath.Join(w.dirs.Node, "logind.sock"), w.down, w.podsEnded)
+		c.Run = withHealthCheck(c.Name, health.Check{URL: plainHealthURL(kubelet.HealthPort)}, func(ctx context.Context) error {
+			standIn := w.offlineAPI != nil && w.offlineAPI.Address() != ""
+			return kubelet.Run(ctx, args, w.nodeLabels, w.apiReady, standIn, filepath.Join(w.dirs.Node, nodespec.Revoked), filepath.Join(w.dirs.Node, "logind.sock"), w.powerDown, w.podsEnded)
 		})
 	case kubeproxy.Name:
-		c.Run = watched(c.Name, health.Check{URL: plain(kubeproxy.HealthPort)}, func(ctx context.Context) error {
-			return kubeproxy.Run(ctx, args, w.gate.WaitRBAC)
+		c.Run = withHealthCheck(c.Name, health.Check{URL: plainHealthURL(kubeproxy.HealthPort)}, func(ctx context.Context) error {
+			return kubeproxy.Run(ctx, args, w.apiReady.WaitRBAC)
 		})
 	case coredns.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
@@ -206,25 +206,25 @@ func (w *wiring) attach(c *component.Component) {
 			return drain.Run(ctx, w.spec, w.dirs, w.agent.Registered, announce)
 		}
 	case nodelabels.Name:
-		c.Run = w.allowed(nodelabels.Run)
+		c.Run = w.withRights(nodelabels.Run)
 	case nodelabels.NodeName:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
-			return nodelabels.RunNode(ctx, w.spec, w.dirs, w.marks, w.gate.WaitRBAC, announce)
+			return nodelabels.RunNode(ctx, w.spec, w.dirs, w.nodeLabels, w.apiReady.WaitRBAC, announce)
 		}
 	case netpolicy.Name:
-		c.Run = w.allowed(netpolicy.Run)
+		c.Run = w.withRights(netpolicy.Run)
 	case portguard.Name:
-		c.Run = w.allowed(portguard.Run)
+		c.Run = w.withRights(portguard.Run)
 	case loadbalancer.Name:
-		c.Run = w.allowed(loadbalancer.Run)
+		c.Run = w.withRights(loadbalancer.Run)
 	case podcertificates.Name:
-		c.Run = w.allowed(podcertificates.Run)
+		c.Run = w.withRights(podcertificates.Run)
 	case localvolumes.Name:
-		c.Run = w.allowed(localvolumes.Run)
+		c.Run = w.withRights(localvolumes.Run)
 	case localvolumes.NodeName:
-		c.Run = w.allowed(localvolumes.RunNode)
+		c.Run = w.withRights(localvolumes.RunNode)
 	case l2announcer.Name:
-		c.Run = w.allowed(l2announcer.Run)
+		c.Run = w.withRights(l2announcer.Run)
 	case apivip.Name:
 		c.Run = func(ctx context.Context, announce component.Announce) error {
 			return apivip.Run(ctx, w.spec, w.dirs, announce)
@@ -236,39 +236,39 @@ func (w *wiring) attach(c *component.Component) {
 	}
 }
 
-// forgiven is how long a component that is started again by itself may keep its process from being
-// ready: machined ends a process that does not get ready, and its other components work.
-const forgiven = time.Minute
+// restartGrace is how long a component that RestartLoop restarts can keep its process unready.
+// machined ends a process that does not become ready, although the other components of the process
+// work.
+const restartGrace = time.Minute
 
-// apart runs a component as a process of its own, with a watch of its health, and starts it again
-// when it ends.
-func apart(name string, check health.Check) func(context.Context, component.Announce) error {
+// asChild runs a component as a separate process with a health check, and restarts it when it ends.
+func asChild(name string, check health.Check) func(context.Context, component.Announce) error {
 	return func(ctx context.Context, announce component.Announce) error {
 		program, err := os.Executable()
 		if err != nil {
-			return fmt.Errorf("cannot find the program: %w", err)
+			return fmt.Errorf("cannot find the executable: %w", err)
 		}
 		began := time.Now()
-		once := watched(name, check, func(ctx context.Context) error { return process.Child(ctx, exec.Command(program, name)) })
+		once := withHealthCheck(name, check, func(ctx context.Context) error { return process.Child(ctx, exec.Command(program, name)) })
 		return process.RestartLoop(ctx,
 			func(ctx context.Context) error { return once(ctx, announce) },
-			func(why string) { announce(name, time.Since(began) > forgiven, nodespec.ProblemPrefix+why) })
+			func(why string) { announce(name, time.Since(began) > restartGrace, nodespec.ProblemPrefix+why) })
 	}
 }
 
-// allowed runs what waits for the rights to do what it does.
-func (w *wiring) allowed(
+// withRights runs a component that waits for its RBAC rights.
+func (w *wiring) withRights(
 	run func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error,
 ) func(context.Context, component.Announce) error {
 	return func(ctx context.Context, announce component.Announce) error {
-		return run(ctx, w.spec, w.dirs, w.gate.WaitRBAC, announce)
+		return run(ctx, w.spec, w.dirs, w.apiReady.WaitRBAC, announce)
 	}
 }
 
-// plain is the health address of a part of the node, without TLS and on loopback.
-func plain(port int) string { return fmt.Sprintf("http://127.0.0.1:%d/healthz", port) }
+// plainHealthURL is the health address of a component of the node, on loopback and without TLS.
+func plainHealthURL(port int) string { return fmt.Sprintf("http://127.0.0.1:%d/healthz", port) }
 
-// loopback is the health address of a controller on this machine.
+// loopback is the health check of a controller on this machine.
 func (w *wiring) loopback(port int) health.Check {
 	return health.Check{
 		URL:    fmt.Sprintf("https://127.0.0.1:%d/healthz", port),
@@ -277,8 +277,8 @@ func (w *wiring) loopback(port int) health.Check {
 	}
 }
 
-// watched runs a component with a watch of its health beside it.
-func watched(name string, check health.Check, run func(context.Context) error) func(context.Context, component.Announce) error {
+// withHealthCheck runs a component together with its health check.
+func withHealthCheck(name string, check health.Check, run func(context.Context) error) func(context.Context, component.Announce) error {
 	check.Component = name
 	return func(ctx context.Context, announce component.Announce) error {
 		watching, stop := context.WithCancel(ctx)

@@ -1,12 +1,13 @@
-// Package apiready tells when the API server can be used, so that components are started at once and
-// wait for it instead of failing and backing off for seconds.
+// Package apiready reports when the API server can be used. Components start at once and wait for
+// it, instead of failing and backing off for seconds.
 //
-// Two moments matter: the server answers at all (a kubelet can register), and the rights exist
-// (controllers may act). Health is the one thing the server tells without credentials, so the gate
-// needs none; and it is told only once the rights exist, because the right to ask for it is made
-// last of all (kubeapiserver/rights.go). The gate does not wait for the server to call itself
-// ready, which comes a second later. It asks at short intervals, because a process cannot wait for
-// another's socket to be opened; asking a closed port costs microseconds.
+// Two moments matter: the server answers at all (a kubelet can register), and the RBAC rights exist
+// (controllers may act). Health is the only answer of the server that needs no credentials, so the
+// Waiter needs none. The server answers it only once the rights exist, because the right to read
+// health is created last of all (kubeapiserver/rights.go). The Waiter does not wait until the
+// server reports itself ready, which comes a second later. It polls at short intervals, because a
+// process cannot wait for another process to open its socket; a request to a closed port costs
+// microseconds.
 package apiready
 
 import (
@@ -22,11 +23,11 @@ import (
 	"time"
 )
 
-// interval is between two questions. It is the most that a waiting component loses; 7 questions a
-// second to a port that is closed are less than a thousandth of a processor.
+// interval is the time between two probes, and so the longest delay of a waiting component. 7
+// requests a second to a closed port take less than a thousandth of a processor.
 const interval = 150 * time.Millisecond
 
-// Waiter watches one API server until it can be used. Make it with New and start Run.
+// Waiter watches an API server until it can be used. Make it with New and start Run.
 type Waiter struct {
 	url     string
 	client  *http.Client
@@ -35,8 +36,8 @@ type Waiter struct {
 	once    sync.Once
 }
 
-// New returns a gate for the server at url (https://host:port), whose certificate is checked
-// against the CA in caFile and must be for serverName (for the URL's host when empty).
+// New returns a Waiter for the server at url (https://host:port). The CA in caFile must have issued
+// the certificate of the server for serverName, or for the host of the URL if serverName is empty.
 func New(url, serverName, caFile string) (*Waiter, error) {
 	pem, err := os.ReadFile(caFile)
 	if err != nil {
@@ -44,12 +45,12 @@ func New(url, serverName, caFile string) (*Waiter, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s: cannot use: no certificate in it", caFile)
+		return nil, fmt.Errorf("%s: cannot use: it contains no certificate", caFile)
 	}
 	return &Waiter{
 		url: strings.TrimSuffix(url, "/"),
 		client: &http.Client{
-			Timeout:   2 * time.Second, // of one question; an overloaded server is asked again
+			Timeout:   2 * time.Second, // of one probe; an overloaded server is probed again
 			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: serverName}, ForceAttemptHTTP2: false},
 		},
 		serving: make(chan struct{}),
@@ -57,17 +58,17 @@ func New(url, serverName, caFile string) (*Waiter, error) {
 	}, nil
 }
 
-// Run asks until the rights exist or ctx is done. Calls after the first do nothing.
+// Run polls until the rights exist or ctx is done. Calls after the first do nothing.
 func (g *Waiter) Run(ctx context.Context) {
 	g.once.Do(func() {
 		defer g.client.CloseIdleConnections()
 		answers := func(int) bool { return true }
-		// Healthy or not: the question was allowed.
+		// Both statuses show that the request was authorized; the server may be unhealthy.
 		allowed := func(status int) bool {
 			return status == http.StatusOK || status == http.StatusInternalServerError
 		}
-		if g.until(ctx, answers, g.serving) {
-			g.until(ctx, allowed, g.rights)
+		if g.pollUntil(ctx, answers, g.serving) {
+			g.pollUntil(ctx, allowed, g.rights)
 		}
 	})
 }
@@ -75,29 +76,31 @@ func (g *Waiter) Run(ctx context.Context) {
 // WaitServing waits until the server answers, or returns ctx's error.
 func (g *Waiter) WaitServing(ctx context.Context) error { return wait(ctx, g.serving) }
 
-// WaitRBAC waits until the server's roles and bindings exist, or returns ctx's error.
+// WaitRBAC waits until the roles and bindings of the server exist, or returns ctx's error.
 func (g *Waiter) WaitRBAC(ctx context.Context) error { return wait(ctx, g.rights) }
 
-// WrapTransport wraps a transport: requests wait until the server answers. Once it did, they pass.
-func (g *Waiter) WrapTransport(next http.RoundTripper) http.RoundTripper { return held{g, next} }
-
-type held struct {
-	gate *Waiter
-	next http.RoundTripper
+// WrapTransport wraps a transport: requests wait until the server has answered for the first time.
+func (g *Waiter) WrapTransport(next http.RoundTripper) http.RoundTripper {
+	return waitTransport{g, next}
 }
 
-func (h held) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := h.gate.WaitServing(r.Context()); err != nil {
+type waitTransport struct {
+	waiter *Waiter
+	next   http.RoundTripper
+}
+
+func (h waitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := h.waiter.WaitServing(r.Context()); err != nil {
 		return nil, err
 	}
 	return h.next.RoundTrip(r)
 }
 
-func (g *Waiter) until(ctx context.Context, good func(status int) bool, reached chan struct{}) bool {
+func (g *Waiter) pollUntil(ctx context.Context, good func(status int) bool, reached chan struct{}) bool {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
-		if status := g.ask(ctx); status != 0 && good(status) {
+		if status := g.probe(ctx); status != 0 && good(status) {
 			close(reached)
 			return true
 		}
@@ -109,8 +112,8 @@ func (g *Waiter) until(ctx context.Context, good func(status int) bool, reached 
 	}
 }
 
-// ask returns the HTTP status of the answer, or 0 when there is none.
-func (g *Waiter) ask(ctx context.Context) int {
+// probe returns the HTTP status of the answer, or 0 without an answer.
+func (g *Waiter) probe(ctx context.Context) int {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url+"/livez", nil)
 	if err != nil {
 		return 0

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// apiServer answers /livez with the status that stands in it.
+// apiServer answers /livez with the stored status.
 func apiServer(t *testing.T) (*httptest.Server, *atomic.Int32, *Waiter) {
 	t.Helper()
 	var status atomic.Int32
@@ -37,7 +37,7 @@ func apiServer(t *testing.T) (*httptest.Server, *atomic.Int32, *Waiter) {
 	return server, &status, gate
 }
 
-func TestGateOpensInTwoSteps(t *testing.T) {
+func TestWaitsInTwoSteps(t *testing.T) {
 	_, status, gate := apiServer(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -50,7 +50,7 @@ func TestGateOpensInTwoSteps(t *testing.T) {
 	if err := gate.WaitRBAC(short); err == nil {
 		t.Fatal("rights exist although health is forbidden")
 	}
-	status.Store(http.StatusInternalServerError) // allowed to ask, not healthy yet
+	status.Store(http.StatusInternalServerError) // authorized, not healthy yet
 	if err := gate.WaitRBAC(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func (c *counted) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 }
 
-func TestHoldKeepsRequestsUntilTheServerAnswers(t *testing.T) {
+func TestTransportWaitsForTheServer(t *testing.T) {
 	_, _, gate := apiServer(t)
 	next := &counted{}
 	held := gate.WrapTransport(next)
@@ -89,7 +89,7 @@ func TestHoldKeepsRequestsUntilTheServerAnswers(t *testing.T) {
 	}
 }
 
-func TestHeldRequestEndsWithItsContext(t *testing.T) {
+func TestWaitingRequestEndsWithItsContext(t *testing.T) {
 	_, _, gate := apiServer(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -102,7 +102,7 @@ func TestHeldRequestEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestForeignServerDoesNotOpen(t *testing.T) {
+func TestForeignServerIsNotAccepted(t *testing.T) {
 	server, _, _ := apiServer(t)
 	_, _, other := apiServer(t) // has another certificate
 	other.url = server.URL

@@ -1,8 +1,7 @@
-// Package breakglass takes an object out of the cluster that keeps the API from serving, and puts
-// it back later, for an administrator who asks the machine (Cluster.Suspend, Cluster.Resume). It
-// runs in a process of its own, with a certificate that machined issues for the one call; neither
-// webhooks nor policies are asked about what it does (kubeapiserver/thirdparty.go). What it has
-// read is kept by machined.
+// Package breakglass suspends an object that prevents the API from working, and resumes it later,
+// at the request of an admin (Cluster.Suspend, Cluster.Resume). It runs in a separate process, with
+// a certificate that machined issues for this call. Neither webhooks nor policies apply to its
+// requests (kubeapiserver/thirdparty.go). machined stores the objects that it has read.
 package breakglass
 
 import (
@@ -27,23 +26,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// callTime is how long one call to the API server may take.
-const callTime = 20 * time.Second
+// callTimeout bounds a request to the API server.
+const callTimeout = 20 * time.Second
 
-// Client returns a client of this machine's API server with the order's certificate.
+// Client returns a client of this machine's API server with the certificate of the request.
 func Client(dirs dirs.Dirs, o nodespec.SuspendRequest) (dynamic.Interface, error) {
 	server := kubeconfig.Local()
 	client, err := dynamic.NewForConfig(&rest.Config{
-		Host: server.URL, Timeout: callTime, UserAgent: "orlop-break-glass",
+		Host: server.URL, Timeout: callTimeout, UserAgent: "orlop-break-glass",
 		TLSClientConfig: rest.TLSClientConfig{ServerName: server.Name, CAFile: filepath.Join(dirs.API, nodespec.CA), CertData: o.Cert, KeyData: o.Key},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot create client: %w", err)
 	}
 	return client, nil
 }
 
-// Run does what the order asks for.
+// Run performs the action of the request.
 func Run(ctx context.Context, client dynamic.Interface, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
 	kind, known := nodespec.FindSuspendKind(o.Kind)
 	if !known {
@@ -55,7 +54,7 @@ func Run(ctx context.Context, client dynamic.Interface, o nodespec.SuspendReques
 	switch o.Action {
 	case nodespec.SuspendRead:
 		if object, err = all.Get(ctx, o.Name, metav1.GetOptions{}); err == nil {
-			err = suspendable(kind, object)
+			err = checkSuspendable(kind, object)
 		}
 	case nodespec.SuspendRemove:
 		return nodespec.SuspendResult{UID: o.UID}, remove(ctx, all, kind, o)
@@ -74,8 +73,9 @@ func Run(ctx context.Context, client dynamic.Interface, o nodespec.SuspendReques
 	return nodespec.SuspendResult{UID: string(object.GetUID()), Object: text}, nil
 }
 
-// suspendable refuses what is the system's own, and what has nothing to take out.
-func suspendable(kind nodespec.SuspendKind, object *unstructured.Unstructured) error {
+// checkSuspendable rejects objects of the system, and objects without a webhook or service to
+// remove.
+func checkSuspendable(kind nodespec.SuspendKind, object *unstructured.Unstructured) error {
 	switch kind.Name {
 	case "apiservice":
 		service, _, _ := unstructured.NestedStringMap(object.Object, "spec", "service")
@@ -85,7 +85,7 @@ func suspendable(kind nodespec.SuspendKind, object *unstructured.Unstructured) e
 			return fmt.Errorf("apiservice %s: cannot be suspended: the API server serves it itself", object.GetName())
 		}
 		if name == bootstrap.MetricsService && namespace == metav1.NamespaceSystem {
-			return fmt.Errorf("apiservice %s: cannot be suspended: it is the machine's own; `orlopctl logs orchestrator-controllers` says why it does not answer", object.GetName())
+			return fmt.Errorf("apiservice %s: cannot be suspended: it belongs to the system; `orlopctl logs orchestrator-controllers` says why it does not answer", object.GetName())
 		}
 	case nodespec.DefinitionKind:
 		if strategy, _, _ := unstructured.NestedString(object.Object, "spec", "conversion", "strategy"); strategy != "Webhook" {
@@ -95,8 +95,8 @@ func suspendable(kind nodespec.SuspendKind, object *unstructured.Unstructured) e
 	return nil
 }
 
-// remove deletes the object; of a definition it takes the converter alone, and each object keeps
-// the version that it has.
+// remove deletes the object. Of a CustomResourceDefinition it removes only the conversion webhook,
+// and each object retains its version.
 func remove(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.SuspendKind, o nodespec.SuspendRequest) error {
 	if kind.Name == nodespec.DefinitionKind {
 		return patchConversion(ctx, all, o.Name, o.UID, map[string]any{"strategy": "None", "webhook": nil})
@@ -104,38 +104,38 @@ func remove(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.Su
 	uid := types.UID(o.UID)
 	err := all.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if apierrors.IsNotFound(err) {
-		return nil // it is gone, which was wanted
+		return nil // already gone
 	}
 	return err
 }
 
-// restore makes the object anew, or gives the definition its converter back.
+// restore creates the object again, or sets the conversion webhook of the definition again.
 func restore(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.SuspendKind, o nodespec.SuspendRequest) (*unstructured.Unstructured, error) {
 	object := &unstructured.Unstructured{}
 	if err := json.Unmarshal(o.Object, &object.Object); err != nil {
-		return nil, fmt.Errorf("%s %s: what was kept cannot be decoded: %w", kind.Name, o.Name, err)
+		return nil, fmt.Errorf("%s %s: cannot decode the stored copy: %w", kind.Name, o.Name, err)
 	}
 	if kind.Name == nodespec.DefinitionKind {
 		conversion, has, err := unstructured.NestedMap(object.Object, "spec", "conversion")
 		if err != nil || !has {
-			return nil, errors.Join(fmt.Errorf("%s %s: what was kept has no converter", kind.Name, o.Name), err)
+			return nil, errors.Join(fmt.Errorf("%s %s: the stored copy has no converter", kind.Name, o.Name), err)
 		}
-		// A definition that was deleted and made anew has another UID, and gets its converter from
-		// whoever has made it.
+		// A definition that was deleted and created again has another UID. It gets its converter
+		// from the client that created it.
 		if err := patchConversion(ctx, all, o.Name, string(object.GetUID()), conversion); err != nil {
 			return nil, err
 		}
 		return object, nil
 	}
-	made, err := all.Create(ctx, fresh(object), metav1.CreateOptions{})
+	made, err := all.Create(ctx, withoutServerFields(object), metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("%s %s: cannot be restored: there is another one of that name by now; delete either that one or, with --forget, what was kept", kind.Name, o.Name)
+		return nil, fmt.Errorf("%s %s: cannot be restored: another object has this name; delete that object, or the stored copy with --forget", kind.Name, o.Name)
 	}
 	return made, err
 }
 
-// fresh is an object without what the server has put into it.
-func fresh(object *unstructured.Unstructured) *unstructured.Unstructured {
+// withoutServerFields returns an object without the fields that the server has set.
+func withoutServerFields(object *unstructured.Unstructured) *unstructured.Unstructured {
 	out := object.DeepCopy()
 	for _, field := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"} {
 		unstructured.RemoveNestedField(out.Object, "metadata", field)

@@ -45,12 +45,12 @@ func cluster() *fake.FakeDynamicClient {
 		hook.DeepCopy(), definition.DeepCopy(), plain.DeepCopy(), local.DeepCopy(), metrics.DeepCopy(), foreign.DeepCopy())
 }
 
-// TestRefused: what is the system's own stays, and so does what is not there, or has nothing to
-// take out.
+// TestRefused checks that objects of the system, missing objects, and objects without a webhook or
+// service to remove are rejected.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct{ kind, name, want string }{
 		{"apiservice", "v1.apps", "the API server serves it itself"},
-		{"apiservice", "v1beta1.metrics.k8s.io", "it is the machine's own"},
+		{"apiservice", "v1beta1.metrics.k8s.io", "it belongs to the system"},
 		{"apiservice", "v1.example.org", ""},
 		{"customresourcedefinition", "plain.example.org", "no webhook converts its objects"},
 		{"validatingwebhookconfiguration", "gone", "not found"},
@@ -63,8 +63,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestThereAndBack: what was taken out is what comes back, without what the server had put into it.
-func TestThereAndBack(t *testing.T) {
+// TestSuspendAndResume checks that a removed object is restored without the fields that the server
+// had set.
+func TestSuspendAndResume(t *testing.T) {
 	client := cluster()
 	do := func(o nodespec.SuspendRequest) nodespec.SuspendResult {
 		t.Helper()
@@ -90,12 +91,12 @@ func TestThereAndBack(t *testing.T) {
 	if err != nil || made.GetLabels()["a"] != "b" || made.GetUID() != "" || made.GetResourceVersion() != "" {
 		t.Errorf("%+v, %v", made, err)
 	}
-	if _, err := Run(t.Context(), client, back); err == nil || !strings.Contains(err.Error(), "another one of that name") {
+	if _, err := Run(t.Context(), client, back); err == nil || !strings.Contains(err.Error(), "another object has this name") {
 		t.Errorf("restored twice: %v", err)
 	}
 }
 
-// TestConverter: of a definition the converter goes and comes back, and nothing else.
+// TestConverter checks that only the converter of a definition is removed and restored.
 func TestConverter(t *testing.T) {
 	client := cluster()
 	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})

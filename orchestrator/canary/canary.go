@@ -1,7 +1,7 @@
-// Package canary makes a pod's sandbox and takes it away again: the proof that this machine can run
-// pods. It asks containerd as the kubelet does (CRI), so runc, the pause image, control groups and
-// the pod network are all part of it. It needs no API server, starts no container in the sandbox,
-// and never touches anybody else's.
+// Package canary creates a pod sandbox and removes it, which proves that this machine can run pods.
+// It calls containerd over CRI, as the kubelet does, so the test includes runc, the pause image,
+// control groups and the pod network. It needs no API server, starts no container in the sandbox,
+// and never touches the sandboxes of pods.
 package canary
 
 import (
@@ -16,17 +16,16 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 )
 
-// Namespace is where the sandbox would be if it were a pod's. There is no such namespace in the API
-// server.
+// Namespace is the namespace of the sandbox. The API server has no such namespace.
 const Namespace = "orlop-canary"
 
-// uid is the canary's; those of pods have the form of RFC 9562.
+// uid is the UID of the canary; the UIDs of pods have the form of RFC 9562.
 const uid = "orlop-canary"
 
-// group is the kubelet's group of all pods.
+// group is the kubelet's control group of all pods.
 const group = "/kubepods"
 
-// Run makes the sandbox, looks whether it has an address, and removes it.
+// Run creates the sandbox, checks that it has an address, and removes it.
 func Run(ctx context.Context, dirs dirs.Dirs) (err error) {
 	conn, err := grpc.NewClient("unix://"+dirs.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -34,7 +33,7 @@ func Run(ctx context.Context, dirs dirs.Dirs) (err error) {
 	}
 	defer conn.Close()
 	runtime := cri.NewRuntimeServiceClient(conn)
-	if err := remove(ctx, runtime); err != nil { // of a run that was cut short
+	if err := remove(ctx, runtime); err != nil { // of an interrupted run
 		return err
 	}
 	made, err := runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
@@ -50,15 +49,15 @@ func Run(ctx context.Context, dirs dirs.Dirs) (err error) {
 		},
 	}})
 	if err != nil {
-		return fmt.Errorf("containerd: cannot make a pod's sandbox: %w", err)
+		return fmt.Errorf("containerd: cannot create a pod sandbox: %w", err)
 	}
 	defer func() { err = errors.Join(err, remove(context.WithoutCancel(ctx), runtime)) }()
 	now, err := runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: made.PodSandboxId})
 	switch {
 	case err != nil:
-		return fmt.Errorf("containerd: cannot ask for the sandbox that it made: %w", err)
+		return fmt.Errorf("containerd: cannot read the status of the created sandbox: %w", err)
 	case now.Status.GetState() != cri.PodSandboxState_SANDBOX_READY:
-		return fmt.Errorf("containerd: the sandbox that it made is %s", now.Status.GetState())
+		return fmt.Errorf("containerd: the created sandbox is %s", now.Status.GetState())
 	case now.Status.GetNetwork().GetIp() == "":
 		return errors.New("pod network: the sandbox has no address")
 	}
@@ -68,7 +67,7 @@ func Run(ctx context.Context, dirs dirs.Dirs) (err error) {
 // label marks the sandbox.
 const label = "orlop.dev/canary"
 
-// remove removes every sandbox of a canary: pods may have its label, too, and no pod its UID.
+// remove removes every sandbox of a canary. A pod can have the label, too, but no pod has the UID.
 func remove(ctx context.Context, runtime cri.RuntimeServiceClient) error {
 	all, err := runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{label: "true"}}})
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 )
 
-// runtime is containerd as far as the canary sees it.
+// runtime is a fake of the part of containerd that the canary uses.
 type runtime struct {
 	cri.UnimplementedRuntimeServiceServer
 	sandboxes []string // with the canary's label
-	fails     error    // what making one answers
+	fails     error    // the error of RunPodSandbox
 	ip        string
 	state     cri.PodSandboxState
 	log       []string
@@ -72,7 +72,7 @@ func TestRun(t *testing.T) {
 		{"all is well", runtime{ip: "10.0.0.2"}, "run, stop new, remove new", "", ""},
 		{"after one that was cut short", runtime{ip: "10.0.0.2", sandboxes: []string{"old"}}, "stop old, remove old, run, stop new, remove new", "", ""},
 		{"beside a pod that has the canary's label", runtime{ip: "10.0.0.2", sandboxes: []string{"tenant"}}, "run, stop new, remove new", "", "tenant"},
-		{"runc does not start", runtime{fails: net.ErrClosed}, "run", "cannot make a pod's sandbox", ""},
+		{"runc does not start", runtime{fails: net.ErrClosed}, "run", "cannot create a pod sandbox", ""},
 		{"no address", runtime{}, "run, stop new, remove new", "has no address", ""},
 		{"it ended at once", runtime{ip: "10.0.0.2", state: cri.PodSandboxState_SANDBOX_NOTREADY}, "run, stop new, remove new", "SANDBOX_NOTREADY", ""},
 	} {

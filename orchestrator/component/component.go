@@ -1,5 +1,5 @@
 // Package component describes a component of the orchestrator as data: its process, its flags and
-// the files it reads. It starts nothing (package process does) and knows no particular component.
+// its files. It starts nothing (package process does) and knows no particular component.
 package component
 
 import (
@@ -16,20 +16,21 @@ import (
 // The three processes, by failure domain and privilege.
 const (
 	API = "api" // etcd and kube-apiserver, user paths.UserAPI
-	// kube-controller-manager, kube-scheduler and resource metrics, user paths.UserControllers
+	// Controllers runs kube-controller-manager, kube-scheduler and resource metrics, as user
+	// paths.UserControllers.
 	Controllers = "controllers"
-	// kubelet, kube-proxy, CoreDNS, the pod network, its policies and the way to the API server,
-	// root
+	// Node runs the kubelet, kube-proxy, CoreDNS, the pod network, its policies and the balancer
+	// for the API server, as root.
 	Node = "node"
 )
 
-// PodCertificateFeatures are upstream's feature gates that pods' certificates take, in the API
-// server, the controllers and the kubelet.
+// PodCertificateFeatures are upstream's feature gates for pod certificates in the API server, the
+// controllers and the kubelet.
 func PodCertificateFeatures() []string {
 	return []string{"ClusterTrustBundle", "ClusterTrustBundleProjection", "PodCertificateRequest"}
 }
 
-// FeatureGates is the flag --feature-gates that switches features on.
+// FeatureGates returns the flag --feature-gates that enables features.
 func FeatureGates(features []string) string {
 	return "--feature-gates=" + strings.Join(features, "=true,") + "=true"
 }
@@ -41,22 +42,22 @@ type File struct {
 	Content string
 }
 
-// Announce tells machined that the named component is ready or is not, with one line for people.
+// Announce reports to machined whether the named component is ready, with a line for the operator.
 type Announce func(component string, ready bool, detail string)
 
-// Component is one supervised goroutine of a process.
+// Component is a supervised goroutine of a process.
 type Component struct {
 	Process string
 	Name    string
-	Args    []string // upstream's flags, where the component is an upstream program
+	Args    []string // upstream's flags, if the component is an upstream program
 	Files   []File
-	// Run works until ctx is done, then returns nil; any other return ends the process. Nil in a
-	// description that is only printed.
+	// Run works until ctx is done, then returns nil; any other return ends the process. It is nil
+	// in a description that is only printed.
 	Run func(ctx context.Context, announce Announce) error
 }
 
-// External stands in a part's place where something else in the cluster does its work
-// (Cluster.spec.external): it says by whom, and is ready.
+// External is a placeholder for a component that Cluster.spec.external replaces. It reports its
+// replacement and is always ready.
 func External(name, by string) Component {
 	return Component{Process: Node, Name: name, Run: func(ctx context.Context, announce Announce) error {
 		announce(name, true, ExternalDetail(by))
@@ -65,10 +66,10 @@ func External(name, by string) Component {
 	}}
 }
 
-// ExternalDetail is what is said of a part that something else supplies.
+// ExternalDetail is the detail of a component that is replaced.
 func ExternalDetail(by string) string { return "does not run: " + by + " (Cluster.spec.external)" }
 
-// String prints the component for people and golden files: name, flags, files with their content.
+// String prints the component for users and golden files: name, flags, files with their content.
 func (c Component) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s\n", c.Process, c.Name)
@@ -84,8 +85,8 @@ func (c Component) String() string {
 	return b.String()
 }
 
-// WriteFiles writes the component's files, each in one step, so that a reader never sees half of
-// one.
+// WriteFiles writes the files of the component, each atomically, so that a reader never sees half
+// of a file.
 func (c Component) WriteFiles() error {
 	for _, f := range c.Files {
 		if err := WriteFile(f); err != nil {
@@ -95,10 +96,10 @@ func (c Component) WriteFiles() error {
 	return nil
 }
 
-// WriteFile writes one file whole and makes its folder (0755) where it is missing.
+// WriteFile writes a file atomically, and creates its directory (0755) if it is missing.
 func WriteFile(f File) error {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
-		return fmt.Errorf("%s: cannot make folder: %w", f.Path, err)
+		return fmt.Errorf("%s: cannot create the directory: %w", f.Path, err)
 	}
 	if err := renameio.WriteFile(f.Path, []byte(f.Content), f.Mode); err != nil {
 		return fmt.Errorf("%s: cannot write: %w", f.Path, err)
@@ -107,7 +108,7 @@ func WriteFile(f File) error {
 }
 
 // StrongSuites are the TLS 1.2 cipher suites of every server: forward secret, authenticated
-// encryption. TLS 1.3 chooses its own.
+// encryption. TLS 1.3 has its own list.
 func StrongSuites() []string {
 	return []string{
 		"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",

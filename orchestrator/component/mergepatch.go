@@ -6,8 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MergePatch is a merge patch of this version of an object, and of no other: it is refused as a conflict
-// when somebody was faster.
+// MergePatch returns a merge patch for this version of an object only. The API server rejects it as
+// a conflict if another client has changed the object.
 func MergePatch(object metav1.Object, change map[string]any) ([]byte, error) {
 	meta, _ := change["metadata"].(map[string]any)
 	if meta == nil {

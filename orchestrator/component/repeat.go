@@ -5,14 +5,13 @@ import (
 	"time"
 )
 
-// ResyncLoop makes one pass after the other until ctx is done: the first at once, each further one when
-// something has changed, or so long after a pass that failed. tell hears what a pass, or its error,
-// says of how things are, when that is something else than before; a pass that says nothing has
-// nothing new to say.
-func ResyncLoop(ctx context.Context, changed <-chan struct{}, again time.Duration, pass func(context.Context) (string, error), tell func(detail string)) {
+// ResyncLoop calls pass until ctx is done: at once, after each change, and retryInterval after a
+// failed pass. It calls report with the detail or the error of a pass if it differs from the
+// previous report. A pass without a detail has no news.
+func ResyncLoop(ctx context.Context, changed <-chan struct{}, retryInterval time.Duration, pass func(context.Context) (string, error), report func(detail string)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for told := ""; ; {
+	for reported := ""; ; {
 		select {
 		case <-changed:
 		case <-timer.C:
@@ -22,11 +21,11 @@ func ResyncLoop(ctx context.Context, changed <-chan struct{}, again time.Duratio
 		detail, err := pass(ctx)
 		if err != nil {
 			detail = err.Error()
-			timer.Reset(again)
+			timer.Reset(retryInterval)
 		}
-		if detail != "" && detail != told && ctx.Err() == nil {
-			told = detail
-			tell(detail)
+		if detail != "" && detail != reported && ctx.Err() == nil {
+			reported = detail
+			report(detail)
 		}
 	}
 }

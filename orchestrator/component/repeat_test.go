@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestRepeat makes passes of which one fails: it is made again by itself, all others when something
-// has changed.
-func TestRepeat(t *testing.T) {
+// TestResyncLoop has a failing pass, which is repeated after the interval; all other passes follow
+// a change.
+func TestResyncLoop(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	type said struct {
@@ -24,7 +24,7 @@ func TestRepeat(t *testing.T) {
 	ResyncLoop(ctx, changed, time.Millisecond, func(context.Context) (string, error) {
 		p := passes[made]
 		if made++; made == len(passes) {
-			time.AfterFunc(20*time.Millisecond, cancel) // time enough for one too many
+			time.AfterFunc(20*time.Millisecond, cancel) // time enough for a superfluous pass
 		} else if p.err == nil {
 			changed <- struct{}{}
 		}

@@ -1,10 +1,10 @@
 // Package controllermanager runs upstream's kube-controller-manager, with its flags as data, in a
-// process of its own beside the process "controllers", which starts it: it ends when one of its
-// controllers cannot begin, it cannot begin twice in one process (cache.NewInformerName), and the
+// separate process that the process "controllers" starts. It ends when one of its controllers
+// cannot start; it cannot start twice in the same process (cache.NewInformerName); and the
 // scheduler must not end with it. Every controller acts under its own service account.
 //
-// It is prepared while the API server starts and runs as soon as its rights exist, not before: a
-// controller that is refused backs off for seconds.
+// The process prepares itself while the API server starts, and runs only when its rights exist: a
+// controller without rights backs off for seconds.
 package controllermanager
 
 import (
@@ -25,10 +25,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name.
+// Name is the name of the component.
 const Name = "kube-controller-manager"
 
-// Port is where it tells its health, on loopback.
+// Port is the port of its health endpoint, on loopback.
 const Port = 10257
 
 // Component describes the controller manager without its Run function.
@@ -48,8 +48,7 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 		"--kubeconfig=" + config,
 		"--authentication-kubeconfig=" + config,
 		"--authorization-kubeconfig=" + config,
-		// The CA is at hand, so the API server need not be asked for it before this server can
-		// start.
+		// The CA is in a file, so this server need not get it from the API server before it starts.
 		"--authentication-skip-lookup=true",
 		"--client-ca-file=" + at(nodespec.CA),
 		"--bind-address=127.0.0.1",
@@ -59,7 +58,8 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 		"--tls-min-version=VersionTLS12",
 		"--tls-cipher-suites=" + strings.Join(component.StrongSuites(), ","),
 
-		// Where there are several, package lead elects one process for all of its controllers.
+		// With several machines, package leaderelection elects a process for all of its
+		// controllers.
 		"--leader-elect=false",
 		"--use-service-account-credentials=true",
 		"--service-account-private-key-file=" + at(nodespec.ServiceAccountKey),
@@ -71,8 +71,8 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 		"--allocate-node-cidrs=false",
 		"--controller-start-interval=0s",
 		fmt.Sprintf("--terminated-pod-gc-threshold=%d", spec.FinishedPods),
-		// Every controller has a limit of its own; the default of 20 a second makes the first
-		// minute wait.
+		// Every controller has a separate limit; the default of 20 a second delays the first
+		// minute.
 		"--kube-api-qps=100",
 		"--kube-api-burst=200",
 		"--profiling=false",
@@ -83,12 +83,12 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 	return args
 }
 
-// Run works with upstream's flags args until ctx is done. rights is asked for between preparing and
-// starting: it waits until the component may do what it does.
+// Run works with upstream's flags args until ctx is done. It calls rights after the preparation;
+// rights waits until the RBAC rights of the component exist.
 func Run(ctx context.Context, args []string, rights func(context.Context) error) error {
 	opts, err := options.NewKubeControllerManagerOptions()
 	if err != nil {
-		return fmt.Errorf("cannot make options: %w", err)
+		return fmt.Errorf("cannot create options: %w", err)
 	}
 	flags := pflag.NewFlagSet(Name, pflag.ContinueOnError)
 	for _, set := range opts.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()).FlagSets {
@@ -100,14 +100,14 @@ func Run(ctx context.Context, args []string, rights func(context.Context) error)
 	if err := opts.ComponentGlobalsRegistry.Set(); err != nil {
 		return fmt.Errorf("feature gates: %w", err)
 	}
-	// Controllers watch every API, old versions too, and need no warnings about them.
+	// Controllers watch every API, including old versions, and need no warnings about them.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	config, err := opts.Config(ctx, app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
 	if err != nil {
 		return fmt.Errorf("flags: %w", err)
 	}
 	if err := rights(ctx); err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before the start
 	}
 	return app.Run(ctx, config.Complete())
 }

@@ -1,6 +1,6 @@
-// Package dirs says where the orchestrator finds and puts its files: the fixed paths of pkg/paths
-// in the running system, or the same folders below a root of their own in a test. It makes no
-// folder and opens no file.
+// Package dirs contains the paths of the orchestrator's files: the fixed paths of pkg/paths in the
+// running system, or the same directories below another root in a test. It creates no directory and
+// opens no file.
 package dirs
 
 import (
@@ -9,10 +9,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Dirs holds every path that the orchestrator uses. A path's meaning and owner stand in pkg/paths.
+// Dirs holds every path that the orchestrator uses. pkg/paths documents the meaning and the owner
+// of each.
 type Dirs struct {
-	Spec          string // the node's description, JSON (pkg/nodespec)
-	API           string // credentials and run time files of process "api"
+	Spec          string // the description of the node, JSON (pkg/nodespec)
+	API           string // credentials and runtime files of process "api"
 	Controllers   string // the same of process "controllers"
 	Node          string // the same of process "node"
 	EtcdData      string
@@ -20,12 +21,13 @@ type Dirs struct {
 	AuditLog      string
 	KubeletData   string
 	LocalVolumes  string
-	Addons        string // the artefacts of add-ons
+	Addons        string // the artifacts of add-ons
 	PodLogs       string
 	PodNetwork    string
-	OfflineAPI    string // what pods take to start without an API server
+	OfflineAPI    string // objects with which pods start without an API server
 	CNIConfig     string
-	// host-local's address book; on a tmpfs, because no pod outlives the machine's power
+	// CNIState holds the address reservations of host-local. It is on a tmpfs, because no pod
+	// outlives a power cut of the machine.
 	CNIState         string
 	CNIPlugins       string
 	ContainerdSocket string
@@ -58,10 +60,10 @@ func In(root string) Dirs {
 	}
 }
 
-// EtcdSocket is where etcd serves its only client, the API server of the same process. The folder
-// is 0700.
+// EtcdSocket is the socket of etcd for its only client, the API server of the same process. The
+// directory has mode 0700.
 func (d Dirs) EtcdSocket() string { return filepath.Join(d.API, "etcd.sock") }
 
-// Authorities is the file of those whom the components of process "node" believe to be an API
-// server, where a balancer is (package standin).
+// Authorities is the file with the CAs that the components of process "node" trust for API servers,
+// on a machine with a balancer (package offlineapi).
 func (d Dirs) Authorities() string { return filepath.Join(d.Node, "api-servers.crt") }

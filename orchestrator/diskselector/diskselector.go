@@ -1,4 +1,5 @@
-// Package diskselector evaluates an expression (CEL) over the disks of a machine; see pkg/diskmatch.
+// Package diskselector evaluates a disk selector, a CEL expression over the disks of a machine; see
+// package nodespec.
 package diskselector
 
 import (
@@ -14,14 +15,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/diskmatch"
 )
 
-// costLimit bounds an evaluation; a comparison costs one or two.
+// costLimit bounds an evaluation; a comparison costs 1 or 2.
 const costLimit = 100_000
 
-// DiskMatchResult reads a diskmatch.Question and writes the diskmatch.Answer, both as JSON.
+// Answer reads a DiskMatchRequest and writes the DiskMatchResult, both as JSON.
 func Answer(from io.Reader, to io.Writer) error {
 	var q diskmatch.DiskMatchRequest
 	if err := json.NewDecoder(from).Decode(&q); err != nil {
-		return fmt.Errorf("cannot read what to match: %w", err)
+		return fmt.Errorf("cannot decode the request: %w", err)
 	}
 	var a diskmatch.DiskMatchResult
 	var err error
@@ -31,7 +32,7 @@ func Answer(from io.Reader, to io.Writer) error {
 	return json.NewEncoder(to).Encode(a)
 }
 
-// units are the numbers that an expression can multiply with.
+// units are the constants for sizes in an expression.
 var units = map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 // facts are the variables of an expression.
@@ -46,8 +47,8 @@ func facts(d diskmatch.DiskMatchDisk) map[string]any {
 	return all
 }
 
-// match returns the paths of the disks of which the expression is true. The error says where it is
-// wrong.
+// match returns the paths of the disks for which the expression is true. The error contains the
+// position of a mistake.
 func match(q diskmatch.DiskMatchRequest) ([]string, error) {
 	var variables []cel.EnvOption
 	for name, value := range facts(diskmatch.DiskMatchDisk{}) {
@@ -71,7 +72,7 @@ func match(q diskmatch.DiskMatchRequest) ([]string, error) {
 			all = append(all, fmt.Sprintf("%d:%d: %s", e.Location.Line(), e.Location.Column()+1, strings.TrimSpace(e.Message)))
 		}
 		known := slices.Sorted(maps.Keys(facts(diskmatch.DiskMatchDisk{})))
-		return nil, fmt.Errorf("is not an expression about a disk: %s; it knows %s", strings.Join(all, "; "), strings.Join(known, ", "))
+		return nil, fmt.Errorf("is not an expression about a disk: %s; the variables are %s", strings.Join(all, "; "), strings.Join(known, ", "))
 	}
 	if ast.OutputType() != cel.BoolType {
 		return nil, fmt.Errorf("is neither true nor false, but %s", ast.OutputType())

@@ -1,11 +1,11 @@
-// Package drain empties the node before the machine reboots into another version: the scheduler
-// gives it no more pods, and those that it has are evicted, which their disruption budgets may
-// forbid (PodDisruptionBudget, policy/v1). It acts with the kubelet's own certificate, so it can do
-// nothing to another node's pods. Pods that belong to the node (of DaemonSets, static ones) and
+// Package drain empties the node before the machine reboots into another version. It cordons the
+// node, so that the scheduler assigns no more pods, and evicts the pods; their disruption budgets
+// may forbid it (PodDisruptionBudget, policy/v1). It uses the certificate of the kubelet, so it has
+// no rights on pods of another node. Pods that belong to the node (of DaemonSets, static pods) and
 // pods that have ended stay.
 //
-// A drain outlasts whoever asked for it: the Node carries a mark, and Run, which is a component of
-// every node, takes pods again when the machine has come back.
+// A drain outlasts the client that requested it: the Node has an annotation, and Run, which is a
+// component of every node, uncordons the node when the machine has booted again.
 package drain
 
 import (
@@ -32,26 +32,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component that takes pods again.
-const Name = "schedulable"
+// Name is the component that uncordons the node.
+const Name = "uncordon"
 
-// mark is the annotation of a Node that a drain, and no operator, has closed.
-const mark = "orlop.dev/drained"
+// drainedAnnotation marks a Node that a drain, and not an operator, has cordoned.
+const drainedAnnotation = "orlop.dev/drained"
 
-// every is how long after one round the next one looks what has become of the pods. A budget is
-// looked at again by upstream's controller as soon as a pod changes.
-const every = time.Second
+// retryInterval is the time between two rounds. Upstream's controller updates the status of a
+// budget as soon as a pod changes.
+const retryInterval = time.Second
 
-// undoTime bounds taking pods again after a drain that failed.
-const undoTime = 10 * time.Second
+// undoTimeout bounds the uncordoning after a failed drain.
+const undoTimeout = 10 * time.Second
 
-// Component describes it without its Run function.
+// Component describes the component without its Run function.
 func Component() component.Component {
 	return component.Component{Process: component.Node, Name: Name}
 }
 
-// Run takes pods again, if the machine did not before it went down, and then has nothing to do
-// until ctx is done. registered waits for the Node object.
+// Run uncordons the node, if the machine did not do so before it shut down, and then waits until
+// ctx is done. registered waits for the Node object.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, registered func(context.Context) error, announce component.Announce) error {
 	if err := registered(ctx); err != nil {
 		return nil // asked to stop
@@ -60,7 +60,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, registered fun
 	if err != nil {
 		return err
 	}
-	if err := reopen(ctx, api, spec.NodeName, func(problem error) { announce(Name, false, problem.Error()) }); err != nil {
+	if err := retryUncordon(ctx, api, spec.NodeName, func(problem error) { announce(Name, false, problem.Error()) }); err != nil {
 		return nil // asked to stop
 	}
 	announce(Name, true, "")
@@ -68,7 +68,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, registered fun
 	return nil
 }
 
-// Client speaks for the node.
+// Client returns a client with the identity of the node.
 func Client(dirs dirs.Dirs) (kubernetes.Interface, error) {
 	path := kubeconfig.Path(dirs.Node, kubelet.Name)
 	config, err := clientcmd.BuildConfigFromFlags("", path)
@@ -76,42 +76,42 @@ func Client(dirs dirs.Dirs) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("%s: cannot use: %w", path, err)
 	}
 	config.Timeout = 10 * time.Second // of one call: the server may be gone
-	// a node has at most some hundred pods, each of which is asked for once in a round; the server
-	// has its own limits
+	// A node has at most some hundred pods, with one request for each in a round. The server has
+	// its own limits.
 	config.QPS = -1
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make client: %w", err)
+		return nil, fmt.Errorf("cannot create client: %w", err)
 	}
 	return api, nil
 }
 
-// Drain closes the node and evicts its pods, round after round, until none is left or the time is up.
-// If it is refused, or with an error, the node takes pods again.
+// Drain cordons the node and evicts its pods, round after round, until no pod is left or the
+// timeout is over. If the result is a refusal, or after an error, it uncordons the node.
 func Drain(ctx context.Context, api kubernetes.Interface, node string, o nodespec.DrainRequest) (out nodespec.DrainResult, err error) {
 	working, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	if o.Undo {
-		return out, reopen(working, api, node, untold)
+		return out, retryUncordon(working, api, node, ignore)
 	}
 	defer func() {
 		if err == nil && !out.Refused {
 			return
 		}
-		undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
-		err = errors.Join(err, reopen(undoing, api, node, untold))
+		err = errors.Join(err, retryUncordon(undoing, api, node, ignore))
 	}()
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(retryInterval)
 	defer tick.Stop()
 	d := drain{api: api, node: node, order: o, evicted: map[types.UID]bool{}}
-	problem, forbidden := errors.New("the time was too short to ask for the eviction of all pods"), false
+	problem, forbidden := errors.New("the timeout was too short to request the eviction of all pods"), false
 	for {
 		left, held, failed := d.round(working)
 		if failed == nil && len(left) == 0 {
 			return nodespec.DrainResult{Evicted: len(d.evicted)}, nil
 		}
-		if working.Err() == nil { // what a cut call says is not what is wrong
+		if working.Err() == nil { // the error of a canceled call is not the problem
 			out, problem, forbidden = nodespec.DrainResult{Evicted: len(d.evicted), Remaining: left}, failed, held
 		}
 		select {
@@ -130,10 +130,10 @@ func Drain(ctx context.Context, api kubernetes.Interface, node string, o nodespe
 	}
 }
 
-// untold is for problems that only count if they last.
-func untold(error) {}
+// ignore drops a problem that matters only if it persists.
+func ignore(error) {}
 
-// drain is one drain while it goes on.
+// drain is the state of a running drain.
 type drain struct {
 	api     kubernetes.Interface
 	node    string
@@ -141,13 +141,12 @@ type drain struct {
 	evicted map[types.UID]bool
 }
 
-// round closes the node, asks for the eviction of every pod that has not been asked to end, and
-// says which are left and why, and whether a budget forbids one of them to go, as far as is known.
-// That one cannot be evicted does not keep the others; it is an error of the round all the same.
-// The node is closed in each round: process "node", if it is started anew meanwhile, opens it
-// (Run).
+// round cordons the node, evicts every pod that is not ending yet, and returns the remaining pods
+// with reasons. forbidden reports whether a budget forbids an eviction, as far as is known. A pod
+// that cannot be evicted does not stop the others, but is an error of the round. Each round cordons
+// the node: if process "node" restarts meanwhile, it uncordons the node (Run).
 func (d *drain) round(ctx context.Context) (left []string, forbidden bool, err error) {
-	if err := closeNode(ctx, d.api, d.node); err != nil {
+	if err := cordon(ctx, d.api, d.node); err != nil {
 		return nil, false, err
 	}
 	list, err := d.api.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
@@ -171,8 +170,8 @@ func (d *drain) round(ctx context.Context) (left []string, forbidden bool, err e
 	return left, forbidden, err
 }
 
-// evict asks for the eviction of one pod, and says how that went, and whether the pod must stay: by
-// a budget, or as long as nobody has looked at that.
+// evict requests the eviction of a pod and returns the result. must reports whether the pod must
+// stay: because of a budget, or while the server has not checked the budget.
 func (d *drain) evict(ctx context.Context, p *corev1.Pod) (why string, must bool, failed error) {
 	only := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))}
 	err := d.api.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
@@ -182,7 +181,7 @@ func (d *drain) evict(ctx context.Context, p *corev1.Pod) (why string, must bool
 	switch {
 	case forbidden && !d.order.Delete:
 		return "must stay: " + budget.Message, true, nil
-	// which is what the server says of a pod with two budgets
+	// The server returns an internal error for a pod with two budgets.
 	case forbidden, d.order.Delete && apierrors.IsInternalError(err):
 		err = d.api.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *only)
 	}
@@ -190,19 +189,19 @@ func (d *drain) evict(ctx context.Context, p *corev1.Pod) (why string, must bool
 	case err == nil:
 		d.evicted[p.UID] = true
 		return "still ending", false, nil
-	// it went by itself, or another one has its name
+	// The pod ended by itself, or another pod has its name.
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return "still ending", false, nil
-	// it goes with its namespace
+	// It ends with its namespace.
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return "still ending", false, nil
 	case apierrors.IsTooManyRequests(err): // the server is busy
-		return "not asked yet: " + err.Error(), true, nil
+		return "not evicted yet: " + err.Error(), true, nil
 	}
 	return "", false, err
 }
 
-// stays tells whether a pod belongs to the node or has ended.
+// stays reports whether a pod belongs to the node or has ended.
 func stays(p corev1.Pod) bool {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return true
@@ -214,39 +213,39 @@ func stays(p corev1.Pod) bool {
 	return owner != nil && owner.Kind == "DaemonSet"
 }
 
-// closeNode has the scheduler give the node no more pods. One that an operator has closed is not
-// marked, and so stays closed; one that is no Node any more gets none.
-func closeNode(ctx context.Context, api kubernetes.Interface, name string) error {
-	node, err := read(ctx, api, name)
+// cordon makes the node unschedulable. It does not mark a node that an operator has cordoned, so
+// that node stays cordoned. Without a Node object there is nothing to do.
+func cordon(ctx context.Context, api kubernetes.Interface, name string) error {
+	node, err := getNode(ctx, api, name)
 	if err != nil || node == nil || node.Spec.Unschedulable {
 		return err
 	}
-	return patch(ctx, api, name, `{"metadata":{"annotations":{"`+mark+`":"true"}},"spec":{"unschedulable":true}}`)
+	return patchNode(ctx, api, name, `{"metadata":{"annotations":{"`+drainedAnnotation+`":"true"}},"spec":{"unschedulable":true}}`)
 }
 
-// Uncordon opens the node if a drain has closed it.
+// Uncordon makes the node schedulable if a drain has cordoned it.
 func Uncordon(ctx context.Context, api kubernetes.Interface, name string) error {
-	node, err := read(ctx, api, name)
+	node, err := getNode(ctx, api, name)
 	if err != nil || node == nil {
 		return err
 	}
-	if _, marked := node.Annotations[mark]; !marked {
+	if _, marked := node.Annotations[drainedAnnotation]; !marked {
 		return nil
 	}
-	return patch(ctx, api, name, `{"metadata":{"annotations":{"`+mark+`":null}},"spec":{"unschedulable":null}}`)
+	return patchNode(ctx, api, name, `{"metadata":{"annotations":{"`+drainedAnnotation+`":null}},"spec":{"unschedulable":null}}`)
 }
 
-// reopen is Undo until it succeeds, because the server may be gone for a moment, or until ctx is
-// done; then the error is the last problem. Each new one is told when it comes.
-func reopen(ctx context.Context, api kubernetes.Interface, name string, tell func(problem error)) error {
-	tick := time.NewTicker(every)
+// retryUncordon calls Uncordon until it succeeds, because the server may be gone for a moment, or
+// until ctx is done; then it returns the last problem. It reports each new problem when it occurs.
+func retryUncordon(ctx context.Context, api kubernetes.Interface, name string, tell func(problem error)) error {
+	tick := time.NewTicker(retryInterval)
 	defer tick.Stop()
 	for problem := error(nil); ; {
 		err := Uncordon(ctx, api, name)
 		switch {
 		case err == nil:
 			return nil
-		case ctx.Err() != nil: // what a cut call says is not what is wrong
+		case ctx.Err() != nil: // the error of a canceled call is not the problem
 			return cmp.Or(problem, err)
 		case problem == nil || problem.Error() != err.Error():
 			tell(err)
@@ -260,8 +259,8 @@ func reopen(ctx context.Context, api kubernetes.Interface, name string, tell fun
 	}
 }
 
-// read reads the node; nil when there is none, because the machine was removed from the cluster.
-func read(ctx context.Context, api kubernetes.Interface, name string) (*corev1.Node, error) {
+// getNode returns the Node, or nil if the machine was removed from the cluster.
+func getNode(ctx context.Context, api kubernetes.Interface, name string) (*corev1.Node, error) {
 	node, err := api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -272,9 +271,9 @@ func read(ctx context.Context, api kubernetes.Interface, name string) (*corev1.N
 	return node, nil
 }
 
-func patch(ctx context.Context, api kubernetes.Interface, name, text string) error {
+func patchNode(ctx context.Context, api kubernetes.Interface, name, text string) error {
 	if _, err := api.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("cannot change whether the node takes pods: %w", err)
+		return fmt.Errorf("cannot cordon or uncordon the node: %w", err)
 	}
 	return nil
 }

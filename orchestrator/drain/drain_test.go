@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestRound: a pod that cannot be evicted does not keep the others, and the node is closed in each
-// round.
+// TestRound checks that a pod that cannot be evicted does not stop the others, and that each round
+// cordons the node.
 func TestRound(t *testing.T) {
 	pod := func(namespace, name string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}, Spec: corev1.PodSpec{NodeName: "a"}}
@@ -73,7 +73,7 @@ func TestRound(t *testing.T) {
 		t.Errorf("evicted: %v, deleted: %v", evicted, deleted)
 	}
 	closed()
-	if err := Uncordon(t.Context(), api, "a"); err != nil { // process "node" is started anew
+	if err := Uncordon(t.Context(), api, "a"); err != nil { // process "node" restarts
 		t.Fatal(err)
 	}
 	d.order = nodespec.DrainRequest{Delete: true}
@@ -91,8 +91,8 @@ func TestRound(t *testing.T) {
 	}
 }
 
-// TestNoNode: a machine that was removed from the cluster has nothing to close; what pods it still
-// has are evicted.
+// TestNoNode checks a machine that was removed from the cluster: it has no Node to cordon, and its
+// remaining pods are evicted.
 func TestNoNode(t *testing.T) {
 	api := fake.NewClientset()
 	got, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Minute})
@@ -104,28 +104,28 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
-// TestNoTime: where no round came to its end nobody has looked at the budgets, and a drain that
-// respects them is refused. So it is while the server is too busy to look.
+// TestNoTime checks that a drain which respects budgets is refused if no round was completed,
+// because the budgets were not checked. The same holds while the server is too busy to check.
 func TestNoTime(t *testing.T) {
 	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "p"}, Spec: corev1.PodSpec{NodeName: "a"}})
 	got, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: time.Nanosecond, Refuse: true})
-	if err != nil || !got.Refused || len(got.Remaining) != 1 || !strings.Contains(got.Remaining[0], "the time was too short") {
+	if err != nil || !got.Refused || len(got.Remaining) != 1 || !strings.Contains(got.Remaining[0], "the timeout was too short") {
 		t.Errorf("%+v, %v", got, err)
 	}
 	api.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewTooManyRequests("busy", 1)
 	})
 	d := drain{api: api, node: "a", evicted: map[types.UID]bool{}}
-	if left, forbidden, err := d.round(t.Context()); err != nil || !forbidden || len(left) != 1 || !strings.Contains(left[0], "not asked yet") {
+	if left, forbidden, err := d.round(t.Context()); err != nil || !forbidden || len(left) != 1 || !strings.Contains(left[0], "not evicted yet") {
 		t.Errorf("%q, %t, %v", left, forbidden, err)
 	}
 }
 
-// TestUndo: that the server is gone for a moment does not leave the node closed, and if it stays
-// away that is the error.
+// TestUndo checks that the node does not stay cordoned if the server is gone for a moment, and that
+// a longer outage is the error.
 func TestUndo(t *testing.T) {
-	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{mark: "true"}}, Spec: corev1.NodeSpec{Unschedulable: true}})
+	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{drainedAnnotation: "true"}}, Spec: corev1.NodeSpec{Unschedulable: true}})
 	away := 2
 	api.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		away--
@@ -138,7 +138,7 @@ func TestUndo(t *testing.T) {
 		t.Errorf("the node takes no pods: %v", err)
 	}
 	away = 1 << 30
-	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: 2 * every, Undo: true}); err == nil || !strings.Contains(err.Error(), "nobody answers") {
+	if _, err := Drain(t.Context(), api, "a", nodespec.DrainRequest{Timeout: 2 * retryInterval, Undo: true}); err == nil || !strings.Contains(err.Error(), "nobody answers") {
 		t.Error(err)
 	}
 }
