@@ -156,7 +156,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	m.configure(t, shop())
 	state("shop", "Ready", "")
 	r, err := records.Get(ctx, "shop", metav1.GetOptions{})
-	if err != nil || !strings.Contains(r.Data["notes"], "Pod shop/shop-test: a hook for test is not run") || !strings.Contains(r.Data["rights"], "get, create, patch configmaps, services (core) in the whole cluster") {
+	if err != nil || !strings.Contains(r.Data["notes"], "Pod shop/shop-test: hooks for test are not supported") || !strings.Contains(r.Data["rights"], "get, create, patch configmaps, services (core) in the whole cluster") {
 		t.Errorf("%v %q", err, r.Data)
 	}
 	orders := dynamic.NewForConfigOrDie(m.config(t, "admin", "orlop:cluster-admins")).Resource(schema.GroupVersionResource{Group: "shop.example.com", Version: "v1", Resource: "orders"}).Namespace("shop")
@@ -210,7 +210,7 @@ func addOns(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	})
 	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt}}"}
 	m.configure(t, next, guest)
-	state("guest", "Failed", "ConfigMap orlop-guest/kube-root-ca.crt: is there already and belongs to no add-on")
+	state("guest", "Failed", "ConfigMap orlop-guest/kube-root-ca.crt: exists already and belongs to no add-on")
 	guest.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"}
 	m.configure(t, next, guest)
 	state("guest", "Ready", "")

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestArtifact: what an artefact holds counts as what stands in the document; as long as it cannot
-// be read nothing is wanted, and nothing goes.
+// TestArtifact checks that the files of an artifact count as manifests of the document. While it
+// cannot be read, nothing is applied or deleted.
 func TestArtifact(t *testing.T) {
 	shelf := artifacttest.Source{}
 	const text = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"
@@ -23,7 +23,7 @@ func TestArtifact(t *testing.T) {
 		t.Helper()
 		w, err := m.want(a, false)
 		stays := task{addon: &a, wanted: w, record: Record{Inventory: []Item{{Version: "v1", Kind: "ConfigMap", Name: "old"}}}}
-		if err != nil || len(w.Refused) != 1 || !strings.Contains(w.Refused[0], want) || len(stays.leaving()) > 0 {
+		if err != nil || len(w.Refused) != 1 || !strings.Contains(w.Refused[0], want) || len(stays.toDelete()) > 0 {
 			t.Errorf("%s: %+v, %v; want %q", what, w, err, want)
 		}
 	}
@@ -50,7 +50,7 @@ func TestArtifact(t *testing.T) {
 	}
 	twice := a
 	twice.Manifests = []string{text}
-	if w := Read(twice, files, known); len(w.Refused) != 1 || w.Refused[0] != "ConfigMap web/a: is given twice" {
+	if w := Read(twice, files, known); len(w.Refused) != 1 || w.Refused[0] != "ConfigMap web/a: occurs twice" {
 		t.Errorf("in both: %q", w.Refused)
 	}
 	other := a

@@ -18,36 +18,36 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// patience is how long one request may take.
-const patience = 15 * time.Second
+// requestTimeout bounds one request.
+const requestTimeout = 15 * time.Second
 
-// live is the API server as one identity.
-type live struct {
+// apiClient is a client of the API server with one identity.
+type apiClient struct {
 	client  dynamic.Interface
 	manager string // the field manager
 	kinds   *kinds
 }
 
-// actAs is the API server as a service account of Namespace.
-func actAs(config *rest.Config, account, manager string, kinds *kinds) (live, error) {
+// impersonate returns a client that acts as a service account of Namespace.
+func impersonate(config *rest.Config, account, manager string, kinds *kinds) (apiClient, error) {
 	c := rest.CopyConfig(config)
 	c.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + Namespace + ":" + account}
 	client, err := dynamic.NewForConfig(c)
 	if err != nil {
-		return live{}, fmt.Errorf("cannot make client: %w", err)
+		return apiClient{}, fmt.Errorf("cannot create client: %w", err)
 	}
-	return live{client, manager, kinds}, nil
+	return apiClient{client, manager, kinds}, nil
 }
 
-func (l live) at(i Item) dynamic.ResourceInterface {
+func (l apiClient) at(i Item) dynamic.ResourceInterface {
 	if i.Namespace == "" {
 		return l.client.Resource(i.gvr())
 	}
 	return l.client.Resource(i.gvr()).Namespace(i.Namespace)
 }
 
-func (l live) get(ctx context.Context, i Item) (o *unstructured.Unstructured, err error) {
-	err = l.wherever(i, func(at dynamic.ResourceInterface) (err error) {
+func (l apiClient) get(ctx context.Context, i Item) (o *unstructured.Unstructured, err error) {
+	err = l.inServedVersion(i, func(at dynamic.ResourceInterface) (err error) {
 		o, err = at.Get(ctx, i.Name, metav1.GetOptions{})
 		return err
 	})
@@ -57,18 +57,18 @@ func (l live) get(ctx context.Context, i Item) (o *unstructured.Unstructured, er
 	return o, err
 }
 
-// wherever asks for an item in its version, and where that is not served any more, in one that is:
-// the object may be there all the same. A kind that is served in none is not there, and neither are
-// its objects.
-func (l live) wherever(i Item, ask func(dynamic.ResourceInterface) error) error {
+// inServedVersion calls do with an item in its version, and if the API server does not serve that
+// version, again in a served version: the object may exist all the same. If the kind is served in
+// no version, its objects do not exist.
+func (l apiClient) inServedVersion(i Item, ask func(dynamic.ResourceInterface) error) error {
 	err := ask(l.at(i))
 	if !apierrors.IsNotFound(err) || !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
 		return err
 	}
-	version, known, failed := l.kinds.served(i.gvk().GroupKind(), i.Version)
+	version, known, failed := l.kinds.servedVersion(i.gvk().GroupKind(), i.Version)
 	switch {
 	case failed != nil:
-		return fmt.Errorf("%s is not served, and which version is cannot be read: %w", i.Version, failed)
+		return fmt.Errorf("%s is not served, and the served version is not known: %w", i.Version, failed)
 	case !known:
 		return err
 	}
@@ -76,15 +76,15 @@ func (l live) wherever(i Item, ask func(dynamic.ResourceInterface) error) error 
 	return ask(l.at(i))
 }
 
-// apply takes fields over that others have set: what stands in the manifests counts (kubernetes.io,
+// apply takes over fields that other managers have set: the manifests have priority (kubernetes.io,
 // "Server-Side Apply", for controllers).
-func (l live) apply(ctx context.Context, i Item, body *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (l apiClient) apply(ctx context.Context, i Item, body *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	return l.at(i).Apply(ctx, i.Name, body, metav1.ApplyOptions{FieldManager: l.manager, Force: true})
 }
 
-func (l live) delete(ctx context.Context, i Item, uid types.UID) error {
+func (l apiClient) delete(ctx context.Context, i Item, uid types.UID) error {
 	background := metav1.DeletePropagationBackground
-	err := l.wherever(i, func(at dynamic.ResourceInterface) error {
+	err := l.inServedVersion(i, func(at dynamic.ResourceInterface) error {
 		return at.Delete(ctx, i.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background})
 	})
 	if apierrors.IsNotFound(err) {
@@ -93,11 +93,11 @@ func (l live) delete(ctx context.Context, i Item, uid types.UID) error {
 	return err
 }
 
-func (l live) used(ctx context.Context, definition *unstructured.Unstructured) (bool, error) {
+func (l apiClient) hasResources(ctx context.Context, definition *unstructured.Unstructured) (bool, error) {
 	plural, group := definitionOf(definition.GetName())
 	versions, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
 	if err != nil {
-		return true, fmt.Errorf("its versions cannot be read: %w", err)
+		return true, fmt.Errorf("cannot read its versions: %w", err)
 	}
 	for _, v := range versions {
 		fields, ok := v.(map[string]any)
@@ -107,41 +107,41 @@ func (l live) used(ctx context.Context, definition *unstructured.Unstructured) (
 		name, _ := fields["name"].(string)
 		found, err := l.client.Resource(schema.GroupVersionResource{Group: group, Version: name, Resource: plural}).List(ctx, metav1.ListOptions{Limit: 1})
 		if apierrors.IsNotFound(err) {
-			continue // it never came to be served
+			continue // it was never served
 		}
 		return err != nil || len(found.Items) > 0, err
 	}
 	return false, nil
 }
 
-// kinds is what the API server knows, asked anew when something is unknown, and then not before a
-// while.
+// kinds are the kinds of the API server. An unknown kind refreshes them, at most once in
+// refreshInterval.
 type kinds struct {
-	mapper *restmapper.DeferredDiscoveryRESTMapper
-	asked  time.Time
-	failed error // the last failure to ask
+	mapper    *restmapper.DeferredDiscoveryRESTMapper
+	refreshed time.Time
+	failed    error // the last failure to read them
 }
 
-// askAgain is how long an unknown kind is not asked for again.
-const askAgain = 5 * time.Second
+// refreshInterval is the shortest time between two refreshes for an unknown kind.
+const refreshInterval = 5 * time.Second
 
 func newKinds(client kubernetes.Interface) *kinds {
 	return &kinds{mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))}
 }
 
-// refresh lets what is unknown be asked for again, and says whether that was due.
+// refresh discards the cached kinds and reports whether it was due.
 func (k *kinds) refresh(now time.Time) bool {
-	if now.Sub(k.asked) < askAgain {
+	if now.Sub(k.refreshed) < refreshInterval {
 		return false
 	}
-	k.asked = now
+	k.refreshed = now
 	k.mapper.Reset()
 	return true
 }
 
-// of is what is known of a kind. That the API server does not answer is remembered: then nothing is
-// known, and that says nothing.
-func (k *kinds) of(gvk schema.GroupVersionKind) (Kind, bool) {
+// lookup returns the details of a kind. It records the error if the API server does not answer:
+// then the kind only seems to be unknown.
+func (k *kinds) lookup(gvk schema.GroupVersionKind) (Kind, bool) {
 	m, err := k.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
 		if !meta.IsNoMatchError(err) {
@@ -152,12 +152,12 @@ func (k *kinds) of(gvk schema.GroupVersionKind) (Kind, bool) {
 	return Kind{Resource: m.Resource.Resource, Namespaced: m.Scope.Name() == meta.RESTScopeNameNamespace}, true
 }
 
-// served is the version of a kind that the API server serves, when it does not serve but; false: it
-// knows the kind in no version.
-func (k *kinds) served(kind schema.GroupKind, but string) (string, bool, error) {
+// servedVersion returns a served version of a kind of which version but is not served; false if no
+// version of the kind is served.
+func (k *kinds) servedVersion(kind schema.GroupKind, but string) (string, bool, error) {
 	m, err := k.mapper.RESTMapping(kind)
 	if err == nil && m.GroupVersionKind.Version == but {
-		k.mapper.Reset() // it was asked before that changed
+		k.mapper.Reset() // the cached answer is older than the change
 		m, err = k.mapper.RESTMapping(kind)
 	}
 	switch {

@@ -14,12 +14,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// oneKind is an API server that knows Widgets of example.org in some versions, and keeps the names
-// of those that are there.
+// oneKind is an API server that serves Widgets of example.org in some versions, and stores the
+// names of existing objects.
 type oneKind struct {
 	versions []string
 	there    map[string]bool
-	asked    int // for what it knows
+	asked    int // discovery requests
 }
 
 func (s *oneKind) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -45,7 +45,7 @@ func (s *oneKind) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		say(200, list)
 	case len(part) < 3 || part[1] != "example.org" || !slices.Contains(s.versions, part[2]):
-		http.NotFound(w, r) // as the API server does for what it does not serve
+		http.NotFound(w, r) // as the API server for an unserved path
 	case len(part) == 3:
 		say(200, metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "example.org/" + part[2],
 			APIResources: []metav1.APIResource{{Name: "widgets", Kind: "Widget", Namespaced: true, Verbs: metav1.Verbs{"get", "delete"}}}})
@@ -60,11 +60,11 @@ func (s *oneKind) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestVersionNotServed: an object of a version that the API server has stopped to serve is there
-// all the same, and can be taken away. It is taken for gone only if its kind is.
+// TestVersionNotServed checks that an object of a version that is no longer served still exists and
+// can be deleted. It counts as gone only if its kind is gone.
 func TestVersionNotServed(t *testing.T) {
 	for name, test := range map[string]struct {
-		before, after []string // what is served when kinds are asked for first, and then
+		before, after []string // versions that are served at the first discovery, and then
 		there         map[string]bool
 		found         bool
 	}{
@@ -87,9 +87,9 @@ func TestVersionNotServed(t *testing.T) {
 			}
 			known := newKinds(client)
 			i := Item{Group: "example.org", Version: "v1beta1", Kind: "Widget", Resource: "widgets", Namespace: "web", Name: "w"}
-			known.of(i.gvk())
+			known.lookup(i.gvk())
 			api.versions = test.after
-			l, err := actAs(config, "somebody", "", known)
+			l, err := impersonate(config, "somebody", "", known)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,23 +1,28 @@
-// Package addons keeps the add-ons of the configuration in the cluster, beside the other
-// controllers: it applies their objects by server-side apply, puts back what is lost, takes away
-// what is no longer wanted, and says how they are.
+// Package addons reconciles the add-ons of the configuration with the cluster, beside the other
+// controllers. It applies their objects by server-side apply, restores lost objects, prunes objects
+// that are no longer wanted, and reports the state of each add-on.
 //
-// Each add-on acts as an identity of its own, a service account of the namespace orlop-addons that
-// is impersonated and need not exist, with exactly the rights that its document states (rights.go).
-// So it is the API server that refuses what is not stated, and a Role among the objects cannot hand
-// out more. Taking away is done by a second identity, which may only do that, and only to what is
-// in the inventory.
+// Each add-on acts with a separate identity, a service account of the namespace orlop-addons that
+// is impersonated and need not exist. The identity has exactly the rights that the document of the
+// add-on states (rights.go). So the API server itself rejects any other operation, and a Role among
+// the objects cannot grant more. A second identity prunes; it may only read and delete the objects
+// of the inventory.
 //
-// Everything follows from three values: the documents (a file that machined replaces,
-// nodespec.Addons, and beside it the artefacts that they name, which machined brings into a folder;
-// they are unpacked here, package artifact), the record of each add-on, which holds its inventory
-// (a ConfigMap in orlop-addons, record.go), and the live objects. object.go reads manifests,
-// stage.go orders them, health.go judges objects; pass.go looks at one add-on once, without waiting
-// for anything, run.go repeats that, and before.go has an add-on go back to the manifests that were
-// healthy.
+// Three values determine all operations:
+//   - the documents: a file that machined replaces (nodespec.Addons), and the artifacts that the
+//     documents name. machined puts the artifacts into a directory, and package artifact unpacks
+//     them here;
+//   - the record of each add-on, which holds its inventory (a ConfigMap in orlop-addons,
+//     record.go);
+//   - the live objects.
 //
-// An object belongs to the add-on that its label orlop.dev/addon names. One that is there without
-// the label is somebody else's and is refused, the cluster's own among them.
+// object.go reads manifests, stage.go orders them, health.go judges the health of objects.
+// reconcile.go makes a single pass over an add-on, without waiting, and run.go repeats it.
+// rollback.go returns an add-on to its last healthy manifests.
 //
-// docs/decisions/0035-addons.md says why it is as it is.
+// An object belongs to the add-on that its label orlop.dev/addon names. An existing object without
+// the label, such as an object of the cluster itself, belongs to another owner, and the add-on does
+// not take it over.
+//
+// docs/decisions/0035-addons.md contains the reasons.
 package addons

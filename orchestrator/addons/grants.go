@@ -12,9 +12,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// present are the roles and bindings of this package that there are.
-func present(ctx context.Context, client kubernetes.Interface) (granted, error) {
-	g := granting(nil)
+// presentRBAC returns the roles and bindings of this package in the cluster.
+func presentRBAC(ctx context.Context, client kubernetes.Interface) (rbacObjects, error) {
+	g := rbacFor(nil)
 	ours := metav1.ListOptions{LabelSelector: grantLabel}
 	own := func(m metav1.ObjectMeta) bool { return strings.HasPrefix(m.Name, "orlop:addon") }
 	rbac := client.RbacV1()
@@ -42,7 +42,7 @@ func present(ctx context.Context, client kubernetes.Interface) (granted, error) 
 	}
 	for _, o := range clusterBindings.Items {
 		if own(o.ObjectMeta) {
-			g.bindings[[2]string{"", o.Name}] = bound{o.RoleRef, o.Subjects}
+			g.bindings[[2]string{"", o.Name}] = boundRole{o.RoleRef, o.Subjects}
 		}
 	}
 	bindings, err := rbac.RoleBindings("").List(ctx, ours)
@@ -51,17 +51,18 @@ func present(ctx context.Context, client kubernetes.Interface) (granted, error) 
 	}
 	for _, o := range bindings.Items {
 		if own(o.ObjectMeta) {
-			g.bindings[[2]string{o.Namespace, o.Name}] = bound{o.RoleRef, o.Subjects}
+			g.bindings[[2]string{o.Namespace, o.Name}] = boundRole{o.RoleRef, o.Subjects}
 		}
 	}
 	return g, nil
 }
 
-// grant makes the rights what is wanted. given are the roles and bindings that somebody has more by
-// than before, by namespace and name. One that cannot be made concerns one add-on, so the others'
-// are made all the same; failed says why.
-func grant(ctx context.Context, client kubernetes.Interface, want granted) (given map[[2]string]bool, failed map[[2]string]error, err error) {
-	have, err := present(ctx, client)
+// applyRBAC creates, changes and deletes roles and bindings until they match want. given contains
+// the roles and bindings that were created or changed, by namespace and name. A role or binding
+// that fails concerns a single add-on, so the others are applied all the same; failed contains the
+// errors.
+func applyRBAC(ctx context.Context, client kubernetes.Interface, want rbacObjects) (given map[[2]string]bool, failed map[[2]string]error, err error) {
+	have, err := presentRBAC(ctx, client)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -90,7 +91,7 @@ func grant(ctx context.Context, client kubernetes.Interface, want granted) (give
 	} {
 		for _, at := range step.all {
 			if err := step.do(step.what, at); err != nil {
-				failed[at] = fmt.Errorf("the rights %s cannot be given: %w", strings.TrimPrefix(at[0]+"/"+at[1], "/"), err)
+				failed[at] = fmt.Errorf("cannot grant the rights %s: %w", strings.TrimPrefix(at[0]+"/"+at[1], "/"), err)
 			} else if step.what != remove {
 				given[at] = true
 			}
@@ -99,7 +100,7 @@ func grant(ctx context.Context, client kubernetes.Interface, want granted) (give
 	return given, failed, nil
 }
 
-// action is what is done with a role or a binding.
+// action is an operation on a role or a binding.
 type action int
 
 const (
@@ -108,14 +109,14 @@ const (
 	remove
 )
 
-// objects is what a typed client does with one kind of object.
+// objects are the methods of a typed client for one kind of object.
 type objects[T metav1.Object] interface {
 	Create(ctx context.Context, object T, opts metav1.CreateOptions) (T, error)
 	Update(ctx context.Context, object T, opts metav1.UpdateOptions) (T, error)
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-// do does one thing with an object. That it is gone already is no error when it is to go.
+// do performs an action on an object. Deleting a missing object is not an error.
 func do[T metav1.Object](ctx context.Context, all objects[T], what action, object T) (err error) {
 	switch what {
 	case create:
@@ -130,7 +131,7 @@ func do[T metav1.Object](ctx context.Context, all objects[T], what action, objec
 	return err
 }
 
-// ensureNamespace makes a namespace if it is missing.
+// ensureNamespace creates a namespace if it is missing.
 func ensureNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
 	_, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
@@ -138,7 +139,7 @@ func ensureNamespace(ctx context.Context, client kubernetes.Interface, name stri
 	}
 	_, err = client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("namespace %s: cannot be made: %w", name, err)
+		return fmt.Errorf("namespace %s: cannot create: %w", name, err)
 	}
 	return nil
 }

@@ -16,28 +16,28 @@ func (d difference) empty() bool {
 	return len(d.unbind)+len(d.drop)+len(d.add)+len(d.change)+len(d.bind)+len(d.resubject) == 0
 }
 
-// TestGrant: the cluster has the roles and bindings that are wanted, whatever it had before, and
-// nothing is written twice.
+// TestGrant checks that the cluster gets the wanted roles and bindings from any previous state, and
+// that nothing is written twice.
 func TestGrant(t *testing.T) {
 	ctx, client := context.Background(), clientfake.NewClientset()
-	first := granting(append(Rights(nodespec.Addon{Name: "a", Rights: nodespec.AddonRights{ClusterAdmin: true}}), home()))
-	second := granting(append(Removing("b", []Item{{Version: "v1", Kind: "Pod", Resource: "pods", Namespace: "x", Name: "p"}}), home()))
-	// Of the right to take a pod away there is a role; who has given rights back has not been given
-	// any.
-	for i, want := range []granted{first, second, granting(nil)} {
+	first := rbacFor(append(Rights(nodespec.Addon{Name: "a", Rights: nodespec.AddonRights{ClusterAdmin: true}}), ownGrant()))
+	second := rbacFor(append(Removing("b", []Item{{Version: "v1", Kind: "Pod", Resource: "pods", Namespace: "x", Name: "p"}}), ownGrant()))
+	// The right to delete a pod has a role; an identity that loses rights has not been given any.
+	for i, want := range []rbacObjects{first, second, rbacFor(nil)} {
 		for _, news := range [][]int{{2, 1, 0}, {0, 0, 0}} {
-			given, failed, err := grant(ctx, client, want)
+			given, failed, err := applyRBAC(ctx, client, want)
 			if len(given) != news[i] || len(failed) > 0 || err != nil {
 				t.Fatalf("given %v, want %d; %v %v", given, news[i], failed, err)
 			}
 		}
-		if have, err := present(ctx, client); err != nil || !compare(have, want).empty() {
+		if have, err := presentRBAC(ctx, client); err != nil || !compare(have, want).empty() {
 			t.Errorf("have %v, want %v: %v", have, want, err)
 		}
 	}
 }
 
-// TestGrantRefused: what was refused is not taken for given, and the others are given theirs.
+// TestGrantRefused checks that a rejected grant does not count as given, and that the others are
+// given.
 func TestGrantRefused(t *testing.T) {
 	client := clientfake.NewClientset()
 	client.PrependReactor("create", "roles", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -47,7 +47,7 @@ func TestGrantRefused(t *testing.T) {
 		return Removing(name, []Item{{Version: "v1", Kind: "Pod", Resource: "pods", Namespace: namespace, Name: "p"}})
 	}
 	bad, good := of("a", "ending"), of("b", "x")
-	given, failed, err := grant(t.Context(), client, granting(append(bad, good...)))
+	given, failed, err := applyRBAC(t.Context(), client, rbacFor(append(bad, good...)))
 	if err != nil {
 		t.Fatal(err)
 	}

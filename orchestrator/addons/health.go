@@ -7,17 +7,17 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Health is how an object is.
+// Health is the health of an object.
 type Health int
 
 const (
 	Healthy  Health = iota
-	Waiting         // it is on its way, or waits for something
-	Degraded        // it will not become healthy by itself
+	Waiting         // it makes progress, or waits for another object
+	Degraded        // it cannot become healthy without a change
 )
 
-// HealthOf says how a live object is, and why it is not healthy. What an object of a kind without a
-// rule of its own says about itself counts: the condition Ready, if it has one.
+// HealthOf returns the health of a live object, and the reason if it is not healthy. For a kind
+// without a rule here, the condition Ready of the object decides, if it has that condition.
 func HealthOf(o *unstructured.Unstructured) (Health, string) {
 	if o.GetDeletionTimestamp() != nil {
 		if f := o.GetFinalizers(); len(f) > 0 {
@@ -49,9 +49,9 @@ func HealthOf(o *unstructured.Unstructured) (Health, string) {
 		if c := status.condition("NamesAccepted"); c.false() {
 			return Degraded, c.why("its names are taken")
 		}
-		return unless(status.condition("Established"), "is not established yet")
+		return healthyIf(status.condition("Established"), "is not established yet")
 	case "apiregistration.k8s.io/APIService":
-		return unless(status.condition("Available"), "does not answer yet")
+		return healthyIf(status.condition("Available"), "does not answer yet")
 	case "/PersistentVolumeClaim":
 		switch phase := status.text("status", "phase"); phase {
 		case "Bound":
@@ -69,20 +69,20 @@ func HealthOf(o *unstructured.Unstructured) (Health, string) {
 		if status.text("status", "phase") == "Succeeded" {
 			return Healthy, ""
 		}
-		return unless(status.condition("Ready"), "is not ready yet")
+		return healthyIf(status.condition("Ready"), "is not ready yet")
 	}
 	if c := status.condition("Ready"); isCustom(Item{Group: gk.Group}) && c != nil {
-		return unless(c, "is not ready yet")
+		return healthyIf(c, "is not ready yet")
 	}
 	return Healthy, ""
 }
 
-// classOf is a StorageClass.
+// classOf returns the item of a StorageClass.
 func classOf(name string) Item {
 	return Item{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClass", Resource: "storageclasses", Name: name}
 }
 
-// The annotations of a claim for which the volume controller or the scheduler has begun
+// The annotations of a claim that the volume controller or the scheduler has begun to provision
 // (k8s.io/component-helpers/storage/volume).
 const (
 	claimProvisioner     = "volume.kubernetes.io/storage-provisioner"
@@ -90,10 +90,10 @@ const (
 	claimNode            = "volume.kubernetes.io/selected-node"
 )
 
-// unused says of a claim without a volume that it has none because no pod uses it yet: its class
-// waits for the first one (WaitForFirstConsumer), as for that of a CronJob. Where the class cannot
-// be read (nil), a claim for which nothing has begun is such a one.
-func unused(claim, class *unstructured.Unstructured) bool {
+// waitsForConsumer reports whether a claim has no volume only because no pod uses it yet: its class
+// binds at the first consumer (WaitForFirstConsumer), such as for the claim of a CronJob. If the
+// class cannot be read (nil), it reports whether nothing has begun to provision the claim.
+func waitsForConsumer(claim, class *unstructured.Unstructured) bool {
 	notes := claim.GetAnnotations()
 	if notes[claimNode] != "" {
 		return false // a pod waits for it
@@ -154,15 +154,15 @@ func daemonSet(o fields) (Health, string) {
 	return Healthy, ""
 }
 
-// unless is healthy when a condition is true.
-func unless(c condition, otherwise string) (Health, string) {
+// healthyIf returns Healthy if a condition is true, and else Waiting.
+func healthyIf(c condition, otherwise string) (Health, string) {
 	if c.true() {
 		return Healthy, ""
 	}
 	return Waiting, c.why(otherwise)
 }
 
-// fields are those of an object.
+// fields are the fields of an object.
 type fields struct{ object map[string]any }
 
 func (f fields) number(path ...string) (int64, bool) {
@@ -175,13 +175,13 @@ func (f fields) text(path ...string) string {
 	return s
 }
 
-// observed says that the object's controller has seen it at all.
+// observed reports whether the controller of the object has seen it at all.
 func (f fields) observed() bool {
 	n, _ := f.number("status", "observedGeneration")
 	return n > 0
 }
 
-// condition is one of status.conditions; nil when it is not there.
+// condition is an entry of status.conditions, or nil.
 type condition map[string]any
 
 func (f fields) condition(kind string) condition {
@@ -198,7 +198,7 @@ func (c condition) text(field string) string { s, _ := c[field].(string); return
 func (c condition) true() bool               { return c.text("status") == "True" }
 func (c condition) false() bool              { return c.text("status") == "False" }
 
-// why is what a condition says for itself, after what it means.
+// why returns the meaning of a condition and its message.
 func (c condition) why(means string) string {
 	if message := c.text("message"); message != "" {
 		return means + ": " + oneLine(message)

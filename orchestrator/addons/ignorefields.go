@@ -8,39 +8,39 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// leaveAnnotation names the fields of an object that are applied when it is made, and left to
-// others then: paths from the top, with dots, divided by commas, such as "spec.replicas, data.ca".
-// A list is left as a whole.
-const leaveAnnotation = "orlop.dev/addon-leave"
+// ignoreAnnotation lists the fields of an object that are applied only at its creation and then
+// left to other managers: paths from the top, with dots, separated by commas, such as
+// "spec.replicas, data.ca". A list is left as a whole.
+const ignoreAnnotation = "orlop.dev/addon-leave"
 
-// yielding is what is applied to a live object: without what others set on purpose. Those are the
-// number of replicas where a controller sets it through the subresource scale, as an autoscaler
-// does, and the fields that leaveAnnotation names. They keep the value that they have. A number
-// that a person has set (kubectl scale) is put back like every change by hand.
-func yielding(body, live *unstructured.Unstructured) *unstructured.Unstructured {
+// withoutIgnored returns the body to apply to a live object, without the fields that other managers
+// set on purpose. These are the number of replicas, if a controller sets it through the subresource
+// scale, as an autoscaler does, and the fields of ignoreAnnotation. They retain their value. A
+// number that a user has set (kubectl scale) is reverted like every manual change.
+func withoutIgnored(body, live *unstructured.Unstructured) *unstructured.Unstructured {
 	if live == nil {
 		return body
 	}
-	scaled, left := scaledFields(live), body.GetAnnotations()[leaveAnnotation]
+	scaled, left := scaledFields(live), body.GetAnnotations()[ignoreAnnotation]
 	if len(scaled) == 0 && left == "" {
 		return body
 	}
 	body = body.DeepCopy()
 	for _, path := range scaled {
-		// Not the value of the object: between reading and applying the autoscaler may set another
-		// one. Who owns the field keeps it.
+		// The present value of the object is not applied: between the read and the apply the
+		// autoscaler may set another value. The owner of the field keeps it.
 		unstructured.RemoveNestedField(body.Object, path...)
 	}
 	for path := range strings.SplitSeq(left, ",") {
-		keep(body.Object, live.Object, strings.Split(strings.TrimSpace(path), "."))
+		keepLiveValue(body.Object, live.Object, strings.Split(strings.TrimSpace(path), "."))
 	}
 	return body
 }
 
-// keep gives a field the value that it has. Leaving it out would delete it where it was applied
-// when the object was made (kubernetes.io, "Server-Side Apply", field management). What an object
-// is known by is not left to others.
-func keep(body, live map[string]any, path []string) {
+// keepLiveValue sets a field to its live value. To omit the field would delete it if it was applied
+// when the object was created (kubernetes.io, "Server-Side Apply", field management). Fields that
+// identify the object cannot be ignored.
+func keepLiveValue(body, live map[string]any, path []string) {
 	switch {
 	case path[0] == "" || path[0] == "apiVersion" || path[0] == "kind" || path[0] == "metadata" && (len(path) < 3 || path[1] != "annotations" && path[1] != "labels"):
 		return
@@ -49,15 +49,15 @@ func keep(body, live map[string]any, path []string) {
 	switch {
 	case err != nil:
 	case found:
-		// on the way is what is no mapping: it stays as it is
+		// If a parent is not a mapping, the field stays as it is.
 		_ = unstructured.SetNestedField(body, value, path...)
 	default:
 		unstructured.RemoveNestedField(body, path...)
 	}
 }
 
-// scaledFields are the fields of a live object that a controller has set last through the
-// subresource scale: spec.replicas, or what a custom resource has instead (specReplicasPath).
+// scaledFields returns the fields of a live object that a controller has set last through the
+// subresource scale: spec.replicas, or the specReplicasPath of a custom resource.
 func scaledFields(live *unstructured.Unstructured) (all [][]string) {
 	for _, m := range live.GetManagedFields() {
 		if m.Subresource != "scale" || strings.HasPrefix(m.Manager, "kubectl") || m.FieldsV1 == nil {
@@ -71,8 +71,8 @@ func scaledFields(live *unstructured.Unstructured) (all [][]string) {
 	return all
 }
 
-// specFields are the paths below spec of a set of fields (sigs.k8s.io/structured-merge-diff,
-// FieldsV1: "f:" before each name, and nothing below the last one).
+// specFields returns the paths below spec in a field set (sigs.k8s.io/structured-merge-diff,
+// FieldsV1: "f:" before each name, and nothing below a leaf).
 func specFields(owned map[string]any) (all [][]string) {
 	var below func(set any, path []string)
 	below = func(set any, path []string) {

@@ -23,13 +23,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Label names the add-on that an object belongs to.
+// Label names the add-on to which an object belongs.
 const Label = "orlop.dev/addon"
 
-// digestAnnotation is, on a hook's object, the digest of the manifests for which it runs.
+// digestAnnotation, on the object of a hook, is the digest of the manifests for which it runs.
 const digestAnnotation = "orlop.dev/addon-digest"
 
-// The annotations of Helm's charts that count here (Helm's documentation, "Chart Hooks" and "Chart
+// The supported annotations of Helm charts (Helm's documentation, "Chart Hooks" and "Chart
 // Development Tips and Tricks").
 const (
 	helmHook   = "helm.sh/hook"
@@ -37,27 +37,27 @@ const (
 	helmPolicy = "helm.sh/resource-policy"
 )
 
-// Item is where an object is in the cluster.
+// Item identifies an object in the cluster.
 type Item struct {
 	Group     string `json:"group,omitempty"`
 	Version   string `json:"version"`
 	Kind      string `json:"kind"`
 	Resource  string `json:"resource"`            // as in paths, such as deployments
-	Namespace string `json:"namespace,omitempty"` // empty for one of the whole cluster
+	Namespace string `json:"namespace,omitempty"` // empty for a cluster-scoped object
 	Name      string `json:"name"`
 }
 
-// key is what an object is known by: the same in all versions of its kind.
+// key identifies an object in all versions of its kind.
 type key struct{ group, kind, namespace, name string }
 
 func (i Item) key() key { return key{i.Group, i.Kind, i.Namespace, i.Name} }
 
-// gvr is the resource as clients know it.
+// gvr returns the resource for clients.
 func (i Item) gvr() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: i.Group, Version: i.Version, Resource: i.Resource}
 }
 
-// String is "Deployment web/frontend".
+// String returns, for example, "Deployment web/frontend".
 func (i Item) String() string {
 	if i.Namespace == "" {
 		return i.Kind + " " + i.Name
@@ -65,7 +65,7 @@ func (i Item) String() string {
 	return i.Kind + " " + i.Namespace + "/" + i.Name
 }
 
-// Object is one that an add-on wants.
+// Object is an object of an add-on's manifests.
 type Object struct {
 	Item
 	Body   *unstructured.Unstructured
@@ -73,37 +73,38 @@ type Object struct {
 	Digest string // of Body
 }
 
-// hook is when an object of a Helm chart is applied; the zero value is with all others.
+// hook is the phase in which an object of a Helm chart is applied. The zero value is not a hook.
 type hook struct {
 	events []string // pre-install, post-upgrade, …
 	weight int
 }
 
-// Kind is what the API server knows of a kind.
+// Kind is the API server's description of a kind.
 type Kind struct {
 	Resource   string
 	Namespaced bool
 }
 
-// Wanted is what the documents of an add-on say.
+// Wanted is the content of an add-on's documents.
 type Wanted struct {
 	Objects []Object
-	Digest  string   // of all manifests, and the namespace of objects that name none
-	Refused []string // why nothing of it may be applied
-	Unknown []string // what cannot be applied as long as the API server does not know its kind
-	Notes   []string // what is left out on purpose
+	Digest  string   // of all manifests, and the default namespace of objects
+	Refused []string // reasons why nothing of it is applied
+	Unknown []string // objects that wait until the API server knows their kind
+	Notes   []string // objects that are left out on purpose
 }
 
-// mostObjects is the number of objects of an add-on, so that its record fits into a ConfigMap. What
-// the record says of one takes at most 831 bytes: 253 each of a name and a group, 63 each of a
-// version, a kind, a resource and a namespace, 73 of JSON. 1000 are 812 KiB, of the 832 that the
-// record has (mostRecord); usual ones take a quarter, so that an upgrade which replaces them all
-// fits, too. What does not all the same is told before anything is made (Record.most). And all of
-// them are read every 10 s (healing), by a client that asks 50 a second.
-const mostObjects = 1000
+// maxObjects is the limit of objects of an add-on, so that its record fits into a ConfigMap. An
+// entry of the record takes at most 831 bytes: 253 each for a name and a group, 63 each for a
+// version, a kind, a resource and a namespace, 73 for JSON. 1000 entries are 812 KiB, of the 832
+// that the record has (maxRecord). Usual entries take a quarter, so that an upgrade which replaces
+// all objects fits, too. A record that does not fit is reported before any object is created
+// (Record.maxSize). All objects are also read every 10 s (resyncPeriod), by a client that sends 50
+// requests a second.
+const maxObjects = 1000
 
-// Read is what an add-on wants; files are those of its artefact. kinds says what the API server
-// knows; kinds that the add-on brings itself need not be among them.
+// Read returns the wanted objects of an add-on; files are the files of its artifact. kinds looks up
+// kinds of the API server; kinds that the add-on itself defines need not be among them.
 func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersionKind) (Kind, bool)) Wanted {
 	var w Wanted
 	var bodies []*unstructured.Unstructured
@@ -122,7 +123,7 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 	for _, f := range files {
 		read("artifact: "+f.Name, f.Content)
 	}
-	fmt.Fprintf(sum, " in %s", a.Namespace) // elsewhere they are other objects
+	fmt.Fprintf(sum, " in %s", a.Namespace) // in another namespace they are other objects
 	w.Digest = fmt.Sprintf("%x", sum.Sum(nil))[:16]
 	own := defined(bodies)
 	var outside []string
@@ -150,13 +151,13 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 			outside = append(outside, o.String()+" "+why)
 		}
 		if seen[o.key()] {
-			w.Refused = append(w.Refused, o.String()+": is given twice")
+			w.Refused = append(w.Refused, o.String()+": occurs twice")
 		}
 		seen[o.key()] = true
 		w.Objects = append(w.Objects, o)
 	}
-	if count := len(w.Objects) + len(w.Unknown); count > mostObjects {
-		w.Refused = append(w.Refused, fmt.Sprintf("has %d objects, at most are %d; nothing of it is applied; divide it into several add-ons", count, mostObjects))
+	if count := len(w.Objects) + len(w.Unknown); count > maxObjects {
+		w.Refused = append(w.Refused, fmt.Sprintf("has %d objects, more than the limit of %d; none is applied; divide it into several add-ons", count, maxObjects))
 	}
 	if len(outside) > 0 {
 		w.Refused = append(w.Refused, "outside the scope: "+strings.Join(outside, ", "))
@@ -164,7 +165,7 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 	return w
 }
 
-// parse reads the objects of a text; those of lists are objects by themselves.
+// parse reads the objects of a text. The items of a list are separate objects.
 func parse(text string) ([]*unstructured.Unstructured, error) {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
 	var all []*unstructured.Unstructured
@@ -174,7 +175,7 @@ func parse(text string) ([]*unstructured.Unstructured, error) {
 			return all, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("cannot be read: %w", err)
+			return nil, fmt.Errorf("cannot read: %w", err)
 		}
 		contents, err := values(document)
 		if err != nil {
@@ -190,7 +191,7 @@ func parse(text string) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// values are the JSON of a document: one value of YAML, or values of JSON one after the other, as
+// values returns the JSON of a document: a YAML value, or several concatenated JSON values, as
 // kubectl reads them.
 func values(document []byte) (all [][]byte, err error) {
 	if stream := json.NewDecoder(bytes.NewReader(document)); bytes.HasPrefix(bytes.TrimSpace(document), []byte("{")) {
@@ -208,38 +209,38 @@ func values(document []byte) (all [][]byte, err error) {
 	}
 	content, err := yaml.YAMLToJSON(document)
 	if err != nil {
-		// the library's message may show a Secret
-		return nil, errors.New("a document cannot be read as YAML")
+		// The message of the library may show a Secret.
+		return nil, errors.New("a document is not valid YAML")
 	}
 	decoder := goyaml.NewDecoder(bytes.NewReader(document))
 	var ignored goyaml.Node
 	if err := decoder.Decode(&ignored); err == nil {
 		err = decoder.Decode(&ignored)
 		if !errors.Is(err, io.EOF) {
-			return nil, errors.New("a document goes on after its end: divide objects by a line of ---")
+			return nil, errors.New("a document has content after its end; separate objects by a line of ---")
 		}
 	}
 	return [][]byte{content}, nil
 }
 
-// parseOne reads the objects of a value; one that is null has none.
+// parseOne reads the objects of a value; null has none.
 func parseOne(content []byte) ([]*unstructured.Unstructured, error) {
 	if bytes.Equal(bytes.TrimSpace(content), []byte("null")) {
 		return nil, nil
 	}
 	var fields map[string]any
 	if err := yaml.Unmarshal(content, &fields); err != nil {
-		return nil, errors.New("a document is no mapping")
+		return nil, errors.New("a document is not a mapping")
 	}
-	// Whole numbers have to stay whole: this is how unstructured objects are decoded.
+	// Integers must stay integers: this is how unstructured objects are decoded.
 	decoded := &unstructured.Unstructured{}
 	if err := decoded.UnmarshalJSON(content); err != nil {
-		return nil, fmt.Errorf("%v %v: has no kind or is no object", fields["apiVersion"], fields["kind"])
+		return nil, fmt.Errorf("%v %v: has no kind or is not an object", fields["apiVersion"], fields["kind"])
 	}
 	return flatten(decoded)
 }
 
-// flatten is the object itself, or the items of a list.
+// flatten returns the object itself, or the items of a list.
 func flatten(o *unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
 	if !o.IsList() || !strings.HasSuffix(o.GetKind(), "List") {
 		if o.GetAPIVersion() == "" || o.GetKind() == "" || o.GetName() == "" {
@@ -255,7 +256,7 @@ func flatten(o *unstructured.Unstructured) ([]*unstructured.Unstructured, error)
 	for _, item := range items {
 		fields, ok := item.(map[string]any)
 		if !ok {
-			return nil, fmt.Errorf("%s: an item is no object", o.GetKind())
+			return nil, fmt.Errorf("%s: an item is not an object", o.GetKind())
 		}
 		inner, err := flatten(&unstructured.Unstructured{Object: fields})
 		if err != nil {
@@ -266,7 +267,7 @@ func flatten(o *unstructured.Unstructured) ([]*unstructured.Unstructured, error)
 	return all, nil
 }
 
-// defined are the kinds of an add-on's own custom resource definitions.
+// defined returns the kinds of an add-on's own custom resource definitions.
 func defined(bodies []*unstructured.Unstructured) map[schema.GroupKind]Kind {
 	own := map[schema.GroupKind]Kind{}
 	for _, b := range bodies {
@@ -285,18 +286,18 @@ func isCRD(gk schema.GroupKind) bool {
 	return gk.Group == apiextensionsv1.GroupName && gk.Kind == "CustomResourceDefinition"
 }
 
-// textsOnly says which label or annotation is no text, as 1.30 without quotes is none. The API
-// server refuses it; here all of them would be read as none.
+// textsOnly returns an error if a label or annotation is not a string, such as 1.30 without quotes.
+// The API server rejects the object; here a single wrong value would make all values read as empty.
 func textsOnly(body *unstructured.Unstructured) error {
 	for _, field := range []string{"labels", "annotations"} {
 		if _, _, err := unstructured.NestedNullCoercingStringMap(body.Object, "metadata", field); err != nil {
-			return fmt.Errorf("metadata.%s has a value that is no text; put it in quotes: %w", field, err)
+			return fmt.Errorf("metadata.%s has a value that is not a string; put it in quotes: %w", field, err)
 		}
 	}
 	return nil
 }
 
-// object makes of a body what is applied; or a note why it is not.
+// reconcileObject converts a body to the object to apply, or returns a note why it is not applied.
 func object(a nodespec.Addon, body *unstructured.Unstructured, k Kind, digest string) (Object, string) {
 	body = body.DeepCopy()
 	gvk := body.GroupVersionKind()
@@ -318,9 +319,9 @@ func object(a nodespec.Addon, body *unstructured.Unstructured, k Kind, digest st
 	}
 	if named := annotations[helmHook]; named != "" && named != "crd-install" {
 		if len(o.Hook.events) == 0 {
-			return o, fmt.Sprintf("%s: a hook for %s is not run", o, named)
+			return o, fmt.Sprintf("%s: hooks for %s are not supported", o, named)
 		}
-		// Helm, too, takes anything else as 0
+		// Helm, too, reads other texts as 0.
 		o.Hook.weight, _ = strconv.Atoi(annotations[helmWeight])
 		annotations[digestAnnotation] = digest
 		body.SetAnnotations(annotations)
@@ -334,40 +335,40 @@ func object(a nodespec.Addon, body *unstructured.Unstructured, k Kind, digest st
 	delete(body.Object, "status")
 	content, err := body.MarshalJSON()
 	if err != nil {
-		return o, fmt.Sprintf("%s: cannot be encoded: %v", o, err)
+		return o, fmt.Sprintf("%s: cannot encode: %v", o, err)
 	}
 	o.Digest = fmt.Sprintf("%x", sha256.Sum256(content))
 	return o, ""
 }
 
-// outsideScope says why an add-on may not have an object; empty when it may.
+// outsideScope returns the reason why an add-on may not contain an object, or the empty string.
 func outsideScope(a nodespec.Addon, i Item, k Kind) string {
 	reserved := strings.HasPrefix(i.Name, "system:") || strings.HasPrefix(i.Name, "orlop:")
 	switch {
 	case i.Namespace == Namespace, i.Group == "" && i.Kind == "Namespace" && i.Name == Namespace, i.Group == rbacGroup && reserved:
-		return "(the system's own)"
+		return "(reserved for the system)"
 	case len(a.Namespaces) == 0:
 		return ""
 	case !k.Namespaced:
-		return "(of the whole cluster)"
+		return "(cluster-scoped)"
 	case !slices.Contains(a.Namespaces, i.Namespace):
 		return "(another namespace)"
 	}
 	return ""
 }
 
-// gvk is the kind as clients know it.
+// gvk returns the kind for clients.
 func (i Item) gvk() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: i.Group, Version: i.Version, Kind: i.Kind}
 }
 
-// isCustom says that a kind is none of Kubernetes' own.
+// isCustom reports whether a kind does not belong to Kubernetes itself.
 func isCustom(i Item) bool {
 	return strings.Contains(i.Group, ".") && !builtin[i.Group]
 }
 
-// builtin are the groups of Kubernetes' own kinds that have a dot. Projects beside Kubernetes use
-// *.k8s.io too, so the end says nothing.
+// builtin are the groups with a dot of Kubernetes' own kinds. Other projects use *.k8s.io, too, so
+// the suffix decides nothing.
 var builtin = map[string]bool{
 	"admissionregistration.k8s.io": true, "apiextensions.k8s.io": true, "apiregistration.k8s.io": true, "authentication.k8s.io": true,
 	"authorization.k8s.io": true, "certificates.k8s.io": true, "coordination.k8s.io": true, "discovery.k8s.io": true, "events.k8s.io": true,

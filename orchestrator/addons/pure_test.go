@@ -38,15 +38,15 @@ data: {count: 1}
 `}}
 	w := Read(a, nil, known)
 	for _, want := range []string{
-		"ConfigMap jobs/a: is given twice",
-		"outside the scope: CustomResourceDefinition sites.web.example.com (of the whole cluster), ValidatingWebhookConfiguration web (of the whole cluster), " +
-			"Namespace web (of the whole cluster), ConfigMap elsewhere/b (another namespace), Role web/system:x (the system's own)",
+		"ConfigMap jobs/a: occurs twice",
+		"outside the scope: CustomResourceDefinition sites.web.example.com (cluster-scoped), ValidatingWebhookConfiguration web (cluster-scoped), " +
+			"Namespace web (cluster-scoped), ConfigMap elsewhere/b (another namespace), Role web/system:x (reserved for the system)",
 	} {
 		if !slices.Contains(w.Refused, want) {
 			t.Errorf("not refused: %s\nbut %q", want, w.Refused)
 		}
 	}
-	if want := []string{"Pod web/try: a hook for test is not run"}; !slices.Equal(w.Notes, want) {
+	if want := []string{"Pod web/try: hooks for test are not supported"}; !slices.Equal(w.Notes, want) {
 		t.Errorf("notes %q", w.Notes)
 	}
 	for _, o := range w.Objects {
@@ -63,8 +63,8 @@ data: {count: 1}
 		}
 	}
 	for text, want := range map[string]string{
-		"a: [":            "manifests[0]: a document cannot be read as YAML",
-		"- a":             "manifests[0]: a document is no mapping",
+		"a: [":            "manifests[0]: a document is not valid YAML",
+		"- a":             "manifests[0]: a document is not a mapping",
 		"kind: ConfigMap": "has no",
 		"{apiVersion: v1, metadata: {name: correct-horse}}":                                       "has no kind",
 		"{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {version: 1.30, app: a}}}": "ConfigMap a: metadata.labels has a value that is no text",
@@ -131,7 +131,7 @@ func TestJudge(t *testing.T) {
 func TestRights(t *testing.T) {
 	rules := []nodespec.PolicyRule{{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get", "create", "patch"}}}
 	a := nodespec.Addon{Name: "web", Namespaces: []string{"a", "b"}, Rights: nodespec.AddonRights{Rules: rules, NamespaceAdmin: true, ClusterAdmin: true}}
-	g := granting(Rights(a))
+	g := rbacFor(Rights(a))
 	if len(g.roles) != 2 || len(g.bindings) != 4 {
 		t.Errorf("two namespaces: %v", g)
 	}
@@ -141,11 +141,11 @@ func TestRights(t *testing.T) {
 		}
 	}
 	a.Namespaces = nil
-	g = granting(Rights(a))
+	g = rbacFor(Rights(a))
 	if b := g.bindings[[2]string{"", "orlop:addon:web:cluster-admin"}]; len(g.bindings) != 2 || b.role.Name != "cluster-admin" || b.role.Kind != "ClusterRole" {
 		t.Errorf("the whole cluster: %v", g)
 	}
-	if got := stated(a); !slices.Equal(got, []string{"everything (cluster-admin)", "the role admin in the whole cluster", "get, create, patch deployments (apps) in the whole cluster"}) {
+	if got := describeRights(a); !slices.Equal(got, []string{"everything (cluster-admin)", "the role admin in the whole cluster", "get, create, patch deployments (apps) in the whole cluster"}) {
 		t.Errorf("in words: %q", got)
 	}
 
@@ -154,10 +154,10 @@ func TestRights(t *testing.T) {
 		{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "a", Name: "x"},
 		{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition", Resource: "customresourcedefinitions", Name: "sites.web.example.com"},
 	})
-	g = granting(removing)
+	g = rbacFor(removing)
 	at := [2]string{"a", "orlop:addon:web.remover"}
 	want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"x", "y"}, Verbs: []string{"get", "delete"}}}
-	if !compare(granted{roles: map[[2]string][]rbacv1.PolicyRule{at: want}}, granted{roles: map[[2]string][]rbacv1.PolicyRule{at: g.roles[at]}}).empty() {
+	if !compare(rbacObjects{roles: map[[2]string][]rbacv1.PolicyRule{at: want}}, rbacObjects{roles: map[[2]string][]rbacv1.PolicyRule{at: g.roles[at]}}).empty() {
 		t.Errorf("removing %v", g.roles[at])
 	}
 	if r := g.roles[[2]string{"", "orlop:addon:web.remover"}]; len(r) != 2 || r[1].Resources[0] != "sites" || r[1].APIGroups[0] != "web.example.com" || r[1].Verbs[0] != "list" {
@@ -165,7 +165,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestNamespace: the configuration refuses objects in the namespace that this package uses.
+// TestNamespace checks that the configuration rejects objects in the namespace of this package.
 func TestNamespace(t *testing.T) {
 	if Namespace != config.AddonNamespace {
 		t.Errorf("%s is not %s", Namespace, config.AddonNamespace)
@@ -173,7 +173,7 @@ func TestNamespace(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
-	have, want := granting(Rights(nodespec.Addon{Name: "a", Rights: nodespec.AddonRights{ClusterAdmin: true}})), granting(Removing("b", []Item{{Resource: "pods", Name: "x"}}))
+	have, want := rbacFor(Rights(nodespec.Addon{Name: "a", Rights: nodespec.AddonRights{ClusterAdmin: true}})), rbacFor(Removing("b", []Item{{Resource: "pods", Name: "x"}}))
 	d := compare(have, want)
 	if len(d.unbind) != 1 || len(d.drop) != 0 || len(d.add) != 1 || len(d.bind) != 1 || len(d.change)+len(d.resubject) != 0 {
 		t.Errorf("%+v", d)
@@ -181,18 +181,18 @@ func TestCompare(t *testing.T) {
 	if !compare(want, want).empty() {
 		t.Error("nothing has changed")
 	}
-	changed := granting(Removing("b", []Item{{Resource: "pods", Name: "y"}}))
+	changed := rbacFor(Removing("b", []Item{{Resource: "pods", Name: "y"}}))
 	if d := compare(want, changed); len(d.change) != 1 || len(d.unbind)+len(d.bind) != 0 {
 		t.Errorf("%+v", d)
 	}
 }
 
-// TestRecord: what is written is read again, and the phase says since when.
+// TestRecord checks that a written record can be read again, and that the phase has its start.
 func TestRecord(t *testing.T) {
 	at := time.Unix(1e9, 0).UTC()
-	r := Record{Inventory: []Item{{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "a", Name: "x"}}, Node: "n", Finished: "d", Orphaned: []OrphanedObject{{"Namespace a", "data would go with it"}}}
+	r := Record{Inventory: []Item{{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "a", Name: "x"}}, Node: "n", Finished: "d", Orphaned: []OrphanedObject{{"Namespace a", "its data would be lost"}}}
 	task := task{name: "web", addon: &nodespec.Addon{Rights: nodespec.AddonRights{ClusterAdmin: true}}}
-	s := task.judge(outcome{objects: 2, healthy: 1, waits: []string{"Job a/b: is running"}}, r, State{Phase: Applying, Since: at}, at.Add(time.Hour))
+	s := task.nextState(outcome{objects: 2, healthy: 1, waits: []string{"Job a/b: is running"}}, r, State{Phase: Applying, Since: at}, at.Add(time.Hour))
 	if s.Phase != Applying || !s.Since.Equal(at) || s.Line() != "Applying, 1 of 2 objects healthy: Job a/b: is running" {
 		t.Errorf("%+v %s", s, s.Line())
 	}
@@ -200,18 +200,18 @@ func TestRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Data["notes"] != "Namespace a: stays, because data would go with it" || m.Data["rights"] != "everything (cluster-admin)" || m.Data["objects"] != "1 of 2 healthy" {
+	if m.Data["notes"] != "Namespace a: stays, because its data would be lost" || m.Data["rights"] != "everything (cluster-admin)" || m.Data["objects"] != "1 of 2 healthy" {
 		t.Errorf("%q", m.Data)
 	}
 	again, state, err := decode(m)
 	if err != nil || len(again.Inventory) != 1 || again.Inventory[0] != r.Inventory[0] || again.Finished != "d" || state.Phase != Applying || !state.Since.Equal(at) {
 		t.Errorf("%v %+v %+v", err, again, state)
 	}
-	if s := task.judge(outcome{problems: []string{strings.Repeat("x ", 300), "2", "3", "4", "5", "6"}}, r, s, at.Add(time.Hour)); s.Phase != Failed || len(s.Problems) != 6 || s.Since.Equal(at) {
+	if s := task.nextState(outcome{problems: []string{strings.Repeat("x ", 300), "2", "3", "4", "5", "6"}}, r, s, at.Add(time.Hour)); s.Phase != Failed || len(s.Problems) != 6 || s.Since.Equal(at) {
 		t.Errorf("%+v", s)
 	}
 	task.addon = nil
-	if s := task.judge(outcome{}, r, s, at); s.Phase != Pruning || s.Objects != 1 || s.Rights[0] != "everything (cluster-admin)" {
+	if s := task.nextState(outcome{}, r, s, at); s.Phase != Pruning || s.Objects != 1 || s.Rights[0] != "everything (cluster-admin)" {
 		t.Errorf("%+v", s)
 	}
 	m.Data[fieldRecord] = "{"
@@ -220,15 +220,15 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestLeaving: while a kind is unknown nothing counts as no longer wanted, and hooks run again all
-// the same.
+// TestLeaving checks that no object counts as unwanted while a kind is unknown, and that hooks run
+// again all the same.
 func TestLeaving(t *testing.T) {
 	own := Object{Item: Item{"batch", "v1", "Job", "jobs", "web", "hook"}, Hook: hook{events: []string{"pre-install"}}}
 	old := Item{"", "v1", "ConfigMap", "configmaps", "web", "old"}
 	for _, unknown := range [][]string{nil, {"Widget w: the API server does not know Widget"}} {
 		one := task{record: Record{Inventory: []Item{old, own.Item}}, wanted: Wanted{Digest: "2", Objects: []Object{own}, Unknown: unknown}}
 		var names []string
-		for _, i := range one.leaving() {
+		for _, i := range one.toDelete() {
 			names = append(names, i.Name)
 		}
 		want := []string{"old", "hook"}

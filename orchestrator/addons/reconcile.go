@@ -13,79 +13,80 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// cluster is what an add-on does with the cluster.
+// cluster contains the operations of an add-on on the cluster.
 type cluster interface {
-	// get reads an object; nil when it is not there.
+	// get reads an object; nil if it does not exist.
 	get(ctx context.Context, i Item) (*unstructured.Unstructured, error)
-	// apply applies an object, and returns it as it is then.
+	// apply applies an object and returns the result.
 	apply(ctx context.Context, i Item, body *unstructured.Unstructured) (*unstructured.Unstructured, error)
 }
 
-// removal is what is done with what an add-on no longer wants.
+// removal contains the operations that prune objects.
 type removal interface {
 	get(ctx context.Context, i Item) (*unstructured.Unstructured, error)
-	// delete deletes the object with that identity.
+	// delete deletes the object with that UID.
 	delete(ctx context.Context, i Item, uid types.UID) error
-	// used tells whether there are resources of a definition.
-	used(ctx context.Context, definition *unstructured.Unstructured) (bool, error)
+	// hasResources reports whether resources of a definition exist.
+	hasResources(ctx context.Context, definition *unstructured.Unstructured) (bool, error)
 }
 
-// errAway says that the API server does not answer: going on makes no sense.
-var errAway = errors.New("the API server does not answer")
+// errUnavailable is returned when the API server does not answer, so that the pass ends.
+var errUnavailable = errors.New("the API server does not answer")
 
-// keeper keeps one add-on. It is used by one goroutine.
-type keeper struct {
+// reconciler reconciles one add-on. A single goroutine uses it.
+type reconciler struct {
 	name    string
 	as      cluster
 	remover removal
-	// granted is when the add-on's rights changed last. The API server takes a moment to hear of
-	// it.
+	// rbacObjects is the time of the last change of the add-on's rights. The API server learns of a
+	// change after a moment.
 	granted time.Time
-	// applied are the objects as they were after they were applied.
-	applied map[key]mark
-	// returns says that what is applied may be taken back, as long as it is not healthy
-	// (before.go).
-	returns bool
-	trial   trial
-	// since when all looks at changed manifests found them healthy; zero: they were not
-	well time.Time
-	anew map[key]bool // hooks that are not to run again because they failed; nil: none may
+	// applied are the objects as they were after their last apply.
+	applied map[key]appliedObject
+	// canRollBack reports whether the manifests can be rolled back while they are not healthy
+	// (rollback.go).
+	canRollBack bool
+	trial       trial
+	// time since which all passes found the changed manifests healthy, or zero
+	healthySince time.Time
+	// hooks that were applied since the manifests changed; nil: failed hooks do not run again
+	attempted map[key]bool
 }
 
-// mark is an object as it was after it was applied.
-type mark struct {
+// appliedObject is an object as it was after its last apply.
+type appliedObject struct {
 	uid     types.UID
 	version string
-	digest  string // of what was applied
+	digest  string // of the applied body
 	at      time.Time
 }
 
-// settling is how long a refusal may come of rights that are not known everywhere yet; reapply is
-// how long an object that looks the same is not applied again: labels and annotations can change
-// without being seen.
+// rightsDelay is how long a rejection may be due to new rights that not every API server knows yet.
+// reapplyInterval is how long an unchanged object is not applied again: changes of labels and
+// annotations do not show in its generation.
 const (
-	settling = 5 * time.Second
-	reapply  = 5 * time.Minute
+	rightsDelay     = 5 * time.Second
+	reapplyInterval = 5 * time.Minute
 )
 
-// steady is how long changed manifests have to be healthy before those from before are let go of: a
-// container that ends after a while is available until then.
-const steady = time.Minute
+// healthyPeriod is how long changed manifests must be healthy before the previous manifests are
+// dropped: a container that crashes after a while is available until then.
+const healthyPeriod = time.Minute
 
-// outcome is what a pass has seen.
+// outcome is the result of a pass.
 type outcome struct {
 	objects, healthy int
-	problems         []string // what has to be changed by somebody
-	waits            []string // what time may settle
-	notes            []string // what somebody may want to know
-	// all that is wanted is there and healthy, whatever else is left to do
-	there bool
+	problems         []string // conditions that need a change by the operator
+	waits            []string // conditions that time may resolve
+	notes            []string // information for the operator
+	// complete: all wanted objects exist and are healthy; others may be left to prune
+	complete bool
 }
 
-// pass looks at an add-on once and does what can be done now. It waits for nothing: what is not
-// ready yet is looked at in the next one. save is called with the record before anything is made
+// pass makes a single pass over an add-on and performs all operations that are possible now. It
+// does not wait: the next pass continues. It calls save with the record before it creates an object
 // that is not in the inventory.
-func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, save func(Record) error) (Record, outcome, error) {
+func (k *reconciler) pass(ctx context.Context, w Wanted, r Record, now time.Time, save func(Record) error) (Record, outcome, error) {
 	var out outcome
 	r.Orphaned = slices.DeleteFunc(slices.Clone(r.Orphaned), func(kept OrphanedObject) bool {
 		return slices.ContainsFunc(w.Objects, func(o Object) bool { return o.String() == kept.Object })
@@ -104,7 +105,7 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 		event = "install"
 	}
 	if hooks && r.Running != w.Digest {
-		r.Running, r.Done, k.anew, k.well = w.Digest, nil, map[key]bool{}, time.Time{}
+		r.Running, r.Done, k.attempted, k.healthySince = w.Digest, nil, map[key]bool{}, time.Time{}
 		r.Ran = r.withoutHooks(w.Objects)
 	}
 	stages := Stages(w.Objects, hooks, event)
@@ -112,10 +113,10 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 		out.objects += len(s.Objects)
 	}
 	if next := Union(r.Inventory, w.Objects); !slices.Equal(next, r.Inventory) {
-		if size := r.most(next, w.Objects); len(next) > len(r.Inventory) && size > mostRecord {
-			out.problems = append(out.problems, fmt.Sprintf("its record would have %d KiB, at most are %d: it has %d objects, and %d with those that are wanted now; "+
-				"nothing of them is applied; take the others out of its document first, and bring new ones when those are gone, or in an add-on of their own",
-				size>>10, mostRecord>>10, len(r.Inventory), len(next)))
+		if size := r.maxSize(next, w.Objects); len(next) > len(r.Inventory) && size > maxRecord {
+			out.problems = append(out.problems, fmt.Sprintf("its record would have %d KiB, more than the limit of %d KiB: it has %d objects, and %d with the wanted objects; "+
+				"no wanted object is applied; remove other objects from its document first, and add new objects when they are deleted, or in another add-on",
+				size>>10, maxRecord>>10, len(r.Inventory), len(next)))
 			return r, out, nil
 		}
 		r.Inventory = next
@@ -123,15 +124,15 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 			return r, out, err
 		}
 	}
-	applied := 0 // stages of which everything was applied
+	applied := 0 // stages of which all objects were applied
 	for _, s := range stages {
 		problems, waits, refused := len(out.problems), len(out.waits), false
 		for _, o := range s.Objects {
-			health, why, err := k.object(ctx, o, &r, w.Digest, now)
+			health, why, err := k.reconcileObject(ctx, o, &r, w.Digest, now)
 			switch {
-			case errors.Is(err, errAway):
+			case errors.Is(err, errUnavailable):
 				return r, out, err
-			case errors.Is(err, errGiven):
+			case errors.Is(err, errRightsPending):
 				refused = true
 				out.waits = append(out.waits, o.String()+": "+err.Error())
 			case err != nil:
@@ -151,23 +152,23 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 			break
 		}
 	}
-	changed := k.returns && r.Finished != "" && r.Finished != w.Digest
-	if out.there = len(out.problems)+len(out.waits) == 0; !out.there {
-		k.well = time.Time{}
-	} else if k.well.IsZero() {
-		k.well = now
+	changed := k.canRollBack && r.Finished != "" && r.Finished != w.Digest
+	if out.complete = len(out.problems)+len(out.waits) == 0; !out.complete {
+		k.healthySince = time.Time{}
+	} else if k.healthySince.IsZero() {
+		k.healthySince = now
 	}
-	// What is no longer wanted goes when all that takes its place has come; while that may be taken
-	// back, when it has proved itself.
-	if len(out.problems) > 0 || !everythingApplied(stages, applied) || changed && !out.there {
+	// Objects that are no longer wanted are pruned when all their replacements exist. If the
+	// manifests can still be rolled back, they must have been healthy for a while, too.
+	if len(out.problems) > 0 || !everythingApplied(stages, applied) || changed && !out.complete {
 		return r, out, nil
 	}
-	if left := steady - now.Sub(k.well); changed && left > 0 {
-		out.waits = append(out.waits, fmt.Sprintf("all is healthy, and has to be so for another %s", left.Round(time.Second)))
+	if left := healthyPeriod - now.Sub(k.healthySince); changed && left > 0 {
+		out.waits = append(out.waits, fmt.Sprintf("all objects are healthy, and must stay so for another %s", left.Round(time.Second)))
 		return r, out, nil
 	}
 	var err error
-	if r, err = k.take(ctx, ToPrune(r.Inventory, w.Objects), r, &out, now); err != nil {
+	if r, err = k.prune(ctx, ToPrune(r.Inventory, w.Objects), r, &out, now); err != nil {
 		return r, out, err
 	}
 	if len(out.waits) == 0 && len(out.problems) == 0 {
@@ -176,57 +177,57 @@ func (k *keeper) pass(ctx context.Context, w Wanted, r Record, now time.Time, sa
 	return r, out, nil
 }
 
-// everythingApplied says that of the stages at most hooks after everything else are left.
+// everythingApplied reports whether at most stages with hooks after the objects remain.
 func everythingApplied(stages []Stage, applied int) bool {
 	return !slices.ContainsFunc(stages[applied:], func(s Stage) bool { return s.part != hooksAfter })
 }
 
-// object brings one object in line with what is wanted, and says how it is.
-func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string, now time.Time) (Health, string, error) {
+// reconcileObject reconciles one object and returns its health.
+func (k *reconciler) reconcileObject(ctx context.Context, o Object, r *Record, digest string, now time.Time) (Health, string, error) {
 	isHook := len(o.Hook.events) > 0
 	if isHook && slices.Contains(r.Done, o.String()) {
 		return Healthy, "", nil
 	}
 	live, err := k.as.get(ctx, o.Item)
 	if err != nil {
-		return Degraded, "", k.judge(o.Item, "cannot be read", err, now)
+		return Degraded, "", k.classify(o.Item, "cannot be read", err, now)
 	}
 	if live != nil && live.GetLabels()[Label] != k.name {
-		return Degraded, belongs(live, k.name, o.Item), nil
+		return Degraded, ownerProblem(live, k.name, o.Item), nil
 	}
 	if ran := r.ran(o); ran != nil && (live == nil || live.GetAnnotations()[onceAnnotation] == once) {
-		return k.over(o, r, *ran, live)
+		return k.completed(o, r, *ran, live)
 	}
 	again := isHook && live != nil && live.GetAnnotations()[digestAnnotation] != digest
-	// once: what fails then has failed
-	if isHook && live != nil && k.anew != nil && !k.anew[o.key()] {
+	// an object to apply once has failed for good
+	if isHook && live != nil && k.attempted != nil && !k.attempted[o.key()] {
 		health, _ := HealthOf(live)
 		again = again || health == Degraded
 	}
 	if again {
-		why, err := k.stays(ctx, o.Item, live)
+		why, err := k.retainReason(ctx, o.Item, live)
 		if err != nil {
-			return Degraded, "", k.judge(o.Item, "cannot be read", err, now)
+			return Degraded, "", k.classify(o.Item, "cannot be read", err, now)
 		}
 		if why == "" {
-			return k.clear(ctx, o.Item, live, now)
+			return k.deleteForRerun(ctx, o.Item, live, now)
 		}
-		// A definition, a claim or a namespace would take with it what others have put there: it is
-		// changed in place.
+		// Deleting a definition, a claim or a namespace would delete the data of others in it, so
+		// it is changed in place.
 	}
-	if live == nil || again || !isHook && k.stale(o, live, now) {
-		if live, err = k.as.apply(ctx, o.Item, yielding(o.Body, live)); err != nil {
-			return Degraded, "", k.judge(o.Item, "is refused", err, now)
+	if live == nil || again || !isHook && k.needsApply(o, live, now) {
+		if live, err = k.as.apply(ctx, o.Item, withoutIgnored(o.Body, live)); err != nil {
+			return Degraded, "", k.classify(o.Item, "is refused", err, now)
 		}
-		if isHook && k.anew != nil {
-			k.anew[o.key()] = true
+		if isHook && k.attempted != nil {
+			k.attempted[o.key()] = true
 		}
-		k.applied[o.key()] = mark{live.GetUID(), versionOf(live), o.Digest, now}
+		k.applied[o.key()] = appliedObject{live.GetUID(), versionOf(live), o.Digest, now}
 	}
-	r.runs(o, live)
-	health, why, err := k.health(ctx, o, live)
+	r.recordCompleted(o, live)
+	health, why, err := k.healthOf(ctx, o, live)
 	if err != nil {
-		return Degraded, "", k.judge(o.Item, "cannot be judged", err, now)
+		return Degraded, "", k.classify(o.Item, "cannot be judged", err, now)
 	}
 	if isHook && health == Healthy {
 		r.Done = append(r.Done, o.String())
@@ -234,14 +235,14 @@ func (k *keeper) object(ctx context.Context, o Object, r *Record, digest string,
 	return health, why, nil
 }
 
-// health is how a live object is. Of a claim it may take its class to know.
-func (k *keeper) health(ctx context.Context, o Object, live *unstructured.Unstructured) (Health, string, error) {
+// healthOf returns the health of a live object. For a claim it may read the storage class.
+func (k *reconciler) healthOf(ctx context.Context, o Object, live *unstructured.Unstructured) (Health, string, error) {
 	health, why := HealthOf(live)
 	if health != Waiting || !isClaim(o.Item) || live.GetDeletionTimestamp() != nil {
 		return health, why, nil
 	}
 	if len(o.Hook.events) > 0 {
-		// many classes wait for the pod that uses it, which comes in a later stage
+		// many classes wait for the pod that uses the claim, which is in a later stage
 		return Healthy, "", nil
 	}
 	name := fields{live.Object}.text("spec", "storageClassName")
@@ -250,27 +251,27 @@ func (k *keeper) health(ctx context.Context, o Object, live *unstructured.Unstru
 	}
 	class, err := k.as.get(ctx, classOf(name))
 	switch {
-	case apierrors.IsForbidden(err): // the add-on has no such right: what the claim says counts
+	case apierrors.IsForbidden(err): // the add-on has no right to read it: the claim alone decides
 		class = nil
 	case err != nil:
 		return Degraded, "", err
 	case class == nil:
 		return Waiting, "has no volume yet: there is no StorageClass " + name, nil
 	}
-	if unused(live, class) {
+	if waitsForConsumer(live, class) {
 		return Healthy, "", nil
 	}
 	return health, why, nil
 }
 
-// over is how an object is that is not made again.
-func (k *keeper) over(o Object, r *Record, ran CompletedHook, live *unstructured.Unstructured) (Health, string, error) {
+// completed returns the health of an object that is not created again.
+func (k *reconciler) completed(o Object, r *Record, ran CompletedHook, live *unstructured.Unstructured) (Health, string, error) {
 	health, why := Healthy, ""
 	switch {
 	case live != nil:
 		health, why = HealthOf(live)
 	case ran.Failed != "":
-		return Degraded, ran.Failed + "; it is gone by now, and not made again: change its text to have it run", nil
+		return Degraded, ran.Failed + "; it is deleted and not created again; change its manifest to run it again", nil
 	}
 	if health == Healthy && len(o.Hook.events) > 0 {
 		r.Done = append(r.Done, o.String())
@@ -278,51 +279,51 @@ func (k *keeper) over(o Object, r *Record, ran CompletedHook, live *unstructured
 	return health, why, nil
 }
 
-// clear takes away what a hook has left when it ran for another text.
-func (k *keeper) clear(ctx context.Context, i Item, live *unstructured.Unstructured, now time.Time) (Health, string, error) {
+// deleteForRerun deletes the object of a hook that ran for other manifests.
+func (k *reconciler) deleteForRerun(ctx context.Context, i Item, live *unstructured.Unstructured, now time.Time) (Health, string, error) {
 	if live.GetDeletionTimestamp() == nil {
 		if err := k.remover.delete(ctx, i, live.GetUID()); err != nil {
-			return Degraded, "", k.judge(i, "cannot be deleted, to run again", err, now)
+			return Degraded, "", k.classify(i, "cannot be deleted in order to run again", err, now)
 		}
 	}
-	return Waiting, "goes, to run again", nil
+	return Waiting, "is being deleted, to run again", nil
 }
 
-// errGiven says of a refusal that time settles it.
-var errGiven = errors.New("its rights are being given")
+// errRightsPending is returned for a rejection that time will resolve.
+var errRightsPending = errors.New("its rights are being granted")
 
-// judge is the error about an item: errGiven for a while after rights were given.
-func (k *keeper) judge(i Item, what string, err error, now time.Time) error {
-	if apierrors.IsForbidden(err) && now.Sub(k.granted) < settling {
-		return errGiven
+// classify returns the error about an item: errRightsPending for a while after rights were granted.
+func (k *reconciler) classify(i Item, what string, err error, now time.Time) error {
+	if apierrors.IsForbidden(err) && now.Sub(k.granted) < rightsDelay {
+		return errRightsPending
 	}
-	return refusal(i, what, err)
+	return itemError(i, what, err)
 }
 
-// refusal is an error about an item. What the API server says about a Secret may show it.
-func refusal(i Item, what string, err error) error {
-	if err = marked(err); errors.Is(err, errAway) {
+// itemError returns an error about an item. The message of the API server about a Secret may show
+// the Secret.
+func itemError(i Item, what string, err error) error {
+	if err = asUnavailable(err); errors.Is(err, errUnavailable) {
 		return fmt.Errorf("%s %s: %w", i, what, err)
 	}
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && i.Group == "" && i.Kind == "Secret" && !apierrors.IsForbidden(err) {
-		return fmt.Errorf("%s %s: %s (the message may show it, and is left out)", i, what, status.Status().Reason)
+		return fmt.Errorf("%s %s: %s (message omitted, because it may show the Secret)", i, what, status.Status().Reason)
 	}
 	return fmt.Errorf("%s %s: %w", i, what, err)
 }
 
-// marked is an error of a request, marked as errAway when the API server has not judged the
-// request.
-func marked(err error) error {
+// asUnavailable wraps an error in errUnavailable if the API server has not judged the request.
+func asUnavailable(err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
-		return fmt.Errorf("%w: %w", errAway, err)
+		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	return err
 }
 
-// belongs says whose an object is that was there before.
-func belongs(live *unstructured.Unstructured, name string, i Item) string {
+// ownerProblem describes the owner of an object that existed before.
+func ownerProblem(live *unstructured.Unstructured, name string, i Item) string {
 	if other := live.GetLabels()[Label]; other != "" {
 		return "belongs to the add-on " + other
 	}
@@ -330,11 +331,11 @@ func belongs(live *unstructured.Unstructured, name string, i Item) string {
 	if i.Namespace != "" {
 		namespace = " -n " + i.Namespace
 	}
-	return fmt.Sprintf("is there already and belongs to no add-on; leave it out, or give it to this one: kubectl label%s %s %s %s=%s",
+	return fmt.Sprintf("exists already and belongs to no add-on; remove it from the manifests, or assign it to this add-on: kubectl label%s %s %s %s=%s",
 		namespace, i.resourceArgument(), i.Name, Label, name)
 }
 
-// resourceArgument is the resource as kubectl reads it.
+// resourceArgument returns the resource in the form of kubectl.
 func (i Item) resourceArgument() string {
 	if i.Group == "" {
 		return i.Resource
@@ -342,15 +343,15 @@ func (i Item) resourceArgument() string {
 	return i.Resource + "." + i.Group
 }
 
-// stale says whether an object has to be applied: it was never, or is another by now, or has
-// changed.
-func (k *keeper) stale(o Object, live *unstructured.Unstructured, now time.Time) bool {
+// needsApply reports whether an object must be applied: it was never applied, or was replaced, or
+// has changed.
+func (k *reconciler) needsApply(o Object, live *unstructured.Unstructured, now time.Time) bool {
 	m, before := k.applied[o.key()]
-	return !before || m.uid != live.GetUID() || m.version != versionOf(live) || m.digest != o.Digest || now.Sub(m.at) >= reapply
+	return !before || m.uid != live.GetUID() || m.version != versionOf(live) || m.digest != o.Digest || now.Sub(m.at) >= reapplyInterval
 }
 
-// versionOf changes with what is wanted of an object, where the API server counts that; else with
-// everything.
+// versionOf returns a value that changes with the wanted part of an object, if the API server
+// counts its generations, and else with every change.
 func versionOf(o *unstructured.Unstructured) string {
 	if g := o.GetGeneration(); g > 0 {
 		return fmt.Sprint("g", g)
@@ -358,14 +359,14 @@ func versionOf(o *unstructured.Unstructured) string {
 	return "r" + o.GetResourceVersion()
 }
 
-// take takes items away, step by step, and out of the inventory when they are gone. It is repeated
-// until nothing is left.
-func (k *keeper) take(ctx context.Context, items []Item, r Record, out *outcome, now time.Time) (Record, error) {
+// prune deletes items, step by step, and removes them from the inventory when they are gone. It is
+// repeated until no item is left.
+func (k *reconciler) prune(ctx context.Context, items []Item, r Record, out *outcome, now time.Time) (Record, error) {
 	gone := map[key]bool{}
 	for _, step := range Removal(items) {
 		clean := true
 		for _, i := range step {
-			left, stays, err := k.away(ctx, i)
+			left, stays, err := k.pruneItem(ctx, i)
 			if stays != "" {
 				r.Orphaned = append(r.Orphaned, OrphanedObject{i.String(), stays})
 			}
@@ -376,11 +377,11 @@ func (k *keeper) take(ctx context.Context, items []Item, r Record, out *outcome,
 			case err == nil:
 				out.waits = append(out.waits, i.String()+": "+left)
 			default:
-				err = k.judge(i, "cannot be taken away", err, now)
+				err = k.classify(i, "cannot be deleted", err, now)
 				switch {
-				case errors.Is(err, errAway):
+				case errors.Is(err, errUnavailable):
 					return r.without(gone), err
-				case errors.Is(err, errGiven):
+				case errors.Is(err, errRightsPending):
 					out.waits = append(out.waits, i.String()+": "+err.Error())
 				default:
 					out.problems = append(out.problems, err.Error())
@@ -395,7 +396,7 @@ func (k *keeper) take(ctx context.Context, items []Item, r Record, out *outcome,
 	return r.without(gone), nil
 }
 
-// without is the record without what is gone.
+// without returns the record without the deleted items.
 func (r Record) without(gone map[key]bool) Record {
 	r.Inventory = slices.DeleteFunc(slices.Clone(r.Inventory), func(i Item) bool { return gone[i.key()] })
 	names := map[string]bool{}
@@ -406,9 +407,9 @@ func (r Record) without(gone map[key]bool) Record {
 	return r
 }
 
-// away takes one item away. It says what is left of it, which is nothing when it is gone, and when
-// it stays; then it says why.
-func (k *keeper) away(ctx context.Context, i Item) (left, stays string, err error) {
+// pruneItem deletes one item. left describes the rest of it, and is empty when the item is gone;
+// stays is the reason if the item is retained.
+func (k *reconciler) pruneItem(ctx context.Context, i Item) (left, stays string, err error) {
 	live, err := k.remover.get(ctx, i)
 	switch {
 	case err != nil:
@@ -419,7 +420,7 @@ func (k *keeper) away(ctx context.Context, i Item) (left, stays string, err erro
 		_, why := HealthOf(live)
 		return why, "", nil
 	}
-	if stays, err = k.stays(ctx, i, live); stays != "" || err != nil {
+	if stays, err = k.retainReason(ctx, i, live); stays != "" || err != nil {
 		return "", stays, err
 	}
 	if err := k.remover.delete(ctx, i, live.GetUID()); err != nil {
@@ -428,17 +429,17 @@ func (k *keeper) away(ctx context.Context, i Item) (left, stays string, err erro
 	return "is being deleted", "", nil
 }
 
-// stays says why something is not taken away: people's data would go with it, or its chart says so.
-// Empty: it goes.
-func (k *keeper) stays(ctx context.Context, i Item, live *unstructured.Unstructured) (string, error) {
+// retainReason returns the reason why an item is not deleted: users' data would be deleted with it,
+// or its chart demands it. Empty: it is deleted.
+func (k *reconciler) retainReason(ctx context.Context, i Item, live *unstructured.Unstructured) (string, error) {
 	switch {
 	case live.GetAnnotations()[helmPolicy] == "keep":
-		return "its annotation " + helmPolicy + " says so", nil
+		return "its annotation " + helmPolicy + " demands it", nil
 	case i.Group == corev1.GroupName && (i.Kind == "Namespace" || i.Kind == "PersistentVolume"), isClaim(i):
-		return "data would go with it", nil
+		return "its data would be lost", nil
 	case isCRD(i.gvk().GroupKind()):
-		if used, err := k.remover.used(ctx, live); used || err != nil {
-			return "there are resources of it", err
+		if used, err := k.remover.hasResources(ctx, live); used || err != nil {
+			return "it has resources", err
 		}
 	}
 	return "", nil

@@ -16,53 +16,53 @@ import (
 // recordLabel is on the ConfigMaps of this package in Namespace. Each has the name of its add-on.
 const recordLabel = "orlop.dev/addon-record"
 
-// Record is what has to be known of an add-on beyond its document and its objects.
+// Record is the stored state of an add-on beyond its document and its objects.
 type Record struct {
-	// all objects that it may have made, and that are still there
+	// all objects that it may have created and that still exist
 	Inventory []Item `json:"inventory"`
-	// the machine by whose documents it was applied last
+	// the machine of the documents that were applied last
 	Node string `json:"node"`
-	// the digest of the manifests that were applied to the end; empty: none yet
+	// the digest of the last manifests that were applied completely, or empty
 	Finished string `json:"finished,omitempty"`
-	Running  string `json:"running,omitempty"` // the digest of those whose hooks run
+	Running  string `json:"running,omitempty"` // the digest of the manifests with running hooks
 	// the hooks of Running that have run, as Item.String
 	Done []string `json:"done,omitempty"`
-	// objects that are not made again when they are gone
+	// objects that are not created again when they are gone
 	Ran      []CompletedHook  `json:"ran,omitempty"`
-	Orphaned []OrphanedObject `json:"kept,omitempty"` // what was wanted once, and stays
-	// the last manifests that were, if the document still has them
+	Orphaned []OrphanedObject `json:"kept,omitempty"` // objects that are no longer wanted, and stay
+	// the manifests that were rolled back, if the document still has them
 	RolledBack RolledBack `json:"withdrawn,omitzero"`
-	Trial      Trial      `json:"trial,omitzero"` // of those that are being applied
+	Trial      Trial      `json:"trial,omitzero"` // of the manifests that are being applied
 }
 
-// Orphaned is an object that was not taken away when it was no longer wanted.
+// OrphanedObject is an object that was not deleted when it was no longer wanted.
 type OrphanedObject struct {
 	Object string `json:"object"` // as Item.String
 	Reason string `json:"reason"`
 }
 
-// Phase is where an add-on is.
+// Phase is the phase of an add-on.
 type Phase string
 
 const (
-	Applying Phase = "Applying" // not everything is there and healthy yet
+	Applying Phase = "Applying" // not all objects exist and are healthy yet
 	Ready    Phase = "Ready"
-	Failed   Phase = "Failed"  // something was refused, or will not become healthy by itself
-	Pruning  Phase = "Pruning" // its document is gone, and its objects go
+	Failed   Phase = "Failed"  // an object was rejected, or cannot become healthy without a change
+	Pruning  Phase = "Pruning" // its document was removed, and its objects are deleted
 )
 
-// State is what people see of an add-on.
+// State is the state of an add-on that users see.
 type State struct {
 	Phase    Phase
-	Since    time.Time // when it came into the phase
+	Since    time.Time // start of the phase
 	Objects  int       // that are wanted now; of them
 	Healthy  int
 	Rights   []string
 	Problems []string // the first of them
-	Notes    []string // what was left out, or left behind, on purpose
+	Notes    []string // objects that were left out, or left behind, on purpose
 }
 
-// Line is the state in one line.
+// Line returns the state in a line.
 func (s State) Line() string {
 	line := fmt.Sprintf("%s, %d of %d objects healthy", s.Phase, s.Healthy, s.Objects)
 	if s.Phase == Pruning {
@@ -74,21 +74,22 @@ func (s State) Line() string {
 	return line
 }
 
-// mostProblems is how many problems are kept of an add-on, mostText how long each may be.
+// maxProblems is the number of problems that the state of an add-on contains, maxText the length of
+// each.
 const (
-	mostProblems = 5
-	mostText     = 400
+	maxProblems = 5
+	maxText     = 400
 )
 
-// shorten bounds what an add-on has to say.
+// shorten applies these limits.
 func shorten(problems []string) []string {
 	var all []string
 	for i, p := range problems {
-		if i == mostProblems {
+		if i == maxProblems {
 			return append(all, fmt.Sprintf("and %d more", len(problems)-i))
 		}
-		if p = oneLine(p); len(p) > mostText {
-			p = strings.ToValidUTF8(p[:mostText], "") + "…"
+		if p = oneLine(p); len(p) > maxText {
+			p = strings.ToValidUTF8(p[:maxText], "") + "…"
 		}
 		all = append(all, p)
 	}
@@ -97,8 +98,8 @@ func shorten(problems []string) []string {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// stated are an add-on's rights in words, a rule a line.
-func stated(a nodespec.Addon) []string {
+// describeRights returns the rights of an add-on in words, a rule per line.
+func describeRights(a nodespec.Addon) []string {
 	where := "in the whole cluster"
 	if len(a.Namespaces) > 0 {
 		where = "in " + strings.Join(a.Namespaces, ", ")
@@ -131,7 +132,7 @@ func stated(a nodespec.Addon) []string {
 	return all
 }
 
-// The fields of a record's ConfigMap. All but the first are for people.
+// The fields of a record's ConfigMap. All but the first are for users.
 const (
 	fieldRecord   = "record.json"
 	fieldPhase    = "phase"
@@ -142,42 +143,43 @@ const (
 	fieldNotes    = "notes"
 )
 
-// encode is the ConfigMap of a record and a state.
+// encode returns the ConfigMap of a record and a state.
 func encode(name string, r Record, s State) (*corev1.ConfigMap, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
-		return nil, fmt.Errorf("add-on %s: its record cannot be encoded: %w", name, err)
+		return nil, fmt.Errorf("add-on %s: cannot encode its record: %w", name, err)
 	}
 	data := map[string]string{
 		fieldRecord: string(text), fieldPhase: string(s.Phase), fieldSince: s.Since.UTC().Format(time.RFC3339),
-		fieldObjects: fmt.Sprintf("%d of %d healthy", s.Healthy, s.Objects), fieldRights: lines(s.Rights),
+		fieldObjects: fmt.Sprintf("%d of %d healthy", s.Healthy, s.Objects), fieldRights: joinLines(s.Rights),
 	}
 	if len(s.Problems) > 0 {
-		data[fieldProblems] = lines(s.Problems)
+		data[fieldProblems] = joinLines(s.Problems)
 	}
 	if len(s.Notes) > 0 {
-		data[fieldNotes] = lines(s.Notes)
+		data[fieldNotes] = joinLines(s.Notes)
 	}
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name, Labels: map[string]string{recordLabel: "true"}}, Data: data,
 	}, nil
 }
 
-// The API server takes at most 1 MiB in the fields of a ConfigMap together (ValidateConfigMap). The
-// record has 832 KiB of that, each of the three fields of lines 60 KiB, and the rest is for the
-// others, and for what is kept: that takes a few bytes more than it took in the inventory.
+// The API server accepts at most 1 MiB in all fields of a ConfigMap together (ValidateConfigMap).
+// The record has 832 KiB of that and each of the three fields of lines 60 KiB. The rest is for the
+// other fields and for orphaned objects: an entry of these takes a few bytes more than it took in
+// the inventory.
 const (
-	mostRecord = 832 << 10
-	mostLines  = 60 << 10
+	maxRecord = 832 << 10
+	maxLines  = 60 << 10
 )
 
-// most is how large the record can become, in bytes, while so much is in the inventory: with all
-// hooks done.
-func (r Record) most(inventory []Item, wanted []Object) int {
+// maxSize returns the largest size, in bytes, that the record can reach with this inventory: with
+// all hooks done.
+func (r Record) maxSize(inventory []Item, wanted []Object) int {
 	r.Inventory, r.Done, r.Ran = inventory, nil, nil
 	for _, o := range wanted {
 		if job := o.Group == "batch" && o.Kind == "Job"; job || o.Group == "" && o.Kind == "Pod" || o.Body.GetAnnotations()[onceAnnotation] == once {
-			r.Ran = append(r.Ran, CompletedHook{o.String(), o.short(), strings.Repeat("x", mostFailed)})
+			r.Ran = append(r.Ran, CompletedHook{o.String(), o.shortDigest(), strings.Repeat("x", maxFailed)})
 		}
 		if len(o.Hook.events) > 0 {
 			r.Done = append(r.Done, o.String())
@@ -187,26 +189,26 @@ func (r Record) most(inventory []Item, wanted []Object) int {
 	return len(text)
 }
 
-// lines is a line for each, as many as have room.
-func lines(all []string) string {
+// joinLines joins as many lines as fit.
+func joinLines(all []string) string {
 	size := 0
 	for i, line := range all {
-		if size += len(line) + 1; size > mostLines {
+		if size += len(line) + 1; size > maxLines {
 			return strings.Join(append(slices.Clone(all[:i]), fmt.Sprintf("and %d more", len(all)-i)), "\n")
 		}
 	}
 	return strings.Join(all, "\n")
 }
 
-// decode reads what encode has written, as far as it is needed again.
+// decode reads the parts of encode's output that are needed again.
 func decode(m *corev1.ConfigMap) (Record, State, error) {
 	var r Record
 	if err := json.Unmarshal([]byte(m.Data[fieldRecord]), &r); err != nil {
-		return Record{}, State{}, fmt.Errorf("ConfigMap %s/%s: %s cannot be decoded: %w", m.Namespace, m.Name, fieldRecord, err)
+		return Record{}, State{}, fmt.Errorf("ConfigMap %s/%s: cannot decode %s: %w", m.Namespace, m.Name, fieldRecord, err)
 	}
 	since, err := time.Parse(time.RFC3339, m.Data[fieldSince])
 	if err != nil {
-		since = time.Time{} // the phase begins anew
+		since = time.Time{} // the phase begins now
 	}
 	s := State{Phase: Phase(m.Data[fieldPhase]), Since: since}
 	if text := m.Data[fieldRights]; text != "" {

@@ -15,31 +15,29 @@ import (
 
 const rbacGroup = rbacv1.GroupName
 
-// Namespace is where the records are, and the service accounts that add-ons act as. Nobody else's
+// Namespace holds the records, and the service accounts as which add-ons act. No other service
 // account belongs there.
 const Namespace = nodespec.AddonsNamespace
 
-// grantLabel is on every role and binding of this package, so that those that are no longer wanted
-// are found.
+// grantLabel is on every role and binding of this package, so that unwanted objects are found.
 const grantLabel = "orlop.dev/addon-rights"
 
-// remover is the account that takes away what an add-on no longer wants. An add-on's name has no
-// dot, so no add-on is called so.
+// remover returns the service account that prunes the objects of an add-on. The name of an add-on
+// has no dot, so no add-on has this name.
 func remover(addon string) string { return addon + ".remover" }
 
-// Grant is a role, and its binding to one identity. Without rules it is a role of Kubernetes that
-// is bound.
+// Grant is a role and its binding to one identity. Without rules it binds a role of Kubernetes.
 type Grant struct {
-	Name      string // of the binding, and of the role that has the rules
+	Name      string // of the binding, and of the role with the rules
 	Namespace string // empty: the whole cluster
-	Role      string // of Kubernetes, a ClusterRole; empty: the rules
+	Role      string // a ClusterRole of Kubernetes; empty: the rules
 	Rules     []rbacv1.PolicyRule
 	Subject   rbacv1.Subject
 }
 
-// home is what this package's own identity may do in Namespace: keep records and the manifests
-// before, and act as the accounts there.
-func home() Grant {
+// ownGrant is the grant of this package's own identity in Namespace: to store records and previous
+// manifests, and to impersonate the service accounts there.
+func ownGrant() Grant {
 	return Grant{
 		Name: "orlop:addons", Namespace: Namespace,
 		Rules: []rbacv1.PolicyRule{
@@ -55,7 +53,7 @@ func account(name string) rbacv1.Subject {
 	return rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: Namespace}
 }
 
-// Rights are what an add-on's document states.
+// Rights returns the grants that an add-on's document states.
 func Rights(a nodespec.Addon) []Grant {
 	name := "orlop:addon:" + a.Name
 	places := a.Namespaces
@@ -83,8 +81,8 @@ func Rights(a nodespec.Addon) []Grant {
 	return all
 }
 
-// Removing are the rights to look at and delete certain items, and nothing else. Before a
-// definition goes, it is looked whether there are resources of it.
+// Removing returns the rights to read and delete certain items, and nothing else. Before a
+// definition is deleted, its resources are listed.
 func Removing(addon string, items []Item) []Grant {
 	type place struct{ namespace, group, resource string }
 	names := map[place][]string{}
@@ -117,26 +115,27 @@ func Removing(addon string, items []Item) []Grant {
 	return all
 }
 
-// definitionOf is the plural and the group that are the name of a custom resource definition.
+// definitionOf returns the plural and the group of which the name of a custom resource definition
+// consists.
 func definitionOf(name string) (plural, group string) {
 	plural, group, _ = strings.Cut(name, ".")
 	return plural, group
 }
 
-// granted are roles and bindings, those of the cluster with an empty namespace.
-type granted struct {
+// rbacObjects are roles and bindings; cluster-scoped objects have an empty namespace.
+type rbacObjects struct {
 	roles    map[[2]string][]rbacv1.PolicyRule // by namespace and name
-	bindings map[[2]string]bound
+	bindings map[[2]string]boundRole
 }
 
-type bound struct {
+type boundRole struct {
 	role     rbacv1.RoleRef
 	subjects []rbacv1.Subject
 }
 
-// granting is what has to be there for some grants.
-func granting(all []Grant) granted {
-	g := granted{map[[2]string][]rbacv1.PolicyRule{}, map[[2]string]bound{}}
+// rbacFor returns the roles and bindings for some grants.
+func rbacFor(all []Grant) rbacObjects {
+	g := rbacObjects{map[[2]string][]rbacv1.PolicyRule{}, map[[2]string]boundRole{}}
 	for _, grant := range all {
 		at := [2]string{grant.Namespace, grant.Name}
 		ref := rbacv1.RoleRef{APIGroup: rbacGroup, Kind: "ClusterRole", Name: grant.Role}
@@ -147,21 +146,21 @@ func granting(all []Grant) granted {
 				ref.Kind = "Role"
 			}
 		}
-		g.bindings[at] = bound{ref, []rbacv1.Subject{grant.Subject}}
+		g.bindings[at] = boundRole{ref, []rbacv1.Subject{grant.Subject}}
 	}
 	return g
 }
 
-// difference is what turns some grants into others. Bindings go before the roles that they bind,
-// and come after them. A binding that binds another role than is wanted goes and comes again,
-// because its role cannot be changed.
+// difference lists the operations that turn one set of roles and bindings into another. Bindings
+// are deleted before their roles, and created after them. The role of a binding cannot be changed,
+// so a binding to another role is deleted and created again.
 type difference struct {
-	unbind, drop      [][2]string // bindings and roles that go
-	add, change, bind [][2]string // roles that come or change, bindings that come
-	resubject         [][2]string // bindings whose subjects change
+	unbind, drop      [][2]string // bindings and roles to delete
+	add, change, bind [][2]string // roles to create or change, bindings to create
+	resubject         [][2]string // bindings with other subjects
 }
 
-func compare(have, want granted) difference {
+func compare(have, want rbacObjects) difference {
 	var d difference
 	for at, b := range have.bindings {
 		if w, wanted := want.bindings[at]; !wanted || w.role != b.role {
@@ -193,7 +192,7 @@ func compare(have, want granted) difference {
 	return d
 }
 
-// metadata is that of a role or binding.
+// metadata returns the metadata of a role or binding.
 func metadata(at [2]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: at[0], Name: at[1], Labels: map[string]string{grantLabel: "true"}}
 }

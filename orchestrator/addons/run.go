@@ -22,18 +22,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name.
+// Name is the name of the component.
 const Name = "addons"
 
-// look is how often the file and the times of the add-ons are looked at. An add-on that is as it
-// should be is looked at every healing, one that is on its way sooner, one that was refused at most
-// every backoff. Without add-ons it is looked every idle whether there were any.
+// pollInterval is the period at which the file and the due times of the add-ons are checked. A
+// ready add-on is reconciled every resyncPeriod, an add-on in progress earlier, and a rejected
+// add-on at most every maxBackoff. Without add-ons, idlePeriod is the time between two checks
+// whether there were any.
 const (
-	look    = time.Second
-	soon    = 2 * time.Second
-	healing = 10 * time.Second
-	backoff = 30 * time.Second
-	idle    = time.Minute
+	pollInterval = time.Second
+	minBackoff   = 2 * time.Second
+	resyncPeriod = 10 * time.Second
+	maxBackoff   = 30 * time.Second
+	idlePeriod   = time.Minute
 )
 
 // Component describes the component without its Run function.
@@ -42,28 +43,28 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return component.Component{Process: component.Controllers, Name: Name, Files: []component.File{config}}
 }
 
-// Run keeps the add-ons until ctx is done. rights waits until the component may do what it does. It
-// is announced as ready whatever becomes of the add-ons: one that fails says nothing against the
-// machine, nor against the version of the system that runs.
+// Run reconciles the add-ons until ctx is done. rights waits until the RBAC rights of the component
+// exist. The component is always announced as ready: a failing add-on is not a fault of the
+// machine, nor of the running version of the system.
 func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(context.Context) error, announce component.Announce) error {
 	announce(Name, false, "waiting for the API server")
 	if err := rights(ctx); err != nil {
-		return nil // asked to stop before there was anything to stop
+		return nil // stopped before the start
 	}
 	path := kubeconfig.Path(dirs.Controllers, Name)
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
 		return fmt.Errorf("%s: cannot use: %w", path, err)
 	}
-	config.Timeout, config.QPS, config.Burst = patience, 50, 100
+	config.Timeout, config.QPS, config.Burst = requestTimeout, 50, 100
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("cannot make client: %w", err)
+		return fmt.Errorf("cannot create client: %w", err)
 	}
 	m := &manager{
-		spec: spec, file: filepath.Join(dirs.Controllers, nodespec.Addons), artifacts: artifact.Store{Dir: dirs.Addons}, config: config, client: client, kinds: newKinds(client), memories: map[string]*remembered{},
+		spec: spec, file: filepath.Join(dirs.Controllers, nodespec.Addons), artifacts: artifact.Store{Dir: dirs.Addons}, config: config, client: client, kinds: newKinds(client), states: map[string]*addonState{},
 	}
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for told := ""; ; {
 		detail, err := m.round(ctx, time.Now())
@@ -85,7 +86,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	}
 }
 
-// manager keeps all add-ons.
+// manager reconciles all add-ons.
 type manager struct {
 	spec      nodespec.Spec
 	file      string
@@ -94,31 +95,31 @@ type manager struct {
 	client    kubernetes.Interface
 	kinds     *kinds
 
-	stamp    string // of the file as last read
-	all      []nodespec.Addon
-	changed  bool                   // since all of them were looked at
-	wanted   map[string]Wanted      // what they say, by name
-	memories map[string]*remembered // by name
-	copies   map[string]*copied     // of what is wanted instead of what was withdrawn, by name
-	next     time.Time              // when the next round is due, apart from a change of the file
-	fails    int                    // rounds one after the other that failed
+	stamp          string // of the file as last read
+	all            []nodespec.Addon
+	changed        bool                          // since all of them were reconciled
+	wanted         map[string]Wanted             // wanted objects, by name of the add-on
+	states         map[string]*addonState        // by name
+	previousByName map[string]*previousManifests // of add-ons that were rolled back
+	next           time.Time                     // when the next round is due without a change of the file
+	fails          int                           // consecutive failed rounds
 }
 
-// remembered is what is remembered of an add-on from one look to the next.
-type remembered struct {
-	keeper
-	next  time.Time // when it is looked at again
-	tries int       // looks one after the other that did not find it as it should be
-	// kept is the digest of the manifests for which remember did, at keptAt, what it could; unkept
-	// is why they are not kept.
-	kept, unkept string
-	keptAt       time.Time
-	state        State
+// addonState is the state of an add-on in memory between two passes.
+type addonState struct {
+	reconciler
+	next  time.Time // when the next pass is due
+	tries int       // consecutive passes that did not find it ready
+	// stored is the digest of the manifests for which storeManifests was called at storedAt;
+	// notStored is the reason if they are not stored.
+	stored, notStored string
+	storedAt          time.Time
+	state             State
 }
 
-// round reads the documents, and looks at the add-ons that are due. It says how all of them are.
+// round reads the documents, reconciles the add-ons that are due, and returns a summary of all.
 func (m *manager) round(ctx context.Context, now time.Time) (string, error) {
-	changed, err := m.read()
+	changed, err := m.readDocuments()
 	if err != nil {
 		return "", err
 	}
@@ -126,14 +127,14 @@ func (m *manager) round(ctx context.Context, now time.Time) (string, error) {
 	if !changed && now.Before(m.next) {
 		return m.detail(), nil
 	}
-	if err := m.due(ctx, now, m.changed); err != nil {
+	if err := m.reconcileDue(ctx, now, m.changed); err != nil {
 		m.fails++
-		m.next = now.Add(delay(m.fails, healing))
+		m.next = now.Add(delay(m.fails, resyncPeriod))
 		return "", err
 	}
 	m.fails = 0
-	m.next = now.Add(idle)
-	for _, k := range m.memories {
+	m.next = now.Add(idlePeriod)
+	for _, k := range m.states {
 		if k.next.Before(m.next) {
 			m.next = k.next
 		}
@@ -141,13 +142,13 @@ func (m *manager) round(ctx context.Context, now time.Time) (string, error) {
 	return m.detail(), nil
 }
 
-// delay is how long after some failures, one after the other, it is tried again.
+// delay returns the delay after consecutive failures.
 func delay(failures int, most time.Duration) time.Duration {
-	return min(soon<<min(max(failures-1, 0), 10), most)
+	return min(minBackoff<<min(max(failures-1, 0), 10), most)
 }
 
-// read reads the documents if they are others than before.
-func (m *manager) read() (changed bool, err error) {
+// readDocuments reads the documents if they have changed.
+func (m *manager) readDocuments() (changed bool, err error) {
 	info, err := os.Stat(m.file)
 	if err != nil {
 		return false, fmt.Errorf("add-ons of the configuration: %w", err)
@@ -163,29 +164,29 @@ func (m *manager) read() (changed bool, err error) {
 	var all []nodespec.Addon
 	if err := json.Unmarshal(text, &all); err != nil {
 		// the message may show a Secret
-		return false, fmt.Errorf("add-ons of the configuration: %s cannot be decoded", m.file)
+		return false, fmt.Errorf("add-ons of the configuration: cannot decode %s", m.file)
 	}
 	m.stamp, m.all, m.wanted = stamp, all, map[string]Wanted{}
 	return true, nil
 }
 
-// detail is how the add-ons are, in one line: the first one that fails, or else that is on its way,
-// with what it says.
+// detail summarizes the add-ons in one line, with the first add-on that fails, or else the first in
+// progress.
 func (m *manager) detail() string {
-	if len(m.memories) == 0 {
+	if len(m.states) == 0 {
 		return "no add-ons"
 	}
 	ready, worst := 0, ""
 	var at Phase
-	for _, name := range slices.Sorted(maps.Keys(m.memories)) {
-		s := m.memories[name].state
+	for _, name := range slices.Sorted(maps.Keys(m.states)) {
+		s := m.states[name].state
 		if s.Phase == Ready {
 			ready++
 		} else if worst == "" || s.Phase == Failed && at != Failed {
 			worst, at = name+": "+s.Line(), s.Phase
 		}
 	}
-	line := fmt.Sprintf("%d of %d add-ons are ready", ready, len(m.memories))
+	line := fmt.Sprintf("%d of %d add-ons are ready", ready, len(m.states))
 	if worst != "" {
 		line += "; " + worst
 	}

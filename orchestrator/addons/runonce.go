@@ -6,55 +6,55 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Some objects go by themselves when they have done what they are for: Kubernetes deletes a Job a
-// while after its end (ttlSecondsAfterFinished, also where an admission policy sets it), and ended
-// pods. They are not made again: what a Job does, a second run may undo. The record says which they
-// are, so that another machine that leads knows it too.
+// Some objects disappear when their work is done: Kubernetes deletes ended pods, and a Job some
+// time after its end (ttlSecondsAfterFinished, which an admission policy may set, too). They are
+// not created again, because a second run of a Job may undo the first. The record lists them, so
+// that another machine that becomes the leader knows them, too.
 
-// onceAnnotation says of an object that it is applied once for each of its texts, and left alone
-// then.
+// onceAnnotation marks an object that is applied once for each version of its text, and then left
+// alone.
 const onceAnnotation = "orlop.dev/addon-apply"
 
 // once is the value of onceAnnotation.
 const once = "once"
 
-// CompletedHook is an object that was applied, and is not made again when it is gone.
+// CompletedHook is an object that was applied, and is not created again when it is gone.
 type CompletedHook struct {
 	Object string `json:"object"`           // as Item.String
-	Digest string `json:"digest"`           // of what was applied, shortened
-	Failed string `json:"failed,omitempty"` // why it has failed, as far as that was seen
+	Digest string `json:"digest"`           // of the applied text, shortened
+	Failed string `json:"failed,omitempty"` // the reason of a failure, if a pass has seen it
 }
 
-// mostFailed is how many bytes are kept of why an object has failed.
-const mostFailed = 100
+// maxFailed is the longest stored reason of a failure, in bytes.
+const maxFailed = 100
 
-// short is the digest of an object's text in the record.
-func (o Object) short() string { return o.Digest[:min(len(o.Digest), 16)] }
+// shortDigest is the digest of an object's text in the record.
+func (o Object) shortDigest() string { return o.Digest[:min(len(o.Digest), 16)] }
 
-// ran is what the record says of an object and its text; nil: nothing.
+// ran returns the entry of the record for an object and its text, or nil.
 func (r Record) ran(o Object) *CompletedHook {
 	for i := range r.Ran {
-		if r.Ran[i].Object == o.String() && r.Ran[i].Digest == o.short() {
+		if r.Ran[i].Object == o.String() && r.Ran[i].Digest == o.shortDigest() {
 			return &r.Ran[i]
 		}
 	}
 	return nil
 }
 
-// runs notes of a live object that it is not to be made again.
-func (r *Record) runs(o Object, live *unstructured.Unstructured) {
-	if !goes(live) {
+// recordCompleted records a live object that must not be created again.
+func (r *Record) recordCompleted(o Object, live *unstructured.Unstructured) {
+	if !runsOnce(live) {
 		return
 	}
-	now := CompletedHook{Object: o.String(), Digest: o.short()}
+	now := CompletedHook{Object: o.String(), Digest: o.shortDigest()}
 	if health, why := HealthOf(live); health == Degraded {
-		now.Failed = why[:min(len(why), mostFailed)]
+		now.Failed = why[:min(len(why), maxFailed)]
 	}
 	r.Ran = append(slices.DeleteFunc(slices.Clone(r.Ran), func(other CompletedHook) bool { return other.Object == now.Object }), now)
 }
 
-// goes says of a live object that it goes by itself, or is left alone once it is there.
-func goes(live *unstructured.Unstructured) bool {
+// runsOnce reports whether a live object disappears when its work is done, or is applied only once.
+func runsOnce(live *unstructured.Unstructured) bool {
 	if live.GetAnnotations()[onceAnnotation] == once {
 		return true
 	}
@@ -70,7 +70,7 @@ func goes(live *unstructured.Unstructured) bool {
 	return false
 }
 
-// wantedRan leaves out what is no longer wanted.
+// wantedRan returns Ran without unwanted objects.
 func (r Record) wantedRan(objects []Object) []CompletedHook {
 	names := map[string]bool{}
 	for _, o := range objects {
@@ -79,7 +79,7 @@ func (r Record) wantedRan(objects []Object) []CompletedHook {
 	return slices.DeleteFunc(slices.Clone(r.Ran), func(ran CompletedHook) bool { return !names[ran.Object] })
 }
 
-// withoutHooks leaves out the hooks: they run again.
+// withoutHooks returns Ran without the hooks, which run again.
 func (r Record) withoutHooks(objects []Object) []CompletedHook {
 	hooks := map[string]bool{}
 	for _, o := range objects {

@@ -13,7 +13,7 @@ import (
 // ended sets the condition of a Job.
 func ended(o *unstructured.Unstructured, condition string) {
 	conditions := []any{map[string]any{"type": condition, "status": "True", "message": "too often"}}
-	// an object has room for it
+	// an object accepts this field
 	_ = unstructured.SetNestedSlice(o.Object, conditions, "status", "conditions")
 }
 
@@ -35,8 +35,8 @@ func job(name, text, hook string) string {
 	return strings.NewReplacer("NAME", name, "TEXT", text, "HOOK", hook).Replace(fleeting)
 }
 
-// TestOnce: a Job that goes by itself after its end is not made again, also by who begins with the
-// record, until its text changes.
+// TestOnce checks that a Job which is deleted after its end is not created again until its text
+// changes, also by a machine that has only the record.
 func TestOnce(t *testing.T) {
 	s := newSite(t)
 	at := func(name string) key { return key{"batch", "Job", "web", name} }
@@ -45,9 +45,9 @@ func TestOnce(t *testing.T) {
 	delete(s.objects, at("migrate"))
 	delete(s.objects, at("lasting"))
 	s.expect("the one that goes by itself does not run again", "apply Job web/lasting", 0, 0)
-	s.applied = map[key]mark{} // another machine leads
+	s.applied = map[key]appliedObject{} // another machine becomes the leader
 	s.expect("nor by another machine", "apply Job web/lasting", 0, 0)
-	s.now = s.now.Add(reapply)
+	s.now = s.now.Add(reapplyInterval)
 	s.expect("nor after long", "apply Job web/lasting", 0, 0)
 
 	s.addon.Manifests = []string{job("migrate", "two", "") + "---" + lasting}
@@ -56,7 +56,7 @@ func TestOnce(t *testing.T) {
 	ended(s.objects[at("migrate")], "Failed")
 	s.expect("it fails", "", 1, 0)
 	delete(s.objects, at("migrate"))
-	if done, out := s.look(); done != "" || len(out.problems) != 1 || !strings.Contains(out.problems[0], "has failed: too often; it is gone by now, and not made again") {
+	if done, out := s.run(); done != "" || len(out.problems) != 1 || !strings.Contains(out.problems[0], "has failed: too often; it is gone by now, and not made again") {
 		t.Errorf("failed and gone: %q, %q", done, out.problems)
 	}
 
@@ -70,8 +70,8 @@ func TestOnce(t *testing.T) {
 	s.expect("wanted again, it runs", "apply Job web/migrate; delete Job web/lasting", 0, 1)
 }
 
-// TestHookOnce: a hook that goes before anybody has seen its end has run, and the stages after it
-// come.
+// TestHookOnce checks that a hook which disappears before a pass has seen its end counts as run,
+// and that the later stages follow.
 func TestHookOnce(t *testing.T) {
 	s := newSite(t)
 	s.asleep["Job web/before"] = true
@@ -86,7 +86,8 @@ func TestHookOnce(t *testing.T) {
 	s.expect("it runs again for other manifests", "apply Job web/before", 0, 1)
 }
 
-// TestApplyOnce: what says so is applied once for each text, and left alone.
+// TestApplyOnce checks that an object with the annotation is applied once for each text, and left
+// alone.
 func TestApplyOnce(t *testing.T) {
 	s := newSite(t)
 	seed := func(text string) string {
@@ -102,7 +103,8 @@ func TestApplyOnce(t *testing.T) {
 	s.expect("another text is applied", "apply ConfigMap web/seed", 0, 0)
 }
 
-// TestPodOnce: a pod that has ended is not made again, and one that was deleted before is.
+// TestPodOnce checks that an ended pod is not created again, and a pod that was deleted before its
+// end is.
 func TestPodOnce(t *testing.T) {
 	s := newSite(t)
 	at := key{"", "Pod", "web", "task"}
@@ -110,14 +112,14 @@ func TestPodOnce(t *testing.T) {
 	s.expect("it is made", "apply Pod web/task", 0, 1)
 	delete(s.objects, at)
 	s.expect("deleted while it ran", "apply Pod web/task", 0, 1)
-	// an object has room for it
+	// an object accepts this field
 	_ = unstructured.SetNestedField(s.objects[at].Object, "Succeeded", "status", "phase")
 	s.expect("it has ended", "", 0, 0)
 	delete(s.objects, at)
 	s.expect("ended and gone", "", 0, 0)
 }
 
-// parsed is an object of a text.
+// parsed returns the object of a text.
 func parsed(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	content, err := yaml.YAMLToJSON([]byte(text))
@@ -131,11 +133,11 @@ func parsed(t *testing.T, text string) *unstructured.Unstructured {
 	return o
 }
 
-// TestUnused: a claim that waits for its first pod is as it should be.
+// TestUnused checks that a claim without a consumer is healthy.
 func TestUnused(t *testing.T) {
 	waits, immediate := "volumeBindingMode: WaitForFirstConsumer", "volumeBindingMode: Immediate"
 	for _, c := range []struct {
-		name, claim, class string // without a class: it cannot be read
+		name, claim, class string // empty class: it cannot be read
 		want               bool
 	}{
 		{"no pod uses it", "{}", waits, true},
@@ -151,14 +153,14 @@ func TestUnused(t *testing.T) {
 		if c.class != "" {
 			class = parsed(t, "{kind: StorageClass, apiVersion: storage.k8s.io/v1, metadata: {name: c}, "+c.class+"}")
 		}
-		if got := unused(claim, class); got != c.want {
+		if got := waitsForConsumer(claim, class); got != c.want {
 			t.Errorf("%s: %t", c.name, got)
 		}
 	}
 }
 
-// TestClaim: a claim of a CronJob alone keeps no hook after it waiting, and one of a class that
-// there is not does.
+// TestClaim checks that a claim which only a CronJob uses does not delay a later hook, and that a
+// claim of a missing class does.
 func TestClaim(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{`
@@ -166,7 +168,7 @@ func TestClaim(t *testing.T) {
 ---
 {apiVersion: batch/v1, kind: Job, metadata: {name: after, annotations: {helm.sh/hook: post-install}}}
 `}
-	if _, out := s.look(); len(out.waits) != 1 || !strings.Contains(out.waits[0], "there is no StorageClass local") {
+	if _, out := s.run(); len(out.waits) != 1 || !strings.Contains(out.waits[0], "there is no StorageClass local") {
 		t.Errorf("without its class: %q", out.waits)
 	}
 	s.objects[classOf("local").key()] = parsed(t, "{kind: StorageClass, apiVersion: storage.k8s.io/v1, metadata: {name: local}, volumeBindingMode: WaitForFirstConsumer}")
@@ -174,9 +176,9 @@ func TestClaim(t *testing.T) {
 	s.expect("all is there", "", 0, 0)
 }
 
-// TestYielding: what an autoscaler has set, and what the manifest leaves to others, is not set
-// back.
-func TestYielding(t *testing.T) {
+// TestIgnoredFields checks that fields which an autoscaler sets, and fields which the manifest
+// ignores, are not reverted.
+func TestIgnoredFields(t *testing.T) {
 	owned := func(manager, subresource, fields string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Manager: manager, Subresource: subresource, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
 	}
@@ -202,14 +204,14 @@ func TestYielding(t *testing.T) {
 	} {
 		body := parsed(t, "{kind: Deployment, apiVersion: apps/v1, metadata: {name: web, labels: {orlop.dev/addon: web}}, spec: {replicas: 1, image: a, ca: ours}}")
 		if c.leave != "" {
-			body.SetAnnotations(map[string]string{leaveAnnotation: c.leave})
+			body.SetAnnotations(map[string]string{ignoreAnnotation: c.leave})
 		}
 		live := parsed(t, "{kind: Deployment, apiVersion: apps/v1, metadata: {name: other, labels: {}}, spec: {replicas: 3, ca: theirs}}")
 		if c.owner != nil {
 			live.SetManagedFields([]metav1.ManagedFieldsEntry{*c.owner})
 		}
 		before := fmt.Sprint(body.Object)
-		got := yielding(body, live)
+		got := withoutIgnored(body, live)
 		spec := got.Object["spec"].(map[string]any)
 		if said := fmt.Sprintf("replicas %v, image %v, ca %v", spec["replicas"], spec["image"], spec["ca"]); said != c.want {
 			t.Errorf("%s: %s, want %s", c.name, said, c.want)
@@ -217,13 +219,13 @@ func TestYielding(t *testing.T) {
 		if got.GetName() != "web" || got.GetKind() != "Deployment" || got.GetLabels()[Label] != "web" || fmt.Sprint(body.Object) != before {
 			t.Errorf("%s: it is %v", c.name, got.Object)
 		}
-		if first := yielding(body, nil); first != body {
+		if first := withoutIgnored(body, nil); first != body {
 			t.Errorf("%s: when it is made, it is %v", c.name, first.Object)
 		}
 	}
 }
 
-// TestStreams: objects one after the other are all read, or none.
+// TestStreams checks that all concatenated objects are read, or none.
 func TestStreams(t *testing.T) {
 	one, two := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one"},"data":{"n":"1e3"}}`, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"two"}}`
 	flow := "{apiVersion: v1, kind: ConfigMap, metadata: {name: flow}}"

@@ -18,12 +18,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// fake is a cluster of objects that become healthy when the test says so. It writes down what is
-// done.
+// fake is a cluster of objects that become healthy when the test decides. It logs all operations.
 type fake struct {
 	objects map[key]*unstructured.Unstructured
 	refused map[string]error // by Item.String
-	asleep  map[string]bool  // objects whose controllers do not work
+	asleep  map[string]bool  // objects with stopped controllers
 	stuck   map[string]bool  // objects with a finalizer
 	done    []string
 	count   int
@@ -57,14 +56,14 @@ func (f *fake) apply(_ context.Context, i Item, body *unstructured.Unstructured)
 		o.SetGeneration(1)
 	}
 	o.SetResourceVersion(strconv.Itoa(f.count))
-	f.settle(i, o)
+	f.runControllers(i, o)
 	f.objects[i.key()] = o
 	f.done = append(f.done, "apply "+i.String())
 	return o.DeepCopy(), nil
 }
 
-// settle is what the controllers of the kinds do that the tests use.
-func (f *fake) settle(i Item, o *unstructured.Unstructured) {
+// runControllers simulates the controllers of the kinds in the tests.
+func (f *fake) runControllers(i Item, o *unstructured.Unstructured) {
 	if f.asleep[i.String()] {
 		return
 	}
@@ -78,13 +77,13 @@ func (f *fake) settle(i Item, o *unstructured.Unstructured) {
 	}
 }
 
-// wake lets the controllers of an object work.
+// wake starts the controllers of an object.
 func (f *fake) wake(name string) {
 	delete(f.asleep, name)
 	for k, o := range f.objects {
 		i := Item{Group: k.group, Kind: k.kind, Namespace: k.namespace, Name: k.name}
 		if i.String() == name {
-			f.settle(i, o)
+			f.runControllers(i, o)
 		}
 	}
 }
@@ -108,7 +107,7 @@ func (f *fake) delete(_ context.Context, i Item, uid types.UID) error {
 	return nil
 }
 
-func (f *fake) used(_ context.Context, definition *unstructured.Unstructured) (bool, error) {
+func (f *fake) hasResources(_ context.Context, definition *unstructured.Unstructured) (bool, error) {
 	for k := range f.objects {
 		if k.kind+"s."+k.group == strings.ToLower(definition.GetName()) || strings.EqualFold(k.kind+"s."+k.group, definition.GetName()) {
 			return true, nil
@@ -126,7 +125,7 @@ func known(gvk schema.GroupVersionKind) (Kind, bool) {
 	return Kind{Resource: strings.ToLower(gvk.Kind) + "s", Namespaced: !slices.Contains(cluster, gvk.Kind)}, true
 }
 
-// chart is what `helm template` could have printed.
+// chart is a possible output of `helm template`.
 const chart = `---
 # Source: web/templates/job.yaml
 apiVersion: batch/v1
@@ -194,7 +193,7 @@ metadata: {name: web}
 type site struct {
 	*testing.T
 	*fake
-	keeper
+	reconciler
 	record Record
 	addon  nodespec.Addon
 	now    time.Time
@@ -203,13 +202,13 @@ type site struct {
 func newSite(t *testing.T) *site {
 	f := newFake()
 	return &site{
-		T: t, fake: f, keeper: keeper{name: "web", as: f, remover: f, applied: map[key]mark{}}, now: time.Unix(1e9, 0),
+		T: t, fake: f, reconciler: reconciler{name: "web", as: f, remover: f, applied: map[key]appliedObject{}}, now: time.Unix(1e9, 0),
 		addon: nodespec.Addon{Name: "web", Namespace: "web", Manifests: []string{chart}},
 	}
 }
 
-// look makes a pass, and returns what was done in it and what it has seen.
-func (s *site) look() (string, outcome) {
+// run makes a pass, and returns the operations and the outcome.
+func (s *site) run() (string, outcome) {
 	s.Helper()
 	s.done = nil
 	s.now = s.now.Add(10 * time.Second)
@@ -227,13 +226,13 @@ func (s *site) look() (string, outcome) {
 
 func (s *site) expect(what, done string, problems, waits int) {
 	s.Helper()
-	got, out := s.look()
+	got, out := s.run()
 	if got != done || len(out.problems) != problems || len(out.waits) != waits {
 		s.Errorf("%s:\n did %s\nwant %s\nproblems %q, waits %q, want %d and %d", what, got, done, out.problems, out.waits, problems, waits)
 	}
 }
 
-// TestLife takes a chart through its life: it comes in order, is healed, changes, and goes in
+// TestLife covers the life of a chart: it is applied in order, repaired, changed, and deleted in
 // order.
 func TestLife(t *testing.T) {
 	s := newSite(t)
@@ -253,12 +252,12 @@ func TestLife(t *testing.T) {
 	s.expect("nothing is left", "", 0, 0)
 
 	delete(s.objects, key{"", "ConfigMap", "web", "settings"})
-	// as its ttlSecondsAfterFinished has it
+	// as by its ttlSecondsAfterFinished
 	delete(s.objects, key{"batch", "Job", "web", "migrate"})
 	s.objects[key{"", "Namespace", "", "web"}].SetResourceVersion("other")
 	s.expect("what is lost comes back, hooks do not run again", "apply Namespace web; apply ConfigMap web/settings", 0, 0)
-	s.now = s.now.Add(reapply)
-	if done, _ := s.look(); strings.Count(done, "apply") != 7 {
+	s.now = s.now.Add(reapplyInterval)
+	if done, _ := s.run(); strings.Count(done, "apply") != 7 {
 		t.Errorf("after a while all is applied again: %s", done)
 	}
 
@@ -290,8 +289,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestHooksThatHoldData: what others keep something in does not go so that a hook runs again, not
-// even for a moment.
+// TestHooksThatHoldData checks that an object that holds data of others is not deleted in order to
+// run a hook again.
 func TestHooksThatHoldData(t *testing.T) {
 	s := newSite(t)
 	hook := func(text string) string {
@@ -316,7 +315,7 @@ metadata: {name: again, annotations: {helm.sh/hook: "pre-install,pre-upgrade"}}
 	}
 	s.addon.Manifests = []string{hook("one")}
 	for range 4 {
-		s.look()
+		s.run()
 		if claim := s.objects[key{"", "PersistentVolumeClaim", "web", "data"}]; claim != nil {
 			_ = unstructured.SetNestedField(claim.Object, "Bound", "status", "phase")
 		}
@@ -325,7 +324,7 @@ metadata: {name: again, annotations: {helm.sh/hook: "pre-install,pre-upgrade"}}
 	s.addon.Manifests = []string{hook("two")}
 	all := ""
 	for range 6 {
-		done, _ := s.look()
+		done, _ := s.run()
 		all += done + "; "
 		if claim := s.objects[key{"", "PersistentVolumeClaim", "web", "data"}]; claim != nil {
 			_ = unstructured.SetNestedField(claim.Object, "Bound", "status", "phase")
@@ -339,8 +338,8 @@ metadata: {name: again, annotations: {helm.sh/hook: "pre-install,pre-upgrade"}}
 	}
 }
 
-// TestClaimOfHook: a hook that is a claim does not keep its consumer, which many classes wait for,
-// from being applied.
+// TestClaimOfHook checks that a hook that is a claim does not prevent the application of its
+// consumer, for which many classes wait.
 func TestClaimOfHook(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{`
@@ -355,9 +354,9 @@ metadata: {name: fill, annotations: {helm.sh/hook: pre-install}}
 	s.expect("the claim and what uses it", "apply PersistentVolumeClaim web/data; apply Job web/fill", 0, 0)
 }
 
-// TestRightsOnTheirWay: an object that is refused because its rights were given a moment ago is not
-// there, so what it replaces stays.
-func TestRightsOnTheirWay(t *testing.T) {
+// TestRightsPending checks that an object which is rejected because its rights are new does not
+// count as applied, so the objects that it replaces stay.
+func TestRightsPending(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{"{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}"}
 	s.expect("as it was", "apply Deployment web/web", 0, 0)
@@ -367,13 +366,13 @@ func TestRightsOnTheirWay(t *testing.T) {
 	s.expect("its rights may be on their way", "", 0, 1)
 	s.expect("they are not", "", 1, 0)
 	delete(s.refused, "StatefulSet web/web")
-	if done, _ := s.look(); !strings.HasPrefix(done, "apply StatefulSet web/web; delete Deployment web/web") {
+	if done, _ := s.run(); !strings.HasPrefix(done, "apply StatefulSet web/web; delete Deployment web/web") {
 		t.Errorf("did %s", done)
 	}
 }
 
-// TestRefusals: nothing is forced, and what is refused says why and keeps nothing else from being
-// applied.
+// TestRefusals checks that nothing is forced, and that a rejected object is reported and does not
+// prevent the application of the others.
 func TestRefusals(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{`
@@ -407,7 +406,7 @@ metadata: {name: u}
 	s.objects[key{"", "ConfigMap", "web", "there"}], s.objects[key{"", "ConfigMap", "web", "others"}] = there, others
 	s.refused["Secret web/word"] = apierrors.NewBadRequest("correct-horse is no good")
 	s.refused["Deployment web/web"] = apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "web", fmt.Errorf("not stated"))
-	done, out := s.look()
+	done, out := s.run()
 	if done != "apply ConfigMap web/good" {
 		t.Errorf("did %s", done)
 	}
@@ -415,33 +414,33 @@ metadata: {name: u}
 		"Unknown u: the API server does not know Unknown in example.com/v1",
 		"Secret web/word is refused: BadRequest (the message may show it, and is left out)",
 		"ConfigMap web/others: belongs to the add-on other",
-		"ConfigMap web/there: is there already and belongs to no add-on; leave it out, or give it to this one: kubectl label -n web configmaps there orlop.dev/addon=web",
+		"ConfigMap web/there: exists already and belongs to no add-on; remove it from the manifests, or assign it to this add-on: kubectl label -n web configmaps there orlop.dev/addon=web",
 		`Deployment web/web is refused: deployments.apps "web" is forbidden: not stated`,
 	} {
 		if !slices.Contains(out.problems, want) {
 			t.Errorf("not said: %s\nbut %q", want, out.problems)
 		}
 	}
-	// A right that was given a moment ago may not be known to the API server yet.
+	// The API server may not know a right that was granted a moment ago.
 	s.granted = s.now.Add(9 * time.Second)
-	if _, out := s.look(); len(out.waits) != 1 {
+	if _, out := s.run(); len(out.waits) != 1 {
 		t.Errorf("waits %q", out.waits)
 	}
-	// What fails keeps what is no longer wanted from going: it may be what still works.
+	// A failure prevents the deletion of unwanted objects: they may be the objects that still work.
 	s.record.Inventory = append(s.record.Inventory, Item{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "web", Name: "old"})
-	if done, _ := s.look(); strings.Contains(done, "delete") {
+	if done, _ := s.run(); strings.Contains(done, "delete") {
 		t.Errorf("did %s", done)
 	}
-	// Nothing of somebody else's goes with the add-on.
+	// Objects of other owners are not deleted with the add-on.
 	s.addon.Manifests = nil
-	s.look()
+	s.run()
 	if s.objects[key{"", "ConfigMap", "web", "there"}] == nil || s.objects[key{"", "ConfigMap", "web", "others"}] == nil || len(s.record.Inventory) > 1 {
 		t.Errorf("left %v, inventory %v", s.objects, s.record.Inventory)
 	}
 }
 
-// TestAway: without an answer the pass ends, and nothing is forgotten.
-func TestAway(t *testing.T) {
+// TestUnavailable checks that the pass ends without an answer, and that no state is lost.
+func TestUnavailable(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"}
 	s.refused["ConfigMap web/a"] = fmt.Errorf("connection refused")

@@ -6,20 +6,20 @@ import (
 	"slices"
 )
 
-// Stage is objects that are applied together, when those of all stages before are as they should
-// be.
+// Stage is a group of objects that are applied together, when the objects of all earlier stages are
+// healthy.
 type Stage struct {
-	place
+	position
 	Objects []Object
 }
 
-// place is where an object stands among the others.
-type place struct {
+// position is the position of an object in the order of application.
+type position struct {
 	part   part
-	weight int // of hooks; each weight is a stage by itself
+	weight int // of hooks; each weight is a separate stage
 }
 
-// part is a part of an add-on, in the order in which they are applied.
+// part is a part of an add-on, in the order of application.
 type part int
 
 const (
@@ -30,7 +30,7 @@ const (
 	hooksAfter
 )
 
-func (p place) String() string {
+func (p position) String() string {
 	switch p.part {
 	case namespaces:
 		return "namespaces"
@@ -44,13 +44,13 @@ func (p place) String() string {
 	return "objects"
 }
 
-// Stages are the objects of an add-on in the order in which they are applied. With hooks those of
-// Helm's charts are among them, for the event, which is install or upgrade; without, they have run.
+// Stages returns the objects of an add-on in the order of application. With hooks they include the
+// Helm hooks for the event, install or upgrade; without, the hooks have run already.
 func Stages(objects []Object, hooks bool, event string) []Stage {
-	places := map[key]place{}
+	places := map[key]position{}
 	var all []Object
 	for _, o := range objects {
-		p, applied := placeOf(o, event)
+		p, applied := positionOf(o, event)
 		if applied && (hooks || len(o.Hook.events) == 0) {
 			places[o.key()] = p
 			all = append(all, o)
@@ -62,8 +62,8 @@ func Stages(objects []Object, hooks bool, event string) []Stage {
 	})
 	var stages []Stage
 	for _, o := range all {
-		if p := places[o.key()]; len(stages) == 0 || p != stages[len(stages)-1].place {
-			stages = append(stages, Stage{place: p})
+		if p := places[o.key()]; len(stages) == 0 || p != stages[len(stages)-1].position {
+			stages = append(stages, Stage{position: p})
 		}
 		s := &stages[len(stages)-1]
 		s.Objects = append(s.Objects, o)
@@ -71,31 +71,31 @@ func Stages(objects []Object, hooks bool, event string) []Stage {
 	return stages
 }
 
-func placeOf(o Object, event string) (p place, applied bool) {
+func positionOf(o Object, event string) (p position, applied bool) {
 	switch {
 	case slices.Contains(o.Hook.events, "pre-"+event):
-		return place{hooksBefore, o.Hook.weight}, true
+		return position{hooksBefore, o.Hook.weight}, true
 	case slices.Contains(o.Hook.events, "post-"+event):
-		return place{hooksAfter, o.Hook.weight}, true
+		return position{hooksAfter, o.Hook.weight}, true
 	case len(o.Hook.events) > 0:
-		return place{}, false
+		return position{}, false
 	case o.Group == "" && o.Kind == "Namespace":
-		return place{part: namespaces}, true
+		return position{part: namespaces}, true
 	case isCRD(o.Body.GroupVersionKind().GroupKind()):
-		return place{part: definitions}, true
+		return position{part: definitions}, true
 	}
-	return place{part: everythingElse}, true
+	return position{part: everythingElse}, true
 }
 
-// order is what objects of one stage are sorted by: what others refer to comes first.
+// order sorts the objects of a stage: objects to which others refer come first.
 var order = []string{
 	"Namespace", "PriorityClass", "ResourceQuota", "LimitRange", "NetworkPolicy", "ServiceAccount", "Secret", "ConfigMap", "StorageClass", "PersistentVolume",
 	"PersistentVolumeClaim", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Service", "DaemonSet", "Pod", "ReplicaSet", "Deployment",
 	"StatefulSet", "Job", "CronJob", "PodDisruptionBudget", "HorizontalPodAutoscaler", "IngressClass", "Ingress", "APIService",
 }
 
-// rank is an item's place in order. Custom resources come after everything that serves them,
-// webhooks after what they are about.
+// rank returns the position of an item in order. Custom resources follow all objects that serve
+// them, and webhooks follow the objects that they check.
 func rank(i Item) int {
 	if at := slices.Index(order, i.Kind); at >= 0 {
 		return at
@@ -108,10 +108,10 @@ func rank(i Item) int {
 
 func isWebhook(i Item) bool { return i.Group == "admissionregistration.k8s.io" }
 
-// Removal is the items in the order in which they are taken away: those of a step are gone before
-// the next one begins. Custom resources go first, while what serves and finishes them is there;
-// then webhooks and APIs, which without their servers would stand in the way; then the rest, in the
-// reverse of the order in which they came; then the definitions.
+// Removal returns the items in the order of deletion: the items of a step are gone before the next
+// step begins. Custom resources are first, while the servers that finalize them still exist.
+// Webhooks and API services follow: without their servers they would block the API. The rest
+// follows in the reverse order of application, and the definitions are last.
 func Removal(items []Item) [][]Item {
 	const steps = 4
 	step := func(i Item) int {
@@ -139,7 +139,7 @@ func Removal(items []Item) [][]Item {
 	return all
 }
 
-// ToPrune is what is in the inventory and no longer wanted.
+// ToPrune returns the items of the inventory that are no longer wanted.
 func ToPrune(inventory []Item, wanted []Object) []Item {
 	keep := map[key]bool{}
 	for _, o := range wanted {
@@ -154,7 +154,8 @@ func ToPrune(inventory []Item, wanted []Object) []Item {
 	return all
 }
 
-// Union is the inventory with what is wanted: what an object was before counts no more.
+// Union returns the inventory together with the wanted objects. For an object in both, the wanted
+// version counts.
 func Union(inventory []Item, wanted []Object) []Item {
 	all := ToPrune(inventory, wanted)
 	for _, o := range wanted {

@@ -20,35 +20,36 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// task is what is to be done about one add-on.
+// task is an add-on during a round.
 type task struct {
-	name   string
-	addon  *nodespec.Addon // nil: its document is gone
-	wanted Wanted
-	record Record
-	stored *corev1.ConfigMap // nil: there is none yet
-	state  State             // as it was
-	held   string            // why nothing is done about it
-	// gone are the document's manifests, when wanted are those from before them.
-	gone RolledBack
-	// lost are items whose namespaces are gone, and they with them.
+	name       string
+	addon      *nodespec.Addon // nil: its document was removed
+	wanted     Wanted
+	record     Record
+	stored     *corev1.ConfigMap // nil: not created yet
+	state      State             // the previous state
+	holdReason string            // reason why nothing is changed
+	// rolledBack are the manifests of the document, if wanted are the previous manifests.
+	rolledBack RolledBack
+	// lost are items of deleted namespaces.
 	lost map[key]bool
-	// unreadable: what is stored cannot be decoded. It is left as it is, because it holds the
+	// unreadable: the stored record cannot be decoded. It is left as it is, because it holds the
 	// inventory.
 	unreadable bool
 }
 
-// due looks at the add-ons that are due, or at all of them. One whose record is refused is told at
-// the end, and keeps no other from being looked at; it is due again in the next round.
-func (m *manager) due(ctx context.Context, now time.Time, all bool) error {
+// reconcileDue reconciles the add-ons that are due, or all. If a record cannot be written, the
+// error is returned after all add-ons were reconciled, and this add-on is due again in the next
+// round.
+func (m *manager) reconcileDue(ctx context.Context, now time.Time, all bool) error {
 	if len(m.all) == 0 {
 		_, err := m.client.CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) { // there never was one
+		if apierrors.IsNotFound(err) { // there never was an add-on
 			m.changed = false
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("namespace %s: cannot be read: %w", Namespace, err)
+			return fmt.Errorf("namespace %s: cannot read: %w", Namespace, err)
 		}
 	} else if err := ensureNamespace(ctx, m.client, Namespace); err != nil {
 		return err
@@ -57,18 +58,18 @@ func (m *manager) due(ctx context.Context, now time.Time, all bool) error {
 	if err != nil {
 		return err
 	}
-	given, trouble, err := m.give(ctx, tasks)
+	given, trouble, err := m.grantRights(ctx, tasks)
 	if err != nil {
 		return err
 	}
-	for name := range m.memories {
+	for name := range m.states {
 		if !slices.ContainsFunc(tasks, func(t *task) bool { return t.name == name }) {
-			delete(m.memories, name)
+			delete(m.states, name)
 		}
 	}
 	var failed error
 	for _, t := range tasks {
-		k, err := m.keep(t)
+		k, err := m.stateOf(t)
 		if err != nil {
 			return err
 		}
@@ -80,8 +81,8 @@ func (m *manager) due(ctx context.Context, now time.Time, all bool) error {
 		} else if now.Before(k.next) {
 			continue
 		}
-		err = m.look(ctx, t, k, now, trouble[t.name])
-		if errors.Is(err, errAway) {
+		err = m.reconcileTask(ctx, t, k, now, trouble[t.name])
+		if errors.Is(err, errUnavailable) {
 			return err
 		}
 		if err != nil {
@@ -93,32 +94,32 @@ func (m *manager) due(ctx context.Context, now time.Time, all bool) error {
 	return failed
 }
 
-// keep is what is remembered of an add-on.
-func (m *manager) keep(t *task) (*remembered, error) {
-	if k := m.memories[t.name]; k != nil {
+// stateOf returns the state of an add-on in memory.
+func (m *manager) stateOf(t *task) (*addonState, error) {
+	if k := m.states[t.name]; k != nil {
 		return k, nil
 	}
-	as, err := actAs(m.config, t.name, "orlop-addon/"+t.name, m.kinds)
+	as, err := impersonate(m.config, t.name, "orlop-addon/"+t.name, m.kinds)
 	if err != nil {
 		return nil, err
 	}
-	by, err := actAs(m.config, remover(t.name), "", m.kinds)
+	by, err := impersonate(m.config, remover(t.name), "", m.kinds)
 	if err != nil {
 		return nil, err
 	}
-	k := &remembered{keeper: keeper{name: t.name, as: as, remover: by, applied: map[key]mark{}}, state: t.state}
-	m.memories[t.name] = k
+	k := &addonState{reconciler: reconciler{name: t.name, as: as, remover: by, applied: map[key]appliedObject{}}, state: t.state}
+	m.states[t.name] = k
 	return k, nil
 }
 
-// tasks are those of all add-ons that there are, or were.
+// tasks returns the tasks of all add-ons with a document or a record.
 func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 	records, err := m.client.CoreV1().ConfigMaps(Namespace).List(ctx, metav1.ListOptions{LabelSelector: recordLabel})
-	if apierrors.IsForbidden(err) { // the first time: the right is given below
-		records, err = &corev1.ConfigMapList{}, m.settle(ctx)
+	if apierrors.IsForbidden(err) { // the first time: the right is granted here
+		records, err = &corev1.ConfigMapList{}, m.grantOwnRights(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("records of add-ons: cannot be read: %w", err)
+		return nil, fmt.Errorf("records of add-ons: cannot read: %w", err)
 	}
 	byName := map[string]*task{}
 	var all []*task
@@ -126,13 +127,13 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 		t := &task{name: records.Items[i].Name, stored: &records.Items[i]}
 		if t.record, t.state, err = decode(t.stored); err != nil {
 			t.unreadable = true
-			t.held = fmt.Sprintf("%v; nothing is done about it until that is put right (kubectl -n %s edit configmap %s) or the ConfigMap is deleted, "+
-				"which begins it anew: its hooks run again, and what its document does not want any more stays", err, Namespace, t.name)
+			t.holdReason = fmt.Sprintf("%v; the add-on is not reconciled until the record is corrected (kubectl -n %s edit configmap %s) or the ConfigMap is deleted, "+
+				"which starts it again: its hooks run again, and objects that its document no longer contains stay", err, Namespace, t.name)
 		}
 		byName[t.name] = t
 		all = append(all, t)
 	}
-	anew := m.unknown() && m.kinds.refresh(now)
+	anew := m.hasUnknown() && m.kinds.refresh(now)
 	for i := range m.all {
 		a := &m.all[i]
 		t := byName[a.Name]
@@ -144,13 +145,13 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 		if t.wanted, err = m.want(*a, anew); err != nil {
 			return nil, err
 		}
-		if err := m.choose(ctx, t, now); err != nil {
+		if err := m.chooseManifests(ctx, t, now); err != nil {
 			return nil, err
 		}
 	}
 	for _, t := range all {
 		if t.addon == nil && !t.unreadable {
-			if t.held, err = m.hold(ctx, t.record); err != nil {
+			if t.holdReason, err = m.holdReason(ctx, t.record); err != nil {
 				return nil, err
 			}
 		}
@@ -158,15 +159,15 @@ func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 	return all, nil
 }
 
-// unknown tells whether anything of what is wanted, now or from before, is of a kind that was
-// unknown when it was read.
-func (m *manager) unknown() bool {
+// hasUnknown reports whether a wanted or a previous object is of a kind that was unknown when it
+// was read.
+func (m *manager) hasUnknown() bool {
 	for _, w := range m.wanted {
 		if len(w.Unknown) > 0 {
 			return true
 		}
 	}
-	for _, c := range m.copies {
+	for _, c := range m.previousByName {
 		if len(c.wanted.Unknown) > 0 {
 			return true
 		}
@@ -174,9 +175,9 @@ func (m *manager) unknown() bool {
 	return false
 }
 
-// want is what an add-on wants. It is read once for each content of the file, and anew while it has
-// kinds that are unknown, or an artefact that cannot be read. Without its artefact nothing is known
-// of it, so that it stays as it is.
+// want returns the wanted objects of an add-on. It reads them once for each content of the file,
+// and again while a kind is unknown or the artifact cannot be read. Without its artifact nothing is
+// known of the add-on, so it stays as it is.
 func (m *manager) want(a nodespec.Addon, anew bool) (Wanted, error) {
 	if w, before := m.wanted[a.Name]; before && (len(w.Unknown) == 0 || !anew) {
 		return w, nil
@@ -186,11 +187,11 @@ func (m *manager) want(a nodespec.Addon, anew bool) (Wanted, error) {
 		return Wanted{Refused: []string{"artifact: " + err.Error()}}, nil
 	}
 	m.kinds.failed = nil
-	w := Read(a, files, m.kinds.of)
+	w := Read(a, files, m.kinds.lookup)
 	if m.kinds.failed != nil {
 		return w, fmt.Errorf("kinds of the API server: %w", m.kinds.failed)
 	}
-	why, err := m.tooOld(a)
+	why, err := m.versionProblem(a)
 	if err != nil {
 		return w, err
 	}
@@ -201,7 +202,7 @@ func (m *manager) want(a nodespec.Addon, anew bool) (Wanted, error) {
 	return w, nil
 }
 
-// files are those of an add-on's artefact.
+// files returns the files of an add-on's artifact.
 func (m *manager) files(a nodespec.Addon) ([]artifact.Text, error) {
 	switch {
 	case a.Artifact == (nodespec.Artifact{}):
@@ -216,30 +217,31 @@ func (m *manager) files(a nodespec.Addon) ([]artifact.Text, error) {
 	return files, nil
 }
 
-// errSettling says that what this package needs itself is being given.
-var errSettling = errors.New("the rights to keep records are being given")
+// errOwnRightsPending is returned when the rights of this package itself are being granted.
+var errOwnRightsPending = errors.New("the rights to store records are being granted")
 
-// settle gives this package's own identity what it needs in Namespace.
-func (m *manager) settle(ctx context.Context) error {
-	want, err := present(ctx, m.client)
+// grantOwnRights gives this package's own identity its rights in Namespace.
+func (m *manager) grantOwnRights(ctx context.Context) error {
+	want, err := presentRBAC(ctx, m.client)
 	if err != nil {
 		return err
 	}
-	own := granting([]Grant{home()})
+	own := rbacFor([]Grant{ownGrant()})
 	maps.Copy(want.roles, own.roles)
 	maps.Copy(want.bindings, own.bindings)
-	_, failed, err := grant(ctx, m.client, want)
+	_, failed, err := applyRBAC(ctx, m.client, want)
 	for _, refused := range failed {
 		err = refused
 	}
 	if err != nil {
 		return err
 	}
-	return errSettling
+	return errOwnRightsPending
 }
 
-// tooOld says why an add-on needs another API server; empty when it does not.
-func (m *manager) tooOld(a nodespec.Addon) (string, error) {
+// versionProblem returns the reason why an add-on needs another version of the API server, or the
+// empty string.
+func (m *manager) versionProblem(a nodespec.Addon) (string, error) {
 	if a.Kubernetes == "" {
 		return "", nil
 	}
@@ -253,18 +255,18 @@ func (m *manager) tooOld(a nodespec.Addon) (string, error) {
 	}
 	least, err := version.ParseGeneric(a.Kubernetes)
 	if err != nil {
-		return "", fmt.Errorf("add-on %s: the version that it needs: %w", a.Name, err)
+		return "", fmt.Errorf("add-on %s: cannot parse the required version: %w", a.Name, err)
 	}
 	if have.AtLeast(least) {
 		return "", nil
 	}
-	return fmt.Sprintf("needs Kubernetes >=%s, the API server is %s; nothing of it is applied", a.Kubernetes, info.GitVersion), nil
+	return fmt.Sprintf("needs Kubernetes >=%s, but the API server is %s; nothing of it is applied", a.Kubernetes, info.GitVersion), nil
 }
 
-// hold says why an add-on is left as it is although its document is gone: another machine's
-// documents had it, and that machine's may have it still. Machines are given their documents one by
-// one, and who leads changes meanwhile.
-func (m *manager) hold(ctx context.Context, r Record) (string, error) {
+// holdReason returns the reason why an add-on without a document is left as it is: the documents of
+// another machine contained it, and may still contain it. Operators configure machines one after
+// the other, and the leader changes meanwhile.
+func (m *manager) holdReason(ctx context.Context, r Record) (string, error) {
 	if !leaderelection.NeedsElection(m.spec) || r.Node == m.spec.NodeName || r.Node == "" {
 		return "", nil
 	}
@@ -273,17 +275,17 @@ func (m *manager) hold(ctx context.Context, r Record) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("Node %s: cannot be read: %w", r.Node, err)
+		return "", fmt.Errorf("Node %s: cannot read: %w", r.Node, err)
 	}
-	return fmt.Sprintf("%s has applied it, and the configuration of %s, whose controllers work now, does not have it; "+
-		"apply the same add-ons on all control-plane machines, and to remove this one, add it to %s and take it away again",
+	return fmt.Sprintf("%s has applied it, but the configuration of the present leader %s does not contain it; "+
+		"configure the same add-ons on all control-plane machines; to remove this add-on, add it to %s and remove it again",
 		r.Node, m.spec.NodeName, m.spec.NodeName), nil
 }
 
-// give gives the add-ons their rights, and takes away those that nobody needs any more. given are
-// the add-ons that have been given something, trouble is what stands in the way of one add-on.
-func (m *manager) give(ctx context.Context, tasks []*task) (given map[string]bool, trouble map[string]string, err error) {
-	all := []Grant{home()}
+// grantRights grants the add-ons their rights, and revokes unused rights. given are the add-ons
+// with new rights; trouble contains the problems of single add-ons.
+func (m *manager) grantRights(ctx context.Context, tasks []*task) (given map[string]bool, trouble map[string]string, err error) {
+	all := []Grant{ownGrant()}
 	given, trouble = map[string]bool{}, map[string]string{}
 	ofTask := map[string][]Grant{}
 	for _, t := range tasks {
@@ -297,7 +299,7 @@ func (m *manager) give(ctx context.Context, tasks []*task) (given map[string]boo
 				ofTask[t.name] = Rights(*t.addon)
 			}
 		}
-		items, lost, err := m.reachable(ctx, t.leaving())
+		items, lost, err := m.reachable(ctx, t.toDelete())
 		if err != nil {
 			return nil, nil, err
 		}
@@ -305,10 +307,10 @@ func (m *manager) give(ctx context.Context, tasks []*task) (given map[string]boo
 		ofTask[t.name] = append(ofTask[t.name], Removing(t.name, items)...)
 		all = append(all, ofTask[t.name]...)
 	}
-	changed, failed, err := grant(ctx, m.client, granting(all))
-	own := home()
+	changed, failed, err := applyRBAC(ctx, m.client, rbacFor(all))
+	own := ownGrant()
 	for _, t := range tasks {
-		// by which it acts as any of them
+		// by which this package impersonates all of them
 		given[t.name] = changed[[2]string{own.Namespace, own.Name}]
 		for _, g := range ofTask[t.name] {
 			at := [2]string{g.Namespace, g.Name}
@@ -321,8 +323,7 @@ func (m *manager) give(ctx context.Context, tasks []*task) (given map[string]boo
 	return given, trouble, err
 }
 
-// namespaces are those that have to be there for an add-on, apart from those that are among its
-// objects.
+// namespaces returns the namespaces that an add-on needs, except namespaces among its own objects.
 func (t *task) namespaces() []string {
 	if len(t.addon.Namespaces) > 0 {
 		return t.addon.Namespaces
@@ -334,14 +335,14 @@ func (t *task) namespaces() []string {
 	return []string{t.addon.Namespace}
 }
 
-// leaving are the items that an add-on has to take away: what is no longer wanted, and hooks that
-// run again.
-func (t *task) leaving() []Item {
-	if t.held != "" || len(t.wanted.Refused) > 0 {
+// toDelete returns the items that the add-on must delete: objects that are no longer wanted, and
+// hooks that run again.
+func (t *task) toDelete() []Item {
+	if t.holdReason != "" || len(t.wanted.Refused) > 0 {
 		return nil
 	}
 	var items []Item
-	if len(t.wanted.Unknown) == 0 { // what is unknown may be what seems to be no longer wanted
+	if len(t.wanted.Unknown) == 0 { // objects of unknown kinds would seem to be unwanted
 		items = ToPrune(t.record.Inventory, t.wanted.Objects)
 	}
 	if t.record.Finished == t.wanted.Digest {
@@ -355,8 +356,8 @@ func (t *task) leaving() []Item {
 	return items
 }
 
-// reachable are the items whose namespaces are there. In others nobody can be given rights, and
-// nothing is left: those items are lost.
+// reachable returns the items in existing namespaces. In a missing namespace no rights can be
+// granted and no object is left: its items are lost.
 func (m *manager) reachable(ctx context.Context, items []Item) (all []Item, lost map[key]bool, err error) {
 	there := map[string]bool{"": true}
 	lost = map[key]bool{}
@@ -365,7 +366,7 @@ func (m *manager) reachable(ctx context.Context, items []Item) (all []Item, lost
 		if !asked {
 			_, err := m.client.CoreV1().Namespaces().Get(ctx, i.Namespace, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {
-				return nil, nil, fmt.Errorf("namespace %s: cannot be read: %w", i.Namespace, err)
+				return nil, nil, fmt.Errorf("namespace %s: cannot read: %w", i.Namespace, err)
 			}
 			is = err == nil
 			there[i.Namespace] = is
@@ -379,50 +380,50 @@ func (m *manager) reachable(ctx context.Context, items []Item) (all []Item, lost
 	return all, lost, nil
 }
 
-// look has one add-on looked at, and writes what came of it.
-func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Time, trouble string) error {
+// reconcileTask makes a pass over one add-on and writes the result.
+func (m *manager) reconcileTask(ctx context.Context, t *task, k *addonState, now time.Time, trouble string) error {
 	r := t.record
 	save := func(r Record) error { return m.store(ctx, t, r, k.state) }
 	var out outcome
 	var err error
 	switch {
-	case t.held != "":
-		out.problems, out.objects = []string{t.held}, len(t.wanted.Objects)
+	case t.holdReason != "":
+		out.problems, out.objects = []string{t.holdReason}, len(t.wanted.Objects)
 	case trouble != "":
 		out.problems = []string{trouble}
 	default:
 		if t.addon != nil {
 			r.Node = m.spec.NodeName
 		}
-		stays := t.addon != nil && t.gone == (RolledBack{})
-		k.returns = stays && t.addon.Within > 0
+		stays := t.addon != nil && t.rolledBack == (RolledBack{})
+		k.canRollBack = stays && t.addon.Within > 0
 		r = r.without(t.lost)
 		r, out, err = k.pass(ctx, t.wanted, r, now, save)
 		if err == nil && stays {
-			r, out = m.conclude(ctx, t, k, r, out, now)
+			r, out = m.evaluateTrial(ctx, t, k, r, out, now)
 		}
 	}
-	if t.gone != (RolledBack{}) {
-		out.problems = append([]string{t.gone.said(t.name, out.there && err == nil)}, out.problems...)
+	if t.rolledBack != (RolledBack{}) {
+		out.problems = append([]string{t.rolledBack.problem(t.name, out.complete && err == nil)}, out.problems...)
 	}
 	if err != nil {
-		if !errors.Is(err, errAway) {
+		if !errors.Is(err, errUnavailable) {
 			return err
 		}
 		out.problems = append(out.problems, err.Error())
 	}
-	// its rights are gone by now, too
+	// its rights are revoked by now, too
 	if t.addon == nil && len(t.record.Inventory) == 0 && !t.unreadable {
-		return m.forget(ctx, t, r)
+		return m.deleteRecord(ctx, t, r)
 	}
-	k.state = t.judge(out, r, k.state, now)
+	k.state = t.nextState(out, r, k.state, now)
 	if k.state.Phase == Ready {
-		k.tries, k.next = 0, now.Add(healing)
+		k.tries, k.next = 0, now.Add(resyncPeriod)
 	} else {
 		k.tries++
-		most := healing
+		most := resyncPeriod
 		if len(out.problems) > 0 {
-			most = backoff
+			most = maxBackoff
 		}
 		k.next = now.Add(delay(k.tries, most))
 	}
@@ -432,8 +433,8 @@ func (m *manager) look(ctx context.Context, t *task, k *remembered, now time.Tim
 	return m.store(ctx, t, r, k.state)
 }
 
-// judge is the state of an add-on after a look at it.
-func (t *task) judge(out outcome, r Record, before State, now time.Time) State {
+// nextState returns the state of an add-on after a pass.
+func (t *task) nextState(out outcome, r Record, before State, now time.Time) State {
 	s := State{Phase: Ready, Objects: out.objects, Healthy: out.healthy, Rights: before.Rights, Problems: shorten(append(slices.Clone(out.problems), out.waits...))}
 	switch {
 	case len(out.problems) > 0:
@@ -446,7 +447,7 @@ func (t *task) judge(out outcome, r Record, before State, now time.Time) State {
 	if t.addon == nil {
 		s.Objects = len(r.Inventory)
 	} else {
-		s.Rights = stated(*t.addon)
+		s.Rights = describeRights(*t.addon)
 	}
 	s.Notes = append(slices.Clone(t.wanted.Notes), out.notes...)
 	for _, kept := range r.Orphaned {
@@ -459,7 +460,7 @@ func (t *task) judge(out outcome, r Record, before State, now time.Time) State {
 	return s
 }
 
-// store writes the record and the state of an add-on, if they are others than before.
+// store writes the record and the state of an add-on, if they have changed.
 func (m *manager) store(ctx context.Context, t *task, r Record, s State) error {
 	want, err := encode(t.name, r, s)
 	if err != nil {
@@ -469,7 +470,7 @@ func (m *manager) store(ctx context.Context, t *task, r Record, s State) error {
 	if t.stored == nil {
 		if t.stored, err = all.Create(ctx, want, metav1.CreateOptions{}); err != nil {
 			t.stored = nil
-			return fmt.Errorf("the record of the add-on %s: cannot be made: %w", t.name, marked(err))
+			return fmt.Errorf("record of the add-on %s: cannot create: %w", t.name, asUnavailable(err))
 		}
 		return nil
 	}
@@ -479,27 +480,27 @@ func (m *manager) store(ctx context.Context, t *task, r Record, s State) error {
 	want.ResourceVersion = t.stored.ResourceVersion
 	stored, err := all.Update(ctx, want, metav1.UpdateOptions{})
 	if err != nil {
-		return fmt.Errorf("the record of the add-on %s: cannot be written: %w", t.name, marked(err))
+		return fmt.Errorf("record of the add-on %s: cannot write: %w", t.name, asUnavailable(err))
 	}
 	t.stored = stored
 	return nil
 }
 
-// forget drops the record of an add-on of which nothing is left that is its own.
-func (m *manager) forget(ctx context.Context, t *task, r Record) error {
+// deleteRecord deletes the record of an add-on without remaining objects.
+func (m *manager) deleteRecord(ctx context.Context, t *task, r Record) error {
 	for _, kept := range r.Orphaned {
-		klog.InfoS("What an add-on leaves behind", "addon", t.name, "object", kept.Object, "because", kept.Reason)
+		klog.InfoS("An object of a removed add-on stays", "addon", t.name, "object", kept.Object, "because", kept.Reason)
 	}
 	if t.stored != nil {
-		if err := m.drop(ctx, t.name); err != nil {
+		if err := m.deleteManifests(ctx, t.name); err != nil {
 			return err
 		}
 		err := m.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, t.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &t.stored.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the record of the add-on %s: cannot be deleted: %w", t.name, marked(err))
+			return fmt.Errorf("record of the add-on %s: cannot delete: %w", t.name, asUnavailable(err))
 		}
 	}
-	klog.InfoS("An add-on is gone", "addon", t.name)
-	delete(m.memories, t.name)
+	klog.InfoS("An add-on was removed", "addon", t.name)
+	delete(m.states, t.name)
 	return nil
 }

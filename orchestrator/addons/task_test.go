@@ -23,26 +23,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// row is several add-ons, each with one ConfigMap, beside each other. Their objects are in fakes,
-// their records where they belong.
+// row is a manager of several add-ons, each with one ConfigMap. Their objects are in fakes, their
+// records in a fake API server.
 type row struct {
 	*testing.T
 	m       *manager
 	client  *clientfake.Clientset
 	fakes   map[string]*fake
-	refused map[string]error // why a record is not written
+	refused map[string]error // errors of writing a record
 	now     time.Time
 }
 
 func newRow(t *testing.T, names ...string) *row {
 	standard := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}
 	r := &row{T: t, client: clientfake.NewClientset(standard), fakes: map[string]*fake{}, refused: map[string]error{}, now: time.Unix(1e9, 0)}
-	r.m = &manager{spec: nodespec.Spec{NodeName: "n"}, client: r.client, wanted: map[string]Wanted{}, memories: map[string]*remembered{}}
+	r.m = &manager{spec: nodespec.Spec{NodeName: "n"}, client: r.client, wanted: map[string]Wanted{}, states: map[string]*addonState{}}
 	for _, name := range names {
 		a := nodespec.Addon{Name: name, Namespace: "default", Manifests: []string{fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s}}", name)}}
 		f := newFake()
 		r.m.all, r.fakes[name], r.m.wanted[name] = append(r.m.all, a), f, Read(a, nil, known)
-		r.m.memories[name] = &remembered{keeper: keeper{name: name, as: f, remover: f, applied: map[key]mark{}}}
+		r.m.states[name] = &addonState{reconciler: reconciler{name: name, as: f, remover: f, applied: map[key]appliedObject{}}}
 	}
 	r.client.PrependReactor("*", "configmaps", func(asked clienttesting.Action) (bool, runtime.Object, error) {
 		if writes, ok := asked.(clienttesting.CreateAction); ok { // an update is one, too
@@ -55,12 +55,12 @@ func newRow(t *testing.T, names ...string) *row {
 	return r
 }
 
-// round looks at all of them, and returns which of them have applied something.
+// round makes a round, and returns the add-ons that have applied objects.
 func (r *row) round() (did string, err error) {
 	r.Helper()
 	r.now = r.now.Add(time.Hour)
 	r.m.changed = true
-	err = r.m.due(r.Context(), r.now, true)
+	err = r.m.reconcileDue(r.Context(), r.now, true)
 	var all []string
 	for _, a := range r.m.all {
 		if f := r.fakes[a.Name]; len(f.done) > 0 {
@@ -79,21 +79,21 @@ func (r *row) record(name string) *corev1.ConfigMap {
 	return m
 }
 
-// TestOthersGoOn: the record of one add-on is refused, and the others are looked at all the same,
-// and not again before they are due. Without an answer nobody else is.
-func TestOthersGoOn(t *testing.T) {
+// TestIndependentAddons rejects the record of one add-on. The others are reconciled all the same,
+// and not again before they are due. Without an answer of the API server the round ends.
+func TestIndependentAddons(t *testing.T) {
 	r := newRow(t, "a", "b", "c")
 	r.refused["b"] = errors.New("connection refused")
 	did, err := r.round()
-	if did != "a" || !errors.Is(err, errAway) || !r.m.changed {
+	if did != "a" || !errors.Is(err, errUnavailable) || !r.m.changed {
 		t.Errorf("away: %q, %v; changed %t", did, err, r.m.changed)
 	}
 	r.refused["b"] = apierrors.NewRequestEntityTooLargeError("too long")
 	did, err = r.round()
-	if did != "a c" || err == nil || errors.Is(err, errAway) || !strings.Contains(err.Error(), "the record of the add-on b: cannot be made: ") || r.m.changed {
+	if did != "a c" || err == nil || errors.Is(err, errUnavailable) || !strings.Contains(err.Error(), "record of the add-on b: cannot create: ") || r.m.changed {
 		t.Errorf("refused: %q, %v; changed %t", did, err, r.m.changed)
 	}
-	if next := r.m.memories["b"].next; next.After(r.now) {
+	if next := r.m.states["b"].next; next.After(r.now) {
 		t.Errorf("b is due at %v, and not in the next round", next)
 	}
 	if len(r.fakes["b"].objects) > 0 {
@@ -105,8 +105,8 @@ func TestOthersGoOn(t *testing.T) {
 	}
 }
 
-// TestUnreadable: a record that cannot be decoded holds its add-on alone, and stays as it is, with
-// a document and without.
+// TestUnreadable checks that a record that cannot be decoded stops only its own add-on, and stays
+// as it is, with a document and without.
 func TestUnreadable(t *testing.T) {
 	r := newRow(t, "a", "b", "c")
 	if did, err := r.round(); did != "a b c" || err != nil {
@@ -132,7 +132,7 @@ func TestUnreadable(t *testing.T) {
 			t.Errorf("%s: the record is now %s", what, got)
 		}
 		detail := r.m.detail()
-		for _, want := range []string{"2 of 3 add-ons are ready; b: Failed, ", "ConfigMap orlop-addons/b: record.json cannot be decoded", "kubectl -n orlop-addons edit configmap b", "does not want any more stays"} {
+		for _, want := range []string{"2 of 3 add-ons are ready; b: Failed, ", "ConfigMap orlop-addons/b: cannot decode record.json", "kubectl -n orlop-addons edit configmap b", "no longer contains stay"} {
 			if !strings.Contains(detail, want) {
 				t.Errorf("%s: %q is not in: %s", what, want, detail)
 			}
@@ -149,31 +149,31 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestMostObjects: what is too much for the record is refused, and that of the most with the
-// longest names fits into a ConfigMap.
-func TestMostObjects(t *testing.T) {
+// TestMaxObjects checks that too many objects are rejected, and that the record of the maximum with
+// the longest names fits into a ConfigMap.
+func TestMaxObjects(t *testing.T) {
 	label, name := strings.Repeat("l", 63), strings.Repeat("n", 249)
 	one := func(i int) string {
 		return fmt.Sprintf(`{"apiVersion": "%s/%s", "kind": "%s", "metadata": {"name": "%s%04d"}}`, strings.Repeat("g", 253), label, label, name, i)
 	}
 	var text strings.Builder
-	for i := range mostObjects {
+	for i := range maxObjects {
 		fmt.Fprintf(&text, "---\n%s\n", one(i))
 	}
 	kinds := func(_ schema.GroupVersionKind) (Kind, bool) { return Kind{Resource: label, Namespaced: true}, true }
 	a := nodespec.Addon{Name: "web", Namespace: label, Manifests: []string{text.String()}}
 	w := Read(a, nil, kinds)
-	if len(w.Refused) > 0 || len(w.Objects) != mostObjects {
+	if len(w.Refused) > 0 || len(w.Objects) != maxObjects {
 		t.Fatalf("%d objects: %.300q", len(w.Objects), w.Refused)
 	}
 	var r Record
-	if size := r.most(Union(nil, w.Objects), w.Objects); size > mostRecord {
-		t.Errorf("the record has %d bytes, it may have %d", size, mostRecord)
+	if size := r.maxSize(Union(nil, w.Objects), w.Objects); size > maxRecord {
+		t.Errorf("the record has %d bytes, it may have %d", size, maxRecord)
 	}
 	r.Inventory = Union(nil, w.Objects)
-	much := make([]string, mostObjects)
+	much := make([]string, maxObjects)
 	for i := range much {
-		much[i] = strings.Repeat("x", mostText)
+		much[i] = strings.Repeat("x", maxText)
 	}
 	m, err := encode("web", r, State{Rights: much, Problems: much, Notes: much})
 	if err != nil {
@@ -183,41 +183,41 @@ func TestMostObjects(t *testing.T) {
 	for _, value := range m.Data {
 		size += len(value)
 	}
-	if size > corev1.MaxSecretSize { // that of a ConfigMap (ValidateConfigMap)
+	if size > corev1.MaxSecretSize { // the limit of a ConfigMap, too (ValidateConfigMap)
 		t.Errorf("the ConfigMap has %d bytes, %d are taken", size, corev1.MaxSecretSize)
 	}
 	if got := m.Data[fieldNotes]; !strings.HasSuffix(got, "\nand 847 more") {
 		t.Errorf("the notes end with %q", got[len(got)-20:])
 	}
-	a.Manifests = append(a.Manifests, one(mostObjects))
-	if w = Read(a, nil, kinds); len(w.Refused) != 1 || w.Refused[0] != "has 1001 objects, at most are 1000; nothing of it is applied; divide it into several add-ons" {
+	a.Manifests = append(a.Manifests, one(maxObjects))
+	if w = Read(a, nil, kinds); len(w.Refused) != 1 || w.Refused[0] != "has 1001 objects, more than the limit of 1000; none is applied; divide it into several add-ons" {
 		t.Errorf("%.300q", w.Refused)
 	}
 }
 
-// TestMostRecord: what would not fit into the record beside what it has already is told before
-// anything is made, and what is there can go.
-func TestMostRecord(t *testing.T) {
+// TestMaxRecord checks that objects which would not fit into the record beside the present entries
+// are reported before any is created, and that the present objects can be deleted.
+func TestMaxRecord(t *testing.T) {
 	s := newSite(t)
 	s.addon.Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"}
 	for i := range 9000 {
 		s.record.Inventory = append(s.record.Inventory, Item{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Namespace: "web", Name: fmt.Sprintf("old%05d", i)})
 	}
-	if text, err := json.Marshal(s.record); err != nil || len(text) < mostRecord {
+	if text, err := json.Marshal(s.record); err != nil || len(text) < maxRecord {
 		t.Fatalf("%d bytes, %v", len(text), err)
 	}
-	done, out := s.look()
-	if done != "" || len(out.problems) != 1 || !strings.Contains(out.problems[0], "it has 9000 objects, and 9001 with those that are wanted now") || len(s.record.Inventory) != 9000 {
+	done, out := s.run()
+	if done != "" || len(out.problems) != 1 || !strings.Contains(out.problems[0], "it has 9000 objects, and 9001 with the wanted objects") || len(s.record.Inventory) != 9000 {
 		t.Errorf("did %s, problems %q, inventory of %d", done, out.problems, len(s.record.Inventory))
 	}
 	s.addon.Manifests = nil
-	if _, out = s.look(); len(out.problems) > 0 || len(s.record.Inventory) > 0 {
+	if _, out = s.run(); len(out.problems) > 0 || len(s.record.Inventory) > 0 {
 		t.Errorf("problems %q, inventory of %d", out.problems, len(s.record.Inventory))
 	}
 }
 
-// TestNamespaceIsGone: what was in a namespace that somebody has deleted is gone with it, and does
-// not keep the add-on from being taken out.
+// TestNamespaceIsGone checks that the objects of a deleted namespace count as deleted, and do not
+// prevent the removal of the add-on.
 func TestNamespaceIsGone(t *testing.T) {
 	r := newRow(t, "a")
 	r.m.all[0].Manifests = []string{"{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: x}}"}
@@ -225,8 +225,8 @@ func TestNamespaceIsGone(t *testing.T) {
 	if did, err := r.round(); did != "a" || err != nil {
 		t.Fatal(did, err)
 	}
-	r.fakes["a"].done, r.m.all = nil, nil // there is no namespace x
-	// It is forgotten when its rights are gone, too.
+	r.fakes["a"].done, r.m.all = nil, nil // complete is no namespace x
+	// The record is deleted when its rights are revoked, too.
 	for range 2 {
 		if _, err := r.round(); err != nil {
 			t.Fatal(err)
@@ -240,7 +240,7 @@ func TestNamespaceIsGone(t *testing.T) {
 	}
 }
 
-// TestUnknownKinds: all add-ons hear of a kind that has come, whatever else is still unknown.
+// TestUnknownKinds checks that all add-ons find a new kind, even if other kinds are still unknown.
 func TestUnknownKinds(t *testing.T) {
 	s := &oneKind{}
 	server := httptest.NewServer(s)
@@ -253,7 +253,7 @@ func TestUnknownKinds(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	look := func() (unknown []int) {
 		t.Helper()
-		anew := m.unknown() && m.kinds.refresh(now)
+		anew := m.hasUnknown() && m.kinds.refresh(now)
 		for _, kind := range []string{"Never", "Widget"} {
 			w, err := m.want(nodespec.Addon{Name: kind, Manifests: []string{"{apiVersion: example.org/v1, kind: " + kind + ", metadata: {name: a}}"}}, anew)
 			if err != nil {
@@ -261,7 +261,7 @@ func TestUnknownKinds(t *testing.T) {
 			}
 			unknown = append(unknown, len(w.Unknown))
 		}
-		now = now.Add(askAgain)
+		now = now.Add(refreshInterval)
 		return unknown
 	}
 	if got := look(); !slices.Equal(got, []int{1, 1}) {

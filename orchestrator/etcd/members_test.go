@@ -271,7 +271,7 @@ func TestMembers(t *testing.T) {
 	b.put("/x", "2")
 	a.wipe()
 	a.start()
-	a.waitReport("takes the place of the member")
+	a.waitReport("replaces the member")
 	a.waitVoting()
 	a.get("/x", "2")
 	if got := b.members(); !slices.Equal(got, []string{"a", "b", "c"}) {
@@ -295,7 +295,7 @@ func TestRemove(t *testing.T) {
 	startAll(all)
 	c.off()
 	ctx := context.Background()
-	if _, err := a.local().removeMember(ctx, "b"); err == nil || !strings.Contains(err.Error(), "2 of 3 members answer; without it there would be 2, of which 2 have to answer, and only 1 would") {
+	if _, err := a.local().removeMember(ctx, "b"); err == nil || !strings.Contains(err.Error(), "2 of 3 members answer; without it there would be 2 members, of which 2 are required, and only 1 would") {
 		t.Fatalf("removing b: %v", err)
 	}
 	if _, err := a.local().removeMember(ctx, "x"); err == nil || !strings.Contains(err.Error(), "no member") {
@@ -363,7 +363,7 @@ func TestRecover(t *testing.T) {
 	b.wipe()
 	a.start()
 	b.start()
-	a.waitReport(c.at() + " is a member of etcd, which has no quorum at present: it knows 3 members, and has no quorum")
+	a.waitReport(c.at() + " is an etcd member without quorum: it knows 3 members, and has no quorum")
 	if _, err := c.local().rejoin(context.Background()); err == nil || !strings.Contains(err.Error(), "there is no member to join") {
 		t.Fatalf("the last one that has the data drops them: %v", err)
 	}
@@ -373,7 +373,7 @@ func TestRecover(t *testing.T) {
 	// It restarts, so that its etcd has had no quorum since its start.
 	c.off()
 	c.start()
-	a.waitReport(c.at() + " is a member of etcd, which has no quorum at present: it knows 3 members, and has had no quorum since its start")
+	a.waitReport(c.at() + " is an etcd member without quorum: it knows 3 members, and has had no quorum since its start")
 	c.waitListening()
 	began := time.Now()
 	// The operator must see how recent the data of each machine are, although etcd answers nothing.

@@ -51,7 +51,7 @@ type testMember struct {
 }
 
 func newMember(t *testing.T) testMember {
-	dir, err := os.MkdirTemp("", "etcd") // shortReason: a socket's path has at most 107 bytes
+	dir, err := os.MkdirTemp("", "etcd") // short: a socket's path has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ const (
 	// partialFile, in that directory, is a snapshot that is incomplete, or was at a power cut.
 	partialFile     = "coming"
 	snapshotTime    = "20060102T150405Z"
-	encryptedSuffix = ".age" // waitEnd the names of encrypted snapshots
+	encryptedSuffix = ".age" // ends the names of encrypted snapshots
 	// minFreePercent is the part of DATA, in percent, that stays free of snapshots. With less free
 	// space the kubelet begins to delete images and then pods (imageGCHighThresholdPercent and
 	// evictionHard in orchestrator/kubelet/config.go).
