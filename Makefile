@@ -166,7 +166,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/slot:FuzzEntry \
 	pkg/superblock:FuzzContent \
 	pkg/timesync:FuzzAnswer \
-	pkg/trust:FuzzLearn \
+	pkg/trust:FuzzMergeMembership \
 	pkg/trust:FuzzMerge \
 	pkg/uevent:FuzzParse \
 	pkg/verity:FuzzParse

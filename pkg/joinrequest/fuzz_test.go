@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// stranger says what he likes, and hears the answer.
+// stranger is an untrusted client: a fixed input, and an output for the answer.
 type stranger struct {
 	io.Reader
 	io.Writer
 }
 
-// FuzzServe feeds the side that strangers reach.
+// FuzzServe feeds arbitrary input to the server side, which untrusted clients reach.
 func FuzzServe(f *testing.F) {
 	f.Add([]byte(`{"name":"w1"}`))
 	f.Add([]byte("{"))

@@ -1,14 +1,14 @@
-// Package joinrequest is how a machine without a ticket asks a control-plane machine to be let into
-// its cluster, and what that one knows of those who ask, until an operator approves or denies
-// (docs/decisions/0044-join-requests.md).
+// Package joinrequest implements the protocol by which a worker without a ticket requests to join a
+// cluster, and the list of these requests on a control-plane machine until an operator approves or
+// denies them (docs/decisions/0044-join-requests.md).
 //
-// The machine connects by TLS 1.3 under a protocol name of its own (ALPN), without a client
-// certificate, and verifies whom it has reached. It sends one Request and gets one Answer; then the
-// connection ends. Nothing that it says is believed before an operator has compared the fingerprint
-// of its key with the one on its console. What it gets then is a ticket for that very key, and no
-// more.
+// The worker connects with TLS 1.3 and its own ALPN protocol name. It has no client certificate,
+// and it verifies the server. It sends a Request and gets an Answer; then the connection ends. The
+// control plane trusts no statement of the worker until an operator has compared the fingerprint of
+// its key with the fingerprint on its console. An approved worker gets a ticket for exactly this
+// key, and nothing else.
 //
-// The package decides and reads bytes; it looks at no clock and keeps no files.
+// The package only makes decisions and parses messages. It reads no clock and stores no files.
 package joinrequest
 
 import (
@@ -23,40 +23,40 @@ import (
 	"github.com/orlop-os/orlop/pkg/jsonline"
 )
 
-// Protocol is the name by which TLS agrees on it (ALPN, RFC 7301).
+// Protocol is the ALPN protocol name (RFC 7301).
 const Protocol = "orlop-join/1"
 
-// maxMessage is the most that either side reads, in bytes: a certificate, or a request for one, is
-// less than 2 KiB.
+// maxMessage is the maximum size of a received message in bytes. A certificate or a CSR is smaller
+// than 2 KiB.
 const maxMessage = 16 << 10
 
-// Request is what a machine sends.
+// Request is the message of the worker.
 type Request struct {
-	Name string `json:"name"` // by which it wants to be let in
-	// PKCS #10, DER, by the machine's own key: it proves that the key is the sender's
+	Name string `json:"name"` // requested machine name
+	// PKCS #10, DER, signed with the machine's key: it proves that the sender has the key
 	CSR []byte `json:"key"`
 }
 
-// State is how it is with a request.
+// State is the state of a join request.
 type State string
 
-// The standings.
+// States of a join request.
 const (
 	Pending  State = "waits"    // no operator has decided yet
-	Approved State = "approved" // the answer has the ticket
+	Approved State = "approved" // the answer contains the ticket
 	Denied   State = "denied"   // by an operator
-	Rejected State = "refused"  // it is none that an operator is asked about: Reason says why
+	Rejected State = "refused"  // not listed for the operator, see Reason
 )
 
-// Answer is what a control-plane machine sends back.
+// Answer is the message of the control-plane machine.
 type Answer struct {
 	State State `json:"standing"`
-	// X.509, DER: the ticket, for the key that was shown
+	// X.509, DER: the ticket for the key of the request
 	Certificate []byte `json:"certificate,omitempty"`
 	Reason      string `json:"reason,omitempty"` // a sentence
 }
 
-// Send sends a request over a connection, and returns the answer.
+// Send sends a request over a connection and returns the answer.
 func Send(conn io.ReadWriter, r Request) (Answer, error) {
 	var a Answer
 	err := send(conn, r)
@@ -64,12 +64,12 @@ func Send(conn io.ReadWriter, r Request) (Answer, error) {
 		err = receive(conn, &a)
 	}
 	if err == nil && !slices.Contains([]State{Pending, Approved, Denied, Rejected}, a.State) {
-		err = errors.New("join request: the answer makes no sense; compare the versions of the two machines")
+		err = errors.New("join request: cannot parse answer; compare the versions of the two machines")
 	}
 	return a, err
 }
 
-// Serve takes one request from a connection, and sends what judge makes of it.
+// Serve receives one request from a connection and sends the answer that judge returns.
 func Serve(conn io.ReadWriter, judge func(Request) Answer) error {
 	var r Request
 	if err := receive(conn, &r); err != nil {
@@ -84,47 +84,48 @@ func receive(conn io.Reader, message any) error {
 	return jsonline.Receive(conn, "join request", maxMessage, message)
 }
 
-// Interval is how often a machine asks while it waits.
+// Interval is the period at which a waiting machine repeats its request.
 const Interval = 10 * time.Second
 
 const (
-	// patience is how long a machine is listed that asks no more.
-	patience = 3 * time.Minute
-	// denial is how long it is remembered that one was denied, after it has asked last.
-	denial = 24 * time.Hour
-	// most is how many can be listed, and perAddress how many of one address: anybody in the
-	// network can ask.
-	most, perAddress = 64, 4
-	// mostDenied bounds those of whom nothing but the denial is known.
-	mostDenied = 256
+	// expireAfter is how long a machine stays listed after its last request.
+	expireAfter = 3 * time.Minute
+	// denialTTL is how long a denial stays in memory after the last request of the machine.
+	denialTTL = 24 * time.Hour
+	// maxPending is the maximum number of listed machines, and maxPerAddress the maximum for one
+	// address. Every machine in the network can send requests.
+	maxPending, maxPerAddress = 64, 4
+	// maxDenied bounds the entries that hold only a denial.
+	maxDenied = 256
 )
 
-// Machine is one that asks.
+// Machine is a machine with a join request.
 type Machine struct {
 	Name, Address string
 	Key           string    // fingerprint of its key (pki.KeyFingerprint)
 	Request       []byte    // PKCS #10, DER
-	Since, Last   time.Time // when it asked first, and last
-	// Ticket is what it gets when it asks again, and TicketEnds when that is good no more; zero
-	// before it is approved.
+	Since, Last   time.Time // time of the first and the last request
+	// Ticket is the answer to the next request, and TicketEnds the expiry of the ticket. Both are
+	// zero before the approval.
 	Ticket     []byte
 	TicketEnds time.Time
 	Denied     bool
 }
 
-// List is all that ask, by the fingerprint of their key. It is a value: what changes it returns
-// another one.
+// List maps key fingerprints to the machines with join requests. It is a value: methods that change
+// it return a copy.
 type List map[string]Machine
 
-// Record is the list after a machine has asked, with its answer. One that asks by another name than
-// before asks anew.
+// Record returns the list after a request of m, and the answer. A request with another name than
+// before is a new request.
 func (l List) Record(m Machine, now time.Time) (List, Answer) {
-	l = l.at(now)
+	l = l.current(now)
 	old, known := l[m.Key]
-	if known && old.Denied { // what it is called now is for an operator who thinks better of it
+	// The new name is recorded, because an operator may approve the machine later.
+	if known && old.Denied {
 		m.Since, m.Last, m.Denied = old.Since, now, true
 		l[m.Key] = m
-		return l, Answer{State: Denied, Reason: "an operator has denied that this machine joins"}
+		return l, Answer{State: Denied, Reason: "an operator has denied the join request"}
 	}
 	if known && old.Name == m.Name {
 		m.Since, m.Ticket, m.TicketEnds = old.Since, old.Ticket, old.TicketEnds
@@ -134,7 +135,7 @@ func (l List) Record(m Machine, now time.Time) (List, Answer) {
 	if !known {
 		all, same := 0, 0
 		for _, o := range l {
-			// an operator has decided, and there are no more of those than he has named
+			// An operator has decided on it; these entries are bounded by the decisions.
 			if o.Denied || len(o.Ticket) > 0 {
 				continue
 			}
@@ -143,10 +144,10 @@ func (l List) Record(m Machine, now time.Time) (List, Answer) {
 			}
 		}
 		switch {
-		case all >= most:
-			return l, Answer{State: Rejected, Reason: fmt.Sprintf("%d machines ask at present; try again", all)}
-		case same >= perAddress:
-			return l, Answer{State: Rejected, Reason: fmt.Sprintf("%d machines ask from the address %s at present; try again", same, m.Address)}
+		case all >= maxPending:
+			return l, Answer{State: Rejected, Reason: fmt.Sprintf("too many join requests (%d); try again later", all)}
+		case same >= maxPerAddress:
+			return l, Answer{State: Rejected, Reason: fmt.Sprintf("too many join requests (%d) from the address %s; try again later", same, m.Address)}
 		}
 	}
 	m.Last, m.Denied = now, false
@@ -157,10 +158,10 @@ func (l List) Record(m Machine, now time.Time) (List, Answer) {
 	return l, Answer{State: Pending}
 }
 
-// Pending are those about whom an operator has to decide, in the order in which they came.
+// Pending returns the requests without a decision, in the order of their arrival.
 func (l List) Pending(now time.Time) []Machine {
 	var out []Machine
-	for _, m := range l.at(now) {
+	for _, m := range l.current(now) {
 		if !m.Denied && len(m.Ticket) == 0 {
 			out = append(out, m)
 		}
@@ -174,26 +175,26 @@ func (l List) Pending(now time.Time) []Machine {
 	return out
 }
 
-// Find is the machine that has asked by a name, and whose key has a fingerprint, or why there is
-// none. It may have been denied.
+// Find returns the machine with this name and key fingerprint, or an error. The machine may be
+// denied.
 func (l List) Find(name, key string, now time.Time) (Machine, error) {
-	l = l.at(now)
+	l = l.current(now)
 	m, found := l[key]
 	switch {
 	case found && m.Name == name:
 		return m, nil
 	case found && m.Name != "":
-		return m, fmt.Errorf("machine %s: the one with this fingerprint asks as %s", name, m.Name)
+		return m, fmt.Errorf("machine %s: the machine with this fingerprint requests the name %s", name, m.Name)
 	}
 	for _, o := range l.Pending(now) {
 		if o.Name == name {
-			return m, fmt.Errorf("machine %s: the one that asks as this has another fingerprint: it is not the machine whose console shows %s, or you have read another line", name, key)
+			return m, fmt.Errorf("machine %s: the machine that requests this name has another fingerprint: it is not the machine whose console shows %s, or you have read another line", name, key)
 		}
 	}
-	return m, fmt.Errorf("machine %s: it does not ask here at present; `orlopctl nodes pending` shows who does", name)
+	return m, fmt.Errorf("machine %s: no join request here at present; `orlopctl nodes pending` lists them", name)
 }
 
-// Approved is the list in which a machine gets a ticket when it asks next.
+// Approved returns the list in which the next request of the machine is answered with a ticket.
 func (l List) Approved(key string, ticket []byte, ends time.Time) List {
 	l = maps.Clone(l)
 	if m, found := l[key]; found {
@@ -203,11 +204,12 @@ func (l List) Approved(key string, ticket []byte, ends time.Time) List {
 	return l
 }
 
-// Denied is the list in which nobody is asked about a key any more. It need not have asked here.
+// Denied returns the list in which the key is denied. The machine need not have sent a request
+// here.
 func (l List) Denied(key string, now time.Time) List {
-	l = l.at(now)
-	// told by others of the control plane, or by an operator; they are few
-	if _, found := l[key]; !found && len(l) >= mostDenied {
+	l = l.current(now)
+	// Another control-plane machine or an operator has sent the denial; there are few.
+	if _, found := l[key]; !found && len(l) >= maxDenied {
 		return l
 	}
 	m := l[key]
@@ -216,16 +218,16 @@ func (l List) Denied(key string, now time.Time) List {
 	return l
 }
 
-// at is a list of its own without those that ask no more. An approved one stays as long as its
-// ticket can be used.
-func (l List) at(now time.Time) List {
+// current returns a copy of the list without expired entries. An approved machine stays until its ticket
+// expires.
+func (l List) current(now time.Time) List {
 	out := List{}
 	for key, m := range l {
 		switch {
-		case m.Denied && now.Sub(m.Last) >= denial, !m.Denied && now.Sub(m.Last) >= patience && !now.Before(m.TicketEnds):
+		case m.Denied && now.Sub(m.Last) >= denialTTL, !m.Denied && now.Sub(m.Last) >= expireAfter && !now.Before(m.TicketEnds):
 			continue
 		case len(m.Ticket) > 0 && !now.Before(m.TicketEnds):
-			m.Ticket, m.TicketEnds = nil, time.Time{} // it waits again
+			m.Ticket, m.TicketEnds = nil, time.Time{} // the request is pending again
 		}
 		out[key] = m
 	}

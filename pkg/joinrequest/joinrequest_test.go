@@ -20,7 +20,7 @@ func names(l []Machine) string {
 	return strings.Join(out, " ")
 }
 
-func TestStory(t *testing.T) {
+func TestApproveAndDeny(t *testing.T) {
 	var l List
 	w1 := Machine{Name: "w1", Address: "10.0.0.21", Key: "sha256:11", Request: []byte("1")}
 	w2 := Machine{Name: "w2", Address: "10.0.0.22", Key: "sha256:22", Request: []byte("2")}
@@ -38,17 +38,18 @@ func TestStory(t *testing.T) {
 	if got := names(l.Pending(start)); got != "w1 w2" {
 		t.Errorf("waiting: %s", got)
 	}
-	// Somebody else by the same name has another key.
-	if _, err := l.Find("w1", "sha256:22", start); err == nil || !strings.Contains(err.Error(), "asks as w2") {
+	// Another machine with the same name has another key.
+	if _, err := l.Find("w1", "sha256:22", start); err == nil || !strings.Contains(err.Error(), "requests the name w2") {
 		t.Errorf("%v", err)
 	}
 	if _, err := l.Find("w1", "sha256:33", start); err == nil || !strings.Contains(err.Error(), "has another fingerprint") {
 		t.Errorf("%v", err)
 	}
-	if _, err := l.Find("w3", "sha256:33", start); err == nil || !strings.Contains(err.Error(), "does not ask here") {
+	if _, err := l.Find("w3", "sha256:33", start); err == nil || !strings.Contains(err.Error(), "no join request here") {
 		t.Errorf("%v", err)
 	}
-	// Approved, it gets its ticket as often as it asks, until that has ended; then it waits again.
+	// An approved machine gets its ticket with each request until the ticket expires; then the
+	// request is pending again.
 	m, err := l.Find("w1", "sha256:11", start)
 	if err != nil || string(m.Request) != "1" {
 		t.Fatalf("%v, %+v", err, m)
@@ -63,21 +64,20 @@ func TestStory(t *testing.T) {
 	if got := names(l.Pending(start.Add(time.Minute))); got != "w2" {
 		t.Errorf("waiting: %s", got)
 	}
-	if a := ask(w1, ends.Add(-patience/2)); a.State != Approved {
+	if a := ask(w1, ends.Add(-expireAfter/2)); a.State != Approved {
 		t.Errorf("%+v", a)
 	}
 	if a := ask(w1, ends); a.State != Pending || a.Certificate != nil {
 		t.Errorf("%+v", a)
 	}
-	// By another name it is another request.
+	// With another name it is another request.
 	l = l.Approved(m.Key, []byte("ticket"), ends.Add(time.Hour))
 	other := w1
 	other.Name = "w9"
 	if a := ask(other, ends); a.State != Pending {
 		t.Errorf("%+v", a)
 	}
-	// Denied, nobody is asked about it any more, by whatever name; an operator can think better of
-	// it.
+	// A denied machine is not listed any more, under any name. An operator can still approve it.
 	l = l.Denied(w1.Key, ends)
 	if a := ask(w1, ends.Add(time.Hour)); a.State != Denied || a.Reason == "" {
 		t.Errorf("%+v", a)
@@ -93,30 +93,30 @@ func TestStory(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	l = l.Denied(w1.Key, ends)
-	if a := ask(w1, ends.Add(time.Hour+denial)); a.State != Pending {
+	if a := ask(w1, ends.Add(time.Hour+denialTTL)); a.State != Pending {
 		t.Errorf("%+v", a)
 	}
 }
 
-func TestForgotten(t *testing.T) {
+func TestExpiry(t *testing.T) {
 	l, _ := List(nil).Record(Machine{Name: "w1", Key: "sha256:11"}, start)
-	if got := names(l.Pending(start.Add(patience - time.Second))); got != "w1" {
+	if got := names(l.Pending(start.Add(expireAfter - time.Second))); got != "w1" {
 		t.Errorf("waiting: %q", got)
 	}
-	if got := names(l.Pending(start.Add(patience))); got != "" {
+	if got := names(l.Pending(start.Add(expireAfter))); got != "" {
 		t.Errorf("waiting: %q", got)
 	}
-	// An approved one may be slow.
+	// An approved machine may be slow.
 	l = l.Approved("sha256:11", []byte("ticket"), start.Add(time.Hour))
 	if _, a := l.Record(Machine{Name: "w1", Key: "sha256:11"}, start.Add(30*time.Minute)); a.State != Approved {
 		t.Errorf("%+v", a)
 	}
 }
 
-// TestLetIn: those that an operator has let in have no place of those who ask.
-func TestLetIn(t *testing.T) {
+// TestApprovedAreNotCounted: approved machines do not count against the limit of requests.
+func TestApprovedAreNotCounted(t *testing.T) {
 	var l List
-	for i := range 2 * perAddress {
+	for i := range 2 * maxPerAddress {
 		var a Answer
 		key := fmt.Sprint("sha256:", i)
 		if l, a = l.Record(Machine{Name: "w", Address: "10.0.0.9", Key: key}, start); a.State != Pending {
@@ -129,31 +129,31 @@ func TestLetIn(t *testing.T) {
 func TestBounds(t *testing.T) {
 	var l List
 	var a Answer
-	for i := range perAddress + 1 {
+	for i := range maxPerAddress + 1 {
 		l, a = l.Record(Machine{Name: "w", Address: "10.0.0.9", Key: fmt.Sprint("a", i)}, start)
-		if want := map[bool]State{true: Pending, false: Rejected}[i < perAddress]; a.State != want {
+		if want := map[bool]State{true: Pending, false: Rejected}[i < maxPerAddress]; a.State != want {
 			t.Errorf("%d: %+v", i, a)
 		}
 	}
-	for i := range most {
+	for i := range maxPending {
 		l, a = l.Record(Machine{Name: "w", Address: fmt.Sprint("10.0.1.", i), Key: fmt.Sprint("b", i)}, start)
 	}
-	if a.State != Rejected || len(l) != most {
+	if a.State != Rejected || len(l) != maxPending {
 		t.Errorf("%+v, %d", a, len(l))
 	}
-	// Who is listed may ask on.
+	// A listed machine may repeat its request.
 	if l, a = l.Record(Machine{Name: "w", Address: "10.0.1.0", Key: "b0"}, start); a.State != Pending {
 		t.Errorf("%+v", a)
 	}
-	for i := range 2 * mostDenied {
+	for i := range 2 * maxDenied {
 		l = l.Denied(fmt.Sprint("c", i), start)
 	}
-	if len(l) != mostDenied {
+	if len(l) != maxDenied {
 		t.Errorf("%d", len(l))
 	}
-	// Those that were denied take nobody's place.
+	// Denied machines do not count against the limit.
 	var denied List
-	for i := range most {
+	for i := range maxPending {
 		denied = denied.Denied(fmt.Sprint("d", i), start)
 	}
 	if _, a = denied.Record(Machine{Name: "w", Key: "e"}, start); a.State != Pending {

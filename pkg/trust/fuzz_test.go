@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzMerge has a machine learn what another one sends: whatever that is, what is good of it is
-// learnt, once, never more than the book holds, and the book can be written down afterwards, and is
-// the same when it is read.
+// FuzzMerge merges arbitrary revocations of a peer. The valid entries are merged once, the ledger
+// stays within its limit, and it is equal after it was written and read.
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte(`[{"origin":"1a","by":"CN=admin"},{"name":"dora","count":2,"restored":true}]`), []byte(`[{"name":"dora","count":1}]`))
 	f.Add([]byte(`[{"origin":"any ticket"}]`), []byte(`null`))
@@ -20,7 +19,7 @@ func FuzzMerge(f *testing.F) {
 		if json.Unmarshal(before, &known.Revoked) != nil || json.Unmarshal(sent, &learnt) != nil {
 			return
 		}
-		known, _, _ = Ledger{}.MergeRevocations(known.Revoked, noon) // what a book can hold of it
+		known, _, _ = Ledger{}.MergeRevocations(known.Revoked, noon) // the valid part
 		next, news, err := known.MergeRevocations(learnt, noon)
 		if len(next.Revoked) > maxRevoked || len(next.Revoked) < len(known.Revoked) || err == nil && len(news) == 0 && len(next.Revoked) != len(known.Revoked) {
 			t.Fatalf("%d revocations became %d", len(known.Revoked), len(next.Revoked))

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestGone: a revocation keeps the name of the machine whose ticket it is, wherever it is learnt
-// and in whatever order, and the machine can be removed again.
-func TestGone(t *testing.T) {
+// TestRemovedMachines: the revocation of a ticket retains the name of its machine, in every order
+// of merges, and the machine can be removed again.
+func TestRemovedMachines(t *testing.T) {
 	member := Member{Name: "w1", Ticket: "1a", Key: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21", Joined: noon, Renewed: noon, Expires: noon.Add(time.Hour)}
 	open := Ticket{Serial: "2b", Name: "w2", At: noon, Expires: noon.Add(time.Hour), Voters: []string{strings.Repeat("0", 32)}, Quorum: 1}
 	all := Ledger{Membership: Membership{Members: []Member{member}, Tickets: []Ticket{open}}}
@@ -41,8 +41,8 @@ func TestGone(t *testing.T) {
 		t.Errorf("removed after noon: %v", got)
 	}
 
-	// One who never knew the machine learns its name, also where it has heard of the revocation
-	// before, from one who did not know it.
+	// A machine that never knew the member gets its name by a merge, even if it got the revocation
+	// without the name before.
 	nameless := Revocation{Lineage: "1a", At: noon, By: "admin", Generation: 1}
 	stranger, _, err := Ledger{}.MergeRevocations([]Revocation{nameless}, noon)
 	if err != nil || len(of(stranger, noon)) != 0 {
@@ -66,24 +66,24 @@ func TestGone(t *testing.T) {
 		}
 	}
 
-	// The name is somebody's again: while a ticket is open, and of a member.
+	// The name is in use again: first by an open ticket, then by a member.
 	open.Serial, open.Name = "3c", "w1"
 	if b, err = b.AddTicket(open); err != nil || !slices.Equal(of(b, noon), []string{"w2 2b"}) || len(of(b, noon.Add(time.Hour))) != 2 {
 		t.Errorf("%v, %v", of(b, noon), err)
 	}
 	member.Ticket = "3c"
-	if b.Members = []Member{member}; !slices.Equal(of(b.settle(), noon.Add(time.Hour)), []string{"w2 2b"}) {
+	if b.Members = []Member{member}; !slices.Equal(of(b.normalize(), noon.Add(time.Hour)), []string{"w2 2b"}) {
 		t.Errorf("%v", of(b, noon))
 	}
 }
 
-// TestFullListForgets: a list that is full takes the place of the oldest ticket of which nothing is
-// valid any more, and of nothing else; one that has not forgotten yet does not bring it back.
+// TestFullListForgets: a full list drops only the oldest ticket without valid certificates. A peer
+// that still has this entry does not bring it back.
 func TestFullListForgets(t *testing.T) {
 	at := func(days int) time.Time { return noon.Add(-time.Duration(days) * 24 * time.Hour) }
 	full := Ledger{Revoked: make([]Revocation, maxRevoked)}
 	for i := range full.Revoked {
-		// Of an operator's own certificates nobody knows how long they last.
+		// The validity period of an operator's own certificates is unknown.
 		full.Revoked[i] = Revocation{Lineage: fmt.Sprintf("%x", i+1), At: at(1000), Generation: 1}
 	}
 	set := func(i, days int) { full.Revoked[i].Machine, full.Revoked[i].At = fmt.Sprint("w", i), at(days) }
@@ -125,8 +125,8 @@ func TestFullListForgets(t *testing.T) {
 	}
 }
 
-// TestMet: a book has the names of the control plane's machines that there are, and no other's.
-func TestMet(t *testing.T) {
+// TestControlPlaneNames: a ledger contains only the names of current control-plane machines.
+func TestControlPlaneNames(t *testing.T) {
 	b, planes := Ledger{}, []string{"10.0.0.11", "10.0.0.12", "10.0.0.13"}
 	met := func(address, name, want string) {
 		t.Helper()

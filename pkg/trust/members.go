@@ -8,43 +8,44 @@ import (
 	"time"
 )
 
-// RoleJoin is the role of a ticket in the book.
+// RoleJoin is the role of a join ticket in the ledger.
 const RoleJoin = "join"
 
 const (
-	// DefaultTicketTTL is how long a ticket can be used unless something else is asked for, and
-	// MaxTicketTTL the most.
+	// DefaultTicketTTL is the TTL of a ticket if the operator gives none. MaxTicketTTL is the upper
+	// limit.
 	DefaultTicketTTL = time.Hour
 	MaxTicketTTL     = 7 * 24 * time.Hour
 )
 
-// Member is a machine that has come to the cluster by a ticket. The ticket's serial number stands
-// in all certificates that it gets.
+// Member is a worker that joined the cluster with a ticket. All certificates of the member contain
+// the serial number of the ticket.
 type Member struct {
 	Name    string    `json:"name"`
 	Ticket  string    `json:"ticket"`
 	Key     string    `json:"key"`     // fingerprint of the machine's key
-	Address string    `json:"address"` // from which it asked last
+	Address string    `json:"address"` // source address of the last call
 	Joined  time.Time `json:"joined"`
-	Renewed time.Time `json:"renewed"` // when it got certificates last
-	Expires time.Time `json:"expires"` // when they end
-	// Generation is how often it got certificates, or asked for some from another address than before.
+	Renewed time.Time `json:"renewed"` // time of the last issue of certificates
+	Expires time.Time `json:"expires"` // expiry of these certificates
+	// Generation counts the issues of certificates, and the calls from an address that differs from
+	// the previous address.
 	Generation uint64 `json:"count,omitempty"`
 }
 
-// TicketTTL is how long a ticket can be used: what was asked for, or for zero the default.
+// TicketTTL returns the TTL of a ticket: asked, or the default if asked is zero.
 func TicketTTL(asked time.Duration) (time.Duration, error) {
 	switch {
 	case asked == 0:
 		return DefaultTicketTTL, nil
 	case asked < time.Minute || asked > MaxTicketTTL:
-		return 0, fmt.Errorf("life %s: cannot use: expected %s to %s", asked, time.Minute, MaxTicketTTL)
+		return 0, fmt.Errorf("TTL %s: cannot use: expected %s to %s", asked, time.Minute, MaxTicketTTL)
 	}
 	return asked, nil
 }
 
-// WithID is the book with a name of its own, by which others know whether it is still the same. Open
-// tickets that a version without such names has issued are good on this machine.
+// WithID returns the ledger with a new ID. A peer recognizes by the ID whether the ledger was
+// replaced. Unused tickets from a version without ledger IDs get this machine as their only voter.
 func (b Ledger) WithID(id string) Ledger {
 	b.ID = id
 	for _, i := range b.Issued {
@@ -53,30 +54,30 @@ func (b Ledger) WithID(id string) Ledger {
 		}
 	}
 	b.Issued = slices.DeleteFunc(slices.Clone(b.Issued), func(i Issued) bool { return i.Role == RoleJoin })
-	return b.settle()
+	return b.normalize()
 }
 
-// Majority is how many of so many control-plane machines are more than half.
+// Majority returns how many of n control-plane machines are more than half.
 func Majority(of int) int { return of/2 + 1 }
 
-// AddTicket is the book with a ticket more. A name that a machine of the cluster has is not given away
-// a second time.
+// AddTicket returns the ledger with an additional ticket. It rejects a ticket for the name of a
+// member.
 func (b Ledger) AddTicket(ticket Ticket) (Ledger, error) {
 	if b.HasMember(ticket.Name) {
-		return b, fmt.Errorf("machine %s: cannot be invited: there is one of this name in the cluster; take it out first (`orlopctl nodes remove %s`)", ticket.Name, ticket.Name)
+		return b, fmt.Errorf("machine %s: cannot create ticket: a member has this name; remove it first (`orlopctl nodes remove %s`)", ticket.Name, ticket.Name)
 	}
 	if err := ticket.check(); err != nil {
 		return b, err
 	}
 	if len(b.Tickets) >= maxTickets {
-		return b, fmt.Errorf("machine %s: cannot be invited: there are %d open tickets; take some back (`orlopctl nodes remove`)", ticket.Name, len(b.Tickets))
+		return b, fmt.Errorf("machine %s: cannot create ticket: there are %d open tickets; revoke some (`orlopctl nodes remove`)", ticket.Name, len(b.Tickets))
 	}
 	b.Tickets = append(slices.Clone(b.Tickets), ticket)
-	return b.settle(), nil
+	return b.normalize(), nil
 }
 
-// RecordControlPlaneName is the book in which the control-plane machine at an address has said its name. Those of
-// addresses that are none of the control plane's any more it forgets.
+// RecordControlPlaneName returns the ledger with the name that the control-plane machine at address
+// has reported. It drops the names of addresses that no longer belong to the control plane.
 func (b Ledger) RecordControlPlaneName(address, name string, planes []string) (Ledger, error) {
 	if err := CheckHolder(name); err != nil {
 		return b, err
@@ -90,17 +91,18 @@ func (b Ledger) RecordControlPlaneName(address, name string, planes []string) (L
 	return b, nil
 }
 
-// HasKey tells whether a member has a key, by its fingerprint.
+// HasKey reports whether a member has the key with this fingerprint.
 func (b Ledger) HasKey(fingerprint string) bool {
 	return slices.ContainsFunc(b.Members, func(m Member) bool { return m.Key == fingerprint })
 }
 
-// HasMember tells whether a member has a name.
+// HasMember reports whether a member has this name.
 func (b Ledger) HasMember(name string) bool {
 	return slices.ContainsFunc(b.Members, func(m Member) bool { return m.Name == name })
 }
 
-// MemberAtAddress is the member of another name that asked from an address last; empty for none.
+// MemberAtAddress returns the member with a different name that called last from this address, or
+// an empty string.
 func (b Ledger) MemberAtAddress(name, address string) string {
 	i := slices.IndexFunc(b.Members, func(m Member) bool { return m.Name != name && m.Address == address })
 	if i < 0 {
@@ -109,7 +111,7 @@ func (b Ledger) MemberAtAddress(name, address string) string {
 	return b.Members[i].Name
 }
 
-// OpenTickets are the tickets that can still be used.
+// OpenTickets returns the tickets that have not expired.
 func (b Ledger) OpenTickets(now time.Time) []Ticket {
 	return slices.DeleteFunc(slices.Clone(b.Tickets), func(t Ticket) bool { return !now.Before(t.Expires) })
 }
@@ -126,8 +128,8 @@ func (b Ledger) revoked(serial string) bool {
 	return slices.ContainsFunc(b.Revoked, func(r Revocation) bool { return r.Lineage == serial })
 }
 
-// MemberOfRevocation is the name of the machine that a revocation would take only a part of; empty if there
-// is none.
+// MemberOfRevocation returns the member that a revocation would only revoke in part, or an empty
+// string. The operator has to remove this member instead.
 func (b Ledger) MemberOfRevocation(r Revocation) string {
 	for _, m := range b.Members {
 		if r.Name == m.Name || r.Lineage == m.Ticket {
@@ -137,21 +139,24 @@ func (b Ledger) MemberOfRevocation(r Revocation) string {
 	return ""
 }
 
-// member is where the machine that came by a ticket stands in the book; -1: nowhere.
+// member returns the index of the member that joined with this ticket, or -1.
 func (b Ledger) member(ticket string) int {
 	return slices.IndexFunc(b.Members, func(m Member) bool { return m.Ticket == ticket })
 }
 
-// TicketUsed tells whether a machine has come by a ticket already.
+// TicketUsed reports whether a machine has joined with this ticket.
 func (b Ledger) TicketUsed(ticket string) bool { return b.member(ticket) >= 0 }
 
-// Vote is the book of a control-plane machine that has nothing against a machine, or why it has.
-// The book has to last before anybody is told so. Of a ticket it notes the key that showed it
-// first, and stands for no other key; of a member, from where it asked last. known: it has shown a
-// certificate for its key, that it got before, and not the ticket.
+// Vote returns the ledger after this control-plane machine has voted for admitting m, or the reason
+// why it votes no.
+//
+// The caller stores the returned ledger before it reports the vote. For a ticket, the ledger
+// records the first key that presented the ticket; Vote returns an error for every other key. For a
+// member, the ledger records the source address of the last call. known means that the machine
+// presented a certificate for its key from an earlier issue, not the ticket.
 func (b Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, error) {
 	if b.revoked(m.Ticket) {
-		return b, errTakenBack
+		return b, errTicketRevoked
 	}
 	at := b.member(m.Ticket)
 	if at >= 0 && (b.Members[at].Key != m.Key || b.Members[at].Name != m.Name) {
@@ -167,16 +172,16 @@ func (b Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, e
 			b.Members[at].Address = m.Address
 			b.Members[at].Generation++
 		}
-		return b.settle(), nil
-	case known: // the book is another one than that which it stood in
+		return b.normalize(), nil
+	case known: // this ledger replaced the ledger that held the member
 		return b, nil
 	}
 	t, found := b.ticket(m.Ticket)
 	switch {
 	case !found || t.Name != m.Name:
-		return b, errors.New("ticket: this machine does not know it; ask the one that has issued it, or for another one (`orlopctl nodes add`)")
+		return b, errors.New("ticket: this machine does not know it; use the machine that issued it, or create another ticket (`orlopctl nodes add`)")
 	case !now.Before(t.Expires):
-		return b, fmt.Errorf("ticket: it ended at %s; ask for another one", t.Expires.UTC().Format(time.RFC3339))
+		return b, fmt.Errorf("ticket: it expired at %s; create another one (`orlopctl nodes add`)", t.Expires.UTC().Format(time.RFC3339))
 	}
 	own := -1
 	for i, c := range b.Bindings {
@@ -192,65 +197,68 @@ func (b Ledger) Vote(m Member, known bool, s *Session, now time.Time) (Ledger, e
 			return b, err
 		}
 		b.Bindings = append(slices.Clone(b.Bindings), TicketBinding{Ticket: m.Ticket, Voter: b.ID, Key: m.Key, Address: m.Address})
-		return b.settle(), nil
+		return b.normalize(), nil
 	}
 	b.Bindings = slices.Clone(b.Bindings)
 	b.Bindings[own].Address = m.Address
 	return b, nil
 }
 
-// mayVote is nil if the first key that is shown here is the first that this machine has ever noted,
-// or why that is not known. A book that was lost has another name than the one that the ticket
-// names. An older one that was put back has the same; so a machine that has started hears from the
-// other voters first: whoever had it note a key has noted that key himself before, and says so.
+// mayVote returns nil if the first key that presents the ticket here is also the first key that
+// this machine ever recorded for it. Otherwise it returns the reason why that is unknown.
+//
+// A ledger that replaces a lost ledger has a new ID, which the ticket does not list as a voter. An
+// older copy of the ledger, put back after a loss, has the same ID. Therefore a machine first syncs
+// with all other voters after it starts: the machine that requested the vote has recorded the key
+// in its own ledger before, and reports it.
 func (b Ledger) mayVote(t Ticket, s *Session) error {
-	if !slices.Contains(t.Voters, b.ID) || s.forgot[t.Serial] {
-		return errors.New("ticket: this machine is not one of those that vouch for who shows it, or not any more; another control-plane machine may do, or ask for another ticket (`orlopctl nodes add`)")
+	if !slices.Contains(t.Voters, b.ID) || s.dropped[t.Serial] {
+		return errors.New("ticket: this machine is not a voter of the ticket, or no longer; try another control-plane machine, or create another ticket (`orlopctl nodes add`)")
 	}
 	for _, v := range t.Voters {
-		if v != b.ID && !s.heard[v] {
-			return errors.New("ticket: this machine has started since it was issued, and has not heard from all that know it yet; another control-plane machine may do, or ask for another ticket (`orlopctl nodes add`)")
+		if v != b.ID && !s.synced[v] {
+			return errors.New("ticket: this machine has restarted since it was issued, and has not synced with all its voters yet; try another control-plane machine, or create another ticket (`orlopctl nodes add`)")
 		}
 	}
 	return nil
 }
 
-var errTakenBack = errors.New("ticket: it was taken back; ask for another one")
+var errTicketRevoked = errors.New("ticket: it was revoked; create another one (`orlopctl nodes add`)")
 
 func usedBy(old Member) error {
-	return fmt.Errorf("ticket: another machine has used it at %s; if that was none of yours, remove it (`orlopctl nodes remove %s`) and ask for another ticket", old.Joined.UTC().Format(time.RFC3339), old.Name)
+	return fmt.Errorf("ticket: another machine has used it at %s; if you do not know that machine, remove it (`orlopctl nodes remove %s`) and create another ticket", old.Joined.UTC().Format(time.RFC3339), old.Name)
 }
 
-// taken says who else has the address, or the name, of a machine that wants to be let in.
+// taken returns an error if another machine holds the name or the address of a machine that joins.
 func (b Ledger) taken(m Member, member bool, now time.Time) error {
 	for _, o := range b.Members {
 		switch {
 		case o.Ticket == m.Ticket, o.Key == m.Key && o.Name == m.Name: // it is the same machine
 		case o.Address == m.Address:
-			return fmt.Errorf("machine %s: cannot join: another machine of the cluster has the address %s", m.Name, m.Address)
+			return fmt.Errorf("machine %s: cannot join: another member has the address %s", m.Name, m.Address)
 		case o.Name == m.Name && !member:
-			return fmt.Errorf("machine %s: cannot join: another one of this name is in the cluster; take it out first (`orlopctl nodes remove %s`)", m.Name, m.Name)
+			return fmt.Errorf("machine %s: cannot join: a member has this name; remove it first (`orlopctl nodes remove %s`)", m.Name, m.Name)
 		}
 	}
-	// A machine that this one has stood for may be let in elsewhere at this moment, also when its
-	// ticket ends meanwhile.
+	// A machine that got the vote of this machine may be admitted elsewhere at this moment, even if
+	// its ticket expires meanwhile.
 	for _, c := range b.Bindings {
 		t, _ := b.ticket(c.Ticket)
-		if c.Voter != b.ID || c.Ticket == m.Ticket || c.Key == m.Key || longOver(t, now) || b.spent(t) {
+		if c.Voter != b.ID || c.Ticket == m.Ticket || c.Key == m.Key || longExpired(t, now) || b.spent(t) {
 			continue
 		}
 		switch {
 		case c.Address == m.Address:
-			return fmt.Errorf("machine %s: cannot join: a machine that shows a ticket for %s has the address %s; if it is to join no more, take its ticket back (`orlopctl nodes remove %s`)", m.Name, t.Name, m.Address, t.Name)
+			return fmt.Errorf("machine %s: cannot join: a machine with a ticket for %s has the address %s; if that machine shall not join, revoke its ticket (`orlopctl nodes remove %s`)", m.Name, t.Name, m.Address, t.Name)
 		case t.Name == m.Name && !member:
-			return fmt.Errorf("machine %s: cannot join: another machine has shown another ticket for this name; take both back (`orlopctl nodes remove %s`) and ask for one more", m.Name, m.Name)
+			return fmt.Errorf("machine %s: cannot join: another machine has presented another ticket for this name; revoke both (`orlopctl nodes remove %s`) and create a new ticket", m.Name, m.Name)
 		}
 	}
 	return nil
 }
 
-// votes are how many voters have noted each key that has shown a ticket, and how many of them are
-// not known to have noted any.
+// votes counts the votes of a ticket: by returns the number of voters for each key, and missing the
+// number of voters without a known vote.
 func (b Ledger) votes(t Ticket) (by map[string]int, missing int) {
 	by, missing = map[string]int{}, len(t.Voters)
 	for _, c := range b.Bindings {
@@ -262,7 +270,7 @@ func (b Ledger) votes(t Ticket) (by map[string]int, missing int) {
 	return by, missing
 }
 
-// spent tells whether no key can come by a ticket any more.
+// spent reports whether no key can reach the quorum of a ticket any more.
 func (b Ledger) spent(t Ticket) bool {
 	by, missing := b.votes(t)
 	most := 0
@@ -272,44 +280,45 @@ func (b Ledger) spent(t Ticket) bool {
 	return most+missing < t.Quorum
 }
 
-// contested says what becomes of a ticket that another key than this one has shown too.
+// contested returns the error for a key when another key has also presented the ticket.
 func (b Ledger) contested(t Ticket, key string) error {
 	by, missing := b.votes(t)
 	for k, n := range by {
 		if k != key && n >= t.Quorum {
-			return fmt.Errorf("ticket: another machine has used it; if that was none of yours, remove it (`orlopctl nodes remove %s`) and ask for another ticket", t.Name)
+			return fmt.Errorf("ticket: another machine has used it; if you do not know that machine, remove it (`orlopctl nodes remove %s`) and create another ticket", t.Name)
 		}
 	}
 	if b.spent(t) {
-		return fmt.Errorf("ticket: several machines have shown it at once, so it is spent, and none of them comes by it; if one was none of yours, find out who has read the configuration; then ask for another ticket (`orlopctl nodes add %s`)", t.Name)
+		return fmt.Errorf("ticket: several machines have presented it at once, so it is spent and none of them can join with it; if you do not know one of them, find out how its ticket leaked; then create another ticket (`orlopctl nodes add %s`)", t.Name)
 	}
 	if by[key]+missing < t.Quorum {
-		return fmt.Errorf("ticket: another machine has shown it before; if that was none of yours, take the ticket back (`orlopctl nodes remove %s`) and ask for another one", t.Name)
+		return fmt.Errorf("ticket: another machine has presented it before; if you do not know that machine, revoke the ticket (`orlopctl nodes remove %s`) and create another one", t.Name)
 	}
-	return fmt.Errorf("ticket: another machine has shown it too, to another control-plane machine; if that was none of yours, take the ticket back (`orlopctl nodes remove %s`) and ask for another one", t.Name)
+	return fmt.Errorf("ticket: another machine has also presented it, to another control-plane machine; if you do not know that machine, revoke the ticket (`orlopctl nodes remove %s`) and create another one", t.Name)
 }
 
-// ErrNoQuorum says that not enough control-plane machines have said yet that they stand for a
+// ErrNoQuorum is returned when fewer control-plane machines than the quorum have voted for a
 // machine.
-var ErrNoQuorum = errors.New("not enough control-plane machines answer")
+var ErrNoQuorum = errors.New("no quorum of control-plane machines")
 
-// Admit is the book in which a machine has got certificates. This machine stands for it (Stand). By
-// a ticket it comes if the claims in the book are enough; a member, if stood control-plane machines
-// have nothing against it, this one counted, and needs have to. m.Joined does not count. Whoever
-// asks again with the same key gets the same answer, because the first one may have been lost.
+// Admit returns the ledger with m as a member, after this machine has voted for it (Vote). A
+// machine with a ticket needs a quorum of ticket bindings in the ledger for its key. A known member
+// needs the votes of needs control-plane machines; stood counts them, this machine included. Admit
+// ignores m.Joined. A machine that repeats the request with the same key gets the same answer,
+// because the first answer may have been lost.
 //
-// More than half of all books have to hold it before the machine gets anything: its name and
-// address could be given away elsewhere otherwise. The error is ErrNoQuorum where asking again can
-// help.
+// More than half of all ledgers must store the result before the machine gets certificates.
+// Otherwise another control-plane machine could admit a second machine with its name or address.
+// The error is ErrNoQuorum if a retry can succeed.
 func (b Ledger) Admit(m Member, known bool, stood, needs int) (Ledger, error) {
 	if b.revoked(m.Ticket) {
-		return b, errTakenBack
+		return b, errTicketRevoked
 	}
 	at := b.member(m.Ticket)
 	if at < 0 && !known {
 		t, found := b.ticket(m.Ticket)
 		if !found {
-			return b, errTakenBack
+			return b, errTicketRevoked
 		}
 		by, _ := b.votes(t)
 		if len(by) > 1 && by[m.Key] < t.Quorum {
@@ -318,7 +327,7 @@ func (b Ledger) Admit(m Member, known bool, stood, needs int) (Ledger, error) {
 		stood, needs = by[m.Key], t.Quorum
 	}
 	if stood < needs {
-		return b, fmt.Errorf("machine %s: cannot join: %w: %d of them vouches for it, and %d have to", m.Name, ErrNoQuorum, stood, needs)
+		return b, fmt.Errorf("machine %s: cannot join: %w: votes: %d, quorum: %d", m.Name, ErrNoQuorum, stood, needs)
 	}
 	if err := b.taken(m, at >= 0, m.Renewed); err != nil {
 		return b, err
@@ -335,10 +344,10 @@ func (b Ledger) Admit(m Member, known bool, stood, needs int) (Ledger, error) {
 		m.Generation = max(m.Generation, 1)
 		b.Members = append(b.Members, m)
 	}
-	return b.settle(), nil
+	return b.normalize(), nil
 }
 
-// AdmitWithVotes is Admit after others have said what they know of the ticket.
+// AdmitWithVotes calls Admit after it has merged the ticket bindings of the other voters.
 func (b Ledger) AdmitWithVotes(m Member, known bool, said []TicketBinding, stood, needs int, s *Session) (Ledger, error) {
 	next, _, err := b.MergeMembership(Membership{Bindings: said}, s, m.Renewed)
 	if err != nil {
@@ -347,17 +356,19 @@ func (b Ledger) AdmitWithVotes(m Member, known bool, said []TicketBinding, stood
 	return next.Admit(m, known, stood, needs)
 }
 
-// RemovedSince is a machine that was taken out of the cluster.
+// RemovedMachine is a machine that was removed from the cluster.
 type RemovedMachine struct {
 	Name, Ticket string
 }
 
-// NameInUse tells whether a member or an open ticket has a name: what goes by it is that machine's.
+// NameInUse reports whether a member or an open ticket has this name. A Node with this name then
+// belongs to that machine.
 func (b Ledger) NameInUse(name string, now time.Time) bool {
 	return b.HasMember(name) || slices.ContainsFunc(b.OpenTickets(now), func(t Ticket) bool { return t.Name == name })
 }
 
-// RemovedSince are the machines that were taken out after a time, but those whose name is somebody's again.
+// RemovedSince returns the machines that were removed after a time, except machines with a name
+// that is in use again.
 func (b Ledger) RemovedSince(after, now time.Time) []RemovedMachine {
 	var out []RemovedMachine
 	for _, r := range b.Revoked {
@@ -368,9 +379,9 @@ func (b Ledger) RemovedSince(after, now time.Time) []RemovedMachine {
 	return out
 }
 
-// Remove is the book without a machine, and with all its tickets revoked, the open ones too. One
-// that was removed before is removed again: whoever asked for it may not have seen it come to its
-// end.
+// Remove returns the ledger without the machine name, and with all its tickets revoked, unused
+// tickets included. A machine that was removed before can be removed again, because the caller may
+// have missed the result of the first call.
 func (b Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, error) {
 	var tickets []string
 	for _, m := range b.Members {
@@ -378,7 +389,7 @@ func (b Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, 
 			tickets = append(tickets, m.Ticket)
 		}
 	}
-	// those that have ended, too: somebody may be about to come by one
+	// expired tickets too: a machine may be joining with such a ticket right now
 	for _, t := range b.Tickets {
 		if t.Name == name {
 			tickets = append(tickets, t.Serial)
@@ -392,7 +403,7 @@ func (b Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, 
 		}
 	}
 	if len(tickets) == 0 {
-		return b, nil, fmt.Errorf("machine %.80q: cannot be removed: it has not come by a ticket, and there is no open ticket for it; `orlopctl nodes list` shows them", name)
+		return b, nil, fmt.Errorf("machine %.80q: cannot be removed: it is not a member, and there is no open ticket for it; `orlopctl nodes list` shows both", name)
 	}
 	for _, ticket := range tickets {
 		var err error
@@ -400,5 +411,5 @@ func (b Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, 
 			return b, nil, err
 		}
 	}
-	return b.settle(), tickets, nil
+	return b.normalize(), tickets, nil
 }

@@ -15,80 +15,82 @@ import (
 )
 
 const (
-	// maxMembers, maxTickets and maxVoters bound a roll, which is sent in one message of 4 MiB.
+	// maxMembers, maxTickets and maxVoters bound a membership, because one message of 4 MiB
+	// transports it.
 	maxMembers = 5000
 	maxTickets = 1000
 	maxVoters  = 16
 )
 
-// Membership is what the control-plane machines of a cluster tell each other of its members. It can be
-// merged in any order, and as often as one likes. A member, or a ticket, that was removed is in no
-// roll; that it was removed stands among the revocations.
+// Membership is the state about members that the control-plane machines of a cluster replicate.
+// Merge works in any order and any number of times. A membership never contains a removed member or
+// a revoked ticket; the revocations record the removal.
 type Membership struct {
-	Members  []Member        `json:"members,omitempty"` // in the order in which they came
-	Tickets  []Ticket        `json:"tickets,omitempty"` // that nobody has come by, oldest first
-	Bindings []TicketBinding `json:"claims,omitempty"`  // of these tickets
+	Members  []Member        `json:"members,omitempty"` // in the order of joining
+	Tickets  []Ticket        `json:"tickets,omitempty"` // unused tickets, oldest first
+	Bindings []TicketBinding `json:"claims,omitempty"`  // bindings of the unused tickets
 }
 
-// Ticket is one that was issued. It does not change.
+// Ticket is an issued join ticket. It never changes.
 type Ticket struct {
 	Serial  string    `json:"serial"` // hexadecimal
-	Name    string    `json:"name"`   // of the machine that can come by it
+	Name    string    `json:"name"`   // name of the machine that can join with it
 	At      time.Time `json:"at"`
 	Expires time.Time `json:"expires"`
-	By      string    `json:"by"` // subject of who asked for it
-	// Voters are the books (Book.ID) of the machines that say which key has shown it first. More
-	// than half of all control-plane machines, Needs of them, have to say the same of a key before
-	// its machine is let in: so it is one key at most. A book that was lost, and begun anew, is
-	// another one, and has no say.
+	By      string    `json:"by"` // subject of the caller that created it
+	// Voters lists the ledgers (Ledger.ID) of the machines that vote on the ticket. Quorum of them,
+	// more than half of all control-plane machines, must record the same first key before they
+	// admit its machine. So at most one key can join. A ledger that replaces a lost ledger has a
+	// different ID and no vote.
 	Voters []string `json:"voters"`
 	Quorum int      `json:"needs"`
 }
 
-// TicketBinding is what one control-plane machine has noted of a ticket: the first key that has shown it
-// there. It is never given to another key.
+// TicketBinding is the record of one voter for a ticket: the first key that presented the ticket to
+// this voter. The binding never changes to another key.
 type TicketBinding struct {
 	Ticket string `json:"ticket"`
-	Voter  string `json:"voter"` // the book
+	Voter  string `json:"voter"` // ID of the voter's ledger
 	Key    string `json:"key"`   // fingerprint of the machine's key
-	// Address is from where that machine asked last. A book has it of its own claims only.
+	// Address is the source address of the machine's last call. Only the voter's own ledger has it.
 	Address string `json:"address,omitempty"`
 }
 
-// Session is what a machine knows of itself as long as it runs, and has to find out again when it
-// has started: whether its book may be an older one, that was put back. The zero Session knows
-// nothing.
+// Session is the state that a machine loses when it restarts: it shows whether the ledger on the
+// disk may be an older copy. After a restart the machine must sync with its peers again. The zero
+// Session is the state after a start.
 type Session struct {
-	heard map[string]bool // books, by ID, that were learnt from
-	// tickets that were dropped, or not taken, because they had ended by the clock here
-	forgot map[string]bool
+	synced map[string]bool // IDs of the ledgers that were merged
+	// tickets that were dropped or ignored because they had expired by the local clock
+	dropped map[string]bool
 }
 
-// MarkSynced notes that all of a book has been learnt and written down.
+// MarkSynced records that the ledger of a peer, by its ID, was merged and stored completely.
 func (s *Session) MarkSynced(book string) {
-	if s.heard == nil {
-		s.heard = map[string]bool{}
+	if s.synced == nil {
+		s.synced = map[string]bool{}
 	}
-	s.heard[book] = true
+	s.synced[book] = true
 }
 
-func (s *Session) forget(ticket string) {
-	if s.forgot == nil {
-		s.forgot = map[string]bool{}
+func (s *Session) drop(ticket string) {
+	if s.dropped == nil {
+		s.dropped = map[string]bool{}
 	}
-	s.forgot[ticket] = true
+	s.dropped[ticket] = true
 }
 
-// MergeRevocations is both of two rolls: what either has, and of what both have the later.
+// Merge returns the union of two memberships. For an item in both, it takes the later version.
 func (r Membership) Merge(o Membership) Membership {
 	return Membership{
 		Members:  union(r.Members, o.Members, func(m Member) string { return m.Ticket }, laterMember, func(x, y Member) int { return x.Joined.Compare(y.Joined) }),
 		Tickets:  union(r.Tickets, o.Tickets, func(t Ticket) string { return t.Serial }, laterTicket, func(x, y Ticket) int { return x.At.Compare(y.At) }),
-		Bindings: union(r.Bindings, o.Bindings, func(c TicketBinding) string { return c.Ticket + " " + c.Voter }, laterClaim, func(TicketBinding, TicketBinding) int { return 0 }),
+		Bindings: union(r.Bindings, o.Bindings, func(c TicketBinding) string { return c.Ticket + " " + c.Voter }, laterBinding, func(TicketBinding, TicketBinding) int { return 0 }),
 	}
 }
 
-// union has each thing of two lists once: of those with one name the greatest.
+// union returns the items of two lists without duplicates: of items with the same name it returns
+// the greatest.
 func union[T any](a, b []T, name func(T) string, later, order func(x, y T) int) []T {
 	all := slices.Concat(a, b)
 	slices.SortFunc(all, func(x, y T) int { return cmp.Or(cmp.Compare(name(x), name(y)), later(y, x)) })
@@ -97,7 +99,8 @@ func union[T any](a, b []T, name func(T) string, later, order func(x, y T) int) 
 	return all
 }
 
-// laterMember: who was renewed more often is later, whatever the clocks say.
+// laterMember compares two versions of a member. The version with more renewals is later,
+// regardless of the clocks.
 func laterMember(x, y Member) int {
 	return cmp.Or(cmp.Compare(x.Generation, y.Generation), x.Renewed.Compare(y.Renewed), x.Expires.Compare(y.Expires), x.Joined.Compare(y.Joined),
 		cmp.Compare(x.Address, y.Address), cmp.Compare(x.Key, y.Key), cmp.Compare(x.Name, y.Name))
@@ -108,26 +111,26 @@ func laterTicket(x, y Ticket) int {
 		cmp.Compare(x.Quorum, y.Quorum), slices.Compare(x.Voters, y.Voters))
 }
 
-func laterClaim(x, y TicketBinding) int {
+func laterBinding(x, y TicketBinding) int {
 	return cmp.Or(cmp.Compare(x.Key, y.Key), cmp.Compare(x.Address, y.Address))
 }
 
-// same tells whether two rolls in order hold the same.
+// same reports whether two sorted memberships are equal.
 func (r Membership) same(o Membership) bool {
 	return slices.EqualFunc(r.Members, o.Members, func(x, y Member) bool { return x.Ticket == y.Ticket && laterMember(x, y) == 0 }) &&
 		slices.EqualFunc(r.Tickets, o.Tickets, func(x, y Ticket) bool { return x.Serial == y.Serial && laterTicket(x, y) == 0 }) &&
 		slices.Equal(r.Bindings, o.Bindings)
 }
 
-// settle drops from the roll what has come to an end: members that were removed, and tickets that
-// were taken back, or used, with their claims. What is left is in order. The revocations keep the
-// names of those machines.
-func (b Ledger) settle() Ledger {
+// normalize drops ended items from the membership: removed members, and revoked or used tickets
+// with their bindings. The remaining items are sorted. The revocations retain the names of the
+// dropped machines.
+func (b Ledger) normalize() Ledger {
 	b.Membership = b.Membership.Merge(Membership{})
-	b = b.named()
+	b = b.withMachineNames()
 	ended := map[string]bool{}
 	for _, r := range b.Revoked {
-		ended[r.Lineage] = true // a certificate is never restored
+		ended[r.Lineage] = true // the revocation of a certificate is never undone
 	}
 	b.Members = slices.DeleteFunc(b.Members, func(m Member) bool { return ended[m.Ticket] })
 	for _, m := range b.Members {
@@ -142,8 +145,9 @@ func (b Ledger) settle() Ledger {
 	return b
 }
 
-// named is the book whose revocations have the names of the machines that it still knows.
-func (b Ledger) named() Ledger {
+// withMachineNames returns the ledger with the machine name in each revocation of a ticket that the
+// membership still contains.
+func (b Ledger) withMachineNames() Ledger {
 	names := map[string]string{} // by ticket
 	for _, t := range b.Tickets {
 		names[t.Serial] = t.Name
@@ -164,7 +168,7 @@ func (b Ledger) named() Ledger {
 	return b
 }
 
-// Public is the roll as others get it.
+// Public returns the membership without private fields, for replication to peers.
 func (b Ledger) Public() Membership {
 	out := Membership{Members: b.Members, Tickets: b.Tickets, Bindings: slices.Clone(b.Bindings)}
 	for i := range out.Bindings {
@@ -173,7 +177,8 @@ func (b Ledger) Public() Membership {
 	return out
 }
 
-// PublicForTicket is what it tells of one ticket, and of the machine that came by it.
+// PublicForTicket returns the part of the public membership about one ticket and the machine that
+// joined with it.
 func (b Ledger) PublicForTicket(ticket string) Membership {
 	all := b.Public()
 	return Membership{
@@ -183,66 +188,67 @@ func (b Ledger) PublicForTicket(ticket string) Membership {
 	}
 }
 
-// Digest is the same for rolls that hold the same.
+// Digest returns a hash that is equal for equal memberships.
 func (r Membership) Digest() []byte {
-	text, _ := json.Marshal(r) // it is made of text, numbers and times
+	text, _ := json.Marshal(r) // cannot fail: only strings, numbers and times
 	sum := sha256.Sum256(text)
 	return sum[:]
 }
 
-// MergeMembership is the book with what another control-plane machine knows of the members, and whether any
-// of that is news. A roll is taken whole or refused.
+// MergeMembership merges the membership of another control-plane machine into the ledger, and
+// reports whether it changed the ledger. It accepts the whole membership or rejects it.
 func (b Ledger) MergeMembership(learnt Membership, s *Session, now time.Time) (next Ledger, news bool, err error) {
 	if err := learnt.check(); err != nil {
-		return b, false, fmt.Errorf("members: cannot use what was sent: %w", err)
+		return b, false, fmt.Errorf("members: cannot use received membership: %w", err)
 	}
-	learnt.Tickets = s.current(learnt.Tickets, b.surely(now))
-	// What this machine has said itself nobody else knows better.
+	learnt.Tickets = s.current(learnt.Tickets, b.pruneTime(now))
+	// No peer knows the votes of this machine better than the machine itself.
 	learnt.Bindings = slices.DeleteFunc(slices.Clone(learnt.Bindings), func(c TicketBinding) bool {
 		return c.Voter == b.ID && slices.ContainsFunc(b.Bindings, func(own TicketBinding) bool { return own.Voter == b.ID && own.Ticket == c.Ticket })
 	})
 	next = b
 	next.Membership = b.Membership.Merge(learnt)
-	next = next.settle()
+	next = next.normalize()
 	if len(next.Members) > maxMembers || len(next.Tickets) > maxTickets {
-		return b, false, fmt.Errorf("members: %d machines and %d open tickets are more than a cluster can have (%d and %d); remove some (`orlopctl nodes remove`)", len(next.Members), len(next.Tickets), maxMembers, maxTickets)
+		return b, false, fmt.Errorf("members: %d machines and %d open tickets exceed the limits of a cluster (%d and %d); remove some (`orlopctl nodes remove`)", len(next.Members), len(next.Tickets), maxMembers, maxTickets)
 	}
 	return next, !next.Membership.same(b.Membership), nil
 }
 
-// Prune is the book without tickets that ended long ago, and whether there were any.
+// Prune returns the ledger without long-expired tickets, and reports whether there were any.
 func (b Ledger) Prune(s *Session, now time.Time) (Ledger, bool) {
-	now = b.surely(now)
-	if !slices.ContainsFunc(b.Tickets, func(t Ticket) bool { return longOver(t, now) }) {
+	now = b.pruneTime(now)
+	if !slices.ContainsFunc(b.Tickets, func(t Ticket) bool { return longExpired(t, now) }) {
 		return b, false
 	}
 	b.Tickets = s.current(b.Tickets, now)
-	return b.settle(), true
+	return b.normalize(), true
 }
 
-// current are the tickets that did not end long ago. It notes which did.
+// current returns the tickets without long-expired ones. It records the dropped tickets in the
+// session.
 func (s *Session) current(all []Ticket, now time.Time) []Ticket {
 	return slices.DeleteFunc(slices.Clone(all), func(t Ticket) bool {
-		if longOver(t, now) {
-			s.forget(t.Serial)
+		if longExpired(t, now) {
+			s.drop(t.Serial)
 		}
-		return longOver(t, now)
+		return longExpired(t, now)
 	})
 }
 
-func longOver(t Ticket, now time.Time) bool { return now.Sub(t.Expires) > keepExpired }
+func longExpired(t Ticket, now time.Time) bool { return now.Sub(t.Expires) > keepExpired }
 
-var bookID = regexp.MustCompile(`^[0-9a-f]{32}$`)
+var ledgerID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// CheckID tells whether a text can be a Book.ID.
+// CheckID returns an error if id is not a valid Ledger.ID.
 func CheckID(id string) error {
-	if !bookID.MatchString(id) {
-		return fmt.Errorf("book %.80q: expected 32 hexadecimal digits", id)
+	if !ledgerID.MatchString(id) {
+		return fmt.Errorf("ledger %.80q: expected 32 hexadecimal digits", id)
 	}
 	return nil
 }
 
-// check refuses a roll that no book could hold.
+// check rejects a membership that no ledger can contain.
 func (r Membership) check() error {
 	if len(r.Members) > maxMembers || len(r.Tickets) > maxTickets || len(r.Bindings) > maxTickets*maxVoters {
 		return errors.New("it is too long")
@@ -257,7 +263,7 @@ func (r Membership) check() error {
 	for _, c := range r.Bindings {
 		problems = append(problems, checkSerial(c.Ticket), checkKey(c.Key), CheckID(c.Voter))
 		if c.Address != "" {
-			problems = append(problems, errors.New("a claim has an address"))
+			problems = append(problems, errors.New("a ticket binding has an address"))
 		}
 	}
 	return errors.Join(problems...)
@@ -277,7 +283,7 @@ func checkKey(k string) error {
 	return nil
 }
 
-// checkTimes refuses what cannot be written down (RFC 3339).
+// checkTimes rejects times that RFC 3339 cannot represent.
 func checkTimes(times ...time.Time) error {
 	for _, t := range times {
 		if y := t.UTC().Year(); y < 1 || y > 9999 {
@@ -287,7 +293,7 @@ func checkTimes(times ...time.Time) error {
 	return nil
 }
 
-// Check tells whether a member can stand in a book.
+// Check returns an error if a ledger cannot contain the member.
 func (m Member) Check() error {
 	_, err := netip.ParseAddr(m.Address)
 	return errors.Join(err, CheckHolder(m.Name), checkSerial(m.Ticket), checkKey(m.Key), checkTimes(m.Joined, m.Renewed, m.Expires))
@@ -297,7 +303,7 @@ func (t Ticket) check() error {
 	if len(t.By) > maxBy {
 		return fmt.Errorf("ticket %s: by %.80q", t.Serial, t.By)
 	}
-	// Two sets of so many have one in common, or two keys could come by it.
+	// Any two quorums must have a voter in common; otherwise two keys could join with the ticket.
 	if len(t.Voters) > maxVoters || t.Quorum > len(t.Voters) || 2*t.Quorum <= len(t.Voters) {
 		return fmt.Errorf("ticket %s: %d of %d voters", t.Serial, t.Quorum, len(t.Voters))
 	}

@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// id and finger are a book's name, and a key's fingerprint.
+// id and finger return the ID of a ledger and the fingerprint of a key.
 func id(n int) string     { return fmt.Sprintf("%032x", n) }
 func finger(n int) string { return fmt.Sprintf("sha256:%064x", n) }
 
-// three are the books of a cluster's control-plane machines, which have heard from each other, and
-// know a ticket 1a for w.
+// three returns the ledgers of three control-plane machines that have synced with each other and
+// know the ticket 1a for w.
 func three(t *testing.T) ([]Ledger, []*Session) {
 	books, sessions := make([]Ledger, 3), make([]*Session, 3)
 	ticket := Ticket{Serial: "1a", Name: "w", At: noon, Expires: noon.Add(time.Hour), Voters: []string{id(0), id(1), id(2)}, Quorum: Majority(3)}
@@ -38,7 +38,7 @@ func shows(key int) Member {
 	return Member{Name: "w", Ticket: "1a", Key: finger(key), Address: fmt.Sprint("10.0.0.", 20+key), Renewed: noon}
 }
 
-// vote has a control-plane machine stand for a machine.
+// vote makes a control-plane machine vote for a machine.
 func vote(t *testing.T, b *Ledger, s *Session, m Member) {
 	t.Helper()
 	next, err := b.Vote(m, false, s, noon)
@@ -55,15 +55,15 @@ func refusedFor(t *testing.T, why string, err error) {
 	}
 }
 
-func TestOneKeyComesByATicket(t *testing.T) {
+func TestOneKeyPerTicket(t *testing.T) {
 	books, sessions := three(t)
 	vote(t, &books[0], sessions[0], shows(1))
-	_, err := books[0].Admit(shows(1), false, 3, 1) // what others say counts of a member only
+	_, err := books[0].Admit(shows(1), false, 3, 1) // the votes of others count for a member only
 	if !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("one of three lets it in: %v", err)
 	}
 	_, err = books[0].Vote(shows(2), false, sessions[0], noon)
-	refusedFor(t, "another machine has shown it too", err)
+	refusedFor(t, "another machine has also presented it", err)
 	vote(t, &books[1], sessions[1], shows(1))
 	learnt, news, err := books[0].MergeMembership(books[1].Public(), sessions[0], noon)
 	if err != nil || !news {
@@ -73,7 +73,8 @@ func TestOneKeyComesByATicket(t *testing.T) {
 	if err != nil || len(admitted.Members) != 1 || len(admitted.Tickets)+len(admitted.Bindings) != 0 || admitted.Members[0].Generation != 1 {
 		t.Fatalf("%+v, %v", admitted.Membership, err)
 	}
-	// The third one, which nobody has asked, votes for another key, which helps it nowhere.
+	// The third voter got no request so far. It votes for another key, which does not help that
+	// key.
 	vote(t, &books[2], sessions[2], shows(2))
 	late, _, err := books[2].MergeMembership(learnt.Public(), sessions[2], noon)
 	if err != nil {
@@ -108,8 +109,8 @@ func TestSplitTicketIsSpent(t *testing.T) {
 			}
 		}
 		_, err := books[i].Admit(shows(i+1), false, 3, 2)
-		refusedFor(t, "it is spent, and none of them comes by it", err)
-		// Another ticket for the same name is good.
+		refusedFor(t, "it is spent and none of them can join with it", err)
+		// Another ticket for the same name is valid.
 		again := Ticket{Serial: "2b", Name: "w", At: noon.Add(time.Minute), Expires: noon.Add(time.Hour), Voters: []string{id(0), id(1), id(2)}, Quorum: 2}
 		if books[i], err = books[i].AddTicket(again); err != nil {
 			t.Fatal(err)
@@ -122,9 +123,9 @@ func TestSplitTicketIsSpent(t *testing.T) {
 	}
 }
 
-// TestWhoHasNoSay: a book that was lost, one that may be older than what its machine has said, and
-// one that has dropped the ticket by a clock that was wrong.
-func TestWhoHasNoSay(t *testing.T) {
+// TestNoVote: a ledger that replaced a lost ledger, a ledger that may be older than its machine's
+// votes, and a ledger that dropped the ticket because of a wrong clock.
+func TestNoVote(t *testing.T) {
 	books, _ := three(t)
 	lost, _, err := Ledger{}.WithID(id(9)).MergeMembership(books[1].Public(), &Session{}, noon)
 	if err != nil {
@@ -135,12 +136,12 @@ func TestWhoHasNoSay(t *testing.T) {
 		all.MarkSynced(id(i))
 	}
 	_, err = lost.Vote(shows(1), false, all, noon)
-	refusedFor(t, "is not one of those that vouch", err)
+	refusedFor(t, "is not a voter of the ticket", err)
 
 	started := &Session{}
 	started.MarkSynced(id(1))
 	_, err = books[0].Vote(shows(1), false, started, noon)
-	refusedFor(t, "has started since it was issued", err)
+	refusedFor(t, "has restarted since it was issued", err)
 	started.MarkSynced(id(2))
 	if _, err = books[0].Vote(shows(1), false, started, noon); err != nil {
 		t.Error(err)
@@ -158,18 +159,18 @@ func TestWhoHasNoSay(t *testing.T) {
 		t.Errorf("took %v, %v", pruned.Tickets, err)
 	}
 	_, err = pruned.Vote(shows(1), false, all, noon)
-	refusedFor(t, "not any more", err)
+	refusedFor(t, "or no longer", err)
 	_, err = books[1].Vote(shows(1), false, all, noon.Add(time.Hour))
-	refusedFor(t, "it ended at 2026-05-01T13:00:00Z", err)
+	refusedFor(t, "it expired at 2026-05-01T13:00:00Z", err)
 	other := shows(1)
 	other.Name = "v"
 	_, err = books[1].Vote(other, false, all, noon)
 	refusedFor(t, "does not know it", err)
 }
 
-// TestStoodForIsTaken: while a machine may have been let in elsewhere, its name and its address are
-// nobody else's.
-func TestStoodForIsTaken(t *testing.T) {
+// TestVotedNameIsTaken: while a machine may have been admitted elsewhere, no other machine can use
+// its name or address.
+func TestVotedNameIsTaken(t *testing.T) {
 	books, sessions := three(t)
 	vote(t, &books[0], sessions[0], shows(1))
 	b := books[0]
@@ -181,13 +182,13 @@ func TestStoodForIsTaken(t *testing.T) {
 	}
 	namesake := Member{Name: "w", Ticket: "2b", Key: finger(2), Address: "10.0.0.99", Renewed: noon}
 	_, err := b.Vote(namesake, false, sessions[0], noon)
-	refusedFor(t, "another machine has shown another ticket for this name", err)
+	refusedFor(t, "another machine has presented another ticket for this name", err)
 	neighbour := Member{Name: "v", Ticket: "3c", Key: finger(2), Address: shows(1).Address, Renewed: noon}
 	_, err = b.Vote(neighbour, false, sessions[0], noon)
-	refusedFor(t, "a machine that shows a ticket for w has the address 10.0.0.21", err)
-	_, err = b.Vote(neighbour, true, sessions[0], noon) // a member that this book does not know
+	refusedFor(t, "a machine with a ticket for w has the address 10.0.0.21", err)
+	_, err = b.Vote(neighbour, true, sessions[0], noon) // a member that this ledger does not know
 	refusedFor(t, "has the address 10.0.0.21", err)
-	// the ticket has ended, and the other machine may just have come by it
+	// the ticket has expired, and the other machine may just have joined with it
 	_, err = b.Vote(neighbour, true, sessions[0], noon.Add(time.Hour))
 	refusedFor(t, "has the address 10.0.0.21", err)
 	removed, tickets, err := b.Remove("w", noon, "admin")
@@ -199,11 +200,11 @@ func TestStoodForIsTaken(t *testing.T) {
 	}
 	for _, m := range []Member{namesake, shows(1)} {
 		_, err = removed.Vote(m, true, sessions[0], noon)
-		refusedFor(t, "it was taken back", err)
+		refusedFor(t, "it was revoked", err)
 		_, err = removed.Admit(m, true, 3, 2)
-		refusedFor(t, "it was taken back", err)
+		refusedFor(t, "it was revoked", err)
 	}
-	// An older book does not bring them back.
+	// An older ledger does not bring them back.
 	again, _, err := removed.MergeMembership(b.Public(), sessions[0], noon)
 	if err != nil || len(again.Tickets) != 1 || again.Tickets[0].Name != "v" {
 		t.Errorf("%+v, %v", again.Membership, err)
@@ -226,8 +227,8 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// roll is any that a book could hold.
-func roll(random *rand.Rand) Membership {
+// randomMembership returns a membership that a ledger could contain.
+func randomMembership(random *rand.Rand) Membership {
 	var r Membership
 	serial := func() string { return fmt.Sprintf("%x", 1+random.IntN(6)) }
 	at := func() time.Time { return noon.Add(time.Duration(random.IntN(4)) * time.Minute) }
@@ -245,15 +246,15 @@ func roll(random *rand.Rand) Membership {
 	return r
 }
 
-// TestRollsAgree: in whatever order machines learn members, and removals, and however often, they
-// come to know the same.
-func TestRollsAgree(t *testing.T) {
+// TestMergesAgree: machines that merge members and removals in any order, and any number of times,
+// reach the same state.
+func TestMergesAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
-		// A roll that is sent has been in a book.
+		// A replicated membership was in a ledger before.
 		var rolls []Membership
 		for range 3 {
-			b, _, err := Ledger{}.MergeMembership(roll(random), &Session{}, noon)
+			b, _, err := Ledger{}.MergeMembership(randomMembership(random), &Session{}, noon)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -301,7 +302,7 @@ func TestRollsAgree(t *testing.T) {
 	}
 }
 
-func TestLearnRefuses(t *testing.T) {
+func TestMergeRejectsInvalid(t *testing.T) {
 	good := Ticket{Serial: "1a", Name: "w", Voters: []string{id(1)}, Quorum: 1, Expires: noon}
 	ticket := func(change func(*Ticket)) Membership {
 		c := good
@@ -342,12 +343,12 @@ func TestLearnRefuses(t *testing.T) {
 	}
 }
 
-// FuzzLearn has a machine learn any roll: whatever that is, it is taken whole or refused, learnt
-// once, brings nobody back, and no claim of the machine's own is given to another key.
-func FuzzLearn(f *testing.F) {
+// FuzzMergeMembership merges an arbitrary membership. The ledger accepts all of it or none, reports
+// it as news once, admits no removed machine, and never binds its own vote to another key.
+func FuzzMergeMembership(f *testing.F) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 4 {
-		text, err := json.Marshal(roll(random))
+		text, err := json.Marshal(randomMembership(random))
 		if err != nil {
 			f.Fatal(err)
 		}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestClockThatJumped: a clock that is years ahead of what has passed for certain drops nothing
-// that may still count.
+// TestClockThatJumped: a clock that is years ahead of the floor drops nothing that may still be
+// valid.
 func TestClockThatJumped(t *testing.T) {
 	ahead := noon.Add(5 * 365 * 24 * time.Hour)
 	book := Ledger{ID: fmt.Sprintf("%032x", 1)}

@@ -1,12 +1,14 @@
-// Package trust is a machine's book of the client certificates that it has issued, and of those
-// that count no more.
+// Package trust implements the ledger of a machine: the client certificates that it has issued, the
+// revocations that it knows, and the membership of the cluster.
 //
-// A certificate that was renewed belongs to the row of the first one (pki.LineageOf). Revoking any
-// of a row revokes all of it, whether or not the book knows that one: its serial number says which
-// row it is of (pki.LineagePrefixOf). Whoever has stolen a certificate may have renewed it. A name that is
-// revoked is refused whatever certificate says it, until it is restored.
+// A certificate and all its renewals form a lineage (pki.LineageOf). Its ID is the serial number of
+// the first certificate. The revocation of any certificate of a lineage revokes the whole lineage,
+// because a thief may have renewed a stolen certificate. The ledger need not contain the revoked
+// certificate: the serial number of a renewal begins with a prefix of its lineage
+// (pki.LineagePrefixOf). A revoked name is rejected in every certificate until the name is
+// restored.
 //
-// The package decides; it keeps no files and issues nothing.
+// The package only makes decisions. It stores no files and issues no certificates.
 package trust
 
 import (
@@ -26,62 +28,65 @@ import (
 )
 
 const (
-	// DefaultTTL is how long an issued certificate is valid unless something else is asked for.
+	// DefaultTTL is the TTL of an issued certificate if the caller gives none.
 	DefaultTTL = 24 * time.Hour
-	// MaxTTL is the most that can be asked for. Who needs longer has a CA of his own
-	// (Machine.spec.trust.operatorCAs).
+	// MaxTTL is the upper limit of the TTL. An operator issues longer certificates with a private
+	// CA (Machine.spec.trust.operatorCAs).
 	MaxTTL = 30 * 24 * time.Hour
-	// keepExpired is how long a certificate that has expired stays in the book.
+	// keepExpired is how long an expired certificate stays in the ledger.
 	keepExpired = 7 * 24 * time.Hour
-	// maxIssued is how many certificates the book holds. The oldest go first; they stay valid, and
-	// can be revoked by their serial.
+	// maxIssued is the number of certificates in the ledger. The ledger drops the oldest entries;
+	// their certificates stay valid, and can be revoked by serial number.
 	maxIssued = 2000
-	// maxOfRow is how many of one row the book holds: who renews without end takes nobody else's
-	// place.
-	maxOfRow = 8
-	// maxRevoked bounds the revocations: all of them are looked at when a call is made. A full list
-	// forgets the oldest ticket that was revoked longer than keepTicket ago, else a name that was
-	// restored.
+	// maxPerLineage is the number of certificates of one lineage in the ledger. It prevents a
+	// client with endless renewals from displacing the certificates of other clients.
+	maxPerLineage = 8
+	// maxRevoked bounds the revocations, because each call is checked against all of them. A full
+	// list drops the oldest ticket that was revoked more than keepTicket ago, or else a restored
+	// name.
 	maxRevoked = 10000
-	// keepTicket is how long a full list remembers a ticket at least. What came of it had 90 days
-	// when it was revoked (machined's memberLife), and what else machines issue has MaxTTL.
-	// Certificates by an operator's own CA, which come of no ticket, can last for years.
+	// keepTicket is the minimum time for which a full list retains the revocation of a ticket. The
+	// certificates of the ticket had 90 days when it was revoked (memberLife in machined), and
+	// other issued certificates have MaxTTL. Certificates of an operator's own CA have no ticket
+	// and can be valid for years.
 	keepTicket = 120 * 24 * time.Hour
 )
 
 // Issued is a certificate that the machine has issued.
 type Issued struct {
 	Serial string `json:"serial"` // hexadecimal
-	// serial of the first of its row; its own if it was not renewed
+	// serial number of the first certificate of the lineage; equal to Serial without a renewal
 	Lineage string        `json:"origin"`
 	Name    string        `json:"name"` // common name
 	Role    string        `json:"role"` // "reader"
 	At      time.Time     `json:"at"`
 	Expires time.Time     `json:"expires"`
-	TTL     time.Duration `json:"life"` // that was asked for, nanoseconds
-	By      string        `json:"by"`   // subject of who asked for it
+	TTL     time.Duration `json:"life"` // the requested TTL in nanoseconds
+	By      string        `json:"by"`   // subject of the caller that requested it
 }
 
-// Revocation is what counts no more: exactly one of Origin and Name is set.
+// Revocation is the ledger entry for a revoked lineage or name. Exactly one of Lineage and Name is
+// set.
 type Revocation struct {
-	Lineage string `json:"origin,omitempty"` // a row of certificates, by the serial of the first
-	Name    string `json:"name,omitempty"`   // all certificates with this common name
-	// Machine is the name of the machine whose ticket Origin is: its Node is forgotten also when no
-	// roll holds it any more. Empty for everybody else's certificates, and where it is not known.
+	Lineage string `json:"origin,omitempty"` // lineage ID: serial of its first certificate
+	Name    string `json:"name,omitempty"`   // common name in certificates
+	// Machine is the name of the machine to which the ticket Lineage belongs. With it the node
+	// garbage collection deletes the Node even if no membership contains the machine any more. It
+	// is empty for other certificates, and where the machine is unknown.
 	Machine string    `json:"machine,omitempty"`
 	At      time.Time `json:"at"`
-	By      string    `json:"by"` // subject of who did it
-	// Generation is how often it was revoked or restored. Machines that learn from each other believe
-	// the greater one, whatever their clocks say.
+	By      string    `json:"by"` // subject of the caller that revoked it
+	// Generation counts revocations and restorations. When machines sync, the entry with the
+	// greater generation wins, regardless of the clocks.
 	Generation uint64 `json:"count,omitempty"`
-	// the name counts again; kept so that a machine that was away does not bring the revocation
-	// back
+	// The name is valid again. The entry stays, so that a machine that was off does not bring the
+	// revocation back.
 	Restored bool `json:"restored,omitempty"`
 }
 
-// after tells whether r is what becomes of a name or certificate of which one machine says r and
-// another says o. It is the same on both: the later one; of two that were made at the same time the
-// one that refuses; of two that refuse the one that was said first.
+// after reports whether r replaces o, where two machines have these entries for the same lineage or
+// name. Every machine chooses the same entry: the higher generation, then the revocation over the
+// restoration, then the earlier revocation.
 func (r Revocation) after(o Revocation) bool {
 	switch {
 	case r.Generation != o.Generation:
@@ -94,7 +99,7 @@ func (r Revocation) after(o Revocation) bool {
 	return r.By < o.By
 }
 
-// String is "name alice", or "certificate 12ab…".
+// String returns "name alice" or "certificate 12ab…".
 func (r Revocation) String() string {
 	if r.Name != "" {
 		return "name " + r.Name
@@ -102,7 +107,7 @@ func (r Revocation) String() string {
 	return "certificate " + r.Lineage
 }
 
-// label is String with its texts cut, for what has not been checked.
+// label returns the same text as String with quoted and shortened values, for unchecked input.
 func (r Revocation) label() string {
 	if r.Name != "" {
 		return fmt.Sprintf("name %.80q", r.Name)
@@ -110,26 +115,27 @@ func (r Revocation) label() string {
 	return fmt.Sprintf("certificate %.80q", r.Lineage)
 }
 
-// Ledger is both, and the roll of the cluster's members. The zero Book is empty.
+// Ledger is the list of issued certificates and revocations, with the membership of the cluster.
+// The zero Ledger is empty.
 type Ledger struct {
-	// ID is the book's name: random, made when it is first written. One that is lost is begun anew,
-	// with another.
+	// ID identifies the ledger. It is random, and chosen at the first write. A ledger that replaces
+	// a lost ledger has another ID.
 	ID      string       `json:"id,omitempty"`
-	Issued  []Issued     `json:"issued,omitempty"` // oldest first; tickets are not among them
+	Issued  []Issued     `json:"issued,omitempty"` // oldest first, without tickets
 	Revoked []Revocation `json:"revoked,omitempty"`
-	// ControlPlanes are the names of the cluster's other control-plane machines by their addresses, as
-	// they have said them: nobody else is given them, also while those machines are off.
+	// ControlPlanes maps the addresses of the other control-plane machines to the names that they
+	// have reported. No worker can join under these names, even while the machines are off.
 	ControlPlanes map[string]string `json:"planes,omitempty"`
-	Membership                      // who is one of the cluster, and who may become it
-	// Floor is a time that has passed for certain (package timesync), which is not kept. Nothing
-	// is dropped because it ended later than this, whatever the clock says: time servers prove
-	// nothing. Zero: the clock is believed.
+	Membership                      // members, tickets and ticket bindings
+	// Floor is a time that has certainly passed (package timesync). It is not stored. No entry is
+	// dropped if it expires after Floor, regardless of the clock, because time servers prove
+	// nothing. Zero: the ledger uses the clock alone.
 	Floor time.Time `json:"-"`
 }
 
-// surely is the time by which things are dropped: the clock's, unless it is ahead of what has
-// passed for certain.
-func (b Ledger) surely(now time.Time) time.Time {
+// pruneTime returns the time for the decision to drop entries: the clock's time, or Floor if the
+// clock is ahead of it.
+func (b Ledger) pruneTime(now time.Time) time.Time {
 	if !b.Floor.IsZero() && b.Floor.Before(now) {
 		return b.Floor
 	}
@@ -138,7 +144,7 @@ func (b Ledger) surely(now time.Time) time.Time {
 
 var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
 
-// CheckName tells whether a certificate can be issued for a name.
+// CheckName returns an error if the machine cannot issue a certificate for the name.
 func CheckName(n string) error {
 	if !name.MatchString(n) {
 		return fmt.Errorf("name %.80q: cannot use: expected 1 to 64 letters, digits and . _ @ -, with a letter or digit first", n)
@@ -146,7 +152,7 @@ func CheckName(n string) error {
 	return nil
 }
 
-// CheckHolder tells whether a text can be the name in a certificate, whoever has issued it.
+// CheckHolder returns an error if the text cannot be the name in a certificate of any issuer.
 func CheckHolder(n string) error {
 	if n == "" || len(n) > 128 || !utf8.ValidString(n) || strings.ContainsFunc(n, unicode.IsControl) {
 		return fmt.Errorf("name %.80q: cannot use: expected 1 to 128 bytes of text", n)
@@ -156,30 +162,30 @@ func CheckHolder(n string) error {
 
 var serial = regexp.MustCompile(`^[0-9a-f]{1,40}$`)
 
-// ParseSerial reads a serial number in hexadecimal (RFC 5280 allows 20 octets), with colons between
-// the octets and zeros before it or not.
+// ParseSerial parses a hexadecimal serial number. RFC 5280 allows 20 octets. Colons between the
+// octets and leading zeros are optional.
 func ParseSerial(text string) (string, error) {
 	s := strings.TrimLeft(strings.ReplaceAll(strings.ToLower(text), ":", ""), "0")
 	if !serial.MatchString(s) {
-		return "", fmt.Errorf("serial %.80q: cannot use: expected the whole of it in hexadecimal, as `orlopctl trust list` shows it", text)
+		return "", fmt.Errorf("serial %.80q: cannot use: expected the complete number in hexadecimal, as `orlopctl trust list` shows it", text)
 	}
 	return s, nil
 }
 
-// TTL is how long a certificate is to be valid: what was asked for, or for zero the default, or
-// the most if that is less.
+// TTL returns the TTL of a certificate: asked, or if asked is zero, the default or most, the
+// shorter of the two.
 func TTL(asked, most time.Duration) (time.Duration, error) {
 	switch {
 	case asked == 0:
 		return min(DefaultTTL, most), nil
 	case asked < time.Minute || asked > most:
-		return 0, fmt.Errorf("life %s: cannot use: expected %s to %s; an operator's own CA can give more", asked, time.Minute, most)
+		return 0, fmt.Errorf("TTL %s: cannot use: expected %s to %s; an operator's own CA can issue longer certificates", asked, time.Minute, most)
 	}
 	return asked, nil
 }
 
-// MaxRenewal is how long a renewal of the certificate with that serial may be valid: not longer than
-// that one was, or DefaultTTL if the book does not know it.
+// MaxRenewal returns the longest TTL of a renewal of the certificate with this serial number: the
+// TTL of that certificate, or DefaultTTL if the ledger does not contain it.
 func (b Ledger) MaxRenewal(serial string) time.Duration {
 	for _, i := range b.Issued {
 		if i.Serial == serial {
@@ -189,16 +195,16 @@ func (b Ledger) MaxRenewal(serial string) time.Duration {
 	return DefaultTTL
 }
 
-// AddIssued is the book with a certificate more, without what has long expired and all but the last of
-// its row.
+// AddIssued returns the ledger with an additional certificate. It drops certificates that expired
+// more than keepExpired ago, and all but the last maxPerLineage certificates of the lineage.
 func (b Ledger) AddIssued(i Issued) Ledger {
-	now := b.surely(i.At)
+	now := b.pruneTime(i.At)
 	kept := slices.DeleteFunc(slices.Clone(b.Issued), func(old Issued) bool { return now.Sub(old.Expires) > keepExpired })
 	kept = append(kept, i)
-	row := 0
+	count := 0
 	for n, c := range slices.Backward(kept) {
 		if c.Lineage == i.Lineage {
-			if row++; row > maxOfRow {
+			if count++; count > maxPerLineage {
 				kept = slices.Delete(kept, n, n+1)
 			}
 		}
@@ -207,17 +213,18 @@ func (b Ledger) AddIssued(i Issued) Ledger {
 	return b
 }
 
-// HasIssued tells whether a certificate is, or was renewed from, one that the machine has issued.
+// HasIssued reports whether the machine has issued the certificate, or the first certificate of its
+// lineage.
 func (b Ledger) HasIssued(serial string) bool {
 	_, ticket := b.ticket(serial)
-	return ticket || b.originOf(serial) != "" || slices.ContainsFunc(b.Issued, func(i Issued) bool { return i.Lineage == serial })
+	return ticket || b.lineageOf(serial) != "" || slices.ContainsFunc(b.Issued, func(i Issued) bool { return i.Lineage == serial })
 }
 
-// Revoke is the book in which a certificate (by its serial) or a name counts no more. A certificate
-// that counts no more already is not noted again; a name is, because somebody whom this machine has
-// not heard of yet may have restored it.
+// Revoke returns the ledger with a revoked certificate (by its serial number) or name. It does not
+// record a revoked certificate again. It does record a revoked name again, because another machine
+// may have restored the name and this machine may not have synced yet.
 func (b Ledger) Revoke(r Revocation) (Ledger, Revocation, error) {
-	if origin := b.originOf(r.Lineage); origin != "" {
+	if origin := b.lineageOf(r.Lineage); origin != "" {
 		r.Lineage = origin
 	}
 	r.Generation, r.Restored = 1, false
@@ -235,14 +242,15 @@ func (b Ledger) Revoke(r Revocation) (Ledger, Revocation, error) {
 	}
 	next, ok := b.put(r, r.At)
 	if !ok {
-		return b, r, fmt.Errorf("revocation refused: there are %d already; restore names that no valid certificate has any more", maxRevoked)
+		return b, r, fmt.Errorf("revocation refused: there are %d already; restore names without valid certificates", maxRevoked)
 	}
-	return next.settle(), r, nil
+	return next.normalize(), r, nil
 }
 
-// originOf is the first certificate of the row that one belongs to, by its serial; empty where the
-// book does not know it. Of a row that has been renewed often it knows the last ones only.
-func (b Ledger) originOf(serial string) string {
+// lineageOf returns the lineage ID of the certificate with this serial number, or an empty string
+// if the ledger does not know it. The ledger contains only the newest certificates of a lineage
+// with many renewals.
+func (b Ledger) lineageOf(serial string) string {
 	if serial == "" {
 		return ""
 	}
@@ -251,42 +259,43 @@ func (b Ledger) originOf(serial string) string {
 			return i.Lineage
 		}
 	}
-	row := pki.LineagePrefixOf(serial)
-	if row == "" {
+	prefix := pki.LineagePrefixOf(serial)
+	if prefix == "" {
 		return ""
 	}
 	for _, i := range b.Issued {
-		if pki.LineagePrefix(i.Lineage) == row {
+		if pki.LineagePrefix(i.Lineage) == prefix {
 			return i.Lineage
 		}
 	}
 	return ""
 }
 
-// SameLineage tells whether a serial number that is revoked is of the row that begins with the
-// certificate origin.
+// SameLineage reports whether a revoked serial number belongs to the lineage with ID origin.
 func SameLineage(serial, origin string) bool {
 	return serial != "" && origin != "" && (serial == origin || pki.LineagePrefixOf(serial) == pki.LineagePrefix(origin))
 }
 
-// Restore is the book in which a name counts again.
+// Restore returns the ledger with the revocation of a name undone.
 func (b Ledger) Restore(r Revocation) (Ledger, error) {
 	i := b.find(r)
 	if r.Name == "" || i < 0 || b.Revoked[i].Restored {
 		return b, fmt.Errorf("name %.80q: cannot restore: it is not revoked", r.Name)
 	}
 	r.Generation, r.Restored = b.Revoked[i].Generation+1, true
-	next, _ := b.put(r, r.At) // it takes the place of another
+	next, _ := b.put(r, r.At) // it replaces an entry, so the list cannot overflow
 	return next, nil
 }
 
-// MergeRevocations is the book with what another machine knows, and what of that is news. What could not be
-// written down here, or could not have been revoked here, is left out, and the error says so; the
-// rest is learnt all the same: nobody keeps others from a revocation by sending nonsense beside it.
+// MergeRevocations merges the revocations of another machine into the ledger, and returns the new
+// entries. It skips entries that cannot be stored here or that no machine can create, and returns
+// an error about them. It merges the other entries all the same, so that invalid entries cannot
+// suppress a revocation.
 func (b Ledger) MergeRevocations(learnt []Revocation, now time.Time) (next Ledger, news []Revocation, err error) {
-	next, now = b, b.surely(now)
+	next, now = b, b.pruneTime(now)
 	refused := 0
-	next.Revoked = slices.Clone(b.Revoked) // once: there may be as many news as there is room for
+	// cloned once, because the list can be as long as maxRevoked
+	next.Revoked = slices.Clone(b.Revoked)
 	for _, r := range learnt {
 		if wrong := r.check(); wrong != nil {
 			refused++
@@ -294,13 +303,13 @@ func (b Ledger) MergeRevocations(learnt []Revocation, now time.Time) (next Ledge
 			continue
 		}
 		i := next.find(r)
-		// it would push out another
+		// it would displace another entry
 		if i < 0 && (r.Restored || r.over(now)) && len(next.Revoked) >= maxRevoked {
 			continue
 		}
 		if i >= 0 {
 			old := next.Revoked[i]
-			// who has said it may not have known the machine
+			// the sender may not know the machine's name
 			machine, later := max(old.Machine, r.Machine), r.after(old)
 			if !later && machine == old.Machine {
 				continue
@@ -312,31 +321,32 @@ func (b Ledger) MergeRevocations(learnt []Revocation, now time.Time) (next Ledge
 		}
 		list, ok := place(next.Revoked, i, r, now)
 		if !ok {
-			return next.settle(), news, errors.Join(fmt.Errorf("revocations: there are %d already; restore names that no valid certificate has any more", maxRevoked), unusable(refused, err))
+			return next.normalize(), news, errors.Join(fmt.Errorf("revocations: there are %d already; restore names without valid certificates", maxRevoked), unusable(refused, err))
 		}
 		next.Revoked, news = list, append(news, r)
 	}
-	return next.settle(), news, unusable(refused, err)
+	return next.normalize(), news, unusable(refused, err)
 }
 
-// unusable says how much of what was sent was left out, and why the first of it; nil for nothing.
+// unusable returns an error with the number of skipped entries and the first reason, or nil if none
+// was skipped.
 func unusable(refused int, first error) error {
 	if refused == 0 {
 		return nil
 	}
-	return fmt.Errorf("revocations: cannot use %d of what was sent: %w", refused, first)
+	return fmt.Errorf("revocations: cannot use %d of the received entries: %w", refused, first)
 }
 
-// check refuses what no book can hold, whoever says it.
+// check rejects a revocation that no ledger can contain.
 func (r Revocation) check() error {
 	var wrong error
 	switch {
 	case (r.Lineage == "") == (r.Name == ""):
-		wrong = errors.New("it has to name a certificate or a name, and not both")
+		wrong = errors.New("expected either a certificate or a name")
 	case r.Lineage != "" && r.Restored:
 		wrong = errors.New("a certificate cannot be restored")
 	case r.Machine != "" && r.Lineage == "":
-		wrong = errors.New("a name is no machine's ticket")
+		wrong = errors.New("only a ticket can have a machine")
 	case len(r.By) > maxBy || !utf8.ValidString(r.By) || strings.ContainsFunc(r.By, unicode.IsControl):
 		wrong = fmt.Errorf("done by %.80q: expected at most %d bytes of text", r.By, maxBy)
 	}
@@ -355,31 +365,33 @@ func (r Revocation) check() error {
 	return nil
 }
 
-// maxBy is the length of a subject in bytes, as apid passes it on.
+// maxBy is the maximum length of a subject in bytes. apid forwards no longer subjects.
 const maxBy = 128
 
-// find is where what r is about stands in the list; -1: nowhere.
+// find returns the index of the entry for the same lineage or name as r, or -1.
 func (b Ledger) find(r Revocation) int {
 	return slices.IndexFunc(b.Revoked, func(o Revocation) bool { return o.Lineage == r.Lineage && o.Name == r.Name })
 }
 
-// over tells whether nothing that a revocation is of is valid any more: it is of a ticket, and long
-// ago.
+// over reports whether all certificates of the revocation have certainly expired: it revokes a
+// ticket, and is older than keepTicket.
 func (r Revocation) over(now time.Time) bool { return r.Machine != "" && now.Sub(r.At) > keepTicket }
 
-// put is the book with r in the place of what it knows of the same.
+// put returns the ledger with r in place of the entry for the same lineage or name.
 func (b Ledger) put(r Revocation, now time.Time) (Ledger, bool) {
-	list, ok := place(slices.Clone(b.Revoked), b.find(r), r, b.surely(now))
+	list, ok := place(slices.Clone(b.Revoked), b.find(r), r, b.pruneTime(now))
 	if ok {
 		b.Revoked = list
 	}
 	return b, ok
 }
 
-// place puts r at i of a list, which it changes, or at its end where i is negative; it changes
-// nothing when it returns false. A full list forgets the oldest ticket of which nothing is valid
-// any more; to learn of it again from somebody does no harm. Without one it forgets a name that was
-// restored: a machine that was away since then would have it revoked again, which is the safe side.
+// place sets list[i] to r, or appends r if i is negative. It changes list in place. It returns
+// false, and changes nothing, if the list is full.
+//
+// A full list first drops the oldest ticket without valid certificates. It does no harm if a peer
+// reports this ticket again. Otherwise the list drops a restored name: a machine that was off since
+// the restoration would bring the revocation back, which is the safe side.
 func place(list []Revocation, i int, r Revocation, now time.Time) ([]Revocation, bool) {
 	if i >= 0 {
 		list[i] = r
@@ -403,19 +415,19 @@ func place(list []Revocation, i int, r Revocation, now time.Time) ([]Revocation,
 	return append(list, r), true
 }
 
-// ActiveRevocations are those that are not restored.
+// ActiveRevocations returns the revocations that are not restored.
 func (b Ledger) ActiveRevocations() []Revocation {
 	return slices.DeleteFunc(slices.Clone(b.Revoked), func(r Revocation) bool { return r.Restored })
 }
 
-// Digest is the same on machines that know the same.
+// Digest returns a hash that is equal on machines with equal revocations.
 func (b Ledger) Digest() []byte {
 	list := slices.SortedFunc(slices.Values(b.Revoked), func(a, o Revocation) int {
 		return cmp.Or(cmp.Compare(a.Name, o.Name), cmp.Compare(a.Lineage, o.Lineage))
 	})
 	sum := sha256.New()
 	for _, r := range list {
-		// a hash takes everything
+		// a hash accepts every write
 		_, _ = fmt.Fprintf(sum, "%q %q %d %q %d %t\n", r.Name, r.Lineage, r.At.UnixNano(), r.By, r.Generation, r.Restored)
 		if r.Machine != "" {
 			_, _ = fmt.Fprintf(sum, "%q\n", r.Machine)
@@ -424,31 +436,30 @@ func (b Ledger) Digest() []byte {
 	return sum.Sum(nil)
 }
 
-// RevokedPrefix begins every refusal.
+// RevokedPrefix begins each rejection of a revoked certificate.
 const RevokedPrefix = "your certificate was revoked"
 
-// ErrRevocationsLost is why a certificate that came by a ticket does not count at a machine that has lost
-// its list: it was not revoked, as far as anybody knows.
-var ErrRevocationsLost = errors.New("this machine cannot read its list of what was revoked, so no certificate that came by a ticket counts here; `orlopctl trust revoke --new-list` begins a new one")
+// ErrRevocationsLost is returned for a certificate of a member on a machine that has lost its
+// revocations. The certificate may not be revoked at all.
+var ErrRevocationsLost = errors.New("this machine cannot read its revocations, so it rejects the certificates of all members; `orlopctl trust revoke --new-list` starts a new list")
 
-// AnyTicket stands for all tickets, where it is not known any more which of them are revoked. It is
-// in no book.
+// AnyTicket revokes all tickets on a machine that no longer knows which of them are revoked. No
+// ledger contains it.
 const AnyTicket = "any ticket"
 
-// RevokedSet is what counts no more of the client certificates that Kubernetes would believe until
-// they end. machined writes it, and package orchestrator/revocation reads it.
+// RevokedSet lists the revocations of client certificates that Kubernetes would otherwise accept
+// until they expire. machined writes it, and package orchestrator/revocation reads it.
 type RevokedSet struct {
 	Revoked []Revocation `json:"revoked"`
-	// TrustedRoots are the fingerprints (pki.Fingerprint) of the authorities whose certificates operators
-	// come by. What was issued to somebody who came by another one counts no more.
+	// TrustedRoots are the fingerprints (pki.Fingerprint) of the operator CAs. A certificate of a
+	// lineage that began with another CA is rejected.
 	TrustedRoots []string `json:"roots"`
 }
 
-// ErrUntrustedRoot is why a certificate counts no more whose holder came by an authority that is not an
-// operator's any more.
-var ErrUntrustedRoot = errors.New("the authority that this certificate was issued on the word of is not an operator's any more")
+// ErrUntrustedRoot is returned for a certificate of a lineage that began with a former operator CA.
+var ErrUntrustedRoot = errors.New("the lineage of this certificate began with a CA that is no longer an operator CA")
 
-// Check is why a certificate counts no more, or nil.
+// Check returns an error if the certificate is revoked or its root is untrusted.
 func (r RevokedSet) Check(cert *x509.Certificate) error {
 	if err := CheckRevoked(r.Revoked, cert); err != nil {
 		return err
@@ -459,18 +470,20 @@ func (r RevokedSet) Check(cert *x509.Certificate) error {
 	return nil
 }
 
-// CheckRevoked is why a certificate counts no more, or nil: ErrRevocationsLost if that is not known of any.
+// CheckRevoked returns an error if the certificate is revoked, and ErrRevocationsLost if the
+// revocations of tickets are unknown.
 func CheckRevoked(revoked []Revocation, cert *x509.Certificate) error {
 	origin, _ := pki.LineageOf(cert)
-	ticket, serial, row := pki.TicketOf(cert), pki.Serial(cert), pki.LineagePrefix(origin)
+	ticket, serial, prefix := pki.TicketOf(cert), pki.Serial(cert), pki.LineagePrefix(origin)
 	for _, r := range revoked {
 		if r.Lineage == AnyTicket && ticket != "" {
 			return ErrRevocationsLost
 		}
-		// A row is revoked by its first serial, or by any that says which row it is of. One that a
-		// version before has renewed elsewhere may be named by its own. What a machine has got goes
-		// with its ticket.
-		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Lineage != "" && (r.Lineage == origin || r.Lineage == serial || r.Lineage == ticket || pki.LineagePrefixOf(r.Lineage) == row) {
+		// A revocation names a lineage by its first serial number, or by any serial number with the
+		// prefix of the lineage. A certificate that an earlier version renewed elsewhere can be
+		// named by its own serial number. All certificates of a machine are revoked with its
+		// ticket.
+		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Lineage != "" && (r.Lineage == origin || r.Lineage == serial || r.Lineage == ticket || pki.LineagePrefixOf(r.Lineage) == prefix) {
 			return fmt.Errorf("%s at %s (%s)", RevokedPrefix, r.At.UTC().Format(time.RFC3339), r)
 		}
 	}

@@ -57,8 +57,8 @@ func TestRevokedRow(t *testing.T) {
 			t.Errorf("any of a row takes all of it, got %s", got)
 		}
 	}
-	// A machine that has not issued the row knows what the certificate says: its serial number
-	// names the row.
+	// A machine that did not issue the lineage recognizes the certificate by its serial number,
+	// which contains the prefix of the lineage.
 	elsewhere, _, err := Ledger{}.Revoke(Revocation{Lineage: pki.Serial(second.Cert), At: noon})
 	if err != nil {
 		t.Fatal(err)
@@ -76,8 +76,7 @@ func TestRevokedRow(t *testing.T) {
 	if again, done, err := named.Revoke(Revocation{Name: "dora", At: noon.Add(time.Hour)}); err != nil || len(again.Revoked) != 1 || !done.At.Equal(noon) {
 		t.Errorf("revoked twice: %v, %v, %v", again.Revoked, done, err)
 	}
-	// Two machines do not hear of each other: the name is restored at one, and revoked again at the
-	// other.
+	// Two machines do not sync: the name is restored on the first, and revoked again on the second.
 	here, err := named.Restore(Revocation{Name: "dora", At: noon})
 	if err != nil {
 		t.Fatal(err)
@@ -104,15 +103,15 @@ func TestRevokedRow(t *testing.T) {
 	}
 }
 
-// TestLongRow: whichever certificate of a row is revoked, however many came after it and whether or
-// not the book still has it, the whole row is refused, here and on a machine that has issued none
-// of it; and no other row is.
-func TestLongRow(t *testing.T) {
+// TestLongLineage: the revocation of any certificate revokes its whole lineage and no other
+// lineage. That holds for any number of renewals, whether or not the ledger still contains the
+// certificate, and on a machine that has issued nothing of the lineage.
+func TestLongLineage(t *testing.T) {
 	ca, err := pki.NewCA("clients", 100*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const renewals = 3 * maxOfRow
+	const renewals = 3 * maxPerLineage
 	issue := func(origin string) *pki.Leaf {
 		leaf, err := ca.Issue(pki.Spec{CN: "dora", Usage: pki.Client, TTL: time.Hour, Lineage: origin, Root: pki.Fingerprint(ca.Cert)})
 		if err != nil {
@@ -122,21 +121,21 @@ func TestLongRow(t *testing.T) {
 	}
 	var b Ledger
 	rows := make([][]*pki.Leaf, 2)
-	for n := range 1 + renewals { // both at the same time, as two computers of one person do
+	for n := range 1 + renewals { // both at the same time, like two computers of one person
 		for i := range rows {
 			origin := ""
 			if n > 0 {
 				origin, _ = pki.LineageOf(rows[i][n-1].Cert)
 			}
 			leaf := issue(origin)
-			// the first of the second row is by an operator's own CA
+			// an operator's own CA issues the first certificate of the second lineage
 			if origin, _ = pki.LineageOf(leaf.Cert); n > 0 || i == 0 {
 				b = b.AddIssued(Issued{Serial: pki.Serial(leaf.Cert), Lineage: origin, Name: "dora", At: noon, Expires: noon.Add(time.Hour)})
 			}
 			rows[i] = append(rows[i], leaf)
 		}
 	}
-	if len(b.Issued) != 2*maxOfRow {
+	if len(b.Issued) != 2*maxPerLineage {
 		t.Errorf("the book holds %d", len(b.Issued))
 	}
 	serials := map[string]bool{}
@@ -180,10 +179,10 @@ func TestBookIsBounded(t *testing.T) {
 	if len(b.Issued) != maxIssued || b.Issued[0].Serial != "10" {
 		t.Errorf("%d are kept, from %s", len(b.Issued), b.Issued[0].Serial)
 	}
-	for n := range 100 { // one who renews without end
+	for n := range 100 { // a client with endless renewals
 		b = b.AddIssued(Issued{Serial: fmt.Sprint("r", n), Lineage: "r0", At: noon, Expires: noon.Add(time.Hour)})
 	}
-	if len(b.Issued) != maxIssued || b.Issued[0].Serial != fmt.Sprint(10+maxOfRow) || b.Issued[maxIssued-1].Serial != "r99" {
+	if len(b.Issued) != maxIssued || b.Issued[0].Serial != fmt.Sprint(10+maxPerLineage) || b.Issued[maxIssued-1].Serial != "r99" {
 		t.Errorf("%d are kept, from %s to %s", len(b.Issued), b.Issued[0].Serial, b.Issued[maxIssued-1].Serial)
 	}
 	later := noon.Add(time.Hour + keepExpired + time.Second)
@@ -241,9 +240,8 @@ func TestNamesAndSerials(t *testing.T) {
 	}
 }
 
-// TestMachinesAgree: however revocations and restorations come about, and whoever learns what from
-// whom first, machines that have learnt from each other know the same, and what they know is what
-// was done last.
+// TestMachinesAgree: machines that sync in any order reach the same state, and this state is the
+// last revocation or restoration.
 func TestMachinesAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -265,7 +263,7 @@ func TestMachinesAgree(t *testing.T) {
 		}
 		for range 30 {
 			i, name := random.IntN(len(machines)), string(rune('a'+random.IntN(3)))
-			at = at.Add(time.Duration(random.IntN(3)-1) * time.Minute) // clocks go as they like
+			at = at.Add(time.Duration(random.IntN(3)-1) * time.Minute) // clocks differ
 			r := Revocation{Name: name, At: at, By: string(rune('x' + i))}
 			switch random.IntN(4) {
 			case 0:
@@ -314,10 +312,10 @@ func TestMergeRefuses(t *testing.T) {
 			t.Errorf("%s: learnt %v", what, news)
 		}
 	}
-	// What is good beside it is learnt, and can be written down.
+	// The valid entries are merged and can be stored.
 	sent := []Revocation{{Name: "ann", At: noon, Generation: 1}, {Name: "emil", At: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, {Lineage: "1a", At: noon, Generation: 1}}
 	next, news, err := (Ledger{}).MergeRevocations(sent, noon)
-	if err == nil || !strings.Contains(err.Error(), "cannot use 1 of what was sent: name \"emil\": the year 10000") || len(news) != 2 {
+	if err == nil || !strings.Contains(err.Error(), "cannot use 1 of the received entries: name \"emil\": the year 10000") || len(news) != 2 {
 		t.Errorf("%v, %v", news, err)
 	}
 	if _, err := json.Marshal(next); err != nil {

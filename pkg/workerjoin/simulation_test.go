@@ -15,10 +15,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// One, three or five control-plane machines with their books, and machines that join by them, in a
-// world in which questions and answers get lost and cross each other, the network falls apart,
-// machines start again, control-plane machines lose their books or come back with older ones,
-// clocks jump, tickets are copied, and the operator changes his mind.
+// The simulation has one, three or five control-plane machines with their ledgers, and machines
+// that join. Requests and answers get lost or overtake each other, the network splits, machines
+// restart, control-plane machines lose their ledgers or get older copies back, clocks jump, tickets
+// are copied, and the operator changes decisions.
 
 const (
 	life       = 90 * 24 * time.Hour
@@ -28,7 +28,7 @@ const (
 var (
 	address = netip.MustParseAddr("10.0.0.21")
 	begin   = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	// Keys and authorities are the same in all worlds: making them takes longer than all the rest.
+	// Keys and CAs are the same in all runs, because their generation takes longer than the rest.
 	authorities = made(func() [3]*pki.CA {
 		var out [3]*pki.CA
 		for i, name := range []string{"clients", "machines", "kubernetes"} {
@@ -55,7 +55,7 @@ var (
 
 func made[T any](f func() T) T { return f() }
 
-// world is one run.
+// world is the state of one run.
 type world struct {
 	t      *testing.T
 	seed   uint64
@@ -65,35 +65,37 @@ type world struct {
 	planes []*plane
 	nodes  []*node
 	asking []*question
-	books  int  // that were begun
-	quick  bool // all happens within minutes
-	sound  bool // no book is lost, or comes back older, and the control plane's clocks are right
-	// certified is what has got certificates by each ticket.
+	books  int  // ledgers created
+	quick  bool // all events are within minutes
+	// no ledger is lost or replaced by an older copy, and the control plane's clocks are right
+	sound bool
+	// certified maps each ticket to the machines that got certificates with it.
 	certified map[string]*certified
-	removed   map[string]bool // tickets, wherever
+	removed   map[string]bool // tickets removed on any machine
 }
 
 type certified struct {
 	keys          map[string]bool
-	name, address string // of the last
-	moved         bool   // it has asked from another address since
+	name, address string // of the last machine
+	moved         bool   // it has called from another address since
 }
 
-// plane is a control-plane machine. What it has on its disk is the book; the world remembers beside
-// it what it can know.
+// plane is a control-plane machine. Its disk holds the ledger; the simulation records separately
+// which facts the machine can know.
 type plane struct {
 	name    string
 	book    trust.Ledger
 	session *trust.Session
 	ahead   time.Duration // of its clock
 	off     bool
-	side    int // of the network
-	run     int // since its last start
+	side    int // part of the split network
+	run     int // number of starts
 
-	heard   map[string]bool // books, since its last start
-	refuses map[string]bool // tickets that it has heard were removed
-	older   bool            // its book is an older one, and it has not heard from all others since
-	saved   []saved
+	heard   map[string]bool // ledgers merged since its last start
+	refuses map[string]bool // tickets with a removal that it knows
+	// its ledger is an older copy, and it has not synced with all others since
+	older bool
+	saved []saved
 }
 
 type saved struct {
@@ -101,7 +103,7 @@ type saved struct {
 	refuses map[string]bool
 }
 
-// node is a worker: the real one called w, one with its stolen configuration, and one called v.
+// node is a worker: the real w, a machine with its stolen configuration, or the worker v.
 type node struct {
 	name   string
 	key    *ecdsa.PrivateKey
@@ -111,23 +113,24 @@ type node struct {
 	ahead  time.Duration // of its clock
 }
 
-// question is a machine that wants certificates, and the control-plane machine that it has asked,
-// which asks the others.
+// question is a request for certificates: a machine calls a control-plane machine, which calls the
+// others.
 type question struct {
-	n      *node
-	at     *plane
-	run    int
-	begun  time.Time
-	m      trust.Member
-	known  bool
-	knows  trust.Membership // what it tells those that it asks: the ticket, or the member
-	to     []*plane         // that are still to be asked, or told
+	n     *node
+	at    *plane
+	run   int
+	begun time.Time
+	m     trust.Member
+	known bool
+	// its part of the membership that the control-plane machine sends to the others
+	knows  trust.Membership
+	to     []*plane // machines still to be called
 	stood  map[string]bool
 	claims []trust.TicketBinding
-	told   map[string]bool // books that hold it; nil before it was decided
+	told   map[string]bool // ledgers that contain the member; nil before the decision
 }
 
-// say notes what happens, and what happens again once.
+// say logs an event. It logs a repeated event only once.
 func (w *world) say(format string, args ...any) {
 	if line := fmt.Sprintf(format, args...); !slices.Contains(w.log[max(0, len(w.log)-5):], line) {
 		w.log = append(w.log, line)
@@ -144,12 +147,12 @@ func (w *world) fail(format string, args ...any) {
 
 func (w *world) lost() bool { return w.random.IntN(4) == 0 }
 
-// hears tells whether a message from one control-plane machine comes to another.
+// hears reports whether a message from p reaches q.
 func (w *world) hears(p, q *plane) bool { return !p.off && !q.off && p.side == q.side && !w.lost() }
 
 func (w *world) clock(p *plane) time.Time { return w.now.Add(p.ahead) }
 
-// empty gives a machine a new book.
+// empty gives a machine a new ledger.
 func (w *world) empty(p *plane) {
 	w.books++
 	p.book, p.refuses, p.older, p.saved = trust.Ledger{}.WithID(fmt.Sprintf("%032x", w.books)), map[string]bool{}, false, nil
@@ -161,7 +164,7 @@ func (w *world) start(p *plane) {
 	p.run++
 }
 
-// learn has one machine ask another what it knows.
+// learn makes p sync with q.
 func (w *world) learn(p, q *plane) bool {
 	if p == q || !w.hears(p, q) || !w.hears(q, p) {
 		return false
@@ -183,7 +186,7 @@ func (w *world) learn(p, q *plane) bool {
 	return true
 }
 
-// round has all learn from all.
+// round makes all machines sync with all.
 func (w *world) round() {
 	for _, p := range w.planes {
 		for _, q := range w.planes {
@@ -192,8 +195,8 @@ func (w *world) round() {
 	}
 }
 
-// agree has all of them that are there learn from all until they know the same, which has to be
-// soon.
+// agree syncs all running machines until they have the same state, and fails if that takes too many
+// rounds.
 func (w *world) agree() {
 	var there []*plane
 	for _, p := range w.planes {
@@ -217,8 +220,8 @@ func (w *world) agree() {
 
 func (w *world) any() *plane { return w.planes[w.random.IntN(len(w.planes))] }
 
-// invite is `orlopctl nodes add`: those that answer know the ticket before anybody else, if they
-// are enough.
+// invite simulates `orlopctl nodes add`: a quorum of machines must store the ticket before the
+// operator gets it.
 func (w *world) invite(p *plane, name string) *pki.Leaf {
 	if p.off {
 		return nil
@@ -264,8 +267,8 @@ func (w *world) invite(p *plane, name string) *pki.Leaf {
 	return leaf
 }
 
-// remove is `orlopctl nodes remove`: noted by the machine that is asked, and by those that it
-// reaches.
+// remove simulates `orlopctl nodes remove`: the called machine records the removal, and so do the
+// machines that it reaches.
 func (w *world) remove(p *plane, name string) {
 	if p.off {
 		return
@@ -296,7 +299,7 @@ func (w *world) remove(p *plane, name string) {
 	}
 }
 
-// turn has a machine do what it decides: ask a control-plane machine.
+// turn makes a worker perform its next step with a control-plane machine.
 func (w *world) turn(n *node, p *plane) {
 	f := Facts{Now: w.now.Add(n.ahead), Name: n.name, Addresses: []netip.Addr{n.at}, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Certificates: n.held}
 	if n.ticket != nil {
@@ -314,13 +317,13 @@ func (w *world) turn(n *node, p *plane) {
 	} else {
 		shown, m.Ticket = f.Certificates.Machine, pki.TicketOf(f.Certificates.Machine)
 	}
-	// What the door does: the certificate has to be valid, and not revoked.
+	// The check of apid: the certificate has to be valid and not revoked.
 	if !now.Before(shown.NotAfter) || trust.CheckRevoked(p.book.Revoked, shown) != nil {
 		w.say("%s refuses the certificate of %s", p.name, n.name)
 		return
 	}
 	q := &question{n: n, at: p, run: p.run, begun: w.now, m: m, known: step.Action == Renew, stood: map[string]bool{}}
-	if q.known && !p.book.TicketUsed(m.Ticket) { // others may know it
+	if q.known && !p.book.TicketUsed(m.Ticket) { // others may know the ticket
 		heard := 1
 		for _, o := range w.planes {
 			if w.learn(p, o) {
@@ -344,7 +347,7 @@ func (w *world) turn(n *node, p *plane) {
 	w.asking = append(w.asking, q)
 }
 
-// others are the other machines in any order.
+// others returns the other machines in random order.
 func (w *world) others(p *plane) []*plane {
 	var out []*plane
 	for _, i := range w.random.Perm(len(w.planes)) {
@@ -355,7 +358,7 @@ func (w *world) others(p *plane) []*plane {
 	return out
 }
 
-// step has one of the questions that are asked go on by one message, or come to its end.
+// step delivers one message of a random request, or ends the request.
 func (w *world) step() {
 	if len(w.asking) == 0 {
 		return
@@ -385,7 +388,7 @@ func (w *world) step() {
 	next, err := p.book.Vote(q.m, q.known, p.session, w.clock(p))
 	p.book = next
 	if !w.hears(p, q.at) {
-		return // it is noted, and nobody knows
+		return // the vote is recorded, but its answer is lost
 	}
 	if err == nil {
 		q.stood[p.book.ID] = true
@@ -393,8 +396,8 @@ func (w *world) step() {
 	q.claims = append(q.claims, p.book.PublicForTicket(q.m.Ticket).Bindings...)
 }
 
-// decide lets the machine in, if it comes by what the control-plane machine knows, and gives it
-// certificates when most know it. It returns whether the question has come to its end.
+// decide admits the machine if it has a quorum in the ledger, and issues certificates when most
+// ledgers contain the member. It reports whether the request has ended.
 func (w *world) decide(q *question) bool {
 	p, needs := q.at, trust.Majority(len(w.planes))
 	if q.told == nil {
@@ -448,7 +451,7 @@ func (w *world) decide(q *question) bool {
 	return true
 }
 
-// event is something that happens to the world.
+// event is a random event.
 func (w *world) event() {
 	n, p := w.nodes[w.random.IntN(len(w.nodes))], w.any()
 	what := w.random.IntN(17)
@@ -457,7 +460,7 @@ func (w *world) event() {
 		return
 	}
 	switch what {
-	case 0, 1: // the operator invites a machine, and whoever has its configuration
+	case 0, 1: // the operator creates a ticket; a thief may copy the configuration
 		if leaf := w.invite(p, n.name); leaf != nil {
 			for _, o := range w.nodes {
 				if o.name == n.name && w.random.IntN(4) > 0 {
@@ -465,11 +468,11 @@ func (w *world) event() {
 				}
 			}
 		}
-	case 2: // and takes it out
+	case 2: // the operator removes the machine
 		w.remove(p, n.name)
 	case 3: // a machine loses its disk
 		n.held = Certificates{}
-	case 4: // or its clock, or its address
+	case 4: // a machine's clock or address changes
 		n.ahead = time.Duration(w.random.IntN(2000)-1000) * time.Hour
 	case 5:
 		n.at = address.Next()
@@ -478,18 +481,18 @@ func (w *world) event() {
 		}
 	case 6:
 		w.now = w.now.Add(time.Duration(w.random.IntN(60*24)) * time.Hour)
-	case 7: // a control-plane machine goes off, or comes back
+	case 7: // a control-plane machine stops or starts
 		if p.off = !p.off; !p.off {
 			w.start(p)
 		}
-	case 8: // or comes back with an older book, one at a time
+	case 8: // a machine gets an older copy of its ledger, one machine at a time
 		if !w.sound && len(p.saved) > 0 && !slices.ContainsFunc(w.planes, func(o *plane) bool { return o != p && o.older }) && len(w.planes) > 1 {
 			was := p.saved[w.random.IntN(len(p.saved))]
 			p.book, p.refuses, p.older, p.off = was.book, maps.Clone(was.refuses), true, false
 			w.start(p)
 			w.say("%s: %s has an older book", w.now, p.name)
 		}
-	case 9: // or with none
+	case 9: // a machine loses its ledger
 		if !w.sound && w.random.IntN(2) == 0 {
 			p.off = false
 			w.empty(p)
@@ -499,7 +502,7 @@ func (w *world) event() {
 		if !w.sound {
 			p.ahead = time.Duration(w.random.IntN(800)-400) * time.Hour
 		}
-	case 11: // the network falls apart, or together again
+	case 11: // the network splits or heals
 		for _, p := range w.planes {
 			p.side = w.random.IntN(2)
 		}
@@ -514,7 +517,8 @@ func (w *world) event() {
 	}
 }
 
-// until has a machine ask those control-plane machines until something holds, which it has to soon.
+// until makes a machine call the given control-plane machines until a condition holds, and fails
+// after too many tries.
 func (w *world) until(n *node, by []*plane, what string, holds func() bool) {
 	w.asking = nil
 	for try := 0; !holds(); try++ {
@@ -532,10 +536,10 @@ func (w *world) until(n *node, by []*plane, what string, holds func() bool) {
 	}
 }
 
-// TestFaults: no ticket is good for two machines, no control-plane machine that has heard of a
-// removal gives anything more to who was removed, all that can reach it hear of it soon, no two
-// machines have one name or address, and one that is invited joins, and renews, as long as a
-// majority of the control-plane machines is there.
+// TestFaults checks the invariants of joining. No ticket admits two machines. A control-plane
+// machine that knows a removal issues no more certificates to the removed machine, and all
+// reachable machines learn of the removal soon. No two machines have one name or address. An
+// invited machine joins and renews as long as a majority of the control-plane machines runs.
 func TestFaults(t *testing.T) {
 	const seeds = 2000
 	joined := 0
@@ -553,7 +557,7 @@ func TestFaults(t *testing.T) {
 			for _, i := range w.random.Perm(len(w.nodes)) {
 				w.turn(w.nodes[i], w.any())
 				if w.random.IntN(3) == 0 {
-					w.turn(w.nodes[i], w.any()) // it has given up waiting, and asks another one
+					w.turn(w.nodes[i], w.any()) // it has timed out and calls another machine
 				}
 			}
 			for range w.random.IntN(12) {
@@ -563,8 +567,8 @@ func TestFaults(t *testing.T) {
 				w.learn(w.any(), w.any())
 			}
 		}
-		// From here on nothing happens but that messages get lost. What anybody knows of removals
-		// all know soon.
+		// From here on, lost messages are the only faults. All machines soon know every known
+		// removal.
 		known := map[string]bool{}
 		for _, p := range w.planes {
 			p.side, p.off, p.ahead = 0, false, 0
@@ -578,8 +582,8 @@ func TestFaults(t *testing.T) {
 				}
 			}
 		}
-		// Machine 0 is invited anew; then the one that has invited it, and as many more as a
-		// majority can do without, are gone.
+		// Machine 0 gets a new ticket. Then the machine that created it stops, and as many others
+		// as a majority can spare.
 		for _, name := range []string{"w", "v"} {
 			w.remove(w.planes[0], name)
 		}
@@ -606,7 +610,7 @@ func TestFaults(t *testing.T) {
 		w.until(n, by, "a machine that was invited has not joined", func() bool {
 			return n.held.Machine != nil && pki.TicketOf(n.held.Machine) == pki.Serial(n.ticket.Cert)
 		})
-		// It renews, from another address, when others are gone.
+		// It renews from another address while other machines are off.
 		for _, p := range w.planes {
 			p.off = false
 		}
@@ -634,7 +638,7 @@ func TestFaults(t *testing.T) {
 	t.Logf("%d tickets were used in %d worlds", joined, seeds)
 }
 
-// TestNext is the table of Next.
+// TestNext checks the table of Next.
 func TestNext(t *testing.T) {
 	issue := func(ca *pki.CA, cn, ticket string, at time.Time, ttl time.Duration) *x509.Certificate {
 		leaf, err := ca.Issue(pki.Spec{CN: cn, Usage: pki.Both, IPs: []netip.Addr{address}, TTL: ttl, Now: at, Key: keys[1], Ticket: ticket})
@@ -664,20 +668,20 @@ func TestNext(t *testing.T) {
 		usable bool
 		why    string
 	}{
-		{"nothing at all", Certificates{}, nil, 0, []netip.Addr{address}, Idle, false, "this machine has not joined the cluster yet, and there is no ticket (Machine.spec.join); `orlopctl nodes add` gives one"},
+		{"nothing at all", Certificates{}, nil, 0, []netip.Addr{address}, Idle, false, "this machine has not joined the cluster yet, and there is no ticket (Machine.spec.join); `orlopctl nodes add` creates one"},
 		{"a ticket", Certificates{}, ticket, 0, []netip.Addr{address}, Join, false, "this machine has not joined the cluster yet"},
-		{"a ticket that ended", Certificates{}, ticket, 2 * time.Hour, []netip.Addr{address}, Idle, false, "this machine has not joined the cluster yet, and its ticket ended at 2026-05-01T13:00:00Z; `orlopctl nodes add` gives another one"},
+		{"a ticket that ended", Certificates{}, ticket, 2 * time.Hour, []netip.Addr{address}, Idle, false, "this machine has not joined the cluster yet, and its ticket expired at 2026-05-01T13:00:00Z; `orlopctl nodes add` creates another one"},
 		{"no address", Certificates{}, ticket, 0, nil, Idle, false, "it has no address yet"},
 		{"young", own(begin), ticket, time.Minute, []netip.Addr{address}, Idle, true, ""},
 		{"young, its ticket ended", own(begin), ticket, 48 * time.Hour, []netip.Addr{address}, Idle, true, ""},
 		{"old", own(begin), nil, 61 * 24 * time.Hour, []netip.Addr{address}, Renew, true, ""},
-		{"ended", own(begin), nil, 91 * 24 * time.Hour, []netip.Addr{address}, Renew, true, "the certificates of this machine ended at 2026-07-30T12:00:00Z, or its clock is wrong"},
-		{"ended, with a ticket", own(begin.Add(-91 * 24 * time.Hour)), ticket, 0, []netip.Addr{address}, Join, true, "the certificates of this machine ended at 2026-04-30T12:00:00Z, or its clock is wrong"},
+		{"ended", own(begin), nil, 91 * 24 * time.Hour, []netip.Addr{address}, Renew, true, "the certificates of this machine expired at 2026-07-30T12:00:00Z, or its clock is wrong"},
+		{"ended, with a ticket", own(begin.Add(-91 * 24 * time.Hour)), ticket, 0, []netip.Addr{address}, Join, true, "the certificates of this machine expired at 2026-04-30T12:00:00Z, or its clock is wrong"},
 		{"of the future", own(begin.Add(48 * time.Hour)), nil, 0, []netip.Addr{address}, Renew, true, "the certificates of this machine begin at 2026-05-03T11:55:00Z, or its clock is wrong"},
 		{"another address", own(begin), nil, time.Minute, []netip.Addr{netip.MustParseAddr("10.0.0.22")}, Renew, true, ""},
 		{"invited anew", older, ticket, time.Minute, []netip.Addr{address}, Join, true, ""},
-		{"of another cluster", stranger, ticket, time.Minute, []netip.Addr{address}, Join, false, "what this machine has is of another cluster"},
-		{"of another name", other, ticket, time.Minute, []netip.Addr{address}, Join, false, "what this machine has is of a machine called v"},
+		{"of another cluster", stranger, ticket, time.Minute, []netip.Addr{address}, Join, false, "the certificates of this machine are of another cluster"},
+		{"of another name", other, ticket, time.Minute, []netip.Addr{address}, Join, false, "the certificates of this machine are of a machine called v"},
 	} {
 		s := Next(Facts{Now: begin.Add(c.after), Name: "w", Addresses: c.at, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Certificates: c.held, Ticket: c.ticket})
 		why := ""

@@ -1,8 +1,8 @@
-// Package workerjoin decides what a worker does to become, and to stay, a machine of its cluster:
-// ask for certificates by its ticket, ask again by those that it has, or nothing for now.
+// Package workerjoin decides the next step of a worker to join its cluster and to stay a member:
+// join with its ticket, renew its certificates, request a ticket, or wait.
 //
-// The package decides; it calls nobody, keeps no files and looks at no clock. What the control
-// plane decides is in package trust.
+// The package only makes decisions. It makes no calls, stores no files and reads no clock. Package
+// trust makes the decisions of the control plane.
 package workerjoin
 
 import (
@@ -16,31 +16,30 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Facts are what the decision depends on.
+// Facts is the input of the decision.
 type Facts struct {
 	Now       time.Time
 	Name      string       // of the machine
-	Addresses []netip.Addr // of the machine; empty before it has one
-	// The authorities of machines and of Kubernetes: the one that issues first, then those that are
-	// believed beside it.
+	Addresses []netip.Addr // of the machine; empty before it has an address
+	// The machine CAs and the Kubernetes CAs: first the CA that issues, then the other trusted CAs.
 	MachineCAs, NodeCAs []*x509.Certificate
 	Certificates        Certificates
-	Ticket              *x509.Certificate // nil when there is none
-	JoinRequestsEnabled bool              // the cluster takes requests of machines without a ticket
+	Ticket              *x509.Certificate // nil without a ticket
+	JoinRequestsEnabled bool              // the cluster accepts join requests
 }
 
-// Certificates is what the machine has got so far. The zero Held is nothing.
+// Certificates holds the certificates that the machine has received. The zero value holds none.
 type Certificates struct {
 	Machine   *x509.Certificate
 	Node      []*x509.Certificate
-	Addresses []netip.Addr // of the machine, when it asked for them
+	Addresses []netip.Addr // addresses of the machine when it requested them
 }
 
-// Action is what is to be done.
+// Action is the next step of the worker.
 type Action int
 
-// What is to be done: nothing; ask by the ticket; ask by the machine's own certificate; ask for a
-// ticket, which an operator decides.
+// Actions: do nothing; join with the ticket; renew with the machine's own certificate; request a
+// ticket, which an operator approves or denies.
 const (
 	Idle Action = iota
 	Join
@@ -48,39 +47,41 @@ const (
 	RequestTicket
 )
 
-// Decision is a decision.
+// Decision is the result of Next.
 type Decision struct {
 	Action Action
-	// Usable: with what it has, the machine is one of the cluster now.
+	// Usable reports whether the machine is a member with its present certificates.
 	Usable bool
-	// Until is when the decision changes by itself, if nothing else does; zero for never.
+	// Until is the time of the next decision if no fact changes before; zero for never.
 	Until time.Time
-	// Reason says in a sentence what is wrong, for the operator; empty when nothing is.
+	// Reason describes the problem in a sentence for the operator; nil without a problem.
 	Reason error
 }
 
-// Next decides.
+// Next decides the next step from the machine's certificates and its ticket.
 //
-//	what it has     ticket            what it does
-//	usable, young   none, or its own  nothing, until two thirds of the life are over
-//	usable, young   a newer one       join: the operator has invited it anew
-//	usable, old     any               renew; old is also what an authority has signed that issues no more
-//	ended           usable            join, and goes on meanwhile
-//	ended           ended, none       renew, which the other side refuses unless only the clock here is wrong
+//	certificates    ticket            decision
+//	usable, young   none, or its own  nothing, until two thirds of the validity have passed
+//	usable, young   a newer ticket    join: the operator has created a new ticket
+//	usable, old     any               renew (old includes: signed by a CA that no longer issues)
+//	expired         usable            join, and use the old certificates meanwhile
+//	expired         expired, or none  renew (works only if just the clock here is wrong)
 //	none            usable            join
-//	none            ended, none       ask for one, if it may; else nothing: the operator has to give it a ticket
+//	none            expired, or none  request a ticket if the cluster accepts requests; else
+//	                                  nothing: an operator has to create a ticket
 //
-// What has ended goes on being used: it is the others who judge it, by their clocks.
+// The worker continues to use expired certificates, because the peers check them by their own
+// clocks.
 func Next(f Facts) Decision {
-	s := Decision{Reason: held(f)}
+	s := Decision{Reason: certificatesFit(f)}
 	s.Usable = s.Reason == nil
 	ended := s.Usable && valid(f) != nil
 	var noTicket error
 	switch {
 	case f.Ticket == nil:
-		noTicket = errors.New("there is no ticket (Machine.spec.join); `orlopctl nodes add` gives one")
+		noTicket = errors.New("there is no ticket (Machine.spec.join); `orlopctl nodes add` creates one")
 	case !f.Now.Before(f.Ticket.NotAfter):
-		noTicket = fmt.Errorf("its ticket ended at %s; `orlopctl nodes add` gives another one", f.Ticket.NotAfter.UTC().Format(time.RFC3339))
+		noTicket = fmt.Errorf("its ticket expired at %s; `orlopctl nodes add` creates another one", f.Ticket.NotAfter.UTC().Format(time.RFC3339))
 	}
 	newer := noTicket == nil && f.Certificates.Machine != nil && pki.TicketOf(f.Certificates.Machine) != pki.Serial(f.Ticket)
 	switch {
@@ -88,7 +89,7 @@ func Next(f Facts) Decision {
 		s.Reason = errors.New("it has no address yet")
 	case s.Usable && newer, ended && noTicket == nil:
 		s.Action, s.Reason = Join, valid(f)
-	case s.Usable && f.Now.Before(renewAt(f)) && valid(f) == nil && slices.Equal(f.Certificates.Addresses, f.Addresses) && byPresent(f):
+	case s.Usable && f.Now.Before(renewAt(f)) && valid(f) == nil && slices.Equal(f.Certificates.Addresses, f.Addresses) && bySigningCA(f):
 		s.Until = renewAt(f)
 	case s.Usable:
 		s.Action, s.Reason = Renew, valid(f)
@@ -102,19 +103,19 @@ func Next(f Facts) Decision {
 	return s
 }
 
-// held says why what the machine has is not good for the cluster that it is told to be in.
-func held(f Facts) error {
+// certificatesFit returns why the certificates of the machine do not fit its configured cluster, or nil.
+func certificatesFit(f Facts) error {
 	if f.Certificates.Machine == nil {
 		return errors.New("this machine has not joined the cluster yet")
 	}
 	by := func(c *x509.Certificate, cas []*x509.Certificate) error {
 		if !pki.SignedBy(c, cas...) {
-			return errors.New("what this machine has is of another cluster")
+			return errors.New("the certificates of this machine are of another cluster")
 		}
 		return nil
 	}
 	if f.Certificates.Machine.Subject.CommonName != f.Name {
-		return fmt.Errorf("what this machine has is of a machine called %s", f.Certificates.Machine.Subject.CommonName)
+		return fmt.Errorf("the certificates of this machine are of a machine called %s", f.Certificates.Machine.Subject.CommonName)
 	}
 	problems := []error{by(f.Certificates.Machine, f.MachineCAs)}
 	for _, c := range f.Certificates.Node {
@@ -127,12 +128,12 @@ func held(f Facts) error {
 	return problems[i]
 }
 
-// valid says why what the machine has is not valid now, by its own clock.
+// valid returns why the certificates are not valid now by the machine's own clock, or nil.
 func valid(f Facts) error {
 	for _, c := range append([]*x509.Certificate{f.Certificates.Machine}, f.Certificates.Node...) {
 		switch {
 		case !f.Now.Before(c.NotAfter):
-			return fmt.Errorf("the certificates of this machine ended at %s, or its clock is wrong", c.NotAfter.UTC().Format(time.RFC3339))
+			return fmt.Errorf("the certificates of this machine expired at %s, or its clock is wrong", c.NotAfter.UTC().Format(time.RFC3339))
 		case f.Now.Before(c.NotBefore):
 			return fmt.Errorf("the certificates of this machine begin at %s, or its clock is wrong", c.NotBefore.UTC().Format(time.RFC3339))
 		}
@@ -140,12 +141,13 @@ func valid(f Facts) error {
 	return nil
 }
 
-// byPresent tells whether all certificates are by the authorities that issue now.
-func byPresent(f Facts) bool {
+// bySigningCA reports whether the issuing CAs of the present have signed all certificates.
+func bySigningCA(f Facts) bool {
 	return pki.SignedBy(f.Certificates.Machine, f.MachineCAs[0]) && !slices.ContainsFunc(f.Certificates.Node, func(c *x509.Certificate) bool { return !pki.SignedBy(c, f.NodeCAs[0]) })
 }
 
-// renewAt is when the first of the certificates has lived two thirds of its life.
+// renewAt returns the first time at which a certificate has passed two thirds of its validity
+// period.
 func renewAt(f Facts) time.Time {
 	first := pki.RenewAt(f.Certificates.Machine)
 	for _, c := range f.Certificates.Node {

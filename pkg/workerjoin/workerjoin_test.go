@@ -9,9 +9,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestAsk: a machine without anything asks to be let in where it may, and otherwise says what it
-// lacks; one with a ticket never asks.
-func TestAsk(t *testing.T) {
+// TestRequestTicket: a machine without certificates and ticket sends a join request if the cluster
+// accepts requests, and otherwise reports the missing ticket. A machine with a ticket never sends a
+// request.
+func TestRequestTicket(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	ca, err := pki.NewCA("clients", time.Hour)
 	if err != nil {
@@ -33,7 +34,7 @@ func TestAsk(t *testing.T) {
 	if s := Next(f); s.Action != Join {
 		t.Errorf("%+v", s)
 	}
-	f.Now = ticket.Cert.NotAfter // what it was given has ended
+	f.Now = ticket.Cert.NotAfter // the ticket has expired
 	if s := Next(f); s.Action != RequestTicket {
 		t.Errorf("%+v", s)
 	}
