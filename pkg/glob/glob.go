@@ -3,11 +3,11 @@ package glob
 
 import "strings"
 
-// Match reports whether s matches a pattern, as modprobe matches those of modules.alias: '*' is any
-// text, '?' one character, [a-z] one of a set; there is no escape and no special treatment of '/'
-// (which path.Match has).
+// Match reports whether s matches a pattern by the rules of modprobe for modules.alias: '*' matches
+// any text, '?' a character, and [a-z] a character of a set. There is no escape, and '/' is an
+// ordinary character (unlike in path.Match).
 func Match(pattern, s string) bool {
-	// When a later part fails, only the last '*' needs to try a longer text: what stands before it
+	// After a mismatch, only the last '*' needs to try a longer text, because the pattern before it
 	// has matched.
 	starPattern, starText := -1, 0
 	p, t := 0, 0
@@ -33,8 +33,8 @@ func Match(pattern, s string) bool {
 	return strings.Trim(pattern[p:], "*") == ""
 }
 
-// matchOne matches one character against the head of the pattern, and returns how long that head
-// is; 0 is no match.
+// matchOne matches c against the first element of the pattern, and returns the length of this
+// element, or 0 if c does not match.
 func matchOne(pattern string, c byte) int {
 	switch pattern[0] {
 	case '?':

@@ -1,6 +1,6 @@
-// Package jsonline sends a value over a connection as one line of JSON, and reads one of a bounded
-// length. Who may say what, and until when, is for the protocols that use it (packages pairing and
-// joinrequest).
+// Package jsonline sends a value over a connection as one line of JSON, and receives a value of
+// bounded length. The protocols that use it (packages pairing and joinrequest) define the messages
+// and the deadlines.
 package jsonline
 
 import (
@@ -9,7 +9,7 @@ import (
 	"io"
 )
 
-// Send writes a message. An error begins with the name of the protocol.
+// Send writes a message. Its errors begin with the name of the protocol.
 func Send(conn io.Writer, protocol string, message any) error {
 	text, err := json.Marshal(message)
 	if err == nil {
@@ -21,7 +21,7 @@ func Send(conn io.Writer, protocol string, message any) error {
 	return nil
 }
 
-// Receive reads a message of at most so many bytes. An error begins with the name of the protocol.
+// Receive reads a message of at most `most` bytes. Its errors begin with the name of the protocol.
 func Receive(conn io.Reader, protocol string, most int64, message any) error {
 	if err := json.NewDecoder(io.LimitReader(conn, most)).Decode(message); err != nil {
 		return fmt.Errorf("%s: no answer that makes sense: %w", protocol, err)

@@ -2,9 +2,9 @@ package kmod
 
 import "testing"
 
-// BenchmarkDevices measures looking for the devices of the machine that it runs on, which is what
-// cold plugging costs at boot beside loading. Under the product kernel in QEMU (q35, software
-// emulation): see vm/kerneltest, with -test.bench.
+// BenchmarkDevices measures the search for the devices of this machine. At boot, cold plugging
+// costs this search and the loading. vm/kerneltest with -test.bench runs it under the product
+// kernel in QEMU (q35, software emulation).
 func BenchmarkDevices(b *testing.B) {
 	for b.Loop() {
 		aliases, err := Devices("/sys")

@@ -1,15 +1,14 @@
-// Package kmod finds kernel modules by name or by modalias, and loads them with what they depend
-// on.
+// Package kmod finds kernel modules by name or by modalias, and loads them with their dependencies.
 //
-// It reads the files that depmod writes (modules.dep, modules.alias, modules.softdep,
-// modules.builtin; see kmod's modules.dep(5)) once, and works from memory afterwards. Module files
-// are given to the kernel as they are, .ko or .ko.xz: the kernel unpacks them itself
-// (CONFIG_MODULE_DECOMPRESS). The package has no blacklist, no configuration of module parameters
-// and no unloading: an appliance loads what it has, and reboots to forget it.
+// It reads the files of depmod (modules.dep, modules.alias, modules.softdep, modules.builtin; see
+// kmod's modules.dep(5)) once, and then works from memory. It passes module files to the kernel
+// unchanged, .ko or .ko.xz: the kernel unpacks them itself (CONFIG_MODULE_DECOMPRESS). The package
+// has no blacklist, no module parameters and no unloading, because an appliance loads the modules
+// that it has, and reboots to unload them.
 //
-// github.com/pmorjan/kmod was tried first. It reads every file again for each module, which is dear
-// on an emulated processor, matches no alias patterns, so it cannot serve a modalias, hides errors
-// of dependencies, and loads one module after the other.
+// github.com/pmorjan/kmod was tried first. It reads every file again for each module, which is
+// expensive on an emulated processor. It matches no alias patterns, so it cannot find a module for
+// a modalias. It hides errors of dependencies, and loads modules sequentially.
 package kmod
 
 import (
@@ -25,24 +24,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/glob"
 )
 
-// ErrNotFound says that no module has the name.
+// ErrNotFound is returned when no module has the name.
 var ErrNotFound = errors.New("no such module")
 
-// Index is what depmod knows about one folder of modules. It is read-only after Read and safe for
-// concurrent use.
+// Index is the content of depmod's files for one directory of modules. It is read-only after Read
+// and safe for concurrent use.
 type Index struct {
 	dir   string
 	files map[string]string // module name → path of the file, relative to dir
-	// module name → names of all modules it needs, the deepest last (as in modules.dep)
+	// module name → names of all modules it needs, the deepest last (the order of modules.dep)
 	needs map[string][]string
 	// module name → names of modules to load before it, if they exist (softdep pre:)
 	soft    map[string][]string
 	builtin map[string]bool
-	aliases []byte // content of modules.alias, searched as it is: most lines are never needed
+	aliases []byte // content of modules.alias, not parsed, because most lines are never needed
 }
 
 // Read reads the index files in dir, which is paths.Modules/<kernel release>. modules.dep must
-// exist; the other files may be missing, and then hold nothing.
+// exist; a missing file of the others counts as empty.
 func Read(dir string) (*Index, error) {
 	dep, err := os.ReadFile(filepath.Join(dir, "modules.dep"))
 	if err != nil {
@@ -81,8 +80,8 @@ func Read(dir string) (*Index, error) {
 	return x, nil
 }
 
-// readSoftdep reads lines of the form "softdep NAME pre: A B post: C". Only pre is used: what a
-// module wants after itself is asked for by modalias or by name anyway.
+// readSoftdep reads lines of the form "softdep NAME pre: A B post: C". It uses only pre: a module
+// after "post:" is requested by modalias or by name anyway.
 func (x *Index) readSoftdep(b []byte) {
 	for line := range bytes.Lines(b) {
 		fields := strings.Fields(string(line))
@@ -102,7 +101,7 @@ func (x *Index) readSoftdep(b []byte) {
 	}
 }
 
-// Names lists every module that has a file, sorted.
+// Names lists all modules with a file, sorted.
 func (x *Index) Names() []string {
 	names := make([]string, 0, len(x.files))
 	for name := range x.files {
@@ -112,20 +111,19 @@ func (x *Index) Names() []string {
 	return names
 }
 
-// Step is one module to load: the file, and the names of modules that must be in the kernel before
-// it.
+// Step is a module to load: its file, and the names of the modules that must be loaded before it.
 type Step struct {
 	Name  string
-	File  string // absolute, or relative to the folder given to Read if that was relative
+	File  string // absolute, or relative to the directory of Read if that was relative
 	After []string
-	// Soft marks a module that another one only likes to have: it may fail.
+	// Soft marks an optional dependency: it may fail.
 	Soft bool
 }
 
-// Plan lists what has to be loaded for the named modules, each once, needs before users. A name may
-// be written with hyphens or underscores; it may also be an alias ("fs-erofs"). Modules that are
-// built in need nothing. A name that is neither a module nor built in is an error that wraps
-// ErrNotFound; the other modules are planned all the same.
+// Plan lists the modules to load for the given names, each module once, dependencies first. A name
+// may contain hyphens or underscores; it may also be an alias ("fs-erofs"). Built-in modules need
+// no step. For a name that is neither a module nor built in, Plan returns an error that wraps
+// ErrNotFound; it plans the other modules all the same.
 func (x *Index) Plan(names ...string) ([]Step, error) {
 	var steps []Step
 	var errs []error
@@ -144,12 +142,12 @@ func (x *Index) Plan(names ...string) ([]Step, error) {
 		for _, pre := range x.soft[name] {
 			modules := []string{pre}
 			if !add(pre, true) {
-				modules = x.Match(pre) // libcrc32c wants crc32c, whichever module has that
+				modules = x.Match(pre) // for example libcrc32c wants crc32c from any module
 			}
 			for _, m := range modules {
 				add(m, true)
-				// Soft dependencies may form circles. What is not planned yet is further up in the
-				// same circle.
+				// Soft dependencies may form cycles. A module that is not planned yet is a
+				// predecessor in the same cycle.
 				if planned[m] {
 					step.After = append(step.After, m)
 				}
@@ -181,10 +179,10 @@ func (x *Index) Plan(names ...string) ([]Step, error) {
 	return steps, errors.Join(errs...)
 }
 
-// Match lists the modules whose alias patterns match one of the modaliases, sorted, each once. The
-// whole list of aliases is read once for all modaliases, so give them together.
+// Match lists the modules with an alias pattern that matches a modalias, sorted, each module once.
+// It reads the whole alias list once for all modaliases, so callers pass them together.
 func (x *Index) Match(modaliases ...string) []string {
-	byBus := map[string][]string{} // bus name → modaliases, to try few patterns in earnest
+	byBus := map[string][]string{} // bus name → modaliases, so that few patterns are fully matched
 	for _, alias := range modaliases {
 		alias = Normalize(alias)
 		byBus[busOf(alias)] = append(byBus[busOf(alias)], alias)
@@ -221,8 +219,8 @@ func (x *Index) Match(modaliases ...string) []string {
 	return modules
 }
 
-// Normalize spells a module name, an alias or a pattern with underscores, as the kernel does.
-// Brackets keep their hyphens, which are ranges there.
+// Normalize replaces hyphens in a module name, an alias or a pattern by underscores, like the
+// kernel. Hyphens in brackets stay, because they are ranges.
 func Normalize(s string) string {
 	if !strings.Contains(s, "-") {
 		return s
@@ -242,9 +240,9 @@ func Normalize(s string) string {
 	return string(b)
 }
 
-// busOf is the part of a modalias that says which bus it belongs to: letters and digits in front of
-// the first other character ("pci" of pci:v00001AF4d…). Patterns have no wildcard there, but for
-// dmi's, which nobody matches.
+// busOf returns the bus of a modalias: the letters and digits before the first other character
+// ("pci" of pci:v00001AF4d…). Patterns have no wildcard in this part, except dmi patterns, which no
+// caller matches.
 func busOf(alias string) string {
 	end := strings.IndexFunc(alias, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
@@ -255,7 +253,7 @@ func busOf(alias string) string {
 	return Normalize(alias[:end])
 }
 
-// nameOf is the module's name in "kernel/fs/erofs/erofs.ko.xz".
+// nameOf returns the module name of a file such as "kernel/fs/erofs/erofs.ko.xz".
 func nameOf(file string) string {
 	name, _, _ := strings.Cut(filepath.Base(file), ".")
 	return Normalize(name)

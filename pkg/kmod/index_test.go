@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// folder is a small folder of modules as depmod leaves it.
+// folder returns a small module directory with the files of depmod.
 func folder(t *testing.T) *Index {
 	t.Helper()
 	dir := t.TempDir()
@@ -75,7 +75,7 @@ func TestPlan(t *testing.T) {
 		{"erofs erofs", "libcrc32c erofs<libcrc32c"},
 		{"fs-erofs", "libcrc32c erofs<libcrc32c"},
 		{"ext4 virtio-pci", ""},
-		// Soft dependencies: in a circle, and by an alias.
+		// Soft dependencies: in a cycle, and by an alias.
 		{"a", "(b) (crc32c_intel) a<b+crc32c_intel"},
 		{"b", "(crc32c_intel) (a)<crc32c_intel b<a"},
 	} {
@@ -93,7 +93,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Whatever is asked for, nothing waits for something that comes later: Load would wait for ever.
+// TestPlanHasNoCircles: in no plan does a step wait for a later step, because Load would wait
+// forever.
 func TestPlanHasNoCircles(t *testing.T) {
 	x := folder(t)
 	names := x.Names()

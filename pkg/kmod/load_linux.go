@@ -14,10 +14,9 @@ import (
 // moduleCompressed is MODULE_INIT_COMPRESSED_FILE of linux/module.h: the kernel unpacks the file.
 const moduleCompressed = 4
 
-// Load carries out a plan. Modules that do not need each other are loaded at the same time: much of
-// a driver's start is waiting for its hardware. A module that is loaded already is no error. Load
-// goes on after a failure with everything that does not need the failed module, and returns all
-// errors.
+// Load executes a plan. It loads independent modules concurrently, because a driver spends much of
+// its start waiting for hardware. A module that is already loaded is not an error. After a failure,
+// Load continues with all modules that do not need the failed module, and returns all errors.
 func Load(steps []Step) error {
 	finished := map[string]chan struct{}{}
 	failed := map[string]*error{}
@@ -32,8 +31,8 @@ func Load(steps []Step) error {
 			for _, need := range step.After {
 				<-finished[need]
 			}
-			// A failed need is not looked at: what really needs it fails by itself, with the
-			// kernel's word.
+			// Load ignores a failed dependency: a module that really needs it fails by itself, with
+			// an error of the kernel.
 			*failed[step.Name] = insert(step.File)
 		})
 	}
@@ -64,7 +63,8 @@ func insert(file string) error {
 	return nil
 }
 
-// Release is the release of the running kernel, the name of its folder under paths.Modules.
+// Release returns the release of the running kernel, which is the name of its directory under
+// paths.Modules.
 func Release() (string, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -73,13 +73,13 @@ func Release() (string, error) {
 	return unix.ByteSliceToString(u.Release[:]), nil
 }
 
-// Devices lists the modaliases of the devices that are there and have no driver yet, each once, in
-// no order. sys is where sysfs is mounted.
+// Devices lists the modaliases of the present devices without a driver, each modalias once, in no
+// order. sys is the mount point of sysfs.
 //
-// It looks at the lists of devices by bus, where every device that can have a driver stands, and at
-// input devices, which have none but a modalias. Walking all of /sys/devices finds the same among
-// thirty times as many files: 10 ms against 2 ms on a small virtual machine, and about ten times
-// both under emulation.
+// It reads the device lists of the buses, which contain every device that can have a driver, and
+// the input devices, which have only a modalias. A walk of all of /sys/devices finds the same
+// devices among thirty times as many files: 10 ms against 2 ms on a small virtual machine, and
+// about ten times both figures under emulation.
 func Devices(sys string) ([]string, error) {
 	var aliases []string
 	seen := map[string]bool{}
@@ -98,7 +98,7 @@ func Devices(sys string) ([]string, error) {
 				text, err := os.ReadFile(filepath.Join(device, "modalias"))
 				alias := strings.TrimSpace(string(text))
 				if err != nil || alias == "" || seen[alias] {
-					continue // most have none; one may be gone
+					continue // most devices have no modalias; a device may be gone
 				}
 				if _, err := os.Lstat(filepath.Join(device, "driver")); err == nil {
 					continue

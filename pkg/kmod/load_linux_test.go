@@ -12,7 +12,7 @@ func TestDevices(t *testing.T) {
 	for file, content := range map[string]string{
 		"bus/pci/devices/1/modalias":      "pci:v1\n",
 		"bus/virtio/devices/c/modalias":   "virtio:d2\n",
-		"bus/pci/devices/2/modalias":      "pci:v1\n", // the same once more
+		"bus/pci/devices/2/modalias":      "pci:v1\n", // the same modalias again
 		"bus/pci/devices/3/modalias":      "\n",
 		"bus/pci/devices/driven/modalias": "pci:v9\n",
 		"bus/pci/devices/driven/driver/x": "",
@@ -32,8 +32,8 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestLoadGoesOn checks that one module that does not load keeps no other from being tried, and
-// none waits for ever. That modules do load is shown by init's boot test.
+// TestLoadGoesOn: after a module fails to load, Load tries all others, and none waits forever.
+// init's boot test shows that modules do load.
 func TestLoadGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	steps := []Step{

@@ -2,7 +2,7 @@ package kmsg
 
 import "testing"
 
-// FuzzParse feeds the decoder of the kernel's log, into which programs write, too.
+// FuzzParse parses arbitrary records, because user programs also write to the kernel log.
 func FuzzParse(f *testing.F) {
 	f.Add("6,339,5140900,-;text\n SUBSYSTEM=pci")
 	f.Add("30,1,1,-;a\\x0ab")

@@ -1,7 +1,7 @@
-// Package kmsg reads the kernel's log.
+// Package kmsg reads the kernel log.
 //
-// See Documentation/ABI/testing/dev-kmsg. The kernel keeps the log, numbers it and drops the
-// oldest; this package keeps nothing.
+// See Documentation/ABI/testing/dev-kmsg. The kernel stores the log, numbers the records and drops
+// the oldest; this package stores nothing.
 package kmsg
 
 import (
@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// Record is one record of the kernel's log.
+// Record is one record of the kernel log.
 type Record struct {
 	Priority int           // syslog(3): 0 emergency to 7 debug
-	Facility int           // 0 kernel; others: a program wrote it
-	Seq      uint64        // grows by one with each record
-	At       time.Duration // since the kernel began, by a clock that stands still in suspend
+	Facility int           // 0 kernel; otherwise a program wrote it
+	Seq      uint64        // increases by 1 with each record
+	At       time.Duration // since the kernel started, by a clock that stops in suspend
 	Text     string        // may have several lines
 }
 
 var errForm = errors.New("not a record of the kernel's log")
 
-// Parse understands what one read of /dev/kmsg returns: "6,339,5140900,-;text", with further lines
-// that begin with a blank and name the device. Characters that are not printable come as \x1b and
-// are left so: nobody's terminal is at stake.
+// Parse parses the result of one read of /dev/kmsg: "6,339,5140900,-;text", with further lines that
+// begin with a blank and name the device. Unprintable characters are escaped as \x1b; Parse leaves
+// them so, because it does not write to a terminal.
 func Parse(data string) (Record, error) {
 	head, text, ok := strings.Cut(data, ";")
 	fields := strings.Split(head, ",")
@@ -37,7 +37,7 @@ func Parse(data string) (Record, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return Record{}, errForm
 	}
-	text, _, _ = strings.Cut(text, "\n") // what follows is the dictionary
+	text, _, _ = strings.Cut(text, "\n") // the dictionary follows
 	return Record{
 		Priority: int(level & 7), Facility: int(level >> 3), Seq: seq,
 		At: time.Duration(usec) * time.Microsecond, Text: strings.ReplaceAll(text, `\x0a`, "\n"),

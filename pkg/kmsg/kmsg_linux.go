@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device is the kernel's log.
+// Device is the device file of the kernel log.
 const Device = "/dev/kmsg"
 
 // maxRecord is CONSOLE_EXT_LOG_MAX (kernel/printk): a read with a smaller buffer fails.
 const maxRecord = 8192
 
-// Tail returns the last n records that the kernel still has, oldest first; all of them when n is 0.
+// Tail returns the last n records of the kernel, oldest first; all of them if n is 0.
 func Tail(n int) ([]Record, error) {
 	f, err := open()
 	if err != nil {
@@ -33,8 +33,8 @@ func Tail(n int) ([]Record, error) {
 	for {
 		var size int
 		var failure error
-		// Straight from the descriptor: Go's Read would wait for more at the end, and the end is
-		// what ends us.
+		// Read directly from the descriptor: Go's Read would wait for more at the end of the log,
+		// but Tail returns there.
 		if err := raw.Read(func(fd uintptr) bool { size, failure = unix.Read(int(fd), buffer); return true }); err != nil {
 			return nil, fmt.Errorf("kernel log: cannot read: %w", err)
 		}
@@ -42,7 +42,7 @@ func Tail(n int) ([]Record, error) {
 		case errors.Is(failure, unix.EAGAIN):
 			return records, nil
 		case errors.Is(failure, unix.EPIPE), errors.Is(failure, unix.EINTR):
-			continue // overwritten under our hands: the next read gives the oldest that is left
+			continue // overwritten meanwhile: the next read returns the oldest remaining record
 		case failure != nil:
 			return nil, fmt.Errorf("kernel log: cannot read: %w", failure)
 		}
@@ -55,9 +55,9 @@ func Tail(n int) ([]Record, error) {
 	}
 }
 
-// Follow calls each for the last tail records (all that the kernel has when tail is 0) and then for
-// every new one, until the context ends (its error is returned) or each fails. Records that the
-// kernel dropped before they could be read are missing; their numbers (Record.Seq) show it.
+// Follow calls each for the last tail records (for all if tail is 0) and then for every new record,
+// until the context ends (Follow returns its error) or each fails. Records that the kernel dropped
+// before the read are missing; the numbers in Record.Seq show the gap.
 func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	f, err := open()
 	if err != nil {
@@ -65,7 +65,7 @@ func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	}
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() {
-		// ends the read below; it cannot fail on a file that can be polled
+		// ends the read below; it cannot fail on a pollable file
 		_ = f.SetReadDeadline(time.Unix(1, 0))
 	})()
 	from := uint64(0)
@@ -99,8 +99,8 @@ func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	}
 }
 
-// open opens the log at its beginning. Not blocking, so that Go waits for it in its poller and can
-// be interrupted.
+// open opens the log at its beginning. It is non-blocking, so that Go waits in its poller and the
+// wait can be interrupted.
 func open() (*os.File, error) {
 	f, err := os.OpenFile(Device, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

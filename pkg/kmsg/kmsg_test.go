@@ -30,7 +30,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestKernelLog writes to this kernel's log and reads it back.
+// TestKernelLog writes to the kernel log of this machine and reads it back.
 func TestKernelLog(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to read and write the kernel's log")

@@ -1,9 +1,8 @@
-// Package logring keeps the last lines that a service wrote, in memory, bounded by lines and by
-// bytes.
+// Package logring stores the last log lines of a service in memory, bounded by lines and by bytes.
 //
-// The writer never waits for a reader: when the ring is full the oldest lines go, and a reader that
-// was too slow is told how many it missed. The package deliberately writes nothing to disk and
-// interprets no line.
+// The writer never waits for a reader: a full ring drops the oldest lines, and a slow reader gets
+// the number of lines that it missed. The package deliberately writes nothing to disk and parses no
+// line.
 package logring
 
 import (
@@ -14,21 +13,21 @@ import (
 	"time"
 )
 
-// MaxLine is the length in bytes up to which a line is kept in one piece; the rest continues as a
-// line of its own.
+// MaxLine is the maximum length of a line in bytes. The rest of a longer line continues as another
+// line.
 const MaxLine = 8192
 
-// lineCost is added to a line's length when bytes are counted: the size of a Line in memory.
+// lineCost is added to the length of a line in the byte count: the size of a Line in memory.
 const lineCost = 48
 
 // Line is one line of text without its newline.
 type Line struct {
-	Seq  uint64    // grows by one with each line; the first has 1
+	Seq  uint64    // increases by 1 with each line; the first line has 1
 	Time time.Time // when the line was complete
 	Text string
 }
 
-// Ring holds the last lines. Make it with New. All methods may be called from any goroutine.
+// Ring stores the last lines. New creates it. All methods are safe for concurrent use.
 type Ring struct {
 	maxLines, maxBytes int
 
@@ -40,14 +39,14 @@ type Ring struct {
 	changed chan struct{} // closed by the next line, then replaced
 }
 
-// New returns an empty ring that keeps at most maxLines lines and maxBytes bytes of text (with a
-// little added for each line). Both are at least 1.
+// New returns an empty ring with at most maxLines lines and maxBytes bytes of text (plus lineCost
+// for each line). Both limits are at least 1.
 func New(maxLines, maxBytes int) *Ring {
 	return &Ring{maxLines: max(maxLines, 1), maxBytes: max(maxBytes, 1), next: 1, changed: make(chan struct{})}
 }
 
-// Write adds text and stamps each line that it completes with now. It never blocks and never fails,
-// and so is an io.Writer that can stand behind a process's output.
+// Write adds text, and sets the time of each completed line to now. It never blocks and never
+// fails, so it can be the io.Writer behind the output of a process.
 func (r *Ring) Write(text []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,27 +70,26 @@ func (r *Ring) Write(text []byte) (int, error) {
 		}
 	}
 	if r.next != before {
-		r.wake()
+		r.notify()
 	}
 	return size, nil
 }
 
-// Flush makes a line of what was written after the last newline, if anything. Call it when a
-// process has ended.
+// Flush turns the text after the last newline into a line, if there is any. The caller calls it
+// when a process has exited.
 func (r *Ring) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.partial) > 0 {
 		r.add()
-		r.wake()
+		r.notify()
 	}
 }
 
-// add turns the partial text into a line and drops the oldest while there is too much. The lock is
-// held.
+// add turns the partial text into a line, and drops the oldest lines beyond the limits. The caller
+// holds the lock.
 func (r *Ring) add() {
-	// What is no UTF-8, or was cut within a character, has no place in the messages that carry
-	// lines (proto3, string).
+	// Bytes that are not UTF-8, or a character that was cut, are not valid in a proto3 string.
 	text := strings.ToValidUTF8(string(bytes.TrimSuffix(r.partial, []byte("\r"))), "\uFFFD")
 	r.partial = r.partial[:0]
 	r.lines = append(r.lines, Line{Seq: r.next, Time: time.Now(), Text: text})
@@ -106,19 +104,20 @@ func (r *Ring) add() {
 	r.lines = r.lines[drop:]
 }
 
-func (r *Ring) wake() {
+func (r *Ring) notify() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// Newest is the Seq of the last line, also of one that is not kept any more; 0 before there is one.
+// Newest returns the Seq of the last line, even if the ring has dropped it; 0 before the first
+// line.
 func (r *Ring) Newest() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.next - 1
 }
 
-// Tail returns the last n lines that are kept, oldest first; all of them when n is 0.
+// Tail returns the last n stored lines, oldest first; all of them if n is 0.
 func (r *Ring) Tail(n int) []Line {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,15 +128,15 @@ func (r *Ring) Tail(n int) []Line {
 	return append([]Line(nil), r.lines[from:]...)
 }
 
-// Since returns the lines with a greater Seq than seq that are kept, oldest first.
+// Since returns the stored lines with a Seq greater than seq, oldest first.
 func (r *Ring) Since(seq uint64) []Line {
 	lines, _, _ := r.after(seq)
 	return lines
 }
 
-// After waits until there is a line with a greater Seq than seq and returns all such lines that are
-// still kept, with the number of lines between seq and the first of them that are not. The only
-// error is the context's.
+// After waits for a line with a Seq greater than seq, and returns all such stored lines. missed is
+// the number of dropped lines between seq and the first returned line. The only possible error is
+// the error of the context.
 func (r *Ring) After(ctx context.Context, seq uint64) (lines []Line, missed uint64, err error) {
 	for {
 		lines, missed, changed := r.after(seq)
@@ -165,9 +164,9 @@ func (r *Ring) after(seq uint64) ([]Line, uint64, <-chan struct{}) {
 	return append([]Line(nil), r.lines[seq+1-first:]...), 0, r.changed
 }
 
-// Follow calls each for the last tail lines that are kept (all when tail is 0) and then for every
-// new one, until the context ends (its error is returned) or each fails. When lines were lost
-// because each was slower than the writer, missed says how many stood before this line.
+// Follow calls each for the last tail stored lines (for all if tail is 0) and then for every new
+// line, until the context ends (Follow returns its error) or each fails. missed is the number of
+// lines before this line that were lost because each was slower than the writer.
 func (r *Ring) Follow(ctx context.Context, tail int, each func(line Line, missed uint64) error) error {
 	r.mu.Lock()
 	last := r.next - 1

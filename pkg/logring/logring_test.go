@@ -76,8 +76,8 @@ func TestLongLineIsSplit(t *testing.T) {
 	}
 }
 
-// TestOtherBytes: what no message could carry as a text is replaced, also where a line is cut
-// within a character.
+// TestOtherBytes: bytes that are not valid in a proto3 string are replaced, also where a line is
+// cut within a character.
 func TestOtherBytes(t *testing.T) {
 	r := New(10, 1<<20)
 	write(t, r, "a\xffb\n"+strings.Repeat("x", MaxLine-1)+"é\n")
@@ -101,8 +101,8 @@ func TestSlowReaderIsToldWhatItMissed(t *testing.T) {
 	}
 }
 
-// TestFollow is for the race detector too: a reader that begins in the middle sees every line once,
-// in order.
+// TestFollow: a reader that starts in the middle gets every line once, in order. The test also
+// serves the race detector.
 func TestFollow(t *testing.T) {
 	const last = 2000
 	r := New(last, 1<<20)

@@ -1,6 +1,5 @@
-// Package mkfs makes file systems by running the programs that know how: mke2fs and mkfs.fat.
-// Everything is said explicitly, so that no configuration file is needed. It does not choose what
-// lies where.
+// Package mkfs creates file systems with the programs mke2fs and mkfs.fat. It passes all options
+// explicitly, so no configuration file is needed. Its callers choose the partitions.
 package mkfs
 
 import (
@@ -13,29 +12,30 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Ext4BlockSize of our ext4 file systems, in bytes.
+// Ext4BlockSize is the block size of all ext4 file systems of Orlop, in bytes.
 const Ext4BlockSize = 4096
 
-// Runner runs a program (absolute path and arguments) to its end and returns its output. A status
-// other than 0 is an error. It is given from outside because PID 1 reaps all children in one place.
+// Runner runs a program (absolute path and arguments) until it exits, and returns its output. A
+// nonzero exit status is an error. The caller provides it, because PID 1 reaps all children in one
+// place.
 type Runner func(ctx context.Context, args ...string) ([]byte, error)
 
-// Quotas says what a file system counts.
+// Quotas selects the quota accounting of a file system.
 type Quotas bool
 
 const (
 	NoQuotas Quotas = false
-	// ProjectQuotas lets the file system count what belongs to each project (package projectquota).
-	// The kernel mounts it only when it has its module quota_v2.
+	// ProjectQuotas enables the accounting of project quotas (package projectquota). The kernel
+	// mounts such a file system only with the module quota_v2.
 	ProjectQuotas Quotas = true
 )
 
-// Ext4 makes an ext4 file system on a partition. The old superblock goes first and is on the disk
-// before mke2fs begins, so that a cut leaves a blank partition.
+// Ext4 creates an ext4 file system on a partition. It first wipes the old superblock on the disk,
+// so that a power cut leaves a blank partition.
 //
-// Inode tables and the journal are not zeroed now: the kernel does that in the background after the
-// first mount, and the checksums of the groups say what is done. The disk is not discarded: on
-// large disks that takes longer than all the rest.
+// It does not zero the inode tables and the journal: the kernel does that in the background after
+// the first mount, and the group checksums record the progress. It does not discard the blocks,
+// because on large disks that takes longer than all other steps.
 func Ext4(ctx context.Context, run Runner, device, label string, reservedPercent int, quotas Quotas) error {
 	features := "has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize,resize_inode,dir_index,filetype," +
 		"sparse_super,large_file,ext_attr"
@@ -56,7 +56,7 @@ func Ext4(ctx context.Context, run Runner, device, label string, reservedPercent
 	return nil
 }
 
-// FAT32 makes the file system that firmware reads on a partition.
+// FAT32 creates a FAT32 file system, which the firmware can read, on a partition.
 func FAT32(ctx context.Context, run Runner, device, label string) error {
 	size, err := wipe(device)
 	if err == nil {
@@ -68,11 +68,11 @@ func FAT32(ctx context.Context, run Runner, device, label string) error {
 	return nil
 }
 
-// FAT32Cluster is how many sectors of 512 bytes are one cluster of a FAT32 of size bytes: as many
-// as leave it twice the clusters that firmware expects of FAT32 (65525), so that a folder seldom
-// needs another one (docs/decisions/0012-upgrade-order.md).
+// FAT32Cluster returns the sectors of 512 bytes per cluster of a FAT32 file system of size bytes.
+// The result leaves at least twice the number of clusters that firmware expects of FAT32 (65525),
+// so that a directory rarely needs a second cluster (docs/decisions/0012-upgrade-order.md).
 func FAT32Cluster(size uint64) int {
-	const leastClusters, most = 2 << 16, 64 // 32 KiB are the most that everybody reads
+	const leastClusters, most = 2 << 16, 64 // all firmware reads at most 32 KiB
 	sectors := 1
 	for sectors < most && size/512/uint64(2*sectors) >= leastClusters {
 		sectors *= 2

@@ -8,7 +8,7 @@ func TestFAT32Cluster(t *testing.T) {
 		if got != want {
 			t.Errorf("%d MiB: %d sectors are a cluster, want %d", mib, got, want)
 		}
-		// What the file allocation tables take is far less than the half that is left.
+		// The file allocation tables take far less than the remaining half.
 		if clusters := mib << 20 / 512 / uint64(got); mib >= 64 && clusters < 2*65525 {
 			t.Errorf("%d MiB: %d clusters are too near to FAT16", mib, clusters)
 		}

@@ -1,18 +1,17 @@
-// Package mount describes mounts as values, does them, moves them and undoes them.
+// Package mount describes mounts as values, and creates, moves and removes them.
 //
-// It knows no particular file system and no particular place: the tables of what is mounted where
-// belong to their owners (init for the first four, machined/host for the rest, machined/disk for
-// the writable partitions).
+// It contains no table of file systems and mount points: these tables belong to their owners (init
+// for the first four, machined/host for the rest, machined/disk for the writable partitions).
 package mount
 
 import (
 	"strings"
 )
 
-// Flags say what a mount forbids. The zero value forbids nothing.
+// Flags restrict a mount. The zero value restricts nothing.
 type Flags uint
 
-// The flags, as mount(8) names them.
+// The flags, with the names of mount(8).
 const (
 	ReadOnly Flags = 1 << iota
 	NoSuid
@@ -21,13 +20,14 @@ const (
 	NoAtime
 )
 
-// flagNames is in the order in which flags are printed.
+// flagNames has the order in which String prints the flags.
 var flagNames = [...]struct {
 	flag Flags
 	name string
 }{{ReadOnly, "ro"}, {NoSuid, "nosuid"}, {NoDev, "nodev"}, {NoExec, "noexec"}, {NoAtime, "noatime"}}
 
-// String lists the flags as mount(8) does, separated by commas; "rw" if there are none.
+// String lists the flags in the form of mount(8), separated by commas, or returns "rw" if no flag
+// is set.
 func (f Flags) String() string {
 	var names []string
 	for _, n := range flagNames {
@@ -41,16 +41,17 @@ func (f Flags) String() string {
 	return strings.Join(names, ",")
 }
 
-// Mount is one file system at one place. See mount(2).
+// Mount is a file system at a mount point. See mount(2).
 type Mount struct {
 	Source string // a device path, or any word for file systems without a device
 	Target string // absolute path of the mount point
-	Type   string // file system type, as in /proc/filesystems
+	Type   string // file system type from /proc/filesystems
 	Flags  Flags
 	Data   string // options of the file system itself, separated by commas
 }
 
-// String says it as an operator would: "mount /dev/vda4 at /state (ext4, nosuid,nodev,noexec)".
+// String describes the mount for operators: "mount /dev/vda4 at /state (ext4,
+// nosuid,nodev,noexec)".
 func (m Mount) String() string {
 	s := "mount " + m.Source + " at " + m.Target + " (" + m.Type + ", " + m.Flags.String()
 	if m.Data != "" {
@@ -59,7 +60,7 @@ func (m Mount) String() string {
 	return s + ")"
 }
 
-// FATModules are the file system of firmware and of memory sticks, and the character sets that the
-// kernel mounts it with (CONFIG_FAT_DEFAULT_CODEPAGE and CONFIG_FAT_DEFAULT_IOCHARSET of Debian's
-// kernels).
+// FATModules returns the modules for the file system of firmware and of USB sticks, with the
+// character sets with which the kernel mounts it (CONFIG_FAT_DEFAULT_CODEPAGE and
+// CONFIG_FAT_DEFAULT_IOCHARSET of Debian's kernels).
 func FATModules() []string { return []string{"vfat", "nls_cp437", "nls_ascii"} }

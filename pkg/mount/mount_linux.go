@@ -15,9 +15,9 @@ var flagBits = [...]struct {
 	bit  uintptr
 }{{ReadOnly, unix.MS_RDONLY}, {NoSuid, unix.MS_NOSUID}, {NoDev, unix.MS_NODEV}, {NoExec, unix.MS_NOEXEC}, {NoAtime, unix.MS_NOATIME}}
 
-// Do mounts. The mount point is made if it does not exist (0755). Do does not look whether
-// something is mounted there already: the kernel would stack the mounts. Who may repeat it looks
-// first, with At or List.
+// Do mounts the file system. It creates a missing mount point (0755). It does not check whether the
+// mount point is in use: the kernel would stack the mounts. A caller that may repeat the mount
+// first checks with At or List.
 func (m Mount) Do() error { return m.mount(0) }
 
 func (m Mount) mount(bits uintptr) error {
@@ -35,18 +35,17 @@ func (m Mount) mount(bits uintptr) error {
 	return nil
 }
 
-// Bind shows the folder from at another place too, with restrictions of its own (mount(2),
-// MS_BIND). The mount point is made if it does not exist (0755).
+// Bind makes the directory from also available at to, with its own restrictions (mount(2),
+// MS_BIND). It creates a missing mount point (0755).
 func Bind(from, to string, flags Flags) error {
 	m := Mount{Source: from, Target: to, Type: "bind", Flags: flags}
 	if err := m.mount(unix.MS_BIND); err != nil {
 		return err
 	}
-	return m.mount(unix.MS_BIND | unix.MS_REMOUNT) // the first call has ignored the restrictions
+	return m.mount(unix.MS_BIND | unix.MS_REMOUNT) // the first call ignores the restrictions
 }
 
-// Move moves a mount, and everything mounted below it, to another place. The target is made if it
-// does not exist.
+// Move moves a mount, with all mounts below it, to another mount point. The target must exist.
 func Move(from, to string) error {
 	if err := unix.Mount(from, to, "", unix.MS_MOVE, ""); err != nil {
 		return fmt.Errorf("%s: cannot move mount to %s: %w", from, to, err)
@@ -54,8 +53,8 @@ func Move(from, to string) error {
 	return nil
 }
 
-// Unmount takes away the topmost mount at target. Nothing mounted there is not an error, so it is
-// safe to repeat.
+// Unmount removes the topmost mount at target. It returns nil if target is not a mount point, so a
+// caller can repeat it.
 func Unmount(target string) error {
 	err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -64,8 +63,8 @@ func Unmount(target string) error {
 	return nil
 }
 
-// List reads what is mounted in the caller's namespace (/proc/self/mountinfo), in the order of
-// mounting.
+// List returns the mounts in the mount namespace of the caller (/proc/self/mountinfo), in the order
+// of mounting.
 func List() ([]Mount, error) {
 	infos, err := mountinfo.GetMounts(nil)
 	if err != nil {

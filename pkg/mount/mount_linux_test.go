@@ -18,7 +18,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestMounts mounts, moves and unmounts for real.
+// TestMounts mounts, moves and unmounts real file systems.
 func TestMounts(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("mounts: runs under the product kernel only (make kernel)")

@@ -6,8 +6,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/fdpass"
 )
 
-// FromEnv returns a Writer to the pipe that the environment names, or nil (which is a Writer that
-// sends nothing) when it names none. Call it once, early.
+// FromEnv returns a Writer to the pipe in the environment. Without this variable it returns nil,
+// which is a Writer that sends nothing. Call it once, early.
 func FromEnv() (*Writer, error) {
 	pipe, err := fdpass.File(Env)
 	if err != nil {

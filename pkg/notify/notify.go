@@ -1,17 +1,17 @@
-// Package notify is how a supervised process tells machined that it, or a component inside it, is
-// ready.
+// Package notify defines how a supervised process reports to machined that the process, or a
+// component inside it, is ready.
 //
-// The process inherits the write end of a pipe, by custom as file descriptor 3, and finds its
-// number in the environment variable ORLOP_NOTIFY_FD. It writes one JSON object per line:
+// The process inherits the write end of a pipe, usually as file descriptor 3, and reads its number
+// from the environment variable ORLOP_NOTIFY_FD. It writes one JSON object per line:
 //
 //	{"component":"etcd","ready":true,"detail":"serving on /run/…/etcd.sock"}
 //
-// A line with an empty component speaks for the process as a whole. The reader (pkg/supervise)
-// takes a process for ready when at least one component was announced and all that were announced
-// are ready. A component may become unready again by saying so; it is forgotten when the process
-// ends.
+// A line with an empty component describes the process as a whole. The reader (pkg/supervise)
+// regards a process as ready when it has announced at least one component and all announced
+// components are ready. A component can report that it is unready again. The reader forgets all
+// components when the process exits.
 //
-// The package knows the lines and nothing else: no states, no deadlines, no processes.
+// The package contains only the lines: no states, no deadlines, no processes.
 package notify
 
 import (
@@ -24,38 +24,38 @@ import (
 	"sync"
 )
 
-// Env names the environment variable with the number of the file descriptor to write to.
+// Env is the environment variable with the number of the file descriptor for messages.
 const Env = "ORLOP_NOTIFY_FD"
 
-// MaxLine is the greatest length of one line in bytes, with its newline: PIPE_BUF, up to which a
-// write to a pipe is never mixed with another's (pipe(7)).
+// MaxLine is the maximum length of a line in bytes, newline included. It is PIPE_BUF: the kernel
+// never mixes a write of this length with other writes to the pipe (pipe(7)).
 const MaxLine = 4096
 
-// maxDetail leaves room for JSON's escapes (at most 6 bytes for one) and the other fields.
+// maxDetail leaves room for JSON's escapes (at most 6 bytes per byte) and the other fields.
 const maxDetail = 500
 
-// Message is one line.
+// Message is the content of one line.
 type Message struct {
 	// "etcd", "kube-apiserver", …; empty for the process itself; at most 64 bytes
 	Component string `json:"component"`
 	Ready     bool   `json:"ready"` // whether it can do its work now
-	// one line for people: what it does, or what it waits for
+	// one line for people: its present work, or the reason why it waits
 	Detail string `json:"detail,omitempty"`
 }
 
-// Writer sends messages. A nil Writer sends nothing: a process that is not supervised need not
-// care.
+// Writer sends messages. A nil Writer sends nothing, so an unsupervised process needs no special
+// case.
 type Writer struct {
 	mu sync.Mutex
 	w  io.Writer
 }
 
-// NewWriter returns a Writer that sends to w, one Write for each message.
+// NewWriter returns a Writer that sends to w, with one Write per message.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Send tells that a component is ready or is not. A detail longer than 500 bytes is cut, and line
-// breaks in it become spaces. An error means that machined does not read any more; the caller may
-// go on all the same.
+// Send reports whether a component is ready. It cuts a detail after 500 bytes and replaces line
+// breaks by spaces. An error means that machined no longer reads; the caller may continue all the
+// same.
 func (w *Writer) Send(component string, ready bool, detail string) error {
 	if w == nil {
 		return nil
@@ -82,9 +82,9 @@ func oneLine(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// Read calls each for every message that r delivers, until r ends (then it returns nil) or fails. A
-// line that is not a message is passed to bad with the reason and skipped: a confused process must
-// not look like a dead one.
+// Read calls each for every message from r, until r ends (then it returns nil) or fails. It passes
+// an invalid line to bad with the reason and skips the line, because a process with a bug must not
+// look like a dead process.
 func Read(r io.Reader, each func(Message), bad func(line string, err error)) error {
 	lines := bufio.NewReaderSize(r, MaxLine)
 	for {

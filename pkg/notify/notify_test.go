@@ -56,7 +56,7 @@ func TestFromEnv(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	// A copy, because FromEnv takes the descriptor for its own.
+	// A copy, because FromEnv takes ownership of the descriptor.
 	fd, err := unix.Dup(int(w.Fd()))
 	if err != nil {
 		t.Fatal(err)

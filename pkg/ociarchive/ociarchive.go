@@ -1,6 +1,7 @@
-// Package ociarchive makes container images, and artefacts that are none, of files that are at
-// hand, as OCI archives (a tar of an OCI image layout) that a machine imports. What images have in
-// common is in an archive once. It does not pull and does not push. Same input, same bytes.
+// Package ociarchive builds container images, and OCI artifacts, from local files, and writes them
+// as OCI archives (a tar of an OCI image layout), which a machine can import. An archive contains a
+// blob that several images share only once. The package does not pull and does not push. Equal
+// input gives equal bytes.
 package ociarchive
 
 import (
@@ -26,31 +27,31 @@ import (
 
 // Image is a Linux image for amd64.
 type Image struct {
-	// Name is what containerd imports it as.
+	// Name is the image name in containerd after the import.
 	Name string
-	// Layers lie over each other, the last one on top.
+	// Layers are stacked, the last layer on top.
 	Layers []Layer
-	// Config is how it is started (OCI image specification, config.md).
+	// Config is the execution configuration (OCI image specification, config.md).
 	Config v1.Config
-	// Created is when it was made; the zero time: nobody says.
+	// Created is the creation time; the zero time is omitted.
 	Created time.Time
-	// ConfigType is the media type of its configuration; empty: an image's. With another one it is
-	// an artefact, of which nothing runs.
+	// ConfigType is the media type of the configuration; empty for an image. Another media type
+	// makes it an artifact, which cannot run.
 	ConfigType string
 }
 
-// Layer is files by absolute clean paths. The folders above them need not be named.
+// Layer maps absolute clean paths to files. Parent directories may be omitted.
 type Layer map[string]File
 
-// File is one file of an image: a folder if Mode says so, a symbolic link if Target does, else a
-// regular file. All belong to root.
+// File is a file of an image: a directory if Mode has the directory bit, a symbolic link if Target
+// is set, else a regular file. root owns all files.
 type File struct {
 	Mode    fs.FileMode
 	Target  string
 	Content []byte
 }
 
-// Program is an image that holds one static program, NAME at the top, and starts it.
+// Program returns an image with one static program, /NAME, as its entry point.
 func Program(image, name string, content []byte) Image {
 	return Image{
 		Name:   image,
@@ -75,7 +76,7 @@ func Write(w io.Writer, images ...Image) error {
 	return nil
 }
 
-// WriteLayout puts images into a folder that is there: what an archive of them holds.
+// WriteLayout writes the content of an archive with these images into an existing directory.
 func WriteLayout(dir string, images ...Image) error {
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
@@ -104,8 +105,8 @@ func (i Image) build() (v1.Image, error) {
 			return nil, err
 		}
 		var err error
-		// Not compressed: what is imported once is unpacked once, and emulated machines take longer
-		// for that than for reading it.
+		// The layer is not compressed: it is unpacked only once after the import, and on emulated
+		// machines decompression takes longer than reading.
 		if image, err = mutate.AppendLayers(image, static.NewLayer(content.Bytes(), types.OCIUncompressedLayer)); err != nil {
 			return nil, err
 		}
@@ -122,11 +123,11 @@ func (i Image) build() (v1.Image, error) {
 	if image, err = mutate.ConfigFile(image, config); err != nil || i.ConfigType == "" {
 		return image, err
 	}
-	// last: it knows the layers of images only
+	// at the end, because mutate accepts layers only for the type of images
 	return mutate.ConfigMediaType(image, types.MediaType(i.ConfigType)), nil
 }
 
-// Digest is that of the image's manifest, "sha256:…": what it is known by in a registry.
+// Digest returns the digest of the manifest, "sha256:…", which identifies the image in a registry.
 func (i Image) Digest() (string, error) {
 	image, err := i.build()
 	if err != nil {
@@ -138,7 +139,7 @@ func (i Image) Digest() (string, error) {
 
 func (l Layer) write(out io.Writer) error {
 	w := tar.NewWriter(out)
-	for _, name := range slices.Sorted(maps.Keys(l)) { // a folder comes before what is in it
+	for _, name := range slices.Sorted(maps.Keys(l)) { // a directory comes before its content
 		f := l[name]
 		h := header(strings.TrimPrefix(name, "/"), mode(f.Mode), int64(len(f.Content)))
 		switch {
@@ -154,7 +155,7 @@ func (l Layer) write(out io.Writer) error {
 	return w.Close()
 }
 
-// mode is a file's mode as tar has it: Go keeps the three special bits elsewhere.
+// mode returns the file mode for tar: Go stores the three special bits at other positions.
 func mode(m fs.FileMode) int64 {
 	bits := int64(m.Perm())
 	for special, bit := range map[fs.FileMode]int64{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
@@ -165,7 +166,7 @@ func mode(m fs.FileMode) int64 {
 	return bits
 }
 
-// tarFolder packs the regular files of a folder, in the order of their names.
+// tarFolder packs the regular files of a directory, in the order of their names.
 func tarFolder(out io.Writer, dir string) error {
 	w := tar.NewWriter(out)
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -188,7 +189,7 @@ func tarFolder(out io.Writer, dir string) error {
 	return w.Close()
 }
 
-// header has neither a time nor an owner of its own.
+// header returns a header without a time and an owner.
 func header(name string, mode, size int64) *tar.Header {
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: time.Unix(0, 0)}
 }

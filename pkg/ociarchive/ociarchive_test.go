@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// written is the archive of an image.
+// written returns the archive of an image.
 func written(t *testing.T, i Image) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -28,7 +28,7 @@ func written(t *testing.T, i Image) []byte {
 	return b.Bytes()
 }
 
-// TestWrite reads an archive as whoever imports it does.
+// TestWrite reads an archive like a program that imports it.
 func TestWrite(t *testing.T) {
 	image := Program("example.test/one:1", "one", []byte("program"))
 	image.Created = time.Unix(1_700_000_000, 0)
@@ -60,8 +60,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestArtifact: an artefact is told from an image by the type of its configuration, and known by
-// the digest that its archive has.
+// TestArtifact: the media type of the configuration distinguishes an artifact from an image, and
+// Digest returns the digest in the archive.
 func TestArtifact(t *testing.T) {
 	const flux = "application/vnd.cncf.flux.config.v1+json"
 	a := Image{Name: "example.test/addon:1", ConfigType: flux, Layers: []Layer{{"/deploy.yaml": {Mode: 0o644, Content: []byte("a: 1")}}}}
@@ -73,13 +73,13 @@ func TestArtifact(t *testing.T) {
 	}
 }
 
-// seen is what an archive holds.
+// seen is the content of an archive.
 type seen struct {
 	name       string
 	digest     string
 	configType string
 	config     *v1.ConfigFile
-	files      []string // name, mode as stat(2) has it, owner, content or target
+	files      []string // name, mode in the form of stat(2), owner, content or target
 }
 
 func open(t *testing.T, archive []byte) seen {
@@ -112,7 +112,7 @@ func open(t *testing.T, archive []byte) seen {
 	if len(layers) != 1 || digest != s.config.RootFS.DiffIDs[0] {
 		t.Errorf("%d layers, the first one %s; its configuration says %v", len(layers), digest, s.config.RootFS.DiffIDs)
 	}
-	r, err := layers[0].Compressed() // the blob as it is
+	r, err := layers[0].Compressed() // the blob without decompression
 	must(t, err)
 	each(t, r, func(h *tar.Header, content []byte) {
 		kind := map[byte]int64{tar.TypeReg: 0o100000, tar.TypeDir: 0o40000, tar.TypeSymlink: 0o120000}[h.Typeflag]

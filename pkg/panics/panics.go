@@ -1,13 +1,12 @@
-// Package panics turns a panic into an error that is recorded, so that a fault in one task does not
-// end a process that others depend on. PID 1 uses it: a panic that nothing recovers ends that
-// process, and with it the machine.
+// Package panics turns a panic into a recorded error, so that a fault in one task does not end a
+// process on which others depend. PID 1 uses it: an unrecovered panic ends this process, and with
+// it the machine.
 //
-// The process says once who records (OnPanic). Until then nothing is recovered: in tests, and in
-// processes that are started again when they end, a panic ends the process as usual. What Go itself
-// ends a process for (concurrent map writes, a stack that is too deep, no memory) cannot be
-// recovered by anything.
+// The process sets the recorder once (OnPanic). Before that the package recovers nothing: in tests,
+// and in processes that are restarted, a panic ends the process as usual. Some failures of the Go
+// runtime (concurrent map writes, stack overflow, out of memory) cannot be recovered at all.
 //
-// The package does not decide which task may go on after a panic; its callers do
+// The callers, not this package, decide which tasks may continue after a panic
 // (docs/decisions/0059-panics.md).
 package panics
 
@@ -19,26 +18,27 @@ import (
 	"time"
 )
 
-// MaxStack is how much of a stack is kept, in bytes: the innermost calls come first.
+// MaxStack is the maximum length of a recorded stack, in bytes; the innermost calls come first.
 const MaxStack = 8 << 10
 
-// maxValue is how much of what a panic says is kept, in bytes: a caller's own words can be in it.
+// maxValue is the maximum length of a recorded panic value, in bytes, because it can contain text
+// from a client.
 const maxValue = 400
 
-// Error is a panic that was recovered.
+// Error is a recovered panic.
 type Error struct {
 	Where string // the task: "call /orlop.v1alpha1.Cluster/Health", "snapshots"
-	Value string // what the panic said, at most 400 bytes
+	Value string // the panic value, at most 400 bytes
 	Stack string // at most MaxStack bytes
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: the program failed: %s", e.Where, e.Value) }
 
-// recorder is who is told of each panic; nil: nobody, and nothing is recovered.
+// recorder receives each panic. Without it no panic is recovered.
 var recorder atomic.Pointer[func(*Error)]
 
-// OnPanic has record told of each panic from now on, on the goroutine that panicked. nil has panics
-// end the process again.
+// OnPanic sets the function that records panics. It runs on the goroutine that panicked. With nil,
+// panics end the process again.
 func OnPanic(record func(*Error)) {
 	if record == nil {
 		recorder.Store(nil)
@@ -47,7 +47,7 @@ func OnPanic(record func(*Error)) {
 	recorder.Store(&record)
 }
 
-// Do returns what f returns. Where f panics, that is recorded, and the error is an *Error.
+// Do returns the result of f. If f panics, Do records the panic and returns an *Error.
 func Do(where string, f func() error) (err error) {
 	record := recorder.Load()
 	if record == nil {
@@ -70,31 +70,30 @@ func cut(text string, most int) string {
 	return text
 }
 
-// Guarded is f with its panics recorded, for a group of goroutines to run.
+// Guarded returns f with recording of its panics, for a group of goroutines.
 func Guarded(where string, f func()) func() {
-	return func() { _ = Do(where, func() error { f(); return nil }) } // it was recorded
+	return func() { _ = Do(where, func() error { f(); return nil }) } // Do has recorded it
 }
 
-// Go runs f on a goroutine of its own.
+// Go runs f on a new goroutine.
 func Go(where string, f func()) { go Guarded(where, f)() }
 
-// Restarter runs tasks that are to go on for as long as the process does. Each begins from nothing
-// whenever it is run.
+// Restarter runs tasks that must run as long as the process. A task starts from its initial state
+// in each run.
 type Restarter struct {
-	// MinBackoff is how long a task rests after its first panic. It rests twice as long after each
-	// further one, up to MaxBackoff; a run that took longer than MaxBackoff counts as a first one
-	// again.
+	// MinBackoff is the delay after the first panic of a task. The delay doubles with each further
+	// panic, up to MaxBackoff. A panic after a run longer than MaxBackoff counts as a first panic.
 	MinBackoff, MaxBackoff time.Duration
-	// BackingOff is told before a task rests, and afterwards. It may be nil.
+	// BackingOff is called before the delay (true) and after it (false). It may be nil.
 	BackingOff func(where string, rests bool)
 }
 
-// Go is Run on a goroutine of its own.
+// Go calls Run on a new goroutine.
 func (k Restarter) Go(ctx context.Context, where string, f func(context.Context)) {
 	go k.Run(ctx, where, f)
 }
 
-// Run runs f until it returns, or ctx is done. After a panic it is run again.
+// Run runs f until it returns or ctx is done. After a panic it runs f again.
 func (k Restarter) Run(ctx context.Context, where string, f func(context.Context)) {
 	for rest := k.MinBackoff; ctx.Err() == nil; rest = min(2*rest, k.MaxBackoff) {
 		began := time.Now()
@@ -110,7 +109,7 @@ func (k Restarter) Run(ctx context.Context, where string, f func(context.Context
 	}
 }
 
-// rest is false when ctx was done first.
+// rest waits for the delay. It returns false if ctx was done first.
 func (k Restarter) rest(ctx context.Context, where string, long time.Duration) bool {
 	if k.BackingOff != nil {
 		k.BackingOff(where, true)

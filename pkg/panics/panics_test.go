@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// recorded has panics recorded for the length of a test.
+// recorded records panics for the duration of a test.
 func recorded(t *testing.T) func() []*Error {
 	var mu sync.Mutex
 	var all []*Error
@@ -58,8 +58,8 @@ func deep(n int) error {
 	return deep(n - 1)
 }
 
-// TestNobodyRecords: without somebody who records, a panic goes on.
-func TestNobodyRecords(t *testing.T) {
+// TestNoRecorder: without a recorder, a panic is not recovered.
+func TestNoRecorder(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("a panic of which nobody hears was swallowed")
@@ -68,8 +68,8 @@ func TestNobodyRecords(t *testing.T) {
 	_ = Do("a", func() error { panic("x") })
 }
 
-// TestKeeper: a task that panics is run again, after rests that grow, until it returns.
-func TestKeeper(t *testing.T) {
+// TestRestarter: a panicking task runs again, with increasing delays, until it returns.
+func TestRestarter(t *testing.T) {
 	all := recorded(t)
 	var rests []bool
 	runs, ended := 0, make(chan struct{})
@@ -90,7 +90,7 @@ func TestKeeper(t *testing.T) {
 	if runs != 5 || len(all()) != 4 || len(rests) != 8 || !rests[0] || rests[7] {
 		t.Errorf("%d runs, %d recorded, rests %v", runs, len(all()), rests)
 	}
-	// One that is told to end does not run again.
+	// A task with a canceled context does not run again.
 	ctx, cancel := context.WithCancel(t.Context())
 	again := 0
 	Restarter{MinBackoff: time.Hour, MaxBackoff: time.Hour}.Run(ctx, "b", func(context.Context) {

@@ -9,7 +9,7 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 )
 
-// header is what matters of a GPT header (UEFI specification, 5.3.2).
+// header is the relevant part of a GPT header (UEFI specification, 5.3.2).
 type header struct {
 	alternate  uint64 // sector of the other header
 	entriesCRC uint32
@@ -18,7 +18,7 @@ type header struct {
 
 var errNoHeader = errors.New("no valid GPT header")
 
-// readHeader reads one header and checks both its checksum and that of its entries.
+// readHeader reads a header and verifies its checksum and the checksum of its entries.
 func readHeader(disk gpt.Device, lba uint64) (header, error) {
 	sector := int64(disk.GetSectorSize())
 	b := make([]byte, sector)
@@ -49,7 +49,7 @@ func readHeader(disk gpt.Device, lba uint64) (header, error) {
 	return h, nil
 }
 
-// Mirrored reports whether the primary table is whole and the last sector holds its mirror.
+// Mirrored reports whether the primary table is valid and the last sector holds its backup.
 func Mirrored(disk gpt.Device) bool {
 	last := disk.GetSize()/uint64(disk.GetSectorSize()) - 1
 	primary, err := readHeader(disk, 1)

@@ -15,7 +15,7 @@ import (
 
 // Offsets in a GPT header (UEFI 2.10, 5.3.2).
 const (
-	headerLength     = 12 // in bytes, of what the checksum covers
+	headerLength     = 12 // number of bytes under the checksum
 	headerSum        = 16
 	headerGUID       = 56 // of the disk
 	headerEntries    = 72 // sector of the entries
@@ -25,7 +25,7 @@ const (
 	headerLeast      = 92 // the shortest header, in bytes
 )
 
-// nameDisk gives a header another GUID of the disk, and the checksum that belongs to it.
+// nameDisk sets the disk GUID in a header, and updates its checksum.
 func nameDisk(header []byte, guid uuid.UUID) {
 	copy(header[headerGUID:], mixedEndian(guid))
 	clear(header[headerSum : headerSum+4])
@@ -33,14 +33,14 @@ func nameDisk(header []byte, guid uuid.UUID) {
 	binary.LittleEndian.PutUint32(header[headerSum:], crc32.ChecksumIEEE(header[:length]))
 }
 
-// mixedEndian is a GUID as tables hold it: the first three fields begin with their lowest byte
-// (UEFI 2.10, appendix A). Applied twice, it gives back the same GUID.
+// mixedEndian returns a GUID in the byte order of GPT: the first three fields begin with their
+// lowest byte (UEFI 2.10, appendix A). Applied twice, it returns the same GUID.
 func mixedEndian(g uuid.UUID) []byte {
 	return []byte{g[3], g[2], g[1], g[0], g[5], g[4], g[7], g[6], g[8], g[9], g[10], g[11], g[12], g[13], g[14], g[15]}
 }
 
-// DiskGUID is the GUID of the disk in the table that Read reads: the primary one, or the one at the
-// disk's end. It is zero where neither is whole.
+// DiskGUID returns the GUID of the disk from the table that Read reads: the primary table, or the
+// backup at the end of the disk. It is zero if both are damaged.
 func DiskGUID(disk gpt.Device) uuid.UUID {
 	sector := int64(disk.GetSectorSize())
 	for _, at := range []int64{sector, int64(disk.GetSize())/sector*sector - sector} {
@@ -52,7 +52,7 @@ func DiskGUID(disk gpt.Device) uuid.UUID {
 	return uuid.Nil
 }
 
-// wholeTable checks the checksums of a header and of its entries.
+// wholeTable verifies the checksums of a header and of its entries.
 func wholeTable(disk gpt.Device, header []byte) bool {
 	field := func(at int) uint32 { return binary.LittleEndian.Uint32(header[at:]) }
 	length, sum := field(headerLength), field(headerSum)
@@ -70,9 +70,9 @@ func wholeTable(disk gpt.Device, header []byte) bool {
 	return err == nil && crc32.ChecksumIEEE(entries) == field(headerEntriesSum)
 }
 
-// Shared tells whether a disk has GUIDs that come from the disk image that was written to it, so
-// that other disks have them, too: its own, or one of a partition. A root's partition is named
-// after what it holds, on every disk, and is not asked for.
+// Shared reports whether the GUID of a disk or of a partition comes from the disk image, so that
+// other disks have it too. It ignores the root partitions, because their GUIDs derive from their
+// content on every disk.
 func Shared(disk uuid.UUID, partitions []*gpt.Partition) bool {
 	if disklayout.IsImageGUID(disk) {
 		return true
@@ -89,9 +89,8 @@ func shared(p *gpt.Partition) bool {
 	return p.Name != disklayout.RootA && p.Name != disklayout.RootB && disklayout.IsImageGUID(p.PartGUID)
 }
 
-// Identify gives a disk ("/dev/vda") GUIDs of its own in place of those that it shares with other
-// disks (Shared). A power cut leaves the old GUIDs or the new ones. A disk that shares none keeps
-// all that it has.
+// Identify replaces the GUIDs that a disk ("/dev/vda") shares with other disks (Shared) by new
+// ones. A power cut leaves the old or the new GUIDs. All other GUIDs stay.
 func Identify(path string) error {
 	device, err := block.NewFromPath(path, block.OpenForWrite())
 	if err != nil {
@@ -108,7 +107,7 @@ func Identify(path string) error {
 	return nil
 }
 
-// identify does it, with GUIDs from fresh.
+// identify implements Identify, with GUIDs from fresh.
 func identify(plain gpt.Device, fresh func() (uuid.UUID, error)) error {
 	ordered := &orderedDevice{Device: plain}
 	table, err := Read(ordered)

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
-// cutMemory is a disk that loses power: it takes so many writes, and fails from then on.
+// cutMemory is a disk that loses power after a number of writes; later writes fail.
 type cutMemory struct {
 	memory
 	left int
@@ -27,7 +27,7 @@ func (m *cutMemory) WriteAt(p []byte, at int64) (int, error) {
 	return m.memory.WriteAt(p, at)
 }
 
-// identities are the GUIDs of a disk: its own, and those of its partitions.
+// identities returns the GUIDs of a disk and of its partitions.
 func identities(t *testing.T, disk gpt.Device) []uuid.UUID {
 	t.Helper()
 	table, err := Read(disk)
@@ -41,7 +41,7 @@ func identities(t *testing.T, disk gpt.Device) []uuid.UUID {
 	return all
 }
 
-// flashed is a disk that an image was written to: what the imager makes.
+// flashed returns a disk with an image of the imager.
 func flashed(t *testing.T) (disk []byte, guids []uuid.UUID) {
 	t.Helper()
 	m := &memory{data: make([]byte, size), bad: map[int64]bool{}}
@@ -62,9 +62,9 @@ func flashed(t *testing.T) (disk []byte, guids []uuid.UUID) {
 	return m.data, guids
 }
 
-// TestIdentify: the disk and its ESP get GUIDs of their own, once; the roots keep the names of what
-// they hold, and what was the disk's own stays. Wherever the power is cut, the table is the old one
-// or the new one, and doing it again comes to the same end.
+// TestIdentify: the disk and its ESP get new GUIDs, once. The GUIDs of the roots and the disk's own
+// GUIDs stay. A power cut at any point leaves the old table or the new table, and a repetition has
+// the same result.
 func TestIdentify(t *testing.T) {
 	start, old := flashed(t)
 	for cut := 0; ; cut++ {
@@ -104,7 +104,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// TestDiskGUID: also where only the table at the end is whole, and none where none is.
+// TestDiskGUID: also if only the backup table is valid; zero if both are damaged.
 func TestDiskGUID(t *testing.T) {
 	data, guids := flashed(t)
 	for what, c := range map[string]struct {

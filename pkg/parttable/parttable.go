@@ -1,5 +1,5 @@
-// Package parttable writes GPT partition tables so that a power cut never leaves a disk without
-// one.
+// Package parttable writes GPT partition tables in an order that always leaves a valid table after
+// a power cut.
 package parttable
 
 import (
@@ -12,13 +12,13 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 )
 
-// Read reads a disk's table: the primary one, or the backup at the disk's end when that is damaged,
-// as the kernel does (block/partitions/efi.c, with "gpt" on its command line). A primary one that
-// the disk cannot read at all is damaged, too.
+// Read reads the partition table of a disk: the primary table, or if that is damaged the backup at
+// the end of the disk, like the kernel (block/partitions/efi.c, with "gpt" on its command line). An
+// unreadable primary table counts as damaged.
 //
-// It reads 2 headers of one sector and 128 entries of 128 bytes at most. A partition that ends
-// before it begins, or behind the end of the disk, is an error: nothing that follows could compute
-// with it.
+// It reads 2 headers of one sector and at most 128 entries of 128 bytes. A partition that ends
+// before it begins, or after the end of the disk, is an error, because later computations would be
+// wrong.
 func Read(disk gpt.Device) (*gpt.Table, error) {
 	table, err := gpt.Read(lostPrimary{disk})
 	if err != nil {
@@ -33,13 +33,13 @@ func Read(disk gpt.Device) (*gpt.Table, error) {
 	return table, nil
 }
 
-// primarySize is as far as the primary table reaches at most, in bytes: 34 sectors of 4 KiB.
+// primarySize is the maximum size of the primary table in bytes: 34 sectors of 4 KiB.
 const primarySize = 34 * 4096
 
-// lostPrimary is a disk with zeros where the primary table cannot be read.
+// lostPrimary is a disk with zeros in place of an unreadable primary table.
 type lostPrimary struct{ gpt.Device }
 
-// ReadAt reads what can be read.
+// ReadAt reads from the disk, and returns zeros for an unreadable primary table.
 func (d lostPrimary) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := d.Device.ReadAt(p, offset)
 	if err != nil && offset+int64(len(p)) <= primarySize {
@@ -49,17 +49,17 @@ func (d lostPrimary) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// Ordered is the disk to write a table to: nothing is written before its Sync.
+// Ordered returns the device for writing a table: it writes nothing before Sync.
 func Ordered(disk gpt.Device) gpt.Device { return &orderedDevice{Device: disk} }
 
-// orderedDevice holds writes back until Sync, and then writes the second half of the disk (the
-// backup table) before the first (the primary table), each flushed. The library writes the primary
-// header first and flushes once, so that a power cut could leave neither table whole.
+// orderedDevice holds writes back until Sync. Then it writes the second half of the disk (the
+// backup table) before the first half (the primary table), each flushed. The library itself writes
+// the primary header first and flushes once, so a power cut could damage both tables.
 type orderedDevice struct {
 	gpt.Device
 	writes []heldWrite
-	// guid is the disk's GUID in the headers that are written; zero leaves it as it is. The library
-	// cannot change it.
+	// guid replaces the disk GUID in written headers; zero leaves it unchanged. The library cannot
+	// change it.
 	guid uuid.UUID
 }
 
@@ -68,8 +68,8 @@ type heldWrite struct {
 	data   []byte
 }
 
-// WriteAt notes a write. Reading back before Sync gives the old content; the library does not do
-// that.
+// WriteAt records a write. A read before Sync returns the old content; the library does no such
+// read.
 func (d *orderedDevice) WriteAt(p []byte, offset int64) (int, error) {
 	p = bytes.Clone(p)
 	if d.guid != uuid.Nil && bytes.HasPrefix(p, []byte("EFI PART")) {
@@ -79,8 +79,8 @@ func (d *orderedDevice) WriteAt(p []byte, offset int64) (int, error) {
 	return len(p), nil
 }
 
-// Sync writes what was noted, from the end of the disk to its beginning. Within the primary table
-// that puts the entries before their header.
+// Sync performs the recorded writes from the end of the disk to its beginning. In the primary table
+// the entries are thus written before their header.
 func (d *orderedDevice) Sync() error {
 	slices.SortFunc(d.writes, func(a, b heldWrite) int { return int(b.offset/512) - int(a.offset/512) })
 	half := int64(d.GetSize() / 2)
@@ -100,8 +100,8 @@ func (d *orderedDevice) Sync() error {
 	return d.Device.Sync()
 }
 
-// SetGUID gives a partition of a disk ("/dev/vda", numbered from 1) another unique GUID. The label
-// must be the partition's, so that another one is never taken for it.
+// SetGUID sets the unique GUID of a partition of a disk ("/dev/vda", numbered from 1). The label
+// must match, so that no other partition is changed by mistake.
 func SetGUID(disk string, number int, label string, guid uuid.UUID) error {
 	device, err := block.NewFromPath(disk, block.OpenForWrite())
 	if err != nil {
@@ -130,8 +130,8 @@ func SetGUID(disk string, number int, label string, guid uuid.UUID) error {
 	return nil
 }
 
-// PartitionPath is the kernel's name of a partition (block/partitions/core.c): a disk whose name
-// ends in a digit gets a "p" in between.
+// PartitionPath returns the kernel's name of a partition (block/partitions/core.c). The kernel
+// inserts a "p" if the name of the disk ends with a digit.
 func PartitionPath(disk string, number int) string {
 	if last := disk[len(disk)-1]; last >= '0' && last <= '9' {
 		return fmt.Sprintf("%sp%d", disk, number)

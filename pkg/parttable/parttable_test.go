@@ -16,7 +16,7 @@ const (
 	size   = 8 << 20
 )
 
-// memory is a disk of 8 MiB, of which some sectors cannot be read.
+// memory is a disk of 8 MiB with some unreadable sectors.
 type memory struct {
 	data []byte
 	bad  map[int64]bool // by number
@@ -47,8 +47,8 @@ func (m *memory) KernelPartitionAdd(int, uint64, uint64) error    { return nil }
 func (m *memory) KernelPartitionResize(int, uint64, uint64) error { return nil }
 func (m *memory) KernelPartitionDelete(int) error                 { return nil }
 
-// TestRead: one bad sector of the primary table, or all of them, and the backup says what is there;
-// without either nothing does.
+// TestRead: with one or all sectors of the primary table unreadable, Read uses the backup; without
+// both it fails.
 func TestRead(t *testing.T) {
 	kind, own := uuid.New(), uuid.New()
 	disk := &memory{data: make([]byte, size), bad: map[int64]bool{}}
@@ -97,8 +97,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestReversedPartition: a table whose sums are right may still have a partition that ends before
-// it begins.
+// TestReversedPartition: a table with valid checksums may contain a partition that ends before it
+// begins.
 func TestReversedPartition(t *testing.T) {
 	disk := &memory{data: make([]byte, size)}
 	table, err := gpt.New(Ordered(disk))
@@ -118,7 +118,7 @@ func TestReversedPartition(t *testing.T) {
 	}
 }
 
-// FuzzRead feeds the decoder with both ends of a disk.
+// FuzzRead parses arbitrary content at both ends of a disk.
 func FuzzRead(f *testing.F) {
 	const end = 34 * sector
 	disk := &memory{data: make([]byte, size)}

@@ -8,12 +8,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
-// WipeSize is how much is zeroed at the beginning and at the end of a place, in bytes: all that is
-// looked at to tell whether it is blank.
+// WipeSize is the number of bytes to zero at the beginning and at the end of an area: all bytes
+// that the check for a blank area reads.
 const WipeSize = superblock.EndSize
 
-// Wipe zeroes both ends of a part of a disk and waits until that is on the disk. What was there has
-// no signature any more.
+// Wipe zeroes both ends of a part of a disk and waits until the zeros are on the disk. Then the old
+// content has no signature any more.
 func Wipe(device *block.Device, start, length uint64) error {
 	zeros := make([]byte, min(length, WipeSize))
 	_, first := device.File().WriteAt(zeros, int64(start))

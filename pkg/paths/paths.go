@@ -1,5 +1,5 @@
-// Package paths holds every fixed path of the running system, each in one place, with what lives
-// there and who owns it. It imports nothing.
+// Package paths defines every fixed path of the running system once, with its content and its
+// owner. It imports nothing.
 package paths
 
 // The executables in the read-only root.
@@ -14,129 +14,134 @@ const (
 	E2fsck       = "/usr/sbin/e2fsck"
 	MkfsFat      = "/usr/sbin/mkfs.fat"
 	Nft          = "/usr/sbin/nft"
-	// Modules holds one folder per kernel release, as depmod lays it out.
+	// Modules holds a directory per kernel release, in the layout of depmod.
 	Modules = "/usr/lib/modules"
-	// Images holds the OCI archives that are part of the system (the pause image), one file each.
+	// Images holds the OCI archives that are part of the system (the pause image), a file per
+	// image.
 	Images = "/usr/share/orlop/images"
 	// BuildInfo is a JSON file written by the imager: version, build time, root hash inputs
 	// (pkg/buildinfo.Release).
 	BuildInfo = "/usr/share/orlop/release.json"
-	// OperatorCA is the operator's CA certificate (PEM) that the image was built for. The file is
-	// missing in a generic image.
+	// OperatorCA is the CA certificate (PEM) of the operator for whom the image was built. The file
+	// is missing in a generic image.
 	OperatorCA = "/usr/share/orlop/operator-ca.crt"
-	// ReleaseKeys are the public keys (PEM, Ed25519) of those who may sign the versions that can
-	// follow this one. The file is missing in an image that cannot be upgraded.
+	// ReleaseKeys are the public keys (PEM, Ed25519) that may sign the versions after this one. The
+	// file is missing in an image that cannot be upgraded.
 	ReleaseKeys = "/usr/share/orlop/release-keys.pem"
-	// EmbeddedConfig is a configuration that the image was built with; usually missing.
+	// EmbeddedConfig is the configuration of the image; usually missing.
 	EmbeddedConfig = "/usr/share/orlop/config.yaml"
 )
 
 // Mount points of the writable partitions.
 const (
-	// State is where the STATE partition is mounted: nosuid, nodev, noexec.
+	// State is the mount point of the STATE partition: nosuid, nodev, noexec.
 	State = "/state"
-	// Data is where the DATA partition is mounted: nosuid, nodev (containers' root filesystems live
-	// here, so exec is allowed).
+	// Data is the mount point of the DATA partition: nosuid, nodev. It allows exec, because it
+	// holds the root file systems of containers.
 	Data = "/var"
 )
 
-// Files on STATE. All root-only (0600).
+// Files on STATE. Only root has access (0600).
 const (
-	// Config holds the machine's configurations (package documents).
+	// Config holds the configurations of the machine (package configstore).
 	Config = State + "/config"
-	// MachineKey and MachineCert are the machine's own identity: made on first boot, signed by the
-	// cluster's machine CA once there is a configuration, self-signed before.
+	// MachineKey and MachineCert are the machine's own identity, created on the first boot. The
+	// cluster's machine CA signs the certificate once there is a configuration; before that it is
+	// self-signed.
 	MachineKey  = State + "/pki/machine.key"
 	MachineCert = State + "/pki/machine.crt"
-	// PairedCA is the CA (PEM) of the operator that the machine was paired with. It is missing
-	// where the image or a configuration has named one first.
+	// PairedCA is the CA (PEM) of the operator that claimed the machine by pairing. It is missing
+	// if the image or a configuration named a CA first.
 	PairedCA = State + "/pki/operator.crt"
-	// Audit holds the record of calls (package audit).
+	// Audit holds record `changes` of the audit log (package audit).
 	Audit = State + "/audit"
-	// AuditRefused holds the record of calls that came to nothing; AuditInProgress those that go on
-	// (audit.Journal).
+	// AuditRefused holds record `refused` of the audit log. AuditInProgress holds the calls in
+	// progress (audit.Journal).
 	AuditRefused    = State + "/audit-refused"
 	AuditInProgress = State + "/audit-going"
-	// LogShipping holds what each receiver has of the record of calls (package ship), a file for each.
+	// LogShipping holds the position of each receiver in the audit log (package logship), a file
+	// per receiver.
 	LogShipping = State + "/shipping"
-	// TrustLedger holds the client certificates that were issued and revoked (package trust), JSON.
+	// TrustLedger holds the issued and revoked client certificates and the membership (package
+	// trust), JSON.
 	TrustLedger = State + "/trust/book.json"
-	// Membership holds the certificates that a worker was given, with their keys (machined's
-	// membership.go), JSON.
+	// Membership holds the certificates that a worker has received, with their keys (machined's
+	// worker.go), JSON.
 	Membership = State + "/membership.json"
-	// TimeFloor is a time that has passed for certain (package timesync): the clock never starts
+	// TimeFloor is a time that has certainly passed (package timesync): the clock never starts
 	// before it.
 	TimeFloor = State + "/time"
-	// SuspendedObjects holds the Kubernetes objects that an administrator has taken out (machined's
-	// suspend.go), a JSON file for each.
+	// SuspendedObjects holds the Kubernetes objects that an admin has suspended (machined's
+	// suspend.go), a JSON file per object.
 	SuspendedObjects = State + "/suspended"
 	// Upgrade holds the record of the last upgrade, and the configuration that each version was
-	// good with.
+	// committed with.
 	Upgrade = State + "/upgrade"
 )
 
-// Folders on DATA.
+// Directories on DATA.
 const (
 	EtcdData = Data + "/lib/etcd" // owner UserAPI, 0700
-	// owner UserAPI, 0700: what etcd held before the last upgrade
+	// owner UserAPI, 0700: savepoints and snapshots of etcd
 	EtcdSnapshots  = Data + "/lib/etcd-kept"
 	ContainerdData = Data + "/lib/containerd" // root
 	KubeletData    = Data + "/lib/kubelet"    // root
 	PodLogs        = Data + "/log/pods"       // root
-	// root, 0700: the volumes of claims (orchestrator/localvolumes)
+	// root, 0700: the persistent volumes (orchestrator/localvolumes)
 	LocalVolumes = Data + "/lib/local-volumes"
-	// root and group UserControllers, 0750: the artefacts of add-ons (package artifact)
+	// root and group UserControllers, 0750: the artifacts of add-ons (package artifact)
 	Addons = Data + "/lib/addons"
-	// ExternalCNIPlugins is where a pod network that is not ours writes its plugins: root.
-	// /opt/cni/bin is a symbolic link to it.
+	// ExternalCNIPlugins is the directory to which an external pod network writes its plugins:
+	// root. /opt/cni/bin is a symbolic link to it.
 	ExternalCNIPlugins = Data + "/lib/cni/bin"
-	// Folders that pods with hostPath volumes expect to be able to write to: root, 0755. /opt,
-	// /mnt, /srv, /home and /etc/kubernetes in the root are symbolic links to them.
+	// Directories that pods with hostPath volumes expect to be writable: root, 0755. /opt, /mnt,
+	// /srv, /home and /etc/kubernetes in the root are symbolic links to them.
 	HostOpt        = Data + "/opt"
 	HostMnt        = Data + "/mnt"
 	HostSrv        = Data + "/srv"
 	HostHome       = Data + "/home"
 	HostKubernetes = Data + "/lib/kubernetes"
 	PodNetwork     = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
-	// root, 0700: what pods take to start without an API server (orchestrator/offlineapi)
+	// root, 0700: the objects that pods need to start without an API server
+	// (orchestrator/offlineapi)
 	OfflineAPI = Data + "/lib/stand-in"
-	// root, 0700: the upgrade bundle that is received, or was received last
+	// root, 0700: the upgrade bundle of the present or the last transfer
 	Bundle   = Data + "/lib/bundle"
 	AuditLog = Data + "/log/kube-audit" // owner UserAPI, 0700
-	// root, 0700: what the kernel wrote in this start and the one before (package bootlog)
+	// root, 0700: the kernel log of this boot and the previous boot (package bootlog)
 	KernelLog = Data + "/log/kernel"
 )
 
-// Sockets and files that live until power-off, on the tmpfs /run.
+// Sockets and files on the tmpfs /run, which exist until power-off.
 const (
 	Run = "/run/orlop"
-	// MachinedSocket is machined's gRPC socket; it belongs to root:apid, mode 0660.
+	// MachinedSocket is machined's gRPC socket; its owner is root:apid, mode 0660.
 	MachinedSocket = Run + "/machined.sock"
 	// System holds the parts of the system that an installation writes to a disk, on a machine that
-	// runs from memory (package medium): read-only, and in memory once. It is missing on an
-	// installed machine.
+	// runs from memory (package bootmedium). It is read-only, and occupies memory only once. It is
+	// missing on an installed machine.
 	System       = Run + "/system"
 	SystemRoot   = System + "/root.img"            // the sealed root: all bytes of a root partition
-	SystemUKI    = System + "/orlop.efi"           // the boot image that finds this root on a disk
+	SystemUKI    = System + "/orlop.efi"           // the UKI that finds this root on a disk
 	SystemLoader = System + "/systemd-bootx64.efi" // the boot loader
-	// SystemStatement is the version's signed statement (package bundle). It is missing where the
+	// SystemStatement is the version's signed statement (package bundle). It is missing if the
 	// image was built without a bundle.
 	SystemStatement = System + "/statement.json"
-	// AuditInMemory is Audit on a machine without a STATE.
+	// AuditInMemory replaces Audit on a machine without a STATE partition.
 	AuditInMemory = Run + "/audit"
-	// PairedCAInMemory is PairedCA on a machine without a STATE.
+	// PairedCAInMemory replaces PairedCA on a machine without a STATE partition.
 	PairedCAInMemory = Run + "/operator.crt"
-	// Profiles holds a socket for each process that gives profiles of itself (package profile).
-	// Only root enters it.
+	// Profiles holds the profiling sockets of the processes (package profile). Only root has access
+	// to it.
 	Profiles = Run + "/profile"
-	// ESP is where the ESP is mounted while it is looked at.
+	// ESP is the mount point of the ESP while machined uses it.
 	ESP = Run + "/esp"
-	// ApidDir is apid's own folder: server certificate, key and the operators' CAs (written by
-	// machined, reloaded by apid when they change).
+	// ApidDir is apid's own directory: server certificate, key and the operator CAs (machined
+	// writes them, apid reloads them when they change).
 	ApidDir          = Run + "/apid"
 	ContainerdSocket = "/run/containerd/containerd.sock"
 	ContainerdConfig = Run + "/containerd/config.toml"
-	ContainerdHosts  = Run + "/containerd/hosts" // root, 0700: how registries are asked
+	ContainerdHosts  = Run + "/containerd/hosts" // root, 0700: how containerd reaches registries
 	// /etc/cni/net.d in the root is a symbolic link to it
 	CNIConfig = Run + "/cni/net.d"
 	// /etc/resolv.conf in the root is a symbolic link to it
@@ -146,8 +151,8 @@ const (
 	MachineID  = Run + "/etc/machine-id" // likewise
 )
 
-// Folders of the orchestrator's three processes: each holds the process's credentials (written by
-// machined, owned by the process's user, 0700) and what the process itself writes at run time
+// Directories of the orchestrator's three processes. Each holds the credentials of the process
+// (written by machined, owned by the user of the process, 0700) and its run-time files
 // (kubeconfigs, sockets).
 const (
 	// NodeSpec is the JSON form of pkg/nodespec.Spec, world-readable, no secrets.
@@ -157,23 +162,23 @@ const (
 	KubeNode        = Run + "/kube/node"
 )
 
-// User and group ids of the processes that do not run as root. They stand in the root's /etc/passwd
-// and /etc/group.
+// User and group IDs of the processes that do not run as root. The root's /etc/passwd and
+// /etc/group contain them.
 const (
 	UserApid        = 100
 	UserAPI         = 101
 	UserControllers = 102
-	UserProbe       = 103 // of the process that examines foreign disks
+	UserProbe       = 103 // of the process that parses foreign disks
 )
 
-// Ports that answer on the machine's addresses, beside etcd's (pkg/etcdjoin). Everything else listens
-// on loopback or a Unix socket.
+// Ports on the addresses of the machine, in addition to etcd's (pkg/etcdjoin). All other listeners
+// use loopback or a Unix socket.
 const (
 	PortApid       = 50000
 	PortKubernetes = 6443
 	PortKubelet    = 10250
-	PortMetrics    = 10261 // of resource metrics, for the other control-plane machines
+	PortMetrics    = 10261 // resource metrics for the other control-plane machines
 	PortWireGuard  = 51820 // UDP: pods of other machines
-	// UDP: the same; not RFC 7348's 4789, which networks of virtual machines use below us
+	// UDP: the same; not 4789 of RFC 7348, which networks of virtual machines use below Orlop OS
 	PortVXLAN = 8472
 )

@@ -1,15 +1,14 @@
-// Package peek opens files of the machine for somebody who may look at some of them only.
+// Package peek opens files of the machine below an allow-list of directories.
 //
-// What may be looked at is a list of trees, and what is in none of them is refused. So is a path
-// that as it is written begins in none of them, at once: whether it exists is not told. Any other
-// is resolved by the kernel, with all its links, without anything being opened; then what it has
-// led to is compared with the list, and that very thing is opened, if it is a plain file or a
-// folder. So no link leads out of the trees, whoever may have made it and whenever it is changed;
-// those of /proc that lead to what other processes have open are not followed at all. Nothing is
-// opened that could wait or do something: no pipe, no socket, no device.
+// A path outside of all allowed trees, as written, is rejected at once, without telling whether it
+// exists. The kernel resolves any other path, with all its links, without opening the file. Then
+// the package compares the resolved path with the list, and opens exactly this file if it is a
+// regular file or a directory. So no link leads out of the trees, regardless of its creator and of
+// the time of its change. Links of /proc to the open files of processes are not followed at all.
+// The package never opens a pipe, a socket or a device, which could block or have side effects.
 //
-// The package decides nothing about which trees these are, and bounds neither the time nor the
-// size: a file of /proc or /sys is made while it is read.
+// The callers choose the trees, and limit the time and the size: a file of /proc or /sys is
+// generated while it is read.
 package peek
 
 import (
@@ -27,43 +26,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Subtree is a part of the machine that may be looked at: a file, or a folder with all below it.
+// Subtree is an allowed part of the file system: a file, or a directory with its content.
 type Subtree struct {
 	Path string // absolute
-	// Private trees are for those who may see secrets. Of the others only what every program may
-	// read is shown: what a file's mode keeps from them is nothing to look at.
+	// Private trees are only for callers with access to secrets. In the other trees, only files
+	// that are readable for every program are allowed.
 	Private bool
 }
 
-// AllowList is what may be looked at.
+// AllowList is the list of allowed files.
 type AllowList struct {
-	Root  string // what the paths begin at; "/" but in tests
+	Root  string // prefix of all paths; "/" except in tests
 	Trees []Subtree
-	// Hidden are parts of trees that are not shown to anybody: resolved paths, with all below them.
+	// Hidden are parts of trees that are allowed for no caller: resolved paths, with their content.
 	Hidden []string
-	// Secret matches names of files and folders that are not shown either.
+	// Secret matches names of files and directories that are also allowed for no caller.
 	Secret *regexp.Regexp
 }
 
-// Why a path is refused; missing ones are fs.ErrNotExist.
+// Errors for rejected paths. For missing files the error is fs.ErrNotExist.
 var (
 	ErrNotAllowed = errors.New("may not be looked at")
 	ErrKind       = errors.New("is neither a file nor a folder")
 )
 
-// Open opens a file or a folder for reading. The caller closes it. all opens private trees, too.
+// Open opens a file or a directory for reading. The caller closes it. all includes private trees.
 func (l *AllowList) Open(name string, all bool) (*os.File, error) {
 	f, _, err := l.open(name, all)
 	return f, err
 }
 
-// open also returns the path that the name has led to.
+// open also returns the resolved path.
 func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 	if !path.IsAbs(name) || path.Clean(name) != name || strings.ContainsRune(name, 0) {
 		return nil, "", fmt.Errorf("%q: %w: write it as an absolute path without . and ..", name, ErrNotAllowed)
 	}
-	// To resolve a path may be to wait, where it leads into another machine's files.
-	if !l.may(name, all, true) {
+	// The resolution of a path can block, if it leads to a network file system.
+	if !l.allowed(name, all, true) {
 		return nil, "", fmt.Errorf("%s: %w", name, ErrNotAllowed)
 	}
 	root, err := unix.Open(l.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -71,7 +70,7 @@ func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 		return nil, "", fmt.Errorf("%s: cannot open: %w", l.Root, err)
 	}
 	defer unix.Close(root)
-	// O_PATH opens nothing: no driver is asked, and nobody waits for the other end of a pipe.
+	// O_PATH opens no file: it calls no driver, and does not wait for the other end of a pipe.
 	found, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
@@ -87,19 +86,19 @@ func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 	}
 	target, below := strings.CutPrefix(target, strings.TrimSuffix(l.Root, "/"))
 	target = cmp.Or(target, "/")
-	below = below && path.IsAbs(target) // "(unreachable)/x" is not
+	below = below && path.IsAbs(target) // "(unreachable)/x" is not absolute
 	var s unix.Stat_t
 	if err := unix.Fstat(found, &s); err != nil {
 		return nil, "", fmt.Errorf("%s: cannot examine: %w", name, err)
 	}
 	folder := s.Mode&unix.S_IFMT == unix.S_IFDIR
 	switch {
-	case !below || !l.may(target, all, folder) || !l.readable(target, s.Mode, all):
+	case !below || !l.allowed(target, all, folder) || !l.readable(target, s.Mode, all):
 		return nil, "", fmt.Errorf("%s: %w", name, ErrNotAllowed)
 	case !folder && s.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, "", fmt.Errorf("%s: %w", name, ErrKind)
 	}
-	// The descriptor stands for what was examined, whatever has the name by now.
+	// The descriptor refers to the checked file, even if the name now refers to another file.
 	f, err := os.OpenFile(self, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, "", fmt.Errorf("%s: cannot open: %w", name, errors.Unwrap(err))
@@ -107,8 +106,8 @@ func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 	return f, target, nil
 }
 
-// may tells whether a resolved path is in a tree or, for folders, above one.
-func (l *AllowList) may(resolved string, all, folder bool) bool {
+// allowed reports whether a resolved path is in a tree or, for directories, above a tree.
+func (l *AllowList) allowed(resolved string, all, folder bool) bool {
 	if slices.ContainsFunc(l.Hidden, func(hidden string) bool { return within(resolved, hidden) }) {
 		return false
 	}
@@ -120,8 +119,8 @@ func (l *AllowList) may(resolved string, all, folder bool) bool {
 	})
 }
 
-// readable tells whether the mode of a file lets everybody read it, or the caller may see what it
-// does not.
+// readable reports whether the mode of a file allows reading by all users, or the caller may read
+// it all the same.
 func (l *AllowList) readable(resolved string, mode uint32, all bool) bool {
 	return mode&0o004 != 0 || mode&unix.S_IFMT == unix.S_IFLNK ||
 		all && l.Private(resolved) ||
@@ -132,22 +131,22 @@ func within(name, tree string) bool {
 	return name == tree || tree == "/" || strings.HasPrefix(name, tree+"/")
 }
 
-// Private tells whether a path is for those only who may see secrets.
+// Private reports whether a path is only for callers with access to secrets.
 func (l *AllowList) Private(name string) bool {
 	return slices.ContainsFunc(l.Trees, func(t Subtree) bool { return t.Private && within(name, t.Path) })
 }
 
-// Entry is one of a folder.
+// Entry is an entry of a directory.
 type Entry struct {
 	Name     string
 	Mode     fs.FileMode
-	Size     int64 // bytes, as the file system says
+	Size     int64 // bytes, from the file system
 	Modified time.Time
 	Target   string // of a link
 }
 
-// Entries lists what may be looked at of a folder, by name, at most so many entries; more tells
-// that there are others. Of a file it lists the file.
+// Entries lists the allowed content of a directory, by name, at most `most` entries; more reports
+// whether there are others. For a file it lists the file.
 func (l *AllowList) Entries(name string, all bool, most int) (list []Entry, more bool, err error) {
 	f, resolved, err := l.open(name, all)
 	if err != nil {
@@ -169,12 +168,12 @@ func (l *AllowList) Entries(name string, all bool, most int) (list []Entry, more
 	for _, child := range names {
 		var s unix.Stat_t
 		if unix.Fstatat(int(f.Fd()), child, &s, unix.AT_SYMLINK_NOFOLLOW) != nil {
-			continue // it has gone meanwhile
+			continue // deleted meanwhile
 		}
 		kind := s.Mode & unix.S_IFMT
 		inner := path.Join(resolved, child)
-		// A link is shown by its own name; whether it may be followed is seen when it is.
-		if !l.may(inner, all, kind == unix.S_IFDIR) || !l.readable(inner, s.Mode, all) {
+		// A link is checked by its own name; its target is checked by Open.
+		if !l.allowed(inner, all, kind == unix.S_IFDIR) || !l.readable(inner, s.Mode, all) {
 			continue
 		}
 		if len(list) == most {
@@ -192,7 +191,7 @@ func (l *AllowList) Entries(name string, all bool, most int) (list []Entry, more
 	return list, false, nil
 }
 
-// mode is the kernel's mode as Go writes it.
+// mode converts a mode of the kernel to Go's form.
 func mode(m uint32) fs.FileMode {
 	out := fs.FileMode(m & 0o777)
 	switch m & unix.S_IFMT {

@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine makes a machine in a folder: what may be looked at, what may not, and ways from the one
-// to the other.
+// machine creates a directory with allowed files, forbidden files, and links between them.
 func machine(t *testing.T) *AllowList {
 	t.Helper()
 	root := t.TempDir()
@@ -52,7 +51,7 @@ func machine(t *testing.T) *AllowList {
 		Hidden: []string{"/usr/share/config.yaml"}, Secret: regexp.MustCompile(`secret|password|(^|_)key$`)}
 }
 
-// content is what a name opens; or the error.
+// content returns the content of an opened name, or the error.
 func content(l *AllowList, name string, all bool) (string, error) {
 	f, err := l.Open(name, all)
 	if err != nil {
@@ -74,17 +73,17 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]error{
-		// Outside of the trees, however it is written.
+		// Outside of the trees, in any notation.
 		"/state/key": ErrNotAllowed, "/proc/kcore": ErrNotAllowed, "/usr2/file": ErrNotAllowed, "/var/lib/secret": ErrNotAllowed, "/usr/../state/key": ErrNotAllowed,
 		"/usr/share/../../state/key": ErrNotAllowed, "usr/share/file": ErrNotAllowed, "": ErrNotAllowed, "/usr//share/file": ErrNotAllowed, "/usr/share/file\x00": ErrNotAllowed,
 		"/proc/cpuinfo/../kcore": ErrNotAllowed,
-		// By links.
+		// Through links.
 		"/usr/share/out": ErrNotAllowed, "/usr/share/far": ErrNotAllowed, "/usr/share/folder": ErrNotAllowed, "/usr/share/folder/key": ErrNotAllowed, "/usr/share/above": ErrNotAllowed,
 		"/usr/share/loop": ErrNotAllowed,
-		// What is hidden, secret, or not for every program.
+		// Hidden, secret, or not readable for every program.
 		"/usr/share/config.yaml": ErrNotAllowed, "/sys/class/net0/dhchap_secret": ErrNotAllowed, "/sys/devices/net0/password_in": ErrNotAllowed,
 		"/sys/devices/net0/serial": ErrNotAllowed, "/usr/share/secretly": ErrNotAllowed, "/var/log/pods/0.log": ErrNotAllowed,
-		// What is not there is told only where it could be looked at.
+		// A missing file is reported only inside the trees.
 		"/usr/share/none": fs.ErrNotExist, "/usr/share/file/x": fs.ErrNotExist, "/state/none": ErrNotAllowed, "/none": ErrNotAllowed, "/usr/share/dhchap_secret": ErrNotAllowed,
 		"/usr/share/pipe": ErrKind,
 	} {
@@ -92,7 +91,7 @@ func TestOpen(t *testing.T) {
 			t.Errorf("%q: %q, %v; want %v", name, got, err, want)
 		}
 	}
-	// Those who may see secrets see private trees too, and no other.
+	// Callers with access to secrets can read private trees, but nothing else.
 	if got, err := content(l, "/var/log/pods/0.log", true); err != nil || got != "content of var/log/pods/0.log" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -109,8 +108,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestReplaced: what was examined is opened, though somebody replaces it at the same time by a way
-// out.
+// TestReplaced: Open opens the file that it checked, even if another process replaces it meanwhile
+// by a link to the outside.
 func TestReplaced(t *testing.T) {
 	l := machine(t)
 	name := filepath.Join(l.Root, "usr/share/flips")
@@ -140,7 +139,7 @@ func TestReplaced(t *testing.T) {
 	<-stopped
 }
 
-// TestThisMachine opens what is made by the kernel, and nothing of a process.
+// TestThisMachine opens files of the kernel, and no file of a process.
 func TestThisMachine(t *testing.T) {
 	own := fmt.Sprintf("/proc/%d/", os.Getpid())
 	l := &AllowList{Root: "/", Trees: []Subtree{{Path: "/proc/meminfo"}, {Path: "/proc/net"}, {Path: own + "net"}, {Path: "/proc/mounts"}, {Path: own + "mounts"}, {Path: "/dev/null"}}}
@@ -165,8 +164,7 @@ func TestThisMachine(t *testing.T) {
 	}
 }
 
-// TestNotResolved: a path outside of the trees is refused before anything is looked at, even the
-// root.
+// TestNotResolved: a path outside of the trees is rejected before any lookup, even of the root.
 func TestNotResolved(t *testing.T) {
 	l := &AllowList{Root: filepath.Join(t.TempDir(), "none"), Trees: []Subtree{{Path: "/usr"}, {Path: "/var/log", Private: true}}}
 	for _, name := range []string{"/mnt/hangs", "/usr2", "/var/log/x"} {
@@ -213,7 +211,7 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// listed are the names in a folder, with what links lead to.
+// listed returns the names in a directory, with the targets of links.
 func listed(t *testing.T, l *AllowList, name string, all bool) string {
 	t.Helper()
 	list, more, err := l.Entries(name, all, 100)

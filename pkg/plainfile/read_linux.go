@@ -1,5 +1,5 @@
-// Package plainfile reads files that somebody less trusted has written, or could replace at any
-// time: a medium's, another user's.
+// Package plainfile reads files that a less trusted party has written or can replace at any time,
+// for example on a removable medium.
 package plainfile
 
 import (
@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Read reads a file of a folder, of at most so many bytes. It is not led out of the folder (no link
-// is followed), reads nothing but a plain file, and waits for nobody who would have to write into
-// it first. A file that is not there is fs.ErrNotExist.
+// Read reads a file in a directory, of at most `most` bytes. It follows no links, so it stays in
+// the directory. It reads only regular files, and never blocks on a pipe. For a missing file the
+// error is fs.ErrNotExist.
 func Read(dir, name string, most int64) ([]byte, error) {
 	folder, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

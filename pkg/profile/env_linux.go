@@ -7,8 +7,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/fdpass"
 )
 
-// FromEnv answers on the socket that the environment names, as long as the process lives; without
-// one it does nothing. Call it once, early.
+// FromEnv serves profiles on the socket in the environment until the process exits; without this
+// variable it does nothing. Call it once, early.
 func FromEnv() error {
 	socket, err := fdpass.File(Env)
 	if err != nil {
@@ -18,7 +18,7 @@ func FromEnv() error {
 		return nil
 	}
 	go func() {
-		fmt.Fprintln(os.Stderr, Serve(socket)) // it goes on, and answers no more
+		fmt.Fprintln(os.Stderr, Serve(socket)) // the process continues without profiles
 	}()
 	return nil
 }

@@ -1,10 +1,9 @@
-// Package profile says where a process spends its time and its memory, in the form that `go tool
-// pprof` opens.
+// Package profile takes profiles of CPU time and memory, in the format of `go tool pprof`.
 //
-// machined takes profiles of itself, and has those that it starts take theirs. Each of these is
-// born with a Unix socket that listens: machined makes it (Listen), in a folder that only root
-// enters, and the process answers on it (FromEnv). So no process opens a port, and one that has
-// given up every right can answer, too.
+// machined takes its own profiles directly. Each process that machined starts inherits a listening
+// Unix socket: machined creates it (Listen) in a directory that only root can access, and the
+// process serves its profiles on it (FromEnv). So no process opens a port, and even a process
+// without any privilege can serve profiles.
 package profile
 
 import (
@@ -24,33 +23,33 @@ import (
 	"time"
 )
 
-// Env names the environment variable with the number of the file descriptor of the socket.
+// Env is the environment variable with the number of the file descriptor of the socket.
 const Env = "ORLOP_PROFILE_FD"
 
-// Kinds are the profiles that there are. Their names are those of runtime/pprof, but for "cpu".
+// Kinds are the supported profiles, with the names of runtime/pprof except "cpu".
 var Kinds = []string{"cpu", "heap", "allocs", "goroutine"}
 
-// How long the processor is watched for a profile of kind cpu.
+// The sampling time of a CPU profile.
 const (
 	DefaultDuration = 30 * time.Second
 	MaxDuration     = time.Minute
 )
 
-// maxSize is how many bytes of a profile are taken. One of a minute of the API server has some
-// hundred KiB.
+// maxSize is the maximum size of a profile in bytes. A profile of one minute of the API server has
+// some hundred KiB.
 const maxSize = 3 << 20
 
-// patience is how long a process may take for a profile, beside the time that it is watched.
-const patience = 20 * time.Second
+// timeout is the timeout for a profile, in addition to its sampling time.
+const timeout = 20 * time.Second
 
-// Request is what is wanted.
+// Request selects a profile.
 type Request struct {
 	Kind     string
 	Duration time.Duration // for cpu
 }
 
-// Parse completes and checks an order as it comes from a caller. An empty kind is cpu, and no
-// duration the usual one.
+// Parse completes and checks a request from a client. An empty kind means cpu, and a zero duration
+// the default.
 func Parse(kind string, duration time.Duration) (Request, error) {
 	if kind == "" {
 		kind = Kinds[0]
@@ -69,7 +68,7 @@ func Parse(kind string, duration time.Duration) (Request, error) {
 	return o, nil
 }
 
-// Profile takes a profile of this process. It ends early, with an error, when the context does.
+// Profile takes a profile of this process. It ends early, with an error, if the context ends.
 func Profile(ctx context.Context, o Request) ([]byte, error) {
 	var to bytes.Buffer
 	if o.Kind != "cpu" {
@@ -89,11 +88,11 @@ func Profile(ctx context.Context, o Request) ([]byte, error) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	pprof.StopCPUProfile() // writes it
+	pprof.StopCPUProfile() // writes the profile
 	return to.Bytes(), ctx.Err()
 }
 
-// Listen makes the socket of a process, for it to inherit. The caller closes it.
+// Listen creates a listening socket for a process to inherit. The caller closes it.
 func Listen(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("profile: cannot make a folder: %w", err)
@@ -110,13 +109,13 @@ func Listen(path string) (*os.File, error) {
 	return l.File()
 }
 
-// Serve answers on an inherited socket until that fails. It closes it.
+// Serve serves profiles on an inherited socket until that fails. It closes the socket.
 func Serve(socket *os.File) error {
-	l, err := net.FileListener(socket) // has a descriptor of its own
+	l, err := net.FileListener(socket) // duplicates the descriptor
 	if err := errors.Join(err, socket.Close()); err != nil {
 		return fmt.Errorf("profile: cannot use the socket: %w", err)
 	}
-	server := http.Server{Handler: http.HandlerFunc(answer), ReadHeaderTimeout: patience}
+	server := http.Server{Handler: http.HandlerFunc(answer), ReadHeaderTimeout: timeout}
 	return server.Serve(l)
 }
 
@@ -130,12 +129,12 @@ func answer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	_, _ = w.Write(text) // whoever asked has gone
+	_, _ = w.Write(text) // fails if the client has disconnected
 }
 
-// Fetch takes a profile of the process that answers on a socket.
+// Fetch takes a profile of the process behind a socket.
 func Fetch(ctx context.Context, path string, o Request) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, o.Duration+patience)
+	ctx, cancel := context.WithTimeout(ctx, o.Duration+timeout)
 	defer cancel()
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
@@ -148,7 +147,7 @@ func Fetch(ctx context.Context, path string, o Request) ([]byte, error) {
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		// without the address that it does not have
+		// without the placeholder URL
 		return nil, fmt.Errorf("it does not answer: %w", errors.Unwrap(err))
 	}
 	defer response.Body.Close()

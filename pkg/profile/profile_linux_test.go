@@ -42,7 +42,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// serve answers for this process on a socket that it has inherited, as its environment says.
+// serve serves profiles of this process on an inherited socket.
 func serve(t *testing.T) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "folder", "p.sock")
@@ -68,7 +68,7 @@ func serve(t *testing.T) (path string) {
 	return path
 }
 
-// names tells whether a profile names a function.
+// names reports whether a profile contains a function.
 func names(t *testing.T, profile []byte, function string) bool {
 	t.Helper()
 	r, err := gzip.NewReader(bytes.NewReader(profile))
@@ -82,7 +82,7 @@ func names(t *testing.T, profile []byte, function string) bool {
 	return bytes.Contains(text, []byte(function))
 }
 
-// spinHere keeps a processor busy until the context ends.
+// spinHere uses a CPU until the context ends.
 func spinHere(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		runtime.KeepAlive(n * n)
@@ -91,17 +91,18 @@ func spinHere(ctx context.Context) {
 
 var held []byte
 
-// holdHere takes memory that a heap profile must show.
+// holdHere allocates memory that must appear in a heap profile.
 func holdHere() { held = make([]byte, 8<<20) }
 
-// TestKinds takes each profile over the socket and without it: what the process does is in it.
+// TestKinds takes each profile over the socket and directly, and finds the activity of the process
+// in it.
 func TestKinds(t *testing.T) {
 	path := serve(t)
 	busy, stop := context.WithCancel(t.Context())
 	defer stop()
 	go spinHere(busy)
 	holdHere()
-	runtime.GC() // a heap profile is as of the last one
+	runtime.GC() // a heap profile shows the state of the last collection
 	takers := map[string]func(context.Context, Request) ([]byte, error){
 		"own":  Profile,
 		"sent": func(ctx context.Context, o Request) ([]byte, error) { return Fetch(ctx, path, o) },
@@ -123,7 +124,7 @@ func TestKinds(t *testing.T) {
 	runtime.KeepAlive(held)
 }
 
-// TestLeaving: whoever leaves ends the profile of the processor, and another one can be taken at
+// TestLeaving: when the client disconnects, the CPU profile ends, and another one can be taken at
 // once.
 func TestLeaving(t *testing.T) {
 	path := serve(t)

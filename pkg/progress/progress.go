@@ -1,5 +1,4 @@
-// Package progress tells how much of something long was done, often enough for people and no more
-// often.
+// Package progress reports the progress of a long transfer at a rate suited to people.
 package progress
 
 import (
@@ -7,10 +6,10 @@ import (
 	"time"
 )
 
-// every is how often progress is told.
-const every = 500 * time.Millisecond
+// reportInterval is the minimum interval between reports.
+const reportInterval = 500 * time.Millisecond
 
-// Writer passes what is written on to w, and tells done how many bytes that were in all.
+// Writer forwards writes to w, and calls done with the total number of bytes.
 func Writer(w io.Writer, done func(bytes int64)) io.Writer { return &writer{to: w, done: done} }
 
 type writer struct {
@@ -23,7 +22,7 @@ type writer struct {
 func (c *writer) Write(p []byte) (int, error) {
 	n, err := c.to.Write(p)
 	c.n += int64(n)
-	if now := time.Now(); now.Sub(c.last) > every {
+	if now := time.Now(); now.Sub(c.last) > reportInterval {
 		c.last = now
 		c.done(c.n)
 	}

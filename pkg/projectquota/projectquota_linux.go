@@ -1,17 +1,16 @@
-// Package projectquota limits what lies below a folder: a project is a number that every file of a
-// folder carries and that new files in it inherit, and the file system counts blocks and inodes of
-// each project and refuses what exceeds its limit.
+// Package projectquota limits the disk usage below a directory. A project is a number that all
+// files of a directory carry and that new files in it inherit. The file system counts the blocks
+// and inodes of each project and enforces its limits.
 //
-// It needs an ext4 that was made with the features quota and project (mkfs.Ext4 does that for
-// DATA), and the kernel's module quota_v2 when that is mounted. The kernel counts from the mount
-// on; limits hold from Enforce on. They do not hold for who has CAP_SYS_RESOURCE, and whoever owns
-// a file can take it out of its project unless he is in a user namespace of his own
-// (fs/quota/dquot.c, ignore_hardlimit; fs/ioctl.c, fileattr_set_prepare). A write beyond the limit
-// fails with EDQUOT, and statfs(2) of a folder of the project shows the limit as the size of the
-// file system.
+// It needs an ext4 file system with the features quota and project (mkfs.Ext4 creates them on
+// DATA), and the kernel module quota_v2 at the mount. The kernel counts from the mount on; limits
+// apply from Enforce on. Limits do not apply to processes with CAP_SYS_RESOURCE. The owner of a
+// file can remove it from its project, unless the owner is in a user namespace (fs/quota/dquot.c,
+// ignore_hardlimit; fs/ioctl.c, fileattr_set_prepare). A write beyond the limit fails with EDQUOT,
+// and statfs(2) of a directory of the project shows the limit as the size of the file system.
 //
-// The sources are quotactl(2) and the kernel's include/uapi/linux/quota.h and fs.h. Which projects
-// there are is the caller's business.
+// The sources are quotactl(2) and the kernel's include/uapi/linux/quota.h and fs.h. The caller
+// assigns the project numbers.
 package projectquota
 
 import (
@@ -26,16 +25,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// ErrUnsupported says that the file system does not count what belongs to projects.
+// ErrUnsupported is returned for a file system without project quotas.
 var ErrUnsupported = errors.New("the file system has no project quotas: an earlier version made it; reset the machine's data to have it made anew")
 
-// Limit is what a project may have at most. Zero is no limit.
+// Limit is the limit of a project. Zero means no limit.
 type Limit struct {
 	Bytes  uint64 // rounded up to 1 KiB, the unit of the kernel's limits
 	Inodes uint64
 }
 
-// Usage is what a project has.
+// Usage is the disk usage of a project.
 type Usage struct {
 	Bytes, Inodes uint64
 }
@@ -45,7 +44,7 @@ const (
 	quotaOn     = 0x800002
 	getQuota    = 0x800007
 	setQuota    = 0x800008
-	project     = 2 // PRJQUOTA, of the types user, group and project
+	project     = 2 // PRJQUOTA; the types are user, group and project
 	blockUnit   = 1024
 	blockLimits = 1
 	inodeLimits = 4
@@ -75,12 +74,12 @@ type fsxattr struct {
 	_                                          [8]byte
 }
 
-// Enforce lets the limits of the file system that folder lies on hold until it is unmounted. It is
+// Enforce enables the limits of the file system that contains folder, until it is unmounted. It is
 // safe to repeat.
 func Enforce(folder string) error {
 	err := quota(folder, quotaOn, 0, &dqblk{})
 	switch {
-	case err == nil, errors.Is(err, unix.EEXIST): // they hold already
+	case err == nil, errors.Is(err, unix.EEXIST): // enabled before
 		return nil
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("%s: cannot enforce limits: %w", folder, ErrUnsupported)
@@ -88,8 +87,7 @@ func Enforce(folder string) error {
 	return fmt.Errorf("%s: cannot enforce limits: %w", folder, err)
 }
 
-// Assign makes an empty folder the root of a project: what is made in it from now on belongs to the
-// project.
+// Assign makes an empty directory the root of a project: new files in it belong to the project.
 func Assign(folder string, id uint32) error {
 	err := attributes(folder, getAttributes, setAttributes, func(a *fsxattr) { a.project, a.flags = id, a.flags|inherit })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) {
@@ -101,7 +99,7 @@ func Assign(folder string, id uint32) error {
 	return nil
 }
 
-// Of returns the project that a folder belongs to; 0 is that of everything that was never assigned.
+// Of returns the project of a directory; 0 is the project of all unassigned files.
 func Of(folder string) (uint32, error) {
 	var id uint32
 	if err := attributes(folder, getAttributes, 0, func(a *fsxattr) { id = a.project }); err != nil {
@@ -110,8 +108,8 @@ func Of(folder string) (uint32, error) {
 	return id, nil
 }
 
-// SetLimit limits a project on the file system that folder lies on. What exceeds the limit already
-// stays, and grows no more.
+// SetLimit sets the limit of a project on the file system that contains folder. A usage beyond the
+// limit stays, but cannot grow.
 func SetLimit(folder string, id uint32, limit Limit) error {
 	want := dqblk{blocksHard: (limit.Bytes + blockUnit - 1) / blockUnit, inodesHard: limit.Inodes, valid: blockLimits | inodeLimits}
 	if err := quota(folder, setQuota, id, &want); err != nil {
@@ -120,7 +118,7 @@ func SetLimit(folder string, id uint32, limit Limit) error {
 	return nil
 }
 
-// Get returns a project's limit and what it has.
+// Get returns the limit and the usage of a project.
 func Get(folder string, id uint32) (Limit, Usage, error) {
 	var have dqblk
 	if err := quota(folder, getQuota, id, &have); err != nil {
@@ -129,12 +127,12 @@ func Get(folder string, id uint32) (Limit, Usage, error) {
 	return Limit{Bytes: have.blocksHard * blockUnit, Inodes: have.inodesHard}, Usage{Bytes: have.space, Inodes: have.inodes}, nil
 }
 
-// Limited does something as one for whom limits hold, root too: on a thread of its own that has
-// given up CAP_SYS_RESOURCE and ends with it.
+// Limited calls do such that limits apply, even for root: on a separate thread that drops
+// CAP_SYS_RESOURCE and ends afterwards.
 func Limited(do func() error) error {
 	result := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var all [2]unix.CapUserData
 		if err := unix.Capget(&header, &all[0]); err != nil {
@@ -165,8 +163,8 @@ func quota(folder string, command uint32, id uint32, block *dqblk) error {
 	return nil
 }
 
-// attributes reads a folder's attributes, lets look look at them, and writes them back if there is
-// a call to write with.
+// attributes reads the attributes of a directory, calls look with them, and writes them back if set
+// is not zero.
 func attributes(folder string, get, set uintptr, look func(*fsxattr)) error {
 	f, err := os.Open(folder)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 const mib = 1 << 20
 
-// disk makes a file system on the machine's first disk and mounts it.
+// disk creates a file system on the machine's first disk and mounts it.
 func disk(t *testing.T, quotas mkfs.Quotas) mount.Mount {
 	t.Helper()
 	mkfstest.Overwrites(t)
@@ -35,8 +35,8 @@ func disk(t *testing.T, quotas mkfs.Quotas) mount.Mount {
 	return m
 }
 
-// write appends to a file as somebody without CAP_SYS_RESOURCE, which a pod does not have either,
-// and returns how much fitted.
+// write appends to a file without CAP_SYS_RESOURCE, like a pod, and returns the number of written
+// bytes.
 func write(t *testing.T, path string, bytes int) (int, error) {
 	t.Helper()
 	var written int
@@ -58,9 +58,8 @@ func write(t *testing.T, path string, bytes int) (int, error) {
 	return written, err
 }
 
-// TestLimit: a project is refused what exceeds its limit, in bytes and in inodes; other projects
-// are not; the limit can be raised while the project is used, and it holds after the file system
-// was away.
+// TestLimit: a project cannot exceed its limit, in bytes and in inodes; other projects are not
+// affected. The limit can be raised while the project is in use, and it persists over an unmount.
 func TestLimit(t *testing.T) {
 	m := disk(t, mkfs.ProjectQuotas)
 	for range 2 {
@@ -147,7 +146,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestUnsupported: a file system without the feature says so, and is not harmed.
+// TestUnsupported: a file system without the feature returns an error, and is not changed.
 func TestUnsupported(t *testing.T) {
 	m := disk(t, mkfs.NoQuotas)
 	if err := Enforce(m.Target); !errors.Is(err, ErrUnsupported) {
