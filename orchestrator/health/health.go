@@ -25,7 +25,7 @@ const (
 	// steady is the interval afterwards. A component that exits is detected at once by other means.
 	steady = 10 * time.Second
 	// timeout bounds a request.
-	patience = 5 * time.Second
+	timeout = 5 * time.Second
 )
 
 // Check is the health endpoint of a component.
@@ -50,7 +50,7 @@ func (c Check) Watch(ctx context.Context, announce component.Announce) error {
 		if client, authority, err = c.client(client, authority); err != nil {
 			return fmt.Errorf("%s: cannot check health: %w", c.Component, err)
 		}
-		problem := c.ask(ctx, client)
+		problem := c.probe(ctx, client)
 		if problem == "" && !everReady {
 			everReady = true
 			ticker.Reset(steady)
@@ -92,11 +92,11 @@ func (c Check) client(last *http.Client, believed []byte) (*http.Client, []byte,
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, ServerName: c.Name}
 	}
-	return &http.Client{Timeout: patience, Transport: transport}, pem, nil
+	return &http.Client{Timeout: timeout, Transport: transport}, pem, nil
 }
 
 // probe returns why the component is not healthy, or "".
-func (c Check) ask(ctx context.Context, client *http.Client) string {
+func (c Check) probe(ctx context.Context, client *http.Client) string {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL, nil)
 	if err != nil {
 		return err.Error()

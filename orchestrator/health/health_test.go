@@ -50,11 +50,11 @@ func TestAsk(t *testing.T) {
 	}))
 	check := Check{Component: "x", URL: server.URL}
 	want := "500 Internal Server Error: etcd failed: reason withheld"
-	if got := check.ask(context.Background(), http.DefaultClient); got != want {
+	if got := check.probe(context.Background(), http.DefaultClient); got != want {
 		t.Errorf("problem %q, want %q", got, want)
 	}
 	server.Close()
-	if got := check.ask(context.Background(), http.DefaultClient); got == "" {
+	if got := check.probe(context.Background(), http.DefaultClient); got == "" {
 		t.Error("a component that does not listen is healthy")
 	}
 }
@@ -80,7 +80,7 @@ func TestAnotherAuthority(t *testing.T) {
 		if client, believed, err = check.client(client, believed); err != nil {
 			t.Fatal(err)
 		}
-		if problem := check.ask(t.Context(), client); (problem == "") != c.well {
+		if problem := check.probe(t.Context(), client); (problem == "") != c.well {
 			t.Errorf("with %d bytes of authorities: %q", len(c.ca), problem)
 		}
 		if again, _, err := check.client(client, believed); err != nil || again != client {

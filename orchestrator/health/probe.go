@@ -24,9 +24,9 @@ type Prober struct {
 	Idle    time.Duration // how long an idle connection stays open
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 
-	mu       sync.Mutex
-	believed []byte // the content of CAFile that client trusts
-	client   *http.Client
+	mu      sync.Mutex
+	trusted []byte // the content of CAFile that client trusts
+	client  *http.Client
 }
 
 // ProbeResult is the result of a probe.
@@ -68,13 +68,13 @@ func (p *Prober) Client() (*http.Client, error) {
 	roots := x509.NewCertPool()
 	pem, err := os.ReadFile(p.CAFile)
 	switch {
-	case p.client != nil && (err != nil || bytes.Equal(pem, p.believed)):
+	case p.client != nil && (err != nil || bytes.Equal(pem, p.trusted)):
 		return p.client, nil
 	case err != nil:
 		return nil, fmt.Errorf("cannot check its certificate: %w", err)
 	case roots.AppendCertsFromPEM(pem):
 		p.Close()
-		p.believed, p.client = pem, &http.Client{Transport: &http.Transport{
+		p.trusted, p.client = pem, &http.Client{Transport: &http.Transport{
 			DialContext:         p.Dial,
 			TLSClientConfig:     &tls.Config{RootCAs: roots, ServerName: p.Name},
 			MaxIdleConnsPerHost: 1,

@@ -17,7 +17,7 @@ var ownPlugins = []struct {
 	make admission.Factory
 }{
 	{NodeAgentAccess, always(nodeAgents{admission.NewHandler(admission.Create, admission.Update, admission.Delete)})},
-	{NodeAnnotations, always(nodeNotes{admission.NewHandler(admission.Create, admission.Update)})},
+	{NodeAnnotations, always(nodeAnnotations{admission.NewHandler(admission.Create, admission.Update)})},
 	{ReservedNamespaces, always(reservedNamespaces{admission.NewHandler(admission.Create, admission.Delete)})},
 	{MachinePorts, newMachinePorts},
 }

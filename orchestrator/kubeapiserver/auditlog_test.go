@@ -9,12 +9,12 @@ import (
 )
 
 // recordedURLs is a backend that records the URLs of events.
-type kept struct {
+type recordedURLs struct {
 	auditing.Backend
 	urls []string
 }
 
-func (k *kept) ProcessEvents(events ...*auditinternal.Event) bool {
+func (k *recordedURLs) ProcessEvents(events ...*auditinternal.Event) bool {
 	for _, e := range events {
 		k.urls = append(k.urls, e.RequestURI)
 	}
@@ -27,7 +27,7 @@ func TestWithoutQueries(t *testing.T) {
 		return &auditinternal.Event{RequestURI: uri, ObjectRef: &auditinternal.ObjectReference{Subresource: subresource}}
 	}
 	exec := of("exec", "/api/v1/namespaces/a/pods/db/exec?command=mysql&command=-psecret")
-	k := &kept{}
+	k := &recordedURLs{}
 	if !(withoutQueries{k}).ProcessEvents(exec, of("proxy", "/api/v1/namespaces/a/services/s/proxy/login?token=x"), of("", "/api/v1/pods?limit=500"),
 		&auditinternal.Event{RequestURI: "/metrics?x=1"}) {
 		t.Error("not kept")

@@ -78,7 +78,7 @@ func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revoca
 	}
 	build := aggregator.GenericConfig.BuildHandlerChainFunc
 	aggregator.GenericConfig.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return noteImpersonation(revoked.hold(build(documents.front(api), c)))
+		return markImpersonation(revoked.track(build(documents.front(api), c)))
 	}
 	return &app.Config{Options: opts, KubeAPIs: core, ApiExtensions: custom, Aggregator: aggregator}, documents, nil
 }
@@ -126,13 +126,13 @@ func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *re
 	if err != nil {
 		return fail("storage", err)
 	}
-	if err := admit(opts, config, client, shared); err != nil {
+	if err := applyAccess(opts, config, client, shared); err != nil {
 		return fail("access", err)
 	}
-	if err := revoked.follows(client, shared.Core().V1().Nodes()); err != nil {
+	if err := revoked.watchNodes(client, shared.Core().V1().Nodes()); err != nil {
 		return fail("nodes", err)
 	}
-	config.Authentication.Authenticator = revoked.guard(config.Authentication.Authenticator)
+	config.Authentication.Authenticator = revoked.wrapAuthenticator(config.Authentication.Authenticator)
 	if err := opts.Audit.ApplyTo(config); err != nil {
 		return fail("audit", err)
 	}
@@ -205,7 +205,7 @@ func store(opts options.CompletedOptions, config *genericapiserver.Config) (*ser
 
 // applyAccess sets authentication and authorization. It needs the OpenAPI configurations for their
 // security definitions.
-func admit(opts options.CompletedOptions, config *genericapiserver.Config, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
+func applyAccess(opts options.CompletedOptions, config *genericapiserver.Config, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
 	ctx := wait.ContextForChannel(config.DrainedNotify())
 	if err := opts.Authentication.ApplyTo(ctx, &config.Authentication, config.SecureServing, config.EgressSelector,
 		config.OpenAPIConfig, config.OpenAPIV3Config, client, shared, config.APIServerID); err != nil {

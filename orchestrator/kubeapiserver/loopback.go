@@ -15,7 +15,7 @@ import (
 // loopbackTTL is the validity of the server's certificate for its connection to itself. The
 // certificate exists only in memory and each start makes a new certificate, so it has to outlast
 // the longest run of a process instead of being renewed.
-const loopbackLife = 10 * 365 * 24 * time.Hour
+const loopbackTTL = 10 * 365 * 24 * time.Hour
 
 // selfSigned makes an ECDSA P-256 key and a self-signed CA certificate for one DNS name, both as
 // PEM.
@@ -30,7 +30,7 @@ func selfSigned(name string) (cert, key []byte, err error) {
 		DNSNames:     []string{name},
 		// the first time synchronization may set the clock back a little
 		NotBefore:             time.Now().Add(-time.Hour),
-		NotAfter:              time.Now().Add(loopbackLife),
+		NotAfter:              time.Now().Add(loopbackTTL),
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,

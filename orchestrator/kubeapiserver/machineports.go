@@ -142,7 +142,7 @@ func serviceClaims(now, before *core.Service) []claim {
 	for _, text := range added(programmed(now), programmed(before)) {
 		out = append(out, claim{text, "status.loadBalancer.ingress", false})
 	}
-	for _, text := range added(wished(now), wished(before)) {
+	for _, text := range added(requested(now), requested(before)) {
 		out = append(out, claim{text, "spec.loadBalancerIP", false})
 	}
 	return out
@@ -161,7 +161,7 @@ func programmed(s *core.Service) []string {
 
 // requested returns the addresses that a Service requests from a load balancer. It ignores words of
 // the annotation that are not addresses; the load balancer reports them.
-func wished(s *core.Service) []string {
+func requested(s *core.Service) []string {
 	var out []string
 	if s.Spec.LoadBalancerIP != "" {
 		out = append(out, s.Spec.LoadBalancerIP)

@@ -23,33 +23,33 @@ import (
 // would get a share.
 const NodeAnnotations = "OrlopNodeNotes"
 
-type nodeNotes struct{ *admission.Handler }
+type nodeAnnotations struct{ *admission.Handler }
 
 // Validate implements admission.ValidationInterface.
-func (nodeNotes) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (nodeAnnotations) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	who := a.GetUserInfo()
 	if a.GetResource().GroupResource() != core.Resource("nodes") || who == nil || !slices.Contains(who.GetGroups(), user.NodesGroup) {
 		return nil
 	}
-	before, err := noted(a.GetOldObject())
+	before, err := taintsSet(a.GetOldObject())
 	if err != nil {
 		return admission.NewForbidden(a, err)
 	}
-	after, err := noted(a.GetObject())
+	after, err := taintsSet(a.GetObject())
 	if err != nil {
 		return admission.NewForbidden(a, err)
 	}
 	if before != after {
 		return admission.NewForbidden(a, errors.New("the annotation "+nodespec.TaintsSet+" is the control plane's"))
 	}
-	if after, there := a.GetObject().(*core.Node); there && !slices.Equal(shares(a.GetOldObject()), after.Spec.PodCIDRs) {
+	if after, there := a.GetObject().(*core.Node); there && !slices.Equal(podCIDRs(a.GetOldObject()), after.Spec.PodCIDRs) {
 		return admission.NewForbidden(a, errors.New("spec.podCIDRs is the control plane's"))
 	}
 	return nil
 }
 
 // podCIDRs returns a Node's shares of the pod ranges.
-func shares(object runtime.Object) []string {
+func podCIDRs(object runtime.Object) []string {
 	if node, there := object.(*core.Node); there {
 		return node.Spec.PodCIDRs
 	}
@@ -57,7 +57,7 @@ func shares(object runtime.Object) []string {
 }
 
 // taintsSet returns the annotation, or "" without it.
-func noted(object runtime.Object) (string, error) {
+func taintsSet(object runtime.Object) (string, error) {
 	if object == nil {
 		return "", nil
 	}

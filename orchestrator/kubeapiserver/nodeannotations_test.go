@@ -13,7 +13,7 @@ import (
 
 // TestNodeAnnotations checks that no kubelet can change the control plane's annotations of a Node,
 // and that all other changes pass.
-func TestNodeNotes(t *testing.T) {
+func TestNodeAnnotations(t *testing.T) {
 	node := func(note string) runtime.Object {
 		n := &core.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", Annotations: map[string]string{"orlop.dev/node-taints": "[]"}}}
 		if note != "" {
@@ -55,7 +55,7 @@ func TestNodeNotes(t *testing.T) {
 		{"the control plane", &user.DefaultInfo{Name: "orlop:node-marks"}, node(""), node(forged), nodes, "", admission.Update, true},
 	} {
 		a := admission.NewAttributesRecord(c.after, c.before, schema.GroupVersionKind{}, "", "b", c.resource, c.part, c.how, nil, false, c.who)
-		if err := (nodeNotes{}).Validate(t.Context(), a, nil); (err == nil) != c.ok {
+		if err := (nodeAnnotations{}).Validate(t.Context(), a, nil); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}

@@ -44,11 +44,11 @@ type documents struct {
 	v2 *openapi.Config
 	v3 *openapi.OpenAPIV3Config
 
-	asked  atomic.Bool
-	make   sync.Once
-	build  func() http.Handler // builds the documents and returns their handler
-	served http.Handler        // the handler, set by make
-	whole  atomic.Bool         // the aggregator has all documents
+	requested atomic.Bool
+	make      sync.Once
+	build     func() http.Handler // builds the documents and returns their handler
+	served    http.Handler        // the handler, set by make
+	complete  atomic.Bool         // the aggregator has all documents
 
 	aggregator http.Handler
 }
@@ -73,7 +73,7 @@ const documentsHook = "orlop/documents"
 const none = `{"paths":{}}`
 
 // pollInterval is the interval at which await polls the aggregator.
-const lookAgain = 50 * time.Millisecond
+const pollInterval = 50 * time.Millisecond
 
 // attach serves the documents at the core server, from which the aggregator gets them.
 func (d *documents) attach(core *genericapiserver.GenericAPIServer) {
@@ -92,19 +92,19 @@ func (d *documents) attach(core *genericapiserver.GenericAPIServer) {
 // ServeHTTP answers the aggregator and the requests that it forwards. The aggregator itself
 // requests version 3, and version 2 only on behalf of clients.
 func (d *documents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !d.asked.Load() {
+	if !d.requested.Load() {
 		w.Header().Set("Content-Type", "application/json")
 		w.Write([]byte(none)) // the aggregator's buffer accepts every write
 		return
 	}
-	d.make.Do(d.made)
+	d.make.Do(d.makeNow)
 	d.served.ServeHTTP(w, r)
 }
 
-func (d *documents) made() { d.served = d.build() }
+func (d *documents) makeNow() { d.served = d.build() }
 
 // buildAhead builds the documents after the given delay, unless a client has requested them before.
-func (d *documents) ahead(ctx context.Context, after time.Duration) {
+func (d *documents) buildAhead(ctx context.Context, after time.Duration) {
 	timer := time.NewTimer(after)
 	defer timer.Stop()
 	select {
@@ -112,7 +112,7 @@ func (d *documents) ahead(ctx context.Context, after time.Duration) {
 	case <-ctx.Done():
 		return
 	}
-	if d.asked.Load() {
+	if d.requested.Load() {
 		return
 	}
 	// The thread keeps its priority, so it must end with this goroutine, which never unlocks it.
@@ -121,8 +121,8 @@ func (d *documents) ahead(ctx context.Context, after time.Duration) {
 		klog.ErrorS(err, "The OpenAPI documents are made at the usual priority")
 	}
 	began := time.Now()
-	d.make.Do(d.made)
-	d.asked.Store(true)
+	d.make.Do(d.makeNow)
+	d.requested.Store(true)
 	if err := d.await(ctx, d.aggregator); err == nil {
 		klog.InfoS("The OpenAPI documents are made", "took", time.Since(began))
 	}
@@ -133,8 +133,8 @@ func (d *documents) ahead(ctx context.Context, after time.Duration) {
 func (d *documents) front(next http.Handler) http.Handler {
 	d.aggregator = next
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, openAPIPrefix) && !d.whole.Load() && !own(r) {
-			d.asked.Store(true)
+		if strings.HasPrefix(r.URL.Path, openAPIPrefix) && !d.complete.Load() && !ownRequest(r) {
+			d.requested.Store(true)
 			if err := d.await(r.Context(), next); err != nil {
 				w.Header().Set("Retry-After", "1")
 				http.Error(w, "the OpenAPI documents are not made yet: "+err.Error()+"; ask again", http.StatusServiceUnavailable)
@@ -146,7 +146,7 @@ func (d *documents) front(next http.Handler) http.Handler {
 }
 
 // ownRequest reports whether the server itself sent the request.
-func own(r *http.Request) bool {
+func ownRequest(r *http.Request) bool {
 	who, ok := request.UserFrom(r.Context())
 	return ok && who.GetName() == user.APIServerUser
 }
@@ -154,13 +154,13 @@ func own(r *http.Request) bool {
 // watchPolicies starts the build as soon as the cluster has a mutating admission policy.
 func (d *documents) watchPolicies(shared informers.SharedInformerFactory) error {
 	policies := shared.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()
-	_, err := policies.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { d.asked.Store(true) }})
+	_, err := policies.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { d.requested.Store(true) }})
 	return err
 }
 
 // await polls the aggregator's list of documents until it contains the core group.
 func (d *documents) await(ctx context.Context, aggregator http.Handler) error {
-	ticker := time.NewTicker(lookAgain)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		question, err := http.NewRequestWithContext(ctx, http.MethodGet, openAPIV3, nil)
@@ -170,7 +170,7 @@ func (d *documents) await(ctx context.Context, aggregator http.Handler) error {
 		list := responsewriter.NewInMemoryResponseWriter()
 		aggregator.ServeHTTP(list, question)
 		if list.RespCode() == http.StatusOK && bytes.Contains(list.Data(), []byte(`"api/v1"`)) {
-			d.whole.Store(true)
+			d.complete.Store(true)
 			return nil
 		}
 		select {

@@ -33,14 +33,14 @@ func TestDocumentsAhead(t *testing.T) {
 			}
 		}
 		done := make(chan struct{})
-		go func() { d.ahead(ctx, after); close(done) }()
+		go func() { d.buildAhead(ctx, after); close(done) }()
 		select {
 		case <-done:
 		case <-ctx.Done():
 			t.Fatal("they are not made")
 		}
-		if builds != 1 || !d.whole.Load() {
-			t.Errorf("with a client before: %t: %d builds, known to the aggregator: %t", client, builds, d.whole.Load())
+		if builds != 1 || !d.complete.Load() {
+			t.Errorf("with a client before: %t: %d builds, known to the aggregator: %t", client, builds, d.complete.Load())
 		}
 		if got := ask(); got == none || builds != 1 {
 			t.Errorf("then a client gets %q, after %d builds", got, builds)
@@ -53,8 +53,8 @@ func TestDocumentsNotBeforeTheirTime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	d := &documents{build: func() http.Handler { t.Error("they are made"); return nil }}
-	d.ahead(ctx, time.Hour)
-	if d.asked.Load() {
+	d.buildAhead(ctx, time.Hour)
+	if d.requested.Load() {
 		t.Error("asked for")
 	}
 }

@@ -21,15 +21,15 @@ type revocations struct {
 	file  *revocation.RevokedFile
 	nodes nodes
 
-	mu    sync.Mutex
-	out   map[string]bool // names of removed machines that no other machine has
-	going map[*going]bool
+	mu      sync.Mutex
+	removed map[string]bool // names of removed machines that no other machine has
+	active  map[*activeRequest]bool
 }
 
 // activeRequest is a request in progress.
-type going struct {
-	cert     *x509.Certificate // nil: the request has none
-	admitted bool              // it was authenticated; guarded by revocations.mu
+type activeRequest struct {
+	cert          *x509.Certificate // nil: the request has none
+	authenticated bool              // it was authenticated; guarded by revocations.mu
 	// the zero value: the request does not come from a pod, or its Node is not known yet
 	on  node
 	end context.CancelCauseFunc
@@ -37,7 +37,7 @@ type going struct {
 
 // newRevocations reads the file. An unreadable file is an error: no revocation could be enforced.
 func newRevocations(path string) (*revocations, error) {
-	r := &revocations{going: map[*going]bool{}}
+	r := &revocations{active: map[*activeRequest]bool{}}
 	var err error
 	r.file, err = revocation.Open(path, r.enforce)
 	r.enforce()
@@ -46,24 +46,24 @@ func newRevocations(path string) (*revocations, error) {
 
 // watch polls the file until ctx is done. While the file is unreadable, the last content stays
 // effective.
-func (r *revocations) follow(ctx context.Context) { r.file.Watch(ctx) }
+func (r *revocations) watch(ctx context.Context) { r.file.Watch(ctx) }
 
 // enforce ends the requests that are now revoked.
 func (r *revocations) enforce() {
 	now := r.file.Current()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.out = map[string]bool{}
+	r.removed = map[string]bool{}
 	for _, v := range now.Revoked {
 		if v.Machine != "" {
-			r.out[v.Machine] = true
+			r.removed[v.Machine] = true
 		}
 	}
-	for g := range r.going {
-		if r.out[g.on.name] {
-			g.end(errOut(g.on.name))
+	for g := range r.active {
+		if r.removed[g.on.name] {
+			g.end(errRemoved(g.on.name))
 		}
-		if g.cert == nil || !g.admitted {
+		if g.cert == nil || !g.authenticated {
 			continue // not authenticated yet: the authenticator rejects it with 401
 		}
 		if err := now.Check(g.cert); err != nil {
@@ -74,7 +74,7 @@ func (r *revocations) enforce() {
 
 // wrapAuthenticator rejects requests with a revoked certificate, and requests of a pod of a deleted
 // Node.
-func (r *revocations) guard(next authenticator.Request) authenticator.Request {
+func (r *revocations) wrapAuthenticator(next authenticator.Request) authenticator.Request {
 	known := r.file.WrapAuthenticator(next)
 	return authenticator.RequestFunc(func(request *http.Request) (*authenticator.Response, bool, error) {
 		response, ok, err := known.AuthenticateRequest(request)
@@ -82,43 +82,43 @@ func (r *revocations) guard(next authenticator.Request) authenticator.Request {
 			return response, ok, err
 		}
 		if response != nil {
-			if err := r.present(request.Context(), nodeOf(response.User)); err != nil {
+			if err := r.checkNode(request.Context(), nodeOf(response.User)); err != nil {
 				return nil, false, err
 			}
 		}
-		if err := r.admit(request); err != nil {
+		if err := r.markAuthenticated(request); err != nil {
 			return nil, false, err
 		}
 		return response, true, nil
 	})
 }
 
-// authenticated marks a request as authenticated: from now on a revocation ends it (enforce). A
+// markAuthenticated marks a request as authenticated: from now on a revocation ends it (enforce). A
 // revocation since the check of the certificate is an error.
-func (r *revocations) admit(request *http.Request) error {
-	g, ok := request.Context().Value(goingKey{}).(*going)
+func (r *revocations) markAuthenticated(request *http.Request) error {
+	g, ok := request.Context().Value(activeRequestKey{}).(*activeRequest)
 	if !ok {
 		return nil
 	}
 	r.mu.Lock()
-	g.admitted = true
+	g.authenticated = true
 	r.mu.Unlock()
 	return r.file.Check(request)
 }
 
 // track wraps the server: it ends a request when its certificate is revoked or the Node of its pod
 // is deleted.
-func (r *revocations) hold(next http.Handler) http.Handler {
+func (r *revocations) track(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		ctx, end := context.WithCancelCause(request.Context())
-		g := &going{cert: revocation.Certificate(request), end: end}
-		ctx = context.WithValue(ctx, goingKey{}, g)
+		g := &activeRequest{cert: revocation.Certificate(request), end: end}
+		ctx = context.WithValue(ctx, activeRequestKey{}, g)
 		r.mu.Lock()
-		r.going[g] = true
+		r.active[g] = true
 		r.mu.Unlock()
 		defer func() {
 			r.mu.Lock()
-			delete(r.going, g)
+			delete(r.active, g)
 			r.mu.Unlock()
 			end(nil)
 		}()

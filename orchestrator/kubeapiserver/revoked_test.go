@@ -67,14 +67,14 @@ func TestRevoked(t *testing.T) {
 	}
 	asked := authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return nil, true, nil })
 	lets := func(request *http.Request) bool {
-		_, ok, err := r.guard(asked).AuthenticateRequest(request)
+		_, ok, err := r.wrapAuthenticator(asked).AuthenticateRequest(request)
 		return ok && err == nil
 	}
 	if !lets(out) || !lets(in) || !lets(httptest.NewRequest(http.MethodGet, "/api", nil)) {
 		t.Error("nothing is revoked")
 	}
 	begun, ended := make(chan struct{}, 2), make(chan string, 2)
-	watch := r.hold(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+	watch := r.track(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
 		if !lets(request) {
 			t.Error("a request is rejected before anything is revoked")
 		}
@@ -95,7 +95,7 @@ func TestRevoked(t *testing.T) {
 	}
 	// A request that began before its authentication is rejected, not ended: the client gets 401
 	// instead of a timeout.
-	r.hold(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+	r.track(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
 		list(t, file, trust.Revocation{Lineage: "12ab", At: at}, trust.Revocation{Lineage: "56ef", At: at})
 		look(t, r)
 		if lets(request) || request.Context().Err() != nil {

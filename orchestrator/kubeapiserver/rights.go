@@ -37,14 +37,14 @@ const lastBinding = "system:public-info-viewer"
 const anyRole = "cluster-admin"
 
 // retryInterval is the delay after a rejected write, for example by a policy.
-const keepAgain = 10 * time.Second
+const retryInterval = 10 * time.Second
 
 // maxParallel is the number of objects that are created at the same time. etcd writes concurrent
 // requests with one sync of the disk.
-const atOnce = 16
+const maxParallel = 16
 
 // rightsTimeout is how long the server of an existing cluster waits for missing rights.
-const rightsTime = 30 * time.Second
+const rightsTimeout = 30 * time.Second
 
 // ensureRights creates upstream's roles and bindings, about 140 objects, and the system's own. In a
 // new cluster it creates them in parallel and at once; upstream's own hook waits for a second and
@@ -63,18 +63,18 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 	}
 	reconcile := func() error { return upstream(hook) }
 	missed := make(chan struct{}, 1)
-	go keepProbed(hook, client, keepAgain, missed)
-	if missing, fresh := lacks(hook, client); fresh {
+	go restoreProbeRights(hook, client, retryInterval, missed)
+	if missing, fresh := rightsMissing(hook, client); fresh {
 		if err := s.makeRights(hook, client); err != nil {
 			return err
 		}
-		go keepUpstream(hook, client, keepAgain, reconcile)
+		go reconcileUpstream(hook, client, retryInterval, reconcile)
 		return nil
 	} else if missing {
 		// Either the first start was interrupted, and components wait for the last object and so
 		// for all of them. Or a user deleted the object and a policy rejects its creation. The
 		// policy must not end the server, because the user needs the server to change the policy.
-		bounded, cancel := context.WithTimeout(hook, rightsTime)
+		bounded, cancel := context.WithTimeout(hook, rightsTimeout)
 		err := s.makeRights(bounded, client)
 		cancel()
 		if err != nil && hook.Err() == nil {
@@ -90,8 +90,8 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 		if err != nil {
 			return fmt.Errorf("rights: %w", err)
 		}
-	case <-time.After(rightsTime):
-		klog.InfoS("Not all of the system's own rights could be made; the server goes on, and they are tried again", "after", rightsTime)
+	case <-time.After(rightsTimeout):
+		klog.InfoS("Not all of the system's own rights could be made; the server goes on, and they are tried again", "after", rightsTimeout)
 	case <-hook.Done():
 		return nil
 	}
@@ -100,7 +100,7 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 			klog.ErrorS(err, "Upstream's roles are not brought up to date; the next start tries again")
 		}
 		missed <- struct{}{}
-		keepUpstream(hook, client, keepAgain, reconcile)
+		reconcileUpstream(hook, client, retryInterval, reconcile)
 	}()
 	return nil
 }
@@ -111,7 +111,7 @@ const bootstrapped = "kubernetes.io/bootstrapping=rbac-defaults"
 // reconcileUpstream restores upstream's roles and bindings whenever one of them was changed or
 // deleted, until ctx is done; upstream itself does so only at each start. A controller without its
 // role fails with errors that name no role.
-func keepUpstream(ctx context.Context, client kubernetes.Interface, again time.Duration, reconcile func() error) {
+func reconcileUpstream(ctx context.Context, client kubernetes.Interface, again time.Duration, reconcile func() error) {
 	changed := make(chan struct{}, 1)
 	look := func() {
 		select {
@@ -151,7 +151,7 @@ func keepUpstream(ctx context.Context, client kubernetes.Interface, again time.D
 
 // rightsMissing reports whether the cluster's last object is missing, and whether the cluster is
 // new and lacks the others too.
-func lacks(ctx context.Context, client kubernetes.Interface) (missing, fresh bool) {
+func rightsMissing(ctx context.Context, client kubernetes.Interface) (missing, fresh bool) {
 	_, err := client.RbacV1().ClusterRoleBindings().Get(ctx, lastBinding, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		return false, false
@@ -166,8 +166,8 @@ func lacks(ctx context.Context, client kubernetes.Interface) (missing, fresh boo
 // start of a server. Objects with the annotation rbac.authorization.kubernetes.io/autoupdate:
 // "false" stay as they are. A value on missed reports that the objects may have been missing since
 // before the watch.
-func keepProbed(ctx context.Context, client kubernetes.Interface, again time.Duration, missed <-chan struct{}) {
-	role, binding := probed()
+func restoreProbeRights(ctx context.Context, client kubernetes.Interface, again time.Duration, missed <-chan struct{}) {
+	role, binding := probeRights()
 	named := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, lastBinding).String()
 	}))
@@ -210,7 +210,7 @@ func keepProbed(ctx context.Context, client kubernetes.Interface, again time.Dur
 
 // probeRights returns upstream's role and binding that permit every client to read the server's
 // health.
-func probed() (role rbacv1.ClusterRole, binding rbacv1.ClusterRoleBinding) {
+func probeRights() (role rbacv1.ClusterRole, binding rbacv1.ClusterRoleBinding) {
 	for _, o := range bootstrappolicy.ClusterRoles() {
 		if o.Name == lastBinding {
 			role = o
@@ -236,17 +236,17 @@ func (s *Server) makeRights(ctx context.Context, client kubernetes.Interface) er
 			return err
 		})
 	}
-	if err := sideBySide(ctx, namespaces); err != nil {
+	if err := inParallel(ctx, namespaces); err != nil {
 		return err
 	}
 	work, last := upstreamRights(ctx, client.RbacV1())
 	if last == nil {
 		return fmt.Errorf("rights: upstream has no binding %s any more, which the start waits for", lastBinding)
 	}
-	if err := sideBySide(ctx, append(work, func() error { return s.rights(ctx, client) })); err != nil {
+	if err := inParallel(ctx, append(work, func() error { return s.rights(ctx, client) })); err != nil {
 		return err
 	}
-	return sideBySide(ctx, []func() error{last})
+	return inParallel(ctx, []func() error{last})
 }
 
 // upstreamRights returns functions that create upstream's objects, and separately the function for
@@ -280,13 +280,13 @@ func upstreamRights(ctx context.Context, rbac rbacclient.RbacV1Interface) (work 
 }
 
 // inParallel runs the functions, at most maxParallel at a time, and returns the first error.
-func sideBySide(ctx context.Context, work []func() error) error {
+func inParallel(ctx context.Context, work []func() error) error {
 	todo := make(chan func() error)
 	done := make(chan error)
-	for range atOnce {
+	for range maxParallel {
 		go func() {
 			for w := range todo {
-				done <- patiently(ctx, w)
+				done <- createWithRetry(ctx, w)
 			}
 		}()
 	}
@@ -307,7 +307,7 @@ func sideBySide(ctx context.Context, work []func() error) error {
 
 // createWithRetry creates an object. The server may be unready for a moment, so createWithRetry
 // retries as long as upstream's hook would. An existing object is not an error.
-func patiently(ctx context.Context, make func() error) error {
+func createWithRetry(ctx context.Context, make func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)

@@ -19,10 +19,10 @@ import (
 // TestRestoreProbeRights checks that the right to read the server's health is restored after its
 // role or its binding was deleted or emptied, also after a rejection, and not if the annotation
 // forbids it.
-func TestKeepProbed(t *testing.T) {
+func TestRestoreProbeRights(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	wantRole, wantBinding := probed()
+	wantRole, wantBinding := probeRights()
 	// the binding was deleted while no server was running
 	client := fake.NewClientset(wantRole.DeepCopy())
 	roles, bindings := client.RbacV1().ClusterRoles(), client.RbacV1().ClusterRoleBindings()
@@ -39,7 +39,7 @@ func TestKeepProbed(t *testing.T) {
 	})
 	ended, missed := make(chan struct{}), make(chan struct{}, 1)
 	go func() {
-		keepProbed(ctx, client, time.Millisecond, missed)
+		restoreProbeRights(ctx, client, time.Millisecond, missed)
 		close(ended)
 	}()
 	<-watched
@@ -108,8 +108,8 @@ func ignoreMissing(err error) error {
 
 // TestRightsMissing checks that a cluster without any role is new, and that a cluster that only
 // lacks the binding for probes is not.
-func TestLacks(t *testing.T) {
-	_, binding := probed()
+func TestRightsMissing(t *testing.T) {
+	_, binding := probeRights()
 	admin := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: anyRole}}
 	for what, c := range map[string]struct {
 		have           []runtime.Object
@@ -119,7 +119,7 @@ func TestLacks(t *testing.T) {
 		"all":                  {[]runtime.Object{admin, &binding}, false, false},
 		"all but the last one": {[]runtime.Object{admin}, true, false},
 	} {
-		if missing, fresh := lacks(t.Context(), fake.NewClientset(c.have...)); missing != c.missing || fresh != c.fresh {
+		if missing, fresh := rightsMissing(t.Context(), fake.NewClientset(c.have...)); missing != c.missing || fresh != c.fresh {
 			t.Errorf("%s: %v, %v", what, missing, fresh)
 		}
 	}
@@ -127,7 +127,7 @@ func TestLacks(t *testing.T) {
 
 // TestReconcileUpstream checks that a deleted role of upstream's is reconciled, also after a
 // rejection, and that no reconciliation runs at the start.
-func TestKeepUpstream(t *testing.T) {
+func TestReconcileUpstream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:node", Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"}}}
@@ -140,7 +140,7 @@ func TestKeepUpstream(t *testing.T) {
 	})
 	passes := make(chan struct{})
 	refused := false
-	go keepUpstream(ctx, client, time.Millisecond, func() error {
+	go reconcileUpstream(ctx, client, time.Millisecond, func() error {
 		passes <- struct{}{}
 		refused = !refused
 		if refused {

@@ -49,7 +49,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	go revoked.follow(ctx)
+	go revoked.watch(ctx)
 	config, documents, err := newConfig(opts, func() error { return s.etcd(ctx) }, revoked, s.metrics)
 	if err != nil {
 		return fmt.Errorf("cannot configure: %w", err)
@@ -71,7 +71,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("cannot be put together: %w", err)
 	}
 	ahead := func(hook genericapiserver.PostStartHookContext) error {
-		go documents.ahead(hook, aheadAfter)
+		go documents.buildAhead(hook, aheadAfter)
 		return nil
 	}
 	if err := chain.GenericAPIServer.AddPostStartHook(documentsHook, ahead); err != nil {
@@ -102,7 +102,7 @@ func (s *Server) Loopback(ctx context.Context) (*rest.Config, error) {
 func parse(ctx context.Context, args []string, refused func(error)) (options.CompletedOptions, error) {
 	opts := options.NewServerRunOptions()
 	registerPlugins(opts)
-	passSystemRequests(opts, refused)
+	exemptSystemRequests(opts, refused)
 	flags := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
 	for _, set := range opts.Flags().FlagSets {
 		flags.AddFlagSet(set)

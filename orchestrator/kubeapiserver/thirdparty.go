@@ -30,43 +30,43 @@ var thirdParty = []string{mutatingwebhook.PluginName, validatingwebhook.PluginNa
 // exemptSystemRequests wraps these plugins with upstream's own mechanism
 // (options.AdmissionOptions.Decorators). rejected receives each error with which a plugin rejects a
 // request.
-func passSystemRequests(opts *options.ServerRunOptions, refused func(error)) {
+func exemptSystemRequests(opts *options.ServerRunOptions, refused func(error)) {
 	generic := opts.Admission.GenericAdmission
 	generic.Decorators = append(slices.Clone(generic.Decorators), admission.DecoratorFunc(func(inner admission.Interface, name string) admission.Interface {
 		if !slices.Contains(thirdParty, name) {
 			return inner
 		}
-		return passing{inner, refused}
+		return exempting{inner, refused}
 	}))
 }
 
 // exempting is a plugin that skips the system's own requests.
-type passing struct {
+type exempting struct {
 	admission.Interface
-	refused func(error)
+	rejected func(error)
 }
 
 // Admit implements admission.MutationInterface.
-func (p passing) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (p exempting) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	inner, mutates := p.Interface.(admission.MutationInterface)
 	if !mutates || systemRequest(ctx, a) {
 		return nil
 	}
-	return p.heard(inner.Admit(ctx, a, o))
+	return p.report(inner.Admit(ctx, a, o))
 }
 
 // Validate implements admission.ValidationInterface.
-func (p passing) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (p exempting) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	inner, validates := p.Interface.(admission.ValidationInterface)
 	if !validates || systemRequest(ctx, a) {
 		return nil
 	}
-	return p.heard(inner.Validate(ctx, a, o))
+	return p.report(inner.Validate(ctx, a, o))
 }
 
-func (p passing) heard(err error) error {
-	if err != nil && p.refused != nil {
-		p.refused(err)
+func (p exempting) report(err error) error {
+	if err != nil && p.rejected != nil {
+		p.rejected(err)
 	}
 	return err
 }
@@ -167,10 +167,10 @@ func systemRequest(ctx context.Context, a admission.Attributes) bool {
 	if who == nil || ctx.Value(impersonating{}) != nil {
 		return false
 	}
-	return slices.ContainsFunc(exemptions, func(e exemption) bool { return e.of(who) && e.covers(a) })
+	return slices.ContainsFunc(exemptions, func(e exemption) bool { return e.appliesTo(who) && e.covers(a) })
 }
 
-func (e exemption) of(who user.Info) bool {
+func (e exemption) appliesTo(who user.Info) bool {
 	if e.masters && !slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) {
 		return false
 	}
@@ -207,7 +207,7 @@ func nameOf(a admission.Attributes) string {
 type impersonating struct{}
 
 // markImpersonation precedes all filters, because upstream's filter removes the headers.
-func noteImpersonation(next http.Handler) http.Handler {
+func markImpersonation(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.Header.Values(authenticationv1.ImpersonateUserHeader)) > 0 {
 			r = r.WithContext(context.WithValue(r.Context(), impersonating{}, true))

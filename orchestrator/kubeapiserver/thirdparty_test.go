@@ -104,7 +104,7 @@ func TestSystemRequests(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var heard []error
-			p := passing{refuses{admission.NewHandler(c.how)}, func(err error) { heard = append(heard, err) }}
+			p := exempting{refuses{admission.NewHandler(c.how)}, func(err error) { heard = append(heard, err) }}
 			for _, got := range []error{p.Admit(t.Context(), c.attributes(), nil), p.Validate(t.Context(), c.attributes(), nil)} {
 				if (got == nil) != c.passes {
 					t.Errorf("%v, passes: want %t", got, c.passes)
@@ -125,12 +125,12 @@ func TestSystemRequests(t *testing.T) {
 // policies are wrapped, and that the wrapper keeps the kind of a plugin.
 func TestThirdPartiesAreWrapped(t *testing.T) {
 	opts := options.NewServerRunOptions()
-	passSystemRequests(opts, nil)
+	exemptSystemRequests(opts, nil)
 	generic := opts.Admission.GenericAdmission
 	var wrapped []string
 	for _, name := range generic.RecommendedPluginOrder {
 		last := generic.Decorators[len(generic.Decorators)-1]
-		if _, is := last.Decorate(refuses{}, name).(passing); is {
+		if _, is := last.Decorate(refuses{}, name).(exempting); is {
 			wrapped = append(wrapped, name)
 		}
 	}
@@ -139,7 +139,7 @@ func TestThirdPartiesAreWrapped(t *testing.T) {
 	if !slices.Equal(wrapped, want) {
 		t.Errorf("wrapped: %v, want %v", wrapped, want)
 	}
-	neither := passing{admission.NewHandler(admission.Create), nil}
+	neither := exempting{admission.NewHandler(admission.Create), nil}
 	of := asked{"alice", nil, admission.Create, "", "pods", "", "shop", "x"}.attributes()
 	if neither.Admit(t.Context(), of, nil) != nil || neither.Validate(t.Context(), of, nil) != nil {
 		t.Error("a plugin that does not change objects, or does not check them, refuses one")
@@ -148,10 +148,10 @@ func TestThirdPartiesAreWrapped(t *testing.T) {
 
 // TestMarkImpersonation checks that the mark depends on the header, even if the header is removed
 // later.
-func TestNoteImpersonation(t *testing.T) {
+func TestMarkImpersonation(t *testing.T) {
 	for _, as := range []string{"", "system:apiserver"} {
 		var marked bool
-		h := noteImpersonation(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		h := markImpersonation(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			marked = r.Context().Value(impersonating{}) != nil
 		}))
 		r := httptest.NewRequest(http.MethodPost, "/api", nil)

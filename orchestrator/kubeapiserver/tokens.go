@@ -26,7 +26,7 @@ import (
 // quorum. The list contains the name until another machine has it.
 
 // nodeTimeout bounds the request for a Node that the cache does not have.
-const nodeTime = 5 * time.Second
+const nodeTimeout = 5 * time.Second
 
 // node is the Node of a token; an empty name means no Node.
 type node struct {
@@ -35,7 +35,7 @@ type node struct {
 }
 
 // matches reports whether a Node of this name and the given UID is the Node of the token.
-func (n node) is(uid types.UID) bool { return n.uid == "" || n.uid == uid }
+func (n node) matches(uid types.UID) bool { return n.uid == "" || n.uid == uid }
 
 // nodeOf returns the Node in the token of an authenticated caller.
 func nodeOf(caller user.Info) node {
@@ -57,16 +57,16 @@ func nodeOf(caller user.Info) node {
 // nodes looks up Nodes, in the cache (known) and in storage (get).
 type nodes interface {
 	known(name string) (types.UID, bool)
-	ask(ctx context.Context, name string) (types.UID, error)
+	get(ctx context.Context, name string) (types.UID, error)
 }
 
 // serverNodes are the Nodes as the server itself has them.
-type served struct {
+type serverNodes struct {
 	client kubernetes.Interface
 	nodes  coreinformers.NodeInformer
 }
 
-func (s served) known(name string) (types.UID, bool) {
+func (s serverNodes) known(name string) (types.UID, bool) {
 	n, err := s.nodes.Lister().Get(name)
 	if err != nil {
 		return "", false
@@ -74,7 +74,7 @@ func (s served) known(name string) (types.UID, bool) {
 	return n.UID, true
 }
 
-func (s served) ask(ctx context.Context, name string) (types.UID, error) {
+func (s serverNodes) get(ctx context.Context, name string) (types.UID, error) {
 	n, err := s.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return "", err
@@ -83,14 +83,14 @@ func (s served) ask(ctx context.Context, name string) (types.UID, error) {
 }
 
 // watchNodes gives r access to the Nodes, and ends the requests of pods of a deleted Node.
-func (r *revocations) follows(client kubernetes.Interface, informer coreinformers.NodeInformer) error {
-	r.nodes = served{client, informer}
+func (r *revocations) watchNodes(client kubernetes.Interface, informer coreinformers.NodeInformer) error {
+	r.nodes = serverNodes{client, informer}
 	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		// a deletion and a creation in quick succession can arrive as one update
 		UpdateFunc: func(before, after any) {
 			was, known := before.(*corev1.Node)
 			if is, ok := after.(*corev1.Node); ok && known && was.UID != is.UID {
-				r.left(was)
+				r.nodeDeleted(was)
 			}
 		},
 		DeleteFunc: func(object any) {
@@ -98,7 +98,7 @@ func (r *revocations) follows(client kubernetes.Interface, informer coreinformer
 				object = missed.Obj
 			}
 			if n, ok := object.(*corev1.Node); ok {
-				r.left(n)
+				r.nodeDeleted(n)
 			}
 		},
 	})
@@ -106,56 +106,56 @@ func (r *revocations) follows(client kubernetes.Interface, informer coreinformer
 }
 
 // nodeDeleted ends the requests of the pods of a deleted Node.
-func (r *revocations) left(n *corev1.Node) {
+func (r *revocations) nodeDeleted(n *corev1.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for g := range r.going {
-		if g.on.name == n.Name && g.on.is(n.UID) {
-			g.end(errGone(n.Name))
+	for g := range r.active {
+		if g.on.name == n.Name && g.on.matches(n.UID) {
+			g.end(errNodeDeleted(n.Name))
 		}
 	}
 }
 
-func errOut(name string) error {
+func errRemoved(name string) error {
 	return fmt.Errorf("token: the machine %s that it was issued for was taken out of the cluster", name)
 }
 
-func errGone(name string) error {
+func errNodeDeleted(name string) error {
 	return fmt.Errorf("token: the Node %s that it was issued for is gone, and it counts no more", name)
 }
 
 // activeRequestKey is the context key of the activeRequest.
-type goingKey struct{}
+type activeRequestKey struct{}
 
 // checkNode returns nil if the token names no Node or an existing Node. It records the Node in the
 // request's activeRequest before the check, so that a later deletion of the Node ends the request
 // (nodeDeleted).
-func (r *revocations) present(ctx context.Context, on node) error {
+func (r *revocations) checkNode(ctx context.Context, on node) error {
 	if on.name == "" {
 		return nil
 	}
 	r.mu.Lock()
-	if g, ok := ctx.Value(goingKey{}).(*going); ok {
+	if g, ok := ctx.Value(activeRequestKey{}).(*activeRequest); ok {
 		g.on = on
 	}
-	out := r.out[on.name]
+	out := r.removed[on.name]
 	r.mu.Unlock()
 	if out {
-		return errOut(on.name)
+		return errRemoved(on.name)
 	}
 	if r.nodes == nil {
 		return errors.New("token: the Nodes are not known yet")
 	}
-	if uid, there := r.nodes.known(on.name); there && on.is(uid) {
+	if uid, there := r.nodes.known(on.name); there && on.matches(uid) {
 		return nil
 	}
 	// The Node may be new, or the server has just started.
-	ctx, cancel := context.WithTimeout(ctx, nodeTime)
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
-	uid, err := r.nodes.ask(ctx, on.name)
+	uid, err := r.nodes.get(ctx, on.name)
 	switch {
-	case apierrors.IsNotFound(err), err == nil && !on.is(uid):
-		return errGone(on.name)
+	case apierrors.IsNotFound(err), err == nil && !on.matches(uid):
+		return errNodeDeleted(on.name)
 	case err != nil:
 		return fmt.Errorf("token: whether its Node %s is there cannot be found out: %w", on.name, err)
 	}

@@ -30,7 +30,7 @@ func (s *some) known(name string) (types.UID, bool) {
 	return uid, ok
 }
 
-func (s *some) ask(_ context.Context, name string) (types.UID, error) {
+func (s *some) get(_ context.Context, name string) (types.UID, error) {
 	if uid, ok := s.there[name]; ok && s.silent == nil {
 		return uid, nil
 	}
@@ -58,7 +58,7 @@ func TestRemoved(t *testing.T) {
 	}
 	r.nodes = there
 	var who user.Info
-	guard := r.guard(authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+	guard := r.wrapAuthenticator(authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 		return &authenticator.Response{User: who}, true, nil
 	}))
 	for _, c := range []struct {
@@ -99,7 +99,7 @@ func TestRemoved(t *testing.T) {
 
 	// A request in progress ends with its own Node only.
 	begun, ended := make(chan struct{}), make(chan string)
-	watch := r.hold(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+	watch := r.track(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
 		if _, ok, err := guard.AuthenticateRequest(request); !ok || err != nil {
 			t.Errorf("%v, %v", ok, err)
 		}
@@ -112,17 +112,17 @@ func TestRemoved(t *testing.T) {
 		go watch.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/api", nil).WithContext(leaving))
 		<-begun
 	}
-	r.left(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", UID: "1"}})
+	r.nodeDeleted(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", UID: "1"}})
 	for range 2 {
-		if got := <-ended; got != errGone("w1").Error() {
+		if got := <-ended; got != errNodeDeleted("w1").Error() {
 			t.Errorf("ended: %s", got)
 		}
 	}
 	// another Node of that name
-	r.left(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new", UID: "1"}})
+	r.nodeDeleted(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new", UID: "1"}})
 	list(t, file, trust.Revocation{Lineage: "12ab", Machine: "new"})
 	look(t, r)
-	if got := <-ended; got != errOut("new").Error() {
+	if got := <-ended; got != errRemoved("new").Error() {
 		t.Errorf("ended: %s", got)
 	}
 	leave()

@@ -64,7 +64,7 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 
 // TestUpstreamTakesTheLabels checks that a new Node has the configured labels at once and accepts
 // no pods before its taints are set.
-func TestUpstreamTakesTheMarks(t *testing.T) {
+func TestUpstreamTakesTheLabels(t *testing.T) {
 	dirs := dirs.In(t.TempDir())
 	c := Component(spec(), dirs)
 	if err := c.WriteFiles(); err != nil {
@@ -82,11 +82,11 @@ func TestUpstreamTakesTheMarks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	carry(server, nodespec.NodeLabels{})
+	registerLabels(server, nodespec.NodeLabels{})
 	if len(server.NodeLabels) != 0 || len(server.RegisterWithTaints) != 1 {
 		t.Errorf("nothing is given, and the Node has %v, %v", server.NodeLabels, server.RegisterWithTaints)
 	}
-	carry(server, nodespec.NodeLabels{Labels: labels, Taints: []nodespec.Taint{{Key: "a", Effect: "NoExecute"}}})
+	registerLabels(server, nodespec.NodeLabels{Labels: labels, Taints: []nodespec.Taint{{Key: "a", Effect: "NoExecute"}}})
 	server.FailCgroupV1 = false // validation would inspect the test machine
 	if err := options.ValidateKubeletServer(server); err != nil {
 		t.Fatal(err)

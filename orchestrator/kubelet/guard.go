@@ -15,8 +15,8 @@ import (
 // guard makes the kubelet reject revoked client certificates. Upstream's authentication accepts
 // every certificate of the CA until it expires and consults the API server only about the name in
 // it. Running requests (exec, logs) are not interrupted.
-func guard(ctx context.Context, s *options.KubeletServer, parts *kubelet.Dependencies, counts string) error {
-	list, err := revocation.Open(counts, nil)
+func guard(ctx context.Context, s *options.KubeletServer, parts *kubelet.Dependencies, revoked string) error {
+	list, err := revocation.Open(revoked, nil)
 	if err != nil {
 		return err
 	}

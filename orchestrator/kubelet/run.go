@@ -32,12 +32,12 @@ import (
 // ends the pods in order and accepts no new pods, and then Run calls ended. bus is the path of the
 // kubelet's D-Bus socket. revoked is the file of revoked client certificates. offlineAPI reports
 // whether the offline API server can answer until an API server is ready.
-func Run(ctx context.Context, args []string, marks nodespec.NodeLabels, gate *apiready.Waiter, standIn bool, counts, bus string, down <-chan os.Signal, ended func()) error {
+func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *apiready.Waiter, offlineAPI bool, revoked, bus string, down <-chan os.Signal, ended func()) error {
 	server, err := parse(ctx, args)
 	if err != nil {
 		return err
 	}
-	carry(server, marks)
+	registerLabels(server, labels)
 	logind, err := newLogind(bus)
 	if err != nil {
 		return err
@@ -51,11 +51,11 @@ func Run(ctx context.Context, args []string, marks nodespec.NodeLabels, gate *ap
 	if err != nil {
 		return err
 	}
-	if err := guard(ctx, server, parts, counts); err != nil {
+	if err := guard(ctx, server, parts, revoked); err != nil {
 		return err
 	}
-	if standIn {
-		if err := incomplete(ctx, parts, config, server.HostnameOverride); err != nil {
+	if offlineAPI {
+		if err := holdRemovals(ctx, parts, config, server.HostnameOverride); err != nil {
 			return err
 		}
 	}
@@ -68,7 +68,7 @@ func Run(ctx context.Context, args []string, marks nodespec.NodeLabels, gate *ap
 		if err := logind.shutdown(ctx); err != nil {
 			return
 		}
-		if err := reported(ctx, parts.KubeClient, server.HostnameOverride); err != nil {
+		if err := awaitReports(ctx, parts.KubeClient, server.HostnameOverride); err != nil {
 			fmt.Fprintf(os.Stderr, "kubelet: the pods have ended, but the API server may not know it of all: %v\n", err)
 		}
 		ended()
@@ -87,9 +87,9 @@ const (
 	silence     = 5 * time.Second
 )
 
-// reported waits until the API server knows that every pod of the node has ended. The kubelet
+// awaitReports waits until the API server knows that every pod of the node has ended. The kubelet
 // releases its lock when the containers are gone and reports how they ended only afterwards.
-func reported(ctx context.Context, client kubernetes.Interface, node string) error {
+func awaitReports(ctx context.Context, client kubernetes.Interface, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, reportGrace)
 	defer cancel()
 	still := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",status.phase!=Succeeded,status.phase!=Failed"}
@@ -159,11 +159,11 @@ func prepare(ctx context.Context, server *options.KubeletServer) (*kubelet.Depen
 
 // registerLabels makes the kubelet create a new Node with the configured labels. If the
 // configuration has taints, the Node also gets a taint that keeps pods off until they are set.
-func carry(server *options.KubeletServer, marks nodespec.NodeLabels) {
-	for key, value := range marks.Labels {
+func registerLabels(server *options.KubeletServer, labels nodespec.NodeLabels) {
+	for key, value := range labels.Labels {
 		server.NodeLabels[key] = value
 	}
-	if len(marks.Taints) > 0 {
+	if len(labels.Taints) > 0 {
 		server.RegisterWithTaints = append(server.RegisterWithTaints, v1.Taint{Key: nodespec.TaintsPending, Effect: v1.TaintEffectNoSchedule})
 	}
 }

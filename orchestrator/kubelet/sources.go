@@ -27,19 +27,19 @@ import (
 )
 
 // settleTime is how long the kubelet needs at most to process the list of pods of an API server.
-const calm = 10 * time.Second
+const settleTime = 10 * time.Second
 
-// incomplete gives the kubelet upstream's pod source and a second source that stays silent until an
-// API server has sent its list of pods. Until all sources have reported, the kubelet starts pods
+// holdRemovals gives the kubelet upstream's pod source and a second source that stays silent until
+// an API server has sent its list of pods. Until all sources have reported, the kubelet starts pods
 // and removes no unknown pods: the offline API server (package offlineapi) knows only some pods,
 // and the directories of the other pods must remain. An API server that is ready only briefly, and
 // sends no list of pods, does not end this state. config is the configuration of the kubelet's
 // client.
-func incomplete(ctx context.Context, parts *kubelet.Dependencies, config *rest.Config, node string) error {
+func holdRemovals(ctx context.Context, parts *kubelet.Dependencies, config *rest.Config, node string) error {
 	answered, told := make(chan struct{}), make(chan struct{})
 	config = rest.CopyConfig(config)
 	first := sync.OnceFunc(func() { close(answered) })
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return listener{next, first} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return answerListener{next, first} })
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("cannot make client for pods: %w", err)
@@ -55,9 +55,9 @@ func incomplete(ctx context.Context, parts *kubelet.Dependencies, config *rest.C
 	}))
 	there := own.Core().V1().Nodes().Informer().HasSynced
 	own.Start(ctx.Done())
-	pods := overheard(ctx, parts.PodConfig.Channel(ctx, kubetypes.ApiserverSource), answered, told)
+	pods := forward(ctx, parts.PodConfig.Channel(ctx, kubetypes.ApiserverSource), answered, told)
 	podconfig.NewSourceApiserver(klog.FromContext(ctx), client, types.NodeName(node), there, pods)
-	other := parts.PodConfig.Channel(ctx, "stand-in")
+	other := parts.PodConfig.Channel(ctx, "offline-api")
 	go func() {
 		select {
 		case <-told:
@@ -65,23 +65,23 @@ func incomplete(ctx context.Context, parts *kubelet.Dependencies, config *rest.C
 			return
 		}
 		select {
-		case <-time.After(calm):
-			nothing(other)
+		case <-time.After(settleTime):
+			sendEmpty(other)
 		case <-ctx.Done():
 		}
 	}()
 	return nil
 }
 
-// listener calls first when an API server has answered; answers of the offline API server do not
-// count.
-type listener struct {
+// answerListener calls first when an API server has answered; answers of the offline API server do
+// not count.
+type answerListener struct {
 	next  http.RoundTripper
 	first func()
 }
 
 // RoundTrip implements http.RoundTripper.
-func (l listener) RoundTrip(r *http.Request) (*http.Response, error) {
+func (l answerListener) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := l.next.RoundTrip(r)
 	if err == nil && answer.StatusCode == http.StatusOK && !offlineapi.ServedByOfflineAPI(answer.TLS) {
 		l.first()
@@ -89,10 +89,10 @@ func (l listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// overheard returns a channel and forwards its values to to. It closes told after it has forwarded
+// forward returns a channel and forwards its values to to. It closes told after it has forwarded
 // the first value that arrived after from was closed. The function is generic because upstream does
 // not export the type of the values.
-func overheard[T any](ctx context.Context, to chan<- T, from <-chan struct{}, told chan<- struct{}) chan<- T {
+func forward[T any](ctx context.Context, to chan<- T, from <-chan struct{}, told chan<- struct{}) chan<- T {
 	in := make(chan T)
 	go func() {
 		for {
@@ -122,8 +122,8 @@ func overheard[T any](ctx context.Context, to chan<- T, from <-chan struct{}, to
 	return in
 }
 
-// nothing sends an empty update.
-func nothing[T any](to chan<- T) {
+// sendEmpty sends an empty update.
+func sendEmpty[T any](to chan<- T) {
 	var none T
 	to <- none
 }

@@ -29,10 +29,10 @@ func TestListener(t *testing.T) {
 	}{
 		{answers{http.StatusOK, "kube-apiserver"}, true},
 		{answers{http.StatusServiceUnavailable, "kube-apiserver"}, false},
-		{answers{http.StatusOK, "orlop:stand-in"}, false},
+		{answers{http.StatusOK, "orlop:offline-api"}, false},
 	} {
 		first := false
-		l := listener{c.answers, func() { first = true }}
+		l := answerListener{c.answers, func() { first = true }}
 		if _, err := l.RoundTrip(&http.Request{}); err != nil {
 			t.Fatal(err)
 		}
@@ -42,11 +42,11 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestOverheard checks that all values pass in order, and that told closes only after the first
+// TestForward checks that all values pass in order, and that told closes only after the first
 // value since the API server's first answer has passed.
-func TestOverheard(t *testing.T) {
+func TestForward(t *testing.T) {
 	to, from, told := make(chan int, 3), make(chan struct{}), make(chan struct{})
-	in := overheard(t.Context(), to, from, told)
+	in := forward(t.Context(), to, from, told)
 	in <- 1
 	in <- 2 // the first value has passed now
 	select {

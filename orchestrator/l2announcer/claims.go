@@ -11,28 +11,28 @@ import (
 // The announcements of an address: RFC 4861 (10) permits at most three unsolicited advertisements,
 // a second apart, RFC 5227 (1.1) two ARP Announcements, two seconds apart.
 const (
-	announcements = 3
-	apart         = time.Second
+	announcements    = 3
+	announceInterval = time.Second
 	// reannounceInterval is the interval of announcements from then on. The caches of neighbors may
 	// be wrong without a sign for this node: an announcement was lost or could not be sent, or
 	// another machine made a wrong announcement and is gone. A router may cache that for hours.
-	reminding = 30 * time.Second
+	reannounceInterval = 30 * time.Second
 )
 
 const (
 	// probeInterval is the interval at which a node that is cut off probes whether another node
 	// answers for an address.
-	probing = 5 * time.Second
+	probeInterval = 5 * time.Second
 	// doubtTime is how long a node that is cut off ignores another node that answers for an
 	// address. If the other node only had not heard this node, it has by then and no longer
 	// answers.
-	doubting = neighbor.AnnounceInterval + 500*time.Millisecond
+	doubtTime = neighbor.AnnounceInterval + 500*time.Millisecond
 	// yieldTime is how long this node yields to another node after its last claim of an address. It
 	// is limited: two nodes may yield to each other, and the other node may have been wrong.
-	yielding = 4 * probing
+	yieldTime = 4 * probeInterval
 	// defendInterval is the shortest time between two announcements of an address in response to
 	// claims of other nodes (RFC 5227, 2.4).
-	defending = 10 * time.Second
+	defendInterval = 10 * time.Second
 )
 
 // claims are the addresses that the node won, with the state of each. Step computes the next
@@ -41,9 +41,9 @@ type claims map[netip.Addr]claim
 
 // claim is the state of an address. The zero claim is about to be announced.
 type claim struct {
-	announced int       // number of announcements
-	told      time.Time // time of the last announcement
-	next      time.Time // time of the next announcement or probe
+	announced   int       // number of announcements
+	announcedAt time.Time // time of the last announcement
+	next        time.Time // time of the next announcement or probe
 	// time of the last claim of another machine to which this node yields; zero: none
 	yielded  time.Time
 	doubted  time.Time // time of the first claim of another machine while this node is cut off
@@ -51,7 +51,7 @@ type claim struct {
 }
 
 // claimInput is the input of a step.
-type view struct {
+type claimInput struct {
 	now     time.Time
 	won     []netip.Addr // by election
 	cutOff  bool         // from the API server, for so long that others may have taken over
@@ -59,7 +59,7 @@ type view struct {
 }
 
 // claimActions are the actions of a step, each list in order.
-type doings struct{ announce, probe []netip.Addr }
+type claimActions struct{ announce, probe []netip.Addr }
 
 // step returns the next claims and the actions. It is pure: it changes no state, and the clock is
 // in the input.
@@ -68,37 +68,37 @@ type doings struct{ announce, probe []netip.Addr }
 // claim by another machine makes the node yield only while it is cut off. Otherwise both nodes have
 // the same information, or will have it in a moment, and the node announces the address once more
 // for the neighbors that heard the claim (RFC 5227, 2.4 (b)).
-func (c claims) step(v view) (claims, doings) {
+func (c claims) step(v claimInput) (claims, claimActions) {
 	next := claims{}
-	var do doings
+	var do claimActions
 	for _, a := range v.won {
 		old, known := c[a]
 		now := old
 		switch claimed := slices.Contains(v.claimed, a); {
 		case !v.cutOff && !old.yielded.IsZero(), !known:
 			now = claim{}
-		case v.cutOff && claimed && now.yielded.IsZero() && v.now.Sub(now.doubted) >= 2*probing:
-			now.doubted, now.next = v.now, v.now.Add(doubting)
+		case v.cutOff && claimed && now.yielded.IsZero() && v.now.Sub(now.doubted) >= 2*probeInterval:
+			now.doubted, now.next = v.now, v.now.Add(doubtTime)
 		case v.cutOff && claimed:
-			if v.now.Sub(now.doubted) >= doubting {
-				now.yielded, now.next = v.now, v.now.Add(probing)
+			if v.now.Sub(now.doubted) >= doubtTime {
+				now.yielded, now.next = v.now, v.now.Add(probeInterval)
 			}
-		case claimed && v.now.Sub(now.defended) >= defending:
+		case claimed && v.now.Sub(now.defended) >= defendInterval:
 			now = claim{announced: announcements - 1, defended: v.now}
-		case !now.yielded.IsZero() && v.now.Sub(now.yielded) >= yielding:
+		case !now.yielded.IsZero() && v.now.Sub(now.yielded) >= yieldTime:
 			now = claim{}
 		}
 		if !v.now.Before(now.next) {
 			switch {
 			case now.yielded.IsZero() && now.announced < announcements:
 				now.announced++
-				now.told, now.next = v.now, v.now.Add(apart)
+				now.announcedAt, now.next = v.now, v.now.Add(announceInterval)
 				do.announce = append(do.announce, a)
 			case v.cutOff:
-				now.next = v.now.Add(probing)
+				now.next = v.now.Add(probeInterval)
 				do.probe = append(do.probe, a)
-			case v.now.Sub(now.told) >= reminding:
-				now.told = v.now
+			case v.now.Sub(now.announcedAt) >= reannounceInterval:
+				now.announcedAt = v.now
 				do.announce = append(do.announce, a)
 			}
 		}
@@ -121,7 +121,7 @@ func (c claims) answered() []netip.Addr {
 
 // reannounce returns claims that announce all addresses again: the links changed, or another node
 // may have answered for the addresses.
-func (c claims) again() claims {
+func (c claims) reannounce() claims {
 	next := claims{}
 	for a, now := range c {
 		next[a] = claim{yielded: now.yielded}
@@ -141,8 +141,8 @@ type lease struct {
 // (node-monitor-grace-period). A renewal is visible here after pollInterval at most. After a
 // request that timed out, which takes as long, it is visible after twice this time.
 const (
-	looking = 5 * time.Second
-	tooOld  = 40*time.Second - looking
+	pollInterval = 5 * time.Second
+	leaseExpiry  = 40*time.Second - pollInterval
 )
 
 // renewed returns the lease after an answer of the API server.
@@ -154,4 +154,4 @@ func (l lease) renewed(version string, now time.Time) lease {
 }
 
 // cutOff reports whether other nodes may have taken over.
-func (l lease) cutOff(now time.Time) bool { return now.Sub(l.seen) > tooOld }
+func (l lease) cutOff(now time.Time) bool { return now.Sub(l.seen) > leaseExpiry }

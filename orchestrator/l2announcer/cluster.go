@@ -32,8 +32,8 @@ type cluster struct {
 }
 
 // watch starts the informers. It signals no change until all caches are synced.
-func follow(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool) (*cluster, error) {
-	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean))
+func watch(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool) (*cluster, error) {
+	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
 	c := &cluster{
 		pools: pools, changed: make(chan struct{}, 1), nodes: factory.Core().V1().Nodes().Informer(),
 		services: factory.Core().V1().Services().Informer(), slices: factory.Discovery().V1().EndpointSlices().Informer(),
@@ -73,7 +73,7 @@ func follow(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool
 }
 
 // trim removes all fields that this package does not use.
-func lean(object any) (any, error) {
+func trim(object any) (any, error) {
 	meta := func(o metav1.ObjectMeta) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
 			Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, CreationTimestamp: o.CreationTimestamp, Labels: o.Labels,

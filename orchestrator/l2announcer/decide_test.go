@@ -188,8 +188,8 @@ func TestClaims(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var c claims
 			for _, m := range moments {
-				var do doings
-				c, do = c.step(view{now: start.Add(time.Duration(m.at) * time.Second), won: some(m.won), cutOff: m.cutOff, claimed: some(m.claimed)})
+				var do claimActions
+				c, do = c.step(claimInput{now: start.Add(time.Duration(m.at) * time.Second), won: some(m.won), cutOff: m.cutOff, claimed: some(m.claimed)})
 				got := strings.TrimSuffix("answers "+words(c.answered()), " ")
 				if len(do.announce) > 0 {
 					got += ", announces " + words(do.announce)
@@ -207,8 +207,8 @@ func TestClaims(t *testing.T) {
 
 func TestClaimsAgain(t *testing.T) {
 	now := time.Unix(1000, 0)
-	c := claims{vip4: {announced: announcements, next: now}, vip6: {yielded: now}}.again()
-	if _, do := c.step(view{now: now, won: []netip.Addr{vip4, vip6}, cutOff: true}); !slices.Equal(do.announce, []netip.Addr{vip4}) {
+	c := claims{vip4: {announced: announcements, next: now}, vip6: {yielded: now}}.reannounce()
+	if _, do := c.step(claimInput{now: now, won: []netip.Addr{vip4, vip6}, cutOff: true}); !slices.Equal(do.announce, []netip.Addr{vip4}) {
 		t.Errorf("announces %v on another link", do.announce)
 	}
 }
@@ -235,7 +235,7 @@ func TestCutOff(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 1000 {
 		start := time.Unix(1000, 0)
-		renewal, look := time.Duration(r.Int64N(int64(10*time.Second))), time.Duration(r.Int64N(int64(looking)))
+		renewal, look := time.Duration(r.Int64N(int64(10*time.Second))), time.Duration(r.Int64N(int64(pollInterval)))
 		lost := 60*time.Second + time.Duration(r.Int64N(int64(time.Minute)))
 		l := lease{}.renewed("0", start)
 		version, last, known := 0, start, time.Duration(0)
@@ -244,7 +244,7 @@ func TestCutOff(t *testing.T) {
 				version, last, renewal = version+1, start.Add(at), renewal+10*time.Second
 			}
 			if at < lost && at >= look {
-				l, look = l.renewed(fmt.Sprint(version), start.Add(at)), look+looking
+				l, look = l.renewed(fmt.Sprint(version), start.Add(at)), look+pollInterval
 			}
 			if l.cutOff(start.Add(at)) {
 				if at < lost {
@@ -282,8 +282,8 @@ func TestReadService(t *testing.T) {
 		corev1.ServiceExternalTrafficPolicyCluster: {Addresses: []netip.Addr{vip4, vip6}},
 		corev1.ServiceExternalTrafficPolicyLocal:   {Addresses: []netip.Addr{vip4, vip6}, Local: true, Endpoints: []string{"there"}},
 	} {
-		slimService, _ := lean(service(policy))
-		slimSlice, _ := lean(slice)
+		slimService, _ := trim(service(policy))
+		slimSlice, _ := trim(slice)
 		if got := readService(slimService.(*corev1.Service), []any{slimSlice}, pools); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, want %+v", policy, got, want)
 		}
@@ -313,7 +313,7 @@ func TestReadNode(t *testing.T) {
 			{Type: corev1.NodeInternalIP, Address: "2001:db8::11"},
 		}},
 	}
-	slim, _ := lean(node)
+	slim, _ := trim(node)
 	if got, want := readNode(slim.(*corev1.Node)), (Node{Name: "n", Excluded: true, Addresses: addrs("192.0.2.11", "2001:db8::11")}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -79,7 +79,7 @@ func (s *station) win(t *testing.T, addresses ...netip.Addr) {
 
 // knows gives the node these Nodes, and a Service with these addresses.
 func (s *station) knows(nodes []Node, addresses []netip.Addr) {
-	s.agent.nodes, s.agent.services, s.agent.voters = nodes, []Service{{Addresses: addresses}}, nil
+	s.agent.nodes, s.agent.services, s.agent.candidates = nodes, []Service{{Addresses: addresses}}, nil
 }
 
 func (s *station) step(t *testing.T, now time.Time) {
@@ -220,7 +220,7 @@ func TestKernelGone(t *testing.T) {
 	}
 	has := func(s *station, want []netip.Addr) bool { return slices.Equal(s.agent.claims.answered(), want) }
 	shared := func() bool {
-		return has(a, shares[a]) && has(b, shares[b]) && len(a.agent.hearing.heard)+len(b.agent.hearing.heard) == 2
+		return has(a, shares[a]) && has(b, shares[b]) && len(a.agent.peers.heard)+len(b.agent.peers.heard) == 2
 	}
 	all := slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare)
 
@@ -232,7 +232,7 @@ func TestKernelGone(t *testing.T) {
 		asked := 0
 		since := time.Now()
 		until(t, "the announcer of "+name+" does nothing", []*station{other}, func() bool {
-			if quiet := other.agent.hearing.heard[name].quiet; quiet > neighbor.ProbeAfter {
+			if quiet := other.agent.peers.heard[name].quiet; quiet > neighbor.ProbeAfter {
 				asked++
 			}
 			return time.Since(since) > 2*neighbor.TakeOverAfter

@@ -19,11 +19,11 @@ import (
 // packets do not make a silent peer heard, because its kernel also sends them without a working
 // announcer. The kernel announces the address by itself only when a link comes back
 // (NETDEV_NOTIFY_PEERS), and maxMute bounds the effect of that.
-type hearing struct {
-	listened time.Duration   // the time since it began to listen
-	stepped  time.Time       // the time of the last step
-	said     time.Time       // the time of the node's last announcement of itself
-	heard    map[string]peer // by the Node's name
+type peerState struct {
+	listened    time.Duration   // the time since it began to listen
+	stepped     time.Time       // the time of the last step
+	announcedAt time.Time       // the time of the node's last announcement of itself
+	heard       map[string]peer // by the Node's name
 }
 
 // peer is a node that is heard.
@@ -35,13 +35,14 @@ type peer struct {
 
 // maxMute is how long an existing peer counts as heard without an announcement. The process of an
 // announcer starts in less time.
-const patience = 30 * time.Second
+const maxMute = 30 * time.Second
 
 // peerActions are the actions of a step.
-type listening struct {
-	say  bool                   // announce the node's own address
-	ask  []neighbor.SeenAddress // solicit these peers
-	back bool                   // other nodes may have answered for the node's addresses until now
+type peerActions struct {
+	announceSelf bool                   // announce the node's own address
+	solicit      []neighbor.SeenAddress // solicit these peers
+	// other nodes may have answered for the node's addresses until now
+	reannounce bool
 }
 
 // step returns the next state, from the packets of the other Nodes since the last step. It is pure:
@@ -51,13 +52,13 @@ type listening struct {
 // peers were not silent. Other nodes may have considered this node silent and taken its addresses
 // in two cases: it stood still for as long as makes a node silent, or it hears a peer that was
 // silent. Then it has to announce its addresses.
-func (h hearing) step(now time.Time, others []Node, claims []neighbor.SeenAddress) (hearing, listening) {
-	next := hearing{listened: h.listened, stepped: now, said: h.said, heard: map[string]peer{}}
-	var do listening
+func (h peerState) step(now time.Time, others []Node, claims []neighbor.SeenAddress) (peerState, peerActions) {
+	next := peerState{listened: h.listened, stepped: now, announcedAt: h.announcedAt, heard: map[string]peer{}}
+	var do peerActions
 	var passed time.Duration
 	if !h.stepped.IsZero() {
 		passed = now.Sub(h.stepped)
-		do.back = passed >= neighbor.TakeOverAfter
+		do.reannounce = passed >= neighbor.TakeOverAfter
 		passed = min(max(passed, 0), 2*neighbor.StepInterval)
 	}
 	next.listened += passed
@@ -72,8 +73,8 @@ func (h hearing) step(now time.Time, others []Node, claims []neighbor.SeenAddres
 			if c.Announced {
 				p.mute = 0
 			}
-			if c.Announced || heard && p.mute < patience {
-				do.back = do.back || !heard && h.silent(n.Name)
+			if c.Announced || heard && p.mute < maxMute {
+				do.reannounce = do.reannounce || !heard && h.silent(n.Name)
 				p.quiet, p.last, heard = 0, c, true
 			}
 		}
@@ -82,19 +83,19 @@ func (h hearing) step(now time.Time, others []Node, claims []neighbor.SeenAddres
 		}
 		next.heard[n.Name] = p
 		if p.quiet >= neighbor.ProbeAfter {
-			do.ask = append(do.ask, p.last)
+			do.solicit = append(do.solicit, p.last)
 		}
 	}
 	// A peer that is heard again has to learn at once that this node exists.
-	if do.say = len(others) > 0 && (do.back || !now.Before(h.said.Add(neighbor.AnnounceInterval)) || now.Before(h.said)); do.say {
-		next.said = now
+	if do.announceSelf = len(others) > 0 && (do.reannounce || !now.Before(h.announcedAt.Add(neighbor.AnnounceInterval)) || now.Before(h.announcedAt)); do.announceSelf {
+		next.announcedAt = now
 	}
 	return next, do
 }
 
 // silent reports whether a node is no candidate although the API server reports it as ready. A node
 // that has not listened for long enough relies on the API server.
-func (h hearing) silent(node string) bool {
+func (h peerState) silent(node string) bool {
 	_, heard := h.heard[node]
 	return !heard && h.listened >= neighbor.TakeOverAfter
 }

@@ -15,7 +15,7 @@ import (
 // another packet, . none, _ the node stood still for a second, and - for three. The result of each
 // step: h the peer is heard, ? it is heard and solicited, s it is silent, b the node relies on the
 // API server; in capital letters when the node has to announce its addresses again.
-func TestHearing(t *testing.T) {
+func TestPeers(t *testing.T) {
 	for name, c := range map[string]struct{ heard, want string }{
 		"announced":            {"!....!....!....!", "hhhhhhhhhhhhhhhh"},
 		"from the first":       {"..!.....!", "bbhhhhhhh"},
@@ -34,7 +34,7 @@ func TestHearing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			others := []Node{{Name: "other", Addresses: []netip.Addr{vip4}}}
-			var h hearing
+			var h peerState
 			now := time.Unix(1000, 0)
 			got := ""
 			for _, what := range c.heard {
@@ -47,19 +47,19 @@ func TestHearing(t *testing.T) {
 				case '-':
 					now = now.Add(3 * time.Second)
 				}
-				var do listening
+				var do peerActions
 				h, do = h.step(now, others, claims)
 				now = now.Add(neighbor.StepInterval)
 				letter := "h"
 				switch _, heard := h.heard["other"]; {
-				case len(do.ask) > 0:
+				case len(do.solicit) > 0:
 					letter = "?"
 				case h.silent("other"):
 					letter = "s"
 				case !heard:
 					letter = "b"
 				}
-				if do.back {
+				if do.reannounce {
 					letter = strings.ToUpper(letter)
 				}
 				got += letter
@@ -73,9 +73,9 @@ func TestHearing(t *testing.T) {
 
 // TestAnnounceSelf checks that a node with peers announces itself each second, and at once after it
 // was away or a peer is back.
-func TestSaying(t *testing.T) {
+func TestAnnounceSelf(t *testing.T) {
 	others := []Node{{Name: "other", Addresses: []netip.Addr{vip4}}}
-	var h hearing
+	var h peerState
 	var said []string
 	hear := []neighbor.SeenAddress{{Address: vip4, Announced: true}}
 	for _, m := range []struct {
@@ -86,9 +86,9 @@ func TestSaying(t *testing.T) {
 		{0, nil, nil}, {100, others, nil}, {200, others, nil}, {1000, others, nil}, {1100, others, nil}, {1300, others, nil}, {1600, others, nil},
 		{1900, others, nil}, {2100, others, nil}, {2400, others, nil}, {2700, others, hear}, {2900, others, nil}, {5000, others, nil}, {3000, others, nil},
 	} {
-		var do listening
+		var do peerActions
 		h, do = h.step(time.Unix(1000, 0).Add(m.at*time.Millisecond), m.others, m.heard)
-		if do.say {
+		if do.announceSelf {
 			said = append(said, fmt.Sprint(int(m.at)))
 		}
 	}

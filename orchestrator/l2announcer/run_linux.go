@@ -26,7 +26,7 @@ import (
 )
 
 // Name is the component's name.
-const Name = "announcer"
+const Name = "l2-announcer"
 
 // Components describes the component without its Run function. The list is empty without pools.
 func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
@@ -57,9 +57,9 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 		return err
 	}
 	return neighbor.WithLinks(ctx, func(ctx context.Context, links <-chan struct{}) error {
-		versions := make(chan asked)
-		go followLease(ctx, asKubelet, spec.NodeName, versions)
-		a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, api, spec.Pools) })
+		versions := make(chan leaseVersion)
+		go pollLease(ctx, asKubelet, spec.NodeName, versions)
+		a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, api, spec.Pools) })
 		defer a.ports.Close()
 		return a.run(ctx, links, versions, announce)
 	})
@@ -70,7 +70,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 func kubeletClient(config *rest.Config, dirs dirs.Dirs) (kubernetes.Interface, error) {
 	config = rest.CopyConfig(config)
 	config.CertFile, config.KeyFile = filepath.Join(dirs.Node, nodespec.KubeletCert), filepath.Join(dirs.Node, nodespec.KubeletKey)
-	config.Timeout = looking
+	config.Timeout = pollInterval
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make client: %w", err)
@@ -79,14 +79,14 @@ func kubeletClient(config *rest.Config, dirs dirs.Dirs) (kubernetes.Interface, e
 }
 
 // pollLease sends the version of the node's Lease repeatedly, as long as the API server answers.
-func followLease(ctx context.Context, api kubernetes.Interface, node string, versions chan<- asked) {
-	tick := time.NewTicker(looking)
+func pollLease(ctx context.Context, api kubernetes.Interface, node string, versions chan<- leaseVersion) {
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		at := time.Now()
 		if l, err := api.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{}); err == nil {
 			select {
-			case versions <- asked{l.ResourceVersion, at}:
+			case versions <- leaseVersion{l.ResourceVersion, at}:
 			case <-ctx.Done():
 				return
 			}
@@ -101,47 +101,47 @@ func followLease(ctx context.Context, api kubernetes.Interface, node string, ver
 
 // leaseVersion is an answer of the API server about the Lease, with the time of the request: the
 // answer was true then at the earliest.
-type asked struct {
+type leaseVersion struct {
 	version string
 	at      time.Time
 }
 
 // maxHeard bounds the claims that are stored between two steps, and a repeated claim is logged only
 // once in defendInterval: every machine on the link can send claims.
-const mostHeard = 256
+const maxHeard = 256
 
 // agent is the loop around the election, the claims and the ports.
 type agent struct {
 	state
-	spec     nodespec.Spec
-	follow   func(context.Context) (*cluster, error)
-	from     *cluster // current watch of the cluster
-	stop     func()   // ends the watch
-	ports    *neighbor.Sockets
-	nodes    []Node
-	services []Service
-	links    []neighbor.Link
-	heard    []neighbor.SeenAddress // since the last step
-	lease    lease
-	stale    bool                 // the node was cut off since the watch began
-	known    bool                 // the cluster was read
-	others   map[netip.Addr]rival // the last logged claim of each address
+	spec      nodespec.Spec
+	watch     func(context.Context) (*cluster, error)
+	from      *cluster // current watch of the cluster
+	stop      func()   // ends the watch
+	ports     *neighbor.Sockets
+	nodes     []Node
+	services  []Service
+	links     []neighbor.Link
+	heard     []neighbor.SeenAddress // since the last step
+	lease     lease
+	stale     bool                    // the node was cut off since the watch began
+	known     bool                    // the cluster was read
+	conflicts map[netip.Addr]conflict // the last logged claim of each address
 }
 
 // conflict is a claim of another machine for an address.
-type rival struct {
-	by   neighbor.MAC
-	told time.Time
+type conflict struct {
+	by       neighbor.MAC
+	loggedAt time.Time
 }
 
 // newAgent returns an agent that watches the cluster by means of the given function. The start of
 // the watch counts as a renewal of the Lease.
 func newAgent(spec nodespec.Spec, follow func(context.Context) (*cluster, error)) *agent {
-	return &agent{spec: spec, follow: follow, ports: neighbor.NewSockets(), lease: lease{seen: time.Now()}, others: map[netip.Addr]rival{}}
+	return &agent{spec: spec, watch: follow, ports: neighbor.NewSockets(), lease: lease{seen: time.Now()}, conflicts: map[netip.Addr]conflict{}}
 }
 
-func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan asked, announce component.Announce) error {
-	if err := a.followAnew(ctx); err != nil {
+func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan leaseVersion, announce component.Announce) error {
+	if err := a.restartWatch(ctx); err != nil {
 		return err
 	}
 	defer func() { a.stop() }()
@@ -163,14 +163,14 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 			a.lease = a.lease.renewed(answer.version, answer.at)
 			if a.stale && !anew && !a.lease.cutOff(time.Now()) {
 				// A watch may detect its broken connection late. A new list is current.
-				if err := a.followAnew(ctx); err != nil {
+				if err := a.restartWatch(ctx); err != nil {
 					return err
 				}
 				anew = true
 			}
 		case other := <-a.ports.Heard:
 			// before the first list, claims are ignored
-			if a.known && len(a.heard) < mostHeard && !slices.Contains(a.heard, other) {
+			if a.known && len(a.heard) < maxHeard && !slices.Contains(a.heard, other) {
 				a.heard = append(a.heard, other)
 			}
 			continue
@@ -198,12 +198,12 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 }
 
 // restartWatch begins a new watch of the cluster and ends the previous watch.
-func (a *agent) followAnew(ctx context.Context) (err error) {
+func (a *agent) restartWatch(ctx context.Context) (err error) {
 	if a.stop != nil {
 		a.stop()
 	}
 	ctx, a.stop = context.WithCancel(ctx)
-	a.from, err = a.follow(ctx)
+	a.from, err = a.watch(ctx)
 	return err
 }
 
@@ -214,7 +214,7 @@ func (a *agent) read() error {
 		return err
 	}
 	if !a.known || !reflect.DeepEqual(services, a.services) {
-		a.voters = nil // another election is due
+		a.candidates = nil // another election is due
 	}
 	a.nodes, a.services, a.known = nodes, services, true
 	return nil
@@ -230,12 +230,12 @@ func (a *agent) relink() error {
 	if reflect.DeepEqual(links, a.links) {
 		return nil
 	}
-	before := a.station()
-	a.links, a.claims = links, a.claims.again()
+	before := a.ownLinks()
+	a.links, a.claims = links, a.claims.reannounce()
 	// addresses come and go
 	same := func(x, y neighbor.Link) bool { return x.Index == y.Index && x.MAC == y.MAC }
-	if !slices.EqualFunc(before, a.station(), same) {
-		a.hearing = hearing{}
+	if !slices.EqualFunc(before, a.ownLinks(), same) {
+		a.peers = peerState{}
 	}
 	return nil
 }
@@ -250,19 +250,19 @@ func (a *agent) own() netip.Addr {
 
 // ownLinks returns the links on which the node announces itself. Without these links it hears no
 // peers and relies on the API server.
-func (a *agent) station() []neighbor.Link {
+func (a *agent) ownLinks() []neighbor.Link {
 	return neighbor.Place(a.own(), a.links, a.spec.NodeIPs)
 }
 
 // listenModes returns the modes by which the node hears the other nodes and announces itself.
-func (a *agent) listeners() map[netip.Addr]neighbor.Mode {
+func (a *agent) listenModes() map[netip.Addr]neighbor.Mode {
 	duties := map[netip.Addr]neighbor.Mode{}
 	for _, n := range a.nodes {
 		for _, address := range n.Addresses {
 			duties[address] = neighbor.Mode{Role: neighbor.Listen, Links: neighbor.Place(address, a.links, a.spec.NodeIPs)}
 		}
 	}
-	duties[a.own()] = neighbor.Mode{Role: neighbor.Present, Links: a.station()}
+	duties[a.own()] = neighbor.Mode{Role: neighbor.Present, Links: a.ownLinks()}
 	return duties
 }
 
@@ -274,13 +274,13 @@ func (a *agent) step(now time.Time) string {
 	})
 	a.heard = nil
 	before := a.claims.answered()
-	var do orders
-	a.state, do = a.state.step(sight{
-		now: now, self: a.spec.NodeName, nodes: a.nodes, services: a.services, heard: heard, deaf: len(a.station()) == 0, cutOff: a.stale,
+	var do actions
+	a.state, do = a.state.step(observation{
+		now: now, self: a.spec.NodeName, nodes: a.nodes, services: a.services, heard: heard, noLink: len(a.ownLinks()) == 0, cutOff: a.stale,
 	})
 	for _, c := range heard {
-		if last := a.others[c.Address]; slices.Contains(a.won, c.Address) && last.by != c.MAC && now.Sub(last.told) >= defending {
-			a.others[c.Address] = rival{c.MAC, now}
+		if last := a.conflicts[c.Address]; slices.Contains(a.won, c.Address) && last.by != c.MAC && now.Sub(last.loggedAt) >= defendInterval {
+			a.conflicts[c.Address] = conflict{c.MAC, now}
 			klog.Infof("%s: link %s: %s speaks for %s too", Name, c.Link, c.MAC, c.Address)
 		}
 	}
@@ -288,7 +288,7 @@ func (a *agent) step(now time.Time) string {
 	if !slices.Equal(before, answered) {
 		klog.Infof("%s: answers for %v", Name, answered)
 	}
-	duties := a.listeners()
+	duties := a.listenModes()
 	var nowhere []string
 	for _, address := range a.won {
 		duty := neighbor.Mode{Role: neighbor.Listen, Links: neighbor.Place(address, a.links, a.spec.NodeIPs)}
@@ -300,10 +300,10 @@ func (a *agent) step(now time.Time) string {
 		}
 		duties[address] = duty
 	}
-	if do.say {
+	if do.announceSelf {
 		do.announce = append([]netip.Addr{a.own()}, do.announce...)
 	}
-	err := errors.Join(a.ports.Apply(duties), a.ports.Announce(do.announce), a.ports.Probe(do.probe), a.ports.Solicit(do.ask, a.links))
+	err := errors.Join(a.ports.Apply(duties), a.ports.Announce(do.announce), a.ports.Probe(do.probe), a.ports.Solicit(do.solicit, a.links))
 	text := fmt.Sprintf("answers for %d of %d addresses", len(answered), len(addresses(a.services)))
 	if len(nowhere) > 0 {
 		text += "; no link of this machine has a network for " + strings.Join(nowhere, ", ")

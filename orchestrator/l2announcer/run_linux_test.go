@@ -79,9 +79,9 @@ func TestRun(t *testing.T) {
 	api := fake.NewClientset(node, service)
 	ctx, stop := context.WithCancel(t.Context())
 	spec := nodespec.Spec{NodeName: "here", Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}
-	versions, says := make(chan asked, 1), &board{}
-	versions <- asked{"1", time.Now()}
-	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, api, spec.Pools) })
+	versions, says := make(chan leaseVersion, 1), &board{}
+	versions <- leaseVersion{"1", time.Now()}
+	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, api, spec.Pools) })
 	defer a.ports.Close()
 	ended := make(chan error, 1)
 	go func() {
@@ -163,21 +163,21 @@ func TestBack(t *testing.T) {
 	states <- fake.NewClientset(ready("here"), service)
 	states <- fake.NewClientset(lost, ready("there"), service)
 	spec := nodespec.Spec{NodeName: "here", Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}
-	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return follow(ctx, <-states, spec.Pools) })
+	a := newAgent(spec, func(ctx context.Context) (*cluster, error) { return watch(ctx, <-states, spec.Pools) })
 	a.lease = lease{version: "1", seen: time.Now().Add(-time.Minute)}
 	ctx, stop := context.WithCancel(t.Context())
-	versions, says, ended := make(chan asked), &board{}, make(chan error)
+	versions, says, ended := make(chan leaseVersion), &board{}, make(chan error)
 	go func() { ended <- a.run(ctx, nil, versions, says.announce) }()
 	const nowhere = "; no link of this machine has a network for 192.0.2.70"
 	says.await(t, "answers for 1 of 1 addresses"+nowhere+"; cut off from the API server: looks whether others answer")
-	versions <- asked{"1", time.Now()} // an old Lease has no effect
+	versions <- leaseVersion{"1", time.Now()} // an old Lease has no effect
 	const left = "answers for 0 of 1 addresses; cut off from the API server: left 1 to others"
 	await(t, "it leaves the address to another machine that goes on to speak for it", func() bool {
 		a.ports.Heard <- neighbor.SeenAddress{Address: vip4, MAC: other, Link: "eth0"}
 		return says.is(left)
 	})
-	versions <- asked{"2", time.Now()}
-	versions <- asked{"3", time.Now()} // the cluster is listed again once
+	versions <- leaseVersion{"2", time.Now()}
+	versions <- leaseVersion{"3", time.Now()} // the cluster is listed again once
 	says.await(t, "answers for 0 of 1 addresses")
 	stop()
 	must(t, <-ended)
@@ -191,10 +191,10 @@ func TestLease(t *testing.T) {
 	api := fake.NewClientset(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "here", ResourceVersion: "7"},
 	})
-	versions := make(chan asked)
+	versions := make(chan leaseVersion)
 	ctx, stop := context.WithCancel(t.Context())
 	var following sync.WaitGroup
-	following.Go(func() { followLease(ctx, api, "here", versions) })
+	following.Go(func() { pollLease(ctx, api, "here", versions) })
 	if got := <-versions; got.version != "7" || time.Since(got.at) < 0 {
 		t.Errorf("version %+v, want 7", got)
 	}

@@ -22,13 +22,13 @@ const (
 	settled = 5 * time.Second
 	// untangled is replaced for nodes with different data, because some are cut off from the API
 	// server, or were and yielded therefore. A node that is cut off does not detect that at first.
-	untangled = found + 2*probing
+	untangled = found + 2*probeInterval
 	// lost is the time after which the API server considers a node lost that does not renew its
 	// Lease, and found the time after which the node itself detects that.
 	lost, found = 50 * time.Second, 40 * time.Second
 	// forgotten is the time after which every node has given up on a node that makes no
 	// announcement, even if nodes stood still meanwhile.
-	forgotten = patience + 45*time.Second
+	forgotten = maxMute + 45*time.Second
 )
 
 // facts are the objects of the API server. They are replaced, never changed.
@@ -94,7 +94,7 @@ func (w *world) learn(m *simulated) {
 	}
 	if m.known.nodes == nil || m.known.version != w.facts.version {
 		w.changed = w.Now
-		m.known, m.state.voters = w.facts, nil
+		m.known, m.state.candidates = w.facts, nil
 	}
 	m.renewed, m.stale = w.Now, false
 }
@@ -151,9 +151,9 @@ func (w *world) step(m *simulated) {
 		return
 	}
 	yielded := m.yields()
-	var do orders
-	m.state, do = m.state.step(sight{
-		now: w.Clock(&m.Machine), self: m.name, nodes: m.known.nodes, services: m.known.services, heard: m.heard, deaf: !m.Link, cutOff: m.stale,
+	var do actions
+	m.state, do = m.state.step(observation{
+		now: w.Clock(&m.Machine), self: m.name, nodes: m.known.nodes, services: m.known.services, heard: m.heard, noLink: !m.Link, cutOff: m.stale,
 	})
 	m.heard = nil
 	answers := m.state.claims.answered()
@@ -181,7 +181,7 @@ func (w *world) step(m *simulated) {
 				}
 			})
 		}
-		if do.say {
+		if do.announceSelf {
 			tell(m, other, claim(m.address, true))
 		}
 		for _, a := range do.announce {
@@ -194,7 +194,7 @@ func (w *world) step(m *simulated) {
 				}
 			})
 		}
-		for _, c := range do.ask {
+		for _, c := range do.solicit {
 			if c.MAC == other.mac { // its kernel answers
 				w.Frame(&m.Machine, &other.Machine, func() { tell(other, m, neighbor.SeenAddress{Address: other.address, MAC: other.mac}) })
 			}
@@ -259,7 +259,7 @@ func (w *world) disturb() {
 	case what == 4 && m.works:
 		m.Link = !m.Link
 		w.disturbed("%s: link: %t", m.name, m.Link)
-		w.Of(&m.Machine, 1, func() { m.state.hearing, m.state.claims = hearing{}, m.state.claims.again() })
+		w.Of(&m.Machine, 1, func() { m.state.peers, m.state.claims = peerState{}, m.state.claims.reannounce() })
 	case what == 5:
 		w.disturbed("sides: %v", w.Partition(w.bare))
 	case what == 6:
@@ -301,7 +301,7 @@ func (w *world) judge() {
 		case m.announces():
 			m.spoke = w.Now
 		// the other nodes give up on it, each by its own clock
-		case m.Running && mute >= patience && mute < forgotten:
+		case m.Running && mute >= maxMute && mute < forgotten:
 			w.changed = w.Now
 		case m.Running && mute >= forgotten:
 			w.mute++

@@ -31,21 +31,21 @@ import (
 )
 
 // Name is the component's name.
-const Name = "lead"
+const Name = "leader-election"
 
 // leaseName is the name of the Lease in kube-system. Upstream's kube-controller-manager has the
 // right to this Lease and does not use it here.
 const leaseName = "kube-controller-manager"
 
-// Another machine takes over after the leader has not renewed the lease for the lease duration. The
-// leader stops after renew without an answer; its last request and the two requests that release
-// the lease end before the lease expires. The times are about twice upstream's: a leader that stops
-// because the API server is slow restarts, and the restart slows the server further.
+// Another machine takes over after the leader has not renewed the lease for leaseDuration. The
+// leader stops after renewDeadline without an answer; its last request and the two requests that
+// release the lease end before the lease expires. The times are about twice upstream's: a leader
+// that stops because the API server is slow restarts, and the restart slows the server further.
 const (
-	lease   = 36 * time.Second
-	renew   = 20 * time.Second
-	retry   = 4 * time.Second
-	request = 5 * time.Second
+	leaseDuration  = 36 * time.Second
+	renewDeadline  = 20 * time.Second
+	retryPeriod    = 4 * time.Second
+	requestTimeout = 5 * time.Second
 )
 
 // NeedsElection reports whether the cluster can have a second candidate. Another machine may list
@@ -101,7 +101,7 @@ func (l *Elector) Run(ctx context.Context, rights func(context.Context) error, a
 	if err != nil {
 		return fmt.Errorf("%s: cannot use: %w", path, err)
 	}
-	config.Timeout = request
+	config.Timeout = requestTimeout
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
@@ -115,7 +115,7 @@ func (l *Elector) Run(ctx context.Context, rights func(context.Context) error, a
 			Client:     client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: l.spec.NodeName},
 		},
-		LeaseDuration: lease, RenewDeadline: renew, RetryPeriod: retry, ReleaseOnCancel: true,
+		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { led() },
 			OnStoppedLeading: func() {},

@@ -37,8 +37,8 @@ const account = "service-controller"
 
 // retryInterval is the delay after a failure; timeout bounds a request.
 const (
-	again    = 2 * time.Second
-	patience = 10 * time.Second
+	retryInterval = 2 * time.Second
+	timeout       = 10 * time.Second
 )
 
 // Component describes the component without its Run function. Without pools it only reports to
@@ -74,26 +74,26 @@ type controller struct {
 	nodes    cache.SharedIndexInformer
 	changed  chan struct{}
 	// by Service, the version before the last write: a cache with this version is stale
-	written  map[string]string
-	doubtful map[string]string // the same for writes without an answer
-	later    *time.Timer       // triggers a pass without a change
-	told     map[types.UID][]Problem
+	written    map[string]string
+	unanswered map[string]string // the same for writes without an answer
+	timer      *time.Timer       // triggers a pass without a change
+	reported   map[types.UID][]Problem
 }
 
 func newController(spec nodespec.Spec, own, acting kubernetes.Interface, events record.EventRecorder) *controller {
-	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(lean))
+	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(trim))
 	c := &controller{
 		pools: spec.Pools, own: spec.Reserved().Machines, now: time.Now, client: acting, events: events, factory: factory,
 		services: factory.Core().V1().Services().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
-		changed: make(chan struct{}, 1), written: map[string]string{}, doubtful: map[string]string{}, told: map[types.UID][]Problem{},
+		changed: make(chan struct{}, 1), written: map[string]string{}, unanswered: map[string]string{}, reported: map[types.UID][]Problem{},
 	}
-	c.later = time.AfterFunc(time.Hour, c.change)
-	c.later.Stop()
+	c.timer = time.AfterFunc(time.Hour, c.change)
+	c.timer.Stop()
 	return c
 }
 
 // trim removes large fields that this package does not use.
-func lean(object any) (any, error) {
+func trim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Service:
 		o.ManagedFields = nil
@@ -135,7 +135,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.services.HasSynced, c.nodes.HasSynced) {
 		return nil // stopped
 	}
-	component.ResyncLoop(ctx, c.changed, again, c.pass, tell)
+	component.ResyncLoop(ctx, c.changed, retryInterval, c.pass, tell)
 	return nil
 }
 
@@ -143,13 +143,13 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 // returns the status text, or "" if the cache does not show the last writes yet: the cache's next
 // update triggers the next pass.
 func (c *controller) pass(ctx context.Context) (string, error) {
-	if err := c.settle(ctx); err != nil {
+	if err := c.resolveUnanswered(ctx); err != nil {
 		return "", err
 	}
 	if c.behind() {
 		return "", nil
 	}
-	world, objects := c.world()
+	world, objects := c.input()
 	decisions := Step(world)
 	served := 0
 	var again time.Time
@@ -161,15 +161,15 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 		if !d.Again.IsZero() && (again.IsZero() || d.Again.Before(again)) {
 			again = d.Again
 		}
-		if err := c.carryOut(ctx, objects[d.Key], d); len(c.doubtful) > 0 {
+		if err := c.apply(ctx, objects[d.Key], d); len(c.unanswered) > 0 {
 			return "", err
 		} else if err != nil {
 			refused = append(refused, err)
 		}
 	}
-	c.forget(objects)
-	if c.later.Stop(); !again.IsZero() {
-		c.later.Reset(again.Sub(world.Now))
+	c.prune(objects)
+	if c.timer.Stop(); !again.IsZero() {
+		c.timer.Reset(again.Sub(world.Now))
 	}
 	if len(refused) > 0 {
 		return "", refused[0]
@@ -178,9 +178,9 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 }
 
 // resolveUnanswered determines the result of writes without an answer.
-func (c *controller) settle(ctx context.Context) error {
-	for key, version := range c.doubtful {
-		ctx, cancel := context.WithTimeout(ctx, patience)
+func (c *controller) resolveUnanswered(ctx context.Context) error {
+	for key, version := range c.unanswered {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
 		namespace, name, _ := strings.Cut(key, "/")
 		now, err := c.client.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
 		cancel()
@@ -190,7 +190,7 @@ func (c *controller) settle(ctx context.Context) error {
 		if err != nil || now.ResourceVersion != version {
 			c.written[key] = version
 		}
-		delete(c.doubtful, key)
+		delete(c.unanswered, key)
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func (c *controller) behind() bool {
 }
 
 // input reads the cache.
-func (c *controller) world() (Input, map[string]*corev1.Service) {
+func (c *controller) input() (Input, map[string]*corev1.Service) {
 	w := Input{Now: c.now(), Pools: c.pools, Machines: slices.Clone(c.own)}
 	objects := map[string]*corev1.Service{}
 	for _, o := range c.services.GetStore().List() {
@@ -239,20 +239,20 @@ func nodeAddresses(object any) []netip.Addr {
 }
 
 // apply writes a Service's status if it differs, and reports new problems.
-func (c *controller) carryOut(ctx context.Context, s *corev1.Service, d Decision) error {
+func (c *controller) apply(ctx context.Context, s *corev1.Service, d Decision) error {
 	if want := ingress(d.Addresses); !d.Unassigned && !equality.Semantic.DeepEqual(want, s.Status.LoadBalancer.Ingress) {
 		if err := c.write(ctx, s, d.Key, want); err != nil {
 			return err
 		}
 		if len(d.Addresses) > 0 {
-			c.events.Eventf(s, corev1.EventTypeNormal, "AddressGiven", "the Service has %s", words(d.Addresses))
+			c.events.Eventf(s, corev1.EventTypeNormal, "AddressGiven", "the Service has %s", joinAddresses(d.Addresses))
 		}
 	}
-	if !slices.Equal(c.told[s.UID], d.Problems) {
+	if !slices.Equal(c.reported[s.UID], d.Problems) {
 		for _, p := range d.Problems {
 			c.events.Event(s, corev1.EventTypeWarning, p.Reason, p.Message)
 		}
-		c.told[s.UID] = d.Problems
+		c.reported[s.UID] = d.Problems
 	}
 	return nil
 }
@@ -266,7 +266,7 @@ func (c *controller) write(ctx context.Context, s *corev1.Service, key string, w
 	if err != nil {
 		return fmt.Errorf("Service %s: its status cannot be encoded: %w", key, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	_, err = c.client.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	switch {
@@ -274,7 +274,7 @@ func (c *controller) write(ctx context.Context, s *corev1.Service, key string, w
 		c.written[key] = s.ResourceVersion // the cache will get the change
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 	default:
-		c.doubtful[key] = s.ResourceVersion
+		c.unanswered[key] = s.ResourceVersion
 	}
 	if err != nil {
 		return fmt.Errorf("Service %s: its addresses cannot be written: %w", key, err)
@@ -283,19 +283,19 @@ func (c *controller) write(ctx context.Context, s *corev1.Service, key string, w
 }
 
 // prune removes the reported problems of deleted Services.
-func (c *controller) forget(objects map[string]*corev1.Service) {
+func (c *controller) prune(objects map[string]*corev1.Service) {
 	alive := map[types.UID]bool{}
 	for _, s := range objects {
 		alive[s.UID] = true
 	}
-	for uid := range c.told {
+	for uid := range c.reported {
 		if !alive[uid] {
-			delete(c.told, uid)
+			delete(c.reported, uid)
 		}
 	}
 }
 
-func words(addresses []netip.Addr) string {
+func joinAddresses(addresses []netip.Addr) string {
 	var all []string
 	for _, a := range addresses {
 		all = append(all, a.String())

@@ -161,7 +161,7 @@ func (s *server) await(t *testing.T, want map[string]string) {
 		}
 		got, owner := map[string]string{}, map[netip.Addr]string{}
 		for _, o := range list.Items {
-			got[o.Name] = words(Addresses(&o))
+			got[o.Name] = joinAddresses(Addresses(&o))
 			for _, a := range Addresses(&o) {
 				if owner[a] != "" {
 					t.Fatalf("%s has the address of %s", o.Name, owner[a])
@@ -257,7 +257,7 @@ func TestWithoutPools(t *testing.T) {
 	served := object(1)
 	served.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.99"}}
 	young := object(2)
-	young.CreationTimestamp = metav1.NewTime(time.Now().Add(-grace + 2*time.Second).Truncate(time.Second))
+	young.CreationTimestamp = metav1.NewTime(time.Now().Add(-gracePeriod + 2*time.Second).Truncate(time.Second))
 	s, e := newServer(served, young, object(3)), &events{}
 	start(t, s, e)
 	const none = "Warning NoPool: the Service has no address: there is no pool in Cluster.spec.networks.loadBalancer.pools, and no other load balancer has given it one; add a pool, or install a load balancer"
@@ -288,7 +288,7 @@ func TestField(t *testing.T) {
 		{"", "web", "", "the field spec.loadBalancerIP", `the field spec.loadBalancerIP cannot be used: "web" is not an IP address`},
 	} {
 		got := with(c.annotation, c.field)
-		if words(got.Wanted) != c.want || got.WantedBy != c.by || !strings.HasPrefix(got.Invalid, c.invalid) || got.Invalid != "" && c.invalid == "" {
+		if joinAddresses(got.Wanted) != c.want || got.WantedBy != c.by || !strings.HasPrefix(got.Invalid, c.invalid) || got.Invalid != "" && c.invalid == "" {
 			t.Errorf("%+v: got %+v", c, got)
 		}
 	}
@@ -320,8 +320,8 @@ func TestWishes(t *testing.T) {
 		"fe80::1%eth0":              {both, `"fe80::1%eth0" is not an IP address`},
 		"::ffff:192.0.2.1":          {both, `"::ffff:192.0.2.1" is not an IP address`},
 	} {
-		wanted, invalid := wishes("it", text, c.families)
-		if got := words(wanted) + invalid; got != c.want && (invalid == "" || !strings.Contains(invalid, c.want)) {
+		wanted, invalid := parseWanted("it", text, c.families)
+		if got := joinAddresses(wanted) + invalid; got != c.want && (invalid == "" || !strings.Contains(invalid, c.want)) {
 			t.Errorf("%q: got %q, want %q", text, got, c.want)
 		}
 	}

@@ -49,7 +49,7 @@ func read(s *corev1.Service) Service {
 	if strings.TrimSpace(text) == "" && s.Spec.LoadBalancerIP != "" {
 		text, out.WantedBy = s.Spec.LoadBalancerIP, "the field spec.loadBalancerIP"
 	}
-	out.Wanted, out.Invalid = wishes(out.WantedBy, text, s.Spec.IPFamilies)
+	out.Wanted, out.Invalid = parseWanted(out.WantedBy, text, s.Spec.IPFamilies)
 	return out
 }
 
@@ -69,7 +69,7 @@ func machinePort(s *corev1.Service) bool {
 
 // parseWanted parses the addresses that a Service requests by its annotation or field, and returns
 // an error text for invalid addresses.
-func wishes(by, text string, families []corev1.IPFamily) (wanted []netip.Addr, invalid string) {
+func parseWanted(by, text string, families []corev1.IPFamily) (wanted []netip.Addr, invalid string) {
 	refuse := func(format string, args ...any) ([]netip.Addr, string) {
 		return nil, fmt.Sprintf("%s cannot be used: %s; expected addresses separated by commas, one for each of the Service's ipFamilies at most",
 			by, fmt.Sprintf(format, args...))

@@ -14,7 +14,7 @@ import (
 )
 
 // poolsField is the configuration field of the pools.
-const field = "Cluster.spec.networks.loadBalancer.pools"
+const poolsField = "Cluster.spec.networks.loadBalancer.pools"
 
 // Service is the relevant part of a Service object.
 type Service struct {
@@ -74,19 +74,19 @@ const (
 
 // gracePeriod is how long a Service without a class waits for another load balancer, if no pool
 // exists, before an Event reports the missing pool.
-const grace = 30 * time.Second
+const gracePeriod = 30 * time.Second
 
 // withoutPools decides about a managed Service if no pool exists.
-func (s Service) leave(now time.Time) Decision {
+func (s Service) withoutPools(now time.Time) Decision {
 	d := Decision{Key: s.Key, Unassigned: true}
-	switch due := s.Created.Add(grace); {
+	switch due := s.Created.Add(gracePeriod); {
 	case s.Ending || len(s.Has) > 0:
 	case !s.Explicit && now.Before(due):
 		d.Again = due
 	case s.Explicit:
-		d.Problems = []Problem{{noPool, fmt.Sprintf("the Service gets no address: there is no pool; add one to %s", field)}}
+		d.Problems = []Problem{{noPool, fmt.Sprintf("the Service gets no address: there is no pool; add one to %s", poolsField)}}
 	default:
-		d.Problems = []Problem{{noPool, fmt.Sprintf("the Service has no address: there is no pool in %s, and no other load balancer has given it one; add a pool, or install a load balancer", field)}}
+		d.Problems = []Problem{{noPool, fmt.Sprintf("the Service has no address: there is no pool in %s, and no other load balancer has given it one; add a pool, or install a load balancer", poolsField)}}
 	}
 	return d
 }
@@ -116,13 +116,13 @@ func Step(w Input) []Decision {
 	if len(w.Pools) == 0 {
 		var left []Decision
 		for _, s := range ours {
-			left = append(left, s.leave(w.Now))
+			left = append(left, s.withoutPools(w.Now))
 		}
 		return left
 	}
 	shares := make([]map[corev1.IPFamily]share, len(ours))
 	for i, s := range ours {
-		shares[i] = a.keep(s)
+		shares[i] = a.retain(s)
 		for f, kept := range shares[i] {
 			switch {
 			case !slices.Contains(w.Nodes, kept.address):
@@ -131,7 +131,7 @@ func Step(w Input) []Decision {
 				a.taken[kept.address] = "a machine"
 				delete(shares[i], f)
 			default:
-				kept.problem = Problem{ofMachine, fmt.Sprintf("a machine says that it has the address %s, too: give the machine another one, or take this one out of %s", kept.address, field)}
+				kept.problem = Problem{ofMachine, fmt.Sprintf("a machine says that it has the address %s, too: give the machine another one, or take this one out of %s", kept.address, poolsField)}
 				shares[i][f] = kept
 			}
 		}
@@ -143,7 +143,7 @@ func Step(w Input) []Decision {
 		for i, s := range ours {
 			for _, f := range s.Families {
 				if !s.Ending && (s.wanted(f).IsValid() == byAddress) {
-					shares[i][f] = a.give(s, f, shares[i][f])
+					shares[i][f] = a.assign(s, f, shares[i][f])
 				}
 			}
 		}
@@ -208,7 +208,7 @@ type allocation struct {
 }
 
 // retain adopts the addresses that a Service has, at most one of each family.
-func (a allocation) keep(s Service) map[corev1.IPFamily]share {
+func (a allocation) retain(s Service) map[corev1.IPFamily]share {
 	shares := map[corev1.IPFamily]share{}
 	for _, h := range s.Has {
 		f := familyOf(h)
@@ -222,12 +222,12 @@ func (a allocation) keep(s Service) map[corev1.IPFamily]share {
 }
 
 // assign finds an address of the family for a Service; has is its present address, if any.
-func (a allocation) give(s Service, f corev1.IPFamily, has share) share {
+func (a allocation) assign(s Service, f corev1.IPFamily, has share) share {
 	if s.Invalid != "" {
 		return has
 	}
 	if w := s.wanted(f); w.IsValid() {
-		return a.giveWanted(s, w, has)
+		return a.assignWanted(s, w, has)
 	}
 	if has.address.IsValid() {
 		if p, _ := a.poolOf(has.address); s.Pool == "" || s.Pool == p.Name {
@@ -264,7 +264,7 @@ func (a allocation) give(s Service, f corev1.IPFamily, has share) share {
 }
 
 // assignWanted assigns the requested address.
-func (a allocation) giveWanted(s Service, w netip.Addr, has share) share {
+func (a allocation) assignWanted(s Service, w netip.Addr, has share) share {
 	p, pooled := a.poolOf(w)
 	owner := a.taken[w]
 	switch {
@@ -275,7 +275,7 @@ func (a allocation) giveWanted(s Service, w netip.Addr, has share) share {
 		if pooled {
 			where = fmt.Sprintf("it is of the pool %s, not of %s", p.Name, s.Pool)
 		}
-		return share{has.address, Problem{notInPool, fmt.Sprintf("the address %s cannot be given: %s; change %s, or the pools in %s", w, where, s.WantedBy, field)}}
+		return share{has.address, Problem{notInPool, fmt.Sprintf("the address %s cannot be given: %s; change %s, or the pools in %s", w, where, s.WantedBy, poolsField)}}
 	case owner != "":
 		return share{has.address, Problem{addressUsed, fmt.Sprintf("the address %s cannot be given: %s has it; ask for another one with %s", w, owner, s.WantedBy)}}
 	}
@@ -292,11 +292,11 @@ func (a allocation) explain(reason string, s Service, f corev1.IPFamily, names [
 	text := ""
 	switch {
 	case reason == poolFull:
-		text = fmt.Sprintf("no %s address is free in %s: enlarge it in %s, or delete a Service that needs none", f, strings.Join(names, ", "), field)
+		text = fmt.Sprintf("no %s address is free in %s: enlarge it in %s, or delete a Service that needs none", f, strings.Join(names, ", "), poolsField)
 	case reason == noFamily:
-		text = fmt.Sprintf("no pool that this Service may use has %s addresses: add a range to %s, or take %s out of the Service's ipFamilies", f, field, f)
+		text = fmt.Sprintf("no pool that this Service may use has %s addresses: add a range to %s, or take %s out of the Service's ipFamilies", f, poolsField, f)
 	case s.Pool != "":
-		text = fmt.Sprintf("there is no pool %q, only %s: change the annotation %s, or add the pool to %s", s.Pool, strings.Join(all, ", "), PoolAnnotation, field)
+		text = fmt.Sprintf("there is no pool %q, only %s: change the annotation %s, or add the pool to %s", s.Pool, strings.Join(all, ", "), PoolAnnotation, poolsField)
 	default:
 		text = fmt.Sprintf("every pool is for Services that ask for it (onRequest): name one of %s in the annotation %s", strings.Join(all, ", "), PoolAnnotation)
 	}

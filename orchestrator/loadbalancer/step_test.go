@@ -122,7 +122,7 @@ func show(decisions []Decision) string {
 	for _, d := range decisions {
 		text := strings.TrimPrefix(d.Key, "default/")
 		if len(d.Addresses) > 0 {
-			text += " " + strings.ReplaceAll(words(d.Addresses), ", ", ",")
+			text += " " + strings.ReplaceAll(joinAddresses(d.Addresses), ", ", ",")
 		}
 		for _, p := range d.Problems {
 			text += " " + p.Reason

@@ -62,9 +62,9 @@ const (
 	// maxOpenDepth is the number of nested directories that are open at a time during a removal.
 	// os.RemoveAll opens all of them, with 8 KiB each: a pod can create hundreds of thousands in a
 	// small volume, which would exhaust the descriptors and the memory of the whole process.
-	mostOpen = 64
+	maxOpenDepth = 64
 	// readBatch is the number of names in a single read of a directory.
-	atOnce = 128
+	readBatch = 128
 )
 
 // tree is a directory in removal.
@@ -108,7 +108,7 @@ func (t *tree) empty(folder *os.File, depth int) error {
 		}
 		var problems error
 		for removed := false; !removed; {
-			names, err := folder.Readdirnames(atOnce)
+			names, err := folder.Readdirnames(readBatch)
 			if errors.Is(err, io.EOF) {
 				return problems
 			}
@@ -139,7 +139,7 @@ func (t *tree) remove(folder int, name string, depth int) error {
 	if !errors.Is(err, unix.ENOTEMPTY) {
 		return err
 	}
-	if depth == mostOpen {
+	if depth == maxOpenDepth {
 		return t.lift(folder, name)
 	}
 	fd, err := unix.Openat(folder, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

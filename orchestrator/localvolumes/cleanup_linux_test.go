@@ -44,7 +44,7 @@ func TestRemoveTree(t *testing.T) {
 	kept := filepath.Join(elsewhere, "kept")
 	folder := filepath.Join(t.TempDir(), "volume")
 	err := errors.Join(os.Mkdir(folder, 0o700), os.WriteFile(kept, nil, 0o600), os.Symlink(elsewhere, filepath.Join(folder, "link")), os.Mkdir(filepath.Join(folder, "second"), 0o700))
-	for n := range 3 * atOnce {
+	for n := range 3 * readBatch {
 		err = errors.Join(err, os.WriteFile(filepath.Join(folder, "second", fmt.Sprint(n)), nil, 0o600))
 	}
 	for n := range 5 { // names that the removal itself uses
@@ -61,7 +61,7 @@ func TestRemoveTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	few := limit
-	few.Cur = 4 * mostOpen
+	few.Cur = 4 * maxOpenDepth
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestClearing(t *testing.T) {
 	}
 	stopped, stop := context.WithCancelCause(t.Context())
 	stop(errors.New("the machine stops"))
-	r, err := n.obey(stopped, []string{named(2)}, nil)
+	r, err := n.perform(stopped, []string{named(2)}, nil)
 	if err != nil || len(r.Removed) > 0 || r.Volumes[named(2)] != mib {
 		t.Errorf("before it is removed: %+v, %v", r, err)
 	}
@@ -105,7 +105,7 @@ func TestClearing(t *testing.T) {
 	if _, err := n.store.retire(named(3)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.obey(t.Context(), []string{named(2), named(3)}, nil); err == nil {
+	if _, err := n.perform(t.Context(), []string{named(2), named(3)}, nil); err == nil {
 		t.Error("that something is left was not told")
 	}
 	n.clearing.running.Wait()
@@ -114,7 +114,7 @@ func TestClearing(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("that it is gone was not told")
 	}
-	if r, err := n.obey(t.Context(), []string{named(2), named(3)}, nil); err != nil || len(r.Removed) != 2 || len(r.Volumes) != 1 {
+	if r, err := n.perform(t.Context(), []string{named(2), named(3)}, nil); err != nil || len(r.Removed) != 2 || len(r.Volumes) != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

@@ -49,7 +49,7 @@ func (s *store) reserve(c Copy) (job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if v, there := s.all[c.Name]; there {
-		if v.going {
+		if v.retired {
 			return job{}, errWait(fmt.Sprintf("%s is being destroyed", c.Name))
 		}
 		return job{}, errWait(fmt.Sprintf("%s is there, or being made, already", c.Name))
@@ -65,7 +65,7 @@ func (s *store) reserve(c Copy) (job, error) {
 		return job{}, errWait(fmt.Sprintf("snapshot %s is not on this node", c.Of))
 	case !there:
 		return job{}, errWait(fmt.Sprintf("volume %s is not on this node: no pod has used it yet, or it was destroyed", c.Of))
-	case source.going:
+	case source.retired:
 		return job{}, errWait(fmt.Sprintf("%s is being destroyed", c.Of))
 	case source.making:
 		return job{}, errWait(fmt.Sprintf("%s is not whole yet itself", c.Of))
@@ -101,9 +101,9 @@ func (s *store) fits(c Copy, source volume) error {
 	if err != nil {
 		return fmt.Errorf("cannot see how much is left on the disk: %w", err)
 	}
-	if free-int64(used.Bytes) < size*spared/100 {
+	if free-int64(used.Bytes) < size*evictionPercent/100 {
 		return fmt.Errorf("%s is in %s, and %s are left on the disk, of which %s have to stay: delete images, logs or volumes",
-			humanSize(int64(used.Bytes)), c.Of, humanSize(free), humanSize(size*spared/100))
+			humanSize(int64(used.Bytes)), c.Of, humanSize(free), humanSize(size*evictionPercent/100))
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func (s *store) finish(j job, size int64, failed error) error {
 		// it stays until the next start
 		return errors.Join(failed, fmt.Errorf("%s: cannot be put in place: %w", j.copy.Name, err))
 	}
-	s.all[j.copy.Name] = volume{project: j.project, size: size, going: failed != nil}
+	s.all[j.copy.Name] = volume{project: j.project, size: size, retired: failed != nil}
 	return errors.Join(failed, persist(filepath.Join(s.root, target)))
 }
 
@@ -169,7 +169,7 @@ func (s *store) whole(name string) (since int64, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, there := s.all[name]
-	if !there || v.going || v.making {
+	if !there || v.retired || v.making {
 		return 0, false, nil
 	}
 	folder := filepath.Join(s.root, volumes, name)

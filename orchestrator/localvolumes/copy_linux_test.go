@@ -64,13 +64,13 @@ func afterCopies(t *testing.T, n *node, copies ...Copy) Report {
 	t.Helper()
 	// an unfinished copy is removed, a new copy is made, and its unfinished part is removed
 	for range 3 {
-		if _, err := n.obey(t.Context(), nil, copies); err != nil {
+		if _, err := n.perform(t.Context(), nil, copies); err != nil {
 			t.Fatal(err)
 		}
 		n.copying.running.Wait()
 		n.clearing.running.Wait()
 	}
-	r, err := n.obey(t.Context(), nil, copies)
+	r, err := n.perform(t.Context(), nil, copies)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,11 +80,11 @@ func afterCopies(t *testing.T, n *node, copies ...Copy) Report {
 // afterRemoval runs a node's removals to their end and returns its report.
 func afterRemoval(t *testing.T, n *node, names ...string) (Report, error) {
 	t.Helper()
-	if _, err := n.obey(t.Context(), names, nil); err != nil {
+	if _, err := n.perform(t.Context(), names, nil); err != nil {
 		t.Fatal(err)
 	}
 	n.clearing.running.Wait()
-	return n.obey(t.Context(), names, nil)
+	return n.perform(t.Context(), names, nil)
 }
 
 // TestCopies takes a snapshot, changes the volume, and makes volumes from the snapshot and from the
@@ -100,7 +100,7 @@ func TestCopies(t *testing.T) {
 	if got := kernel.limits[n.store.all[snapped(1)].project]; got != (projectquota.Limit{Bytes: 12 << 10, Inodes: 2}) {
 		t.Errorf("a snapshot keeps %+v", got)
 	}
-	if r, err := n.obey(t.Context(), nil, nil); err != nil || len(r.Created) > 0 || r.Volumes[snapped(1)] != 12<<10 {
+	if r, err := n.perform(t.Context(), nil, nil); err != nil || len(r.Created) > 0 || r.Volumes[snapped(1)] != 12<<10 {
 		t.Errorf("nobody asks: %+v, %v", r, err)
 	}
 	if was := use(t, n.store, named(1), "", "after"); was != "before" {
@@ -241,7 +241,7 @@ func TestCopyStops(t *testing.T) {
 	if now, _ := n.copying.busy(named(6)); now != named(5) {
 		t.Errorf("%q is copied", now)
 	}
-	if _, err := n.obey(t.Context(), nil, []Copy{take}); err != nil {
+	if _, err := n.perform(t.Context(), nil, []Copy{take}); err != nil {
 		t.Error(err)
 	}
 	n.copying.running.Wait()
@@ -256,7 +256,7 @@ func TestCopyFails(t *testing.T) {
 	n, kernel, _ := copier(t)
 	kernel.err = errors.New("no quota today")
 	take := Copy{snapped(1), named(1), mib}
-	if _, err := n.obey(t.Context(), nil, []Copy{take}); err != nil {
+	if _, err := n.perform(t.Context(), nil, []Copy{take}); err != nil {
 		t.Fatal(err)
 	}
 	n.copying.running.Wait()
@@ -265,7 +265,7 @@ func TestCopyFails(t *testing.T) {
 	if !strings.Contains(r.Waits[snapped(1)], "is made anew in a while") || !strings.Contains(r.Waits[snapped(1)], "no quota today") || len(r.Volumes) != 1 {
 		t.Errorf("%+v", r)
 	}
-	if _, err := n.obey(t.Context(), nil, nil); err != nil { // in its cooldown
+	if _, err := n.perform(t.Context(), nil, nil); err != nil { // in its cooldown
 		t.Fatal(err)
 	}
 	if r := afterCopies(t, n, take); r.Waits[snapped(1)] == "" {
@@ -297,8 +297,8 @@ func TestManyWait(t *testing.T) {
 		copies = append(copies, Copy{snapped(1000 + i), named(1), mib})
 		obsolete = append(obsolete, named(5000+i))
 	}
-	r, err := n.obey(t.Context(), obsolete, copies)
-	if err != nil || asked != 1 || len(r.Waits) != mostCopies || len(r.Removed) != mostObsolete {
+	r, err := n.perform(t.Context(), obsolete, copies)
+	if err != nil || asked != 1 || len(r.Waits) != maxCopies || len(r.Removed) != maxObsolete {
 		t.Errorf("asked %d times, %d wait, %d are gone, %v", asked, len(r.Waits), len(r.Removed), err)
 	}
 	for _, why := range r.Waits {
@@ -316,13 +316,13 @@ func TestManyWait(t *testing.T) {
 func TestCopying(t *testing.T) {
 	n, _, _ := copier(t)
 	n.copying.start(t.Context(), snapped(1), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.change)
-	if r, err := n.obey(t.Context(), nil, []Copy{{snapped(1), named(1), mib}, {snapped(2), named(1), mib}}); err != nil || r.Copying != snapped(1) ||
+	if r, err := n.perform(t.Context(), nil, []Copy{{snapped(1), named(1), mib}, {snapped(2), named(1), mib}}); err != nil || r.Copying != snapped(1) ||
 		r.Waits[snapped(1)] != "" || r.Waits[snapped(2)] != "its copy waits for another one" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	n.copying.keep(func(string) bool { return false })
+	n.copying.prune(func(string) bool { return false })
 	n.copying.running.Wait()
-	if r, err := n.obey(t.Context(), nil, nil); err != nil || r.Copying != "" {
+	if r, err := n.perform(t.Context(), nil, nil); err != nil || r.Copying != "" {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -331,8 +331,8 @@ func TestCopying(t *testing.T) {
 func TestCopyFits(t *testing.T) {
 	n, _, _ := copier(t)
 	take := Copy{snapped(1), named(1), mib}
-	n.store.left = func() (int64, int64, error) { return 2*gib*spared/100 + 8<<10, 2 * gib, nil }
-	r, err := n.obey(t.Context(), nil, []Copy{take})
+	n.store.left = func() (int64, int64, error) { return 2*gib*evictionPercent/100 + 8<<10, 2 * gib, nil }
+	r, err := n.perform(t.Context(), nil, []Copy{take})
 	if err == nil || !strings.Contains(r.Waits[snapped(1)], "have to stay") || len(r.Volumes) != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}

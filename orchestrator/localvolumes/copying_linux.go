@@ -19,8 +19,8 @@ import (
 // A failed copy is retried after cooldownFactor times its duration, and after minCooldown at least:
 // so repeated failures use the disk for at most a tenth of the time.
 const (
-	restTimes = 9
-	leastRest = time.Minute
+	cooldownFactor = 9
+	minCooldown    = time.Minute
 )
 
 // copying is the state of a node's current copy and of its failed copies. The zero value is ready.
@@ -40,7 +40,7 @@ type setback struct {
 
 // prune stops the current copy if it is not wanted any more, and drops failed copies after their
 // cooldown: a copy that is not wanted now may be wanted again before that.
-func (c *copying) keep(wanted func(name string) bool) {
+func (c *copying) prune(wanted func(name string) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.name != "" && !wanted(c.name) {
@@ -71,7 +71,7 @@ func (c *copying) start(ctx context.Context, name string, do func(context.Contex
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if err != nil && ctx.Err() == nil {
-			rest := max(leastRest, restTimes*time.Since(began))
+			rest := max(minCooldown, cooldownFactor*time.Since(began))
 			if c.failed == nil {
 				c.failed = map[string]setback{}
 			}
@@ -137,14 +137,14 @@ func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 }
 
 // podDir matches the kubelet's directory of a pod, which contains the mount points of its volumes.
-var podFolder = regexp.MustCompile(`/pods/([0-9a-f-]{36})/`)
+var podDir = regexp.MustCompile(`/pods/([0-9a-f-]{36})/`)
 
 // podNames returns the names of the node's pods by UID, or nil after a failure.
 func (n *node) podNames(ctx context.Context) map[string]string {
 	if n.pods == nil {
 		return nil
 	}
-	asking, done := context.WithTimeout(ctx, patience)
+	asking, done := context.WithTimeout(ctx, timeout)
 	defer done()
 	names, err := n.pods(asking)
 	if err != nil {
@@ -159,7 +159,7 @@ func users(places []string, names map[string]string) string {
 	var users []string
 	for _, p := range places {
 		user := "what is mounted at " + p
-		if m := podFolder.FindStringSubmatch(p); m != nil {
+		if m := podDir.FindStringSubmatch(p); m != nil {
 			user = "pod " + m[1]
 			if name := names[m[1]]; name != "" {
 				user = "pod " + name

@@ -30,11 +30,11 @@ func told(t *testing.T, w Input) []Copy {
 	t.Helper()
 	tell := w.Nodes[0].Copies
 	for _, op := range Step(w) {
-		if o, ok := op.(EmitEvent); ok {
+		if o, ok := op.(RequestCopies); ok {
 			tell = o.Copies
 		}
 	}
-	if len(tell) > mostCopies || !slices.IsSortedFunc(tell, func(a, b Copy) int { return strings.Compare(a.Name, b.Name) }) {
+	if len(tell) > maxCopies || !slices.IsSortedFunc(tell, func(a, b Copy) int { return strings.Compare(a.Name, b.Name) }) {
 		t.Fatalf("%d copies", len(tell))
 	}
 	return tell
@@ -57,21 +57,21 @@ func TestTurns(t *testing.T) {
 		}
 		w.Nodes[0].Copies = all
 		for _, op := range Step(w) {
-			if _, again := op.(EmitEvent); again {
+			if _, again := op.(RequestCopies); again {
 				t.Fatal("it does not settle")
 			}
 		}
 		// an added or removed entry changes at most one of them
 		w.Contents[20].Deleting = !w.Contents[20].Deleting
 		after := told(t, w)
-		if same := len(slices.DeleteFunc(slices.Clone(after), func(c Copy) bool { return !slices.Contains(all, c) })); same < mostCopies-1 {
+		if same := len(slices.DeleteFunc(slices.Clone(after), func(c Copy) bool { return !slices.Contains(all, c) })); same < maxCopies-1 {
 			t.Fatalf("%d are told still", same)
 		}
 	}
 	if len(seen) < 899 {
 		t.Errorf("%d of 900 were told", len(seen))
 	}
-	if all := told(t, crowd(1, mostCopies)); len(all) != mostCopies {
+	if all := told(t, crowd(1, maxCopies)); len(all) != maxCopies {
 		t.Errorf("%d fit", len(all))
 	}
 }
@@ -101,7 +101,7 @@ func TestTurnIsSaid(t *testing.T) {
 // TestCrowded checks that a node accepts volumes and snapshots of any size up to a number and then
 // reports the reason, and that its volumes can still grow.
 func TestCrowded(t *testing.T) {
-	w := crowd(mostNames-1, 0)
+	w := crowd(maxNames-1, 0)
 	w.Classes = local
 	bound := claim(1, "a", mib)
 	bound.Volume, bound.Has = named(1), mib
@@ -138,13 +138,13 @@ func TestAnnotationsFit(t *testing.T) {
 	r := Report{Filesystem: "0123456789abcdef", Size: largest, Copying: snapped(0), Volumes: map[string]int64{}, Created: map[string]int64{}, Waits: map[string]string{}}
 	var obsolete []string
 	var copies []Copy
-	for n := range mostNames {
+	for n := range maxNames {
 		r.Volumes[snapped(n)] = largest
 	}
-	for n := range mostObsolete {
+	for n := range maxObsolete {
 		obsolete = append(obsolete, snapped(n))
 	}
-	for n := range mostCopies {
+	for n := range maxCopies {
 		copies = append(copies, Copy{snapped(n), snapped(n), largest})
 		r.Created[snapped(n)], r.Waits[snapped(n)] = largest, short(strings.Repeat("\x01<\xff", 1<<(n%20)))
 	}
@@ -168,7 +168,7 @@ func TestShort(t *testing.T) {
 		t.Error(short(why))
 	}
 	why := short("its copy failed: " + strings.Repeat("é", 5000) + ": disk quota exceeded")
-	if !strings.HasPrefix(why, "its copy failed: éé") || !strings.HasSuffix(why, "éé: disk quota exceeded") || len(why) > longestWait || !strings.Contains(why, "é...é") {
+	if !strings.HasPrefix(why, "its copy failed: éé") || !strings.HasSuffix(why, "éé: disk quota exceeded") || len(why) > maxReason || !strings.Contains(why, "é...é") {
 		t.Error(why)
 	}
 }
@@ -196,7 +196,7 @@ func TestManyGo(t *testing.T) {
 		for _, op := range Step(c.Input) {
 			c.apply(op) // apply fails if an object is deleted and its data are still on the disk
 		}
-		if told := len(c.Nodes[0].Obsolete); told > mostObsolete {
+		if told := len(c.Nodes[0].Obsolete); told > maxObsolete {
 			t.Fatalf("%d names are told", told)
 		}
 		c.kubelet(r, 0)
@@ -204,7 +204,7 @@ func TestManyGo(t *testing.T) {
 	if len(c.Volumes)+len(c.Contents)+len(disk) > 0 {
 		t.Errorf("%d volumes, %d snapshots and %d folders are left", len(c.Volumes), len(c.Contents), len(disk))
 	}
-	if want := 2600 / mostObsolete; passes < want {
+	if want := 2600 / maxObsolete; passes < want {
 		t.Errorf("%d passes", passes)
 	}
 }

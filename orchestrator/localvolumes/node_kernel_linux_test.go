@@ -97,7 +97,7 @@ func TestNode(t *testing.T) {
 	}
 
 	stop := start()
-	before, err := n.obey(ctx, nil, nil)
+	before, err := n.perform(ctx, nil, nil)
 	if err != nil || before.Size < gib || before.Filesystem == "" {
 		t.Fatalf("%+v, %v", before, err)
 	}
@@ -118,7 +118,7 @@ func TestNode(t *testing.T) {
 	if fitted, err := fill(filepath.Join(target, "file")); fitted != 8 && fitted != 7 || err == nil {
 		t.Errorf("%d of 8 MiB more fitted, then: %v", fitted, err)
 	}
-	if _, err := n.obey(ctx, []string{named(1)}, nil); err == nil {
+	if _, err := n.perform(ctx, []string{named(1)}, nil); err == nil {
 		t.Error("a volume that is mounted was destroyed")
 	}
 	// Its pod changes the directory's project, possibly to another tenant's. The start of the node
@@ -134,7 +134,7 @@ func TestNode(t *testing.T) {
 	cutPower(ctx, t, data, target)
 	stop = start()
 	defer func() { stop() }()
-	after, err := n.obey(ctx, nil, nil)
+	after, err := n.perform(ctx, nil, nil)
 	if err != nil || after.Filesystem != before.Filesystem || after.Size != before.Size {
 		t.Errorf("after the power was cut: %+v, %v, before: %+v", after, err, before)
 	}
@@ -231,7 +231,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 		t.Fatalf("%d MiB fitted, then: %v", fitted, err)
 	}
 	take := Copy{Name: snapped(1), Of: named(1), Size: 16 * mib}
-	if r, err := n.obey(ctx, nil, []Copy{take}); err != nil || r.Waits[snapped(1)] == "" || len(r.Volumes) != 1 {
+	if r, err := n.perform(ctx, nil, []Copy{take}); err != nil || r.Waits[snapped(1)] == "" || len(r.Volumes) != 1 {
 		t.Errorf("while it is mounted: %+v, %v", r, err)
 	}
 	hide()
@@ -289,13 +289,13 @@ func TestSnapshotOnDisk(t *testing.T) {
 		t.Fatalf("%d MiB, %v", fitted, err)
 	}
 	// Deep directories without a project.
-	if err := os.MkdirAll(in(strings.Repeat("d/", mostOpen)), 0o700); err != nil {
+	if err := os.MkdirAll(in(strings.Repeat("d/", maxOpenDepth)), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(in("out"), in(strings.Repeat("d/", mostOpen)+"out")); !errors.Is(err, unix.EXDEV) {
+	if err := os.Rename(in("out"), in(strings.Repeat("d/", maxOpenDepth)+"out")); !errors.Is(err, unix.EXDEV) {
 		t.Errorf("moved between projects: %v", err)
 	}
-	deep := in(strings.Repeat("d/", mostOpen) + "e")
+	deep := in(strings.Repeat("d/", maxOpenDepth) + "e")
 	if err := os.MkdirAll(filepath.Join(deep, "f/g"), 0o700); err != nil {
 		t.Fatal(err)
 	}

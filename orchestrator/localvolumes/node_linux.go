@@ -71,7 +71,7 @@ func RunNode(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights fun
 	}()
 	announce(NodeName, true, n.describe())
 	if err := rights(running); err == nil {
-		if err := n.follow(running, kubeconfig.Path(dirs.Node, NodeName), func(detail string) { announce(NodeName, true, detail) }); err != nil {
+		if err := n.watch(running, kubeconfig.Path(dirs.Node, NodeName), func(detail string) { announce(NodeName, true, detail) }); err != nil {
 			return err
 		}
 	}
@@ -183,7 +183,7 @@ func listen(path string) (net.Listener, error) {
 
 // watch destroys the obsolete volumes of the own Node's annotation, makes its copies, and maintains
 // its report.
-func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail string)) error {
+func (n *node) watch(ctx context.Context, kubeconfig string, tell func(detail string)) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return fmt.Errorf("cannot use kubeconfig: %w", err)
@@ -195,7 +195,7 @@ func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail s
 	alone := informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String()
 	})
-	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean), alone)
+	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), alone)
 	informer := factory.Core().V1().Nodes().Informer()
 	handler := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { n.change() }, UpdateFunc: func(any, any) { n.change() }}
 	if _, err := informer.AddEventHandler(handler); err != nil {
@@ -206,7 +206,7 @@ func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail s
 	defer factory.Shutdown()
 	defer n.copying.running.Wait()
 	defer n.clearing.running.Wait()
-	component.ResyncLoop(ctx, n.changed, again, func(ctx context.Context) (string, error) {
+	component.ResyncLoop(ctx, n.changed, retryInterval, func(ctx context.Context) (string, error) {
 		object, there, err := informer.GetStore().GetByKey(n.name)
 		own, ok := object.(*corev1.Node)
 		if err != nil || !there || !ok {
@@ -223,7 +223,7 @@ func (n *node) follow(ctx context.Context, kubeconfig string, tell func(detail s
 
 // pass performs the requests of the Node's annotations and updates its report.
 func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.Node) error {
-	report, problems := n.obey(ctx, parseObsolete(own.Annotations[ObsoleteAnnotation]), parseCopies(own.Annotations[CopiesAnnotation]))
+	report, problems := n.perform(ctx, parseObsolete(own.Annotations[ObsoleteAnnotation]), parseCopies(own.Annotations[CopiesAnnotation]))
 	if sameNode(Node{Report: report}, Node{Report: parseReport(own.Annotations[ReportAnnotation])}) {
 		return problems
 	}
@@ -235,7 +235,7 @@ func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.N
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if _, err := api.CoreV1().Nodes().Patch(ctx, n.name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return errors.Join(problems, fmt.Errorf("Node %s: what it has is not published: %w", n.name, err))
@@ -246,9 +246,9 @@ func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.N
 // perform retires the obsolete volumes, starts their removal and one copy, which end by themselves
 // or with ctx, and returns the report. If a list is longer than the report permits, the rest has to
 // wait: the controller shortens it when the first entries are done.
-func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Report, error) {
+func (n *node) perform(ctx context.Context, obsolete []string, copies []Copy) (Report, error) {
 	report := Report{Problem: n.problem, Filesystem: n.filesystem}
-	obsolete, copies = obsolete[:min(len(obsolete), mostObsolete)], copies[:min(len(copies), mostCopies)]
+	obsolete, copies = obsolete[:min(len(obsolete), maxObsolete)], copies[:min(len(copies), maxCopies)]
 	// An obsolete volume is not copied, and its copy does not begin after the report of its
 	// removal: the controller considers it removed for good.
 	copies = slices.DeleteFunc(slices.Clone(copies), func(c Copy) bool { return slices.Contains(obsolete, c.Name) })
@@ -257,7 +257,7 @@ func (n *node) obey(ctx context.Context, obsolete []string, copies []Copy) (Repo
 		return report, nil
 	}
 	var problems []error
-	n.copying.keep(func(name string) bool {
+	n.copying.prune(func(name string) bool {
 		return slices.ContainsFunc(copies, func(c Copy) bool { return c.Name == name })
 	})
 	for _, name := range slices.Sorted(slices.Values(obsolete)) {

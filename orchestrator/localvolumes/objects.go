@@ -227,7 +227,7 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 		return c.patchVolume(ctx, all.volumes[o.Name], map[string]any{"metadata": map[string]any{"annotations": map[string]any{sourceAnnotation: nil}}})
 	case Destroy:
 		return tellNode(ctx, c, o.Node, ObsoleteAnnotation, o.Names)
-	case EmitEvent:
+	case RequestCopies:
 		return tellNode(ctx, c, o.Node, CopiesAnnotation, o.Copies)
 	case SetCapacity:
 		want := writeCapacity(o.Capacity)

@@ -46,10 +46,10 @@ const (
 // clients. After a restore of the cluster's data, a disk may have twice as many volumes until
 // further volumes are promised: they fit too.
 const (
-	mostNames    = 1024 // volumes and snapshots of a node, on its disk or promised
-	mostObsolete = 256  // names in a request to destroy
-	mostCopies   = 64   // copies in a request
-	longestWait  = 512  // bytes of a reason, as JSON
+	maxNames    = 1024 // volumes and snapshots of a node, on its disk or promised
+	maxObsolete = 256  // names in a request to destroy
+	maxCopies   = 64   // copies in a request
+	maxReason   = 512  // bytes of a reason, as JSON
 )
 
 // The attributes of a volume that the kubelet passes to the node part.
@@ -94,11 +94,11 @@ func isSnapshot(name string) bool { return strings.HasPrefix(name, "snapshot-") 
 // differ from the written report.
 func short(text string) string {
 	text = strings.ToValidUTF8(text, "")
-	for most, cut := longestWait, text; ; most -= most / 8 {
+	for most, cut := maxReason, text; ; most -= most / 8 {
 		if len(text) > most {
 			cut = strings.ToValidUTF8(text[:most/2], "") + "..." + strings.ToValidUTF8(text[len(text)-most/2:], "")
 		}
-		if encoded, err := json.Marshal(cut); err == nil && len(encoded) <= longestWait {
+		if encoded, err := json.Marshal(cut); err == nil && len(encoded) <= maxReason {
 			return cut
 		}
 	}

@@ -36,10 +36,10 @@ const Name = "local-volumes"
 // delay after a failure; timeout bounds a request; turn is how long a node gets the same part of a
 // list of copies or obsolete volumes that exceeds the size of a request.
 const (
-	soon     = 250 * time.Millisecond
-	again    = 2 * time.Second
-	patience = 10 * time.Second
-	turn     = time.Minute
+	pollInterval  = 250 * time.Millisecond
+	retryInterval = 2 * time.Second
+	timeout       = 10 * time.Second
+	turn          = time.Minute
 )
 
 // Controllers describes the controller's component without its Run function. The list is empty if
@@ -96,7 +96,7 @@ func clientsOf(config *rest.Config) (c clients, err error) {
 // promised to snapshots, the controller cannot promise further volumes. It returns false when ctx
 // is done first.
 func served(ctx context.Context, c clients, tell func(detail string)) bool {
-	ticker := time.NewTicker(soon)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for told := ""; ; {
 		_, err := c.Discovery().ServerResourcesForGroupVersion(snapshotv1.SchemeGroupVersion.String())
@@ -124,23 +124,23 @@ type promise struct {
 // controller performs the changes of Step. It makes one pass at a time, and each pass sees the
 // promises of the previous passes.
 type controller struct {
-	reserve    int64
-	client     kubernetes.Interface
-	snapshots  versioned.Interface
-	events     record.EventRecorder
-	factories  []factory
-	claims     cache.SharedIndexInformer
-	volumes    cache.SharedIndexInformer
-	classes    cache.SharedIndexInformer
-	nodes      cache.SharedIndexInformer
-	capacities cache.SharedIndexInformer
-	keepers    cache.SharedIndexInformer // VolumeSnapshotClasses
-	wanted     cache.SharedIndexInformer // VolumeSnapshots
-	contents   cache.SharedIndexInformer // VolumeSnapshotContents
-	changed    chan struct{}
+	reserve         int64
+	client          kubernetes.Interface
+	snapshots       versioned.Interface
+	events          record.EventRecorder
+	factories       []factory
+	claims          cache.SharedIndexInformer
+	volumes         cache.SharedIndexInformer
+	classes         cache.SharedIndexInformer
+	nodes           cache.SharedIndexInformer
+	capacities      cache.SharedIndexInformer
+	snapshotClasses cache.SharedIndexInformer // VolumeSnapshotClasses
+	volumeSnapshots cache.SharedIndexInformer // VolumeSnapshots
+	contents        cache.SharedIndexInformer // VolumeSnapshotContents
+	changed         chan struct{}
 	// the version before the write, empty for a new object: a cache with this version is stale
 	promised map[promise]string
-	told     map[types.UID]string // the last message to each claim
+	reported map[types.UID]string // the last message to each claim
 }
 
 // factory makes informers.
@@ -150,22 +150,22 @@ type factory interface {
 }
 
 func newController(reserve int64, own, acting clients, events record.EventRecorder) *controller {
-	all := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(lean))
-	system := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(lean), informers.WithNamespace(metav1.NamespaceSystem))
-	snapshots := externalversions.NewSharedInformerFactoryWithOptions(own.snapshots, 0, externalversions.WithTransform(lean))
+	all := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(trim))
+	system := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(trim), informers.WithNamespace(metav1.NamespaceSystem))
+	snapshots := externalversions.NewSharedInformerFactoryWithOptions(own.snapshots, 0, externalversions.WithTransform(trim))
 	kept := snapshots.Snapshot().V1()
 	return &controller{
 		reserve: reserve, client: acting, snapshots: acting.snapshots, events: events, factories: []factory{all, system, snapshots},
-		keepers: kept.VolumeSnapshotClasses().Informer(), wanted: kept.VolumeSnapshots().Informer(), contents: kept.VolumeSnapshotContents().Informer(),
+		snapshotClasses: kept.VolumeSnapshotClasses().Informer(), volumeSnapshots: kept.VolumeSnapshots().Informer(), contents: kept.VolumeSnapshotContents().Informer(),
 		claims: all.Core().V1().PersistentVolumeClaims().Informer(), volumes: all.Core().V1().PersistentVolumes().Informer(),
 		classes: all.Storage().V1().StorageClasses().Informer(), nodes: all.Core().V1().Nodes().Informer(),
 		capacities: system.Storage().V1().CSIStorageCapacities().Informer(),
-		changed:    make(chan struct{}, 1), promised: map[promise]string{}, told: map[types.UID]string{},
+		changed:    make(chan struct{}, 1), promised: map[promise]string{}, reported: map[types.UID]string{},
 	}
 }
 
 // trim removes large fields that this package does not use.
-func lean(object any) (any, error) {
+func trim(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion,
 			Labels: map[string]string{corev1.LabelHostname: node.Labels[corev1.LabelHostname]},
@@ -201,7 +201,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	synced := []cache.InformerSynced{}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
 		c.claims: every, c.volumes: every, c.classes: every, c.capacities: every, c.nodes: onNode,
-		c.keepers: every, c.wanted: every, c.contents: every,
+		c.snapshotClasses: every, c.volumeSnapshots: every, c.contents: every,
 	} {
 		if _, err := informer.AddEventHandler(handler); err != nil {
 			return fmt.Errorf("cannot watch: %w", err)
@@ -227,7 +227,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 			}
 		}
 	}()
-	component.ResyncLoop(ctx, c.changed, again, c.pass, tell)
+	component.ResyncLoop(ctx, c.changed, retryInterval, c.pass, tell)
 	return nil
 }
 
@@ -239,10 +239,10 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	if behind || err != nil {
 		return "", err
 	}
-	world, objects := c.world()
+	world, objects := c.input()
 	ops := Step(world)
 	quiet := map[types.UID]bool{} // claims without a message now
-	for uid := range c.told {
+	for uid := range c.reported {
 		quiet[uid] = true
 	}
 	var first error
@@ -250,13 +250,13 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 		if key, reason, why := message(op); key != "" {
 			claim := objects.claims[key]
 			delete(quiet, claim.UID)
-			if c.told[claim.UID] != why {
-				c.told[claim.UID] = why
+			if c.reported[claim.UID] != why {
+				c.reported[claim.UID] = why
 				c.events.Event(claim, corev1.EventTypeWarning, reason, why)
 			}
 			continue
 		}
-		doing, done := context.WithTimeout(ctx, patience)
+		doing, done := context.WithTimeout(ctx, timeout)
 		err := c.do(doing, objects, op)
 		done()
 		// a conflict: the cache will change in a moment
@@ -265,7 +265,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 		}
 	}
 	for uid := range quiet {
-		delete(c.told, uid)
+		delete(c.reported, uid)
 	}
 	able := 0
 	for _, n := range world.Nodes {
@@ -304,7 +304,7 @@ func (c *controller) behind(ctx context.Context) (bool, error) {
 		// the cache is behind, unless the server rejected the write, or the object is deleted
 		// already
 		if cached == version {
-			asking, done := context.WithTimeout(ctx, patience)
+			asking, done := context.WithTimeout(ctx, timeout)
 			have, err := c.get(asking, what)
 			done()
 			if err != nil && !apierrors.IsNotFound(err) {
@@ -338,7 +338,7 @@ type objects struct {
 }
 
 // input reads the caches.
-func (c *controller) world() (Input, objects) {
+func (c *controller) input() (Input, objects) {
 	w := Input{Reserve: c.reserve, Turn: time.Now().Unix() / int64(turn/time.Second)}
 	all := objects{
 		claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{},
@@ -379,13 +379,13 @@ func (c *controller) world() (Input, objects) {
 			w.Capacities = append(w.Capacities, readCapacity(capacity))
 		}
 	}
-	c.kept(&w, all)
+	c.snapshotInput(&w, all)
 	return w, all
 }
 
 // snapshotInput reads the objects of snapshots, of this driver's volumes only.
-func (c *controller) kept(w *Input, all objects) {
-	for _, o := range c.keepers.GetStore().List() {
+func (c *controller) snapshotInput(w *Input, all objects) {
+	for _, o := range c.snapshotClasses.GetStore().List() {
 		if class, ok := o.(*snapshotv1.VolumeSnapshotClass); ok && class.Driver == Driver {
 			w.SnapshotClasses = append(w.SnapshotClasses, readSnapshotClass(class))
 		}
@@ -396,7 +396,7 @@ func (c *controller) kept(w *Input, all objects) {
 			w.Contents = append(w.Contents, readContent(content))
 		}
 	}
-	for _, o := range c.wanted.GetStore().List() {
+	for _, o := range c.volumeSnapshots.GetStore().List() {
 		s, ok := o.(*snapshotv1.VolumeSnapshot)
 		if !ok {
 			continue

@@ -96,8 +96,8 @@ type (
 		Snapshot, Bound string
 		State           State
 	}
-	// EmitEvent writes a node's requested copies, all of them or maxCopies.
-	EmitEvent struct {
+	// RequestCopies writes a node's requested copies, all of them or maxCopies.
+	RequestCopies struct {
 		Node   string
 		Copies []Copy
 	}
@@ -123,7 +123,7 @@ func (o SetContent) String() string    { return fmt.Sprintf("content %s is %s", 
 func (o SetSnapshot) String() string   { return fmt.Sprintf("snapshot %s is %s", o.Snapshot, o.State) }
 func (o Filled) String() string        { return "volume " + o.Name + " is filled" }
 func (o Delay) String() string         { return fmt.Sprintf("claim %s waits: %s", o.Claim, o.Why) }
-func (o EmitEvent) String() string {
+func (o RequestCopies) String() string {
 	var all []string
 	for _, c := range o.Copies {
 		all = append(all, fmt.Sprintf("%s to %s (%d bytes)", c.Of, c.Name, c.Size))
@@ -186,7 +186,7 @@ func copies(w Input, nodes map[string]Node) (todo map[string][]Copy, needed map[
 // then further copies. So copies that wait for the pods of one volume, possibly forever, do not
 // block the copies of others. Omitted copies are still wanted.
 func some(all []Copy, making string, turn int64) []Copy {
-	if len(all) <= mostCopies {
+	if len(all) <= maxCopies {
 		return all
 	}
 	name := func(c Copy) string { return c.Name }
@@ -198,7 +198,7 @@ func some(all []Copy, making string, turn int64) []Copy {
 	}
 	before[making] = 0
 	slices.SortStableFunc(order, func(a, b Copy) int { return cmp.Compare(before[a.Name], before[b.Name]) })
-	return sorted(order[:mostCopies], name)
+	return sorted(order[:maxCopies], name)
 }
 
 // fills requests copies from nodes, records completed copies, and reports to claims why their
@@ -208,7 +208,7 @@ func fills(w Input, nodes map[string]Node) []Op {
 	todo, _ := copies(w, nodes)
 	for _, n := range sorted(w.Nodes, func(n Node) string { return n.Name }) {
 		if tell := some(todo[n.Hostname], n.Report.Copying, w.Turn); !slices.Equal(n.Copies, tell) {
-			ops = append(ops, EmitEvent{n.Name, tell})
+			ops = append(ops, RequestCopies{n.Name, tell})
 		}
 	}
 	waits := map[string]string{}
@@ -417,8 +417,8 @@ func (c Content) waits(node Node) string {
 		return why
 	case node.Report.Copying == c.Handle:
 		return ""
-	case !told && len(node.Copies) >= mostCopies:
-		return cmp.Or(c.State.Problem, fmt.Sprintf("its copy waits for its turn: node %s is told of %d at a time", node.Name, mostCopies))
+	case !told && len(node.Copies) >= maxCopies:
+		return cmp.Or(c.State.Problem, fmt.Sprintf("its copy waits for its turn: node %s is told of %d at a time", node.Name, maxCopies))
 	}
 	return c.State.Problem
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // minSize is the size of the smallest volume, in bytes: even an empty directory has a block.
-const leastSize = 1 << 20
+const minSize = 1 << 20
 
 // Input contains the API server's objects about claims and their volumes.
 type Input struct {
@@ -179,7 +179,7 @@ func defaultReserve(size int64) int64 { return max(min(size/4, 20<<30), size/10)
 
 // evictionPercent is the share of DATA, in percent, below which the kubelet evicts pods
 // (evictionHard of package kubelet): it must be free when all volumes are full.
-const spared = 15
+const evictionPercent = 15
 
 // room is the free space that can still be promised on a node.
 type room struct {
@@ -197,7 +197,7 @@ func (r rooms) take(hostname string, bytes int64, names int) {
 
 // crowded returns why a node can have no more volumes and snapshots of any size.
 func crowded(node string) string {
-	return fmt.Sprintf("node %s has %d volumes and snapshots, and can have no more: delete some", node, mostNames)
+	return fmt.Sprintf("node %s has %d volumes and snapshots, and can have no more: delete some", node, maxNames)
 }
 
 // left returns the free space of a node. A snapshot counts with the size of its volume until it is
@@ -206,7 +206,7 @@ func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
 	if reserve == 0 {
 		reserve = defaultReserve(n.Report.Size)
 	}
-	free, names := n.Report.Size-n.Report.Size*spared/100-reserve, mostNames
+	free, names := n.Report.Size-n.Report.Size*evictionPercent/100-reserve, maxNames
 	there := maps.Clone(n.Report.Volumes) // the remaining entries are snapshots, or have no object
 	for _, v := range volumes {
 		if v.Node == n.Hostname && v.Filesystem == n.Report.Filesystem {
@@ -254,9 +254,9 @@ func ends(w Input, nodes map[string]Node) []Op {
 	ops = append(ops, contentEnds(w, nodes, needed, obsolete)...)
 	for _, n := range sorted(w.Nodes, func(n Node) string { return n.Name }) {
 		tell := obsolete[n.Hostname]
-		if len(tell) > mostObsolete { // the others stay until their turn
+		if len(tell) > maxObsolete { // the others stay until their turn
 			itself := func(name string) string { return name }
-			tell = sorted(shuffled(tell, w.Turn, itself)[:mostObsolete], itself)
+			tell = sorted(shuffled(tell, w.Turn, itself)[:maxObsolete], itself)
 		}
 		if !slices.Equal(n.Obsolete, tell) {
 			ops = append(ops, Destroy{n.Name, tell})
@@ -333,7 +333,7 @@ func births(w Input, free rooms) []Op {
 			continue
 		}
 		n, there := nodes[c.Node]
-		want := max(c.Size, leastSize)
+		want := max(c.Size, minSize)
 		switch {
 		case class.Immediate:
 			ops = append(ops, Refuse{c.Key, "a local volume is made where its pod runs: volumeBindingMode of StorageClass " + c.Class +
@@ -365,7 +365,7 @@ func births(w Input, free rooms) []Op {
 // choose only this node.
 func copied(w Input, c Claim, name string, free rooms) Op {
 	of, least, n, why := origin(w, c.Source)
-	want, room := max(c.Size, leastSize), free[n.Hostname]
+	want, room := max(c.Size, minSize), free[n.Hostname]
 	switch {
 	case why != "":
 		return Refuse{c.Key, why}

@@ -278,7 +278,7 @@ func (c *cluster) applySnapshot(op Op) {
 		c.Contents = slices.Delete(c.Contents, i, i+1)
 	case SetContent:
 		c.Contents[content(o.Name)].State = o.State
-	case EmitEvent:
+	case RequestCopies:
 		c.Nodes[slices.IndexFunc(c.Nodes, func(n Node) bool { return n.Name == o.Node })].Copies = o.Copies
 	case Filled:
 		c.Volumes[slices.IndexFunc(c.Volumes, func(v Volume) bool { return v.Name == o.Name })].Source = ""

@@ -33,8 +33,8 @@ const (
 // data may restore the object of a destroyed volume; an empty directory must not pass for its lost
 // data. maxDestroyed is the maximal size of the file in bytes.
 const (
-	destroyed     = "destroyed"
-	mostDestroyed = 1 << 20
+	destroyed    = "destroyed"
+	maxDestroyed = 1 << 20
 )
 
 // firstProject is the first project number of volumes, far from the numbers of other programs (the
@@ -48,8 +48,8 @@ var nothing = projectquota.Limit{Bytes: 1 << 10, Inodes: 1}
 // inodeShare is the bytes of a volume per inode, the same ratio as DATA (pkg/mkfs). minInodes is
 // the number of inodes of a small volume.
 const (
-	inodeShare  = 16 << 10
-	leastInodes = 256
+	inodeShare = 16 << 10
+	minInodes  = 256
 )
 
 // quotas are the store's operations of the kernel; tests have a fake.
@@ -70,11 +70,11 @@ func (kernelQuotas) Enforce(folder string) error { return projectquota.Enforce(f
 // decimal. A pod that owns the directory can change its project (FS_IOC_FSSETXATTR), for example to
 // another tenant's, and use that tenant's space; it cannot write attributes of this kind (xattr(7),
 // trusted).
-const note = "trusted.orlop.project"
+const projectAttr = "trusted.orlop.project"
 
 // Assign assigns a directory to a project and records the project.
 func (kernelQuotas) Assign(folder string, id uint32) error {
-	if err := unix.Lsetxattr(folder, note, []byte(strconv.FormatUint(uint64(id), 10)), 0); err != nil {
+	if err := unix.Lsetxattr(folder, projectAttr, []byte(strconv.FormatUint(uint64(id), 10)), 0); err != nil {
 		return fmt.Errorf("%s: cannot note its project: %w", folder, err)
 	}
 	return projectquota.Assign(folder, id)
@@ -87,7 +87,7 @@ func (kernelQuotas) Of(folder string) (uint32, error) {
 		return 0, err
 	}
 	text := make([]byte, 16)
-	n, err := unix.Lgetxattr(folder, note, text)
+	n, err := unix.Lgetxattr(folder, projectAttr, text)
 	if errors.Is(err, unix.ENODATA) {
 		return is, nil
 	}
@@ -110,11 +110,11 @@ func (kernelQuotas) Get(folder string, id uint32) (projectquota.Limit, projectqu
 
 // volume is a volume or snapshot on the disk.
 type volume struct {
-	project uint32
-	size    int64 // its quota on the disk, bytes
-	asked   int64 // the requested new size; less than size, or 0: none
-	going   bool  // in removal
-	making  bool  // an incomplete copy
+	project   uint32
+	size      int64 // its quota on the disk, bytes
+	requested int64 // the requested new size; less than size, or 0: none
+	retired   bool  // in removal
+	making    bool  // an incomplete copy
 }
 
 // store is the directory of all volumes and snapshots of a node. It is safe for concurrent use.
@@ -228,7 +228,7 @@ func (s *store) renumber() error {
 			continue
 		}
 		place := volumes
-		if v.going {
+		if v.retired {
 			place = removing
 		}
 		v.project, v.size = s.next, 0
@@ -257,7 +257,7 @@ func (s *store) read(place string) error {
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
 		}
-		s.all[e.Name()] = volume{project: project, size: int64(limit.Bytes), going: place == removing}
+		s.all[e.Name()] = volume{project: project, size: int64(limit.Bytes), retired: place == removing}
 	}
 	return nil
 }
@@ -291,7 +291,7 @@ func (s *store) ensure(name string, size int64, from string) (folder string, err
 	folder = filepath.Join(s.root, volumes, name)
 	v, there := s.all[name]
 	switch {
-	case there && v.going:
+	case there && v.retired:
 		return "", fmt.Errorf("volume %s is being destroyed", name)
 	case isSnapshot(name):
 		return "", fmt.Errorf("%s is a snapshot: it is not mounted; make a volume of it by a claim with a dataSource", name)
@@ -351,7 +351,7 @@ func (s *store) limit(project uint32, size int64) error {
 	if !isVolumes(project) {
 		return fmt.Errorf("project %d is no volume's", project)
 	}
-	return s.quotas.SetLimit(s.root, project, projectquota.Limit{Bytes: uint64(size), Inodes: max(uint64(size)/inodeShare, leastInodes)})
+	return s.quotas.SetLimit(s.root, project, projectquota.Limit{Bytes: uint64(size), Inodes: max(uint64(size)/inodeShare, minInodes)})
 }
 
 // grow raises a volume's quota and waits until it is on the disk, because the kubelet requests it
@@ -378,19 +378,19 @@ func (s *store) raise(name string, size int64) (grown bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, there := s.all[name]
-	if !there || v.going || v.making {
+	if !there || v.retired || v.making {
 		return false, fmt.Errorf("volume %s is not on this node, or not whole yet: it cannot grow", name)
 	}
 	if size <= v.size {
 		return true, nil
 	}
-	if size <= v.asked {
+	if size <= v.requested {
 		return false, nil
 	}
 	if err := s.limit(v.project, size); err != nil {
 		return false, err
 	}
-	v.asked = size
+	v.requested = size
 	s.all[name] = v
 	return false, nil
 }
@@ -404,7 +404,7 @@ func (s *store) retire(name string) (left bool, err error) {
 	switch {
 	case !there:
 		return false, nil
-	case v.going:
+	case v.retired:
 		return true, nil
 	case v.making:
 		return true, fmt.Errorf("%s: cannot be destroyed: it is being made still", name)
@@ -425,7 +425,7 @@ func (s *store) retire(name string) (left bool, err error) {
 	if err != nil {
 		return true, fmt.Errorf("volume %s: cannot be destroyed: %w", name, err)
 	}
-	v.going = true
+	v.retired = true
 	s.all[name] = v
 	return true, persist(filepath.Join(s.root, removing))
 }
@@ -435,7 +435,7 @@ func (s *store) clear(ctx context.Context, name string) error {
 	s.mu.Lock()
 	v, there := s.all[name]
 	s.mu.Unlock()
-	if !there || !v.going {
+	if !there || !v.retired {
 		return nil
 	}
 	top := filepath.Join(s.root, removing, name)
@@ -479,10 +479,10 @@ func (s *store) gone() (string, error) {
 // forget removes the oldest half of the destroyed names if the list is too long.
 func (s *store) forget() error {
 	names, err := s.gone()
-	if err != nil || len(names) <= mostDestroyed {
+	if err != nil || len(names) <= maxDestroyed {
 		return err
 	}
-	_, kept, _ := strings.Cut(names[len(names)-mostDestroyed/2:], "\n")
+	_, kept, _ := strings.Cut(names[len(names)-maxDestroyed/2:], "\n")
 	return renameio.WriteFile(filepath.Join(s.root, destroyed), []byte(kept), 0o600)
 }
 
@@ -491,7 +491,7 @@ func (s *store) retired() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	going := maps.Clone(s.all)
-	maps.DeleteFunc(going, func(_ string, v volume) bool { return !v.going })
+	maps.DeleteFunc(going, func(_ string, v volume) bool { return !v.retired })
 	return slices.Sorted(maps.Keys(going))
 }
 

@@ -106,7 +106,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	first, second := s.all[named(1)].project, s.all[named(2)].project
-	if first == second || kernel.limits[first] != (projectquota.Limit{Bytes: 96 * mib, Inodes: 96 * 64}) || kernel.limits[second].Inodes != leastInodes {
+	if first == second || kernel.limits[first] != (projectquota.Limit{Bytes: 96 * mib, Inodes: 96 * 64}) || kernel.limits[second].Inodes != minInodes {
 		t.Errorf("limits %+v", kernel.limits)
 	}
 	for _, name := range []string{"../etc", "pvc-1", "", named(1) + "/x"} {
@@ -202,12 +202,12 @@ func TestRemove(t *testing.T) {
 func TestForget(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "local-volumes")
 	s := open(t, root, newMemory())
-	all := strings.Repeat(named(1)+"\n", mostDestroyed/len(named(1))) + named(2) + "\n"
+	all := strings.Repeat(named(1)+"\n", maxDestroyed/len(named(1))) + named(2) + "\n"
 	if err := os.WriteFile(filepath.Join(root, destroyed), []byte(all), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, root, newMemory())
-	if gone, err := s.gone(); err != nil || len(gone) > mostDestroyed/2 || !strings.HasPrefix(gone, named(1)+"\n") || !strings.HasSuffix(gone, "\n"+named(2)+"\n") {
+	if gone, err := s.gone(); err != nil || len(gone) > maxDestroyed/2 || !strings.HasPrefix(gone, named(1)+"\n") || !strings.HasSuffix(gone, "\n"+named(2)+"\n") {
 		t.Errorf("%d bytes are kept, %v", len(gone), err)
 	}
 }

@@ -28,7 +28,7 @@ func nodeMetrics(node *corev1.Node, known measured, now time.Time) (metrics.Node
 		return metrics.NodeMetrics{}, false
 	}
 	return metrics.NodeMetrics{
-		ObjectMeta: about(node, known.node), Usage: usage,
+		ObjectMeta: objectMeta(node, known.node), Usage: usage,
 		Timestamp: metav1.NewTime(known.node.last.at), Window: metav1.Duration{Duration: known.node.length()},
 	}, true
 }
@@ -54,14 +54,14 @@ func podMetrics(pod *corev1.Pod, known measured, now time.Time) (metrics.PodMetr
 		}
 		out.Containers = append(out.Containers, metrics.ContainerMetrics{Name: name, Usage: usage})
 	}
-	out.ObjectMeta = about(pod, oldest)
+	out.ObjectMeta = objectMeta(pod, oldest)
 	out.Timestamp, out.Window = metav1.NewTime(oldest.last.at), metav1.Duration{Duration: oldest.length()}
 	return out, true
 }
 
 // objectMeta returns the metadata of a usage object. It has no version: the objects are not stored
 // and cannot be watched.
-func about(object metav1.Object, w window) metav1.ObjectMeta {
+func objectMeta(object metav1.Object, w window) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: object.GetName(), Namespace: object.GetNamespace(), Labels: object.GetLabels(), CreationTimestamp: metav1.NewTime(w.last.at),
 	}
@@ -82,13 +82,13 @@ func selected(options *internalversion.ListOptions, object metav1.Object) bool {
 // nodes and pods implement the API's two resources for the generic API server.
 type nodes struct {
 	lister corelisters.NodeLister
-	book   *book
+	store  *store
 	now    func() time.Time
 }
 
 type pods struct {
 	lister corelisters.PodLister
-	book   *book
+	store  *store
 	now    func() time.Time
 }
 
@@ -123,7 +123,7 @@ func (nodes) GetSingularName() string { return "" }
 func (n nodes) Get(_ context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	node, err := n.lister.Get(name)
 	if err == nil {
-		if m, ok := nodeMetrics(node, n.book.of(name), n.now()); ok {
+		if m, ok := nodeMetrics(node, n.store.of(name), n.now()); ok {
 			return &m, nil
 		}
 	}
@@ -138,7 +138,7 @@ func (n nodes) List(_ context.Context, options *internalversion.ListOptions) (ru
 	}
 	list := &metrics.NodeMetricsList{Items: []metrics.NodeMetrics{}}
 	for _, node := range all {
-		if m, ok := nodeMetrics(node, n.book.of(node.Name), n.now()); ok && selected(options, node) {
+		if m, ok := nodeMetrics(node, n.store.of(node.Name), n.now()); ok && selected(options, node) {
 			list.Items = append(list.Items, m)
 		}
 	}
@@ -182,7 +182,7 @@ func (pods) GetSingularName() string { return "" }
 func (p pods) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	pod, err := p.lister.Pods(request.NamespaceValue(ctx)).Get(name)
 	if err == nil {
-		if m, ok := podMetrics(pod, p.book.of(pod.Spec.NodeName), p.now()); ok {
+		if m, ok := podMetrics(pod, p.store.of(pod.Spec.NodeName), p.now()); ok {
 			return &m, nil
 		}
 	}
@@ -200,7 +200,7 @@ func (p pods) List(ctx context.Context, options *internalversion.ListOptions) (r
 		if !selected(options, pod) {
 			continue
 		}
-		if m, ok := podMetrics(pod, p.book.of(pod.Spec.NodeName), p.now()); ok {
+		if m, ok := podMetrics(pod, p.store.of(pod.Spec.NodeName), p.now()); ok {
 			list.Items = append(list.Items, m)
 		}
 	}

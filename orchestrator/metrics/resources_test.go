@@ -34,7 +34,7 @@ func site(t *testing.T) (nodes, pods) {
 			t.Fatal(err)
 		}
 	}
-	b := &book{}
+	b := &store{}
 	pod := func(namespace, name, node string) {
 		object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": name}}}
 		object.Spec.NodeName = node

@@ -15,7 +15,7 @@ import (
 )
 
 // connectTimeout bounds a connection attempt to another machine; on this machine it takes no time.
-const connecting = 300 * time.Millisecond
+const connectTimeout = 300 * time.Millisecond
 
 // Addresses returns the addresses of the resource metrics API, this machine's own first: on
 // loopback in a cluster with one API server, and on every control-plane machine's address in a
@@ -37,27 +37,27 @@ func Addresses(spec nodespec.Spec) []netip.AddrPort {
 // benefit. While its own is down it does so anyway: all API servers write the availability of the
 // API into one object, and would otherwise contradict each other.
 func LocalResolver(next aggregator.ServiceResolver, addresses []netip.AddrPort) aggregator.ServiceResolver {
-	return nearby{next, addresses}
+	return localResolver{next, addresses}
 }
 
-type nearby struct {
+type localResolver struct {
 	aggregator.ServiceResolver
 	addresses []netip.AddrPort
 }
 
 // ResolveEndpoint implements aggregator.ServiceResolver.
-func (n nearby) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+func (n localResolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
 	if namespace == metav1.NamespaceSystem && name == bootstrap.MetricsService {
-		return &url.URL{Scheme: "https", Host: n.answering().String()}, nil
+		return &url.URL{Scheme: "https", Host: n.firstReachable().String()}, nil
 	}
 	return n.ServiceResolver.ResolveEndpoint(namespace, name, port)
 }
 
 // firstReachable returns the first address that accepts connections, or else this machine's own.
-func (n nearby) answering() netip.AddrPort {
+func (n localResolver) firstReachable() netip.AddrPort {
 	if len(n.addresses) > 1 {
 		for _, a := range n.addresses {
-			if c, err := net.DialTimeout("tcp", a.String(), connecting); err == nil {
+			if c, err := net.DialTimeout("tcp", a.String(), connectTimeout); err == nil {
 				c.Close()
 				return a
 			}

@@ -38,7 +38,7 @@ const (
 	// with a problem: after the deletion or replacement of the registration this API is lost, and
 	// the operator must not lose the controllers of the same process, which machined restarts if it
 	// does not become ready.
-	missed = time.Minute
+	gracePeriod = time.Minute
 )
 
 // Component describes the component without its Run function.
@@ -67,12 +67,12 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
 	}
-	all := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(needed))
+	all := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
 	onlyRunning := func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("status.phase", string(corev1.PodRunning)).String()
 	}
-	running := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(needed), informers.WithTweakListOptions(onlyRunning))
-	known := &book{}
+	running := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim), informers.WithTweakListOptions(onlyRunning))
+	known := &store{}
 	nodeLister, podLister := all.Core().V1().Nodes().Lister(), running.Core().V1().Pods().Lister()
 	scraper, err := newScraper(dirs, nodeLister, known)
 	if err != nil {
@@ -101,7 +101,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 
 // trim removes all fields of a Node or a Pod that the component does not use. For all pods of a
 // cluster they would take much memory.
-func needed(object any) (any, error) {
+func trim(object any) (any, error) {
 	about := func(o metav1.Object) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
 			Name: o.GetName(), Namespace: o.GetNamespace(), Labels: o.GetLabels(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
@@ -121,16 +121,16 @@ func watch(ctx context.Context, dirs dirs.Dirs, registrations registration.APISe
 	ticker := time.NewTicker(starting)
 	defer ticker.Stop()
 	began := time.Now()
-	r := registrar{ca: filepath.Join(dirs.Controllers, nodespec.CA), mark: began.UTC().Format(time.RFC3339Nano), api: registrations.APIServices()}
+	r := registrar{ca: filepath.Join(dirs.Controllers, nodespec.CA), servedSince: began.UTC().Format(time.RFC3339Nano), api: registrations.APIServices()}
 	var last state
 	wasReady := false
 	for {
-		now := r.look(ctx)
+		now := r.reconcile(ctx)
 		if now.ready && now.detail == "" {
 			now.detail = s.describe()
 		}
 		// A problem is reported permanently, but makes the component unready only for gracePeriod.
-		if !now.ready && time.Since(began) > missed {
+		if !now.ready && time.Since(began) > gracePeriod {
 			now = state{ready: true, detail: nodespec.ProblemPrefix + now.detail}
 		}
 		if now.ready && !wasReady {
@@ -165,13 +165,13 @@ const served = "orlop.dev/served-since"
 type registrar struct {
 	ca string // file with the CAs of the component's certificate
 	// the value for served, empty after it was written: other machines write their own value there
-	mark string
-	api  registration.APIServiceInterface
+	servedSince string
+	api         registration.APIServiceInterface
 }
 
 // reconcile writes the CA into the registration if necessary, and returns whether the API server
 // reaches the component.
-func (r *registrar) look(ctx context.Context) state {
+func (r *registrar) reconcile(ctx context.Context) state {
 	have, err := r.api.Get(ctx, bootstrap.MetricsAPI, metav1.GetOptions{})
 	if err != nil {
 		return state{detail: err.Error()}
@@ -183,16 +183,16 @@ func (r *registrar) look(ctx context.Context) state {
 	if err != nil {
 		return state{detail: fmt.Sprintf("the CA of the API server: %v", err)}
 	}
-	late := !available(have).ready && r.mark != "" && have.Annotations[served] != r.mark
+	late := !available(have).ready && r.servedSince != "" && have.Annotations[served] != r.servedSince
 	if late || !bytes.Equal(have.Spec.CABundle, bundle) {
 		if late {
-			metav1.SetMetaDataAnnotation(&have.ObjectMeta, served, r.mark)
+			metav1.SetMetaDataAnnotation(&have.ObjectMeta, served, r.servedSince)
 		}
 		have.Spec.CABundle = bundle
 		if have, err = r.api.Update(ctx, have, metav1.UpdateOptions{}); err != nil {
 			return state{detail: fmt.Sprintf("APIService %s: cannot be brought up to date: %v", bootstrap.MetricsAPI, err)}
 		}
-		r.mark = ""
+		r.servedSince = ""
 	}
 	return available(have)
 }

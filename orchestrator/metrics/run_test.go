@@ -71,7 +71,7 @@ func TestLook(t *testing.T) {
 			},
 			Status: apiregistrationv1.APIServiceStatus{Conditions: c.conditions},
 		}}
-		got := (&registrar{ca: ca, mark: "now", api: api}).look(context.Background())
+		got := (&registrar{ca: ca, servedSince: "now", api: api}).reconcile(context.Background())
 		if got.ready != c.ready || !strings.Contains(got.detail, c.detail) || api.writes != c.writes {
 			t.Errorf("%s: %+v, %d writes", c.what, got, api.writes)
 		}

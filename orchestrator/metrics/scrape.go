@@ -30,30 +30,30 @@ const (
 	interval = 15 * time.Second
 	// dialTimeout bounds a connection attempt to a kubelet: a site that is cut off must not delay
 	// the others.
-	reach = 2 * time.Second
+	dialTimeout = 2 * time.Second
 	// scrapeTimeout bounds a response of a kubelet.
-	answer = 10 * time.Second
+	scrapeTimeout = 10 * time.Second
 	// maxParallel is the number of concurrent scrapes.
-	atOnce = 16
+	maxParallel = 16
 	// maxResponse is the size of the longest accepted response in bytes: about five times that of a
 	// node with 500 pods. Parsed, it takes at most ten times as much memory.
-	largest = 8 << 20
+	maxResponse = 8 << 20
 )
 
 // scraper scrapes every node's kubelet.
 type scraper struct {
 	client *http.Client
 	nodes  corelisters.NodeLister
-	book   *book
+	store  *store
 
 	mu       sync.Mutex
 	problems map[string]string // by node, of the last round
-	asked    int               // number of nodes in the last round
+	total    int               // number of nodes in the last round
 }
 
 // newScraper returns a scraper with the component's own certificate. A kubelet must authenticate as
 // its node: its certificate must be for the node's name, independent of the address in the Node.
-func newScraper(dirs dirs.Dirs, nodes corelisters.NodeLister, book *book) (*scraper, error) {
+func newScraper(dirs dirs.Dirs, nodes corelisters.NodeLister, book *store) (*scraper, error) {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	transport, err := rest.TransportFor(&rest.Config{
 		TLSClientConfig: rest.TLSClientConfig{CAFile: at(nodespec.CA), CertFile: at(nodespec.MetricsCert), KeyFile: at(nodespec.MetricsKey)},
@@ -70,7 +70,7 @@ func newScraper(dirs dirs.Dirs, nodes corelisters.NodeLister, book *book) (*scra
 			if err != nil {
 				return nil, err
 			}
-			return (&net.Dialer{Timeout: reach}).DialContext(ctx, network, net.JoinHostPort(address, port))
+			return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, net.JoinHostPort(address, port))
 		},
 	})
 	if err != nil {
@@ -78,7 +78,7 @@ func newScraper(dirs dirs.Dirs, nodes corelisters.NodeLister, book *book) (*scra
 	}
 	// A kubelet could redirect the control plane to an address that the node itself cannot reach.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &scraper{client: &http.Client{Transport: transport, Timeout: answer, CheckRedirect: stay}, nodes: nodes, book: book}, nil
+	return &scraper{client: &http.Client{Transport: transport, Timeout: scrapeTimeout, CheckRedirect: stay}, nodes: nodes, store: book}, nil
 }
 
 // addressOf returns the address of a node's kubelet.
@@ -116,27 +116,27 @@ func (s *scraper) round(ctx context.Context) {
 	present, problems := map[string]bool{}, map[string]string{}
 	var mu sync.Mutex
 	var running sync.WaitGroup
-	slot := make(chan struct{}, atOnce)
+	slot := make(chan struct{}, maxParallel)
 	for _, node := range all {
 		present[node.Name] = true
 		slot <- struct{}{}
 		running.Go(func() {
 			defer func() { <-slot }()
-			r, err := s.ask(ctx, node)
+			r, err := s.scrape(ctx, node)
 			if err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				problems[node.Name] = err.Error()
 				return
 			}
-			s.book.record(node.Name, r)
+			s.store.record(node.Name, r)
 		})
 	}
 	running.Wait()
 	if ctx.Err() != nil {
 		return // canceled scrapes are no problems
 	}
-	s.book.keep(present)
+	s.store.prune(present)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, problem := range problems {
@@ -144,11 +144,11 @@ func (s *scraper) round(ctx context.Context) {
 			klog.InfoS("A kubelet does not tell what its node uses", "component", Name, "node", name, "reason", problem)
 		}
 	}
-	s.problems, s.asked = problems, len(all)
+	s.problems, s.total = problems, len(all)
 }
 
 // scrape scrapes a node's kubelet.
-func (s *scraper) ask(ctx context.Context, node *corev1.Node) (report, error) {
+func (s *scraper) scrape(ctx context.Context, node *corev1.Node) (report, error) {
 	port := int(node.Status.DaemonEndpoints.KubeletEndpoint.Port)
 	if port == 0 {
 		port = paths.PortKubelet
@@ -166,14 +166,14 @@ func (s *scraper) ask(ctx context.Context, node *corev1.Node) (report, error) {
 	if response.StatusCode != http.StatusOK {
 		return report{}, errors.New(response.Status)
 	}
-	return parse(io.LimitReader(response.Body, largest), received)
+	return parse(io.LimitReader(response.Body, maxResponse), received)
 }
 
 // describe returns a short text about the failed kubelets of the last round.
 func (s *scraper) describe() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return describe(s.asked, s.problems)
+	return describe(s.total, s.problems)
 }
 
 func describe(asked int, problems map[string]string) string {

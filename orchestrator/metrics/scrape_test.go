@@ -57,7 +57,7 @@ func TestRound(t *testing.T) {
 	node("one", port, "127.0.0.1")
 	node("impostor", port, "127.0.0.1")
 	node("nowhere", port)
-	b := &book{}
+	b := &store{}
 	s, err := newScraper(dirs, corelisters.NewNodeLister(all), b)
 	if err != nil {
 		t.Fatal(err)

@@ -37,9 +37,9 @@ import (
 const (
 	// decisionTTL is how long an authorization decision of the API server is cached (upstream's
 	// value for extension API servers).
-	decided = 10 * time.Second
+	decisionTTL = 10 * time.Second
 	// requestTimeout bounds a request. All answers come from memory.
-	patience = 5 * time.Second
+	requestTimeout = 5 * time.Second
 )
 
 // newServer returns a server of the two resources. It opens the port at an address. api is the
@@ -54,7 +54,7 @@ func newServer(address netip.AddrPort, dirs dirs.Dirs, api *clientrest.Config, n
 	config := genericapiserver.NewConfig(codecs)
 	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
 	config.EnableIndex, config.EnableProfiling, config.EnableMetrics = false, false, false
-	config.RequestTimeout = patience
+	config.RequestTimeout = requestTimeout
 	// unused, but the server requires a connection to itself
 	config.LoopbackClientConfig = api
 	namer := openapi.NewDefinitionNamer(scheme)
@@ -69,7 +69,7 @@ func newServer(address netip.AddrPort, dirs dirs.Dirs, api *clientrest.Config, n
 	if err := serving.ApplyTo(&config.SecureServing); err != nil {
 		return nil, fmt.Errorf("cannot serve on %v: %w", address, err)
 	}
-	if err := admit(config, at(nodespec.FrontProxyCA), api); err != nil {
+	if err := applyAccess(config, at(nodespec.FrontProxyCA), api); err != nil {
 		return nil, err
 	}
 	server, err := config.Complete(nil).New(Name, genericapiserver.NewEmptyDelegate())
@@ -97,7 +97,7 @@ func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefiniti
 // applyAccess accepts only requests of the aggregator, and authorizes their users at the API
 // server. All other authentication is off: client certificates of the cluster, tokens and anonymous
 // requests are rejected, also for health.
-func admit(config *genericapiserver.Config, frontProxyCA string, api *clientrest.Config) error {
+func applyAccess(config *genericapiserver.Config, frontProxyCA string, api *clientrest.Config) error {
 	authority, err := dynamiccertificates.NewDynamicCAContentFromFile("front-proxy", frontProxyCA)
 	if err != nil {
 		return fmt.Errorf("cannot tell the aggregator from others: %w", err)
@@ -124,8 +124,8 @@ func admit(config *genericapiserver.Config, frontProxyCA string, api *clientrest
 	}
 	delegated := authorizerfactory.DelegatingAuthorizerConfig{
 		SubjectAccessReviewClient: client.AuthorizationV1(),
-		AllowCacheTTL:             decided,
-		DenyCacheTTL:              decided,
+		AllowCacheTTL:             decisionTTL,
+		DenyCacheTTL:              decisionTTL,
 		WebhookRetryBackoff:       options.DefaultAuthWebhookRetryBackoff(),
 	}
 	if config.Authorization.Authorizer, err = delegated.New(); err != nil {

@@ -77,20 +77,20 @@ func (m measured) next(r report) measured {
 
 // store holds the windows of every node. Its values are never changed, only replaced, so they can
 // be read without the lock.
-type book struct {
+type store struct {
 	mu    sync.RWMutex
 	nodes map[string]measured
 }
 
 // of returns the windows of a node.
-func (b *book) of(node string) measured {
+func (b *store) of(node string) measured {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.nodes[node]
 }
 
 // record adds a node's report.
-func (b *book) record(node string, r report) {
+func (b *store) record(node string, r report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.nodes == nil {
@@ -100,7 +100,7 @@ func (b *book) record(node string, r report) {
 }
 
 // prune drops all other nodes.
-func (b *book) keep(nodes map[string]bool) {
+func (b *store) prune(nodes map[string]bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for name := range b.nodes {

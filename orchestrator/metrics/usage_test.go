@@ -48,8 +48,8 @@ func TestWindow(t *testing.T) {
 }
 
 // TestStore checks that containers that a report omits are dropped, and nodes that no longer exist.
-func TestBook(t *testing.T) {
-	b := &book{}
+func TestStore(t *testing.T) {
+	b := &store{}
 	of := func(seconds int, containers ...string) report {
 		r := report{node: sample{at: at(seconds), cpu: float64(seconds + 1), memory: 1}, pods: map[types.NamespacedName]map[string]sample{web: {}}}
 		for _, c := range containers {
@@ -74,7 +74,7 @@ func TestBook(t *testing.T) {
 		t.Error("container b is there, though it has ended")
 	}
 	b.record("two", of(15))
-	b.keep(map[string]bool{"two": true})
+	b.prune(map[string]bool{"two": true})
 	if len(b.of("one").pods) != 0 || b.of("two").node.last.at.IsZero() {
 		t.Error("another node than the one that is gone was forgotten")
 	}

@@ -67,7 +67,7 @@ func probeARP(own MAC, address netip.Addr) arp {
 }
 
 // solicitARP returns the request of an ordinary neighbor.
-func askARP(own MAC, from, address netip.Addr) arp {
+func solicitARP(own MAC, from, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: from, target: address}
 }
 

@@ -71,7 +71,7 @@ func TestNDPBytes(t *testing.T) {
 		"presence":     {from: vip6, to: allNodes(), advertisement: true, router: true, target: vip6, link: own},
 		"answer":       {from: vip6, to: client6, advertisement: true, solicited: true, target: vip6, link: own},
 		"question":     {from: client6, to: solicitedNode(vip6), target: vip6, link: neighbour},
-		"still there?": askNDP(neighbour, client6, vip6),
+		"still there?": solicitNDP(neighbour, client6, vip6),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ip := &layers.IPv6{
@@ -127,7 +127,7 @@ func TestAnswerARP(t *testing.T) {
 			answer: arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: neighbour, target: client4}, answers: true,
 		},
 		"whether we are still there": {
-			packet: askARP(neighbour, client4, vip4),
+			packet: solicitARP(neighbour, client4, vip4),
 			answer: arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: neighbour, target: client4}, answers: true,
 		},
 		"a probe": {
@@ -135,7 +135,7 @@ func TestAnswerARP(t *testing.T) {
 			answer: arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: neighbour, target: netip.IPv4Unspecified()}, answers: true,
 		},
 		"a question by one who is listened to": {
-			packet: askARP(other, heard4, vip4),
+			packet: solicitARP(other, heard4, vip4),
 			answer: arp{operation: arpReply, senderMAC: own, sender: vip4, targetMAC: other, target: heard4}, answers: true, claimed: heard4,
 		},
 		"about somebody else":     {packet: arp{operation: arpRequest, senderMAC: neighbour, sender: client4, target: client4.Next()}},

@@ -154,7 +154,7 @@ func probeNDP(address netip.Addr) ndp {
 // solicitNDP returns a unicast solicitation to the owner of the address, as in RFC 4861, 7.3.1. A
 // kernel considers a solicitation from the unspecified address a conflict while the address is
 // tentative, and gives the address up; it only answers or ignores this solicitation.
-func askNDP(own MAC, from, address netip.Addr) ndp {
+func solicitNDP(own MAC, from, address netip.Addr) ndp {
 	return ndp{from: from, to: address, target: address, link: own}
 }
 

@@ -69,7 +69,7 @@ func openPort(link Link, six bool) (*port, error) {
 	}
 	on := &net.Interface{Index: link.Index, Name: link.Name, HardwareAddr: link.MAC[:]}
 	if p.conn, err = packet.Listen(on, packet.Datagram, protocol, &packet.Config{Filter: program}); err != nil {
-		p.leave()
+		p.closeGroups()
 		return fail(err)
 	}
 	return p, nil
@@ -79,10 +79,10 @@ func openPort(link Link, six bool) (*port, error) {
 func (p *port) close() {
 	p.closed.Store(true)
 	p.conn.Close()
-	p.leave()
+	p.closeGroups()
 }
 
-func (p *port) leave() {
+func (p *port) closeGroups() {
 	if p.groups >= 0 {
 		unix.Close(p.groups)
 	}
@@ -194,11 +194,11 @@ func (p *port) probe(a netip.Addr) error {
 }
 
 // solicit sends a unicast request to a machine.
-func (p *port) ask(from netip.Addr, whom SeenAddress) error {
+func (p *port) solicit(from netip.Addr, whom SeenAddress) error {
 	if p.six {
-		return p.send(askNDP(p.link.MAC, from, whom.Address).bytes(), whom.MAC)
+		return p.send(solicitNDP(p.link.MAC, from, whom.Address).bytes(), whom.MAC)
 	}
-	return p.send(askARP(p.link.MAC, from, whom.Address).bytes(), whom.MAC)
+	return p.send(solicitARP(p.link.MAC, from, whom.Address).bytes(), whom.MAC)
 }
 
 func (p *port) send(b []byte, to MAC) error {

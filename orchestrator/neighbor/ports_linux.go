@@ -15,7 +15,7 @@ import (
 )
 
 // portKey identifies a port: the current state of a link, and a family.
-type where struct {
+type portKey struct {
 	index int
 	MAC   MAC
 	six   bool
@@ -48,7 +48,7 @@ type Sockets struct {
 	Heard chan SeenAddress
 	// Failed receives ports that failed; the caller must pass each to Drop.
 	Failed chan Failure
-	open   map[where]*port
+	open   map[portKey]*port
 }
 
 // Failure is a failed port and its error.
@@ -59,16 +59,16 @@ type Failure struct {
 
 // NewSockets returns Sockets without open ports.
 func NewSockets() *Sockets {
-	return &Sockets{open: map[where]*port{}, Heard: make(chan SeenAddress, 64), Failed: make(chan Failure, 16)}
+	return &Sockets{open: map[portKey]*port{}, Heard: make(chan SeenAddress, 64), Failed: make(chan Failure, 16)}
 }
 
 // Apply makes the machine act in the given modes and in no others. The next call retries failed
 // modes.
 func (ps *Sockets) Apply(duties map[netip.Addr]Mode) error {
-	want, links := map[where]map[netip.Addr]Role{}, map[where]Link{}
+	want, links := map[portKey]map[netip.Addr]Role{}, map[portKey]Link{}
 	for a, duty := range duties {
 		for _, l := range duty.Links {
-			at := where{l.Index, l.MAC, a.Is6()}
+			at := portKey{l.Index, l.MAC, a.Is6()}
 			if want[at] == nil {
 				want[at] = map[netip.Addr]Role{}
 			}
@@ -117,7 +117,7 @@ func (ps *Sockets) Drop(f Failure) {
 	}
 }
 
-func (ps *Sockets) close(at where) {
+func (ps *Sockets) close(at portKey) {
 	ps.open[at].close()
 	delete(ps.open, at)
 }
@@ -131,13 +131,13 @@ func (ps *Sockets) Close() {
 
 // Announce announces these addresses, on the links where the machine has them or answers for them.
 func (ps *Sockets) Announce(addresses []netip.Addr) error {
-	return ps.say(addresses, func(r Role) bool { return r == Present || r == Answer }, (*port).announce)
+	return ps.send(addresses, func(r Role) bool { return r == Present || r == Answer }, (*port).announce)
 }
 
 // Probe probes these addresses, on the links where the machine has a role for them. Heard receives
 // the answers.
 func (ps *Sockets) Probe(addresses []netip.Addr) error {
-	return ps.say(addresses, func(r Role) bool { return r != None }, (*port).probe)
+	return ps.send(addresses, func(r Role) bool { return r != None }, (*port).probe)
 }
 
 // Solicit sends a unicast request to each of the given machines, on the link that received its
@@ -148,14 +148,14 @@ func (ps *Sockets) Solicit(whom []SeenAddress, links []Link) error {
 	for _, c := range whom {
 		for _, p := range ps.open {
 			if from := source(c, links); p.link.Name == c.Link && p.six == c.Address.Is6() && from.IsValid() {
-				errs = append(errs, p.ask(from, c))
+				errs = append(errs, p.solicit(from, c))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (ps *Sockets) say(addresses []netip.Addr, where func(Role) bool, how func(*port, netip.Addr) error) error {
+func (ps *Sockets) send(addresses []netip.Addr, where func(Role) bool, how func(*port, netip.Addr) error) error {
 	var errs []error
 	for _, p := range ps.open {
 		for _, a := range addresses {

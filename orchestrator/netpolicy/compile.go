@@ -55,12 +55,12 @@ func Compile(w Input) (Table, []error) {
 	for _, size := range c.size {
 		all += size
 	}
-	if all <= mostOfAll {
+	if all <= maxTotalSize {
 		return c.table, c.problems
 	}
 	closed := map[string]int{}
 	for _, namespace := range slices.SortedFunc(maps.Keys(c.size), func(a, b string) int { return cmp.Or(c.size[b]-c.size[a], strings.Compare(a, b)) }) {
-		if all <= mostOfAll {
+		if all <= maxTotalSize {
 			break
 		}
 		closed[namespace] = c.size[namespace]
@@ -69,7 +69,7 @@ func Compile(w Input) (Table, []error) {
 	c = compile(w, closed)
 	for _, namespace := range slices.Sorted(maps.Keys(closed)) {
 		c.problems = append(c.problems, fmt.Errorf("the policies of all namespaces have more than %d MiB on this node, and those of %s the most, %d MiB: its pods here are cut off, as if they allowed nothing",
-			mostOfAll>>20, namespace, closed[namespace]>>20))
+			maxTotalSize>>20, namespace, closed[namespace]>>20))
 	}
 	return c.table, c.problems
 }
@@ -78,7 +78,7 @@ func Compile(w Input) (Table, []error) {
 // the kernel. The kernel accepts a table only in one message, and if the message were longer than a
 // socket may send (kernel_linux.go), no policy would be enforced. The pods of the namespace with
 // the largest policies are cut off instead.
-const mostOfAll = 64 << 20
+const maxTotalSize = 64 << 20
 
 // The maximal size of an element of a set and of a rule in that message, in bytes: a rule with a
 // jump to a chain with the longest name.
@@ -334,19 +334,19 @@ func (c *compiler) rule(r rule) []Rule {
 // Without a bound, a user with the right to write policies could exhaust the memory of the node's
 // process, or cause a table that the kernel rejects, and then no policy would be enforced. 100
 // policies that each admit 2500 pods are half of it.
-const mostOfNamespace = 1 << 19
+const maxNamespaceItems = 1 << 19
 
 // affordable reports whether the bound permits a rule, and counts the rule.
 func (c *compiler) affordable(r rule, costs int) bool {
 	before := c.spent[r.namespace]
-	if before > mostOfNamespace {
+	if before > maxNamespaceItems {
 		return false // already reported
 	}
-	if c.spent[r.namespace] = before + costs; before+costs <= mostOfNamespace {
+	if c.spent[r.namespace] = before + costs; before+costs <= maxNamespaceItems {
 		return true
 	}
-	c.spent[r.namespace] = mostOfNamespace + 1
-	c.problem(r, fmt.Errorf("the policies of namespace %s have more than %d peers and ports on this node; this rule allows nothing, nor do those after it", r.namespace, mostOfNamespace))
+	c.spent[r.namespace] = maxNamespaceItems + 1
+	c.problem(r, fmt.Errorf("the policies of namespace %s have more than %d peers and ports on this node; this rule allows nothing, nor do those after it", r.namespace, maxNamespaceItems))
 	return false
 }
 
@@ -629,14 +629,14 @@ func protocol(p *corev1.Protocol) (uint8, error) {
 }
 
 // maxNameLen bounds names: the kernel's limit is 255 bytes (NFT_NAME_MAXLEN), and sets add a few.
-const longest = 200
+const maxNameLen = 200
 
 // name returns the name of a policy's chain. Names in nft(8) consist of letters, digits, / - _ and
 // dots.
 func name(direction, namespace, policy string) string {
 	out := direction + "/" + namespace + "/" + policy
-	if len(out) > longest {
-		out = out[:longest-20] + "-" + short(out)
+	if len(out) > maxNameLen {
+		out = out[:maxNameLen-20] + "-" + short(out)
 	}
 	return out
 }

@@ -377,7 +377,7 @@ spec: {podSelector: {}, ingress: [%s]}`
 			t.Errorf("an address of another node's range was believed:\n%s", table)
 		}
 	}
-	if long := name(ingress, strings.Repeat("n", 63), strings.Repeat("p", 253)); len(long) > longest {
+	if long := name(ingress, strings.Repeat("n", 63), strings.Repeat("p", 253)); len(long) > maxNameLen {
 		t.Errorf("a name has %d bytes", len(long))
 	}
 }
@@ -410,7 +410,7 @@ spec: {podSelector: {}, ingress: [{from: [%s], ports: [%s]}]}`
 		namespace string
 		costs     int
 		ok        bool
-	}{{"one", mostOfNamespace - 1, true}, {"one", 1, true}, {"one", 1, false}, {"one", 1, false}, {"two", 1, true}, {"three", mostOfNamespace + 1, false}} {
+	}{{"one", maxNamespaceItems - 1, true}, {"one", 1, true}, {"one", 1, false}, {"one", 1, false}, {"two", 1, true}, {"three", maxNamespaceItems + 1, false}} {
 		if ok := c.affordable(rule{name: "r", namespace: step.namespace}, step.costs); ok != step.ok {
 			t.Errorf("step %d: %t", i, ok)
 		}

@@ -24,12 +24,12 @@ const fingerprint = "fingerprint"
 const (
 	// chunkSize is the number of elements in one message: an attribute has at most 64 KiB, and an
 	// element about 100 bytes.
-	piece = 400
+	chunkSize = 400
 	// bufferSize is the size in bytes of the socket's buffers, for a batch and the kernel's
 	// answers; the kernel doubles it (socket(7), SO_SNDBUF).
-	room = mostOfAll
+	bufferSize = maxTotalSize
 	// timeout bounds the kernel's answer.
-	patience = 30 * time.Second
+	timeout = 30 * time.Second
 )
 
 // kernel reads and writes the table in the network namespace of the calling thread.
@@ -37,7 +37,7 @@ type kernel struct{}
 
 func (kernel) conn() (*nftables.Conn, error) {
 	conn, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
-		return errors.Join(c.SetReadBuffer(room), c.SetWriteBuffer(room), c.SetDeadline(time.Now().Add(patience)))
+		return errors.Join(c.SetReadBuffer(bufferSize), c.SetWriteBuffer(bufferSize), c.SetDeadline(time.Now().Add(timeout)))
 	}))
 	if err != nil {
 		return nil, fmt.Errorf("nftables: cannot connect: %w", err)
@@ -125,7 +125,7 @@ func (k kernel) write(t Table) error {
 		}
 		elements := netfilterElements(s)
 		for len(elements) > 0 {
-			n := min(piece, len(elements))
+			n := min(chunkSize, len(elements))
 			if err := conn.SetAddElements(set, elements[:n]); err != nil {
 				return fmt.Errorf("nftables set %s: cannot describe elements: %w", s.Name, err)
 			}

@@ -23,20 +23,20 @@ const (
 	// minInterval is the shortest time between two passes over all objects; changes in between are
 	// combined. In a large cluster where a pass takes long, the time is passFactor times as long as
 	// the pass: so this work takes a bounded fraction of a processor.
-	pace  = 100 * time.Millisecond
-	share = 10
+	minInterval = 100 * time.Millisecond
+	passFactor  = 10
 	// maxInterval bounds that time: a pass also includes waiting times, for example while another
 	// process changes the kernel's tables.
-	slowest = 2 * time.Second
+	maxInterval = 2 * time.Second
 	// resyncPeriod bounds how long a manual change of the table in the kernel lasts.
-	heal = time.Minute
+	resyncPeriod = time.Minute
 	// minBackoff and maxBackoff are the first and the longest delay after a failure; each delay is
 	// twice the previous one.
-	soon, late = time.Second, 30 * time.Second
+	minBackoff, maxBackoff = time.Second, 30 * time.Second
 )
 
 // maxShown is the maximal number of problems in the status text.
-const shown = 3
+const maxShown = 3
 
 // Component describes the engine without its Run function. If an external component connects the
 // pods, it describes a placeholder: the external component has its own policies, and packets do not
@@ -62,12 +62,12 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
 	}
-	f, err := follow(ctx, api, spec, rights)
+	f, err := watch(ctx, api, spec, rights)
 	if err != nil {
 		return err
 	}
 	e := engine{empty: empty(spec), read: kernel{}.read, write: kernel{}.write, announce: announce}
-	e.run(ctx, f.changed, f.world)
+	e.run(ctx, f.changed, f.input)
 	return nil
 }
 
@@ -78,16 +78,16 @@ type engine struct {
 	write    func(Table) error
 	announce component.Announce
 
-	have   string    // the fingerprint of the table in the kernel, as last known
-	looked time.Time // the last read of the kernel's table
-	told   string
+	have      string    // the fingerprint of the table in the kernel, as last known
+	readAt    time.Time // the last read of the kernel's table
+	announced string
 }
 
 // run works until ctx is done: after a change, every minute, and after a failure.
 func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() (Input, error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	last, rest, again := time.Time{}, pace, soon
+	last, rest, again := time.Time{}, minInterval, minBackoff
 	for {
 		select {
 		case <-changed:
@@ -102,18 +102,18 @@ func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() 
 		begun := time.Now()
 		ready, detail, err := e.step(world())
 		last = time.Now()
-		rest = min(max(pace, share*last.Sub(begun)), slowest)
+		rest = min(max(minInterval, passFactor*last.Sub(begun)), maxInterval)
 		if err != nil {
 			ready, detail = false, fmt.Sprintf("%v; the rules are those of before", err)
 			timer.Reset(again)
-			again = min(2*again, late)
+			again = min(2*again, maxBackoff)
 		} else {
-			timer.Reset(heal)
-			again = soon
+			timer.Reset(resyncPeriod)
+			again = minBackoff
 		}
-		if now := fmt.Sprint(ready, detail); now != e.told && ctx.Err() == nil {
+		if now := fmt.Sprint(ready, detail); now != e.announced && ctx.Err() == nil {
 			e.announce(Name, ready, detail)
-			e.told = now
+			e.announced = now
 		}
 	}
 }
@@ -121,11 +121,11 @@ func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() 
 // step applies the input to the table and returns the node's status. While the input is unknown, an
 // existing table stays.
 func (e *engine) step(w Input, unknown error) (ready bool, detail string, err error) {
-	if time.Since(e.looked) >= heal {
+	if time.Since(e.readAt) >= resyncPeriod {
 		if e.have, err = e.read(); err != nil {
 			return false, "", err
 		}
-		e.looked = time.Now()
+		e.readAt = time.Now()
 	}
 	if unknown != nil {
 		if e.have == "" {
@@ -147,7 +147,7 @@ func (e *engine) put(t Table) error {
 		return nil
 	}
 	if err := e.write(t); err != nil {
-		e.looked = time.Time{} // the kernel's table is unknown now
+		e.readAt = time.Time{} // the kernel's table is unknown now
 		return err
 	}
 	e.have = want
@@ -158,10 +158,10 @@ func (e *engine) put(t Table) error {
 // describe returns the component's detail.
 func describe(policies int, problems []error) string {
 	text := fmt.Sprintf("%d policies in the cluster", policies)
-	for _, p := range problems[:min(len(problems), shown)] {
+	for _, p := range problems[:min(len(problems), maxShown)] {
 		text += "; " + p.Error()
 	}
-	if more := len(problems) - shown; more > 0 {
+	if more := len(problems) - maxShown; more > 0 {
 		text += fmt.Sprintf("; and %d more problems", more)
 	}
 	return text

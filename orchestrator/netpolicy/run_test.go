@@ -74,26 +74,26 @@ func TestRun(t *testing.T) {
 		holds("at the start", DenyAll(emptyWorld(1)), 1, "false waiting")
 		w, unknown = full, nil
 		changed <- struct{}{}
-		after(pace)
+		after(minInterval)
 		holds("when all is known", compiled(t, full), 2, "true 2 policies in the cluster")
 		for range 10 {
 			changed <- struct{}{}
-			after(pace)
+			after(minInterval)
 		}
 		holds("after changes that change nothing", compiled(t, full), 2, "true 2 policies in the cluster")
 		less := full
 		less.Policies = full.Policies[:1]
 		w, k.refuse = less, errors.New("no memory")
 		changed <- struct{}{}
-		after(pace)
+		after(minInterval)
 		holds("when the kernel refuses", compiled(t, full), 3, "false no memory; the rules are those of before")
-		after(soon)
+		after(minBackoff)
 		holds("a second later", compiled(t, full), 4, "false no memory; the rules are those of before")
 		k.refuse = nil
-		after(2 * soon)
+		after(2 * minBackoff)
 		holds("when it does not any more", compiled(t, less), 5, "true 1 policies in the cluster")
 		k.there = false
-		after(heal)
+		after(resyncPeriod)
 		holds("a minute after somebody deleted it", compiled(t, less), 6, "true 1 policies in the cluster")
 		stop()
 		synctest.Wait()
@@ -102,7 +102,7 @@ func TestRun(t *testing.T) {
 		holds("when the process starts again", compiled(t, less), 6, "false waiting")
 		unknown = nil
 		changed <- struct{}{}
-		after(pace)
+		after(minInterval)
 		holds("and knows all again", compiled(t, less), 6, "true 1 policies in the cluster")
 		stop()
 		synctest.Wait()
@@ -111,7 +111,7 @@ func TestRun(t *testing.T) {
 
 // TestTrim checks that trimmed objects produce the same table, and that a change of a removed field
 // is no change.
-func TestLean(t *testing.T) {
+func TestTrim(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
 	w := worldOf(t, 1, string(documents))
@@ -161,7 +161,7 @@ func TestLean(t *testing.T) {
 
 func leaned[T any](t *testing.T, object T) T {
 	t.Helper()
-	out, err := lean(object)
+	out, err := trim(object)
 	must(t, err)
 	return out.(T)
 }

@@ -21,7 +21,7 @@ import (
 
 // watcher watches Pods, Namespaces, NetworkPolicies and Nodes. While the API server does not
 // answer, the last state stays.
-type follower struct {
+type watcher struct {
 	spec                              nodespec.Spec
 	pods, namespaces, policies, nodes cache.SharedIndexInformer
 	// signals a relevant change or a failed list
@@ -32,9 +32,9 @@ type follower struct {
 }
 
 // watch starts the informers after rights has returned, until ctx is done.
-func follow(ctx context.Context, api kubernetes.Interface, spec nodespec.Spec, rights func(context.Context) error) (*follower, error) {
-	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean))
-	f := &follower{
+func watch(ctx context.Context, api kubernetes.Interface, spec nodespec.Spec, rights func(context.Context) error) (*watcher, error) {
+	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
+	f := &watcher{
 		spec: spec, changed: make(chan struct{}, 1),
 		pods: factory.Core().V1().Pods().Informer(), namespaces: factory.Core().V1().Namespaces().Informer(),
 		policies: factory.Networking().V1().NetworkPolicies().Informer(), nodes: factory.Core().V1().Nodes().Informer(),
@@ -75,11 +75,11 @@ func follow(ctx context.Context, api kubernetes.Interface, spec nodespec.Spec, r
 	return f, nil
 }
 
-func (f *follower) lists() []cache.SharedIndexInformer {
+func (f *watcher) lists() []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{f.pods, f.namespaces, f.policies, f.nodes}
 }
 
-func (f *follower) change() {
+func (f *watcher) change() {
 	select {
 	case f.changed <- struct{}{}:
 	default: // a wake-up is pending
@@ -88,7 +88,7 @@ func (f *follower) change() {
 
 // input returns the current input. Before the first complete lists it returns an error, because
 // unknown objects would count as deleted.
-func (f *follower) world() (Input, error) {
+func (f *watcher) input() (Input, error) {
 	if slices.ContainsFunc(f.lists(), func(l cache.SharedIndexInformer) bool { return !l.HasSynced() }) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -122,7 +122,7 @@ func all[T any](list cache.SharedIndexInformer) []T {
 
 // trim removes all fields that input does not use. A Pod of some kilobytes shrinks to a few hundred
 // bytes.
-func lean(object any) (any, error) {
+func trim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Pod:
 		out := &corev1.Pod{ObjectMeta: bare(o.ObjectMeta)}

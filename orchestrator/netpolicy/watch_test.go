@@ -21,7 +21,7 @@ import (
 
 // TestWatch checks that the input is unknown before the component has its rights and all lists, and
 // that relevant changes are signaled afterwards.
-func TestFollow(t *testing.T) {
+func TestWatch(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
 	w := worldOf(t, 1, string(documents))
@@ -54,23 +54,23 @@ func TestFollow(t *testing.T) {
 	})
 	spec := nodespec.Spec{NodeName: "n1", Encapsulation: "wireguard", PodCIDRs: w.Cluster, NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	rights := make(chan struct{})
-	f, err := follow(t.Context(), api, spec, func(ctx context.Context) error {
+	f, err := watch(t.Context(), api, spec, func(ctx context.Context) error {
 		<-rights
 		return nil
 	})
 	must(t, err)
-	if _, err := f.world(); err == nil || !strings.Contains(err.Error(), "waiting for the first lists") {
+	if _, err := f.input(); err == nil || !strings.Contains(err.Error(), "waiting for the first lists") {
 		t.Errorf("without rights: %v", err)
 	}
 	close(rights)
 	wait(t, f, "a refusal is told", func() bool {
-		_, err := f.world()
+		_, err := f.input()
 		return err != nil && strings.Contains(err.Error(), "networkpolicies is forbidden")
 	})
 	close(refused)
 	want := compiled(t, w).String()
 	wait(t, f, "the world is known", func() bool {
-		got, err := f.world()
+		got, err := f.input()
 		return err == nil && compiled(t, got).String() == want
 	})
 	pod := w.Pods[2].DeepCopy()
@@ -78,25 +78,25 @@ func TestFollow(t *testing.T) {
 	_, err = api.CoreV1().Pods(pod.Namespace).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
 	must(t, err)
 	wait(t, f, "a pod has its address", func() bool {
-		got, err := f.world()
+		got, err := f.input()
 		return err == nil && strings.Contains(compiled(t, got).String(), "10.244.1.12")
 	})
 	must(t, api.NetworkingV1().NetworkPolicies("shop").Delete(t.Context(), "nothing", metav1.DeleteOptions{}))
 	wait(t, f, "a policy is deleted", func() bool {
-		got, err := f.world()
+		got, err := f.input()
 		return err == nil && len(got.Policies) == 1
 	})
 }
 
 // wait checks a condition after each signaled change.
-func wait(t *testing.T, f *follower, what string, is func() bool) {
+func wait(t *testing.T, f *watcher, what string, is func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	for !is() {
 		select {
 		case <-f.changed:
 		case <-deadline:
-			_, err := f.world()
+			_, err := f.input()
 			t.Fatalf("%s: not told in a minute; %v", what, err)
 		}
 	}

@@ -24,7 +24,7 @@ import (
 )
 
 // retryInterval is the delay before a rejected request for an identity is repeated.
-const again = 100 * time.Millisecond
+const retryInterval = 100 * time.Millisecond
 
 // Extracted lists the controllers that run here instead of in kube-controller-manager, with the
 // names of its flag --controllers.
@@ -56,7 +56,7 @@ func ControllerConfigs(ctx context.Context, name, account string, dirs dirs.Dirs
 	if who == nil {
 		return nil, nil, err
 	}
-	config := asked(ctx, who, account, who.builder().Config)
+	config := retry(ctx, who, account, who.builder().Config)
 	if config == nil {
 		return nil, nil, nil
 	}
@@ -106,7 +106,7 @@ func begin(ctx context.Context, name string, dirs dirs.Dirs, rights func(context
 // of returns a client with the identity of a service account of kube-system, or nil when ctx is
 // done. It creates a missing account, which the server may reject for a moment.
 func (i *identities) of(ctx context.Context, account string) kubernetes.Interface {
-	return asked(ctx, i, account, i.builder().Client)
+	return retry(ctx, i, account, i.builder().Client)
 }
 
 func (i *identities) builder() clientbuilder.ControllerClientBuilder {
@@ -115,8 +115,8 @@ func (i *identities) builder() clientbuilder.ControllerClientBuilder {
 
 // retry calls get for a service account until it succeeds. It returns the zero value when ctx is
 // done first.
-func asked[T any](ctx context.Context, i *identities, account string, ask func(account string) (T, error)) T {
-	ticker := time.NewTicker(again)
+func retry[T any](ctx context.Context, i *identities, account string, ask func(account string) (T, error)) T {
+	ticker := time.NewTicker(retryInterval)
 	defer ticker.Stop()
 	for told := ""; ; {
 		answer, err := ask(account)

@@ -38,13 +38,13 @@ func DeleteRemovedNodes(ctx context.Context, dirs dirs.Dirs, order nodespec.Node
 	if client == nil {
 		return nil, fmt.Errorf("Nodes: cannot be deleted: the API server does not answer: %w", context.Cause(ctx))
 	}
-	return forgetNodes(ctx, client, order, settled)
+	return deleteNodes(ctx, client, order, nodeGCInterval)
 }
 
 // deleteNodes checks again for the Nodes that existed: until the API server has loaded the
 // revocation, a removed machine may register its Node again. After three passes, the next request
 // handles a machine that still does.
-func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespec.NodeGCRequest, every time.Duration) (there []string, err error) {
+func deleteNodes(ctx context.Context, client kubernetes.Interface, order nodespec.NodeGCRequest, every time.Duration) (there []string, err error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var failed []error
@@ -54,7 +54,7 @@ func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespe
 		for _, name := range look {
 			node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 			if made := node.GetCreationTimestamp(); err == nil && made.After(order.MadeBefore) {
-				if time.Until(made.Time) > skew {
+				if time.Until(made.Time) > maxSkew {
 					failed = append(failed, fmt.Errorf("Node %s: was made at %s, which is in the future by the clock of this machine: nobody can tell whose it is; set the clock right (`orlopctl get time`), or delete it (`kubectl delete node %s`)", name, made.UTC().Format(time.RFC3339), name))
 				}
 				continue // it belongs to another machine, and so do its pods
@@ -69,7 +69,7 @@ func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespe
 			case !apierrors.IsNotFound(err):
 				failed = append(failed, fmt.Errorf("Node %s: cannot be deleted: %w", name, err))
 			}
-			if err := endPods(ctx, client, name); err != nil {
+			if err := deletePods(ctx, client, name); err != nil {
 				failed = append(failed, err)
 			}
 		}
@@ -92,7 +92,7 @@ func forgetNodes(ctx context.Context, client kubernetes.Interface, order nodespe
 
 // deletePods deletes the pods of a Node without a grace period, because no kubelet would confirm
 // their end. Upstream's pod garbage collector does the same 40 to 60 seconds later.
-func endPods(ctx context.Context, client kubernetes.Interface, node string) error {
+func deletePods(ctx context.Context, client kubernetes.Interface, node string) error {
 	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
 	if err != nil {
 		return fmt.Errorf("Node %s: its pods cannot be listed: %w", node, err)
@@ -112,8 +112,8 @@ func endPods(ctx context.Context, client kubernetes.Interface, node string) erro
 
 // maxSkew is how much the clocks of control-plane machines may differ before the creation time of a
 // Node is meaningless.
-const skew = 15 * time.Second
+const maxSkew = 15 * time.Second
 
 // nodeGCInterval is the interval of checks whether a deleted Node exists again; the API server
 // reloads the revocations every second.
-const settled = time.Second
+const nodeGCInterval = time.Second

@@ -20,7 +20,7 @@ import (
 
 // TestDeleteNodes checks that existing Nodes are deleted with their pods, also a Node that is
 // registered again at once, and that a missing Node is not an error.
-func TestForgetNodes(t *testing.T) {
+func TestDeleteNodes(t *testing.T) {
 	node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 	pod := func(name, node string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "n", UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: node}}
@@ -58,7 +58,7 @@ func TestForgetNodes(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	there, err := forgetNodes(t.Context(), client, order("w1", "w2", "w3", "w4"), time.Millisecond)
+	there, err := deleteNodes(t.Context(), client, order("w1", "w2", "w3", "w4"), time.Millisecond)
 	if err != nil || !slices.Equal(there, []string{"w1", "w2"}) {
 		t.Errorf("%v, %v", there, err)
 	}
@@ -76,7 +76,7 @@ func TestForgetNodes(t *testing.T) {
 			t.Errorf("pod %s of a Node that is gone: %v", name, err)
 		}
 	}
-	if there, err := forgetNodes(t.Context(), client, order("w1"), time.Hour); err != nil || len(there) != 0 {
+	if there, err := deleteNodes(t.Context(), client, order("w1"), time.Hour); err != nil || len(there) != 0 {
 		t.Errorf("%v, %v", there, err)
 	}
 
@@ -87,7 +87,7 @@ func TestForgetNodes(t *testing.T) {
 	if _, err := client.CoreV1().Nodes().Create(t.Context(), ahead, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if there, err := forgetNodes(t.Context(), client, order("w5"), time.Millisecond); err == nil || !strings.Contains(err.Error(), "nobody can tell whose it is") || len(there) != 0 {
+	if there, err := deleteNodes(t.Context(), client, order("w5"), time.Millisecond); err == nil || !strings.Contains(err.Error(), "nobody can tell whose it is") || len(there) != 0 {
 		t.Errorf("%v, %v", there, err)
 	}
 }

@@ -31,9 +31,9 @@ const NodeName = "node-labels"
 // reloadInterval is the interval of checks of the file with labels and taints; retryInterval is the
 // delay after a failure; timeout bounds a request.
 const (
-	look     = time.Second
-	again    = 2 * time.Second
-	patience = 10 * time.Second
+	reloadInterval = time.Second
+	retryInterval  = 2 * time.Second
+	timeout        = 10 * time.Second
 )
 
 // NodeComponent describes the component on each node, without its Run function.
@@ -89,8 +89,8 @@ type node struct {
 }
 
 func (n *node) run(ctx context.Context, tell func(detail string)) error {
-	change := func() { signal(n.changed) }
-	factory := informers.NewSharedInformerFactoryWithOptions(n.api, 0, informers.WithTransform(lean), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+	change := func() { wake(n.changed) }
+	factory := informers.NewSharedInformerFactoryWithOptions(n.api, 0, informers.WithTransform(trim), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String()
 	}))
 	n.nodes = factory.Core().V1().Nodes().Informer()
@@ -99,8 +99,8 @@ func (n *node) run(ctx context.Context, tell func(detail string)) error {
 	}
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
-	go follow(ctx, filepath.Join(n.dirs.Node, nodespec.NodeLabelsFile), change)
-	component.ResyncLoop(ctx, n.changed, again, n.pass, tell)
+	go watchFile(ctx, filepath.Join(n.dirs.Node, nodespec.NodeLabelsFile), change)
+	component.ResyncLoop(ctx, n.changed, retryInterval, n.pass, tell)
 	return nil
 }
 
@@ -132,7 +132,7 @@ func write(ctx context.Context, api kubernetes.Interface, n *corev1.Node, c chan
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	_, err = api.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
@@ -142,8 +142,8 @@ func write(ctx context.Context, api kubernetes.Interface, n *corev1.Node, c chan
 }
 
 // watchFile calls change whenever the content of a file changes, until ctx is done.
-func follow(ctx context.Context, file string, change func()) {
-	tick := time.NewTicker(look)
+func watchFile(ctx context.Context, file string, change func()) {
+	tick := time.NewTicker(reloadInterval)
 	defer tick.Stop()
 	for last := []byte(nil); ; {
 		if content, err := os.ReadFile(file); err == nil && !bytes.Equal(content, last) {
@@ -159,7 +159,7 @@ func follow(ctx context.Context, file string, change func()) {
 }
 
 // wake sends on a channel of capacity 1 without blocking.
-func signal(changed chan<- struct{}) {
+func wake(changed chan<- struct{}) {
 	select {
 	case changed <- struct{}{}:
 	default:

@@ -32,7 +32,7 @@ func TestRun(t *testing.T) {
 	}
 	state := func(labels, taints string) func(*corev1.Node) bool {
 		return func(n *corev1.Node) bool {
-			return text([]map[string]string{n.Labels}) == text([]map[string]string{labelled(labels)}) && shown(n.Spec.Taints) == taints
+			return encode([]map[string]string{n.Labels}) == encode([]map[string]string{labelled(labels)}) && shown(n.Spec.Taints) == taints
 		}
 	}
 	write := func(labels, taints string) {

@@ -127,7 +127,7 @@ func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 			c.labels[key] = nil
 		}
 	}
-	keys := text(slices.Sorted(maps.Keys(want.Labels)))
+	keys := encode(slices.Sorted(maps.Keys(want.Labels)))
 	if keys == "" && (n.Keys != "" || len(registered.Labels) > 0) {
 		// so that a label that another client sets later does not count as registered by the
 		// kubelet
@@ -136,12 +136,12 @@ func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 	if n.Keys != keys {
 		c.annotations[LabelsAnnotation] = keys
 	}
-	wanted := text(want.Taints)
+	wanted := encode(want.Taints)
 	if wanted == "" && (n.Set != "" || slices.ContainsFunc(n.Taints, pending)) {
 		wanted = none // an explicit empty list, because the Node had taints
 	}
 	if n.Wanted != wanted {
-		c.annotations[WantedAnnotation] = note(wanted)
+		c.annotations[WantedAnnotation] = annotationValue(wanted)
 	}
 	return c
 }
@@ -202,8 +202,8 @@ func TaintStep(n Node) (change, error) {
 	slices.SortFunc(set, func(a, b nodespec.Taint) int {
 		return strings.Compare(a.Key+":"+a.Effect, b.Key+":"+b.Effect)
 	})
-	if n.Set != text(set) {
-		c.annotations[SetAnnotation] = note(text(set))
+	if n.Set != encode(set) {
+		c.annotations[SetAnnotation] = annotationValue(encode(set))
 	}
 	return c, nil
 }
@@ -234,7 +234,7 @@ func pending(t corev1.Taint) bool { return t.Key == nodespec.TaintsPending }
 const none = "[]"
 
 // encode returns a list as the value of an annotation, or "" for an empty list.
-func text[T any](all []T) string {
+func encode[T any](all []T) string {
 	if len(all) == 0 {
 		return ""
 	}
@@ -246,7 +246,7 @@ func text[T any](all []T) string {
 }
 
 // annotationValue returns the value of an annotation in a patch; nil removes an empty annotation.
-func note(text string) any {
+func annotationValue(text string) any {
 	if text == "" {
 		return nil
 	}
@@ -265,7 +265,7 @@ func parse[T any](text string) (all []T, ok bool) {
 }
 
 // trim removes all fields of a Node that this package does not use.
-func lean(object any) (any, error) {
+func trim(object any) (any, error) {
 	n, ok := object.(*corev1.Node)
 	if !ok {
 		return object, nil

@@ -105,10 +105,10 @@ func TestTaints(t *testing.T) {
 		"removed and not wanted":      {"x:NoSchedule", "a=1:NoSchedule", "", "x:NoSchedule", ""},
 		"Kubernetes' own":             {"node.kubernetes.io/unreachable:NoExecute", "", "node.kubernetes.io/unreachable:NoExecute node-role.kubernetes.io/control-plane:NoSchedule orlop.dev/x:NoSchedule", "node.kubernetes.io/unreachable:NoExecute", ""},
 	} {
-		n := Node{Taints: onNode(c.have), Set: text(tainted(c.before))}
+		n := Node{Taints: onNode(c.have), Set: encode(tainted(c.before))}
 		want := nodespec.NodeLabels{Taints: tainted(c.want)}
 		got := settle(t, n, want)
-		if shown(got.Taints) != c.then || got.Set != text(tainted(c.set)) {
+		if shown(got.Taints) != c.then || got.Set != encode(tainted(c.set)) {
 			t.Errorf("%s: %s, %s; want %s, %s", name, shown(got.Taints), got.Set, c.then, c.set)
 		}
 		if c.set == "" && c.want == "" && (got.Wanted != "" || got.Set != "") {

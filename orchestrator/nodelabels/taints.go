@@ -49,12 +49,12 @@ type controller struct {
 
 // newController returns a controller that watches with an identity and makes changes with another.
 func newController(own, acting kubernetes.Interface) *controller {
-	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(lean))
+	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(trim))
 	return &controller{factory: factory, nodes: factory.Core().V1().Nodes().Informer(), api: acting, changed: make(chan struct{}, 1)}
 }
 
 func (c *controller) run(ctx context.Context, tell func(detail string)) error {
-	change := func() { signal(c.changed) }
+	change := func() { wake(c.changed) }
 	if _, err := c.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { change() }, UpdateFunc: func(any, any) { change() }}); err != nil {
 		return fmt.Errorf("Nodes: cannot watch: %w", err)
 	}
@@ -63,7 +63,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.nodes.HasSynced) {
 		return nil // stopped
 	}
-	component.ResyncLoop(ctx, c.changed, again, c.pass, tell)
+	component.ResyncLoop(ctx, c.changed, retryInterval, c.pass, tell)
 	return nil
 }
 

@@ -103,9 +103,9 @@ func Read(folder string, spec nodespec.Spec) (*Record, error) {
 	return &r, nil
 }
 
-// store replaces the record in a directory (0700), so that after a power cut either the old or the
-// new record exists.
-func keep(folder string, r Record) error {
+// writeRecord replaces the record in a directory (0700), so that after a power cut either the old
+// or the new record exists.
+func writeRecord(folder string, r Record) error {
 	content, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("record: cannot encode: %w", err)
@@ -129,7 +129,7 @@ func Remove(folder string) error {
 
 // startsOffline reports whether a pod starts without an API server: it has the annotation, has not
 // ended and is not in deletion.
-func asks(pod *corev1.Pod) bool {
+func startsOffline(pod *corev1.Pod) bool {
 	return pod.Annotations[Annotation] == "true" && pod.DeletionTimestamp == nil &&
 		pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
@@ -165,7 +165,7 @@ func references(pod *corev1.Pod) []reference {
 
 // trim removes the fields of an object that no component of the node uses, and fields that change
 // all the time.
-func lean(k kind, o Object) Object {
+func trim(k kind, o Object) Object {
 	unstructured.RemoveNestedField(o, "metadata", "managedFields")
 	unstructured.RemoveNestedField(o, "metadata", "resourceVersion")
 	switch k {

@@ -31,23 +31,23 @@ import (
 const (
 	// resyncPeriod bounds the age of the referenced objects and of the rest of the cluster in the
 	// record; the node's own pods are watched.
-	fresh = 5 * time.Minute
+	resyncPeriod = 5 * time.Minute
 	// retryInterval is the delay after a failure.
-	soon = 30 * time.Second
+	retryInterval = 30 * time.Second
 	// settleTime is how long a change of the pods waits for further changes, and for the objects to
 	// which the pods refer.
-	settle = 2 * time.Second
+	settleTime = 2 * time.Second
 	// timeout bounds a list.
-	patience = 30 * time.Second
+	timeout = 30 * time.Second
 	// maxSize bounds a record in bytes: the record of a cluster with a thousand nodes is smaller.
-	most = 128 << 20
+	maxSize = 128 << 20
 )
 
 // maxShown is the maximal number of pods in a status text.
-const shown = 3
+const maxShown = 3
 
 // recorder maintains the record.
-type keeper struct {
+type recorder struct {
 	cluster, node  string
 	folder         string
 	kubelet, agent rest.Interface    // clients with the two identities
@@ -56,7 +56,7 @@ type keeper struct {
 }
 
 // run maintains the record until ctx is done. kubelet and agent are the kubeconfigs for reads.
-func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(string)) error {
+func (k *recorder) run(ctx context.Context, kubelet, agent string, tell func(string)) error {
 	own, err := client(kubelet)
 	if err != nil {
 		return err
@@ -76,25 +76,25 @@ func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(st
 	factory := informers.NewSharedInformerFactoryWithOptions(own, 0, informers.WithTransform(outline), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", k.node).String()
 	}))
-	later := time.AfterFunc(settle, change)
+	later := time.AfterFunc(settleTime, change)
 	defer later.Stop()
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
-			if noted(o) {
-				later.Reset(settle)
+			if annotated(o) {
+				later.Reset(settleTime)
 			}
 		},
 		UpdateFunc: func(before, now any) {
-			if (noted(before) || noted(now)) && !alike(before, now) {
-				later.Reset(settle)
+			if (annotated(before) || annotated(now)) && !alike(before, now) {
+				later.Reset(settleTime)
 			}
 		},
 		DeleteFunc: func(o any) {
 			if last, unseen := o.(cache.DeletedFinalStateUnknown); unseen {
 				o = last.Obj
 			}
-			if noted(o) {
-				later.Reset(settle)
+			if annotated(o) {
+				later.Reset(settleTime)
 			}
 		},
 	}
@@ -105,7 +105,7 @@ func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(st
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
 	go func() {
-		for ticker := time.NewTicker(fresh); ; {
+		for ticker := time.NewTicker(resyncPeriod); ; {
 			select {
 			case <-ticker.C:
 				change()
@@ -115,14 +115,14 @@ func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(st
 			}
 		}
 	}()
-	component.ResyncLoop(ctx, changed, soon, k.pass, tell)
+	component.ResyncLoop(ctx, changed, retryInterval, k.pass, tell)
 	if !informer.HasSynced() {
 		return nil
 	}
 	// The machine may be shutting down: pods that have ended by now do not start again.
 	left := map[string]bool{}
 	for _, o := range informer.GetStore().List() {
-		if pod, ok := o.(*corev1.Pod); ok && asks(pod) {
+		if pod, ok := o.(*corev1.Pod); ok && startsOffline(pod) {
 			left[string(pod.UID)] = true
 		}
 	}
@@ -130,7 +130,7 @@ func (k *keeper) follow(ctx context.Context, kubelet, agent string, tell func(st
 }
 
 // prune removes the node's pods from the record, except pods with a UID in left.
-func (k *keeper) prune(left map[string]bool) error {
+func (k *recorder) prune(left map[string]bool) error {
 	r, err := Read(k.folder, nodespec.Spec{Cluster: k.cluster, NodeName: k.node})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -151,7 +151,7 @@ func (k *keeper) prune(left map[string]bool) error {
 		return nil
 	}
 	k.last = [sha256.Size]byte{}
-	return keep(k.folder, *r)
+	return writeRecord(k.folder, *r)
 }
 
 func client(kubeconfig string) (kubernetes.Interface, error) {
@@ -187,7 +187,7 @@ func ready(pod *corev1.Pod) bool {
 	})
 }
 
-func noted(object any) bool {
+func annotated(object any) bool {
 	pod, ok := object.(*corev1.Pod)
 	return ok && pod.Annotations[Annotation] != ""
 }
@@ -197,13 +197,13 @@ func noted(object any) bool {
 func alike(before, now any) bool {
 	a, ok := before.(*corev1.Pod)
 	b, is := now.(*corev1.Pod)
-	return ok && is && a.UID == b.UID && a.Generation == b.Generation && asks(a) == asks(b) &&
+	return ok && is && a.UID == b.UID && a.Generation == b.Generation && startsOffline(a) == startsOffline(b) &&
 		a.Status.PodIP == b.Status.PodIP && (ready(a) || !ready(b))
 }
 
 // pass reads the objects and stores them if they differ from the record. If no pod has the
 // annotation, it removes the record.
-func (k *keeper) pass(ctx context.Context) (string, error) {
+func (k *recorder) pass(ctx context.Context) (string, error) {
 	r, problems, err := k.read(ctx)
 	// deleted pods are removed even if other objects cannot be read
 	if own, listed := r.Objects[pods.resource]; err != nil && listed {
@@ -225,11 +225,11 @@ func (k *keeper) pass(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot encode: %w", err)
 	}
-	if len(content) > most {
-		return "", fmt.Errorf("what pods take to start without an API server is %d MiB: more than %d MiB are not kept", len(content)>>20, most>>20)
+	if len(content) > maxSize {
+		return "", fmt.Errorf("what pods take to start without an API server is %d MiB: more than %d MiB are not kept", len(content)>>20, maxSize>>20)
 	}
 	if sum := sha256.Sum256(content); sum != k.last {
-		if err := keep(k.folder, r); err != nil {
+		if err := writeRecord(k.folder, r); err != nil {
 			return "", err
 		}
 		k.last = sum
@@ -238,7 +238,7 @@ func (k *keeper) pass(ctx context.Context) (string, error) {
 }
 
 // read reads the objects of a record, and returns the problems of pods with an invalid annotation.
-func (k *keeper) read(ctx context.Context) (r Record, problems []string, err error) {
+func (k *recorder) read(ctx context.Context) (r Record, problems []string, err error) {
 	r = Record{Cluster: k.cluster, Node: k.node, At: time.Now().UTC(), Objects: map[string][]Object{}}
 	var own []Object
 	err = list(ctx, k.kubelet, pods, "spec.nodeName="+k.node, func(o Object) { own = append(own, o) })
@@ -254,7 +254,7 @@ func (k *keeper) read(ctx context.Context) (r Record, problems []string, err err
 		if value := pod.Annotations[Annotation]; value != "" && value != "true" && value != "false" {
 			problems = append(problems, fmt.Sprintf("pod %s/%s: annotation %s is %q: expected \"true\" or \"false\"", pod.Namespace, pod.Name, Annotation, value))
 		}
-		if !asks(&pod) {
+		if !startsOffline(&pod) {
 			continue
 		}
 		unstructured.RemoveNestedField(o, "metadata", "managedFields")
@@ -280,7 +280,7 @@ func (k *keeper) read(ctx context.Context) (r Record, problems []string, err err
 // node may not read a volume that is not bound to the claim, even if the claim names it; or the API
 // server may not have seen the binding yet, so refer retries once. Both kinds of objects are absent
 // from the record, and the kubelet waits for them.
-func (k *keeper) refer(ctx context.Context, r *Record, wanted []reference) error {
+func (k *recorder) refer(ctx context.Context, r *Record, wanted []reference) error {
 	wanted = append(wanted, reference{csiNodes, "", k.node})
 	was := k.forbidden
 	k.forbidden = map[string]bool{}
@@ -304,7 +304,7 @@ func (k *keeper) refer(ctx context.Context, r *Record, wanted []reference) error
 		if err != nil {
 			return err
 		}
-		r.Objects[ref.kind.resource] = append(r.Objects[ref.kind.resource], lean(ref.kind, o))
+		r.Objects[ref.kind.resource] = append(r.Objects[ref.kind.resource], trim(ref.kind, o))
 		if volume, _, _ := unstructured.NestedString(o, "spec", "volumeName"); ref.kind == claims && volume != "" {
 			wanted = append(wanted, reference{volumes, "", volume})
 		}
@@ -313,7 +313,7 @@ func (k *keeper) refer(ctx context.Context, r *Record, wanted []reference) error
 }
 
 // rest reads the objects of the node's network and Services.
-func (k *keeper) rest(ctx context.Context, r *Record) error {
+func (k *recorder) rest(ctx context.Context, r *Record) error {
 	for _, part := range []struct {
 		kind kind
 		by   rest.Interface
@@ -324,7 +324,7 @@ func (k *keeper) rest(ctx context.Context, r *Record) error {
 		err := list(ctx, part.by, part.kind, "", func(o Object) {
 			// The node's own pods are in the record already, or do not run without an API server.
 			if on, _, _ := unstructured.NestedString(o, "spec", "nodeName"); part.kind != pods || on != k.node {
-				r.Objects[part.kind.resource] = append(r.Objects[part.kind.resource], lean(part.kind, o))
+				r.Objects[part.kind.resource] = append(r.Objects[part.kind.resource], trim(part.kind, o))
 			}
 		})
 		if err != nil {
@@ -338,7 +338,7 @@ func (k *keeper) rest(ctx context.Context, r *Record) error {
 // least and may be some seconds old. It passes each object to take as soon as it is read: all
 // complete pods of a large cluster would take gigabytes at once, beside the pods that run here.
 func list(ctx context.Context, by rest.Interface, k kind, selector string, take func(Object)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	request := by.Get().AbsPath(k.prefix(), k.resource).Param("resourceVersion", "0").SetHeader("Accept", "application/json")
 	if selector != "" {
@@ -403,7 +403,7 @@ func items(list io.Reader, take func(Object)) error {
 
 // get reads an object.
 func get(ctx context.Context, by rest.Interface, ref reference) (Object, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	path := []string{ref.kind.prefix()}
 	if ref.kind.namespaced {
@@ -446,8 +446,8 @@ func describe(names, problems []string) string {
 
 // some joins the first texts of a list.
 func some(all []string) string {
-	text := strings.Join(all[:min(len(all), shown)], ", ")
-	if more := len(all) - shown; more > 0 {
+	text := strings.Join(all[:min(len(all), maxShown)], ", ")
+	if more := len(all) - maxShown; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text

@@ -85,7 +85,7 @@ func TestAsks(t *testing.T) {
 		"one that has ended":  {with("true", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), false},
 		"one that has failed": {with("true", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), false},
 	} {
-		if got := asks(c.pod); got != c.want {
+		if got := startsOffline(c.pod); got != c.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
@@ -93,7 +93,7 @@ func TestAsks(t *testing.T) {
 
 // TestTrim checks that the contents of other nodes' pods are removed, and fields that change
 // constantly and would cause constant writes of the record.
-func TestLean(t *testing.T) {
+func TestTrim(t *testing.T) {
 	pod := objects(t, `
 kind: Pod
 apiVersion: v1
@@ -103,14 +103,14 @@ spec:
   containers: [{name: c, image: i, env: [{name: SECRET, value: x}], ports: [{name: http, containerPort: 80}]}]
 status: {phase: Running, podIPs: [{ip: 10.0.0.1}], conditions: [{type: Ready, status: "True"}]}`)[0]
 	var got corev1.Pod
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(lean(pods, pod), &got); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(trim(pods, pod), &got); err != nil {
 		t.Fatal(err)
 	}
 	c := got.Spec.Containers[0]
 	if got.Kind != "Pod" || got.Labels["app"] != "web" || got.Annotations != nil || c.Image != "" || c.Env != nil || c.Ports[0].Name != "http" || got.Status.PodIPs != nil || got.Status.Conditions != nil {
 		t.Errorf("%+v", got)
 	}
-	node := lean(nodes, objects(t, `
+	node := trim(nodes, objects(t, `
 kind: Node
 apiVersion: v1
 metadata: {name: n1, managedFields: [{}]}
@@ -195,7 +195,7 @@ func TestRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := keeper{cluster: "c", node: "n1", kubelet: api.Discovery().RESTClient(), agent: api.Discovery().RESTClient()}
+	k := recorder{cluster: "c", node: "n1", kubelet: api.Discovery().RESTClient(), agent: api.Discovery().RESTClient()}
 	if _, _, err := k.read(t.Context()); !apierrors.IsForbidden(err) {
 		t.Errorf("the first time: %v", err)
 	}
@@ -212,7 +212,7 @@ func TestRead(t *testing.T) {
 	if slices.ContainsFunc(r.Missing, func(m Missing) bool { return m.Resource == "persistentvolumes" || m.Resource == "secrets" }) {
 		t.Errorf("known to be missing: %v", r.Missing)
 	}
-	if _, err := newWorld(&r); err != nil {
+	if _, err := newStore(&r); err != nil {
 		t.Error(err)
 	}
 }

@@ -25,19 +25,19 @@ import (
 )
 
 // Name is the name of the component and of its kubeconfig for the node's agent.
-const Name = "stand-in"
+const Name = "offline-api"
 
 // asKubelet is the name of its kubeconfig for the kubelet's identity.
-const asKubelet = "stand-in-kubelet"
+const asKubelet = "offline-api-kubelet"
 
 const (
 	// valid is the validity of the certificate, in both directions: the machine may get the correct
 	// time only after its boot. The key ends with the process.
 	valid = 10 * 365 * 24 * time.Hour
 	// caReloadInterval is the interval of checks for a change of the cluster's CA.
-	believed = 10 * time.Second
+	caReloadInterval = 10 * time.Second
 	// gracePeriod is how long clients have to receive the end of their watches.
-	farewell = 2 * time.Second
+	gracePeriod = 2 * time.Second
 )
 
 // Components describes the component without its Run function. A single control-plane machine does
@@ -58,7 +58,7 @@ type Server struct {
 	dirs     dirs.Dirs
 	answers  bool    // it has a record to serve
 	record   *Record // the record; nil after the end
-	world    *world
+	store    *store
 	problem  string // the cause of an unusable record
 	listener net.Listener
 	cert     *pki.Leaf
@@ -73,7 +73,7 @@ func New(spec nodespec.Spec, dirs dirs.Dirs) (*Server, error) {
 	s.end = sync.OnceFunc(func() { close(s.ended) })
 	err := s.prepare()
 	if s.answers = err == nil; err != nil {
-		s.record, s.world = nil, nil
+		s.record, s.store = nil, nil
 		if !errors.Is(err, fs.ErrNotExist) {
 			// the node works without it, as soon as an API server is reachable
 			s.problem = err.Error()
@@ -91,7 +91,7 @@ func (s *Server) prepare() (err error) {
 	if s.record, err = Read(s.dirs.OfflineAPI, s.spec); err != nil {
 		return err
 	}
-	if s.world, err = newWorld(s.record); err != nil {
+	if s.store, err = newStore(s.record); err != nil {
 		return err
 	}
 	if s.cert, err = certificate(); err != nil {
@@ -124,7 +124,7 @@ func (s *Server) Run(ctx context.Context, announce component.Announce) error {
 	defer parts.Wait()
 	defer stop()
 	ended := make(chan error, 2)
-	parts.Go(func() { ended <- s.keepAuthorities(ctx) })
+	parts.Go(func() { ended <- s.watchCA(ctx) })
 	if s.answers {
 		tell(fmt.Sprintf("answers in the place of the API server until one works, with what that said at %s, for %s",
 			s.record.At.UTC().Format(time.RFC3339), some(namesOf(s.record.Objects[pods.resource], s.spec.NodeName))))
@@ -137,13 +137,13 @@ func (s *Server) Run(ctx context.Context, announce component.Announce) error {
 	case err := <-ended:
 		return err
 	}
-	s.record, s.world = nil, nil
+	s.record, s.store = nil, nil
 	if err := component.WriteFile(component.File{Path: s.met(), Mode: 0o600}); err != nil {
 		return err
 	}
-	k := keeper{cluster: s.spec.Cluster, node: s.spec.NodeName, folder: s.dirs.OfflineAPI}
+	k := recorder{cluster: s.spec.Cluster, node: s.spec.NodeName, folder: s.dirs.OfflineAPI}
 	parts.Go(func() {
-		ended <- k.follow(ctx, kubeconfig.Path(s.dirs.Node, asKubelet), kubeconfig.Path(s.dirs.Node, Name), tell)
+		ended <- k.run(ctx, kubeconfig.Path(s.dirs.Node, asKubelet), kubeconfig.Path(s.dirs.Node, Name), tell)
 	})
 	return <-ended
 }
@@ -167,9 +167,9 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	config := &tls.Config{Time: now, Certificates: []tls.Certificate{own}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authorities, MinVersion: tls.VersionTLS13}
 	web := &http.Server{
-		Handler:           &server{world: s.world, node: s.spec.NodeName, ended: s.ended},
+		Handler:           &server{store: s.store, node: s.spec.NodeName, ended: s.ended},
 		TLSConfig:         config,
-		ReadHeaderTimeout: patience, IdleTimeout: fresh,
+		ReadHeaderTimeout: timeout, IdleTimeout: resyncPeriod,
 		ErrorLog: log.New(io.Discard, "", 0), // for example clients without TLS
 	}
 	served := make(chan error, 1)
@@ -180,7 +180,7 @@ func (s *Server) serve(ctx context.Context) error {
 	case <-s.ended:
 	case <-ctx.Done():
 	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
 	defer cancel()
 	if web.Shutdown(closing) != nil {
 		_ = web.Close() // closes the remaining connections
@@ -210,8 +210,8 @@ func (s *Server) authorities() error {
 }
 
 // watchCA updates the file after changes of the cluster's CA until ctx is done.
-func (s *Server) keepAuthorities(ctx context.Context) error {
-	ticker := time.NewTicker(believed)
+func (s *Server) watchCA(ctx context.Context) error {
+	ticker := time.NewTicker(caReloadInterval)
 	defer ticker.Stop()
 	for {
 		select {

@@ -58,7 +58,7 @@ func start(t *testing.T) *machine {
 			t.Fatal(err)
 		}
 	}
-	if err := keep(m.dirs.OfflineAPI, *record(t)); err != nil {
+	if err := writeRecord(m.dirs.OfflineAPI, *record(t)); err != nil {
 		t.Fatal(err)
 	}
 	if m.standIn, err = New(spec, m.dirs); err != nil {
@@ -162,7 +162,7 @@ func TestKubelet(t *testing.T) {
 	hour := int64(3600)
 	asked := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &hour}}
 	token, err := core.ServiceAccounts("one").CreateToken(ctx, "default", asked, metav1.CreateOptions{})
-	if err != nil || token.Status.Token != noToken || *token.Spec.ExpirationSeconds != 60 || time.Until(token.Status.ExpirationTimestamp.Time) > tokenTime {
+	if err != nil || token.Status.Token != noToken || *token.Spec.ExpirationSeconds != 60 || time.Until(token.Status.ExpirationTimestamp.Time) > tokenTTL {
 		t.Errorf("token %v, %v", token, err)
 	}
 	const status = `{"metadata":{"uid":"ua"},"status":{"podIP":"10.0.0.7","podIPs":[{"ip":"10.0.0.7"}],"conditions":[{"type":"Ready","status":"True"}]}}`

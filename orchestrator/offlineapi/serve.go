@@ -28,11 +28,11 @@ import (
 )
 
 // maxBody bounds the body of a request: a pod's status, or a token request.
-const mostBody = 1 << 20
+const maxBody = 1 << 20
 
 // tokenTTL is the nominal validity of a placeholder token: the kubelet requests another after this
 // time, possibly from an API server.
-const tokenTime = time.Minute
+const tokenTTL = time.Minute
 
 // noToken is the content of pods' token files until an API server issues tokens.
 const noToken = "there-is-no-api-server"
@@ -42,7 +42,7 @@ var confidential = []kind{secrets, configMaps, claims, volumes, csiDrivers, csiN
 
 // server serves the store until ended is closed.
 type server struct {
-	world *world
+	store *store
 	node  string
 	ended <-chan struct{}
 }
@@ -79,22 +79,22 @@ func (s *server) ServeHTTP(out http.ResponseWriter, in *http.Request) {
 	select {
 	case <-s.ended:
 		// a list would count as the API server's
-		refuse(out, unavailable("has ended: there is one"))
+		reject(out, unavailable("has ended: there is one"))
 		return
 	default:
 	}
 	user := s.user(in.TLS)
 	if user == "" {
-		refuse(out, apierrors.NewUnauthorized("only this node's components are answered, by their certificates"))
+		reject(out, apierrors.NewUnauthorized("only this node's components are answered, by their certificates"))
 		return
 	}
 	info, err := requests.NewRequestInfo(in)
 	if err != nil {
-		refuse(out, apierrors.NewBadRequest(err.Error()))
+		reject(out, apierrors.NewBadRequest(err.Error()))
 		return
 	}
 	if err := s.answer(out, in, info, user); err != nil {
-		refuse(out, err)
+		reject(out, err)
 	}
 }
 
@@ -114,14 +114,14 @@ func (s *server) answer(out http.ResponseWriter, in *http.Request, info *request
 	case info.Resource == "serviceaccounts" && info.Subresource == "token" && info.Verb == "create" && kubelet:
 		return token(out, in)
 	case info.Resource == pods.resource && info.Subresource == "status" && info.Verb == "patch" && kubelet:
-		patch, err := io.ReadAll(http.MaxBytesReader(out, in.Body, mostBody))
+		patch, err := io.ReadAll(http.MaxBytesReader(out, in.Body, maxBody))
 		if err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
 		if kind := in.Header.Get("Content-Type"); kind != string(types.StrategicMergePatchType) {
 			return unavailable("takes no " + kind)
 		}
-		pod, err := s.world.patchStatus(key, patch)
+		pod, err := s.store.patchStatus(key, patch)
 		if err != nil {
 			return err
 		}
@@ -138,8 +138,8 @@ func (s *server) answer(out http.ResponseWriter, in *http.Request, info *request
 		return apierrors.NewForbidden(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Name, errors.New("only the kubelet may read it"))
 	}
 	if info.Verb == "get" {
-		o := s.world.get(k, key)
-		if o == nil && s.world.absent(k, key) {
+		o := s.store.get(k, key)
+		if o == nil && s.store.absent(k, key) {
 			return apierrors.NewNotFound(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Name)
 		}
 		if o == nil {
@@ -152,7 +152,7 @@ func (s *server) answer(out http.ResponseWriter, in *http.Request, info *request
 		return apierrors.NewBadRequest(err.Error())
 	}
 	if info.Verb == "watch" {
-		return s.tell(out, in, selected)
+		return s.stream(out, in, selected)
 	}
 	return s.list(out, selected)
 }
@@ -179,9 +179,9 @@ func selectionOf(k kind, in *http.Request, info *request.RequestInfo) (selection
 // list answers with all selected objects. The kubelet requests Secrets and ConfigMaps individually,
 // and an object may exist although the record does not contain it.
 func (s *server) list(out http.ResponseWriter, selected selection) error {
-	found, version := s.world.list(selected)
+	found, version := s.store.list(selected)
 	if name, one := selected.fields.RequiresExactMatch(metav1.ObjectNameField); one && len(found) == 0 {
-		if key := (types.NamespacedName{Namespace: selected.namespace, Name: name}); !s.world.absent(selected.kind, key) {
+		if key := (types.NamespacedName{Namespace: selected.namespace, Name: name}); !s.store.absent(selected.kind, key) {
 			return unavailable(fmt.Sprintf("does not know %s %s", selected.kind.name, key))
 		}
 	}
@@ -197,7 +197,7 @@ func (s *server) list(out http.ResponseWriter, selected selection) error {
 // stream sends changes until the client disconnects, its timeout ends, or an API server is ready.
 // In the last case the client gets an error that its version is too old, so it lists all objects at
 // the API server and drops deleted objects.
-func (s *server) tell(out http.ResponseWriter, in *http.Request, selected selection) error {
+func (s *server) stream(out http.ResponseWriter, in *http.Request, selected selection) error {
 	query := in.URL.Query()
 	if query.Get("sendInitialEvents") != "" {
 		// the client lists instead
@@ -213,11 +213,11 @@ func (s *server) tell(out http.ResponseWriter, in *http.Request, selected select
 	if err != nil {
 		return apierrors.NewBadRequest("a version is needed to watch from")
 	}
-	changes, err := s.world.watch(selected, since)
+	changes, err := s.store.watch(selected, since)
 	if err != nil {
 		return err
 	}
-	defer s.world.unwatch(changes)
+	defer s.store.unwatch(changes)
 	out.Header().Set("Content-Type", "application/json")
 	to := json.NewEncoder(out)
 	flush := http.NewResponseController(out).Flush
@@ -249,7 +249,7 @@ func (s *server) tell(out http.ResponseWriter, in *http.Request, selected select
 
 // token answers the kubelet's token request for a pod with a placeholder.
 func token(out http.ResponseWriter, in *http.Request) error {
-	body, err := io.ReadAll(http.MaxBytesReader(out, in.Body, mostBody))
+	body, err := io.ReadAll(http.MaxBytesReader(out, in.Body, maxBody))
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
@@ -261,10 +261,10 @@ func token(out http.ResponseWriter, in *http.Request) error {
 	if !ok {
 		return apierrors.NewBadRequest("no TokenRequest")
 	}
-	seconds := int64(tokenTime / time.Second)
+	seconds := int64(tokenTTL / time.Second)
 	asked.TypeMeta = metav1.TypeMeta{Kind: "TokenRequest", APIVersion: authenticationv1.SchemeGroupVersion.String()}
 	asked.Spec.ExpirationSeconds = &seconds
-	asked.Status = authenticationv1.TokenRequestStatus{Token: noToken, ExpirationTimestamp: metav1.NewTime(time.Now().Add(tokenTime))}
+	asked.Status = authenticationv1.TokenRequestStatus{Token: noToken, ExpirationTimestamp: metav1.NewTime(time.Now().Add(tokenTTL))}
 	return write(out, asked)
 }
 
@@ -290,7 +290,7 @@ func statusOf(err error) metav1.Status {
 }
 
 // reject writes the error of a request.
-func refuse(out http.ResponseWriter, why error) {
+func reject(out http.ResponseWriter, why error) {
 	status := statusOf(why)
 	out.Header().Set("Content-Type", "application/json")
 	out.WriteHeader(int(status.Code))

@@ -32,7 +32,7 @@ const reason = "NoAPIServer"
 
 // store contains the objects of a record and the changes of its pods since. It is in memory only
 // and safe for concurrent use.
-type world struct {
+type store struct {
 	node string
 
 	mu sync.Mutex
@@ -59,12 +59,12 @@ type watch struct {
 }
 
 // maxPending bounds the events that a client has not read yet.
-const mostUnheard = 256
+const maxPending = 256
 
 // newStore makes a store of a record, for the state after a boot: its pods have no addresses yet
 // and are not ready, and the Node has a condition about the missing API server.
-func newWorld(r *Record) (*world, error) {
-	w := &world{node: r.Node, objects: map[string]map[types.NamespacedName]Object{}, missing: map[reference]bool{}, watches: map[*watch]struct{}{}, version: 1}
+func newStore(r *Record) (*store, error) {
+	w := &store{node: r.Node, objects: map[string]map[types.NamespacedName]Object{}, missing: map[reference]bool{}, watches: map[*watch]struct{}{}, version: 1}
 	for _, k := range kinds {
 		all := map[types.NamespacedName]Object{}
 		for _, o := range r.Objects[k.resource] {
@@ -114,18 +114,18 @@ func newWorld(r *Record) (*world, error) {
 		}
 		w.recorded = append(w.recorded, s)
 	}
-	return w, w.followPods()
+	return w, w.updateEndpoints()
 }
 
 // list returns the selected objects in order of their names, and the current version. The caller
 // must not change them.
-func (w *world) list(s selection) (found []Object, version int64) {
+func (w *store) list(s selection) (found []Object, version int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.selected(s), w.version
 }
 
-func (w *world) selected(s selection) []Object {
+func (w *store) selected(s selection) []Object {
 	var found []Object
 	all := w.objects[s.kind.resource]
 	for _, key := range slices.SortedFunc(maps.Keys(all), func(a, b types.NamespacedName) int {
@@ -139,36 +139,36 @@ func (w *world) selected(s selection) []Object {
 }
 
 // get returns an object, or nil if the record does not contain it.
-func (w *world) get(k kind, key types.NamespacedName) Object {
+func (w *store) get(k kind, key types.NamespacedName) Object {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.objects[k.resource][key]
 }
 
 // absent reports whether the API server has reported the object as missing.
-func (w *world) absent(k kind, key types.NamespacedName) bool {
+func (w *store) absent(k kind, key types.NamespacedName) bool {
 	return w.missing[reference{kind{resource: k.resource}, key.Namespace, key.Name}]
 }
 
 // watch starts a watch of changes since a version, which must be one of this store. unwatch ends
 // it.
-func (w *world) watch(s selection, since int64) (*watch, error) {
+func (w *store) watch(s selection, since int64) (*watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if since > w.version {
 		return nil, apierrors.NewResourceExpired("an API server has said that")
 	}
-	one := &watch{selection: s, events: make(chan Object, mostUnheard)}
+	one := &watch{selection: s, events: make(chan Object, maxPending)}
 	w.watches[one] = struct{}{}
 	for _, o := range w.selected(s) {
 		if version, err := strconv.ParseInt((&unstructured.Unstructured{Object: o}).GetResourceVersion(), 10, 64); err == nil && version > since {
-			w.tell(one, o)
+			w.notify(one, o)
 		}
 	}
 	return one, nil
 }
 
-func (w *world) unwatch(one *watch) {
+func (w *store) unwatch(one *watch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.watches, one)
@@ -176,7 +176,7 @@ func (w *world) unwatch(one *watch) {
 
 // patchStatus applies the kubelet's status of a pod (a strategic merge patch of the subresource
 // status), and updates the endpoints of Services. It returns the new pod.
-func (w *world) patchStatus(key types.NamespacedName, patch []byte) (Object, error) {
+func (w *store) patchStatus(key types.NamespacedName, patch []byte) (Object, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pod := w.objects[pods.resource][key]
@@ -200,11 +200,11 @@ func (w *world) patchStatus(key types.NamespacedName, patch []byte) (Object, err
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	w.put(pods, key, changed)
-	return changed, w.followPods()
+	return changed, w.updateEndpoints()
 }
 
 // updateEndpoints applies the state of the node's pods to the endpoints.
-func (w *world) followPods() error {
+func (w *store) updateEndpoints() error {
 	own := map[types.UID]*corev1.Pod{}
 	for key, o := range w.objects[pods.resource] {
 		var pod corev1.Pod
@@ -218,7 +218,7 @@ func (w *world) followPods() error {
 	for _, recorded := range w.recorded {
 		service := w.objects[services.resource][types.NamespacedName{Namespace: recorded.Namespace, Name: recorded.Labels[discoveryv1.LabelServiceName]}]
 		early, _, _ := unstructured.NestedBool(service, "spec", "publishNotReadyAddresses")
-		follows := follow(recorded, w.node, own, early)
+		follows := updateSlice(recorded, w.node, own, early)
 		o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&follows)
 		if err != nil {
 			return fmt.Errorf("EndpointSlice %s/%s: %w", recorded.Namespace, recorded.Name, err)
@@ -236,7 +236,7 @@ func (w *world) followPods() error {
 // address and readiness, and a pod without an address has no endpoint. early reports that the
 // Service publishes pods that are not ready. Endpoints on other nodes, and endpoints that are not
 // pods, stay unchanged.
-func follow(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*corev1.Pod, early bool) discoveryv1.EndpointSlice {
+func updateSlice(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*corev1.Pod, early bool) discoveryv1.EndpointSlice {
 	out := *recorded.DeepCopy()
 	out.Endpoints = nil
 	for _, e := range recorded.DeepCopy().Endpoints {
@@ -272,18 +272,18 @@ func addressOf(pod *corev1.Pod, family discoveryv1.AddressType) string {
 }
 
 // put replaces an object and notifies its watches.
-func (w *world) put(k kind, key types.NamespacedName, o Object) {
+func (w *store) put(k kind, key types.NamespacedName, o Object) {
 	w.version++
 	(&unstructured.Unstructured{Object: o}).SetResourceVersion(strconv.FormatInt(w.version, 10))
 	w.objects[k.resource][key] = o
 	for one := range w.watches {
 		if one.kind == k && one.matches(o) {
-			w.tell(one, o)
+			w.notify(one, o)
 		}
 	}
 }
 
-func (w *world) tell(one *watch, o Object) {
+func (w *store) notify(one *watch, o Object) {
 	if _, listens := w.watches[one]; !listens {
 		return
 	}

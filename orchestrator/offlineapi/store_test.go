@@ -94,7 +94,7 @@ data: {k: dg==}`),
 	}, Missing: []Missing{{"configmaps", "one", "optional"}}}
 }
 
-func listen(t *testing.T, w *world, s selection, since int64) *watch {
+func listen(t *testing.T, w *store, s selection, since int64) *watch {
 	t.Helper()
 	one, err := w.watch(s, since)
 	if err != nil {
@@ -108,7 +108,7 @@ func all(k kind) selection {
 }
 
 // endpoints returns the endpoints of a slice as short texts: address and readiness.
-func endpoints(t *testing.T, w *world) (found []string) {
+func endpoints(t *testing.T, w *store) (found []string) {
 	t.Helper()
 	o := w.get(endpointSlices, types.NamespacedName{Namespace: "one", Name: "web-1"})
 	list, _ := o["endpoints"].([]any)
@@ -126,7 +126,7 @@ func endpoints(t *testing.T, w *world) (found []string) {
 // TestPodsStartAgain checks that pods have no address until the kubelet reports one, and that the
 // endpoints of Services follow. Watches are notified.
 func TestPodsStartAgain(t *testing.T) {
-	w, err := newWorld(record(t))
+	w, err := newStore(record(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestPodsStartAgain(t *testing.T) {
 // TestNodeIsNotReady checks that the recorded Node does not count as ready, and that volumes that
 // were obsolete at the time of the record are not removed now.
 func TestNodeIsNotReady(t *testing.T) {
-	w, err := newWorld(record(t))
+	w, err := newStore(record(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,12 +215,12 @@ func TestNodeIsNotReady(t *testing.T) {
 
 // TestSlowListener checks that a slow watch is closed and blocks no other client.
 func TestSlowListener(t *testing.T) {
-	w, err := newWorld(record(t))
+	w, err := newStore(record(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	told := listen(t, w, all(pods), w.version)
-	for range mostUnheard + 2 {
+	for range maxPending + 2 {
 		if _, err := w.patchStatus(types.NamespacedName{Namespace: "one", Name: "a"}, []byte(`{"status":{}}`)); err != nil {
 			t.Fatal(err)
 		}
@@ -229,14 +229,14 @@ func TestSlowListener(t *testing.T) {
 	for range told.events {
 		heard++
 	}
-	if heard != mostUnheard {
+	if heard != maxPending {
 		t.Errorf("%d events were told", heard)
 	}
 }
 
 // TestSelections checks the selectors of a node's components.
 func TestSelections(t *testing.T) {
-	w, err := newWorld(record(t))
+	w, err := newStore(record(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,12 +266,12 @@ func TestSelections(t *testing.T) {
 // TestRecordIsThisNodes checks that a record is stored completely and with private permissions, and
 // is rejected on another node.
 func TestRecordIsThisNodes(t *testing.T) {
-	folder := t.TempDir() + "/stand-in"
+	folder := t.TempDir() + "/offline-api"
 	if _, err := Read(folder, nodespec.Spec{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("nothing was kept: %v", err)
 	}
 	want := record(t)
-	if err := keep(folder, *want); err != nil {
+	if err := writeRecord(folder, *want); err != nil {
 		t.Fatal(err)
 	}
 	got, err := Read(folder, nodespec.Spec{Cluster: "c", NodeName: "n1"})
@@ -313,7 +313,7 @@ kind: Service
 apiVersion: v1
 metadata: {name: web, namespace: one}
 spec: {publishNotReadyAddresses: true}`)
-	w, err := newWorld(r)
+	w, err := newStore(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,8 +325,8 @@ spec: {publishNotReadyAddresses: true}`)
 // TestPrune checks that a pod that has ended is not started from an earlier record, even if other
 // objects could not be read.
 func TestPrune(t *testing.T) {
-	k := keeper{cluster: "c", node: "n1", folder: t.TempDir()}
-	if err := keep(k.folder, *record(t)); err != nil {
+	k := recorder{cluster: "c", node: "n1", folder: t.TempDir()}
+	if err := writeRecord(k.folder, *record(t)); err != nil {
 		t.Fatal(err)
 	}
 	names := func() []string {

@@ -13,11 +13,11 @@ import (
 const (
 	// caTTL is the validity of a CA, and successorAfter is the age of the newest CA at which its
 	// successor is created.
-	authorityLife = 90 * 24 * time.Hour
-	succession    = 60 * 24 * time.Hour
+	caTTL          = 90 * 24 * time.Hour
+	successorAfter = 60 * 24 * time.Hour
 	// distributionTime is how long a successor is trusted before it signs: by then every kubelet
 	// has written it into every pod's volume.
-	publicity = 24 * time.Hour
+	distributionTime = 24 * time.Hour
 )
 
 // Authorities are the trusted CAs, the oldest first.
@@ -31,10 +31,10 @@ func (a Authorities) Next(cluster string, now time.Time) (next Authorities, chan
 			next = append(next, ca)
 		}
 	}
-	if len(next) > 0 && now.Before(made(next[len(next)-1]).Add(succession)) {
+	if len(next) > 0 && now.Before(createdAt(next[len(next)-1]).Add(successorAfter)) {
 		return next, len(next) != len(a), nil
 	}
-	ca, err := pki.NewCAAt("pods of "+cluster, authorityLife, now)
+	ca, err := pki.NewCAAt("pods of "+cluster, caTTL, now)
 	if err != nil {
 		return nil, false, err
 	}
@@ -43,18 +43,18 @@ func (a Authorities) Next(cluster string, now time.Time) (next Authorities, chan
 
 // createdAt returns the creation time of a CA, which is some time after the begin of its validity
 // (pki.CABackdate).
-func made(ca *pki.CA) time.Time { return ca.Cert.NotBefore.Add(pki.CABackdate) }
+func createdAt(ca *pki.CA) time.Time { return ca.Cert.NotBefore.Add(pki.CABackdate) }
 
 // Issuing returns the newest CA that all pods trust. Without such a CA, it returns the oldest,
 // unless that expires before a certificate that it would sign now; then it returns the newest: pods
 // that do not trust the newest yet will do so before the oldest expires.
 func (a Authorities) Issuing(now time.Time) *pki.CA {
 	for i := len(a) - 1; i > 0; i-- {
-		if !now.Before(made(a[i]).Add(publicity)) {
+		if !now.Before(createdAt(a[i]).Add(distributionTime)) {
 			return a[i]
 		}
 	}
-	if a[0].Cert.NotAfter.Before(now.Add(longest)) {
+	if a[0].Cert.NotAfter.Before(now.Add(maxTTL)) {
 		return a[len(a)-1]
 	}
 	return a[0]

@@ -40,10 +40,10 @@ func TestAuthorities(t *testing.T) {
 		}
 		issuer := all.Issuing(now)
 		issuers[pki.Serial(issuer.Cert)] = true
-		if since := believed[pki.Serial(issuer.Cert)]; made > 1 && now.Sub(since) < publicity {
+		if since := believed[pki.Serial(issuer.Cert)]; made > 1 && now.Sub(since) < distributionTime {
 			t.Fatalf("%v: issues by one that is believed since %v", now, since)
 		}
-		if end := issuer.Cert.NotAfter; end.Before(now.Add(longest)) {
+		if end := issuer.Cert.NotAfter; end.Before(now.Add(maxTTL)) {
 			t.Fatalf("%v: issues by one that ends at %v", now, end)
 		}
 	}
@@ -59,7 +59,7 @@ func TestAfterLongAbsence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := begin.Add(2 * authorityLife)
+	now := begin.Add(2 * caTTL)
 	next, changed, err := all.Next("c", now)
 	if err != nil || !changed || len(next) != 1 || next[0] == all[0] || next.Issuing(now) != next[0] {
 		t.Errorf("%v, %t, %v", next, changed, err)
@@ -93,7 +93,7 @@ func TestEncoding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, _, err = all.Next("c", begin.Add(succession))
+	all, _, err = all.Next("c", begin.Add(successorAfter))
 	if err != nil || len(all) != 2 {
 		t.Fatal(all, err)
 	}

@@ -20,7 +20,7 @@ import (
 
 // maxTTL is the longest validity of a pod's certificate. The API requires at least an hour and
 // permits a pod to request less than a day.
-const longest = 24 * time.Hour
+const maxTTL = 24 * time.Hour
 
 // identity returns the SPIFFE ID of a service account.
 func identity(cluster, namespace, account string) *url.URL {
@@ -77,7 +77,7 @@ func keyOf(r *certificates.PodCertificateRequest) (crypto.PublicKey, error) {
 // minutes.
 func issue(ca *pki.CA, cluster string, r *certificates.PodCertificateRequest, key crypto.PublicKey, now time.Time) (*x509.Certificate, error) {
 	now = now.UTC().Truncate(time.Second) // the precision of a certificate
-	life := longest
+	life := maxTTL
 	if most := r.Spec.MaxExpirationSeconds; most != nil {
 		life = min(life, time.Duration(*most)*time.Second)
 	}

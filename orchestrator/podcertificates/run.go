@@ -27,11 +27,11 @@ const Name = "pod-certificates"
 
 const (
 	// retryInterval is the delay after a failure; timeout bounds a request.
-	again    = 2 * time.Second
-	patience = 10 * time.Second
+	retryInterval = 2 * time.Second
+	timeout       = 10 * time.Second
 	// resyncPeriod is the interval of checks whether a CA needs a successor, and whether the bundle
 	// is correct.
-	look = 5 * time.Minute
+	resyncPeriod = 5 * time.Minute
 )
 
 // secretKey is the key of the CAs in their Secret.
@@ -67,8 +67,8 @@ type signer struct {
 	changed  chan struct{}
 	now      func() time.Time
 
-	known  Authorities
-	looked time.Time // when known was read
+	known        Authorities
+	reconciledAt time.Time // when known was read
 }
 
 func newSigner(cluster string, own, acting kubernetes.Interface) *signer {
@@ -97,19 +97,19 @@ func (s *signer) run(ctx context.Context, tell func(detail string)) error {
 	if !cache.WaitForCacheSync(ctx.Done(), s.requests.HasSynced) {
 		return nil // stopped
 	}
-	go wait.UntilWithContext(ctx, func(context.Context) { change(nil) }, look)
-	component.ResyncLoop(ctx, s.changed, again, s.pass, tell)
+	go wait.UntilWithContext(ctx, func(context.Context) { change(nil) }, resyncPeriod)
+	component.ResyncLoop(ctx, s.changed, retryInterval, s.pass, tell)
 	return nil
 }
 
 // pass answers every unanswered request. A request that fails does not block the others.
 func (s *signer) pass(ctx context.Context) (string, error) {
 	now := s.now()
-	if since := now.Sub(s.looked); since >= look || since < 0 || len(s.known) == 0 {
-		if err := s.settle(ctx, now); err != nil {
+	if since := now.Sub(s.reconciledAt); since >= resyncPeriod || since < 0 || len(s.known) == 0 {
+		if err := s.reconcile(ctx, now); err != nil {
 			return "", err
 		}
-		s.looked = now
+		s.reconciledAt = now
 	}
 	var first error
 	for _, o := range s.requests.GetStore().List() {
@@ -137,7 +137,7 @@ func (s *signer) answer(ctx context.Context, r *certificates.PodCertificateReque
 	}
 	r = r.DeepCopy()
 	r.Status = status
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	_, err = s.client.CertificatesV1beta1().PodCertificateRequests(r.Namespace).UpdateStatus(ctx, r, metav1.UpdateOptions{})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
@@ -147,8 +147,8 @@ func (s *signer) answer(ctx context.Context, r *certificates.PodCertificateReque
 }
 
 // reconcile creates or updates the CAs and the bundle that pods mount.
-func (s *signer) settle(ctx context.Context, now time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (s *signer) reconcile(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	secrets := s.client.CoreV1().Secrets(metav1.NamespaceSystem)
 	have, err := secrets.Get(ctx, bootstrap.PodAuthorities, metav1.GetOptions{})

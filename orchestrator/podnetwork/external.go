@@ -40,10 +40,10 @@ func ownDNS(podCIDRs []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// own configures the parts that neither the external network nor the service proxy provides:
-// addresses for the cluster DNS, and routes by which processes of the machine reach Services
-// without a default route. The source address is the machine's own.
-func (a *Agent) own() error {
+// configureExternal configures the parts that neither the external network nor the service proxy
+// provides: addresses for the cluster DNS, and routes by which processes of the machine reach
+// Services without a default route. The source address is the machine's own.
+func (a *Agent) configureExternal() error {
 	want := ownDNS(a.spec.PodCIDRs)
 	if err := ensureDummy(ownLink, want); err != nil {
 		return err
@@ -58,7 +58,7 @@ func (a *Agent) own() error {
 
 // publishLoop publishes the cluster DNS's endpoint of this node, or withdraws it, after each change
 // of its Node, until ctx is done.
-func (a *Agent) keepPublished(ctx context.Context, api kubernetes.Interface, announce component.Announce) error {
+func (a *Agent) publishLoop(ctx context.Context, api kubernetes.Interface, announce component.Announce) error {
 	timer := newTimer()
 	defer timer.Stop()
 	var last *corev1.Node
@@ -72,7 +72,7 @@ func (a *Agent) keepPublished(ctx context.Context, api kubernetes.Interface, ann
 		detail := component.ExternalDetail("something else connects pods")
 		if err := a.publish(ctx, api, last); err != nil {
 			detail = fmt.Sprintf("%s; cluster DNS is not published: %v", detail, err)
-			timer.Reset(again)
+			timer.Reset(publishRetry)
 		}
 		if detail != told && ctx.Err() == nil { // a Node is updated every few seconds
 			announce(Name, true, detail)

@@ -112,7 +112,7 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	taken.add(self.Ranges)
 	keys := []wgtypes.Key{self.Key}
 	for _, n := range hosts {
-		err := believable(spec, n.Ranges, taken)
+		err := checkRanges(spec, n.Ranges, taken)
 		if err == nil {
 			taken.add(n.Ranges) // the ranges belong to the node even if it is unreachable
 		}
@@ -215,7 +215,7 @@ func (t *takenRanges) add(ranges []netip.Prefix) {
 
 // checkRanges checks that ranges have a form that the control plane assigns, and belong to no other
 // node.
-func believable(spec nodespec.Spec, ranges []netip.Prefix, taken takenRanges) error {
+func checkRanges(spec nodespec.Spec, ranges []netip.Prefix, taken takenRanges) error {
 	if len(ranges) == 0 {
 		return errors.New("has no pod range yet")
 	}

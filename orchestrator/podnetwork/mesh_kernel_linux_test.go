@@ -53,7 +53,7 @@ func (n *testNode) describe(i int) Node {
 func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
 	t.Helper()
 	var done []string
-	n.kernel.told = func(text string) { done = append(done, text) }
+	n.kernel.log = func(text string) { done = append(done, text) }
 	mesh := NewMesh(n.spec, Self{Ranges: n.ranges, MTU: n.plan.MTU, Key: n.kernel.key.PublicKey()}, nodes)
 	var err error
 	n.Do(func() { err = n.kernel.apply(mesh.Pieces) })

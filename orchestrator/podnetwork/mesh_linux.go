@@ -34,12 +34,12 @@ const vni = 1
 
 // maxRounds bounds the passes over the kernel's state: a recreated link loses its routes and
 // neighbor entries, and the second pass restores them.
-const rounds = 3
+const maxRounds = 3
 
 // kernel is the mesh in the kernel. The zero kernel has no WireGuard key.
 type kernel struct {
 	key   wgtypes.Key // private
-	told  func(string)
+	log   func(string)
 	ahead handshakes // nil: no peer is recreated because of a clock that went back
 }
 
@@ -51,18 +51,18 @@ type handshakes map[wgtypes.Key]struct {
 
 const (
 	// clockSkew is how far in the future a handshake has to be to prove that the clock went back.
-	wentBack = 10 * time.Second
+	clockSkew = 10 * time.Second
 	// stuckAfter is the time without a newer handshake. If only the clock of this machine went
 	// back, the other end begins another handshake by then, and the working tunnel stays. A session
 	// ends after three minutes (WireGuard, 6.1, Reject-After-Time).
-	shut = 4 * time.Minute
+	stuckAfter = 4 * time.Minute
 )
 
 // stuck reports whether the last handshake with a peer is in the future and no newer handshake has
 // followed for long: the clocks of both ends went back, and neither accepts a handshake of the
 // other. The kernel stores the time of the handshake as long as the peer exists.
-func (h handshakes) stays(peer wgtypes.Key, at, now time.Time) bool {
-	if h == nil || at.Sub(now) <= wentBack {
+func (h handshakes) stuck(peer wgtypes.Key, at, now time.Time) bool {
+	if h == nil || at.Sub(now) <= clockSkew {
 		delete(h, peer)
 		return false
 	}
@@ -71,13 +71,13 @@ func (h handshakes) stays(peer wgtypes.Key, at, now time.Time) bool {
 		seen.at, seen.since = at, now
 		h[peer] = seen
 	}
-	return now.Sub(seen.since) > shut
+	return now.Sub(seen.since) > stuckAfter
 }
 
 // apply applies the wanted objects to the kernel and continues after failures.
 func (k kernel) apply(want []KernelObject) error {
 	var errs []error
-	for range rounds {
+	for range maxRounds {
 		have, err := k.read()
 		if err != nil {
 			return err
@@ -88,13 +88,13 @@ func (k kernel) apply(want []KernelObject) error {
 		}
 		errs = nil
 		for _, p := range gone {
-			k.told("remove " + p.String())
+			k.log("remove " + p.String())
 			if err := k.remove(p); err != nil {
 				errs = append(errs, fmt.Errorf("%s: cannot remove: %w", p.Name(), err))
 			}
 		}
 		for _, p := range set {
-			k.told("set " + p.String())
+			k.log("set " + p.String())
 			if err := k.set(p); err != nil {
 				errs = append(errs, fmt.Errorf("%s: cannot set: %w", p, err))
 			}
@@ -128,7 +128,7 @@ func (k kernel) read() ([]KernelObject, error) {
 		return nil, fmt.Errorf("routes: cannot list: %w", err)
 	}
 	for _, r := range routes {
-		if route, ok := pieceOf(r, index); ok {
+		if route, ok := routeOf(r, index); ok {
 			pieces = append(pieces, route)
 		}
 	}
@@ -137,7 +137,7 @@ func (k kernel) read() ([]KernelObject, error) {
 
 // routeOf converts a route of the kernel; tunnel is the index of the mesh's tunnel, or 0. It
 // returns false for a route of a disappearing link.
-func pieceOf(r netlink.Route, tunnel int) (Route, bool) {
+func routeOf(r netlink.Route, tunnel int) (Route, bool) {
 	route := Route{To: prefix(*r.Dst), Via: addr(r.Gw), From: addr(r.Src), Tunnel: tunnel != 0 && r.LinkIndex == tunnel}
 	return route, r.Type == unix.RTN_UNREACHABLE || !route.refuses()
 }
@@ -154,7 +154,7 @@ func (k kernel) removeRoute(p Route, tunnel netlink.Link) error {
 		return err
 	}
 	return deleteRoutes(slices.DeleteFunc(have, func(r netlink.Route) bool {
-		route, ok := pieceOf(r, index)
+		route, ok := routeOf(r, index)
 		return !ok || route != p
 	}))
 }
@@ -200,7 +200,7 @@ func (k kernel) readWireGuard(l *Link) ([]KernelObject, error) {
 	l.Key, l.Port = device.PublicKey, device.ListenPort
 	var pieces []KernelObject
 	for _, p := range device.Peers {
-		peer := Peer{Key: p.PublicKey, Deferred: k.ahead.stays(p.PublicKey, p.LastHandshakeTime, time.Now())}
+		peer := Peer{Key: p.PublicKey, Deferred: k.ahead.stuck(p.PublicKey, p.LastHandshakeTime, time.Now())}
 		if p.Endpoint != nil {
 			at := p.Endpoint.AddrPort()
 			peer.At = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())

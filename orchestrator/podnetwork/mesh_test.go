@@ -165,7 +165,7 @@ func TestHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, peer, last := handshakes{}, keyOf(1), time.Now().Add(8*time.Hour)
 		for range 4 {
-			if h.stays(peer, last, time.Now()) {
+			if h.stuck(peer, last, time.Now()) {
 				t.Fatal("given up at once")
 			}
 			time.Sleep(time.Minute)
@@ -173,18 +173,18 @@ func TestHandshakes(t *testing.T) {
 		// another handshake, from before the clock of the other end went back
 		last = last.Add(time.Second)
 		for range 5 {
-			if h.stays(peer, last, time.Now()) {
+			if h.stuck(peer, last, time.Now()) {
 				t.Fatal("given up although another one came")
 			}
 			time.Sleep(time.Minute)
 		}
-		if !h.stays(peer, last, time.Now()) {
+		if !h.stuck(peer, last, time.Now()) {
 			t.Error("kept for ever")
 		}
-		if h.stays(peer, time.Now().Add(-time.Second), time.Now()) || len(h) != 0 {
+		if h.stuck(peer, time.Now().Add(-time.Second), time.Now()) || len(h) != 0 {
 			t.Errorf("given up although one came: %v", h)
 		}
-		if h.stays(peer, time.Time{}, time.Now()) || handshakes(nil).stays(peer, last, time.Now()) {
+		if h.stuck(peer, time.Time{}, time.Now()) || handshakes(nil).stuck(peer, last, time.Now()) {
 			t.Error("given up without a handshake")
 		}
 	})

@@ -179,7 +179,7 @@ func TestPublish(t *testing.T) {
 
 // TestPublishLoop checks that, with an external network, the node is an endpoint of the cluster DNS
 // with the DNS's own address, and that the status names the external network.
-func TestKeepPublished(t *testing.T) {
+func TestPublishLoop(t *testing.T) {
 	client := fake.NewClientset()
 	refused := errors.New("no rights yet")
 	client.PrependReactor("create", "endpointslices", func(testclient.Action) (bool, runtime.Object, error) {
@@ -193,7 +193,7 @@ func TestKeepPublished(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var said []string
-	err := a.keepPublished(ctx, client, func(name string, ready bool, detail string) {
+	err := a.publishLoop(ctx, client, func(name string, ready bool, detail string) {
 		said = append(said, fmt.Sprint(name, " ", ready, " ", detail))
 		if len(said) == 2 {
 			cancel()

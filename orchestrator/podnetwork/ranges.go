@@ -32,7 +32,7 @@ func Ranges(spec nodespec.Spec, objects []*corev1.Node) map[string][]netip.Prefi
 	out := map[string][]netip.Prefix{}
 	var taken takenRanges
 	for _, n := range all {
-		if believable(spec, n.Ranges, taken) == nil {
+		if checkRanges(spec, n.Ranges, taken) == nil {
 			out[n.Name] = n.Ranges
 			taken.add(n.Ranges)
 		}

@@ -41,14 +41,14 @@ const client = "node-agent"
 
 // publishRetry is the delay after a rejected write of the cluster DNS endpoint: rights and
 // namespace may exist in a moment.
-const again = 200 * time.Millisecond
+const publishRetry = 200 * time.Millisecond
 
 // resyncPeriod bounds how long a manual change of the mesh in the kernel lasts, or a change because
 // a link was down.
-const heal = time.Minute
+const resyncPeriod = time.Minute
 
 // retryInterval is the delay after a failure.
-const soon = 2 * time.Second
+const retryInterval = 2 * time.Second
 
 // Components describes the two components without their Run functions: the network, and the Node
 // object as the API server has it.
@@ -62,19 +62,19 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 
 // Agent maintains the node's network. Make it with New.
 type Agent struct {
-	spec    nodespec.Spec
-	dirs    dirs.Dirs
-	gate    *apiready.Waiter
-	nodes   chan *corev1.Node // for the network
-	seen    chan *corev1.Node // for the Node's state
-	changed chan struct{}     // signals a change of any Node
-	all     cache.Store       // of Nodes; complete after the first signal on changed
-	addrs   []netip.Addr
-	bridged chan struct{} // closed when addrs are known and on the bridge
-	known   chan struct{} // closed when the Node object exists
-	applied []netip.Prefix
-	plan    Plan      // for the applied ranges
-	healed  time.Time // time of the last complete application
+	spec      nodespec.Spec
+	dirs      dirs.Dirs
+	gate      *apiready.Waiter
+	nodes     chan *corev1.Node // for the network
+	seen      chan *corev1.Node // for the Node's state
+	changed   chan struct{}     // signals a change of any Node
+	all       cache.Store       // of Nodes; complete after the first signal on changed
+	addrs     []netip.Addr
+	bridged   chan struct{} // closed when addrs are known and on the bridge
+	known     chan struct{} // closed when the Node object exists
+	applied   []netip.Prefix
+	plan      Plan      // for the applied ranges
+	appliedAt time.Time // time of the last complete application
 }
 
 // New returns an agent that waits for the API server by means of gate.
@@ -110,7 +110,7 @@ func (a *Agent) Registered(ctx context.Context) error {
 func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	start := a.recall
 	if a.spec.External.Network {
-		start = a.own
+		start = a.configureExternal
 	}
 	if err := start(); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 		return err
 	}
 	if a.spec.External.Network {
-		return a.keepPublished(ctx, api, announce)
+		return a.publishLoop(ctx, api, announce)
 	}
 	nft, err := knftables.New(knftables.InetFamily, table)
 	if err != nil {
@@ -153,7 +153,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 		case <-timer.C:
 			// The timer may be set for the endpoint of the cluster DNS, many times a second.
 			since := time.Since(looked)
-			look = !unpublished || since >= heal || m.failed && since >= soon
+			look = !unpublished || since >= resyncPeriod || m.failed && since >= retryInterval
 		case <-ctx.Done():
 			return nil
 		}
@@ -167,17 +167,17 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 			continue
 		}
 		detail := fmt.Sprintf("pods in %v", a.applied)
-		timer.Reset(heal)
-		if time.Since(a.healed) >= heal {
+		timer.Reset(resyncPeriod)
+		if time.Since(a.appliedAt) >= resyncPeriod {
 			if err := a.finish(ctx, nft); err != nil {
 				detail = fmt.Sprintf("%s; %v", detail, err)
-				timer.Reset(soon)
+				timer.Reset(retryInterval)
 			}
 		}
 		if unpublished {
 			if err := a.publish(ctx, api, last); err != nil {
 				detail = fmt.Sprintf("%s; cluster DNS is not published: %v", detail, err)
-				timer.Reset(again)
+				timer.Reset(publishRetry)
 			} else {
 				unpublished = false
 			}
@@ -185,7 +185,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 		if complete && look {
 			looked = time.Now()
 			if others = m.update(ctx, a.applied, a.all.List()); m.failed && !unpublished {
-				timer.Reset(soon)
+				timer.Reset(retryInterval)
 			}
 		}
 		detail += others
@@ -198,7 +198,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 
 // newTimer returns a stopped timer.
 func newTimer() *time.Timer {
-	t := time.NewTimer(heal)
+	t := time.NewTimer(resyncPeriod)
 	t.Stop()
 	return t
 }
@@ -219,7 +219,7 @@ func (a *Agent) recall() error {
 // watch watches the Nodes: it forwards the newest state of the own Node, and signals changes of any
 // Node, after all Nodes are known: unknown Nodes would count as deleted.
 func (a *Agent) watch(ctx context.Context, api kubernetes.Interface) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean))
+	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
 	informer := factory.Core().V1().Nodes().Informer()
 	a.all = informer.GetStore()
 	known := sync.OnceFunc(func() { close(a.known) })
@@ -276,7 +276,7 @@ func alike(a, b *corev1.Node) bool {
 }
 
 // trim removes large fields of a Node that this package does not use.
-func lean(object any) (any, error) {
+func trim(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
 		node.ManagedFields, node.Status.Images = nil, nil
 	}
@@ -329,7 +329,7 @@ func (a *Agent) finish(ctx context.Context, nft knftables.Interface) error {
 	if err := filter(ctx, nft, a.plan); err != nil {
 		return err
 	}
-	a.healed = time.Now()
+	a.appliedAt = time.Now()
 	return nil
 }
 

@@ -25,7 +25,7 @@ type mesh struct {
 }
 
 // maxShown is the maximal number of problems in the status text.
-const shown = 3
+const maxShown = 3
 
 // update applies the Nodes to the kernel and returns a short text about the node's connections, or
 // "". Problems with other nodes do not make the node unready: they are reported and retried.
@@ -53,7 +53,7 @@ func (m *mesh) update(ctx context.Context, own []netip.Prefix, objects []any) st
 	}
 	plan, err := m.plan(ctx, own, *self, nodes)
 	if err == nil {
-		m.kernel.told = func(text string) { klog.Infof("%s: %s", Name, text) }
+		m.kernel.log = func(text string) { klog.Infof("%s: %s", Name, text) }
 		err = m.kernel.apply(plan.Pieces)
 	}
 	problems = append(problems, plan.Problems...)
@@ -97,8 +97,8 @@ func describe(encapsulation string, others, reached int, problems []string) stri
 	if others > 0 {
 		text = fmt.Sprintf("; %d of %d other nodes reached, encapsulation %s", reached, others, encapsulation)
 	}
-	more := len(problems) - shown
-	for _, p := range problems[:min(len(problems), shown)] {
+	more := len(problems) - maxShown
+	for _, p := range problems[:min(len(problems), maxShown)] {
 		text += "; " + p
 	}
 	if more > 0 {

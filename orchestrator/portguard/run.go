@@ -31,19 +31,19 @@ import (
 )
 
 // Name is the component's name.
-const Name = "guard"
+const Name = "port-guard"
 
 const (
 	// minInterval is the shortest time between two updates of the table; further changes in this
 	// time are combined.
-	pace = 200 * time.Millisecond
+	minInterval = 200 * time.Millisecond
 	// resyncPeriod bounds how long a manual change of the table in the kernel lasts; retryInterval
 	// is the delay after a failure.
-	heal, soon = time.Minute, 2 * time.Second
+	resyncPeriod, retryInterval = time.Minute, 2 * time.Second
 	// publishRetry is the delay after a failed publication of the addresses.
-	refused = 30 * time.Second
+	publishRetry = 30 * time.Second
 	// timeout bounds a run of nft(8).
-	patience = 30 * time.Second
+	timeout = 30 * time.Second
 )
 
 // Component describes the component without its Run function. It has the identity of the node's
@@ -64,7 +64,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
 	}
-	f, err := newFollower(api, spec)
+	f, err := newWatcher(api, spec)
 	if err != nil {
 		return err
 	}
@@ -75,11 +75,11 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	go func() {
 		if rights(ctx) == nil {
 			f.start(ctx)
-			f.keepPublished(ctx, links, publish)
+			f.publishLoop(ctx, links, publish)
 		}
 	}()
-	k := &keeper{write: nft, announce: announce}
-	k.run(ctx, f.changed, f.world)
+	k := &applier{write: nft, announce: announce}
+	k.run(ctx, f.changed, f.input)
 	return nil
 }
 
@@ -119,7 +119,7 @@ func links() ([]netip.Addr, error) {
 
 // publishLoop publishes the machine's addresses on its Node, for the other nodes, until ctx is
 // done. It checks every few seconds until the Node has them, and every minute afterwards.
-func (f *follower) keepPublished(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) {
+func (f *watcher) publishLoop(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -128,12 +128,12 @@ func (f *follower) keepPublished(ctx context.Context, links func() ([]netip.Addr
 		case <-ctx.Done():
 			return
 		}
-		rest := heal
+		rest := resyncPeriod
 		if done, err := f.publishOnce(ctx, links, publish); err != nil {
 			klog.Errorf("%s: the machine's addresses are not on its Node: %v", Name, err)
-			rest = refused
+			rest = publishRetry
 		} else if !done {
-			rest = soon
+			rest = retryInterval
 		}
 		timer.Reset(rest)
 	}
@@ -141,7 +141,7 @@ func (f *follower) keepPublished(ctx context.Context, links func() ([]netip.Addr
 
 // publishOnce publishes the addresses if they differ from the Node's, and reports whether the Node
 // already had them.
-func (f *follower) publishOnce(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) (bool, error) {
+func (f *watcher) publishOnce(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) (bool, error) {
 	own, err := links()
 	if err != nil {
 		return false, err
@@ -160,7 +160,7 @@ func (f *follower) publishOnce(ctx context.Context, links func() ([]netip.Addr, 
 
 // nft runs the commands of nft(8) as a transaction.
 func nft(ctx context.Context, commands string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	command := exec.CommandContext(ctx, paths.Nft, "-f", "-")
 	command.Stdin = strings.NewReader(commands)
@@ -171,7 +171,7 @@ func nft(ctx context.Context, commands string) error {
 }
 
 // watcher watches the Nodes, and the node's own Pods if their namespaces matter.
-type follower struct {
+type watcher struct {
 	spec    nodespec.Spec
 	start   func(context.Context)
 	nodes   cache.SharedIndexInformer
@@ -179,10 +179,10 @@ type follower struct {
 	changed chan struct{}
 }
 
-func newFollower(api kubernetes.Interface, spec nodespec.Spec) (*follower, error) {
-	f := &follower{spec: spec, changed: make(chan struct{}, 1)}
-	everywhere := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean))
-	here := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(lean), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+func newWatcher(api kubernetes.Interface, spec nodespec.Spec) (*watcher, error) {
+	f := &watcher{spec: spec, changed: make(chan struct{}, 1)}
+	everywhere := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
+	here := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", spec.NodeName).String()
 	}))
 	f.nodes = everywhere.Core().V1().Nodes().Informer()
@@ -222,7 +222,7 @@ func newFollower(api kubernetes.Interface, spec nodespec.Spec) (*follower, error
 }
 
 // input returns the current input, and whether the Nodes are known yet.
-func (f *follower) world() (w Input, known bool) {
+func (f *watcher) input() (w Input, known bool) {
 	w = Input{Machines: slices.Concat(f.spec.NodeIPs, f.spec.ControlPlanes, f.spec.VirtualAddresses), Pods: f.spec.PodCIDRs, Kubelet: f.spec.Kubelet}
 	for _, o := range f.nodes.GetStore().List() {
 		w.Machines = append(w.Machines, addressesOf(o)...)
@@ -238,7 +238,7 @@ func (f *follower) world() (w Input, known bool) {
 }
 
 // trim removes all fields that addressesOf does not read.
-func lean(object any) (any, error) {
+func trim(object any) (any, error) {
 	keep := func(m metav1.ObjectMeta) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion}
 	}
@@ -283,23 +283,23 @@ func addressesOf(object any) []netip.Addr {
 }
 
 // applier applies the input to the kernel.
-type keeper struct {
+type applier struct {
 	write    func(ctx context.Context, commands string) error
 	announce component.Announce
 
-	have string // the commands that made the table in the kernel
-	told string
+	have      string // the commands that made the table in the kernel
+	announced string
 }
 
 // run works until ctx is done: after a change, every minute, and after a failure.
-func (k *keeper) run(ctx context.Context, changed <-chan struct{}, world func() (Input, bool)) {
+func (k *applier) run(ctx context.Context, changed <-chan struct{}, world func() (Input, bool)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for last := (time.Time{}); ; {
 		again := false
 		select {
 		case <-changed:
-			if wait := pace - time.Since(last); wait > 0 {
+			if wait := minInterval - time.Since(last); wait > 0 {
 				timer.Reset(wait)
 				continue
 			}
@@ -310,26 +310,26 @@ func (k *keeper) run(ctx context.Context, changed <-chan struct{}, world func() 
 		}
 		last = time.Now()
 		w, known := world()
-		rest := heal
+		rest := resyncPeriod
 		detail, err := k.step(ctx, w, again)
 		if err != nil {
-			rest, detail = soon, err.Error()
+			rest, detail = retryInterval, err.Error()
 		}
 		timer.Reset(rest)
 		ready := err == nil && known
 		if err == nil && !known {
 			detail += "; the Nodes are not known yet"
 		}
-		if now := fmt.Sprint(ready, detail); now != k.told && ctx.Err() == nil {
+		if now := fmt.Sprint(ready, detail); now != k.announced && ctx.Err() == nil {
 			k.announce(Name, ready, detail)
-			k.told = now
+			k.announced = now
 		}
 	}
 }
 
 // step writes the table if it differs from the last table, or if again is set: the table may have
 // been removed by hand.
-func (k *keeper) step(ctx context.Context, w Input, again bool) (string, error) {
+func (k *applier) step(ctx context.Context, w Input, again bool) (string, error) {
 	commands := w.Commands()
 	if commands != k.have || again {
 		if err := k.write(ctx, commands); err != nil {

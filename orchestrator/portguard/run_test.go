@@ -57,13 +57,13 @@ func wait(t *testing.T, tables <-chan string, words, without []string) {
 // TestWatch checks that the table begins with the addresses of the specification and then contains
 // the address of a new machine and of the pods of the namespace with access to kubelets. A failure
 // is announced and retried.
-func TestFollow(t *testing.T) {
+func TestWatch(t *testing.T) {
 	spec := nodespec.Spec{
 		NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		Kubelet: nodespec.Kubelet{ClosedToPods: true, Namespaces: []string{"monitoring"}},
 	}
 	api := fake.NewClientset(node("a", "10.0.0.5"), pod("monitoring", "prometheus", "10.244.1.9", false), pod("monitoring", "exporter", "10.0.0.5", true), pod("default", "web", "10.244.1.8", false))
-	f, err := newFollower(api, spec)
+	f, err := newWatcher(api, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestFollow(t *testing.T) {
 	defer cancel()
 	tables, said := make(chan string, 100), make(chan string, 100)
 	fails := 1
-	k := &keeper{
+	k := &applier{
 		write: func(_ context.Context, commands string) error {
 			if fails--; fails >= 0 {
 				return errors.New("the kernel says no")
@@ -87,7 +87,7 @@ func TestFollow(t *testing.T) {
 		},
 	}
 	ended := make(chan struct{})
-	go func() { k.run(ctx, f.changed, f.world); close(ended) }()
+	go func() { k.run(ctx, f.changed, f.input); close(ended) }()
 	if text := <-said; text != "the kernel says no" {
 		t.Errorf("said %q", text)
 	}
@@ -119,7 +119,7 @@ func TestFollow(t *testing.T) {
 // only if they differ.
 func TestPublish(t *testing.T) {
 	spec := nodespec.Spec{NodeName: "a", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
-	f, err := newFollower(fake.NewClientset(), spec)
+	f, err := newWatcher(fake.NewClientset(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}

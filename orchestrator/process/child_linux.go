@@ -67,7 +67,7 @@ type lastLine struct {
 	to io.Writer
 
 	mu      sync.Mutex
-	kept    string
+	problem string
 	current []byte
 }
 
@@ -81,7 +81,7 @@ func (l *lastLine) Write(p []byte) (int, error) {
 			l.current = append(l.current, line[:min(room, len(line))]...)
 		}
 		if line[len(line)-1] == '\n' {
-			l.keep()
+			l.remember()
 			l.current = l.current[:0]
 		}
 	}
@@ -93,13 +93,13 @@ func (l *lastLine) Write(p []byte) (int, error) {
 // Go's failures, and klog's errors.
 var wrong = []string{"orchestrator: ", "panic: ", "fatal error: ", "E", "F"}
 
-func (l *lastLine) keep() {
+func (l *lastLine) remember() {
 	text := strings.TrimSpace(string(l.current))
 	for _, prefix := range wrong {
 		rest, has := strings.CutPrefix(text, prefix)
 		// "E1127 17:52:35.817596 …"
 		if has && (len(prefix) > 1 || rest != "" && rest[0] >= '0' && rest[0] <= '9') {
-			l.kept = text
+			l.problem = text
 		}
 	}
 }
@@ -107,6 +107,6 @@ func (l *lastLine) keep() {
 func (l *lastLine) line() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.keep()
-	return strings.ToValidUTF8(l.kept, "")
+	l.remember()
+	return strings.ToValidUTF8(l.problem, "")
 }

@@ -73,18 +73,18 @@ func settleDown(ctx context.Context, settled *atomic.Bool) {
 	settled.Store(true)
 	debug.FreeOSMemory()
 	debug.SetGCPercent(lean)
-	follow(lean, time.Now(), time.Now)
+	adapt(lean, time.Now(), time.Now)
 }
 
 // adapt adjusts the target after every collection.
-func follow(percent int, last time.Time, now func() time.Time) {
+func adapt(percent int, last time.Time, now func() time.Time) {
 	afterCollection(func() {
 		at := now()
 		next := target(percent, at.Sub(last))
 		if next != percent {
 			debug.SetGCPercent(next)
 		}
-		follow(next, at, now)
+		adapt(next, at, now)
 	})
 }
 

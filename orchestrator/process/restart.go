@@ -10,15 +10,15 @@ import (
 // The delay before a component restarts, the first and the longest. A run of at least steady counts
 // as a success, and the next delay is minBackoff again.
 const (
-	firstPause   = time.Second
-	longestPause = time.Minute
-	steady       = 10 * time.Minute
+	minBackoff = time.Second
+	maxBackoff = time.Minute
+	steady     = 10 * time.Minute
 )
 
 // RestartLoop runs a component until ctx is done and restarts it after a delay whenever it ends;
 // the other components continue. report receives the reason of each end. The component must leave
 // no state in this process that affects its next run.
-func RestartLoop(ctx context.Context, run func(context.Context) error, tell func(why string)) error {
+func RestartLoop(ctx context.Context, run func(context.Context) error, report func(why string)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for pause := time.Duration(0); ; {
@@ -35,16 +35,16 @@ func RestartLoop(ctx context.Context, run func(context.Context) error, tell func
 		if err == nil {
 			err = errors.New("without a reason")
 		}
-		pause = pauseAfter(pause, time.Since(began))
-		tell(fmt.Sprintf("ended: %v; it is started again in %s", err, pause))
+		pause = backoff(pause, time.Since(began))
+		report(fmt.Sprintf("ended: %v; it is started again in %s", err, pause))
 		timer.Reset(pause)
 	}
 }
 
 // backoff returns the delay after a run of duration ran that followed the delay last.
-func pauseAfter(last, ran time.Duration) time.Duration {
+func backoff(last, ran time.Duration) time.Duration {
 	if last == 0 || ran >= steady {
-		return firstPause
+		return minBackoff
 	}
-	return min(2*last, longestPause)
+	return min(2*last, maxBackoff)
 }

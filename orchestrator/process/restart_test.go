@@ -16,7 +16,7 @@ func TestPauseAfter(t *testing.T) {
 		{time.Minute, 9 * time.Minute, time.Minute},
 		{time.Minute, 10 * time.Minute, time.Second},
 	} {
-		if got := pauseAfter(c.last, c.ran); got != c.want {
+		if got := backoff(c.last, c.ran); got != c.want {
 			t.Errorf("after %s, which came after a pause of %s: %s, want %s", c.ran, c.last, got, c.want)
 		}
 	}
@@ -24,7 +24,7 @@ func TestPauseAfter(t *testing.T) {
 
 // TestRestartLoop checks that a component that ends is restarted and reported, and that a stopped
 // component is not restarted and its error is returned.
-func TestAgain(t *testing.T) {
+func TestRestartLoop(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	late := errors.New("late")

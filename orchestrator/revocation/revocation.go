@@ -32,7 +32,7 @@ type RevokedFile struct {
 
 	mu    sync.Mutex
 	stamp string
-	now   trust.RevokedSet
+	set   trust.RevokedSet
 }
 
 // Open reads the file. An unreadable file is an error, because no revocation could be enforced.
@@ -74,7 +74,7 @@ func (f *RevokedFile) read() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("revoked certificates: %w", err)
 	}
-	f.stamp, f.now = stamp, next
+	f.stamp, f.set = stamp, next
 	return true, nil
 }
 
@@ -82,7 +82,7 @@ func (f *RevokedFile) read() (bool, error) {
 func (f *RevokedFile) Current() trust.RevokedSet {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.now
+	return f.set
 }
 
 // Watch checks the file until ctx is done, so that new content takes effect without a request.

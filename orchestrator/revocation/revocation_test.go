@@ -21,7 +21,7 @@ import (
 
 // TestWrapAuthenticator checks that revoked clients and clients of an untrusted operator CA are
 // rejected, also while the file is unreadable.
-func TestGuard(t *testing.T) {
+func TestWrapAuthenticator(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {
 		t.Fatal(err)
