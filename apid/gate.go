@@ -48,7 +48,7 @@ type caller struct {
 	subject, name, serial, origin, ticket, key, peer, issuer string
 	// of the connection at the start of the call, in milliseconds
 	age string
-	// key by which calls are counted (pki.CommonNameOf)
+	// key by which calls are counted (pki.HolderID)
 	holder string
 	role   api.Role
 	// the client's certificate first, the CA last
@@ -217,14 +217,14 @@ func identify(ctx context.Context) (caller, error) {
 	c := caller{peer: sanitized(p.Addr.String()), age: ageOf(p.Addr)}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
-		return c, status.Error(codes.Unauthenticated, "a client certificate of this machine's operator is needed")
+		return c, status.Error(codes.Unauthenticated, "a client certificate of this machine's operator is required")
 	}
 	c.chain = info.State.VerifiedChains[0]
 	c.subject = sanitized(c.chain[0].Subject.String())
 	c.name = sanitized(c.chain[0].Subject.CommonName)
 	origin, root := pki.LineageOf(c.chain[0])
 	c.serial, c.origin, c.ticket = pki.Serial(c.chain[0]), sanitized(origin), sanitized(pki.TicketOf(c.chain[0]))
-	c.holder, c.key = pki.CommonNameOf(c.chain[0]), pki.Fingerprint(c.chain[0])
+	c.holder, c.key = pki.HolderID(c.chain[0]), pki.Fingerprint(c.chain[0])
 	c.issuer = sanitized(cmp.Or(root, pki.Fingerprint(c.chain[len(c.chain)-1])))
 	return c, nil
 }

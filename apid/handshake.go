@@ -88,7 +88,7 @@ func (d *serverCredentials) admit(c *limitedConn, chain []*x509.Certificate) err
 	}
 	// an error of Close has no receiver
 	forget := d.store.registerConn(chain, func() { _ = c.Close() })
-	err := c.authenticate(kind, pki.CommonNameOf(chain[0]), forget)
+	err := c.authenticate(kind, pki.HolderID(chain[0]), forget)
 	if err != nil {
 		forget()
 	}
@@ -96,7 +96,7 @@ func (d *serverCredentials) admit(c *limitedConn, chain []*x509.Certificate) err
 }
 
 // errPaired ends a connection for pairing, which carries no calls.
-var errPaired = errors.New("it was for pairing")
+var errPaired = errors.New("the connection was for pairing")
 
 // pair forwards the pairing request of a connection without a client certificate to machined. It
 // never returns nil.
@@ -111,7 +111,7 @@ func (d *serverCredentials) pair(conn net.Conn, state tls.ConnectionState) error
 	err = pairing.Serve(conn, func(c pairing.Claim) pairing.Answer {
 		a, err := d.internal.Pair(ctx, &api.PairRequest{ChannelBinding: binding, Ca: c.CA, Proof: c.Proof, Peer: sanitized(conn.RemoteAddr().String())})
 		if err != nil {
-			a = &api.PairResponse{Refusal: "the machine cannot tell at present; try again"}
+			a = &api.PairResponse{Refusal: "the machine cannot answer at present; try again"}
 		}
 		refusal = a.Refusal
 		return pairing.Answer{Proof: a.Proof, Refusal: a.Refusal}
@@ -126,7 +126,7 @@ func (d *serverCredentials) pair(conn net.Conn, state tls.ConnectionState) error
 }
 
 // errJoinRequested ends a connection for a join request, which carries no calls.
-var errJoinRequested = errors.New("it was for asking to be let in")
+var errJoinRequested = errors.New("the connection was for a join request")
 
 // requestJoin forwards the join request of a machine without a ticket to machined. It never returns
 // nil.
@@ -136,7 +136,7 @@ func (d *serverCredentials) requestJoin(conn net.Conn) error {
 	err := joinrequest.Serve(conn, func(r joinrequest.Request) joinrequest.Answer {
 		a, err := d.internal.RequestJoin(ctx, &api.RequestJoinRequest{Name: r.Name, Csr: r.CSR, Peer: sanitized(conn.RemoteAddr().String())})
 		if err != nil {
-			return joinrequest.Answer{State: joinrequest.Rejected, Reason: "the machine cannot tell at present; try again"}
+			return joinrequest.Answer{State: joinrequest.Rejected, Reason: "the machine cannot answer at present; try again"}
 		}
 		return joinrequest.Answer{State: joinrequest.State(a.State), Certificate: a.Certificate, Reason: a.Reason}
 	})

@@ -20,7 +20,7 @@ const (
 	maxRequest = 1<<20 + 64<<10
 	maxAnswer  = 4 << 20 // bytes of a message to a client
 	maxStreams = 100     // concurrent calls per connection
-	// concurrent calls per certificate holder (pki.CommonNameOf) …
+	// concurrent calls per certificate holder (pki.HolderID) …
 	maxCalls = 32
 	// … and per operator: an operator may call many machines through this machine
 	maxCallsOperator = 128
@@ -193,10 +193,10 @@ func (l *limitListener) authenticate(c *limitedConn, kind int, holder string, fo
 		return net.ErrClosed // closed for another connection
 	}
 	if l.sum[kind] >= l.total[kind] {
-		return fmt.Errorf("%d connections are open; no more are taken", l.sum[kind])
+		return fmt.Errorf("%d connections are open, which is the limit", l.sum[kind])
 	}
 	if l.holders[holder] >= maxPerHolder {
-		return fmt.Errorf("%d connections of this certificate, and of others of its holder, are open; no more are taken", maxPerHolder)
+		return fmt.Errorf("%d connections with certificates of this holder are open, which is the limit", maxPerHolder)
 	}
 	l.waiting = slices.Delete(l.waiting, at, at+1)
 	l.sum[kind]++
@@ -303,7 +303,7 @@ func (c *limitedConn) closeIfSilent(most time.Duration) {
 }
 
 // errTooLong ends a handshake in which a client sends much more than a certificate.
-var errTooLong = fmt.Errorf("the client has sent more than %d KiB, and no certificate", maxHandshake>>10)
+var errTooLong = fmt.Errorf("the client has sent more than %d KiB without a certificate", maxHandshake>>10)
 
 // Read implements net.Conn.
 func (c *limitedConn) Read(b []byte) (int, error) {
@@ -351,7 +351,7 @@ func (c *callers) acquire(holder string, most int) (release func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.now[holder] >= most {
-		return nil, fmt.Errorf("%d calls of yours go on; end one of them first", most)
+		return nil, fmt.Errorf("you have %d active calls, which is the limit; end one first", most)
 	}
 	c.now[holder]++
 	return func() {

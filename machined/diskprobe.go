@@ -30,7 +30,7 @@ func (m *machine) probeDisk(ctx context.Context, d diskprobe.Device, f *diskprob
 func (m *machine) startProbe(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
 	text, err := m.reaper.RunCommand(ctx, supervise.Command{
 		Args: []string{paths.Diskprobe}, Env: diskprobe.Environment, Stdin: question, Files: files,
-		UID: paths.UserProbe, OwnNamespaces: true, MaxOutput: most, Nice: 10, KillFirst: true,
+		UID: paths.UserProbe, SeparateStderr: true, MaxOutput: most, Nice: 10, KillFirst: true,
 	})
 	if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) {
 		// its output may contain text of the disk

@@ -29,7 +29,7 @@ func (m *machine) ruleTables(ctx context.Context) ([]ruleTable, error) {
 		return nil, err
 	}
 	defer done()
-	list, err := m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Nft, "list", "tables"}, OwnNamespaces: true})
+	list, err := m.reaper.RunCommand(ctx, supervise.Command{Args: []string{paths.Nft, "list", "tables"}, SeparateStderr: true})
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (m *machine) ruleTables(ctx context.Context) ([]ruleTable, error) {
 	for _, name := range tableNames(string(list)) {
 		t := ruleTable{Table: name, Cut: true}
 		if left >= supervise.MaxOutput {
-			text, err := m.reaper.RunCommand(ctx, supervise.Command{Args: append([]string{paths.Nft, "list", "table"}, strings.Fields(name)...), OwnNamespaces: true})
+			text, err := m.reaper.RunCommand(ctx, supervise.Command{Args: append([]string{paths.Nft, "list", "table"}, strings.Fields(name)...), SeparateStderr: true})
 			if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) {
 				continue
 			}

@@ -53,7 +53,7 @@ func acquire(ctx context.Context, semaphore chan struct{}, what string) (release
 // orchestrator runs a command of the orchestrator and returns its standard output, also on failure:
 // the libraries of Kubernetes log to standard error, which is only part of the error.
 func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, request any, files ...*os.File) ([]byte, error) {
-	c := supervise.Command{Args: []string{paths.Orchestrator, command}, Env: []string{}, UID: uid, OwnNamespaces: true, Files: files}
+	c := supervise.Command{Args: []string{paths.Orchestrator, command}, Env: []string{}, UID: uid, SeparateStderr: true, Files: files}
 	if request != nil {
 		var err error
 		if c.Stdin, err = json.Marshal(request); err != nil {

@@ -124,7 +124,7 @@ func (m *machine) stopPodsByKubelet(ctx context.Context) {
 	}
 	_, err := cell.Wait(ctx, m.services.Status(), func(list []supervise.Status) bool {
 		i := slices.IndexFunc(list, func(s supervise.Status) bool { return s.Name == serviceNode })
-		return i < 0 || !list[i].State.Alive() || slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Detail == nodespec.PodsStoppedFile })
+		return i < 0 || !list[i].State.Alive() || slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Detail == nodespec.PodsStoppedDetail })
 	})
 	if err != nil {
 		m.say("the kubelet has not ended all pods in time")

@@ -157,7 +157,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 				m.events.add("devices", "failure", message+": "+err.Error())
 				return
 			}
-			m.events.add("devices", "op", message)
+			m.events.add("devices", "operation", message)
 		},
 	}
 	go func() {
@@ -431,8 +431,8 @@ func stepNetwork(ctx context.Context, m *machine) error {
 func stepTime(ctx context.Context, m *machine) error {
 	m.restarter().Go(ctx, "time", func(ctx context.Context) {
 		timesync.Run(ctx, timesync.Deps{
-			Servers: m.timeServers, Status: m.timeState, Clock: timesync.SystemClock(), Past: m.timeFloor,
-			Log: func(line string) { m.events.add("time", "op", line) },
+			Servers: m.timeServers, Status: m.timeState, Clock: timesync.SystemClock(), Floor: m.timeFloor,
+			Log: func(line string) { m.events.add("time", "operation", line) },
 		})
 	})
 	return nil
@@ -487,7 +487,7 @@ func stepServices(ctx context.Context, m *machine) error {
 	m.restarter().Go(ctx, "configuration", m.runReconcile)
 	m.restarter().Go(ctx, "membership", m.runMembership)
 	m.restarter().Go(ctx, "removal", m.runRemoval)
-	m.restarter().Go(ctx, "shipping", m.runLogShipping)
+	m.restarter().Go(ctx, "log-shipping", m.runLogShipping)
 	m.restarter().Go(ctx, "trial", m.resumeTrial)
 	m.restarter().Go(ctx, "configuration on trial", m.watchTrial)
 	m.restarter().Go(ctx, "reach", m.watchReach)

@@ -6,16 +6,17 @@ import (
 	"strings"
 )
 
-// AddressesAnnotation is where a node publishes all addresses of its machine, separated by commas;
-// its status has the first of each family.
+// AddressesAnnotation is the annotation in which a node publishes all addresses of its machine,
+// separated by commas. The status of the Node has the first address of each family.
 const AddressesAnnotation = "network.orlop.dev/addresses"
 
-// mostAddresses is how many a machine publishes, and how many are read of one Node: whoever has a
-// kubelet's certificate can write any.
+// mostAddresses is the maximum number of addresses that a machine publishes, and that are read from
+// a Node, because a kubelet can write any number.
 const mostAddresses = 64
 
-// Published is the annotation for the addresses that a machine's links have: those that others may
-// reach it by, in order, each once. Addresses of pods are left out, the bridge's among them.
+// Published returns the annotation for the addresses of a machine's links: the addresses that other
+// machines can reach, sorted, without duplicates. It omits the addresses of pods and of the pod
+// bridge.
 func Published(links []netip.Addr, pods []netip.Prefix) string {
 	var own []netip.Addr
 	for _, a := range links {
@@ -34,7 +35,8 @@ func Published(links []netip.Addr, pods []netip.Prefix) string {
 	return strings.Join(words, ",")
 }
 
-// ReadPublished are the addresses of the annotation. What is no address of one machine is left out.
+// ReadPublished returns the addresses in the annotation. It omits entries that are not unicast
+// addresses.
 func ReadPublished(text string) []netip.Addr {
 	var out []netip.Addr
 	for word := range strings.SplitSeq(text, ",") {

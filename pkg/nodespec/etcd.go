@@ -2,126 +2,126 @@ package nodespec
 
 import "time"
 
-// What the orchestrator's commands on etcd read and write, as JSON.
+// Input and output (JSON) of the orchestrator's commands for etcd.
 
-// EtcdSnapshot is what `orchestrator snapshot-data` writes: what lies in the file that it has
-// filled.
+// EtcdSnapshot is the output of `orchestrator snapshot-data`: it describes the snapshot in the file
+// that the command has written.
 type EtcdSnapshot struct {
-	Revision int64  `json:"revision"` // the last one in it
+	Revision int64  `json:"revision"` // last revision in it
 	Keys     int    `json:"keys"`
-	Version  string `json:"version"` // of etcd's form, "3.6.0"
+	Version  string `json:"version"` // version of etcd's storage format, "3.6.0"
 }
 
-// SendSnapshotRequest is what `orchestrator snapshot-data` reads.
+// SendSnapshotRequest is the input of `orchestrator snapshot-data`.
 type SendSnapshotRequest struct {
-	// not what etcd holds, but the snapshot of this name that the machine has kept, as it lies
-	// there; empty: none
+	// name of a stored snapshot to send unchanged instead of the present data; empty: none
 	Kept string `json:"kept"`
 }
 
-// TakeSnapshotRequest is what `orchestrator keep-snapshot` reads.
+// TakeSnapshotRequest is the input of `orchestrator keep-snapshot`.
 type TakeSnapshotRequest struct {
-	Most int `json:"most"` // how many are kept
-	// whom it is encrypted for, public keys of age; empty: it is not
+	Most int `json:"most"` // retention
+	// age public keys for the encryption; empty: not encrypted
 	Recipients []string `json:"recipients"`
 }
 
-// EtcdTarget is where snapshots are sent. It holds a secret, and is given to a process on its
-// standard input only.
+// EtcdTarget is the upload target of snapshots. It contains a secret, so a process gets it only on
+// standard input.
 type EtcdTarget struct {
-	Place     string `json:"place"` // what is remembered of it: where it leads, and no secret
+	Place     string `json:"place"` // identifies the target in records, without secrets
 	Endpoint  string `json:"endpoint"`
 	Region    string `json:"region"`
 	Bucket    string `json:"bucket"`
 	Prefix    string `json:"prefix"`
 	AccessKey string `json:"accessKey"`
 	SecretKey string `json:"secretKey"`
-	CA        string `json:"ca"` // PEM; empty: the public authorities only
+	CA        string `json:"ca"` // PEM; empty: public CAs only
 }
 
-// UploadResult is what `orchestrator send-snapshot` writes.
+// UploadResult is the output of `orchestrator send-snapshot`.
 type UploadResult struct {
-	Sent      StoredSnapshot `json:"sent"` // without a name: there was none to send
-	Remaining int            `json:"left"` // how many are still to be sent
+	Sent      StoredSnapshot `json:"sent"` // without a name if there was none to upload
+	Remaining int            `json:"left"` // number of snapshots still to be uploaded
 }
 
-// EtcdRestore is what `orchestrator restore-data` reads. The snapshot is the file that it is
-// started with.
+// EtcdRestore is the input of `orchestrator restore-data`. The snapshot is the file in its
+// arguments.
 type EtcdRestore struct {
-	By   string `json:"by"`   // who has asked for it
-	Undo bool   `json:"undo"` // not the file, but what the last one has replaced
-	// not the file, but the snapshot of this name that the machine has kept; empty: none
+	By   string `json:"by"`   // the caller
+	Undo bool   `json:"undo"` // instead of the file, the data replaced by the last restore
+	// name of a stored snapshot to use instead of the file; empty: none
 	Kept string `json:"kept"`
 }
 
-// StoredSnapshot is a snapshot that the machine has taken by itself, and keeps.
+// StoredSnapshot is a snapshot on the machine's own disk.
 type StoredSnapshot struct {
 	Name     string    `json:"name"`
 	At       time.Time `json:"at"`       // UTC, whole seconds
-	Revision int64     `json:"revision"` // the last one in it
-	Version  string    `json:"version"`  // of etcd's form, "3.6.0"
+	Revision int64     `json:"revision"` // last revision in it
+	Version  string    `json:"version"`  // version of etcd's storage format, "3.6.0"
 	Size     int64     `json:"size"`     // bytes
-	// Encrypted says that it is for those who were TakeSnapshotRequest.Recipients then.
+	// Encrypted reports whether it is encrypted for the TakeSnapshotRequest.Recipients of that
+	// time.
 	Encrypted bool      `json:"encrypted"`
-	Sent      time.Time `json:"sent"` // when the target has taken it, UTC; zero: it has not
+	Sent      time.Time `json:"sent"` // time of the upload, UTC; zero if not uploaded
 }
 
-// PendingRestoreFile, in paths.StoredSnapshot, holds the EtcdRestored that is put in place when orchestrator api
-// starts next.
+// PendingRestoreFile, in paths.EtcdSnapshots, holds the EtcdRestored that the next start of
+// orchestrator api performs.
 const PendingRestoreFile = "asked.json"
 
-// LastRestoreFile, in paths.StoredSnapshot, holds the EtcdRestored that was put in place last.
+// LastRestoreFile, in paths.EtcdSnapshots, holds the EtcdRestored of the last performed restore.
 const LastRestoreFile = "put-back.json"
 
-// ForceNewClusterFile, in paths.StoredSnapshot, says that etcd is to start as the only member, with its data;
-// RejoinFile, that they are to be dropped before.
+// ForceNewClusterFile, in paths.EtcdSnapshots, makes etcd start as the only member with its data.
+// RejoinFile makes it drop its data first.
 const (
 	ForceNewClusterFile = "alone"
 	RejoinFile          = "rejoin"
 )
 
-// EtcdRestored is what restore-data writes: what orchestrator api will put in the place of the data
-// when it starts next.
+// EtcdRestored is the output of restore-data: the restore that the next start of orchestrator api
+// performs.
 type EtcdRestored struct {
 	At       time.Time `json:"at"`
 	By       string    `json:"by"`
 	Undo     bool      `json:"undo"`
-	Revision int64     `json:"revision"` // the last one of the snapshot
+	Revision int64     `json:"revision"` // last revision of the snapshot
 	Keys     int       `json:"keys"`
-	// the last one of what was there before; 0: nothing, or it could not be read
+	// last revision of the replaced data; 0 if there was none or it was unreadable
 	Replaced int64 `json:"replaced"`
 }
 
-// EtcdStatus is what `orchestrator data-status` writes. Where etcd does not answer, it is about
-// what lies on the disk.
+// EtcdStatus is the output of `orchestrator data-status`. If etcd does not answer, it describes the
+// data on the disk.
 type EtcdStatus struct {
 	Problem  string        `json:"problem"` // why etcd does not answer
 	Member   string        `json:"member"`
 	ID       string        `json:"id"`
-	Leader   string        `json:"leader"` // its id; empty: there is none
+	Leader   string        `json:"leader"` // ID of the leader; empty without a leader
 	Version  string        `json:"version"`
 	Size     int64         `json:"size"`  // of the database, bytes
-	Used     int64         `json:"used"`  // of it in use, bytes
+	Used     int64         `json:"used"`  // bytes in use
 	Quota    int64         `json:"quota"` // bytes
 	Revision int64         `json:"revision"`
-	Index    uint64        `json:"index"` // raft's
+	Index    uint64        `json:"index"` // raft index
 	Term     uint64        `json:"term"`
 	Alarms   []string      `json:"alarms"`
 	Restored *EtcdRestored `json:"restored"` // nil: never
-	UndoSize int64         `json:"undoSize"` // of what can be put back, bytes
-	Members  []EtcdMember  `json:"members"`  // by name; nil where etcd does not answer
+	UndoSize int64         `json:"undoSize"` // size of the data for an undo, bytes
+	Members  []EtcdMember  `json:"members"`  // by name; nil if etcd does not answer
 }
 
-// EtcdMember is one of the machines that hold the data.
+// EtcdMember is an etcd member.
 type EtcdMember struct {
 	ID       string   `json:"id"`
-	Name     string   `json:"name"` // empty: it was added, and has not started yet
+	Name     string   `json:"name"` // empty: added, but not started yet
 	PeerURLs []string `json:"peerURLs"`
 	Learner  bool     `json:"learner"` // it has no vote yet
-	Problem  string   `json:"problem"` // why it does not answer; empty: it does
+	Problem  string   `json:"problem"` // why it does not answer; empty if it does
 }
 
-// CountVoters says how many members have a vote, and how many of those answer.
+// CountVoters returns the number of voting members and how many of them answer.
 func CountVoters(all []EtcdMember) (voters, answering int) {
 	for _, m := range all {
 		if m.Learner {
@@ -135,28 +135,28 @@ func CountVoters(all []EtcdMember) (voters, answering int) {
 	return voters, answering
 }
 
-// EtcdRecovered is what `orchestrator recover-data` writes.
+// EtcdRecovered is the output of `orchestrator recover-data`.
 type EtcdRecovered struct {
-	Dropped []string `json:"dropped"` // the members that are left out from now on
-	IDs     []string `json:"ids"`     // and their numbers: one that joins anew has another one
+	Dropped []string `json:"dropped"` // removed members
+	IDs     []string `json:"ids"`     // their IDs: a member that rejoins gets another ID
 }
 
-// ReencryptRequest asks `orchestrator reseal-secrets` to write all Secrets again that are not sealed by
-// the key that seals.
+// ReencryptRequest is the input of `orchestrator reseal-secrets`, which re-encrypts all Secrets
+// that are not encrypted with the current key.
 type ReencryptRequest struct {
-	Count bool `json:"count"` // change nothing, only count
+	Count bool `json:"count"` // only count, change nothing
 }
 
-// ReencryptResult is what it writes.
+// ReencryptResult is the output of `orchestrator reseal-secrets`.
 type ReencryptResult struct {
-	Secrets     int `json:"secrets"`  // all that there are
-	Reencrypted int `json:"resealed"` // of them, those that were not sealed by it
+	Secrets     int `json:"secrets"`  // number of all Secrets
+	Reencrypted int `json:"resealed"` // number of Secrets with another key before
 }
 
-// EtcdDefragmented is what `orchestrator defragment-data` writes.
+// EtcdDefragmented is the output of `orchestrator defragment-data`.
 type EtcdDefragmented struct {
 	Before int64 `json:"before"` // size of the database, bytes
 	After  int64 `json:"after"`
-	// the revision up to which old ones were dropped first; 0: none
+	// revision of the preceding compaction; 0: none
 	Compacted int64 `json:"compacted"`
 }

@@ -1,16 +1,16 @@
 package nodespec
 
-// The names of the credential files in each process's folder (paths.KubeAPI, paths.KubeControllers,
-// paths.KubeNode). All are PEM except Encryption (an apiserver.config.k8s.io/v1
-// EncryptionConfiguration). Certificates are ECDSA P-256. machined renews them in place (write to a
-// temporary name, rename), so a reader must reload them when they change.
+// File names of the credentials in the directory of each process (paths.KubeAPI,
+// paths.KubeControllers, paths.KubeNode). All are PEM except Encryption (an
+// apiserver.config.k8s.io/v1 EncryptionConfiguration). Certificates are ECDSA P-256. machined
+// renews them in place (write to a temporary name, rename), so a reader must reload them when they
+// change.
 const (
-	// In every folder: the Kubernetes CA that issues, and those that are accepted beside it.
+	// In every directory: the issuing Kubernetes CA and the other trusted CAs.
 	CA = "ca.crt"
 
-	// In paths.KubeAPI.
-	// serving; SANs: localhost, kubernetes[.default[.svc[.DOMAIN]]], first service address, node
-	// addresses, endpoint
+	// In paths.KubeAPI. Serving; SANs: localhost, kubernetes[.default[.svc[.DOMAIN]]], first
+	// service address, node addresses, endpoint
 	APIServerCert = "apiserver.crt"
 	APIServerKey  = "apiserver.key"
 	// CN=kube-apiserver-kubelet-client; the API server's identity towards kubelets
@@ -29,11 +29,11 @@ const (
 	Authentication = "authentication.yaml"
 	// an apiserver.config.k8s.io/v1 AuthorizationConfiguration
 	Authorization = "authorization.yaml"
-	// a trust.Refused: client certificates that count no more
+	// a trust.RevokedSet
 	Revoked = "revoked.json"
 
 	// In paths.KubeControllers.
-	SigningCA           = "signing-ca.crt"         // the one CA that issues
+	SigningCA           = "signing-ca.crt"         // the only issuing CA
 	CAKey               = "ca.key"                 // its key; signs kubelet CSRs
 	ControllersCert     = "controller-manager.crt" // CN=system:kube-controller-manager
 	ControllersKey      = "controller-manager.key"
@@ -43,13 +43,13 @@ const (
 	ControllersServingK = "serving.key"
 	MetricsCert         = "metrics.crt" // CN=orlop:metrics; towards the API server and kubelets
 	MetricsKey          = "metrics.key"
-	// serving; SAN: the name by which the API server's aggregator knows it
+	// serving; SAN: the name by which the API server's aggregator calls it
 	MetricsServing    = "metrics-serving.crt"
 	MetricsServingKey = "metrics-serving.key"
-	// CN=orlop:addons; gives add-ons their rights, and acts as each of them
+	// CN=orlop:addons; gives add-ons their rights, and impersonates them
 	AddonsCert = "addons.crt"
 	AddonsKey  = "addons.key"
-	Addons     = "addons.json" // a list of Addon; it may hold Secrets
+	Addons     = "addons.json" // a list of Addon; may contain Secrets
 
 	// In paths.KubeNode.
 	KubeletCert       = "kubelet.crt" // CN=system:node:NAME, O=system:nodes
@@ -67,37 +67,37 @@ const (
 	NodeLabelsFile = "marks.json" // NodeLabels
 )
 
-// MetricsUser asks kubelets what nodes and pods use, and serves the answers as MetricsHost.
+// MetricsUser reads the resource usage of nodes and pods from kubelets, and serves it as
+// MetricsHost.
 const (
 	MetricsUser = "orlop:metrics"
 	MetricsHost = "orlop-metrics.kube-system.svc"
 )
 
-// ProblemPrefix begins the detail of a component that is ready and has something wrong about it: its
-// process is not restarted for it, and the machine is not healthy.
+// ProblemPrefix begins the detail of a component that is ready but has a problem: its process is
+// not restarted, but the machine is unhealthy.
 const ProblemPrefix = "trouble: "
 
-// Extensions is the component that says which objects of users hold up the API
+// Extensions is the component that reports the user objects that block the API
 // (orchestrator/extensions).
 const Extensions = "extensions"
 
-// AddonsUser keeps the add-ons of the configuration.
+// AddonsUser reconciles the add-ons of the configuration.
 const AddonsUser = "orlop:addons"
 
-// BreakGlassUser is an administrator's repair of the cluster over the management API, in the group
-// system:masters. Its certificate lasts minutes.
+// BreakGlassUser is the user of an admin's repair of the cluster over the management API, in the
+// group system:masters. Its certificate is valid for minutes.
 const BreakGlassUser = "orlop:break-glass"
 
 const (
-	// AddonsNamespace is where it keeps what it knows about them, and the namespace of the accounts
-	// as which they act.
+	// AddonsNamespace holds the records about the add-ons and the service accounts that they use.
 	AddonsNamespace = "orlop-addons"
-	// ReservedPrefix begins names of namespaces that nobody but add-ons can make.
+	// ReservedPrefix is the name prefix of namespaces that only add-ons can create.
 	ReservedPrefix = "orlop-"
 )
 
-// The identity of a node's agent: its user is NodeAgentUser and the node's name. The API server
-// keeps it to what is its node's.
+// The identity of a node's agent: its user is NodeAgentUser followed by the node's name. The API
+// server restricts it to objects of its node.
 const (
 	NodeAgentUser  = "orlop:node-agent:"
 	NodeAgentGroup = "orlop:node-agents"

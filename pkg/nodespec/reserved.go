@@ -7,20 +7,20 @@ import (
 	"slices"
 )
 
-// Reserved are the addresses at which no Service may be reached from outside, and those that a
-// Service may name as external ones. The service proxy of every machine rewrites what is sent to a
-// Service's external address, so a Service that had a machine's address would take the machine's
-// own ports.
+// Reserved describes the addresses that no Service may use for outside access, and the addresses
+// that Services may use as external IPs. The service proxy of every machine rewrites packets to the
+// external addresses of Services. So a Service with the address of a machine would take over the
+// ports of that machine.
 type Reserved struct {
-	// of the control plane, this machine's own, virtual ones, and the endpoint's
+	// of the control plane, of this machine, virtual addresses, and the endpoint
 	Machines []netip.Addr   `json:"machines"`
 	Networks []netip.Prefix `json:"networks"` // of pods and of Services
 	External []Range        `json:"external"` // see Spec.ExternalIPs
 }
 
-// Reserved returns what the specification knows. The addresses of Nodes come and go, and are given
-// to Why. Further addresses that the API server's certificate holds are not among them: one may be
-// a Service's that leads to API servers.
+// Reserved returns the addresses in the specification. The addresses of Nodes change, so Check gets
+// them separately. Extra addresses in the API server's certificate are not included: such an
+// address may belong to a Service in front of the API servers.
 func (s Spec) Reserved() Reserved {
 	machines := slices.Concat(s.NodeIPs, s.ControlPlanes, s.VirtualAddresses)
 	if u, err := url.Parse(s.Endpoint); err == nil {
@@ -32,8 +32,8 @@ func (s Spec) Reserved() Reserved {
 	return Reserved{Machines: slices.Compact(machines), Networks: slices.Concat(s.PodCIDRs, s.ServiceCIDRs), External: s.ExternalIPs}
 }
 
-// Check says why no Service may be reached from outside at an address; empty: one may. nodes are the
-// addresses of the cluster's Nodes.
+// Check returns why no Service may have this address for outside access, or an empty string. nodes
+// are the addresses of the cluster's Nodes.
 func (r Reserved) Check(a netip.Addr, nodes []netip.Addr) string {
 	a = a.Unmap()
 	switch {
@@ -52,7 +52,8 @@ func (r Reserved) Check(a netip.Addr, nodes []netip.Addr) string {
 	return ""
 }
 
-// CheckExternal says why no Service may name an address in its field externalIPs; empty: one may.
+// CheckExternal returns why no Service may name this address in its field externalIPs, or an empty
+// string.
 func (r Reserved) CheckExternal(a netip.Addr, nodes []netip.Addr) string {
 	a = a.Unmap()
 	if why := r.Check(a, nodes); why != "" {

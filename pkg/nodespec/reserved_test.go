@@ -13,8 +13,8 @@ func addresses(texts ...string) []netip.Addr {
 	return out
 }
 
-// TestReserved: no Service has an address that is a machine's, in whatever form it is written, and
-// an external one is of a range as well.
+// TestReserved: no Service can have the address of a machine, in any notation, and an external
+// address must be in a configured range.
 func TestReserved(t *testing.T) {
 	spec := Spec{
 		NodeIPs: addresses("10.0.0.5", "2001:db8::5"), ControlPlanes: addresses("10.0.0.5", "10.0.0.6"), VirtualAddresses: addresses("10.0.0.9"),

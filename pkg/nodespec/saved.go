@@ -1,8 +1,8 @@
 package nodespec
 
-// SavepointSuffix ends the names of the files with what etcd held before an upgrade.
+// SavepointSuffix is the suffix of savepoint files.
 const SavepointSuffix = ".db"
 
-// SavepointFile is the file, in the folder of what etcd kept, with what it held when a version of the
-// system was upgraded.
+// SavepointFile returns the name of the savepoint, in paths.EtcdSnapshots, that was taken when this
+// version of the system was upgraded.
 func SavepointFile(version string) string { return version + SavepointSuffix }

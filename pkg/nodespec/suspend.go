@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// SuspendKind is a kind of object that an administrator can take out of the cluster while the API
-// refuses requests, and put back later (docs/decisions/0055-suspend.md).
+// SuspendKind is a kind of object that an admin can suspend while the API rejects requests, and
+// resume later (docs/decisions/0055-suspend.md).
 type SuspendKind struct {
-	Name                     string // in lower case, as kubectl takes it
+	Name                     string // in lower case, like in kubectl
 	Group, Version, Resource string
 }
 
-// DefinitionKind is the kind of which only the converter is taken out: the objects stay.
+// DefinitionKind is the kind for which only the conversion webhook is suspended: the objects stay.
 const DefinitionKind = "customresourcedefinition"
 
-// SuspendKinds are all of them.
+// SuspendKinds returns all kinds that can be suspended.
 func SuspendKinds() []SuspendKind {
 	const admission = "admissionregistration.k8s.io"
 	return []SuspendKind{
@@ -43,15 +43,15 @@ func FindSuspendKind(name string) (SuspendKind, bool) {
 	return SuspendKind{}, false
 }
 
-// What a SuspendRequest asks for.
+// Actions of a SuspendRequest.
 const (
-	SuspendRead    = "read"    // the object
-	SuspendRemove  = "remove"  // the object, if it is still the one with UID
-	SuspendRestore = "restore" // Object
+	SuspendRead    = "read"    // read the object
+	SuspendRemove  = "remove"  // delete the object if it still has UID
+	SuspendRestore = "restore" // create Object
 )
 
-// SuspendRequest is one step of suspending an object, or of restoring it. It carries the credentials:
-// nobody else has them.
+// SuspendRequest is one step of suspending or resuming an object. It contains the credentials,
+// because no other process has them.
 type SuspendRequest struct {
 	Action    string          `json:"action"`
 	Kind      string          `json:"kind"` // SuspendKind.Name
@@ -61,7 +61,7 @@ type SuspendRequest struct {
 	Cert, Key []byte          // PEM: a client certificate of BreakGlassUser
 }
 
-// SuspendResult is the answer: the object as it was read, or as it is now.
+// SuspendResult is the answer: the object that was read, or its present state.
 type SuspendResult struct {
 	UID    string          `json:"uid"`
 	Object json.RawMessage `json:"object,omitempty"`

@@ -13,30 +13,30 @@ import (
 
 const (
 	blockCertificate = "CERTIFICATE"
-	blockKey         = "EC PRIVATE KEY" // SEC 1: what Kubernetes' loaders expect of an ECDSA key
-	blockKey8        = "PRIVATE KEY"    // PKCS #8: also read
+	blockKey         = "EC PRIVATE KEY" // SEC 1: expected by Kubernetes for an ECDSA key
+	blockKey8        = "PRIVATE KEY"    // PKCS #8: also accepted
 	blockPublic      = "PUBLIC KEY"
 )
 
-// CertPEM is the authority's certificate in PEM.
+// CertPEM returns the CA's certificate in PEM.
 func (ca *CA) CertPEM() []byte { return EncodeCert(ca.Cert) }
 
-// KeyPEM is the authority's key in PEM: a secret.
+// KeyPEM returns the CA's key in PEM: a secret.
 func (ca *CA) KeyPEM() []byte { return EncodeKey(ca.Key) }
 
-// CertPEM is the certificate in PEM.
+// CertPEM returns the certificate in PEM.
 func (l *Leaf) CertPEM() []byte { return EncodeCert(l.Cert) }
 
-// KeyPEM is the key in PEM: a secret.
+// KeyPEM returns the key in PEM: a secret.
 func (l *Leaf) KeyPEM() []byte { return EncodeKey(l.Key) }
 
-// EncodeCert writes a certificate as PEM.
+// EncodeCert encodes a certificate as PEM.
 func EncodeCert(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: cert.Raw})
 }
 
-// EncodeCerts writes certificates as PEM, each once, in an order that does not depend on theirs:
-// the same set gives the same text.
+// EncodeCerts encodes certificates as PEM, without duplicates, in an order independent of the
+// input: the same set gives the same text.
 func EncodeCerts(certs ...*x509.Certificate) []byte {
 	sorted := slices.SortedFunc(slices.Values(certs), func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) })
 	var out []byte
@@ -46,28 +46,28 @@ func EncodeCerts(certs ...*x509.Certificate) []byte {
 	return out
 }
 
-// EncodeKey writes a P-256 key as PEM (SEC 1, RFC 5915).
+// EncodeKey encodes a P-256 key as PEM (SEC 1, RFC 5915).
 func EncodeKey(key *ecdsa.PrivateKey) []byte {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
-		// Only a key on an unknown curve cannot be written, and this package neither makes nor
-		// reads one.
+		// Only a key on an unknown curve cannot be encoded, and this package never creates or
+		// parses such a key.
 		panic(fmt.Sprintf("pki: a key that is not on P-256: %v", err))
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: blockKey, Bytes: der})
 }
 
-// EncodePublicKey writes the public half of a key as PEM (PKIX).
+// EncodePublicKey encodes the public half of a key as PEM (PKIX).
 func EncodePublicKey(key *ecdsa.PrivateKey) []byte {
 	der, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
-		panic(fmt.Sprintf("pki: a key that is not on P-256: %v", err)) // as in EncodeKey
+		panic(fmt.Sprintf("pki: a key that is not on P-256: %v", err)) // see EncodeKey
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: blockPublic, Bytes: der})
 }
 
-// ParseCerts reads one or more certificates from PEM, in their order. Anything else in the text is
-// an error, so that a key pasted into the wrong file does not stay unnoticed.
+// ParseCerts parses one or more certificates from PEM, in their order. Any other content is an
+// error, so that a key in the wrong file is noticed.
 func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := text; ; {
@@ -84,7 +84,7 @@ func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 		}
 		certs = append(certs, cert)
 	}
-	// pem.Decode leaves out what it cannot read
+	// pem.Decode skips invalid blocks
 	if n := bytes.Count(text, []byte("-----BEGIN ")); n > len(certs) && len(certs) > 0 {
 		return nil, fmt.Errorf("certificates: cannot read: %d of %d PEM blocks are damaged", n-len(certs), n)
 	}
@@ -94,7 +94,7 @@ func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// ParseCert reads exactly one certificate from PEM.
+// ParseCert parses exactly one certificate from PEM.
 func ParseCert(text []byte) (*x509.Certificate, error) {
 	certs, err := ParseCerts(text)
 	if err != nil {
@@ -106,7 +106,7 @@ func ParseCert(text []byte) (*x509.Certificate, error) {
 	return certs[0], nil
 }
 
-// ParseKey reads a P-256 private key from PEM (SEC 1 or PKCS #8).
+// ParseKey parses a P-256 private key from PEM (SEC 1 or PKCS #8).
 func ParseKey(text []byte) (*ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
@@ -135,7 +135,7 @@ func ParseKey(text []byte) (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// ParseLeaf reads a certificate and its key from PEM and checks that they belong together.
+// ParseLeaf parses a certificate and its key from PEM and checks that they match.
 func ParseLeaf(certPEM, keyPEM []byte) (*Leaf, error) {
 	cert, err := ParseCert(certPEM)
 	if err != nil {
@@ -151,7 +151,7 @@ func ParseLeaf(certPEM, keyPEM []byte) (*Leaf, error) {
 	return &Leaf{Cert: cert, Key: key}, nil
 }
 
-// ParseCA reads an authority from PEM and checks that the key belongs to it and that it may sign.
+// ParseCA parses a CA from PEM. It checks that the key matches and that the certificate is a CA.
 func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	leaf, err := ParseLeaf(certPEM, keyPEM)
 	if err != nil {
@@ -163,7 +163,7 @@ func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	return &CA{Cert: leaf.Cert, Key: leaf.Key}, nil
 }
 
-// NewServiceAccountKey makes the key that signs the tokens of Kubernetes' service accounts, private
+// NewServiceAccountKey returns a new key for the tokens of Kubernetes' service accounts, private
 // and public half in PEM.
 func NewServiceAccountKey() (private, public []byte, err error) {
 	key, err := NewKey()

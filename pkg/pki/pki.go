@@ -21,49 +21,49 @@ import (
 	"time"
 )
 
-// The organisations (O) of a client certificate that give its holder a role on the machine's API.
+// The organizations (O) of a client certificate that give its holder a role on the machine's API.
 const (
 	RolePrefix = "orlop:"
-	// by the machine CA; all others by an operator's CA or the client CA
+	// issued by the machine CA; the other roles by an operator CA or the client CA
 	RoleMachine  = RolePrefix + "machine"
 	RoleReader   = RolePrefix + "reader"
 	RoleOperator = RolePrefix + "operator"
 	RoleAdmin    = RolePrefix + "admin"
-	// These may do one thing each.
+	// Each of these roles permits a single operation.
 	RoleLogReader   = RolePrefix + "log-reader"
 	RoleImageImport = RolePrefix + "image-import"
-	// RoleJoin is that of a ticket, by which a machine becomes one of the cluster. People do not
+	// RoleJoin is the role of a join ticket, with which a machine joins the cluster. Persons do not
 	// get it.
 	RoleJoin       = RolePrefix + "join"
 	RoleEtcdBackup = RolePrefix + "etcd-backup"
 )
 
-// Roles are those that people get, without RolePrefix, the least first; those that may do one thing
-// only come last.
+// Roles returns the roles for persons, without RolePrefix, in ascending order; the roles for a
+// single operation are at the end.
 func Roles() []string {
 	return []string{"reader", "operator", "admin", "log-reader", "image-import", "etcd-backup"}
 }
 
 const (
-	// CABackdate is how far before its making a CA begins to be valid.
+	// CABackdate is how long before its creation a CA becomes valid.
 	CABackdate = 2 * 365 * 24 * time.Hour
-	// LeafBackdate is the same for a leaf whose Spec says nothing: enough for clocks that are a
-	// little apart.
+	// LeafBackdate is the same for a leaf without Spec.Backdate: enough for slightly different
+	// clocks.
 	LeafBackdate = 5 * time.Minute
 )
 
-// Usage is what a leaf certificate may be used for.
+// Usage is the permitted use of a leaf certificate.
 type Usage int
 
-// A certificate for TLS clients, for TLS servers, or for a process that is both (an etcd peer).
+// A certificate for TLS clients, for TLS servers, or for a process that is both (an etcd member).
 const (
 	Client Usage = iota + 1
 	Server
 	Both
 )
 
-// CA is a certificate authority that can issue leaf certificates directly; it allows no authority
-// below itself.
+// CA is a certificate authority that issues leaf certificates directly; it allows no intermediate
+// CA.
 type CA struct {
 	Cert *x509.Certificate
 	Key  *ecdsa.PrivateKey
@@ -75,32 +75,32 @@ type Leaf struct {
 	Key  *ecdsa.PrivateKey
 }
 
-// Spec says what a leaf certificate is for.
+// Spec describes a leaf certificate.
 type Spec struct {
-	CN  string       // subject's common name
-	O   []string     // subject's organisations; Kubernetes reads them as groups, apid as roles
+	CN  string       // common name of the subject
+	O   []string     // organizations of the subject; Kubernetes uses them as groups, apid as roles
 	DNS []string     // names of a server
 	IPs []netip.Addr // addresses of a server
 
 	Usage Usage
-	TTL   time.Duration // counted from Now; cut to the end of the CA
-	// Backdate is how long before Now the certificate begins; zero means LeafBackdate. It never
-	// begins before its CA.
+	TTL   time.Duration // counted from Now; limited by the end of the CA
+	// Backdate is how long before Now the certificate becomes valid; zero means LeafBackdate. It
+	// never becomes valid before its CA.
 	Backdate time.Duration
-	Key      *ecdsa.PrivateKey // nil makes a new one
-	// For is the key of somebody who keeps the private half; Key is not looked at then, and the
-	// Leaf has none.
+	Key      *ecdsa.PrivateKey // nil creates a new key
+	// For is the public key of a holder that keeps the private key. Then Key is ignored, and the
+	// Leaf has no key.
 	For *ecdsa.PublicKey
-	// Lineage and Root are of the certificate that this one is the renewal of, as LineageOf returns
-	// them; empty for one that is none.
+	// Lineage and Root are the results of LineageOf for the certificate that this certificate
+	// renews; empty without a renewal.
 	Lineage, Root string
-	// Ticket is the serial number of the ticket by which a machine has come to the cluster; see
+	// Ticket is the serial number of the ticket with which the machine joined the cluster; see
 	// TicketOf.
 	Ticket string
 	Now    time.Time // zero means the present time
 }
 
-// NewKey makes a P-256 key.
+// NewKey creates a P-256 key.
 func NewKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -109,12 +109,12 @@ func NewKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// NewCA makes a self-signed authority with a new key, valid for ttl from now.
+// NewCA creates a self-signed CA with a new key, valid for ttl from now.
 func NewCA(name string, ttl time.Duration) (*CA, error) {
 	return NewCAAt(name, ttl, time.Now())
 }
 
-// NewCAAt is NewCA at another time than the present.
+// NewCAAt is like NewCA at another time.
 func NewCAAt(name string, ttl time.Duration, now time.Time) (*CA, error) {
 	if name == "" || ttl <= 0 {
 		return nil, fmt.Errorf("CA %q: cannot make: a name and a lifetime above zero are needed", name)
@@ -144,7 +144,7 @@ func NewCAAt(name string, ttl time.Duration, now time.Time) (*CA, error) {
 	return &CA{Cert: cert, Key: key}, nil
 }
 
-// Issue makes a leaf certificate signed by the authority.
+// Issue creates a leaf certificate signed by the CA.
 func (ca *CA) Issue(spec Spec) (*Leaf, error) {
 	template, key, err := leafTemplate(spec)
 	if err != nil {
@@ -171,8 +171,8 @@ func (ca *CA) Issue(spec Spec) (*Leaf, error) {
 	return &Leaf{Cert: cert, Key: key}, nil
 }
 
-// SelfSigned makes a leaf certificate signed by its own key: a machine's identity before there is a
-// cluster whose CA could sign it. Clients cannot verify it; they pin its Fingerprint.
+// SelfSigned creates a leaf certificate signed by its own key: the identity of a machine before a
+// cluster's CA can sign it. Clients cannot verify it; they pin its Fingerprint.
 func SelfSigned(spec Spec) (*Leaf, error) {
 	template, key, err := leafTemplate(spec)
 	if err != nil {
@@ -209,7 +209,7 @@ func leafTemplate(spec Spec) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	}
 	serial, err := newSerial()
 	if spec.Lineage != "" {
-		serial, err = rowSerial(spec.Lineage)
+		serial, err = lineageSerial(spec.Lineage)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -251,18 +251,18 @@ func sign(template, parent *x509.Certificate, holder *ecdsa.PublicKey, signer *e
 	return x509.ParseCertificate(der)
 }
 
-// SignedBy tells whether one of some authorities has signed a certificate.
+// SignedBy reports whether one of the CAs has signed a certificate.
 func SignedBy(c *x509.Certificate, cas ...*x509.Certificate) bool {
 	return slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return c.CheckSignatureFrom(ca) == nil })
 }
 
-// ticketPrefix begins what is behind "urn:" in the subject alternative name of what a machine got
-// by a ticket.
+// ticketPrefix follows "urn:" in the subject alternative name of certificates that a machine got
+// with a ticket.
 const ticketPrefix = "orlop:ticket:"
 
-// TicketOf is the serial number of the ticket by which the holder of a certificate has come to the
-// cluster; empty for all others. All that a machine gets names it, its renewals too, so that all of
-// it can be revoked at once.
+// TicketOf returns the serial number of the ticket with which the holder of a certificate joined
+// the cluster, or an empty string for other certificates. All certificates of a member contain it,
+// renewals included, so that they can be revoked together.
 func TicketOf(cert *x509.Certificate) string {
 	for _, u := range cert.URIs {
 		if ticket, found := strings.CutPrefix(u.Opaque, ticketPrefix); found && u.Scheme == "urn" {
@@ -272,16 +272,15 @@ func TicketOf(cert *x509.Certificate) string {
 	return ""
 }
 
-// originPrefix begins what is behind "urn:" in the subject alternative name of a renewed
-// certificate.
+// originPrefix follows "urn:" in the subject alternative name of a renewed certificate.
 const originPrefix = "orlop:renewed-from:"
 
-// Serial is a certificate's serial number, hexadecimal.
+// Serial returns the serial number of a certificate in hexadecimal.
 func Serial(cert *x509.Certificate) string { return fmt.Sprintf("%x", cert.SerialNumber) }
 
-// LineageOf is the serial number of the first certificate of a row in which each was renewed from
-// the one before, and the Fingerprint of the CA that vouches for that one. A certificate that is
-// not a renewal is the first of its own, and root is empty.
+// LineageOf returns the lineage ID of a certificate, which is the serial number of the first
+// certificate of the lineage, and the Fingerprint of the CA of that first certificate. A
+// certificate without a renewal is the first of its lineage, and its root is empty.
 func LineageOf(cert *x509.Certificate) (serial, root string) {
 	for _, u := range cert.URIs {
 		if rest, found := strings.CutPrefix(u.Opaque, originPrefix); found && u.Scheme == "urn" {
@@ -292,49 +291,51 @@ func LineageOf(cert *x509.Certificate) (serial, root string) {
 	return Serial(cert), ""
 }
 
-// The serial number of a renewed certificate begins with the mark of its row, so that whoever reads
-// it knows the row, without a list of all that were ever renewed: rowMark octets, of which the
-// first bit is 0 and the second is 1, and rowRandom random ones (RFC 5280, 4.1.2.2: at most 20
-// octets). Others have 16 octets at most.
-const rowMark, rowRandom = 8, 11
+// The serial number of a renewed certificate begins with the prefix of its lineage, so that a
+// reader recognizes the lineage without a list of all renewals. It consists of a prefix of
+// prefixSize octets, with the first bit 0 and the second bit 1, and randomSize random octets (RFC
+// 5280, 4.1.2.2: at most 20 octets). The serial numbers of other certificates have at most 16
+// octets.
+const prefixSize, randomSize = 8, 11
 
-func rowSerial(origin string) (*big.Int, error) {
-	octets := make([]byte, rowMark+rowRandom)
+func lineageSerial(origin string) (*big.Int, error) {
+	octets := make([]byte, prefixSize+randomSize)
 	if _, err := rand.Read(octets); err != nil {
 		return nil, fmt.Errorf("certificate: cannot make a serial number: %w", err)
 	}
-	copy(octets, markOf(origin))
+	copy(octets, lineagePrefix(origin))
 	return new(big.Int).SetBytes(octets), nil
 }
 
-func markOf(origin string) []byte {
+func lineagePrefix(origin string) []byte {
 	sum := sha256.Sum256([]byte("orlop row " + origin))
 	sum[0] = sum[0]&0x3f | 0x40
-	return sum[:rowMark]
+	return sum[:prefixSize]
 }
 
-// LineagePrefix is the mark of the row that begins with the certificate origin, as it stands in hexadecimal
-// at the beginning of the serial numbers of renewed certificates (LineagePrefixOf).
-func LineagePrefix(origin string) string { return hex.EncodeToString(markOf(origin)) }
+// LineagePrefix returns the prefix of the lineage with ID origin, in hexadecimal. The serial
+// numbers of its renewed certificates begin with it (LineagePrefixOf).
+func LineagePrefix(origin string) string { return hex.EncodeToString(lineagePrefix(origin)) }
 
-// LineagePrefixOf is the mark of its row in the serial number of a renewed certificate (Serial); empty for
-// other certificates, and for those that were renewed by a version that did not write it.
+// LineagePrefixOf returns the lineage prefix in the serial number of a renewed certificate
+// (Serial), or an empty string for other certificates and for renewals by a version that did not
+// write it.
 func LineagePrefixOf(serial string) string {
-	if len(serial) != 2*(rowMark+rowRandom) {
+	if len(serial) != 2*(prefixSize+randomSize) {
 		return ""
 	}
-	return serial[:2*rowMark]
+	return serial[:2*prefixSize]
 }
 
-// CommonNameOf names who has a certificate and all its renewals, for what one may have at a time: the
-// ticket by which a machine came, or the first certificate of the row.
-func CommonNameOf(cert *x509.Certificate) string {
+// HolderID identifies the holder of a certificate and of all its renewals, for limits per holder:
+// it is the ticket of a member, or the lineage ID.
+func HolderID(cert *x509.Certificate) string {
 	origin, _ := LineageOf(cert)
 	return cmp.Or(TicketOf(cert), origin)
 }
 
-// NewRequest makes a certificate request (PKCS #10, DER) that proves that its maker has the key. It
-// says nothing else.
+// NewRequest creates a CSR (PKCS #10, DER), which proves that its sender has the key. It contains
+// no other data.
 func NewRequest(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
@@ -343,8 +344,8 @@ func NewRequest(key *ecdsa.PrivateKey) ([]byte, error) {
 	return der, nil
 }
 
-// ParseRequest returns the key of a certificate request, whose maker has it. What else the request
-// asks for does not count.
+// ParseRequest returns the key of a CSR, after it has verified that the sender has the key. It
+// ignores all other content.
 func ParseRequest(der []byte) (*ecdsa.PublicKey, error) {
 	request, err := x509.ParseCertificateRequest(der)
 	if err != nil {
@@ -360,7 +361,7 @@ func ParseRequest(der []byte) (*ecdsa.PublicKey, error) {
 	return key, nil
 }
 
-// newSerial makes a random serial number of 127 bits (RFC 5280 allows 20 octets, positive).
+// newSerial returns a random serial number of 127 bits (RFC 5280 allows 20 octets, positive).
 func newSerial() (*big.Int, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -369,13 +370,13 @@ func newSerial() (*big.Int, error) {
 	return serial.Add(serial, big.NewInt(1)), nil
 }
 
-// NeedsRenewal tells whether a certificate has lived two thirds of its life, or is not valid at all
-// at that time.
+// NeedsRenewal reports whether two thirds of the validity period have passed, or the certificate is
+// not valid at that time.
 func NeedsRenewal(cert *x509.Certificate, now time.Time) bool {
 	return now.Before(cert.NotBefore) || !now.Before(RenewAt(cert))
 }
 
-// RenewAt is the time from which NeedsRenewal holds.
+// RenewAt returns the time after which NeedsRenewal is true.
 func RenewAt(cert *x509.Certificate) time.Time {
 	life := cert.NotAfter.Sub(cert.NotBefore)
 	return cert.NotBefore.Add(life / 3 * 2)
@@ -383,13 +384,13 @@ func RenewAt(cert *x509.Certificate) time.Time {
 
 const fingerprintPrefix = "sha256:"
 
-// Fingerprint names the key of a certificate: "sha256:" and the SHA-256 of its SubjectPublicKeyInfo
-// in hexadecimal. It is taken of the key and not of the certificate so that a machine keeps its
-// identity when its self-signed certificate is replaced by one of the cluster's CA, and at each
-// renewal.
+// Fingerprint identifies the key of a certificate: "sha256:" and the SHA-256 of its
+// SubjectPublicKeyInfo in hexadecimal. It covers the key, not the certificate. So a machine retains
+// its identity when a certificate of the cluster's CA replaces its self-signed certificate, and at
+// each renewal.
 func Fingerprint(cert *x509.Certificate) string { return fingerprint(cert.RawSubjectPublicKeyInfo) }
 
-// KeyFingerprint is the Fingerprint of a certificate with that key.
+// KeyFingerprint returns the Fingerprint of a certificate with this key.
 func KeyFingerprint(key *ecdsa.PublicKey) string {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
@@ -403,8 +404,8 @@ func fingerprint(spki []byte) string {
 	return fingerprintPrefix + hex.EncodeToString(sum[:])
 }
 
-// ParseFingerprint checks a fingerprint as a user may have typed it and returns it in the form of
-// Fingerprint. Letters may be upper case, and colons may stand between the bytes.
+// ParseFingerprint parses a typed fingerprint and returns it in the form of Fingerprint. Letters
+// may be upper case, and colons may separate the bytes.
 func ParseFingerprint(text string) (string, error) {
 	digits, found := strings.CutPrefix(strings.ToLower(strings.TrimSpace(text)), fingerprintPrefix)
 	digits = strings.ReplaceAll(digits, ":", "")
@@ -415,7 +416,7 @@ func ParseFingerprint(text string) (string, error) {
 	return fingerprintPrefix + hex.EncodeToString(sum), nil
 }
 
-// Matches tells whether the key belongs to the certificate.
+// Matches reports whether the key belongs to the certificate.
 func Matches(cert *x509.Certificate, key *ecdsa.PrivateKey) bool {
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
 	return err == nil && bytes.Equal(spki, cert.RawSubjectPublicKeyInfo)

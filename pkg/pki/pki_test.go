@@ -199,7 +199,7 @@ func TestServiceAccountKey(t *testing.T) {
 	}
 }
 
-// TestRequest: what counts in a request is the key that its maker has.
+// TestRequest: only the key of a request counts, and its sender has this key.
 func TestRequest(t *testing.T) {
 	key, err := NewKey()
 	if err != nil {
@@ -231,17 +231,17 @@ func TestRequest(t *testing.T) {
 	if serial, root := LineageOf(renewed.Cert); serial != Serial(first.Cert) || root != Fingerprint(ca.Cert) {
 		t.Errorf("renewed from %s by %s", serial, root)
 	}
-	if first, renewed := CommonNameOf(first.Cert), CommonNameOf(renewed.Cert); first != renewed {
+	if first, renewed := HolderID(first.Cert), HolderID(renewed.Cert); first != renewed {
 		t.Errorf("a certificate is %s's, and its renewal %s's", first, renewed)
 	}
-	// Those of a machine are its own, whichever of them it asks with.
+	// All certificates of a machine have the same holder.
 	var holders []string
 	for range 2 {
 		machine, err := ca.Issue(Spec{CN: "w1", Usage: Both, TTL: time.Minute, For: public, Ticket: "5f"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		holders = append(holders, CommonNameOf(machine.Cert))
+		holders = append(holders, HolderID(machine.Cert))
 	}
 	if holders[0] != holders[1] || holders[0] != "5f" {
 		t.Errorf("a machine's certificates are of %q", holders)

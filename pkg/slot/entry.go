@@ -9,29 +9,29 @@ import (
 	"strings"
 )
 
-// EntriesDir is where the boot loader looks for unified kernel images, in the ESP (Boot Loader
-// Specification, type 2).
+// EntriesDir is the directory of unified kernel images in the ESP (Boot Loader Specification, type
+// 2).
 const EntriesDir = "EFI/Linux"
 
-// Tries is how often a new version is started before the machine goes back to the old one.
+// Tries is the number of boots of a new version before the machine rolls back.
 const Tries = 3
 
-// Entry is one system that the boot loader knows: a unified kernel image (UKI) on the ESP. What is
-// known of it stands in its file's name (systemd's Automatic Boot Assessment):
+// Entry is a boot entry: a unified kernel image (UKI) in the ESP. Its file name contains its state
+// (systemd's Automatic Boot Assessment):
 //
 //	orlop-1.2.0.efi      good: it was committed, or came with the disk
-//	orlop-1.2.0+3-0.efi  on trial: three tries left, none done; the loader counts at every start, before it starts it
-//	orlop-1.2.0+0-3.efi  failed: no try left; the loader starts it only when there is nothing else
+//	orlop-1.2.0+3-0.efi  on trial: three tries left, none done; the loader counts before each boot
+//	orlop-1.2.0+0-3.efi  failed: no try left; the loader boots it only without another entry
 type Entry struct {
 	Version string
-	Trial   bool // it has a counter
-	Left    int  // tries that are left
-	Done    int  // tries that were made
+	Trial   bool // has a counter
+	Left    int  // remaining tries
+	Done    int  // used tries
 }
 
 var entryName = regexp.MustCompile(`^orlop-([0-9][0-9A-Za-z.~-]*?)(?:\+(\d+)(?:-(\d+))?)?\.efi$`)
 
-// ParseEntry reads a file's name. What is not named so is not ours.
+// ParseEntry parses a file name. It reports false for files of other systems.
 func ParseEntry(name string) (Entry, bool) {
 	m := entryName.FindStringSubmatch(name)
 	if m == nil {
@@ -53,7 +53,7 @@ func ParseEntry(name string) (Entry, bool) {
 	return e, true
 }
 
-// Name is the entry's file name.
+// Name returns the file name of the entry.
 func (e Entry) Name() string {
 	if !e.Trial {
 		return "orlop-" + e.Version + ".efi"
@@ -61,11 +61,12 @@ func (e Entry) Name() string {
 	return fmt.Sprintf("orlop-%s+%d-%d.efi", e.Version, e.Left, e.Done)
 }
 
-// Failed tells that no try is left.
+// Failed reports whether no try is left.
 func (e Entry) Failed() bool { return e.Trial && e.Left == 0 }
 
-// First is the entry that the loader would start: the newest that has not failed, else the newest
-// that has (systemd 252, src/boot/efi/boot.c, boot_entry_compare). It is false if there is none.
+// First returns the entry that the loader would boot: the newest entry that has not failed, else
+// the newest failed entry (systemd 252, src/boot/efi/boot.c, boot_entry_compare). It returns false
+// without entries.
 func First(all []Entry) (Entry, bool) {
 	if len(all) == 0 {
 		return Entry{}, false
@@ -81,10 +82,10 @@ func First(all []Entry) (Entry, bool) {
 	}), true
 }
 
-// Compare orders versions as the loader does, step by step (UAPI.10 Version Format Specification;
-// systemd 252, src/fundamental/string-util-fundamental.c, strverscmp_improved): numbers are
-// compared as numbers, words as words, and what stands behind ~ is older than nothing. Each turn
-// takes at most one of each mark, and looks for the end behind ~ only.
+// Compare orders versions by the algorithm of the loader (UAPI.10 Version Format Specification;
+// systemd 252, src/fundamental/string-util-fundamental.c, strverscmp_improved): numbers compare as
+// numbers, words as words, and a version with a ~ suffix is older than the version without it. Each
+// iteration skips at most one of each separator, and checks for the end only after ~.
 func Compare(a, b string) int {
 	for {
 		a, b = strings.TrimLeftFunc(a, separator), strings.TrimLeftFunc(b, separator)
@@ -93,7 +94,7 @@ func Compare(a, b string) int {
 			return order
 		}
 		if a == "" || b == "" {
-			return cmp.Compare(min(len(a), 1), min(len(b), 1)) // whichever goes on is newer
+			return cmp.Compare(min(len(a), 1), min(len(b), 1)) // the longer version is newer
 		}
 		for _, m := range []string{"-", "^", "."} {
 			if a, b, order = mark(a, b, m); order != 0 {
@@ -106,7 +107,8 @@ func Compare(a, b string) int {
 	}
 }
 
-// mark takes a mark from the front of both. The one of two versions that alone has it is older.
+// mark removes a separator from the front of both versions. If only one version has it, that
+// version is older.
 func mark(a, b, m string) (restA, restB string, order int) {
 	restA, inA := strings.CutPrefix(a, m)
 	restB, inB := strings.CutPrefix(b, m)
@@ -119,8 +121,8 @@ func mark(a, b, m string) (restA, restB string, order int) {
 	return a, b, 1
 }
 
-// segment takes a number from the front of both, or else a word, and compares the two. No number is
-// older than a number.
+// segment removes a number, or else a word, from the front of both versions, and compares them. A
+// missing number is older than a number.
 func segment(a, b string) (restA, restB string, order int) {
 	an, restA := cut(a, digit)
 	bn, restB := cut(b, digit)
@@ -140,7 +142,7 @@ func digit(r rune) bool { return r >= '0' && r <= '9' }
 
 func letter(r rune) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' }
 
-// separator is what the specification skips.
+// separator reports whether the specification ignores a character.
 func separator(r rune) bool { return !digit(r) && !letter(r) && !strings.ContainsRune("~-.^", r) }
 
 func cut(s string, of func(rune) bool) (head, rest string) {

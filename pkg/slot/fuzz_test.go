@@ -2,8 +2,8 @@ package slot
 
 import "testing"
 
-// FuzzEntry feeds the decoder of names on the ESP, which anyone who holds the disk can write:
-// what is taken for an entry has a version, and its own name is an entry again.
+// FuzzEntry parses arbitrary file names on the ESP, which any holder of the disk can write: an
+// accepted name has a version, and the name of the parsed entry parses again.
 func FuzzEntry(f *testing.F) {
 	for _, name := range []string{"orlop-1.2.0.efi", "orlop-1.2.0+3-0.efi", "orlop-1.2.0~rc1+0-3.efi", "other.efi", "orlop-1+99999999999999999999.efi"} {
 		f.Add(name, "1.0.0")

@@ -1,17 +1,16 @@
-// Package slot is the whole decision about the two systems on a disk: which one runs next, when a
-// new one is good, when the machine goes back, and what is remembered of it. It is pure: no clock,
-// no disk, no network.
+// Package slot makes all decisions about the two versions of the system on a disk: which version
+// boots next, when a new version is committed, when the machine rolls back, and the record of that.
+// It is pure: no clock, no disk, no network.
 //
-// Three things are stored, and each alone may be lost or old after a power cut:
+// Three pieces of state are stored, and each alone may be lost or old after a power cut:
 //
-//   - the entries, which are the names of files in the ESP; the boot loader counts tries there
-//     (Entry)
+//   - the entries: names of files in the ESP, in which the boot loader counts tries (Entry)
 //   - the record of the last upgrade, on STATE (Record)
-//   - the two root partitions; a boot image finds its root by the root's hash, or not at all
+//   - the two root partitions: a UKI finds its root by the root's hash, or not at all
 //     (docs/decisions/0002)
 //
-// The entries alone decide what is started, so that a machine whose STATE is gone still goes back.
-// The record only says why.
+// The entries alone decide which version boots, so a machine without its STATE partition still
+// rolls back. The record only stores the reason.
 package slot
 
 import (
@@ -20,38 +19,39 @@ import (
 	"time"
 )
 
-// Phase is how far an upgrade has come.
+// Phase is the progress of an upgrade.
 type Phase string
 
-// The phases.
+// Phases of an upgrade.
 const (
-	// the new version comes, or is written into the other slot; the entry does not exist yet
+	// the new version is transferred, or written into the other slot; the entry does not exist yet
 	Writing    Phase = "writing"
-	Written    Phase = "written"     // the entry exists, and the next start is the first try
-	Trial      Phase = "trial"       // the new version has come as far as its first process
-	Committed  Phase = "committed"   // it held its gate
-	RolledBack Phase = "rolled back" // it did not; the machine is on the old version
-	Failed     Phase = "failed"      // it was never started
+	Written    Phase = "written"     // the entry exists, and the next boot is the first try
+	Trial      Phase = "trial"       // the new version has started its first process
+	Committed  Phase = "committed"   // the upgrade probes passed
+	RolledBack Phase = "rolled back" // the new version failed; the machine runs the old version
+	Failed     Phase = "failed"      // the new version never booted
 )
 
-// Done tells that nothing more happens by itself.
+// Done reports whether the phase is final.
 func (p Phase) Done() bool { return p == "" || p == Committed || p == RolledBack || p == Failed }
 
-// Record is what a machine remembers of its last upgrade.
+// Record is the record of the last upgrade.
 type Record struct {
 	From    string    `json:"from,omitempty"`
 	To      string    `json:"to,omitempty"`
 	Phase   Phase     `json:"phase,omitempty"`
-	Tries   int       `json:"tries,omitempty"` // of the new version, as far as they are known
+	Tries   int       `json:"tries,omitempty"` // known boots of the new version
 	Reason  string    `json:"reason,omitempty"`
 	Started time.Time `json:"began,omitzero"`
 	Ended   time.Time `json:"ended,omitzero"`
-	Log     []string  `json:"log,omitempty"` // the end of the log of the boot that failed
-	// NetworkReached: the old version reached its gateway, so the new one has to.
+	Log     []string  `json:"log,omitempty"` // last lines of the log of the failed boot
+	// NetworkReached reports whether the old version reached its gateway; then the new version must
+	// reach it too.
 	NetworkReached bool `json:"reached,omitempty"`
 }
 
-// Undecided is an error while an upgrade has not come to its end.
+// Undecided returns an error while an upgrade is in progress.
 func (r Record) Undecided() error {
 	if r.Phase.Done() {
 		return nil
@@ -59,51 +59,51 @@ func (r Record) Undecided() error {
 	return fmt.Errorf("the upgrade from %s to %s is %s; wait until it is committed or rolled back", r.From, r.To, r.Phase)
 }
 
-// BeingReplaced tells that the version running has handed over to another one, of which it is not known
-// yet what becomes of it.
+// BeingReplaced reports whether the running version has handed over to another version with a
+// pending result.
 func (r Record) BeingReplaced(running string) bool {
 	return (r.Phase == Written || r.Phase == Trial) && r.From == running
 }
 
-// Event is what can happen.
+// Event is an input of Step.
 type Event interface{ event() }
 
 type (
-	// Started: somebody asks for an upgrade.
+	// Started: a client starts an upgrade.
 	Started struct {
 		To      string
 		At      time.Time
 		Reached bool // this version reaches its gateway
-		Epoch   int  // of that version
-		Floor   int  // the highest epoch of a version that was committed on this machine
+		Epoch   int  // release epoch of To
+		Floor   int  // highest epoch of a version committed on this machine
 	}
-	// WriteFailed: the new version is not on the disk.
+	// WriteFailed: the new version could not be written to the disk.
 	WriteFailed struct {
 		Reason string
 		At     time.Time
 	}
-	// EntryWritten: the new version is on the disk and the loader knows it.
+	// EntryWritten: the new version and its boot entry are on the disk.
 	EntryWritten struct{}
-	// Booted: a system has come up. Entries is what is in the ESP.
+	// Booted: a version has booted. Entries are the boot entries in the ESP.
 	Booted struct {
 		Entries []Entry
 		At      time.Time
-		Log     []string // what a version on trial has left behind of its log
+		Log     []string // log that a version on trial has left
 	}
-	// ChecksPassed: everything that a good system must do has been seen.
+	// ChecksPassed: all upgrade probes have passed.
 	ChecksPassed struct{ At time.Time }
-	// ChecksFailed: it has not, until the deadline.
+	// ChecksFailed: an upgrade probe did not pass until the deadline.
 	ChecksFailed struct {
 		Reason string
 		Log    []string
 	}
-	// RollbackRequested: an operator wants the other version.
+	// RollbackRequested: an operator requests the other version.
 	RollbackRequested struct {
 		Entries []Entry
 		Reason  string
 		At      time.Time
-		Epochs  map[string]int // of the versions; 0 for one that does not say it
-		Floor   int            // as in Began
+		Epochs  map[string]int // epoch by version; 0 if unknown
+		Floor   int            // see Started
 	}
 )
 
@@ -115,18 +115,18 @@ func (ChecksPassed) event()      {}
 func (ChecksFailed) event()      {}
 func (RollbackRequested) event() {}
 
-// Action is what is to be done, in order, after the new record has been stored;
-// RestoreConfiguration before that, because it can be done again.
+// Action is an output of Step. The caller performs the actions in order, after it has stored the
+// new record. It performs RestoreConfiguration before that, because this action can be repeated.
 type Action interface{ action() }
 
 type (
-	// Watch: begin to watch the gate.
+	// Watch: start the upgrade probes.
 	Watch struct{}
 	// Rename: give the entry of this version this name.
 	Rename struct{ To Entry }
-	// RestoreConfiguration: the configuration that a version was good with is in force again.
+	// RestoreConfiguration: activate the configuration with which a version was committed.
 	RestoreConfiguration struct{ Version string }
-	// Reboot: go down and start what the loader finds.
+	// Reboot: shut down, and boot the version that the loader selects.
 	Reboot struct{ Why string }
 )
 
@@ -135,30 +135,38 @@ func (Rename) action()               {}
 func (RestoreConfiguration) action() {}
 func (Reboot) action()               {}
 
-// Step is what an event means for the machine that runs the version running. An error says why the
-// event is refused; nothing has changed then.
+// Step returns the new record and the actions for an event, on a machine that runs the version
+// running. An error explains why the event is rejected; then the record is unchanged.
 //
-//	record                   event         condition                  new record    actions
-//	done                     Began         newer, epoch not below     writing       -
-//	                                       the floor
-//	writing                  Began         (the last try was cut)     writing       -
-//	writing                  WriteFailed                              failed        -
-//	writing                  EntryWritten                             written       Reboot
-//	any                      Booted        own entry is on trial      trial         Watch
-//	written, trial           Booted        running is To, no entry    trial         Watch (the ESP is damaged)
-//	written, trial           Booted        running is To, own good    committed     - (cut between rename and record)
-//	written, trial           Booted        running is From, To failed rolled back   RestoreConfiguration
-//	trial                    Booted        running is From, no To     rolled back   RestoreConfiguration (the firmware has lost it)
-//	written, writing         Booted        running is From, no To     failed        -
-//	written, trial           Booted        running is From, tries     as it was     - (somebody chose the old one)
-//	trial                    ChecksPassed                                 committed     Rename to good
-//	trial                    ChecksFailed                               trial+reason  Rename to failed, Reboot
-//	done                     RollbackRequested     another entry, not failed, trial+reason  Rename own to failed, Reboot
-//	                                       epoch not below the floor
+//	record            event         condition                  new record    actions
+//	done              Started       newer, epoch not below     writing       -
+//	                                the floor
+//	writing           Started       (the last try was cut)     writing       -
+//	writing           WriteFailed                              failed        -
+//	writing           EntryWritten                             written       Reboot
+//	any               Booted        own entry is on trial      trial         Watch
+//	written, trial    Booted        running is To, no entry    trial         Watch
+//	                                (the ESP is damaged)
+//	written, trial    Booted        running is To, own good    committed     -
+//	                                (cut between rename and
+//	                                record)
+//	written, trial    Booted        running is From,           rolled back   RestoreConfiguration
+//	                                To failed
+//	trial             Booted        running is From, no To     rolled back   RestoreConfiguration
+//	                                (the firmware has lost it)
+//	written, writing  Booted        running is From, no To     failed        -
+//	written, trial    Booted        running is From, tries     unchanged     -
+//	                                left (the operator chose
+//	                                the old version)
+//	trial             ChecksPassed                             committed     Rename to good
+//	trial             ChecksFailed                             trial+reason  Rename to failed, Reboot
+//	done              RollbackRequested
+//	                                another entry, not failed, trial+reason  Rename own to failed,
+//	                                epoch not below the floor                Reboot
 //
-// The floor holds for what somebody asks for. A version on trial that does not hold its gate is
-// left whatever the epoch of the one before: the floor rises when a version is committed, and not
-// earlier.
+// The floor applies to requests of operators. A version on trial with failed probes rolls back
+// regardless of the epoch of the previous version, because the floor rises only when a version is
+// committed.
 func Step(running string, r Record, e Event) (Record, []Action, error) {
 	switch e := e.(type) {
 	case Started:
@@ -219,7 +227,7 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 	return r, nil, fmt.Errorf("slot: unknown event %T", e)
 }
 
-// below is why a version is refused whose epoch is lower than one that was committed.
+// below returns the error for a version with a lower epoch than a committed version.
 func below(version string, epoch, floor int) error {
 	return fmt.Errorf("version %s has epoch %d, and one with epoch %d was committed on this machine: what was mended in between would be open again; take a version with epoch %[3]d or higher", version, epoch, floor)
 }
@@ -234,7 +242,7 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 	}
 	own, there := entry(running)
 	if there && own.Trial || !there && running == r.To && !r.Phase.Done() {
-		if r.To != running { // the record is lost; the entry is what counts
+		if r.To != running { // the record is lost; the entry decides
 			r = Record{To: running, Started: e.At}
 		}
 		r.Phase, r.Tries, r.Reason = Trial, max(own.Done, 1), ""
@@ -259,7 +267,7 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 			r.Reason = "it was cut short before the new version was on the disk; nothing has changed"
 		}
 		return r, nil
-	case !other.Failed(): // somebody chose the old one
+	case !other.Failed(): // the operator chose the old version
 		return r, nil
 	}
 	r.Tries = max(r.Tries, other.Done)

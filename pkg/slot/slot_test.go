@@ -31,9 +31,9 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-// TestCompareAsTheLoader: the examples of the UAPI group's Version Format Specification, and marks
-// in unusual places; each with what systemd 252 says (systemd-analyze compare-versions), which the
-// loader has the same code for.
+// TestCompareAsTheLoader: the examples of the UAPI group's Version Format Specification, and
+// separators in unusual positions. The expected results are from systemd 252 (systemd-analyze
+// compare-versions), with the same code as the loader.
 func TestCompareAsTheLoader(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
@@ -63,8 +63,7 @@ func TestCompareAsTheLoader(t *testing.T) {
 	}
 }
 
-// FuzzCompare: it ends, the order of two versions does not depend on which comes first, and a
-// version equals itself.
+// FuzzCompare: Compare terminates, is antisymmetric, and a version equals itself.
 func FuzzCompare(f *testing.F) {
 	f.Add("1~~", "1~")
 	f.Add("1.0^a-~.", "1.0_")
@@ -76,7 +75,7 @@ func FuzzCompare(f *testing.F) {
 }
 
 func TestCompare(t *testing.T) {
-	// Ascending, as `systemd-analyze compare-versions` orders them.
+	// Ascending, in the order of `systemd-analyze compare-versions`.
 	ascending := []string{"0.9", "1.0.0~rc1", "1.0.0~rc2", "1.0.0", "1.0.0-1", "1.0.1", "1.2.0", "1.10.0", "2"}
 	for i, a := range ascending {
 		for j, b := range ascending {
@@ -109,7 +108,7 @@ func TestFirst(t *testing.T) {
 
 var at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// TestStep is the table of Step, line by line.
+// TestStep checks each line of the table of Step.
 func TestStep(t *testing.T) {
 	record := func(p Phase) Record { return Record{From: "1", To: "2", Phase: p} }
 	good, trial, failed := Entry{Version: "2"}, Entry{Version: "2", Trial: true, Left: 1, Done: 2}, Entry{Version: "2", Trial: true, Done: 3}
@@ -121,7 +120,7 @@ func TestStep(t *testing.T) {
 		before  Record
 		event   Event
 		phase   Phase
-		reason  string // a part of it
+		reason  string // a part of the reason
 		actions []Action
 		refused string // a part of the error
 	}{
@@ -180,12 +179,12 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// TestAlwaysAWayBack: whatever prefix of an upgrade's writes reaches the disk, the loader finds
-// something that has been good, or that is still on trial.
+// TestAlwaysAWayBack: after every prefix of an upgrade's writes, the loader finds a committed
+// version or a version on trial.
 func TestAlwaysAWayBack(t *testing.T) {
 	old, next := Entry{Version: "1"}, Entry{Version: "2", Trial: true, Left: Tries}
 	entries := []Entry{old, next}
-	for range Tries + 2 { // every start fails
+	for range Tries + 2 { // every boot fails
 		first, _ := First(entries)
 		if first.Version == "1" {
 			if !entries[1].Failed() {
@@ -198,7 +197,8 @@ func TestAlwaysAWayBack(t *testing.T) {
 	t.Error("never went back")
 }
 
-// TestLog: the log of a version that gave up by itself is kept, else what it had left behind.
+// TestLog: the record holds the log from a version that failed its probes, or else the log that it
+// has left behind.
 func TestLog(t *testing.T) {
 	failed := []Entry{{Version: "1"}, {Version: "2", Trial: true, Done: 3}}
 	for _, c := range []struct{ own, left, want []string }{

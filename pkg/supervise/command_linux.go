@@ -12,39 +12,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxOutput is how much of a command's output is kept, in bytes: the end.
+// MaxOutput is the size of the retained end of a command's output, in bytes.
 const MaxOutput = 256 << 10
 
-// Command is a program that runs once and ends.
+// Command is a program that runs once.
 type Command struct {
 	Args  []string   // the executable's absolute path and its arguments
-	Env   []string   // PATH and LC_ALL=C when nil
+	Env   []string   // PATH and LC_ALL=C if nil
 	Dir   string     // "/" when empty
-	Stdin []byte     // what it reads
-	UID   uint32     // user and group; other than root's, it can gain no rights
+	Stdin []byte     // its standard input
+	UID   uint32     // user and group; unless root, it cannot gain privileges
 	Files []*os.File // file descriptors from 3 on
-	// what it writes to standard error is not part of its output, only of an ExitError
-	OwnNamespaces bool
-	// bytes of output, after which it is killed; 0: as many as it likes, of which the last
-	// MaxOutput are kept
+	// standard error is not part of the output, only of an ExitError
+	SeparateStderr bool
+	// output limit in bytes, after which the command is killed; 0: no limit, but only the last
+	// MaxOutput bytes are retained
 	MaxOutput int
 	Nice      int // niceness
-	// KillFirst has the kernel end it before anything else when memory runs out.
+	// KillFirst makes the kernel kill it before all other processes when memory runs out.
 	KillFirst bool
 }
 
-// ErrTooMuch says that a command wrote more than Command.Most bytes.
+// ErrTooMuch is returned when a command exceeds Command.MaxOutput.
 var ErrTooMuch = errors.New("wrote more than it may")
 
-// Run runs a program to its end and returns what it wrote to standard output and error (the last
-// 256 KiB). args are the executable's absolute path and its arguments. If the context ends first,
-// the program and its children are killed. A status other than 0 is an error, an *ExitError, that
-// carries the last lines of the output.
+// Run runs a program until it exits, and returns its standard output and error (the last 256 KiB).
+// args are the absolute path of the executable and its arguments. If the context ends first, Run
+// kills the program and its children. A nonzero status is an error, an *ExitError with the last
+// lines of the output.
 func (r *Reaper) Run(ctx context.Context, args ...string) ([]byte, error) {
 	return r.RunCommand(ctx, Command{Args: args})
 }
 
-// RunCommand is Run with an environment, a folder and an input.
+// RunCommand is like Run, with all options of Command.
 func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
@@ -63,7 +63,7 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	defer output.close()
 	spec.Output = output.writer
 	complaints := output
-	if c.OwnNamespaces {
+	if c.SeparateStderr {
 		if complaints, err = newCapture(0); err != nil {
 			return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 		}
@@ -81,7 +81,7 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 		return nil, err
 	}
 	output.begin()
-	if c.OwnNamespaces {
+	if c.SeparateStderr {
 		complaints.begin()
 	}
 	tooMuch := false
@@ -97,7 +97,7 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	}
 	text := output.end()
 	said := text
-	if c.OwnNamespaces {
+	if c.SeparateStderr {
 		said = complaints.end()
 	}
 	if tooMuch || c.MaxOutput > 0 && len(text) > c.MaxOutput {
@@ -112,11 +112,11 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	return text, nil
 }
 
-// capture is a pipe that a program writes into, and what has come out of it.
+// capture is a pipe for the output of a program, and the received output.
 type capture struct {
 	reader, writer *os.File
-	most           int           // bytes; 0 for no limit
-	over           chan struct{} // closed when more than most bytes have come
+	most           int           // limit in bytes; 0: none
+	over           chan struct{} // closed when the output exceeds the limit
 	text           chan []byte
 }
 
@@ -128,7 +128,7 @@ func newCapture(most int) (*capture, error) {
 	return &capture{reader: reader, writer: writer, most: most, over: make(chan struct{}), text: make(chan []byte, 1)}, nil
 }
 
-// begin reads what comes. The program has its own end of the pipe by now.
+// begin starts to read. The program has inherited the write end of the pipe by now.
 func (c *capture) begin() {
 	c.writer.Close()
 	go func() {
@@ -136,7 +136,7 @@ func (c *capture) begin() {
 			c.text <- readEnd(c.reader, MaxOutput)
 			return
 		}
-		text, _ := io.ReadAll(io.LimitReader(c.reader, int64(c.most)+1)) // an error is an end, too
+		text, _ := io.ReadAll(io.LimitReader(c.reader, int64(c.most)+1)) // an error ends the output
 		if len(text) > c.most {
 			close(c.over)
 		}
@@ -144,26 +144,26 @@ func (c *capture) begin() {
 	}()
 }
 
-// end returns what has come, when the program has ended. A child that it left behind may hold the
-// pipe open for ever: what that writes later is not waited for.
+// end returns the output after the exit of the program. A child of the program may hold the pipe
+// open forever: end does not wait for its later output.
 func (c *capture) end() []byte {
 	_ = c.reader.SetReadDeadline(time.Now().Add(time.Second))
 	return <-c.text
 }
 
 func (c *capture) close() {
-	c.writer.Close() // for the second time, if the program was started
+	c.writer.Close() // fails if the program was started, because it is already closed
 	c.reader.Close()
 }
 
-// ExitError says that a command ended with a status other than 0, or by a signal.
+// ExitError is returned for a command that exited with a nonzero status, or by a signal.
 type ExitError struct {
 	Args   []string
 	Exit   Exit
-	Output string // the last lines that it wrote
+	Output string // last lines of the output
 }
 
-// Error is "/usr/sbin/mke2fs -t ext4 /dev/vda4: ended with status 1: the last lines".
+// Error returns "/usr/sbin/mke2fs -t ext4 /dev/vda4: ended with status 1: the last lines".
 func (e *ExitError) Error() string {
 	text := fmt.Sprintf("%s: %s", strings.Join(e.Args, " "), e.Exit)
 	if e.Output != "" {
@@ -172,8 +172,8 @@ func (e *ExitError) Error() string {
 	return text
 }
 
-// memoryFile returns an anonymous file with the content, at its beginning. Unlike a pipe it needs
-// nobody to fill it.
+// memoryFile returns an anonymous file with the content, at its beginning. Unlike a pipe, it needs
+// no writer.
 func memoryFile(content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("stdin", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -207,7 +207,7 @@ func readEnd(r io.Reader, limit int) []byte {
 	}
 }
 
-// lastLines returns the last n lines of a text as one, joined by "; ".
+// lastLines returns the last n lines of a text in one line, joined by "; ".
 func lastLines(text string, n int) string {
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
 	return strings.Join(lines[max(0, len(lines)-n):], "; ")

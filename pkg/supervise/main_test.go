@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test's child processes are the test's own executable under another role, so that the tests
-// need no other program and run under the product's kernel with nothing else in the root.
+// The child processes of the tests are the test executable in another role. So the tests need no
+// other program, and run under the product kernel in an otherwise empty root.
 const roleEnv = "SUPERVISE_TEST_ROLE"
 
-// reaper is the one reaper of the test process.
+// reaper is the only reaper of the test process.
 var reaper = NewReaper(func(pid int, exit Exit) {
 	select {
 	case orphans <- fmt.Sprint(pid, " ", exit):
@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// self returns the arguments and environment that start the test's executable in a role. Words
-// after the first are the role's arguments.
+// self returns the arguments and environment that start the test executable in a role. The words
+// after the first are the arguments of the role.
 func self(t testing.TB, role string) (args, env []string) {
 	t.Helper()
 	path, err := os.Executable()
@@ -50,7 +50,7 @@ func self(t testing.TB, role string) (args, env []string) {
 	return []string{path, "-test.run=^$"}, []string{roleEnv + "=" + role, "GORACE=atexit_sleep_ms=0"}
 }
 
-// play is what a child does.
+// play runs a role in a child.
 func play(role string) int {
 	words := strings.Fields(role)
 	switch words[0] {
@@ -59,14 +59,14 @@ func play(role string) int {
 		status := 0
 		fmt.Sscan(words[1], &status)
 		return status
-	// complain STATUS TEXT: the text to standard output, a complaint before it to standard error
+	// complain STATUS TEXT: writes a line to standard error, then the text to standard output
 	case "complain":
 		fmt.Fprintln(os.Stderr, "complaint")
 		fmt.Println(words[2])
 		status := 0
 		fmt.Sscan(words[1], &status)
 		return status
-	case "chatter": // writes for ever
+	case "chatter": // writes forever
 		for {
 			fmt.Println("chatter")
 		}
@@ -86,7 +86,7 @@ func play(role string) int {
 		_ = syscall.Getrlimit(unix.RLIMIT_CORE, &core)
 		sid, _ := unix.Getsid(0)
 		fmt.Printf("%s\n%s\noom %snice %d\ncore %d\nleader %v\n", status, group, oom, 20-nice, core.Cur, sid == os.Getpid())
-	case "fill": // fill DESCRIPTOR TEXT: the text into a file that it was started with
+	case "fill": // fill DESCRIPTOR TEXT: writes the text to an inherited file
 		fd := 0
 		fmt.Sscan(words[1], &fd)
 		if _, err := os.NewFile(uintptr(fd), "file").WriteString(words[2]); err != nil {
@@ -102,9 +102,9 @@ func play(role string) int {
 				return 1
 			}
 		}
-	case "notify": // says not ready, then ready, and the opposite on each SIGUSR1
+	case "notify": // reports not ready, then ready, and changes on each SIGUSR1
 		return playNotify()
-	case "profile": // gives profiles of itself, and says that it is ready
+	case "profile": // serves profiles and reports that it is ready
 		w, err := notify.FromEnv()
 		if err == nil {
 			err = profile.FromEnv()
@@ -113,7 +113,7 @@ func play(role string) int {
 			fmt.Println(err)
 			return 1
 		}
-		_ = w.Send("", true, "") // its reader sees to it
+		_ = w.Send("", true, "") // the test detects a failure
 		select {}
 	case "listen": // listen NETWORK ADDRESS
 		l, err := net.Listen(words[1], words[2])
@@ -126,7 +126,7 @@ func play(role string) int {
 				c.Close()
 			}
 		}
-	case "spawn": // leaves a sleeping grandchild behind and ends when asked
+	case "spawn": // starts a sleeping grandchild and exits on SIGTERM
 		path, _ := os.Executable()
 		pid, _, err := syscall.StartProcess(path, []string{path, "-test.run=^$"}, &syscall.ProcAttr{Env: []string{roleEnv + "=sleep"}, Files: []uintptr{0, 1, 2}})
 		fmt.Println("grandchild", pid, err)

@@ -18,46 +18,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config is what a Manager works with.
+// Config configures a Manager.
 type Config struct {
 	Reaper *Reaper     // its Loop must run
-	Groups cgroup.Tree // where services' control groups are made; cgroup.Mount on a machine
-	// Event is told what happens, one line each: kind is "state" or "failure". It is called with
-	// the manager's lock held, so it must be quick and must not call the manager. May be nil.
+	Groups cgroup.Tree // parent of the services' control groups; cgroup.Mount on a machine
+	// Event receives one-line messages: kind is "state" or "failure". The manager calls it with its
+	// lock held, so it must be quick and must not call the manager. It may be nil.
 	Event func(service, kind, message string)
 }
 
-// Manager runs services. All methods may be called from any goroutine.
+// Manager runs services. All methods are safe for concurrent use.
 type Manager struct {
 	config Config
 	status *cell.Cell[[]Status]
 
-	mu    sync.Mutex
-	units map[string]*unit
-	order []string // names in the order in which they were given
-	hurry bool     // a shutdown has run out of time: end processes by force
-	shut  bool     // Shutdown was called: nothing is started any more
+	mu       sync.Mutex
+	units    map[string]*unit
+	order    []string // names in the order of Set
+	killNow  bool     // a shutdown has timed out: kill processes
+	shutDown bool     // Shutdown was called: start no process
 }
 
-// unit is a service and what it is doing. The manager's lock guards it.
+// unit is a service with its run-time state. The manager's lock guards it.
 type unit struct {
-	service Service  // as the present process was started, or as the next one will be
-	next    *Service // what the next process will be started as, when that differs
-	doomed  bool     // to be forgotten once it has stopped
+	service Service  // definition of the present or the next process
+	next    *Service // definition of the next process, if it differs
+	removed bool     // to be deleted after it has stopped
 	log     *logring.Ring
 
 	state   State
 	since   time.Time
-	failure string // how it last ended by itself
+	failure string // last failure
 	starts  uint32
 
 	process    *Process
 	endProbe   context.CancelFunc // of the present process
 	components components
-	probe      string // what the probe said last
+	probe      string // last result of the probe
 
 	timer      *time.Timer
-	generation int // of the timer: one that was replaced but fires all the same is told by it
+	generation int // identifies a timer that fires after its replacement
 }
 
 // NewManager returns a manager without services.
@@ -68,10 +68,10 @@ func NewManager(config Config) *Manager {
 	return &Manager{config: config, status: cell.New([]Status(nil)), units: map[string]*unit{}}
 }
 
-// Status returns the cell with the status of every service, in the order in which they were given.
+// Status returns the cell with the status of every service, in the order of Set.
 func (m *Manager) Status() *cell.Cell[[]Status] { return m.status }
 
-// Log returns a service's output.
+// Log returns the output of a service.
 func (m *Manager) Log(name string) (*logring.Ring, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,24 +89,23 @@ func (m *Manager) find(name string) (*unit, error) {
 	return nil, fmt.Errorf("service %q: does not exist; there are: %s", name, strings.Join(slices.Sorted(maps.Keys(m.units)), ", "))
 }
 
-// Set says which services should run: all of them, each time. New ones are started, those that are
-// not named any more are stopped, those that differ are restarted; the others are left alone. It
-// returns at once; Status shows the progress. A set that is not valid changes nothing. After
-// Shutdown there is no set any more, and that is an error.
+// Set sets the complete list of services. It starts new services, stops removed services and
+// restarts changed services; it does not touch the others. It returns at once; Status shows the
+// progress. An invalid list changes nothing. After Shutdown, Set returns ErrShutdown.
 func (m *Manager) Set(services []Service) error {
 	if err := Validate(services); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.shut {
+	if m.shutDown {
 		return ErrShutdown
 	}
 	m.set(services)
 	return nil
 }
 
-// ErrShutdown says that the services are stopped for good.
+// ErrShutdown is returned after Shutdown.
 var ErrShutdown = errors.New("services: the machine is going down")
 
 func (m *Manager) set(services []Service) {
@@ -117,12 +116,12 @@ func (m *Manager) set(services []Service) {
 	}
 	for _, name := range m.order {
 		if !slices.Contains(order, name) && m.units[name] != nil {
-			m.units[name].doomed = true
+			m.units[name].removed = true
 			order = append(order, name)
 		}
 	}
 	m.order = order
-	m.settle()
+	m.converge()
 }
 
 func (m *Manager) setOne(s Service) {
@@ -133,8 +132,8 @@ func (m *Manager) setOne(s Service) {
 		m.step(u, Want)
 		return
 	}
-	if u.doomed {
-		u.doomed = false
+	if u.removed {
+		u.removed = false
 		m.step(u, Want)
 	}
 	if reflect.DeepEqual(u.planned(), s) {
@@ -144,11 +143,11 @@ func (m *Manager) setOne(s Service) {
 	if u.state.Phase.Alive() {
 		m.step(u, Restart)
 	} else {
-		u.takeNext()
+		u.applyNext()
 	}
 }
 
-// planned is the service as it should be.
+// planned returns the desired definition of the service.
 func (u *unit) planned() Service {
 	if u.next != nil {
 		return *u.next
@@ -156,7 +155,7 @@ func (u *unit) planned() Service {
 	return u.service
 }
 
-func (u *unit) takeNext() {
+func (u *unit) applyNext() {
 	if u.next == nil {
 		return
 	}
@@ -166,20 +165,20 @@ func (u *unit) takeNext() {
 	u.service, u.next = *u.next, nil
 }
 
-// Services returns the services as they should be, in order: what Diff compares a new set with.
+// Services returns the desired services in order, for a comparison with Diff.
 func (m *Manager) Services() []Service {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var services []Service
 	for _, name := range m.order {
-		if u := m.units[name]; !u.doomed {
+		if u := m.units[name]; !u.removed {
 			services = append(services, u.planned())
 		}
 	}
 	return services
 }
 
-// Restart ends a service's process and starts it anew, at once even if it was waiting after a
+// Restart stops the process of a service and starts a new one, without the back-off after a
 // failure.
 func (m *Manager) Restart(name string) error {
 	m.mu.Lock()
@@ -188,16 +187,15 @@ func (m *Manager) Restart(name string) error {
 	if err != nil {
 		return err
 	}
-	if u.doomed {
+	if u.removed {
 		return fmt.Errorf("service %q: cannot restart: it is being stopped", name)
 	}
 	m.step(u, Restart)
-	m.settle()
+	m.converge()
 	return nil
 }
 
-// Signal sends a signal to a service's process, which must be there. What the process makes of it
-// is its own affair.
+// Signal sends a signal to the running process of a service.
 func (m *Manager) Signal(name string, signal syscall.Signal) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -211,11 +209,11 @@ func (m *Manager) Signal(name string, signal syscall.Signal) error {
 	return u.process.Signal(signal, false)
 }
 
-// Shutdown stops all services, those that are needed after those that need them, and returns when
-// none is left. When the context ends first, what is left is killed, and the error names it.
+// Shutdown stops all services, dependents before their dependencies, and returns when none is left.
+// If the context ends first, it kills the remaining services, and the error names them.
 func (m *Manager) Shutdown(ctx context.Context) error {
 	m.mu.Lock()
-	m.shut = true
+	m.shutDown = true
 	m.set(nil)
 	m.mu.Unlock()
 	none := func(s []Status) bool { return len(s) == 0 }
@@ -236,7 +234,7 @@ func (m *Manager) Shutdown(ctx context.Context) error {
 func (m *Manager) killAll() (names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.hurry = true
+	m.killNow = true
 	for _, name := range m.order {
 		if u := m.units[name]; u.state.Phase.Alive() {
 			names = append(names, name)
@@ -244,27 +242,27 @@ func (m *Manager) killAll() (names []string) {
 			m.perform(u, Action{Kind: Kill})
 		}
 	}
-	m.settle()
+	m.converge()
 	return names
 }
 
-// settle tells each service what has become of those it needs and of those that need it, until
-// nothing more follows, and publishes the outcome. Every entry to the manager ends with it.
-func (m *Manager) settle() {
+// converge informs each service about changes of its dependencies and dependents, until no further
+// change follows, and publishes the status. Every exported method of the manager ends with it.
+func (m *Manager) converge() {
 	for again := true; again; {
 		again = false
 		for _, name := range m.order {
 			u := m.units[name]
 			before := u.state
 			switch {
-			case u.doomed && u.state.Phase == Stopped && !u.state.Wanted:
+			case u.removed && u.state.Phase == Stopped && !u.state.Wanted:
 				delete(m.units, name)
 				m.order = slices.DeleteFunc(slices.Clone(m.order), func(n string) bool { return n == name })
 				again = true
 				continue
-			case u.doomed && u.state.Wanted && !m.needed(name):
+			case u.removed && u.state.Wanted && !m.needed(name):
 				m.step(u, Unwant)
-			case !u.doomed && u.state.Needs != m.needsReady(u):
+			case !u.removed && u.state.Needs != m.needsReady(u):
 				m.step(u, map[bool]Event{true: DependenciesReady, false: DependenciesLost}[!u.state.Needs])
 			}
 			again = again || u.state != before
@@ -273,7 +271,7 @@ func (m *Manager) settle() {
 	m.publish()
 }
 
-// needsReady says whether all that the service needs is ready.
+// needsReady reports whether all dependencies of the service are ready.
 func (m *Manager) needsReady(u *unit) bool {
 	for _, need := range u.planned().DependsOn {
 		if n := m.units[need]; n == nil || n.state.Phase != Running {
@@ -283,7 +281,7 @@ func (m *Manager) needsReady(u *unit) bool {
 	return true
 }
 
-// needed says whether there is a process of another service that was started to rely on this one.
+// needed reports whether a process of another service depends on this service.
 func (m *Manager) needed(name string) bool {
 	for _, u := range m.units {
 		if u.state.Phase.Alive() && slices.Contains(u.service.DependsOn, name) {
@@ -293,7 +291,7 @@ func (m *Manager) needed(name string) bool {
 	return false
 }
 
-// step feeds the service's machine and does what it asks for.
+// step passes an event to the state machine of the service and performs its actions.
 func (m *Manager) step(u *unit, e Event) {
 	before := u.state.Phase
 	var actions []Action
@@ -307,7 +305,7 @@ func (m *Manager) step(u *unit, e Event) {
 	}
 }
 
-// perform does one action. Start comes last in a list of actions, because it may step the machine
+// perform performs an action. Start is the last in a list of actions, because it may call step
 // again.
 func (m *Manager) perform(u *unit, a Action) {
 	switch a.Kind {
@@ -322,14 +320,14 @@ func (m *Manager) perform(u *unit, a Action) {
 			m.step(u, Ready)
 		}
 	case Term, Kill:
-		force := a.Kind == Kill || m.hurry
+		force := a.Kind == Kill || m.killNow
 		if err := m.end(u, force); err != nil {
 			m.config.Event(u.service.Name, "failure", err.Error())
 		}
 	}
 }
 
-// end asks the process to end, or kills it with all that belongs to it.
+// end sends SIGTERM to the process, or kills it with its whole control group.
 func (m *Manager) end(u *unit, force bool) error {
 	if u.process == nil {
 		return nil
@@ -365,11 +363,11 @@ func (m *Manager) setTimer(u *unit, after time.Duration) {
 			m.config.Event(u.service.Name, "failure", u.failure)
 		}
 		m.step(u, Timeout)
-		m.settle()
+		m.converge()
 	})
 }
 
-// publish sets the status cell when something has changed.
+// publish sets the status cell if the status has changed.
 func (m *Manager) publish() {
 	statuses := make([]Status, 0, len(m.order))
 	for _, name := range m.order {
@@ -388,7 +386,7 @@ func (m *Manager) publish() {
 	}
 }
 
-// detail says in one line what the service waits for or why it failed.
+// detail returns, in one line, why the service waits or failed.
 func (m *Manager) detail(u *unit) string {
 	var parts []string
 	add := func(text string) {

@@ -70,7 +70,7 @@ func (b *bench) set(services ...Service) {
 	}
 }
 
-// until waits for a service to be as ok wants it.
+// until waits until ok accepts the status of a service.
 func (b *bench) until(name, what string, ok func(Status) bool) Status {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
@@ -94,7 +94,7 @@ func (b *bench) in(name string, p Phase) Status {
 	return b.until(name, string(p), func(s Status) bool { return s.State == p })
 }
 
-// output waits until the service's log has a line that contains the text.
+// output waits for a log line of the service that contains the text.
 func (b *bench) output(name, text string) string {
 	b.t.Helper()
 	log, err := b.Log(name)
@@ -153,8 +153,8 @@ func TestFailureSaysWhy(t *testing.T) {
 	if s := b.in("b", BackingOff); !strings.Contains(s.Detail, "/does/not/exist") || s.PID != 0 {
 		t.Errorf("%+v", s)
 	}
-	// What it gave up for is said; of what another process of the service gave up for before,
-	// nothing.
+	// The detail contains the last words of this process, and not the last words of its
+	// predecessor.
 	b.set(b.service("c", "exit 7 panic: no book"))
 	if s := b.in("c", BackingOff); s.Detail != "ended with status 7: panic: no book" {
 		t.Errorf("detail %q", s.Detail)
@@ -196,7 +196,7 @@ func TestOrderOfStartAndStop(t *testing.T) {
 	}
 }
 
-// TestProfile: a service gives profiles of itself, and so does the process that takes its place.
+// TestProfile: a service serves profiles, and so does its next process.
 func TestProfile(t *testing.T) {
 	b := newBench(t, "")
 	socket := filepath.Join(t.TempDir(), "of", "s")
@@ -302,7 +302,7 @@ func TestStartThatIsNeverReadyIsTriedAgain(t *testing.T) {
 		s.Backoff.First = 10 * time.Millisecond
 	}))
 	s := b.until("a", "restarted twice", func(s Status) bool { return s.Restarts >= 2 })
-	// Twice as long as the first time; more, when this process was not looking meanwhile.
+	// Twice the first timeout, or more if this test was slow meanwhile.
 	if s = b.in("a", Starting); !regexp.MustCompile(`was not ready within (600ms|1\.2s|2\.4s)$`).MatchString(s.Detail) {
 		t.Errorf("%+v", s)
 	}
@@ -320,8 +320,8 @@ func TestTCPProbe(t *testing.T) {
 	b.in("a", Running)
 }
 
-// TestFloodDoesNotGrow lets a service write without end while nobody reads, and a reader that is
-// slow: neither stops it.
+// TestFloodDoesNotGrow: neither the absence of a reader nor a slow reader blocks a service with
+// endless output.
 func TestFloodDoesNotGrow(t *testing.T) {
 	b := newBench(t, "")
 	b.set(b.service("a", "flood", func(s *Service) { s.LogLines, s.LogBytes = 50, 1<<20 }))
@@ -336,7 +336,7 @@ func TestFloodDoesNotGrow(t *testing.T) {
 		if missed > 0 {
 			return done
 		}
-		<-time.After(time.Millisecond) // the reader does something else for a while
+		<-time.After(time.Millisecond) // a slow reader
 		return nil
 	})
 	if !errors.Is(err, done) {
@@ -347,11 +347,11 @@ func TestFloodDoesNotGrow(t *testing.T) {
 	}
 }
 
-// TestGroup starts services in control groups and looks at what is left when they end.
+// TestGroup starts services in control groups and checks the remaining processes after their end.
 func TestGroup(t *testing.T) {
 	tree := testTree(t)
 	t.Cleanup(func() { cleanTree(t, tree, "/orlop-test/all", "/orlop-test/leave", "/orlop-test") })
-	b := newBench(t, tree) // its cleaning up comes first
+	b := newBench(t, tree) // created first, so its cleanup runs last
 	in := func(group string, leave bool) func(*Service) {
 		return func(s *Service) { s.Cgroup, s.LeaveChildren = group, leave }
 	}
@@ -400,7 +400,7 @@ func testTree(t *testing.T) cgroup.Tree {
 	return ""
 }
 
-// cleanTree kills what is in the groups and removes them, in order.
+// cleanTree kills the processes in the groups and removes the groups, in order.
 func cleanTree(t *testing.T, tree cgroup.Tree, groups ...string) {
 	t.Helper()
 	for _, group := range groups {

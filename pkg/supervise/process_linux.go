@@ -16,10 +16,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-// pipes are the two ways out of a process.
+// pipes are the two pipes from a process.
 type pipes struct {
-	output, outputEnd *os.File // the process's end, machined's end
-	notify, notifyEnd *os.File // nil unless the service says itself that it is ready
+	output, outputEnd *os.File // end of the process, end of machined
+	notify, notifyEnd *os.File // nil unless the service uses notify
 }
 
 func newPipes(withNotify bool) (p pipes, err error) {
@@ -43,10 +43,10 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// start starts the service's process and the goroutines that listen to it. The manager's lock is
-// held.
+// start starts the service's process and the goroutines that read from it. The caller holds the
+// manager's lock.
 func (m *Manager) start(u *unit) error {
-	u.takeNext()
+	u.applyNext()
 	s := u.service
 	u.components, u.probe = nil, ""
 	p, err := newPipes(s.Ready.Notify)
@@ -66,15 +66,15 @@ func (m *Manager) start(u *unit) error {
 	drained, before := make(chan struct{}), u.log.Newest()
 	go func() {
 		defer close(drained)
-		// What a process writes must not end this one. After a panic its pipe is closed; it ends
-		// when it writes, and is started again.
+		// A panic caused by the output of a process must not end this process. After a panic the
+		// pipe is closed; the service fails at its next write, and is restarted.
 		panics.Guarded("log of "+s.Name, func() { pump(p.outputEnd, u.log) })()
 	}()
 	if p.notifyEnd != nil {
 		panics.Go("readiness of "+s.Name, func() { m.listen(s.Name, u, process, p.notifyEnd) })
 	}
 	if network, address := s.Ready.dial(); network != "" {
-		go watchProbe(ctx, network, address, func(ok bool, detail string) { m.probed(u, process, ok, detail) })
+		go watchProbe(ctx, network, address, func(ok bool, detail string) { m.handleProbe(u, process, ok, detail) })
 	}
 	go m.await(u, process, drained, before)
 	return nil
@@ -94,7 +94,7 @@ func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
 		leave(p.notify, notify.Env)
 	}
 	if s.Profile != "" {
-		// Without it there are no profiles, which is no reason not to run.
+		// The service also runs without profiles.
 		if socket, err := profile.Listen(s.Profile); err != nil {
 			m.config.Event(s.Name, "failure", err.Error())
 		} else {
@@ -116,7 +116,7 @@ func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
 	return m.config.Reaper.Start(spec)
 }
 
-// pump moves what the process writes into the ring, and so never lets it wait for a reader of the
+// pump copies the output of the process to the ring, so the process never waits for a reader of the
 // ring.
 func pump(r *os.File, log *logring.Ring) {
 	defer r.Close()
@@ -133,12 +133,11 @@ func pump(r *os.File, log *logring.Ring) {
 	}
 }
 
-// await waits for the end of the process. before is the number of the last line of the log from
-// before it.
+// await waits for the exit of the process. before is the number of the last log line before its
+// start.
 func (m *Manager) await(u *unit, p *Process, drained <-chan struct{}, before uint64) {
 	<-p.Done()
-	// Its last words are in the pipe, and tell why it ended. A child that it left behind may keep
-	// the pipe open.
+	// The last lines in the pipe explain the exit. A child of the process may keep the pipe open.
 	patience := time.NewTimer(200 * time.Millisecond)
 	defer patience.Stop()
 	select {
@@ -162,10 +161,10 @@ func (m *Manager) await(u *unit, p *Process, drained <-chan struct{}, before uin
 		m.config.Event(u.service.Name, "failure", u.failure)
 	}
 	m.step(u, Exited)
-	m.settle()
+	m.converge()
 }
 
-// listen reads what the process says about its components.
+// listen reads the readiness messages of the process.
 func (m *Manager) listen(name string, u *unit, p *Process, r *os.File) {
 	defer r.Close()
 	complain := func(text string) {
@@ -173,7 +172,7 @@ func (m *Manager) listen(name string, u *unit, p *Process, r *os.File) {
 		defer m.mu.Unlock()
 		m.config.Event(name, "failure", text)
 	}
-	err := notify.Read(r, func(message notify.Message) { m.noted(u, p, message) }, func(line string, err error) {
+	err := notify.Read(r, func(message notify.Message) { m.handleMessage(u, p, message) }, func(line string, err error) {
 		complain(fmt.Sprintf("says something that is not a readiness message: %q: %v", line, err))
 	})
 	if err != nil {
@@ -181,23 +180,23 @@ func (m *Manager) listen(name string, u *unit, p *Process, r *os.File) {
 	}
 }
 
-func (m *Manager) noted(u *unit, p *Process, message notify.Message) {
+func (m *Manager) handleMessage(u *unit, p *Process, message notify.Message) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if u.process != p {
-		return // a child of a former process
+		return // from a child of a previous process
 	}
 	same := func(c Component) bool { return c.Name == message.Component && c.Ready == message.Ready }
 	if message.Component != "" && !slices.ContainsFunc(u.components, same) {
 		word := map[bool]string{true: "is ready", false: "is not ready"}[message.Ready]
 		m.config.Event(u.service.Name, "state", strings.TrimSpace(fmt.Sprintf("%s %s %s", message.Component, word, message.Detail)))
 	}
-	u.components = u.components.note(message, time.Now())
+	u.components = u.components.record(message, time.Now())
 	m.step(u, map[bool]Event{true: Ready, false: NotReady}[u.components.ready()])
-	m.settle()
+	m.converge()
 }
 
-func (m *Manager) probed(u *unit, p *Process, ok bool, detail string) {
+func (m *Manager) handleProbe(u *unit, p *Process, ok bool, detail string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if u.process != p {
@@ -205,10 +204,10 @@ func (m *Manager) probed(u *unit, p *Process, ok bool, detail string) {
 	}
 	u.probe = detail
 	m.step(u, map[bool]Event{true: Ready, false: NotReady}[ok])
-	m.settle()
+	m.converge()
 }
 
-// dial returns what a probe connects to, or nothing.
+// dial returns the network and address of a probe, or empty strings.
 func (p Probe) dial() (network, address string) {
 	switch {
 	case p.Unix != "":
@@ -219,9 +218,9 @@ func (p Probe) dial() (network, address string) {
 	return "", ""
 }
 
-// How often a probe connects: often while everything waits for the service, seldom once it answers.
-// A service that answers is unready only after several failures in a row, because a busy machine is
-// slow.
+// Intervals of a connection probe: short while other services wait for this one, long once it
+// answers. A ready service becomes unready only after several consecutive failures, because a busy
+// machine is slow.
 const (
 	probeStarting = 50 * time.Millisecond
 	probeReady    = 10 * time.Second
@@ -230,8 +229,7 @@ const (
 	probeFailures = 3
 )
 
-// watchProbe connects again and again until the context ends, and reports when the answer is
-// another than before.
+// watchProbe connects repeatedly until the context ends, and reports changes of the result.
 func watchProbe(ctx context.Context, network, address string, report func(ok bool, detail string)) {
 	dialer := net.Dialer{Timeout: probeTimeout}
 	ready, failures, wait := false, 0, time.Duration(0)

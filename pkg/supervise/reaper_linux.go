@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exit is how a process ended.
+// Exit is the exit status of a process.
 type Exit struct {
-	Code   int            // exit status; 0 when a signal ended it
-	Signal syscall.Signal // the signal that ended it, or 0
+	Code   int            // exit status; 0 after a signal
+	Signal syscall.Signal // the signal that killed it, or 0
 }
 
-// OK says whether the process ended by itself with status 0.
+// OK reports whether the process exited with status 0.
 func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 }
 
-// String is "ended with status 1" or "was ended by signal 9 (killed)".
+// String returns "ended with status 1" or "was ended by signal 9 (killed)".
 func (e Exit) String() string {
 	if e.Signal != 0 {
 		return fmt.Sprintf("was ended by signal %d (%s)", int(e.Signal), e.Signal)
@@ -29,37 +29,38 @@ func (e Exit) String() string {
 	return fmt.Sprintf("ended with status %d", e.Code)
 }
 
-// Reaper starts processes and collects the exit status of every child this process has, its own and
-// the orphans that PID 1 inherits.
+// Reaper starts processes and collects the exit status of every child of this process: its own
+// children, and the orphans that PID 1 inherits.
 //
-// Two who wait for children get into each other's way: waiting for "any child", as PID 1 must, also
-// takes the status of a child that somebody else is about to wait for. So here only one waits, and
-// everyone who starts a process does it through Start. The lock is the whole trick: it is held
-// while a process is made and entered into the table, and while one is collected and struck from
-// it. Therefore
+// Two concurrent waits for children conflict: a wait for "any child", as PID 1 needs it, also takes
+// the status of a child for which another goroutine is about to wait. Therefore only the Reaper
+// waits, and every process is started with Start. Its lock is the whole trick. The Reaper holds the
+// lock while it creates a process and adds it to the table, and while it collects a process and
+// removes it from the table. Therefore
 //
-//   - a child that ends at once cannot be collected before it is in the table;
-//   - a process id in the table cannot have been given to another process, because a child keeps its id until it is
-//     collected; so Signal, under the same lock, never hits a stranger and needs no pidfd;
-//   - the wait that syscall.StartProcess does itself, for a child that could not execute its program, is not disturbed.
+//   - a child that exits at once cannot be collected before it is in the table;
+//   - a process ID in the table cannot belong to another process, because a child keeps its ID
+//     until it is collected; so Signal, under the same lock, never hits another process and needs
+//     no pidfd;
+//   - the wait in syscall.StartProcess, for a child that could not execute its program, is not
+//     disturbed.
 //
-// os/exec and os.StartProcess must not be used in a process that has a Reaper: their Wait would
-// find no child. There is at most one Reaper in a process, and its Loop must run.
+// A process with a Reaper must not use os/exec and os.StartProcess, because their Wait would find
+// no child. There is at most one Reaper in a process, and its Loop must run.
 type Reaper struct {
 	mu        sync.Mutex
 	processes map[int]*Process
 	orphan    func(pid int, exit Exit)
 }
 
-// NewReaper returns a reaper that calls orphan (if not nil) for each child it collected that it had
-// not started. orphan must return quickly and not call the reaper.
+// NewReaper returns a reaper. It calls orphan (if not nil) for each collected child that it did not
+// start. orphan must return quickly and must not call the reaper.
 func NewReaper(orphan func(pid int, exit Exit)) *Reaper {
 	return &Reaper{processes: map[int]*Process{}, orphan: orphan}
 }
 
-// Loop collects children until the context ends. It sleeps between the signals (SIGCHLD) that
-// announce them; the kernel may announce several with one signal, so each time all that are there
-// are taken.
+// Loop collects children until the context ends. It waits for SIGCHLD. The kernel may send one
+// signal for several children, so Loop collects all exited children each time.
 func (r *Reaper) Loop(ctx context.Context) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGCHLD)
@@ -75,7 +76,7 @@ func (r *Reaper) Loop(ctx context.Context) {
 	}
 }
 
-// collect takes one child that has ended and says whether there was one.
+// collect collects an exited child and reports whether there was a child.
 func (r *Reaper) collect() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,7 +85,7 @@ func (r *Reaper) collect() bool {
 	if errors.Is(err, unix.EINTR) {
 		return true
 	}
-	if err != nil || pid <= 0 { // ECHILD: there are no children at all
+	if err != nil || pid <= 0 { // ECHILD: there are no children
 		return false
 	}
 	exit := Exit{Code: status.ExitStatus()}
@@ -101,22 +102,22 @@ func (r *Reaper) collect() bool {
 	return true
 }
 
-// Process is a child that was started by a Reaper.
+// Process is a child started by a Reaper.
 type Process struct {
 	PID    int
 	reaper *Reaper
 	done   chan struct{}
-	exit   Exit // valid once done is closed
+	exit   Exit // valid after done is closed
 }
 
-// Done returns a channel that is closed when the process has ended and was collected.
+// Done returns a channel that is closed when the process has exited and was collected.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Exit returns how the process ended. It must not be called before Done is closed.
+// Exit returns the exit status. It must not be called before Done is closed.
 func (p *Process) Exit() Exit { return p.exit }
 
-// Signal sends a signal to the process; to all of its process group when group is set. It does
-// nothing when the process has ended.
+// Signal sends a signal to the process, or to its whole process group if group is set. It does
+// nothing if the process has exited.
 func (p *Process) Signal(sig syscall.Signal, group bool) error {
 	p.reaper.mu.Lock()
 	defer p.reaper.mu.Unlock()
@@ -125,7 +126,7 @@ func (p *Process) Signal(sig syscall.Signal, group bool) error {
 	}
 	target := p.PID
 	if group {
-		// every process is started as the leader of a session, so its group has its number
+		// every process is the leader of a session, so its group has the same number
 		target = -p.PID
 	}
 	if err := unix.Kill(target, sig); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -134,8 +135,8 @@ func (p *Process) Signal(sig syscall.Signal, group bool) error {
 	return nil
 }
 
-// Start starts a process and returns once its program is executed; the error says why it could not
-// be.
+// Start starts a process. It returns after the program was executed, or with the reason of the
+// failure.
 func (r *Reaper) Start(spec Spec) (*Process, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -52,16 +52,16 @@ func TestRun(t *testing.T) {
 		t.Fatalf("error %v", err)
 	}
 	_, env = self(t, "cat")
-	big := strings.Repeat("0123456789", 20_000) // more than a pipe holds
+	big := strings.Repeat("0123456789", 20_000) // more than the buffer of a pipe
 	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, Stdin: []byte(big)}); string(out) != big || err != nil {
 		t.Fatalf("cat returned %d bytes, %v; want %d", len(out), err, len(big))
 	}
 	_, env = self(t, "complain 0 answer")
-	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, OwnNamespaces: true}); string(out) != "answer\n" || err != nil {
+	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, SeparateStderr: true}); string(out) != "answer\n" || err != nil {
 		t.Fatalf("apart: %q, %v", out, err)
 	}
 	_, env = self(t, "complain 4 answer")
-	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, OwnNamespaces: true}); string(out) != "answer\n" || !errors.As(err, &exit) || exit.Output != "complaint" {
+	if out, err = reaper.RunCommand(t.Context(), Command{Args: args, Env: env, SeparateStderr: true}); string(out) != "answer\n" || !errors.As(err, &exit) || exit.Output != "complaint" {
 		t.Fatalf("apart, with a status: %q, %v", out, err)
 	}
 	_, env = self(t, "complain 0 answer")
@@ -96,8 +96,8 @@ func TestRunIsKilledWithItsContext(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce is where a careless reaper loses a status: children that end at once, started from
-// many goroutines.
+// TestManyAtOnce starts children that exit at once, from many goroutines. An incorrect reaper would
+// lose a status.
 func TestManyAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 8 {
@@ -158,7 +158,8 @@ func TestAttributes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	program := publicCopy(t)
-	priority, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 less the niceness (getpriority(2))
+	// 20 minus the niceness (getpriority(2))
+	priority, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,7 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// publicCopy returns a copy of the test's executable that every user may execute.
+// publicCopy returns a copy of the test executable that every user may execute.
 func publicCopy(t *testing.T) string {
 	t.Helper()
 	path, err := os.Executable()
@@ -232,8 +233,8 @@ func atoi(t *testing.T, s string) int {
 	return n
 }
 
-// TestTooMuch: a command that writes more than it may is killed, also where it writes for ever; one
-// that writes as much as it may is not.
+// TestTooMuch: a command that exceeds its output limit is killed, even if it writes forever; a
+// command that reaches the limit exactly is not.
 func TestTooMuch(t *testing.T) {
 	args, env := self(t, "exit 0 12345")
 	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, MaxOutput: 6}); string(out) != "12345\n" || err != nil {

@@ -12,77 +12,75 @@ import (
 	"github.com/orlop-os/orlop/pkg/cgroup"
 )
 
-// Service describes a process that should run. It is compared as a whole: when any field differs
-// the service is restarted, so it must hold nothing that changes by itself (a time, a random
-// number).
+// Service describes a process that should run. Services are compared as a whole: the service is
+// restarted if any field differs, so no field may change by itself (a time, a random number).
 type Service struct {
 	Name      string   // "containerd"; unique, also the name of its log
-	DependsOn []string // services that must be ready before this one is started
+	DependsOn []string // services that must be ready before its start
 
 	Args []string // the executable's absolute path and its arguments
-	// the whole environment, KEY=value; ORLOP_NOTIFY_FD is added when Ready.Notify is set,
+	// the whole environment, KEY=value; ORLOP_NOTIFY_FD is added with Ready.Notify,
 	// ORLOP_PROFILE_FD with Profile
 	Env []string
-	Dir string // working directory; "/" when empty
+	Dir string // working directory; "/" if empty
 
 	UID, GID uint32   // user and group ids
 	Groups   []uint32 // supplementary groups
-	// Capabilities are what a process that is not root has and could ever get: its ambient and its
-	// bounding set, as numbers (unix.CAP_…). Empty for none. They mean nothing for root, which
-	// keeps machined's.
+	// Capabilities are the ambient and the bounding set of a process that is not root, as numbers
+	// (unix.CAP_…). Empty for none. They have no effect for root, which has machined's
+	// capabilities.
 	Capabilities []uintptr
-	NoNewPrivs   bool // nothing it executes can gain privileges (prctl(2), PR_SET_NO_NEW_PRIVS)
+	NoNewPrivs   bool // no executed program can gain privileges (prctl(2), PR_SET_NO_NEW_PRIVS)
 
-	// path of its control group, "/orlop/containerd"; made at start; empty for machined's own
+	// path of its control group, "/orlop/containerd"; created at its start; empty for machined's
+	// own
 	Cgroup string
 	Limits cgroup.Limits // of its control group
-	// LeaveChildren keeps the processes that the main process left behind when it ends, is stopped
-	// or is restarted. containerd has it: pods outlive it. Without it, everything in the group is
-	// killed.
+	// LeaveChildren preserves the remaining processes when the main process exits, is stopped or is
+	// restarted. containerd uses it, because pods outlive containerd. Otherwise all processes in
+	// the control group are killed.
 	LeaveChildren bool
 
 	OOMScoreAdj int      // -1000 (never killed for memory) to 1000
 	Nice        int      // -20 to 19
-	Rlimits     []Rlimit // in place of machined's own
+	Rlimits     []Rlimit // instead of machined's own
 
-	Ready Probe // when it counts as ready
-	// after which a start that is not ready is given up and tried again, with more time (see Step);
-	// 0 for never
+	Ready Probe // its readiness
+	// timeout of a start, which grows with each failure (see Step); 0: none
 	StartTimeout time.Duration
 	GracePeriod  time.Duration // between SIGTERM and SIGKILL; 0 for 10 s
 	Backoff      Backoff       // between failures
 
-	// path of a Unix socket at which it gives profiles of itself, see pkg/profile; empty: it does
-	// not
+	// path of the Unix socket for its profiles, see pkg/profile; empty: none
 	Profile string
 
-	LogLines int // lines of output that are kept; 0 for 2000
-	LogBytes int // bytes of output that are kept; 0 for 256 KiB
+	LogLines int // retained lines of output; 0 for 2000
+	LogBytes int // retained bytes of output; 0 for 256 KiB
 }
 
-// Rlimit is one resource limit (setrlimit(2)). A limit of open files must not be below machined's
+// Rlimit is a resource limit (setrlimit(2)). A limit of open files must not be below machined's
 // own.
 type Rlimit struct {
 	Resource   int // unix.RLIMIT_…
 	Soft, Hard uint64
 }
 
-// Probe says how a service shows that it is ready. The zero Probe takes it for ready as soon as it
-// was started. At most one field is set.
+// Probe defines how a service becomes ready. With the zero Probe it is ready after its start. At
+// most one field is set.
 type Probe struct {
-	Notify bool   // it says so, see pkg/notify
-	Unix   string // a Unix stream socket at this path takes connections
-	TCP    string // "127.0.0.1:10248" takes connections
+	Notify bool   // it reports its readiness, see pkg/notify
+	Unix   string // a Unix stream socket at this path accepts connections
+	TCP    string // "127.0.0.1:10248" accepts connections
 }
 
-// Backoff says how long to wait before a service that failed is started again: not at all the first
-// time, then First, then twice as long each time up to Max. A service that was ready for Reset has
-// no past.
+// Backoff defines the delay before a failed service is started again: none after the first failure,
+// then First, then doubled each time up to Max. A service that was ready for Reset starts again
+// from zero failures.
 type Backoff struct {
 	First, Max, Reset time.Duration // 0 for 1 s, 30 s and 60 s
 }
 
-// withDefaults returns the service with its zero durations and sizes filled in.
+// withDefaults returns the service with defaults for zero durations and sizes.
 func (s Service) withDefaults() Service {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
@@ -105,8 +103,8 @@ func (s Service) withDefaults() Service {
 	return s
 }
 
-// Validate reports everything that is wrong with a set of services: names that are missing or used
-// twice, needs that do not exist or go round in a circle, programs without an absolute path.
+// Validate reports all problems of a list of services: missing or duplicate names, missing or
+// cyclic dependencies, programs without an absolute path.
 func Validate(services []Service) error {
 	var problems []error
 	byName := map[string]Service{}
@@ -137,7 +135,7 @@ func Validate(services []Service) error {
 				problems = append(problems, fmt.Errorf("service %q: needs %q, which does not exist", s.Name, need))
 			}
 		}
-		if circle := findCircle(byName, s.Name, nil); circle != nil {
+		if circle := findCycle(byName, s.Name, nil); circle != nil {
 			problems = append(problems, fmt.Errorf("service %q: needs itself: %s", s.Name, strings.Join(circle, " → ")))
 		}
 	}
@@ -154,34 +152,34 @@ func zeroFields(v reflect.Value) int {
 	return zero
 }
 
-// findCircle returns the way from the first name in path back to itself, or nil.
-func findCircle(byName map[string]Service, name string, path []string) []string {
+// findCycle returns the cycle from the first name in path back to itself, or nil.
+func findCycle(byName map[string]Service, name string, path []string) []string {
 	path = append(path, name)
 	if len(path) > 1 && name == path[0] {
 		return path
 	}
 	if slices.Contains(path[:len(path)-1], name) {
-		return nil // a circle, but one that does not lead through path[0]; it is reported there
+		return nil // a cycle without path[0]; it is reported for its own members
 	}
 	for _, need := range byName[name].DependsOn {
-		if circle := findCircle(byName, need, path); circle != nil {
+		if circle := findCycle(byName, need, path); circle != nil {
 			return circle
 		}
 	}
 	return nil
 }
 
-// Change is what Manager.Set would do to one service.
+// Change is a change of one service by Manager.Set.
 type Change struct {
 	Service string
 	Kind    string // "start", "stop" or "restart"
 }
 
-// String says it as an operator would: "restart service containerd".
+// String describes the change for operators: "restart service containerd".
 func (c Change) String() string { return c.Kind + " service " + c.Service }
 
-// Diff returns what turns the one set of services into the other: stops first, then restarts, then
-// starts, each in the order of the sets.
+// Diff returns the changes between two lists of services: first stops, then restarts, then starts,
+// each in the order of the lists.
 func Diff(have, want []Service) []Change {
 	var stops, restarts, starts []Change
 	find := func(set []Service, name string) (Service, bool) {

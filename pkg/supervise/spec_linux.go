@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spec says how a process is made. Its standard input is Stdin or nothing; it leads a session of
-// its own.
+// Spec describes a new process. Its standard input is Stdin or empty. It becomes the leader of a
+// new session.
 type Spec struct {
 	Args   []string   // the executable's absolute path and its arguments
 	Env    []string   // the whole environment
 	Dir    string     // "/" when empty
-	Stdin  *os.File   // /dev/null when nil
-	Output *os.File   // standard output and error; /dev/null when nil
+	Stdin  *os.File   // /dev/null if nil
+	Output *os.File   // standard output and error; /dev/null if nil
 	Errors *os.File   // standard error, if not nil
 	Extra  []*os.File // file descriptors from 3 on
-	Cgroup *os.File   // the folder of the control group to be born in; machined's own when nil
+	Cgroup *os.File   // directory of its initial control group; machined's own if nil
 
 	UID, GID     uint32
 	Groups       []uint32
@@ -35,13 +35,14 @@ type Spec struct {
 	Rlimits      []Rlimit
 }
 
-// start makes the process. The Reaper's lock is held, so that no other process is made meanwhile.
+// start creates the process. The caller holds the Reaper's lock, so no other process is created
+// meanwhile.
 //
-// Some attributes cannot be given to syscall.StartProcess, but a child has them from the thread
-// that makes it (no_new_privs, the capability bounding set, niceness), so a thread is made for the
-// purpose: locked to a goroutine that ends without unlocking it, which makes the Go runtime end the
-// thread too. Resource limits belong to the whole process; machined takes the child's for its own
-// while it makes it.
+// syscall.StartProcess cannot set some attributes (no_new_privs, the capability bounding set,
+// niceness), but a child inherits them from the thread that creates it. So start uses a separate
+// thread: the goroutine locks the thread and exits without unlocking it, which makes the Go runtime
+// end the thread too. Resource limits belong to the whole process; machined temporarily adopts the
+// limits of the child while it creates the child.
 func (s Spec) start() (int, error) {
 	if len(s.Args) == 0 || !filepath.IsAbs(s.Args[0]) {
 		return 0, fmt.Errorf("process %q: cannot start: the program needs an absolute path", s.Args)
@@ -58,7 +59,7 @@ func (s Spec) start() (int, error) {
 		made := make(chan struct{})
 		go func() {
 			defer close(made)
-			runtime.LockOSThread() // and never unlocked: nobody else may get this thread
+			runtime.LockOSThread() // never unlocked: no other goroutine may get this thread
 			if err = s.prepareThread(); err == nil {
 				pid, err = s.fork()
 			}
@@ -69,14 +70,14 @@ func (s Spec) start() (int, error) {
 		return 0, fmt.Errorf("%s: cannot start: %w", s.Args[0], err)
 	}
 	if s.SetOOM {
-		// The process has it a moment late; it cannot have used much memory by then. One that has
-		// ended already has no use for it, so the error says nothing of interest.
+		// The process gets the score slightly late, but it cannot have used much memory by then.
+		// The write fails only if the process has already exited.
 		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(s.OOMScoreAdj)), 0)
 	}
 	return pid, nil
 }
 
-// prepareThread gives the calling thread what its child shall inherit.
+// prepareThread sets the attributes of the calling thread that its child inherits.
 func (s Spec) prepareThread() error {
 	if s.Nice != 0 {
 		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, s.Nice); err != nil {
@@ -101,7 +102,7 @@ func (s Spec) prepareThread() error {
 	return nil
 }
 
-// lastCapability returns the greatest capability that the kernel knows.
+// lastCapability returns the highest capability number of the kernel.
 func lastCapability() uintptr {
 	last := uintptr(unix.CAP_LAST_CAP)
 	for last < 63 && unix.Prctl(unix.PR_CAPBSET_READ, last+1, 0, 0, 0) == nil {
@@ -127,7 +128,7 @@ func (s Spec) fork() (int, error) {
 	}
 	attr := &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Files: []uintptr{fd(s.Stdin), fd(s.Output), fd(cmp.Or(s.Errors, s.Output))}, Sys: &syscall.SysProcAttr{Setsid: true}}
 	if attr.Env == nil {
-		attr.Env = []string{} // nil would mean: machined's own
+		attr.Env = []string{} // nil would mean machined's own
 	}
 	if attr.Dir == "" {
 		attr.Dir = "/"
@@ -149,14 +150,14 @@ func (s Spec) fork() (int, error) {
 	return pid, err
 }
 
-// swapRlimits sets limits of this process and returns a function that sets them back.
+// swapRlimits sets limits of this process and returns a function that restores the old limits.
 func swapRlimits(limits []Rlimit) (restore func(), err error) {
 	var old []Rlimit
 	restore = func() {
 		for _, l := range slices.Backward(old) {
-			// What was allowed a moment ago is allowed still: raising a hard limit again needs
-			// CAP_SYS_RESOURCE, which is checked by the first failure of a service with limits and
-			// not worth taking PID 1 down for.
+			// The old limits were allowed before. Raising a hard limit again needs
+			// CAP_SYS_RESOURCE; the first failure of a service with limits would show that it is
+			// missing. This error must not end PID 1.
 			_ = setRlimit(l)
 		}
 	}
@@ -175,8 +176,8 @@ func swapRlimits(limits []Rlimit) (restore func(), err error) {
 	return restore, nil
 }
 
-// setRlimit goes through package syscall, which otherwise sets a child's limit of open files back
-// to what it was when this process began.
+// setRlimit uses package syscall, which otherwise resets the open-file limit of a child to the
+// initial limit of this process.
 func setRlimit(l Rlimit) error {
 	return syscall.Setrlimit(l.Resource, &syscall.Rlimit{Cur: l.Soft, Max: l.Hard})
 }

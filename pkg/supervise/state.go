@@ -5,51 +5,51 @@ import (
 	"time"
 )
 
-// Phase is where a service stands. The names are those of ServiceStatus.state in the API.
+// Phase is the phase of a service, with the names of ServiceStatus.state in the API.
 type Phase string
 
 const (
-	Waiting    Phase = "waiting"  // for what it needs
-	Starting   Phase = "starting" // runs, was never ready since its start
+	Waiting    Phase = "waiting"  // waits for its dependencies
+	Starting   Phase = "starting" // runs, never ready since its start
 	Running    Phase = "running"  // runs and is ready
-	Unready    Phase = "unready"  // runs, was ready, is not now
-	Stopping   Phase = "stopping" // was told to end and has not yet
-	BackingOff Phase = "backoff"  // ended by itself; waits before the next try
-	Stopped    Phase = "stopped"  // does not run and should not
+	Unready    Phase = "unready"  // runs, was ready, is not ready now
+	Stopping   Phase = "stopping" // got SIGTERM, still runs
+	BackingOff Phase = "backoff"  // has failed; waits before the next start
+	Stopped    Phase = "stopped"  // does not run and is not wanted
 )
 
-// Alive says whether there is a process in this phase.
+// Alive reports whether there is a process in this phase.
 func (p Phase) Alive() bool {
 	return p == Starting || p == Running || p == Unready || p == Stopping
 }
 
-// Event is what can happen to a service.
+// Event is an input of the state machine.
 type Event string
 
 const (
-	Want              Event = "want"         // it should run
-	Unwant            Event = "unwant"       // it should not run
-	Restart           Event = "restart"      // it should be a new process, and at once
-	DependenciesReady Event = "needs-ready"  // all that it needs is ready
-	DependenciesLost  Event = "needs-lost"   // not all that it needs is ready
-	Ready             Event = "ready"        // it says or shows that it can do its work
-	NotReady          Event = "not-ready"    // it says or shows that it cannot
-	Exited            Event = "exited"       // its process has ended
-	StartFailed       Event = "start-failed" // there is no process: it could not be started
-	Timeout           Event = "timeout"      // the timer of the present phase has run out
+	Want              Event = "want"         // it shall run
+	Unwant            Event = "unwant"       // it shall not run
+	Restart           Event = "restart"      // it shall be a new process, at once
+	DependenciesReady Event = "needs-ready"  // all its dependencies are ready
+	DependenciesLost  Event = "needs-lost"   // a dependency is not ready
+	Ready             Event = "ready"        // it is ready
+	NotReady          Event = "not-ready"    // it is not ready
+	Exited            Event = "exited"       // its process has exited
+	StartFailed       Event = "start-failed" // its process could not be started
+	Timeout           Event = "timeout"      // the timer of the present phase has expired
 )
 
-// State is the whole memory of the machine.
+// State is the whole state of the state machine.
 type State struct {
 	Phase    Phase
-	Wanted   bool // by Want and Unwant
-	Needs    bool // by DependenciesReady and DependenciesLost
-	Failed   bool // stopping because it did not get ready in time
-	Failures int  // how often it ended by itself since it was last ready for Backoff.Reset
+	Wanted   bool // set by Want and Unwant
+	Needs    bool // set by DependenciesReady and DependenciesLost
+	Failed   bool // stopping because it was not ready in time
+	Failures int  // failures since it was last ready for Backoff.Reset
 }
 
-// Action is what the machine asks for. Timer is the one timer that a service has: it replaces the
-// former one, 0 takes it away.
+// Action is an output of the state machine. A service has one timer: SetTimer replaces it, and 0
+// removes it.
 type Action struct {
 	Kind  ActionKind
 	Timer time.Duration // for SetTimer
@@ -59,13 +59,14 @@ type Action struct {
 type ActionKind string
 
 const (
-	Start    ActionKind = "start"     // the process; answers with StartFailed, or later Ready or Exited
-	Term     ActionKind = "terminate" // ask the process to end; answers with Exited
-	Kill     ActionKind = "kill"      // end the process; answers with Exited
-	SetTimer ActionKind = "timer"     // answers with Timeout
+	// start the process; answered by StartFailed, or later Ready or Exited
+	Start    ActionKind = "start"
+	Term     ActionKind = "terminate" // send SIGTERM to the process; answered by Exited
+	Kill     ActionKind = "kill"      // kill the process; answered by Exited
+	SetTimer ActionKind = "timer"     // answered by Timeout
 )
 
-// String is for messages of tests.
+// String formats the action for test messages.
 func (a Action) String() string {
 	if a.Kind == SetTimer {
 		return fmt.Sprintf("timer %v", a.Timer)
@@ -73,35 +74,34 @@ func (a Action) String() string {
 	return string(a.Kind)
 }
 
-// Step is the life of a service as a pure function. The service is only read for its durations.
+// Step is the lifecycle of a service as a pure function. It uses only the durations of the service.
 //
-//	phase     event          next phase                                              actions
-//	waiting   needs-ready    starting                                                start, timer: the start's time
-//	waiting   unwant         stopped
-//	starting  ready          running                                                 timer Backoff.Reset
-//	starting  timeout        stopping, gave up, failures+1                           terminate, timer Grace
-//	starting  start-failed   backoff, failures+1                                     timer: the back-off
-//	running   not-ready      unready                                                 no timer
-//	running   timeout        running, failures=0
-//	unready   ready          running                                                 timer Backoff.Reset
+//	phase     event         next phase                             actions
+//	waiting   needs-ready   starting                               start, timer: start timeout
+//	waiting   unwant        stopped
+//	starting  ready         running                                timer Backoff.Reset
+//	starting  timeout       stopping, gave up, failures+1          terminate, timer GracePeriod
+//	starting  start-failed  backoff, failures+1                    timer: the back-off
+//	running   not-ready     unready                                no timer
+//	running   timeout       running, failures=0
+//	unready   ready         running                                timer Backoff.Reset
 //	starting, running, unready:
-//	          exited         after the first failure: starting, or waiting           start, timer: the start's time
-//	                         after more: backoff; failures+1                         timer: the back-off
-//	          unwant         stopping                                                terminate, timer Grace
-//	          restart        stopping                                                terminate, timer Grace
-//	stopping  timeout        stopping                                                kill
-//	stopping  exited         unwanted: stopped; gave up: backoff;
-//	                         otherwise starting, or waiting                          as above
-//	backoff   timeout        starting, or waiting                                    start, timer: the start's time
-//	backoff   restart        starting, or waiting                                    start, timer: the start's time
-//	backoff   unwant         stopped                                                 no timer
-//	stopped   want           starting, or waiting                                    start, timer: the start's time
+//	          exited        first failure: starting, or waiting    start, timer: start timeout
+//	                        later failures: backoff; failures+1    timer: the back-off
+//	          unwant        stopping                               terminate, timer GracePeriod
+//	          restart       stopping                               terminate, timer GracePeriod
+//	stopping  timeout       stopping                               kill
+//	stopping  exited        unwanted: stopped; gave up: backoff;
+//	                        otherwise starting, or waiting         as above
+//	backoff   timeout       starting, or waiting                   start, timer: start timeout
+//	backoff   restart       starting, or waiting                   start, timer: start timeout
+//	backoff   unwant        stopped                                no timer
+//	stopped   want          starting, or waiting                   start, timer: start timeout
 //
-// "Starting, or waiting" depends on whether what it needs is ready. The back-off is Backoff.First
-// for the second failure, doubled for each further one, at most Backoff.Max; the first failure of a
-// start that never made a process counts as the second. The time for a start is StartTimeout,
-// doubled for each failure, at most 8 times as long. What is not in the table changes nothing but
-// Wanted and Needs.
+// "Starting, or waiting" depends on the readiness of its dependencies. The back-off is
+// Backoff.First for the second failure, doubled for each further failure, at most Backoff.Max; a
+// first failure without a process counts as the second. The start timeout is StartTimeout, doubled
+// for each failure, at most 8 times as long. All other combinations change only Wanted and Needs.
 func Step(s State, e Event, svc Service) (State, []Action) {
 	switch e {
 	case Want:
@@ -198,7 +198,7 @@ func stepBackoff(s State, e Event, svc Service) (State, []Action) {
 	return s, nil
 }
 
-// begin starts the process, or waits for what it needs.
+// begin starts the process, or waits for the dependencies.
 func begin(s State, svc Service) (State, []Action) {
 	if !s.Needs {
 		s.Phase = Waiting
@@ -208,9 +208,9 @@ func begin(s State, svc Service) (State, []Action) {
 	return s, []Action{{Kind: SetTimer, Timer: startTime(s, svc)}, {Kind: Start}}
 }
 
-// startTime is how long this start may take. It grows, because a machine may be slower than anybody
-// thought of: with the same time again and again, what needs a little more would never get ready,
-// and each new start would slow down everything else.
+// startTime returns the timeout of this start. It grows, because a machine may be slower than
+// expected: with a constant timeout, a slightly slower service would never become ready, and each
+// restart would slow down all other services.
 func startTime(s State, svc Service) time.Duration {
 	return svc.StartTimeout << min(s.Failures, 3)
 }

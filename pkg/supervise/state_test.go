@@ -11,8 +11,7 @@ import (
 
 var example = Service{StartTimeout: 9 * time.Second, GracePeriod: 5 * time.Second}.withDefaults()
 
-// line is a state and what was asked for, as one line: "running wanted needs failures=1: start,
-// timer 1s".
+// line formats a state and its actions: "running wanted needs failures=1: start, timer 1s".
 func line(s State, actions []Action) string {
 	words := []string{string(s.Phase)}
 	for _, f := range []struct {
@@ -94,9 +93,9 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// TestStepNeverStartsTwice walks at random, and with a world that answers as the real one does:
-// whatever happens, there is never a second process, nothing but an existing process is ended, and
-// a wanted service with its needs is never left lying without a timer or a process.
+// TestStepNeverStartsTwice performs random walks in a simulated environment: there is never a
+// second process, only an existing process is stopped, and a wanted service with ready dependencies
+// always has a timer or a process.
 func TestStepNeverStartsTwice(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	s, process, timer := State{Phase: Stopped}, false, false

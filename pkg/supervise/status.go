@@ -9,19 +9,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/notify"
 )
 
-// Status is what there is to say about a service.
+// Status is the status of a service.
 type Status struct {
 	Name  string `json:"name"`
 	State Phase  `json:"state"`
-	// what it waits for, or why it failed; one line
+	// reason for waiting or for the last failure; one line
 	Detail     string      `json:"detail,omitempty"`
-	PID        int         `json:"pid,omitempty"` // 0 when there is no process
+	PID        int         `json:"pid,omitempty"` // 0 without a process
 	Restarts   uint32      `json:"restarts"`      // processes after the first
 	Since      time.Time   `json:"since"`         // of the state
 	Components []Component `json:"components,omitempty"`
 }
 
-// Component is a part of a process that reports its readiness by itself (pkg/notify).
+// Component is a part of a process with its own readiness (pkg/notify).
 type Component struct {
 	Name   string    `json:"name"`
 	Ready  bool      `json:"ready"`
@@ -29,16 +29,16 @@ type Component struct {
 	Since  time.Time `json:"since"` // of Ready
 }
 
-// maxComponents bounds what a confused process can make machined remember.
+// maxComponents bounds the components that a process with a bug can announce.
 const maxComponents = 64
 
-// components are what a process has announced, in the order in which it did. The one with the empty
-// name speaks for the process itself.
+// components are the announced components of a process, in the order of their announcement. The
+// component with the empty name is the process itself.
 type components []Component
 
-// note returns the components after a message.
-func (c components) note(m notify.Message, now time.Time) components {
-	c = slices.Clone(c) // readers hold the former ones
+// record returns the components after a message.
+func (c components) record(m notify.Message, now time.Time) components {
+	c = slices.Clone(c) // readers hold the previous slice
 	i := slices.IndexFunc(c, func(have Component) bool { return have.Name == m.Component })
 	if i < 0 {
 		if len(c) == maxComponents {
@@ -53,13 +53,13 @@ func (c components) note(m notify.Message, now time.Time) components {
 	return c
 }
 
-// ready says whether the process is: at least one component was announced, and all that were are
-// ready.
+// ready reports whether the process is ready: at least one component was announced, and all
+// announced components are ready.
 func (c components) ready() bool {
 	return len(c) > 0 && !slices.ContainsFunc(c, func(one Component) bool { return !one.Ready })
 }
 
-// waitsFor says in words which components are not ready.
+// waitsFor describes the components that are not ready.
 func (c components) waitsFor() string {
 	var parts []string
 	for _, one := range c {

@@ -6,13 +6,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/logring"
 )
 
-// dying is what a program of Go says when it gives up: a fatal line of klog ("F1123
-// 19:57:45.890726"), the runtime's own two, and what zap writes as JSON. Other goroutines' lines
-// and stacks come behind it.
+// dying matches the first line of a fatal error of a Go program: klog's fatal line ("F1123
+// 19:57:45.890726"), the two forms of the runtime, and zap's JSON. Stacks and lines of other
+// goroutines follow it.
 var dying = regexp.MustCompile(`^(F\d{4} |panic: |fatal error: |\{"level":"(fatal|panic)")`)
 
-// lastWords is what a process with these lines says of its end, to be added to how it ended; empty
-// without lines.
+// lastWords returns the part of the log that explains the end of a process, to be appended to its
+// exit status; empty without lines.
 func lastWords(lines []logring.Line) string {
 	for _, l := range lines {
 		if dying.MatchString(l.Text) {

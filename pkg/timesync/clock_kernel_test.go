@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSystemClockKernel moves the machine's clock there and back.
+// TestSystemClockKernel moves the machine's clock forth and back.
 func TestSystemClockKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("moves the clock: needs a machine of its own under the product kernel (ORLOP_KERNEL_TEST=1)")
 	}
 	start := time.Now()
-	// ahead is how much more the wall clock has moved than the monotonic one.
+	// ahead returns how far the wall clock has moved ahead of the monotonic clock.
 	ahead := func() time.Duration {
 		now := time.Now()
 		return now.Round(0).Sub(start.Round(0)) - now.Sub(start)

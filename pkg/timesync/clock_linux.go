@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clock is a clock that can be set. SystemClock is the machine's.
+// Clock is a clock that can be set. SystemClock is the machine's clock.
 type Clock struct {
 	Now  func() time.Time
 	Step func(by time.Duration) error
@@ -15,17 +15,18 @@ type Clock struct {
 }
 
 // SystemClock returns the kernel's real-time clock. Setting it needs CAP_SYS_TIME. The kernel
-// copies the time to the hardware clock by itself while it is synchronised (CONFIG_RTC_SYSTOHC),
-// which Step and Slew say it is.
+// copies the time to the hardware clock while the clock is marked as synchronized
+// (CONFIG_RTC_SYSTOHC). Step and Slew set this mark.
 func SystemClock() Clock { return Clock{Now: time.Now, Step: stepClock, Slew: slewClock} }
 
-// maxSlew is how far the kernel's PLL goes in one call (MAXPHASE, include/linux/timex.h).
+// maxSlew is the maximum offset per call of the kernel's PLL (MAXPHASE, include/linux/timex.h).
 const maxSlew = 500 * time.Millisecond
 
 func stepClock(by time.Duration) error {
 	seconds := by / time.Second
 	nanos := by % time.Second
-	if nanos < 0 { // the kernel takes a negative time as negative seconds and positive nanoseconds
+	// the kernel expects a negative time as negative seconds and positive nanoseconds
+	if nanos < 0 {
 		seconds--
 		nanos += time.Second
 	}
@@ -38,15 +39,13 @@ func stepClock(by time.Duration) error {
 
 func slewClock(by time.Duration) error { return synchronised(min(max(by, -maxSlew), maxSlew)) }
 
-// synchronised gives the kernel's PLL an offset to work off and says that the clock is
-// synchronised.
+// synchronised passes an offset to the kernel's PLL and marks the clock as synchronized.
 func synchronised(offset time.Duration) error {
 	t := unix.Timex{
 		Modes:  unix.ADJ_OFFSET | unix.ADJ_NANO | unix.ADJ_STATUS | unix.ADJ_TIMECONST | unix.ADJ_MAXERROR | unix.ADJ_ESTERROR,
-		Offset: int64(offset), // nanoseconds, by ADJ_NANO
+		Offset: int64(offset), // nanoseconds, because of ADJ_NANO
 		Status: unix.STA_PLL,
-		// Four seconds times 2^constant is how long the PLL takes; 64 s between rounds want a short
-		// one.
+		// The PLL takes four seconds times 2^constant; rounds of 64 s need a short time.
 		Constant: 2,
 	}
 	if _, err := unix.Adjtimex(&t); err != nil {
@@ -55,14 +54,14 @@ func synchronised(offset time.Duration) error {
 	return nil
 }
 
-// horizon is how long after the build of the system a clock is believed. A clock chip without a
-// battery says the year 70, which the kernel takes for 2070 when the firmware does not name the
-// byte for the century (mach_get_cmos_time in arch/x86/kernel/rtc.c).
+// horizon is how long after the build of the system a clock is plausible. A clock chip without a
+// battery returns the year 70. The kernel takes it for 2070 if the firmware does not name the
+// century byte (mach_get_cmos_time in arch/x86/kernel/rtc.c).
 const horizon = 30 * 365 * 24 * time.Hour
 
-// Plausible sets the clock to floor if it shows an earlier time, or one that is decades later, and
-// reports whether it did. Call it first thing at boot with the time at which the system was built,
-// and again with what ReadFloor returns.
+// Plausible sets the clock to floor if the clock is earlier or decades later, and reports whether
+// it did. The caller calls it first at boot with the build time of the system, and again with the
+// result of ReadFloor.
 func Plausible(floor time.Time) (bool, error) {
 	return plausible(floor, time.Now(), func(t time.Time) error {
 		tv := unix.NsecToTimeval(t.UnixNano())

@@ -8,38 +8,40 @@ import (
 	"time"
 )
 
-// StepOver is how far off the clock may be to be slewed; further off it is stepped.
+// StepOver is the largest offset that is slewed; a larger offset is stepped.
 const StepOver = 128 * time.Millisecond
 
-// maxDistance is the root distance over which a server is not believed (RFC 5905: MAXDIST, 1.5 s).
+// maxDistance is the maximum root distance of a usable server (RFC 5905: MAXDIST, 1.5 s).
 const maxDistance = 1500 * time.Millisecond
 
-// Bounds of what one server can do to the clock. Its answer is not authenticated.
+// Limits for the influence of a single server on the clock, because its answer is not
+// authenticated.
 const (
-	// FirstWindow is how long after the floor the first synchronisation since boot may set the
-	// clock on the word of one server. A quorum may set it up to horizon.
+	// FirstWindow is how far after the floor a single server may set the clock in the first
+	// synchronization since boot. A quorum may set it up to horizon.
 	FirstWindow = 5 * 365 * 24 * time.Hour
-	// MaxSlewBy is how far off one server may say a synchronised clock is, to be followed slowly.
-	// Further off it is refused (the panic threshold of ntpd, 1000 s).
+	// MaxSlewBy is the largest offset of a single server that a synchronized clock follows slowly.
+	// A larger offset is rejected (the panic threshold of ntpd, 1000 s).
 	MaxSlewBy = 1000 * time.Second
-	// slewRate is how fast it is followed: parts per million of the time since the last round.
+	// slewRate is the rate of this slow correction: parts per million of the time since the last
+	// round.
 	slewRate = 500
 )
 
-// Sample is one server's answer.
+// Sample is the answer of a server.
 type Sample struct {
 	Server   string
-	Address  string        // of the machine that answered; Server if it is empty
+	Address  string        // of the machine that answered; Server if empty
 	Offset   time.Duration // to add to the clock
-	Distance time.Duration // the most the server can be wrong by (root distance)
+	Distance time.Duration // the maximum error of the server (root distance)
 	Stratum  uint8
-	Unsynced bool // the leap indicator is 3: the server says that its own clock is not synchronised
+	Unsynced bool // the leap indicator is 3: the server's own clock is not synchronized
 }
 
-// Adjustment is what is done with the clock.
+// Adjustment is the kind of a clock adjustment.
 type Adjustment int
 
-// The moves. Step sets it, Slew lets it run faster or slower for a while.
+// Adjustments. Step sets the clock, Slew makes it run faster or slower for a while.
 const (
 	Slew Adjustment = iota + 1
 	Step
@@ -52,25 +54,25 @@ func (m Adjustment) String() string {
 	return "slew"
 }
 
-// View is what is known of a clock before a round.
+// View is the state of a clock before a round.
 type View struct {
-	Now    time.Time     // what it shows
-	Floor  time.Time     // a time that has passed for certain; the clock is never set before it
+	Now    time.Time     // the time of the clock
+	Floor  time.Time     // a time that has certainly passed; the clock is never set before it
 	Synced bool          // a round has succeeded since boot
 	Since  time.Duration // monotonic time since that round
 }
 
-// Decision is what a round of answers comes to.
+// Decision is the result of a round.
 type Decision struct {
 	Move Adjustment
-	// to add to the clock now; less than Sample.Offset where one server is followed slowly
+	// to add to the clock now; less than Sample.Offset if a single server is followed slowly
 	Offset time.Duration
-	Sample Sample // the answer that was believed
-	Quorum bool   // more than half of the answers, of two servers at least, agree with it
+	Sample Sample // the selected answer
+	Quorum bool   // more than half of the answers, from at least two servers, agree with it
 }
 
-// Rejected reports whether the clock is moved less than the server asks for.
-func (d Decision) Rejected() bool { return d.Offset != d.Sample.Offset }
+// Limited reports whether the clock is moved less than the server's offset.
+func (d Decision) Limited() bool { return d.Offset != d.Sample.Offset }
 
 // Errors of Decide.
 var (
@@ -80,16 +82,17 @@ var (
 	ErrTooLate     = errors.New("the time is decades after the system was built; check the time servers")
 )
 
-// Decide says what to do with a clock.
+// Decide selects the adjustment of a clock.
 //
-// Of three answers or more the one with the median offset is believed: a liar among honest servers
-// is never it. Of two or one, the one with the smaller distance. If more than half of the answers,
-// of two servers at least, agree with it, it is a quorum, which may set the clock to any time
-// between the floor and the horizon.
+// From three or more answers it selects the answer with the median offset: a false server among
+// honest servers never has it. From one or two answers it selects the answer with the smallest
+// distance. If more than half of the answers, from at least two servers, agree with the selected
+// answer, they are a quorum. A quorum may set the clock to any time between the floor and the
+// horizon.
 //
-// Without a quorum the first synchronisation since boot may set the clock between Floor and Floor
-// + FirstWindow. From then on it cannot step the clock: an offset of up to MaxSlewBy is followed
-// by slewRate, and a greater one is refused.
+// Without a quorum, the first synchronization since boot may set the clock between Floor and Floor
+// + FirstWindow. Later rounds without a quorum cannot step the clock: an offset of up to MaxSlewBy
+// is followed at slewRate, and a larger offset is rejected.
 func Decide(samples []Sample, v View) (Decision, error) {
 	var good []Sample
 	for _, s := range samples {
@@ -125,7 +128,7 @@ func Decide(samples []Sample, v View) (Decision, error) {
 	return d, nil
 }
 
-// allows returns why the clock is not moved to where a decision puts it, or nil.
+// allows returns why the clock must not be moved by a decision, or nil.
 func (v View) allows(d Decision) error {
 	to, says := v.Now.Add(d.Offset), v.Now.Add(d.Sample.Offset)
 	switch {
@@ -153,9 +156,8 @@ func unusable(s Sample) error {
 	return errUnsynced(s.Stratum, s.Unsynced)
 }
 
-// errUnsynced is why a server that answers is of no use. An unsynchronised server says so by a
-// stratum of 0 or 16 or by a leap indicator of 3 (RFC 5905 section 7.3); which of them depends on
-// the program.
+// errUnsynced returns the error for an unsynchronized server. It answers with a stratum of 0 or 16
+// or with a leap indicator of 3 (RFC 5905 section 7.3), depending on its program.
 func errUnsynced(stratum uint8, leap bool) error {
 	said := fmt.Sprintf("stratum %d", stratum)
 	if leap {
@@ -164,9 +166,9 @@ func errUnsynced(stratum uint8, leap bool) error {
 	return fmt.Errorf("is not synchronised itself (%s); give it a time source of its own, or name another server", said)
 }
 
-// quorum reports whether more than half of the answers agree with one of them, and come from two
-// servers at least. Two answers agree if both can be right, give or take StepOver. A server that
-// is asked by two names is one.
+// quorum reports whether more than half of the answers agree with best, and come from at least two
+// servers. Two answers agree if both can be right, within StepOver. A server with two names counts
+// once.
 func quorum(good []Sample, best Sample) bool {
 	all, agreeing := map[string]bool{}, map[string]bool{}
 	for _, s := range good {
@@ -179,24 +181,24 @@ func quorum(good []Sample, best Sample) bool {
 	return len(agreeing) > 1 && len(agreeing)*2 > len(all)
 }
 
-// The time between rounds.
+// Intervals between rounds.
 const (
-	firstPoll = 64 * time.Second
-	lastPoll  = 1024 * time.Second
-	firstWait = time.Second // after a round that failed
-	lastWait  = 64 * time.Second
+	minPoll    = 64 * time.Second
+	maxPoll    = 1024 * time.Second
+	minBackoff = time.Second // after a failed round
+	maxBackoff = 64 * time.Second
 )
 
-// nextPoll returns the time to the next round: it doubles from 64 s to 1024 s while the clock keeps
-// near, and begins again when it was stepped.
+// nextPoll returns the time to the next round: it doubles from 64 s to 1024 s while the clock stays
+// close, and restarts at 64 s after a step.
 func nextPoll(last time.Duration, m Adjustment) time.Duration {
-	if m == Step || last < firstPoll {
-		return firstPoll
+	if m == Step || last < minPoll {
+		return minPoll
 	}
-	return min(last*2, lastPoll)
+	return min(last*2, maxPoll)
 }
 
-// nextWait returns the time to the next round after one that failed: 1 s doubled up to 64 s.
-func nextWait(last time.Duration) time.Duration {
-	return min(max(last*2, firstWait), lastWait)
+// nextBackoff returns the time to the next round after a failed round: 1 s doubled up to 64 s.
+func nextBackoff(last time.Duration) time.Duration {
+	return min(max(last*2, minBackoff), maxBackoff)
 }

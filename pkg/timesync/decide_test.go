@@ -62,12 +62,12 @@ func TestPolls(t *testing.T) {
 			t.Fatalf("poll after %v, want %v s", p, int(want))
 		}
 	}
-	if p = nextPoll(p, Step); p != firstPoll {
+	if p = nextPoll(p, Step); p != minPoll {
 		t.Errorf("poll after a step: %v", p)
 	}
 	var w time.Duration
 	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 64} {
-		if w = nextWait(w); w != want*time.Second {
+		if w = nextBackoff(w); w != want*time.Second {
 			t.Fatalf("wait of %v, want %v s", w, int(want))
 		}
 	}
@@ -93,7 +93,7 @@ func TestPlausible(t *testing.T) {
 	}
 }
 
-// TestSynchronised is what answers do to a clock that has been synchronised since boot.
+// TestSynchronised: the effect of answers on a clock that has been synchronized since boot.
 func TestSynchronised(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	const ms = time.Millisecond
@@ -134,15 +134,15 @@ func TestSynchronised(t *testing.T) {
 	}
 }
 
-// TestOneServerIsSlow: whatever one server says in how many rounds, a synchronised clock goes
-// wrong by slewRate of the time at most.
+// TestOneServerIsSlow: a single server can move a synchronized clock by at most slewRate of the
+// time, in any number of rounds.
 func TestOneServerIsSlow(t *testing.T) {
 	start := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		var moved, elapsed time.Duration
 		for range 500 {
-			since := time.Duration(r.Int64N(int64(2 * lastPoll)))
+			since := time.Duration(r.Int64N(int64(2 * maxPoll)))
 			elapsed += since
 			offset := time.Duration(r.Int64N(int64(3*MaxSlewBy))) - MaxSlewBy/2
 			d, err := Decide([]Sample{{Server: "liar", Offset: offset, Stratum: 1}},

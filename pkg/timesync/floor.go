@@ -14,36 +14,37 @@ import (
 	"github.com/orlop-os/orlop/pkg/durable"
 )
 
-// What Past adds to what it knew.
+// Limits for the growth of a Floor.
 const (
-	// pastDrift is the share of the elapsed time that is left out, in parts per million: a
-	// crystal may run fast.
-	pastDrift = 1000
-	// quorumHold is how long a quorum must have kept the clock before its time is taken for one
-	// that has passed.
+	// floorDrift is the part of the elapsed time that is not counted, in parts per million, because
+	// a crystal may run fast.
+	floorDrift = 1000
+	// quorumHold is how long a quorum must have kept the clock before its time raises the floor.
 	quorumHold = time.Hour
-	// quorumMargin is by how much less than the clock that is.
+	// quorumMargin is how far the floor then stays behind the clock.
 	quorumMargin = 24 * time.Hour
-	// markEvery is how much later than the kept mark the time must be to be written. A machine
-	// that never runs for so long keeps the mark that it has.
-	markEvery = 6 * time.Hour
+	// storeInterval is the minimum growth of the floor before it is stored again. A machine that always
+	// runs for a shorter time keeps its stored mark.
+	storeInterval = 6 * time.Hour
 )
 
-// Floor knows a time that has passed for certain. It is never later than the real time unless a
-// quorum of time servers lies for quorumHold: it begins at the build of the system or at the mark
-// that was kept on STATE, and goes on with elapsed monotonic time. What one server says, and what
-// the hardware clock says, does not move it. It may be used from several goroutines.
+// Floor tracks a time that has certainly passed. It is never later than the real time, unless a
+// quorum of time servers lies for quorumHold. It starts at the build time of the system or at the
+// mark stored on STATE, and grows with elapsed monotonic time. A single server and the hardware
+// clock do not move it. It is safe for concurrent use.
 type Floor struct {
-	mu     sync.Mutex
-	base   time.Time // had passed at the monotonic reading of at
-	at     time.Time
-	quorum time.Time // since when every round had a quorum; zero: the last had none
+	mu   sync.Mutex
+	base time.Time // had passed at the monotonic time at
+	at   time.Time
+	// start of the uninterrupted rounds with a quorum; zero without a quorum in the last round
+	quorum time.Time
 }
 
-// NewFloor returns a Past that begins with floor at now, which has a monotonic reading (time.Now).
+// NewFloor returns a Floor that starts at floor at time now, which has a monotonic reading
+// (time.Now).
 func NewFloor(floor, now time.Time) *Floor { return &Floor{base: floor.Round(0), at: now} }
 
-// Now returns the time that has passed for certain at now, which has a monotonic reading.
+// Now returns the floor at time now, which has a monotonic reading.
 func (p *Floor) Now(now time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,10 +53,10 @@ func (p *Floor) Now(now time.Time) time.Time {
 
 func (p *Floor) nowLocked(now time.Time) time.Time {
 	elapsed := max(0, now.Sub(p.at))
-	return p.base.Add(elapsed - elapsed/1e6*pastDrift)
+	return p.base.Add(elapsed - elapsed/1e6*floorDrift)
 }
 
-// Raise takes over a time that has passed for certain at now, if it is later than what is known.
+// Raise raises the floor to a time that has certainly passed at now, if it is later.
 func (p *Floor) Raise(floor, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -64,8 +65,8 @@ func (p *Floor) Raise(floor, now time.Time) {
 	}
 }
 
-// Round notes a round that succeeded, after the clock was moved: now has the wall clock and the
-// monotonic reading. It never adds more than FirstWindow at once.
+// Round records a successful round, after the adjustment of the clock: now has the wall clock and
+// the monotonic reading. It raises the floor by at most FirstWindow.
 func (p *Floor) Round(quorum bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,11 +87,11 @@ func (p *Floor) Round(quorum bool, now time.Time) {
 	p.base, p.at = says, now
 }
 
-// Failed notes a round without an answer that could be used.
+// Failed records a round without a usable answer.
 func (p *Floor) Failed() { p.Round(false, time.Time{}) }
 
-// ReadFloor reads the mark that Keep wrote: the zero time if there is none. One that cannot be
-// read is an error; the zero time is the right one to go on with.
+// ReadFloor reads the mark that Run has stored: the zero time if there is none. An unreadable mark
+// is an error; the caller can continue with the returned zero time.
 func ReadFloor(file string, build time.Time) (time.Time, error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -116,15 +117,14 @@ func ReadFloor(file string, build time.Time) (time.Time, error) {
 	return mark, nil
 }
 
-// due returns the mark to write, and whether the one that was kept is so much older that it is
-// worth a write.
+// due returns the mark to store, and whether the stored mark is older by at least storeInterval.
 func (p *Floor) due(kept, now time.Time) (time.Time, bool) {
 	t := p.Now(now).UTC().Truncate(time.Second)
-	return t, t.Sub(kept) >= markEvery
+	return t, t.Sub(kept) >= storeInterval
 }
 
-// Run writes the mark to a file, about four times a day, until ctx is done. kept is what
-// ReadFloor returned. A power cut leaves the old mark or the new one.
+// Run stores the mark in a file, about four times a day, until ctx is done. kept is the result of
+// ReadFloor. A power cut leaves the old mark or the new mark.
 func (p *Floor) Run(ctx context.Context, file string, kept time.Time, failed func(error)) {
 	ticker := time.NewTicker(time.Hour)
 	defer ticker.Stop()

@@ -13,9 +13,8 @@ import (
 
 const day = 24 * time.Hour
 
-// TestPast plays what happens to a machine: what has passed for certain is never ahead of the
-// real time.
-func TestPast(t *testing.T) {
+// TestFloor simulates events of a machine: the floor is never ahead of the real time.
+func TestFloor(t *testing.T) {
 	start := time.Now() // with its monotonic reading
 	build := start.Add(-100 * day).Round(0)
 	p := NewFloor(build, start)
@@ -29,7 +28,7 @@ func TestPast(t *testing.T) {
 	near("after ten days", 10*day, build.Add(10*day-10*day/1000))
 	p.Raise(build.Add(-day), start)
 	near("an earlier mark", 0, build)
-	for h := range 48 { // one server for two days, which says what it likes
+	for h := range 48 { // a single false server for two days
 		p.Round(false, start.Add(time.Duration(h)*time.Hour))
 	}
 	near("one server", 0, build)
@@ -47,8 +46,8 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// TestPastIsBounded: also a quorum that lies moves it by FirstWindow at most.
-func TestPastIsBounded(t *testing.T) {
+// TestFloorIsBounded: even a false quorum moves it by at most FirstWindow.
+func TestFloorIsBounded(t *testing.T) {
 	start := time.Now()
 	p := NewFloor(start, start)
 	far := func(at time.Duration) time.Time { return start.Add(at) }
@@ -66,7 +65,7 @@ func TestMark(t *testing.T) {
 		t.Errorf("without a file: %v, %v", mark, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // it is written once before it waits
+	cancel() // Run stores the mark once before it waits
 	p := NewFloor(build, time.Now())
 	p.Run(ctx, file, time.Time{}, func(err error) { t.Error(err) })
 	mark, err := ReadFloor(file, build)

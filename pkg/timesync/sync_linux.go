@@ -16,45 +16,44 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Status is what the machine shows of its time.
+// Status is the published status of the clock.
 type Status struct {
-	Servers []string `json:"servers"` // that are asked
-	// the last round succeeded, or it is not older than three
+	Servers []string `json:"servers"` // configured servers
+	// the last round succeeded, or fewer than three rounds have failed since
 	Synced  bool   `json:"synced"`
-	Server  string `json:"server,omitempty"`  // that was believed last
+	Server  string `json:"server,omitempty"`  // the last selected server
 	Stratum uint8  `json:"stratum,omitempty"` // its distance from a reference clock
-	// more than half of the answers, of two servers at least, agreed with it
+	// more than half of the answers, from at least two servers, agreed with it
 	Quorum bool `json:"quorum"`
-	// how far off the clock was in the last round that succeeded, ns
+	// clock offset in the last successful round, ns
 	Offset   time.Duration `json:"offset"`
-	LastSync time.Time     `json:"lastSync,omitzero"` // when that was
+	LastSync time.Time     `json:"lastSync,omitzero"` // time of that round
 	Problem  string        `json:"problem,omitempty"` // why the last round failed
 }
 
-// Deps is what Run works with.
+// Deps are the dependencies of Run.
 type Deps struct {
-	// read: addresses or names, with a port if it is not 123; empty: nobody is asked
+	// input: addresses or names, with a port if it is not 123; empty: no requests
 	Servers *cell.Cell[[]string]
-	Status  *cell.Cell[Status] // written
+	Status  *cell.Cell[Status] // output
 	Clock   Clock              // SystemClock on a machine
-	Past    *Floor             // what has passed for certain; the clock is never set before it
-	Log     func(line string)  // told about steps, and about problems once each; must not block
+	Floor   *Floor             // the clock is never set before it
+	Log     func(line string)  // called for steps, and once for each problem; must not block
 }
 
-// askTimeout is how long a server may take to answer.
-const askTimeout = 3 * time.Second
+// queryTimeout is the timeout of a request.
+const queryTimeout = 3 * time.Second
 
-// maxServers is how many servers are asked in a round.
+// maxServers is the maximum number of servers in a round.
 const maxServers = 8
 
-// Run asks the servers until ctx is done, whose error it returns. It never holds anything up:
-// nothing waits for it.
+// Run synchronizes the clock until ctx is done, and returns its error. No component waits for it.
 func Run(ctx context.Context, d Deps) error {
 	watch := d.Servers.Watch()
 	var known synced
 	servers, _, err := watch.Next(ctx)
 	for err == nil {
-		// A round ends with its list: a server that does not answer does not hold up the next list.
+		// A round ends with its list, so a silent server does not delay the next list.
 		round, cancel := context.WithCancel(ctx)
 		asked := slices.Clone(servers[:min(len(servers), maxServers)])
 		var wg sync.WaitGroup
@@ -68,7 +67,7 @@ func Run(ctx context.Context, d Deps) error {
 	return err
 }
 
-// otherThan waits for a list of servers that is another one.
+// otherThan waits for a different list of servers.
 func otherThan(ctx context.Context, watch *cell.Watcher[[]string], servers []string) ([]string, error) {
 	for {
 		next, _, err := watch.Next(ctx)
@@ -78,12 +77,12 @@ func otherThan(ctx context.Context, watch *cell.Watcher[[]string], servers []str
 	}
 }
 
-// synced is when a round succeeded last, with its monotonic reading; zero: none has since boot.
-// Another list of servers does not change it: a DHCP server that names others cannot have the
-// clock set.
+// synced is the time of the last successful round, with its monotonic reading; zero: none since
+// boot. A new list of servers does not reset it, so a DHCP server cannot make a new server set the
+// clock.
 type synced struct{ last time.Time }
 
-// rounds asks one list of servers until ctx is done.
+// rounds uses one list of servers until ctx is done.
 func (d Deps) rounds(ctx context.Context, servers []string, known *synced) {
 	st := Status{Servers: servers}
 	d.publish(st)
@@ -97,8 +96,8 @@ func (d Deps) rounds(ctx context.Context, servers []string, known *synced) {
 		next := time.Duration(0)
 		if err != nil {
 			failures++
-			d.Past.Failed()
-			wait = nextWait(wait)
+			d.Floor.Failed()
+			wait = nextBackoff(wait)
 			next = wait
 			if err.Error() != st.Problem {
 				d.Log("time: " + err.Error())
@@ -128,11 +127,11 @@ func (d Deps) publish(st Status) {
 	}
 }
 
-// status is what is shown after a round that succeeded.
+// status returns the status after a successful round.
 func (d Deps) status(servers []string, dec Decision, before Status) Status {
 	st := Status{Servers: servers, Synced: true, Server: dec.Sample.Server, Stratum: dec.Sample.Stratum,
 		Quorum: dec.Quorum, Offset: dec.Sample.Offset, LastSync: d.Clock.Now().Round(0)}
-	if dec.Rejected() && dec.Sample.Offset.Abs() > StepOver {
+	if dec.Limited() && dec.Sample.Offset.Abs() > StepOver {
 		st.Synced, st.LastSync = false, before.LastSync
 		st.Problem = fmt.Sprintf("time server %s: says that the clock is %v off; it is followed slowly, because %v",
 			dec.Sample.Server, dec.Sample.Offset.Round(time.Second), ErrOneServer)
@@ -143,14 +142,14 @@ func (d Deps) status(servers []string, dec Decision, before Status) Status {
 	return st
 }
 
-// round asks every server once and moves the clock.
+// round queries every server once and adjusts the clock.
 func (d Deps) round(ctx context.Context, servers []string, known *synced) (Decision, error) {
-	samples, asked := d.ask(ctx, servers)
+	samples, asked := d.queryAll(ctx, servers)
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
 	}
-	began := time.Now() // not the clock that is moved: what counts is its monotonic reading
-	view := View{Now: d.Clock.Now(), Floor: d.Past.Now(began), Synced: !known.last.IsZero()}
+	began := time.Now() // the local time, because only its monotonic reading is used
+	view := View{Now: d.Clock.Now(), Floor: d.Floor.Now(began), Synced: !known.last.IsZero()}
 	if view.Synced {
 		view.Since = began.Sub(known.last)
 	}
@@ -173,13 +172,13 @@ func (d Deps) round(ctx context.Context, servers []string, known *synced) (Decis
 		d.Log(fmt.Sprintf("time: clock stepped by %v, as %s says", dec.Offset.Round(time.Millisecond), dec.Sample.Server))
 	}
 	known.last = began
-	d.Past.Round(dec.Quorum, d.Clock.Now())
+	d.Floor.Round(dec.Quorum, d.Clock.Now())
 	return dec, nil
 }
 
-// query asks one server. What comes back may come from anybody (RFC 5905 without authentication),
-// and must not end the process that asks: in beevik/ntp 1.6.0 an answer whose precision or poll
-// interval is 2^-128 s is a panic (toInterval shifts by -128).
+// query queries a server. The answer may come from an attacker (RFC 5905 without authentication),
+// and must not end this process: in beevik/ntp 1.6.0 an answer with a precision or poll interval of
+// 2^-128 s causes a panic (toInterval shifts by -128).
 func query(server string, dial func(_, to string) (net.Conn, error)) (s Sample, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -194,7 +193,7 @@ func query(server string, dial func(_, to string) (net.Conn, error)) (s Sample, 
 		}
 		return c, err
 	}
-	r, err := ntp.QueryWithOptions(server, ntp.QueryOptions{Timeout: askTimeout, Dialer: noting})
+	r, err := ntp.QueryWithOptions(server, ntp.QueryOptions{Timeout: queryTimeout, Dialer: noting})
 	if err == nil {
 		err = valid(r)
 	}
@@ -204,9 +203,9 @@ func query(server string, dial func(_, to string) (net.Conn, error)) (s Sample, 
 	return Sample{Server: server, Address: address, Offset: r.ClockOffset, Distance: r.RootDistance, Stratum: r.Stratum}, nil
 }
 
-// valid returns why an answer is of no use, or nil. The library calls every answer with stratum 0
-// a kiss of death, although servers that are not synchronised send it too (chrony does); the kiss
-// code tells them apart (RFC 5905 section 7.4).
+// valid returns why an answer is unusable, or nil. The library regards every answer with stratum 0
+// as a kiss of death, but unsynchronized servers also send stratum 0 (for example chrony); the kiss
+// code distinguishes them (RFC 5905 section 7.4).
 func valid(r *ntp.Response) error {
 	switch {
 	case r.Stratum == 0 && (r.KissCode == "DENY" || r.KissCode == "RSTR"):
@@ -219,16 +218,16 @@ func valid(r *ntp.Response) error {
 	return r.Validate()
 }
 
-// ask asks all servers at the same time.
-func (d Deps) ask(ctx context.Context, servers []string) ([]Sample, error) {
+// queryAll queries all servers concurrently.
+func (d Deps) queryAll(ctx context.Context, servers []string) ([]Sample, error) {
 	answers := make([]*Sample, len(servers))
 	failed := make([]error, len(servers))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	dial := func(_, to string) (net.Conn, error) {
-		c, err := (&net.Dialer{Timeout: askTimeout}).DialContext(ctx, "udp", to)
+		c, err := (&net.Dialer{Timeout: queryTimeout}).DialContext(ctx, "udp", to)
 		if err == nil {
-			context.AfterFunc(ctx, func() { c.Close() }) // closing twice does no harm
+			context.AfterFunc(ctx, func() { c.Close() }) // a second close is harmless
 		}
 		return c, err
 	}

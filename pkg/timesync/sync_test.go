@@ -16,14 +16,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
-// responder is an NTP server on loopback whose clock is off by a given time.
+// responder is an NTP server on loopback with a clock offset.
 type responder struct {
 	address string
 	kiss    string
 	asked   atomic.Int32
 	off     atomic.Int64 // nanoseconds
 	silent  atomic.Bool
-	// leap, version and mode; stratum: as RFC 5905 section 7.3 has them; nil: synchronised
+	// the first two bytes of the header (RFC 5905 section 7.3): leap, version and mode; stratum;
+	// nil: synchronized
 	header atomic.Pointer[[2]byte]
 }
 
@@ -77,20 +78,20 @@ func reply(request []byte, off time.Duration) []byte {
 	copy(out[12:16], "TEST")
 	now := stamp(time.Now().Add(off))
 	binary.BigEndian.PutUint64(out[16:], stamp(time.Now().Add(off-time.Second))) // reference
-	// origin: what the client sent
+	// origin: the client's transmit time
 	copy(out[24:32], request[40:48])
 	binary.BigEndian.PutUint64(out[32:], now) // receive
 	binary.BigEndian.PutUint64(out[40:], now) // transmit
 	return out
 }
 
-// stamp is an NTP timestamp: seconds since 1900, and their fraction of 2^32.
+// stamp returns an NTP timestamp: seconds since 1900, and their fraction of 2^32.
 func stamp(t time.Time) uint64 {
 	const from1900 = 2208988800
 	return uint64(t.Unix()+from1900)<<32 | uint64(t.Nanosecond())<<32/1e9
 }
 
-// bench is a Syncer with a clock that only writes down.
+// bench is a test of Run with a clock that only records.
 type bench struct {
 	servers *cell.Cell[[]string]
 	status  *cell.Cell[Status]
@@ -114,7 +115,7 @@ func newBench(t *testing.T, servers ...string) *bench {
 	go func() {
 		done <- Run(ctx, Deps{
 			Servers: b.servers, Status: b.status, Log: func(string) {},
-			Clock: Clock{Now: time.Now, Step: note("step"), Slew: note("slew")}, Past: NewFloor(time.Now().Add(-24*time.Hour), time.Now()),
+			Clock: Clock{Now: time.Now, Step: note("step"), Slew: note("slew")}, Floor: NewFloor(time.Now().Add(-24*time.Hour), time.Now()),
 		})
 	}()
 	t.Cleanup(func() {
@@ -167,12 +168,12 @@ func TestBeforeBuildIsRefused(t *testing.T) {
 	if st.Synced || len(b.done()) != 0 || !strings.Contains(st.Problem, ErrBeforeBuild.Error()) {
 		t.Errorf("moves %q, status %+v", b.done(), st)
 	}
-	r.off.Store(0) // the server is put right: it is asked again within seconds
+	r.off.Store(0) // the server is corrected; the next request follows within seconds
 	b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
 }
 
-// TestUnsynchronised: what a server without a time of its own, or one that refuses, is said to
-// be.
+// TestUnsynchronised: the errors for unsynchronized servers, and for servers that reject the
+// client.
 func TestUnsynchronised(t *testing.T) {
 	const synced, leap3 = 4<<3 | 4, 3<<6 | 4<<3 | 4
 	for _, c := range []struct {
@@ -201,8 +202,8 @@ func TestUnsynchronised(t *testing.T) {
 	}
 }
 
-// TestSynchronisedOnce: a server that is named later, alone, does not step the clock that another
-// one has set; two that agree do.
+// TestSynchronisedOnce: a single server that is configured later does not step a synchronized
+// clock; two servers that agree do.
 func TestSynchronisedOnce(t *testing.T) {
 	first, liar, other := newResponder(t, 0), newResponder(t, 5*time.Hour), newResponder(t, 5*time.Hour)
 	b := newBench(t, first.address)
@@ -219,13 +220,14 @@ func TestSynchronisedOnce(t *testing.T) {
 	}
 }
 
-// TestNobodyIsAsked has no server, then one, then none again: no packet leaves without a server.
-func TestNobodyIsAsked(t *testing.T) {
+// TestNoServer has no server, then one server, then none again: it sends no packet without a
+// server.
+func TestNoServer(t *testing.T) {
 	r := newResponder(t, 0)
 	b := newBench(t)
 	b.servers.Set([]string{r.address})
 	b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
-	b.servers.Set([]string{r.address}) // the same list: nothing to do
+	b.servers.Set([]string{r.address}) // the same list causes no round
 	b.servers.Set(nil)
 	b.wait(t, "idle", func(s Status) bool { return len(s.Servers) == 0 && !s.Synced })
 	if n := r.asked.Load(); n != 1 {
@@ -233,7 +235,7 @@ func TestNobodyIsAsked(t *testing.T) {
 	}
 }
 
-// TestSilentServer does not let a server that does not answer hold up the next list.
+// TestSilentServer: a silent server does not delay the next list.
 func TestSilentServer(t *testing.T) {
 	mute, good := newResponder(t, 0), newResponder(t, 0)
 	mute.silent.Store(true)
@@ -241,16 +243,16 @@ func TestSilentServer(t *testing.T) {
 	start := time.Now()
 	b.servers.Set([]string{good.address})
 	b.wait(t, "synchronised", func(s Status) bool { return s.Synced && s.Server == good.address })
-	if d := time.Since(start); d > askTimeout/2 {
+	if d := time.Since(start); d > queryTimeout/2 {
 		t.Errorf("the next list waited %v", d)
 	}
 }
 
-// answering is a connection to a server that answers whatever it is asked with the same bytes. The
-// originate timestamp is put right if it knows the question: without it an answer is thrown away
-// before anything else in it is looked at.
+// answering is a connection to a server that answers every request with the same bytes. It copies
+// the origin timestamp from the request, because the client otherwise discards the answer before it
+// reads any other field.
 type answering struct {
-	net.Conn // the methods that are not needed
+	net.Conn // the unused methods
 	answer   []byte
 	asked    []byte
 }
@@ -273,8 +275,8 @@ func (*answering) RemoteAddr() net.Addr             { return &net.UDPAddr{} }
 func (*answering) SetReadDeadline(time.Time) error  { return nil }
 func (*answering) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzAnswer: what anybody sends as a time server's answer is refused, or leads to a time that is
-// not before the build.
+// FuzzAnswer: an arbitrary answer of a time server is rejected, or leads to a time that is not
+// before the build.
 func FuzzAnswer(f *testing.F) {
 	whole := make([]byte, 48)
 	whole[0], whole[1] = 4<<3|4, 2 // version 4, server; stratum 2
