@@ -18,25 +18,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/artifact"
 )
 
-// An archive may hold artefacts, which are no images: nothing runs of them, so to the kubelet they
-// are images that nobody needs, and it would delete them when it wants room. Import gives each that
-// an add-on can take a second name, made of its digest, which is pinned. It stays until somebody
-// says that he has taken what he needs of it (Release), or that nobody has for long (Unpin).
+// An archive may contain OCI artifacts. They are not images: no container runs them, so the kubelet
+// regards them as unused images, and would delete them to free space. Import gives each artifact
+// for an add-on a second, pinned name made of its digest. The name exists until the add-on has read
+// the artifact (Release), or until no add-on has read it for long (Unpin).
 
-// The labels of the second name: the first one has the kubelet leave it alone (containerd's
-// internal/cri/labels), the second one says that it is ours.
+// The labels of the second name: the kubelet ignores names with the first label (containerd's
+// internal/cri/labels), and the second label marks names of this package.
 const (
 	labelPinned   = "io.cri-containerd.pinned"
 	labelArtifact = "orlop.dev/artifact"
 )
 
-// pinned is the second name of an artefact.
+// pinned returns the second name of an artifact.
 func pinned(digest string) string { return tagged + "@" + digest }
 
-// dockerConfig is the configuration of an image as docker has it.
+// dockerConfig is docker's media type for the configuration of an image.
 const dockerConfig = "application/vnd.docker.container.image.v1+json"
 
-// isArtifact says whether a manifest is that of an artefact (image-spec, manifest.md, "Guidelines
+// isArtifact reports whether a manifest describes an artifact (image-spec, manifest.md, "Guidelines
 // for Artifact Usage").
 func (m manifest) isArtifact() bool {
 	if len(m.Manifests) > 0 || m.Config.MediaType == "" {
@@ -45,7 +45,7 @@ func (m manifest) isArtifact() bool {
 	return m.ArtifactType != "" || m.Config.MediaType != ocispec.MediaTypeImageConfig && m.Config.MediaType != dockerConfig
 }
 
-// pin gives the artefacts among images their second names.
+// pin gives the artifacts among images their second names.
 func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 	read := s.texts(ctx)
 	for _, i := range some {
@@ -61,7 +61,7 @@ func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			continue // it was deleted meanwhile, or it is an image, or too large for an add-on
+			continue // deleted meanwhile, or an image, or too large for an add-on
 		}
 		_, err = imagesapi.NewImagesClient(s.conn).Create(ctx, &imagesapi.CreateImageRequest{Image: &imagesapi.Image{
 			Name: pinned(i.Target.GetDigest()), Target: i.Target, Labels: map[string]string{labelPinned: "pinned", labelArtifact: "true"},
@@ -73,8 +73,8 @@ func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 	return nil
 }
 
-// Unpin takes the second names of artefacts that were imported before then, but for those with
-// digests ("sha256:…"): whether they stay is the kubelet's to decide from now on.
+// Unpin deletes the second names of artifacts imported before then, except artifacts with the given
+// digests ("sha256:…"). From then on the kubelet may delete these artifacts.
 func (s *Store) Unpin(ctx context.Context, digests []string, then time.Time) error {
 	all, err := s.list(ctx)
 	if err != nil {
@@ -91,8 +91,8 @@ func (s *Store) Unpin(ctx context.Context, digests []string, then time.Time) err
 	return nil
 }
 
-// Release deletes artefacts, by the digests ("sha256:…") of their manifests, under all their names.
-// Images stay.
+// Release deletes artifacts by the digests ("sha256:…") of their manifests, with all their names.
+// It does not delete images.
 func (s *Store) Release(ctx context.Context, digests []string) error {
 	all, err := s.list(ctx)
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *Store) Release(ctx context.Context, digests []string) error {
 			ours[d] = true
 		}
 	}
-	// The name by which they are found goes last.
+	// The second name is deleted last, because Release finds the artifact by it.
 	slices.SortFunc(all, func(a, b *imagesapi.Image) int { return len(a.Labels[labelArtifact]) - len(b.Labels[labelArtifact]) })
 	for _, i := range all {
 		if !ours[i.Target.GetDigest()] {
@@ -117,7 +117,7 @@ func (s *Store) Release(ctx context.Context, digests []string) error {
 	return nil
 }
 
-// remove deletes a name, if it is still of the same.
+// remove deletes a name if its target is unchanged.
 func (s *Store) remove(ctx context.Context, i *imagesapi.Image) error {
 	_, err := imagesapi.NewImagesClient(s.conn).Delete(inNamespace(ctx), &imagesapi.DeleteImageRequest{Name: i.Name, Target: i.Target})
 	if err != nil && status.Code(err) != codes.NotFound {
@@ -126,7 +126,7 @@ func (s *Store) remove(ctx context.Context, i *imagesapi.Image) error {
 	return nil
 }
 
-// Open reads a blob that is in the store, whatever belongs to it. It is artifact.Origin's.
+// Open reads any blob of the store. It implements artifact.Origin.
 func (s *Store) Open(ctx context.Context, b artifact.Blob) (io.ReadCloser, error) {
 	return s.open(inNamespace(ctx), "sha256:"+b.SHA256)
 }
@@ -137,9 +137,9 @@ func (s *Store) open(ctx context.Context, digest string) (io.ReadCloser, error) 
 	stream, err := contentapi.NewContentClient(s.conn).Read(ctx, &contentapi.ReadContentRequest{Digest: digest})
 	r := &blob{digest: digest, stream: stream, cancel: cancel}
 	if err == nil {
-		err = r.receive() // only now it says whether it has it
+		err = r.receive() // only the first message shows whether the blob exists
 	}
-	if err != nil && err != io.EOF { // an empty one ends at once
+	if err != nil && err != io.EOF { // the stream of an empty blob ends at once
 		cancel()
 		if status.Code(err) == codes.NotFound {
 			err = fs.ErrNotExist
@@ -149,13 +149,13 @@ func (s *Store) open(ctx context.Context, digest string) (io.ReadCloser, error) 
 	return r, nil
 }
 
-// blob is one that is read.
+// blob reads a blob.
 type blob struct {
 	digest string
 	stream contentapi.Content_ReadClient
 	cancel context.CancelFunc
 	rest   []byte
-	err    error // the end
+	err    error // the final error
 }
 
 func (b *blob) receive() error {
@@ -166,7 +166,7 @@ func (b *blob) receive() error {
 
 func (b *blob) Read(p []byte) (int, error) {
 	for len(b.rest) == 0 && b.err == nil {
-		_ = b.receive() // remembered
+		_ = b.receive() // stored in b.err
 	}
 	if len(b.rest) == 0 {
 		if b.err == io.EOF {
@@ -179,14 +179,14 @@ func (b *blob) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends the reading.
+// Close cancels the stream.
 func (b *blob) Close() error {
 	b.cancel()
 	return nil
 }
 
-// ofDigest tells whether a name is made of a digest: by containerd's Kubernetes interface, of that
-// of an image's configuration, or by pin.
+// ofDigest reports whether a name is made of a digest: by containerd's CRI plugin, from the digest
+// of a configuration, or by pin.
 func ofDigest(name string) bool {
 	return strings.HasPrefix(name, "sha256:") || strings.HasPrefix(name, pinned("sha256:"))
 }

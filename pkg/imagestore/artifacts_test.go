@@ -39,7 +39,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/artifact"
 )
 
-// daemon is as much of containerd as this package talks to. An import brings what is in next.
+// daemon is a fake of the parts of containerd that this package calls. An import brings the images
+// of next.
 type daemon struct {
 	imagesapi.UnimplementedImagesServer
 	streamapi.UnimplementedStreamingServer
@@ -51,11 +52,11 @@ type daemon struct {
 	labels map[string]map[string]string // of blobs
 	disk   *disk
 	next   map[string]string // digests by name
-	pulled map[string]string // what pods pull while an import goes on, likewise
-	writes int64             // of records
+	pulled map[string]string // images that pods pull during an import, digests by name
+	writes int64             // number of record writes
 }
 
-// started is a daemon, and a store that talks to it.
+// started returns a fake daemon and a store connected to it.
 func started(t *testing.T) (*daemon, *Store) {
 	t.Helper()
 	d := &daemon{images: map[string]*imagesapi.Image{}, blobs: map[string][]byte{}, labels: map[string]map[string]string{}, disk: &disk{snapshots: map[string]string{}}}
@@ -81,7 +82,7 @@ func started(t *testing.T) (*daemon, *Store) {
 	return d, New(conn)
 }
 
-// put adds a blob, and returns its digest.
+// put adds a blob and returns its digest.
 func (d *daemon) put(content string) string {
 	sum := digest.FromString(content).String()
 	d.blobs[sum] = []byte(content)
@@ -169,8 +170,8 @@ func (d *daemon) Stream(s streamapi.Streaming_StreamServer) error {
 	return s.Send(&anypb.Any{})
 }
 
-// Transfer stores names as containerd does (core/transfer/image): with the labels that the
-// destination has, and no others.
+// Transfer stores names like containerd (core/transfer/image): with exactly the labels of the
+// destination.
 func (d *daemon) Transfer(_ context.Context, r *transferapi.TransferRequest) (*emptypb.Empty, error) {
 	var to transfertypes.ImageStore
 	if err := proto.Unmarshal(r.Destination.Value, &to); err != nil {
@@ -185,7 +186,7 @@ func (d *daemon) Transfer(_ context.Context, r *transferapi.TransferRequest) (*e
 	return &emptypb.Empty{}, nil
 }
 
-// record writes an image's record anew, as an import and a pull do.
+// record rewrites the record of an image, like an import or a pull.
 func (d *daemon) record(name, digest string, labels map[string]string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -236,8 +237,8 @@ func TestIsArtifact(t *testing.T) {
 	}
 }
 
-// TestArtifacts: an artefact that is imported is pinned by its digest, so that neither the kubelet
-// nor another one of the same name takes it, until it is let go; images are left alone.
+// TestArtifacts: an imported artifact is pinned by its digest until it is released, so that neither
+// the kubelet nor another artifact of the same name removes it; images are not pinned.
 func TestArtifacts(t *testing.T) {
 	d, store := started(t)
 	image, flux, oras := d.put(anImage), d.put(fromFlux), d.put(fromOras)
@@ -285,8 +286,8 @@ func TestArtifacts(t *testing.T) {
 	}
 }
 
-// TestUnpin: what nobody has taken for long is an image like others again, and so is from the start
-// what no add-on can take.
+// TestUnpin: an artifact that no add-on has read for long becomes an ordinary image. An artifact
+// too large for add-ons is never pinned.
 func TestUnpin(t *testing.T) {
 	d, store := started(t)
 	flux, oras := d.put(fromFlux), d.put(fromOras)
@@ -312,7 +313,7 @@ func TestUnpin(t *testing.T) {
 	}
 }
 
-// TestOpen reads blobs as an artefact's origin does.
+// TestOpen reads blobs through artifact.Origin.
 func TestOpen(t *testing.T) {
 	d, store := started(t)
 	for _, content := range []string{"a long content, in pieces", "", "abc"} {

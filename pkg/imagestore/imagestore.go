@@ -1,10 +1,10 @@
-// Package imagestore puts container images, unpacked, and artefacts that are none, into containerd,
-// lists what is there, and reads it.
+// Package imagestore imports container images, unpacked, and OCI artifacts into containerd, and
+// lists and reads its content.
 //
-// It speaks containerd's gRPC services directly (transfer, streaming, images, content, snapshots,
+// It uses containerd's gRPC services directly (transfer, streaming, images, content, snapshots,
 // diff, leases) through the generated code of github.com/containerd/containerd/api. containerd's
-// own client module does the same with more convenience, but it asks for newer Kubernetes libraries
-// than the embedded Kubernetes has and would triple the size of PID 1; see
+// own client module is more convenient, but it requires newer Kubernetes libraries than the
+// embedded Kubernetes, and would triple the size of PID 1; see
 // docs/decisions/0004-containerd-api.md.
 package imagestore
 
@@ -29,23 +29,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Namespace is containerd's namespace of the images that the kubelet sees.
+// Namespace is the containerd namespace that the kubelet uses.
 const Namespace = "k8s.io"
 
-// chunk is the most that is sent in one message; containerd reads in the same steps (32 KiB).
+// chunk is the maximum payload of a message; containerd reads in the same steps (32 KiB).
 const chunk = 32 << 10
 
-// Store is containerd's image store, reached over a connection to its socket.
+// Store is containerd's image store behind a connection to its socket.
 type Store struct{ conn grpc.ClientConnInterface }
 
 // New returns the store behind the connection.
 func New(conn grpc.ClientConnInterface) *Store { return &Store{conn: conn} }
 
-// Image is one name in the store.
+// Image is a name in the store.
 type Image struct {
 	Name   string
 	Digest string // of the manifest or index, "sha256:…"
-	// bytes that its layers (packed), configuration and manifest take; 0 where it is not known
+	// size of the compressed layers, configuration and manifest in bytes; 0 if unknown
 	Size int64
 }
 
@@ -53,8 +53,7 @@ func inNamespace(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", Namespace)
 }
 
-// List returns all images by name. Of several names of one image, those that are made of a digest
-// are left out.
+// List returns all images by name. It omits a name made of a digest if the image has another name.
 func (s *Store) List(ctx context.Context) ([]Image, error) {
 	images, err := s.list(ctx)
 	if err != nil {
@@ -63,7 +62,7 @@ func (s *Store) List(ctx context.Context) ([]Image, error) {
 	return s.present(ctx, images, images)
 }
 
-// Has tells whether there is an image of that name.
+// Has reports whether an image has this name.
 func (s *Store) Has(ctx context.Context, name string) (bool, error) {
 	_, err := imagesapi.NewImagesClient(s.conn).Get(inNamespace(ctx), &imagesapi.GetImageRequest{Name: name})
 	if err != nil && status.Code(err) != codes.NotFound {
@@ -72,9 +71,9 @@ func (s *Store) Has(ctx context.Context, name string) (bool, error) {
 	return err == nil, nil
 }
 
-// present describes some of all images for people.
+// present converts image records for display.
 func (s *Store) present(ctx context.Context, some, all []*imagesapi.Image) ([]Image, error) {
-	// the best name of each digest: one that says more than the digest, else that of an artefact
+	// the best name of each digest: a real name, else the pinned name of an artifact
 	named := map[string]string{}
 	for _, i := range all {
 		if d := i.Target.GetDigest(); !ofDigest(i.Name) || i.Name == pinned(d) && named[d] == "" {
@@ -87,8 +86,8 @@ func (s *Store) present(ctx context.Context, some, all []*imagesapi.Image) ([]Im
 		if best := named[i.Target.GetDigest()]; ofDigest(i.Name) && best != "" && best != i.Name {
 			continue
 		}
-		// An image can be deleted while it is looked at, and what is named need not be an image:
-		// then its size is not known.
+		// An image can be deleted meanwhile, and a name need not refer to an image: then the size
+		// is unknown.
 		size, err := sizeOf(read, i.Target.GetDigest(), i.Target.GetSize())
 		if err != nil && ctx.Err() != nil {
 			return nil, err
@@ -107,12 +106,13 @@ func (s *Store) list(ctx context.Context) ([]*imagesapi.Image, error) {
 }
 
 // Import reads an OCI or docker archive, plain or compressed, and stores its images, unpacked, and
-// artefacts that are none. When it returns they survive a power cut. It returns what the archive
-// named, each once, by the names that pods have for them; an archive that names nothing is an
-// error, and so is one with something that this machine cannot use: then nothing of it stays.
+// its artifacts. They survive a power cut after Import returns. Import returns the names in the
+// archive, each once, as full names. An archive without a name is an error. An archive with an item
+// that this machine cannot use is also an error, and then none of its items stays.
 //
-// The layers are not unpacked by containerd's transfer service, which calls a layer unpacked before
-// its files are on the disk, and after a power cut runs programs that are not whole.
+// Import does not unpack the layers with containerd's transfer service. That service regards a
+// layer as unpacked before its files are on the disk, and after a power cut containerd would run
+// incomplete programs.
 func (s *Store) Import(ctx context.Context, from io.Reader) ([]Image, error) {
 	ctx, cancel := context.WithCancel(inNamespace(ctx))
 	defer cancel()
@@ -127,13 +127,13 @@ func (s *Store) Import(ctx context.Context, from io.Reader) ([]Image, error) {
 	if err := s.transfer(ctx, from); err != nil {
 		return nil, err
 	}
-	// The transfer service says no names, so they are told by their label, and by when their record
-	// was last written.
+	// The transfer service returns no names. The new names are recognized by their label and by the
+	// time of the last write of their record.
 	all, err := s.list(ctx)
 	if err != nil {
 		return nil, err
 	}
-	brought, err := s.settle(ctx, before, imported(before, all))
+	brought, err := s.finish(ctx, before, imported(before, all))
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func (s *Store) Import(ctx context.Context, from io.Reader) ([]Image, error) {
 	return images, err
 }
 
-// transfer has containerd store what an archive holds.
+// transfer makes containerd store the content of an archive.
 func (s *Store) transfer(ctx context.Context, from io.Reader) error {
 	id, err := s.send(ctx, from)
 	if err != nil {
@@ -164,10 +164,10 @@ func (s *Store) transfer(ctx context.Context, from io.Reader) error {
 		return err
 	}
 	destination, err := pack(&transfertypes.ImageStore{
-		// Names come from the archive's own annotations; the prefix is for those that hold a tag
-		// only. A manifest without one gets none, not even one of its digest: no pod could ask for
-		// it, and the archive's own index is such a manifest, which would keep the content of
-		// images that are deleted later.
+		// Names come from the annotations of the archive; the prefix applies to annotations with
+		// only a tag. A manifest without a name gets none, not even a name made of its digest,
+		// because no pod could use it. The index of the archive is such a manifest, and its name
+		// would keep the content of images that are deleted later.
 		ExtraReferences: []*transfertypes.ImageReference{{Name: tagged, IsPrefix: true, AllowOverwrite: true}},
 		Labels:          map[string]string{labelImported: "true"},
 		Platforms:       []*types.Platform{{OS: "linux", Architecture: architecture}},
@@ -182,9 +182,9 @@ func (s *Store) transfer(ctx context.Context, from io.Reader) error {
 	return nil
 }
 
-// imported tells what an import has brought: the names with its label whose record was written
-// since before. The label keeps out what is pulled, or labelled for a pod, meanwhile; that the
-// record was written, what came with an earlier import.
+// imported returns the names of this import: the names with the import label and a record that was
+// written since before. The label excludes images that a pod pulled meanwhile; the write time
+// excludes earlier imports.
 func imported(before, after []*imagesapi.Image) []*imagesapi.Image {
 	was := map[string]*imagesapi.Image{}
 	for _, i := range before {
@@ -200,12 +200,12 @@ func imported(before, after []*imagesapi.Image) []*imagesapi.Image {
 	return brought
 }
 
-// tagged is the name of images of which an archive tells the tag only.
+// tagged is the name of images for which an archive has only a tag.
 const tagged = "imported"
 
-// send opens a stream and feeds it from r in the background, as containerd's stream protocol wants
-// it: the first message names the stream and is answered; after that the receiver grants a window
-// of bytes and the sender sends no more than that. The stream ends with r or with ctx.
+// send opens a stream and feeds it from r in the background, by containerd's stream protocol: the
+// first message names the stream and is answered; then the receiver grants a window of bytes, and
+// the sender sends no more than that. The stream ends with r or with ctx.
 func (s *Store) send(ctx context.Context, r io.Reader) (string, error) {
 	stream, err := streamapi.NewStreamingClient(s.conn).Stream(ctx)
 	if err != nil {
@@ -233,7 +233,7 @@ func feed(stream streamapi.Streaming_StreamClient, r io.Reader) {
 		for window <= 0 {
 			grant, err := stream.Recv()
 			if err != nil {
-				return // the receiver is done or gone; the transfer call says which
+				return // the receiver has finished or is gone; the transfer call returns the reason
 			}
 			var update transfertypes.WindowUpdate
 			if proto.Unmarshal(grant.Value, &update) == nil {
@@ -254,8 +254,7 @@ func feed(stream streamapi.Streaming_StreamClient, r io.Reader) {
 	}
 }
 
-// pack wraps a message the way containerd expects it: the type's bare name, without a host in
-// front.
+// pack wraps a message in the form of containerd: with the bare type name, without a host in front.
 func pack(m proto.Message) (*anypb.Any, error) {
 	b, err := proto.Marshal(m)
 	if err != nil {

@@ -18,16 +18,16 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// labelImported is on the names that Import has brought. Who pulls such a name writes its record
-// anew, without it, and that may be the machine itself, through its own mirror. So it is on the
-// content, too, which a pull leaves as it is, with the name behind it: another name of the same
-// content was not imported.
+// labelImported is the label of names created by Import. A pull of the same name rewrites its
+// record without the label, and the machine itself may pull it through its own mirror. Therefore
+// the content also has a label, which a pull does not change. This label ends with the name,
+// because another name of the same content may not be imported.
 const labelImported = "orlop.dev/imported"
 
-// contentLabel says of a content that it was imported under a name.
+// contentLabel returns the label of content that was imported under a name.
 func contentLabel(name string) string { return labelImported + "." + name }
 
-// mark says of what images are made of that it was imported under their names.
+// mark labels the content of images as imported under their names.
 func (s *Store) mark(ctx context.Context, some []*imagesapi.Image) error {
 	for _, i := range some {
 		labels := map[string]string{labelImported: "true", contentLabel(i.Name): "true"}
@@ -38,14 +38,14 @@ func (s *Store) mark(ctx context.Context, some []*imagesapi.Image) error {
 		_, err := contentapi.NewContentClient(s.conn).Update(ctx, &contentapi.UpdateRequest{
 			Info: &contentapi.Info{Digest: i.Target.GetDigest(), Labels: labels}, UpdateMask: mask,
 		})
-		if err != nil && status.Code(err) != codes.NotFound { // it was deleted meanwhile
+		if err != nil && status.Code(err) != codes.NotFound { // deleted meanwhile
 			return fmt.Errorf("image import: %s is there, but cannot be marked as imported: %w", i.Name, err)
 		}
 	}
 	return nil
 }
 
-// marks are the labels of all content that was imported, by its digest.
+// marks returns the labels of all imported content, by its digest.
 func (s *Store) marks(ctx context.Context) (map[string]map[string]string, error) {
 	stream, err := contentapi.NewContentClient(s.conn).List(inNamespace(ctx), &contentapi.ListContentRequest{Filters: []string{`labels."` + labelImported + `"`}})
 	all := map[string]map[string]string{}
@@ -62,25 +62,24 @@ func (s *Store) marks(ctx context.Context) (map[string]map[string]string, error)
 	return all, nil
 }
 
-// Imported are the images that were imported, with everything that belongs to them. Images that
-// were pulled are none of them: whoever pulled one may have shown a password for it, and what is
-// given further has none to be asked for.
+// Imported gives access to the imported images with all their content. It excludes pulled images,
+// because a pull may have required a password, and the readers of Imported show none.
 type Imported struct {
 	store *Store
 
 	mu sync.Mutex
-	// trees are the blobs of each image by their digests, itself included, by the digest of its
-	// manifest or index.
+	// trees maps the digest of each manifest or index to its blobs by digest, itself included.
 	trees map[string]map[string]ocispec.Descriptor
 }
 
-// NewImported returns what was imported into a store.
+// NewImported returns the imported images of a store.
 func NewImported(s *Store) *Imported {
 	return &Imported{store: s, trees: map[string]map[string]ocispec.Descriptor{}}
 }
 
-// Find returns what a name stands for, with registry and tag as Kubernetes has it, or the blob of
-// an image that has a digest ("sha256:…"). fs.ErrNotExist: nothing that was imported has it.
+// Find returns the target of a name (with registry and tag like in Kubernetes), or the blob of an
+// imported image with this digest ("sha256:…"). It returns fs.ErrNotExist if no imported image has
+// it.
 func (i *Imported) Find(ctx context.Context, name string) (ocispec.Descriptor, error) {
 	all, err := i.store.list(ctx)
 	if err != nil {
@@ -111,7 +110,7 @@ func (i *Imported) Find(ctx context.Context, name string) (ocispec.Descriptor, e
 	return ocispec.Descriptor{}, fmt.Errorf("images: none was imported that has %s: %w", name, fs.ErrNotExist)
 }
 
-// Open reads a blob that Find has found, by its digest.
+// Open reads a blob from Find by its digest.
 func (i *Imported) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
 	return i.store.open(inNamespace(ctx), digest)
 }
@@ -120,8 +119,8 @@ func described(i *imagesapi.Image) ocispec.Descriptor {
 	return ocispec.Descriptor{MediaType: i.Target.GetMediaType(), Digest: digest.Digest(i.Target.GetDigest()), Size: i.Target.GetSize()}
 }
 
-// treeLocked is what belongs to an image. One that could not be read is looked at again the next
-// time.
+// treeLocked returns the blobs of an image. It does not cache an image that it could not read
+// completely.
 func (i *Imported) treeLocked(ctx context.Context, target ocispec.Descriptor) map[string]ocispec.Descriptor {
 	if known := i.trees[target.Digest.String()]; known != nil {
 		return known
@@ -130,7 +129,7 @@ func (i *Imported) treeLocked(ctx context.Context, target ocispec.Descriptor) ma
 	w := walk{read: i.store.texts(inNamespace(ctx))}
 	whole, err := w.grow(tree, target, 0)
 	if err != nil {
-		// it stays too large, however often it is read
+		// cached, because the image stays too large
 		tree, whole = map[string]ocispec.Descriptor{}, true
 	}
 	if whole {

@@ -14,8 +14,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestPartsOfImported: of what was imported every part is found, and nothing of what was pulled, or
-// of another machine's platform, or deleted.
+// TestPartsOfImported: Find returns every part of an imported image, and no part of an image that
+// was pulled, deleted, or is for another platform.
 func TestPartsOfImported(t *testing.T) {
 	d, store := started(t)
 	layer, config, foreign, secret := d.put("a layer"), d.put(configOf("a layer")), d.put(`{"config":{}}`), d.put("pulled with a password")
@@ -58,8 +58,8 @@ func TestPartsOfImported(t *testing.T) {
 		t.Errorf("the layer holds %q, %v", text, err)
 	}
 
-	// The same content is pulled, by the machine itself or under another name: what was imported
-	// stays so, and nothing else becomes it.
+	// The same content is pulled, under its name or another name: the imported name stays imported,
+	// and no other name becomes imported.
 	d.record("example.com/web:1", index, nil)
 	d.record("example.com/web:latest", index, nil)
 	for name, want := range map[string]string{"example.com/web:1": index, layer: layer, "example.com/web:latest": "none"} {
@@ -68,7 +68,8 @@ func TestPartsOfImported(t *testing.T) {
 		}
 	}
 
-	// What a registry means by the name is not given to others; deleted, it is nobody's.
+	// The name now has another target from a registry, which is not served. After the deletion the
+	// name has no target.
 	d.record("example.com/web:1", private, nil)
 	for _, name := range []string{"example.com/web:1", layer, secret} {
 		if got := found(name); got != "none" {
@@ -80,8 +81,8 @@ func TestPartsOfImported(t *testing.T) {
 	}
 }
 
-// TestImportedAgain: an archive with one image changed leaves the others imported, and what pods
-// pull meanwhile was not.
+// TestImportedAgain: an archive with one changed image leaves the others imported, and an image
+// that pods pull meanwhile is not imported.
 func TestImportedAgain(t *testing.T) {
 	d, store := started(t)
 	web, mail, newer, secret := d.put(anImage), d.put(fromFlux), d.put(typedOnly), d.put(fromOras)
@@ -112,7 +113,7 @@ func TestImportedAgain(t *testing.T) {
 	}
 }
 
-// TestImportedAfterDamage: an image of which a part could not be read is looked at again.
+// TestImportedAfterDamage: an image with an unreadable part is read again.
 func TestImportedAfterDamage(t *testing.T) {
 	d, store := started(t)
 	manifest := d.put(anImage)

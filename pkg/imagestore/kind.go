@@ -12,17 +12,17 @@ import (
 	"unicode/utf8"
 )
 
-// headSize is how much of a file tells what it is, in bytes: as far as the volume descriptor of an
-// ISO 9660 image reaches.
+// headSize is the number of bytes that identify a file: up to the end of the volume descriptor of
+// an ISO 9660 image.
 const headSize = 33 << 10
 
 // tarBlock is the size of a header of a tar archive, in bytes (pax(1), "ustar Interchange Format").
 const tarBlock = 512
 
-// remedy is what to do with a file that is no archive of images.
+// remedy tells the user which files are accepted.
 const remedy = "give an OCI archive or the output of `docker save`, plain or compressed by gzip or zstd"
 
-// magics are the first bytes of files that are given by mistake; at the offset.
+// magics are the signatures, at their offsets, of files that users import by mistake.
 var magics = []struct {
 	at    int
 	bytes string
@@ -59,8 +59,8 @@ var magics = []struct {
 	{512, "EFI PART", "a disk image (GPT)"},
 }
 
-// recognised says what a file is that is no archive, by its first bytes; empty: it may be one.
-// whole: they are all of it.
+// recognised returns the kind of a file that is not an archive, by its first bytes, or an empty
+// string if it may be an archive. whole reports whether head is the whole file.
 func recognised(head []byte, whole bool) string {
 	if len(head) == 0 {
 		return "the file is empty"
@@ -93,7 +93,7 @@ func recognised(head []byte, whole bool) string {
 	return fmt.Sprintf("the file is no tar archive; it begins with the bytes % x", head[:8])
 }
 
-// unzipped is recognised of the beginning of what gzip has compressed.
+// unzipped applies recognised to the beginning of the content of a gzip file.
 func unzipped(head []byte, whole bool) string {
 	r, err := gzip.NewReader(bytes.NewReader(head))
 	block := make([]byte, tarBlock)
@@ -105,7 +105,7 @@ func unzipped(head []byte, whole bool) string {
 	case isTar(block[:n]):
 		return ""
 	case err == nil, errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) && whole:
-		// not looked into: it may go on for ever
+		// not decompressed further, because the nesting can be endless
 		if bytes.HasPrefix(block[:n], []byte{0x1f, 0x8b}) {
 			return "the file is compressed by gzip more than once; decompress it first (gzip -d FILE)"
 		}
@@ -113,13 +113,13 @@ func unzipped(head []byte, whole bool) string {
 			return "compressed by gzip: " + is
 		}
 		return ""
-	case errors.Is(err, io.ErrUnexpectedEOF): // more than the head is needed
+	case errors.Is(err, io.ErrUnexpectedEOF): // the head is too short
 		return ""
 	}
 	return fmt.Sprintf("the file is compressed by gzip, and damaged: %v", err)
 }
 
-// text says which kind of text it is; empty: none.
+// text returns the kind of a text file, or an empty string for other files.
 func text(head []byte) string {
 	start := strings.ToLower(string(bytes.TrimLeft(bytes.TrimPrefix(head[:min(len(head), 2*tarBlock)], []byte("\xef\xbb\xbf")), " \t\r\n")))
 	switch {
@@ -133,7 +133,7 @@ func text(head []byte) string {
 		return "a script"
 	}
 	head = head[:min(len(head), tarBlock)]
-	// the last character may be cut off
+	// the last character may be incomplete
 	for cut := 0; cut < utf8.UTFMax && !utf8.Valid(head); cut++ {
 		head = head[:len(head)-1]
 		if len(head) == 0 {
@@ -151,9 +151,8 @@ func text(head []byte) string {
 	return "a text"
 }
 
-// isTar tells whether a block is the header of a member of a tar archive, by its checksum: the sum
-// of its bytes, with spaces in the place of the checksum, as unsigned or, of old programs, as
-// signed ones.
+// isTar reports whether a block is the header of a tar member, by its checksum: the sum of its
+// bytes, with spaces in place of the checksum. The bytes are unsigned or, in old programs, signed.
 func isTar(block []byte) bool {
 	if len(block) < tarBlock {
 		return false
@@ -174,8 +173,8 @@ func isTar(block []byte) bool {
 	return want == unsigned || want == signed
 }
 
-// archive reads on from a file that may be an archive of images; otherwise the error says what it
-// is.
+// archive returns a reader for a file that may be an archive of images. Otherwise its error names
+// the kind of file.
 func archive(r io.Reader) (io.Reader, error) {
 	buffered := bufio.NewReaderSize(r, headSize)
 	head, err := buffered.Peek(headSize)
@@ -188,7 +187,7 @@ func archive(r io.Reader) (io.Reader, error) {
 	return buffered, nil
 }
 
-// refused is why containerd did not take an archive, in words of who gave it.
+// refused translates the error of containerd about an archive into words for the user.
 func refused(message string) error {
 	for _, known := range [][2]string{
 		{"unrecognized image format", "it is a tar archive, but of no image: it has neither oci-layout and index.json, nor manifest.json (`docker export` and `podman export` write files of a container, not an image)"},

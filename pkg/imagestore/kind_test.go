@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// anArchive is a tar archive. What it brings says the daemon.
+// anArchive returns a tar archive. The fake daemon decides its images.
 func anArchive() io.Reader { return bytes.NewReader(tarOf("oci-layout", "{}")) }
 
-// tarOf is an archive of one file.
+// tarOf returns an archive of one file.
 func tarOf(name, content string) []byte {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -31,18 +31,18 @@ func gzipped(content []byte) []byte {
 	return b.Bytes()
 }
 
-// at is a file with some bytes at an offset.
+// at returns a file with bytes at an offset.
 func at(offset int, magic string) []byte {
 	return append(append(bytes.Repeat([]byte{0xa5}, offset), magic...), bytes.Repeat([]byte{0xa5}, 1024)...)
 }
 
-// TestRecognised: an archive passes, and what is none is told by its first bytes.
+// TestRecognised: an archive is accepted, and other files are recognized by their first bytes.
 func TestRecognised(t *testing.T) {
 	long := tarOf("blob", strings.Repeat("x", 2*headSize))
 	for _, c := range []struct {
 		name string
 		file []byte
-		want string // part of what is said; empty: it passes
+		want string // part of the error; empty: accepted
 	}{
 		{"tar", tarOf("index.json", "{}"), ""},
 		{"long tar", long, ""},
@@ -92,7 +92,7 @@ func TestRecognised(t *testing.T) {
 	}
 }
 
-// TestRefused: what containerd says about an archive is said in words of who gave it.
+// TestRefused: errors of containerd about an archive are translated for the user.
 func TestRefused(t *testing.T) {
 	for message, want := range map[string]string{
 		"unrecognized image format":              "of no image",
@@ -106,7 +106,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// FuzzRecognised: whatever a file begins with, it is told or passed on.
+// FuzzRecognised: every file is either recognized or passed on.
 func FuzzRecognised(f *testing.F) {
 	f.Add(tarOf("index.json", "{}"))
 	f.Add(gzipped(tarOf("index.json", "{}")))

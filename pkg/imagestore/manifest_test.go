@@ -9,7 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// store is a content store: an image of two layers, and indexes that hold it.
+// store is a content store with an image of two layers, and indexes that contain it.
 func store(name string) ([]byte, error) {
 	m, err := stored(name)
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// containerd stores the names of an OCI archive as they are, and finds the images of pods by their
-// whole names only: app:1 of a pod is docker.io/library/app:1. So Import gives each image the name
-// that a pod's image has, and refuses what no pod could name.
+// containerd stores the names of an OCI archive unchanged, and finds the images of pods only by
+// their full names: app:1 of a pod is docker.io/library/app:1. Therefore Import gives each image
+// its full name, and rejects a name that no pod can use.
 
-// fullName is the name by which a pod's image is found, as docker and containerd make it of a short
-// one (github.com/distribution/reference): with a registry, and with a tag or a digest. A name with
-// a digest has to be of what it stands for.
+// fullName returns the name by which containerd finds the image of a pod, derived like in docker
+// and containerd (github.com/distribution/reference): with a registry, and with a tag or a digest.
+// The digest in a name must be the digest of the target.
 func fullName(name, target string) (string, error) {
 	named, err := reference.ParseDockerRef(name)
 	if err != nil {
@@ -34,7 +34,7 @@ func fullName(name, target string) (string, error) {
 	return named.String(), nil
 }
 
-// imagesOf leaves out the names that are made of digests: they are containerd's or pin's.
+// imagesOf returns the images except names made of digests, which belong to containerd or to pin.
 func imagesOf(some []*imagesapi.Image) (named []*imagesapi.Image) {
 	for _, i := range some {
 		if !ofDigest(i.Name) {
@@ -44,9 +44,9 @@ func imagesOf(some []*imagesapi.Image) (named []*imagesapi.Image) {
 	return named
 }
 
-// settle verifies what an import has brought, and gives it its full names. Where something cannot
-// be used, nothing of it stays.
-func (s *Store) settle(ctx context.Context, before, brought []*imagesapi.Image) ([]*imagesapi.Image, error) {
+// finish verifies the result of an import, and gives the images their full names. If an image is
+// unusable, it removes the whole import.
+func (s *Store) finish(ctx context.Context, before, brought []*imagesapi.Image) ([]*imagesapi.Image, error) {
 	full, err := s.verify(ctx, brought)
 	if err == nil {
 		return s.rename(ctx, brought, full)
@@ -54,8 +54,8 @@ func (s *Store) settle(ctx context.Context, before, brought []*imagesapi.Image) 
 	return nil, errors.Join(fmt.Errorf("image import: %w; nothing was imported", err), s.revert(ctx, before, brought))
 }
 
-// verify returns the full names by the names, once all of them are names and stand for something
-// that this machine can use.
+// verify returns the full name for each name. It returns an error unless all names are valid and
+// all targets are usable on this machine.
 func (s *Store) verify(ctx context.Context, brought []*imagesapi.Image) (map[string]string, error) {
 	full, targets, usable := map[string]string{}, map[string]string{}, map[string]bool{}
 	for _, i := range imagesOf(brought) {
@@ -80,8 +80,8 @@ func (s *Store) verify(ctx context.Context, brought []*imagesapi.Image) (map[str
 	return full, nil
 }
 
-// usable says why this machine can do nothing with an image or an artefact. What was deleted
-// meanwhile is not looked at.
+// usable returns why this machine cannot use an image or an artifact, or nil. It skips images that
+// were deleted meanwhile.
 func (s *Store) usable(ctx context.Context, i *imagesapi.Image) error {
 	w := walk{read: s.texts(ctx), configs: true}
 	found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(i.Target.GetDigest())}, 0)
@@ -101,7 +101,7 @@ func (s *Store) usable(ctx context.Context, i *imagesapi.Image) error {
 	return fmt.Errorf("is %s, and this machine is linux/%s; build or save it for that platform", is, architecture)
 }
 
-// rename gives images their full names, and returns them with those.
+// rename gives images their full names, and returns the renamed images.
 func (s *Store) rename(ctx context.Context, brought []*imagesapi.Image, full map[string]string) ([]*imagesapi.Image, error) {
 	var named []*imagesapi.Image
 	done := map[string]bool{}
@@ -121,7 +121,7 @@ func (s *Store) rename(ctx context.Context, brought []*imagesapi.Image, full map
 		named = append(named, renamed)
 	}
 	unique := named[:0]
-	for _, i := range named { // app:1 and docker.io/library/app:1 have become one
+	for _, i := range named { // app:1 and docker.io/library/app:1 now have the same name
 		if !done[i.Name] {
 			unique, done[i.Name] = append(unique, i), true
 		}
@@ -129,7 +129,7 @@ func (s *Store) rename(ctx context.Context, brought []*imagesapi.Image, full map
 	return unique, nil
 }
 
-// record writes an image's record, whether there was one of that name or not.
+// record creates or updates the record of an image.
 func (s *Store) record(ctx context.Context, i *imagesapi.Image) error {
 	images := imagesapi.NewImagesClient(s.conn)
 	_, err := images.Create(ctx, &imagesapi.CreateImageRequest{Image: i})
@@ -139,8 +139,8 @@ func (s *Store) record(ctx context.Context, i *imagesapi.Image) error {
 	return err
 }
 
-// revert takes back what an import has brought: the names that were there before stand for what
-// they stood for.
+// revert undoes an import: the previous names get their previous targets, and the new names are
+// deleted.
 func (s *Store) revert(ctx context.Context, before, brought []*imagesapi.Image) error {
 	was := map[string]*imagesapi.Image{}
 	for _, i := range before {

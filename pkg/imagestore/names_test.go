@@ -11,8 +11,8 @@ import (
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 )
 
-// TestFullName: an image has the name by which containerd finds that of a pod (core/images/archive,
-// normalizeReference).
+// TestFullName: fullName returns the name by which containerd finds the image of a pod
+// (core/images/archive, normalizeReference).
 func TestFullName(t *testing.T) {
 	const sum = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	for name, want := range map[string]string{
@@ -46,7 +46,7 @@ func TestFullName(t *testing.T) {
 	}
 }
 
-// TestImportNames: what was imported is there by the full names alone.
+// TestImportNames: imported images have only their full names.
 func TestImportNames(t *testing.T) {
 	d, store := started(t)
 	small := d.put(anImage)
@@ -70,7 +70,7 @@ func TestImportNames(t *testing.T) {
 	}
 }
 
-// TestImportRefused: an archive with something that this machine cannot use changes nothing.
+// TestImportRefused: an archive with an unusable image changes nothing.
 func TestImportRefused(t *testing.T) {
 	d, store := started(t)
 	small := d.put(anImage)

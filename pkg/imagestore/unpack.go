@@ -26,24 +26,24 @@ import (
 )
 
 const (
-	// snapshotter is the one that machined's containerd configuration names.
+	// snapshotter is the snapshotter in machined's containerd configuration.
 	snapshotter = "overlayfs"
-	// labelSnapshot is on an image's configuration, and keeps the snapshot of its layers from
+	// labelSnapshot on the configuration of an image protects the snapshot of its layers from
 	// containerd's garbage collection.
 	labelSnapshot = "containerd.io/gc.ref.snapshot." + snapshotter
-	// leaseLife is how long what is being unpacked is kept after this process has died.
-	leaseLife = time.Hour
-	// tidying bounds what is done after a failure, or at the end.
-	tidying = 10 * time.Second
+	// leaseTTL is how long a partial unpack is protected after this process has died.
+	leaseTTL = time.Hour
+	// cleanupTimeout is the timeout of the cleanup after an unpack.
+	cleanupTimeout = 10 * time.Second
 )
 
-// unpack makes the file systems of images, layer after layer, so that they are there when the first
-// container needs them. A container that does not find them would unpack them itself; fifty that
-// are started at once do so each for itself, and give up together when the kubelet's two minutes
-// are over. Artefacts are left alone, and so is what was deleted meanwhile.
+// unpack creates the file systems of images, layer after layer, before the first container needs
+// them. Otherwise each container would unpack its image itself. Fifty containers that start at once
+// would all unpack, and all fail when the kubelet's two minutes are over. unpack skips artifacts,
+// and images that were deleted meanwhile.
 //
-// It does what containerd's client does (client/image.go, Unpack). Each layer's files are on the
-// disk before it counts.
+// It performs the steps of containerd's client (client/image.go, Unpack). The files of each layer
+// are on the disk before the layer is committed.
 func (s *Store) unpack(ctx context.Context, some []*imagesapi.Image) (err error) {
 	ctx, release, err := s.lease(ctx)
 	if err != nil {
@@ -62,16 +62,17 @@ func (s *Store) unpack(ctx context.Context, some []*imagesapi.Image) (err error)
 	return nil
 }
 
-// lease keeps what is made with its context from garbage collection, until release.
+// lease returns a context with which new content is protected from garbage collection until
+// release.
 func (s *Store) lease(ctx context.Context) (leased context.Context, release func() error, err error) {
 	leases := leasesapi.NewLeasesClient(s.conn)
 	id := "orlop-" + random()
-	_, err = leases.Create(ctx, &leasesapi.CreateRequest{ID: id, Labels: map[string]string{"containerd.io/gc.expire": time.Now().Add(leaseLife).UTC().Format(time.RFC3339)}})
+	_, err = leases.Create(ctx, &leasesapi.CreateRequest{ID: id, Labels: map[string]string{"containerd.io/gc.expire": time.Now().Add(leaseTTL).UTC().Format(time.RFC3339)}})
 	if err != nil {
 		return nil, nil, err
 	}
 	return metadata.AppendToOutgoingContext(ctx, "containerd-lease", id), func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidying)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		_, err := leases.Delete(ctx, &leasesapi.DeleteRequest{ID: id})
 		return err
@@ -84,7 +85,7 @@ func random() string {
 	return hex.EncodeToString(b[:])
 }
 
-// unpackOne unpacks what a digest names, if it is an image for this machine.
+// unpackOne unpacks the target of a digest, if it is an image for this machine.
 func (s *Store) unpackOne(ctx context.Context, target string) error {
 	w := walk{read: s.texts(ctx), configs: true}
 	found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(target)}, 0)
@@ -98,7 +99,7 @@ func (s *Store) unpackOne(ctx context.Context, target string) error {
 	top := ""
 	for i, layer := range m.Layers {
 		below := top
-		top = identity.ChainID(slices.Clone(layers[:i+1])).String() // it changes what it gets
+		top = identity.ChainID(slices.Clone(layers[:i+1])).String() // ChainID changes its argument
 		if err := s.apply(ctx, layer, layers[i].String(), top, below); err != nil {
 			return fmt.Errorf("layer %d of %d: %w", i+1, len(m.Layers), err)
 		}
@@ -113,7 +114,7 @@ func (s *Store) unpackOne(ctx context.Context, target string) error {
 	return err
 }
 
-// apply makes the snapshot of a layer on top of that below it, unless it is there.
+// apply creates the snapshot of a layer on top of the layer below, unless it exists.
 func (s *Store) apply(ctx context.Context, layer ocispec.Descriptor, plain, name, below string) (err error) {
 	snapshots := snapshotsapi.NewSnapshotsClient(s.conn)
 	if _, err := snapshots.Stat(ctx, &snapshotsapi.StatSnapshotRequest{Snapshotter: snapshotter, Key: name}); status.Code(err) != codes.NotFound {
@@ -128,7 +129,7 @@ func (s *Store) apply(ctx context.Context, layer ocispec.Descriptor, plain, name
 		if err == nil {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidying)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		_, tidied := snapshots.Remove(ctx, &snapshotsapi.RemoveSnapshotRequest{Snapshotter: snapshotter, Key: key})
 		if status.Code(err) == codes.AlreadyExists { // a container was faster

@@ -23,16 +23,16 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// disk is the daemon's overlayfs snapshotter.
+// disk is the overlayfs snapshotter of the fake daemon.
 type disk struct {
-	snapshots map[string]string // what they are of, by name: layers, the lowest first
+	snapshots map[string]string // layers by snapshot name, the lowest first
 	lease     string
 	log       []string
 	full      bool
-	other     string // is there as soon as somebody wants to commit it
+	other     string // appears when a client commits it
 }
 
-// use tells whether a call comes as it should.
+// use checks the namespace, lease and snapshotter of a call.
 func (d *daemon) use(ctx context.Context, snapshotter string) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	if got := md.Get("containerd-lease"); len(got) != 1 || got[0] != d.disk.lease || snapshotter != "overlayfs" {
@@ -84,7 +84,7 @@ type diffs struct {
 	d *daemon
 }
 
-// Apply writes a layer; "packed X" is X when it is not compressed.
+// Apply writes a layer; "packed X" is compressed X.
 func (a diffs) Apply(ctx context.Context, r *diffapi.ApplyRequest) (*diffapi.ApplyResponse, error) {
 	content, there := a.d.blobs[r.Diff.Digest]
 	switch {
@@ -133,14 +133,14 @@ func (c contents) Update(ctx context.Context, r *contentapi.UpdateRequest) (*con
 	for _, path := range r.UpdateMask.GetPaths() {
 		key := strings.TrimPrefix(path, "labels.")
 		has[key] = r.Info.Labels[key]
-		if key == labelSnapshot { // until it is there, only the lease keeps the snapshot
+		if key == labelSnapshot { // only the lease protects the snapshot until the label exists
 			err = c.d.use(ctx, "overlayfs")
 		}
 	}
 	return &contentapi.UpdateResponse{Info: r.Info}, err
 }
 
-// List sends the blobs that have the label that Imported asks for, each in a message of its own.
+// List sends the blobs with the label from the request, a message per blob.
 func (c contents) List(r *contentapi.ListContentRequest, out contentapi.Content_ListServer) error {
 	if !slices.Equal(r.Filters, []string{`labels."orlop.dev/imported"`}) {
 		return status.Errorf(codes.InvalidArgument, "filters %q", r.Filters)
@@ -156,7 +156,7 @@ func (c contents) List(r *contentapi.ListContentRequest, out contentapi.Content_
 	return namespaced(out.Context())
 }
 
-// configOf is an image's configuration that names layers.
+// configOf returns an image configuration that names layers.
 func configOf(layers ...string) string {
 	var ids []string
 	for _, l := range layers {
@@ -165,8 +165,7 @@ func configOf(layers ...string) string {
 	return fmt.Sprintf(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":[%s]}}`, strings.Join(ids, ","))
 }
 
-// image puts an image of layers, which its configuration calls as it says, and returns what names
-// it.
+// image adds an image with these layers and this configuration, and returns its digests.
 func (d *daemon) image(config string, layers ...string) (manifest, configDigest string) {
 	var all []string
 	for _, l := range layers {
@@ -184,8 +183,8 @@ func chain(layers ...string) string {
 	return identity.ChainID(ids).String()
 }
 
-// TestUnpack: what is imported is unpacked, each layer once and on the one below it, and stays;
-// nothing half made is left.
+// TestUnpack: an import unpacks each layer once on top of the layer below, the result is protected,
+// and no partial layer stays.
 func TestUnpack(t *testing.T) {
 	d, store := started(t)
 	web, config := d.image(configOf("base", "web"), "base", "web")
@@ -207,7 +206,7 @@ func TestUnpack(t *testing.T) {
 		t.Errorf("the image keeps %q", got)
 	}
 
-	// The same comes again, with one more, which a container unpacks meanwhile.
+	// The same image is imported again with another layer, which a container unpacks meanwhile.
 	other, _ := d.image(configOf("base", "other"), "base", "other")
 	d.disk.log, d.disk.other, d.next = nil, chain("base", "other"), map[string]string{"example.com/web:1": index, "example.com/other:1": other}
 	if _, err := store.Import(t.Context(), anArchive()); err != nil {
@@ -238,7 +237,7 @@ func TestUnpack(t *testing.T) {
 		}
 	}
 
-	// What is deleted meanwhile is no error.
+	// An image that is deleted meanwhile is not an error.
 	gone := []*imagesapi.Image{{Name: "gone:1", Target: &types.Descriptor{Digest: "sha256:" + strings.Repeat("0", 64)}}}
 	if err := store.unpack(inNamespace(t.Context()), gone); err != nil || errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)

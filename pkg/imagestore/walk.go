@@ -12,37 +12,38 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// The bounds of what one name stands for. An index may name indexes, and whoever makes an archive
-// decides how many: all of it is read by PID 1, so its depth, its number of entries and its bytes
-// end somewhere. Usual images have one index, a few dozen entries and some kilobytes.
+// The limits for the documents behind a name. An index may refer to further indexes, and the author
+// of an archive chooses their number. PID 1 reads all of them, so their depth, their number of
+// entries and their size are bounded. Usual images have one index, a few dozen entries and some
+// kilobytes.
 const (
-	maxDepth     = 4        // indexes, one within the other
-	maxManifests = 512      // manifests, indexes and configurations that are read
-	maxEntries   = 8192     // entries of all of them together: layers, configurations, manifests
-	maxText      = 16 << 20 // bytes of all of them together
-	// of one image; more cannot be mounted (Linux, fs/overlayfs/params.h, OVL_MAX_STACK)
+	maxDepth     = 4        // nested indexes
+	maxManifests = 512      // manifests, indexes and configurations to read
+	maxEntries   = 8192     // entries of all of them: layers, configurations, manifests
+	maxText      = 16 << 20 // bytes of all of them
+	// per image; the kernel cannot mount more (Linux, fs/overlayfs/params.h, OVL_MAX_STACK)
 	maxLayers = 500
 )
 
-// errBounds says of an image that it is larger than the bounds.
+// errBounds is returned for an image beyond the limits.
 var errBounds = errors.New("its manifests exceed the bounds of an image")
 
-// walk reads the manifests of one name, within the bounds.
+// walk reads the manifests behind a name, within the limits.
 type walk struct {
 	read      texts
-	configs   bool // the platform of each image is verified by its configuration
+	configs   bool // verify the platform of each image in its configuration
 	manifests int
 	entries   int
 	bytes     int64
-	others    []string // the platforms of images that are for other machines
+	others    []string // platforms of images for other machines
 }
 
-// image is one for this machine, or an artefact.
+// image is an image for this machine, or an artifact.
 type image struct {
 	ocispec.Descriptor
 	manifest manifest
-	above    int64 // bytes of the indexes that lead to it
-	// as its configuration names them, not compressed; only where the walk reads configurations
+	above    int64 // total size of the indexes above it in bytes
+	// uncompressed digests from the configuration; only if the walk reads configurations
 	layers []digest.Digest
 }
 
@@ -61,7 +62,7 @@ func (w *walk) text(d digest.Digest) ([]byte, error) {
 	return text, nil
 }
 
-// open reads a manifest or an index below so many indexes.
+// open reads a manifest or an index at a nesting depth.
 func (w *walk) open(d digest.Digest, depth int) (manifest, error) {
 	text, err := w.text(d)
 	if err != nil {
@@ -83,9 +84,9 @@ func (w *walk) open(d digest.Digest, depth int) (manifest, error) {
 	return m, nil
 }
 
-// choose finds the image for this machine that a descriptor leads to, as containerd does when a
-// container is started (core/images, Manifest): the first one in the order of the indexes. Where
-// there is none, the first artefact. nil: neither.
+// choose returns the image for this machine behind a descriptor by containerd's rule for a
+// container (core/images, Manifest): the first match in the order of the indexes. Without a match
+// it returns the first artifact, or nil.
 func (w *walk) choose(d ocispec.Descriptor, depth int) (*image, error) {
 	m, err := w.open(d.Digest, depth)
 	if err != nil {
@@ -106,7 +107,7 @@ func (w *walk) choose(d ocispec.Descriptor, depth int) (*image, error) {
 		}
 		found, err := w.choose(entry, depth+1)
 		switch {
-		// an archive for one platform may keep the index of all
+		// an archive for one platform may contain the index for all
 		case errors.Is(err, fs.ErrNotExist):
 			missing = err
 			continue
@@ -129,15 +130,15 @@ func (w *walk) choose(d ocispec.Descriptor, depth int) (*image, error) {
 	return artefact, nil
 }
 
-// attestation is the annotation of what BuildKit says about the making of an image (its
-// docs/attestations, "attestation storage").
+// attestation is the annotation of an attestation manifest, in which BuildKit describes the build
+// of an image (its docs/attestations, "attestation storage").
 const attestation = "vnd.docker.reference.type"
 
-// provenance is the media type of the layers of an attestation, which has an image's configuration
-// otherwise.
+// provenance is the media type of the layers of an attestation. Otherwise an attestation has the
+// configuration of an image.
 const provenance = "application/vnd.in-toto+json"
 
-// judge tells whether a manifest is of an image for this machine, or of an artefact.
+// judge returns the image of a manifest if it is for this machine or an artifact, else nil.
 func (w *walk) judge(d ocispec.Descriptor, m manifest, depth int) (*image, error) {
 	found := &image{Descriptor: d, manifest: m}
 	attests := func(l ocispec.Descriptor) bool { return l.MediaType == provenance }
@@ -146,7 +147,8 @@ func (w *walk) judge(d ocispec.Descriptor, m manifest, depth int) (*image, error
 		return nil, nil
 	case m.isArtifact():
 		return found, nil
-	case !w.configs && (depth == 0 || d.Platform != nil): // the index says so, or whoever asks
+	// the index or the caller has chosen the platform
+	case !w.configs && (depth == 0 || d.Platform != nil):
 		return found, nil
 	case m.Config.Digest == "":
 		return nil, fmt.Errorf("images: %s names no configuration, so it is neither an image nor an artefact (docker's schema 1 is not supported)", d.Digest)
@@ -162,11 +164,11 @@ func (w *walk) judge(d ocispec.Descriptor, m manifest, depth int) (*image, error
 	if err := json.Unmarshal(text, &config); err != nil {
 		return nil, fmt.Errorf("its configuration cannot be decoded: %w", err)
 	}
-	// The variant is left out: what is chosen by its index alone runs or does not, and containerd
-	// asks no further.
+	// The variant is ignored: containerd does not check it either for an image that an index
+	// selects.
 	p := ocispec.Platform{OS: config.OS, Architecture: config.Architecture}
 	if p.Architecture == "" && depth == 0 {
-		p.Architecture = architecture // nobody says; containerd starts it
+		p.Architecture = architecture // unknown, and containerd starts it
 	}
 	if !ours(p) {
 		w.other(config.Platform)
@@ -176,11 +178,11 @@ func (w *walk) judge(d ocispec.Descriptor, m manifest, depth int) (*image, error
 	return found, nil
 }
 
-// architecture is this machine's, as OCI has it.
+// architecture is this machine's architecture in OCI documents.
 const architecture = "amd64"
 
-// ours tells whether a platform is this machine's. Spellings are those that containerd takes for it
-// (github.com/containerd/platforms).
+// ours reports whether a platform is the platform of this machine. It accepts the same spellings as
+// containerd (github.com/containerd/platforms).
 func ours(p ocispec.Platform) bool {
 	if os := strings.ToLower(p.OS); os != "linux" && os != "" {
 		return false
@@ -192,7 +194,7 @@ func ours(p ocispec.Platform) bool {
 	return false
 }
 
-// other notes a platform that is not this machine's.
+// other records a platform of other machines.
 func (w *walk) other(p ocispec.Platform) {
 	const most = 8 // in a message
 	known := func(s string) string {
@@ -210,7 +212,7 @@ func (w *walk) other(p ocispec.Platform) {
 	}
 }
 
-// printed is a word of an archive in a message.
+// printed quotes and shortens a word of an archive for a message.
 func printed(s string) string {
 	const most = 40
 	if len(s) > most {
@@ -219,8 +221,8 @@ func printed(s string) string {
 	return strings.Trim(fmt.Sprintf("%q", s), `"`)
 }
 
-// grow adds a manifest or an index to a tree, and what it names, and tells whether all of that
-// could be read. What an index names for other machines than these was not imported.
+// grow adds a manifest or an index, with all content that it names, to a tree, and reports whether
+// it could read all of it. It skips content for other platforms, which was not imported.
 func (w *walk) grow(tree map[string]ocispec.Descriptor, target ocispec.Descriptor, depth int) (whole bool, err error) {
 	if _, known := tree[target.Digest.String()]; known {
 		return true, nil

@@ -28,13 +28,13 @@ func (l library) put(text string) string {
 	return d
 }
 
-// image adds an image whose configuration says a platform, with a layer of a media type.
+// image adds an image with a platform in its configuration and a layer of this media type.
 func (l library) image(platform, layerType string) string {
 	config := l.put(fmt.Sprintf(`{%s,"rootfs":{"type":"layers","diff_ids":["sha256:l"]}}`, platform))
 	return l.put(fmt.Sprintf(`{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q},"layers":[{"mediaType":%q}]}`, config, layerType))
 }
 
-// index adds an index of entries: a digest, and the platform that is said of it, if any.
+// index adds an index of entries: a digest, and its platform, if any.
 func (l library) index(entries ...[2]string) string {
 	var all []string
 	for _, e := range entries {
@@ -53,8 +53,7 @@ const (
 	layered = "application/vnd.oci.image.layer.v1.tar"
 )
 
-// TestChoose: of everything that a name may stand for, the image for this machine is found, and it
-// alone.
+// TestChoose: choose finds only the image for this machine, in all forms of indexes.
 func TestChoose(t *testing.T) {
 	l := library{}
 	amd, arm := l.image(isAMD64, layered), l.image(isARM64, layered)
@@ -115,7 +114,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// endless is a store in which every index names more indexes, none twice.
+// endless is a store in which every index names further indexes, each only once.
 func endless(width int) (texts, *int) {
 	reads := 0
 	return func(string) ([]byte, error) {
@@ -128,12 +127,12 @@ func endless(width int) (texts, *int) {
 	}, &reads
 }
 
-// TestBounds: what has no end is not followed to it, whoever walks.
+// TestBounds: all walks stop in an endless store.
 func TestBounds(t *testing.T) {
 	circle := func(string) ([]byte, error) { return []byte(`{"manifests":[{"digest":"sha256:again"}]}`), nil }
 	deep, deepReads := endless(1)
 	wide, wideReads := endless(100)
-	flat := func(d string) ([]byte, error) { // an index of very many, none of which is ours
+	flat := func(d string) ([]byte, error) { // an index with very many images for other machines
 		if d != "sha256:top" {
 			return []byte(`{"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:config"}}`), nil
 		}
@@ -154,7 +153,8 @@ func TestBounds(t *testing.T) {
 		if found, err := (&walk{read: read, configs: true}).choose(top, 0); !errors.Is(err, errBounds) {
 			t.Errorf("%s: %+v, %v", name, found, err)
 		}
-		if name != "flat" && name != "heavy" && name != "circle" { // a tree has each of them once
+		// a tree contains each of them only once
+		if name != "flat" && name != "heavy" && name != "circle" {
 			if _, err := (&walk{read: read}).grow(map[string]ocispec.Descriptor{}, top, 0); !errors.Is(err, errBounds) {
 				t.Errorf("%s: grows, %v", name, err)
 			}
@@ -165,7 +165,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// FuzzChoose: whatever documents say, walking them ends, with an image or without.
+// FuzzChoose: a walk of arbitrary documents ends, with or without an image.
 func FuzzChoose(f *testing.F) {
 	f.Add([]byte(anImage), []byte(smallConfig))
 	f.Add([]byte(`{"manifests":[{"digest":"sha256:a"},{"digest":"sha256:b","platform":{"os":"linux","architecture":"amd64"}}]}`), []byte(anImage))

@@ -1,16 +1,17 @@
-// Package logship sends lines to a receiver over TLS, and sends them again when nobody can say whether
-// they have come.
+// Package logship sends lines to a receiver over TLS, and repeats lines without a confirmed
+// delivery.
 //
-// Neither form of lines has an answer. What TCP has acknowledged may still lie unread in the socket
-// of a receiver that then dies. But a connection that ends in order tells: the sender ends its
-// side, the receiver reads up to that end and ends its own; with something left unread, its system
-// would reset the connection instead (RFC 2525, 2.17). So a connection on which something was sent
-// is ended in order, and another one begun, after half a minute; what was sent on it counts as
-// taken. What was sent on one that broke is sent again, with the same numbers.
+// Neither line format has acknowledgments. A TCP acknowledgment is not enough: the bytes may still
+// be unread in the socket when the receiver dies. But an orderly close of the connection proves
+// delivery. The sender closes its side, the receiver reads up to the end and closes its own side;
+// if any byte were unread, its kernel would reset the connection instead (RFC 2525, 2.17). So the
+// sender closes each connection in order half a minute after its first line, and opens another. All
+// lines on the closed connection count as delivered. The lines on a broken connection are sent
+// again, with the same numbers.
 //
-// The package keeps no lines. They come from stores that number them, and drop the oldest by
-// themselves: each store is the buffer. What is gone before it could be sent is told in a line of
-// its own. docs/decisions/0024-shipping.md says why.
+// The package stores no lines. They come from stores that number them and drop the oldest: each
+// store is the buffer. A separate line reports lines that were dropped before they could be sent.
+// docs/decisions/0024-shipping.md gives the reasons.
 package logship
 
 import (
@@ -34,119 +35,120 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Source gives lines of one store or of several.
+// Source gives access to the lines of one or more stores.
 type Source struct {
-	// Follow calls each for every line that the store has after a number (0: all that it has) and
-	// then for each new one, until the context ends or each fails, and returns that error. after
-	// gives the number, by Line.Source. each waits for the receiver; it may be called from several
+	// Follow calls each for every stored line after a number (0: all lines) and then for each new
+	// line, until the context ends or each fails, and returns that error. after returns the number
+	// for a Record.Source. each blocks while the receiver is slow. Follow may call it from several
 	// goroutines, which must have ended when Follow returns.
 	Follow func(ctx context.Context, after func(source string) uint64, each func(Record) error) error
-	// Newest gives the numbers of the newest lines, by Line.Source.
+	// Newest returns the numbers of the newest lines, by Record.Source.
 	Newest func() map[string]uint64
 }
 
-// Config says what goes where.
+// Config configures a Sender.
 type Config struct {
-	Name    string // of the receiver, in messages
+	Name    string // of the receiver, for messages
 	Address string // host:port
 	TLS     *tls.Config
 	Encode  func(Record) []byte
 	Sources []Source
-	// Cursors is a file that holds, over starts, what the receiver has taken of those sources whose
-	// numbers go on. Its folder exists. Empty: nothing is kept.
+	// Cursors is a file that stores, over boots, the delivered numbers of sources with continuing
+	// numbers. Its directory exists. Empty: nothing is stored.
 	Cursors string
-	// Event is told of a receiver that is lost ("failure") or back ("state").
+	// Event is called when the receiver is lost ("failure") or reached again ("state").
 	Event func(kind, message string)
 }
 
-// State is how a Sender stands.
+// State is the state of a Sender.
 type State struct {
 	Name    string `json:"name"` // of the receiver
 	Address string `json:"address"`
-	// since when; zero: it is not. Connections that follow each other in order count as one
+	// start of the connection; zero without one. An orderly replacement does not change it
 	Connected time.Time `json:"connected,omitzero"`
-	// lines, counting those twice that were sent twice
+	// sent lines, repetitions included
 	Sent    uint64 `json:"sent"`
-	Pending uint64 `json:"waiting"` // lines that were not sent yet
-	// lines that were gone before they could be sent for sure
+	Pending uint64 `json:"waiting"` // lines not sent yet
+	// lines lost before their delivery was confirmed
 	Dropped uint64 `json:"dropped"`
-	// what went wrong last; kept when all is well again
+	// the last error; it stays after the recovery
 	Problem string `json:"problem,omitempty"`
 }
 
-// times are the waits of a Sender.
+// times are the timeouts and delays of a Sender.
 type times struct {
-	dial    time.Duration // for a connection, with the name, and TLS
-	write   time.Duration // for a receiver to take what is written
-	prove   time.Duration // after the first line, the connection is ended in order
-	early   time.Duration // likewise, when very much was sent
-	answer  time.Duration // for the receiver to end its side
-	leave   time.Duration // for the same, and all that is being written, when the Sender has to end
-	steady  time.Duration // a connection that has lived so long is a good one
-	shorter time.Duration // pauses between tries grow from this
-	longer  time.Duration // to this
-	source  time.Duration // a source that failed is tried again
+	dial        time.Duration // timeout for name resolution, connection and TLS
+	write       time.Duration // timeout for a write
+	closeAfter  time.Duration // time from the first line to the orderly close
+	closeEarly  time.Duration // the same after very many bytes
+	answer      time.Duration // timeout for the close by the receiver
+	shutdown    time.Duration // timeout for the close and pending writes at the end of Run
+	steady      time.Duration // lifetime after which a connection counts as good
+	minBackoff  time.Duration // first delay between connection attempts
+	maxBackoff  time.Duration // longest delay between connection attempts
+	sourceRetry time.Duration // retry interval of a failed source
 }
 
-var usual = times{
-	dial: 10 * time.Second, write: 30 * time.Second, prove: 30 * time.Second, early: 5 * time.Second, answer: 30 * time.Second,
-	leave: 2 * time.Second, steady: 10 * time.Second, shorter: time.Second, longer: 30 * time.Second, source: 30 * time.Second,
+var defaultTimes = times{
+	dial: 10 * time.Second, write: 30 * time.Second, closeAfter: 30 * time.Second, closeEarly: 5 * time.Second, answer: 30 * time.Second,
+	shutdown: 2 * time.Second, steady: 10 * time.Second, minBackoff: time.Second, maxBackoff: 30 * time.Second, sourceRetry: 30 * time.Second,
 }
 
 const (
-	// inFlight is how much of what was sent the system holds for a receiver that takes it slowly,
-	// in bytes.
+	// inFlight is the size of the kernel's send buffer for a slow receiver, in bytes.
 	inFlight = 64 << 10
-	// much is how many bytes may be sent before they are proven to be taken early, while the stores
-	// still have them.
-	much = 256 << 10
-	// queued is how many lines are taken from the stores ahead: what goes out in one write.
-	queued = 16
-	// impolite is how many connections in a row a receiver may leave without an answer to their end
-	// until it is believed to be one that never answers, until it does. A receiver that hangs does
-	// not even take that many: it lets no new connection in. But what stands before it may let them
-	// in: so one that has ever answered is not believed for sources whose numbers go on.
-	impolite = 2
+	// confirmBytes is the number of bytes after which the delivery is confirmed early, while the
+	// stores still have the lines.
+	confirmBytes = 256 << 10
+	// batchSize is the number of lines that are read ahead from the stores, and the maximum in one
+	// write.
+	batchSize = 16
+	// maxUnanswered is the number of consecutive connections without a close by the receiver after
+	// which the sender assumes that the receiver never closes. A receiver that hangs does not reach
+	// this number, because it accepts no new connection. But a proxy in front of it may accept
+	// them. So the assumption is never made for sources with continuing numbers if the receiver has
+	// ever closed in order.
+	maxUnanswered = 2
 )
 
-// Sender sends to one receiver. Make it with New.
+// Sender sends to one receiver. New creates it.
 type Sender struct {
 	config Config
 	times  times
 
-	mu      sync.Mutex
-	taken   map[string]uint64 // by source, what the receiver has for sure
-	sent    map[string]uint64 // likewise, what was sent since; never less than taken
-	lasting map[string]bool   // the sources whose numbers go on over starts
-	dropped uint64            // up to what was taken
-	missed  uint64            // since
-	state   State
+	mu         sync.Mutex
+	taken      map[string]uint64 // delivered numbers by source
+	sent       map[string]uint64 // sent numbers by source; never less than taken
+	continuing map[string]bool   // sources with numbers that continue over boots
+	dropped    uint64            // lost lines up to taken
+	missed     uint64            // lost lines since
+	state      State
 
-	// Of Run alone.
-	health     string // "", healthUp or healthLost, as Event was told
+	// The fields below belong to Run.
+	health     string // "", healthUp or healthLost: the last reported event
 	unanswered int
-	orderly    bool    // the receiver has ended a connection in order once
-	stored     cursors // what Cursors holds
+	orderly    bool    // the receiver has closed a connection in order before
+	stored     cursors // the content of the file Cursors
 }
 
-// cursors is what is kept over starts, as JSON.
+// cursors is the stored state in JSON.
 type cursors struct {
-	Taken   map[string]uint64 `json:"taken"` // by source, of those whose numbers go on
+	Taken   map[string]uint64 `json:"taken"` // delivered numbers of sources with continuing numbers
 	Orderly bool              `json:"orderly,omitempty"`
 }
 
-// errQuiet is why a connection ended on which there was nothing to prove: many receivers end those
-// after a while.
+// errQuiet is returned when the receiver closes a connection without sent lines: many receivers
+// close idle connections.
 var errQuiet = errors.New("the receiver ended a connection that was quiet")
 
 const healthUp, healthLost = "up", "lost"
 
-// New makes a sender. Run lets it work.
+// New returns a sender. The caller starts it with Run.
 func New(c Config) *Sender {
-	return &Sender{config: c, times: usual, taken: map[string]uint64{}, sent: map[string]uint64{}, lasting: map[string]bool{}, state: State{Name: c.Name, Address: c.Address}}
+	return &Sender{config: c, times: defaultTimes, taken: map[string]uint64{}, sent: map[string]uint64{}, continuing: map[string]bool{}, state: State{Name: c.Name, Address: c.Address}}
 }
 
-// State is how it stands.
+// State returns the state of the sender.
 func (s *Sender) State() State {
 	newest := map[string]uint64{}
 	for _, source := range s.config.Sources {
@@ -162,13 +164,13 @@ func (s *Sender) State() State {
 	return out
 }
 
-// Run sends until the context ends, and then ends its connection in order, which takes two seconds
-// at most.
+// Run sends until the context ends. Then it closes its connection in order, which takes at most two
+// seconds.
 func (s *Sender) Run(ctx context.Context) {
 	if err := s.load(); err != nil {
 		s.config.Event("failure", err.Error())
 	}
-	for pause := s.times.shorter; ; pause = min(2*pause, s.times.longer) {
+	for pause := s.times.minBackoff; ; pause = min(2*pause, s.times.maxBackoff) {
 		err := s.stream(ctx)
 		s.mu.Lock()
 		since := s.state.Connected
@@ -182,9 +184,9 @@ func (s *Sender) Run(ctx context.Context) {
 			s.fail(err)
 		}
 		if !since.IsZero() && time.Since(since) >= s.times.steady {
-			pause = s.times.shorter
+			pause = s.times.minBackoff
 		}
-		// so that the machines of a cluster do not come all at once
+		// jitter, so that the machines of a cluster do not connect all at once
 		timer := time.NewTimer(pause*2/3 + rand.N(pause/3))
 		select {
 		case <-timer.C:
@@ -195,7 +197,7 @@ func (s *Sender) Run(ctx context.Context) {
 	}
 }
 
-// fail notes why there is no connection.
+// fail records why there is no connection.
 func (s *Sender) fail(err error) {
 	s.problem(err)
 	if s.health != healthLost {
@@ -210,7 +212,7 @@ func (s *Sender) problem(err error) {
 	s.mu.Unlock()
 }
 
-// stream sends over one connection after the other, until one breaks.
+// stream sends over a sequence of connections until a connection breaks.
 func (s *Sender) stream(ctx context.Context) error {
 	conn, err := s.dial(ctx)
 	if err != nil {
@@ -223,12 +225,12 @@ func (s *Sender) stream(ctx context.Context) error {
 	var followers sync.WaitGroup
 	defer followers.Wait()
 	defer stop()
-	lines := make(chan Record, queued)
+	lines := make(chan Record, batchSize)
 	for _, source := range s.config.Sources {
-		followers.Go(panics.Guarded("shipping", func() { s.follow(inner, source, lines) }))
+		followers.Go(panics.Guarded("log-shipping", func() { s.readSource(inner, source, lines) }))
 	}
 	for {
-		if err := s.carry(ctx, conn, lines); err != nil || ctx.Err() != nil {
+		if err := s.sendOver(ctx, conn, lines); err != nil || ctx.Err() != nil {
 			return err
 		}
 		if conn, err = s.dial(ctx); err != nil {
@@ -237,8 +239,8 @@ func (s *Sender) stream(ctx context.Context) error {
 	}
 }
 
-// dial connects. The receiver has proven who it is when it returns, but not yet said what it thinks
-// of our certificate.
+// dial connects. At its return the receiver has proven its identity, but it may still reject the
+// certificate of this machine.
 func (s *Sender) dial(ctx context.Context) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.times.dial)
 	defer cancel()
@@ -249,7 +251,7 @@ func (s *Sender) dial(ctx context.Context) (*tls.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot connect: %w", s.config.Address, err)
 	}
-	c := conn.(*tls.Conn) // as tls.Dialer promises
+	c := conn.(*tls.Conn) // guaranteed by tls.Dialer
 	if raw, ok := c.NetConn().(*net.TCPConn); ok {
 		if err := raw.SetWriteBuffer(inFlight); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: cannot bound what is in flight: %w", s.config.Address, err), c.Close())
@@ -258,8 +260,8 @@ func (s *Sender) dial(ctx context.Context) (*tls.Conn, error) {
 	return c, nil
 }
 
-// follow passes a source's lines on.
-func (s *Sender) follow(ctx context.Context, source Source, lines chan<- Record) {
+// readSource forwards the lines of a source.
+func (s *Sender) readSource(ctx context.Context, source Source, lines chan<- Record) {
 	after := func(name string) uint64 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -278,7 +280,7 @@ func (s *Sender) follow(ctx context.Context, source Source, lines chan<- Record)
 			return
 		}
 		s.problem(fmt.Errorf("a source cannot be read, and is tried again: %w", err))
-		timer := time.NewTimer(s.times.source)
+		timer := time.NewTimer(s.times.sourceRetry)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -288,16 +290,17 @@ func (s *Sender) follow(ctx context.Context, source Source, lines chan<- Record)
 	}
 }
 
-// carry sends over a connection, and closes it. It returns nil when that was ended in order and all
-// that was sent is taken, and errQuiet when the receiver ended it in order and nothing was sent.
-func (s *Sender) carry(ctx context.Context, conn *tls.Conn, lines <-chan Record) error {
+// sendOver sends over a connection and closes it. It returns nil after an orderly close with all
+// lines delivered, and errQuiet if the receiver closed the connection in order and no line was
+// sent.
+func (s *Sender) sendOver(ctx context.Context, conn *tls.Conn, lines <-chan Record) error {
 	defer conn.Close()
-	// When all has to end, nothing waits longer for this receiver.
-	// it fails for a connection that is closed
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now().Add(s.times.leave)) })()
+	// At the end of Run, no operation waits longer for this receiver. An error means that the
+	// connection is already closed.
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now().Add(s.times.shutdown)) })()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := io.Copy(io.Discard, conn) // a receiver has nothing to say; only its end matters
+		_, err := io.Copy(io.Discard, conn) // a receiver sends no data; only the end matters
 		ended <- err
 	}()
 	began := time.Now()
@@ -312,21 +315,22 @@ func (s *Sender) carry(ctx context.Context, conn *tls.Conn, lines <-chan Record)
 				return s.broken(err, ended)
 			}
 			if prove == nil {
-				prove = time.After(s.times.prove)
+				prove = time.After(s.times.closeAfter)
 			}
-			if w.bytes < much || time.Since(began) < s.times.early {
+			if w.bytes < confirmBytes || time.Since(began) < s.times.closeEarly {
 				continue
 			}
 			return s.finish(ctx, conn, ended)
 		case err := <-ended:
-			// It is no failure: its event would be a line to send, and so it would go on for ever.
+			// errQuiet is not a failure: the event of a failure would be another line to send, and
+			// the cycle would never end.
 			if prove == nil && inOrder(err) && time.Since(began) >= s.times.steady {
 				return errQuiet
 			}
 			return s.broken(cmp.Or(err, io.EOF), nil)
 		case <-steady:
-			if s.unanswered == 0 { // its end is what counts
-				s.well()
+			if s.unanswered == 0 { // otherwise only the close counts
+				s.markHealthy()
 			}
 		case <-prove:
 			return s.finish(ctx, conn, ended)
@@ -336,13 +340,13 @@ func (s *Sender) carry(ctx context.Context, conn *tls.Conn, lines <-chan Record)
 	}
 }
 
-// inOrder tells whether a receiver has ended its side, by what reading from it said. Many just
-// close, without TLS's end; that their system has not reset the connection says the same.
+// inOrder reports whether the receiver has closed its side in order, by the error of the read. Many
+// receivers close without a TLS close_notify; the missing TCP reset proves the same.
 func inOrder(err error) bool { return err == nil || errors.Is(err, io.ErrUnexpectedEOF) }
 
-// writer counts what is written, and gives the receiver some time to take it.
+// writer counts the written bytes and sets a write timeout.
 type writer struct {
-	ctx     context.Context // when it has ended, the connection has its last deadline
+	ctx     context.Context // after its end, the connection has its last deadline
 	conn    *tls.Conn
 	timeout time.Duration
 	bytes   int
@@ -359,8 +363,8 @@ func (w *writer) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// broken says why a connection broke. A write only sees that it is gone; why, the receiver may have
-// said before (TLS alerts).
+// broken returns why a connection broke. A write only detects the fact; the receiver may have sent
+// the reason before (TLS alerts).
 func (s *Sender) broken(err error, ended <-chan error) error {
 	select {
 	case said := <-ended:
@@ -373,9 +377,9 @@ func (s *Sender) broken(err error, ended <-chan error) error {
 	return fmt.Errorf("%s: the connection broke: %w", s.config.Address, err)
 }
 
-// write sends a line, and those that wait behind it, together: at most queued, because who follows
-// the stores may be faster than the receiver for ever, and a connection has to be proved (prove)
-// all the same.
+// write sends a line with the lines that wait behind it, at most batchSize lines. The limit is
+// necessary because the sources may be faster than the receiver forever, and the delivery on a
+// connection must be confirmed all the same.
 func (s *Sender) write(w *bufio.Writer, l Record, more <-chan Record) error {
 	for n := 1; ; n++ {
 		for _, each := range s.next(l) {
@@ -383,7 +387,7 @@ func (s *Sender) write(w *bufio.Writer, l Record, more <-chan Record) error {
 				return err
 			}
 		}
-		if n == queued {
+		if n == batchSize {
 			return w.Flush()
 		}
 		select {
@@ -394,17 +398,17 @@ func (s *Sender) write(w *bufio.Writer, l Record, more <-chan Record) error {
 	}
 }
 
-// next notes a line as sent, and returns what to send: before the line another one if there is a
+// next records a line as sent, and returns the lines to send: after a gap, first a line about the
 // gap.
 func (s *Sender) next(l Record) []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// what was gone before the receiver was known is not missed
+	// lines that were dropped before the first connection are not missed
 	if _, known := s.taken[l.Source]; !known {
 		s.taken[l.Source], s.sent[l.Source] = l.Number-1, l.Number-1
 	}
 	if l.Boot == "" {
-		s.lasting[l.Source] = true
+		s.continuing[l.Source] = true
 	}
 	last := s.sent[l.Source]
 	s.sent[l.Source] = l.Number
@@ -419,18 +423,19 @@ func (s *Sender) next(l Record) []Record {
 	return []Record{gap, l}
 }
 
-// finish ends a connection in order. Nil means that the receiver has read all of it.
+// finish closes a connection in order. It returns nil if the receiver has read all lines.
 func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error) error {
 	wait := s.times.answer
 	if ctx.Err() != nil {
-		wait = s.times.leave
+		wait = s.times.shutdown
 	}
-	err := conn.CloseWrite() // TLS's end, for the receiver; it takes five seconds at most
+	err := conn.CloseWrite() // TLS close_notify for the receiver; takes at most five seconds
 	if err != nil {
 		return s.broken(err, ended)
 	}
 	if raw, ok := conn.NetConn().(*net.TCPConn); ok {
-		// TCP's, for its system. It fails where that was quicker; what it has said comes below
+		// TCP FIN for its kernel. It fails if the receiver was faster; the select below gets its
+		// result.
 		_ = raw.CloseWrite()
 	}
 	timer := time.NewTimer(wait)
@@ -440,8 +445,8 @@ func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error)
 	case err = <-ended:
 		if inOrder(err) {
 			s.unanswered, s.orderly = 0, true
-			s.well()
-			s.take()
+			s.markHealthy()
+			s.markDelivered()
 			return nil
 		}
 	case <-timer.C:
@@ -452,20 +457,21 @@ func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error)
 		return err
 	}
 	s.unanswered++
-	if !silent || s.unanswered < impolite || s.orderly && s.owes() {
+	if !silent || s.unanswered < maxUnanswered || s.orderly && s.hasUnconfirmed() {
 		return fmt.Errorf("%s: the receiver did not end the connection in order, so what was sent over it is sent again: %w", s.config.Address, err)
 	}
 	s.problem(fmt.Errorf("%s: the receiver never ends a connection in order; what was sent over it counts as taken all the same: %w", s.config.Address, err))
-	s.well()
-	s.take()
+	s.markHealthy()
+	s.markDelivered()
 	return nil
 }
 
-// owes tells whether lines of a source whose numbers go on were sent and are not taken.
-func (s *Sender) owes() bool {
+// hasUnconfirmed reports whether lines of a source with continuing numbers were sent without a
+// confirmed delivery.
+func (s *Sender) hasUnconfirmed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for source := range s.lasting {
+	for source := range s.continuing {
 		if s.sent[source] > s.taken[source] {
 			return true
 		}
@@ -473,21 +479,21 @@ func (s *Sender) owes() bool {
 	return false
 }
 
-// well notes a good connection.
-func (s *Sender) well() {
+// markHealthy reports that the receiver is reached.
+func (s *Sender) markHealthy() {
 	if s.health != healthUp {
 		s.health = healthUp
 		s.config.Event("state", fmt.Sprintf("receiver %s is reached at %s", s.config.Name, s.config.Address))
 	}
 }
 
-// take notes that all that was sent is taken.
-func (s *Sender) take() {
+// markDelivered records all sent lines as delivered.
+func (s *Sender) markDelivered() {
 	s.mu.Lock()
 	s.taken = maps.Clone(s.sent)
 	s.dropped, s.missed = s.dropped+s.missed, 0
 	now := cursors{Taken: map[string]uint64{}, Orderly: s.orderly}
-	for source := range s.lasting {
+	for source := range s.continuing {
 		now.Taken[source] = s.taken[source]
 	}
 	s.mu.Unlock()
@@ -496,7 +502,7 @@ func (s *Sender) take() {
 	}
 }
 
-// store writes what the receiver has taken of the sources whose numbers go on.
+// store writes the delivered numbers of the sources with continuing numbers.
 func (s *Sender) store(now cursors) error {
 	if s.config.Cursors == "" || maps.Equal(now.Taken, s.stored.Taken) && now.Orderly == s.stored.Orderly {
 		return nil
@@ -512,7 +518,7 @@ func (s *Sender) store(now cursors) error {
 	return nil
 }
 
-// load reads it. Without it all is sent again.
+// load reads the stored state. Without it all lines are sent again.
 func (s *Sender) load() error {
 	if s.config.Cursors == "" {
 		return nil
@@ -531,8 +537,8 @@ func (s *Sender) load() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stored, s.orderly = last, last.Orderly
-	for source, number := range last.Taken { // none in a file that holds "null"
-		s.lasting[source], s.taken[source], s.sent[source] = true, number, number
+	for source, number := range last.Taken { // nil if the file contains "null"
+		s.continuing[source], s.taken[source], s.sent[source] = true, number, number
 	}
 	return nil
 }

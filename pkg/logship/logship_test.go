@@ -21,10 +21,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// patience is how long anything in these tests may take on a slow computer.
-const patience = time.Minute
+// testTimeout is the timeout of each step in these tests on a slow computer.
+const testTimeout = time.Minute
 
-// store keeps the last lines of a source.
+// store holds the last lines of a source.
 type store struct {
 	name, boot string
 	keep       int
@@ -75,35 +75,35 @@ func (s *store) source() Source {
 	}
 }
 
-// got is what a receiver has got over its lives.
+// got is a line that a receiver got in any of its lives.
 type got struct {
 	Source         string
 	Number, Missed uint64
-	conn           int // over which connection it came, from 1
+	conn           int // number of its connection, from 1
 }
 
-// manners are how a receiver answers the end of a connection.
+// manners is how a receiver reacts to the close of a connection.
 type manners int
 
 const (
 	polite manners = iota
-	resets         // it resets the connection
-	mute           // it does nothing
+	resets         // resets the connection
+	mute           // does nothing
 )
 
-// receiver takes JSON lines.
+// receiver accepts JSON lines.
 type receiver struct {
 	t      *testing.T
 	ca     *pki.CA
 	config *tls.Config
 	lines  *cell.Cell[[]got]
-	conns  *cell.Cell[int] // that were let in
-	sent   *cell.Cell[int] // lines to it
+	conns  *cell.Cell[int] // number of accepted connections
+	sent   *cell.Cell[int] // number of lines sent to it
 
 	mu      sync.Mutex
 	addr    string
 	manners manners
-	hanging chan struct{} // not nil: it takes nothing; closed when it is killed
+	hanging chan struct{} // closed when the hanging receiver is killed; nil if it does not hang
 	open    map[net.Conn]bool
 	listen  net.Listener
 }
@@ -125,7 +125,7 @@ func newReceiver(t *testing.T) *receiver {
 	return r
 }
 
-// start lets it live, at the address that it had before.
+// start starts the receiver at its previous address.
 func (r *receiver) start() {
 	r.t.Helper()
 	l, err := net.Listen("tcp", r.addr)
@@ -147,7 +147,7 @@ func (r *receiver) start() {
 	}()
 }
 
-// take reads a connection to its end, and ends it.
+// markDelivered reads a connection to its end and closes it.
 func (r *receiver) take(raw net.Conn) {
 	if !r.awake() {
 		return
@@ -164,13 +164,13 @@ func (r *receiver) take(raw net.Conn) {
 		if r.awake() {
 			line, err = lines.ReadBytes('\n')
 		}
-		if err != nil || !r.awake() { // what is not whole comes again
+		if err != nil || !r.awake() { // an incomplete line comes again
 			r.mu.Lock()
 			manners := r.manners
 			r.mu.Unlock()
 			switch manners {
 			case resets:
-				_ = raw.(*net.TCPConn).SetLinger(0) // the connection may be gone
+				_ = raw.(*net.TCPConn).SetLinger(0) // fails if the connection is gone
 				raw.Close()
 			case mute:
 				<-r.t.Context().Done()
@@ -191,7 +191,7 @@ func (r *receiver) behave(how manners) {
 	r.mu.Unlock()
 }
 
-// times is how often a line has come.
+// times returns how often a line has come.
 func (r *receiver) times(number uint64) (n int) {
 	all, _ := r.lines.Get()
 	for _, g := range all {
@@ -202,17 +202,17 @@ func (r *receiver) times(number uint64) (n int) {
 	return n
 }
 
-// waitTimes waits until a line has come so often.
+// waitTimes waits until a line has come `want` times.
 func (r *receiver) waitTimes(number uint64, want int) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.t.Context(), testTimeout)
 	defer cancel()
 	if all, err := cell.Wait(ctx, r.lines, func([]got) bool { return r.times(number) >= want }); err != nil {
 		r.t.Fatalf("line %d has not come %d times: %v", number, want, all)
 	}
 }
 
-// awake waits as long as it hangs, and then it is dead.
+// awake waits while the receiver hangs; it returns false after the kill.
 func (r *receiver) awake() bool {
 	r.mu.Lock()
 	hanging := r.hanging
@@ -223,14 +223,14 @@ func (r *receiver) awake() bool {
 	return hanging == nil
 }
 
-// hang lets it take nothing any more, without a word, until it is killed.
+// hang stops all reads, without a sign to the sender, until the receiver is killed.
 func (r *receiver) hang() {
 	r.mu.Lock()
 	r.hanging = make(chan struct{})
 	r.mu.Unlock()
 }
 
-// kill ends it as SIGKILL would: its system closes its sockets, whatever lies in them.
+// kill ends the receiver like SIGKILL: the kernel closes its sockets, even with unread bytes.
 func (r *receiver) kill() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,10 +245,10 @@ func (r *receiver) kill() {
 	}
 }
 
-// wait waits until it has a line.
+// wait waits for a line of a source.
 func (r *receiver) wait(source string, number uint64) []got {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.t.Context(), testTimeout)
 	defer cancel()
 	all, err := cell.Wait(ctx, r.lines, func(all []got) bool {
 		return slices.ContainsFunc(all, func(g got) bool { return g.Source == source && g.Number == number && g.Missed == 0 })
@@ -259,11 +259,11 @@ func (r *receiver) wait(source string, number uint64) []got {
 	return all
 }
 
-// settle waits until the connection over which the last line came has ended and another one was let
-// in.
+// settle waits until the connection of the last line has ended and the next connection was
+// accepted.
 func (r *receiver) settle() {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.t.Context(), testTimeout)
 	defer cancel()
 	all, _ := r.lines.Get()
 	last := 0
@@ -282,7 +282,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// sender makes one with short waits, whose events go to a channel.
+// sender returns a sender with short timeouts and a channel of its events.
 func (r *receiver) sender(cursors string, stores ...*store) (*Sender, <-chan string) {
 	pool := x509.NewCertPool()
 	pool.AddCert(r.ca.Cert)
@@ -301,13 +301,13 @@ func (r *receiver) sender(cursors string, stores ...*store) (*Sender, <-chan str
 	}
 	s := New(c)
 	s.times = times{
-		dial: patience, write: patience, prove: 50 * time.Millisecond, early: time.Millisecond, answer: patience,
-		leave: patience, steady: 10 * time.Millisecond, shorter: 10 * time.Millisecond, longer: 50 * time.Millisecond, source: time.Second,
+		dial: testTimeout, write: testTimeout, closeAfter: 50 * time.Millisecond, closeEarly: time.Millisecond, answer: testTimeout,
+		shutdown: testTimeout, steady: 10 * time.Millisecond, minBackoff: 10 * time.Millisecond, maxBackoff: 50 * time.Millisecond, sourceRetry: time.Second,
 	}
 	return s, events
 }
 
-// run lets it work until the returned function is called.
+// run runs the sender until the returned function is called.
 func run(t *testing.T, s *Sender) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -317,13 +317,13 @@ func run(t *testing.T, s *Sender) (stop func()) {
 		cancel()
 		select {
 		case <-ended:
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatal("it does not end")
 		}
 	}
 }
 
-// firsts are the numbers of a source in the order in which each came first.
+// firsts returns the numbers of a source in the order of their first arrival.
 func firsts(all []got, source string) (numbers []uint64) {
 	seen := map[uint64]bool{}
 	for _, g := range all {
@@ -342,9 +342,9 @@ func oneTo(n int) (numbers []uint64) {
 	return numbers
 }
 
-// TestNothingIsLost: the receiver hangs with lines in its socket that its system has acknowledged,
-// is killed, and comes back; and is killed again while it reads. Each line comes at least once, and
-// the first time in order.
+// TestNothingIsLost: the receiver hangs with acknowledged lines in its socket, is killed and
+// restarts. Later it is killed again during a read. Each line comes at least once, and the first
+// arrivals are in order.
 func TestNothingIsLost(t *testing.T) {
 	r := newReceiver(t)
 	audit, service := newStore("audit", "", 1000), newStore("services/x", "b", 1000)
@@ -354,12 +354,12 @@ func TestNothingIsLost(t *testing.T) {
 	service.add(10)
 	r.wait("services/x", 10)
 	r.wait("audit", 100)
-	r.settle() // all of it is taken
+	r.settle() // all lines are delivered
 
 	r.hang()
 	audit.add(100)
 	service.add(10)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	// into its socket
 	if n, err := cell.Wait(ctx, r.sent, func(n int) bool { return n > 110 }); err != nil {
@@ -399,8 +399,8 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// TestTakenOnce: with a receiver that behaves, nothing comes twice, however often the connection is
-// replaced, and a sender that is started anew goes on where the last one was if the numbers do.
+// TestTakenOnce: a correct receiver gets no line twice, however often the connection is replaced. A
+// new sender continues after the last delivered line of sources with continuing numbers.
 func TestTakenOnce(t *testing.T) {
 	r := newReceiver(t)
 	audit, events := newStore("audit", "", 1000), newStore("events", "b", 1000)
@@ -422,7 +422,7 @@ func TestTakenOnce(t *testing.T) {
 	audit.add(1)
 	stop = run(t, s)
 	r.wait("audit", 16)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	// events come again
 	all, err := cell.Wait(ctx, r.lines, func(all []got) bool { return len(all) >= 15+15+1+15 })
@@ -438,19 +438,19 @@ func TestTakenOnce(t *testing.T) {
 	}
 }
 
-// TestImpolite: a receiver that never ends a connection gets lines twice until that is known, and
-// then once.
+// TestImpolite: a receiver that never closes a connection gets lines twice until the sender detects
+// that, and then once.
 func TestImpolite(t *testing.T) {
 	r := newReceiver(t)
 	r.behave(mute)
 	audit := newStore("audit", "", 1000)
 	s, _ := r.sender("", audit)
-	s.times.answer, s.times.leave = 20*time.Millisecond, 20*time.Millisecond
+	s.times.answer, s.times.shutdown = 20*time.Millisecond, 20*time.Millisecond
 	stop := run(t, s)
 	for i := range 6 {
 		audit.add(1)
 		r.wait("audit", uint64(i+1))
-		if i == 0 { // the first end counts for nothing
+		if i == 0 { // the first close is not counted
 			r.waitTimes(1, 2)
 		}
 		r.settle()
@@ -466,8 +466,8 @@ func TestImpolite(t *testing.T) {
 	}
 }
 
-// TestNoReceipt: neither a connection that is reset nor the silence of a receiver that has ended
-// one in order before, be it before the sender was started, is a receipt for numbers that go on.
+// TestNoReceipt: a reset confirms no delivery of continuing numbers. Neither does the silence of a
+// receiver that has closed in order before, even before the start of the sender.
 func TestNoReceipt(t *testing.T) {
 	for _, how := range []manners{resets, mute} {
 		r := newReceiver(t)
@@ -482,9 +482,9 @@ func TestNoReceipt(t *testing.T) {
 		r.behave(how)
 		audit.add(1)
 		s, _ = r.sender(cursors, audit)
-		s.times.answer, s.times.leave = 20*time.Millisecond, 20*time.Millisecond
+		s.times.answer, s.times.shutdown = 20*time.Millisecond, 20*time.Millisecond
 		stop = run(t, s)
-		r.waitTimes(2, impolite+2)
+		r.waitTimes(2, maxUnanswered+2)
 		stop()
 		if text, err := os.ReadFile(cursors); err != nil || string(text) != `{"taken":{"audit":1},"orderly":true}`+"\n" {
 			t.Errorf("%s, %v", text, err)
@@ -501,14 +501,14 @@ func TestNoReceipt(t *testing.T) {
 	}
 }
 
-// TestQuiet: a receiver that ends quiet connections is not lost, and gets what comes later.
+// TestQuiet: a receiver that closes idle connections is not reported as lost, and gets later lines.
 func TestQuiet(t *testing.T) {
 	r := newReceiver(t)
 	audit := newStore("audit", "", 1000)
 	s, events := r.sender("", audit)
 	s.times.steady = 0
 	stop := run(t, s)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for i := range 4 {
 		if n, err := cell.Wait(ctx, r.conns, func(n int) bool { return n > i }); err != nil {
@@ -534,7 +534,7 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// TestCursorsNull: a file that holds nothing is as good as none.
+// TestCursorsNull: a file with "null" is treated like a missing file.
 func TestCursorsNull(t *testing.T) {
 	r := newReceiver(t)
 	audit := newStore("audit", "", 1000)
@@ -550,7 +550,7 @@ func TestCursorsNull(t *testing.T) {
 	}
 }
 
-// TestGap: what a store has dropped meanwhile is told, to the receiver and in the state.
+// TestGap: dropped lines are reported to the receiver and in the state.
 func TestGap(t *testing.T) {
 	r := newReceiver(t)
 	events := newStore("events", "b", 10)
@@ -575,29 +575,29 @@ func TestGap(t *testing.T) {
 	}
 }
 
-// TestTurn: what waits goes out together, but not for ever: there is more than one write takes.
+// TestTurn: waiting lines are sent in one write, up to batchSize.
 func TestTurn(t *testing.T) {
 	s := New(Config{Encode: func(l Record) []byte { return fmt.Appendln(nil, l.Number) }})
-	lines := make(chan Record, 3*queued)
-	for n := range 3 * queued {
+	lines := make(chan Record, 3*batchSize)
+	for n := range 3 * batchSize {
 		lines <- Record{Source: "events", Number: uint64(n) + 2}
 	}
 	var out strings.Builder
 	if err := s.write(bufio.NewWriter(&out), Record{Source: "events", Number: 1}, lines); err != nil {
 		t.Fatal(err)
 	}
-	if sent := strings.Count(out.String(), "\n"); sent != queued || len(lines) != 2*queued+1 {
-		t.Errorf("%d lines sent, %d wait; want %d and %d", sent, len(lines), queued, 2*queued+1)
+	if sent := strings.Count(out.String(), "\n"); sent != batchSize || len(lines) != 2*batchSize+1 {
+		t.Errorf("%d lines sent, %d wait; want %d and %d", sent, len(lines), batchSize, 2*batchSize+1)
 	}
 }
 
-// TestHanging: a receiver that takes nothing holds up neither the stores nor another receiver, and
-// does not keep its sender from ending.
+// TestHanging: a receiver that reads nothing blocks neither the stores nor another receiver nor the
+// end of its sender.
 func TestHanging(t *testing.T) {
 	store := newStore("services/x", "b", 1000)
 	bad, good := newReceiver(t), newReceiver(t)
 	s, _ := bad.sender("", store)
-	s.times.leave = 100 * time.Millisecond
+	s.times.shutdown = 100 * time.Millisecond
 	stop := run(t, s)
 	bad.settle()
 	bad.hang()
@@ -613,8 +613,8 @@ func TestHanging(t *testing.T) {
 	stop()
 }
 
-// TestWhoIsWho: nothing is sent to a receiver that nobody vouches for; and why one sends us away
-// can be read.
+// TestWhoIsWho: the sender sends nothing to a receiver with an untrusted certificate, and reports
+// the reason of a receiver that rejects it.
 func TestWhoIsWho(t *testing.T) {
 	store := newStore("audit", "", 10)
 	store.add(1)
@@ -626,7 +626,7 @@ func TestWhoIsWho(t *testing.T) {
 			if !strings.Contains(e, want) {
 				t.Errorf("%s; want: %s", e, want)
 			}
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Error("nothing is said")
 		}
 		stop()
@@ -641,7 +641,7 @@ func TestWhoIsWho(t *testing.T) {
 
 	r.config.ClientAuth = tls.RequireAnyClientCert
 	s, events = r.sender("", store)
-	s.times.steady = patience
+	s.times.steady = testTimeout
 	problem(r, s, events, "certificate required")
 
 	own, err := pki.SelfSigned(pki.Spec{CN: "m1", Usage: pki.Both, TTL: time.Hour})

@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// FuzzAsked feeds the decoder of what a registry's client asks for.
+// FuzzAsked parses arbitrary requests of a client.
 func FuzzAsked(f *testing.F) {
 	f.Add("/v2/library/nginx/manifests/1", "ns=docker.io")
 	f.Add("/v2/blobs/manifests/blobs/sha256:00", "")
 	f.Fuzz(func(t *testing.T, path, query string) {
 		r := &http.Request{URL: &url.URL{Path: path, RawQuery: query}}
-		if name, ok := asked(r); ok && (name == "" || name[0] == '/') {
+		if name, ok := requestedName(r); ok && (name == "" || name[0] == '/') {
 			t.Errorf("%q %q: %q", path, query, name)
 		}
 	})

@@ -1,7 +1,7 @@
-// Package mirror serves container images that are somewhere else, as a registry from which can only
-// be pulled (OCI distribution-spec v1.1, "Pull"). It has no names of its own: a client asks it for
-// the images of other registries, and says of which one in the parameter ns, as containerd does
-// when it asks a mirror (its docs/hosts.md).
+// Package mirror serves container images from elsewhere as a pull-only registry (OCI
+// distribution-spec v1.1, "Pull"). It has no names of its own: a client requests the images of
+// other registries, and names the registry in the parameter ns, by containerd's rule for mirrors
+// (its docs/hosts.md).
 package mirror
 
 import (
@@ -16,22 +16,22 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Source is where the images are.
+// Source provides the images.
 type Source interface {
-	// Find returns what a name stands for, with registry and tag ("docker.io/library/nginx:1"), or
-	// a digest ("sha256:…"). Any error is taken for "not here".
+	// Find returns the target of a name with registry and tag ("docker.io/library/nginx:1"), or of
+	// a digest ("sha256:…"). The handler answers 404 for every error.
 	Find(ctx context.Context, name string) (ocispec.Descriptor, error)
 	// Open reads a blob by its digest.
 	Open(ctx context.Context, digest string) (io.ReadCloser, error)
 }
 
-// Handler serves images to whoever shows a token (RFC 6750); everybody else gets 403, which asks
-// for no password.
+// Handler serves images to clients with the token (RFC 6750). Other clients get 403, so that they
+// do not ask for a password.
 func Handler(from Source, token string) http.Handler {
 	shows := []byte("Bearer " + token)
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v2/", func(w http.ResponseWriter, r *http.Request) { // HEAD, too
-		if name, ok := asked(r); ok {
+	mux.HandleFunc("GET /v2/", func(w http.ResponseWriter, r *http.Request) { // also matches HEAD
+		if name, ok := requestedName(r); ok {
 			serve(w, r, from, name)
 		} else if r.URL.Path != "/v2/" {
 			http.NotFound(w, r)
@@ -44,9 +44,9 @@ func Handler(from Source, token string) http.Handler {
 	})
 }
 
-// authorized checks the token that a request shows, and counts its connection as one of the
-// container runtime's. It answers, and closes the connection, if the token is another one (403) or
-// too many connections are open (503).
+// authorized checks the token of a request, and counts its connection as a connection of the
+// container runtime. It answers the request and closes the connection if the token is wrong (403)
+// or too many connections are open (503).
 func authorized(w http.ResponseWriter, r *http.Request, shown string, token []byte) bool {
 	status, why := http.StatusOK, ""
 	switch {
@@ -62,12 +62,12 @@ func authorized(w http.ResponseWriter, r *http.Request, shown string, token []by
 	return false
 }
 
-// asked returns what a request is for, as Source has it: /v2/REPOSITORY/manifests/TAG-OR-DIGEST, or
-// /v2/REPOSITORY/blobs/DIGEST.
-func asked(r *http.Request) (name string, ok bool) {
+// requestedName returns the name in a request in the form of Source. The paths are
+// /v2/REPOSITORY/manifests/TAG-OR-DIGEST and /v2/REPOSITORY/blobs/DIGEST.
+func requestedName(r *http.Request) (name string, ok bool) {
 	path := strings.TrimPrefix(r.URL.Path, "/v2/")
 	kind, at := "/manifests/", strings.LastIndex(path, "/manifests/")
-	if blob := strings.LastIndex(path, "/blobs/"); blob > at { // a repository may be called so, too
+	if blob := strings.LastIndex(path, "/blobs/"); blob > at { // a repository may contain this word
 		kind, at = "/blobs/", blob
 	}
 	if at <= 0 {
@@ -81,7 +81,7 @@ func asked(r *http.Request) (name string, ok bool) {
 	return registry + "/" + repository + ":" + reference, kind == "/manifests/" && registry != "" && reference != ""
 }
 
-// serve sends what a name stands for.
+// serve sends the target of a name.
 func serve(w http.ResponseWriter, r *http.Request, from Source, name string) {
 	found, err := from.Find(r.Context(), name)
 	if err != nil {
@@ -108,6 +108,6 @@ func serve(w http.ResponseWriter, r *http.Request, from Source, name string) {
 	defer blob.Close()
 	head()
 	if _, err := io.Copy(w, blob); err != nil {
-		panic(http.ErrAbortHandler) // whoever reads is not to take the part for the whole
+		panic(http.ErrAbortHandler) // the client must not take a part for the whole
 	}
 }

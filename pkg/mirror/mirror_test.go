@@ -15,11 +15,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// shelf has blobs by name and by digest.
+// shelf is a source with blobs by name and by digest.
 type shelf struct {
 	names map[string]string // contents by name
 	blobs map[string]string // contents by digest
-	fails error             // while it is read
+	fails error             // error while a blob is read
 }
 
 func (s shelf) Find(_ context.Context, name string) (ocispec.Descriptor, error) {
@@ -44,7 +44,7 @@ func (s shelf) Open(_ context.Context, digest string) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(content)), nil
 }
 
-// TestPull asks as containerd does.
+// TestPull sends the requests of containerd.
 func TestPull(t *testing.T) {
 	manifest, layer := `{"a":"manifest"}`, "a layer"
 	s := shelf{
@@ -65,7 +65,7 @@ func TestPull(t *testing.T) {
 		{"GET", "/v2/a/manifests/b/manifests/2?ns=10.0.0.9:5000", 200, layer},
 		{"GET", "/v2/a/manifests/b/blobs/" + digest.FromString(layer).String() + "?ns=10.0.0.9:5000", 200, layer},
 		{"GET", "/v2/library/web/manifests/2?ns=docker.io", 404, ""},
-		{"GET", "/v2/library/web/manifests/1", 404, ""}, // of which registry?
+		{"GET", "/v2/library/web/manifests/1", 404, ""}, // without a registry
 		{"GET", "/v2/library/web/manifests/?ns=docker.io", 404, ""},
 		{"GET", "/v2/library/web/blobs/1?ns=docker.io", 404, ""},
 		{"GET", "/v2/library/web/tags/list?ns=docker.io", 404, ""},
@@ -96,7 +96,7 @@ func TestPull(t *testing.T) {
 	}
 }
 
-// TestBrokenOff: a part is never taken for the whole.
+// TestBrokenOff: a client never takes a part for the whole.
 func TestBrokenOff(t *testing.T) {
 	sum := digest.FromString("a layer").String()
 	server := httptest.NewServer(Handler(shelf{blobs: map[string]string{sum: "a layer"}, fails: errors.New("the other machine is gone")}, "word"))

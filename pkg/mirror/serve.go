@@ -11,42 +11,42 @@ import (
 	"time"
 )
 
-// Limits bound what a Server holds. Every process of the machine's own network can connect to a
-// server on loopback, and TCP does not tell which one it is; each connection is a file of this
-// process.
+// Limits bounds the connections of a server. Every process in the machine's network namespace can
+// connect to a server on loopback, and TCP does not identify the process. Each connection uses a
+// file descriptor of this process.
 type Limits struct {
-	// Clients is how many connections that have shown the token there are at most; what comes above
-	// is closed.
+	// Clients is the maximum number of connections that have shown the token; further connections
+	// are closed.
 	Clients int
-	// MaxUnauthenticated is how many others there are at most. The oldest makes room for the next one: who
-	// connects and says nothing keeps nobody out, and takes no place of a client.
+	// MaxUnauthenticated is the maximum number of other connections. A new connection displaces the
+	// oldest, so a silent process cannot block the server, and takes no connection from a client.
 	MaxUnauthenticated int
-	Header             time.Duration // that a request's header may take
-	Idle               time.Duration // that a connection may rest between two requests
+	Header             time.Duration // timeout for the header of a request
+	Idle               time.Duration // timeout between two requests
 }
 
-// Serve answers with a handler, of Handler or Through or of both, on a listener, which it closes,
-// until that fails.
+// Serve serves a handler of Handler or Proxy, or both, on a listener until the listener fails. It
+// closes the listener.
 func Serve(l net.Listener, handler http.Handler, limits Limits) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: limits.Header, IdleTimeout: limits.Idle, MaxHeaderBytes: 16 << 10,
-		ErrorLog:    log.New(io.Discard, "", 0), // the client that broke off reports it itself
+		ErrorLog:    log.New(io.Discard, "", 0), // the client reports a broken connection itself
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 	}
-	return server.Serve(&places{Listener: l, limits: limits, clients: map[*conn]bool{}})
+	return server.Serve(&connLimiter{Listener: l, limits: limits, clients: map[*conn]bool{}})
 }
 
 type connKey struct{}
 
-// proved notes that the connection of a request has shown the token. It is false where there are
-// too many.
+// proved records that the connection of a request has shown the token. It returns false if too many
+// connections are open.
 func proved(ctx context.Context) bool {
 	c, ok := ctx.Value(connKey{}).(*conn)
 	return !ok || c.of.prove(c)
 }
 
-// places counts the connections.
-type places struct {
+// connLimiter counts the connections.
+type connLimiter struct {
 	net.Listener
 	limits Limits
 
@@ -55,27 +55,27 @@ type places struct {
 	clients   map[*conn]bool
 }
 
-// conn is one of them.
+// conn is a counted connection.
 type conn struct {
 	net.Conn
-	of *places
+	of *connLimiter
 }
 
 // Accept implements net.Listener.
-func (p *places) Accept() (net.Conn, error) {
+func (p *connLimiter) Accept() (net.Conn, error) {
 	raw, err := p.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
 	c := &conn{raw, p}
 	if oldest := p.take(c); oldest != nil {
-		_ = oldest.Close() // nobody is there to be told that it failed
+		_ = oldest.Close() // no caller can handle the error
 	}
 	return c, nil
 }
 
-// take counts a new connection, and returns the one that makes room for it, if one has to.
-func (p *places) take(c *conn) (oldest *conn) {
+// take counts a new connection, and returns the connection that it displaces, if any.
+func (p *connLimiter) take(c *conn) (oldest *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.strangers) >= p.limits.MaxUnauthenticated {
@@ -85,14 +85,14 @@ func (p *places) take(c *conn) (oldest *conn) {
 	return oldest
 }
 
-func (p *places) prove(c *conn) bool {
+func (p *connLimiter) prove(c *conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.clients[c] {
 		return true
 	}
 	at := slices.Index(p.strangers, c)
-	if at < 0 || len(p.clients) >= p.limits.Clients { // it made room, or there is none
+	if at < 0 || len(p.clients) >= p.limits.Clients { // it was displaced, or the limit is reached
 		return false
 	}
 	p.strangers = slices.Delete(p.strangers, at, at+1)

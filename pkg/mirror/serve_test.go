@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// serving is a server with few places, and a shelf with one blob.
+// serving starts a server with low limits and a shelf with one blob.
 func serving(t *testing.T, limits Limits) (address, blob string) {
 	t.Helper()
 	blob = digest.FromString("a layer").String()
@@ -45,8 +45,8 @@ func dial(t *testing.T, address string) net.Conn {
 	return c
 }
 
-// pull asks for a blob over a connection, and tells the status and whether the server keeps the
-// connection.
+// pull requests a blob over a connection. It returns the status and whether the server keeps the
+// connection open.
 func pull(c net.Conn, blob, token string) (status int, kept bool, err error) {
 	if _, err := fmt.Fprintf(c, "GET /v2/a/blobs/%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", blob, token); err != nil {
 		return 0, false, err
@@ -59,15 +59,15 @@ func pull(c net.Conn, blob, token string) (status int, kept bool, err error) {
 	return r.StatusCode, !r.Close, errors.Join(err, r.Body.Close())
 }
 
-// ended waits for a connection's end; false if that does not come in time.
+// ended waits for the end of a connection, and reports whether it came in time.
 func ended(c net.Conn) bool {
 	_, err := c.Read(make([]byte, 1))
 	e := net.Error(nil)
 	return err != nil && !(errors.As(err, &e) && e.Timeout())
 }
 
-// TestSilentConnections: those who connect and say nothing take no place from the container
-// runtime: neither from a connection that it has, nor from a new one.
+// TestSilentConnections: silent connections block the container runtime neither on an open
+// connection nor on a new connection.
 func TestSilentConnections(t *testing.T) {
 	address, blob := serving(t, Limits{Clients: 4, MaxUnauthenticated: 4, Header: time.Hour, Idle: time.Hour})
 	first := dial(t, address)
@@ -85,7 +85,7 @@ func TestSilentConnections(t *testing.T) {
 	if status, _, err := pull(second, blob, "word"); status != http.StatusOK || err != nil {
 		t.Errorf("over a new one: %d, %v", status, err)
 	}
-	// the last four may stay; the second client's connection took the place of one
+	// the last four may stay; the second client displaced one connection
 	for i, c := range silent[:36] {
 		if !ended(c) {
 			t.Errorf("silent connection %d is still there", i)
@@ -93,8 +93,8 @@ func TestSilentConnections(t *testing.T) {
 	}
 }
 
-// TestStrangersAreClosed: who does not show the token has one answer, and no connection after it;
-// and the clients have their bound, too.
+// TestStrangersAreClosed: a client without the token gets one answer, and then its connection is
+// closed. Clients with the token have a limit, too.
 func TestStrangersAreClosed(t *testing.T) {
 	address, blob := serving(t, Limits{Clients: 2, MaxUnauthenticated: 4, Header: time.Hour, Idle: time.Hour})
 	stranger := dial(t, address)
@@ -111,7 +111,7 @@ func TestStrangersAreClosed(t *testing.T) {
 	}
 }
 
-// TestSlowHeader: a request whose header does not come is not waited for.
+// TestSlowHeader: a request without a complete header times out.
 func TestSlowHeader(t *testing.T) {
 	address, _ := serving(t, Limits{Clients: 2, MaxUnauthenticated: 4, Header: time.Millisecond, Idle: time.Hour})
 	c := dial(t, address)

@@ -18,70 +18,71 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Upstream is a registry that requests are passed on to.
+// Upstream is a registry to which requests are forwarded.
 type Upstream struct {
-	// Name is the registry's address as messages have it.
+	// Name is the address of the registry in messages.
 	Name string
-	// URL is its scheme, and its host with or without a port.
+	// URL is its scheme and its host, with or without a port.
 	URL url.URL
-	// Client asks it, and follows its redirects.
+	// Client sends the requests, and follows redirects of the registry.
 	Client *http.Client
 }
 
-// Upstreams are the registries that are known now.
+// Upstreams is the current set of registries.
 type Upstreams interface {
-	// Upstream returns the registry of a request's path, HOST/v2/…; false: there is none.
+	// Upstream returns the registry for a request path HOST/v2/…, and reports whether it exists.
 	Upstream(path string) (Upstream, bool)
 }
 
-// ProxyHeader is the header with the token of a handler that Through returns. Authorization is
-// the registry's.
+// ProxyHeader is the header with the token for the handler of Proxy. The header Authorization is
+// for the registry.
 const ProxyHeader = "Orlop-Mirror"
 
-// ProxyPath is what the path of a request begins with; HOST/v2/… follows.
+// ProxyPath is the prefix of request paths; HOST/v2/… follows.
 const ProxyPath = "/through/"
 
-// limits are the times that an upstream has.
+// limits are the time limits for an upstream.
 type limits struct {
 	answer time.Duration // until the answer begins, with all redirects
 	stall  time.Duration // until the next byte of an answer
-	rest   time.Duration // that it is not asked after one of these is over
+	pause  time.Duration // pause after a timeout
 }
 
-// usual are the limits, unless a test has others. The answer's is promised by the configuration's
-// reference (registries).
-var usual = limits{answer: 5 * time.Second, stall: 15 * time.Second, rest: 30 * time.Second}
+// defaultLimits are the limits outside tests. The reference of the configuration (registries) documents the
+// limit for the answer.
+var defaultLimits = limits{answer: 5 * time.Second, stall: 15 * time.Second, pause: 30 * time.Second}
 
-// Proxy returns a handler that passes requests to registries on, and gives up on one that does
-// not answer in 5 s: containerd has a limit for the connection alone, waits 30 s for each answer,
-// and asks the next registry only then. A registry that did not answer is not asked for 30 s, or
-// until it answers a request for /v2/. What is no answer of a registry, as the page of a proxy,
-// becomes 502, on which containerd asks the next one.
+// Proxy returns a handler that forwards requests to registries, with a limit of 5 s for an answer.
+// The limit is necessary because containerd limits only the connection time; it waits 30 s for each
+// answer before it tries the next registry. After a timeout, Proxy sends no request to the registry
+// for 30 s, or until the registry answers a request for /v2/. An answer that is not from a
+// registry, such as the page of a proxy, becomes 502, after which containerd tries the next
+// registry.
 //
-// Requests without the token get 403. failed is called when a registry begins to fail, with the
-// reason.
+// Requests without the token get 403. Proxy calls failed with the reason when a registry begins to
+// fail.
 func Proxy(known Upstreams, token string, failed func(registry string, reason error)) http.Handler {
-	return newThrough(known, token, failed, usual)
+	return newProxy(known, token, failed, defaultLimits)
 }
 
-type through struct {
+type proxy struct {
 	known  Upstreams
 	token  []byte
 	failed func(string, error)
 	limits limits
 
-	mu      sync.Mutex
-	resting map[string]time.Time // until when registries are not asked, by their names
-	// until when failures of registries are not told again, by their names
-	told map[string]time.Time
+	mu          sync.Mutex
+	pausedUntil map[string]time.Time // end of the pause after a timeout, by registry name
+	// end of the time in which failures are not reported again, by registry name
+	reportedUntil map[string]time.Time
 }
 
-func newThrough(known Upstreams, token string, failed func(string, error), l limits) *through {
-	return &through{known: known, token: []byte(token), failed: failed, limits: l, resting: map[string]time.Time{}, told: map[string]time.Time{}}
+func newProxy(known Upstreams, token string, failed func(string, error), l limits) *proxy {
+	return &proxy{known: known, token: []byte(token), failed: failed, limits: l, pausedUntil: map[string]time.Time{}, reportedUntil: map[string]time.Time{}}
 }
 
-// ServeHTTP is http.Handler's.
-func (t *through) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements http.Handler.
+func (t *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !authorized(w, r, r.Header.Get(ProxyHeader), t.token) {
 		return
 	}
@@ -95,7 +96,7 @@ func (t *through) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	if t.rests(up.Name) {
+	if t.paused(up.Name) {
 		http.Error(w, fmt.Sprintf("the mirror %s did not answer a moment ago", up.Name), http.StatusBadGateway)
 		return
 	}
@@ -106,34 +107,34 @@ func (t *through) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			p.Out.Host, p.Out.RequestURI = "", ""
 			p.Out.Header.Del(ProxyHeader)
 		},
-		Transport:      asking{t, up},
+		Transport:      upstreamTransport{t, up},
 		ModifyResponse: answersAsRegistry,
 		ErrorHandler:   func(w http.ResponseWriter, r *http.Request, err error) { t.fail(w, r, up, err) },
-		ErrorLog:       log.New(io.Discard, "", 0), // failures are told by failed
+		ErrorLog:       log.New(io.Discard, "", 0), // failed reports the failures
 	}
 	proxy.ServeHTTP(w, r)
 }
 
-// fail answers for a registry that did not.
-func (t *through) fail(w http.ResponseWriter, r *http.Request, up Upstream, err error) {
-	if r.Context().Err() != nil { // who asked has left
+// fail answers a request after a failure of its registry.
+func (t *proxy) fail(w http.ResponseWriter, r *http.Request, up Upstream, err error) {
+	if r.Context().Err() != nil { // the client has disconnected
 		w.WriteHeader(http.StatusBadGateway)
 		return
 	}
 	if errors.Is(err, errSilent) {
-		t.rest(up)
+		t.pause(up)
 	}
-	t.tell(up.Name, err)
+	t.report(up.Name, err)
 	http.Error(w, fmt.Sprintf("the mirror %s: %v", up.Name, err), http.StatusBadGateway)
 }
 
-// tell says why a registry fails, once in a while.
-func (t *through) tell(name string, err error) {
+// report reports why a registry fails, at most once per limits.rest.
+func (t *proxy) report(name string, err error) {
 	t.mu.Lock()
 	now := time.Now()
-	again := now.Before(t.told[name])
+	again := now.Before(t.reportedUntil[name])
 	if !again {
-		t.told[name] = now.Add(t.limits.rest)
+		t.reportedUntil[name] = now.Add(t.limits.pause)
 	}
 	t.mu.Unlock()
 	if !again {
@@ -141,18 +142,18 @@ func (t *through) tell(name string, err error) {
 	}
 }
 
-func (t *through) rests(name string) bool {
+func (t *proxy) paused(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return time.Now().Before(t.resting[name])
+	return time.Now().Before(t.pausedUntil[name])
 }
 
-// rest has a registry not asked for a while. One that is slow only, as it fetches from others
-// first, answers in the meantime that it is there.
-func (t *through) rest(up Upstream) {
-	until := time.Now().Add(t.limits.rest)
+// pause stops requests to a registry for limits.rest. A registry that is only slow, because it
+// first fetches an image itself, ends the pause by its answer to a request for /v2/.
+func (t *proxy) pause(up Upstream) {
+	until := time.Now().Add(t.limits.pause)
 	t.mu.Lock()
-	t.resting[up.Name] = until
+	t.pausedUntil[up.Name] = until
 	t.mu.Unlock()
 	panics.Go("mirror "+up.Name, func() {
 		ctx, cancel := context.WithDeadline(context.Background(), until)
@@ -168,23 +169,23 @@ func (t *through) rest(up Upstream) {
 		response.Body.Close()
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.resting[up.Name].Equal(until) {
-			delete(t.resting, up.Name)
+		if t.pausedUntil[up.Name].Equal(until) {
+			delete(t.pausedUntil, up.Name)
 		}
 	})
 }
 
-// errSilent says that a registry takes too long.
+// errSilent is returned when a registry exceeds a limit.
 var errSilent = errors.New("does not answer")
 
-// asking is an upstream as a transport.
-type asking struct {
-	t  *through
+// upstreamTransport is the http.RoundTripper for an upstream.
+type upstreamTransport struct {
+	t  *proxy
 	up Upstream
 }
 
-// RoundTrip is http.RoundTripper's.
-func (a asking) RoundTrip(r *http.Request) (*http.Response, error) {
+// RoundTrip implements http.RoundTripper.
+func (a upstreamTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	silent := fmt.Errorf("%w for %s", errSilent, a.t.limits.answer)
 	timer := time.AfterFunc(a.t.limits.answer, func() { cancel(silent) })
@@ -208,43 +209,42 @@ func (a asking) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// watched is the body of an answer that has to go on.
+// watched is the body of an answer with a stall timeout.
 type watched struct {
 	io.ReadCloser
-	a      asking
+	a      upstreamTransport
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
 
-// Read ends when nothing comes for a while. The time that who asked takes for what has come does
-// not count.
+// Read fails when no byte arrives within the stall limit. The time between reads does not count.
 func (b *watched) Read(p []byte) (int, error) {
 	silent := fmt.Errorf("%w amid a file for %s", errSilent, b.a.t.limits.stall)
 	timer := time.AfterFunc(b.a.t.limits.stall, func() { b.cancel(silent) })
 	n, err := b.ReadCloser.Read(p)
 	timer.Stop()
 	if err != nil && err != io.EOF && errors.Is(context.Cause(b.ctx), errSilent) {
-		b.a.t.rest(b.a.up)
-		b.a.t.tell(b.a.up.Name, silent)
+		b.a.t.pause(b.a.up)
+		b.a.t.report(b.a.up.Name, silent)
 		err = silent
 	}
 	return n, err
 }
 
-// Close is io.Closer's.
+// Close implements io.Closer.
 func (b *watched) Close() error {
 	err := b.ReadCloser.Close()
 	b.cancel(nil)
 	return err
 }
 
-// answersAsRegistry refuses a page with status 200: what a proxy, a portal or a web server says for
-// people.
+// answersAsRegistry rejects a web page with status 200, which comes from a proxy, a portal or a web
+// server.
 func answersAsRegistry(r *http.Response) error {
 	if r.StatusCode >= 300 {
 		return nil
 	}
-	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // what is no type is no page
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // an invalid type is not a page
 	if kind == "text/html" || kind == "application/xhtml+xml" {
 		return fmt.Errorf("answers with a page (%s) instead of an image: it is no registry, or a proxy before it wants something", kind)
 	}

@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// quick are limits for tests: what answers does so in much less, and what rests does so for the
+// quick are limits for tests: a working server answers in much less, and a pause lasts for the
 // whole test.
-var quick = limits{answer: 300 * time.Millisecond, stall: 300 * time.Millisecond, rest: time.Hour}
+var quick = limits{answer: 300 * time.Millisecond, stall: 300 * time.Millisecond, pause: time.Hour}
 
-// only is an upstream by the name m.
+// only is an upstream with the name m.
 type only struct{ up Upstream }
 
 func (o only) Upstream(path string) (Upstream, bool) { return o.up, strings.HasPrefix(path, "m/v2/") }
 
-// front is a handler before a mirror, and what it says of failures.
+// front is a handler in front of a mirror, with its reported failures.
 type front struct {
 	*httptest.Server
 	t    *testing.T
@@ -31,7 +31,7 @@ type front struct {
 	told []string
 }
 
-// before returns the handler before a mirror at an address.
+// before returns the handler in front of a mirror at an address.
 func before(t *testing.T, address string) *front {
 	t.Helper()
 	f := &front{t: t}
@@ -40,7 +40,7 @@ func before(t *testing.T, address string) *front {
 		t.Fatal(err)
 	}
 	up := Upstream{Name: "mirror.example.com", URL: *at, Client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
-	f.Server = httptest.NewServer(newThrough(only{up}, "word", func(name string, err error) {
+	f.Server = httptest.NewServer(newProxy(only{up}, "word", func(name string, err error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.told = append(f.told, name+" "+err.Error())
@@ -78,7 +78,7 @@ func (f *front) ask(method, path string, headers ...string) (*http.Response, str
 	return response, string(content)
 }
 
-// silent is the address of a listener that takes connections, and never answers.
+// silent returns the address of a listener that accepts connections and never answers.
 func silent(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -89,7 +89,7 @@ func silent(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestThrough: requests and answers come through as they are.
+// TestThrough: requests and answers are forwarded unchanged.
 func TestThrough(t *testing.T) {
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -145,7 +145,7 @@ func TestThrough(t *testing.T) {
 	}
 }
 
-// TestSilent: a mirror that takes connections and does not answer is given up in time, once for all
+// TestSilent: a mirror that accepts connections and does not answer times out once for all
 // requests.
 func TestSilent(t *testing.T) {
 	f := before(t, "http://"+silent(t))
@@ -158,12 +158,12 @@ func TestSilent(t *testing.T) {
 	if got := f.reasons(); got != "mirror.example.com does not answer for 300ms" {
 		t.Errorf("told is %q", got)
 	}
-	if d := usual.answer; d != 5*time.Second {
+	if d := defaultLimits.answer; d != 5*time.Second {
 		t.Errorf("the configuration's reference promises 5 s, and it is %s", d)
 	}
 }
 
-// TestSilentTLS: so is one that takes the connection and no handshake.
+// TestSilentTLS: a mirror that accepts connections without a TLS handshake also times out.
 func TestSilentTLS(t *testing.T) {
 	f := before(t, "https://"+silent(t))
 	if response, content := f.ask("HEAD", "/through/m/v2/web/manifests/1"); response.StatusCode != http.StatusBadGateway {
@@ -174,7 +174,7 @@ func TestSilentTLS(t *testing.T) {
 	}
 }
 
-// TestGone: a mirror that takes no connection is told, and asked again with the next request.
+// TestGone: a mirror that accepts no connection is reported, and tried again with the next request.
 func TestGone(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -193,8 +193,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestSlow: a mirror that is slow with one image, as it fetches it first, is asked again as soon as
-// it answers something.
+// TestSlow: a mirror that fetches an image first is tried again as soon as it answers any request.
 func TestSlow(t *testing.T) {
 	release := make(chan struct{})
 	var probes atomic.Int32
@@ -228,8 +227,8 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestStalled: a mirror that stops amid a file is given up, and what came is not taken for the
-// whole.
+// TestStalled: a mirror that stops within a file times out, and the client does not take the part
+// for the whole.
 func TestStalled(t *testing.T) {
 	release := make(chan struct{})
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -258,7 +257,7 @@ func TestStalled(t *testing.T) {
 	}
 }
 
-// TestPage: a page is no answer of a registry, whatever its status.
+// TestPage: a web page is not an answer of a registry, regardless of its status.
 func TestPage(t *testing.T) {
 	kind := ""
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -286,8 +285,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestReasons: an error does not repeat the request, which may have what is nobody's business in
-// its query.
+// TestReasons: an error does not repeat the request, because the query may contain secrets.
 func TestReasons(t *testing.T) {
 	f := before(t, "http://127.0.0.1:1")
 	if _, content := f.ask("GET", "/through/m/v2/web/manifests/1?secret=x"); strings.Contains(content, "secret") {

@@ -1,16 +1,16 @@
-// Package pairing is how a machine that belongs to nobody, and an operator who can see its console,
-// get to know each other's keys.
+// Package pairing implements the protocol by which an unclaimed machine, and an operator who can
+// see its console, authenticate each other's keys.
 //
-// The machine shows a code that is good once. The operator's tool connects by TLS 1.3 without a
-// client certificate, under a protocol name of its own (ALPN), and sends the operator's CA with a
-// proof that it knows the code. The machine answers with a proof of the same. Each proof is an HMAC
-// over a value that both ends derive from this one connection (exported keying material, RFC 8446,
-// section 7.5, which depends on the machine's certificate too) and over the CA. So somebody in the
-// middle has two connections with two values, and can pass on neither proof; a proof that was seen
-// is worth nothing on another connection; and from a proof the code can be guessed only by trying
-// all of them, which are 2^100. docs/decisions/0005-first-contact.md has the threats one by one.
+// The machine shows a pairing code for single use. The operator's tool connects by TLS 1.3 without
+// a client certificate, with its own ALPN protocol name. It sends the operator's CA with a proof
+// that it knows the code. The machine answers with a proof of the same. Each proof is an HMAC over
+// the CA and over a value that both ends derive from this connection (exported keying material, RFC
+// 8446, section 7.5, which also depends on the machine's certificate). An attacker in the middle
+// has two connections with two values, and can forward neither proof. A recorded proof is useless
+// on another connection. And an attacker can guess the code from a proof only by trying all 2^100
+// codes. docs/decisions/0005-first-contact.md lists the threats.
 //
-// What either end keeps, and when a machine may be paired at all, is not decided here.
+// The callers decide when a machine can be paired, and store the results.
 package pairing
 
 import (
@@ -27,25 +27,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// Protocol is the name by which TLS agrees on pairing (ALPN, RFC 7301).
+// Protocol is the ALPN protocol name (RFC 7301).
 const Protocol = "orlop-pair/1"
 
-// alphabet are the symbols of a code: Crockford's base 32, in which no two look alike.
+// alphabet has the symbols of a code: Crockford's base 32, without similar symbols.
 const alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 const (
-	symbols = 20 // of a code: 100 bits
-	group   = 5  // of them between two hyphens
+	symbols = 20 // length of a code: 100 bits
+	group   = 5  // symbols between two hyphens
 )
 
-// Code is what the machine shows and the operator types: "8M2QX-04TRA-…". The empty code is none,
-// and proves nothing.
+// Code is the pairing code that the machine shows and the operator types: "8M2QX-04TRA-…". The
+// empty code proves nothing.
 type Code string
 
-// NewCode makes one.
+// NewCode returns a new random code.
 func NewCode() Code {
 	raw := make([]byte, symbols)
-	rand.Read(raw) // it never fails
+	rand.Read(raw) // never fails
 	var b strings.Builder
 	for i, r := range raw {
 		if i > 0 && i%group == 0 {
@@ -56,8 +56,8 @@ func NewCode() Code {
 	return Code(b.String())
 }
 
-// ParseCode reads a code as people type it: in any case, with or without hyphens and blanks, O for
-// 0, and I or L for 1.
+// ParseCode parses a typed code: in any case, with or without hyphens and blanks, O for 0, and I or
+// L for 1.
 func ParseCode(text string) (Code, error) {
 	var b strings.Builder
 	n := 0
@@ -85,26 +85,26 @@ func ParseCode(text string) (Code, error) {
 	return Code(b.String()), nil
 }
 
-// Claim is what the operator's tool sends.
+// Claim is the message of the operator's tool.
 type Claim struct {
-	CA    []byte `json:"ca"`    // the operator's, in PEM
-	Proof []byte `json:"proof"` // that the sender knows the code
+	CA    []byte `json:"ca"`    // the operator's CA in PEM
+	Proof []byte `json:"proof"` // proof that the sender knows the code
 }
 
-// Answer is what the machine sends back.
+// Answer is the message of the machine.
 type Answer struct {
-	// that the machine knows it too; it belongs to the operator now
+	// proof that the machine also knows the code; the machine is now claimed
 	Proof   []byte `json:"proof,omitempty"`
-	Refusal string `json:"refusal,omitempty"` // otherwise why not, in a sentence
+	Refusal string `json:"refusal,omitempty"` // otherwise the reason, in a sentence
 }
 
 const (
-	maxMessage = 64 << 10 // of either, in bytes
-	maxRefusal = 200      // characters that are shown of what has come from somebody unproved
+	maxMessage = 64 << 10 // of both messages, in bytes
+	maxRefusal = 200      // shown characters of a text from an unauthenticated peer
 )
 
-// Binding is what both ends of a connection know it by, and nobody else does. The handshake must be
-// over.
+// Binding returns the secret value that identifies a connection at both ends. The handshake must be
+// complete.
 func Binding(state tls.ConnectionState) ([]byte, error) {
 	if state.Version < tls.VersionTLS13 || state.NegotiatedProtocol != Protocol {
 		return nil, errors.New("pairing: the connection was not made for it")
@@ -115,7 +115,7 @@ func Binding(state tls.ConnectionState) ([]byte, error) {
 func (c Code) proof(by string, binding, ca []byte) []byte {
 	digest := sha256.Sum256(ca)
 	mac := hmac.New(sha256.New, []byte(c))
-	// all of fixed length but the first, which ends
+	// all parts but the first have a fixed length, and the first ends with a newline
 	for _, part := range [][]byte{[]byte(Protocol + " " + by + "\n"), binding, digest[:]} {
 		mac.Write(part)
 	}
@@ -127,34 +127,34 @@ const (
 	byMachine  = "machine"
 )
 
-// NewClaim is the operator's claim on a connection.
+// NewClaim returns the operator's claim for a connection.
 func (c Code) NewClaim(binding, ca []byte) Claim {
 	return Claim{CA: ca, Proof: c.proof(byOperator, binding, ca)}
 }
 
-// Accepts tells whether whoever made a claim knows the code.
+// Accepts reports whether the sender of a claim knows the code.
 func (c Code) Accepts(binding []byte, claim Claim) bool {
 	return c != "" && len(binding) == sha256.Size && hmac.Equal(claim.Proof, c.proof(byOperator, binding, claim.CA))
 }
 
-// NewAnswer is the machine's answer to a claim that it accepts.
+// NewAnswer returns the machine's answer to an accepted claim.
 func (c Code) NewAnswer(binding []byte, claim Claim) Answer {
 	return Answer{Proof: c.proof(byMachine, binding, claim.CA)}
 }
 
-// ErrWrongMachine is why an answer is not believed.
+// ErrWrongMachine is returned for an answer with a wrong proof.
 var ErrWrongMachine = errors.New("pairing: what answers does not know the code, so it is not the machine whose console shows it; nothing was kept")
 
-// RefusedError is what a machine says when it does not accept a claim; it is anybody's text, in
-// printable ASCII.
+// RefusedError is the reason of a machine that rejects a claim. The text is from an unauthenticated
+// peer, in printable ASCII.
 type RefusedError string
 
 func (r RefusedError) Error() string { return "pairing refused: " + string(r) }
 
-// Claim sends the operator's CA over a connection and checks the answer. When it returns nil the
-// machine belongs to the operator, and the certificate that the connection was made with is the
-// machine's. After Refused and ErrWrongMachine it does not; after any other error it may: the
-// answer was lost.
+// Claim sends the operator's CA over a connection and checks the answer. If it returns nil, the
+// operator has claimed the machine, and the server certificate of the connection is the machine's.
+// After RefusedError and ErrWrongMachine the machine is not claimed. After any other error it may
+// be, because the answer was lost.
 func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 	claim := c.NewClaim(binding, ca)
 	if err := send(conn, claim); err != nil {
@@ -173,7 +173,7 @@ func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 	return nil
 }
 
-// Serve takes one claim from a connection and sends what judge makes of it.
+// Serve receives one claim from a connection and sends the answer that judge returns.
 func Serve(conn io.ReadWriter, judge func(Claim) Answer) error {
 	var claim Claim
 	if err := receive(conn, &claim); err != nil {

@@ -28,7 +28,7 @@ func TestCode(t *testing.T) {
 		"O1234-56789-abcde-fghjk":    "01234-56789-ABCDE-FGHJK",
 		"01234-56789-ABCDE-FGHJ":     "",
 		"01234-56789-ABCDE-FGHJK-0":  "",
-		"01234-56789-ABCDE-FGHJU":    "", // U is no symbol
+		"01234-56789-ABCDE-FGHJU":    "", // U is not a symbol
 		"":                           "",
 		"01234-56789-ABCDE-FGHJ\x00": "",
 	} {
@@ -38,8 +38,8 @@ func TestCode(t *testing.T) {
 	}
 }
 
-// connect makes a TLS connection to a machine's certificate, and returns both ends with what they
-// know it by.
+// connect makes a TLS connection to a machine's certificate, and returns both ends with their
+// bindings.
 func connect(t *testing.T) (client, server *tls.Conn, clientBinding, serverBinding []byte) {
 	t.Helper()
 	leaf, err := pki.SelfSigned(pki.Spec{CN: "machine", Usage: pki.Server, TTL: time.Hour})
@@ -64,7 +64,7 @@ func connect(t *testing.T) (client, server *tls.Conn, clientBinding, serverBindi
 	return client, server, clientBinding, serverBinding
 }
 
-// machine judges claims as a machine with that code does.
+// machine judges claims like a machine with that code.
 func machine(c Code, binding []byte, owner *[]byte) func(Claim) Answer {
 	return func(claim Claim) Answer {
 		if !c.Accepts(binding, claim) {
@@ -112,8 +112,8 @@ func text(err error) string {
 	return err.Error()
 }
 
-// TestInTheMiddle: somebody who ends both connections and passes everything on, as it is or with
-// his own CA in it, is believed by neither end.
+// TestInTheMiddle: neither end trusts an attacker that terminates both connections and forwards all
+// messages, unchanged or with another CA.
 func TestInTheMiddle(t *testing.T) {
 	code := NewCode()
 	for name, change := range map[string]func(Claim) Claim{
@@ -139,7 +139,7 @@ func TestInTheMiddle(t *testing.T) {
 				if err == nil {
 					err = receive(toMachine, &answer)
 				}
-				answer.Refusal = "" // he would like to be believed
+				answer.Refusal = "" // the attacker suppresses the rejection
 				done <- errors.Join(err, send(toOperator, answer))
 			}()
 			if err := code.Claim(operator, ob, []byte("a CA")); !errors.Is(err, ErrWrongMachine) {
@@ -157,7 +157,7 @@ func TestInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestProofs: a proof is good for one connection, one CA and one direction.
+// TestProofs: a proof is valid for one connection, one CA and one direction.
 func TestProofs(t *testing.T) {
 	code := NewCode()
 	binding, other := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
@@ -190,7 +190,8 @@ func TestBindingIsForPairingOnly(t *testing.T) {
 	}
 }
 
-// FuzzServe: whatever comes, a machine answers in a sentence or not at all, and belongs to nobody.
+// FuzzServe: for every input the machine answers with a sentence or not at all, and stays
+// unclaimed.
 func FuzzServe(f *testing.F) {
 	f.Add([]byte(`{"ca":"YSBDQQ==","proof":"AAAA"}`))
 	f.Add([]byte(`{"ca":[1]}`))

@@ -8,25 +8,25 @@ import (
 	"time"
 )
 
-// maxRounds is how often Converge reads again after its operations before it says that they do not
-// lead anywhere. The second round should find nothing to do; a few more are allowed because doing
-// one thing may make another visible.
+// maxRounds is the maximum number of rounds of Converge before it returns an error. The second
+// round should find no operation; a few more are allowed because one operation may reveal another.
 const maxRounds = 8
 
-// Diff reads what is and returns what is left to do, in order; nothing when all is as it should be.
+// Diff reads the actual state and returns the remaining operations in order; none if the actual
+// state is the desired state.
 type Diff func(ctx context.Context) ([]Op, error)
 
-// Report says that one operation was done or failed, or, with an empty Op, that it cannot be said
-// what has to be done.
+// Report is the result of an operation. With an empty Op it reports that the operations could not
+// be determined.
 type Report struct {
 	Domain string        // Config.Name
-	Op     string        // as Op.String says it
-	Err    error         // nil when it was done
-	Took   time.Duration // how long it took
+	Op     string        // result of Op.String
+	Err    error         // nil after a success
+	Took   time.Duration // duration of the operation
 }
 
-// String is a line for the log: "network: set link eth0 up" or "network: cannot set link eth0 up:
-// no such device".
+// String returns a line for the log: "network: set link eth0 up" or "network: cannot set link eth0
+// up: no such device".
 func (r Report) String() string {
 	switch {
 	case r.Err == nil:
@@ -37,8 +37,8 @@ func (r Report) String() string {
 	return fmt.Sprintf("%s: cannot %s: %v", r.Domain, r.Op, r.Err)
 }
 
-// Converge reads, does what is left to do, and reads again until nothing is left. The error says
-// which operations failed, or which come again and again.
+// Converge repeats the diff and its operations until no operation remains. The error names the
+// failed operations, or the operations that come back in each round.
 func Converge(ctx context.Context, c Config) error {
 	var last []Op
 	for range maxRounds {
@@ -58,7 +58,7 @@ func Converge(ctx context.Context, c Config) error {
 	return fmt.Errorf("%s: does not settle; after %d rounds this is still to do: %s", c.Name, maxRounds, strings.Join(Print(last), "; "))
 }
 
-// do does the operations in order, up to the first failure or all that can be done.
+// do performs the operations in order: up to the first failure, or all of them with KeepGoing.
 func (c Config) do(ctx context.Context, ops []Op) error {
 	var failures []error
 	for _, op := range ops {
@@ -93,12 +93,11 @@ func Print(ops []Op) []string {
 	return lines
 }
 
-// Config says what is brought to what is wanted.
+// Config describes a domain to converge.
 type Config struct {
-	Name   string // the domain, "network"
+	Name   string // the domain: "network"
 	Diff   Diff
 	Report func(Report) // may be nil
-	// KeepGoing does the other operations when one has failed: for domains whose operations do not
-	// build on each other.
+	// KeepGoing continues after a failed operation: for domains with independent operations.
 	KeepGoing bool
 }

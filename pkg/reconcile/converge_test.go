@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// world is a set of names that should be there; making one is an operation.
+// world is a set of desired names; an operation creates a name.
 type world struct {
 	mu   sync.Mutex
 	have []string
 	want []string
-	fail map[string]int // how often making it fails
+	fail map[string]int // number of failures of its creation
 }
 
 type add struct {

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Done takes the operations that failed out of those that were planned. Both are lines that begin
-// with the domain, as Report.String writes them: "host: load x" is out when "host: cannot load x:
-// …" is among the failures. Lines of operations that put the reason at their end ("network: link
-// eth1: up: cannot do: …") count too.
+// Done returns the planned operations without the failed operations. Both lists contain lines that
+// begin with the domain, in the form of Report.String: "host: load x" is omitted if "host: cannot
+// load x: …" is among the failures. Lines with the reason at the end ("network: link eth1: up:
+// cannot do: …") are recognized too.
 func Done(planned, failures []string) []string {
 	return slices.DeleteFunc(slices.Clone(planned), func(line string) bool {
 		domain, op, _ := strings.Cut(line, ": ")

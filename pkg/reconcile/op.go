@@ -1,18 +1,19 @@
-// Package reconcile brings the kernel to what is wanted, in one place for all domains.
+// Package reconcile converges the kernel to the desired state. It is the common mechanism of all
+// domains.
 //
-// A domain (disk, network, host, …) offers three functions: Plan, which turns a configuration into
-// a want; Read, which looks at the kernel; and Diff, which is pure and returns the operations that
-// turn the one into the other. Converge repeats read → diff → do until nothing is left to do. When
-// that is due is for its caller to know.
+// A domain (disk, network, host, …) provides three functions: Plan, which computes the desired
+// state from a configuration; Read, which reads the actual state from the kernel; and Diff, which
+// is pure and returns the operations from the actual to the desired state. Converge repeats read →
+// diff → do until no operation remains. The caller decides when to converge.
 package reconcile
 
 import "context"
 
 // Op is one change to the machine.
 //
-// String says what it does as an operator would say it ("format STATE (/dev/vda4) as ext4"): it is
-// the line of a dry run, of a golden file and of the log. Do performs it. Do is safe to repeat: a
-// machine may lose power at any moment and do the same operation again.
+// String describes it for operators ("format STATE (/dev/vda4) as ext4"): it is the line of a dry
+// run, of a golden file and of the log. Do performs it. Do is safe to repeat, because a machine may
+// lose power at any moment and then performs the operation again.
 type Op interface {
 	String() string
 	Do(ctx context.Context) error

@@ -1,6 +1,6 @@
-// Package registry finds a file that was pushed into an OCI registry as the only layer of its kind
-// in an artefact, and reads it from any byte on; and it is where the blobs of other artefacts come
-// from (package artifact). It pushes nothing, and knows nothing of container images.
+// Package registry finds a file in an OCI registry, stored as the only layer of its media type in
+// an artifact, and reads it from any offset. It also fetches the blobs of other artifacts (package
+// artifact). It does not push, and has no code for container images.
 package registry
 
 import (
@@ -28,35 +28,35 @@ import (
 	"github.com/orlop-os/orlop/pkg/resume"
 )
 
-// Source is an artefact in a registry, and how to get at it.
+// Source is an artifact in a registry, with the access data.
 type Source struct {
 	Reference string // "registry.example.com:5000/orlop/qemu:1.2.0", or with "@sha256:…"
-	// PEM: who vouches for the registry's certificate. There is no other trust.
+	// PEM: the trusted CA of the registry. No other CA is trusted.
 	CA                 []byte
 	PlainHTTP          bool
 	Username, Password string // empty: anonymous
 }
 
-// answerTime bounds each step of a request until its answer begins.
-const answerTime = 20 * time.Second
+// answerTimeout is the timeout of each step of a request until its answer begins.
+const answerTimeout = 20 * time.Second
 
-// maxManifest is the largest manifest that is read, in bytes.
+// maxManifest is the maximum size of a manifest in bytes.
 const maxManifest = 4 << 20
 
-// File is a layer of an artefact.
+// File is a layer of an artifact.
 type File struct {
 	reference string
 	blobs     content.Fetcher
 	layer     ocispec.Descriptor
 }
 
-// SHA256 is the file's digest, in lower-case hexadecimal.
+// SHA256 returns the digest of the file, in lower-case hexadecimal.
 func (f *File) SHA256() string { return f.layer.Digest.Encoded() }
 
-// Size is the file's size in bytes.
+// Size returns the size of the file in bytes.
 func (f *File) Size() int64 { return f.layer.Size }
 
-// Find looks for the layer of a media type.
+// Find returns the layer with a media type.
 func (s Source) Find(ctx context.Context, mediaType string) (*File, error) {
 	f, err := s.find(ctx, mediaType)
 	if err != nil {
@@ -65,8 +65,8 @@ func (s Source) Find(ctx context.Context, mediaType string) (*File, error) {
 	return f, nil
 }
 
-// Artifact is the artefact as an origin of its manifest, by the digest in the reference, and of its
-// layers. Nothing is asked yet.
+// Artifact returns the artifact as an origin of its manifest, by the digest in the reference, and
+// of its layers. It sends no request yet.
 func (s Source) Artifact() (artifact.Source, error) {
 	repository, err := s.repository()
 	if err != nil {
@@ -80,7 +80,7 @@ type origin struct {
 	repository *remote.Repository
 }
 
-// Open is artifact.Origin's.
+// Open implements artifact.Origin.
 func (o origin) Open(ctx context.Context, b artifact.Blob) (body io.ReadCloser, err error) {
 	d := ocispec.Descriptor{Digest: digest.NewDigestFromEncoded(digest.SHA256, b.SHA256), Size: b.Size}
 	if b.Size < 0 {
@@ -97,15 +97,15 @@ func (o origin) Open(ctx context.Context, b artifact.Blob) (body io.ReadCloser, 
 	return body, nil
 }
 
-// repository is the source as the library knows it.
+// repository returns the repository of the source in the form of the library.
 func (s Source) repository() (*remote.Repository, error) {
 	repository, err := remote.NewRepository(s.Reference)
 	if err != nil {
 		return nil, err
 	}
 	transport := &http.Transport{
-		DialContext: (&net.Dialer{Timeout: answerTime}).DialContext, TLSHandshakeTimeout: answerTime, ResponseHeaderTimeout: answerTime,
-		IdleConnTimeout: answerTime,
+		DialContext: (&net.Dialer{Timeout: answerTimeout}).DialContext, TLSHandshakeTimeout: answerTimeout, ResponseHeaderTimeout: answerTimeout,
+		IdleConnTimeout: answerTimeout,
 	}
 	if repository.PlainHTTP = s.PlainHTTP; !s.PlainHTTP {
 		pool := x509.NewCertPool()
@@ -126,9 +126,9 @@ func (s Source) repository() (*remote.Repository, error) {
 	return repository, nil
 }
 
-// tlsOnly refuses what would be sent without TLS: where the token is to be had by the password, the
-// registry says (WWW-Authenticate, realm), and one behind a proxy that does not know its own
-// address says http.
+// tlsOnly rejects requests without TLS. The registry chooses the URL at which the password is
+// exchanged for a token (WWW-Authenticate, realm), and a registry behind a misconfigured proxy may
+// choose http.
 type tlsOnly struct{ http.RoundTripper }
 
 func (t tlsOnly) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -162,7 +162,7 @@ func (s Source) find(ctx context.Context, mediaType string) (*File, error) {
 	return &File{reference: s.Reference, blobs: repository.Blobs(), layer: layer}, nil
 }
 
-// layerOf is the only layer of a media type in a manifest.
+// layerOf returns the only layer of a media type in a manifest.
 func layerOf(text []byte, mediaType string) (layer ocispec.Descriptor, err error) {
 	var manifest struct {
 		Layers artifact.Descriptors `json:"layers"`
@@ -183,8 +183,8 @@ func layerOf(text []byte, mediaType string) (layer ocispec.Descriptor, err error
 	return ours[0], nil
 }
 
-// Reader reads the file from a byte on, over as many connections as that takes (package resume). It
-// ends with ctx.
+// Reader reads the file from an offset, with a new connection after each interruption (package
+// resume). It ends with ctx.
 func (f *File) Reader(ctx context.Context, at int64) io.Reader {
 	return resume.Reader(at, f.layer.Size, func(at int64) (io.ReadCloser, error) {
 		body, err := f.open(ctx, at)
@@ -195,8 +195,8 @@ func (f *File) Reader(ctx context.Context, at int64) io.Reader {
 	})
 }
 
-// open asks for the rest of the file. From a registry that cannot begin amid a file, what is there
-// already is read once more.
+// open requests the rest of the file. For a registry without range requests it reads and discards
+// the first part.
 func (f *File) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	body, err := f.blobs.Fetch(ctx, f.layer)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 
 const kind = "application/vnd.example.file.v1"
 
-// served is a registry that holds an artefact, behind what may stand in front of one.
+// served starts a registry with an artifact, behind a front handler.
 func served(t *testing.T, front func(http.Handler) http.Handler, layers ...[]byte) (address string) {
 	t.Helper()
 	handler := containerregistry.New()
@@ -58,7 +58,7 @@ func served(t *testing.T, front func(http.Handler) http.Handler, layers ...[]byt
 
 func nothing(h http.Handler) http.Handler { return h }
 
-// cutting answers requests for blobs with so many bytes at most, and then cuts the connection.
+// cutting answers requests for blobs with at most `most` bytes, and then breaks the connection.
 func cutting(most int, ranges bool, asked *[]string) func(http.Handler) http.Handler {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -89,8 +89,8 @@ func (s *short) Write(p []byte) (int, error) {
 	return s.ResponseWriter.Write(p)
 }
 
-// TestReader: a file is read from any byte on, whole, over connections that break and over
-// registries that know no ranges.
+// TestReader: a file is read completely from any offset, over breaking connections and from
+// registries without range requests.
 func TestReader(t *testing.T) {
 	content := make([]byte, 300_000)
 	rand.Read(content)
@@ -115,7 +115,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestReaderGivesUp: a registry that brings nothing more is not asked for ever.
+// TestReaderGivesUp: the reader stops when a connection delivers no further byte.
 func TestReaderGivesUp(t *testing.T) {
 	var asked []string
 	s := Source{Reference: served(t, cutting(0, true, &asked), make([]byte, 1000)) + "/example/file:1", PlainHTTP: true}
@@ -128,8 +128,8 @@ func TestReaderGivesUp(t *testing.T) {
 	}
 }
 
-// TestAccess: a registry is believed by the CA that is given, and told the name and the password
-// that are.
+// TestAccess: only the configured CA is trusted, and the registry gets the configured name and
+// password.
 func TestAccess(t *testing.T) {
 	inner := httptest.NewTLSServer(nil)
 	t.Cleanup(inner.Close)
@@ -176,8 +176,7 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// TestTokenWithoutTLS: a registry that has tokens fetched without TLS is not sent the password
-// there.
+// TestTokenWithoutTLS: the client does not send the password to a token server without TLS.
 func TestTokenWithoutTLS(t *testing.T) {
 	asked := false
 	tokens := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
@@ -194,8 +193,8 @@ func TestTokenWithoutTLS(t *testing.T) {
 	}
 }
 
-// TestArtifact: an artefact is brought by its digest, and what the registry does not have is said
-// to be missing.
+// TestArtifact: an artifact is fetched by its digest, and a missing artifact is reported as
+// fs.ErrNotExist.
 func TestArtifact(t *testing.T) {
 	address := served(t, nothing, []byte("a: 1"), []byte("b: 1"))
 	repository, err := remote.NewRepository(address + "/example/file:1")
@@ -230,7 +229,8 @@ func TestArtifact(t *testing.T) {
 	}
 }
 
-// FuzzManifest: whatever a registry answers, what comes out is one layer with a digest and a size.
+// FuzzManifest: for every answer of a registry, the result is an error or a layer with a digest and
+// a size.
 func FuzzManifest(f *testing.F) {
 	good := digest.FromString("x").String()
 	for _, size := range []int{1, 0, -1} {

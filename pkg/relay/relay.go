@@ -1,8 +1,8 @@
-// Package relay carries a connection inside a call of the management API (Machine.Relay): Conn is
-// the caller's end of it, Join is what the machine in between does.
+// Package relay tunnels a connection through a call of the management API (Machine.Relay): Conn is
+// the end of the caller, and Join is the implementation on the machine in between.
 //
-// Who may be connected with whom is machined's to decide, and what goes through is TLS between the
-// two ends; this package sees bytes.
+// machined decides which connections are permitted, and the tunneled bytes are TLS between the two
+// ends; this package only copies bytes.
 package relay
 
 import (
@@ -22,14 +22,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Chunk is the most that one message carries, in bytes.
+// Chunk is the maximum payload of a message, in bytes.
 const Chunk = 64 << 10
 
-// closeTime is how long what was written may take to be sent after Close.
-const closeTime = 5 * time.Second
+// closeTimeout is the timeout for sending pending data after Close.
+const closeTimeout = 5 * time.Second
 
-// ParseTarget reads the address of a machine that is to be reached. It is an address that is in
-// that machine's certificate and in no other: a name would have to be looked up, and 127.0.0.1 is
+// ParseTarget parses the address of the target machine. It must be an address that only the
+// certificate of this machine contains: a name would need a lookup, and 127.0.0.1 is the address of
 // every machine.
 func ParseTarget(text string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(text)
@@ -42,11 +42,11 @@ func ParseTarget(text string) (netip.Addr, error) {
 	return addr, nil
 }
 
-// Conn makes a connection of a call of Relay that has been answered. It owns the call: cancel,
-// which ends it, is called when the connection is closed or broken off. A call that was ended by
-// the machine in between has Read return its status.
+// Conn returns a connection for an answered call of Relay. It owns the call: it calls cancel, which
+// ends the call, when the connection is closed or broken. If the machine in between has ended the
+// call, Read returns its status.
 func Conn(stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], cancel context.CancelFunc) net.Conn {
-	near, far := net.Pipe() // it has the deadlines that a call has not
+	near, far := net.Pipe() // adds deadlines, which a call does not have
 	c := &conn{Conn: near, cancel: cancel}
 	panics.Go("relay", func() { send(stream, far) })
 	panics.Go("relay", func() { c.receive(stream, far) })
@@ -56,26 +56,26 @@ func Conn(stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], cancel 
 type conn struct {
 	net.Conn
 	cancel context.CancelFunc
-	// the status of the call; written before the far end of the pipe is closed, and read after
+	// status of the call; written before the far end of the pipe is closed, and read after that
 	why error
 }
 
-// send passes on what is written.
+// send forwards written data.
 func send(stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], far net.Conn) {
 	buf := make([]byte, Chunk)
 	for {
 		n, err := far.Read(buf)
 		if n > 0 && stream.Send(&api.RelayData{Chunk: buf[:n]}) != nil {
-			return // receive is told why
+			return // receive gets the reason
 		}
 		if err != nil {
-			_ = stream.CloseSend() // it never fails
+			_ = stream.CloseSend() // never fails
 			return
 		}
 	}
 }
 
-// receive passes on what comes, until the call ends. What comes after Close is for nobody.
+// receive forwards received data until the call ends. Data after Close is discarded.
 func (c *conn) receive(stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], far net.Conn) {
 	defer c.cancel()
 	for {
@@ -84,7 +84,7 @@ func (c *conn) receive(stream grpc.BidiStreamingClient[api.RelayData, api.RelayD
 			if !errors.Is(err, io.EOF) {
 				c.why = err
 			}
-			_ = far.Close() // of a pipe; it never fails
+			_ = far.Close() // the end of a pipe; never fails
 			return
 		}
 		if len(m.Chunk) > 0 {
@@ -102,16 +102,16 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements net.Conn. What was written is still sent.
+// Close implements net.Conn. Pending data is still sent.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
-	time.AfterFunc(closeTime, c.cancel)
+	time.AfterFunc(closeTimeout, c.cancel)
 	return err
 }
 
-// Join passes bytes on between a call of Relay and a connection, which it closes. It returns when
-// the connection has ended, when the caller has left, or when nothing has gone either way for a
-// time. It holds one Chunk, and what gRPC holds of a stream.
+// Join copies bytes between a call of Relay and a connection, and closes the connection. It returns
+// when the connection has ended, when the caller has disconnected, or after a time without data in
+// either direction. It buffers one Chunk in addition to the gRPC buffers of a stream.
 func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, idle time.Duration) error {
 	defer func() { _ = conn.Close() }()
 	moved := make(chan struct{}, 1)
@@ -133,20 +133,20 @@ func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn ne
 			if err != nil {
 				return err
 			}
-			up = nil // what the other side has to say still comes
-		case <-late.C: // returning ends the call, and with it a Send that hangs
+			up = nil // data from the target still arrives
+		case <-late.C: // the return ends the call, and with it a hanging Send
 			return status.Errorf(codes.DeadlineExceeded, "nothing was passed on for %v", idle)
 		}
 	}
 }
 
-// upward passes on what the caller sends, until he sends no more.
+// upward copies data from the caller until the caller closes its side.
 func upward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, note func()) error {
 	for {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			if half, ok := conn.(interface{ CloseWrite() error }); ok {
-				_ = half.CloseWrite() // one that has ended already is downward's to tell
+				_ = half.CloseWrite() // downward returns the error of a closed connection
 			}
 			return nil
 		}
@@ -157,13 +157,13 @@ func upward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn 
 			return status.Errorf(codes.InvalidArgument, "a message of %d bytes cannot be passed on; at most %d", len(m.Chunk), Chunk)
 		}
 		if _, err := conn.Write(m.Chunk); err != nil {
-			return nil // downward tells why, after what the other side has said before
+			return nil // downward returns the reason, after the last data of the target
 		}
 		note()
 	}
 }
 
-// downward passes on what comes from the other side, until nothing comes any more.
+// downward copies data from the target until the target closes its side.
 func downward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, note func()) error {
 	buf := make([]byte, Chunk)
 	for {

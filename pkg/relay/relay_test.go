@@ -19,12 +19,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// between is a machine that passes on to one address.
+// between is a machine that relays to one address.
 type between struct {
 	api.UnimplementedMachineServer
 	target string
 	idle   time.Duration
-	ended  chan error // how each call ended
+	ended  chan error // result of each call
 }
 
 func (b *between) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
@@ -36,7 +36,7 @@ func (b *between) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Relay
 	return err
 }
 
-// relayed is a call to a machine, and the other end of the connection that it passes on.
+// relayed returns a call to a machine, and the other end of its relayed connection.
 func relayed(idle time.Duration) (stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], cancel func(), other net.Conn, b *between, err error) {
 	target, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -63,7 +63,7 @@ func relayed(idle time.Duration) (stream grpc.BidiStreamingClient[api.RelayData,
 	return stream, cancel, other, b, err
 }
 
-// TestConn: it is a connection as any other.
+// TestConn: it behaves like any connection.
 func TestConn(t *testing.T) {
 	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 		stream, cancel, other, _, err := relayed(time.Minute)
@@ -86,8 +86,8 @@ func start(t *testing.T, idle time.Duration) (grpc.BidiStreamingClient[api.Relay
 	return stream, cancel, other, b
 }
 
-// TestEndOfTheCall: when the caller is gone, without a word, the connection ends; and he reads why
-// a call was ended.
+// TestEndOfTheCall: when the caller disappears, the connection ends; and the caller reads why a
+// call has ended.
 func TestEndOfTheCall(t *testing.T) {
 	stream, cancel, other, b := start(t, time.Minute)
 	_ = Conn(stream, cancel)
@@ -115,8 +115,8 @@ func TestEndOfTheCall(t *testing.T) {
 	}
 }
 
-// TestLastWords: what the other side says before it breaks off comes through, also to somebody who
-// goes on writing.
+// TestLastWords: the last bytes of the target before it closes arrive, even while the caller is
+// writing.
 func TestLastWords(t *testing.T) {
 	stream, cancel, other, _ := start(t, time.Minute)
 	near := Conn(stream, cancel)
@@ -135,7 +135,8 @@ func TestLastWords(t *testing.T) {
 	}
 }
 
-// TestStall: a caller who takes nothing is cut, though the other side goes on writing.
+// TestStall: the connection of a caller that reads nothing is closed, even while the target is
+// writing.
 func TestStall(t *testing.T) {
 	_, _, other, b := start(t, 200*time.Millisecond)
 	go func() {

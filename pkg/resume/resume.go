@@ -1,5 +1,5 @@
-// Package resume reads a file that is somewhere else to its end, over as many connections as that
-// takes. What it reads is not checked, and how a connection is made is the caller's.
+// Package resume reads a remote file to its end, over several connections if necessary. It does not
+// verify the content, and the caller opens the connections.
 package resume
 
 import (
@@ -7,11 +7,11 @@ import (
 	"io"
 )
 
-// Open makes a connection that brings the file from a byte on.
+// Open opens a connection that delivers the file from an offset.
 type Open func(at int64) (io.ReadCloser, error)
 
-// Reader reads a file of size bytes from byte at on. Where a connection breaks it makes another one
-// and goes on, as long as each of them has brought something.
+// Reader reads a file of size bytes from offset at. After a broken connection it opens another, as
+// long as each connection has delivered at least one byte.
 func Reader(at, size int64, open Open) io.Reader {
 	return &reader{at: at, size: size, open: open}
 }
@@ -19,8 +19,8 @@ func Reader(at, size int64, open Open) io.Reader {
 type reader struct {
 	at, size int64
 	open     Open
-	body     io.ReadCloser // nil: there is no connection
-	brought  bool          // the connection has brought something
+	body     io.ReadCloser // nil without a connection
+	brought  bool          // the connection has delivered data
 }
 
 func (r *reader) Read(p []byte) (int, error) {
@@ -36,14 +36,14 @@ func (r *reader) Read(p []byte) (int, error) {
 		if n > 0 {
 			r.at, r.brought = r.at+int64(n), true
 			if r.at == r.size {
-				_ = r.body.Close() // everything is there
+				_ = r.body.Close() // the file is complete
 			}
-			return n, nil // an error comes again with the next call
+			return n, nil // the next call returns an error again
 		}
 		if err == nil {
 			continue
 		}
-		_ = r.body.Close() // it is broken
+		_ = r.body.Close() // broken
 		r.body = nil
 		if !r.brought {
 			return 0, fmt.Errorf("the connection has brought nothing: %w", err)

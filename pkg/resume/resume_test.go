@@ -13,7 +13,7 @@ const content = "the quick brown fox jumps over the lazy dog"
 
 var errBroken = errors.New("broken")
 
-// breaking brings so many bytes of the content from a place on, and then breaks.
+// breaking delivers some bytes of the content from an offset, and then breaks.
 func breaking(at int64, after int) io.ReadCloser {
 	rest := content[at:]
 	return io.NopCloser(io.MultiReader(strings.NewReader(rest[:min(after, len(rest))]), iotest.ErrReader(errBroken)))
@@ -24,7 +24,7 @@ func TestReader(t *testing.T) {
 		name  string
 		at    int64
 		after int
-		opens int // how many connections it takes
+		opens int // number of connections
 	}{
 		{"in one", 0, 100, 1},
 		{"in several", 0, 10, 5},
@@ -44,8 +44,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestGivesUp: a connection that brings nothing ends it, and so does one that cannot be made; what
-// has come before is not lost.
+// TestGivesUp: Reader fails after a connection without data, and after a failed connection attempt;
+// it returns the data before that.
 func TestGivesUp(t *testing.T) {
 	opens := 0
 	got, err := io.ReadAll(Reader(0, int64(len(content)), func(at int64) (io.ReadCloser, error) {
@@ -61,7 +61,7 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
-// TestTooMuch: what comes behind the end is not read.
+// TestTooMuch: data after the end is not read.
 func TestTooMuch(t *testing.T) {
 	got, err := io.ReadAll(Reader(0, 3, func(int64) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader([]byte(content))), nil }))
 	if err != nil || string(got) != content[:3] {

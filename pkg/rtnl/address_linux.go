@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ifaProto is IFA_PROTO of include/uapi/linux/if_addr.h, which golang.org/x/sys does not name.
+// ifaProto is IFA_PROTO of include/uapi/linux/if_addr.h, which golang.org/x/sys does not define.
 const ifaProto = 11
 
 // The protocols that the kernel itself sets (IFAPROT_*, if_addr.h).
@@ -23,12 +23,12 @@ const (
 // Address is an IP address of a link.
 type Address struct {
 	Index    int          // of the link
-	Prefix   netip.Prefix // the address with the length of its subnet
-	Protocol uint8        // who set it, IFA_PROTO; 0 when nobody said
+	Prefix   netip.Prefix // the address with its prefix length
+	Protocol uint8        // origin, IFA_PROTO; 0 if unknown
 	Flags    uint32       // IFA_F_*
 }
 
-// Addresses returns all IPv4 and IPv6 addresses of the namespace.
+// Addresses returns all IPv4 and IPv6 addresses of the network namespace.
 func Addresses(c *netlink.Conn) ([]Address, error) {
 	msgs, err := c.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.RTM_GETADDR, Flags: netlink.Request | netlink.Dump},
@@ -53,13 +53,13 @@ func Addresses(c *netlink.Conn) ([]Address, error) {
 	return out, nil
 }
 
-// SetAddress adds an address, or sets protocol and flags of one that is there. Its lifetime has no
-// end.
+// SetAddress adds an address, or sets the protocol and flags of an existing address. Its lifetime
+// is unlimited.
 func SetAddress(c *netlink.Conn, a Address) error {
 	return change(c, a, unix.RTM_NEWADDR, netlink.Create|netlink.Replace)
 }
 
-// DeleteAddress removes an address. The error is EADDRNOTAVAIL when it is not there.
+// DeleteAddress removes an address. The error is EADDRNOTAVAIL if it does not exist.
 func DeleteAddress(c *netlink.Conn, a Address) error {
 	return change(c, a, unix.RTM_DELADDR, 0)
 }
@@ -76,7 +76,7 @@ func change(c *netlink.Conn, a Address, kind netlink.HeaderType, flags netlink.H
 	return err
 }
 
-// marshalAddress writes struct ifaddrmsg and its attributes.
+// marshalAddress encodes struct ifaddrmsg and its attributes.
 func marshalAddress(a Address) ([]byte, error) {
 	ip := a.Prefix.Addr()
 	head := make([]byte, unix.SizeofIfAddrmsg)
@@ -126,7 +126,7 @@ func parseAddress(b []byte) (Address, error) {
 			a.Protocol = ad.Uint8()
 		}
 	}
-	// On a point-to-point link IFA_ADDRESS is the peer's; IPv6 has no IFA_LOCAL otherwise.
+	// On a point-to-point link IFA_ADDRESS is the peer's address; IPv6 has IFA_LOCAL only there.
 	if local.IsValid() {
 		address = local
 	}

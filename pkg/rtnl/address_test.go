@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAddressMessage writes addresses and reads them back; the kernel's own reading is shown by
-// machined/network.
+// TestAddressMessage encodes and decodes addresses; the tests of machined/network use the kernel's
+// decoder.
 func TestAddressMessage(t *testing.T) {
 	for _, s := range []string{"10.0.0.5/24", "10.0.0.5/32", "10.0.0.4/31", "127.0.0.1/8", "fe80::1/64", "2001:db8::5/128"} {
 		want := Address{Index: 3, Prefix: netip.MustParsePrefix(s), Protocol: 79, Flags: unix.IFA_F_NODAD | unix.IFA_F_PERMANENT}

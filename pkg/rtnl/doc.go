@@ -1,9 +1,9 @@
-// Package rtnl speaks the two parts of rtnetlink(7) that github.com/jsimonetti/rtnetlink leaves
-// out: addresses with their protocol mark (IFA_PROTO, kernel 5.18), and notifications told apart.
+// Package rtnl implements two parts of rtnetlink(7) that github.com/jsimonetti/rtnetlink lacks:
+// addresses with their protocol (IFA_PROTO, kernel 5.18), and typed notifications.
 //
-// Whole is for lists that others read with github.com/vishvananda/netlink: the kernel may have cut
-// them short.
+// Consistent is for lists that other packages read with github.com/vishvananda/netlink: the kernel
+// may have truncated them.
 //
-// It is a mechanism without policy: it knows messages, not what they are for, but for the marks
-// (protocols.go). Links and routes are read and changed with the library.
+// The package is a mechanism without policy: it contains messages but not their purpose, except for
+// the protocol numbers (protocols.go). Links and routes are read and changed with the library.
 package rtnl

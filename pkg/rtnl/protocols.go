@@ -1,9 +1,9 @@
 package rtnl
 
-// The protocols of what this system sets: of addresses (IFA_PROTO) and routes (rtm_protocol). The
-// numbers are not taken in the kernel's rtnetlink.h nor in iproute2's rt_protos.
+// The protocol numbers of this system: for addresses (IFA_PROTO) and routes (rtm_protocol). Neither
+// the kernel's rtnetlink.h nor iproute2's rt_protos uses these numbers.
 const (
 	ProtoMachine  = 79 // the machine's own network
-	ProtoPods     = 80 // the network between the pods of several machines
-	ProtoServices = 81 // the way to Services, for programs of the machine
+	ProtoPods     = 80 // the network between pods of different machines
+	ProtoServices = 81 // the route to Services for processes of the machine
 )

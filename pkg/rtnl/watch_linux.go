@@ -10,11 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ChangeKind says what changed.
+// ChangeKind is the kind of a change.
 type ChangeKind int
 
-// The kinds of changes. Lost means that the kernel had more to say than fitted: look at everything
-// again.
+// Kinds of changes. Lost means that notifications were dropped: read the whole state again.
 const (
 	LinkChanged ChangeKind = iota + 1
 	AddressChanged
@@ -22,22 +21,22 @@ const (
 	EventsLost
 )
 
-// Change is one notification.
+// Change is a notification of the kernel.
 type Change struct {
 	Kind     ChangeKind
 	Index    int   // of the link; 0 for a route with several next hops
-	Protocol uint8 // who set the address or the route
+	Protocol uint8 // origin of the address or the route
 	LinkKind string
 }
 
-// groups are the notifications listened to: links, addresses and routes of both families.
+// groups are the subscribed notifications: links, addresses and routes of both families.
 const groups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV4_ROUTE |
 	unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV6_ROUTE
 
 // Watcher is an open subscription.
 type Watcher struct{ c *netlink.Conn }
 
-// Subscribe begins to listen; what happens from now on is seen by Run.
+// Subscribe opens a subscription; Run receives all later changes.
 func Subscribe() (*Watcher, error) {
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups})
 	if err != nil {
@@ -46,8 +45,8 @@ func Subscribe() (*Watcher, error) {
 	return &Watcher{c}, nil
 }
 
-// Run calls f for every change until ctx is done, and closes the subscription. The only error
-// besides ctx's is a socket that stopped working.
+// Run calls f for every change until ctx is done, and closes the subscription. The only other error
+// is a broken socket.
 func (w *Watcher) Run(ctx context.Context, f func(Change)) error {
 	stop := context.AfterFunc(ctx, func() { w.c.Close() })
 	defer stop()
@@ -100,7 +99,7 @@ func parseChange(m netlink.Message) (Change, bool) {
 	return Change{}, false
 }
 
-// linkKind returns IFLA_INFO_KIND of a link's attributes, empty when there is none.
+// linkKind returns IFLA_INFO_KIND from the attributes of a link, or an empty string.
 func linkKind(attrs []byte) string {
 	kind := ""
 	ad, err := netlink.NewAttributeDecoder(attrs)

@@ -6,14 +6,14 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// wholeTries is how often a list is asked for that changes while it is read.
-const wholeTries = 10
+// consistentTries is the maximum number of requests for a list that changes during the read.
+const consistentTries = 10
 
-// Consistent asks the kernel for a list until it has come in one piece: one that changed meanwhile, as
-// that of links does while pods begin, is marked by the kernel (NLM_F_DUMP_INTR, netlink(7)) and is
-// no error of whoever asks. After wholeTries it is.
+// Consistent requests a list from the kernel until it is consistent. The kernel marks a list that
+// changed during the read (NLM_F_DUMP_INTR, netlink(7)), for example the list of links while pods
+// start. Such a list is an error only after consistentTries requests.
 func Consistent[T any](dump func() (T, error)) (list T, err error) {
-	for range wholeTries {
+	for range consistentTries {
 		if list, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return list, err
 		}

@@ -8,19 +8,19 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestWhole: a list that changes while it is read is asked for again, but not for ever; other
-// errors are told at once.
-func TestWhole(t *testing.T) {
+// TestConsistent: a list that changes during the read is requested again, but not forever; other
+// errors are returned at once.
+func TestConsistent(t *testing.T) {
 	other := errors.New("no such link")
 	for name, c := range map[string]struct {
-		fails int // how often
+		fails int // number of failures
 		with  error
 		asked int
 		want  error
 	}{
 		"at once":      {0, nil, 1, nil},
 		"twice":        {2, netlink.ErrDumpInterrupted, 3, nil},
-		"all the time": {100, fmt.Errorf("links: %w", netlink.ErrDumpInterrupted), wholeTries, netlink.ErrDumpInterrupted},
+		"all the time": {100, fmt.Errorf("links: %w", netlink.ErrDumpInterrupted), consistentTries, netlink.ErrDumpInterrupted},
 		"other":        {100, other, 1, other},
 	} {
 		asked := 0

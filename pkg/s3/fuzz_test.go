@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// FuzzRefusal feeds the decoder of a store's answer: an operator reads it in one line of bounded
-// length.
+// FuzzRefusal parses arbitrary answers of a store: the operator gets one line of bounded length.
 func FuzzRefusal(f *testing.F) {
 	f.Add("403 Forbidden", "<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
 	f.Add("500 \x1b[2J", "<a><a><a>")

@@ -1,7 +1,7 @@
-// Package s3 puts objects into a bucket of a store that speaks the protocol of Amazon S3. It owns
-// one request: PUT of an object whose length and digest are known, with the bucket in the path and
-// signed (AWS Signature Version 4). It lists, reads and deletes nothing, tries nothing twice, and
-// knows no other service: whoever holds its credentials needs the right s3:PutObject and no more.
+// Package s3 uploads objects to a bucket of an S3-compatible store. It implements one request: PUT
+// of an object with known length and digest, with a path-style URL and a signature (AWS Signature
+// Version 4). It does not list, read, delete or retry. The credentials need only the right
+// s3:PutObject.
 package s3
 
 import (
@@ -28,34 +28,34 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// Bucket is where objects are put, and as whom.
+// Bucket is an upload target with its credentials.
 type Bucket struct {
 	Endpoint  string // https://host:port
 	Region    string
 	Name      string
 	AccessKey string
 	SecretKey string
-	// PEM: who vouches for the store, beside the system's own authorities; may be empty
+	// PEM: CAs of the store in addition to the system's CAs; may be empty
 	CA []byte
 }
 
-// MaxSize is the largest object that a store takes in one request, in bytes.
+// MaxSize is the maximum size of an object in a single request, in bytes.
 const MaxSize = 5 << 30
 
 const (
-	// answerTime is how long the store may take to answer what it has, and to let a connection in.
-	answerTime = time.Minute
-	// stallTime is how long it may take nothing of an object.
-	stallTime = time.Minute
-	// refusalTime is how long it is waited for a refusal before the object is sent.
-	refusalTime = 5 * time.Second
-	// maxAnswer is the most that is read of an answer, in bytes.
+	// answerTimeout is the timeout for the connection and for the answer.
+	answerTimeout = time.Minute
+	// stallTimeout is the timeout for progress during the upload.
+	stallTimeout = time.Minute
+	// refusalTimeout is the wait for an early rejection before the object is sent.
+	refusalTimeout = 5 * time.Second
+	// maxAnswer is the maximum size of a read answer, in bytes.
 	maxAnswer = 16 << 10
 )
 
-// Put makes an object of so many bytes, in the place of one that has its key, and returns when the
-// store has it. The key is a path of letters, digits, ".", "_" and "-". body is read twice: for its
-// digest, and to be sent. An error says what the store said, and no credentials.
+// Put uploads an object of size bytes and returns when the store has it. It replaces an object with
+// the same key. The key is a path of letters, digits, ".", "_" and "-". Put reads body twice: for
+// its digest, and for the upload. An error contains the message of the store, and no credentials.
 func (b Bucket) Put(ctx context.Context, key string, body io.ReaderAt, size int64) error {
 	if err := b.put(ctx, key, body, size); err != nil {
 		return fmt.Errorf("%s/%s: cannot put %s: %s", b.Endpoint, b.Name, key, b.without(err.Error()))
@@ -63,13 +63,13 @@ func (b Bucket) Put(ctx context.Context, key string, body io.ReaderAt, size int6
 	return nil
 }
 
-// without is a text of somebody else's without the access key, which stores like to repeat.
+// without removes the access key from a message of the store, because stores tend to repeat it.
 func (b Bucket) without(text string) string {
 	return strings.ReplaceAll(text, cmp.Or(b.AccessKey, "\x00"), "…")
 }
 
 func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int64) error {
-	if size <= 0 { // a request of no bytes says no length
+	if size <= 0 { // a request of no bytes has no length
 		return errors.New("it is empty")
 	}
 	if size > MaxSize {
@@ -80,8 +80,8 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 		return err
 	}
 	defer client.CloseIdleConnections()
-	// A bucket that locks its objects takes none without this header. What is relied on is the
-	// SHA-256, which is signed.
+	// A bucket with Object Lock requires this header. The integrity relies on the SHA-256, which is
+	// signed.
 	sum, check := sha256.New(), md5.New()
 	if n, err := io.Copy(io.MultiWriter(sum, check), io.NewSectionReader(body, 0, size)); err != nil {
 		return fmt.Errorf("it cannot be read: %w", err)
@@ -90,9 +90,9 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	sending := watch(io.NewSectionReader(body, 0, size), func() { cancel(fmt.Errorf("the store has taken nothing of it for %v", stallTime)) })
+	sending := watch(io.NewSectionReader(body, 0, size), func() { cancel(fmt.Errorf("the store has taken nothing of it for %v", stallTimeout)) })
 	defer sending.Close()
-	// the signer takes that port off, and brackets with it
+	// the signer removes this port, and the brackets with it
 	request, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.TrimSuffix(b.Endpoint, ":443")+"/"+b.Name+"/"+key, sending)
 	if err != nil {
 		return err
@@ -102,9 +102,9 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 	request.Header.Set("Content-Md5", base64.StdEncoding.EncodeToString(check.Sum(nil)))
 	request.Header.Set("Content-Type", "application/octet-stream")
 	request.Header.Set("X-Amz-Content-Sha256", digest)
-	request.Header.Set("Expect", "100-continue") // who is refused has not sent gigabytes
+	request.Header.Set("Expect", "100-continue") // so that a rejected client has not sent gigabytes
 	request.Header.Set("User-Agent", "orlop")
-	// S3 signs paths as they are
+	// S3 signs unescaped paths
 	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
 	as := aws.Credentials{AccessKeyID: b.AccessKey, SecretAccessKey: b.SecretKey}
 	if err := signer.SignHTTP(ctx, as, request, digest, "s3", b.Region, time.Now()); err != nil {
@@ -115,19 +115,19 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 		return cause
 	}
 	if err != nil {
-		return errors.Unwrap(err) // without the URL, which is told
+		return errors.Unwrap(err) // without the URL, which Put adds
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode/100 == 2 {
 		return nil
 	}
-	defer time.AfterFunc(answerTime, func() { cancel(errors.New("the store does not end its answer")) }).Stop()
+	defer time.AfterFunc(answerTimeout, func() { cancel(errors.New("the store does not end its answer")) }).Stop()
 	return refusal(answer)
 }
 
-// refusal is why the store did not take an object.
+// refusal returns the error for a rejected object.
 func refusal(answer *http.Response) error {
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // what has come of it
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // the received part
 	var said struct{ Code, Message string }
 	if xml.Unmarshal(text, &said) != nil || said.Code == "" {
 		return fmt.Errorf("the store answers %s", sanitize.ASCII(answer.Status, 100))
@@ -135,7 +135,7 @@ func refusal(answer *http.Response) error {
 	return fmt.Errorf("the store answers %s: %s (HTTP %d)", sanitize.ASCII(said.Code, 100), sanitize.ASCII(said.Message, 400), answer.StatusCode)
 }
 
-// client goes where it is told and nowhere else.
+// client returns an HTTP client that follows no redirects.
 func (b Bucket) client() (*http.Client, error) {
 	pool, err := x509.SystemCertPool()
 	if err != nil {
@@ -146,23 +146,22 @@ func (b Bucket) client() (*http.Client, error) {
 	}
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext: (&net.Dialer{Timeout: answerTime}).DialContext, TLSHandshakeTimeout: answerTime,
+			DialContext: (&net.Dialer{Timeout: answerTimeout}).DialContext, TLSHandshakeTimeout: answerTimeout,
 			TLSClientConfig:       &tls.Config{RootCAs: pool},
-			ResponseHeaderTimeout: answerTime, ExpectContinueTimeout: refusalTime,
+			ResponseHeaderTimeout: answerTimeout, ExpectContinueTimeout: refusalTimeout,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil
 }
 
-// watched is a body that tells when nobody has read on for a while, from its first byte to its
-// last.
+// watched is a body that calls late after a time without reads between its first and its last byte.
 type watched struct {
 	io.Reader
 	late *time.Timer
 }
 
 func watch(from io.Reader, late func()) *watched {
-	t := time.AfterFunc(stallTime, late)
+	t := time.AfterFunc(stallTimeout, late)
 	t.Stop()
 	return &watched{from, t}
 }
@@ -172,7 +171,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	if err != nil {
 		w.late.Stop()
 	} else {
-		w.late.Reset(stallTime)
+		w.late.Reset(stallTimeout)
 	}
 	return n, err
 }

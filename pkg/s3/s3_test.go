@@ -21,7 +21,7 @@ import (
 
 const accessKey, secretKey = "EXAMPLE-ACCESS-KEY", "example/secret+key"
 
-// serve is a bucket that a handler answers for.
+// serve returns a bucket of a server with this handler.
 func serve(t *testing.T, h http.Handler) Bucket {
 	t.Helper()
 	server := httptest.NewTLSServer(h)
@@ -34,8 +34,8 @@ func newStore() *s3test.Store {
 	return &s3test.Store{Region: "eu-central-1", Bucket: "backups", AccessKey: accessKey, SecretKey: secretKey}
 }
 
-// TestPut: the store has the object under its key, whole, and has found the signature right by its
-// own reckoning.
+// TestPut: the store has the complete object under its key, and has verified the signature
+// independently.
 func TestPut(t *testing.T) {
 	store := newStore()
 	b := serve(t, store)
@@ -48,7 +48,7 @@ func TestPut(t *testing.T) {
 			t.Errorf("%s: %t, %d bytes; want %d", key, ok, len(got), size)
 		}
 	}
-	// A part of something larger, in the place of what was there.
+	// A part of a larger body, which replaces the object.
 	if err := b.Put(t.Context(), "a_b-c.d", strings.NewReader("more than that"), 4); err != nil {
 		t.Error(err)
 	}
@@ -57,7 +57,7 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// counted counts what is read of an object.
+// counted counts the bytes read from an object.
 type counted struct {
 	io.ReaderAt
 	bytes atomic.Int64
@@ -69,7 +69,7 @@ func (c *counted) ReadAt(p []byte, at int64) (int, error) {
 	return n, err
 }
 
-// TestRefusedBeforeSending: who is refused has read the object for its digest, and has sent nothing
+// TestRefusedBeforeSending: a rejected client has read the object for its digest, and has sent none
 // of it.
 func TestRefusedBeforeSending(t *testing.T) {
 	b := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
@@ -83,8 +83,8 @@ func TestRefusedBeforeSending(t *testing.T) {
 	}
 }
 
-// TestRequest: the length is known, and the digest signed; the store is asked before the object is
-// sent.
+// TestRequest: the length is known, the digest is signed, and the client waits for the answer of
+// the store before it sends the object.
 func TestRequest(t *testing.T) {
 	b := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPut || r.URL.Path != "/backups/k" || r.ContentLength != 5 || len(r.TransferEncoding) != 0 {
@@ -104,7 +104,7 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// TestRefused: each failure says what the store says, and no credentials.
+// TestRefused: each error contains the message of the store, and no credentials.
 func TestRefused(t *testing.T) {
 	store := newStore()
 	good := serve(t, store)
@@ -160,7 +160,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestEnd: a context that ends, ends it.
+// TestEnd: Put returns when its context ends.
 func TestEnd(t *testing.T) {
 	came, done := make(chan struct{}), make(chan struct{})
 	b := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(came); <-done }))
@@ -172,8 +172,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestWatch: late is called when nobody has read on for a while, and not before the first byte or
-// after the last.
+// TestWatch: late is called after a time without reads, but not before the first byte or after the
+// last byte.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late := false
@@ -185,30 +185,30 @@ func TestWatch(t *testing.T) {
 				t.Errorf("%s: %t", when, late)
 			}
 		}
-		time.Sleep(2 * stallTime)
+		time.Sleep(2 * stallTimeout)
 		check("before the first byte", false)
 		for range 2 {
 			if _, err := w.Read(make([]byte, 1)); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(stallTime - time.Second)
+			time.Sleep(stallTimeout - time.Second)
 			check("in time", false)
 		}
 		if _, err := w.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * stallTime)
+		time.Sleep(2 * stallTimeout)
 		check("after the last byte", false)
 		w = watch(strings.NewReader("ab"), func() { late = true })
 		if _, err := w.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(stallTime)
+		time.Sleep(stallTimeout)
 		check("late", true)
 	})
 }
 
-// TestAuthorities: what is given counts beside the system's.
+// TestAuthorities: the configured CA is trusted in addition to the system's CAs.
 func TestAuthorities(t *testing.T) {
 	b := serve(t, http.NotFoundHandler())
 	client, err := b.client()

@@ -1,4 +1,4 @@
-// Package sanitize makes texts of somebody unproved fit for a header, a log and a terminal.
+// Package sanitize makes untrusted strings safe for headers, logs and terminals.
 package sanitize
 
 import (
@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// ASCII replaces every character that is not printable ASCII by "?", and cuts what is behind the
-// first most characters.
+// ASCII replaces every character that is not printable ASCII by "?", and cuts the text after most
+// characters.
 func ASCII(text string, most int) string {
 	out := strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -18,9 +18,9 @@ func ASCII(text string, most int) string {
 	return out[:min(len(out), most)]
 }
 
-// Text replaces every tab by a blank and every other character that is not printable by "?":
-// control characters of both sets, line breaks, what turns the direction of writing, and what has
-// no meaning. Letters of all scripts stay.
+// Text replaces every tab by a blank and every other unprintable character by "?": control
+// characters, line breaks, characters that change the writing direction, and unassigned characters.
+// Letters of all scripts stay.
 func Text(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -33,9 +33,9 @@ func Text(text string) string {
 	}, text)
 }
 
-// Line puts the lines of a text into one, set apart by "; ", or by a blank after a line that ends
-// with a colon or a comma. Lines are trimmed, and empty ones left out. It is for texts of several
-// lines, such as errors that were joined, where one is due; what is not printable stays.
+// Line joins the lines of a text by "; ", or by a blank after a line that ends with a colon or a
+// comma. It trims lines and omits empty lines. It is for texts of several lines, such as joined
+// errors, in a one-line context; unprintable characters stay.
 func Line(text string) string {
 	if !strings.ContainsAny(text, "\r\n") {
 		return text

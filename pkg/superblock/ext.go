@@ -9,36 +9,36 @@ import (
 	"github.com/google/uuid"
 )
 
-// Ext is the superblock of an ext2, ext3 or ext4.
+// Ext is the superblock of an ext2, ext3 or ext4 file system.
 type Ext struct {
 	Content
 	Faults Errors
 }
 
-// Errors are the errors that the kernel has recorded in an ext4 (fs/ext4/super.c, save_error_info).
-// e2fsck clears them when it repairs, with status 0 or 1.
+// Errors are the errors that the kernel has recorded in an ext4 file system (fs/ext4/super.c,
+// save_error_info). e2fsck clears them after a repair, with status 0 or 1.
 type Errors struct {
-	// the file system says that it has errors (EXT4_ERROR_FS)
+	// the file system is marked as having errors (EXT4_ERROR_FS)
 	Marked bool   `json:"marked"`
 	Count  uint32 `json:"count,omitempty"` // since the last check
 	First  Error  `json:"first,omitzero"`
 	Last   Error  `json:"last,omitzero"`
 }
 
-// Any tells whether there is something to say.
+// Any reports whether errors are recorded.
 func (f Errors) Any() bool { return f.Marked || f.Count > 0 }
 
-// Error is one error.
+// Error is a recorded error.
 type Error struct {
 	Time     time.Time `json:"time,omitzero"`
-	Function string    `json:"function,omitempty"` // of the kernel, that has found it
+	Function string    `json:"function,omitempty"` // the kernel function that detected it
 	Line     uint32    `json:"line,omitempty"`
 	Inode    uint32    `json:"inode,omitempty"`
 	Block    uint64    `json:"block,omitempty"`
 }
 
-// String is "3 errors, the first at 2026-11-27 10:00:00 UTC in ext4_lookup:1855 (inode 12), the
-// last at …".
+// String returns "3 errors, the first at 2026-11-27 10:00:00 UTC in ext4_lookup:1855 (inode 12),
+// the last at …".
 func (f Errors) String() string {
 	if f.Count == 0 {
 		return "marked as having errors, of which none is recorded"
@@ -69,9 +69,9 @@ func (f Error) String() string {
 	return s
 }
 
-// Offsets in struct ext4_super_block (fs/ext4/ext4.h), and what stands there.
+// Offsets in struct ext4_super_block (fs/ext4/ext4.h), and values of its fields.
 const (
-	extPlace    = 1024 // of the superblock, also its size
+	extPlace    = 1024 // offset of the superblock, also its size
 	extBlocks   = 0x4
 	extShift    = 0x18
 	extMagic    = 0x38
@@ -86,13 +86,15 @@ const (
 
 	extErrorFS      = 2     // EXT4_ERROR_FS
 	extHasJournal   = 0x4   // EXT4_FEATURE_COMPAT_HAS_JOURNAL
-	extOnlyIncompat = 0x2c0 // extents, 64-bit, flexible groups: of ext4 alone
+	extOnlyIncompat = 0x2c0 // extents, 64-bit, flexible groups: only in ext4
 	ext64Bit        = 0x80
-	// huge files, checksums of groups, many folders, large inodes, checksums of metadata: likewise
+	// huge files, group checksums, many subdirectories, large inodes, metadata checksums: only in
+	// ext4
 	extOnlyRO = 0x478
 )
 
-// ReadExt reads the superblock of an ext2, ext3 or ext4. found is false where there is none.
+// ReadExt reads the superblock of an ext2, ext3 or ext4 file system. found reports whether there is
+// a superblock.
 func ReadExt(r io.ReaderAt) (e Ext, found bool, err error) {
 	b := make([]byte, extPlace)
 	if err := read(r, b, extPlace); short(err) {
@@ -102,7 +104,7 @@ func ReadExt(r io.ReaderAt) (e Ext, found bool, err error) {
 	}
 	u16 := func(at int) uint16 { return binary.LittleEndian.Uint16(b[at:]) }
 	u32 := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
-	if u16(extMagic) != 0xef53 || u32(extShift) > 6 { // blocks of 64 KiB are the largest
+	if u16(extMagic) != 0xef53 || u32(extShift) > 6 { // the maximum block size is 64 KiB
 		return Ext{}, false, nil
 	}
 	e.Kind = "ext2"

@@ -13,28 +13,28 @@ import (
 	"github.com/google/uuid"
 )
 
-// Bounds of what is read of a FAT or ISO 9660.
+// Limits for reading a FAT or ISO 9660 file system.
 const (
-	mostFolder = 1 << 20 // bytes of one folder
-	mostLinks  = 1 << 16 // clusters of one file
+	mostFolder = 1 << 20 // bytes of a directory
+	mostLinks  = 1 << 16 // clusters of a file
 )
 
 var errNoFAT = errors.New("no FAT file system")
 
-// fat is an opened FAT12, FAT16 or FAT32 (Microsoft Extensible Firmware Initiative FAT32 File
-// System Specification, 1.03).
+// fat is an opened FAT12, FAT16 or FAT32 file system (Microsoft Extensible Firmware Initiative
+// FAT32 File System Specification, 1.03).
 type fat struct {
 	r        io.ReaderAt
-	bits     int    // of an entry of the table: 12, 16 or 32
-	table    uint64 // where the first table begins, in bytes
-	data     uint64 // where cluster 2 begins
+	bits     int    // width of a table entry: 12, 16 or 32
+	table    uint64 // offset of the first table in bytes
+	data     uint64 // offset of cluster 2
 	cluster  uint64 // bytes
-	clusters uint64 // so many, numbered from 2
-	root     uint32 // the root's first cluster, of FAT32
-	rootAt   uint64 // of the others: where the root begins,
-	rootSize uint64 // and its bytes
+	clusters uint64 // number of clusters, numbered from 2
+	root     uint32 // FAT32: first cluster of the root
+	rootAt   uint64 // FAT12 and FAT16: offset of the root
+	rootSize uint64 // and its size in bytes
 	label    string
-	serial   uuid.UUID // the number of the volume in the last four bytes
+	serial   uuid.UUID // the volume number in the last four bytes
 }
 
 // openFAT reads the boot sector.
@@ -69,7 +69,7 @@ func openFAT(r io.ReaderAt, size uint64) (*fat, error) {
 		return nil, errNoFAT
 	}
 	f.bits = 16
-	boot := 38 // of the extended part of the boot sector: a mark, the volume's number, its label
+	boot := 38 // offset of the extended boot record: a signature, the volume number, the label
 	switch {
 	case wide:
 		f.bits, f.root, boot = 32, uint32(u32(44))&0x0fffffff, 66
@@ -88,7 +88,7 @@ func openFAT(r io.ReaderAt, size uint64) (*fat, error) {
 	return f, nil
 }
 
-// next is the cluster behind one in its file. last says that there is none.
+// next returns the following cluster in a file, or last at the end of the file.
 func (f *fat) next(cluster uint32) (next uint32, last bool, err error) {
 	b := make([]byte, 4)
 	n := uint64(cluster)
@@ -109,10 +109,10 @@ func (f *fat) next(cluster uint32) (next uint32, last bool, err error) {
 	return next, last, err
 }
 
-// errChain is a file whose clusters lead nowhere, or for ever.
+// errChain is returned for a cyclic or invalid cluster chain.
 var errChain = errors.New("the file system is damaged: a chain of clusters does not end")
 
-// chain reads a file from its first cluster to the end of its chain, at most so many bytes.
+// chain reads a file from its first cluster to the end of its chain, at most `most` bytes.
 func (f *fat) chain(cluster uint32, most uint64) ([]byte, error) {
 	var out []byte
 	for range mostLinks {
@@ -135,7 +135,7 @@ func (f *fat) chain(cluster uint32, most uint64) ([]byte, error) {
 	return nil, errChain
 }
 
-// rootFolder reads the root.
+// rootFolder reads the root directory.
 func (f *fat) rootFolder() ([]byte, error) {
 	if f.bits == 32 {
 		return f.chain(f.root, mostFolder)
@@ -144,14 +144,14 @@ func (f *fat) rootFolder() ([]byte, error) {
 	return out, read(f.r, out, f.rootAt)
 }
 
-// Attributes of an entry of a folder.
+// Attributes of a directory entry.
 const (
 	fatVolume = 0x08
 	fatFolder = 0x10
 	fatLong   = 0x0f // a part of a long name
 )
 
-// entry is one file or folder.
+// fatEntry is a file or directory.
 type fatEntry struct {
 	short, long string
 	folder      bool
@@ -159,7 +159,8 @@ type fatEntry struct {
 	size        uint64
 }
 
-// volumeLabel is the label in the root, which counts more than the one in the boot sector.
+// volumeLabel returns the label in the root directory, which has priority over the label in the
+// boot sector.
 func (f *fat) volumeLabel() (string, error) {
 	folder, err := f.rootFolder()
 	if err != nil {
@@ -176,7 +177,7 @@ func (f *fat) volumeLabel() (string, error) {
 	return "", nil
 }
 
-// list calls each for every entry of a folder until it returns false.
+// list calls each for every entry of a directory until it returns false.
 func (f *fat) list(folder []byte, each func(fatEntry) bool) {
 	var long []uint16
 	for len(folder) >= 32 {
@@ -191,7 +192,7 @@ func (f *fat) list(folder []byte, each func(fatEntry) bool) {
 			if e[0]&0x40 != 0 {
 				long = nil
 			}
-			if len(long) <= 255 { // each part stands before the one that follows it in the name
+			if len(long) <= 255 { // the parts are stored in reverse order
 				long = append(longPart(e), long...)
 			}
 		default:
@@ -212,7 +213,7 @@ func (f *fat) list(folder []byte, each func(fatEntry) bool) {
 	}
 }
 
-// longPart is up to 13 characters of a long name.
+// longPart returns up to 13 characters of a long name.
 func longPart(e []byte) []uint16 {
 	var out []uint16
 	for _, place := range [][2]int{{1, 11}, {14, 26}, {28, 32}} {
@@ -227,8 +228,8 @@ func longPart(e []byte) []uint16 {
 	return out
 }
 
-// FATFile reads a file ("EFI/BOOT/BOOTX64.EFI") of at most so many bytes. Upper and lower case are
-// the same. A file that is not there is fs.ErrNotExist.
+// FATFile reads a file ("EFI/BOOT/BOOTX64.EFI") of at most `most` bytes. It ignores case. For a
+// missing file the error is fs.ErrNotExist.
 func FATFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, error) {
 	f, e, err := fatFind(r, size, name)
 	switch {
@@ -248,7 +249,7 @@ func FATFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, erro
 	return out, err
 }
 
-// FATHas tells whether there is a file of that name.
+// FATHas reports whether a file exists.
 func FATHas(r io.ReaderAt, size uint64, name string) (bool, error) {
 	_, e, err := fatFind(r, size, name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -11,48 +11,48 @@ import (
 	"unicode/utf16"
 )
 
-// How ISO 9660 (ECMA-119) lays out a volume: descriptors of one sector each, from the 17th sector
+// The layout of an ISO 9660 volume (ECMA-119): descriptors of one sector each, from the 17th sector
 // on.
 const (
 	isoSector      = 2048
 	isoFirst       = 16 // sector of the first descriptor
-	mostDescriptor = 64 // that are looked at
+	mostDescriptor = 64 // limit of examined descriptors
 
 	isoPrimary = 1
-	// version 1: another character set, as Joliet's; version 2: enhanced, as ISO 9660:1999 (level
-	// 4) has it
+	// version 1: another character set, as in Joliet; version 2: enhanced, as in ISO 9660:1999
+	// (level 4)
 	isoSupplementary = 2
 	isoTerminator    = 255
 )
 
 var errNoISO = errors.New("no ISO 9660 file system")
 
-// iso is an opened ISO 9660.
+// iso is an opened ISO 9660 volume.
 type iso struct {
 	r     io.ReaderAt
 	label string
-	trees []isoTree // in the order in which a file is looked for
+	trees []isoTree // in the order of lookups
 }
 
-// isoTree is one hierarchy of folders: a volume may have the same files under other names.
+// isoTree is a directory hierarchy: a volume may contain the same files with other names.
 type isoTree struct {
 	block  uint64 // bytes
 	root   isoRecord
-	joliet bool // names are in UTF-16, big-endian
+	joliet bool // names are in big-endian UTF-16
 }
 
-// isoRecord is an entry of a folder.
+// isoRecord is an entry of a directory.
 type isoRecord struct {
 	names  []string
-	place  uint64 // in bytes
+	place  uint64 // offset in bytes
 	size   uint64
 	folder bool
-	plain  bool // neither a folder, nor a link, nor in several extents
+	plain  bool // neither a directory, nor a link, nor in several extents
 }
 
-// openISO reads the descriptors. The label is the primary descriptor's; where that has none, or
-// there is no primary one, it is the Joliet descriptor's or the enhanced one's. An enhanced
-// descriptor is no Joliet one, although both are supplementary: its label is not in UTF-16.
+// openISO reads the descriptors. The label is from the primary descriptor, or if that has none,
+// from the Joliet descriptor or the enhanced descriptor. An enhanced descriptor is not a Joliet
+// descriptor, although both are supplementary: its label is not in UTF-16.
 func openISO(r io.ReaderAt, size uint64) (*iso, error) {
 	v := &iso{r: r}
 	labels := map[string]string{}
@@ -95,8 +95,8 @@ func openISO(r io.ReaderAt, size uint64) (*iso, error) {
 	return v, nil
 }
 
-// descriptorKind is "primary", "joliet", "enhanced", or empty for what has no files that could be
-// read.
+// descriptorKind returns "primary", "joliet", "enhanced", or an empty string for a descriptor
+// without readable files.
 func descriptorKind(d []byte) string {
 	switch {
 	case d[0] == isoPrimary:
@@ -111,7 +111,7 @@ func descriptorKind(d []byte) string {
 	return ""
 }
 
-// isoText is a field of fixed length.
+// isoText decodes a field of fixed length.
 func isoText(b []byte, wide bool) string {
 	if !wide {
 		return strings.TrimRight(string(b), " \x00")
@@ -123,7 +123,8 @@ func isoText(b []byte, wide bool) string {
 	return strings.TrimRight(string(utf16.Decode(units)), " \x00")
 }
 
-// record reads the entry at the beginning of b. length is 0 where the rest of the sector has none.
+// record parses the entry at the beginning of b. length is 0 if the rest of the sector has no
+// entry.
 func (t isoTree) record(b []byte) (r isoRecord, length int, ok bool) {
 	const fixed = 33
 	if len(b) <= fixed || b[0] == 0 {
@@ -137,9 +138,9 @@ func (t isoTree) record(b []byte) (r isoRecord, length int, ok bool) {
 	r.place = uint64(binary.LittleEndian.Uint32(b[2:])) * t.block
 	r.size = uint64(binary.LittleEndian.Uint32(b[10:]))
 	r.folder = b[25]&0x02 != 0
-	r.plain = b[25]&0x82 == 0 // neither a folder nor in several extents
+	r.plain = b[25]&0x82 == 0 // neither a directory nor in several extents
 	text := isoText(b[fixed:fixed+name], t.joliet)
-	text, _, _ = strings.Cut(text, ";") // the number of the file's version
+	text, _, _ = strings.Cut(text, ";") // version number of the file
 	r.names = []string{strings.TrimSuffix(text, ".")}
 	use := b[fixed+name : length]
 	if name%2 == 0 && len(use) > 0 {
@@ -149,8 +150,7 @@ func (t isoTree) record(b []byte) (r isoRecord, length int, ok bool) {
 	return r, length, true
 }
 
-// rockRidge reads the name that POSIX systems give a file (RRIP 1.12, NM), and whether it is a link
-// (SL).
+// rockRidge reads the POSIX name of a file (RRIP 1.12, NM), and whether it is a link (SL).
 func rockRidge(use []byte, r *isoRecord) {
 	var name strings.Builder
 	for len(use) >= 4 {
@@ -173,8 +173,8 @@ func rockRidge(use []byte, r *isoRecord) {
 	}
 }
 
-// ISOFile reads a file of the root of at most so many bytes. Upper and lower case are the same. A
-// file that is not there is fs.ErrNotExist.
+// ISOFile reads a file in the root directory, of at most `most` bytes. It ignores case. For a
+// missing file the error is fs.ErrNotExist.
 func ISOFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, error) {
 	v, err := openISO(r, size)
 	if err != nil {
@@ -198,7 +198,7 @@ func ISOFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, erro
 	return nil, fmt.Errorf("has no file %s: %w", name, fs.ErrNotExist)
 }
 
-// find looks for a file in the root of a tree; nil if it is not there.
+// find returns a file in the root directory of a tree, or nil.
 func (v *iso) find(t isoTree, name string) (*isoRecord, error) {
 	if !t.root.folder {
 		return nil, nil
@@ -208,7 +208,7 @@ func (v *iso) find(t isoTree, name string) (*isoRecord, error) {
 		return nil, err
 	}
 	for at := 0; at < len(folder); {
-		// no entry goes beyond its sector
+		// no entry crosses its sector
 		rest := folder[at:min(len(folder), at/isoSector*isoSector+isoSector)]
 		r, length, ok := t.record(rest)
 		if length == 0 {

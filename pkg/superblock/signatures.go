@@ -5,16 +5,15 @@ import (
 	"io"
 )
 
-// A mark is a signature at a fixed place.
+// mark is a signature at a fixed offset.
 type mark struct {
 	name  string
-	at    int64 // bytes from the beginning
+	at    int64 // offset in bytes
 	magic string
 }
 
-// heads are signatures by their distance from the beginning, as libblkid (util-linux) knows them.
-// The first that fits names the content; what is in none of these places is found by not being
-// zero.
+// heads are signatures by their offset from the beginning, from libblkid (util-linux). The first
+// match names the content. Content without a match is detected because it is not zero.
 var heads = []mark{
 	{"LUKS", 0, "LUKS\xba\xbe"},
 	{"LUKS", 0x4000, "SKUL\xba\xbe"},
@@ -59,13 +58,13 @@ var heads = []mark{
 	{"udf", 32<<10 + 1, "BEA01"},
 }
 
-// mdMagic is how each metadata of Linux' RAID begins (include/uapi/linux/raid/md_p.h).
+// mdMagic is the signature of Linux RAID metadata (include/uapi/linux/raid/md_p.h).
 const mdMagic = "\xfc\x4e\x2b\xa9"
 
-// BackupGPT is the kind of a disk that has nothing but the backup of a partition table at its end.
+// BackupGPT is the kind of a disk with only the backup of a partition table at its end.
 const BackupGPT = "backup of a GPT partition table"
 
-// A tail is a signature whose place depends on the size of the disk, in bytes.
+// tail is a signature at an offset that depends on the size of the disk in bytes.
 type tail struct {
 	name  string
 	place func(size uint64) uint64
@@ -74,12 +73,12 @@ type tail struct {
 
 const sector = 512
 
-// back is a place that many bytes before the last whole sector's end.
+// back returns an offset that lies that many bytes before the end of the last whole sector.
 func back(bytes uint64) func(uint64) uint64 {
 	return func(size uint64) uint64 { return size/sector*sector - bytes }
 }
 
-// tails are signatures by their distance from the end, as libblkid and the kernel know them.
+// tails are signatures by their offset from the end, from libblkid and the kernel.
 var tails = []tail{
 	// 0.90
 	{"Linux RAID member", func(size uint64) uint64 { return size&^0xffff - 0x10000 }, mdMagic},
@@ -87,11 +86,11 @@ var tails = []tail{
 	{"Linux RAID member", func(size uint64) uint64 { return size&^0xffff - 0x10000 }, "\xa9\x2b\x4e\xfc"},
 	// 1.0
 	{"Linux RAID member", func(size uint64) uint64 { return (size/sector - 16) &^ 7 * sector }, mdMagic},
-	// also of 512-byte sectors
+	// also for 512-byte sectors
 	{"Intel RAID member", back(2 * sector), "Intel Raid ISM Cfg Sig. "},
-	// of 4096-byte sectors
+	// for 4096-byte sectors
 	{"Intel RAID member", back(2 * 4096), "Intel Raid ISM Cfg Sig. "},
-	// SNIA, also of HP and Dell
+	// SNIA, also HP and Dell
 	{"DDF RAID member", back(sector), "\xde\x11\xde\x11"},
 	{"DDF RAID member", back(sector), "\x11\xde\x11\xde"},
 	{"DDF RAID member", back(257 * sector), "\xde\x11\xde\x11"},
@@ -100,14 +99,14 @@ var tails = []tail{
 	{"NVIDIA RAID member", back(2 * sector), "NVIDIA"},
 	{"JMicron RAID member", back(sector), "JM"},
 	{"Promise RAID member", back(63 * sector), "Promise Technology, Inc."},
-	// version 8 and 9
+	// versions 8 and 9
 	{"DRBD", func(size uint64) uint64 { return size&^0xfff - 4096 + 60 }, "\x83\x74\x02\x6b"},
 	{"DRBD", func(size uint64) uint64 { return size&^0xfff - 4096 + 60 }, "\x83\x74\x02\x6d"},
 	{"nilfs2", func(size uint64) uint64 { return size&^0xfff - 4096 + 6 }, "\x34\x34"},
 	{BackupGPT, back(sector), "EFI PART"},
 }
 
-// signature is the name of the first signature that a place has, "" for none.
+// signature returns the name of the first matching signature, or "".
 func signature(r io.ReaderAt, size uint64) (string, error) {
 	has := func(at uint64, magic string) (bool, error) {
 		if at+uint64(len(magic)) > size || at > size {
@@ -126,7 +125,7 @@ func signature(r io.ReaderAt, size uint64) (string, error) {
 			return m.name, err
 		}
 	}
-	if size < 1<<20 { // the places of the others would lie before the beginning
+	if size < 1<<20 { // the other offsets would be negative
 		return "", nil
 	}
 	for _, t := range tails {
@@ -137,8 +136,8 @@ func signature(r io.ReaderAt, size uint64) (string, error) {
 	return magicOfZFS(r, size)
 }
 
-// magicOfZFS looks for a label of ZFS (module/zfs/vdev_label.c): its uberblocks lie 1 KiB apart
-// from 128 KiB on, and the first may be empty.
+// magicOfZFS looks for a ZFS label (module/zfs/vdev_label.c): its uberblocks are 1 KiB apart from
+// 128 KiB on, and the first may be empty.
 func magicOfZFS(r io.ReaderAt, size uint64) (string, error) {
 	if size < 1<<20 {
 		return "", nil

@@ -1,13 +1,12 @@
-// Package superblock tells what a disk or a partition holds by fixed places of it: the superblocks
-// of ext2 to ext4, FAT, ISO 9660 and EROFS, and the signatures of what else is known. It also finds
-// one file on a FAT or ISO 9660 file system without mounting it.
+// Package superblock detects the content of a disk or a partition from fixed offsets: the
+// superblocks of ext2 to ext4, FAT, ISO 9660 and EROFS, and known signatures of other formats. It
+// also reads a file from a FAT or ISO 9660 file system without mounting it.
 //
 // An attacker can choose every byte of a disk. So each function reads a bounded number of bytes,
-// follows no chain longer than a constant, and allocates no more than a constant. None of them
-// waits, but a disk may: a caller reads a disk that is not the machine's own in a separate process
-// (pkg/diskprobe).
+// limits the length of chains, and limits its allocations by constants. The functions do not wait,
+// but a disk may block: a caller reads a foreign disk in a separate process (pkg/diskprobe).
 //
-// The package writes nothing, and does not repair.
+// The package does not write or repair.
 package superblock
 
 import (
@@ -21,25 +20,25 @@ import (
 	"github.com/google/uuid"
 )
 
-// Content is what a disk or a partition holds.
+// Content is the content of a disk or a partition.
 type Content struct {
-	// "ext4", "vfat", "iso9660", "erofs", the name of another signature; "" for none that is known
+	// "ext4", "vfat", "iso9660", "erofs", or the name of another signature; "" if unknown
 	Kind  string    `json:"kind"`
 	Label string    `json:"label,omitempty"`
 	UUID  uuid.UUID `json:"uuid"`
-	Size  uint64    `json:"size,omitempty"` // of the file system, in bytes; 0 when not known
+	Size  uint64    `json:"size,omitempty"` // of the file system, in bytes; 0 if unknown
 }
 
-// UnknownData is the kind of what is not blank, and has no signature that is known.
+// UnknownData is the kind of an area that is not blank and has no known signature.
 const UnknownData = "unknown data"
 
-// EndSize is how much of either end has to be zero for a place to be blank, and how much of either
-// end is zeroed by a wipe, in bytes: more than any signature in the table below lies away from
-// either. LUKS2 keeps its second header furthest in, at 4 MiB.
+// EndSize is the number of bytes at either end that must be zero in a blank area, and that a wipe
+// zeroes. It is more than the distance of any signature in the tables below from either end. The
+// second header of LUKS2 is the farthest, at 4 MiB.
 const EndSize = 8 << 20
 
-// Identify reads the superblocks and signatures that are known. The kind is empty if there is none.
-// size is that of the place, in bytes.
+// Identify reads the known superblocks and signatures. The kind is empty without a match. size is
+// the size of the area in bytes.
 func Identify(r io.ReaderAt, size uint64) (Content, error) {
 	if e, found, err := ReadExt(r); err != nil || found {
 		return e.Content, err
@@ -54,7 +53,7 @@ func Identify(r io.ReaderAt, size uint64) (Content, error) {
 	if v, err := openISO(r, size); err == nil {
 		return Content{Kind: "iso9660", Label: v.label}, nil
 	}
-	if name != "" { // before FAT, whose boot sector NTFS and others share
+	if name != "" { // before FAT, because NTFS and others share its boot sector
 		return Content{Kind: name}, nil
 	}
 	if f, err := openFAT(r, size); err == nil {
@@ -63,8 +62,8 @@ func Identify(r io.ReaderAt, size uint64) (Content, error) {
 	return Content{}, nil
 }
 
-// Examine is Identify, and tells what is not blank although nothing is known of it: both ends have
-// to be zero for EndSize bytes. An error means that the place cannot be read.
+// Examine is like Identify, but it also detects unknown content: in a blank area, EndSize bytes at
+// both ends are zero. An error means that the area cannot be read.
 func Examine(r io.ReaderAt, size uint64) (Content, error) {
 	c, err := Identify(r, size)
 	if err != nil || c.Kind != "" {
@@ -83,10 +82,10 @@ func Examine(r io.ReaderAt, size uint64) (Content, error) {
 	return Content{}, nil
 }
 
-// Unfinished tells whether one of the machine's own partitions holds nothing, or an ext4 that
-// mke2fs did not finish: it writes its superblock last, and never into the last 128 KiB, because it
-// makes no group of blocks as small as that (lib/ext2fs/initialize.c). Where it does write, it
-// leaves no signature.
+// Unfinished reports whether one of the machine's own partitions is blank, or contains the remains
+// of an interrupted mke2fs. mke2fs writes the superblock last, and it never writes into the last
+// 128 KiB, because it creates no block group of this small size (lib/ext2fs/initialize.c). Its
+// other writes leave no signature.
 func Unfinished(r io.ReaderAt, size uint64) (bool, error) {
 	const head, tail = 4096, 128 << 10
 	if size < head+tail {
@@ -102,7 +101,7 @@ func Unfinished(r io.ReaderAt, size uint64) (bool, error) {
 	return Zero(r, size-tail, tail)
 }
 
-// Zero tells whether a range, in bytes, holds zeros alone.
+// Zero reports whether a range in bytes contains only zeros.
 func Zero(r io.ReaderAt, at, length uint64) (bool, error) {
 	buffer := make([]byte, min(length, 256<<10))
 	for length > 0 {
@@ -118,7 +117,7 @@ func Zero(r io.ReaderAt, at, length uint64) (bool, error) {
 	return true, nil
 }
 
-// errPlace is an offset behind every disk.
+// errPlace is returned for an offset beyond every disk.
 var errPlace = errors.New("an offset behind the end")
 
 // read fills p.
@@ -136,8 +135,8 @@ func read(r io.ReaderAt, p []byte, at uint64) error {
 	return fmt.Errorf("cannot read %d bytes at %d: %w", len(p), at, err)
 }
 
-// short tells whether an error says that the place ends before what was looked for, which is no
-// fault of the disk.
+// short reports whether an error means that the area ends before the offset, which is not a fault
+// of the disk.
 func short(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errPlace)
 }
@@ -151,7 +150,7 @@ func erofs(r io.ReaderAt) (Content, bool) {
 	return Content{Kind: "erofs", UUID: uuid.UUID(b[48:64]), Label: text(b[64:80])}, true
 }
 
-// text is a field of fixed length, without what fills it up.
+// text returns a field of fixed length without its padding.
 func text(b []byte) string {
 	if end := bytes.IndexByte(b, 0); end >= 0 {
 		b = b[:end]

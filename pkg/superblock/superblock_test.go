@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// sparse is a disk of a size, of which some places are not zero.
+// sparse is a disk of a size with zeros except in some places.
 type sparse struct {
 	size   uint64
 	pieces map[uint64][]byte
@@ -36,10 +36,10 @@ func (s sparse) ReadAt(p []byte, at int64) (int, error) {
 
 const gib = 1 << 30
 
-// TestEveryEndCounts: a disk is blank when both of its ends are, and nowhere is a signature that is
-// known. Each signature alone is enough.
+// TestEveryEndCounts: a disk is blank if both of its ends are blank and it has no known signature.
+// Each signature alone is enough.
 func TestEveryEndCounts(t *testing.T) {
-	const size = 10*gib + 7*sector // not a multiple of anything
+	const size = 10*gib + 7*sector // not a multiple of a power of two
 	examine := func(at uint64, magic string) Content {
 		t.Helper()
 		c, err := Examine(sparse{size, map[uint64][]byte{at: []byte(magic)}}, size)
@@ -71,7 +71,7 @@ func TestEveryEndCounts(t *testing.T) {
 	}
 }
 
-// TestRAIDMembers: the metadata of Linux' RAID, at the places that md_p.h gives.
+// TestRAIDMembers: the metadata of Linux RAID, at the offsets in md_p.h.
 func TestRAIDMembers(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -89,7 +89,7 @@ func TestRAIDMembers(t *testing.T) {
 		if err != nil || got.Kind != c.want {
 			t.Errorf("%s: %+v, %v", c.name, got, err)
 		}
-		// Its beginning may hold a file system of the array's.
+		// The beginning may contain a file system of the array.
 		got, err = Examine(sparse{c.size, map[uint64][]byte{c.at: []byte(c.magic), extPlace: extSuper(0, 0)}}, c.size)
 		if err != nil || got.Kind == "" {
 			t.Errorf("%s with an ext4 at its beginning: %+v, %v", c.name, got, err)
@@ -100,8 +100,8 @@ func TestRAIDMembers(t *testing.T) {
 	}
 }
 
-// TestUnfinished: what mke2fs leaves when it is cut short is no content; what something else leaves
-// is.
+// TestUnfinished: the remains of an interrupted mke2fs count as empty; the remains of other
+// programs do not.
 func TestUnfinished(t *testing.T) {
 	const size = 256 << 20
 	for _, c := range []struct {
@@ -126,7 +126,7 @@ func TestUnfinished(t *testing.T) {
 	}
 }
 
-// extSuper is the superblock of an ext4 of 1 GiB labelled DATA.
+// extSuper returns the superblock of an ext4 file system of 1 GiB with label DATA.
 func extSuper(state uint16, errorsSeen uint32) []byte {
 	b := make([]byte, extPlace)
 	binary.LittleEndian.PutUint32(b[extBlocks:], 1<<18)
@@ -147,7 +147,7 @@ func extSuper(state uint16, errorsSeen uint32) []byte {
 	return b
 }
 
-// TestExt: sizes beyond 16 TiB, kinds, and the errors that the kernel has recorded.
+// TestExt: sizes beyond 16 TiB, kinds, and the errors recorded by the kernel.
 func TestExt(t *testing.T) {
 	const tib = 1 << 40
 	for _, c := range []struct {
@@ -185,7 +185,7 @@ func TestExt(t *testing.T) {
 	}
 }
 
-// run runs a program of the build's packages (imager/host-packages.txt).
+// run runs a program from the packages of the build (imager/host-packages.txt).
 func run(t testing.TB, name string, args ...string) {
 	t.Helper()
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
@@ -193,7 +193,7 @@ func run(t testing.TB, name string, args ...string) {
 	}
 }
 
-// opened is a file as a disk.
+// opened opens a file as a disk.
 func opened(t testing.TB, name string) (*os.File, uint64) {
 	t.Helper()
 	f, err := os.Open(name)
@@ -210,7 +210,7 @@ func opened(t testing.TB, name string) (*os.File, uint64) {
 
 const document = "kind: Machine\n"
 
-// fatImage is a FAT with the file machine.yaml and a boot loader.
+// fatImage returns a FAT image with the file machine.yaml and a boot loader.
 func fatImage(t testing.TB, label string, mib int64, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -228,7 +228,7 @@ func fatImage(t testing.TB, label string, mib int64, args ...string) string {
 	return image
 }
 
-// TestFAT reads what mkfs.fat and mtools write, with each width of the table.
+// TestFAT reads file systems of mkfs.fat and mtools, with each width of the table.
 func TestFAT(t *testing.T) {
 	for _, c := range []struct {
 		label string
@@ -264,7 +264,7 @@ func TestFAT(t *testing.T) {
 	}
 }
 
-// TestFATChains: a chain of clusters that leads in a circle, or out of the table, ends.
+// TestFATChains: the reader stops at a cluster chain that is cyclic or leaves the table.
 func TestFATChains(t *testing.T) {
 	image := fatImage(t, "ORLOPCFG", 64, "-F32", "-s1")
 	f, err := os.OpenFile(image, os.O_RDWR, 0)
@@ -287,8 +287,8 @@ func TestFATChains(t *testing.T) {
 	}
 }
 
-// TestISO reads what xorriso writes: levels of ISO 9660, with and without Joliet and Rock Ridge,
-// labels of either case.
+// TestISO reads volumes of xorriso: levels of ISO 9660, with and without Joliet and Rock Ridge,
+// labels in upper and lower case.
 func TestISO(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"user-data", "meta-data"} {
@@ -326,7 +326,7 @@ func TestISO(t *testing.T) {
 	}
 }
 
-// descriptor is a volume descriptor with a label and an empty root.
+// descriptor returns a volume descriptor with a label and an empty root.
 func descriptor(kind, version byte, escape string, label []byte) []byte {
 	d := make([]byte, isoSector)
 	d[0], d[6] = kind, version
@@ -341,7 +341,7 @@ func descriptor(kind, version byte, escape string, label []byte) []byte {
 	return d
 }
 
-// TestISOLabels: which descriptor's label counts, and how each is written.
+// TestISOLabels: the priority of the descriptors for the label, and their encodings.
 func TestISOLabels(t *testing.T) {
 	wide := func(s string) []byte {
 		var out []byte
@@ -380,8 +380,8 @@ func TestISOLabels(t *testing.T) {
 	}
 }
 
-// FuzzContent feeds every decoder with the beginning of a disk: none may panic, loop, or read a
-// file beyond its bound.
+// FuzzContent passes arbitrary data to every decoder: none may panic, loop, or read a file beyond
+// its limit.
 func FuzzContent(f *testing.F) {
 	for _, name := range []string{fatImage(f, "ORLOPCFG", 1, "-F12")} {
 		image, err := os.ReadFile(name)

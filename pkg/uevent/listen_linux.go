@@ -10,26 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLost says that events were lost because they were not taken in time: look at everything anew.
+// ErrLost is returned when events were lost because the reader was too slow: the caller has to read
+// the whole state again.
 var ErrLost = errors.New("device events were lost")
 
-// receiveBuffer holds some thousand events: what a large machine sends while modules are loaded.
+// receiveBuffer has room for some thousand events: a large machine sends that many while modules
+// are loaded.
 const receiveBuffer = 2 << 20
 
-// kernelGroup is the multicast group of the kernel's own messages; udev's have another.
+// kernelGroup is the multicast group of the kernel's messages; udev uses another group.
 const kernelGroup = 1
 
-// Listener receives events. It is for one goroutine.
+// Listener receives events. It is not safe for concurrent use.
 //
-// It uses github.com/mdlayher/socket, not mdlayher/netlink: these messages travel in netlink
-// packets but have no netlink header, which the latter insists on.
+// It uses github.com/mdlayher/socket instead of mdlayher/netlink, because these messages are in
+// netlink packets without the netlink header that the latter requires.
 type Listener struct {
 	conn   *socket.Conn
 	buffer []byte
 }
 
-// Listen begins to receive events; those from now on are not missed. The caller closes the
-// Listener.
+// Listen starts to receive events; no later event is missed. The caller closes the Listener.
 func Listen() (*Listener, error) {
 	conn, err := socket.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_KOBJECT_UEVENT, "uevent", nil)
 	if err != nil {
@@ -44,16 +45,16 @@ func Listen() (*Listener, error) {
 	return &Listener{conn: conn, buffer: make([]byte, 16<<10)}, nil
 }
 
-// Close stops listening.
+// Close stops the Listener.
 func (l *Listener) Close() error { return l.conn.Close() }
 
-// Next waits for the next event. The error is the context's (the Listener is of no more use then),
-// ErrLost (call Next again), or that of a broken socket.
+// Next waits for the next event. The error is from the context (then the Listener is unusable), or
+// ErrLost (call Next again), or from a broken socket.
 func (l *Listener) Next(ctx context.Context) (Event, error) {
-	// Not by giving it the context: with one that has a deadline it would wait for that, cancelled
-	// or not.
+	// The context is not passed to the socket, because with a deadline the socket would wait for it
+	// even after a cancellation.
 	defer context.AfterFunc(ctx, func() {
-		// fails only when the socket is closed, and then nobody waits
+		// fails only if the socket is closed, and then no caller waits
 		_ = l.conn.SetReadDeadline(time.Unix(1, 0))
 	})()
 	for {
@@ -66,7 +67,8 @@ func (l *Listener) Next(ctx context.Context) (Event, error) {
 		case err != nil:
 			return Event{}, fmt.Errorf("device events: cannot receive: %w", err)
 		}
-		// Only the kernel has port number 0. Anyone with enough privileges may send to the group.
+		// Only the kernel has port number 0. Any process with enough privileges can send to the
+		// group.
 		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
 			continue
 		}

@@ -11,27 +11,27 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Loader loads the modules that devices ask for, those that are there and those that come.
+// Loader loads the modules for present and new devices.
 type Loader struct {
-	Sys   string // where sysfs is mounted, "/sys"
+	Sys   string // mount point of sysfs, "/sys"
 	Index func() (*kmod.Index, error)
-	// Each is called for every event, in order, from the goroutine that receives; nil events stand
-	// for lost ones: look at everything. It must be quick. May be nil.
+	// Each is called for every event, in order, from the receiving goroutine. A nil event means
+	// that events were lost: read the whole state again. Each must be quick. It may be nil.
 	Each func(*Event)
-	// Report is told what was loaded or could not be, one line each. May be nil.
+	// Report receives a line for each loaded module and for each failure. It may be nil.
 	Report func(message string, err error)
 
 	mu      sync.Mutex
-	pending []string // modaliases that nobody has looked up yet
+	pending []string // modaliases without a lookup so far
 	tried   map[string]bool
 	wake    chan struct{}
 }
 
-// Run listens, loads for the devices that are there, then for each that comes, until the context
-// ends or the socket breaks. ready (may be nil) is called once, when the modules of the devices
-// that were there have been loaded.
+// Run loads the modules for the present devices, and then for each new device, until the context
+// ends or the socket breaks. It calls ready (which may be nil) once, after it has loaded the
+// modules of the present devices.
 func (l *Loader) Run(ctx context.Context, ready func()) error {
-	listener, err := Listen() // first, so that no device falls between walking and listening
+	listener, err := Listen() // before the walk, so that no device is missed
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,8 @@ func (l *Loader) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var loading sync.WaitGroup
 	loading.Go(func() {
-		defer cancel() // after a panic: whoever runs it hears that no drivers are loaded any more
+		// after a panic: the caller of Run learns that no drivers are loaded any more
+		defer cancel()
 		_ = panics.Do("loading drivers", func() error {
 			l.coldPlug()
 			if ready != nil {
@@ -56,7 +57,7 @@ func (l *Loader) Run(ctx context.Context, ready func()) error {
 		event, err := listener.Next(ctx)
 		if errors.Is(err, ErrLost) {
 			l.report("device events were lost, looking at all devices again", nil)
-			l.request(lookAgain)
+			l.request(rescan)
 			l.each(nil)
 			continue
 		}
@@ -70,8 +71,8 @@ func (l *Loader) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// lookAgain stands among modaliases for: walk sysfs again.
-const lookAgain = ""
+// rescan, in place of a modalias, requests another walk of sysfs.
+const rescan = ""
 
 func (l *Loader) each(e *Event) {
 	if l.Each != nil {
@@ -91,13 +92,12 @@ func (l *Loader) request(alias string) {
 	l.mu.Unlock()
 	select {
 	case l.wake <- struct{}{}:
-	default: // it will look anyway
+	default: // a lookup is already due
 	}
 }
 
-// load serves requests until the context ends. Loading one module makes several devices appear at
-// once, so those that come together are looked up together: looking up means reading the whole list
-// of aliases.
+// load serves requests until the context ends. One module can make several devices appear at once,
+// so load looks up simultaneous modaliases together: a lookup reads the whole alias list.
 func (l *Loader) load(ctx context.Context) {
 	for {
 		select {
@@ -119,7 +119,7 @@ func (l *Loader) load(ctx context.Context) {
 		var fresh []string
 		again := false
 		for _, alias := range aliases {
-			if alias == lookAgain {
+			if alias == rescan {
 				again = true
 			} else {
 				fresh = append(fresh, alias)
@@ -141,8 +141,8 @@ func (l *Loader) coldPlug() {
 	l.serve(aliases)
 }
 
-// serve loads the modules for the modaliases, each module once in the life of the Loader: one that
-// failed would fail again, and one that is loaded serves every device of its kind.
+// serve loads the modules for the modaliases, each module once per Loader: a failed module would
+// fail again, and a loaded module serves all its devices.
 func (l *Loader) serve(aliases []string) {
 	if len(aliases) == 0 {
 		return

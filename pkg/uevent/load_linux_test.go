@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestListen makes the kernel say an event by writing to a device's uevent file, as cold plugging
-// with udev does.
+// TestListen makes the kernel send an event by a write to a device's uevent file, like udev's cold
+// plug.
 func TestListen(t *testing.T) {
 	const device = "/sys/devices/virtual/mem/null/uevent"
 	if unix.Access(device, unix.W_OK) != nil || os.Getuid() != 0 {
@@ -63,8 +63,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestColdPlug finds the devices of a sysfs in a folder and asks for their modules, each once. The
-// module files are no modules, so loading fails, and the failure names them.
+// TestColdPlug finds the devices of a sysfs in a directory and requests their modules, each once.
+// The module files are invalid, so loading fails, and the errors name them.
 func TestColdPlug(t *testing.T) {
 	root := t.TempDir()
 	for name, content := range map[string]string{

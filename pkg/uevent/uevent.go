@@ -1,12 +1,10 @@
-// Package uevent hears from the kernel which devices come and go, and loads the modules that they
-// ask for.
+// Package uevent receives device events from the kernel, and loads the modules for new devices.
 //
-// A device names its driver by its modalias ("pci:v00001AF4d…"); pkg/kmod knows which module
-// answers to it. Devices that are there before anyone listens are found by walking sysfs once (cold
-// plug).
+// A device identifies its driver by a modalias ("pci:v00001AF4d…"); pkg/kmod maps it to a module. A
+// single walk of sysfs finds the devices that existed before the Listener (cold plug).
 //
-// The package makes no device nodes and no links (devtmpfs makes the nodes; who looks for a disk
-// reads sysfs), has no rules and runs no programs.
+// The package creates no device nodes and no links (devtmpfs creates the nodes; code that searches
+// a disk reads sysfs), has no rules and runs no programs.
 package uevent
 
 import (
@@ -15,20 +13,20 @@ import (
 	"strings"
 )
 
-// Event is what the kernel says about one device. See Documentation/ABI/stable/sysfs-devices and
+// Event is an event of a device. See Documentation/ABI/stable/sysfs-devices and
 // lib/kobject_uevent.c.
 type Event struct {
 	Action    string            // "add", "remove", "change", "bind", …
 	DevPath   string            // below /sys: "/devices/pci0000:00/…"
 	Subsystem string            // "block", "net", "input", …; empty if the device has none
-	Vars      map[string]string // everything that was said, those above included
+	Vars      map[string]string // all variables, including the fields above
 }
 
-// errNotKernel says that a message does not have the kernel's form.
+// errNotKernel is returned for a message that does not have the kernel's format.
 var errNotKernel = errors.New("not a message of the kernel's")
 
-// Parse understands a message: "add@/devices/…" and then KEY=VALUE, each ended by a zero byte.
-// Messages of udev, which begin with "libudev", are refused.
+// Parse parses a message: "add@/devices/…" and then KEY=VALUE pairs, each terminated by a zero
+// byte. It rejects messages of udev, which begin with "libudev".
 func Parse(message []byte) (Event, error) {
 	parts := bytes.Split(bytes.TrimRight(message, "\x00"), []byte{0})
 	action, path, ok := strings.Cut(string(parts[0]), "@")

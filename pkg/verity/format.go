@@ -10,10 +10,10 @@ import (
 
 // Format computes the hash tree of the image file and appends it to the same file.
 //
-// The image's length must be a multiple of BlockSize (mkfs.erofs makes it so). The file must hold
-// nothing but the image: Format is not safe to repeat on a file that it has already sealed, because
-// the tree would be sealed too. The result depends on the image and the salt only. The salt is up
-// to MaxSaltSize bytes; it may be empty.
+// The length of the image must be a multiple of BlockSize (mkfs.erofs ensures that). The file must
+// contain only the image: Format is not safe to repeat on a sealed file, because it would also hash
+// the tree. The result depends only on the image and the salt. The salt has up to MaxSaltSize
+// bytes; it may be empty.
 func Format(image string, salt []byte) (Params, error) {
 	if len(salt) > MaxSaltSize {
 		return Params{}, fmt.Errorf("%s: cannot seal: salt has %d bytes, at most %d expected", image, len(salt), MaxSaltSize)
@@ -36,16 +36,16 @@ func Format(image string, salt []byte) (Params, error) {
 	return p, p.Check()
 }
 
-// TreeSize is the length of the hash tree of an image of so many data blocks, in bytes. An image of
-// a single block has no tree: its digest is the root hash.
+// TreeSize returns the length of the hash tree for a number of data blocks, in bytes. An image of a
+// single block has no tree: its digest is the root hash.
 func TreeSize(dataBlocks uint64) (uint64, error) {
 	layout := libraryParams(dataBlocks, dataBlocks, nil)
 	return goverity.GetHashTreeSize(&layout)
 }
 
-// Verify reads the whole sealed image (a file or a block device), and fails when one block of data
-// or of the tree does not lead to the root hash. It reads every byte: use it after writing a slot,
-// not at boot.
+// Verify reads the whole sealed image (a file or a block device), and fails if a block of data or
+// of the tree does not match the root hash. It reads every byte: use it after writing a slot, not
+// at boot.
 func Verify(device string, p Params) error {
 	if err := p.Check(); err != nil {
 		return err
@@ -57,7 +57,7 @@ func Verify(device string, p Params) error {
 	return nil
 }
 
-// libraryParams is the fixed layout in the library's words.
+// libraryParams returns the fixed layout in the form of the library.
 func libraryParams(dataBlocks, hashStart uint64, salt []byte) goverity.Params {
 	return goverity.Params{
 		HashName:       "sha256",

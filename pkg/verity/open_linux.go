@@ -10,17 +10,17 @@ import (
 // options are the optional arguments of the kernel's verity target
 // (Documentation/admin-guide/device-mapper/verity.rst).
 //
-// A block that does not match its hash, or that cannot be read, panics the kernel. Restarting would
-// do too, but it runs the drivers' orderly shutdown from within the failed read; a panic needs
-// nothing to work, stays in the firmware's log (pstore) for the next boot to tell, and becomes a
-// reset by the panic= argument. The kernel's lines are "verity: …: data block N is corrupted" and
+// The kernel panics on a block that does not match its hash or cannot be read. The alternative, a
+// restart, would run the orderly shutdown of the drivers from within the failed read. A panic
+// depends on no other code, is stored in the firmware's log (pstore) for the next boot, and becomes
+// a reset by the panic= argument. The kernel's lines are "verity: …: data block N is corrupted" and
 // "Kernel panic - not syncing: dm-verity device corrupted".
 var options = [...]string{"panic_on_corruption", "panic_on_error", "ignore_zero_blocks"}
 
 // Open maps the sealed image on the block device read-only as the device-mapper device name, and
-// returns the path of the mapped device. Nothing is read to check the image as a whole: each block
-// is checked when it is read. The kernel must have dm_verity loaded. If the name is taken, Open
-// fails and leaves the other device alone.
+// returns the path of the mapped device. It does not verify the image as a whole: the kernel
+// verifies each block when it reads it. The kernel must have dm_verity loaded. If the name is
+// taken, Open fails and does not change the other device.
 func Open(device string, p Params, name string) (string, error) {
 	if err := p.Check(); err != nil {
 		return "", err
@@ -53,13 +53,13 @@ func Open(device string, p Params, name string) (string, error) {
 	table := []dm.Target{{Length: p.DataBlocks * BlockSize / 512, Type: "verity", Params: arguments}}
 	err = control.LoadTable(name, table)
 	if err == nil {
-		// A device is born suspended; resuming puts the table to work.
+		// A new device is suspended; resuming activates its table.
 		err = control.SuspendDevice(name, false)
 	}
 	if err != nil {
 		_ = control.RemoveDevice(name)
 		return "", fmt.Errorf("%s: cannot open with dm-verity: %w", device, err)
 	}
-	// devtmpfs makes this node before the ioctl returns. /dev/mapper/<name> would be udev's work.
+	// devtmpfs creates this node before the ioctl returns. udev would create /dev/mapper/<name>.
 	return fmt.Sprintf("/dev/dm-%d", unix.Minor(number)), nil
 }

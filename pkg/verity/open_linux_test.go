@@ -8,8 +8,8 @@ import (
 	"github.com/containerd/go-dmverity/pkg/dm"
 )
 
-// TestOpen opens a sealed image on a real disk. What a changed byte does cannot be shown here,
-// because it resets the machine: init's boot test shows it.
+// TestOpen opens a sealed image on a real disk. It cannot test a changed byte, because that resets
+// the machine; init's boot test does.
 func TestOpen(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
@@ -57,7 +57,7 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := p
-	broken.HashStart = 1 << 27 // behind the end of the disk
+	broken.HashStart = 1 << 27 // beyond the end of the disk
 	if _, err := Open(disk, broken, "test"); err == nil {
 		t.Error("a tree behind the end of the disk was accepted")
 	}

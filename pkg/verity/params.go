@@ -1,13 +1,13 @@
-// Package verity seals a root image and opens it again: it builds the dm-verity hash tree behind
-// the image, names the tree in one kernel command line parameter, and maps the partition read-only
-// through the kernel's verity target.
+// Package verity seals a root image and opens it: it appends the dm-verity hash tree to the image,
+// encodes the parameters of the tree as a kernel command line parameter, and maps the partition
+// read-only through the kernel's verity target.
 //
 // The layout is fixed: SHA-256, data and hash blocks of 4096 bytes, hash type 1, no superblock.
-// Everything that is needed to open the image stands in Params, and Params travels in the signed
-// boot image. So nothing on the partition itself has to be believed.
+// Params contains all values for opening the image, and the signed UKI contains Params. So no data
+// on the partition itself has to be trusted.
 //
-// The package does not look for partitions, does not mount anything and does not check signatures:
-// the caller finds the device (by Params.PartUUID), and the firmware has checked the boot image.
+// The package does not search partitions, mount file systems or check signatures: the caller finds
+// the device (by Params.PartUUID), and the firmware has verified the UKI.
 package verity
 
 import (
@@ -28,23 +28,23 @@ const (
 	BlockSize = 4096
 	// HashSize is the length of a SHA-256 digest, in bytes.
 	HashSize = 32
-	// MaxSaltSize is the longest salt that is accepted, in bytes. (The kernel would take 256.)
+	// MaxSaltSize is the maximum length of a salt in bytes. (The kernel allows 256.)
 	MaxSaltSize = 64
 	// MaxDataBlocks bounds the image to 1 TiB, so that offsets in bytes never overflow.
 	MaxDataBlocks = 1 << 28
-	// Argument is the name of the kernel command line parameter that carries Params.
+	// Argument is the kernel command line parameter with Params.
 	Argument = "orlop.root"
 )
 
-// Params is all that is needed to open a sealed image. The zero value opens nothing.
+// Params are the parameters for opening a sealed image. The zero value is invalid.
 type Params struct {
 	RootHash   []byte // 32 bytes
-	DataBlocks uint64 // length of the image, in blocks of BlockSize; at least 1
+	DataBlocks uint64 // length of the image in blocks of BlockSize; at least 1
 	HashStart  uint64 // first block of the hash tree on the same device; at least DataBlocks
 	Salt       []byte // 0 to MaxSaltSize bytes
 }
 
-// FromCommandLine finds the parameters on a kernel command line.
+// FromCommandLine parses the parameters from a kernel command line.
 func FromCommandLine(line string) (Params, error) {
 	value, found, err := cmdline.Value(line, Argument)
 	if err != nil {
@@ -56,11 +56,11 @@ func FromCommandLine(line string) (Params, error) {
 	return Parse(value)
 }
 
-// Parse reads the value of the kernel command line parameter orlop.root:
+// Parse parses the value of the kernel command line parameter orlop.root:
 //
 //	<root hash, hex>,<data blocks>,<hash start block>,<salt, hex>
 //
-// It accepts exactly what String writes; an error names the field that is wrong.
+// It accepts exactly the output of String; an error names the wrong field.
 func Parse(s string) (Params, error) {
 	fields := strings.Split(s, ",")
 	if len(fields) != 4 {
@@ -86,12 +86,12 @@ func Parse(s string) (Params, error) {
 	return p, nil
 }
 
-// String is the form that Parse reads.
+// String returns the form for Parse.
 func (p Params) String() string {
 	return fmt.Sprintf("%x,%d,%d,%x", p.RootHash, p.DataBlocks, p.HashStart, p.Salt)
 }
 
-// Check says whether the values are in their ranges.
+// Check returns an error for values out of range.
 func (p Params) Check() error {
 	switch {
 	case len(p.RootHash) != HashSize:
@@ -113,10 +113,10 @@ func (p Params) Equal(q Params) bool {
 	return bytes.Equal(p.RootHash, q.RootHash) && p.DataBlocks == q.DataBlocks && p.HashStart == q.HashStart && bytes.Equal(p.Salt, q.Salt)
 }
 
-// PartUUID is the unique partition GUID of the slot that holds the image: the first 128 bits of the
-// root hash, read in the order in which a GUID is printed. The same order as in Linux' PARTUUID and
-// as in go-blockdevice's PartGUID. It is not a valid RFC 4122 version; nothing that reads GPT asks
-// for one. Params must have passed Check.
+// PartUUID returns the unique partition GUID of the slot with this image: the first 128 bits of the
+// root hash, in the order of a printed GUID. Linux' PARTUUID and go-blockdevice's PartGUID use the
+// same order. It is not a valid RFC 4122 version, but no reader of GPT checks that. Params must
+// have passed Check.
 func (p Params) PartUUID() uuid.UUID {
 	return uuid.UUID(p.RootHash[:16])
 }

@@ -56,7 +56,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// image writes a file of so many blocks with different content in each, and a few zero blocks.
+// image writes a file with different content in each block, and a few zero blocks.
 func image(t *testing.T, blocks int) string {
 	t.Helper()
 	content := make([]byte, blocks*BlockSize)
@@ -74,8 +74,8 @@ func image(t *testing.T, blocks int) string {
 	return name
 }
 
-// The expected hashes were computed with an independent program: veritysetup format --no-superblock
-// --salt cafe --hash-offset <blocks*4096> image image.
+// The expected hashes are from an independent program: veritysetup format --no-superblock --salt
+// cafe --hash-offset <blocks*4096> image image.
 func TestFormatGivesWhatVeritysetupGives(t *testing.T) {
 	for _, c := range []struct {
 		blocks int
@@ -112,7 +112,7 @@ func TestFormatGivesWhatVeritysetupGives(t *testing.T) {
 	}
 }
 
-// One changed byte, wherever it is, must be found.
+// TestVerifyFindsOneByte: Verify detects a single changed byte at any offset.
 func TestVerifyFindsOneByte(t *testing.T) {
 	name := image(t, 300)
 	p, err := Format(name, nil)

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Write writes a sealed image to a partition from its beginning, flushes it, and has the kernel
-// forget what it holds of it in memory, so that the next reader, Verify, reads the disk. The image
-// is what content writes.
+// Write writes a sealed image to a partition from its beginning, flushes it, and drops its pages
+// from the kernel's cache, so that the next reader, Verify, reads the disk. content writes the
+// image.
 func Write(device string, content func(io.Writer) error) (err error) {
-	// with O_EXCL the kernel refuses a device in use (open(2))
+	// with O_EXCL the kernel rejects a device in use (open(2))
 	f, err := os.OpenFile(device, os.O_WRONLY|unix.O_EXCL, 0)
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
-// Package vpd reads pages of vital product data, by which SCSI disks describe themselves, and SATA
-// and USB disks through the kernel's SCSI layer. It opens nothing. What it returns is the disk's
-// word: package printable makes it fit for a console.
+// Package vpd parses pages of vital product data, by which SCSI disks describe themselves; so do
+// SATA and USB disks through the kernel's SCSI layer. It opens no files. The result is untrusted
+// text from the disk: package sanitize makes it safe for a console.
 package vpd
 
 import (
@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Serial returns the unit serial number of page 0x80 (SPC-4, 7.8.13), as the kernel shows it in
-// device/vpd_pg80; empty if the page is another one or is cut off. The kernel has no attribute
-// "serial" for these disks.
+// Serial returns the unit serial number from page 0x80 (SPC-4, 7.8.13), which the kernel provides
+// in device/vpd_pg80; empty for another or an incomplete page. The kernel has no attribute "serial"
+// for these disks.
 func Serial(page []byte) string {
-	const head = 4 // the kind of device, 0x80, the length in two bytes
+	const head = 4 // device type, 0x80, two bytes of length
 	if len(page) < head || page[1] != 0x80 {
 		return ""
 	}

@@ -1,9 +1,8 @@
-// Package watchdog speaks to a hardware watchdog: a timer outside the processor that resets the
-// machine unless it is petted in time. init arms it before it looks for the disk; machined receives
-// the open file and pets it while the machine is well.
+// Package watchdog controls a hardware watchdog: a timer outside the processor that resets the
+// machine unless a process pets it in time. init arms it before it searches the disk; machined
+// receives the open file and pets it while the machine is healthy.
 //
-// The package decides nothing: when to pet is its user's judgement. See the kernel's
-// Documentation/watchdog/watchdog-api.rst.
+// The caller decides when to pet. See the kernel's Documentation/watchdog/watchdog-api.rst.
 package watchdog
 
 import (
@@ -15,26 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device is where the kernel puts the first watchdog.
+// Device is the device file of the first watchdog.
 const Device = "/dev/watchdog"
 
-// FileEnv names the environment variable that hands an armed watchdog to the next program: the
-// number of the open file.
+// FileEnv is the environment variable that passes an armed watchdog to the next program: the number
+// of the open file.
 const FileEnv = "ORLOP_WATCHDOG_FD"
 
-// Timeout is how long a machine may hang before it is reset. It must be longer than the longest
-// part of the boot in which nobody pets, emulated machines included.
+// Timeout is how long a machine may hang before it is reset. It must exceed the longest part of the
+// boot without a pet, emulated machines included.
 const Timeout = 60 * time.Second
 
-// Watchdog is an armed watchdog. It keeps running when the process ends without Stop: that is its
+// Watchdog is an armed watchdog. It keeps running when the process exits without Stop: that is its
 // purpose.
 type Watchdog struct {
 	file *os.File
 }
 
-// Arm opens the device and starts the timer. The hardware may round the timeout (whole seconds, 1 s
-// at least); see Watchdog.Timeout. If there is no watchdog, the error wraps fs.ErrNotExist. One
-// process at a time can hold it.
+// Arm opens the device and starts the timer. The hardware may round the timeout (whole seconds, at
+// least 1 s); see Watchdog.Timeout. Without a watchdog the error wraps fs.ErrNotExist. Only one
+// process at a time can open it.
 func Arm(device string, timeout time.Duration) (*Watchdog, error) {
 	f, err := os.OpenFile(device, os.O_WRONLY, 0)
 	if err != nil {
@@ -42,14 +41,14 @@ func Arm(device string, timeout time.Duration) (*Watchdog, error) {
 	}
 	seconds := max(1, int(timeout/time.Second))
 	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.WDIOC_SETTIMEOUT, seconds); err != nil {
-		// It is armed by now, with the timeout it was made with. That is better than none.
+		// The watchdog is armed now, with its default timeout, which is better than none.
 		return &Watchdog{f}, nil
 	}
 	return &Watchdog{f}, nil
 }
 
-// Inherit takes over the watchdog that the program before armed, from the value of FileEnv. It
-// returns nil if the value is empty: there is no watchdog. Later children do not inherit the file.
+// Inherit takes over the watchdog of the previous program from the value of FileEnv. For an empty
+// value, without a watchdog, it returns nil. Later children do not inherit the file.
 func Inherit(value string) (*Watchdog, error) {
 	if value == "" {
 		return nil, nil
@@ -74,7 +73,7 @@ func (w *Watchdog) HandOver() (string, error) {
 	return strconv.Itoa(fd), nil
 }
 
-// Timeout reads how long the watchdog waits for the next Pet.
+// Timeout returns the timeout of the watchdog after a Pet.
 func (w *Watchdog) Timeout() (time.Duration, error) {
 	seconds, err := unix.IoctlGetInt(int(w.file.Fd()), unix.WDIOC_GETTIMEOUT)
 	if err != nil {
@@ -83,14 +82,14 @@ func (w *Watchdog) Timeout() (time.Duration, error) {
 	return time.Duration(seconds) * time.Second, nil
 }
 
-// CausedReset reports whether the machine's last reset came from this watchdog. Much hardware does
-// not remember and says no.
+// CausedReset reports whether this watchdog caused the last reset of the machine. Much hardware
+// does not record that and reports false.
 func (w *Watchdog) CausedReset() bool {
 	status, err := unix.IoctlGetInt(int(w.file.Fd()), unix.WDIOC_GETBOOTSTATUS)
 	return err == nil && status&unix.WDIOF_CARDRESET != 0
 }
 
-// Pet starts the timer anew.
+// Pet restarts the timer.
 func (w *Watchdog) Pet() error {
 	if _, err := w.file.Write([]byte{0}); err != nil {
 		return fmt.Errorf("watchdog: cannot pet: %w", err)
@@ -98,9 +97,9 @@ func (w *Watchdog) Pet() error {
 	return nil
 }
 
-// Stop disarms the watchdog (the "magic close") and gives it back. Some hardware cannot be disarmed
-// (nowayout); it resets the machine later. Before a reboot leave it armed: it sees to it that the
-// reboot happens.
+// Stop disarms the watchdog (the "magic close") and closes it. Some hardware cannot be disarmed
+// (nowayout) and resets the machine later. Before a reboot the watchdog stays armed, so that the
+// reboot certainly happens.
 func (w *Watchdog) Stop() error {
 	if _, err := w.file.Write([]byte{'V'}); err != nil {
 		return fmt.Errorf("watchdog: cannot stop: %w", err)

@@ -29,7 +29,7 @@ func TestWithoutWatchdog(t *testing.T) {
 	}
 }
 
-// TestSoftdog runs on the kernel's own watchdog in software, which behaves as hardware does.
+// TestSoftdog uses the kernel's software watchdog, which behaves like hardware.
 func TestSoftdog(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("resets the machine if it fails: runs under the product kernel only (make kernel)")

@@ -1,8 +1,8 @@
-// Package rtnltest gives a test a network of its own: fresh namespaces, veth pairs, and a second
-// namespace for the other end of the wire.
+// Package rtnltest provides an isolated network for a test: new namespaces, veth pairs, and a
+// second namespace for the other end of the link.
 //
-// The tests that use it run the same on a development machine and under the product kernel
-// (`go test -exec`). They need the veth module, /proc, and the right to make namespaces.
+// The tests behave the same on a development machine and under the product kernel (`go test
+// -exec`). They need the veth module, /proc, and the right to create namespaces.
 package rtnltest
 
 import (
@@ -22,13 +22,14 @@ import (
 )
 
 const (
-	inside = "ORLOP_TEST_INSIDE" // set in the child: the test that it is for
-	// without, set to 1, lets tests that may not make namespaces be skipped. Without it they fail.
+	inside = "ORLOP_TEST_INSIDE" // set in the child: the name of its test
+	// without, set to 1, skips tests if the process cannot create namespaces. Otherwise these tests
+	// fail.
 	without = "ORLOP_TEST_WITHOUT_NAMESPACES"
 )
 
-// Isolate runs the calling test once more in a process with network and UTS namespaces of its own,
-// takes over its result, and returns false. In that process it returns true: begin a test with
+// Isolate runs the calling test again in a process with its own network and UTS namespaces, adopts
+// its result, and returns false. In that process it returns true. A test begins with
 //
 //	if !rtnltest.Isolate(t) {
 //		return
@@ -45,7 +46,7 @@ func Isolate(t *testing.T) bool {
 	cmd := exec.Command(self, "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.count=1", "-test.timeout=240s")
 	cmd.Env = append(os.Environ(), inside+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWUTS, Pdeathsig: unix.SIGKILL}
-	if os.Getuid() != 0 { // root in a user namespace is enough to own a network
+	if os.Getuid() != 0 { // root in a user namespace can own a network namespace
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
@@ -64,11 +65,12 @@ func Isolate(t *testing.T) bool {
 	return false
 }
 
-// failureLines is how many lines of each test that failed are repeated at most.
+// failureLines is the maximum number of repeated lines of each failed test.
 const failureLines = 15
 
-// failures is what the tests that failed printed last, each after its name, from the output of a
-// test binary with -test.v. A long output is cut by who keeps it, and this goes before it.
+// failures returns the last output of each failed test, after the name of the test, from the output
+// of a test binary with -test.v. It is printed before the complete output, because CI may truncate
+// a long output.
 func failures(out string) string {
 	var failed []string
 	printed := map[string][]string{}
@@ -98,7 +100,7 @@ func failures(out string) string {
 	return b.String()
 }
 
-// Veth makes a pair of links that are each other's other end.
+// Veth creates a pair of connected links.
 func Veth(t *testing.T, a, b string) {
 	t.Helper()
 	c := dial(t)
@@ -111,7 +113,7 @@ func Veth(t *testing.T, a, b string) {
 	}
 }
 
-// Delete takes a link away.
+// Delete deletes a link.
 func Delete(t *testing.T, name string) {
 	t.Helper()
 	c := dial(t)
@@ -129,8 +131,8 @@ func SetUp(t *testing.T, name string, up bool) {
 	}
 }
 
-// AddAddresses sets a link up with addresses, each with the length of its network, which are used at once:
-// without duplicate address detection.
+// AddAddresses adds addresses with their prefix lengths to a link and sets it up. The addresses are
+// usable at once, without duplicate address detection.
 func AddAddresses(t *testing.T, name string, addresses ...string) {
 	t.Helper()
 	c := dial(t)
@@ -187,13 +189,13 @@ func index(t *testing.T, c *rtnetlink.Conn, name string) uint32 {
 	return 0
 }
 
-// Namespace is a second network namespace, with a thread that lives in it.
+// Namespace is a second network namespace, with a thread in it.
 type Namespace struct {
 	fd   int
 	work chan func()
 }
 
-// NewOther makes a namespace. It lives as long as the test.
+// NewOther creates a namespace. It exists until the end of the test.
 func NewOther(t *testing.T) *Namespace {
 	t.Helper()
 	o := &Namespace{work: make(chan func())}
@@ -220,7 +222,8 @@ func NewOther(t *testing.T) *Namespace {
 	return o
 }
 
-// Do runs f in the namespace. Sockets that f opens stay there; goroutines that it starts do not.
+// Do runs f in the namespace. Sockets opened by f stay there; goroutines started by f do not run
+// there.
 func (o *Namespace) Do(f func()) {
 	done := make(chan struct{})
 	o.work <- func() {
@@ -244,7 +247,7 @@ func (o *Namespace) MoveLink(t *testing.T, name string) {
 	o.SetUp(t, name, true)
 }
 
-// SetUp sets a link of the namespace up or down: the carrier of the other end.
+// SetUp sets a link of the namespace up or down, which changes the carrier of the other end.
 func (o *Namespace) SetUp(t *testing.T, name string, up bool) {
 	t.Helper()
 	var err error

@@ -1,6 +1,7 @@
-// Package s3test is a store of objects for tests. It takes PUTs as Amazon's does, and judges the
-// signature of each by itself, as the documentation has it (Signature Version 4, "Authenticating
-// Requests: Using the Authorization Header"), and not with the library that has made it.
+// Package s3test implements an object store for tests. It accepts PUT requests like Amazon S3. It
+// verifies each signature by its own code from the documentation (Signature Version 4,
+// "Authenticating Requests: Using the Authorization Header"), not with the library that has created
+// it.
 package s3test
 
 import (
@@ -19,24 +20,24 @@ import (
 	"time"
 )
 
-// Store is a store with one user, who may put objects and nothing else.
+// Store is a store with a single user, who has only the right to put objects.
 type Store struct {
 	Region, Bucket       string
 	AccessKey, SecretKey string
 
 	mu      sync.Mutex
-	objects map[string][]byte // by their keys
+	objects map[string][]byte // by key
 	failing int
 }
 
-// Keys are those of the objects that there are.
+// Keys returns the keys of all objects.
 func (s *Store) Keys() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.objects))
 }
 
-// Object is what lies under a key.
+// Object returns the object with a key.
 func (s *Store) Object(key string) ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,14 +45,14 @@ func (s *Store) Object(key string) ([]byte, bool) {
 	return text, ok
 }
 
-// Fail has so many of the next requests refused.
+// Fail makes the next requests fail.
 func (s *Store) Fail(requests int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failing = requests
 }
 
-// ServeHTTP takes an object, or says as a store does why not.
+// ServeHTTP stores an object, or answers with an error in the form of S3.
 func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	fails := s.failing > 0
@@ -70,7 +71,7 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusServiceUnavailable, "SlowDown", "Please reduce your request rate.")
 		return
 	case problem != "":
-		// stores repeat what they were told
+		// real stores repeat the header
 		refuse(http.StatusForbidden, "SignatureDoesNotMatch", "%s (%s)", problem, r.Header.Get("Authorization"))
 		return
 	case r.Method != http.MethodPut:
@@ -85,14 +86,14 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	text, err := io.ReadAll(r.Body)
 	if err != nil || int64(len(text)) != r.ContentLength {
-		return // it has broken off: there is nobody to tell
+		return // the client has disconnected
 	}
 	sum, check := sha256.Sum256(text), md5.Sum(text)
 	if hex.EncodeToString(sum[:]) != r.Header.Get("X-Amz-Content-Sha256") {
 		refuse(http.StatusBadRequest, "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed.")
 		return
 	}
-	// as a bucket with Object Lock wants it
+	// required by a bucket with Object Lock
 	if base64.StdEncoding.EncodeToString(check[:]) != r.Header.Get("Content-Md5") {
 		refuse(http.StatusBadRequest, "BadDigest", "The Content-MD5 you specified did not match what we received.")
 		return
@@ -105,10 +106,10 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.objects[key] = text
 }
 
-// skew is how far the clocks may be apart.
+// skew is the maximum difference of the clocks.
 const skew = 15 * time.Minute
 
-// judge says what is wrong with a request's signature; nothing if it is right.
+// judge returns the problem of a request's signature, or an empty string.
 func (s *Store) judge(r *http.Request, now time.Time) string {
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ")
 	if !ok {
