@@ -17,77 +17,76 @@ import (
 )
 
 const (
-	// steady is between an answer and the next question to a server that has connections, is the
-	// preferred one, or is not ready.
-	steady = 2 * time.Second
-	// standby is the same for others, which are asked at once when they get a connection and were
-	// not for long. So each of three servers is asked by a hundred nodes 24 times a second, in all,
-	// and a question is a small one over a connection that is there.
-	standby = 10 * time.Second
-	// again is the same after a first failure, and while no server works.
-	again = 500 * time.Millisecond
-	// alone is how long after the start no server has to work before connections go to what stands
-	// in for one: as long as one that starts anew, or a link that comes up, may take without
-	// anybody's being worse off.
-	alone = 10 * time.Second
+	// probeInterval is the time between an answer and the next probe of a server that has
+	// connections, is the preferred server, or is not ready.
+	probeInterval = 2 * time.Second
+	// standbyInterval is the same for other servers. A server that gets a connection after a long
+	// time is probed at once. With this interval a hundred nodes probe each of three servers 24
+	// times a second, in all, and a probe is small and uses an open connection.
+	standbyInterval = 10 * time.Second
+	// retryInterval is the same after a first failure, and while no server works.
+	retryInterval = 500 * time.Millisecond
+	// offlineAfter is how long after the start all API servers must be down before connections go
+	// to the offline API server. A restarting server or link may take as long without harm.
+	offlineAfter = 10 * time.Second
 )
 
-// level is what is known of a server, the best first. New connections are tried in this order.
+// level is the state of a server, the best first. New connections try the servers in this order.
 type level int
 
 const (
 	ready   level = iota
 	doubted       // it was ready, and then failed once
-	unknown       // it was not asked yet
-	// it answers that it is not ready, or does not let us ask: connections are better than none
+	unknown       // it was not probed yet
+	// it answers that it is not ready, or rejects the probe: connections are better than none
 	unready
 	down // it does not answer, or is not of this cluster; it gets no connection
 )
 
-// server is one API server.
+// server is an API server.
 type server struct {
-	address  string // host:port
-	level    level
-	why      string    // what is wrong, in a few words; empty when nothing is
-	asking   bool      // a question is under way
-	answered time.Time // when the last one was answered or given up; zero to ask at once
-	open     int       // connections
+	address   string // host:port
+	level     level
+	problem   string    // the problem, in a few words, or empty
+	probing   bool      // a probe is running
+	lastProbe time.Time // when the last probe ended; zero to probe at once
+	open      int       // connections
 }
 
-// State is what the balancer knows of the API servers, those first that this node prefers. Make it
-// with NewState.
+// State is the balancer's knowledge of the API servers, in the order of preference of this node.
+// Make it with NewState.
 type State struct {
 	servers []server
-	// the address of what stands in for an API server; empty when there is none, or one has worked
-	standIn string
-	began   time.Time // when it was first asked what to do
-	stands  bool      // connections go to standIn
-	met     bool      // a server has worked
+	// the address of the offline API server; empty without one, or after an API server has worked
+	offlineAPI string
+	started    time.Time // time of the first call of Next
+	offline    bool      // connections go to offlineAPI
+	everReady  bool      // a server has worked
 }
 
-// ProbeResult is what became of a question.
+// ProbeResult is the result of a probe.
 type ProbeResult struct {
-	Reachable bool   // the server has answered, and is one of the cluster's
-	Problem   string // why it is not ready; empty when it is
+	Reachable bool   // the server has answered, and belongs to the cluster
+	Problem   string // problem it is not ready, or empty
 }
 
-// Actions is what is to be done now.
+// Actions are the operations to perform now.
 type Actions struct {
-	Probe      []string // servers; each is told to Answered
-	Close      []string // servers whose connections are to be closed
-	FirstReady bool     // for the first time one has worked: nothing stands in for it from now on
-	// when there is something to be done again if nothing happens before; zero for never
+	Probe      []string // servers; ProbeDone reports each result
+	Close      []string // servers of which the connections are closed
+	FirstReady bool     // a server works for the first time, so the offline API server stops
+	// time of the next call of Next without an earlier event; zero for never
 	Until time.Time
 }
 
-// Servers returns the addresses (host:port) of the API servers that the node's description names,
-// in the order in which the node prefers them. A control-plane machine's own, by loopback, is the
-// first one: nothing of the network has to work for it. The others are in an order of the node's
-// own, so that nodes spread over them, and only those of a server that is gone move (rendezvous
-// hashing: Thaler, Ravishankar, 1998).
+// Servers returns the addresses (host:port) of the API servers in the description of the node, in
+// the node's order of preference. A control-plane machine's own server, on loopback, is the first:
+// it needs no network. The order of the others is specific to the node, so that nodes spread over
+// the servers, and only the nodes of a lost server move (rendezvous hashing: Thaler, Ravishankar,
+// 1998).
 //
-// The endpoint comes last: it is another way to one of them, and the only one that is known when
-// none is named.
+// The endpoint is the last: it is another path to one of these servers, and the only known address
+// if no server is named.
 func Servers(spec nodespec.Spec) ([]string, error) {
 	endpoint, err := url.Parse(spec.Endpoint)
 	if err != nil || endpoint.Hostname() == "" || endpoint.Port() == "" {
@@ -107,7 +106,7 @@ func Servers(spec nodespec.Spec) ([]string, error) {
 	return all, nil
 }
 
-// addresses are those of machines' API servers.
+// addresses returns the addresses of the machines' API servers.
 func addresses(machines []netip.Addr) (all []string) {
 	for _, m := range machines {
 		all = append(all, netip.AddrPortFrom(m, paths.PortKubernetes).String())
@@ -115,24 +114,23 @@ func addresses(machines []netip.Addr) (all []string) {
 	return all
 }
 
-// weight is how much a node likes a server: chance, but always the same.
+// weight is the preference of a node for a server: random, but always the same.
 func weight(node, server string) string {
 	sum := sha256.Sum256([]byte(node + " " + server))
 	return string(sum[:])
 }
 
-// NewState knows nothing of the servers yet. They are given in the order of preference. standIn is
-// the address of what stands in for them after the start (package standin), empty when there is
-// nothing.
+// NewState returns a state without knowledge of the servers, which are in the order of preference.
+// offlineAPI is the address of the offline API server (package offlineapi), or empty.
 func NewState(addresses []string, standIn string) State {
-	s := State{standIn: standIn}
+	s := State{offlineAPI: standIn}
 	for _, a := range addresses {
-		s.servers = append(s.servers, server{address: a, level: unknown, why: "not asked yet"})
+		s.servers = append(s.servers, server{address: a, level: unknown, problem: "not asked yet"})
 	}
 	return s
 }
 
-// Order returns the servers that a new connection is to try, one after the other.
+// Order returns the servers that a new connection tries, in order.
 func (s *State) Order() []string {
 	var out []string
 	for _, one := range s.sorted() {
@@ -140,8 +138,8 @@ func (s *State) Order() []string {
 			out = append(out, one.address)
 		}
 	}
-	if s.stands {
-		out = []string{s.standIn}
+	if s.offline {
+		out = []string{s.offlineAPI}
 	}
 	return out
 }
@@ -150,15 +148,15 @@ func (s *State) sorted() []server {
 	return slices.SortedStableFunc(slices.Values(s.servers), func(a, b server) int { return cmp.Compare(a.level, b.level) })
 }
 
-// ProbeDone tells what became of a question to a server. Two failures in a row count, or the first
-// one of a server that was not ready anyway.
+// ProbeDone records the result of a probe. Two consecutive failures count, or the first failure of
+// a server that was not ready anyway.
 func (s *State) ProbeDone(address string, a ProbeResult, now time.Time) {
 	one := s.find(address)
-	one.asking, one.answered, one.why = false, now, a.Problem
+	one.probing, one.lastProbe, one.problem = false, now, a.Problem
 	switch {
 	case a.Problem == "":
 		one.level = ready
-		s.standIn, s.stands = "", false
+		s.offlineAPI, s.offline = "", false
 	case one.level == ready:
 		one.level = doubted
 	case a.Reachable:
@@ -168,36 +166,37 @@ func (s *State) ProbeDone(address string, a ProbeResult, now time.Time) {
 	}
 }
 
-// ConnectFailed tells that a server did not take a connection. That may be this machine's fault, so it is
-// asked at once, and its other connections stay; but new ones go elsewhere until it has answered.
+// ConnectFailed records that a server did not accept a connection. The cause may be this machine,
+// so the server is probed at once and its other connections stay; but new connections go elsewhere
+// until it has answered.
 func (s *State) ConnectFailed(address, problem string) {
 	if one := s.find(address); one.level == ready {
-		one.level, one.why, one.answered = doubted, problem, time.Time{}
+		one.level, one.problem, one.lastProbe = doubted, problem, time.Time{}
 	}
 }
 
-// ConnOpened and Closed count a server's connections.
+// ConnOpened counts a new connection of a server.
 func (s *State) ConnOpened(address string) { s.find(address).open++ }
 
-// ConnClosed is Opened's opposite.
+// ConnClosed counts a closed connection of a server.
 func (s *State) ConnClosed(address string) { s.find(address).open-- }
 
-// Next decides what is to be done at a time, and takes it for done. Connections are closed only
-// when there is a better server for them: to have them closed leads a client nowhere otherwise, and
-// the network ends those whose other end is gone.
+// Next returns the actions of this moment, and assumes that they are performed. Connections are
+// closed only if there is a better server for them: otherwise a closed connection would help no
+// client, and the kernel ends connections with a lost peer.
 func (s *State) Next(now time.Time) Actions {
 	var todo Actions
-	better := s.have(ready) > 0
-	todo.FirstReady, s.met = better && !s.met, s.met || better
-	if s.began.IsZero() {
-		s.began = now
+	better := s.count(ready) > 0
+	todo.FirstReady, s.everReady = better && !s.everReady, s.everReady || better
+	if s.started.IsZero() {
+		s.started = now
 	}
-	// Those that answer and are not ready have nothing to lose by it: they are asked on, and met
-	// when they are.
-	if due := s.began.Add(alone); s.standIn != "" && !s.stands && s.have(ready)+s.have(doubted)+s.have(unknown) == 0 {
-		if s.stands = !due.After(now); !s.stands {
+	// Servers that answer and are not ready lose nothing: they are still probed, and used when they
+	// are ready.
+	if due := s.started.Add(offlineAfter); s.offlineAPI != "" && !s.offline && s.count(ready)+s.count(doubted)+s.count(unknown) == 0 {
+		if s.offline = !due.After(now); !s.offline {
 			todo.Until = due
-		} else { // who is connected with one that answers, and has nothing to say, comes again
+		} else { // a client connected to an answering server that is not ready reconnects
 			for _, one := range s.servers {
 				if one.open > 0 {
 					todo.Close = append(todo.Close, one.address)
@@ -210,13 +209,13 @@ func (s *State) Next(now time.Time) Actions {
 		if better && one.open > 0 && one.level >= unready {
 			todo.Close = append(todo.Close, one.address)
 		}
-		if one.asking {
+		if one.probing {
 			continue
 		}
-		due := one.answered.Add(s.pause(i))
+		due := one.lastProbe.Add(s.pause(i))
 		switch {
-		case one.answered.IsZero() || !due.After(now):
-			one.asking = true
+		case one.lastProbe.IsZero() || !due.After(now):
+			one.probing = true
 			todo.Probe = append(todo.Probe, one.address)
 		case todo.Until.IsZero() || due.Before(todo.Until):
 			todo.Until = due
@@ -225,20 +224,20 @@ func (s *State) Next(now time.Time) Actions {
 	return todo
 }
 
-// pause is how long after its last answer a server is asked again.
+// pause returns the time from the last answer of a server to its next probe.
 func (s *State) pause(i int) time.Duration {
 	one := s.servers[i]
 	switch {
-	case one.level == doubted || s.have(ready) == 0:
-		return again
+	case one.level == doubted || s.count(ready) == 0:
+		return retryInterval
 	case i > 0 && one.open == 0 && one.level == ready:
-		return standby
+		return standbyInterval
 	}
-	return steady
+	return probeInterval
 }
 
-// have counts the servers of a level.
-func (s *State) have(l level) int {
+// count counts the servers of a level.
+func (s *State) count(l level) int {
 	n := 0
 	for _, one := range s.servers {
 		if one.level == l {
@@ -248,10 +247,10 @@ func (s *State) have(l level) int {
 	return n
 }
 
-// Describe tells whether there is a server that works, which one gets new connections, and what is
-// wrong with the others. Before the first answer there is nothing to tell.
+// Describe reports whether a server works, which server gets new connections, and the problems of
+// the others. Before the first answer the detail is empty.
 func (s *State) Describe() (works bool, detail string) {
-	if s.have(unknown) == len(s.servers) {
+	if s.count(unknown) == len(s.servers) {
 		return false, ""
 	}
 	sorted := s.sorted()
@@ -261,20 +260,20 @@ func (s *State) Describe() (works bool, detail string) {
 		case i == 0 && one.level <= doubted:
 			works = true
 			parts = append(parts, "API server "+one.address)
-		case one.why != "" && (one.level != unknown || !works):
-			parts = append(parts, one.address+": "+one.why)
+		case one.problem != "" && (one.level != unknown || !works):
+			parts = append(parts, one.address+": "+one.problem)
 		}
 	}
 	switch {
-	case s.stands:
-		parts = slices.Insert(parts, 0, "no API server works; the stand-in answers")
+	case s.offline:
+		parts = slices.Insert(parts, 0, "no API server works; the offline API server answers")
 	case !works:
 		parts = slices.Insert(parts, 0, "no API server works")
 	}
 	return works, strings.Join(parts, "; ")
 }
 
-// find returns a server of those that NewState was given; others are nobody's to ask about.
+// find returns a server of NewState. A change of any other server has no effect.
 func (s *State) find(address string) *server {
 	i := slices.IndexFunc(s.servers, func(one server) bool { return one.address == address })
 	if i < 0 {

@@ -56,8 +56,8 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// TestOwn: a control-plane machine's own server comes first, once, and on loopback; the others as
-// anywhere.
+// TestOwn checks that a control-plane machine's own server is the first, listed once and on
+// loopback, and that the others are as on any machine.
 func TestOwn(t *testing.T) {
 	planes := addressesOf("192.0.2.10", "192.0.2.11", "192.0.2.12")
 	for _, tc := range []struct{ name, endpoint, own, last string }{
@@ -91,7 +91,8 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestSpread: nodes spread over the servers, and when one goes, only its nodes move.
+// TestSpread checks that nodes spread over the servers, and that when a server is removed, only its
+// nodes move.
 func TestSpread(t *testing.T) {
 	const nodes = 3000
 	first := func(node string, planes ...string) string {
@@ -124,8 +125,8 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestState: each line is something that happens, and what is known, who gets connections, and who
-// loses them after it.
+// TestState has a line for each event, with the state of the servers, the order of new connections,
+// and the closed connections after it.
 func TestState(t *testing.T) {
 	const a, b, c = "a:1", "b:1", "c:1"
 	good, sick, dead := ProbeResult{Reachable: true}, ProbeResult{Reachable: true, Problem: "500: etcd failed"}, ProbeResult{Problem: "does not answer"}
@@ -211,8 +212,8 @@ func TestState(t *testing.T) {
 	}
 }
 
-// TestPace: when each server is asked again.
-func TestPace(t *testing.T) {
+// TestProbeIntervals checks when each server is probed again.
+func TestProbeIntervals(t *testing.T) {
 	const a, b = "a:1", "b:1"
 	good, dead := ProbeResult{Reachable: true}, ProbeResult{Problem: "does not answer"}
 	s := NewState([]string{a, b}, "")
@@ -239,15 +240,15 @@ func TestPace(t *testing.T) {
 			t.Errorf("%s: at last: %+v", what, todo)
 		}
 	}
-	expect("all work", good, good, steady, standby)
+	expect("all work", good, good, probeInterval, standbyInterval)
 	s.ConnOpened(b)
-	expect("both are in use", good, good, steady, steady)
+	expect("both are in use", good, good, probeInterval, probeInterval)
 	s.ConnClosed(b)
-	expect("one failed once", dead, good, again, standby)
-	expect("and twice", dead, good, steady, standby)
-	expect("none works, one failed once", dead, dead, again, again)
-	expect("none works", dead, dead, again, again)
-	expect("one is back", good, dead, steady, steady)
+	expect("one failed once", dead, good, retryInterval, standbyInterval)
+	expect("and twice", dead, good, probeInterval, standbyInterval)
+	expect("none works, one failed once", dead, dead, retryInterval, retryInterval)
+	expect("none works", dead, dead, retryInterval, retryInterval)
+	expect("one is back", good, dead, probeInterval, probeInterval)
 	s.ProbeDone(a, good, begin)
 	s.ConnectFailed(a, "refused")
 	if todo := s.Next(begin); !slices.Equal(todo.Probe, []string{a}) {
@@ -255,10 +256,10 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestStandIn: what stands in for the servers gets connections when none has worked for a while
-// after the start, also while one answers that it is not ready, and never again when one has
-// worked.
-func TestStandIn(t *testing.T) {
+// TestOfflineAPI checks that the offline API server gets connections when no server has worked for
+// a while after the start, also while a server answers that it is not ready, and never again after
+// a server has worked.
+func TestOfflineAPI(t *testing.T) {
 	const a, b, stand = "192.0.2.10:6443", "192.0.2.11:6443", "127.0.0.1:1"
 	s := NewState([]string{a, b}, stand)
 	expect := func(at time.Duration, met bool, want ...string) {
@@ -272,23 +273,23 @@ func TestStandIn(t *testing.T) {
 	}
 	expect(0, false, a, b)
 	s.ProbeDone(a, ProbeResult{Problem: "refused"}, begin)
-	expect(alone, false, b) // nobody knows yet about b
+	expect(offlineAfter, false, b) // the state of b is not known yet
 	s.ProbeDone(b, ProbeResult{Reachable: true, Problem: "etcd"}, begin)
-	expect(alone, false, stand)
-	if works, detail := s.Describe(); works || !strings.HasPrefix(detail, "no API server works; the stand-in answers; ") {
+	expect(offlineAfter, false, stand)
+	if works, detail := s.Describe(); works || !strings.HasPrefix(detail, "no API server works; the offline API server answers; ") {
 		t.Errorf("%t, %q", works, detail)
 	}
-	s.ProbeDone(b, ProbeResult{}, begin.Add(alone))
-	expect(alone, true, b)
-	s.ProbeDone(b, ProbeResult{Problem: "refused"}, begin.Add(2*alone))
-	s.ProbeDone(b, ProbeResult{Problem: "refused"}, begin.Add(2*alone))
-	expect(3*alone, false)
+	s.ProbeDone(b, ProbeResult{}, begin.Add(offlineAfter))
+	expect(offlineAfter, true, b)
+	s.ProbeDone(b, ProbeResult{Problem: "refused"}, begin.Add(2*offlineAfter))
+	s.ProbeDone(b, ProbeResult{Problem: "refused"}, begin.Add(2*offlineAfter))
+	expect(3*offlineAfter, false)
 
 	s = NewState([]string{a}, stand)
 	s.ProbeDone(a, ProbeResult{Problem: "refused"}, begin)
-	if todo := s.Next(begin); todo.Until.After(begin.Add(alone)) || todo.Until.IsZero() {
+	if todo := s.Next(begin); todo.Until.After(begin.Add(offlineAfter)) || todo.Until.IsZero() {
 		t.Errorf("it is looked again at %s", todo.Until)
 	}
-	expect(alone-1, false)
-	expect(alone, false, stand)
+	expect(offlineAfter-1, false)
+	expect(offlineAfter, false, stand)
 }
