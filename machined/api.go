@@ -290,7 +290,7 @@ func (a serviceAPI) Restart(ctx context.Context, r *api.RestartServiceRequest) (
 		if err != nil {
 			return nil, status.Errorf(codes.Internal, "service %s: cannot %s: %v", s.Name, how, err)
 		}
-		a.m.events.add("service/"+s.Name, "op", how+" asked by "+caller(ctx))
+		a.m.events.add("service/"+s.Name, "operation", how+" asked by "+caller(ctx))
 		return &api.RestartServiceResponse{}, nil
 	}
 	return nil, a.m.noService(r.Name)

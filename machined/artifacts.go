@@ -153,7 +153,7 @@ func (k *artifactManager) fetchFrom(ctx context.Context, most time.Duration, a c
 	defer cancel()
 	err := k.store.Fetch(ctx, a.SHA256, from)
 	if err == nil {
-		k.event("op", a.String()+" has come")
+		k.event("operation", a.String()+" has come")
 	}
 	return err
 }
@@ -181,7 +181,7 @@ func (k *artifactManager) prune(ctx context.Context, wanted []config.AddonSpec, 
 		}
 		dropped, err := k.store.Prune(sums)
 		if dropped > 0 {
-			k.event("op", fmt.Sprintf("let go of what no add-on wants any more: %d files", dropped))
+			k.event("operation", fmt.Sprintf("let go of what no add-on wants any more: %d files", dropped))
 		}
 		problems = append(problems, err)
 	}

@@ -204,7 +204,7 @@ func (a clusterAPI) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	a.m.events.add("cluster", "op", fmt.Sprintf("issued a kubeconfig for %v to %s", ttl, caller(ctx)))
+	a.m.events.add("cluster", "operation", fmt.Sprintf("issued a kubeconfig for %v to %s", ttl, caller(ctx)))
 	return &api.KubeconfigResponse{Kubeconfig: text}, nil
 }
 

@@ -65,5 +65,5 @@ func (m *machine) limitNewConnections(ctx context.Context) {
 		m.events.add("api", "failure", fmt.Sprintf("the kernel does not keep the pace of new connections, apid alone does: %v", err))
 		return
 	}
-	m.events.add("api", "op", fmt.Sprintf("the kernel takes %d new connections a second from one address, %d at once", apid.ConnectionsPerAddress, apid.ConnectionBurst))
+	m.events.add("api", "operation", fmt.Sprintf("the kernel takes %d new connections a second from one address, %d at once", apid.ConnectionsPerAddress, apid.ConnectionBurst))
 }

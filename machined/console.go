@@ -77,8 +77,8 @@ func (m *machine) consoleStatus() console.Status {
 	if code, _ := m.pairing.code.Get(); code != "" {
 		s.PairingCode = string(code)
 	}
-	if stage.Waits != "" {
-		s.WaitsFor = append(s.WaitsFor, stage.Waits)
+	if stage.WaitingFor != "" {
+		s.WaitsFor = append(s.WaitsFor, stage.WaitingFor)
 	}
 	if now.config != nil && now.config.Cluster != nil {
 		s.Kubernetes = m.release.Kubernetes

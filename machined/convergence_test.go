@@ -22,7 +22,7 @@ func TestUndone(t *testing.T) {
 		`host: set kernel parameter vm.x = "1" (was "0")`, "network: link eth0: up", "network: link eth1: up",
 	}
 	failures := failuresOf(errors.Join(
-		fmt.Errorf("%s", modules), errors.Join(errors.New("network: link eth1: up: cannot do: no such device"), errors.New("door: cannot write"))))
+		fmt.Errorf("%s", modules), errors.Join(errors.New("network: link eth1: up: cannot do: no such device"), errors.New("api: cannot write"))))
 	want := []string{planned[0], planned[2], planned[3], planned[4]}
 	if got := reconcile.Done(planned, failures); strings.Join(got, "|") != strings.Join(want, "|") || len(failures) != 3 {
 		t.Errorf("got %q by %q", got, failures)

@@ -57,7 +57,7 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 		<-a.m.captures
 		return status.Error(captureCode(err), err.Error())
 	}
-	a.m.events.add("network", "op", "capture on link "+r.Link+" begun by "+caller(stream.Context()))
+	a.m.events.add("network", "operation", "capture on link "+r.Link+" begun by "+caller(stream.Context()))
 	ctx, cancel := context.WithTimeout(stream.Context(), long)
 	defer cancel()
 	done := make(chan error, 1)

@@ -37,7 +37,7 @@ func (m *machine) drain() error {
 	if !drains {
 		return nil
 	}
-	m.beginOperation("move the pods away", 0)
+	m.beginOperation("drain the node", 0)
 	defer m.beginOperation("", 0)
 	return m.drainWith(m.runCtx, want)
 }
@@ -72,7 +72,7 @@ func (m *machine) drainWith(ctx context.Context, want config.Drain) error {
 	case err != nil:
 		m.events.add("upgrade", "failure", "pods are not moved away: "+err.Error())
 	default:
-		m.events.add("upgrade", "op", strings.Join(append([]string{fmt.Sprintf("%d pods moved away", done.Evicted)}, done.Remaining...), "; "))
+		m.events.add("upgrade", "operation", strings.Join(append([]string{fmt.Sprintf("%d pods moved away", done.Evicted)}, done.Remaining...), "; "))
 	}
 	return nil
 }

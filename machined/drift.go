@@ -223,7 +223,7 @@ func (d *drift) setHung(name string, hung bool) {
 func (m *machine) newDrift() *drift {
 	return &drift{interval: driftInterval, timeout: driftTimeout, epoch: m.driftEpoch, domains: []domain{
 		{"configuration", m.configurationDrift}, {"disk", m.diskDrift}, {"network", m.networkDrift}, {"firewall", m.firewallDrift},
-		{"host", m.hostDrift}, {"door", m.apiDrift}, {"credentials", m.credentialsDrift}, {"services", m.servicesDrift},
+		{"host", m.hostDrift}, {"api", m.apiDrift}, {"credentials", m.credentialsDrift}, {"services", m.servicesDrift},
 	}}
 }
 
@@ -325,7 +325,7 @@ func (m *machine) hostDrift(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	left, err := m.kernel.UnrestorableSysctls(m.hostConfig(c))
+	left, err := m.kernel.LeftoverModules(m.hostConfig(c))
 	if err == nil && len(left) > 0 {
 		err = errors.New(leftover(left))
 	}

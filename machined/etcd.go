@@ -143,7 +143,7 @@ func (a etcdAPI) Snapshot(request *api.EtcdSnapshotRequest, stream grpc.ServerSt
 	if request.Stored != "" {
 		what = fmt.Sprintf("the snapshot %q was fetched", request.Stored)
 	}
-	a.m.events.add("etcd", "op", what+" by "+caller(stream.Context()))
+	a.m.events.add("etcd", "operation", what+" by "+caller(stream.Context()))
 	return endOfStream(a.m.transfer(transferTimeout, func(moved func()) error {
 		return sendSnapshot(about, io.NewSectionReader(f, 0, info.Size()), func(r *api.EtcdSnapshotResponse) error {
 			moved()
@@ -346,7 +346,7 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 	if err != nil {
 		return nil, restoreError(paths.EtcdSnapshots, err)
 	}
-	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d are to be restored, asked by %s", made.Revision, order.By))
+	m.events.add("etcd", "operation", fmt.Sprintf("the data of revision %d are to be restored, asked by %s", made.Revision, order.By))
 	return m.activateRestored(made)
 }
 
@@ -382,7 +382,7 @@ func (m *machine) activateRestored(made nodespec.EtcdRestored) (*api.EtcdRestore
 	if failed != "" {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: the data of revision %d are in place, and cannot be served: %s; `orlopctl etcd restore --undo` puts back what they have replaced", done.Revision, failed)
 	}
-	m.events.add("etcd", "op", fmt.Sprintf("the data of revision %d were restored; those that they replaced had come to revision %d", done.Revision, done.Replaced))
+	m.events.add("etcd", "operation", fmt.Sprintf("the data of revision %d were restored; those that they replaced had come to revision %d", done.Revision, done.Replaced))
 	// The controllers cache objects of the replaced data.
 	if err := m.services.Restart(serviceControllers); err != nil {
 		m.events.add("etcd", "failure", err.Error())
@@ -444,7 +444,7 @@ func (a etcdAPI) Defragment(ctx context.Context, _ *api.EtcdDefragmentRequest) (
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	a.m.events.add("etcd", "op", fmt.Sprintf("defragmented from %d KiB to %d KiB, asked by %s", done.Before>>10, done.After>>10, caller(ctx)))
+	a.m.events.add("etcd", "operation", fmt.Sprintf("defragmented from %d KiB to %d KiB, asked by %s", done.Before>>10, done.After>>10, caller(ctx)))
 	return &api.EtcdDefragmentResponse{Before: done.Before, After: done.After, Compacted: done.Compacted}, nil
 }
 

@@ -43,7 +43,7 @@ func (a etcdAPI) RemoveMember(ctx context.Context, r *api.EtcdRemoveMemberReques
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	a.m.events.add("etcd", "op", fmt.Sprintf("the member %s (%s) was removed by %s", removed.Name, removed.ID, caller(ctx)))
+	a.m.events.add("etcd", "operation", fmt.Sprintf("the member %s (%s) was removed by %s", removed.Name, removed.ID, caller(ctx)))
 	return &api.EtcdRemoveMemberResponse{Removed: toEtcdMember(removed), NodeError: a.m.deleteMemberNode(a.m.runCtx, removed)}, nil
 }
 
@@ -75,7 +75,7 @@ func (m *machine) deleteMemberNode(ctx context.Context, removed nodespec.EtcdMem
 		return err.Error()
 	}
 	for _, name := range there {
-		m.events.add("cluster", "op", fmt.Sprintf("the Node of machine %s is deleted: its member was removed", name))
+		m.events.add("cluster", "operation", fmt.Sprintf("the Node of machine %s is deleted: its member was removed", name))
 	}
 	return ""
 }
@@ -95,7 +95,7 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 	if i := slices.IndexFunc(now.Members, func(m nodespec.EtcdMember) bool { return slices.Contains(done.IDs, m.ID) }); i >= 0 {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: nobody was left out: %s has come back meanwhile, and a quorum answers", now.Members[i].Name)
 	}
-	a.m.events.add("etcd", "op", fmt.Sprintf("etcd goes on without %s, asked by %s", strings.Join(done.Dropped, ", "), caller(ctx)))
+	a.m.events.add("etcd", "operation", fmt.Sprintf("etcd goes on without %s, asked by %s", strings.Join(done.Dropped, ", "), caller(ctx)))
 	return &api.EtcdRecoverResponse{RemovedMembers: done.Dropped}, nil
 }
 
@@ -103,7 +103,7 @@ func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.Etc
 	if _, err := changeMembership[struct{}](a.m, "rejoin-data", nodespec.RejoinFile); err != nil {
 		return nil, err
 	}
-	a.m.events.add("etcd", "op", "this machine's data were dropped and it is a member again, asked by "+caller(ctx))
+	a.m.events.add("etcd", "operation", "this machine's data were dropped and it is a member again, asked by "+caller(ctx))
 	return &api.EtcdRejoinResponse{}, nil
 }
 
@@ -116,7 +116,7 @@ func (m *machine) leaveEtcd(by string) error {
 	}
 	left, err := runCommand[nodespec.EtcdMember](m.runCtx, m, paths.UserAPI, "leave-members", nil)
 	if err == nil && left.ID != "" {
-		m.events.add("etcd", "op", fmt.Sprintf("this machine's member %s has left, asked by %s", left.ID, by))
+		m.events.add("etcd", "operation", fmt.Sprintf("this machine's member %s has left, asked by %s", left.ID, by))
 	}
 	return err
 }

@@ -18,7 +18,7 @@ type event struct {
 	cursor  uint64 // 1 for the first event since boot, then increasing by one
 	time    time.Time
 	source  string // "boot", "disk", "network", "service/containerd", …
-	kind    string // "stage", "op", "state", "failure", "config", "power"
+	kind    string // "stage", "operation", "state", "failure", "config", "power"
 	message string // one line
 }
 

@@ -54,7 +54,7 @@ func (a imageAPI) Import(stream grpc.ClientStreamingServer[api.ImportImageReques
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	for _, i := range images {
-		a.m.events.add("image", "op", "imported "+i.Name+" by "+caller(stream.Context()))
+		a.m.events.add("image", "operation", "imported "+i.Name+" by "+caller(stream.Context()))
 	}
 	wake(a.m.imagesChanged)
 	return stream.SendAndClose(&api.ImportImageResponse{Images: toImages(images)})
@@ -235,7 +235,7 @@ func (n *peerImages) Find(ctx context.Context, name string) (ocispec.Descriptor,
 			n.backOff(addr)
 		case found.GetDigest() != "":
 			if name != found.Digest {
-				n.m.events.add("image", "op", fmt.Sprintf("%s is %s at %s, where it was imported", name, found.Digest, addr))
+				n.m.events.add("image", "operation", fmt.Sprintf("%s is %s at %s, where it was imported", name, found.Digest, addr))
 			}
 			return ocispec.Descriptor{Digest: digest.Digest(found.Digest), MediaType: found.MediaType, Size: found.Size}, nil
 		}

@@ -227,7 +227,7 @@ func (m *machine) beginInstall(w install.Want, documents []byte, who string) err
 		m.writeMu.Unlock()
 		return fmt.Errorf("configuration refused, nothing was changed: the operator's CA: %w", err)
 	}
-	m.events.add("install", "op", "onto "+w.Disk.String()+", asked by "+who)
+	m.events.add("install", "operation", "onto "+w.Disk.String()+", asked by "+who)
 	m.installation.Set(installState{Phase: installing, Disk: w.Disk.Path})
 	ops := install.Operations(w, install.Tools{
 		Run:     func(ctx context.Context, args ...string) ([]byte, error) { return m.reaper.Run(ctx, args...) },

@@ -57,7 +57,7 @@ func (a apidAPI) RequestJoin(_ context.Context, r *api.RequestJoinRequest) (*api
 	}
 	answer, known := a.m.answerJoinRequest(m)
 	if !known && answer.State == joinrequest.Pending && a.m.joinRequests.eventLimit.Allow() {
-		a.m.events.add("cluster", "op", fmt.Sprintf("a machine at %s asks to join as %s; its key is %s; an operator decides (`orlopctl nodes pending`)", m.Address, m.Name, m.Key))
+		a.m.events.add("cluster", "operation", fmt.Sprintf("a machine at %s asks to join as %s; its key is %s; an operator decides (`orlopctl nodes pending`)", m.Address, m.Name, m.Key))
 	}
 	return &api.RequestJoinResponse{State: string(answer.State), Certificate: answer.Certificate, Reason: answer.Reason}, nil
 }
@@ -204,7 +204,7 @@ func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.Ap
 	desk.Lock()
 	desk.list = desk.list.Approved(m.Key, ticket.Certificate, cert.NotAfter)
 	desk.Unlock()
-	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s is let in when it asks next: %s", m.Name, m.Address, m.Key))
+	a.m.events.add("cluster", "operation", fmt.Sprintf("machine %s at %s is let in when it asks next: %s", m.Name, m.Address, m.Key))
 	return &api.ApproveResponse{}, nil
 }
 
@@ -226,7 +226,7 @@ func (a clusterAPI) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResp
 	out := &api.DenyResponse{}
 	vs := a.m.voters(c)
 	_, out.Unreached, _ = a.m.replicate(ctx, vs.others, &api.ReplicateMembershipRequest{Denied: []string{m.Key}}, "", len(vs.others))
-	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s is not let in: %s", m.Name, m.Address, m.Key))
+	a.m.events.add("cluster", "operation", fmt.Sprintf("machine %s at %s is not let in: %s", m.Name, m.Address, m.Key))
 	return out, nil
 }
 

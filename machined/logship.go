@@ -67,7 +67,7 @@ func (m *machine) runLogShipping(ctx context.Context) {
 			machine, receivers = now.config.Machine.Metadata.Name, now.config.Machine.Spec.Logging.Receivers
 		}
 		if err := m.shipTo(ctx, machine, receivers); err != nil {
-			m.events.add("shipping", "failure", err.Error())
+			m.events.add("log-shipping", "failure", err.Error())
 		}
 	}
 }
@@ -94,12 +94,12 @@ func (m *machine) shipTo(ctx context.Context, machine string, receivers []config
 			last = before[i].ended
 		}
 		s.all = append(s.all, m.startSender(ctx, machine, r, dir, last))
-		m.events.add("shipping", "op", fmt.Sprintf("send to receiver %s at %s", r.Name, r.Address))
+		m.events.add("log-shipping", "operation", fmt.Sprintf("send to receiver %s at %s", r.Name, r.Address))
 	}
 	for _, old := range before {
 		if !slices.Contains(s.all, old) {
 			old.stop()
-			m.events.add("shipping", "op", fmt.Sprintf("send no more to receiver %s at %s", old.to.Name, old.to.Address))
+			m.events.add("log-shipping", "operation", fmt.Sprintf("send no more to receiver %s at %s", old.to.Name, old.to.Address))
 		}
 	}
 	return err
@@ -114,7 +114,7 @@ func (m *machine) startSender(ctx context.Context, machine string, r config.Rece
 	c := logship.Config{
 		Name: r.Name, Address: r.Address.String(), TLS: receiverTLS(r), Sources: m.sources(r.Sources),
 		Encode: func(l logship.Record) []byte { return encode(machine, l) },
-		Event:  func(kind, message string) { m.events.add("shipping", kind, message) },
+		Event:  func(kind, message string) { m.events.add("log-shipping", kind, message) },
 	}
 	if dir != "" {
 		c.Cursors = filepath.Join(dir, r.Name+".json")
@@ -126,7 +126,7 @@ func (m *machine) startSender(ctx context.Context, machine string, r config.Rece
 		if last != nil {
 			<-last // it was stopped, and ends in seconds at most
 		}
-		m.restarter().Run(ctx, "shipping to "+r.Name, one.sender.Run)
+		m.restarter().Run(ctx, "log shipping to "+r.Name, one.sender.Run)
 	}()
 	return one
 }
@@ -139,7 +139,7 @@ func (m *machine) cursors(receivers []config.Receiver) (string, error) {
 	}
 	names, err := filepath.Glob(filepath.Join(paths.LogShipping, "*.json"))
 	if err != nil {
-		return "", fmt.Errorf("shipping: %w", err)
+		return "", fmt.Errorf("log shipping: %w", err)
 	}
 	known := func(name string) bool {
 		name = strings.TrimSuffix(filepath.Base(name), ".json")
@@ -153,7 +153,7 @@ func (m *machine) cursors(receivers []config.Receiver) (string, error) {
 		}
 	}
 	if err := errors.Join(append(problems, os.MkdirAll(paths.LogShipping, 0o700))...); err != nil {
-		return paths.LogShipping, fmt.Errorf("shipping: %w", err)
+		return paths.LogShipping, fmt.Errorf("log shipping: %w", err)
 	}
 	return paths.LogShipping, nil
 }
@@ -177,7 +177,7 @@ func (s *logShipping) close(ctx context.Context) error {
 	return nil
 }
 
-// states returns the receivers for topic "shipping".
+// states returns the receivers for topic "log-shipping".
 func (s *logShipping) states() ([]logship.State, error) {
 	s.mu.Lock()
 	all := slices.Clone(s.all)

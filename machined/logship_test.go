@@ -115,10 +115,10 @@ func TestShipping(t *testing.T) {
 	record(2)
 	both := []config.Receiver{second.receiver(t, "second", config.SourceEvents, config.SourceAudit), first.receiver(t, "first", config.SourceAudit)}
 	check(t, m.shipTo(t.Context(), "m1", both))
-	m.events.add("disk", "op", "grow DATA")
+	m.events.add("disk", "operation", "grow DATA")
 	second.wait(t, "audit", 5)
 	events := strings.Join(second.wait(t, "events", 3), "\n")
-	for _, want := range []string{"shipping: send to receiver first at 127.0.0.1:", "shipping: send to receiver second at", "disk: grow DATA"} {
+	for _, want := range []string{"log-shipping: send to receiver first at 127.0.0.1:", "log-shipping: send to receiver second at", "disk: grow DATA"} {
 		if strings.Count(events, want) != 1 {
 			t.Errorf("the events want %q once:\n%s", want, events)
 		}

@@ -254,7 +254,7 @@ func newMachine() *machine {
 		State:  m.networkState,
 		Files:  network.SystemFiles,
 		Leases: paths.State + "/dhcp",
-		Log:    func(line string) { m.events.add("network", "op", line) },
+		Log:    func(line string) { m.events.add("network", "operation", line) },
 	})
 	// NewClient does not resolve the address of a Unix socket, so it cannot fail.
 	m.containerd, _ = grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -185,7 +185,7 @@ func (m *machine) collectNodes(ctx context.Context) bool {
 		m.nodeGC.record(gone, names, there)
 	}
 	for _, name := range there {
-		m.events.add("cluster", "op", fmt.Sprintf("the Node of machine %s was there, and is deleted: the machine was taken out", name))
+		m.events.add("cluster", "operation", fmt.Sprintf("the Node of machine %s was there, and is deleted: the machine was taken out", name))
 	}
 	if problem != "" && problem != m.nodeGC.problem {
 		m.events.add("cluster", "failure", problem)

@@ -50,7 +50,7 @@ func owner() ([]byte, error) {
 			return text, nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("door: cannot read the operator's CA: %w", err)
+			return nil, fmt.Errorf("api: cannot read the operator's CA: %w", err)
 		}
 	}
 	return nil, nil

@@ -21,13 +21,13 @@ import (
 // is rolled back. A panic of the main loop is not recovered (main.go): the process ends, and the
 // machine resets.
 
-// panicState is the panics since the start of machined: topic "program".
+// panicState is the panics since the start of machined: topic "panics".
 type panicState struct {
 	Panics int       `json:"panics"`         // recovered panics
 	Last   string    `json:"last,omitempty"` // the last one
 	At     time.Time `json:"at,omitzero"`    // its time
 	// tasks that wait for their restart after a panic
-	Resting []string `json:"resting,omitempty"`
+	BackingOff []string `json:"backingOff,omitempty"`
 }
 
 const (
@@ -42,9 +42,9 @@ const (
 func (m *machine) restarter() panics.Restarter {
 	return panics.Restarter{MinBackoff: restartMinBackoff, MaxBackoff: restartMaxBackoff, BackingOff: func(where string, rests bool) {
 		m.panicState.Update(func(s panicState) panicState {
-			s.Resting = slices.DeleteFunc(slices.Clone(s.Resting), func(w string) bool { return w == where })
+			s.BackingOff = slices.DeleteFunc(slices.Clone(s.BackingOff), func(w string) bool { return w == where })
 			if rests {
-				s.Resting = append(s.Resting, where)
+				s.BackingOff = append(s.BackingOff, where)
 			}
 			return s
 		})
@@ -64,12 +64,12 @@ func (m *machine) panicked(e *panics.Error) {
 	if count > maxPanicsRecorded {
 		return
 	}
-	m.events.add("program", "failure", e.Error())
+	m.events.add("panics", "failure", e.Error())
 	for i, line := range slices.Collect(strings.Lines(e.Stack)) {
 		if i >= stackLines {
 			break
 		}
-		m.events.add("program", "stack", strings.TrimRight(line, "\n"))
+		m.events.add("panics", "stack", strings.TrimRight(line, "\n"))
 	}
 	m.record(audit.Call{Role: "nobody", Method: "panic", Target: e.Where, Status: codes.Internal.String(), Reason: e.Value})
 }
@@ -92,11 +92,11 @@ func panicCheck(health *api.HealthResponse, s panicState) {
 	if s.Panics == 0 {
 		return
 	}
-	ok, detail := len(s.Resting) == 0, fmt.Sprintf("failed %d times since the start, the last time in %s", s.Panics, s.Last)
+	ok, detail := len(s.BackingOff) == 0, fmt.Sprintf("failed %d times since the start, the last time in %s", s.Panics, s.Last)
 	if !ok {
-		detail = fmt.Sprintf("%s rests; %s", strings.Join(s.Resting, ", "), detail)
+		detail = fmt.Sprintf("%s rests; %s", strings.Join(s.BackingOff, ", "), detail)
 	}
-	health.Checks = append(health.Checks, &api.HealthCheck{Name: "program", Ok: ok, Detail: detail, Since: timestamppb.New(s.At)})
+	health.Checks = append(health.Checks, &api.HealthCheck{Name: "panics", Ok: ok, Detail: detail, Since: timestamppb.New(s.At)})
 	health.Healthy = health.Healthy && ok
 }
 

@@ -90,7 +90,7 @@ func TestCallPanics(t *testing.T) {
 	if now.Panics != 3 || !health.Healthy || len(health.Checks) != 1 || !strings.Contains(health.Checks[0].Detail, "failed 3 times") {
 		t.Errorf("%+v, %v", now, health)
 	}
-	now.Resting = []string{"snapshots"}
+	now.BackingOff = []string{"snapshots"}
 	if panicCheck(health, now); health.Healthy {
 		t.Error("a task rests, and the machine is well")
 	}
@@ -128,8 +128,8 @@ func TestBackingOff(t *testing.T) {
 	k.BackingOff("a", true)
 	k.BackingOff("b", true)
 	k.BackingOff("a", false)
-	if now, _ := m.panicState.Get(); !slices.Equal(now.Resting, []string{"b"}) {
-		t.Errorf("%v", now.Resting)
+	if now, _ := m.panicState.Get(); !slices.Equal(now.BackingOff, []string{"b"}) {
+		t.Errorf("%v", now.BackingOff)
 	}
 }
 

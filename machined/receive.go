@@ -56,13 +56,13 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	}
 	i := upgrade.Installer{
 		Running: m.release.Version, Profile: m.release.Profile, Trust: trust, Slot: p, ESP: m.esp,
-		Save: m.takeSavepoint, Keep: m.saveConfiguration, Begin: m.beginOperation, Done: m.setDone,
+		TakeSavepoint: m.takeSavepoint, SaveConfiguration: m.saveConfiguration, Begin: m.beginOperation, Done: m.setDone,
 	}
 	switch {
 	case !m.runsEtcd():
-		i.Save = nil
+		i.TakeSavepoint = nil
 	case withoutData:
-		i.Save, i.Drop = nil, m.dropSavepoint
+		i.TakeSavepoint, i.DropSavepoint = nil, m.dropSavepoint
 	}
 	if _, drains := m.drainConfig(); drains {
 		i.Drain = func(ctx context.Context) error {
@@ -97,7 +97,7 @@ func (m *machine) releaseKeys() (bundle.Trust, error) {
 func (m *machine) beginOperation(operation string, total int64) {
 	m.upgrade.Update(func(s upgradeState) upgradeState { s.Operation, s.Done, s.Total = operation, 0, total; return s })
 	if operation != "" {
-		m.events.add("upgrade", "op", operation)
+		m.events.add("upgrade", "operation", operation)
 	}
 }
 
@@ -124,7 +124,7 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 			return err
 		}
 		began = true
-		m.events.add("upgrade", "op", "to version "+s.Version+", asked by "+who)
+		m.events.add("upgrade", "operation", "to version "+s.Version+", asked by "+who)
 		m.beginOperation("receive version "+s.Version, b.Size)
 		begun()
 		return nil
@@ -133,7 +133,7 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 		m.abort(began, err)
 		return err
 	}
-	m.events.add("upgrade", "op", fmt.Sprintf("the bundle is whole: %d bytes have come, %d were there", b.Size-b.Have, b.Have))
+	m.events.add("upgrade", "operation", fmt.Sprintf("the bundle is whole: %d bytes have come, %d were there", b.Size-b.Have, b.Have))
 	return nil
 }
 

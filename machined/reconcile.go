@@ -144,7 +144,7 @@ func (m *machine) reconcileServices(ctx context.Context, c *config.Config, state
 	}
 	if isWorker(c) && member.Removed { // removed.go stops the running services in order
 		m.enter("removed", member.Problem+"; reset it, or give it another ticket (`orlopctl nodes add`)")
-		if !member.Ended {
+		if !member.PodsStopped {
 			return nil
 		}
 		return m.services.Set(withoutNode(append([]supervise.Service{apidService()}, kubernetes(false)...)))
@@ -240,7 +240,7 @@ func (m *machine) converge(ctx context.Context, name string, want credentials.Wa
 
 // report adds an event about an operation.
 func (m *machine) report(r reconcile.Report) {
-	kind := "op"
+	kind := "operation"
 	if r.Err != nil {
 		kind = "failure"
 	}
@@ -254,7 +254,7 @@ func (m *machine) configureAPI(ctx context.Context, c *config.Config, state netw
 		return err
 	}
 	m.pairing.setUnclaimed(m.unclaimed(c, callers.Operators))
-	return m.converge(ctx, "door", want)
+	return m.converge(ctx, "api", want)
 }
 
 // apiCredentials returns the credentials of apid and the CAs of its callers.
@@ -299,7 +299,7 @@ func networkConfig(c *config.Config) network.Config {
 
 // hostConfig returns the host settings of a configuration.
 func (m *machine) hostConfig(c *config.Config) host.Config {
-	out := host.Config{Former: m.kernel.PreviousSysctls()}
+	out := host.Config{PreviousSysctls: m.kernel.PreviousSysctls()}
 	if m.identity.Load() != nil {
 		out.MachineID = host.MachineID(pki.EncodePublicKey(m.identity.Load().Key))
 	}
@@ -390,7 +390,7 @@ func (m *machine) importSystemImages(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		for _, i := range images {
-			m.events.add("image", "op", "imported "+i.Name+" from the system's image")
+			m.events.add("image", "operation", "imported "+i.Name+" from the system's image")
 		}
 	}
 	return nil

@@ -22,10 +22,10 @@ func (m *machine) runRemoval(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		if !s.Removed || s.Ended {
+		if !s.Removed || s.PodsStopped {
 			continue
 		}
-		m.events.add("membership", "op", "its pods end, and its node stops: "+s.Problem)
+		m.events.add("membership", "operation", "its pods end, and its node stops: "+s.Problem)
 		ending, cancel := context.WithTimeout(ctx, defaultGracePeriod)
 		err = m.stopPods(ending)
 		cancel()
@@ -38,7 +38,7 @@ func (m *machine) runRemoval(ctx context.Context) {
 			m.events.add("membership", "failure", err.Error())
 		}
 		m.membership.Update(func(now membershipState) membershipState {
-			now.Ended = now.Removed && now.certs.machine == s.certs.machine
+			now.PodsStopped = now.Removed && now.certs.machine == s.certs.machine
 			return now
 		})
 	}

@@ -38,7 +38,7 @@ func (m *machine) takeSavepoint(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.events.add("upgrade", "op", fmt.Sprintf("the cluster's data are saved up to revision %d, %d KiB", saved.Revision, saved.Size>>10))
+	m.events.add("upgrade", "operation", fmt.Sprintf("the cluster's data are saved up to revision %d, %d KiB", saved.Revision, saved.Size>>10))
 	return nil
 }
 

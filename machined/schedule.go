@@ -141,6 +141,6 @@ func (m *machine) takeSnapshot(ctx context.Context, want config.Snapshots) (node
 	}
 	m.schedule.setLast(made.At)
 	m.uploader.addPending()
-	m.events.add("etcd", "op", fmt.Sprintf("the machine keeps the snapshot %s, %d KiB", made.Name, made.Size>>10))
+	m.events.add("etcd", "operation", fmt.Sprintf("the machine keeps the snapshot %s, %d KiB", made.Name, made.Size>>10))
 	return made, nil
 }

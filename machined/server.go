@@ -287,7 +287,7 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	if err := a.storeMember(ctx, vs, member, known, bindings, votes); err != nil {
 		return nil, err
 	}
-	a.m.events.add("cluster", "op", fmt.Sprintf("machine %s at %s has its certificates until %s", member.Name, member.Address, expires.Format(time.RFC3339)))
+	a.m.events.add("cluster", "operation", fmt.Sprintf("machine %s at %s has its certificates until %s", member.Name, member.Address, expires.Format(time.RFC3339)))
 	return answer, nil
 }
 
@@ -516,7 +516,7 @@ func (a clusterAPI) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest
 	if enforced != nil {
 		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", enforced, resyncInterval)
 	}
-	a.m.events.add("cluster", "op", "removed machine "+r.Name)
+	a.m.events.add("cluster", "operation", "removed machine "+r.Name)
 	return out, nil
 }
 

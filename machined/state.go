@@ -15,15 +15,15 @@ import (
 // stage is the current step of the boot: topic "stage".
 type stage struct {
 	// name of the step in boot.go, or "running", "not installed", "going down"
-	Name  string    `json:"name"`
-	Waits string    `json:"waits,omitempty"` // resource for which the step waits
-	Since time.Time `json:"since"`
+	Name       string    `json:"name"`
+	WaitingFor string    `json:"waitingFor,omitempty"` // resource for which the step waits
+	Since      time.Time `json:"since"`
 }
 
 // moment is the time at which a step or service was reached for the first time since power-on:
 // topic "timeline".
 type moment struct {
-	What    string  `json:"what"`    // step of the boot, or "service/component"
+	Name    string  `json:"name"`    // step of the boot, or "service/component"
 	Seconds float64 `json:"seconds"` // since the start of init, the first process
 }
 
@@ -51,12 +51,12 @@ type configurationState struct {
 	// time of the staged configuration; zero if none
 	Staged time.Time `json:"staged,omitzero"`
 	// names of the encryption keys on a control-plane machine; the first one encrypts
-	Sealing []string `json:"sealing,omitempty"`
+	EncryptionKeys []string `json:"encryptionKeys,omitempty"`
 	// services that do not run with this configuration yet
-	Waits []string `json:"waits,omitempty"`
+	WaitingFor []string `json:"waitingFor,omitempty"`
 	// when the previous configuration becomes active again unless a client confirms this one; zero
 	// if it is not on trial
-	Trial time.Time `json:"trial,omitzero"`
+	TrialDeadline time.Time `json:"trialDeadline,omitzero"`
 }
 
 // observable lists all topics of the machine's state, one line per topic. The API sends the JSON
@@ -89,7 +89,7 @@ func (m *machine) observable() []topic {
 		// []host.ProcessState, with memory
 		polledTopic("processes", ignoreContext(m.kernel.ReadProcesses)),
 		// panicState: panics of the system's programs
-		watchedTopic("program", m.panicState),
+		watchedTopic("panics", m.panicState),
 		// []network.KernelRoute: all routes of the kernel, of any origin
 		polledTopic("routes", ignoreContext(network.KernelRoutes)),
 		// []host.Sensor: temperatures, fans, voltages, power
@@ -97,7 +97,7 @@ func (m *machine) observable() []topic {
 		// []supervise.Status, with components
 		watchedTopic("services", m.services.Status()),
 		// []logship.State: receivers of logs
-		polledTopic("shipping", ignoreContext(m.logShipping.states)),
+		polledTopic("log-shipping", ignoreContext(m.logShipping.states)),
 		// stage: step of the boot and the resource for which it waits
 		watchedTopic("stage", m.stage),
 		// []host.SysctlState: configured kernel parameters
@@ -129,17 +129,17 @@ func (m *machine) configurationState() (configurationState, error) {
 		return configurationState{Problem: now.problem, Staged: configs.Staged()}, nil
 	}
 	s := configurationState{Present: true, Source: now.source, Machine: now.config.Machine.Metadata.Name, Role: string(now.config.Machine.Spec.Role),
-		Applied: now.applied, Trial: now.trial, Staged: configs.Staged()}
+		Applied: now.applied, TrialDeadline: now.trial, Staged: configs.Staged()}
 	if now.config.Cluster != nil {
 		s.Cluster = now.config.Cluster.Metadata.Name
 		if m.bootMedium == "" {
 			var err error
-			if s.Waits, err = m.servicesWaiting(now.config); err != nil {
-				s.Waits = []string{err.Error()}
+			if s.WaitingFor, err = m.servicesWaiting(now.config); err != nil {
+				s.WaitingFor = []string{err.Error()}
 			}
 		}
 		for _, k := range now.config.Cluster.Spec.EncryptionKeys() {
-			s.Sealing = append(s.Sealing, k.Name())
+			s.EncryptionKeys = append(s.EncryptionKeys, k.Name())
 		}
 	}
 	return s, nil
@@ -156,7 +156,7 @@ func (m *machine) name() string {
 
 // enter sets the current step of the boot.
 func (m *machine) enter(name, waits string) {
-	m.stage.Set(stage{Name: name, Waits: waits, Since: time.Now()})
+	m.stage.Set(stage{Name: name, WaitingFor: waits, Since: time.Now()})
 }
 
 // mark records the first time at which a step or service is reached.
@@ -165,12 +165,12 @@ func (m *machine) mark(what string) {
 	added := false
 	m.timeline.Update(func(have []moment) []moment {
 		for _, h := range have {
-			if h.What == what {
+			if h.Name == what {
 				return have
 			}
 		}
 		added = true
-		return append(have[:len(have):len(have)], moment{What: what, Seconds: seconds})
+		return append(have[:len(have):len(have)], moment{Name: what, Seconds: seconds})
 	})
 	if added {
 		m.events.add("boot", "stage", fmt.Sprintf("%s after %.2f s", what, seconds))

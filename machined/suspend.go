@@ -233,7 +233,7 @@ func (a clusterAPI) Suspend(ctx context.Context, r *api.SuspendRequest) (*api.Su
 	if err != nil {
 		return nil, failedStep(err)
 	}
-	a.m.events.add("cluster", "op", fmt.Sprintf("%s %s was suspended by %s; `orlopctl kubernetes resume` puts it back", kind, r.Name, o.By))
+	a.m.events.add("cluster", "operation", fmt.Sprintf("%s %s was suspended by %s; `orlopctl kubernetes resume` puts it back", kind, r.Name, o.By))
 	return &api.SuspendResponse{Object: o.message()}, nil
 }
 
@@ -247,7 +247,7 @@ func (a clusterAPI) Resume(ctx context.Context, r *api.ResumeRequest) (*api.Resu
 		return nil, failedStep(err)
 	}
 	did := map[bool]string{true: "what was kept of it was dropped", false: "was put back"}[r.Discard]
-	a.m.events.add("cluster", "op", fmt.Sprintf("%s %s: %s by %s", kind, r.Name, did, caller(ctx)))
+	a.m.events.add("cluster", "operation", fmt.Sprintf("%s %s: %s by %s", kind, r.Name, did, caller(ctx)))
 	return &api.ResumeResponse{Object: o.message()}, nil
 }
 

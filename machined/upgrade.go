@@ -52,10 +52,10 @@ const savedLines = 200
 // upgradeState is the state of upgrades: topic "upgrade".
 type upgradeState struct {
 	slot.Record
-	Operation string `json:"operation,omitempty"` // running operation
-	Done      int64  `json:"done,omitempty"`      // bytes done
-	Total     int64  `json:"total,omitempty"`
-	Waits     string `json:"waits,omitempty"` // missing check of a version on trial
+	Operation  string `json:"operation,omitempty"` // running operation
+	Done       int64  `json:"done,omitempty"`      // bytes done
+	Total      int64  `json:"total,omitempty"`
+	WaitingFor string `json:"waitingFor,omitempty"` // missing check of a version on trial
 }
 
 // records is the store of the upgrade record.
@@ -355,7 +355,7 @@ func (m *machine) watchTrialVersion(ctx context.Context) {
 				failed, again = err.Error(), time.After(probeInterval)
 			}
 		}
-		m.upgrade.Update(func(s upgradeState) upgradeState { s.Waits = failed; return s })
+		m.upgrade.Update(func(s upgradeState) upgradeState { s.WaitingFor = failed; return s })
 		var e slot.Event = slot.ChecksPassed{At: time.Now()}
 		if why := panicReason(m.release.Version, program.Current()); why != "" {
 			e = slot.ChecksFailed{Reason: why, Log: m.lastLines()}
@@ -536,7 +536,7 @@ func (a upgradeAPI) Watch(_ *api.WatchUpgradeRequest, stream grpc.ServerStreamin
 func (m *machine) upgradeStatus(s upgradeState) *api.UpgradeStatus {
 	out := &api.UpgradeStatus{
 		Running: m.release.Version, From: s.From, To: s.To, Phase: string(s.Phase), Tries: uint32(s.Tries), Reason: s.Reason, Log: s.Log,
-		Operation: s.Operation, Done: s.Done, Total: s.Total, WaitingFor: s.Waits,
+		Operation: s.Operation, Done: s.Done, Total: s.Total, WaitingFor: s.WaitingFor,
 	}
 	if lost := savepointRestored(s.Started); !lost.At.IsZero() {
 		out.DataRestoredFrom, out.LostRevisions = timestamppb.New(lost.Saved), lost.Dropped

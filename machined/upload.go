@@ -153,7 +153,7 @@ func (m *machine) uploadSnapshot(target nodespec.EtcdTarget) (left int, err erro
 	case err == nil:
 		m.uploader.state.uploaded(done.Remaining)
 		if done.Sent.Name != "" {
-			m.events.add("etcd", "op", fmt.Sprintf("the snapshot %s was sent to %s", done.Sent.Name, target.Place))
+			m.events.add("etcd", "operation", fmt.Sprintf("the snapshot %s was sent to %s", done.Sent.Name, target.Place))
 		}
 	case m.runCtx.Err() == nil:
 		rest := m.uploader.state.failure(err, time.Now())

@@ -49,13 +49,13 @@ type membershipState struct {
 	// a control-plane machine rejects its certificates as revoked
 	Removed bool `json:"removed,omitempty"`
 	// after the removal, its pods have stopped and its node has stopped
-	Ended bool `json:"ended,omitempty"`
+	PodsStopped bool `json:"podsStopped,omitempty"`
 	// why it cannot join, or cannot renew its certificates
-	Problem string    `json:"problem,omitempty"`
-	From    []string  `json:"from,omitempty"`   // control-plane machines that it calls
-	Ticket  string    `json:"ticket,omitempty"` // serial number of the ticket with which it joined
-	Expires time.Time `json:"expires,omitzero"` // first expiry of its certificates
-	Renews  time.Time `json:"renews,omitzero"`  // time of the next renewal
+	Problem       string    `json:"problem,omitempty"`
+	ControlPlanes []string  `json:"controlPlanes,omitempty"` // control-plane machines that it calls
+	Ticket        string    `json:"ticket,omitempty"`        // serial number of the ticket with which it joined
+	Expires       time.Time `json:"expires,omitzero"`        // first expiry of its certificates
+	Renews        time.Time `json:"renews,omitzero"`         // time of the next renewal
 
 	certs memberCertificates
 }
@@ -253,7 +253,7 @@ func (j *membershipLoop) requestTicket(ctx context.Context, c *config.Config, fa
 		until := ticket.NotAfter.UTC().Format(time.RFC3339)
 		if facts.Now.Before(ticket.NotAfter) {
 			j.approved = ticket
-			j.events.add("membership", "op", fmt.Sprintf("an operator lets this machine in, until %s", until))
+			j.events.add("membership", "operation", fmt.Sprintf("an operator lets this machine in, until %s", until))
 			return 0
 		}
 		err = fmt.Errorf("an operator lets this machine in until %s, and by its own clock it is %s: one of the clocks is wrong", until, facts.Now.UTC().Format(time.RFC3339))
@@ -282,7 +282,7 @@ func (j *membershipLoop) requestCertificates(ctx context.Context, c *config.Conf
 		}
 	} else {
 		j.certs, j.backoff = got, minJoinBackoff
-		j.events.add("membership", "op", fmt.Sprintf("this machine has its certificates of cluster %s, until %s", c.Cluster.Metadata.Name, got.machine.Cert.NotAfter.UTC().Format(time.RFC3339)))
+		j.events.add("membership", "operation", fmt.Sprintf("this machine has its certificates of cluster %s, until %s", c.Cluster.Metadata.Name, got.machine.Cert.NotAfter.UTC().Format(time.RFC3339)))
 		facts.Certificates = got.certificates()
 		if step = workerjoin.Next(facts); step.Action != workerjoin.Idle {
 			wait = renewBackoff
@@ -301,7 +301,7 @@ func (j *membershipLoop) nextBackoff() time.Duration {
 
 // publishMembership sets the membership topic if the state has changed.
 func (m *machine) publishMembership(f workerjoin.Facts, s workerjoin.Decision, held memberCertificates, from []string, failed error) {
-	next := membershipState{Joined: s.Usable, Renews: s.Until, certs: held, From: from}
+	next := membershipState{Joined: s.Usable, Renews: s.Until, certs: held, ControlPlanes: from}
 	if f.Certificates.Machine != nil {
 		next.Ticket, next.Expires = pki.TicketOf(f.Certificates.Machine), f.Certificates.Machine.NotAfter
 	}
@@ -315,7 +315,7 @@ func (m *machine) publishMembership(f workerjoin.Facts, s workerjoin.Decision, h
 	if next.Removed = have.Removed && next.certs.machine == have.certs.machine; next.Removed && next.Problem == "" {
 		next.Problem = have.Problem
 	}
-	next.Ended = have.Ended && next.Removed
+	next.PodsStopped = have.PodsStopped && next.Removed
 	if failed == nil && s.Action != workerjoin.Idle && have.Problem != "" && next.certs.machine == have.certs.machine {
 		return // the next attempt follows at once, and the last error has more information
 	}
@@ -361,7 +361,7 @@ func allRejected(err error) bool {
 func (m *machine) clearRemoved() {
 	m.membership.Update(func(s membershipState) membershipState {
 		if s.Removed {
-			s.Removed, s.Ended, s.Problem = false, false, ""
+			s.Removed, s.PodsStopped, s.Problem = false, false, ""
 		}
 		return s
 	})

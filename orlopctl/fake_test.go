@@ -253,9 +253,9 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Top
 				"queues": []any{map[string]any{"name": "rx-0", "drops": 0}, map[string]any{"name": "rx-1", "drops": 2}}},
 		}
 	case "timeline":
-		moments := []any{map[string]any{"what": "machined", "seconds": 0.5}, map[string]any{"what": "storage", "seconds": 1.5}, map[string]any{"what": "identity", "seconds": 2}}
+		moments := []any{map[string]any{"name": "machined", "seconds": 0.5}, map[string]any{"name": "storage", "seconds": 1.5}, map[string]any{"name": "identity", "seconds": 2}}
 		if s.f.current() != nil {
-			moments = append(moments, map[string]any{"what": "orchestrator-api/etcd", "seconds": 2.5})
+			moments = append(moments, map[string]any{"name": "orchestrator-api/etcd", "seconds": 2.5})
 		}
 		value = moments
 	case "configuration":
@@ -267,7 +267,7 @@ func (s *fakeMachineService) Get(_ context.Context, r *api.GetRequest) (*api.Top
 			for _, key := range c.Cluster.Spec.EncryptionKeys() {
 				names = append(names, key.Name())
 			}
-			shown["sealing"] = names
+			shown["encryptionKeys"] = names
 		}
 		value = shown
 	case "memory":
@@ -337,7 +337,7 @@ func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamin
 		return s.watchInstall(stream)
 	}
 	if r.Topic == "configuration" { // a service starts anew, and has then
-		waiting, err := structpb.NewValue(map[string]any{"waits": []any{"orchestrator-api"}})
+		waiting, err := structpb.NewValue(map[string]any{"waitingFor": []any{"orchestrator-api"}})
 		if err != nil {
 			return err
 		}
@@ -380,7 +380,7 @@ func (s *fakeMachineService) Watch(r *api.GetRequest, stream grpc.ServerStreamin
 
 func (s *fakeMachineService) Events(r *api.EventsRequest, stream grpc.ServerStreamingServer[api.Event]) error {
 	for cursor, text := range append([]string{"format STATE (/dev/vda4) as ext4", "containerd is running"}, s.f.slipped()...) {
-		event := &api.Event{Cursor: uint64(cursor + 1), Time: fakeNow, Source: []string{"disk", "service/containerd"}[min(cursor, 1)], Kind: []string{"op", "state"}[min(cursor, 1)], Message: text}
+		event := &api.Event{Cursor: uint64(cursor + 1), Time: fakeNow, Source: []string{"disk", "service/containerd"}[min(cursor, 1)], Kind: []string{"operation", "state"}[min(cursor, 1)], Message: text}
 		if event.Cursor > r.After {
 			if err := stream.Send(event); err != nil {
 				return err
@@ -566,7 +566,7 @@ func (s *fakeLogService) Service(r *api.ServiceLogRequest, stream grpc.ServerStr
 
 func (s *fakeLogService) Kernel(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	if r.Crash {
-		return status.Error(codes.NotFound, "kernel log: no crash was saved")
+		return status.Error(codes.NotFound, "kernel log: no crash is stored")
 	}
 	if r.PreviousBoot {
 		return stream.Send(&api.LogLine{Time: fakeNow, Text: "reboot: Restarting system", Priority: 5})

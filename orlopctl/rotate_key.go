@@ -36,13 +36,13 @@ type sealing struct {
 // were taken.
 func readSealing(topic, documents []byte) (s sealing, err error) {
 	var shown struct {
-		Sealing []string `json:"sealing"`
+		EncryptionKeys []string `json:"encryptionKeys"`
 	}
 	if err := json.Unmarshal(topic, &shown); err != nil {
 		return s, fmt.Errorf("configuration: cannot read the machine's answer: %w", err)
 	}
-	if len(shown.Sealing) > 0 {
-		s.own, s.accepted = shown.Sealing[0], shown.Sealing[1:]
+	if len(shown.EncryptionKeys) > 0 {
+		s.own, s.accepted = shown.EncryptionKeys[0], shown.EncryptionKeys[1:]
 	}
 	s.plane, err = readPlane(documents)
 	return s, err
@@ -135,13 +135,13 @@ func (r *rotatingKey) settle(ctx context.Context, _ state) error {
 		}
 		err := r.awaitTopic(ctx, i, "configuration", func(text []byte) (string, error) {
 			var shown struct {
-				Waits []string `json:"waits"`
+				WaitingFor []string `json:"waitingFor"`
 			}
 			if err := json.Unmarshal(text, &shown); err != nil {
 				return "", fmt.Errorf("configuration: cannot read the machine's answer: %w", err)
 			}
-			if len(shown.Waits) > 0 {
-				return "does not run with the configuration yet: " + strings.Join(shown.Waits, ", "), nil
+			if len(shown.WaitingFor) > 0 {
+				return "does not run with the configuration yet: " + strings.Join(shown.WaitingFor, ", "), nil
 			}
 			return "", nil
 		})

@@ -85,7 +85,7 @@ func TestCheckSealing(t *testing.T) {
 
 func TestReadSealing(t *testing.T) {
 	documents := "kind: Machine\nspec: {}\n---\nkind: Cluster\nspec: {controlPlanes: [10.0.0.1, 10.0.0.2]}\n"
-	s, err := readSealing([]byte(`{"present":true,"sealing":["a","b"]}`), []byte(documents))
+	s, err := readSealing([]byte(`{"present":true,"encryptionKeys":["a","b"]}`), []byte(documents))
 	if err != nil || s.own != "a" || fmt.Sprint(s.accepted, s.members) != "[b] [10.0.0.1 10.0.0.2]" {
 		t.Errorf("%+v, %v", s, err)
 	}

@@ -135,7 +135,7 @@ func (l *timeline) follow(ctx context.Context, c *client.Client) {
 	var moments []moment
 	for _, v := range answer.GetValue().GetListValue().GetValues() {
 		fields := v.GetStructValue().GetFields()
-		moments = append(moments, moment{what: fields["what"].GetStringValue(), seconds: fields["seconds"].GetNumberValue()})
+		moments = append(moments, moment{what: fields["name"].GetStringValue(), seconds: fields["seconds"].GetNumberValue()})
 	}
 	if l.began.IsZero() {
 		l.anchor(ctx, c, moments)

@@ -49,7 +49,7 @@ func sample(t *testing.T) State {
 				{"name": "etcd", "ready": true, "detail": "serving", "since": "2026-05-04T03:00:01Z"},
 				{"name": "kube-apiserver", "ready": false, "detail": "readyz: poststarthook", "since": "2026-05-04T03:01:01Z"}]},
 			{"name": "apid", "state": "backoff", "detail": "exit status 1", "restarts": 17, "since": "2026-05-04T03:02:00Z"}]`),
-		Started{Events}, &api.Event{Time: ago(time.Minute), Kind: "op", Source: "disk", Message: "format STATE (/dev/vda4) as ext4"},
+		Started{Events}, &api.Event{Time: ago(time.Minute), Kind: "operation", Source: "disk", Message: "format STATE (/dev/vda4) as ext4"},
 		&api.Event{Time: ago(0), Kind: "failure", Source: "service/apid",
 			Message: "ended with exit status 1, and what it said last was so long that it does not fit into one row of this terminal"},
 		&api.UpgradeStatus{Running: "1.2.3", From: "1.2.3", To: "1.3.0", Phase: "writing", Operation: "write version 1.3.0 to ROOT-B (/dev/vda3)",

@@ -261,7 +261,7 @@ func (m *machine) take(body any) {
 		if body.Kind == "failure" {
 			tone = bad
 		}
-		m.events = m.events.add(line{text: date(body.Time) + "  " + pad(body.Kind, 8) + " " + pad(body.Source, 20) + " " + body.Message, tone: tone})
+		m.events = m.events.add(line{text: date(body.Time) + "  " + pad(body.Kind, 9) + " " + pad(body.Source, 20) + " " + body.Message, tone: tone})
 	case *api.UpgradeStatus:
 		m.upgrade = body
 	}

@@ -164,7 +164,7 @@ func TestPlaceEvents(t *testing.T) {
 	}
 	// The clock is set an hour forward after the second event; its third stage ties the rest.
 	got := placeEvents([]*api.Event{
-		at(1, "host", "op", "first"), at(2, "boot", "stage", "host after 2.00 s"), at(3605, "boot", "stage", "api after 5.00 s"), at(3606.5, "disk", "op", "last"),
+		at(1, "host", "operation", "first"), at(2, "boot", "stage", "host after 2.00 s"), at(3605, "boot", "stage", "api after 5.00 s"), at(3606.5, "disk", "operation", "last"),
 	})
 	for i, want := range []float64{1, 2, 5, 6.5} {
 		if d := got[i].Seconds - want; d > 1e-6 || d < -1e-6 {
@@ -182,10 +182,10 @@ func TestRecord(t *testing.T) {
 	at := func(seconds float64) time.Time { return began.Add(time.Duration(seconds * float64(time.Second))) }
 	r.addServices(at(1), []service{{Name: "containerd", State: "starting"}})
 	// The first moments are an old story when they come; the third is delivered within 5 ms.
-	r.addMoments(at(4), []moment{{What: "machined", Seconds: 1}, {What: "host", Seconds: 2}})
+	r.addMoments(at(4), []moment{{Name: "machined", Seconds: 1}, {Name: "host", Seconds: 2}})
 	r.addServices(at(4.5), []service{{Name: "containerd", State: "running"}})
-	r.addMoments(at(4.405), []moment{{What: "machined", Seconds: 1}, {What: "host", Seconds: 2}, {What: "containerd", Seconds: 4.4}})
-	r.addMoments(at(9), []moment{{What: "machined", Seconds: 1}, {What: "host", Seconds: 2}, {What: "containerd", Seconds: 4.4}, {What: "images", Seconds: 8}})
+	r.addMoments(at(4.405), []moment{{Name: "machined", Seconds: 1}, {Name: "host", Seconds: 2}, {Name: "containerd", Seconds: 4.4}})
+	r.addMoments(at(9), []moment{{Name: "machined", Seconds: 1}, {Name: "host", Seconds: 2}, {Name: "containerd", Seconds: 4.4}, {Name: "images", Seconds: 8}})
 	init, err := r.init()
 	if late := init.Sub(began); err != nil || late != 5*time.Millisecond {
 		t.Errorf("init's start is estimated %v late, expected 5ms; %v", late, err)

@@ -119,7 +119,7 @@ func (r *record) addSpan(key string, s span) {
 func (r *record) moment(what string) (float64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := slices.IndexFunc(r.moments, func(m moment) bool { return m.What == what })
+	i := slices.IndexFunc(r.moments, func(m moment) bool { return m.Name == what })
 	if i < 0 {
 		return 0, false
 	}
@@ -228,7 +228,7 @@ func (r *record) timeline(toUserspace float64, seen map[string]float64) []stage 
 	defer r.mu.Unlock()
 	list := []stage{{What: "power on", Seconds: -toUserspace}, {What: "init"}}
 	for _, m := range r.moments {
-		list = append(list, stage{What: m.What, Seconds: m.Seconds, Waits: r.waits(m)})
+		list = append(list, stage{What: m.Name, Seconds: m.Seconds, Waits: r.waits(m)})
 	}
 	for what, seconds := range seen {
 		list = append(list, stage{What: what, Seconds: seconds})
@@ -240,7 +240,7 @@ func (r *record) timeline(toUserspace float64, seen map[string]float64) []stage 
 // waits is what a service or component said until the moment when it was ready first.
 func (r *record) waits(m moment) []waited {
 	var out []waited
-	spans := r.spans[m.What]
+	spans := r.spans[m.Name]
 	for i, s := range spans {
 		from, to := s.at.Sub(r.began).Seconds(), m.Seconds
 		if i+1 < len(spans) {

@@ -71,7 +71,7 @@ func TestTimes(t *testing.T) {
 		return &api.Event{Source: "boot", Kind: kind, Time: timestamppb.New(at(when)), Message: message}
 	}
 	s := said{
-		moments: []machinestate.Moment{{What: "apid", Seconds: 3}, {What: "orchestrator-api/etcd", Seconds: 8.5}, {What: "else", Seconds: 9}},
+		moments: []machinestate.Moment{{Name: "apid", Seconds: 3}, {Name: "orchestrator-api/etcd", Seconds: 8.5}, {Name: "else", Seconds: 9}},
 		// The first event has the time that the clock had before it was set.
 		events:     []*api.Event{event("stage", 500, "init after 0.10 s"), event("stage", 21, "else after 9.00 s"), event("note", 30, "it is 1 s")},
 		configured: at(16),

@@ -49,7 +49,7 @@ func (s said) times(name string, first, poweron, ready time.Time) machineTimes {
 		}
 	}
 	reached := func(what string) *float64 {
-		i := slices.IndexFunc(s.moments, func(m machinestate.Moment) bool { return m.What == what })
+		i := slices.IndexFunc(s.moments, func(m machinestate.Moment) bool { return m.Name == what })
 		if i < 0 || began.IsZero() {
 			return nil
 		}

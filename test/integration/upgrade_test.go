@@ -69,7 +69,7 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 		if err != nil {
 			ts.Fatalf("cut-upgrade: %q did not come, only %q: %v; the upgrade: %v", args[2], doing, err, <-sent)
 		}
-		if e.Source == "upgrade" && e.Kind == "op" {
+		if e.Source == "upgrade" && e.Kind == "operation" {
 			doing = e.Message
 		}
 	}

@@ -24,7 +24,7 @@ const callLimit = 20 * time.Second
 
 // Moment is an entry of the topic "timeline".
 type Moment struct {
-	What    string  `json:"what"`
+	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"` // since init began
 }
 
