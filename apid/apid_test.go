@@ -157,10 +157,10 @@ func TestHandshake(t *testing.T) {
 		leaf *pki.Leaf
 		says string
 	}{
-		{"no certificate", nil, "you sent none"},
-		{"foreign CA", mustLeaf(t, foreign, admin), "CA that this machine does not know"},
-		{"self-signed", self, "CA that this machine does not know"},
-		{"machine CA", mustLeaf(t, b.machine, admin), "CA that this machine does not know"},
+		{"no certificate", nil, "the client sent none"},
+		{"foreign CA", mustLeaf(t, foreign, admin), "this machine does not trust the CA"},
+		{"self-signed", self, "this machine does not trust the CA"},
+		{"machine CA", mustLeaf(t, b.machine, admin), "this machine does not trust the CA"},
 		{"expired", mustLeaf(t, b.operator, past), "has expired"},
 		{"not yet valid", mustLeaf(t, b.operator, future), "not valid yet"},
 		{"server certificate", server, "not a client certificate"},
@@ -501,7 +501,7 @@ func TestRevokedCertificate(t *testing.T) {
 // error message. A TLS alert would say that it was revoked, and a revoked worker stops its pods.
 func TestRevocationsLost(t *testing.T) {
 	b := newTestAPI(t)
-	b.write(RevokedFile, fmt.Appendf(nil, `[{"origin":%q}]`, trust.AnyTicket))
+	b.write(RevokedFile, fmt.Appendf(nil, `[{"lineage":%q}]`, trust.AnyTicket))
 	worker := mustLeaf(t, b.clients, pki.Spec{CN: "w1", O: []string{pki.RoleMachine}, Usage: pki.Client, TTL: day, Ticket: "0a1b2c"})
 	c, err := client.Dial(t.Context(), b.endpoint(worker))
 	if err != nil {
@@ -644,7 +644,7 @@ func TestJoinRequest(t *testing.T) {
 			return err
 		}
 		if r.Name != "w1" || string(r.Csr) != "key" || !strings.HasPrefix(r.Peer, "127.0.0.1:") {
-			return stream.SendMsg(&api.RequestJoinResponse{State: "refused", Reason: "wrong"})
+			return stream.SendMsg(&api.RequestJoinResponse{State: "rejected", Reason: "wrong"})
 		}
 		return stream.SendMsg(&api.RequestJoinResponse{State: "approved", Certificate: []byte("ticket")})
 	})
@@ -720,7 +720,7 @@ func TestPairing(t *testing.T) {
 		leaf *pki.Leaf
 		says string
 	}{
-		{"nobody", nil, "you sent none"},
+		{"nobody", nil, "the client sent none"},
 		{"the later operator", mustLeaf(t, b.operator, admin), "orlopctl pair"},
 		{"a machine of the cluster", mustLeaf(t, b.machine, pki.Spec{CN: "m2", O: []string{pki.RoleMachine}, Usage: pki.Both, TTL: day}), "orlopctl pair"},
 	} {

@@ -24,7 +24,7 @@ type fakeDebugService struct{ api.UnimplementedDebugServer }
 
 func (fakeDebugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServer[api.CaptureResponse]) error {
 	if r.Link != "eth0" {
-		return status.Errorf(codes.NotFound, "link %s: cannot capture: there is no such link; those that are up are eth0, lo", r.Link)
+		return status.Errorf(codes.NotFound, "link %s: cannot capture: there is no such link; links that are up: eth0, lo", r.Link)
 	}
 	filter, err := capture.Decode(r.Filter)
 	if err != nil {

@@ -224,7 +224,7 @@ func (s *fakeEtcdService) Disarm(context.Context, *api.EtcdDisarmRequest) (*api.
 // RemoveMember takes m3, which does not answer, and refuses the others as a machine does.
 func (s *fakeEtcdService) RemoveMember(_ context.Context, r *api.EtcdRemoveMemberRequest) (*api.EtcdRemoveMemberResponse, error) {
 	if r.Member != "m3" {
-		return nil, status.Errorf(codes.FailedPrecondition, "etcd: cannot remove %s, nothing was changed: 2 of 3 members answer; without it there would be 2, of which 2 have to answer, and only 1 would", r.Member)
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: cannot remove %s, nothing was changed: 2 of 3 members answer; without it there would be 2 members, of which 2 are required, and only 1 would answer", r.Member)
 	}
 	return &api.EtcdRemoveMemberResponse{Removed: &api.EtcdMember{Id: "cee81545452c54fd", Name: "m3"}, NodeError: "Cluster.spec.controlPlanes names 10.0.0.13"}, nil
 }

@@ -519,7 +519,7 @@ func TestUnusableKernel(t *testing.T) {
 			told = append(told, line)
 		}
 	}
-	want := "link eth0: of what server 192.0.2.1 sent, not used: resolvers (option 6): 127.0.0.53 is not an address of a machine"
+	want := "link eth0: unusable options of server 192.0.2.1: resolvers (option 6): 127.0.0.53 is not an address of a machine"
 	if !slices.Equal(told, []string{want}) {
 		t.Errorf("told %q, want once %q", told, want)
 	}

@@ -67,19 +67,19 @@ func Layers(manifest []byte) ([]Layer, error) {
 		return nil, fmt.Errorf("its manifest cannot be read: %w", err)
 	}
 	if m.Manifests != nil {
-		return nil, errors.New("it is an index of several manifests; name the digest of the one that is meant")
+		return nil, errors.New("it is an index of several manifests; use the digest of one manifest")
 	}
 	if len(m.Layers) == 0 || len(m.Layers) > MaxLayers {
-		return nil, fmt.Errorf("it has %d layers, and not 1 to %d", len(m.Layers), MaxLayers)
+		return nil, fmt.Errorf("it has %d layers; expected 1 to %d", len(m.Layers), MaxLayers)
 	}
 	var all []Layer
 	left := int64(MaxSize)
 	for _, l := range m.Layers {
 		if err := l.Digest.Validate(); err != nil || l.Digest.Algorithm() != digest.SHA256 {
-			return nil, fmt.Errorf("the digest of a layer, %q, is no SHA-256", l.Digest)
+			return nil, fmt.Errorf("the digest of a layer, %q, is not a SHA-256", l.Digest)
 		}
 		if l.Size < 0 || l.Size > left {
-			return nil, fmt.Errorf("its layers have more than %d MiB together", MaxSize>>20)
+			return nil, fmt.Errorf("its layers have more than %d MiB in total", MaxSize>>20)
 		}
 		left -= l.Size
 		all = append(all, Layer{Blob{l.Digest.Encoded(), l.Size}, l.Annotations[ocispec.AnnotationTitle]})
@@ -174,7 +174,7 @@ func (u *unpacking) layer(name string, content []byte) error {
 		}
 		plain = unzipped
 	case bytes.HasPrefix(content, []byte{0x28, 0xb5, 0x2f, 0xfd}): // RFC 8878, 3.1.1
-		return fmt.Errorf("%s: is compressed by zstd; gzip and none are read", layerName(name))
+		return fmt.Errorf("%s: is compressed by zstd; only gzip is supported", layerName(name))
 	}
 	const block = 512 // of a tar archive; the header of the first file is one block
 	in := bufio.NewReaderSize(bounded{plain, &u.left}, block)
@@ -217,11 +217,11 @@ func (u *unpacking) archive(name string, in io.Reader) error {
 			continue
 		case tar.TypeReg:
 		default:
-			return fmt.Errorf("%s: is a link or a device, and only files are read", quoted(h.Name))
+			return fmt.Errorf("%s: is a link or a device; only regular files are supported", quoted(h.Name))
 		}
 		clean := path.Clean(h.Name)
 		if !filepath.IsLocal(h.Name) {
-			return fmt.Errorf("%s: leads out of the archive", quoted(h.Name))
+			return fmt.Errorf("%s: has a path outside of the archive", quoted(h.Name))
 		}
 		if !isText(clean) {
 			continue
@@ -239,17 +239,17 @@ func (u *unpacking) archive(name string, in io.Reader) error {
 func (u *unpacking) file(name string, in io.Reader) error {
 	for _, r := range name {
 		if !unicode.IsPrint(r) {
-			return fmt.Errorf("%s: is no name of a file", quoted(name))
+			return fmt.Errorf("%s: is not a valid file name", quoted(name))
 		}
 	}
 	base := path.Base(name)
 	switch {
 	case u.names[name]:
-		return fmt.Errorf("%s: is there twice", quoted(name))
+		return fmt.Errorf("%s: occurs twice", quoted(name))
 	case strings.HasPrefix(base, ".wh."): // image-spec, layer.md, "Whiteouts"
-		return fmt.Errorf("%s: takes a file of another layer away, and layers are read as they are", quoted(name))
+		return fmt.Errorf("%s: is a whiteout, which is not supported", quoted(name))
 	case base == "kustomization.yaml", base == "kustomization.yml", base == "Chart.yaml":
-		return fmt.Errorf("%s: is a source, and no object; push what `kustomize build` or `helm template` print", quoted(name))
+		return fmt.Errorf("%s: is a source, not an object; push the output of `kustomize build` or `helm template`", quoted(name))
 	}
 	content, err := io.ReadAll(in)
 	if err != nil {
@@ -266,10 +266,10 @@ func (u *unpacking) file(name string, in io.Reader) error {
 // reason translates an error for the user.
 func (u *unpacking) reason(err error) error {
 	if errors.Is(err, errLarge) {
-		return fmt.Errorf("the layers have more than %d bytes together when they are unpacked", u.most)
+		return fmt.Errorf("the unpacked layers have more than %d bytes in total", u.most)
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return errors.New("it is cut off")
+		return errors.New("it is truncated")
 	}
 	return err
 }

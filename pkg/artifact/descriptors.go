@@ -28,7 +28,7 @@ func (d *Descriptors) UnmarshalJSON(text []byte) error {
 	}
 	list := json.NewDecoder(bytes.NewReader(text))
 	if begin, err := list.Token(); err != nil || begin != json.Delim('[') {
-		return errors.New("a list of descriptors is no list")
+		return errors.New("the descriptors are not a list")
 	}
 	for list.More() {
 		if len(*d) == MaxDescriptors {

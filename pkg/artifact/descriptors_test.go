@@ -12,7 +12,7 @@ import (
 func TestDescriptors(t *testing.T) {
 	for text, want := range map[string]string{
 		`null`: "0", `[]`: "0", `[{"digest":"sha256:a","size":3},{}]`: "2", `[null]`: "1",
-		`{}`: "a list of descriptors is no list", `3`: "a list of descriptors is no list", `[3]`: "cannot unmarshal number",
+		`{}`: "the descriptors are not a list", `3`: "the descriptors are not a list", `[3]`: "cannot unmarshal number",
 		"[" + strings.Repeat("{},", MaxDescriptors-1) + "{}]": fmt.Sprint(MaxDescriptors),
 		"[" + strings.Repeat("{},", MaxDescriptors) + "{}]":   fmt.Sprintf("more than %d", MaxDescriptors),
 	} {

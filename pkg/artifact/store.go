@@ -92,7 +92,7 @@ func (s Store) Verify(sum string) error {
 // artifact survives a power cut.
 func (s Store) Fetch(ctx context.Context, sum string, from Source) error {
 	if err := s.makeDir(); err != nil {
-		return fmt.Errorf("artefacts: no folder for them: %w", err)
+		return fmt.Errorf("artifacts: cannot create the directory: %w", err)
 	}
 	manifest, err := fetchManifest(ctx, sum, from)
 	if err != nil {
@@ -136,7 +136,7 @@ func fetchManifest(ctx context.Context, sum string, from Source) ([]byte, error)
 		return nil, fmt.Errorf("the manifest has more than %d MiB", MaxManifest>>20)
 	}
 	if got := sha256.Sum256(manifest); hex.EncodeToString(got[:]) != sum {
-		return nil, fmt.Errorf("the manifest is another one: it has the digest sha256:%x", got)
+		return nil, fmt.Errorf("the manifest does not match: it has the digest sha256:%x", got)
 	}
 	return manifest, nil
 }
@@ -158,7 +158,7 @@ func (s Store) fetch(ctx context.Context, b Blob, from Source) error {
 			return fmt.Errorf("layer sha256:%s: %w", b.SHA256, err)
 		}
 		if n != b.Size || hex.EncodeToString(sum.Sum(nil)) != b.SHA256 {
-			return fmt.Errorf("layer sha256:%s: what comes is another one, or another size than %d bytes", b.SHA256, b.Size)
+			return fmt.Errorf("layer sha256:%s: the received data does not match the digest or the size of %d bytes", b.SHA256, b.Size)
 		}
 		return nil
 	})
@@ -168,7 +168,7 @@ func (s Store) fetch(ctx context.Context, b Blob, from Source) error {
 func (s Store) write(sum string, content func(io.Writer) error) error {
 	f, err := renameio.NewPendingFile(s.path(sum), renameio.WithTempDir(s.Dir), renameio.WithPermissions(0o440))
 	if err != nil {
-		return fmt.Errorf("artefacts: cannot write: %w", err)
+		return fmt.Errorf("artifacts: cannot write: %w", err)
 	}
 	defer f.Cleanup() // no effect after the rename
 	if err := content(f); err != nil {
@@ -182,7 +182,7 @@ func (s Store) write(sum string, content func(io.Writer) error) error {
 		err = durable.SyncDir(s.Dir)
 	}
 	if err != nil {
-		return fmt.Errorf("artefacts: cannot write: %w", err)
+		return fmt.Errorf("artifacts: cannot write: %w", err)
 	}
 	return nil
 }
@@ -195,7 +195,7 @@ func (s Store) Prune(sums []string) (dropped int, err error) {
 		keep[sum] = true
 		layers, err := s.layers(sum)
 		if err != nil {
-			return 0, fmt.Errorf("artefacts: nothing is let go: sha256:%s: %w", sum, err)
+			return 0, fmt.Errorf("artifacts: cannot prune: sha256:%s: %w", sum, err)
 		}
 		for _, l := range layers {
 			keep[l.SHA256] = true
@@ -206,14 +206,14 @@ func (s Store) Prune(sums []string) (dropped int, err error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("artefacts: %w", err)
+		return 0, fmt.Errorf("artifacts: %w", err)
 	}
 	for _, e := range entries {
 		if keep[e.Name()] {
 			continue
 		}
 		if err := os.Remove(s.path(e.Name())); err != nil {
-			return dropped, fmt.Errorf("artefacts: %w", err)
+			return dropped, fmt.Errorf("artifacts: %w", err)
 		}
 		dropped++
 	}

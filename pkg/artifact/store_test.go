@@ -117,11 +117,11 @@ func TestFetchRefuses(t *testing.T) {
 		change func(s *shelf, sum string)
 		want   string
 	}{
-		"another manifest":  {func(s *shelf, sum string) { s.blobs[sum] = manifest([]byte("b: 1")) }, "is another one"},
+		"another manifest":  {func(s *shelf, sum string) { s.blobs[sum] = manifest([]byte("b: 1")) }, "does not match"},
 		"an endless one":    {func(s *shelf, sum string) { s.blobs[sum] = make([]byte, MaxManifest+1) }, "more than 1 MiB"},
-		"another layer":     {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("b: 1") }, "is another one"},
-		"a longer layer":    {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("a: 1 and more") }, "is another one"},
-		"a shorter layer":   {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("a") }, "is another one"},
+		"another layer":     {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("b: 1") }, "does not match"},
+		"a longer layer":    {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("a: 1 and more") }, "does not match"},
+		"a shorter layer":   {func(s *shelf, _ string) { s.blobs[sumOf(a)] = []byte("a") }, "does not match"},
 		"nothing of either": {func(s *shelf, _ string) { clear(s.blobs) }, "file does not exist"},
 	} {
 		from := &shelf{blobs: map[string][]byte{}}

@@ -135,7 +135,7 @@ func OpenNamed(dir, record string, size, files int) (*Log, error) {
 	if line := lastLine(whole); len(line) > 0 {
 		var e Entry
 		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, fmt.Errorf("audit: %s: its last line cannot be read: %w", last, err)
+			return nil, fmt.Errorf("audit: %s: cannot parse its last line: %w", last, err)
 		}
 		l.number, l.digest = e.Number, digestOf(line)
 	}

@@ -130,14 +130,14 @@ func TestTampering(t *testing.T) {
 		lines [][]byte
 		says  string
 	}{
-		"a line changed":       {changed, "line 2 is not what line 3 was written after"},
+		"a line changed":       {changed, "line 2 does not match the digest in line 3"},
 		"a line taken out":     {[][]byte{lines[0], lines[2], lines[3]}, "line 1 is followed by line 3"},
 		"two lines swapped":    {[][]byte{lines[0], lines[2], lines[1], lines[3]}, "line 1 is followed by line 3"},
-		"the end taken away":   {lines[:3], "the end is gone"},
-		"written anew":         {all(t, anew, 0), "line 4 is not the one that was noted"},
+		"the end taken away":   {lines[:3], "the end is missing"},
+		"written anew":         {all(t, anew, 0), "line 4 does not match the checkpoint"},
 		"a line of no meaning": {[][]byte{lines[0], []byte("x")}, "the line after 1 cannot be read"},
 		"a made-up beginning":  {[][]byte{[]byte(`{"number":1,"before":"00"}`)}, "not the beginning"},
-		"only what is younger": {nil, "the end is gone"},
+		"only what is younger": {nil, "the end is missing"},
 	} {
 		if _, err := verify(c.lines, whole.Last); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)

@@ -35,7 +35,7 @@ func (j Journal) Begin(at time.Time, c Call) error {
 		err = durable.WriteFile(j.file(c.ID), text, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("audit: cannot write down that a call begins: %w", err)
+		return fmt.Errorf("audit: cannot record the start of a call: %w", err)
 	}
 	return nil
 }
@@ -50,7 +50,7 @@ func (j Journal) End(id string) error {
 		err = durable.SyncDir(j.Dir)
 	}
 	if err != nil {
-		return fmt.Errorf("audit: cannot forget a call that has ended: %w", err)
+		return fmt.Errorf("audit: cannot remove a finished call from the journal: %w", err)
 	}
 	return nil
 }
@@ -69,7 +69,7 @@ func (j Journal) Unfinished() (calls []Entry, err error) {
 		var b openCall
 		text, err := os.ReadFile(name)
 		if err != nil {
-			return calls, fmt.Errorf("audit: cannot read which calls went on: %w", err)
+			return calls, fmt.Errorf("audit: cannot read the unfinished calls: %w", err)
 		}
 		if json.Unmarshal(text, &b) != nil {
 			b = openCall{}

@@ -18,7 +18,7 @@ func (m Checkpoint) String() string { return fmt.Sprintf("%d:%s", m.Number, m.Di
 func ParseCheckpoint(text string) (Checkpoint, error) {
 	var m Checkpoint
 	if n, err := fmt.Sscanf(text, "%d:%64s", &m.Number, &m.Digest); n != 2 || err != nil || m.String() != text || strings.Trim(m.Digest, "0123456789abcdef") != "" || len(m.Digest) != 64 {
-		return Checkpoint{}, fmt.Errorf("%q is no mark of a record, as in 4711:8f43…", text)
+		return Checkpoint{}, fmt.Errorf("%q is not a checkpoint of a record, for example 4711:8f43…", text)
 	}
 	return m, nil
 }
@@ -49,13 +49,13 @@ func (c *Chain) Check(line []byte) (Entry, error) {
 			return e, fmt.Errorf("line %d is not the beginning of a record", e.Number)
 		}
 	case e.Number != c.Last.Number+1:
-		return e, fmt.Errorf("line %d is followed by line %d: what was between is gone", c.Last.Number, e.Number)
+		return e, fmt.Errorf("line %d is followed by line %d: lines are missing", c.Last.Number, e.Number)
 	case e.PreviousDigest != c.Last.Digest:
-		return e, fmt.Errorf("line %d is not what line %d was written after: it was changed", c.Last.Number, e.Number)
+		return e, fmt.Errorf("line %d does not match the digest in line %d: it was changed", c.Last.Number, e.Number)
 	}
 	if c.Want.Number == e.Number {
 		if c.Want != mark {
-			return e, fmt.Errorf("line %d is not the one that was noted: the record was written anew", e.Number)
+			return e, fmt.Errorf("line %d does not match the checkpoint: the record was rewritten", e.Number)
 		}
 		c.seen = true
 	}
@@ -70,7 +70,7 @@ func (c *Chain) End() error {
 	case c.Want == (Checkpoint{}) || c.seen:
 		return nil
 	case c.Last.Number < c.Want.Number:
-		return fmt.Errorf("the record ends with line %d, and line %d was noted: the end is gone", c.Last.Number, c.Want.Number)
+		return fmt.Errorf("the record ends with line %d, and the checkpoint is line %d: the end is missing", c.Last.Number, c.Want.Number)
 	}
-	return fmt.Errorf("the record begins with line %d, and line %d was noted: it is too old to be compared", c.First.Number, c.Want.Number)
+	return fmt.Errorf("the record begins with line %d, and the checkpoint is line %d: it is too old to be verified", c.First.Number, c.Want.Number)
 }

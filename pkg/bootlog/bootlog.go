@@ -99,7 +99,7 @@ func (l *Log) Begin() error {
 			if _, err := root.Lstat(now); err == nil {
 				// After a power cut between the two operations, the next boot renames.
 				if err := errors.Join(root.RemoveAll(before), root.Rename(now, before)); err != nil {
-					return fmt.Errorf("of the start before: %w", err)
+					return fmt.Errorf("log of the previous boot: %w", err)
 				}
 			} else if !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -108,7 +108,7 @@ func (l *Log) Begin() error {
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("kernel log: cannot keep: %w", err)
+		return fmt.Errorf("kernel log: cannot store: %w", err)
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func (w *writer) write(l *Log, lines []byte) error {
 		return nil
 	}
 	if err := l.inDir(func(root *os.Root) error { return w.writeTo(root, l, lines) }); err != nil {
-		return fmt.Errorf("kernel log: cannot keep: %w", err)
+		return fmt.Errorf("kernel log: cannot store: %w", err)
 	}
 	return nil
 }
@@ -247,7 +247,7 @@ func (l *Log) PreviousBoot() ([]Line, error) {
 		text = append(text, one...)
 	}
 	if text == nil {
-		return nil, fmt.Errorf("kernel log: nothing was kept of the start before: %w", fs.ErrNotExist)
+		return nil, fmt.Errorf("kernel log: no log of the previous boot is stored: %w", fs.ErrNotExist)
 	}
 	return decode(text), nil
 }

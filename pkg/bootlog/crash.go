@@ -54,7 +54,7 @@ func (l *Log) SaveCrash(pstore string) (bool, error) {
 	var problems []error
 	remove := func(name string) error {
 		if err := os.Remove(filepath.Join(pstore, name)); err != nil {
-			return fmt.Errorf("crash: cannot make room for the next one: %w", err)
+			return fmt.Errorf("crash: cannot remove it from pstore: %w", err)
 		}
 		return nil
 	}
@@ -64,7 +64,7 @@ func (l *Log) SaveCrash(pstore string) (bool, error) {
 		}
 		r, err := readRecord(pstore, e.Name())
 		if err != nil {
-			problems = append(problems, fmt.Errorf("crash: cannot read, and removed: %w", err), remove(e.Name()))
+			problems = append(problems, fmt.Errorf("crash: cannot read a record (removed): %w", err), remove(e.Name()))
 			continue
 		}
 		records = append(records, r)
@@ -73,12 +73,12 @@ func (l *Log) SaveCrash(pstore string) (bool, error) {
 		return false, errors.Join(problems...)
 	}
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
-		return false, fmt.Errorf("crash: cannot keep: %w", err)
+		return false, fmt.Errorf("crash: cannot store: %w", err)
 	}
 	if err := l.inDir(func(root *os.Root) error {
 		return durable.WriteFile(filepath.Join(root.Name(), crash), encodeCrash(records), 0o600)
 	}); err != nil {
-		return false, fmt.Errorf("crash: cannot keep: %w", err)
+		return false, fmt.Errorf("crash: cannot store: %w", err)
 	}
 	for _, r := range records {
 		problems = append(problems, remove(r.file))
@@ -88,7 +88,7 @@ func (l *Log) SaveCrash(pstore string) (bool, error) {
 
 func readRecord(pstore, name string) (record, error) {
 	if strings.HasSuffix(name, ".enc.z") {
-		return record{}, fmt.Errorf("%s is compressed, and the kernel could not expand it", name)
+		return record{}, fmt.Errorf("%s is compressed, and the kernel could not decompress it", name)
 	}
 	text, err := plainfile.Read(pstore, name, maxRecord)
 	if err != nil {
@@ -145,7 +145,7 @@ func encodeCrash(records []record) []byte {
 func (l *Log) Crash() ([]Line, error) {
 	text, err := l.read(crash)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("kernel log: no crash was saved: %w", fs.ErrNotExist)
+		return nil, fmt.Errorf("kernel log: no crash is stored: %w", fs.ErrNotExist)
 	}
 	if err != nil {
 		return nil, err

@@ -84,10 +84,10 @@ const (
 // check rejects a statement that is signed but invalid.
 func (s Statement) check() error {
 	if !versionForm.MatchString(s.Version) {
-		return fmt.Errorf("%q is no version", s.Version)
+		return fmt.Errorf("%q is not a version", s.Version)
 	}
 	if s.MinimumVersion != "" && !versionForm.MatchString(s.MinimumVersion) {
-		return fmt.Errorf("%q is no version", s.MinimumVersion)
+		return fmt.Errorf("%q is not a version", s.MinimumVersion)
 	}
 	if s.Epoch < 0 || s.Epoch > MaxEpoch {
 		return fmt.Errorf("epoch %d: 0 to %d expected", s.Epoch, MaxEpoch)
@@ -100,11 +100,11 @@ func (s Statement) check() error {
 		part Part
 	}{{"root image", s.RootImage}, {"packed root image", s.Packed}, {"UKI", s.UKI}, {"bill of materials", s.SBOM}} {
 		if !digestForm.MatchString(p.part.SHA256) || p.part.Size <= 0 || p.part.Size > maxPart {
-			return fmt.Errorf("%s: digest %q of %d bytes cannot be", p.name, p.part.SHA256, p.part.Size)
+			return fmt.Errorf("%s: digest %q of %d bytes is invalid", p.name, p.part.SHA256, p.part.Size)
 		}
 	}
 	if s.UKI.Size > maxUKI {
-		return fmt.Errorf("UKI: %d MiB are too many", s.UKI.Size>>20)
+		return fmt.Errorf("UKI: %d MiB is too large", s.UKI.Size>>20)
 	}
 	return nil
 }

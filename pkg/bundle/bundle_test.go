@@ -137,7 +137,7 @@ func TestCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := copied(disk, "a kernel").Check(trustOf(t, stranger)); err == nil || !strings.Contains(err.Error(), "no key that this system trusts") {
+	if _, _, err := copied(disk, "a kernel").Check(trustOf(t, stranger)); err == nil || !strings.Contains(err.Error(), "no trusted key") {
 		t.Errorf("another key: %v", err)
 	}
 	if _, _, err := copied(disk, "A kernel").Check(trust); !errors.Is(err, ErrDamaged) {
@@ -162,7 +162,7 @@ func TestCopy(t *testing.T) {
 	if _, _, err := copied([]byte("short"), "a kernel").Check(trust); err == nil {
 		t.Error("a partition that is too short was taken")
 	}
-	if _, _, err := (Copy{Envelope: []byte("{")}).Check(trust); err == nil || !strings.Contains(err.Error(), "no DSSE envelope") {
+	if _, _, err := (Copy{Envelope: []byte("{")}).Check(trust); err == nil || !strings.Contains(err.Error(), "not a DSSE envelope") {
 		t.Errorf("no statement: %v", err)
 	}
 }
@@ -175,7 +175,7 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := read(bytes.NewReader(file), trustOf(t, stranger)); err == nil || !strings.Contains(err.Error(), "no key that this system trusts") {
+	if _, _, err := read(bytes.NewReader(file), trustOf(t, stranger)); err == nil || !strings.Contains(err.Error(), "no trusted key") {
 		t.Errorf("another key: %v", err)
 	}
 	if _, err := Open(strings.NewReader(strings.Repeat("no archive ", 200)), trust); err == nil || !strings.Contains(err.Error(), "not an upgrade bundle") {
@@ -186,7 +186,7 @@ func TestRefused(t *testing.T) {
 	if bytes.Equal(signed, file) {
 		t.Fatal("the payload does not begin as expected")
 	}
-	if _, err := Open(bytes.NewReader(signed), trust); err == nil || !strings.Contains(err.Error(), "no key that this system trusts") {
+	if _, err := Open(bytes.NewReader(signed), trust); err == nil || !strings.Contains(err.Error(), "no trusted key") {
 		t.Errorf("a changed statement: %v", err)
 	}
 	// A bundle that is cut at any position is rejected. A bundle with one changed bit is rejected,
@@ -323,11 +323,11 @@ func TestThreshold(t *testing.T) {
 		{"two of two", 2, keys[:2], ""},
 		{"others of two", 2, keys[1:3], ""},
 		{"three of two", 2, keys[:3], ""},
-		{"one of two", 2, keys[:1], "too few signatures: 1 keys that this system trusts have signed it, and 2 have to"},
-		{"one twice, of two", 2, []Key{keys[0], keys[0]}, "too few signatures: 1 keys"},
-		{"one and a stranger, of two", 2, []Key{keys[0], keys[3]}, "too few signatures: 1 keys"},
-		{"two of three", 3, keys[:2], "too few signatures: 2 keys"},
-		{"a stranger", 1, keys[3:], "no key that this system trusts"},
+		{"one of two", 2, keys[:1], "too few signatures: 1 trusted keys have signed it, 2 are required"},
+		{"one twice, of two", 2, []Key{keys[0], keys[0]}, "too few signatures: 1 trusted keys"},
+		{"one and a stranger, of two", 2, []Key{keys[0], keys[3]}, "too few signatures: 1 trusted keys"},
+		{"two of three", 3, keys[:2], "too few signatures: 2 trusted keys"},
+		{"a stranger", 1, keys[3:], "no trusted key"},
 	} {
 		envelope, err := sign(s, c.by...)
 		if err != nil {
@@ -385,7 +385,7 @@ func TestCountersign(t *testing.T) {
 	if err != nil || !bytes.Equal(got.Bytes(), root) || string(uki) != "a kernel" {
 		t.Errorf("%d bytes of root, UKI %q, %v", got.Len(), uki, err)
 	}
-	if _, err := Countersign(&again, bytes.NewReader(out.Bytes()), key); err == nil || !strings.Contains(err.Error(), "signed it already") {
+	if _, err := Countersign(&again, bytes.NewReader(out.Bytes()), key); err == nil || !strings.Contains(err.Error(), "has a signature of this key already") {
 		t.Errorf("twice: %v", err)
 	}
 	bad := bytes.Clone(file)

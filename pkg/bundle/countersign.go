@@ -55,11 +55,11 @@ func withSignature(text []byte, key Key) ([]byte, error) {
 		return nil, err
 	}
 	if envelope.PayloadType != TypePayload {
-		return nil, fmt.Errorf("bundle: it states %q, not %s", envelope.PayloadType, TypePayload)
+		return nil, fmt.Errorf("bundle: its payload type is %q, not %s", envelope.PayloadType, TypePayload)
 	}
 	payload, err := envelope.DecodeB64Payload()
 	if err != nil {
-		return nil, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
+		return nil, fmt.Errorf("bundle: its statement is not a DSSE envelope: %w", err)
 	}
 	signer, err := dsse.NewEnvelopeSigner(key.dsse())
 	if err != nil {
@@ -71,7 +71,7 @@ func withSignature(text []byte, key Key) ([]byte, error) {
 	}
 	for _, s := range envelope.Signatures {
 		if s.KeyID == own.Signatures[0].KeyID {
-			return nil, errors.New("bundle: this key has signed it already")
+			return nil, errors.New("bundle: it has a signature of this key already")
 		}
 	}
 	envelope.Signatures = append(envelope.Signatures, own.Signatures...)
@@ -93,7 +93,7 @@ func (m *nextMember) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		if m.of.member != m.want.blob() {
-			return 0, fmt.Errorf("bundle: its %s is not where it belongs; only a bundle as the imager makes it can be signed", m.name)
+			return 0, fmt.Errorf("bundle: its %s is not at the expected position; only a bundle of the imager can be signed", m.name)
 		}
 		m.from = newChecked(m.of.tar, m.want)
 	}

@@ -61,7 +61,7 @@ type Trust struct {
 // WithThreshold returns the same keys with another threshold, from 1 to the number of keys.
 func (t Trust) WithThreshold(threshold int) (Trust, error) {
 	if threshold < 1 || threshold > len(t.Keys) {
-		return t, fmt.Errorf("%d signatures are to be needed, and there are %d keys: 1 to %[2]d expected", threshold, len(t.Keys))
+		return t, fmt.Errorf("%d required signatures with %d keys: 1 to %[2]d expected", threshold, len(t.Keys))
 	}
 	t.Threshold = threshold
 	return t, nil

@@ -30,7 +30,7 @@ const (
 
 // ErrDamaged is returned when a bundle does not match its statement. Reading it again gives the
 // same result.
-var ErrDamaged = errors.New("bundle: it is damaged or cut off")
+var ErrDamaged = errors.New("bundle: it is damaged or truncated")
 
 // Reader reads a bundle sequentially.
 type Reader struct {
@@ -77,7 +77,7 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 		return Statement{}, err
 	}
 	if envelope.PayloadType != TypePayload {
-		return Statement{}, fmt.Errorf("bundle: it states %q, not %s", envelope.PayloadType, TypePayload)
+		return Statement{}, fmt.Errorf("bundle: its payload type is %q, not %s", envelope.PayloadType, TypePayload)
 	}
 	var keys []dsse.Verifier
 	for _, public := range trust.Keys {
@@ -90,9 +90,9 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 	by, payload, err := verifier.VerifyAndDecode(context.Background(), &envelope)
 	switch {
 	case err != nil && len(by) > 0:
-		return Statement{}, fmt.Errorf("bundle: too few signatures: %d keys that this system trusts have signed it, and %d have to; `imager sign` adds one", len(by), trust.Threshold)
+		return Statement{}, fmt.Errorf("bundle: too few signatures: %d trusted keys have signed it, %d are required; `imager sign` adds a signature", len(by), trust.Threshold)
 	case err != nil:
-		return Statement{}, fmt.Errorf("bundle: no key that this system trusts has signed it: %w", err)
+		return Statement{}, fmt.Errorf("bundle: no trusted key has signed it: %w", err)
 	}
 	return parse(payload)
 }
@@ -109,14 +109,14 @@ func unverified(text []byte) (Statement, error) {
 	}
 	payload, err := envelope.DecodeB64Payload()
 	if err != nil {
-		return Statement{}, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
+		return Statement{}, fmt.Errorf("bundle: its statement is not a DSSE envelope: %w", err)
 	}
 	return parse(payload)
 }
 
 func parseEnvelope(text []byte) (envelope dsse.Envelope, err error) {
 	if err := json.Unmarshal(text, &envelope); err != nil {
-		return envelope, fmt.Errorf("bundle: its statement is no DSSE envelope: %w", err)
+		return envelope, fmt.Errorf("bundle: its statement is not a DSSE envelope: %w", err)
 	}
 	return envelope, nil
 }
@@ -126,10 +126,10 @@ func parse(payload []byte) (Statement, error) {
 	strict := json.NewDecoder(bytes.NewReader(payload))
 	strict.DisallowUnknownFields()
 	if err := strict.Decode(&s); err != nil {
-		return Statement{}, fmt.Errorf("bundle: its statement cannot be read; it may need a newer system than this one first: %w", err)
+		return Statement{}, fmt.Errorf("bundle: cannot parse its statement; it may require an upgrade to an intermediate version first: %w", err)
 	}
 	if err := s.check(); err != nil {
-		return Statement{}, fmt.Errorf("bundle: its statement makes no sense: %w", err)
+		return Statement{}, fmt.Errorf("bundle: its statement is invalid: %w", err)
 	}
 	return s, nil
 }
@@ -146,7 +146,7 @@ func (r *Reader) next(part string) error {
 
 func readError(part string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%w: it ends before its %s does", ErrDamaged, part)
+		return fmt.Errorf("%w: it ends within its %s", ErrDamaged, part)
 	}
 	if errors.Is(err, tar.ErrHeader) {
 		return fmt.Errorf("bundle: it is not an upgrade bundle (no tar archive at its %s)", part)
@@ -229,7 +229,7 @@ func (c *checked) Read(p []byte) (int, error) {
 	c.size += int64(n)
 	c.sum.Write(p[:n])
 	if c.size > c.want.Size {
-		return n, fmt.Errorf("%w: a part is larger than the %d bytes that its statement promises", ErrDamaged, c.want.Size)
+		return n, fmt.Errorf("%w: a part is larger than the %d bytes in the statement", ErrDamaged, c.want.Size)
 	}
 	return n, err
 }
@@ -243,7 +243,7 @@ func (c *checked) done(part string) error {
 		}
 	}
 	if got := hex.EncodeToString(c.sum.Sum(nil)); c.size != c.want.Size || got != c.want.SHA256 {
-		return fmt.Errorf("%w: its %s has %d bytes with digest %s, its statement promises %d with %s", ErrDamaged, part, c.size, got, c.want.Size, c.want.SHA256)
+		return fmt.Errorf("%w: its %s has %d bytes with digest %s; the statement has %d with %s", ErrDamaged, part, c.size, got, c.want.Size, c.want.SHA256)
 	}
 	return nil
 }

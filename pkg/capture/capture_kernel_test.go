@@ -342,8 +342,8 @@ func TestRefusedKernel(t *testing.T) {
 		is   error
 		want string
 	}{
-		{"nope", Options{}, ErrNoLink, "link nope: cannot capture: there is no such link; those that are up are c0"},
-		{"off", Options{}, nil, "link off: cannot capture: it is down; those that are up are c0"},
+		{"nope", Options{}, ErrNoLink, "link nope: cannot capture: there is no such link; links that are up: c0"},
+		{"off", Options{}, nil, "link off: cannot capture: it is down; links that are up: c0"},
 		{"c0", Options{Filter: []bpf.RawInstruction{{Op: 0xffff}}}, ErrFilter, "link c0: cannot capture: the kernel refuses the filter"},
 		{"c0", Options{Filter: []bpf.RawInstruction{{Op: 0x05, K: 9}}}, ErrFilter, "the kernel refuses the filter"},
 		{"c0", Options{Snaplen: MaxSnaplen + 1}, nil, "packets of 262145 bytes"},

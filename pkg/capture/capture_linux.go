@@ -104,7 +104,7 @@ func find(name string) (net.Interface, error) {
 	default:
 		return found, nil
 	}
-	return found, fmt.Errorf("%w; those that are up are %s", err, strings.Join(up, ", "))
+	return found, fmt.Errorf("%w; links that are up: %s", err, strings.Join(up, ", "))
 }
 
 // attach configures the socket to receive packets of the link. The socket has no protocol, and thus
@@ -168,7 +168,7 @@ func (c *Capture) linkType() (LinkType, error) {
 	case unix.ARPHRD_NONE, unix.ARPHRD_RAWIP, unix.ARPHRD_TUNNEL, unix.ARPHRD_TUNNEL6, unix.ARPHRD_SIT:
 		return IP, nil
 	}
-	return 0, fmt.Errorf("it is of type %d (linux/if_arp.h), and neither Ethernet nor a tunnel of IP packets", at.Hatype)
+	return 0, fmt.Errorf("it has type %d (linux/if_arp.h); only Ethernet and IP tunnels are supported", at.Hatype)
 }
 
 // LinkType returns the kind of header at the beginning of each packet.
@@ -283,7 +283,7 @@ func (c *Capture) Dropped() (uint64, error) {
 	// the count since the previous call
 	since, err := c.conn.GetsockoptTpacketStats(unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {
-		return c.dropped, fmt.Errorf("link %s: cannot tell what was lost: %w", c.link, err)
+		return c.dropped, fmt.Errorf("link %s: cannot read the number of dropped packets: %w", c.link, err)
 	}
 	c.dropped += uint64(since.Drops)
 	return c.dropped, nil

@@ -48,7 +48,7 @@ func Compile(expression string) ([]bpf.RawInstruction, error) {
 	}
 	c, err := p.joined()
 	if err == nil && len(p.words) > 0 {
-		err = fmt.Errorf("%q cannot stand where it does; expected and, or, or the end", p.words[0])
+		err = fmt.Errorf("unexpected %q; expected and, or, or the end", p.words[0])
 	}
 	if err != nil {
 		return nil, fmt.Errorf("filter %q: %w", expression, err)
@@ -103,7 +103,7 @@ func (p *parser) joined() (code, error) {
 			return c, nil
 		}
 		if by != "" && by != word {
-			return nil, errors.New("and meets or: say with parentheses what belongs together")
+			return nil, errors.New("and is combined with or: add parentheses")
 		}
 		var other code
 		if other, err = p.negated(); err != nil {
@@ -146,7 +146,7 @@ func (p *parser) primitive() (code, error) {
 		if word := p.next(); word != "" {
 			return nil, fmt.Errorf("%q is not known; expected a protocol, host, net, port, src, dst, not or a parenthesis", word)
 		}
-		return nil, errors.New("it ends too early")
+		return nil, errors.New("it is incomplete")
 	case kind == "":
 		kind = "host" // as in tcpdump
 	}
@@ -164,7 +164,7 @@ func (p *parser) primitive() (code, error) {
 	}
 	family, ok := families[protocol]
 	if !ok {
-		return nil, fmt.Errorf("%s cannot stand before %s: write \"%s and %s …\"", protocol, kind, protocol, kind)
+		return nil, fmt.Errorf("%s is not permitted before %s: write \"%s and %s …\"", protocol, kind, protocol, kind)
 	}
 	prefix, err := prefixOf(kind, p.next())
 	if err == nil && family != 0 && prefix.Addr().Is6() != (family == etherIPv6) {
@@ -187,10 +187,10 @@ func prefixOf(kind, word string) (netip.Prefix, error) {
 	}
 	prefix, err := netip.ParsePrefix(word)
 	if err != nil || prefix.Addr().Is4In6() {
-		return netip.Prefix{}, fmt.Errorf("net %q: expected an address and how many bits of it count, as in 10.0.0.0/8", word)
+		return netip.Prefix{}, fmt.Errorf("net %q: expected an address with a prefix length, as in 10.0.0.0/8", word)
 	}
 	if prefix != prefix.Masked() {
-		return netip.Prefix{}, fmt.Errorf("net %s: bits are set behind the first %d; the network is %s", word, prefix.Bits(), prefix.Masked())
+		return netip.Prefix{}, fmt.Errorf("net %s: bits are set after the first %d; the network is %s", word, prefix.Bits(), prefix.Masked())
 	}
 	return prefix, nil
 }

@@ -97,7 +97,7 @@ func Program(link LinkType, filter []bpf.RawInstruction) ([]bpf.RawInstruction, 
 		filter = all
 	}
 	if most := maxProgram - len(before); len(filter) > most {
-		return nil, fmt.Errorf("filter: it has %d instructions; at most %d are taken", len(filter), most)
+		return nil, fmt.Errorf("filter: it has %d instructions; at most %d are permitted", len(filter), most)
 	}
 	return append(before, filter...), nil
 }
@@ -116,7 +116,7 @@ func Encode(filter []bpf.RawInstruction) ([]byte, error) {
 // Decode decodes the output of Encode. It does not check whether the kernel accepts the filter.
 func Decode(text []byte) ([]bpf.RawInstruction, error) {
 	if len(text)%8 != 0 || len(text) > 8*maxProgram {
-		return nil, fmt.Errorf("filter: %d bytes are no program: each instruction has 8, and there are at most %d", len(text), maxProgram)
+		return nil, fmt.Errorf("filter: %d bytes are not a program: each instruction has 8 bytes, and at most %d are permitted", len(text), maxProgram)
 	}
 	filter := make([]bpf.RawInstruction, len(text)/8)
 	_, err := binary.Decode(text, binary.BigEndian, filter)

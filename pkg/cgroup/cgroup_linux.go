@@ -75,7 +75,7 @@ func (t Tree) Set(group string, files map[string]string) error {
 		path := filepath.Join(t.path(group), name)
 		have, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("cgroup %s: cannot set %s: the controller is not handed down by its parent, see cgroup.subtree_control", group, name)
+			return fmt.Errorf("cgroup %s: cannot set %s: its parent does not delegate the controller, see cgroup.subtree_control", group, name)
 		}
 		if err == nil && strings.TrimSpace(string(have)) == files[name] {
 			continue
@@ -119,7 +119,7 @@ func (t Tree) Delegate(group string, controllers []string) error {
 	}
 	path := filepath.Join(t.path(group), "cgroup.subtree_control")
 	if err := os.WriteFile(path, []byte(strings.Join(missing, " ")), 0); err != nil {
-		return fmt.Errorf("cgroup %s: cannot hand down %s: %w", group, strings.Join(missing, " "), err)
+		return fmt.Errorf("cgroup %s: cannot delegate %s: %w", group, strings.Join(missing, " "), err)
 	}
 	return nil
 }
@@ -127,7 +127,7 @@ func (t Tree) Delegate(group string, controllers []string) error {
 // Move moves the process to the group; pid 0 is the caller.
 func (t Tree) Move(group string, pid int) error {
 	if err := os.WriteFile(filepath.Join(t.path(group), "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
-		return fmt.Errorf("cgroup %s: cannot take process %d: %w", group, pid, err)
+		return fmt.Errorf("cgroup %s: cannot move process %d: %w", group, pid, err)
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ func (t Tree) Procs(group string) ([]int, error) {
 	for _, field := range strings.Fields(text) {
 		pid, err := strconv.Atoi(field)
 		if err != nil {
-			return nil, fmt.Errorf("cgroup %s: cannot understand cgroup.procs: %w", group, err)
+			return nil, fmt.Errorf("cgroup %s: cannot parse cgroup.procs: %w", group, err)
 		}
 		pids = append(pids, pid)
 	}

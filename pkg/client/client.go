@@ -95,7 +95,7 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 		return dial(ctx, e)
 	}
 	if e.CA == nil || e.ServerName != "" {
-		return nil, errors.New("machine: cannot connect: several addresses are given, and the fingerprint or the name of one machine; give the cluster's machine CA alone")
+		return nil, errors.New("machine: cannot connect: several addresses cannot be combined with the fingerprint or the name of one machine; use only the cluster's machine CA")
 	}
 	var failed Failures
 	all := append([]string{e.Address}, e.Fallback...)
@@ -300,7 +300,7 @@ func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
 	}
 	switch {
 	case e.CA != nil && e.Fingerprint != "":
-		return nil, errors.New("machine: cannot connect: both a CA and a fingerprint are given; give one")
+		return nil, errors.New("machine: cannot connect: use either a CA or a fingerprint")
 	case e.CA != nil:
 		config.RootCAs = e.CA
 		if e.Accepts != nil {
@@ -326,7 +326,7 @@ func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
 			return nil
 		}
 	default:
-		return nil, errors.New("machine: cannot connect: neither a CA nor a fingerprint is given to verify the machine with")
+		return nil, errors.New("machine: cannot connect: a CA or a fingerprint is required to verify the machine")
 	}
 	return config, nil
 }

@@ -13,7 +13,7 @@ import (
 
 // ErrJoinRequestsDisabled is returned when a machine accepts no join requests because its
 // configuration does not enable them.
-var ErrJoinRequestsDisabled = errors.New("it takes no requests to join (Cluster.spec.joinRequests there)")
+var ErrJoinRequestsDisabled = errors.New("it accepts no join requests (Cluster.spec.joinRequests of that machine)")
 
 // RequestJoin sends a join request to a control-plane machine (package joinrequest). It does not
 // send the endpoint's client certificate, because an unjoined machine has none. It verifies the
@@ -25,7 +25,7 @@ func RequestJoin(ctx context.Context, e Endpoint, r joinrequest.Request) (joinre
 	}
 	answer, err := requestJoin(ctx, e, address, r)
 	if err != nil {
-		return answer, fmt.Errorf("machine %s: cannot ask: %w", address, err)
+		return answer, fmt.Errorf("machine %s: cannot send the join request: %w", address, err)
 	}
 	return answer, nil
 }

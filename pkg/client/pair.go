@@ -14,7 +14,7 @@ import (
 
 // ErrClaimed is returned when a machine does not offer pairing, for example because it trusts an
 // operator CA already.
-var ErrClaimed = errors.New("it belongs to an operator already, or is no machine that can be paired")
+var ErrClaimed = errors.New("it is claimed already, or does not support pairing")
 
 // Pair claims the unclaimed machine at an address for the operator of a CA (PEM). code is the
 // pairing code on the machine's console. It returns the fingerprint of the machine's key, for

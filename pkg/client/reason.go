@@ -25,7 +25,7 @@ var (
 	ErrRefused = errors.New("the machine refuses your certificate")
 	// ErrRevoked is an additional reason of ErrRefused. TLS has only one alert for all defects that
 	// a server finds in a certificate after its verification.
-	ErrRevoked = errors.New("it was revoked (`orlopctl trust list`), or is not a client certificate at all")
+	ErrRevoked = errors.New("it was revoked (`orlopctl trust list`), or is not a client certificate")
 )
 
 // unverifiedError is an error of the handshake, before the peer proved its identity. At that time
@@ -57,13 +57,13 @@ type alert struct {
 }
 
 // noCertificate is the alert before a machine has a certificate of its own to send.
-var noCertificate = alert{"internal error", errors.New("the machine's door has no certificate of its own yet; try again")}
+var noCertificate = alert{"internal error", errors.New("the machine has no certificate yet; try again")}
 
 // alerts are the alerts about the caller's certificate.
 var alerts = []alert{
-	{"certificate required", errors.New("you sent none")},
-	{"expired certificate", errors.New("it has expired or is not valid yet by the machine's clock; make a new one with `orlopctl gen client` and the operator's CA, or ask an admin for one (`orlopctl trust issue`)")},
-	{"unknown certificate authority", errors.New("it was signed by a CA that this machine does not know; use the certificate of the operator that the image was built for, or that the machine was paired with; one that belongs to nobody yet shows a code on its console: `orlopctl pair`")},
+	{"certificate required", errors.New("the client sent none")},
+	{"expired certificate", errors.New("it has expired or is not valid yet by the machine's clock; create a new one with `orlopctl gen client` and the operator's CA, or request one from an admin (`orlopctl trust issue`)")},
+	{"unknown certificate authority", errors.New("this machine does not trust the CA that signed it; use a certificate of the operator whose CA the image contains or with whom the machine was paired; an unclaimed machine shows a pairing code on its console: `orlopctl pair`")},
 	{"bad certificate", ErrRevoked},
 }
 
@@ -92,7 +92,7 @@ func reasonOf(err error) error {
 		if strings.Contains(err.Error(), remoteAlert+noCertificate.alert) {
 			return fmt.Errorf("%w: %w", ErrUnreachable, noCertificate.meaning)
 		}
-		return fmt.Errorf("%w: something ends the connection before it has shown who it is: %w", ErrUntrusted, err)
+		return fmt.Errorf("%w: the connection ended before the server proved its identity: %w", ErrUntrusted, err)
 	}
 	for _, a := range alerts {
 		if strings.Contains(err.Error(), remoteAlert+a.alert) {
@@ -103,7 +103,7 @@ func reasonOf(err error) error {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: something accepts the connection and says nothing; is this the port of the machine's API, and is the machine up?", ErrUnreachable)
+		return fmt.Errorf("%w: the server accepts the connection and sends no data; is this the port of the machine's API, and has the machine booted?", ErrUnreachable)
 	}
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)
 }

@@ -89,10 +89,10 @@ func Idle() error {
 		idle    = 3 << 13 // IOPRIO_CLASS_IDLE (include/uapi/linux/ioprio.h)
 	)
 	if _, _, errno := unix.Syscall(unix.SYS_IOPRIO_SET, process, 0, idle); errno != 0 {
-		return fmt.Errorf("cannot wait for others at the disk: %w", errno)
+		return fmt.Errorf("cannot lower the disk priority: %w", errno)
 	}
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19); err != nil {
-		return fmt.Errorf("cannot wait for others at the processor: %w", err)
+		return fmt.Errorf("cannot lower the CPU priority: %w", err)
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ func retryOpen(name string, call func() (fd int, err error)) (*os.File, error) {
 // dir copies the entries of a directory.
 func (c *copier) dir(source *os.File, in *dirNode) error {
 	if in.depth > deepest {
-		return fmt.Errorf("%s: it lies in more than %d folders: it cannot be copied; have it less deep", in.printable(), deepest)
+		return fmt.Errorf("%s: cannot copy: it is nested in more than %d directories; reduce the depth", in.printable(), deepest)
 	}
 	for {
 		names, err := source.Readdirnames(batch)
@@ -186,7 +186,7 @@ func (c *copier) entry(from *os.File, in *dirNode, name string) error {
 	if kind != unix.S_IFDIR && s.Nlink > 1 {
 		if first := c.first[s.Ino]; first != nil {
 			if err := first.link(to, name); err != nil {
-				return fmt.Errorf("%s: cannot be linked: %w", in.printable(name), err)
+				return fmt.Errorf("%s: cannot create the hard link: %w", in.printable(name), err)
 			}
 			c.found(s.Ino, first)
 			return nil
@@ -215,7 +215,7 @@ func (c *copier) entry(from *os.File, in *dirNode, name string) error {
 		if errors.Is(err, c.ctx.Err()) {
 			return err
 		}
-		return fmt.Errorf("%s: cannot be copied: %w", in.printable(name), err)
+		return fmt.Errorf("%s: cannot copy: %w", in.printable(name), err)
 	}
 	return nil
 }
@@ -224,15 +224,15 @@ func (c *copier) entry(from *os.File, in *dirNode, name string) error {
 func (c *copier) subdir(from *os.File, in *dirNode, name string, s *unix.Stat_t) error {
 	source, err := openDir(int(from.Fd()), name)
 	if err != nil {
-		return fmt.Errorf("%s: cannot be opened: %w", in.printable(name), err)
+		return fmt.Errorf("%s: cannot open: %w", in.printable(name), err)
 	}
 	defer source.Close()
 	if err := unix.Mkdirat(int(in.to.Fd()), name, 0o700); err != nil {
-		return fmt.Errorf("%s: cannot be copied: %w", in.printable(name), err)
+		return fmt.Errorf("%s: cannot copy: %w", in.printable(name), err)
 	}
 	target, err := openDir(int(in.to.Fd()), name)
 	if err != nil {
-		return fmt.Errorf("%s: its copy cannot be opened: %w", in.printable(name), err)
+		return fmt.Errorf("%s: cannot open its copy: %w", in.printable(name), err)
 	}
 	defer target.Close()
 	below := &dirNode{up: in, name: name, depth: in.depth + 1, to: target}
@@ -243,7 +243,7 @@ func (c *copier) subdir(from *os.File, in *dirNode, name string, s *unix.Stat_t)
 	}
 	// last, because files created in it would inherit its default ACL and its group
 	if err := setMetadata(source, target, s); err != nil {
-		return fmt.Errorf("%s: cannot be copied: %w", in.printable(name), err)
+		return fmt.Errorf("%s: cannot copy: %w", in.printable(name), err)
 	}
 	return nil
 }
@@ -353,8 +353,8 @@ func (c *copier) remember(inode uint64, e *linked) error {
 		c.kept++
 	}
 	if c.kept > c.most {
-		return fmt.Errorf("%s: it cannot be copied: files whose other hard links are still to come, and the folders they lie in, "+
-			"are more than %d by now: remove hard links, or have those of a file near each other", e.in.printable(e.name), c.most)
+		return fmt.Errorf("%s: cannot copy: files with more hard links to come, and their directories, "+
+			"exceed %d; remove hard links, or place the links of a file near each other", e.in.printable(e.name), c.most)
 	}
 	return nil
 }

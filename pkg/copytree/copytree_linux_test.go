@@ -243,7 +243,7 @@ func TestDeep(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := descriptors(t)
-		if err := Copy(t.Context(), from, to); (err == nil) != fits || err != nil && !strings.Contains(err.Error(), "folders") {
+		if err := Copy(t.Context(), from, to); (err == nil) != fits || err != nil && !strings.Contains(err.Error(), "directories") {
 			t.Errorf("%d deep: %v", depth, err)
 		}
 		if after := descriptors(t); after > before {
@@ -381,7 +381,7 @@ func TestTooManyLinks(t *testing.T) {
 		work := newCopier(t.Context())
 		work.most = c.most
 		err := work.tree(from, to)
-		if (err == nil) != c.fits || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("more than %d by now: remove hard links", c.most)) {
+		if (err == nil) != c.fits || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("exceed %d; remove hard links", c.most)) {
 			t.Errorf("%s, %d: %v", c.what, c.most, err)
 		}
 	}

@@ -118,7 +118,7 @@ func (c *Client) Run(ctx context.Context) {
 			}
 			ev.Kind, ev.Reply = Received, r
 			if r.Kind == Nak {
-				c.problem = fmt.Sprintf("server %v refuses: %q", r.Lease.Server, r.Text)
+				c.problem = fmt.Sprintf("server %v rejects the request: %q", r.Lease.Server, r.Text)
 			}
 		}
 		c.step(ev)
@@ -156,7 +156,7 @@ func (c *Client) step(ev Event) {
 		case Apply:
 			c.problem = ""
 			if notes := ev.Reply.Notes; len(notes) > 0 {
-				c.problem = fmt.Sprintf("of what server %v sent, not used: %s", a.Lease.Server, strings.Join(notes, "; "))
+				c.problem = fmt.Sprintf("unusable options of server %v: %s", a.Lease.Server, strings.Join(notes, "; "))
 			}
 		}
 	}
@@ -180,7 +180,7 @@ func (c *Client) send(m Message) error {
 	c.mu.Unlock()
 	p, err := encode(m, c.opt.MAC, hostname)
 	if err != nil {
-		return fmt.Errorf("DHCP message: cannot make: %w", err)
+		return fmt.Errorf("DHCP message: cannot encode: %w", err)
 	}
 	withAddress := m.Client.IsValid()
 	if c.sock == nil || c.sock.withAddress != withAddress {

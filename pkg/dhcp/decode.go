@@ -65,7 +65,7 @@ func collect(parts map[uint8][][]byte, b []byte, where string) error {
 			return nil
 		}
 		if len(b) == 0 || len(b) < 1+int(b[0]) {
-			return fmt.Errorf("option %d is cut off at the end of %s", code, where)
+			return fmt.Errorf("option %d is truncated at the end of %s", code, where)
 		}
 		parts[code] = append(parts[code], b[1:1+int(b[0])])
 		b = b[1+int(b[0]):]
@@ -144,7 +144,7 @@ func classless(b []byte) ([]Route, error) {
 			return nil, fmt.Errorf("a prefix has %d bits", bits)
 		}
 		if len(b) < 1+n+4 {
-			return nil, errors.New("it is cut off")
+			return nil, errors.New("it is truncated")
 		}
 		var to [4]byte
 		copy(to[:], b[1:1+n])
@@ -157,7 +157,7 @@ func classless(b []byte) ([]Route, error) {
 			return nil, fmt.Errorf("%s is not an address of a router", r.Via)
 		}
 		if r.To.Addr().IsMulticast() || r.To.Addr().IsLoopback() {
-			return nil, fmt.Errorf("nothing can be routed to %s", r.To)
+			return nil, fmt.Errorf("%s cannot be routed", r.To)
 		}
 		if len(out) == maxRoutes {
 			return nil, fmt.Errorf("it has more than %d routes", maxRoutes)
@@ -196,7 +196,7 @@ func domainAt(b []byte, at int) (name string, next int, err error) {
 	length, before := 0, at
 	for {
 		if at >= len(b) {
-			return "", 0, errors.New("a name is cut off")
+			return "", 0, errors.New("a name is truncated")
 		}
 		n := int(b[at])
 		switch {
@@ -204,7 +204,7 @@ func domainAt(b []byte, at int) (name string, next int, err error) {
 			return strings.Join(labels, "."), max(next, at+1), nil
 		case n >= 0xc0:
 			if at+1 >= len(b) {
-				return "", 0, errors.New("a pointer is cut off")
+				return "", 0, errors.New("a pointer is truncated")
 			}
 			to := n&^0xc0<<8 | int(b[at+1])
 			if to >= before {
@@ -215,9 +215,9 @@ func domainAt(b []byte, at int) (name string, next int, err error) {
 			}
 			at, before = to, to
 		case n > 63:
-			return "", 0, errors.New("a label is of an unknown kind")
+			return "", 0, errors.New("a label has an unknown type")
 		case at+1+n > len(b):
-			return "", 0, errors.New("a name is cut off")
+			return "", 0, errors.New("a name is truncated")
 		default:
 			if length += n + 1; length > 254 {
 				return "", 0, errors.New("a name is longer than 255 bytes")

@@ -175,7 +175,7 @@ func TestCutOff(t *testing.T) {
 		{name: "the options", options: []byte{6, 4, 192, 0}, noEnd: true},
 		{name: "the options", options: []byte{6}, noEnd: true},
 	} {
-		if _, err := decode(c.bytes()); err == nil || !strings.Contains(err.Error(), "option 6 is cut off at the end of "+c.name) {
+		if _, err := decode(c.bytes()); err == nil || !strings.Contains(err.Error(), "option 6 is truncated at the end of "+c.name) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}

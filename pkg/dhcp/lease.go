@@ -127,12 +127,12 @@ func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 	}
 	bits, size := mask.Size()
 	if size != 32 || bits == 0 {
-		return fmt.Errorf("DHCP message from %v: subnet mask %v (option 1) is not one", l.Server, mask)
+		return fmt.Errorf("DHCP message from %v: invalid subnet mask %v (option 1)", l.Server, mask)
 	}
 	l.Address = netip.PrefixFrom(ip, bits)
 	// a /31 has two usable addresses (RFC 3021)
 	if bits < 31 && (ip == l.Address.Masked().Addr() || ip == broadcast(l.Address)) {
-		return fmt.Errorf("DHCP message from %v: offers no usable address: %v is no machine's", l.Server, l.Address)
+		return fmt.Errorf("DHCP message from %v: offers no usable address: %v is not a host address", l.Server, l.Address)
 	}
 	l.Duration = m.IPAddressLeaseTime(0)
 	if l.Duration <= 0 {

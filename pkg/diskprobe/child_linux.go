@@ -68,7 +68,7 @@ func confineSelf() error {
 func answer(in io.Reader, out io.Writer, confined func() error) error {
 	var q Request
 	if err := json.NewDecoder(in).Decode(&q); err != nil {
-		return fmt.Errorf("the question cannot be read: %w", err)
+		return fmt.Errorf("cannot parse the request: %w", err)
 	}
 	disk := os.NewFile(diskFile, q.Disk)
 	var partitions []*os.File

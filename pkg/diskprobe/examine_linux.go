@@ -206,7 +206,7 @@ func (a Result) readFile(f File, places map[int]volume) (Result, error) {
 	case "iso9660":
 		a.Text, err = superblock.ISOFile(p.r, p.size, f.Name, f.MaxSize)
 	default:
-		err = fmt.Errorf("no files are read from a %s", f.Kind)
+		err = fmt.Errorf("files of a %s are not supported", f.Kind)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		a.Missing = true

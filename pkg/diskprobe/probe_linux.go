@@ -37,7 +37,7 @@ func Probe(ctx context.Context, d Device, f *File, start Start) (Result, error) 
 	}
 	question, err := json.Marshal(q)
 	if err != nil {
-		return Result{}, fmt.Errorf("the question cannot be written: %w", err)
+		return Result{}, fmt.Errorf("cannot encode the request: %w", err)
 	}
 	most := MaxResult
 	if f != nil {

@@ -249,7 +249,7 @@ func backoff(failures int) time.Duration {
 // reserve begins an examination. It must be called with the lock held.
 func (p *Prober) reserve(r *record) error {
 	if p.stuck >= maxStuck {
-		return fmt.Errorf("%d examinations of other disks do not end", p.stuck)
+		return fmt.Errorf("%d examinations of other disks hang", p.stuck)
 	}
 	r.busy = true
 	return nil
@@ -258,7 +258,7 @@ func (p *Prober) reserve(r *record) error {
 var (
 	// ErrSkipped is returned when the caller's context ended before the examination. It does not
 	// describe the disk.
-	ErrSkipped = errors.New("the examination was not waited for")
+	ErrSkipped = errors.New("the caller did not wait for the examination")
 	errNotYet  = errors.New("it has not ended yet")
 )
 

@@ -202,7 +202,7 @@ func TestStuck(t *testing.T) {
 	for i := range 4 {
 		d := device("sdb")
 		d.Identity = fmt.Sprint(i)
-		if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "do not end") {
+		if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "hang") {
 			t.Errorf("with %d stuck: %v", running.Load(), r.Err)
 		}
 	}
@@ -211,7 +211,7 @@ func TestStuck(t *testing.T) {
 	}
 	close(release)
 	d := device("sdc")
-	for r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err != nil && strings.Contains(r.Err.Error(), "do not end"); r = p.All(t.Context(), []Device{d}, Cached)[0] {
+	for r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err != nil && strings.Contains(r.Err.Error(), "hang"); r = p.All(t.Context(), []Device{d}, Cached)[0] {
 		now = now.Add(maxBackoff)
 		if t.Context().Err() != nil {
 			t.Fatal(r.Err)
@@ -257,7 +257,7 @@ func TestDecode(t *testing.T) {
 		"longer than numbers go":        {change(`"size":1048576}`, `"size":18446744073709551615}`), nil},
 		"empty partition":               {change(`"size":1048576}`, `"size":0}`), nil},
 		"the same content twice":        {change(`}}]}`, `}},{"number":1,"content":{"kind":"","uuid":"00000000-0000-0000-0000-000000000000"}}]}`), nil},
-		"a file that was not asked for": {change(`"table"`, `"text":"AAAA","table"`), nil},
+		"a file that was not requested": {change(`"table"`, `"text":"AAAA","table"`), nil},
 		"a file that is too long":       {change(`"table"`, `"text":"AAAAAAAAAAAAAAAAAAAAAAAA","table"`), file},
 		"too much":                      {good + strings.Repeat(" ", MaxResult), nil},
 	} {

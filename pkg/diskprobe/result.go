@@ -89,7 +89,7 @@ const (
 )
 
 // errInvalid is returned for a result that no correct examination can return.
-var errInvalid = errors.New("the examination gave an answer that makes no sense")
+var errInvalid = errors.New("the examination returned an invalid result")
 
 // decode parses and validates a result about a disk. The author of the disk may control the
 // examining process, so every field is validated.
@@ -108,7 +108,7 @@ func decode(text []byte, d Device, f *File) (Result, error) {
 		return Result{}, fmt.Errorf("%w: %s", errInvalid, sanitize.ASCII(err.Error(), 100))
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Result{}, fmt.Errorf("%w: something follows it", errInvalid)
+		return Result{}, fmt.Errorf("%w: it is followed by more data", errInvalid)
 	}
 	if err := a.check(d, f); err != nil {
 		return Result{}, fmt.Errorf("%w: %w", errInvalid, err)
@@ -126,13 +126,13 @@ func (a Result) check(d Device, f *File) error {
 	case !valid(a.Problem, maxProblem), !valid(a.Table, maxKind):
 		return errors.New("a text is too long, or not printable")
 	case f == nil && (len(a.Text) > 0 || a.Missing), f != nil && uint64(len(a.Text)) > f.MaxSize:
-		return errors.New("a file that was not asked for")
+		return errors.New("a file that was not requested")
 	case len(a.Entries) > maxEntries, len(a.Contents) > maxEntries+maxPartition:
 		return errors.New("too many partitions")
 	case a.Table != "gpt" && (len(a.Entries) > 0 || a.Mirrored):
 		return errors.New("partitions without a table")
 	case a.Table == "" && (a.Whole.Kind != "" || len(a.Contents) > 0) && f == nil && a.Problem == "":
-		return errors.New("a blank disk that holds something")
+		return errors.New("a blank disk with content")
 	}
 	last := 0
 	for _, e := range a.Entries {

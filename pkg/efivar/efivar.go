@@ -59,7 +59,7 @@ func Read(folder, name string) ([]byte, error) {
 func Text(variable []byte) (string, error) {
 	const attributes = 4
 	if len(variable) < attributes || len(variable)%2 != 0 {
-		return "", fmt.Errorf("a text of %d bytes: the variable's attributes and pairs of bytes expected", len(variable))
+		return "", fmt.Errorf("a text of %d bytes: expected attributes and UTF-16", len(variable))
 	}
 	var units []uint16
 	for rest := variable[attributes:]; len(rest) >= 2; rest = rest[2:] {
@@ -69,7 +69,7 @@ func Text(variable []byte) (string, error) {
 		}
 		units = append(units, unit)
 	}
-	return "", errors.New("a text without an end")
+	return "", errors.New("a text without a terminating zero")
 }
 
 // GUID returns the GUID in the text of a variable. It must have the usual notation, in upper or
@@ -81,7 +81,7 @@ func GUID(variable []byte) (uuid.UUID, error) {
 		return uuid.Nil, err
 	}
 	if len(text) != length {
-		return uuid.Nil, fmt.Errorf("%.50q is no GUID", text)
+		return uuid.Nil, fmt.Errorf("%.50q is not a GUID", text)
 	}
 	id, err := uuid.Parse(text)
 	if err == nil && id == uuid.Nil {

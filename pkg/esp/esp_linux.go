@@ -122,7 +122,7 @@ func (e *Partition) FreeSpace(keep string) (room int64, err error) {
 		dir := filepath.Join(root, slot.EntriesDir)
 		var s unix.Statfs_t
 		if err := unix.Statfs(dir, &s); err != nil {
-			return fmt.Errorf("ESP: cannot tell its free space: %w", err)
+			return fmt.Errorf("ESP: cannot read its free space: %w", err)
 		}
 		room = int64(s.Bfree) * s.Bsize
 		return others(dir, keep, func(name string) error {
@@ -176,7 +176,7 @@ const unfinished = ".new"
 // the firmware.
 func (e *Partition) RemoveOthers(keep string) error {
 	if err := e.unmounted(removeDuplicates); err != nil {
-		return fmt.Errorf("ESP: cannot look for files with two names: %w", err)
+		return fmt.Errorf("ESP: cannot check for duplicate names: %w", err)
 	}
 	err := e.mounted(0, func(root string) error {
 		dir := filepath.Join(root, slot.EntriesDir)
@@ -313,7 +313,7 @@ func (e *Partition) Rename(to slot.Entry) error {
 			// Both names can refer to the same file: removing one would free the clusters of the
 			// other.
 			if slices.Contains(all, to) {
-				return errors.Join(fmt.Errorf("ESP: cannot rename %s: %s is there, too", from.Name(), to.Name()), twins)
+				return errors.Join(fmt.Errorf("ESP: cannot rename %s: %s exists already", from.Name(), to.Name()), twins)
 			}
 			return rename(filepath.Join(dir, from.Name()), filepath.Join(dir, to.Name()))
 		}

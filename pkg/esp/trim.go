@@ -40,7 +40,7 @@ const (
 	maxName      = 255
 )
 
-var errFAT = errors.New("not a FAT32 of ours, or damaged")
+var errFAT = errors.New("not a FAT32 of Orlop OS, or damaged")
 
 // directory is the content of a directory.
 type directory struct {

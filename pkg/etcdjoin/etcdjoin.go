@@ -96,21 +96,21 @@ func Next(s Self, last, now []PeerAnswer) Decision {
 		return join(s, now[i])
 	}
 	if i := slices.IndexFunc(now, func(a PeerAnswer) bool { return a.State == NoQuorum }); i >= 0 {
-		return Decision{Reason: fmt.Sprintf("%v is a member of etcd, which has no quorum at present: %s; switch on the other members, or if they are lost, `orlopctl etcd recover` there",
+		return Decision{Reason: fmt.Sprintf("%v is an etcd member without quorum: %s; start the other members, or if they are lost, run `orlopctl etcd recover` there",
 			now[i].From, now[i].Problem)}
 	}
 	if silent := unreachable(now); len(silent) > 0 {
-		return Decision{Reason: "nobody who has the cluster's data answers, and these may have them: " + strings.Join(silent, ", ") +
-			"; switch them on, or take those that are not to be out of Cluster.spec.controlPlanes"}
+		return Decision{Reason: "no reachable machine has the cluster's data, and these unreachable machines may have it: " + strings.Join(silent, ", ") +
+			"; start them, or remove machines that no longer exist from Cluster.spec.controlPlanes"}
 	}
 	if !s.First {
-		return Decision{Reason: "waits for the first machine of Cluster.spec.controlPlanes to begin: nobody has data"}
+		return Decision{Reason: "waits for the first machine of Cluster.spec.controlPlanes to bootstrap etcd: no machine has data"}
 	}
 	// The peers were queried one after the other; their states can have changed meanwhile.
 	if len(now) > 0 && !sameEmpty(last, now) {
-		return Decision{Reason: "nobody has data; asks once more"}
+		return Decision{Reason: "no machine has data; queries all machines once more"}
 	}
-	return Decision{Action: Bootstrap, Reason: "nobody has data: begins the cluster"}
+	return Decision{Action: Bootstrap, Reason: "no machine has data: bootstraps etcd"}
 }
 
 // conflictingClusters returns an error text if two machines serve different clusters, because this
@@ -123,7 +123,7 @@ func conflictingClusters(now []PeerAnswer) string {
 		case first == nil:
 			first = &now[i]
 		case a.Cluster != first.Cluster:
-			return fmt.Sprintf("%v and %v are of different clusters (%x, %x); reset those whose data are not wanted (`orlopctl reset --wipe data`)", first.From, a.From, first.Cluster, a.Cluster)
+			return fmt.Sprintf("%v and %v belong to different clusters (%x, %x); reset the machines of the unwanted cluster (`orlopctl reset --wipe data`)", first.From, a.From, first.Cluster, a.Cluster)
 		}
 	}
 	return ""
@@ -140,15 +140,15 @@ func join(s Self, a PeerAnswer) Decision {
 			continue
 		}
 		if !own {
-			return Decision{Reason: fmt.Sprintf("%v says that a member of this machine's name is at %s; give this machine a name of its own, or if that one is gone for good, have it forgotten (`orlopctl etcd remove`)",
+			return Decision{Reason: fmt.Sprintf("%v reports a member with this machine's name at %s; give this machine a unique name, or if that member is lost, remove it (`orlopctl etcd remove`)",
 				a.From, strings.Join(m.URLs, ", "))}
 		}
 		if voters := voters(a.Members); !m.Learner && voters == 1 {
-			return Decision{Reason: fmt.Sprintf("%v says that this machine is the only member of etcd, but it has no data; they are lost, or on another machine that has its name or address", a.From)}
+			return Decision{Reason: fmt.Sprintf("%v reports that this machine is the only etcd member, but it has no data; the data is lost, or on another machine with the same name or address", a.From)}
 		}
-		return Decision{Action: Remove, Via: a.From, Member: m, Reason: fmt.Sprintf("takes the place of the member %x, whose data are gone", m.ID)}
+		return Decision{Action: Remove, Via: a.From, Member: m, Reason: fmt.Sprintf("replaces the member %x, whose data is lost", m.ID)}
 	}
-	return Decision{Action: Add, Via: a.From, Reason: fmt.Sprintf("joins by %v", a.From)}
+	return Decision{Action: Add, Via: a.From, Reason: fmt.Sprintf("joins through %v", a.From)}
 }
 
 func voters(all []Member) (n int) {
@@ -185,17 +185,17 @@ func FailureTolerance(voters int) int { return max(voters-QuorumSize(voters), 0)
 // check is not necessary for a learner.
 func MayRemove(voters, answering int, answers bool) error {
 	if needed := QuorumSize(voters); answering < needed {
-		return fmt.Errorf("%d of %d members answer, and %d have to; switch on more of them, or if they are lost, `orlopctl etcd recover`", answering, voters, needed)
+		return fmt.Errorf("%d of %d members answer, %d are required; start more of them, or if they are lost, run `orlopctl etcd recover`", answering, voters, needed)
 	}
 	left, alive := voters-1, answering
 	if answers {
 		alive--
 	}
 	if left == 0 {
-		return fmt.Errorf("it is the only member, and holds the cluster's data")
+		return fmt.Errorf("it is the only member and has the cluster's data")
 	}
 	if needed := QuorumSize(left); alive < needed {
-		return fmt.Errorf("%d of %d members answer; without it there would be %d, of which %d have to answer, and only %d would", answering, voters, left, needed, alive)
+		return fmt.Errorf("%d of %d members answer; without it there would be %d members, of which %d are required, and only %d would answer", answering, voters, left, needed, alive)
 	}
 	return nil
 }
@@ -208,10 +208,10 @@ func MayRestart(voters, answering int) error {
 	if voters < 2 || answering < needed || answering-1 >= needed {
 		return nil
 	}
-	way := "have it leave (`orlopctl reset --wipe all`)"
+	way := "remove it from the cluster (`orlopctl reset --wipe all`)"
 	if MayRemove(voters, answering, true) != nil {
-		way = "if they are lost, have them forgotten first (`orlopctl etcd remove`)"
+		way = "if they are lost, remove them first (`orlopctl etcd remove`)"
 	}
-	return fmt.Errorf("%d of %d members answer, and %d have to; without this machine %d would, until it has a configuration again: switch on more of them, or %s",
+	return fmt.Errorf("%d of %d members answer, %d are required; without this machine, %d would answer until it has a configuration again: start more of them, or %s",
 		answering, voters, needed, answering-1, way)
 }

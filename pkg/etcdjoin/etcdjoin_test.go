@@ -23,24 +23,24 @@ func TestNext(t *testing.T) {
 		want      Action
 		why       string
 	}{
-		"alone":                                      {self, nil, nil, Bootstrap, "begins"},
-		"all are empty":                              {self, []PeerAnswer{empty(2), empty(3)}, []PeerAnswer{empty(2), empty(3)}, Bootstrap, "begins"},
+		"alone":                                      {self, nil, nil, Bootstrap, "bootstraps etcd"},
+		"all are empty":                              {self, []PeerAnswer{empty(2), empty(3)}, []PeerAnswer{empty(2), empty(3)}, Bootstrap, "bootstraps etcd"},
 		"all are empty, the first time":              {self, nil, []PeerAnswer{empty(2), empty(3)}, Wait, "once more"},
 		"one was silent before":                      {self, []PeerAnswer{empty(2), silent(3)}, []PeerAnswer{empty(2), empty(3)}, Wait, "once more"},
 		"another list before":                        {self, []PeerAnswer{empty(2)}, []PeerAnswer{empty(2), empty(3)}, Wait, "once more"},
 		"one may have data":                          {self, nil, []PeerAnswer{empty(2), silent(3)}, Wait, "10.0.0.3 (no route to host)"},
 		"not the first":                              {second, []PeerAnswer{empty(1)}, []PeerAnswer{empty(1)}, Wait, "first machine"},
-		"joins":                                      {second, nil, []PeerAnswer{serving(1, a)}, Add, "joins by 10.0.0.1"},
-		"joins though another one is silent":         {second, nil, []PeerAnswer{silent(3), serving(1, a, c)}, Add, "joins by 10.0.0.1"},
+		"joins":                                      {second, nil, []PeerAnswer{serving(1, a)}, Add, "joins through 10.0.0.1"},
+		"joins though another one is silent":         {second, nil, []PeerAnswer{silent(3), serving(1, a, c)}, Add, "joins through 10.0.0.1"},
 		"the first one comes back empty":             {self, nil, []PeerAnswer{serving(2, a, b, c), silent(3)}, Remove, "the member 1"},
 		"one of its address":                         {Self{Name: "new", URL: "https://10.0.0.3:2380"}, nil, []PeerAnswer{serving(1, a, b, c)}, Remove, "the member 3"},
-		"its name, and it answers":                   {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []PeerAnswer{serving(1, a, b, c), serving(3, a, b, c)}, Wait, "name of its own"},
+		"its name, and it answers":                   {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []PeerAnswer{serving(1, a, b, c), serving(3, a, b, c)}, Wait, "unique name"},
 		"its name, and nobody has asked there":       {Self{Name: "c", URL: "https://10.0.0.4:2380"}, nil, []PeerAnswer{serving(1, a, b, c)}, Wait, "https://10.0.0.3:2380"},
 		"its name, and it is silent":                 {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []PeerAnswer{silent(3)}, []PeerAnswer{serving(1, a, b, c), silent(3)}, Wait, "orlopctl etcd remove"},
-		"its name, silent for the first time":        {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []PeerAnswer{serving(3, a, b, c)}, []PeerAnswer{serving(1, a, b, c), silent(3)}, Wait, "name of its own"},
-		"two clusters":                               {second, nil, []PeerAnswer{serving(1, a), {From: addr(3), State: Serving, Cluster: 7, Members: []Member{c}}}, Wait, "10.0.0.1 and 10.0.0.3 are of different clusters (0, 7)"},
+		"its name, silent for the first time":        {Self{Name: "c", URL: "https://10.0.0.4:2380"}, []PeerAnswer{serving(3, a, b, c)}, []PeerAnswer{serving(1, a, b, c), silent(3)}, Wait, "unique name"},
+		"two clusters":                               {second, nil, []PeerAnswer{serving(1, a), {From: addr(3), State: Serving, Cluster: 7, Members: []Member{c}}}, Wait, "10.0.0.1 and 10.0.0.3 belong to different clusters (0, 7)"},
 		"added, never started":                       {second, nil, []PeerAnswer{serving(1, a, Member{ID: 9, URLs: b.URLs, Learner: true})}, Remove, "the member 9"},
-		"the only one":                               {self, nil, []PeerAnswer{serving(2, a, Member{ID: 2, Name: "b", URLs: b.URLs, Learner: true})}, Wait, "only member"},
+		"the only one":                               {self, nil, []PeerAnswer{serving(2, a, Member{ID: 2, Name: "b", URLs: b.URLs, Learner: true})}, Wait, "only etcd member"},
 		"without a quorum":                           {self, nil, []PeerAnswer{{From: addr(2), State: NoQuorum, Problem: "1 of 3"}, silent(3)}, Wait, "1 of 3"},
 		"one with a quorum beside one that has none": {self, nil, []PeerAnswer{{From: addr(2), State: NoQuorum}, serving(3, b, c)}, Add, "10.0.0.3"},
 	} {
@@ -59,11 +59,11 @@ func TestMayRemove(t *testing.T) {
 	}{
 		{1, 1, true, "only member"},
 		{2, 2, true, ""},
-		{2, 1, false, "1 of 2 members answer, and 2 have to"},
+		{2, 1, false, "1 of 2 members answer, 2 are required"},
 		{3, 3, true, ""},
 		{3, 2, false, ""},
-		{3, 2, true, "2 of 3 members answer; without it there would be 2, of which 2 have to answer, and only 1 would"},
-		{5, 3, true, "of which 3 have to answer, and only 2 would"},
+		{3, 2, true, "2 of 3 members answer; without it there would be 2 members, of which 2 are required, and only 1 would"},
+		{5, 3, true, "of which 3 are required, and only 2 would"},
 		{5, 4, true, ""},
 	} {
 		err := MayRemove(tc.voters, tc.answering, tc.answers)
