@@ -34,7 +34,7 @@ const (
 	MetadataAge     = "orlop-age"    // age of the connection, in milliseconds
 	MetadataName    = "orlop-name"   // common name of the certificate
 	// lineage ID: serial number of the first certificate (pki.LineageOf); its own without a renewal
-	MetadataLineage = "orlop-origin"
+	MetadataLineage = "orlop-lineage"
 	// serial number of the ticket with which a machine joined (pki.TicketOf); empty for all other
 	// callers
 	MetadataTicket = "orlop-ticket"

@@ -34,7 +34,7 @@ const maxMessage = 16 << 10
 type Request struct {
 	Name string `json:"name"` // requested machine name
 	// PKCS #10, DER, signed with the machine's key: it proves that the sender has the key
-	CSR []byte `json:"key"`
+	CSR []byte `json:"csr"`
 }
 
 // State is the state of a join request.
@@ -42,15 +42,15 @@ type State string
 
 // States of a join request.
 const (
-	Pending  State = "waits"    // no operator has decided yet
+	Pending  State = "pending"  // no operator has decided yet
 	Approved State = "approved" // the answer contains the ticket
 	Denied   State = "denied"   // by an operator
-	Rejected State = "refused"  // not listed for the operator, see Reason
+	Rejected State = "rejected" // not listed for the operator, see Reason
 )
 
 // Answer is the message of the control-plane machine.
 type Answer struct {
-	State State `json:"standing"`
+	State State `json:"state"`
 	// X.509, DER: the ticket for the key of the request
 	Certificate []byte `json:"certificate,omitempty"`
 	Reason      string `json:"reason,omitempty"` // a sentence
@@ -218,8 +218,8 @@ func (l List) Denied(key string, now time.Time) List {
 	return l
 }
 
-// current returns a copy of the list without expired entries. An approved machine stays until its ticket
-// expires.
+// current returns a copy of the list without expired entries. An approved machine stays until its
+// ticket expires.
 func (l List) current(now time.Time) List {
 	out := List{}
 	for key, m := range l {

@@ -30,7 +30,7 @@ type Member struct {
 	Expires time.Time `json:"expires"` // expiry of these certificates
 	// Generation counts the issues of certificates, and the calls from an address that differs from
 	// the previous address.
-	Generation uint64 `json:"count,omitempty"`
+	Generation uint64 `json:"generation,omitempty"`
 }
 
 // TicketTTL returns the TTL of a ticket: asked, or the default if asked is zero.

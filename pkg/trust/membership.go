@@ -26,9 +26,9 @@ const (
 // Merge works in any order and any number of times. A membership never contains a removed member or
 // a revoked ticket; the revocations record the removal.
 type Membership struct {
-	Members  []Member        `json:"members,omitempty"` // in the order of joining
-	Tickets  []Ticket        `json:"tickets,omitempty"` // unused tickets, oldest first
-	Bindings []TicketBinding `json:"claims,omitempty"`  // bindings of the unused tickets
+	Members  []Member        `json:"members,omitempty"`  // in the order of joining
+	Tickets  []Ticket        `json:"tickets,omitempty"`  // unused tickets, oldest first
+	Bindings []TicketBinding `json:"bindings,omitempty"` // bindings of the unused tickets
 }
 
 // Ticket is an issued join ticket. It never changes.
@@ -43,7 +43,7 @@ type Ticket struct {
 	// admit its machine. So at most one key can join. A ledger that replaces a lost ledger has a
 	// different ID and no vote.
 	Voters []string `json:"voters"`
-	Quorum int      `json:"needs"`
+	Quorum int      `json:"quorum"`
 }
 
 // TicketBinding is the record of one voter for a ticket: the first key that presented the ticket to

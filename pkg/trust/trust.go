@@ -56,20 +56,20 @@ const (
 type Issued struct {
 	Serial string `json:"serial"` // hexadecimal
 	// serial number of the first certificate of the lineage; equal to Serial without a renewal
-	Lineage string        `json:"origin"`
+	Lineage string        `json:"lineage"`
 	Name    string        `json:"name"` // common name
 	Role    string        `json:"role"` // "reader"
 	At      time.Time     `json:"at"`
 	Expires time.Time     `json:"expires"`
-	TTL     time.Duration `json:"life"` // the requested TTL in nanoseconds
-	By      string        `json:"by"`   // subject of the caller that requested it
+	TTL     time.Duration `json:"ttl"` // the requested TTL in nanoseconds
+	By      string        `json:"by"`  // subject of the caller that requested it
 }
 
 // Revocation is the ledger entry for a revoked lineage or name. Exactly one of Lineage and Name is
 // set.
 type Revocation struct {
-	Lineage string `json:"origin,omitempty"` // lineage ID: serial of its first certificate
-	Name    string `json:"name,omitempty"`   // common name in certificates
+	Lineage string `json:"lineage,omitempty"` // lineage ID: serial of its first certificate
+	Name    string `json:"name,omitempty"`    // common name in certificates
 	// Machine is the name of the machine to which the ticket Lineage belongs. With it the node
 	// garbage collection deletes the Node even if no membership contains the machine any more. It
 	// is empty for other certificates, and where the machine is unknown.
@@ -78,7 +78,7 @@ type Revocation struct {
 	By      string    `json:"by"` // subject of the caller that revoked it
 	// Generation counts revocations and restorations. When machines sync, the entry with the
 	// greater generation wins, regardless of the clocks.
-	Generation uint64 `json:"count,omitempty"`
+	Generation uint64 `json:"generation,omitempty"`
 	// The name is valid again. The entry stays, so that a machine that was off does not bring the
 	// revocation back.
 	Restored bool `json:"restored,omitempty"`
@@ -125,7 +125,7 @@ type Ledger struct {
 	Revoked []Revocation `json:"revoked,omitempty"`
 	// ControlPlanes maps the addresses of the other control-plane machines to the names that they
 	// have reported. No worker can join under these names, even while the machines are off.
-	ControlPlanes map[string]string `json:"planes,omitempty"`
+	ControlPlanes map[string]string `json:"controlPlanes,omitempty"`
 	Membership                      // members, tickets and ticket bindings
 	// Floor is a time that has certainly passed (package timesync). It is not stored. No entry is
 	// dropped if it expires after Floor, regardless of the clock, because time servers prove
