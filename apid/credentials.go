@@ -29,15 +29,15 @@ const (
 	ServerCertFile = "server.crt"
 	ServerKeyFile  = "server.key" // PEM
 	// PEM, the CAs of the operators; empty on an unclaimed machine
-	OperatorCAsFile = "operators.pem"
+	OperatorCAsFile = "operator-cas.pem"
 	// PEM, the CAs of the certificates that the machines issue to operators; may be empty
-	ClientCAsFile = "clients.pem"
+	ClientCAsFile = "client-cas.pem"
 	// PEM, the CAs of the cluster's machines, with certificates for at most ROLE_MACHINE; may be
 	// empty
-	MachineCAsFile = "machines.pem"
+	MachineCAsFile = "machine-cas.pem"
 	RevokedFile    = "revoked.json" // JSON, a list of trust.Revocation; may be empty
 	// not empty if machines without a ticket may send join requests (package joinrequest)
-	JoinRequestsFile = "asking"
+	JoinRequestsFile = "join-requests"
 )
 
 // files lists all of these files.
@@ -190,7 +190,7 @@ func (s *store) endExpired(now time.Time) {
 }
 
 func errExpired(at time.Time) error {
-	return fmt.Errorf("your certificate expired at %s; make a new one", at.UTC().Format(time.RFC3339))
+	return fmt.Errorf("your certificate expired at %s; create a new one", at.UTC().Format(time.RFC3339))
 }
 
 // role returns the current role of a verified chain, or the reason why it has none.

@@ -28,7 +28,7 @@ import (
 
 // controlPlane is the control plane of a cluster, at 10.0.0.11.
 func controlPlane(t *testing.T) clusterAPI {
-	m := issuing(t, filepath.Join(t.TempDir(), "book.json"))
+	m := issuing(t, filepath.Join(t.TempDir(), "ledger.json"))
 	now, _ := m.config.Get()
 	c := now.config
 	ca := func(name string) config.CertKey {
@@ -155,12 +155,12 @@ func TestMembers(t *testing.T) {
 	_, err = asks(ticket, &thief, "10.0.0.66:1")
 	refused("another machine has used it", err)
 	_, err = asks(admin, &thief, "10.0.0.66:1")
-	refused("people ask for a ticket", err)
+	refused("operators create a ticket", err)
 	// with the machine's certificate, but another key
 	_, err = asks(held.machine.Cert, &thief, "10.0.0.66:1")
-	refused("for the key that it has, and for no other", err)
+	refused("only for its present key", err)
 	_, err = a.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: "w1", Csr: request(&ticketKey)})
-	refused("there is one of this name", err)
+	refused("a member has this name", err)
 	for _, name := range []string{"m1", "W1", "", "a b"} {
 		if _, err := a.CreateTicket(from(t, admin, "10.0.0.5:1"), &api.CreateTicketRequest{Name: name, Csr: request(&ticketKey)}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("name %q: %v", name, err)
@@ -199,7 +199,7 @@ func TestCheckCallerAddress(t *testing.T) {
 	spec.Kubernetes.APIServer.ExtraSANs = []string{"api.example.com", "192.0.2.10", "2001:DB8:0::7", "::ffff:192.0.2.11"}
 	for address, whose := range map[string]string{
 		"10.0.0.20": "", "2001:db8::8": "",
-		"10.0.0.11": "the control plane", "10.0.0.9": "the control plane", "10.244.3.4": "a pod or a service", "127.0.0.1": "no machine alone",
+		"10.0.0.11": "the control plane", "10.0.0.9": "the control plane", "10.244.3.4": "a pod or a service", "127.0.0.1": "no single machine",
 		"192.0.2.10": "the API server", "2001:db8::7": "the API server", "192.0.2.11": "the API server",
 	} {
 		err := checkCallerAddress(c, network.State{}, at(address))

@@ -99,7 +99,7 @@ func TestNetworkChanges(t *testing.T) {
 func TestHealthWaitsForTheConfiguration(t *testing.T) {
 	health := &api.HealthResponse{Healthy: true, Checks: []*api.HealthCheck{{Name: "configuration", Ok: true, Detail: "story"}, {Name: "etcd", Ok: true}}}
 	notActive(health, []string{serviceKubeAPI})
-	if c := health.Checks[0]; health.Healthy || c.Ok || c.Detail != "not in force yet: "+serviceKubeAPI || !health.Checks[1].Ok {
+	if c := health.Checks[0]; health.Healthy || c.Ok || c.Detail != "not active yet: "+serviceKubeAPI || !health.Checks[1].Ok {
 		t.Errorf("%v", health)
 	}
 }
@@ -121,7 +121,7 @@ func TestServiceOf(t *testing.T) {
 // TestHealthNamesProblems checks that a problem of a ready component is unhealthy, and is reported.
 func TestHealthNamesProblems(t *testing.T) {
 	services := []supervise.Status{{Name: serviceKubeAPI, State: supervise.Running, Components: []supervise.Component{
-		{Name: "etcd", Ready: true, Detail: "serving"}, {Name: "extensions", Ready: true, Detail: "trouble: APIService v1.example.org: it cannot be reached"},
+		{Name: "etcd", Ready: true, Detail: "serving"}, {Name: "extensions", Ready: true, Detail: "problem: APIService v1.example.org: it cannot be reached"},
 	}}}
 	health := clusterHealth(applied{config: &config.Config{Cluster: &config.Cluster{}}}, membershipState{}, services)
 	for _, c := range health.Checks {

@@ -68,7 +68,7 @@ func newRequest(t *testing.T) (key *ecdsa.PrivateKey, request []byte) {
 }
 
 func TestIssueAndRenew(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "trust", "book.json")
+	file := filepath.Join(t.TempDir(), "trust", "ledger.json")
 	a := trustAPI{m: issuing(t, file)}
 	key, request := newRequest(t)
 	parsed := func(r *api.IssueResponse, err error) *x509.Certificate {
@@ -151,7 +151,7 @@ func TestIssueAndRenew(t *testing.T) {
 }
 
 func TestRevokedCallers(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "trust", "book.json")
+	file := filepath.Join(t.TempDir(), "trust", "ledger.json")
 	m := issuing(t, file)
 	m.events = newEventLog()
 	now, _ := m.config.Get()
@@ -239,7 +239,7 @@ func TestCheckLockout(t *testing.T) {
 // after a restart, until it is restored on either.
 func TestSync(t *testing.T) {
 	dir := t.TempDir()
-	a, b := issuing(t, filepath.Join(dir, "a", "book.json")), issuing(t, filepath.Join(dir, "b", "book.json"))
+	a, b := issuing(t, filepath.Join(dir, "a", "ledger.json")), issuing(t, filepath.Join(dir, "b", "ledger.json"))
 	change := func(m *machine, r *api.RevokeRequest) {
 		t.Helper()
 		if _, _, err := m.ledger.changeRevocation(trust.Revocation{Name: r.Name, At: time.Now().UTC(), By: "CN=admin"}, r, "1f", "admin"); err != nil {
@@ -326,7 +326,7 @@ func TestSyncPeers(t *testing.T) {
 // access to the ledger.
 func TestLedgerFloor(t *testing.T) {
 	want := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
-	b := newLedger(filepath.Join(t.TempDir(), "book.json"))
+	b := newLedger(filepath.Join(t.TempDir(), "ledger.json"))
 	b.floor = func() time.Time { return want }
 	b.Lock()
 	defer b.Unlock()

@@ -38,12 +38,12 @@ func TestFailedCheck(t *testing.T) {
 	}{
 		{"nothing runs", applied{}, nil, false, "", "management API: not answering yet"},
 		{"the API answers, and nothing else was asked for", applied{}, []supervise.Status{door}, false, "", ""},
-		{"the API answers, but the configuration cannot be read", applied{}, []supervise.Status{door}, true, "", "configuration: the stored one cannot be used"},
+		{"the API answers, but the configuration cannot be read", applied{}, []supervise.Status{door}, true, "", "configuration: the stored one is unusable"},
 		{"a node whose services are missing", node, []supervise.Status{door}, true, "", expected(node.config)[0] + ": not started yet"},
 		{"a node that is not Ready", node, unready, true, "", "node: KubeletNotReady"},
 		{"no STATE, where there was one", applied{}, []supervise.Status{door}, false, "e2fsck: signal: killed", "storage: e2fsck: signal: killed"},
-		{"a dead webhook, which no version is to blame for", node, with(serviceKubeAPI, "extensions", "trouble: ValidatingWebhookConfiguration policy"), true, "", ""},
-		{"a controller manager that ends", node, with(serviceControllers, "kube-controller-manager", "trouble: ended"), true, "", "kube-controller-manager: trouble: ended"},
+		{"a dead webhook, which no version is to blame for", node, with(serviceKubeAPI, "extensions", "problem: ValidatingWebhookConfiguration policy"), true, "", ""},
+		{"a controller manager that ends", node, with(serviceControllers, "kube-controller-manager", "problem: ended"), true, "", "kube-controller-manager: problem: ended"},
 		{"a node", node, append([]supervise.Status{door}, all...), true, "", ""},
 	} {
 		if got := failedCheck(c.now, membershipState{}, c.services, c.stored, c.storage); got != c.want {
@@ -96,7 +96,7 @@ func TestReleaseCheck(t *testing.T) {
 	}{
 		{"says nothing", buildinfo.Release{Version: "1"}, 0, ""},
 		{"mended", buildinfo.Release{Version: "1", Expires: now.Unix() + 1}, 0, ""},
-		{"no longer", buildinfo.Release{Version: "1", Expires: now.Unix()}, 0, "version 1 is not mended any more since 2026-06-01"},
+		{"no longer", buildinfo.Release{Version: "1", Expires: now.Unix()}, 0, "version 1 is not maintained any more since 2026-06-01"},
 		{"of this epoch", buildinfo.Release{Version: "1", Epoch: 2}, 2, ""},
 		{"of an epoch before", buildinfo.Release{Version: "1", Epoch: 1}, 2, "version 1 has epoch 1, and one with epoch 2 was committed"},
 	} {

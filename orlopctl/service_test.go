@@ -15,7 +15,7 @@ func TestServicesTable(t *testing.T) {
 	if err := drawTable(&out, func(w *tabwriter.Writer) {
 		servicesTable(w, []*api.ServiceStatus{{Name: "orchestrator-api", State: "running", Components: []*api.Component{
 			{Name: "etcd", Ready: true, Detail: "serving"},
-			{Name: "extensions", Ready: true, Detail: "trouble: APIService v1.example.org: it cannot be reached"},
+			{Name: "extensions", Ready: true, Detail: "problem: APIService v1.example.org: it cannot be reached"},
 			{Name: "bootstrap", Detail: "waiting"},
 		}}})
 	}); err != nil {

@@ -145,11 +145,11 @@ func APIServer(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pk
 	}
 	p := process{&w, paths.ApidDir, paths.UserApid}
 	p.addDir()
-	p.addFile("operators.pem", callers.Operators)
-	p.addFile("clients.pem", callers.Clients)
-	p.addFile("machines.pem", callers.Machines)
+	p.addFile("operator-cas.pem", callers.Operators)
+	p.addFile("client-cas.pem", callers.Clients)
+	p.addFile("machine-cas.pem", callers.Machines)
 	p.addFile("revoked.json", callers.Revoked)
-	p.addFile("asking", asking)
+	p.addFile("join-requests", asking)
 	const cert, key = "server.crt", "server.key"
 	if given != nil {
 		p.addFile(key, given.KeyPEM())

@@ -25,8 +25,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestEnsure shows that a role and a binding are made when missing, left alone when they have what
-// is wanted, given what they lack, and that a binding to another role is made anew.
+// TestEnsure checks that a missing role or binding is created, that a correct object is left alone,
+// that missing parts are added, and that a binding to another role is deleted and created again.
 func TestEnsure(t *testing.T) {
 	client := fake.NewClientset()
 	roles, bindings := client.RbacV1().ClusterRoles(), client.RbacV1().ClusterRoleBindings()
@@ -40,7 +40,7 @@ func TestEnsure(t *testing.T) {
 		rights string
 	}{
 		{"missing", func() {}, 2, "[get] for r: u"},
-		{"as wanted", func() {}, 0, "[get] for r: u"}, // a policy could forbid even to try
+		{"as wanted", func() {}, 0, "[get] for r: u"}, // a policy could forbid even the attempt
 		{"more is needed", func() {
 			role.Rules[0].Verbs = []string{"get", "list"}
 			binding.Subjects[0].Name = "w"
@@ -90,8 +90,8 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
-// TestServiceOfOthers: a Service that somebody else has made in the place of ours is left as it is,
-// and the error says what to do.
+// TestServiceOfOthers checks that a Service of another owner in the place of ours is left as it is,
+// and that the error names the next step.
 func TestServiceOfOthers(t *testing.T) {
 	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
 	theirs := own.DeepCopy()
@@ -106,8 +106,8 @@ func TestServiceOfOthers(t *testing.T) {
 	}
 }
 
-// TestInTheWay: a Service in the place of ours is told, and the start goes on without ours, which
-// is made when its place is free.
+// TestConflict checks that a Service in the place of ours is reported, that the start continues
+// without ours, and that ours is created when its place is free.
 func TestInTheWay(t *testing.T) {
 	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
 	theirs, moved, other := own.DeepCopy(), own.DeepCopy(), own.DeepCopy()
@@ -170,8 +170,8 @@ func TestInTheWay(t *testing.T) {
 	}
 }
 
-// TestTroubles: what is not as it should be is told together, and does not take back that the
-// cluster's objects are there.
+// TestProblems checks that problems are announced together, and that they do not make the component
+// unready.
 func TestTroubles(t *testing.T) {
 	var got []string
 	said := &troubles{why: map[string]string{}, announce: func(_ string, ready bool, detail string) { got = append(got, fmt.Sprint(ready, " ", detail)) }}
@@ -180,12 +180,13 @@ func TestTroubles(t *testing.T) {
 	said.started()
 	said.of("node")("no label")
 	said.of("dns")("")
-	if want := []string{"false waiting", "false no DNS; waiting", "true trouble: no DNS", "true trouble: no DNS; no label", "true trouble: no label"}; !slices.Equal(got, want) {
+	if want := []string{"false waiting", "false no DNS; waiting", "true problem: no DNS", "true problem: no DNS; no label", "true problem: no label"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-// TestPause: a start is not held up, and what is refused for long is asked for seldom.
+// TestBackoff checks that a start is not delayed, and that a persistent rejection is retried
+// rarely.
 func TestPause(t *testing.T) {
 	var all time.Duration
 	for refusals := range patience {
@@ -196,8 +197,8 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestWithdraw: the Service of our own goes; one that selects pods stays, and one that somebody
-// else has made for something outside.
+// TestDeleteService checks that our own Service is deleted, and that a Service with a selector, and
+// a Service of another owner for an external server, stay.
 func TestWithdraw(t *testing.T) {
 	own := dnsService(nodespec.Spec{DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}})
 	theirs := own.DeepCopy()
@@ -218,11 +219,12 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// TestMark: the label is always there, the taint only when it is wanted, and other taints stay.
+// TestLabelPatch checks that the label is always set, that the taint is set only if it is wanted,
+// and that other taints stay.
 func TestMark(t *testing.T) {
 	own := corev1.Taint{Key: markControlPlane, Effect: corev1.TaintEffectNoSchedule}
 	other := corev1.Taint{Key: "gpu", Value: "1", Effect: corev1.TaintEffectNoSchedule}
-	// somebody's own
+	// a taint of the user
 	harder := corev1.Taint{Key: markControlPlane, Effect: corev1.TaintEffectNoExecute}
 	labels := map[string]string{markControlPlane: ""}
 	for name, c := range map[string]struct {
@@ -245,12 +247,12 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestMarkNode: what somebody does to the marks is put right, and ends with the context.
+// TestLabelNode checks that changes of the label and the taint are reverted until the context ends.
 func TestMarkNode(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
-	refusals := 2 // of a webhook
+	refusals := 2 // by a webhook
 	client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if refusals--; refusals >= 0 {
 			return true, nil, errors.New("no changes on Fridays")

@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/notify"
 )
 
-// TestParse reads the errors as upstream writes them.
+// TestParse parses the errors in upstream's form.
 func TestParse(t *testing.T) {
 	for _, c := range []struct {
 		text string
@@ -59,7 +59,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestJudge: each kind of obstacle by the name under which it is suspended.
+// TestJudge checks each kind of obstacle, by the name under which it is suspended.
 func TestJudge(t *testing.T) {
 	dead, alive := backend{namespace: "a", name: "dead", port: 443}, backend{url: "https://alive"}
 	reach := func(b backend) string {
@@ -112,7 +112,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestLasting: what is over in a moment is not told.
+// TestLasting checks that a momentary obstacle is not reported.
 func TestLasting(t *testing.T) {
 	a, b := obstacle{object: "A"}, obstacle{object: "B"}
 	first, at := map[string]time.Time{}, time.Unix(0, 0)
@@ -129,7 +129,7 @@ func TestLasting(t *testing.T) {
 	}
 }
 
-// TestText: whatever is wrong, each line fits into a message, and the first objects are named.
+// TestText checks that any text fits into a message, and names the first objects.
 func TestText(t *testing.T) {
 	if got := text(nil); got != "" {
 		t.Error(got)
@@ -152,7 +152,7 @@ func TestText(t *testing.T) {
 		many = append(many, obstacle{fmt.Sprintf("APIService v1.%02d.example.org", i), strings.Repeat("x", 300), "apiservice"})
 	}
 	got := text(many)
-	const limit = 500 - len("trouble: ") // pkg/notify
+	const limit = 500 - len("problem: ") // pkg/notify
 	if len(got) > limit || !strings.HasPrefix(got, many[0].object) || !strings.Contains(got, "more") || !strings.HasSuffix(got, "takes one out") {
 		t.Errorf("%d bytes: %s", len(got), got)
 	}
@@ -161,7 +161,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestReach: what is found out about a backend without asking it anything.
+// TestReach checks the problems of a backend that need no connection.
 func TestReach(t *testing.T) {
 	service := func(name string, kind corev1.ServiceType, port string) runtime.Object {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}, Spec: corev1.ServiceSpec{

@@ -68,15 +68,15 @@ type StoredSnapshot struct {
 
 // PendingRestoreFile, in paths.EtcdSnapshots, holds the EtcdRestored that the next start of
 // orchestrator api performs.
-const PendingRestoreFile = "asked.json"
+const PendingRestoreFile = "pending-restore.json"
 
 // LastRestoreFile, in paths.EtcdSnapshots, holds the EtcdRestored of the last performed restore.
-const LastRestoreFile = "put-back.json"
+const LastRestoreFile = "last-restore.json"
 
 // ForceNewClusterFile, in paths.EtcdSnapshots, makes etcd start as the only member with its data.
 // RejoinFile makes it drop its data first.
 const (
-	ForceNewClusterFile = "alone"
+	ForceNewClusterFile = "force-new-cluster"
 	RejoinFile          = "rejoin"
 )
 

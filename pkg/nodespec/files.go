@@ -64,7 +64,7 @@ const (
 	// DNS EndpointSlice
 	NodeAgentCert  = "node-agent.crt"
 	NodeAgentKey   = "node-agent.key"
-	NodeLabelsFile = "marks.json" // NodeLabels
+	NodeLabelsFile = "node-labels.json" // NodeLabels
 )
 
 // MetricsUser reads the resource usage of nodes and pods from kubelets, and serves it as
@@ -76,7 +76,7 @@ const (
 
 // ProblemPrefix begins the detail of a component that is ready but has a problem: its process is
 // not restarted, but the machine is unhealthy.
-const ProblemPrefix = "trouble: "
+const ProblemPrefix = "problem: "
 
 // Extensions is the component that reports the user objects that block the API
 // (orchestrator/extensions).

@@ -22,8 +22,8 @@ const (
 	// BuildInfo is a JSON file written by the imager: version, build time, root hash inputs
 	// (pkg/buildinfo.Release).
 	BuildInfo = "/usr/share/orlop/release.json"
-	// OperatorCA is the CA certificate (PEM) of the operator for whom the image was built. The file
-	// is missing in a generic image.
+	// OperatorCA is the CA certificate (PEM) of the operator of the image. The file is missing in a
+	// generic image.
 	OperatorCA = "/usr/share/orlop/operator-ca.crt"
 	// ReleaseKeys are the public keys (PEM, Ed25519) that may sign the versions after this one. The
 	// file is missing in an image that cannot be upgraded.
@@ -58,19 +58,19 @@ const (
 	// AuditRefused holds record `refused` of the audit log. AuditInProgress holds the calls in
 	// progress (audit.Journal).
 	AuditRefused    = State + "/audit-refused"
-	AuditInProgress = State + "/audit-going"
+	AuditInProgress = State + "/audit-in-progress"
 	// LogShipping holds the position of each receiver in the audit log (package logship), a file
 	// per receiver.
-	LogShipping = State + "/shipping"
+	LogShipping = State + "/log-shipping"
 	// TrustLedger holds the issued and revoked client certificates and the membership (package
 	// trust), JSON.
-	TrustLedger = State + "/trust/book.json"
+	TrustLedger = State + "/trust/ledger.json"
 	// Membership holds the certificates that a worker has received, with their keys (machined's
 	// worker.go), JSON.
 	Membership = State + "/membership.json"
 	// TimeFloor is a time that has certainly passed (package timesync): the clock never starts
 	// before it.
-	TimeFloor = State + "/time"
+	TimeFloor = State + "/time-floor"
 	// SuspendedObjects holds the Kubernetes objects that an admin has suspended (machined's
 	// suspend.go), a JSON file per object.
 	SuspendedObjects = State + "/suspended"
@@ -83,7 +83,7 @@ const (
 const (
 	EtcdData = Data + "/lib/etcd" // owner UserAPI, 0700
 	// owner UserAPI, 0700: savepoints and snapshots of etcd
-	EtcdSnapshots  = Data + "/lib/etcd-kept"
+	EtcdSnapshots  = Data + "/lib/etcd-snapshots"
 	ContainerdData = Data + "/lib/containerd" // root
 	KubeletData    = Data + "/lib/kubelet"    // root
 	PodLogs        = Data + "/log/pods"       // root
@@ -104,7 +104,7 @@ const (
 	PodNetwork     = Data + "/lib/podnetwork" // root, 0700: the node's WireGuard key
 	// root, 0700: the objects that pods need to start without an API server
 	// (orchestrator/offlineapi)
-	OfflineAPI = Data + "/lib/stand-in"
+	OfflineAPI = Data + "/lib/offline-api"
 	// root, 0700: the upgrade bundle of the present or the last transfer
 	Bundle   = Data + "/lib/bundle"
 	AuditLog = Data + "/log/kube-audit" // owner UserAPI, 0700
