@@ -232,7 +232,7 @@ func TestCallsPerHolder(t *testing.T) {
 		}
 		leave = append(leave, done)
 	}
-	if _, err := c.acquire("a", 3); err == nil || !strings.Contains(err.Error(), "3 calls of yours go on") {
+	if _, err := c.acquire("a", 3); err == nil || !strings.Contains(err.Error(), "you have 3 active calls") {
 		t.Errorf("a fourth: %v", err)
 	}
 	other, err := c.acquire("b", 3)

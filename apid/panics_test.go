@@ -58,7 +58,7 @@ func TestCallPanics(t *testing.T) {
 	}
 	defer c.Close()
 	for range 3 {
-		if _, err := c.Machine.Version(t.Context(), &api.VersionRequest{}); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "the program failed: a fake") {
+		if _, err := c.Machine.Version(t.Context(), &api.VersionRequest{}); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "panic: a fake") {
 			t.Errorf("%v", err)
 		}
 	}

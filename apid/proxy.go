@@ -115,7 +115,7 @@ func withoutReserved(md metadata.MD) metadata.MD {
 // error unchanged.
 func unavailable(err error) error {
 	if s, ok := status.FromError(err); ok && s.Code() == codes.Unavailable && strings.Contains(s.Message(), "connection error") {
-		return status.Error(codes.Unavailable, "machined does not answer on its socket (it may be starting or going down); try again")
+		return status.Error(codes.Unavailable, "machined does not answer on its socket (it may be starting or shutting down); try again")
 	}
 	return err
 }

@@ -199,7 +199,7 @@ func (w *watcher) watchFiles(ctx context.Context, changes chan<- struct{}) {
 	if err != nil {
 		// Handshakes and calls check the files themselves, so only the end of active calls is
 		// delayed.
-		w.log.Warn("apid: cannot watch the credentials' folder; changes are seen with the next call", "dir", w.store.dir, "reason", err.Error())
+		w.log.Warn("apid: cannot watch the credentials directory; changes take effect with the next call", "dir", w.store.dir, "reason", err.Error())
 		return
 	}
 	for {
@@ -215,7 +215,7 @@ func (w *watcher) watchFiles(ctx context.Context, changes chan<- struct{}) {
 			if !ok {
 				return
 			}
-			w.log.Warn("apid: watching the credentials' folder", "reason", err.Error())
+			w.log.Warn("apid: watching the credentials directory", "reason", err.Error())
 			wake(changes)
 		}
 	}

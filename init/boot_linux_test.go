@@ -88,7 +88,7 @@ func TestBoot(t *testing.T) {
 		{name: "byte flipped in a root in memory", cmdline: sound + " orlop.medium=memory", damage: 12 * mib, memory: true, end: "guest-reset", want: []string{
 			`verity: .*: data block 3072 is corrupted`, `Kernel panic - not syncing: dm-verity device corrupted`}},
 		{name: "no root in the initramfs", cmdline: sound + " orlop.medium=memory", damage: -1, slot: "ROOT-A", end: "guest-reset", want: []string{
-			`orlop: init: cannot boot: the boot image does not hold the root: open /system/root.img`}},
+			`orlop: init: cannot boot: the boot image does not contain the root: open /system/root.img`}},
 		{name: "byte flipped in a file", cmdline: sound, damage: 12 * mib, slot: "ROOT-A", end: "guest-reset", want: []string{
 			`verity: .*: data block 3072 is corrupted`, `Kernel panic - not syncing: dm-verity device corrupted`}},
 		{name: "byte flipped in the superblock", cmdline: sound, damage: 1030, slot: "ROOT-A", end: "guest-reset", want: []string{`dm-verity device corrupted`}},

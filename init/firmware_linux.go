@@ -31,7 +31,7 @@ func readFirmware(drivers *kmod.Index) firmware {
 	}
 	f := firmware{uefi: true}
 	if err := f.read(drivers); errors.Is(err, fs.ErrNotExist) {
-		f.problem = "the boot loader has not said it; it does not for an image that came over the network"
+		f.problem = "the boot loader did not report it; it never does for a network image"
 	} else if err != nil {
 		f.problem = err.Error()
 	}

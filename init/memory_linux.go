@@ -22,7 +22,7 @@ func attachRoot() (choice, error) {
 	root := path.Join(bootmedium.Dir, path.Base(paths.SystemRoot))
 	file, err := os.Open(root)
 	if err != nil {
-		return choice{}, fmt.Errorf("the boot image does not hold the root: %w", err)
+		return choice{}, fmt.Errorf("the boot image does not contain the root: %w", err)
 	}
 	defer file.Close()
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)

@@ -94,7 +94,7 @@ func (s *rootSearch) report(r *refusal, late bool) {
 		return
 	}
 	s.shown = text
-	s.say(critical, "%s; this machine goes on when the cause is gone, and restarts %s after its start", text, refusalDeadline)
+	s.say(critical, "%s; this machine continues when the cause is removed, and restarts %s after boot", text, refusalDeadline)
 }
 
 // scan reads the devices once. The device of the choice is empty if the partition is not found.

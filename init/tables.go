@@ -47,7 +47,7 @@ func (t *tables) guids(disk string) []uuid.UUID {
 		return t.done(disk, r)
 	case <-timer.C:
 		t.pending[disk] = answer
-		t.say(warning, "%s: cannot read partition table: no answer within %s; the search goes on without this disk", disk, t.timeout)
+		t.say(warning, "%s: cannot read partition table: no answer within %s; the search continues without this disk", disk, t.timeout)
 		return nil
 	}
 }

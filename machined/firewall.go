@@ -109,14 +109,14 @@ func (r *packetRules) install(ctx context.Context, set setRules, want *firewall.
 		r.firewall = commands
 		return nil
 	case want == nil || r.started || r.firewall != "":
-		return fmt.Errorf("firewall: %w; the rules of before stay, and it is tried again", err)
+		return fmt.Errorf("firewall: %w; the former rules stay active until a retry succeeds", err)
 	}
 	closed := firewall.APIOnly(paths.PortApid)
 	if last := set(ctx, closed); last != nil {
-		return fmt.Errorf("firewall: %w; the kernel takes no other rules either (%w): the cluster's services wait, and it is tried again", err, last)
+		return fmt.Errorf("firewall: %w; the kernel rejects other rules too (%w): the cluster's services wait until a retry succeeds", err, last)
 	}
 	r.firewall = closed
-	return fmt.Errorf("firewall: %w; until it is in force nobody reaches more of the machine than port %d, and it is tried again", err, paths.PortApid)
+	return fmt.Errorf("firewall: %w; only port %d of the machine is reachable until a retry succeeds", err, paths.PortApid)
 }
 
 // exposed reports whether a firewall is wanted and the kernel has no rules in its place.
@@ -132,9 +132,9 @@ type setFirewall struct {
 
 func (s setFirewall) String() string {
 	if s.want == nil {
-		return "let in everything"
+		return "accept all connections"
 	}
-	return fmt.Sprintf("let in what %d rules say, and refuse the rest", len(s.want.Lines())-1)
+	return fmt.Sprintf("accept the connections of %d rules, and reject all others", len(s.want.Lines())-1)
 }
 
 // Do is atomic: nft(8) sends one transaction to the kernel.
@@ -153,7 +153,7 @@ func (setGuard) String() string { return "keep Services and pods from the machin
 // Do is atomic, like that of setFirewall.
 func (s setGuard) Do(ctx context.Context) error {
 	if err := s.m.setRules(ctx, s.commands, "nft_chain_nat", "nft_nat", "nft_fib_inet", "nft_reject_inet"); err != nil {
-		return fmt.Errorf("the machine's own ports: Services and pods are not kept from them: %w; it is tried again", err)
+		return fmt.Errorf("port guard: cannot keep Services and pods from the machine's own ports: %w; it is retried", err)
 	}
 	s.m.packets.guard = s.commands
 	return nil
@@ -194,7 +194,7 @@ func firewallDryRun(before, next *config.Config) []string {
 	case have.Commands(nodespec.PodBridge) == want.Commands(nodespec.PodBridge):
 		return nil
 	case want == nil:
-		return []string{"let in everything"}
+		return []string{"accept all connections"}
 	}
 	return want.Lines()
 }

@@ -76,7 +76,7 @@ func (s Store) StartTrial(documents []byte) error {
 	}
 	text, err := json.Marshal(c)
 	if err != nil {
-		return fmt.Errorf("configuration: cannot keep the one before: %w", err)
+		return fmt.Errorf("configuration: cannot store the previous one: %w", err)
 	}
 	// Until the second write completes, the active configuration is either not on trial or still on
 	// the earlier trial.
@@ -159,7 +159,7 @@ func (s Store) Boot(adopt bool) (returned, staged bool, err error) {
 		err = durable.SyncDir(s.Dir)
 	}
 	if err != nil {
-		return returned, false, fmt.Errorf("configuration: cannot put the staged one in force: %w", err)
+		return returned, false, fmt.Errorf("configuration: cannot activate the staged one: %w", err)
 	}
 	return returned, true, nil
 }

@@ -63,7 +63,7 @@ func (s Store) Revisions() ([]uint64, error) {
 func (s Store) Entry(number uint64) (Entry, error) {
 	text, err := os.ReadFile(s.entry(number))
 	if os.IsNotExist(err) {
-		return Entry{}, fmt.Errorf("configuration %d: cannot find: it is not in the history; `orlopctl config-history` lists what is", number)
+		return Entry{}, fmt.Errorf("configuration %d: cannot find: it is not in the history; `orlopctl config-history` lists the entries", number)
 	}
 	var e Entry
 	if err == nil {
@@ -109,7 +109,7 @@ func (s Store) Add(documents []byte, by string, at time.Time, changes func(befor
 		err = durable.WriteFile(s.entry(e.Number), text, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("configuration: cannot keep it in the history: %w", err)
+		return fmt.Errorf("configuration: cannot store it in the history: %w", err)
 	}
 	return s.prune()
 }
@@ -132,7 +132,7 @@ func (s Store) prune() error {
 			continue
 		}
 		if err := os.Remove(s.entry(n)); err != nil {
-			return fmt.Errorf("configuration: cannot forget number %d: %w", n, err)
+			return fmt.Errorf("configuration: cannot remove number %d from the history: %w", n, err)
 		}
 	}
 	return nil

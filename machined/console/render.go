@@ -65,7 +65,7 @@ func Render(s Status, width, height int) string {
 		row("Identity", s.Identity)
 	}
 	if s.PairingCode != "" {
-		row("Pairing", "This machine belongs to nobody yet. Make it yours:", "orlopctl pair ADDRESS", "code "+s.PairingCode)
+		row("Pairing", "This machine is unclaimed. Claim it with:", "orlopctl pair ADDRESS", "code "+s.PairingCode)
 	}
 	if s.Kubernetes != "" {
 		row("Kubernetes", s.Kubernetes)
@@ -119,7 +119,7 @@ func Changes(before, after Status) []string {
 	}
 	for _, address := range before.Addresses {
 		if !slices.Contains(after.Addresses, address) {
-			lines = append(lines, clean("address "+address+" is gone"))
+			lines = append(lines, clean("address "+address+" removed"))
 		}
 	}
 	changed(before.Endpoint, after.Endpoint, "API answers on %s")

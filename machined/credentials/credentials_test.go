@@ -166,7 +166,7 @@ func TestReissue(t *testing.T) {
 	}
 	b := a
 	b.FrontProxy = authorities(t).FrontProxy
-	if n := count(plan(t, node(), b, root), "from another authority"); n != 1 {
+	if n := count(plan(t, node(), b, root), "issued by another CA"); n != 1 {
 		t.Errorf("a new front-proxy CA: %d leaves are issued anew, want 1", n)
 	}
 	have, err := Read(w)

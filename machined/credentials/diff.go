@@ -77,7 +77,7 @@ func leafProblem(have Have, want Leaf) string {
 	switch c := leaf.Cert; {
 	case want.By == nil && !selfSigned(c),
 		want.By != nil && c.CheckSignatureFrom(want.By.Cert) != nil:
-		return "from another authority"
+		return "issued by another CA"
 	case want.Spec.Key != nil && !want.Spec.Key.Equal(leaf.Key):
 		return "other key"
 	case c.Subject.CommonName != want.Spec.CN || !slices.Equal(c.Subject.Organization, want.Spec.O):

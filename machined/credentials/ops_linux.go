@@ -16,21 +16,23 @@ import (
 // makeDir creates the directory of a process, or restores its owner and mode.
 type makeDir struct{ Dir }
 
-func (o makeDir) String() string { return fmt.Sprintf("make folder %s for user %d", o.Path, o.UID) }
+func (o makeDir) String() string {
+	return fmt.Sprintf("create directory %s for user %d", o.Path, o.UID)
+}
 
 func (o makeDir) Do(context.Context) error {
 	// Other users must be able to traverse the parent directories.
 	if err := os.MkdirAll(filepath.Dir(o.Path), 0o755); err != nil {
-		return fmt.Errorf("credentials: cannot make folder: %w", err)
+		return fmt.Errorf("credentials: cannot create directory: %w", err)
 	}
 	if err := os.Mkdir(o.Path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("credentials: cannot make folder: %w", err)
+		return fmt.Errorf("credentials: cannot create directory: %w", err)
 	}
 	if err := os.Chmod(o.Path, 0o700); err != nil {
-		return fmt.Errorf("credentials: cannot make folder: %w", err)
+		return fmt.Errorf("credentials: cannot create directory: %w", err)
 	}
 	if err := os.Chown(o.Path, int(o.UID), int(o.UID)); err != nil {
-		return fmt.Errorf("credentials: cannot give folder to user %d: %w", o.UID, err)
+		return fmt.Errorf("credentials: cannot change owner of directory to user %d: %w", o.UID, err)
 	}
 	return nil
 }

@@ -17,13 +17,13 @@ func Read(want Want) (Have, error) {
 		if info, err := os.Lstat(f.Path); err == nil && info.IsDir() {
 			have.Dirs[f.Path] = ownerOf(info)
 		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return Have{}, fmt.Errorf("credentials: cannot read folder: %w", err)
+			return Have{}, fmt.Errorf("credentials: cannot read directory: %w", err)
 		}
 	}
 	for _, pattern := range want.Strays {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
-			return Have{}, fmt.Errorf("credentials: cannot look for %s: %w", pattern, err)
+			return Have{}, fmt.Errorf("credentials: cannot list %s: %w", pattern, err)
 		}
 		have.Strays = append(have.Strays, found...)
 	}

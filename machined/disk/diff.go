@@ -114,7 +114,7 @@ type Identify struct {
 	Disk string // path
 }
 
-func (i Identify) String() string { return "give " + i.Disk + " GUIDs of its own" }
+func (i Identify) String() string { return "give " + i.Disk + " unique GUIDs" }
 
 // WriteTable changes the partition table in a single operation.
 type WriteTable struct {

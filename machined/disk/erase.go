@@ -27,7 +27,7 @@ const (
 	samples    = 512       // pieces of a discarded partition that are read back
 )
 
-var errRetained = errors.New("the disk still gives back what it was told to forget")
+var errRetained = errors.New("the disk still returns the old data")
 
 // overwriteAll zeroes a whole partition and reads all of it back. It does not trust the disk: a
 // disk may report written zeros and retain every byte.
@@ -89,13 +89,13 @@ func discardAll(ctx context.Context, d erasable, end time.Time, now func() time.
 	if discarded == nil {
 		err := checkZeroed(ctx, d, 0, size, step)
 		if err == nil {
-			return "discarded, and the disk gives back zeros where it was asked", nil
+			return "discarded; all samples read back as zeros", nil
 		}
 		if !errors.Is(err, errRetained) {
 			return "", err
 		}
 	}
-	why := "the disk says that it has discarded it, and still gives back what was there"
+	why := "the disk reports that it has discarded the data, but still returns it"
 	if discarded != nil {
 		why = "the disk cannot discard"
 	}
@@ -111,8 +111,8 @@ func discardAll(ctx context.Context, d erasable, end time.Time, now func() time.
 		done += part
 	}
 	if done == size {
-		return why + "; it was overwritten as a whole", nil
+		return why + "; the whole partition was overwritten", nil
 	}
-	return fmt.Sprintf("%s; the first %s of %s were overwritten in the time that a reset takes, and the rest CAN STILL BE READ: destroy the disk, or overwrite it elsewhere, before you give it away",
+	return fmt.Sprintf("%s; the first %s of %s were overwritten within the time limit of a reset, and the rest CAN STILL BE READ: destroy the disk, or overwrite it elsewhere, before you give it away",
 		why, disklayout.FormatSize(done), disklayout.FormatSize(size)), nil
 }

@@ -25,7 +25,7 @@ func (e Erase) Do(ctx context.Context) error {
 		return fmt.Errorf("%s: cannot erase %s: %w", e.Device, e.Label, err)
 	}
 	defer d.close()
-	said := "overwritten as a whole, and the disk gives back zeros"
+	said := "the whole partition was overwritten and reads back as zeros"
 	if e.Label == disklayout.State {
 		err = overwriteAll(ctx, d)
 	} else {
@@ -36,7 +36,7 @@ func (e Erase) Do(ctx context.Context) error {
 		said, err = discardAll(ctx, d, end, time.Now)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: cannot erase %s: %w; what was on it can still be read: destroy the disk, or overwrite it elsewhere", e.Device, e.Label, err)
+		return fmt.Errorf("%s: cannot erase %s: %w; its content can still be read: destroy the disk, or overwrite it elsewhere", e.Device, e.Label, err)
 	}
 	if e.report != nil {
 		e.report(fmt.Sprintf("%s (%s): %s", e.Label, e.Device, said))

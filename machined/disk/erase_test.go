@@ -95,9 +95,9 @@ func TestDiscard(t *testing.T) {
 		want             string
 		gone             bool
 	}{
-		{"it discards", does, cannot, true, "gives back zeros", true},
-		{"it says that it discards", keeps, does, true, "still gives back what was there; it was overwritten as a whole", true},
-		{"it cannot discard", cannot, does, true, "cannot discard; it was overwritten as a whole", true},
+		{"it discards", does, cannot, true, "read back as zeros", true},
+		{"it says that it discards", keeps, does, true, "but still returns it; the whole partition was overwritten", true},
+		{"it cannot discard", cannot, does, true, "cannot discard; the whole partition was overwritten", true},
 		{"neither, and says so", cannot, cannot, true, readable, false},
 		{"neither, and says nothing", keeps, keeps, true, readable, false},
 		{"there is no time", keeps, does, false, readable, false},

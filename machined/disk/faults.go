@@ -24,13 +24,13 @@ func (s FilesystemErrors) String() string {
 	what := fmt.Sprintf("%s (%s): ", s.Label, s.Device)
 	switch {
 	case s.Checked && s.Faults.Any():
-		return what + "the file system had " + counted(s.Faults) + "; the check at this start has repaired it; look at what the kernel's log and the disk say of its health"
+		return what + "the file system had " + counted(s.Faults) + "; the check at this boot has repaired them; see the kernel log and the disk's health data"
 	case s.ReadOnly && s.Faults.Any():
-		return what + "the file system has " + counted(s.Faults) + ", and takes no writes any more; save what matters, and reboot: the check at the start repairs what can be repaired"
+		return what + "the file system has " + counted(s.Faults) + ", and no longer accepts writes; save important data, and reboot: the check at boot makes the possible repairs"
 	case s.ReadOnly:
-		return what + "the file system takes no writes any more; look at the kernel's log, and reboot: the check at the start repairs what can be repaired"
+		return what + "the file system no longer accepts writes; see the kernel log, and reboot: the check at boot makes the possible repairs"
 	case s.Faults.Any():
-		return what + "the file system has " + counted(s.Faults) + "; save what matters, and reboot: the check at the start repairs what can be repaired"
+		return what + "the file system has " + counted(s.Faults) + "; save important data, and reboot: the check at boot makes the possible repairs"
 	}
 	return ""
 }
@@ -38,7 +38,7 @@ func (s FilesystemErrors) String() string {
 // counted returns the errors as a part of a sentence.
 func counted(f superblock.Errors) string {
 	if f.Count == 0 {
-		return "a mark that it has errors, of which none is recorded"
+		return "an error mark without a recorded error"
 	}
 	return f.String()
 }

@@ -50,11 +50,11 @@ func TestNewErrors(t *testing.T) {
 		want  string
 	}{
 		{sound, true, ""},
-		{one, false, where + "has 1 error, at 2023-11-14 22:13:20 UTC in ext4_lookup:1855; save what matters, and reboot: the check at the start repairs what can be repaired"},
-		{stopped, false, where + "has 1 error, at 2023-11-14 22:13:20 UTC in ext4_lookup:1855, and takes no writes any more; save what matters, and reboot: the check at the start repairs what can be repaired"},
-		{silent, false, where + "takes no writes any more; look at the kernel's log, and reboot: the check at the start repairs what can be repaired"},
-		{marked, false, where + "has a mark that it has errors, of which none is recorded; save what matters, and reboot: the check at the start repairs what can be repaired"},
-		{checked, true, where + "had 1 error, at 2023-11-14 22:13:20 UTC in ext4_lookup:1855; the check at this start has repaired it; look at what the kernel's log and the disk say of its health"},
+		{one, false, where + "has 1 error, at 2023-11-14 22:13:20 UTC in ext4_lookup:1855; save important data, and reboot: the check at boot makes the possible repairs"},
+		{stopped, false, where + "has 1 error, at 2023-11-14 22:13:20 UTC in ext4_lookup:1855, and no longer accepts writes; save important data, and reboot: the check at boot makes the possible repairs"},
+		{silent, false, where + "no longer accepts writes; see the kernel log, and reboot: the check at boot makes the possible repairs"},
+		{marked, false, where + "has an error mark without a recorded error; save important data, and reboot: the check at boot makes the possible repairs"},
+		{checked, true, where + "had 1 error, at 2023-11-14 22:13:20 UTC in ext4_lookup:1855; the check at this boot has repaired them; see the kernel log and the disk's health data"},
 	} {
 		if c.s.String() != c.want || c.s.OK() != c.sound {
 			t.Errorf("%t %s\nwant %t %s", c.s.OK(), c.s, c.sound, c.want)

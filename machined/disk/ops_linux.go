@@ -35,7 +35,7 @@ func (c Check) Do(ctx context.Context) error {
 		return nil
 	}
 	if _, err := c.run(ctx, paths.E2fsck, "-p", c.Device); err != nil {
-		return fmt.Errorf("%s: %s cannot be repaired without help; it was not mounted. Reset the machine, or repair it elsewhere: %w", c.Device, c.Label, err)
+		return fmt.Errorf("%s: %s cannot be repaired automatically; it was not mounted. Reset the machine, or repair it elsewhere: %w", c.Device, c.Label, err)
 	}
 	return nil
 }
@@ -60,12 +60,12 @@ func (m Mount) Do(context.Context) error {
 			err = os.Chmod(folder, 0o755)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: cannot make a folder: %w", m.Label, err)
+			return fmt.Errorf("%s: cannot create a directory: %w", m.Label, err)
 		}
 	}
 	for name, target := range m.Links {
 		if err := link(filepath.Join(m.Target, name), target); err != nil {
-			return fmt.Errorf("%s: cannot make a symbolic link: %w", m.Label, err)
+			return fmt.Errorf("%s: cannot create a symbolic link: %w", m.Label, err)
 		}
 	}
 	return nil

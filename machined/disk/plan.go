@@ -122,12 +122,12 @@ func choose(selector string, disks []Disk) (Disk, error) {
 	for _, d := range disks {
 		names = append(names, describe(d))
 	}
-	there := "there are: " + strings.Join(names, ", ")
+	there := "disks found: " + strings.Join(names, ", ")
 	switch {
 	case len(found) > 1:
-		return Disk{}, fmt.Errorf("disk %q: %d disks answer to it; %s", selector, len(found), there)
+		return Disk{}, fmt.Errorf("disk %q: %d disks match; %s", selector, len(found), there)
 	case selector == "":
-		return Disk{}, errors.New("the disk that the system was booted from is not to be seen; " + there)
+		return Disk{}, errors.New("the boot disk is not visible;  " + there)
 	}
 	return Disk{}, fmt.Errorf("disk %q: not found; %s", selector, there)
 }
@@ -176,7 +176,7 @@ func foreignTable(disk Disk) string {
 	}
 	for _, p := range disk.Partitions {
 		if !isSystemPartition(p.Entry) {
-			return fmt.Sprintf("it is in use by something else (%s)", name(p.Entry))
+			return fmt.Sprintf("it contains a foreign partition (%s)", name(p.Entry))
 		}
 	}
 	return ""
@@ -199,7 +199,7 @@ func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 	}
 	state, data := find(entries, disklayout.State), find(entries, disklayout.Data)
 	if state.Number == 0 && data.Number != 0 {
-		return nil, fmt.Errorf("%s: cannot use the disk: it has %s, but %s is missing; restore the partition table, or install the image anew", describe(disk), disklayout.Data, disklayout.State)
+		return nil, fmt.Errorf("%s: cannot use the disk: it has %s, but %s is missing; restore the partition table, or install the image again", describe(disk), disklayout.Data, disklayout.State)
 	}
 	if data.Number == 0 {
 		added, err := add(config, disk, entries, state.Number == 0)
@@ -280,8 +280,8 @@ func gapFor(disk Disk, entries []Entry, size, free uint64) (behind Entry, gap ui
 
 // gapError returns the error for a table with a gap that would receive a new partition.
 func gapError(disk Disk, label string, behind Entry, gap uint64) error {
-	return fmt.Errorf("%s: cannot make %s: the partition table has a gap of %s before %s; a new partition there would take its number, and what is behind the gap would be found "+
-		"under other names; nothing was changed; remove %s, or move it to the gap's beginning", describe(disk), label, disklayout.FormatSize(gap), name(behind), name(behind))
+	return fmt.Errorf("%s: cannot make %s: the partition table has a gap of %s before %s; a new partition there would take its number, and the partitions behind the gap "+
+		"would get new names; nothing was changed; remove %s, or move it to the gap's beginning", describe(disk), label, disklayout.FormatSize(gap), name(behind), name(behind))
 }
 
 // roomBehind returns the free space behind a partition, in whole units of the disk's alignment.
@@ -309,7 +309,7 @@ func checkVolume(v Volume, entry Entry, kept []Partition, mounts []mount.Mount) 
 		if p.Number != entry.Number || p.Content.blank() || v.holds(p.Content) || v.Wipe {
 			continue
 		}
-		return fmt.Errorf("%s: refusing to format %s: it holds something else: %s; nothing was changed (spec.disk.wipeForeign allows to wipe it)",
+		return fmt.Errorf("%s: refusing to format %s: it has foreign content: %s; nothing was changed (spec.disk.wipeForeign permits wiping it)",
 			p.Path, v.Format.Label, p.Content)
 	}
 	return nil
@@ -322,7 +322,7 @@ func (v Volume) holds(c Content) bool {
 
 // foreignError returns the error for foreign content.
 func foreignError(disk Disk, reason string) error {
-	return fmt.Errorf("%s: refusing to use the disk: %s; nothing was changed (spec.disk.wipeForeign allows to wipe what is not Orlop's)", describe(disk), reason)
+	return fmt.Errorf("%s: refusing to use the disk: %s; nothing was changed (spec.disk.wipeForeign permits wiping foreign content)", describe(disk), reason)
 }
 
 // describe names a disk for the operator: "/dev/vda (8 GiB, QEMU HARDDISK)".

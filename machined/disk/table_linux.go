@@ -76,8 +76,8 @@ func (t WriteTable) change(table *gpt.Table, sector uint64) error {
 		// The library chooses the position. It must equal the position in the plan; otherwise the
 		// plan does not match the disk.
 		if got := entry(table, e.Number, sector); got != e {
-			return fmt.Errorf("partition %d %s: would come to lie at %d with %d bytes, planned were %d and %d: the table has a gap that the partition would be put into, "+
-				"which would renumber those behind it; nothing was changed; remove the partition behind the gap", e.Number, e.Label, got.Start, got.Size, e.Start, e.Size)
+			return fmt.Errorf("partition %d %s: would be placed at %d with %d bytes instead of %d with %d bytes: the table has a gap that the library would use, "+
+				"which would renumber the partitions behind it; nothing was changed; remove the partition behind the gap", e.Number, e.Label, got.Start, got.Size, e.Start, e.Size)
 		}
 	}
 	for _, e := range t.Grow {

@@ -28,13 +28,13 @@ type Rule struct {
 	From     []netip.Prefix
 }
 
-// String is "let in tcp port 9100 from 10.0.0.0/8".
+// String is "accept tcp port 9100 from 10.0.0.0/8".
 func (r Rule) String() string {
-	from := "everybody"
+	from := "all networks"
 	if len(r.From) > 0 {
 		from = list(r.From)
 	}
-	return fmt.Sprintf("let in %s port %d from %s", r.Protocol, r.Port, from)
+	return fmt.Sprintf("accept %s port %d from %s", r.Protocol, r.Port, from)
 }
 
 // Allow adds rules to open. A rule for a port that is open to all networks restricts the port to
@@ -64,7 +64,7 @@ func (c *Config) Lines() []string {
 	for _, r := range c.Open {
 		out = append(out, r.String())
 	}
-	return append(out, "refuse everything else that others begin")
+	return append(out, "reject all other new connections")
 }
 
 // Absent are the commands that remove the firewall, if there is a firewall.

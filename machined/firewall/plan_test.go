@@ -52,10 +52,10 @@ func TestAllow(t *testing.T) {
 		lines = append(lines, r.String())
 	}
 	want := []string{
-		"let in tcp port 50000 from 10.9.0.0/16, 10.0.0.1/32",
-		"let in tcp port 10250 from 10.8.0.0/16, 10.0.0.1/32",
-		"let in udp port 51820 from everybody",
-		"let in tcp port 51820 from 10.7.0.0/16",
+		"accept tcp port 50000 from 10.9.0.0/16, 10.0.0.1/32",
+		"accept tcp port 10250 from 10.8.0.0/16, 10.0.0.1/32",
+		"accept udp port 51820 from all networks",
+		"accept tcp port 51820 from 10.7.0.0/16",
 	}
 	if !slices.Equal(lines, want) {
 		t.Errorf("got %q, want %q", lines, want)

@@ -79,15 +79,15 @@ func (o Op) String() string {
 		return "make all mounts shared with containers"
 	case SetSysctl:
 		if o.Restore {
-			return fmt.Sprintf("set kernel parameter %s back to %q (was %s)", o.Name, o.Value, o.Old)
+			return fmt.Sprintf("restore kernel parameter %s to %q (was %s)", o.Name, o.Value, o.Old)
 		}
 		return fmt.Sprintf("set kernel parameter %s = %q (was %s)", o.Name, o.Value, o.Old)
 	case SetRlimit:
 		return fmt.Sprintf("set resource limit %s (was %s)", o.Rlimit, o.Old)
 	case MakeGroup:
-		return "make control group " + o.Name
+		return "create control group " + o.Name
 	case Delegate:
-		return fmt.Sprintf("hand down %s in control group %s", strings.Join(o.Names, ", "), o.Name)
+		return fmt.Sprintf("delegate %s in control group %s", strings.Join(o.Names, ", "), o.Name)
 	case SetGroup:
 		return fmt.Sprintf("set %s = %s in control group %s (was %s)", o.Name, o.Value, o.Group, o.Old)
 	case EnterGroup:
@@ -122,7 +122,7 @@ func Diff(have Have, want Want) []Op {
 		}
 		op := Op{Verb: SetSysctl, Name: s.Name, Value: s.Value, Old: strconv.Quote(old), Restore: s.Restore}
 		if !there {
-			op.Old = "not there"
+			op.Old = "missing"
 		}
 		ops = append(ops, op)
 	}
@@ -204,7 +204,7 @@ func diffGroups(have Have, want Want) []Op {
 				continue
 			}
 			if !known {
-				old = "not there"
+				old = "missing"
 			}
 			ops = append(ops, Op{Verb: SetGroup, Group: g.Path, Name: file, Value: g.Files[file], Old: old})
 		}

@@ -44,7 +44,7 @@ func (k *Kernel) ReadMemory() (Memory, error) {
 	fields := map[string]*int64{"MemTotal:": &m.Total, "MemAvailable:": &m.Available, "MemFree:": &m.Free, "Cached:": &m.Cached, "AnonPages:": &m.Anonymous, "Slab:": &m.Slab}
 	readKiB(string(text), fields)
 	if m.Total == 0 {
-		return Memory{}, fmt.Errorf("memory: cannot understand %s/meminfo: no MemTotal", k.proc)
+		return Memory{}, fmt.Errorf("memory: cannot parse %s/meminfo: no MemTotal", k.proc)
 	}
 	return m, nil
 }

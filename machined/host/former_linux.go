@@ -120,13 +120,13 @@ func (k *Kernel) unsettable(name string, pending bool) string {
 		}
 		return "this kernel has no such parameter"
 	case err != nil:
-		return fmt.Sprintf("this kernel has no such parameter that can be read: %v", err)
+		return fmt.Sprintf("this kernel cannot read the parameter: %v", err)
 	case info.IsDir():
-		return "this is a group of parameters and not one"
+		return "this is a group of parameters, not a parameter"
 	case info.Mode().Perm()&0o200 == 0:
-		return "this kernel does not let it be set"
+		return "this kernel makes it read-only"
 	case info.Mode().Perm()&0o444 == 0:
-		return "this is an order to the kernel, and keeps no value"
+		return "this parameter triggers an action and has no value"
 	}
 	return ""
 }

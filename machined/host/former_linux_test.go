@@ -25,7 +25,7 @@ func converge(t *testing.T, k *Kernel, c Config) (lines []string) {
 		}
 	}
 	for _, op := range Diff(have, Want{Sysctls: want}) {
-		if op.Old == "not there" {
+		if op.Old == "missing" {
 			continue
 		}
 		if err := k.do(op); err != nil {
@@ -57,7 +57,7 @@ func TestFormerValue(t *testing.T) {
 		t.Fatalf("set to %q", got)
 	}
 	lines := converge(t, k, Config{})
-	want := []string{`set kernel parameter net.core.somaxconn back to "4096" (was "1000")`, `set kernel parameter net.ipv4.tcp_rmem back to "4096 131072 6291456" (was "4096 131072 999")`}
+	want := []string{`restore kernel parameter net.core.somaxconn to "4096" (was "1000")`, `restore kernel parameter net.ipv4.tcp_rmem to "4096 131072 6291456" (was "4096 131072 999")`}
 	if got := read(); got != "4096" || !reflect.DeepEqual(lines, want) {
 		t.Errorf("back to %q by %q, want %q", got, lines, want)
 	}
@@ -112,9 +112,9 @@ func TestUnusable(t *testing.T) {
 		"none brings this":      {next: Config{Sysctls: set("vm.swapiness"), Modules: []string{"present"}}, want: `sysctls["vm.swapiness"]: this kernel has no such parameter`},
 		"it is loaded already":  {next: Config{Sysctls: set("net.loaded.x"), Modules: []string{"loaded"}}, want: `sysctls["net.loaded.x"]: this kernel has no such parameter`},
 		"in force already":      {before: Config{Sysctls: set("vm.swapiness"), Modules: []string{"gone"}}, next: Config{Sysctls: set("vm.swapiness"), Modules: []string{"gone"}}},
-		"a group":               {next: Config{Sysctls: set("net.core")}, want: `sysctls["net.core"]: this is a group of parameters and not one`},
-		"an order":              {next: Config{Sysctls: set("vm.compact_memory")}, want: `sysctls["vm.compact_memory"]: this is an order to the kernel, and keeps no value`},
-		"not to be set":         {next: Config{Sysctls: set("kernel.version")}, want: `sysctls["kernel.version"]: this kernel does not let it be set`},
+		"a group":               {next: Config{Sysctls: set("net.core")}, want: `sysctls["net.core"]: this is a group of parameters, not a parameter`},
+		"an order":              {next: Config{Sysctls: set("vm.compact_memory")}, want: `sysctls["vm.compact_memory"]: this parameter triggers an action and has no value`},
+		"not to be set":         {next: Config{Sysctls: set("kernel.version")}, want: `sysctls["kernel.version"]: this kernel makes it read-only`},
 	} {
 		lines, err := k.Unusable(c.before, c.next)
 		if got := strings.Join(lines, "; "); err != nil || got != c.want {

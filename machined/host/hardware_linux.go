@@ -100,7 +100,7 @@ func readChip(dir string) []Sensor {
 		q := quantities[i.kind]
 		s := Sensor{Chip: word(dir, "name"), Device: device, Name: cmp.Or(word(dir, i.prefix+"_label"), i.prefix), Kind: q.kind, Unit: q.unit}
 		if word(dir, i.prefix+"_fault") == "1" {
-			s.Problem = "the chip says that it is faulty"
+			s.Problem = "the chip reports a fault"
 		} else {
 			s.measure(filepath.Join(dir, i.file), q.scale)
 		}

@@ -39,7 +39,7 @@ func TestSensors(t *testing.T) {
 		{Chip: "coretemp", Device: "coretemp.0", Name: "Package id 0", Kind: "temperature", Value: 47, Unit: "°C", Max: 80, Critical: 100},
 		{Chip: "coretemp", Device: "coretemp.0", Name: "temp2", Kind: "temperature", Unit: "°C", Problem: `strconv.ParseFloat: parsing "no number": invalid syntax`},
 		{Chip: "coretemp", Device: "coretemp.0", Name: "temp10", Kind: "temperature", Value: 45.5, Unit: "°C"},
-		{Chip: "nct6798", Name: "temp7", Kind: "temperature", Unit: "°C", Problem: "the chip says that it is faulty"},
+		{Chip: "nct6798", Name: "temp7", Kind: "temperature", Unit: "°C", Problem: "the chip reports a fault"},
 		{Chip: "nct6798", Name: "fan1", Kind: "fan", Value: 1200, Unit: "rpm"},
 		{Chip: "nct6798", Name: "in0", Kind: "voltage", Value: 1.016, Unit: "V"},
 		{Chip: "nct6798", Name: "power1", Kind: "power", Value: 65.5, Unit: "W"},

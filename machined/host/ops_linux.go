@@ -105,7 +105,7 @@ func remount(m mount.Mount) error {
 		return err
 	}
 	if !there {
-		return errors.New("nothing is mounted there")
+		return errors.New("no file system is mounted there")
 	}
 	bits := uintptr(unix.MS_REMOUNT | unix.MS_BIND)
 	for flag, bit := range map[mount.Flags]uintptr{

@@ -29,10 +29,10 @@ func choose(c Config, f Facts) (Disk, []string, error) {
 	selector := "Machine.spec.install.disk"
 	switch {
 	case len(lines) == 0:
-		return Disk{}, nil, fmt.Errorf("%s: this machine has no disk that it knows: connect one of at least %s, or use an image that holds its driver",
+		return Disk{}, nil, fmt.Errorf("%s: this machine has no supported disk: connect one of at least %s, or use an image that holds its driver",
 			selector, disklayout.FormatSize(disklayout.Minimum(f.System.Sizes)))
 	case len(found) > 1:
-		return Disk{}, nil, fmt.Errorf("%s: %d disks match, and exactly one has to; say more of it:\n%s", selector, len(found), strings.Join(lines, "\n"))
+		return Disk{}, nil, fmt.Errorf("%s: %d disks match instead of exactly one; add more criteria:\n%s", selector, len(found), strings.Join(lines, "\n"))
 	}
 	return Disk{}, nil, fmt.Errorf("%s: no disk matches:\n%s", selector, strings.Join(lines, "\n"))
 }
@@ -50,7 +50,7 @@ func unsuitable(d Disk, s System) []string {
 		reasons = append(reasons, "it is read-only")
 	}
 	if d.SectorSize != sector {
-		reasons = append(reasons, fmt.Sprintf("its sectors have %d bytes, and the ESP is for sectors of %d; many disks can be set to these (512e)", d.SectorSize, sector))
+		reasons = append(reasons, fmt.Sprintf("its sectors have %d bytes, and the ESP needs sectors of %d; many disks can be switched to them (512e)", d.SectorSize, sector))
 	}
 	if need := disklayout.Minimum(s.Sizes); d.Size < need {
 		reasons = append(reasons, "it is too small, at least "+disklayout.FormatSize(need+1<<30/10-1)+" are needed")

@@ -61,13 +61,13 @@ func checkContent(d Disk, c Config) error {
 		return nil
 	}
 	if s == installed && c.Unattended {
-		return fmt.Errorf("%s: refusing to install: it holds %s, and the configuration that asks for it lay on a medium: only an operator can replace a system, by applying a configuration over the API",
+		return fmt.Errorf("%s: refusing to install: it holds %s, and the configuration that requests it came from a medium: only an operator can replace a system, by applying a configuration over the API",
 			d, content(d))
 	}
 	if c.Wipe != "" && (c.Wipe == d.Path || c.Wipe == d.Serial || c.Wipe == d.WWID) {
 		return nil
 	}
-	return fmt.Errorf("%s: refusing to install: it holds %s, which would be lost; to allow it, write into Machine.spec.install:\n  wipe: %s",
+	return fmt.Errorf("%s: refusing to install: it holds %s, which would be lost; to permit it, add to Machine.spec.install:\n  wipe: %s",
 		d, content(d), stableName(d))
 }
 

@@ -130,7 +130,7 @@ type SetRootGUID struct {
 	Root   verity.Params
 }
 
-func (n SetRootGUID) String() string { return "name the partition after its content" }
+func (n SetRootGUID) String() string { return "set the partition GUID from its root hash" }
 
 // Do writes the table if the partition has another GUID.
 func (n SetRootGUID) Do(context.Context) error {
@@ -159,7 +159,7 @@ type WriteState struct {
 }
 
 func (k WriteState) String() string {
-	return "keep the configuration and the machine's key on " + disklayout.State + " (" + k.Device + ")"
+	return "store the configuration and the machine's key on " + disklayout.State + " (" + k.Device + ")"
 }
 
 // FormatESP creates the file system that the firmware reads.
@@ -184,7 +184,9 @@ type AddBootEntry struct {
 	boot    *esp.Partition
 }
 
-func (e AddBootEntry) String() string { return "enter version " + e.Version + " (" + e.Device + ")" }
+func (e AddBootEntry) String() string {
+	return "add the boot entry of version " + e.Version + " (" + e.Device + ")"
+}
 
 // WriteLoader writes the boot loader: from then on the firmware boots this disk.
 type WriteLoader struct {

@@ -27,7 +27,7 @@ func ReadSystem(r buildinfo.Release) (System, error) {
 		return System{}, fmt.Errorf("boot image: cannot read: %w", err)
 	}
 	if !bytes.Contains(uki, []byte(verity.Argument+"="+s.Root.String())) {
-		return System{}, fmt.Errorf("%s: the boot image is for another root than the one that runs: the medium was built wrong", paths.SystemUKI)
+		return System{}, fmt.Errorf("%s: the boot image is for another root than the running one: the medium was built wrong", paths.SystemUKI)
 	}
 	s.UKISize = int64(len(uki))
 	root, err := os.Stat(paths.SystemRoot)

@@ -515,7 +515,7 @@ func TestUnusableKernel(t *testing.T) {
 	defer s.mu.Unlock()
 	var told []string
 	for _, line := range s.log {
-		if strings.Contains(line, "not used") {
+		if strings.Contains(line, "unusable") {
 			told = append(told, line)
 		}
 	}

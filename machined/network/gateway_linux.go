@@ -37,7 +37,7 @@ func AwaitGateway(ctx context.Context, r RouteState) error {
 	}
 	c, err := rtnetlink.Dial(nil)
 	if err != nil {
-		return fmt.Errorf("gateway %s: cannot ask the kernel: %w", r.Via, err)
+		return fmt.Errorf("gateway %s: cannot read the neighbor table: %w", r.Via, err)
 	}
 	defer c.Close()
 	tick := time.NewTicker(pollInterval)
@@ -49,7 +49,7 @@ func AwaitGateway(ctx context.Context, r RouteState) error {
 		}
 		known, err := c.Neigh.List()
 		if err != nil {
-			return fmt.Errorf("gateway %s: cannot ask the kernel: %w", r.Via, err)
+			return fmt.Errorf("gateway %s: cannot read the neighbor table: %w", r.Via, err)
 		}
 		for _, n := range known {
 			if n.Attributes == nil || n.Index != uint32(link.Index) || n.State&resolvedStates == 0 {

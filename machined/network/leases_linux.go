@@ -30,7 +30,7 @@ func (f LeaseDir) Load(mac string) (*dhcp.Lease, error) {
 		err = json.Unmarshal(b, &l)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("remembered lease of %s: cannot read, asking for a new one: %w", mac, err)
+		return nil, fmt.Errorf("stored lease of %s: cannot read, requesting a new lease: %w", mac, err)
 	}
 	if !l.Address.IsValid() {
 		return nil, nil
@@ -46,7 +46,7 @@ func (f LeaseDir) Save(mac string, l *dhcp.Lease) error {
 	}
 	if l == nil {
 		if err := os.Remove(f.path(mac)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remembered lease of %s: cannot forget: %w", mac, err)
+			return fmt.Errorf("stored lease of %s: cannot remove: %w", mac, err)
 		}
 		return nil
 	}
@@ -55,7 +55,7 @@ func (f LeaseDir) Save(mac string, l *dhcp.Lease) error {
 		err = writeFile(f.path(mac), string(b))
 	}
 	if err != nil {
-		return fmt.Errorf("lease of %s: cannot remember: %w", mac, err)
+		return fmt.Errorf("lease of %s: cannot store: %w", mac, err)
 	}
 	return nil
 }

@@ -140,7 +140,7 @@ func (k *Kernel) addRoute(r Route) error {
 	if slices.ContainsFunc(routes, r.same) {
 		return nil
 	}
-	return fmt.Errorf("a route to %v with metric %d that is not ours exists; give this one another metric: %w", r.To, r.Metric, unix.EEXIST)
+	return fmt.Errorf("a foreign route to %v with metric %d exists; configure another metric: %w", r.To, r.Metric, unix.EEXIST)
 }
 
 func routeMessage(r Route) *rtnetlink.RouteMessage {

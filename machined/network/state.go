@@ -222,7 +222,7 @@ func (o observation) problems(s State, now time.Time) []string {
 		out = append(out, fmt.Sprintf("link %s: is configured but does not exist", name))
 	}
 	if len(o.config.Links) == 0 && !slices.ContainsFunc(o.have.Links, Link.Physical) {
-		out = append(out, "no Ethernet link: the machine has no network card that this system knows")
+		out = append(out, "no Ethernet link: the machine has no supported network interface")
 	}
 	for _, l := range s.Links {
 		if l.Managed && l.Up && !l.Carrier {

@@ -29,7 +29,7 @@ func TestProblems(t *testing.T) {
 		failed  []string
 		want    []string
 	}{
-		{name: "no network card", links: []Link{veth("veth1")}, want: []string{"no Ethernet link: the machine has no network card that this system knows"}},
+		{name: "no network card", links: []Link{veth("veth1")}, want: []string{"no Ethernet link: the machine has no supported network interface"}},
 		{name: "no cable", links: []Link{pulled}, want: []string{"link eth0: no carrier: is the cable connected?"}},
 		{name: "not up yet", links: []Link{nic}},
 		{name: "a configured link is not there", links: []Link{ready}, config: Config{Links: []LinkConfig{{Name: "eth7"}, {MAC: mac("02:00:00:00:00:09")}}},

@@ -103,7 +103,7 @@ func within(deadline time.Time, do func(context.Context) error) error {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	result := make(chan error, 1)
-	go func() { result <- panics.Do("going down", func() error { return do(ctx) }) }()
+	go func() { result <- panics.Do("shutdown", func() error { return do(ctx) }) }()
 	select {
 	case err := <-result:
 		return err
@@ -116,7 +116,7 @@ func within(deadline time.Time, do func(context.Context) error) error {
 	case err := <-result:
 		return err
 	case <-moment.C:
-		return errors.New("is not done in time; going on without it")
+		return errors.New("not finished in time; the shutdown continues")
 	}
 }
 
@@ -191,7 +191,7 @@ func unmountAll(ctx context.Context, report func(string, error)) error {
 	}
 	for _, target := range PlanUnmount(mounts) {
 		if ctx.Err() != nil {
-			return fmt.Errorf("%s and what was mounted before it: not unmounted in time", target)
+			return fmt.Errorf("%s and earlier mounts: not unmounted in time", target)
 		}
 		err := mount.Unmount(target)
 		if err == nil {

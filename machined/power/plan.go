@@ -30,10 +30,10 @@ type StepName string
 const (
 	EndPods       StepName = "end pods"
 	StopServices  StepName = "stop services"
-	TermProcesses StepName = "ask the remaining processes to end"
+	TermProcesses StepName = "terminate the remaining processes"
 	KillProcesses StepName = "kill the remaining processes"
 	UnmountAll    StepName = "unmount"
-	WipeDisks     StepName = "forget what the disks hold"
+	WipeDisks     StepName = "wipe the disks"
 	SyncDisks     StepName = "write caches to disk"
 )
 

@@ -105,7 +105,7 @@ func TestDown(t *testing.T) {
 	if err := f.Shutdown(PowerOff, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	want := "stop services|stop services: b was killed|ask the remaining processes to end|kill the remaining processes|unmount|write caches to disk|power off"
+	want := "stop services|stop services: b was killed|terminate the remaining processes|kill the remaining processes|unmount|write caches to disk|power off"
 	if got := f.text(); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
@@ -127,7 +127,7 @@ func TestShutdownWhenEverythingHangs(t *testing.T) {
 	if took := time.Since(start); took > 8*time.Second {
 		t.Errorf("took %v", took)
 	}
-	for _, want := range []string{"end pods: 2 pods are left", "ask the remaining processes to end: 3 processes are left", "write caches to disk: is not done in time", "|reboot"} {
+	for _, want := range []string{"end pods: 2 pods are left", "terminate the remaining processes: 3 processes are left", "write caches to disk: not finished in time", "|reboot"} {
 		if !strings.Contains(f.text(), want) {
 			t.Errorf("no %q in %s", want, f.text())
 		}

@@ -51,7 +51,7 @@ func (f WatchdogFeeder) Run(ctx context.Context) {
 		if (err == nil) != well {
 			well = err == nil
 			if err != nil {
-				err = fmt.Errorf("watchdog: is not fed: %w", err)
+				err = fmt.Errorf("watchdog: not fed: %w", err)
 			}
 			f.Report(err)
 		}

@@ -58,7 +58,7 @@ type Unfinished struct {
 }
 
 func (u Unfinished) Error() string {
-	return fmt.Sprintf("upgrade: %d of the bundle's %d bytes have come: %v; they are kept, and the same upgrade goes on from there", u.Bundle.Have, u.Bundle.Size, u.Err)
+	return fmt.Sprintf("upgrade: %d of the bundle's %d bytes are stored: %v; the same upgrade resumes from there", u.Bundle.Have, u.Bundle.Size, u.Err)
 }
 
 func (u Unfinished) Unwrap() error { return u.Err }
@@ -90,7 +90,7 @@ var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 // nothing.
 func (in Inbox) Offer(sha256 string, size int64) (Bundle, error) {
 	if !digestForm.MatchString(sha256) || size <= 0 {
-		return Bundle{}, fmt.Errorf("upgrade refused: a bundle of %d bytes with SHA-256 %q cannot be", size, sha256)
+		return Bundle{}, fmt.Errorf("upgrade refused: a bundle of %d bytes with SHA-256 %q is invalid", size, sha256)
 	}
 	last, err := in.Bundle()
 	if err != nil {
@@ -105,10 +105,10 @@ func (in Inbox) Offer(sha256 string, size int64) (Bundle, error) {
 	}
 	free, err := in.Free(in.Dir)
 	if err != nil {
-		return Bundle{}, fmt.Errorf("upgrade: cannot tell the free space of DATA: %w", err)
+		return Bundle{}, fmt.Errorf("upgrade: cannot read the free space of DATA: %w", err)
 	}
 	if need, room := size-offered.Have, free+last.Have-offered.Have-reserve; need > room {
-		return Bundle{}, fmt.Errorf("upgrade refused: DATA has no room for the bundle: %d MiB of it are to come, %d MiB are free, of which %d are kept for what runs; delete images or volumes that are not needed",
+		return Bundle{}, fmt.Errorf("upgrade refused: DATA has too little space for the bundle: %d MiB are still needed, %d MiB are free, of which %d are reserved for running services; delete unused images or volumes",
 			mebibytes(need), (room+reserve)>>20, reserve>>20)
 	}
 	if offered.Have > 0 {
@@ -134,7 +134,7 @@ func (in Inbox) Bundle() (Bundle, error) {
 		err = json.Unmarshal(text, &b)
 	}
 	if err != nil {
-		return Bundle{}, fmt.Errorf("upgrade: cannot tell which bundle is kept: %w", err)
+		return Bundle{}, fmt.Errorf("upgrade: cannot read the record of the bundle: %w", err)
 	}
 	return b, nil
 }
@@ -165,16 +165,16 @@ func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.
 	sum := sha256.New().(digest)
 	if len(b.Hash) > 0 {
 		if err := sum.UnmarshalBinary(b.Hash); err != nil {
-			return fmt.Errorf("upgrade: cannot go on with the bundle: %w", err)
+			return fmt.Errorf("upgrade: cannot resume the bundle: %w", err)
 		}
 	}
 	f, err := os.OpenFile(in.file(), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
+		return fmt.Errorf("upgrade: cannot store the bundle: %w", err)
 	}
 	defer func() { err = errors.Join(err, in.flush(f, b, sum), f.Close()) }()
 	if err := f.Truncate(b.Have); err != nil {
-		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
+		return fmt.Errorf("upgrade: cannot store the bundle: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -194,17 +194,17 @@ func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.
 		}
 		if b.Have == b.Size {
 			if got := hex.EncodeToString(sum.Sum(nil)); got != b.SHA256 {
-				return Refusal{fmt.Errorf("the bundle that came has SHA-256 %s, %s was offered; send it again", got, b.SHA256)}
+				return Refusal{fmt.Errorf("the received bundle has SHA-256 %s, but %s was offered; send it again", got, b.SHA256)}
 			}
 			return nil
 		}
 		p, err := in.next(ctx, pieces)
 		if len(p) > 0 {
 			if int64(len(p)) > b.Size-b.Have {
-				return Refusal{fmt.Errorf("more than the %d bytes that were offered have come", b.Size)}
+				return Refusal{fmt.Errorf("more than the offered %d bytes were received", b.Size)}
 			}
 			if _, err := to.Write(p); err != nil {
-				return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
+				return fmt.Errorf("upgrade: cannot store the bundle: %w", err)
 			}
 			sum.Write(p)
 			b.Have += int64(len(p))
@@ -256,11 +256,11 @@ func (in Inbox) next(ctx context.Context, pieces <-chan piece) ([]byte, error) {
 	select {
 	case p := <-pieces:
 		if errors.Is(p.err, io.EOF) {
-			p.err = errors.New("the sender has ended there")
+			p.err = errors.New("the sender has closed the stream")
 		}
 		return p.content, p.err
 	case <-late.C:
-		return nil, fmt.Errorf("nothing more came for %v", in.StallTimeout)
+		return nil, fmt.Errorf("no data was received for %v", in.StallTimeout)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -285,10 +285,10 @@ type digest interface {
 // flush flushes the received data and records its size.
 func (in Inbox) flush(f *os.File, b Bundle, sum digest) (err error) {
 	if err := f.Sync(); err != nil {
-		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
+		return fmt.Errorf("upgrade: cannot store the bundle: %w", err)
 	}
 	if b.Hash, err = sum.MarshalBinary(); err != nil {
-		return fmt.Errorf("upgrade: cannot keep the bundle: %w", err)
+		return fmt.Errorf("upgrade: cannot store the bundle: %w", err)
 	}
 	return in.saveRecord(b)
 }
@@ -299,7 +299,7 @@ func (in Inbox) saveRecord(b Bundle) error {
 		err = durable.WriteFile(in.record(), text, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("upgrade: cannot note how much of the bundle is there: %w", err)
+		return fmt.Errorf("upgrade: cannot record the stored size of the bundle: %w", err)
 	}
 	return nil
 }

@@ -195,13 +195,13 @@ func TestStalled(t *testing.T) {
 	silent, end := io.Pipe()
 	defer end.Close()
 	err := in.Receive(t.Context(), io.MultiReader(bytes.NewReader(content[:1000]), silent), welcome, quiet)
-	if u := (Unfinished{}); !errors.As(err, &u) || u.Bundle.Have != 1000 || !strings.Contains(err.Error(), "nothing more came for 10ms") {
+	if u := (Unfinished{}); !errors.As(err, &u) || u.Bundle.Have != 1000 || !strings.Contains(err.Error(), "no data was received for 10ms") {
 		t.Errorf("silent: %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errors.New("the machine goes down"))
+	cancel(errors.New("the machine is shutting down"))
 	in.StallTimeout = time.Minute
-	if err := in.Receive(ctx, silent, welcome, quiet); !errors.As(err, new(Unfinished)) || !strings.Contains(err.Error(), "the machine goes down") {
+	if err := in.Receive(ctx, silent, welcome, quiet); !errors.As(err, new(Unfinished)) || !strings.Contains(err.Error(), "the machine is shutting down") {
 		t.Errorf("stopped: %v", err)
 	}
 }
@@ -228,7 +228,7 @@ func TestOffer(t *testing.T) {
 		}
 	}
 	_, err := in.Offer(strings.Repeat("a", 64), 20<<20)
-	if want := fmt.Sprintf("20 MiB of it are to come, %d MiB are free, of which %d are kept", (room+reserve+1000)>>20, reserve>>20); err == nil || !strings.Contains(err.Error(), want) {
+	if want := fmt.Sprintf("20 MiB are still needed, %d MiB are free, of which %d are reserved", (room+reserve+1000)>>20, reserve>>20); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("no room: %v, want the numbers: %s", err, want)
 	}
 	if b, err := in.Offer(digest, 1<<20); err != nil || b.Have != 1000 {

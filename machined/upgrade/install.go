@@ -102,37 +102,37 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 		return fmt.Errorf("bundle: %w", err)
 	}
 	if i.TakeSavepoint != nil {
-		if err := i.do(ctx, []operation{{"save the cluster's data for version " + i.Running, 0, func() error { return i.TakeSavepoint(ctx) }}}); err != nil {
-			return fmt.Errorf("%w; nothing was written; with --without-data the version comes without a way back for the data", err)
+		if err := i.do(ctx, []operation{{"take a savepoint of the cluster's data for version " + i.Running, 0, func() error { return i.TakeSavepoint(ctx) }}}); err != nil {
+			return fmt.Errorf("%w; nothing was written; with --without-data a rollback cannot restore the data", err)
 		}
 	}
 	var uki []byte
 	var all []operation
 	if i.DropSavepoint != nil {
-		all = append(all, operation{"drop what was saved for version " + i.Running + " before", 0, i.DropSavepoint})
+		all = append(all, operation{"remove the old savepoint of version " + i.Running, 0, i.DropSavepoint})
 	}
 	all = append(all, []operation{
-		{"forget the version in slot " + i.Slot.Label, 0, func() error { return i.ESP.RemoveOthers(i.Running) }},
+		{"remove the version in slot " + i.Slot.Label, 0, func() error { return i.ESP.RemoveOthers(i.Running) }},
 		{fmt.Sprintf("write version %s to %s (%s)", s.Version, i.Slot.Label, i.Slot.Root), s.RootImage.Size, func() error {
 			return verity.Write(i.Slot.Root, func(to io.Writer) error {
 				return r.Root(progress.Writer(to, i.Done))
 			})
 		}},
 		{"read it back", 0, func() error { return verity.Verify(i.Slot.Root, params) }},
-		{"name the partition after its content", 0, func() error {
+		{"set the partition GUID from its root hash", 0, func() error {
 			return parttable.SetGUID(i.Slot.Disk, i.Slot.Number, i.Slot.Label, params.PartUUID())
 		}},
 		{"read the boot image", 0, func() (err error) { uki, err = r.UKI(); return err }},
-		{"keep the configuration for version " + i.Running, 0, i.SaveConfiguration},
-		{"keep the signed statement of version " + s.Version, 0, func() error {
+		{"store the configuration for version " + i.Running, 0, i.SaveConfiguration},
+		{"store the signed statement of version " + s.Version, 0, func() error {
 			return i.ESP.Write(esp.Statement(s.Version), bytes.NewReader(r.Envelope))
 		}},
-		{fmt.Sprintf("enter version %s, to be tried %d times", s.Version, slot.Tries), 0, func() error {
+		{fmt.Sprintf("add the boot entry of version %s, with %d tries", s.Version, slot.Tries), 0, func() error {
 			return i.ESP.AddEntry(slot.Entry{Version: s.Version, Trial: true, Left: slot.Tries}, bytes.NewReader(uki))
 		}},
 	}...)
 	if i.Drain != nil {
-		all = append(all, operation{"move the pods away", 0, func() error { return i.Drain(ctx) }})
+		all = append(all, operation{"drain the node", 0, func() error { return i.Drain(ctx) }})
 	}
 	if err := i.do(ctx, all); err != nil {
 		// The new entry may already exist.
@@ -174,7 +174,7 @@ func (p Slot) VerifySlot(version string, from *esp.Partition) error {
 	var s bundle.Statement
 	err = from.Version(version, func(uki *os.File, statement []byte) error {
 		if statement == nil {
-			return fmt.Errorf("the ESP has no signed statement of version %s, which says what it has to be", version)
+			return fmt.Errorf("the ESP has no signed statement of version %s, so its content cannot be verified", version)
 		}
 		s, err = bundle.Copy{Envelope: statement, Root: root, UKI: uki}.CheckComplete()
 		return err
@@ -183,7 +183,7 @@ func (p Slot) VerifySlot(version string, from *esp.Partition) error {
 		return err
 	}
 	if s.Version != version {
-		return fmt.Errorf("the statement of version %s is one of version %s", version, s.Version)
+		return fmt.Errorf("the statement of version %s names version %s", version, s.Version)
 	}
 	params, err := verity.Parse(s.Root)
 	if err != nil {

@@ -29,7 +29,7 @@ func (s Store) Load() (slot.Record, error) {
 		err = json.Unmarshal(text, &r)
 	}
 	if err != nil {
-		return slot.Record{}, fmt.Errorf("upgrade: cannot read what is remembered of the last one: %w", err)
+		return slot.Record{}, fmt.Errorf("upgrade: cannot read the record of the last upgrade: %w", err)
 	}
 	return r, nil
 }
@@ -57,7 +57,7 @@ func (s Store) EpochFloor() (int, error) {
 		err = fmt.Errorf("epoch %d", f.Epoch)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("upgrade: cannot read which epoch was committed: %w", err)
+		return 0, fmt.Errorf("upgrade: cannot read the committed epoch: %w", err)
 	}
 	return f.Epoch, nil
 }
@@ -98,7 +98,7 @@ func (s Store) SaveConfiguration(version string, configuration []byte) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("upgrade: cannot forget the configuration of a version that is gone: %w", err)
+		return fmt.Errorf("upgrade: cannot remove the configuration of a removed version: %w", err)
 	}
 	return nil
 }
