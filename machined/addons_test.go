@@ -35,7 +35,7 @@ func TestAddons(t *testing.T) {
 	manifest := c.Addons[0].Spec.Manifests[0].Reveal()
 	want := []nodespec.Addon{{
 		Name: "hello", Manifests: []string{manifest},
-		Artifact:  nodespec.Artifact{Name: artifact, SHA256: artifact[len(artifact)-64:], Missing: artifact + " is being looked for"},
+		Artifact:  nodespec.Artifact{Name: artifact, SHA256: artifact[len(artifact)-64:], Missing: artifact + " is being searched"},
 		Namespace: "hello", Namespaces: []string{"hello"}, Kubernetes: "1.36", Within: 15 * time.Minute,
 		Rights: nodespec.AddonRights{Rules: []nodespec.PolicyRule{
 			{APIGroups: []string{"", "rbac.authorization.k8s.io"}, Resources: []string{"configmaps", "roles"}, ResourceNames: []string{"greeting", "greeter"}, Verbs: []string{"get", "patch"}},
@@ -46,7 +46,7 @@ func TestAddons(t *testing.T) {
 	if !reflect.DeepEqual(got, want) || manifest == "" {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
-	for _, missing := range []string{"", "nobody has brought it"} {
+	for _, missing := range []string{"", "it was not imported"} {
 		if got := addons(c.Addons, artifacts{artifact[len(artifact)-64:]: missing}); got[0].Artifact.Missing != missing {
 			t.Errorf("got %+v", got[0].Artifact)
 		}

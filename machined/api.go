@@ -123,7 +123,7 @@ func (m *machine) topic(name string) (topic, error) {
 			return t, nil
 		}
 	}
-	return topic{}, status.Errorf(codes.NotFound, "state: there is no topic %q; there are %s", name, strings.Join(m.topicNames(), ", "))
+	return topic{}, status.Errorf(codes.NotFound, "state: topic %q does not exist; topics: %s", name, strings.Join(m.topicNames(), ", "))
 }
 
 func snapshot(ctx context.Context, t topic) (*api.TopicValue, error) {
@@ -180,7 +180,7 @@ func (a machineAPI) Reset(ctx context.Context, r *api.ResetRequest) (*api.PowerR
 	case api.ResetRequest_WIPE_ALL:
 		down.wipe = []string{disklayout.Data, disklayout.State}
 	default:
-		return nil, status.Errorf(codes.InvalidArgument, "reset: nothing is known of %v", r.Wipe)
+		return nil, status.Errorf(codes.InvalidArgument, "reset: unknown wipe mode %v", r.Wipe)
 	}
 	if err := a.m.drain(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "reset refused: %v", err)
@@ -206,7 +206,7 @@ const maxDocuments = 1 << 20
 
 func (a configAPI) Apply(ctx context.Context, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	if len(r.Documents) > maxDocuments {
-		return nil, status.Errorf(codes.InvalidArgument, "configuration: %d bytes are too many; at most %d are taken", len(r.Documents), maxDocuments)
+		return nil, status.Errorf(codes.InvalidArgument, "configuration: %d bytes exceed the limit of %d", len(r.Documents), maxDocuments)
 	}
 	name := r.Filename
 	if name == "" {
@@ -301,14 +301,14 @@ func (a serviceAPI) Restart(ctx context.Context, r *api.RestartServiceRequest) (
 func (m *machine) noService(name string) error {
 	all, _ := m.services.Status().Get()
 	if owner := serviceOf(all, name); owner != "" {
-		return status.Errorf(codes.FailedPrecondition, "service: %s is a part of the service %s, and has no process of its own; "+
-			"restart that with all its parts: orlopctl service restart %s", name, owner, owner)
+		return status.Errorf(codes.FailedPrecondition, "service: %s is a component of service %s and has no process of its own; "+
+			"restart the service with all its components: orlopctl service restart %s", name, owner, owner)
 	}
 	var names []string
 	for _, s := range all {
 		names = append(names, s.Name)
 	}
-	return status.Errorf(codes.NotFound, "service: there is no %q; there are %s", name, strings.Join(names, ", "))
+	return status.Errorf(codes.NotFound, "service: %q does not exist; services: %s", name, strings.Join(names, ", "))
 }
 
 // serviceOf returns the service of a component; empty if there is none.
@@ -340,7 +340,7 @@ func (a logAPI) Service(r *api.ServiceLogRequest, stream grpc.ServerStreamingSer
 			return a.m.noService(r.Service)
 		}
 		// The process does not record which component wrote a line.
-		about := fmt.Sprintf("(%s is a part of the service %s: these are the lines of all its parts)", r.Service, owner)
+		about := fmt.Sprintf("(%s is a component of service %s: these are the lines of all its components)", r.Service, owner)
 		if err := stream.Send(&api.LogLine{Time: timestamppb.Now(), Text: about}); err != nil {
 			return err
 		}

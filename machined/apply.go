@@ -203,7 +203,7 @@ func (m *machine) stageForBoot(ctx context.Context, text []byte, out outcome) (o
 	if err := configs.Stage(text); err != nil {
 		return outcome{}, err
 	}
-	m.events.add("config", "config", "staged for the next start by "+who)
+	m.events.add("config", "config", "staged for the next boot by "+who)
 	if out.reboot {
 		return out, m.shutDown(powerRequest{to: power.Reboot, why: "to apply a configuration, asked by " + who})
 	}
@@ -216,7 +216,7 @@ func (m *machine) activate(ctx context.Context, now applied, next *config.Config
 	// checkMachine has checked that the configuration allows to wipe the disk
 	if why, _ := m.storageProblem.Get(); why != "" {
 		if err := m.bringStorage(ctx, disk.Config{Wipe: true}); err != nil {
-			return outcome{}, fmt.Errorf("configuration refused: there is no disk to keep it on: %w", err)
+			return outcome{}, fmt.Errorf("configuration refused: no disk to store it on: %w", err)
 		}
 	}
 	err := errors.Join(persistIdentity(m.identity.Load()), moveOwner())
@@ -272,7 +272,7 @@ func withoutTrial(r *api.ApplyRequest, p trialPlan) string {
 func requested(now applied, filename string, r *api.ApplyRequest) (name string, text []byte, err error) {
 	switch {
 	case r.Number != 0 && (r.Patch || len(r.Documents) > 0):
-		return "", nil, errors.New("documents or a patch, and the number of an earlier configuration: only one can be applied")
+		return "", nil, errors.New("cannot apply documents or a patch together with the number of an earlier configuration")
 	case r.Number != 0:
 		e, err := configs.Entry(r.Number)
 		return fmt.Sprintf("configuration %d", r.Number), []byte(e.Documents), err
@@ -286,14 +286,14 @@ func requested(now applied, filename string, r *api.ApplyRequest) (name string, 
 // patched returns the present documents with a patch applied.
 func patched(now applied, patch []byte) ([]byte, error) {
 	if now.config == nil {
-		return nil, errors.New("patch: there is no configuration yet that it could change; apply one")
+		return nil, errors.New("patch: no configuration to change; apply one")
 	}
 	present, err := os.ReadFile(configs.Current())
 	if errors.Is(err, fs.ErrNotExist) { // the active configuration is part of the image
 		present, err = config.Marshal(now.config), nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the present one: %w", err)
+		return nil, fmt.Errorf("cannot read the present configuration: %w", err)
 	}
 	return config.Merge(present, patch)
 }
@@ -350,7 +350,7 @@ func checkLockout(ctx context.Context, next *config.Config) error {
 	if known, err := containsCA(list, own); known || err != nil {
 		return err
 	}
-	return errors.New("configuration refused, nothing was changed: the authority of your own certificate is neither in Machine.spec.trust.operatorCAs nor Cluster.spec.pki.client, so this machine would not know you any more; add it, or apply with a certificate of one that is")
+	return errors.New("configuration refused, nothing was changed: the CA of your certificate is neither in Machine.spec.trust.operatorCAs nor Cluster.spec.pki.client, so this machine would lock you out; add it, or apply with a certificate of a listed CA")
 }
 
 // checkFixed rejects a change of a value on which the cluster's data depends. All hints are the
@@ -396,7 +396,7 @@ func checkEncryptionKeys(was, is config.ClusterSpec) error {
 	if own.IsZero() || own.Equal(next.Secret) || hasKey(was.AcceptedEncryptionKeys, next) && hasKey(is.AcceptedEncryptionKeys, own) {
 		return nil
 	}
-	return errors.New("configuration refused, nothing was changed: Cluster.spec.secretsEncryptionKey: cannot change at once to a key that was not accepted before, or from one that is not accepted any more: Secrets could not be read; " +
+	return errors.New("configuration refused, nothing was changed: Cluster.spec.secretsEncryptionKey: cannot change in one step to a key that was not accepted before, or from a key that is not accepted afterwards: Secrets would be unreadable; " +
 		"`orlopctl trust rotate-key` does it step by step (Cluster.spec.acceptedEncryptionKeys)")
 }
 
@@ -441,7 +441,7 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 		return nil, nil
 	}
 	refused := func(err error) ([]string, error) {
-		return nil, fmt.Errorf("configuration refused, nothing was changed but perhaps which key Secrets are sealed by: Cluster.spec.acceptedEncryptionKeys: cannot let go of %s: %w", strings.Join(gone, ", "), err)
+		return nil, fmt.Errorf("configuration refused, only the encryption of Secrets may have changed: Cluster.spec.acceptedEncryptionKeys: cannot drop %s: %w", strings.Join(gone, ", "), err)
 	}
 	// An API server that encrypts with another key than the configured one would continue to do so
 	// after the rewrite. The key is in a file that is written before the API server starts.
@@ -454,11 +454,11 @@ func (m *machine) reencryptSecrets(ctx context.Context, before, next *config.Con
 	}
 	ctx, cancel := m.within(ctx, dataTimeout)
 	defer cancel()
-	done, err := runCommand[nodespec.ReencryptResult](ctx, m, paths.UserAPI, "reseal-secrets", nodespec.ReencryptRequest{Count: dry})
+	done, err := runCommand[nodespec.ReencryptResult](ctx, m, paths.UserAPI, "reencrypt-secrets", nodespec.ReencryptRequest{Count: dry})
 	if err != nil {
 		return refused(err)
 	}
-	return []string{fmt.Sprintf("let go of the key of Secrets %s: %d of %d Secrets were sealed by another than the present one, and are written again", strings.Join(gone, ", "), done.Reencrypted, done.Secrets)}, nil
+	return []string{fmt.Sprintf("drop the encryption key %s: %d of %d Secrets were encrypted with another key than the present one, and are rewritten", strings.Join(gone, ", "), done.Reencrypted, done.Secrets)}, nil
 }
 
 // servicesWaiting returns the names of services that do not run with a configuration yet: they have
@@ -504,14 +504,14 @@ func checkCAChange(name string, was, is config.Certificate, accepted, still []co
 	if was.PEM() == is.PEM() || was.IsZero() || time.Now().After(was.X509().NotAfter) || has(accepted, is) && has(still, was) {
 		return nil
 	}
-	return fmt.Errorf("configuration refused, nothing was changed: Cluster.spec.pki.%[1]s: cannot change at once to an authority that was not accepted before, or from one that is not accepted any more; "+
+	return fmt.Errorf("configuration refused, nothing was changed: Cluster.spec.pki.%[1]s: cannot change in one step to a CA that was not accepted before, or from a CA that is not accepted afterwards; "+
 		"`orlopctl trust rotate-ca` does it step by step (Cluster.spec.pki.accepted.%[1]s)", name)
 }
 
 // checkMachine rejects a configuration that this machine cannot run at present.
 func (m *machine) checkMachine(next *config.Config) error {
 	if why, _ := m.storageProblem.Get(); why != "" && m.bootMedium == "" && !next.Machine.Spec.Disk.WipeForeign {
-		return fmt.Errorf("configuration refused, nothing was changed: there is no disk to keep it on: %s", why)
+		return fmt.Errorf("configuration refused, nothing was changed: no disk to store it on: %s", why)
 	}
 	if next.Cluster == nil {
 		return nil
@@ -558,8 +558,8 @@ func checkPodRoutes(next *config.Config, have []netip.Addr) error {
 		slices.ContainsFunc(have, netip.Addr.Is6) || slices.ContainsFunc(next.Network.Spec.Links, given) {
 		return nil
 	}
-	return errors.New("Cluster.spec.networks.encapsulation: none has the other machines route to this one's pods by its own addresses, and it has none of IPv6, as pods do; " +
-		"give it one in Network.spec.links (addresses), or keep wireguard or vxlan")
+	return errors.New("Cluster.spec.networks.encapsulation: with none, other machines route to this machine's pods by its own addresses, and it has no IPv6 address for its IPv6 pods; " +
+		"add one in Network.spec.links (addresses), or use wireguard or vxlan")
 }
 
 // plan returns the operations of every domain for the next configuration.
@@ -569,7 +569,7 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 	if why, _ := m.storageProblem.Get(); why != "" {
 		lines, err := storageDryRun(ctx)
 		if err != nil {
-			return outcome{}, fmt.Errorf("configuration refused, nothing was changed: there is no disk to keep it on: disk: %w", err)
+			return outcome{}, fmt.Errorf("configuration refused, nothing was changed: no disk to store it on: disk: %w", err)
 		}
 		out.add("disk", lines)
 	}
@@ -578,7 +578,7 @@ func (m *machine) plan(ctx context.Context, before, next *config.Config) (outcom
 		return outcome{}, err
 	}
 	out.add("host", host)
-	if left, err := m.kernel.UnrestorableSysctls(m.hostConfig(next)); err != nil {
+	if left, err := m.kernel.LeftoverModules(m.hostConfig(next)); err != nil {
 		return outcome{}, err
 	} else if len(left) > 0 {
 		out.warnings = append(out.warnings, leftover(left))

@@ -112,11 +112,11 @@ func (k *artifactManager) fetchFromRegistries(ctx context.Context, w config.Addo
 	var tried []string
 	switch {
 	case !errors.Is(local, fs.ErrNotExist):
-		tried = append(tried, fmt.Sprintf("what is on this machine cannot be used: %v", local))
+		tried = append(tried, fmt.Sprintf("the copy on this machine is unusable: %v", local))
 	case !k.up:
 		tried = append(tried, "containerd, which may have it, does not run yet")
 	default:
-		tried = append(tried, "nobody has brought it to this machine")
+		tried = append(tried, "it was not imported on this machine")
 	}
 	if len(w.Registries) == 0 {
 		tried = append(tried, "no registry is named (spec.registries)")
@@ -131,7 +131,7 @@ func (k *artifactManager) fetchFromRegistries(ctx context.Context, w config.Addo
 		}
 		tried = append(tried, fmt.Sprintf("registry %s: %v", r.Address, err))
 	}
-	return fmt.Sprintf("%s: %s; bring it with `orlopctl image import`", w.Artifact, strings.Join(tried, ", "))
+	return fmt.Sprintf("%s: %s; import it with `orlopctl image import`", w.Artifact, strings.Join(tried, ", "))
 }
 
 // fetch fetches an artifact from a registry.
@@ -181,7 +181,7 @@ func (k *artifactManager) prune(ctx context.Context, wanted []config.AddonSpec, 
 		}
 		dropped, err := k.store.Prune(sums)
 		if dropped > 0 {
-			k.event("operation", fmt.Sprintf("let go of what no add-on wants any more: %d files", dropped))
+			k.event("operation", fmt.Sprintf("pruned artifacts that no add-on uses: %d files", dropped))
 		}
 		problems = append(problems, err)
 	}
@@ -214,7 +214,7 @@ func (m *machine) runArtifacts(ctx context.Context) {
 		done := make(chan time.Duration, 1)
 		go func() {
 			after := artifactCheckInterval / 2 // after a panic, as after any failure
-			_ = panics.Do("artefacts of add-ons", func() error { after = m.artifactRound(looking, k, now, failures); return nil })
+			_ = panics.Do("artifacts of add-ons", func() error { after = m.artifactRound(looking, k, now, failures); return nil })
 			done <- after
 		}()
 		var again <-chan time.Time

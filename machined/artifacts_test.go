@@ -106,15 +106,15 @@ func TestArtifactManager(t *testing.T) {
 		t.Errorf("found %q", found)
 	}
 	name := "registry.example.com/team/web@sha256:" + nowhere
-	for _, want := range []string{name + ": nobody has brought it to this machine", "registry " + gone + ": ", "connection refused", "registry " + empty + ": does not have it",
-		"bring it with `orlopctl image import`"} {
+	for _, want := range []string{name + ": it was not imported on this machine", "registry " + gone + ": ", "connection refused", "registry " + empty + ": does not have it",
+		"import it with `orlopctl image import`"} {
 		if !strings.Contains(found[nowhere], want) {
 			t.Errorf("of what is nowhere is said %q, without %q", found[nowhere], want)
 		}
 	}
-	for _, want := range []string{"cannot be used: it has 0 layers", "no registry is named (spec.registries)"} {
+	for _, want := range []string{"is unusable: it has 0 layers", "no registry is named (spec.registries)"} {
 		if !strings.Contains(found[bad], want) {
-			t.Errorf("of what cannot be used is said %q, without %q", found[bad], want)
+			t.Errorf("the reason of an unusable artifact is %q, without %q", found[bad], want)
 		}
 	}
 	if !found.missing() {

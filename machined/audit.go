@@ -75,7 +75,7 @@ func (m *machine) openRecord(dir, name string, files int) (*audit.Log, error) {
 		return l, nil
 	}
 	aside := dir + ".damaged"
-	m.say(fmt.Sprintf("%v; it is kept in %s, and a new record begins", err, aside))
+	m.say(fmt.Sprintf("%v; it is moved to %s, and a new record starts", err, aside))
 	if err := errors.Join(os.RemoveAll(aside), os.Rename(dir, aside)); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
@@ -87,7 +87,7 @@ func (m *machine) recordUnfinished() error {
 	left, err := m.callRecords.inProgress.Unfinished()
 	for _, e := range left {
 		c := e.Call
-		c.Status, c.Reason = audit.Unfinished, "begun at "+e.At.Format(time.RFC3339Nano)+"; the machine stopped before it had ended"
+		c.Status, c.Reason = audit.Unfinished, "started at "+e.At.Format(time.RFC3339Nano)+"; the machine stopped before the call ended"
 		if failed := m.callRecords.changes.Append(time.Now(), c); failed != nil {
 			return errors.Join(err, failed)
 		}
@@ -249,7 +249,7 @@ func target(request, answer any) string {
 	case *api.ReadFileRequest:
 		what = "file " + r.Path
 	case *api.ListFilesRequest:
-		what = "folder " + r.Path
+		what = "directory " + r.Path
 	case *api.FetchBundleRequest: // it may hold a password
 		what = cmp.Or(r.Reference, "peer "+r.Peer)
 	case *api.EtcdRestoreRequest:
@@ -257,11 +257,11 @@ func target(request, answer any) string {
 		case r.Undo:
 			what = "undo"
 		case r.Stored != "":
-			what = "kept " + r.Stored
+			what = "snapshot " + r.Stored
 		}
 	case *api.EtcdSnapshotRequest:
 		if r.Stored != "" {
-			what = "kept " + r.Stored
+			what = "snapshot " + r.Stored
 		}
 	case *api.RelayData:
 		what = "machine " + r.Target
@@ -339,7 +339,7 @@ func (a apidAPI) RecordRefusal(_ context.Context, r *api.RecordRefusalRequest) (
 }
 
 // errNoRecord is returned if the audit log cannot be written.
-var errNoRecord = errors.New("audit: nothing is recorded on this machine; `orlopctl events` says why")
+var errNoRecord = errors.New("audit: the audit log is not writable on this machine; `orlopctl events` shows why")
 
 type auditAPI struct {
 	api.UnimplementedAuditServer
@@ -368,7 +368,7 @@ func (a auditAPI) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingServe
 		case <-stream.Context().Done():
 			return endOfStream(stream.Context().Err())
 		case <-a.m.runCtx.Done():
-			return status.Error(codes.Unavailable, "the machine goes down")
+			return status.Error(codes.Unavailable, "the machine is shutting down")
 		}
 	}
 }

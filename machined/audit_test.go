@@ -203,7 +203,7 @@ func TestStreamBegins(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := entries(t, cut.callRecords.changes, "")
-	if len(after) != 1 || after[0].Status != audit.Unfinished || after[0].Subject != "CN=keeper" || after[0].Target != "kept one" || after[0].ID == "" {
+	if len(after) != 1 || after[0].Status != audit.Unfinished || after[0].Subject != "CN=keeper" || after[0].Target != "snapshot one" || after[0].ID == "" {
 		t.Errorf("after the cut: %+v", after)
 	}
 	ended := entries(t, m.callRecords.changes, "")

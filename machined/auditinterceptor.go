@@ -104,7 +104,7 @@ func (o *recordedCall) begin(target string, inRecord bool) error {
 		if err := o.m.recordStart(o.call, inRecord); err != nil && !withoutRecord[o.call.Method] {
 			o.m.events.add("audit", "failure", err.Error())
 			o.call.ID, o.rejected = "", status.Errorf(codes.Unavailable,
-				"%s: refused, nothing was changed: the record of calls cannot be written (%v); make room on STATE, or restart the machine", o.call.Method, err)
+				"%s: refused, nothing was changed: cannot write the audit log (%v); free space on STATE, or reboot the machine", o.call.Method, err)
 		}
 	})
 	return o.rejected

@@ -115,7 +115,7 @@ func (m *machine) awaitStep(ctx context.Context, done <-chan error, deadline *ti
 			if took >= checkDeadline || !checking("/proc") {
 				return fmt.Errorf("not done within %v", took)
 			}
-			m.say(fmt.Sprintf("storage: a disk is still being checked (e2fsck), after %v; the machine goes on when that has ended", took))
+			m.say(fmt.Sprintf("storage: e2fsck still checks a disk after %v; the boot continues afterwards", took))
 			deadline.Reset(bootDeadline)
 		}
 	}

@@ -99,7 +99,7 @@ func firewallCheck(health *api.HealthResponse, why string, since time.Time) {
 
 // notActive reports in a good health that services have still to restart for the configuration.
 func notActive(health *api.HealthResponse, services []string) {
-	configurationFails(health, "not in force yet: "+strings.Join(services, ", "))
+	configurationFails(health, "not active yet: "+strings.Join(services, ", "))
 }
 
 // configurationFails sets in a health why the configuration is not active.
@@ -186,7 +186,7 @@ func (a clusterAPI) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*
 		ttl = r.Ttl.AsDuration()
 	}
 	if ttl <= 0 || ttl > kubeconfigMaxTTL {
-		return nil, status.Errorf(codes.InvalidArgument, "kubeconfig: a life of %v is not between 0 and %v", ttl, kubeconfigMaxTTL)
+		return nil, status.Errorf(codes.InvalidArgument, "kubeconfig: a TTL of %v is not between 0 and %v", ttl, kubeconfigMaxTTL)
 	}
 	server := r.Server
 	if server == "" {

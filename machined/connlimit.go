@@ -22,18 +22,18 @@ import (
 // kernel's table and has no mark yet. Loopback is exempt. The first two lines delete an existing
 // table.
 var connLimitRules = fmt.Sprintf(`
-add table inet orlop_door
-delete table inet orlop_door
-table inet orlop_door {
-	set pace4 { type ipv4_addr; flags dynamic,timeout; timeout 1m; size 65535; }
-	set pace6 { type ipv6_addr; flags dynamic,timeout; timeout 1m; size 65535; }
+add table inet orlop_connlimit
+delete table inet orlop_connlimit
+table inet orlop_connlimit {
+	set rate4 { type ipv4_addr; flags dynamic,timeout; timeout 1m; size 65535; }
+	set rate6 { type ipv6_addr; flags dynamic,timeout; timeout 1m; size 65535; }
 	chain input {
 		type filter hook input priority -10; policy accept;
-		iifname != "lo" tcp dport %[1]d ct state established ct mark != 0x%[4]x jump pace
+		iifname != "lo" tcp dport %[1]d ct state established ct mark != 0x%[4]x jump new_connection
 	}
-	chain pace {
-		update @pace4 { ip saddr limit rate over %[2]d/second burst %[3]d packets } counter drop
-		update @pace6 { ip6 saddr & ffff:ffff:ffff:ffff:: limit rate over %[2]d/second burst %[3]d packets } counter drop
+	chain new_connection {
+		update @rate4 { ip saddr limit rate over %[2]d/second burst %[3]d packets } counter drop
+		update @rate6 { ip6 saddr & ffff:ffff:ffff:ffff:: limit rate over %[2]d/second burst %[3]d packets } counter drop
 		ct mark set 0x%[4]x
 	}
 }
@@ -62,8 +62,8 @@ func (m *machine) setRules(ctx context.Context, commands string, modules ...stri
 // rules.
 func (m *machine) limitNewConnections(ctx context.Context) {
 	if err := m.setRules(ctx, connLimitRules, "nft_limit"); err != nil {
-		m.events.add("api", "failure", fmt.Sprintf("the kernel does not keep the pace of new connections, apid alone does: %v", err))
+		m.events.add("api", "failure", fmt.Sprintf("the kernel does not limit new connections, only apid does: %v", err))
 		return
 	}
-	m.events.add("api", "operation", fmt.Sprintf("the kernel takes %d new connections a second from one address, %d at once", apid.ConnectionsPerAddress, apid.ConnectionBurst))
+	m.events.add("api", "operation", fmt.Sprintf("the kernel admits %d new connections per second from one address, %d at once", apid.ConnectionsPerAddress, apid.ConnectionBurst))
 }

@@ -29,7 +29,7 @@ func (m *machine) showConsole(ctx context.Context) {
 	}
 	m.console = c
 	m.restarter().Go(ctx, "console", c.Run)
-	m.restarter().Go(ctx, "what the console shows", func(ctx context.Context) { m.watchConsole(ctx, status) })
+	m.restarter().Go(ctx, "console status", func(ctx context.Context) { m.watchConsole(ctx, status) })
 }
 
 // watchConsole derives the status of the console from the cells.

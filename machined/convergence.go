@@ -50,9 +50,9 @@ func (m *machine) awaitConverged(ctx context.Context, c *config.Config, before n
 	s, err := cell.Wait(ctx, m.convergence, func(s convergence) bool { return s.done && s.config == c })
 	if err != nil {
 		if now, _ := m.config.Get(); now.config != c {
-			return []string{"configuration: another one has taken its place meanwhile"}
+			return []string{"configuration: another one became active meanwhile"}
 		}
-		return []string{"configuration: its operations are not done after " + convergeTimeout.String() + "; `orlopctl get drift` shows those that are left"}
+		return []string{"configuration: its operations are not done after " + convergeTimeout.String() + "; `orlopctl get drift` shows the remaining ones"}
 	}
 	// The cause may disappear in a moment: only a lasting failure counts.
 	if len(s.failures) > 0 {
@@ -78,7 +78,7 @@ func (m *machine) networkFailures() (lines []string) {
 		lines = append(lines, "network: "+p)
 	}
 	if lines == nil {
-		lines = []string{"network: it is not yet as the configuration says; `orlopctl get network` shows it"}
+		lines = []string{"network: not converged to the configuration yet; `orlopctl get network` shows its state"}
 	}
 	return lines
 }

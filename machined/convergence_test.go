@@ -48,8 +48,8 @@ func TestAwaitConverged(t *testing.T) {
 		"it fails":                 {[]convergence{{config: mine, done: true, failures: []string{"host: cannot load"}}}, "host: cannot load"},
 		"it fails, in other words": {[]convergence{{config: mine, done: true, failures: []string{"a"}}, {config: mine, done: true, failures: []string{"b"}}}, "b"},
 		"it fails for a moment":    {[]convergence{{config: mine, done: true, failures: []string{"a"}}, {config: mine, done: true}}, ""},
-		"another takes its place":  {[]convergence{{config: other, done: true}}, "configuration: another one has taken its place meanwhile"},
-		"it takes too long":        {nil, "configuration: its operations are not done after 1m0s; `orlopctl get drift` shows those that are left"},
+		"another takes its place":  {[]convergence{{config: other, done: true}}, "configuration: another one became active meanwhile"},
+		"it takes too long":        {nil, "configuration: its operations are not done after 1m0s; `orlopctl get drift` shows the remaining ones"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -75,15 +75,15 @@ func planTrial(base, next *config.Config, r *api.ApplyRequest) trialPlan {
 		p.duration = trialTime(r, defaultTrial)
 	case len(p.cutOffs) == 0:
 	case base.Cluster == nil && next.Cluster != nil:
-		p.noTrial = "the first Cluster document cannot be tried: what it writes would stay"
+		p.noTrial = "the first Cluster document cannot be on trial: its data would stay"
 	case networkChanges(base, next):
-		p.noTrial = "the machine starts anew for it"
+		p.noTrial = "the machine reboots for it"
 	case r.NoTrial:
-		p.noTrial = "the caller asked for no trial"
+		p.noTrial = "the caller requested no trial"
 	case automatic(r.Mode):
 		p.duration = trialTime(r, autoTrial)
 	default:
-		p.noTrial = "what is staged for the next start is not tried"
+		p.noTrial = "a staged configuration has no trial"
 	}
 	return p
 }
@@ -103,9 +103,9 @@ func (p trialPlan) warnings() []string {
 	switch {
 	case len(p.cutOffs) == 0:
 	case p.noTrial != "":
-		out = append(out, "the configuration before does not come back by itself: "+p.noTrial)
+		out = append(out, "the previous configuration does not become active again by itself: "+p.noTrial)
 	default:
-		out = append(out, fmt.Sprintf("it is tried for %v: unless it is confirmed over a new connection in that time, the configuration before comes back by itself", p.duration))
+		out = append(out, fmt.Sprintf("it is on trial for %v: unless it is confirmed over a new connection in that time, the previous configuration becomes active again", p.duration))
 	}
 	return out
 }

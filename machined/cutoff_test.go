@@ -132,11 +132,11 @@ func TestPlanTrial(t *testing.T) {
 		"harmless":            {base: plain(nil), next: tuned},
 		"the same":            {base: plain(nil), next: plain(nil)},
 		"harmless, asked for": {base: plain(nil), next: tuned, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_TRY}, length: 2 * time.Minute},
-		"not wanted":          {base: plain(nil), next: moved, request: &api.ApplyRequest{NoTrial: true}, never: "the caller asked for no trial", warnings: 2},
-		"staged":              {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, never: "what is staged", warnings: 2},
+		"not wanted":          {base: plain(nil), next: moved, request: &api.ApplyRequest{NoTrial: true}, never: "the caller requested no trial", warnings: 2},
+		"staged":              {base: plain(nil), next: moved, request: &api.ApplyRequest{Mode: api.ApplyRequest_MODE_STAGED}, never: "a staged configuration", warnings: 2},
 		"the first":           {next: moved},
 		"the first cluster":   {base: plain(nil), next: first, never: "the first Cluster document", warnings: 2},
-		"takes a start":       {base: in(false, "eth0"), next: in(true, "eth1"), never: "the machine starts anew", warnings: 2},
+		"takes a start":       {base: in(false, "eth0"), next: in(true, "eth1"), never: "the machine reboots", warnings: 2},
 		"in a cluster":        {base: in(false, "eth0"), next: in(false, "eth1"), length: time.Minute, warnings: 2},
 	} {
 		if c.request == nil {

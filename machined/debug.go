@@ -45,19 +45,19 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	if r.Snaplen > capture.MaxSnaplen {
-		return status.Errorf(codes.InvalidArgument, "snaplen: %d bytes of a packet; at most %d are kept", r.Snaplen, capture.MaxSnaplen)
+		return status.Errorf(codes.InvalidArgument, "snaplen: %d bytes exceed the limit of %d", r.Snaplen, capture.MaxSnaplen)
 	}
 	select {
 	case a.m.captures <- struct{}{}:
 	default:
-		return status.Errorf(codes.ResourceExhausted, "link %s: cannot capture: %d captures go on at present; try again when one has ended", r.Link, maxCaptures)
+		return status.Errorf(codes.ResourceExhausted, "link %s: cannot capture: %d captures run at present; try again when one has ended", r.Link, maxCaptures)
 	}
 	c, err := capture.Open(r.Link, capture.Options{Filter: filter, Snaplen: int(r.Snaplen), Promiscuous: r.Promiscuous})
 	if err != nil {
 		<-a.m.captures
 		return status.Error(captureCode(err), err.Error())
 	}
-	a.m.events.add("network", "operation", "capture on link "+r.Link+" begun by "+caller(stream.Context()))
+	a.m.events.add("network", "operation", "capture on link "+r.Link+" started by "+caller(stream.Context()))
 	ctx, cancel := context.WithTimeout(stream.Context(), long)
 	defer cancel()
 	done := make(chan error, 1)
@@ -75,9 +75,9 @@ func (a debugAPI) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingServ
 		}
 		return endOfStream(err)
 	case <-late.C: // the return ends the stream, and with it a blocked Send
-		return status.Errorf(codes.DeadlineExceeded, "link %s: what was captured was not taken within %v after the end", r.Link, stallTimeout)
+		return status.Errorf(codes.DeadlineExceeded, "link %s: the captured packets were not read within %v after the end", r.Link, stallTimeout)
 	case <-a.m.runCtx.Done():
-		return status.Error(codes.Unavailable, "the machine goes down")
+		return status.Error(codes.Unavailable, "the machine is shutting down")
 	}
 }
 
@@ -158,7 +158,7 @@ func (m *machine) profileOf(process string) (func(context.Context, profile.Reque
 	for _, s := range m.services.Services() {
 		switch {
 		case s.Profile == "" && s.Name == process:
-			return nil, status.Errorf(codes.FailedPrecondition, "process %s: cannot take a profile: it is somebody else's program, and gives none", process)
+			return nil, status.Errorf(codes.FailedPrecondition, "process %s: cannot take a profile: it is not a program of Orlop OS", process)
 		case s.Profile == "":
 			continue
 		case s.Name == process:
@@ -167,5 +167,5 @@ func (m *machine) profileOf(process string) (func(context.Context, profile.Reque
 		names = append(names, s.Name)
 	}
 	slices.Sort(names)
-	return nil, status.Errorf(codes.NotFound, "process %q: there is none that gives profiles; there are %s", process, strings.Join(names, ", "))
+	return nil, status.Errorf(codes.NotFound, "process %q: has no profiles; processes with profiles: %s", process, strings.Join(names, ", "))
 }

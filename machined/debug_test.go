@@ -117,10 +117,10 @@ func TestCapture(t *testing.T) {
 		code codes.Code
 		want string
 	}{
-		{&api.CaptureRequest{Link: "lo"}, codes.ResourceExhausted, "2 captures go on at present"},
+		{&api.CaptureRequest{Link: "lo"}, codes.ResourceExhausted, "2 captures run at present"},
 		{&api.CaptureRequest{Link: "lo", Duration: durationpb.New(maxCapture + 1)}, codes.InvalidArgument, "is not between 0 and 10m0s"},
-		{&api.CaptureRequest{Link: "lo", Filter: []byte("x")}, codes.InvalidArgument, "1 bytes are no program"},
-		{&api.CaptureRequest{Link: "lo", Snaplen: 1 << 30}, codes.InvalidArgument, "at most 262144 are kept"},
+		{&api.CaptureRequest{Link: "lo", Filter: []byte("x")}, codes.InvalidArgument, "1 bytes are not a program"},
+		{&api.CaptureRequest{Link: "lo", Snaplen: 1 << 30}, codes.InvalidArgument, "exceed the limit of 262144"},
 	} {
 		if err := a.Capture(c.r, &answers{ctx: t.Context()}); status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.want) {
 			t.Errorf("%v: %v; want %q", c.r, err, c.want)
@@ -145,7 +145,7 @@ func TestCapture(t *testing.T) {
 	}
 	a.m.cancelRun(nil)
 	if err := <-endedToo; status.Code(err) != codes.Unavailable {
-		t.Errorf("when the machine goes down: %v", err)
+		t.Errorf("when the machine is shutting down: %v", err)
 	}
 	leaveToo()
 	for range maxCaptures { // all are free again
@@ -172,8 +172,8 @@ func TestProfile(t *testing.T) {
 		want string
 	}{
 		{&api.ProfileRequest{Process: processMachined}, codes.ResourceExhausted, "another profile is being taken"},
-		{&api.ProfileRequest{Process: "nope"}, codes.NotFound, `process "nope": there is none that gives profiles; there are machined`},
-		{&api.ProfileRequest{Process: processMachined, Kind: "nope"}, codes.InvalidArgument, "there are cpu, heap"},
+		{&api.ProfileRequest{Process: "nope"}, codes.NotFound, `process "nope": has no profiles; processes with profiles: machined`},
+		{&api.ProfileRequest{Process: processMachined, Kind: "nope"}, codes.InvalidArgument, "expected one of cpu, heap"},
 	} {
 		if _, err := a.Profile(t.Context(), c.r); status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.want) {
 			t.Errorf("%v: %v; want %q", c.r, err, c.want)

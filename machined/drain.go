@@ -49,7 +49,7 @@ func (m *machine) uncordon() {
 		return
 	}
 	if _, err := m.drainNode(m.runCtx, nodespec.DrainRequest{Timeout: drainReserve, Undo: true}); err != nil {
-		m.events.add("upgrade", "failure", "the node takes no pods: "+err.Error()+"; `kubectl uncordon` has it take some again")
+		m.events.add("upgrade", "failure", "cannot uncordon the node: "+err.Error()+"; use `kubectl uncordon`")
 	}
 }
 
@@ -61,7 +61,7 @@ func (m *machine) drainWith(ctx context.Context, want config.Drain) error {
 	}
 	done, err := m.drainNode(ctx, order)
 	if done.Refused {
-		err = fmt.Errorf("not possible within %v: %s", order.Timeout, strings.Join(done.Remaining, "; "))
+		err = fmt.Errorf("drain not complete within %v: %s", order.Timeout, strings.Join(done.Remaining, "; "))
 	}
 	switch {
 	case err != nil && order.Refuse:
@@ -70,9 +70,9 @@ func (m *machine) drainWith(ctx context.Context, want config.Drain) error {
 		}
 		return err
 	case err != nil:
-		m.events.add("upgrade", "failure", "pods are not moved away: "+err.Error())
+		m.events.add("upgrade", "failure", "cannot evict the pods: "+err.Error())
 	default:
-		m.events.add("upgrade", "operation", strings.Join(append([]string{fmt.Sprintf("%d pods moved away", done.Evicted)}, done.Remaining...), "; "))
+		m.events.add("upgrade", "operation", strings.Join(append([]string{fmt.Sprintf("%d pods evicted", done.Evicted)}, done.Remaining...), "; "))
 	}
 	return nil
 }

@@ -177,7 +177,7 @@ func (d *drift) diff(one domain) *driftState {
 	hung := d.hung[one.name]
 	d.mu.Unlock()
 	if hung {
-		s.Problem = "an earlier look has not come back"
+		s.Problem = "an earlier read has not returned"
 		return s
 	}
 	type answer struct {
@@ -204,7 +204,7 @@ func (d *drift) diff(one domain) *driftState {
 			s.Problem = a.err.Error()
 		}
 	case <-ctx.Done():
-		s.Problem = fmt.Sprintf("cannot be said within %v", d.timeout)
+		s.Problem = fmt.Sprintf("unknown: no result within %v", d.timeout)
 	}
 	return s
 }
@@ -243,7 +243,7 @@ func (m *machine) configurationDrift(context.Context) ([]string, error) {
 	}
 	s, _ := m.convergence.Get()
 	if s.config != c {
-		return []string{"put the configuration in force"}, nil
+		return []string{"activate the configuration"}, nil
 	}
 	if len(s.failures) > 0 {
 		return nil, errors.New(strings.Join(s.failures, "; "))
@@ -335,7 +335,7 @@ func (m *machine) hostDrift(ctx context.Context) ([]string, error) {
 // leftover is the line about kernel modules that stay although the configuration no longer names
 // them.
 func leftover(modules []string) string {
-	return fmt.Sprintf("kernel modules %s stay in the kernel until the next start (`orlopctl reboot`): the configuration no longer names them", strings.Join(modules, ", "))
+	return fmt.Sprintf("kernel modules %s stay in the kernel until the next boot (`orlopctl reboot`): the configuration no longer names them", strings.Join(modules, ", "))
 }
 
 func (m *machine) apiDrift(context.Context) ([]string, error) {

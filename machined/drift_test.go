@@ -104,11 +104,11 @@ func TestDriftHangs(t *testing.T) {
 		}
 		return states[0].Problem
 	}
-	if got := first(); got != "cannot be said within 1ms" {
+	if got := first(); got != "unknown: no result within 1ms" {
 		t.Errorf("%q", got)
 	}
 	d.timeout = time.Minute
-	if got := first(); got != "an earlier look has not come back" || asked.Load() != 1 {
+	if got := first(); got != "an earlier read has not returned" || asked.Load() != 1 {
 		t.Errorf("%q, asked %d times", got, asked.Load())
 	}
 	close(back)

@@ -61,7 +61,7 @@ func (m *machine) checkEtcd() error {
 	case m.bootMedium != "":
 		return status.Error(codes.FailedPrecondition, "etcd: "+notInstalled)
 	case !m.runsEtcd():
-		return status.Error(codes.FailedPrecondition, "etcd: it does not run on this machine, which is no control-plane machine of a cluster; ask one")
+		return status.Error(codes.FailedPrecondition, "etcd: does not run on this machine; ask a control-plane machine")
 	}
 	return nil
 }
@@ -70,12 +70,12 @@ func (m *machine) checkEtcd() error {
 func unnamedFile() (*os.File, error) {
 	fd, err := unix.Open(paths.Data, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, status.Errorf(codes.Internal, "etcd: cannot make a file on DATA: %v", err)
+		return nil, status.Errorf(codes.Internal, "etcd: cannot create a file on DATA: %v", err)
 	}
 	f := os.NewFile(uintptr(fd), "snapshot")
 	if err := f.Chown(paths.UserAPI, paths.UserAPI); err != nil { // the orchestrator opens it again
 		f.Close()
-		return nil, status.Errorf(codes.Internal, "etcd: cannot make a file on DATA: %v", err)
+		return nil, status.Errorf(codes.Internal, "etcd: cannot create a file on DATA: %v", err)
 	}
 	return f, nil
 }
@@ -95,11 +95,11 @@ func (m *machine) transfer(most time.Duration, move func(moved func()) error) er
 			return err
 		case <-did:
 		case <-late.C:
-			return status.Errorf(codes.Aborted, "etcd: nothing of the snapshot has moved for %v", stallTimeout)
+			return status.Errorf(codes.Aborted, "etcd: the transfer of the snapshot has stalled for %v", stallTimeout)
 		case <-end.C:
-			return status.Errorf(codes.Aborted, "etcd: the snapshot has not moved within %v; use a faster line", most)
+			return status.Errorf(codes.Aborted, "etcd: the transfer of the snapshot took more than %v; use a faster line", most)
 		case <-m.runCtx.Done():
-			return status.Error(codes.Unavailable, "the machine goes down")
+			return status.Error(codes.Unavailable, "the machine is shutting down")
 		}
 	}
 }
@@ -161,7 +161,7 @@ func (m *machine) fillSnapshot(ctx context.Context, kept string, f *os.File) (ta
 	defer m.snapshotMu.Unlock()
 	ctx, cancel := m.within(ctx, dataTimeout)
 	defer cancel()
-	taken, err = runCommand[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "snapshot-data", nodespec.SendSnapshotRequest{Kept: kept}, f)
+	taken, err = runCommand[nodespec.EtcdSnapshot](ctx, m, paths.UserAPI, "stream-snapshot", nodespec.SendSnapshotRequest{Kept: kept}, f)
 	if err != nil {
 		return taken, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -197,7 +197,7 @@ func (a etcdAPI) ListSnapshots(ctx context.Context, _ *api.EtcdListSnapshotsRequ
 	}
 	want, _ := a.m.wantedSnapshots()
 	place := snapshotTarget(want).Place
-	kept, err := runReadCommand[[]nodespec.StoredSnapshot](ctx, a.m, "kept-snapshots", place)
+	kept, err := runReadCommand[[]nodespec.StoredSnapshot](ctx, a.m, "list-snapshots", place)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
@@ -223,14 +223,14 @@ func (a etcdAPI) TakeSnapshot(context.Context, *api.EtcdTakeSnapshotRequest) (*a
 	}
 	want, _ := m.wantedSnapshots()
 	if now, _ := m.upgrade.Get(); now.Undecided() != nil {
-		return nil, status.Errorf(codes.FailedPrecondition, "etcd: no snapshot was kept: %v", now.Undecided())
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: cannot take a snapshot: %v", now.Undecided())
 	}
 	made, err := m.takeSnapshotNow(want)
 	if err != nil {
 		return nil, err
 	}
 	problem := m.uploadNow(want)
-	if list, err := runCommand[[]nodespec.StoredSnapshot](m.runCtx, m, paths.UserAPI, "kept-snapshots", snapshotTarget(want).Place); err == nil {
+	if list, err := runCommand[[]nodespec.StoredSnapshot](m.runCtx, m, paths.UserAPI, "list-snapshots", snapshotTarget(want).Place); err == nil {
 		if i := slices.IndexFunc(list, func(s nodespec.StoredSnapshot) bool { return s.Name == made.Name }); i >= 0 {
 			made = list[i] // with the time of its upload
 		}
@@ -248,7 +248,7 @@ func (m *machine) takeSnapshotNow(want config.Snapshots) (nodespec.StoredSnapsho
 	defer cancel()
 	made, err := m.takeSnapshot(ctx, want)
 	if err != nil {
-		return made, status.Errorf(codes.FailedPrecondition, "etcd: no snapshot was kept: %v", err)
+		return made, status.Errorf(codes.FailedPrecondition, "etcd: cannot take a snapshot: %v", err)
 	}
 	return made, nil
 }
@@ -262,11 +262,11 @@ func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreReques
 		return err
 	}
 	if first.Undo && first.Stored != "" {
-		return status.Error(codes.InvalidArgument, "etcd: cannot restore, nothing was changed: a kept snapshot and what was replaced are both asked for; ask for one of them")
+		return status.Error(codes.InvalidArgument, "etcd: cannot restore, nothing was changed: a stored snapshot and an undo are both requested; request one of them")
 	}
 	// An upgrade must not change the state that this method has checked, nor the other way round.
 	if !a.m.writeMu.TryLock() {
-		return status.Error(codes.Aborted, "etcd: cannot restore, nothing was changed: an upgrade is being received or written; `orlopctl upgrade status` tells how far it is")
+		return status.Error(codes.Aborted, "etcd: cannot restore, nothing was changed: an upgrade is being received or written; `orlopctl upgrade status` shows its progress")
 	}
 	defer a.m.writeMu.Unlock()
 	if now, _ := a.m.upgrade.Get(); now.Undecided() != nil {
@@ -301,14 +301,14 @@ func (a etcdAPI) Restore(stream grpc.ClientStreamingServer[api.EtcdRestoreReques
 // and its restored data.
 func checkSnapshotSpace(size int64) error {
 	if size <= 0 || size > maxSnapshot {
-		return status.Errorf(codes.InvalidArgument, "etcd: %d bytes are no snapshot", size)
+		return status.Errorf(codes.InvalidArgument, "etcd: %d bytes are not the size of a snapshot", size)
 	}
 	free, err := upgrade.FreeSpace(paths.Data)
 	if err != nil {
-		return status.Errorf(codes.Internal, "etcd: cannot tell the free space of DATA: %v", err)
+		return status.Errorf(codes.Internal, "etcd: cannot read the free space of DATA: %v", err)
 	}
 	if need := 2*size + snapshotReserve; free < need {
-		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: DATA has no room: %d MiB are free, %d are needed; delete images or volumes that are not needed", free>>20, (need+1<<20-1)>>20)
+		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: DATA is too full: %d MiB are free, %d are necessary; delete unused images or volumes", free>>20, (need+1<<20-1)>>20)
 	}
 	return nil
 }
@@ -330,10 +330,10 @@ func (m *machine) receiveSnapshot(receive func() (*api.EtcdRestoreRequest, error
 		if errors.Is(err, unix.ENOSPC) {
 			err = errors.New("DATA is full")
 		}
-		return status.Errorf(status.Code(err), "etcd: the snapshot has not come, nothing was changed: %s", status.Convert(err).Message())
+		return status.Errorf(status.Code(err), "etcd: cannot receive the snapshot, nothing was changed: %s", status.Convert(err).Message())
 	}
 	if got != first.Size || hex.EncodeToString(sum.Sum(nil)) != first.Sha256 {
-		return status.Errorf(codes.InvalidArgument, "etcd: the snapshot that came is not the one that was announced, nothing was changed; send it again")
+		return status.Errorf(codes.InvalidArgument, "etcd: the received snapshot does not match its size and digest, nothing was changed; send it again")
 	}
 	return nil
 }
@@ -346,7 +346,7 @@ func (m *machine) restoreData(order nodespec.EtcdRestore, f *os.File) (*api.Etcd
 	if err != nil {
 		return nil, restoreError(paths.EtcdSnapshots, err)
 	}
-	m.events.add("etcd", "operation", fmt.Sprintf("the data of revision %d are to be restored, asked by %s", made.Revision, order.By))
+	m.events.add("etcd", "operation", fmt.Sprintf("the restore of revision %d has started, asked by %s", made.Revision, order.By))
 	return m.activateRestored(made)
 }
 
@@ -377,12 +377,12 @@ func (m *machine) activateRestored(made nodespec.EtcdRestored) (*api.EtcdRestore
 		return done.At.Equal(made.At)
 	})
 	if err != nil {
-		return nil, status.Errorf(codes.Unavailable, "etcd: the data of revision %d are put in place when etcd starts, and it has not yet: %v; `orlopctl services` says more", made.Revision, err)
+		return nil, status.Errorf(codes.Unavailable, "etcd: the data of revision %d become active when etcd starts, and it has not started yet: %v; `orlopctl services` shows more", made.Revision, err)
 	}
 	if failed != "" {
-		return nil, status.Errorf(codes.FailedPrecondition, "etcd: the data of revision %d are in place, and cannot be served: %s; `orlopctl etcd restore --undo` puts back what they have replaced", done.Revision, failed)
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: the data of revision %d are active, and etcd cannot serve them: %s; `orlopctl etcd restore --undo` restores the replaced data", done.Revision, failed)
 	}
-	m.events.add("etcd", "operation", fmt.Sprintf("the data of revision %d were restored; those that they replaced had come to revision %d", done.Revision, done.Replaced))
+	m.events.add("etcd", "operation", fmt.Sprintf("the data of revision %d were restored; the replaced data had revision %d", done.Revision, done.Replaced))
 	// The controllers cache objects of the replaced data.
 	if err := m.services.Restart(serviceControllers); err != nil {
 		m.events.add("etcd", "failure", err.Error())
@@ -396,7 +396,7 @@ func restoreError(kept string, err error) error {
 	if _, missing := os.Lstat(filepath.Join(kept, nodespec.PendingRestoreFile)); errors.Is(missing, fs.ErrNotExist) {
 		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: %v", err)
 	}
-	return status.Errorf(codes.Unavailable, "etcd: restoring was cut short, and other data are put in place when etcd starts next: %v; look then (`orlopctl etcd status`), and restore again, or `orlopctl etcd restore --undo`", err)
+	return status.Errorf(codes.Unavailable, "etcd: the restore was interrupted, and other data become active at the next start of etcd: %v; check then (`orlopctl etcd status`), and restore again, or `orlopctl etcd restore --undo`", err)
 }
 
 // lastRestore returns the last restore; the zero value if there was none.

@@ -60,10 +60,10 @@ func TestReceiveSnapshot(t *testing.T) {
 		code  codes.Code
 	}{
 		"whole":  {[]string{"all of ", "", "the data"}, io.EOF, "", codes.OK},
-		"other":  {[]string{"all of ", "the Data"}, io.EOF, "is not the one that was announced, nothing was changed", codes.InvalidArgument},
-		"short":  {[]string{"all of "}, io.EOF, "is not the one that was announced", codes.InvalidArgument},
-		"long":   {[]string{"all of ", "the data", "!"}, io.EOF, "is not the one that was announced", codes.InvalidArgument},
-		"broken": {[]string{"all of "}, gone, "has not come, nothing was changed: the caller is gone", codes.Canceled},
+		"other":  {[]string{"all of ", "the Data"}, io.EOF, "does not match its size and digest, nothing was changed", codes.InvalidArgument},
+		"short":  {[]string{"all of "}, io.EOF, "does not match its size and digest", codes.InvalidArgument},
+		"long":   {[]string{"all of ", "the data", "!"}, io.EOF, "does not match its size and digest", codes.InvalidArgument},
+		"broken": {[]string{"all of "}, gone, "cannot receive the snapshot, nothing was changed: the caller is gone", codes.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &machine{runCtx: t.Context()}
@@ -122,7 +122,7 @@ func TestTransferSlow(t *testing.T) {
 			}
 		}
 	})
-	if status.Code(err) != codes.Aborted || !strings.Contains(err.Error(), "has not moved within 50ms") {
+	if status.Code(err) != codes.Aborted || !strings.Contains(err.Error(), "took more than 50ms") {
 		t.Error(err)
 	}
 }

@@ -64,7 +64,7 @@ func (m *machine) deleteMemberNode(ctx context.Context, removed nodespec.EtcdMem
 			continue
 		}
 		if a, err := netip.ParseAddr(u.Hostname()); err == nil && slices.Contains(now.config.Cluster.Spec.ControlPlanes, a) {
-			return fmt.Sprintf("Cluster.spec.controlPlanes names %s, so the machine may come back; take it out there, then `kubectl delete node %s`", a, removed.Name)
+			return fmt.Sprintf("Cluster.spec.controlPlanes names %s, so the machine may come back; remove it there, then `kubectl delete node %s`", a, removed.Name)
 		}
 	}
 	if known := m.ledger.current(); reservedName(now.config, known, removed.Name) || known.NameInUse(removed.Name, time.Now()) {
@@ -90,12 +90,12 @@ func (a etcdAPI) Recover(ctx context.Context, _ *api.EtcdRecoverRequest) (*api.E
 	// It continues if the caller disconnects.
 	now, err := runCommand[nodespec.EtcdStatus](a.m.runCtx, a.m, paths.UserAPI, "data-status", nil)
 	if err != nil {
-		return nil, status.Errorf(codes.Unavailable, "etcd: it serves, and whether it goes on alone is not known: %v; `orlopctl etcd members` tells", err)
+		return nil, status.Errorf(codes.Unavailable, "etcd: serves, but its remaining members are unknown: %v; `orlopctl etcd members` lists them", err)
 	}
 	if i := slices.IndexFunc(now.Members, func(m nodespec.EtcdMember) bool { return slices.Contains(done.IDs, m.ID) }); i >= 0 {
-		return nil, status.Errorf(codes.FailedPrecondition, "etcd: nobody was left out: %s has come back meanwhile, and a quorum answers", now.Members[i].Name)
+		return nil, status.Errorf(codes.FailedPrecondition, "etcd: no member was removed: %s came back meanwhile, and a quorum answers", now.Members[i].Name)
 	}
-	a.m.events.add("etcd", "operation", fmt.Sprintf("etcd goes on without %s, asked by %s", strings.Join(done.Dropped, ", "), caller(ctx)))
+	a.m.events.add("etcd", "operation", fmt.Sprintf("etcd continues without %s, asked by %s", strings.Join(done.Dropped, ", "), caller(ctx)))
 	return &api.EtcdRecoverResponse{RemovedMembers: done.Dropped}, nil
 }
 
@@ -103,7 +103,7 @@ func (a etcdAPI) Rejoin(ctx context.Context, _ *api.EtcdRejoinRequest) (*api.Etc
 	if _, err := changeMembership[struct{}](a.m, "rejoin-data", nodespec.RejoinFile); err != nil {
 		return nil, err
 	}
-	a.m.events.add("etcd", "operation", "this machine's data were dropped and it is a member again, asked by "+caller(ctx))
+	a.m.events.add("etcd", "operation", "this machine dropped its etcd data and is a member again, asked by "+caller(ctx))
 	return &api.EtcdRejoinResponse{}, nil
 }
 
@@ -114,7 +114,7 @@ func (m *machine) leaveEtcd(by string) error {
 	if m.checkEtcd() != nil {
 		return nil
 	}
-	left, err := runCommand[nodespec.EtcdMember](m.runCtx, m, paths.UserAPI, "leave-members", nil)
+	left, err := runCommand[nodespec.EtcdMember](m.runCtx, m, paths.UserAPI, "leave-cluster", nil)
 	if err == nil && left.ID != "" {
 		m.events.add("etcd", "operation", fmt.Sprintf("this machine's member %s has left, asked by %s", left.ID, by))
 	}
@@ -162,10 +162,10 @@ func (m *machine) restartFor(mark string) error {
 		return errors.Is(pending, fs.ErrNotExist)
 	})
 	if err != nil {
-		return status.Errorf(codes.Unavailable, "etcd: it is written down and done when etcd starts, which it has not yet: %v; `orlopctl services` says more", err)
+		return status.Errorf(codes.Unavailable, "etcd: the change is stored and applies when etcd starts, which has not happened yet: %v; `orlopctl services` shows more", err)
 	}
 	if failed != "" {
-		return status.Errorf(codes.Unavailable, "etcd: it does not serve yet, and is started again: %s; `orlopctl services` says more", failed)
+		return status.Errorf(codes.Unavailable, "etcd: does not serve yet and restarts: %s; `orlopctl services` shows more", failed)
 	}
 	return nil
 }

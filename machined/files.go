@@ -118,7 +118,7 @@ func (a machineAPI) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*ap
 // shutdown: an open file would block the unmount of its disk.
 func (m *machine) withFile(ctx context.Context, path string, read func(context.Context) error) error {
 	if len(path) >= unix.PathMax { // the error and the audit log would repeat it
-		return status.Errorf(codes.InvalidArgument, "a path of %d bytes leads nowhere: the kernel knows none longer than %d", len(path), unix.PathMax-1)
+		return status.Errorf(codes.InvalidArgument, "a path of %d bytes is too long: the limit of the kernel is %d", len(path), unix.PathMax-1)
 	}
 	select {
 	case m.fileReads <- struct{}{}:
@@ -136,7 +136,7 @@ func (m *machine) withFile(ctx context.Context, path string, read func(context.C
 	case err := <-done:
 		return err
 	case <-m.runCtx.Done():
-		return status.Error(codes.Unavailable, "the machine goes down")
+		return status.Error(codes.Unavailable, "the machine is shutting down")
 	case <-limited.Done():
 		if ctx.Err() != nil {
 			return status.FromContextError(ctx.Err()).Err()
@@ -152,7 +152,7 @@ func sendFile(ctx context.Context, f *os.File, offset int64, send func(*api.Read
 	case err != nil:
 		return status.Errorf(codes.Internal, "%s: cannot examine: %v", f.Name(), err)
 	case info.IsDir():
-		return status.Error(codes.FailedPrecondition, "it is a folder; list it (`orlopctl ls`)")
+		return status.Error(codes.FailedPrecondition, "it is a directory; list it (`orlopctl ls`)")
 	case offset < 0:
 		return status.Errorf(codes.InvalidArgument, "offset: %d is before the beginning of the file", offset)
 	}
@@ -196,7 +196,7 @@ func openError(path string, all bool, err error) error {
 	case errors.Is(err, peek.ErrNotAllowed) && !all && files.Private(path):
 		return status.Errorf(codes.PermissionDenied, "%s: it needs the role %s", path, pki.RoleAdmin)
 	case errors.Is(err, peek.ErrNotAllowed):
-		return status.Errorf(codes.InvalidArgument, "%v; what may be: %s", err, shownTrees())
+		return status.Errorf(codes.InvalidArgument, "%v; allowed: %s", err, shownTrees())
 	case errors.Is(err, fs.ErrNotExist):
 		return status.Error(codes.NotFound, err.Error())
 	}

@@ -66,7 +66,7 @@ func TestReadFile(t *testing.T) {
 		code       codes.Code
 		want       string
 	}{
-		{"/state/config/current.yaml", "admin", codes.InvalidArgument, `/state/config/current.yaml: may not be looked at; what may be: /usr, /etc, /sys/block`},
+		{"/state/config/current.yaml", "admin", codes.InvalidArgument, `/state/config/current.yaml: is not on the allow-list; allowed: /usr, /etc, /sys/block`},
 		{"/proc/self/environ", "admin", codes.InvalidArgument, "of /proc buddyinfo"},
 		{"/proc/1/root/etc/hostname", "admin", codes.InvalidArgument, "/var/log (role admin)"},
 		{"/proc/kcore", "admin", codes.InvalidArgument, ""}, {"/proc/keys", "admin", codes.InvalidArgument, ""}, {"/proc/kmsg", "admin", codes.InvalidArgument, ""},
@@ -78,7 +78,7 @@ func TestReadFile(t *testing.T) {
 		{"/sys/bus/pci/devices/0000:00:00.0/config", "admin", codes.InvalidArgument, ""}, {"/sys/class/nvme/nvme0/dhchap_secret", "admin", codes.InvalidArgument, ""},
 		{"/var/log/pods/x", "operator", codes.PermissionDenied, "/var/log/pods/x: it needs the role orlop:admin"},
 		{"/var/log/no-such-file", "admin", codes.NotFound, "is not there"},
-		{"/proc/sys/kernel", "reader", codes.FailedPrecondition, "it is a folder"},
+		{"/proc/sys/kernel", "reader", codes.FailedPrecondition, "it is a directory"},
 	} {
 		s := &pieces{ctx: as(t, c.role)}
 		err := a.ReadFile(&api.ReadFileRequest{Path: c.path}, s)
@@ -144,7 +144,7 @@ func TestWithFile(t *testing.T) {
 	a.m.cancelRun(nil)
 	for range maxFileReads {
 		if err := <-ended; status.Code(err) != codes.Unavailable {
-			t.Errorf("when the machine goes down: %v", err)
+			t.Errorf("when the machine is shutting down: %v", err)
 		}
 	}
 	close(release)

@@ -63,7 +63,7 @@ const bootImage = paths.Bundle + "/given.efi"
 // first call and retained until shutdown: the running version does not change.
 func (m *machine) servedBundle() (*servedBundle, error) {
 	if now, _ := m.upgrade.Get(); now.Phase == slot.Trial && now.To == m.release.Version {
-		return nil, fmt.Errorf("version %s is on trial here, and may be no good; ask again when it is committed", m.release.Version)
+		return nil, fmt.Errorf("version %s is on trial here; try again after its commit", m.release.Version)
 	}
 	if why, _ := m.storageProblem.Get(); why != "" {
 		return nil, errors.New(why)
@@ -155,7 +155,7 @@ func (s stoppable) ReadAt(p []byte, at int64) (int, error) {
 func (a upgradeAPI) DescribeBundle(context.Context, *api.DescribeBundleRequest) (*api.DescribeBundleResponse, error) {
 	g, err := a.m.servedBundle()
 	if err != nil {
-		return nil, status.Errorf(codes.FailedPrecondition, "bundle: cannot give one: %v", err)
+		return nil, status.Errorf(codes.FailedPrecondition, "bundle: cannot serve: %v", err)
 	}
 	return &api.DescribeBundleResponse{Version: a.m.release.Version, Sha256: g.sha256, Size: g.size}, nil
 }
@@ -172,17 +172,17 @@ const (
 func (a upgradeAPI) Download(r *api.DownloadBundleRequest, stream grpc.ServerStreamingServer[api.DownloadBundleResponse]) error {
 	g, err := a.m.servedBundle()
 	if err != nil {
-		return status.Errorf(codes.FailedPrecondition, "bundle: cannot give one: %v", err)
+		return status.Errorf(codes.FailedPrecondition, "bundle: cannot serve: %v", err)
 	}
 	if r.Sha256 != g.sha256 || r.Offset < 0 || r.Offset > g.size {
-		return status.Errorf(codes.Aborted, "bundle: this machine gives %s of %d bytes, and not byte %d of %s; ask what it gives", g.sha256, g.size, r.Offset, r.Sha256)
+		return status.Errorf(codes.Aborted, "bundle: this machine serves %s of %d bytes, and not byte %d of %s; ask for its description again", g.sha256, g.size, r.Offset, r.Sha256)
 	}
 	leave, _, why := a.m.bundleServer.downloads.acquire(memberID(stream.Context()))
 	switch {
 	case errors.Is(why, errLimitReached):
-		return status.Errorf(codes.ResourceExhausted, "this machine gives its version to %d others at present; try again when they have it", maxDownloads)
+		return status.Errorf(codes.ResourceExhausted, "this machine serves its version to %d machines at present; try again later", maxDownloads)
 	case errors.Is(why, errCallerLimitReached):
-		return status.Errorf(codes.ResourceExhausted, "this machine gives its version to the same machine %d times already; try again in a minute", maxDownloadsPerMachine)
+		return status.Errorf(codes.ResourceExhausted, "this machine serves its version to the same machine %d times already; try again in a minute", maxDownloadsPerMachine)
 	}
 	return a.m.serve(stream.Context(), func(ctx context.Context, taken func()) error {
 		defer leave()
@@ -208,9 +208,9 @@ func (m *machine) serve(ctx context.Context, send func(ctx context.Context, take
 			return endOfStream(err)
 		case <-some:
 		case <-late.C: // the return ends the stream, and with it a blocked Send
-			return status.Errorf(codes.DeadlineExceeded, "nothing of what is sent was taken for %v", stallTimeout)
+			return status.Errorf(codes.DeadlineExceeded, "the receiver has read no data for %v", stallTimeout)
 		case <-m.runCtx.Done():
-			return status.Error(codes.Unavailable, "this machine goes down")
+			return status.Error(codes.Unavailable, "this machine is shutting down")
 		}
 	}
 }
@@ -254,12 +254,12 @@ func (m *machine) peerAt(address string) (client.Endpoint, error) {
 	e := client.Endpoint{Address: address}
 	now, _ := m.config.Get()
 	if now.config == nil || now.config.Cluster == nil {
-		return e, errors.New("this machine belongs to no cluster, so no other machine knows it; apply a configuration with a Cluster document")
+		return e, errors.New("this machine belongs to no cluster, so no other machine trusts it; apply a configuration with a Cluster document")
 	}
 	if member, _ := m.membership.Get(); isWorker(now.config) && !member.Joined {
-		return e, errors.New("no other machine knows this one, because it has not joined the cluster yet (`orlopctl get membership`)")
+		return e, errors.New("no other machine trusts this one, because it has not joined the cluster yet (`orlopctl get membership`)")
 	} else if !isWorker(now.config) && now.config.Cluster.Spec.PKI.Machine.Key.IsZero() {
-		return e, errors.New("no other machine knows this one, because its configuration has no key of the machine CA; add Cluster.spec.pki.machine.key")
+		return e, errors.New("no other machine trusts this one, because its configuration has no key of the machine CA; add Cluster.spec.pki.machine.key")
 	}
 	e.CA, e.Accepts = machinePool(now.config), m.checkMember
 	var err error
@@ -272,7 +272,7 @@ func (m *machine) peerAt(address string) (client.Endpoint, error) {
 // checkMember rejects the certificate of a removed machine.
 func (m *machine) checkMember(cert *x509.Certificate) error {
 	if why := trust.CheckRevoked(m.ledger.current().ActiveRevocations(), cert); why != nil {
-		return fmt.Errorf("what it shows counts no more in the cluster (%w)", why)
+		return fmt.Errorf("its certificate is revoked in the cluster (%w)", why)
 	}
 	return nil
 }
@@ -281,7 +281,7 @@ func (m *machine) checkMember(cert *x509.Certificate) error {
 // worker gets a certificate for its source address, and retains it after a change of its address.
 func (m *machine) checkControlPlane(cert *x509.Certificate) error {
 	if pki.TicketOf(cert) != "" {
-		return errors.New("it shows the certificate of a worker, and is asked as one of the control plane; look who has that address")
+		return errors.New("it presents the certificate of a worker in place of a control-plane machine; check which machine has that address")
 	}
 	return m.checkMember(cert)
 }
@@ -291,7 +291,7 @@ func (m *machine) findPeer(ctx context.Context, address string) (bundleSource, e
 	var p peer
 	var err error
 	if p.endpoint, err = m.peerAt(address); err != nil {
-		return nil, fmt.Errorf("upgrade refused: %w; or send the bundle", err)
+		return nil, fmt.Errorf("upgrade refused: %w; or upload the bundle", err)
 	}
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

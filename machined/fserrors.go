@@ -21,7 +21,7 @@ const fsErrorsInterval = 30 * time.Second
 // clears them.
 func (m *machine) recordBeforeCheck(have disk.Have) {
 	for _, s := range disk.BeforeCheck(have) {
-		m.events.add("disk", "failure", fmt.Sprintf("%s (%s): an earlier start has left a file system with errors (%s); it is checked now", s.Label, s.Device, s.Faults))
+		m.events.add("disk", "failure", fmt.Sprintf("%s (%s): an earlier boot left a file system with errors (%s); it is checked now", s.Label, s.Device, s.Faults))
 		m.disks.Update(func(d diskState) diskState {
 			d.Filesystems = append(slices.DeleteFunc(slices.Clone(d.Filesystems), func(o disk.FilesystemErrors) bool { return o.Label == s.Label }), s)
 			return d

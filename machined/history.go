@@ -55,23 +55,23 @@ func trialTime(r *api.ApplyRequest, defaultTime time.Duration) time.Duration {
 // checkMode rejects a mode that this machine cannot use. trial is the result of planTrial.
 func (m *machine) checkMode(now applied, next *config.Config, r *api.ApplyRequest, trial trialPlan) error {
 	if r.Patch && !now.trial.IsZero() && r.Mode != api.ApplyRequest_MODE_TRY && r.Mode != api.ApplyRequest_MODE_DRY_RUN {
-		return errors.New("the configuration to be changed is on trial, and would stay with the change; confirm it first (`orlopctl confirm-config`), apply a whole one, or try the change")
+		return errors.New("the configuration to be changed is on trial, and would stay with the change; confirm it first (`orlopctl confirm-config`), apply a complete configuration, or use mode try")
 	}
 	if r.TrialDuration != nil && trial.duration == 0 {
-		return errors.New("the time of a trial is given, and no trial is asked for; use the mode try")
+		return errors.New("a trial time is given without a trial; use mode try")
 	}
 	if r.NoTrial && r.Mode == api.ApplyRequest_MODE_TRY {
-		return errors.New("a trial is asked for, and none is to be made; leave out one of the two")
+		return errors.New("a trial and no trial are both requested; omit one of them")
 	}
 	if len(r.TrialName) > maxTrialName {
-		return fmt.Errorf("the trial's name has %d bytes; at most %d are taken", len(r.TrialName), maxTrialName)
+		return fmt.Errorf("the name of the trial has %d bytes; the limit is %d", len(r.TrialName), maxTrialName)
 	}
 	if otherKeys(now.config, next) {
 		if r.Mode != api.ApplyRequest_MODE_TRY && trial.duration > 0 {
-			return errors.New("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: other keys of Secrets cannot be tried, and the rest of the change can cut you off and is tried; apply the two one after the other")
+			return errors.New("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: new encryption keys cannot be on trial, but the rest of the change can cut you off and needs a trial; apply the two one after the other")
 		}
 		if r.Mode == api.ApplyRequest_MODE_TRY {
-			return errors.New("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: other keys of Secrets cannot be tried: what is sealed by them would stay when they are gone; `orlopctl trust rotate-key` replaces the key")
+			return errors.New("Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: new encryption keys cannot be on trial: Secrets that they encrypt would stay after the revert; `orlopctl trust rotate-key` replaces the key")
 		}
 		// a rollback would bring back the keys of the other version
 		if going, _ := m.upgrade.Get(); going.Undecided() != nil {
@@ -82,17 +82,17 @@ func (m *machine) checkMode(now applied, next *config.Config, r *api.ApplyReques
 	why, _ := m.storageProblem.Get()
 	switch asked := trial.duration; {
 	case keeps && why != "":
-		return fmt.Errorf("there is nothing to keep a configuration on until the next start: %s; apply it at once", why)
+		return fmt.Errorf("no storage for a configuration until the next boot: %s; apply it at once", why)
 	case r.Mode == api.ApplyRequest_MODE_NO_REBOOT && m.bootMedium != "":
-		return errors.New("installing ends with a reboot; apply it in the mode auto")
+		return errors.New("an installation ends with a reboot; use mode auto")
 	case (r.Mode == api.ApplyRequest_MODE_NO_REBOOT || r.Mode == api.ApplyRequest_MODE_TRY) && m.bootMedium == "" && networkChanges(now.config, next):
-		return errors.New("Cluster.spec.external: to have pods connected by something else, or not any more, the machine has to start anew; apply it in the mode auto or staged")
+		return errors.New("Cluster.spec.external: a replacement of the pod network needs a reboot; use mode auto or staged")
 	case asked == 0:
 		return nil
 	case now.config == nil:
-		return errors.New("there is no configuration yet that could come back; apply it in the mode auto")
+		return errors.New("no previous configuration to revert to; use mode auto")
 	case now.config.Cluster == nil && next.Cluster != nil:
-		return errors.New("Cluster: a first cluster cannot be tried: what it writes would stay when the configuration is gone; apply it in the mode auto")
+		return errors.New("Cluster: a first cluster cannot be on trial: its data would stay after the revert; use mode auto")
 	case asked < minTrial || asked > maxTrial:
 		return fmt.Errorf("a trial of %v is not between %v and %v", asked, minTrial, maxTrial)
 	}
@@ -108,12 +108,12 @@ func (m *machine) beginConfiguration(adopt bool) string {
 	}
 	by := "the start"
 	if returned {
-		by = "the start, as nobody had confirmed the one that was tried"
-		m.say("configuration: the one before the trial is in force again: nobody had confirmed the new one before the machine started anew")
+		by = "the boot, after an unconfirmed trial"
+		m.say("configuration: the one before the trial is active again: the new one was not confirmed before the reboot")
 	}
 	if staged {
-		by = "the start, from the one that was staged"
-		m.events.add("config", "config", "the staged configuration is in force")
+		by = "the boot, from the staged configuration"
+		m.events.add("config", "config", "the staged configuration is active")
 	}
 	return by
 }
@@ -159,7 +159,7 @@ func (m *machine) watchTrial(ctx context.Context) {
 			}
 			m.say(err.Error())
 			if failed++; failed == trialRetries {
-				_ = m.shutDown(powerRequest{to: power.Reboot, why: "to take back a configuration that nobody has confirmed: " + err.Error()})
+				_ = m.shutDown(powerRequest{to: power.Reboot, why: "to revert an unconfirmed configuration: " + err.Error()})
 			}
 			m.config.Update(func(a applied) applied { a.trial = time.Now().Add(trialRetry); return a })
 		case <-w.Changed():
@@ -191,14 +191,14 @@ func (m *machine) revertTrial(until time.Time) error {
 	if _, err := configs.RevertTrial(); err != nil {
 		return err
 	}
-	m.say("configuration: nobody confirmed the one that was tried; the one before is in force again")
+	m.say("configuration: the one on trial was not confirmed; the previous one is active again")
 	a, err := m.reload()
 	if err != nil {
 		return nil
 	}
-	m.addToHistory(a.documents, "the end of the trial, as nobody had confirmed it")
+	m.addToHistory(a.documents, "the end of an unconfirmed trial")
 	if a.config != nil && slices.ContainsFunc(append(tried.tried, tried.config), func(c *config.Config) bool { return needsReboot(c, a.config) }) {
-		return m.shutDown(powerRequest{to: power.Reboot, why: "to take back the kernel parameters or modules of a configuration that was tried"})
+		return m.shutDown(powerRequest{to: power.Reboot, why: "to revert the kernel parameters or modules of a configuration on trial"})
 	}
 	return nil
 }
@@ -256,9 +256,9 @@ func networkReady(state network.State, c network.Config) bool {
 	return state.Converged && !slices.ContainsFunc(state.Links, waits)
 }
 
-var errNetworkNotReady = status.Errorf(codes.Unavailable, "configuration: not confirmed: the network is not yet as it says, after %v; `orlopctl get network` says why; try again", networkTimeout)
+var errNetworkNotReady = status.Errorf(codes.Unavailable, "configuration: not confirmed: the network has not converged after %v; `orlopctl get network` says why; try again", networkTimeout)
 
-var errOldConnection = status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than what is on trial, and says nothing about whether another one could be opened; call again over a new one")
+var errOldConnection = status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than the configuration on trial, so it does not prove that a new connection is possible; call again over a new one")
 
 func (a configAPI) Confirm(ctx context.Context, r *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
 	now, err := a.confirm(ctx, r.TrialName)
@@ -274,10 +274,10 @@ func (a configAPI) confirm(ctx context.Context, name string) (applied, error) {
 	defer a.m.applyMu.Unlock()
 	now, _ := a.m.config.Get()
 	if now.trial.IsZero() {
-		return applied{}, status.Error(codes.FailedPrecondition, "configuration: there is none on trial that could be confirmed; `orlopctl config-history` tells whether it has come back")
+		return applied{}, status.Error(codes.FailedPrecondition, "configuration: none is on trial; `orlopctl config-history` shows whether the previous one is active again")
 	}
 	if name != "" && name != now.trialName {
-		return applied{}, status.Error(codes.FailedPrecondition, "configuration: not confirmed: another one than yours is on trial; `orlopctl config-history` shows it")
+		return applied{}, status.Error(codes.FailedPrecondition, "configuration: not confirmed: another configuration than yours is on trial; `orlopctl config-history` shows it")
 	}
 	if s, _ := a.m.convergence.Get(); !s.proves(now.config, callerInfo(ctx, apid.MetadataAge), time.Now()) {
 		return applied{}, errOldConnection

@@ -128,7 +128,7 @@ func (a imageAPI) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreamingSe
 	case stream.Context().Err() != nil:
 		return status.FromContextError(stream.Context().Err()).Err()
 	default:
-		return status.Error(codes.Unavailable, "this machine goes down")
+		return status.Error(codes.Unavailable, "this machine is shutting down")
 	}
 	return a.m.serve(stream.Context(), func(ctx context.Context, taken func()) error {
 		defer leave()
@@ -185,7 +185,7 @@ func (m *machine) openMirror() (images, proxy localMirror, err error) {
 	at := "http://" + listener.Addr().String()
 	m.imageMirror, m.registryProxy = localMirror{at, rand.Text()}, localMirror{at, rand.Text()}
 	proxyHandler := mirror.Proxy(&m.mirrors, m.registryProxy.token, func(registry string, reason error) {
-		m.events.add("image", "failure", fmt.Sprintf("the mirror %s %v; the next registry is asked", registry, reason))
+		m.events.add("image", "failure", fmt.Sprintf("the mirror %s %v; containerd tries the next registry", registry, reason))
 	})
 	imageHandler := mirror.Handler(&peerImages{m: m, own: m.importedImages, retryAt: map[netip.Addr]time.Time{}}, m.imageMirror.token)
 	both := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

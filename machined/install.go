@@ -61,7 +61,7 @@ func stepInstall(ctx context.Context, m *machine) error {
 		return nil
 	}
 	for _, d := range install.Installed(facts.Disks) {
-		m.say(fmt.Sprintf("install: an Orlop OS is installed on %s; this one, from the medium, leaves it alone: remove the medium, or put the disk first in the firmware's order", d))
+		m.say(fmt.Sprintf("install: Orlop OS is installed on %s; this system, from the boot medium, does not change it: remove the medium, or put the disk first in the boot order of the firmware", d))
 	}
 	m.installUnattended(ctx)
 	return nil
@@ -116,7 +116,7 @@ func (m *machine) applyInstall(ctx context.Context, before, next *config.Config,
 func (m *machine) planInstall(ctx context.Context, c *config.Config, unattended bool) (install.Want, error) {
 	ask := c.Machine.Spec.Install
 	if ask == nil {
-		return install.Want{}, errors.New("the system runs from memory and keeps nothing; say in Machine.spec.install which disk it is to be installed to (`orlopctl get disks` lists them)")
+		return install.Want{}, errors.New("the system runs from memory and stores nothing; select the disk of the installation in Machine.spec.install (`orlopctl get disks` lists them)")
 	}
 	facts, err := m.installFacts(ctx, ask.Disk.Match)
 	if e := (*expressionError)(nil); errors.As(err, &e) {
@@ -212,7 +212,7 @@ func (m *machine) matchDisks(ctx context.Context, expression string, disks []dis
 // after a success: the machine reboots.
 func (m *machine) beginInstall(w install.Want, documents []byte, who string) error {
 	if !m.writeMu.TryLock() {
-		return errors.New("configuration refused, nothing was changed: an installation is under way (`orlopctl get install`)")
+		return errors.New("configuration refused, nothing was changed: an installation is running (`orlopctl get install`)")
 	}
 	identity := m.identity.Load()
 	// The configuration last: a key without a configuration is harmless.
@@ -240,7 +240,7 @@ func (m *machine) beginInstall(w install.Want, documents []byte, who string) err
 	panics.Go("installation", func() {
 		defer func() {
 			if now, _ := m.installation.Get(); now.Phase == installing { // it has panicked
-				m.installation.Set(installState{Phase: installFailed, Disk: w.Disk.Path, Reason: "the program failed; `orlopctl events` has the reason"})
+				m.installation.Set(installState{Phase: installFailed, Disk: w.Disk.Path, Reason: "machined panicked; `orlopctl events` shows the reason"})
 				m.writeMu.Unlock()
 			}
 		}()
@@ -258,7 +258,7 @@ func (m *machine) doInstall(ctx context.Context, w install.Want, ops []reconcile
 		if err := op.Do(ctx); err != nil {
 			reason := fmt.Sprintf("cannot %s: %v", op, err)
 			m.installation.Set(installState{Phase: installFailed, Disk: w.Disk.Path, Reason: reason})
-			m.say("install: " + reason + "; nothing starts from " + w.Disk.Path + "; apply a configuration to begin again")
+			m.say("install: " + reason + "; no system boots from " + w.Disk.Path + "; apply a configuration to start again")
 			m.writeMu.Unlock()
 			return
 		}

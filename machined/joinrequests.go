@@ -57,7 +57,7 @@ func (a apidAPI) RequestJoin(_ context.Context, r *api.RequestJoinRequest) (*api
 	}
 	answer, known := a.m.answerJoinRequest(m)
 	if !known && answer.State == joinrequest.Pending && a.m.joinRequests.eventLimit.Allow() {
-		a.m.events.add("cluster", "operation", fmt.Sprintf("a machine at %s asks to join as %s; its key is %s; an operator decides (`orlopctl nodes pending`)", m.Address, m.Name, m.Key))
+		a.m.events.add("cluster", "operation", fmt.Sprintf("join request from %s for machine %s with key %s; an operator decides (`orlopctl nodes pending`)", m.Address, m.Name, m.Key))
 	}
 	return &api.RequestJoinResponse{State: string(answer.State), Certificate: answer.Certificate, Reason: answer.Reason}, nil
 }
@@ -86,7 +86,7 @@ func (m *machine) answerJoinRequest(asks joinrequest.Machine) (answer joinreques
 func (m *machine) checkJoinRequest(r *api.RequestJoinRequest) (joinrequest.Machine, error) {
 	var out joinrequest.Machine
 	if !m.joinRequests.addressLimits.allow(addressOf(r.Peer).String()) || !m.joinRequests.networkLimits.allow(networkOf(r.Peer)) {
-		return out, errors.New("there were too many requests from your address; wait a minute")
+		return out, errors.New("too many requests from your address; wait a minute")
 	}
 	now, _ := m.config.Get()
 	if !acceptsJoinRequests(now.config) {
@@ -94,7 +94,7 @@ func (m *machine) checkJoinRequest(r *api.RequestJoinRequest) (joinrequest.Machi
 	}
 	peer, err := netip.ParseAddrPort(r.Peer)
 	if err != nil {
-		return out, errors.New("the address that you call from cannot be read")
+		return out, errors.New("cannot read the source address of the call")
 	}
 	addr := peer.Addr().Unmap()
 	state, _ := m.networkState.Get()
@@ -109,11 +109,11 @@ func (m *machine) checkJoinRequest(r *api.RequestJoinRequest) (joinrequest.Machi
 	other := known.MemberAtAddress(r.Name, addr.String())
 	switch err := config.Check(config.New(r.Name, config.RoleWorker)).Err(); {
 	case err != nil:
-		return out, fmt.Errorf("machine %.80q: cannot join: it is no name of a machine", r.Name)
+		return out, fmt.Errorf("machine %.80q: cannot join: the name is invalid", r.Name)
 	case reservedName(now.config, known, r.Name):
-		return out, fmt.Errorf("machine %s: cannot join: it is the name of the control plane", r.Name)
+		return out, fmt.Errorf("machine %s: cannot join: the control plane has this name", r.Name)
 	case other != "":
-		return out, fmt.Errorf("machine %s: cannot join: the address that it calls from, %s, is that of machine %[3]s; a machine asks for itself, and no pod does; if %[3]s is gone, an operator takes it out first (`orlopctl nodes remove %[3]s`)", r.Name, addr, other)
+		return out, fmt.Errorf("machine %s: cannot join: its source address %s is that of machine %[3]s; a machine sends its own request, and no pod does; if %[3]s is gone, an operator removes it first (`orlopctl nodes remove %[3]s`)", r.Name, addr, other)
 	case known.HasMember(r.Name) && !known.HasKey(pki.KeyFingerprint(key)):
 		return out, nameTaken(r.Name)
 	}
@@ -122,7 +122,7 @@ func (m *machine) checkJoinRequest(r *api.RequestJoinRequest) (joinrequest.Machi
 
 // nameTaken is the error for a machine whose name another member has.
 func nameTaken(name string) error {
-	return fmt.Errorf("machine %s: cannot join: there is one of this name in the cluster; an operator takes it out first (`orlopctl nodes remove %s`)", name, name)
+	return fmt.Errorf("machine %s: cannot join: a member has this name; an operator removes it first (`orlopctl nodes remove %s`)", name, name)
 }
 
 // ticketUsable reports whether the machine can join, or has joined, with the ticket that it
@@ -141,7 +141,7 @@ func (m *machine) ticketUsable(a joinrequest.Machine) bool {
 func (a clusterAPI) joinRequestsConfig() (*config.Config, error) {
 	c, err := a.issuingConfig()
 	if err == nil && !acceptsJoinRequests(c) {
-		err = status.Error(codes.FailedPrecondition, "no machine can ask to be let in: set Cluster.spec.joinRequests on all control-plane machines, or give it a ticket (`orlopctl nodes add`)")
+		err = status.Error(codes.FailedPrecondition, "join requests are disabled: set Cluster.spec.joinRequests on all control-plane machines, or create a ticket (`orlopctl nodes add`)")
 	}
 	return c, err
 }
@@ -204,7 +204,7 @@ func (a clusterAPI) Approve(ctx context.Context, r *api.ApproveRequest) (*api.Ap
 	desk.Lock()
 	desk.list = desk.list.Approved(m.Key, ticket.Certificate, cert.NotAfter)
 	desk.Unlock()
-	a.m.events.add("cluster", "operation", fmt.Sprintf("machine %s at %s is let in when it asks next: %s", m.Name, m.Address, m.Key))
+	a.m.events.add("cluster", "operation", fmt.Sprintf("machine %s at %s is approved and joins with its next request: %s", m.Name, m.Address, m.Key))
 	return &api.ApproveResponse{}, nil
 }
 
@@ -218,7 +218,7 @@ func (a clusterAPI) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResp
 		return nil, err
 	}
 	if len(m.Ticket) > 0 || a.m.ledger.current().HasKey(m.Key) {
-		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: an operator has let it in already; `orlopctl nodes remove %s` takes back its ticket, and the machine out", m.Name, m.Name)
+		return nil, status.Errorf(codes.FailedPrecondition, "machine %s: an operator has approved it already; `orlopctl nodes remove %s` revokes its ticket and removes the machine", m.Name, m.Name)
 	}
 	if err := a.m.joinRequests.deny([]string{m.Key}); err != nil {
 		return nil, err
@@ -226,7 +226,7 @@ func (a clusterAPI) Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResp
 	out := &api.DenyResponse{}
 	vs := a.m.voters(c)
 	_, out.Unreached, _ = a.m.replicate(ctx, vs.others, &api.ReplicateMembershipRequest{Denied: []string{m.Key}}, "", len(vs.others))
-	a.m.events.add("cluster", "operation", fmt.Sprintf("machine %s at %s is not let in: %s", m.Name, m.Address, m.Key))
+	a.m.events.add("cluster", "operation", fmt.Sprintf("machine %s at %s is denied: %s", m.Name, m.Address, m.Key))
 	return out, nil
 }
 
@@ -281,7 +281,7 @@ func (m *machine) sendJoinRequests(ctx context.Context, c *config.Config) (ticke
 		}
 	}
 	if waits {
-		return nil, true, fmt.Errorf("it waits for an operator: `orlopctl nodes approve %s %s`", request.Name, pki.KeyFingerprint(&identity.PublicKey))
+		return nil, true, fmt.Errorf("waiting for an operator: `orlopctl nodes approve %s %s`", request.Name, pki.KeyFingerprint(&identity.PublicKey))
 	}
 	return nil, false, errors.New(strings.Join(problems, "; "))
 }

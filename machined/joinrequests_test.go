@@ -48,7 +48,7 @@ func TestJoinRequests(t *testing.T) {
 	const peer = "10.0.0.21:4711"
 
 	// Without the configuration, requests are rejected, and no caller learns more.
-	if r := ask("w1", peer, request); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "takes no requests") {
+	if r := ask("w1", peer, request); r.State != string(joinrequest.Rejected) || !strings.Contains(r.Reason, "accepts no join requests") {
 		t.Errorf("%v", r)
 	}
 	if _, err := a.ListPending(admin, nil); status.Code(err) != codes.FailedPrecondition {

@@ -94,14 +94,14 @@ func (m *machine) saveCrash(l *bootlog.Log) {
 		l.Report(err)
 	}
 	if had {
-		m.say("the kernel had crashed, and had saved the end of its log: `orlopctl dmesg --crash` shows it")
+		m.say("the kernel crashed earlier and saved the end of its log: `orlopctl dmesg --crash` shows it")
 	}
 }
 
 // sendStoredLog sends a stored kernel log.
 func (m *machine) sendStoredLog(r *api.KernelLogRequest, stream grpc.ServerStreamingServer[api.LogLine]) error {
 	if r.Follow || r.PreviousBoot && r.Crash {
-		return status.Error(codes.InvalidArgument, "kernel log: that of the start before and that of a crash do not go on, and only one can be asked for")
+		return status.Error(codes.InvalidArgument, "kernel log: the logs of the previous boot and of a crash cannot be followed, and only one of them can be requested")
 	}
 	read := m.bootLog().PreviousBoot
 	if r.Crash {

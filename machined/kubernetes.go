@@ -96,7 +96,7 @@ func nodeSpec(c *config.Config, state network.State, r buildinfo.Release) (nodes
 func resolvers(n config.ClusterNetworks, all []netip.Addr) (asked []netip.Addr, left []string) {
 	for _, a := range all {
 		if err := config.CheckNameServer(a, n); err != nil {
-			left = append(left, fmt.Sprintf("resolver %s: is not asked for pods: %v; name another one (Network.spec.dns, Cluster.spec.dns)", a, err))
+			left = append(left, fmt.Sprintf("resolver %s: pods do not use it: %v; configure another one (Network.spec.dns, Cluster.spec.dns)", a, err))
 			continue
 		}
 		asked = append(asked, a)
@@ -152,7 +152,7 @@ func addons(all []config.Addon, found artifacts) []nodespec.Addon {
 		if from := a.Spec.Artifact; from != (config.Artifact{}) {
 			missing, looked := found[from.SHA256]
 			if !looked {
-				missing = from.String() + " is being looked for"
+				missing = from.String() + " is being searched"
 			}
 			addon.Artifact = nodespec.Artifact{Name: from.String(), SHA256: from.SHA256, Missing: missing}
 		}
@@ -384,7 +384,7 @@ func (m *machine) prepareKubernetes(spec nodespec.Spec) error {
 	}
 	for _, dir := range []string{filepath.Dir(paths.NodeSpec), filepath.Dir(paths.ContainerdConfig), paths.CNIConfig} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("node: cannot make folder: %w", err)
+			return fmt.Errorf("node: cannot create directory: %w", err)
 		}
 	}
 	if err := renameio.WriteFile(paths.NodeSpec, text, 0o644); err != nil {
@@ -392,7 +392,7 @@ func (m *machine) prepareKubernetes(spec nodespec.Spec) error {
 	}
 	if spec.External.Network {
 		if err := emptyPluginsOnce(paths.ContainerdConfig, paths.ExternalCNIPlugins); err != nil {
-			return fmt.Errorf("pod network: cannot make the folder for its plugins: %w", err)
+			return fmt.Errorf("pod network: cannot create the directory for its plugins: %w", err)
 		}
 	}
 	if err := renameio.WriteFile(paths.ContainerdConfig, containerdConfig(spec.PauseImage, spec.External.Network), 0o644); err != nil {

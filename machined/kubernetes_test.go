@@ -140,7 +140,7 @@ func TestResolversOfPods(t *testing.T) {
 	for range 3 { // reported once
 		m.reportUnusedResolvers(c.Cluster.Spec.Networks, state.Servers)
 	}
-	if len(m.unusedResolvers) != 5 || !strings.Contains(m.unusedResolvers[1], "10.96.0.10: is not asked for pods") {
+	if len(m.unusedResolvers) != 5 || !strings.Contains(m.unusedResolvers[1], "10.96.0.10: pods do not use it") {
 		t.Errorf("left out: %q", m.unusedResolvers)
 	}
 }

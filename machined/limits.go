@@ -8,8 +8,8 @@ import (
 
 // Errors of limiter.acquire.
 var (
-	errLimitReached       = errors.New("all places are taken")
-	errCallerLimitReached = errors.New("the caller has all places that he may have")
+	errLimitReached       = errors.New("the limit is reached")
+	errCallerLimitReached = errors.New("the limit of the caller is reached")
 )
 
 // limiter bounds concurrent operations, in total and per caller, so that a caller at its limit

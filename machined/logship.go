@@ -99,7 +99,7 @@ func (m *machine) shipTo(ctx context.Context, machine string, receivers []config
 	for _, old := range before {
 		if !slices.Contains(s.all, old) {
 			old.stop()
-			m.events.add("log-shipping", "operation", fmt.Sprintf("send no more to receiver %s at %s", old.to.Name, old.to.Address))
+			m.events.add("log-shipping", "operation", fmt.Sprintf("stop sending to receiver %s at %s", old.to.Name, old.to.Address))
 		}
 	}
 	return err

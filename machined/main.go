@@ -83,7 +83,7 @@ func main() {
 		os.Exit(diskprobe.Main())
 	}
 	if os.Getpid() != 1 {
-		fmt.Fprintln(os.Stderr, "machined: this program is the first process of Orlop OS; there is nothing for it to do here")
+		fmt.Fprintln(os.Stderr, "machined: this program runs only as the first process of Orlop OS")
 		os.Exit(1)
 	}
 	ctx := context.Background()
@@ -352,10 +352,10 @@ func (m *machine) feedWatchdog(ctx context.Context) {
 	}
 	if dog == nil {
 		if dog = lateWatchdog(ctx); dog == nil {
-			m.events.add("watchdog", "state", "this machine has none")
+			m.events.add("watchdog", "state", "this machine has no watchdog")
 			return
 		}
-		m.events.add("watchdog", "state", "its driver came late, and it is armed now")
+		m.events.add("watchdog", "state", "armed after its driver was loaded late")
 	}
 	answered := make(chan struct{}, 1)
 	go func() {

@@ -180,12 +180,12 @@ func (m *machine) collectNodes(ctx context.Context) bool {
 	there, err := m.deleteNodes(ctx, now.config, names)
 	problem := ""
 	if err != nil {
-		problem = fmt.Sprintf("the Nodes of machines that were taken out are not looked for: %v; it is tried again within %v", err, nodeGCInterval)
+		problem = fmt.Sprintf("cannot check for the Nodes of removed machines: %v; retry within %v", err, nodeGCInterval)
 	} else {
 		m.nodeGC.record(gone, names, there)
 	}
 	for _, name := range there {
-		m.events.add("cluster", "operation", fmt.Sprintf("the Node of machine %s was there, and is deleted: the machine was taken out", name))
+		m.events.add("cluster", "operation", fmt.Sprintf("deleted the Node of removed machine %s", name))
 	}
 	if problem != "" && problem != m.nodeGC.problem {
 		m.events.add("cluster", "failure", problem)
@@ -201,7 +201,7 @@ func (m *machine) deleteNodes(ctx context.Context, c *config.Config, names []str
 	vs := m.voters(c)
 	synced, unreached := m.syncMemberships(ctx, vs.others, vs.majority()-vs.selfVotes())
 	if len(synced)+vs.selfVotes() < vs.majority() {
-		return nil, fmt.Errorf("%d of %d control-plane machines say whether the names are somebody's again, and %d have to (%s)", len(synced)+vs.selfVotes(), vs.all(), vs.majority(), strings.Join(unreached, "; "))
+		return nil, fmt.Errorf("%d of %d control-plane machines answered whether the names are reassigned; quorum: %d (%s)", len(synced)+vs.selfVotes(), vs.all(), vs.majority(), strings.Join(unreached, "; "))
 	}
 	m.ledger.Lock()
 	known, damaged := m.ledger.currentLocked(), m.ledger.damaged
@@ -220,7 +220,7 @@ func (m *machine) deleteNodes(ctx context.Context, c *config.Config, names []str
 	if m.nodeGC.deleteNodes != nil {
 		return m.nodeGC.deleteNodes(ctx, names)
 	}
-	return runCommand[[]string](ctx, m, paths.UserControllers, "forget-nodes", nodespec.NodeGCRequest{Names: names, MadeBefore: started.Add(nodeGCCreatedWithin)})
+	return runCommand[[]string](ctx, m, paths.UserControllers, "delete-removed-nodes", nodespec.NodeGCRequest{Names: names, MadeBefore: started.Add(nodeGCCreatedWithin)})
 }
 
 // withoutReassigned prepares revocations for an API server: a revocation names its machine only

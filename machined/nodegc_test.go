@@ -210,7 +210,7 @@ func TestDeleteMemberNode(t *testing.T) {
 		name, at, want string
 		left           []string
 	}{
-		{"m2", "https://10.0.0.11:2380", "Cluster.spec.controlPlanes names 10.0.0.11, so the machine may come back; take it out there, then `kubectl delete node m2`", []string{"m2", "m1", "w1"}},
+		{"m2", "https://10.0.0.11:2380", "Cluster.spec.controlPlanes names 10.0.0.11, so the machine may come back; remove it there, then `kubectl delete node m2`", []string{"m2", "m1", "w1"}},
 		{"m1", "https://10.0.0.13:2380", "another machine of the cluster has its name", []string{"m2", "m1", "w1"}},
 		{"w1", "https://10.0.0.13:2380", "another machine of the cluster has its name", []string{"m2", "m1", "w1"}},
 		{"", "https://10.0.0.13:2380", "", []string{"m2", "m1", "w1"}},
@@ -237,7 +237,7 @@ func TestDeleteNodesSyncs(t *testing.T) {
 	for _, last := range []byte{12, 13} {
 		off.Store(netip.AddrFrom4([4]byte{10, 0, 0, last}), true)
 	}
-	if _, err := a.m.deleteNodes(t.Context(), configured(a), []string{"w1"}); err == nil || !strings.Contains(err.Error(), "1 of 3 control-plane machines say") || len(n.asked) != 0 {
+	if _, err := a.m.deleteNodes(t.Context(), configured(a), []string{"w1"}); err == nil || !strings.Contains(err.Error(), "1 of 3 control-plane machines answered") || len(n.asked) != 0 {
 		t.Errorf("one of three forgets a Node: %v", err)
 	}
 	off.Clear()
@@ -268,7 +268,7 @@ func TestRemoveAgain(t *testing.T) {
 	cancel()
 	for _, name := range []string{"w0", "w0"} {
 		_, err := a.RemoveMember(ctx, &api.RemoveMemberRequest{Name: name})
-		if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "it is written down, but not in force yet") {
+		if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "it is stored, but not effective yet") {
 			t.Error(err)
 		}
 	}

@@ -46,7 +46,7 @@ func acquire(ctx context.Context, semaphore chan struct{}, what string) (release
 	case semaphore <- struct{}{}:
 		return func() { <-semaphore }, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%s: others ask at the same time, and the time was up before it was its turn: %w", what, context.Cause(ctx))
+		return nil, fmt.Errorf("%s: timeout while other calls were running: %w", what, context.Cause(ctx))
 	}
 }
 
@@ -57,7 +57,7 @@ func (m *machine) orchestrator(ctx context.Context, uid uint32, command string, 
 	if request != nil {
 		var err error
 		if c.Stdin, err = json.Marshal(request); err != nil {
-			return nil, fmt.Errorf("orchestrator: cannot describe the question to %s: %w", command, err)
+			return nil, fmt.Errorf("orchestrator: cannot encode the request of %s: %w", command, err)
 		}
 	}
 	return m.reaper.RunCommand(ctx, c)

@@ -112,7 +112,7 @@ func newPairingDesk() pairingDesk {
 	return pairingDesk{code: cell.New(pairing.Code("")), limits: rateLimits{interval: 12 * time.Second, burst: 5}}
 }
 
-const tooManyAttempts = "there were too many tries from your address; wait a minute"
+const tooManyAttempts = "too many attempts from your address; wait a minute"
 
 // setUnclaimed shows a code if the machine is unclaimed, else removes it. The caller holds
 // m.reconcileMu, or is the only goroutine.
@@ -135,7 +135,7 @@ func (d *pairingDesk) check(r *api.PairRequest, keep func(ca []byte) error) *api
 	claim := pairing.Claim{CA: r.Ca, Proof: r.Proof}
 	switch {
 	case code == "":
-		return &api.PairResponse{Refusal: "the machine belongs to an operator already"}
+		return &api.PairResponse{Refusal: "the machine is claimed already"}
 	case !d.limits.allow(networkOf(r.Peer)):
 		return &api.PairResponse{Refusal: tooManyAttempts}
 	case !code.Accepts(r.ChannelBinding, claim):
@@ -191,11 +191,11 @@ func (a apidAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairRespons
 // a disk, and a reconciliation.
 func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairResponse {
 	if !m.applyMu.TryLock() {
-		return &api.PairResponse{Refusal: "a configuration is being taken; try again"}
+		return &api.PairResponse{Refusal: "a configuration is being applied; try again"}
 	}
 	defer m.applyMu.Unlock()
 	if !m.writeMu.TryLock() {
-		return &api.PairResponse{Refusal: "the machine is being installed, and restarts then; pair with it after that"}
+		return &api.PairResponse{Refusal: "the machine is being installed, and reboots then; pair with it afterwards"}
 	}
 	defer m.writeMu.Unlock()
 	m.reconcileMu.Lock()
@@ -203,7 +203,7 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 	now, _ := m.config.Get()
 	answer := m.pairing.check(r, func(ca []byte) error {
 		if operators, err := operators(now.config); err != nil || !m.unclaimed(now.config, operators) {
-			return errors.Join(err, errors.New("the machine belongs to an operator already"))
+			return errors.Join(err, errors.New("the machine is claimed already"))
 		}
 		if err := m.storeOwner(ca); err != nil {
 			return err
@@ -216,7 +216,7 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 		// a caller of the former configuration can still call, beside the new operator
 		if now.config != nil {
 			for _, a := range callingAuthorities(now.config) {
-				m.say(fmt.Sprintf("the configuration that the machine has from %s also lets the holders of certificates by %q call it (%s)", now.source, a.ca.Subject.CommonName, a.field))
+				m.say(fmt.Sprintf("the configuration of the machine, from %s, also admits callers with certificates of %q (%s)", now.source, a.ca.Subject.CommonName, a.field))
 			}
 		}
 		return nil
@@ -235,7 +235,7 @@ func (m *machine) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 // them too; the reachable process is not the only check.
 func (m *machine) rejectUnclaimed(method string) error {
 	if code, _ := m.pairing.code.Get(); code != "" && method != api.ApidInternal_Pair_FullMethodName {
-		return status.Error(codes.FailedPrecondition, "the machine belongs to nobody yet; pair with it")
+		return status.Error(codes.FailedPrecondition, "the machine is unclaimed; pair with it")
 	}
 	return nil
 }

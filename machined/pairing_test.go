@@ -35,7 +35,7 @@ func TestPairingDesk(t *testing.T) {
 			return failing
 		})
 	}
-	if a := try("10.0.0.1:1", "", ca.CertPEM()); !strings.Contains(a.Refusal, "belongs to an operator already") {
+	if a := try("10.0.0.1:1", "", ca.CertPEM()); !strings.Contains(a.Refusal, "is claimed already") {
 		t.Errorf("without a code: %v", a)
 	}
 	d.setUnclaimed(true)
@@ -59,7 +59,7 @@ func TestPairingDesk(t *testing.T) {
 		}
 	}
 	try("10.0.0.1:2", pairing.NewCode(), nil)
-	if a := try("10.0.0.1:3", code, ca.CertPEM()); !strings.Contains(a.Refusal, "too many tries") {
+	if a := try("10.0.0.1:3", code, ca.CertPEM()); !strings.Contains(a.Refusal, "too many attempts") {
 		t.Errorf("after five tries: %v", a)
 	}
 	failing = errors.New("the disk is full")
@@ -73,7 +73,7 @@ func TestPairingDesk(t *testing.T) {
 	if a := try("10.0.0.2:1", code, ca.CertPEM()); a.Refusal != "" || len(a.Proof) == 0 || kept != 1 {
 		t.Errorf("the right one: %v, %d kept", a, kept)
 	}
-	if a := try("10.0.0.3:1", code, ca.CertPEM()); !strings.Contains(a.Refusal, "belongs to an operator already") || kept != 1 {
+	if a := try("10.0.0.3:1", code, ca.CertPEM()); !strings.Contains(a.Refusal, "is claimed already") || kept != 1 {
 		t.Errorf("once more: %v, %d kept", a, kept)
 	}
 	d.setUnclaimed(true)

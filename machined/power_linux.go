@@ -57,7 +57,7 @@ func (m *machine) shutDown(r powerRequest) error {
 // checkRunning returns a status with the reason of the shutdown, or nil.
 func (m *machine) checkRunning() error {
 	if r := m.shutdown.Load(); r != nil {
-		return status.Errorf(codes.FailedPrecondition, "the machine goes down already (%s: %s), and nothing else is done; call again when it is up", r.to, r.why)
+		return status.Errorf(codes.FailedPrecondition, "the machine is already shutting down (%s: %s); call again after it has booted", r.to, r.why)
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (m *machine) takeDown(r powerRequest) {
 	if r.gracePeriod == 0 {
 		r.gracePeriod = defaultGracePeriod
 	}
-	m.cancelRun(errors.New("the machine goes down"))
+	m.cancelRun(errors.New("the machine is shutting down"))
 	m.enter("going down", r.why)
 	m.say(fmt.Sprintf("%s: %s", r.to, r.why))
 	c := power.Config{
@@ -127,7 +127,7 @@ func (m *machine) stopPodsByKubelet(ctx context.Context) {
 		return i < 0 || !list[i].State.Alive() || slices.ContainsFunc(list[i].Components, func(c supervise.Component) bool { return c.Detail == nodespec.PodsStoppedDetail })
 	})
 	if err != nil {
-		m.say("the kubelet has not ended all pods in time")
+		m.say("the kubelet has not stopped all pods in time")
 	}
 }
 

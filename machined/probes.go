@@ -71,7 +71,7 @@ func probeAPI(ctx context.Context, at netip.AddrPort) error {
 		InsecureSkipVerify: true, // no CA is used: the callback compares the certificate itself
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if !bytes.Equal(s.PeerCertificates[0].Raw, own.Bytes) {
-				return errors.New("somebody else answers")
+				return errors.New("another server answers")
 			}
 			return nil
 		},
@@ -104,7 +104,7 @@ func probeGateways(ctx context.Context, state network.State) error {
 // the whole timeout.
 func firstGateway(ctx context.Context, gateways []network.RouteState, ask func(context.Context, network.RouteState) error) error {
 	if len(gateways) == 0 {
-		return errors.New("network: no gateway, and the version before had one")
+		return errors.New("network: no gateway, but the previous version had one")
 	}
 	problems, asked := make([]error, len(gateways)), make(chan int, len(gateways))
 	for i, r := range gateways {

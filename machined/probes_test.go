@@ -28,7 +28,7 @@ func TestFirstGateway(t *testing.T) {
 		{[]netip.Addr{dead, alive}, ""},
 		{[]netip.Addr{alive, dead}, ""},
 		{[]netip.Addr{dead}, "gateway 10.0.0.1 does not answer"},
-		{nil, "network: no gateway, and the version before had one"},
+		{nil, "network: no gateway, but the previous version had one"},
 	} {
 		var routes []network.RouteState
 		for _, a := range test.gateways {

@@ -81,7 +81,7 @@ const stackLines = 40
 // panicError returns the error for the caller of a call that panicked.
 func panicError(err error) error {
 	if e := (*panics.Error)(nil); errors.As(err, &e) {
-		return status.Error(codes.Internal, e.Error()+"; the machine has recorded where (`orlopctl events`)")
+		return status.Error(codes.Internal, e.Error()+"; the events contain the stack (`orlopctl events`)")
 	}
 	return err
 }
@@ -92,9 +92,9 @@ func panicCheck(health *api.HealthResponse, s panicState) {
 	if s.Panics == 0 {
 		return
 	}
-	ok, detail := len(s.BackingOff) == 0, fmt.Sprintf("failed %d times since the start, the last time in %s", s.Panics, s.Last)
+	ok, detail := len(s.BackingOff) == 0, fmt.Sprintf("panicked %d times since boot, the last time in %s", s.Panics, s.Last)
 	if !ok {
-		detail = fmt.Sprintf("%s rests; %s", strings.Join(s.BackingOff, ", "), detail)
+		detail = fmt.Sprintf("%s waits for its restart; %s", strings.Join(s.BackingOff, ", "), detail)
 	}
 	health.Checks = append(health.Checks, &api.HealthCheck{Name: "panics", Ok: ok, Detail: detail, Since: timestamppb.New(s.At)})
 	health.Healthy = health.Healthy && ok
@@ -105,5 +105,5 @@ func panicReason(version string, s panicState) string {
 	if s.Panics == 0 {
 		return ""
 	}
-	return fmt.Sprintf("version %s did not prove itself: %s", version, s.Last)
+	return fmt.Sprintf("version %s failed its checks: %s", version, s.Last)
 }

@@ -84,10 +84,10 @@ func TestCallPanics(t *testing.T) {
 	now, _ := m.panicState.Get()
 	health := &api.HealthResponse{Healthy: true}
 	panicCheck(health, now)
-	if why := panicReason("2", now); !strings.HasPrefix(why, "version 2 did not prove itself: reading files: the program failed: ") {
+	if why := panicReason("2", now); !strings.HasPrefix(why, "version 2 failed its checks: reading files: panic: ") {
 		t.Errorf("a version on trial is left for %q", why)
 	}
-	if now.Panics != 3 || !health.Healthy || len(health.Checks) != 1 || !strings.Contains(health.Checks[0].Detail, "failed 3 times") {
+	if now.Panics != 3 || !health.Healthy || len(health.Checks) != 1 || !strings.Contains(health.Checks[0].Detail, "panicked 3 times") {
 		t.Errorf("%+v, %v", now, health)
 	}
 	now.BackingOff = []string{"snapshots"}

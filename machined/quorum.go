@@ -336,7 +336,7 @@ func (m *machine) replicate(ctx context.Context, others []netip.Addr, r *api.Rep
 // admin.
 func requireControlPlane(ctx context.Context) error {
 	if requireMachine(ctx) != nil || callerInfo(ctx, apid.MetadataTicket) != "" {
-		return status.Error(codes.PermissionDenied, "this is for the control-plane machines among themselves")
+		return status.Error(codes.PermissionDenied, "only control-plane machines can make this call")
 	}
 	return nil
 }
@@ -345,7 +345,7 @@ func requireControlPlane(ctx context.Context) error {
 // roles.
 func requireMachine(ctx context.Context) error {
 	if pki.RolePrefix+callerInfo(ctx, apid.MetadataRole) != pki.RoleMachine {
-		return status.Error(codes.PermissionDenied, "this is for the cluster's machines among themselves")
+		return status.Error(codes.PermissionDenied, "only machines of the cluster can make this call")
 	}
 	return nil
 }
@@ -363,7 +363,7 @@ func (a clusterAPI) controlPlaneConfig(ctx context.Context) (*config.Config, err
 	}
 	now, _ := a.m.config.Get()
 	if c := now.config; c == nil || c.Cluster == nil || isWorker(c) {
-		return nil, status.Error(codes.FailedPrecondition, "this machine is none of the control plane")
+		return nil, status.Error(codes.FailedPrecondition, "this machine is not a control-plane machine")
 	}
 	return now.config, nil
 }
@@ -394,7 +394,7 @@ func (a clusterAPI) ReplicateMembership(ctx context.Context, r *api.ReplicateMem
 	roll, known := fromMembership(r.Membership), a.m.ledger.current()
 	for _, t := range roll.Tickets {
 		if reservedName(c, known, t.Name) {
-			return nil, status.Errorf(codes.FailedPrecondition, "machine %s: cannot be invited: it is the name of the control plane", t.Name)
+			return nil, status.Errorf(codes.FailedPrecondition, "machine %s: cannot create ticket: the control plane has this name", t.Name)
 		}
 	}
 	if err := a.m.joinRequests.deny(r.Denied); err != nil {
@@ -403,7 +403,7 @@ func (a clusterAPI) ReplicateMembership(ctx context.Context, r *api.ReplicateMem
 	var removed []trust.Revocation
 	for _, v := range r.Revocations {
 		if v.Name != "" || v.Lineage == "" { // names are replicated only by the poll of a peer
-			return nil, status.Error(codes.InvalidArgument, "a removal is one of a ticket")
+			return nil, status.Error(codes.InvalidArgument, "a removal must name a ticket")
 		}
 		removed = append(removed, fromAPIRevocation(v))
 	}
@@ -412,7 +412,7 @@ func (a clusterAPI) ReplicateMembership(ctx context.Context, r *api.ReplicateMem
 	err = a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {
 		var err error
 		if b, news, err = b.MergeRevocations(removed, time.Now()); err != nil {
-			return b, fmt.Errorf("told by %s: %w", cmp.Or(callerInfo(ctx, apid.MetadataName), "a machine without a name"), err)
+			return b, fmt.Errorf("replicated by %s: %w", cmp.Or(callerInfo(ctx, apid.MetadataName), "a machine without a name"), err)
 		}
 		if b, _, err = b.MergeMembership(roll, &a.m.ledger.session, time.Now()); err != nil {
 			return b, err
@@ -429,10 +429,10 @@ func (a clusterAPI) ReplicateMembership(ctx context.Context, r *api.ReplicateMem
 		return out, err
 	}
 	for _, v := range news {
-		a.m.events.add("trust", "config", fmt.Sprintf("%s is revoked: told by %s, done by %s", v, callerInfo(ctx, apid.MetadataName), v.By))
+		a.m.events.add("trust", "config", fmt.Sprintf("%s is revoked: replicated by %s, done by %s", v, callerInfo(ctx, apid.MetadataName), v.By))
 	}
 	if err := a.m.enforceRevocations(context.WithoutCancel(ctx)); err != nil {
-		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v", err)
+		return nil, status.Errorf(codes.Internal, "it is stored, but not effective yet: %v", err)
 	}
 	return out, nil
 }
@@ -468,7 +468,7 @@ func (a clusterAPI) Vote(ctx context.Context, r *api.VoteRequest) (*api.VoteResp
 	state, _ := a.m.networkState.Get()
 	rejection := checkCallerAddress(c, state, addr)
 	if rejection == nil && reservedName(c, a.m.ledger.current(), m.Name) {
-		rejection = fmt.Errorf("machine %s: cannot join: it is the name of the control plane", m.Name)
+		rejection = fmt.Errorf("machine %s: cannot join: the control plane has this name", m.Name)
 	}
 	out := &api.VoteResponse{}
 	err = a.m.ledger.update(func(b trust.Ledger) (trust.Ledger, error) {

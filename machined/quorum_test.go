@@ -137,8 +137,8 @@ func TestVote(t *testing.T) {
 		}
 		return answer
 	}
-	if r := vouch(1, "10.0.0.21").RejectionReason; !strings.Contains(r, "has not heard from all that know it") {
-		t.Errorf("vouches before it has heard from the others: %q", r)
+	if r := vouch(1, "10.0.0.21").RejectionReason; !strings.Contains(r, "has not synced with all its voters") {
+		t.Errorf("votes before it has synced with the others: %q", r)
 	}
 	a.m.ledger.session.MarkSynced(other)
 	for _, address := range []string{"10.0.0.11", "10.244.0.1", "127.0.0.1"} { // its own
@@ -203,7 +203,7 @@ func TestNoQuorum(t *testing.T) {
 	md, _ := metadata.FromIncomingContext(from(t, admin, "10.0.0.5:1"))
 	_, request := newRequest(t)
 	_, err := a.CreateTicket(metadata.NewIncomingContext(ctx, md), &api.CreateTicketRequest{Name: "w1", Csr: request})
-	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "1 of 3 control-plane machines know a ticket") || !strings.Contains(err.Error(), "and 2 have to") {
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "1 of 3 control-plane machines store the ticket; quorum: 2") {
 		t.Error(err)
 	}
 	a.m.networkState.Set(network.State{})
@@ -363,7 +363,7 @@ func TestThree(t *testing.T) {
 		t.Fatalf("renewal: %v", err)
 	}
 	off.Store(netip.MustParseAddr("10.0.0.13"), true)
-	if _, err := join(a, held, own, "10.0.0.22:1"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "1 of 3 control-plane machines stand for w1, and 2 have to") {
+	if _, err := join(a, held, own, "10.0.0.22:1"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "1 of 3 control-plane machines voted for w1; quorum: 2") {
 		t.Errorf("one of three renews: %v", err)
 	}
 	off.Clear()
@@ -418,7 +418,7 @@ func TestControlPlaneNames(t *testing.T) {
 	learn()
 	off.Store(netip.MustParseAddr("10.0.0.13"), true)
 	for _, m := range machines[:2] {
-		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "it is the name of the control plane") {
+		if err := invite(m, "m3"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "the control plane has this name") {
 			t.Errorf("the name of a machine that is off: %v", err)
 		}
 		m.m.ledger = newLedger(m.m.ledger.file) // it restarts
@@ -434,7 +434,7 @@ func TestControlPlaneNames(t *testing.T) {
 		t.Errorf("told of a ticket for it: %v", err)
 	}
 	vouch := &api.VoteRequest{Candidate: &api.Member{Name: "m3", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}}
-	if answer, err := a.Vote(called(t, "machine", ""), vouch); err != nil || !strings.Contains(answer.RejectionReason, "it is the name of the control plane") {
+	if answer, err := a.Vote(called(t, "machine", ""), vouch); err != nil || !strings.Contains(answer.RejectionReason, "the control plane has this name") {
 		t.Errorf("%v, %v", answer, err)
 	}
 
@@ -450,7 +450,7 @@ func TestControlPlaneNames(t *testing.T) {
 	for i, m := range machines[:2] { // the second machine receives it by sync
 		said := 0
 		for _, e := range m.m.events.after(0) {
-			if strings.Contains(e.message, "it has joined by the name of the control plane") {
+			if strings.Contains(e.message, "it joined with a name of the control plane") {
 				said++
 			}
 		}

@@ -199,14 +199,14 @@ func (m *machine) returnToReached(a applied) error {
 	if err != nil {
 		return fmt.Errorf("configuration: cannot return to the last one with which the machine had an address: %w", err)
 	}
-	m.say(fmt.Sprintf("configuration: the machine had no address with this one in %v; the last one with which it had is in force again", reachTimeout))
+	m.say(fmt.Sprintf("configuration: the machine had no address with this one in %v; the last one with an address is active again", reachTimeout))
 	fresh, err := m.reload()
 	if err != nil {
 		return nil // the configuration topic reports the problem
 	}
-	m.addToHistory(fresh.documents, "the machine, which never had an address with the one before")
+	m.addToHistory(fresh.documents, "the machine, without an address with the previous one")
 	if fresh.config != nil && needsReboot(now.config, fresh.config) {
-		return m.shutDown(powerRequest{to: power.Reboot, why: "to take back the kernel parameters or modules of a configuration with which it had no address"})
+		return m.shutDown(powerRequest{to: power.Reboot, why: "to revert the kernel parameters or modules of a configuration without an address"})
 	}
 	return nil
 }

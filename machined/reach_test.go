@@ -198,7 +198,7 @@ func TestReturnToReached(t *testing.T) {
 		t.Errorf("what is in force now had an address: %v, %v", current, err)
 	}
 	last, err := configs.Last()
-	if err != nil || last.By != "the machine, which never had an address with the one before" {
+	if err != nil || last.By != "the machine, without an address with the previous one" {
 		t.Errorf("the history says %q, %v", last.By, err)
 	}
 }
@@ -226,7 +226,7 @@ func TestConfirm(t *testing.T) {
 	tried.trial, tried.trialName, tried.sameNetwork = time.Now().Add(time.Hour), "mine", true
 	m.config.Set(tried)
 	if got := call("0", "mine"); got != codes.Unavailable {
-		t.Errorf("it is not in force yet: %v", got)
+		t.Errorf("it is not active yet: %v", got)
 	}
 	m.convergence.Set(convergence{}.next(tried.config, nil, time.Now().Add(-10*time.Second)))
 	for _, c := range []struct {

@@ -39,12 +39,12 @@ const stallTimeout = 20 * time.Second
 // inbox is the store of a received bundle.
 var inbox = upgrade.Inbox{Dir: paths.Bundle, Free: upgrade.FreeSpace, StallTimeout: stallTimeout}
 
-var errBusy = status.Error(codes.Aborted, "upgrade refused: another bundle is being received or written; `orlopctl upgrade status` tells how far it is")
+var errBusy = status.Error(codes.Aborted, "upgrade refused: another bundle is being received or written; `orlopctl upgrade status` shows its progress")
 
 // installer returns the installer of a bundle, or why no upgrade is possible.
-func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
+func (m *machine) installer(withoutSavepoint bool) (upgrade.Installer, error) {
 	if why, _ := m.storageProblem.Get(); why != "" {
-		return upgrade.Installer{}, fmt.Errorf("upgrade refused: there is nothing to keep its record on: %s", why)
+		return upgrade.Installer{}, fmt.Errorf("upgrade refused: no storage for its record: %s", why)
 	}
 	p, err := m.slots()
 	if err != nil {
@@ -61,7 +61,7 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 	switch {
 	case !m.runsEtcd():
 		i.TakeSavepoint = nil
-	case withoutData:
+	case withoutSavepoint:
 		i.TakeSavepoint, i.DropSavepoint = nil, m.dropSavepoint
 	}
 	if _, drains := m.drainConfig(); drains {
@@ -81,7 +81,7 @@ func (m *machine) installer(withoutData bool) (upgrade.Installer, error) {
 func (m *machine) releaseKeys() (bundle.Trust, error) {
 	keys, err := os.ReadFile(paths.ReleaseKeys)
 	if err != nil {
-		return bundle.Trust{}, fmt.Errorf("this image trusts nobody's bundles: %w", err)
+		return bundle.Trust{}, fmt.Errorf("this image trusts no release keys: %w", err)
 	}
 	trust, err := bundle.ParseTrust(keys)
 	if err == nil {
@@ -133,7 +133,7 @@ func (m *machine) receive(i upgrade.Installer, b upgrade.Bundle, from io.Reader,
 		m.abort(began, err)
 		return err
 	}
-	m.events.add("upgrade", "operation", fmt.Sprintf("the bundle is whole: %d bytes have come, %d were there", b.Size-b.Have, b.Have))
+	m.events.add("upgrade", "operation", fmt.Sprintf("the bundle is complete: %d bytes were received, %d were present", b.Size-b.Have, b.Have))
 	return nil
 }
 
@@ -243,12 +243,12 @@ func (m *machine) receiveUpload(stream grpc.ClientStreamingServer[api.UploadBund
 		return status.Error(codes.Internal, err.Error())
 	}
 	if first.Sha256 != b.SHA256 || first.Offset != b.Have {
-		return status.Errorf(codes.Aborted, "upgrade: byte %d of bundle %s does not follow what the machine has; offer it again", first.Offset, first.Sha256)
+		return status.Errorf(codes.Aborted, "upgrade: byte %d of bundle %s does not follow the received bytes; begin the upload again", first.Offset, first.Sha256)
 	}
 	rest := &chunks[*api.UploadBundleRequest]{rest: first.Chunk, receive: func() (*api.UploadBundleRequest, error) {
 		r, err := stream.Recv()
 		if err != nil && !errors.Is(err, io.EOF) {
-			err = errors.New("the sender is gone")
+			err = errors.New("the client has disconnected")
 		}
 		return r, err
 	}}

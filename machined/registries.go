@@ -201,7 +201,7 @@ func writeRegistries(dir string, files map[string][]byte) error {
 			continue
 		}
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			return fmt.Errorf("registries: cannot make folder: %w", err)
+			return fmt.Errorf("registries: cannot create directory: %w", err)
 		}
 		if err := renameio.WriteFile(file, content, 0o600); err != nil {
 			return fmt.Errorf("registries: cannot write: %w", err)
@@ -231,7 +231,7 @@ func tidyRegistries(dir string, files map[string][]byte) error {
 		return fs.SkipDir
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("registries: cannot remove what is no longer wanted: %w", err)
+		return fmt.Errorf("registries: cannot remove unwanted files: %w", err)
 	}
 	return nil
 }

@@ -60,9 +60,9 @@ func (r *relays) acquire(who string) (leave func(), err error) {
 	leave, _, why := r.limiter.acquire(who)
 	switch {
 	case errors.Is(why, errLimitReached):
-		return nil, status.Errorf(codes.ResourceExhausted, "this machine passes on %d connections, and no more at once; try again, or call another machine", maxRelays)
+		return nil, status.Errorf(codes.ResourceExhausted, "this machine relays at most %d connections at once; try again, or call another machine", maxRelays)
 	case errors.Is(why, errCallerLimitReached):
-		return nil, status.Errorf(codes.ResourceExhausted, "this machine passes on %d connections of yours, and no more at once; name fewer machines", maxRelaysPerCaller)
+		return nil, status.Errorf(codes.ResourceExhausted, "this machine relays at most %d connections of yours at once; name fewer machines", maxRelaysPerCaller)
 	}
 	return leave, nil
 }
@@ -119,11 +119,11 @@ func dialVerified(ctx context.Context, e client.Endpoint) (net.Conn, error) {
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	silent := status.Errorf(codes.Unavailable, "nothing answers at %s, port %d, as a machine would", host, apidPort)
+	silent := status.Errorf(codes.Unavailable, "no machine answers at %s, port %d", host, apidPort)
 	c, err := client.Dial(ctx, e)
 	switch {
 	case errors.Is(err, client.ErrUntrusted), errors.Is(err, client.ErrRefused):
-		return nil, status.Errorf(codes.NotFound, "no machine of this cluster is at %s: what answers there has no certificate of the cluster's machine CA with this address, or does not know this machine", host)
+		return nil, status.Errorf(codes.NotFound, "no machine of this cluster is at %s: the server there has no certificate of the machine CA for this address, or does not trust this machine", host)
 	case err != nil:
 		return nil, silent
 	}

@@ -83,8 +83,8 @@ func TestDialVerified(t *testing.T) {
 	}
 	e := client.Endpoint{CA: x509.NewCertPool(), Cert: tls.Certificate{Certificate: [][]byte{own.Cert.Raw}, PrivateKey: own.Key}}
 	e.CA.AddCert(ours.Cert)
-	const stranger = "no machine of this cluster is at 127.0.0.1: what answers there has no certificate of the cluster's machine CA with this address, or does not know this machine"
-	const silent = "nothing answers at 127.0.0.1, port 50000, as a machine would"
+	const stranger = "no machine of this cluster is at 127.0.0.1: the server there has no certificate of the machine CA for this address, or does not trust this machine"
+	const silent = "no machine answers at 127.0.0.1, port 50000"
 	for _, c := range []struct {
 		name, address string
 		code          codes.Code

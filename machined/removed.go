@@ -25,13 +25,13 @@ func (m *machine) runRemoval(ctx context.Context) {
 		if !s.Removed || s.PodsStopped {
 			continue
 		}
-		m.events.add("membership", "operation", "its pods end, and its node stops: "+s.Problem)
+		m.events.add("membership", "operation", "stopping its pods and its node: "+s.Problem)
 		ending, cancel := context.WithTimeout(ctx, defaultGracePeriod)
 		err = m.stopPods(ending)
 		cancel()
 		// the remaining pods have neither a kubelet nor an API server
 		if err != nil && !errors.Is(err, context.Canceled) {
-			m.events.add("membership", "failure", "not all pods have ended: "+err.Error())
+			m.events.add("membership", "failure", "cannot stop all pods: "+err.Error())
 		}
 		// The objects with which the pods would start again, including Secrets.
 		if err := os.RemoveAll(paths.OfflineAPI); err != nil {

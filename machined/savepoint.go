@@ -34,11 +34,11 @@ func (m *machine) runsEtcd() bool {
 func (m *machine) takeSavepoint(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, savepointTimeout)
 	defer cancel()
-	saved, err := runCommand[nodespec.Savepoint](ctx, m, paths.UserAPI, "save-data", nil)
+	saved, err := runCommand[nodespec.Savepoint](ctx, m, paths.UserAPI, "take-savepoint", nil)
 	if err != nil {
 		return err
 	}
-	m.events.add("upgrade", "operation", fmt.Sprintf("the cluster's data are saved up to revision %d, %d KiB", saved.Revision, saved.Size>>10))
+	m.events.add("upgrade", "operation", fmt.Sprintf("took a savepoint of the etcd data at revision %d, %d KiB", saved.Revision, saved.Size>>10))
 	return nil
 }
 

@@ -103,7 +103,7 @@ func (m *machine) checkSchedule(now time.Time) {
 	if err := m.takeDueSnapshot(now, want); err != nil && m.runCtx.Err() == nil {
 		rest := min(every, snapshotMaxBackoff)
 		m.schedule.backOff(now.Add(rest))
-		m.events.add("etcd", "failure", fmt.Sprintf("the machine keeps no new snapshot, and tries again in %v: %v", rest, err))
+		m.events.add("etcd", "failure", fmt.Sprintf("cannot take a scheduled snapshot, retry in %v: %v", rest, err))
 	}
 }
 
@@ -111,7 +111,7 @@ func (m *machine) checkSchedule(now time.Time) {
 func (m *machine) takeDueSnapshot(now time.Time, want config.Snapshots) error {
 	ctx, cancel := m.within(context.Background(), dataTimeout)
 	defer cancel()
-	kept, err := runCommand[[]nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "kept-snapshots", "")
+	kept, err := runCommand[[]nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "list-snapshots", "")
 	if err != nil {
 		return err
 	}
@@ -135,12 +135,12 @@ func (m *machine) takeSnapshot(ctx context.Context, want config.Snapshots) (node
 	for _, r := range want.Recipients {
 		order.Recipients = append(order.Recipients, string(r))
 	}
-	made, err := runCommand[nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "keep-snapshot", order)
+	made, err := runCommand[nodespec.StoredSnapshot](ctx, m, paths.UserAPI, "take-snapshot", order)
 	if err != nil {
 		return made, err
 	}
 	m.schedule.setLast(made.At)
 	m.uploader.addPending()
-	m.events.add("etcd", "operation", fmt.Sprintf("the machine keeps the snapshot %s, %d KiB", made.Name, made.Size>>10))
+	m.events.add("etcd", "operation", fmt.Sprintf("took the snapshot %s, %d KiB", made.Name, made.Size>>10))
 	return made, nil
 }

@@ -90,7 +90,7 @@ func (m *machine) adopt(ctx context.Context, d seed.Document) error {
 	}
 	if m.bootMedium == "" {
 		if why, _ := m.storageProblem.Get(); why != "" {
-			return fmt.Errorf("%s: there is no disk to keep it on: %s", d.Name, why)
+			return fmt.Errorf("%s: no disk to store it on: %s", d.Name, why)
 		}
 		if err := configs.Put(d.Text); err != nil {
 			return err
@@ -123,14 +123,14 @@ func checkOperator(own []byte, next *config.Config) error {
 	for _, a := range callingAuthorities(next) {
 		id := pki.Fingerprint(a.ca)
 		if !owners[id] {
-			return fmt.Errorf("%s: cannot add the authority %q (%s): this machine belongs to an operator, by its image or by pairing, and a medium cannot let others call it; remove it from the medium, and apply it over the API as that operator", a.field, a.ca.Subject.CommonName, id)
+			return fmt.Errorf("%s: cannot add the CA %q (%s): this machine is claimed, by its image or by pairing, and a medium cannot admit other operators; remove it from the medium, and apply it over the API as the operator of the machine", a.field, a.ca.Subject.CommonName, id)
 		}
 		if a.operator {
 			named[id] = true
 		}
 	}
 	if len(next.Machine.Spec.Trust.OperatorCAs) > 0 && len(named) < len(owners) {
-		return errors.New("Machine.spec.trust.operatorCAs: cannot leave out the authority of the operator that this machine belongs to, by its image or by pairing: a medium cannot take the machine from its operator; add it to the list, or leave the list out")
+		return errors.New("Machine.spec.trust.operatorCAs: cannot omit the CA of the operator who claimed this machine, by its image or by pairing: a medium cannot lock out the operator; add it to the list, or omit the list")
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest
 		return nil, err
 	}
 	if reservedName(c, a.m.ledger.current(), r.Name) {
-		return nil, status.Errorf(codes.InvalidArgument, "machine %s: cannot be invited: it is the name of the control plane", r.Name)
+		return nil, status.Errorf(codes.InvalidArgument, "machine %s: cannot create ticket: the control plane has this name", r.Name)
 	}
 	documents := workerDocuments(c, r.Name)
 	if err := config.Check(documents).Err(); err != nil { // usually an invalid name
@@ -65,7 +65,7 @@ func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest
 	removed := a.m.ledger.current().RemovedSince(time.Now().Add(-memberTTL), time.Now())
 	if slices.ContainsFunc(removed, func(g trust.RemovedMachine) bool { return g.Name == r.Name }) {
 		if _, err := a.m.deleteNodes(ctx, c, []string{r.Name}); err != nil {
-			return nil, status.Errorf(codes.Unavailable, "machine %s: cannot be invited yet: one of this name was taken out, and it is not known that its Node is gone, with what its pods had: %v; try again", r.Name, err)
+			return nil, status.Errorf(codes.Unavailable, "machine %s: cannot create ticket yet: a machine of this name was removed, and its Node may still exist, with the tokens of its pods: %v; try again", r.Name, err)
 		}
 	}
 	if len(r.Csr) == 0 { // the machine will send a join request
@@ -98,7 +98,7 @@ func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest
 		}
 	}
 	if len(voters)+vs.selfVotes() < vs.majority() {
-		return nil, noQuorum(len(voters)+vs.selfVotes(), vs, "know a ticket, so that it is good for one machine only", unreached)
+		return nil, noQuorum(len(voters)+vs.selfVotes(), vs, "store the ticket", unreached)
 	}
 	leaf, err := ca.Issue(pki.Spec{CN: r.Name, O: []string{pki.RoleJoin}, Usage: pki.Client, TTL: ttl, Backdate: pki.CABackdate, For: key})
 	if err != nil {
@@ -122,7 +122,7 @@ func (a clusterAPI) CreateTicket(ctx context.Context, r *api.CreateTicketRequest
 		return nil, status.Error(codes.FailedPrecondition, refused.Error())
 	}
 	if len(stored)+vs.selfVotes() < vs.majority() {
-		return nil, noQuorum(len(stored)+vs.selfVotes(), vs, "know a ticket, so that it is good for one machine only", unreached)
+		return nil, noQuorum(len(stored)+vs.selfVotes(), vs, "store the ticket", unreached)
 	}
 	if err := a.m.ledger.update(addTicket); err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func addressStrings(addresses []netip.Addr) []string {
 
 // noQuorum is the error if fewer control-plane machines than a majority answer.
 func noQuorum(answered int, vs voters, what string, unreached []string) error {
-	return status.Errorf(codes.Unavailable, "%d of %d control-plane machines %s, and %d have to; try again when more of them answer (%s)", answered, vs.all(), what, vs.majority(), strings.Join(unreached, "; "))
+	return status.Errorf(codes.Unavailable, "%d of %d control-plane machines %s; quorum: %d; try again when more of them answer (%s)", answered, vs.all(), what, vs.majority(), strings.Join(unreached, "; "))
 }
 
 // workerDocuments is the configuration of a worker of this cluster, without any key. The client
@@ -208,7 +208,7 @@ func (b *ledger) check(change func(trust.Ledger) (trust.Ledger, error)) error {
 func (b *ledger) changedLocked(change func(trust.Ledger) (trust.Ledger, error)) (trust.Ledger, error) {
 	known, err := b.withIDLocked()
 	if b.damaged != nil {
-		return known, status.Error(codes.FailedPrecondition, "nothing is issued: "+b.damaged.Error()+"; `orlopctl trust revoke --new-list` begins a new list")
+		return known, status.Error(codes.FailedPrecondition, "no certificate is issued: "+b.damaged.Error()+"; `orlopctl trust revoke --new-list` starts a new list")
 	}
 	if err != nil {
 		return known, status.Error(codes.Unavailable, err.Error())
@@ -237,10 +237,10 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 		member.Ticket = callerInfo(ctx, apid.MetadataSerial)
 	case pki.RoleMachine:
 		if member.Ticket = callerInfo(ctx, apid.MetadataTicket); member.Ticket == "" {
-			return nil, status.Error(codes.FailedPrecondition, "this certificate did not come by a ticket: it is a control-plane machine's, which issues its own")
+			return nil, status.Error(codes.FailedPrecondition, "this certificate has no ticket: it belongs to a control-plane machine, which issues its own")
 		}
 	default:
-		return nil, status.Error(codes.FailedPrecondition, "this is for machines that join: people ask for a ticket (`orlopctl nodes add`)")
+		return nil, status.Error(codes.FailedPrecondition, "only machines join: operators create a ticket (`orlopctl nodes add`)")
 	}
 	key, err := pki.ParseRequest(r.MachineCsr)
 	if err != nil {
@@ -249,11 +249,11 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 	member.Key = pki.KeyFingerprint(key)
 	known := role == pki.RoleMachine
 	if known && member.Key != callerInfo(ctx, apid.MetadataKey) { // this check needs no ledger
-		return nil, status.Error(codes.FailedPrecondition, "a machine gets certificates again for the key that it has, and for no other")
+		return nil, status.Error(codes.FailedPrecondition, "a machine can renew its certificates only for its present key")
 	}
 	peer, err := netip.ParseAddrPort(callerInfo(ctx, apid.MetadataPeer))
 	if err != nil {
-		return nil, status.Errorf(codes.Internal, "the caller's address cannot be read: %v", err)
+		return nil, status.Errorf(codes.Internal, "cannot read the caller's address: %v", err)
 	}
 	// The addresses that a machine claims are not trusted: they could be the addresses of any other
 	// machine.
@@ -272,7 +272,7 @@ func (a clusterAPI) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResp
 		return nil, err
 	}
 	if !a.m.ledger.perKey.allow("ticket "+member.Ticket) || !a.m.ledger.joins.Allow() {
-		return nil, status.Error(codes.ResourceExhausted, "too many certificates are asked for at present; try again")
+		return nil, status.Error(codes.ResourceExhausted, "too many certificates are requested at present; try again")
 	}
 	vs := a.m.voters(c)
 	bindings, votes, err := a.collectVotes(ctx, vs, member, known, vote)
@@ -305,7 +305,7 @@ func (a clusterAPI) collectVotes(ctx context.Context, vs voters, member trust.Me
 	if known && !used { // other voters can know it
 		synced, unreached := a.m.syncMemberships(ctx, vs.others, vs.majority()-vs.selfVotes())
 		if len(synced)+vs.selfVotes() < vs.majority() {
-			return nil, 0, noQuorum(len(synced)+vs.selfVotes(), vs, "say whether they know the machine", unreached)
+			return nil, 0, noQuorum(len(synced)+vs.selfVotes(), vs, "answered whether they know the machine", unreached)
 		}
 	}
 	var public trust.Membership
@@ -355,7 +355,7 @@ func (a clusterAPI) collectVotes(ctx context.Context, vs voters, member trust.Me
 	if err != nil && status.Code(err) != codes.Unavailable {
 		return nil, 0, err
 	}
-	return nil, 0, noQuorum(votes, vs, "stand for "+member.Name, against)
+	return nil, 0, noQuorum(votes, vs, "voted for "+member.Name, against)
 }
 
 // storeMember writes a member into this ledger and replicates it. When it returns, a majority of
@@ -373,12 +373,12 @@ func (a clusterAPI) storeMember(ctx context.Context, vs voters, member trust.Mem
 	}
 	stored, unreached, _ := a.m.replicate(ctx, vs.others, &api.ReplicateMembershipRequest{Membership: toMembership(changed)}, member.Ticket, vs.majority()-vs.selfVotes())
 	if len(stored)+vs.selfVotes() < vs.majority() {
-		return noQuorum(len(stored)+vs.selfVotes(), vs, "hold "+member.Name+" in their books", unreached)
+		return noQuorum(len(stored)+vs.selfVotes(), vs, "hold "+member.Name+" in their ledgers", unreached)
 	}
 	// An operator can have removed it meanwhile.
 	return a.m.ledger.check(func(b trust.Ledger) (trust.Ledger, error) {
 		if !b.TicketUsed(member.Ticket) {
-			return b, fmt.Errorf("machine %s: it was removed while it joined; ask for another ticket", member.Name)
+			return b, fmt.Errorf("machine %s: it was removed while it joined; create another ticket", member.Name)
 		}
 		return b, nil
 	})
@@ -407,7 +407,7 @@ func checkCallerAddress(c *config.Config, state network.State, a netip.Addr) err
 		}
 	}
 	if a.IsLoopback() || !a.IsGlobalUnicast() {
-		owner = "no machine alone"
+		owner = "no single machine"
 	}
 	if owner == "" {
 		return nil
@@ -495,7 +495,7 @@ func (a clusterAPI) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest
 	var removed []*api.Revocation
 	err = a.m.ledger.update(func(b trust.Ledger) (next trust.Ledger, err error) {
 		if next, out.Tickets, err = b.Remove(r.Name, time.Now().UTC(), callerInfo(ctx, apid.MetadataSubject)); err != nil && len(unreached) > 0 {
-			return next, fmt.Errorf("%w; some of the control plane do not answer, and may know it (%s)", err, strings.Join(unreached, "; "))
+			return next, fmt.Errorf("%w; some control-plane machines do not answer, and may know it (%s)", err, strings.Join(unreached, "; "))
 		}
 		for _, v := range next.Revoked {
 			if slices.Contains(out.Tickets, v.Lineage) {
@@ -514,7 +514,7 @@ func (a clusterAPI) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest
 		out.NodeError = err.Error()
 	}
 	if enforced != nil {
-		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", enforced, resyncInterval)
+		return nil, status.Errorf(codes.Internal, "it is stored, but not effective yet: %v; it is retried within %s", enforced, resyncInterval)
 	}
 	a.m.events.add("cluster", "operation", "removed machine "+r.Name)
 	return out, nil

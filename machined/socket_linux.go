@@ -14,7 +14,7 @@ import (
 // listenForApid creates the Unix socket to which only root and apid's group can connect.
 func listenForApid(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("api: cannot make folder: %w", err)
+		return nil, fmt.Errorf("api: cannot create directory: %w", err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("api: cannot replace the socket: %w", err)

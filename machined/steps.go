@@ -67,7 +67,7 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 	if mark.Before(m.timeFloor.Now(time.Now())) {
 		return nil
 	}
-	err = m.notBefore(mark, "what this machine has kept as passed")
+	err = m.notBefore(mark, "the time stored on STATE")
 	m.timeFloor.Raise(mark, time.Now())
 	return err
 }
@@ -78,7 +78,7 @@ func (m *machine) notBefore(floor time.Time, what string) error {
 	before := time.Now()
 	moved, err := timesync.Plausible(floor)
 	if moved {
-		m.say(fmt.Sprintf("the clock said %s, which cannot be; set it to %s, %s", before.UTC().Format(time.RFC3339), what, floor.UTC().Format(time.RFC3339)))
+		m.say(fmt.Sprintf("the clock was behind, at %s; set it to %s, %s", before.UTC().Format(time.RFC3339), what, floor.UTC().Format(time.RFC3339)))
 	}
 	return err
 }
@@ -171,7 +171,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 	wake(m.inputsChanged) // The host step loads drivers too, before the reader listens.
 	panics.Go("devices", func() {
 		if err := <-failed; ctx.Err() == nil {
-			m.say(fmt.Sprintf("devices: what is plugged in from now on is not seen: %v", err))
+			m.say(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
 		}
 	})
 	return nil
@@ -212,7 +212,7 @@ func (m *machine) watchDisks(ctx context.Context) {
 }
 
 // notInstalled explains why a machine that runs from memory stores nothing.
-const notInstalled = "the system runs from memory; it touches no disk before it is installed on one"
+const notInstalled = "the system runs from memory; it writes to no disk before its installation"
 
 // stepStorage mounts STATE and DATA. Without them the machine continues in maintenance: it has an
 // address and an API that reports the problem, and stores nothing. A machine that is not installed
@@ -319,7 +319,7 @@ func loadConfiguration(ctx context.Context, m *machine) {
 	m.adoptSeed(ctx)
 	m.restarter().Go(ctx, "media", m.watchSeeds)
 	if now, _ := m.config.Get(); now.config == nil {
-		m.say("no configuration yet; waiting for one over the API, or on a medium labelled ORLOPCFG or cidata")
+		m.say("no configuration yet; waiting for one over the API, or on a medium labeled ORLOPCFG or cidata")
 	}
 }
 
@@ -341,7 +341,7 @@ func stepIdentity(_ context.Context, m *machine) error {
 	}
 	if err != nil {
 		// Without a key the API could not even report the problem.
-		m.say(err.Error() + "; the machine has another key until it is switched off; `orlopctl reset --wipe state` has it begin anew")
+		m.say(err.Error() + "; the machine uses a temporary key until power-off; `orlopctl reset --wipe state` creates a new one")
 		if leaf, err = makeIdentity(lostKey, lostCert); err != nil {
 			return err
 		}
@@ -377,7 +377,7 @@ const identityTTL = 50 * 365 * 24 * time.Hour
 func makeIdentity(key, cert string) (*pki.Leaf, error) {
 	leaf, err := pki.SelfSigned(pki.Spec{CN: network.DefaultHostname, Usage: pki.Server, TTL: identityTTL, Backdate: pki.CABackdate})
 	if err != nil {
-		return nil, fmt.Errorf("identity: cannot make a key: %w", err)
+		return nil, fmt.Errorf("identity: cannot create a key: %w", err)
 	}
 	return leaf, storeIdentity(leaf, key, cert)
 }
@@ -418,7 +418,7 @@ func stepNetwork(ctx context.Context, m *machine) error {
 	go func() {
 		for ctx.Err() == nil {
 			err := panics.Do("network", func() error { return m.network.Run(ctx) })
-			m.events.add("network", "failure", fmt.Sprint("stopped, and starts again: ", err))
+			m.events.add("network", "failure", fmt.Sprint("stopped, and restarts: ", err))
 			select {
 			case <-time.After(networkRetry):
 			case <-ctx.Done():
@@ -453,7 +453,7 @@ const (
 // stepAPI opens the local socket and starts apid.
 func stepAPI(ctx context.Context, m *machine) error {
 	if err := m.openRecords(); err != nil {
-		m.say(err.Error() + "; calls that change something are refused until it can be written")
+		m.say(err.Error() + "; mutating calls are refused until it can be written")
 	}
 	g := auditInterceptor{m: m, audited: apid.Mutates()}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
@@ -483,7 +483,7 @@ func stepServices(ctx context.Context, m *machine) error {
 	}
 	m.restarter().Go(ctx, "services", m.watchServices)
 	m.restarter().Go(ctx, "images", m.runImageImport)
-	m.restarter().Go(ctx, "artefacts", m.runArtifacts)
+	m.restarter().Go(ctx, "artifacts", m.runArtifacts)
 	m.restarter().Go(ctx, "configuration", m.runReconcile)
 	m.restarter().Go(ctx, "membership", m.runMembership)
 	m.restarter().Go(ctx, "removal", m.runRemoval)

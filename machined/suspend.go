@@ -73,7 +73,7 @@ func (s suspendedStore) file(kind, name string) string {
 // put stores an object and replaces an earlier one of that name.
 func (s suspendedStore) put(o suspended) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return fmt.Errorf("suspended objects: cannot make their folder: %w", err)
+		return fmt.Errorf("suspended objects: cannot create their directory: %w", err)
 	}
 	kept, err := s.list()
 	if err != nil {
@@ -81,17 +81,17 @@ func (s suspendedStore) put(o suspended) error {
 	}
 	same := func(k suspended) bool { return k.Kind == o.Kind && k.Name == o.Name }
 	if len(kept) >= maxSuspended && !slices.ContainsFunc(kept, same) {
-		return fmt.Errorf("suspended objects: %d are kept, and no more can be: resume or forget some (`orlopctl kubernetes suspended`)", len(kept))
+		return fmt.Errorf("suspended objects: %d are stored, and no more can be: resume or discard some (`orlopctl kubernetes suspended`)", len(kept))
 	}
 	text, err := json.Marshal(o)
 	if err != nil {
 		return fmt.Errorf("%s %s: cannot encode: %w", o.Kind, o.Name, err)
 	}
 	if len(text) > maxSuspendedSize {
-		return fmt.Errorf("%s %s: cannot be kept: it has %d bytes, and at most %d are", o.Kind, o.Name, len(text), maxSuspendedSize)
+		return fmt.Errorf("%s %s: cannot store: %d bytes exceed the limit of %d", o.Kind, o.Name, len(text), maxSuspendedSize)
 	}
 	if err := durable.WriteFile(s.file(o.Kind, o.Name), text, 0o600); err != nil {
-		return fmt.Errorf("%s %s: cannot be kept: %w", o.Kind, o.Name, err)
+		return fmt.Errorf("%s %s: cannot store: %w", o.Kind, o.Name, err)
 	}
 	return durable.SyncDir(filepath.Dir(s.dir))
 }
@@ -114,7 +114,7 @@ func readSuspended(path string) (o suspended, err error) {
 
 func (s suspendedStore) drop(kind, name string) error {
 	if err := os.Remove(s.file(kind, name)); err != nil {
-		return fmt.Errorf("%s %s: what was kept cannot be dropped: %w", kind, name, err)
+		return fmt.Errorf("%s %s: cannot delete the stored copy: %w", kind, name, err)
 	}
 	return durable.SyncDir(s.dir)
 }
@@ -126,7 +126,7 @@ func (s suspendedStore) list() ([]suspended, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("suspended objects: cannot be listed: %w", err)
+		return nil, fmt.Errorf("suspended objects: cannot list: %w", err)
 	}
 	var out []suspended
 	for _, f := range files {
@@ -191,7 +191,7 @@ func (s *suspender) resume(ctx context.Context, kind, name string, forget bool, 
 	defer s.Unlock()
 	o, err := s.store.get(kind, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return o, status.Errorf(codes.NotFound, "%s %s: was not suspended on this machine; `orlopctl kubernetes suspended` lists what was, also with the other control-plane machines", kind, name)
+		return o, status.Errorf(codes.NotFound, "%s %s: was not suspended on this machine; `orlopctl kubernetes suspended` lists suspended objects, also of the other control-plane machines", kind, name)
 	}
 	if err != nil {
 		return o, err
@@ -216,10 +216,10 @@ func suspendTarget(kind, name string) (string, error) {
 		for _, k := range nodespec.SuspendKinds() {
 			kinds = append(kinds, k.Name)
 		}
-		return "", status.Errorf(codes.InvalidArgument, "kind %q: cannot be suspended: it is none of %s", kind, strings.Join(kinds, ", "))
+		return "", status.Errorf(codes.InvalidArgument, "kind %q: cannot suspend: expected %s", kind, strings.Join(kinds, ", "))
 	}
 	if !objectName.MatchString(name) {
-		return "", status.Errorf(codes.InvalidArgument, "%s %q: no object can have this name", k.Name, name)
+		return "", status.Errorf(codes.InvalidArgument, "%s %q: invalid name of an object", k.Name, name)
 	}
 	return k.Name, nil
 }
@@ -246,7 +246,7 @@ func (a clusterAPI) Resume(ctx context.Context, r *api.ResumeRequest) (*api.Resu
 	if err != nil {
 		return nil, failedStep(err)
 	}
-	did := map[bool]string{true: "what was kept of it was dropped", false: "was put back"}[r.Discard]
+	did := map[bool]string{true: "the stored copy was deleted", false: "was put back"}[r.Discard]
 	a.m.events.add("cluster", "operation", fmt.Sprintf("%s %s: %s by %s", kind, r.Name, did, caller(ctx)))
 	return &api.ResumeResponse{Object: o.message()}, nil
 }
@@ -287,7 +287,7 @@ func (m *machine) breakGlass(ctx context.Context, kind, name string) (string, su
 		return "", nil, status.Error(codes.FailedPrecondition, "this machine runs no API server; ask a control-plane machine")
 	}
 	if why, _ := m.storageProblem.Get(); why != "" {
-		return "", nil, status.Error(codes.FailedPrecondition, "there is nowhere to keep the object: "+why)
+		return "", nil, status.Error(codes.FailedPrecondition, "no storage for the object: "+why)
 	}
 	as := pki.Spec{
 		CN: nodespec.BreakGlassUser, O: []string{"system:masters"}, Usage: pki.Client, TTL: suspendCertTTL, Backdate: credentials.Backdate,

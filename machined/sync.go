@@ -92,10 +92,10 @@ func (l *revocationSync) pollPeers(ctx context.Context, now applied) {
 	}
 	for i, addr := range peers {
 		if problems[i] != "" && problems[i] != l.problems[addr] {
-			l.m.events.add("trust", "failure", fmt.Sprintf("no revocations are learnt from %s: %s", addr, problems[i]))
+			l.m.events.add("trust", "failure", fmt.Sprintf("cannot sync revocations from %s: %s", addr, problems[i]))
 		}
 		if problems[i] == "" && l.problems[addr] != "" {
-			l.m.events.add("trust", "state", fmt.Sprintf("revocations are learnt from %s again", addr))
+			l.m.events.add("trust", "state", fmt.Sprintf("revocations are synced from %s again", addr))
 		}
 		l.problems[addr] = problems[i]
 	}
@@ -115,7 +115,7 @@ func (l *revocationSync) reportNameConflicts(c *config.Config) {
 			continue
 		}
 		if conflicts = append(conflicts, member.Name); !slices.Contains(l.nameConflicts, member.Name) {
-			l.m.events.add("trust", "failure", fmt.Sprintf("machine %s at %s: it has joined by the name of the control plane; take it out (`orlopctl nodes remove %s`), and invite it by another name", member.Name, member.Address, member.Name))
+			l.m.events.add("trust", "failure", fmt.Sprintf("machine %s at %s: it joined with a name of the control plane; remove it (`orlopctl nodes remove %s`), and create a ticket with another name", member.Name, member.Address, member.Name))
 		}
 	}
 	l.nameConflicts = conflicts
@@ -176,9 +176,9 @@ func (m *machine) syncWith(ctx context.Context, addr netip.Addr, c *config.Confi
 	for _, r := range added {
 		what := "is revoked"
 		if r.Restored {
-			what = "counts again"
+			what = "is restored"
 		}
-		m.events.add("trust", "config", fmt.Sprintf("%s %s: learnt from %s, done by %s", r, what, addr, r.By))
+		m.events.add("trust", "config", fmt.Sprintf("%s %s: synced from %s, done by %s", r, what, addr, r.By))
 	}
 	if len(added) == 0 {
 		return err

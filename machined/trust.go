@@ -117,7 +117,7 @@ func (b *ledger) storeLocked(next trust.Ledger) error {
 	}
 	if err != nil {
 		b.stored = nil
-		return fmt.Errorf("trust: cannot write it down: %w", err)
+		return fmt.Errorf("trust: cannot store the ledger: %w", err)
 	}
 	b.loaded, b.content, b.damaged, b.stored = true, next, nil, text
 	b.changes.Update(func(n int) int { return n + 1 })
@@ -146,7 +146,7 @@ func (m *machine) callers(c *config.Config) (credentials.CallerCAs, error) {
 	}
 	if damaged != nil && !m.ledger.reported {
 		m.ledger.reported = true
-		m.events.add("trust", "failure", damaged.Error()+"; certificates that machines have issued are refused, and none is issued, until a new list is begun (`orlopctl trust revoke --new-list`)")
+		m.events.add("trust", "failure", damaged.Error()+"; certificates that machines have issued are rejected, and none is issued, until a new list is started (`orlopctl trust revoke --new-list`)")
 	}
 	out.JoinRequests = acceptsJoinRequests(c)
 	out.Revoked, err = json.Marshal(m.ledger.revokedLocked())
@@ -226,7 +226,7 @@ func (a trustAPI) issue(ctx context.Context, request []byte, ttl time.Duration, 
 	defer a.m.ledger.Unlock()
 	known := a.m.ledger.currentLocked()
 	if a.m.ledger.damaged != nil {
-		return nil, status.Error(codes.FailedPrecondition, "no certificate is issued: "+a.m.ledger.damaged.Error()+"; `orlopctl trust revoke --new-list` begins a new one")
+		return nil, status.Error(codes.FailedPrecondition, "no certificate is issued: "+a.m.ledger.damaged.Error()+"; `orlopctl trust revoke --new-list` starts a new one")
 	}
 	// A certificate without an entry in the ledger could not be found for a revocation, so the
 	// caller gets it only after the entry is stored.
@@ -275,7 +275,7 @@ func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.Revoke
 	}
 	// the caller may have disconnected
 	if err := a.m.enforceRevocations(context.WithoutCancel(ctx)); err != nil {
-		return nil, status.Errorf(codes.Internal, "it is written down, but not in force yet: %v; it will be tried again within %s", err, resyncInterval)
+		return nil, status.Errorf(codes.Internal, "it is stored, but not effective yet: %v; it is retried within %s", err, resyncInterval)
 	}
 	return &api.RevokeResponse{Revocation: toAPIRevocation(done), IssuedHere: known}, nil
 }
@@ -284,7 +284,7 @@ func (a trustAPI) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.Revoke
 func revocation(r *api.RevokeRequest) (wanted trust.Revocation, err error) {
 	switch {
 	case (r.Serial == "") == (r.Name == ""):
-		return wanted, errors.New("revocation: cannot tell what is meant: expected a serial number or a name")
+		return wanted, errors.New("revocation: ambiguous target: expected a serial number or a name")
 	case r.Serial != "" && r.Restore:
 		return wanted, errors.New("revocation: a certificate cannot be restored; issue another one")
 	case r.Serial != "":
@@ -302,11 +302,11 @@ func (b *ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest,
 	defer b.Unlock()
 	next := b.currentLocked()
 	if b.damaged != nil && !r.NewList {
-		return done, false, status.Error(codes.FailedPrecondition, b.damaged.Error()+"; with --new-list a new one is begun, and what was revoked before counts again")
+		return done, false, status.Error(codes.FailedPrecondition, b.damaged.Error()+"; --new-list starts a new one without the earlier revocations")
 	}
 	// other certificates of the machine have other names
 	if member := next.MemberOfRevocation(wanted); member != "" && !r.Restore {
-		return done, false, status.Errorf(codes.FailedPrecondition, "revocation refused: it is of machine %s of the cluster, which has more of them; `orlopctl nodes remove %s` takes all", member, member)
+		return done, false, status.Errorf(codes.FailedPrecondition, "revocation refused: the certificate belongs to machine %s of the cluster, which has more of them; `orlopctl nodes remove %s` revokes all", member, member)
 	}
 	done, known = wanted, next.HasIssued(wanted.Lineage)
 	if r.Restore {
@@ -314,7 +314,7 @@ func (b *ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest,
 	} else {
 		next, done, err = next.Revoke(wanted)
 		if err == nil && (trust.SameLineage(done.Lineage, ownLineage) || done.Name != "" && done.Name == ownName) {
-			err = errors.New("revocation refused: it is your own certificate, or your own name; have another admin do it, or make yourself a certificate with another name by the operator's CA (`orlopctl gen client --role admin --name`)")
+			err = errors.New("revocation refused: it is your own certificate, or your own name; let another admin revoke it, or create a certificate with another name with the operator's CA (`orlopctl gen client --role admin --name`)")
 		}
 	}
 	if err != nil {

@@ -93,7 +93,7 @@ func (m *machine) resumeTrial(ctx context.Context) {
 		err = m.raiseFloor()
 	}
 	if floor := m.epochFloor(); m.release.Epoch < floor {
-		m.say(fmt.Sprintf("version %s has epoch %d, and one with epoch %d was committed on this machine; upgrade to a version that is as new", m.release.Version, m.release.Epoch, floor))
+		m.say(fmt.Sprintf("version %s has epoch %d, and one with epoch %d was committed on this machine; upgrade to a version with at least that epoch", m.release.Version, m.release.Epoch, floor))
 	}
 	if err != nil && (m.slot != "" || !errors.Is(err, upgrade.ErrNoSlots)) {
 		m.events.add("upgrade", "failure", err.Error())
@@ -265,11 +265,11 @@ func (m *machine) perform(ctx context.Context, a slot.Action) error {
 		// Without a present configuration there are no keys to retain.
 		if present, err := os.ReadFile(configs.Current()); err == nil {
 			if kept, err = withPresentKeys(kept, present); err != nil {
-				return fmt.Errorf("upgrade: cannot put the configuration back: %w", err)
+				return fmt.Errorf("upgrade: cannot restore the configuration: %w", err)
 			}
 		}
 		if err := configs.Put(kept); err != nil {
-			return fmt.Errorf("upgrade: cannot put the configuration back: %w", err)
+			return fmt.Errorf("upgrade: cannot restore the configuration: %w", err)
 		}
 		m.events.add("upgrade", "config", "the configuration is again the one that version "+a.Version+" was good with")
 	case slot.Reboot:
@@ -305,7 +305,7 @@ func releaseCheck(health *api.HealthResponse, r buildinfo.Release, floor int, no
 		health.Checks = append(health.Checks, &api.HealthCheck{Name: "release", Ok: true, Detail: "warning: " + detail, Since: timestamppb.New(since)})
 	}
 	if expires := time.Unix(r.Expires, 0).UTC(); r.Expires > 0 && !now.Before(expires) {
-		warn(fmt.Sprintf("version %s is not mended any more since %s; upgrade to a newer one", r.Version, expires.Format(time.DateOnly)), expires)
+		warn(fmt.Sprintf("version %s is not maintained any more since %s; upgrade to a newer one", r.Version, expires.Format(time.DateOnly)), expires)
 	}
 	if r.Epoch < floor {
 		warn(fmt.Sprintf("version %s has epoch %d, and one with epoch %d was committed on this machine; upgrade to a newer one", r.Version, r.Epoch, floor), now)
@@ -386,7 +386,7 @@ func (m *machine) watchTrialVersion(ctx context.Context) {
 				continue
 			case <-timer.C:
 			}
-			e = slot.ChecksFailed{Reason: fmt.Sprintf("version %s did not prove itself within %v: %s", m.release.Version, deadline, failed), Log: m.lastLines()}
+			e = slot.ChecksFailed{Reason: fmt.Sprintf("version %s did not pass its checks within %v: %s", m.release.Version, deadline, failed), Log: m.lastLines()}
 		}
 		err := m.handleEvent(ctx, e)
 		_, passed := e.(slot.ChecksPassed)
@@ -419,7 +419,7 @@ func failedCheck(now applied, member membershipState, services []supervise.Statu
 	case storage != "":
 		return "storage: " + storage
 	case stored && now.config == nil:
-		return "configuration: the stored one cannot be used"
+		return "configuration: the stored one is unusable"
 	case now.config == nil || now.config.Cluster == nil:
 		i := slices.IndexFunc(services, func(s supervise.Status) bool { return s.Name == serviceApid })
 		if i < 0 || services[i].State != supervise.Running {
@@ -577,7 +577,7 @@ func (a upgradeAPI) Rollback(ctx context.Context, _ *api.RollbackRequest) (*api.
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)
 	}
 	if err := where.VerifySlot(next.From, a.m.esp); err != nil {
-		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: version %s, to which it would go back, would not start: %v; upgrade to a newer version", next.From, err)
+		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: version %s, the target of the rollback, would not boot: %v; upgrade to a newer version", next.From, err)
 	}
 	if err := a.m.drain(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "rollback refused: %v", err)

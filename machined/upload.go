@@ -146,18 +146,18 @@ func (m *machine) uploadSnapshot(target nodespec.EtcdTarget) (left int, err erro
 	m.uploader.mu.Lock()
 	m.uploader.state.begin()
 	m.uploader.mu.Unlock()
-	done, err := runCommand[nodespec.UploadResult](ctx, m, paths.UserAPI, "send-snapshot", target)
+	done, err := runCommand[nodespec.UploadResult](ctx, m, paths.UserAPI, "upload-snapshot", target)
 	m.uploader.mu.Lock()
 	defer m.uploader.mu.Unlock()
 	switch {
 	case err == nil:
 		m.uploader.state.uploaded(done.Remaining)
 		if done.Sent.Name != "" {
-			m.events.add("etcd", "operation", fmt.Sprintf("the snapshot %s was sent to %s", done.Sent.Name, target.Place))
+			m.events.add("etcd", "operation", fmt.Sprintf("the snapshot %s was uploaded to %s", done.Sent.Name, target.Place))
 		}
 	case m.runCtx.Err() == nil:
 		rest := m.uploader.state.failure(err, time.Now())
-		m.events.add("etcd", "failure", fmt.Sprintf("a snapshot was not sent to %s, and is tried again in %v: %v", target.Place, rest, err))
+		m.events.add("etcd", "failure", fmt.Sprintf("cannot upload a snapshot to %s, retry in %v: %v", target.Place, rest, err))
 	}
 	return done.Remaining, err
 }
@@ -170,7 +170,7 @@ func (m *machine) uploadNow(want config.Snapshots) (problem string) {
 		return ""
 	}
 	if !m.uploader.busy.TryLock() {
-		return "another one is being sent; this one is the next"
+		return "another upload is running; this one is the next"
 	}
 	defer m.uploader.wake() // for the remaining snapshots, after busy is released
 	defer m.uploader.busy.Unlock()

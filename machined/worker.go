@@ -128,7 +128,7 @@ func (h memberCertificates) store(file string) error {
 		err = durable.WriteFile(file, text, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("membership: cannot keep the certificates: %w", err)
+		return fmt.Errorf("membership: cannot store the certificates: %w", err)
 	}
 	return nil
 }
@@ -253,10 +253,10 @@ func (j *membershipLoop) requestTicket(ctx context.Context, c *config.Config, fa
 		until := ticket.NotAfter.UTC().Format(time.RFC3339)
 		if facts.Now.Before(ticket.NotAfter) {
 			j.approved = ticket
-			j.events.add("membership", "operation", fmt.Sprintf("an operator lets this machine in, until %s", until))
+			j.events.add("membership", "operation", fmt.Sprintf("an operator has approved this machine, until %s", until))
 			return 0
 		}
-		err = fmt.Errorf("an operator lets this machine in until %s, and by its own clock it is %s: one of the clocks is wrong", until, facts.Now.UTC().Format(time.RFC3339))
+		err = fmt.Errorf("an operator has approved this machine until %s, but its own clock shows %s: one of the clocks is wrong", until, facts.Now.UTC().Format(time.RFC3339))
 	}
 	j.publishMembership(facts, step, j.certs, controlPlanes(c), err)
 	if waits {
@@ -508,7 +508,7 @@ func (h memberCertificates) add(answer *api.JoinResponse, c *config.Config) erro
 			return errors.New("it is for another key")
 		}
 		if !pki.SignedBy(l.Cert, cas...) {
-			return errors.New("it is of another cluster")
+			return errors.New("it belongs to another cluster")
 		}
 		return nil
 	}
