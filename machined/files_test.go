@@ -18,7 +18,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/peek"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // pieces is the stream of a file.
@@ -193,7 +193,7 @@ func TestFilesList(t *testing.T) {
 			t.Errorf("%q is no path that could be compared", tree.Path)
 		}
 	}
-	if _, err := (&peek.AllowList{Root: "/"}).Open("/etc/hostname", true); !errors.Is(err, peek.ErrNotAllowed) {
+	if _, err := (&safefile.AllowList{Root: "/"}).Open("/etc/hostname", true); !errors.Is(err, safefile.ErrNotAllowed) {
 		t.Errorf("of an empty list: %v", err)
 	}
 }

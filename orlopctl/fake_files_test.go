@@ -16,7 +16,7 @@ var fakeFiles = map[string]string{"/proc/large": "0123456789", "/proc/version": 
 func (s *fakeMachineService) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
 	text, known := fakeFiles[r.Path]
 	if !known {
-		return status.Errorf(codes.InvalidArgument, "%s: may not be looked at; what may be: /proc", r.Path)
+		return status.Errorf(codes.InvalidArgument, "%s: is not on the allow-list; what may be: /proc", r.Path)
 	}
 	const most = 8
 	text = text[min(int(r.Offset), len(text)):]

@@ -67,7 +67,7 @@ func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 			Name: pinned(i.Target.GetDigest()), Target: i.Target, Labels: map[string]string{labelPinned: "pinned", labelArtifact: "true"},
 		}})
 		if err != nil && status.Code(err) != codes.AlreadyExists {
-			return fmt.Errorf("image import: %s is there, but the kubelet cannot be kept from deleting it: %w", i.Name, err)
+			return fmt.Errorf("image import: %s: cannot pin: %w", i.Name, err)
 		}
 	}
 	return nil

@@ -229,10 +229,10 @@ func TestIsArtifact(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %t", text, m, err, want)
 		}
 	}
-	if _, err := read(d.put("no manifest")); err == nil || !strings.Contains(err.Error(), "is no manifest") {
+	if _, err := read(d.put("no manifest")); err == nil || !strings.Contains(err.Error(), "cannot parse manifest") {
 		t.Errorf("%v", err)
 	}
-	if _, err := read(d.put(strings.Repeat(" ", maxManifest+1))); err == nil || !strings.Contains(err.Error(), "larger than a manifest") {
+	if _, err := read(d.put(strings.Repeat(" ", maxManifest+1))); err == nil || !strings.Contains(err.Error(), "larger than the limit of a manifest") {
 		t.Errorf("%v", err)
 	}
 }

@@ -66,7 +66,7 @@ func (s *Store) List(ctx context.Context) ([]Image, error) {
 func (s *Store) Has(ctx context.Context, name string) (bool, error) {
 	_, err := imagesapi.NewImagesClient(s.conn).Get(inNamespace(ctx), &imagesapi.GetImageRequest{Name: name})
 	if err != nil && status.Code(err) != codes.NotFound {
-		return false, fmt.Errorf("images: cannot ask for %s: %w", name, err)
+		return false, fmt.Errorf("images: cannot get %s: %w", name, err)
 	}
 	return err == nil, nil
 }
@@ -148,7 +148,7 @@ func (s *Store) Import(ctx context.Context, from io.Reader) ([]Image, error) {
 	}
 	images, err := s.present(ctx, brought, all)
 	if err == nil && len(images) == 0 {
-		err = errors.New("image import: the archive names no image for linux/amd64, and no artefact; save it under a name, such as registry.example.com/app:1")
+		err = errors.New("image import: the archive has no named image for linux/amd64, and no artifact; save it under a name like registry.example.com/app:1")
 	}
 	return images, err
 }

@@ -39,7 +39,7 @@ func (s *Store) mark(ctx context.Context, some []*imagesapi.Image) error {
 			Info: &contentapi.Info{Digest: i.Target.GetDigest(), Labels: labels}, UpdateMask: mask,
 		})
 		if err != nil && status.Code(err) != codes.NotFound { // deleted meanwhile
-			return fmt.Errorf("image import: %s is there, but cannot be marked as imported: %w", i.Name, err)
+			return fmt.Errorf("image import: %s: cannot label as imported: %w", i.Name, err)
 		}
 	}
 	return nil
@@ -57,7 +57,7 @@ func (s *Store) marks(ctx context.Context) (map[string]map[string]string, error)
 		}
 	}
 	if !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("images: cannot list what was imported: %w", err)
+		return nil, fmt.Errorf("images: cannot list imported content: %w", err)
 	}
 	return all, nil
 }
@@ -107,7 +107,7 @@ func (i *Imported) Find(ctx context.Context, name string) (ocispec.Descriptor, e
 		}
 	}
 	maps.DeleteFunc(i.trees, func(digest string, _ map[string]ocispec.Descriptor) bool { return !there[digest] })
-	return ocispec.Descriptor{}, fmt.Errorf("images: none was imported that has %s: %w", name, fs.ErrNotExist)
+	return ocispec.Descriptor{}, fmt.Errorf("images: no imported image has %s: %w", name, fs.ErrNotExist)
 }
 
 // Open reads a blob from Find by its digest.

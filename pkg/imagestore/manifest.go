@@ -42,14 +42,14 @@ func decoded(digest string, text []byte) (m manifest, err error) {
 	if err := json.Unmarshal(text, &m); errors.Is(err, artifact.ErrDescriptors) {
 		return m, fmt.Errorf("%w: %w", errBounds, err)
 	} else if err != nil {
-		return m, fmt.Errorf("images: %s is no manifest: %w", digest, err)
+		return m, fmt.Errorf("images: %s: cannot parse manifest: %w", digest, err)
 	}
 	return m, nil
 }
 
-// sizeOf is what an image takes in the content store, in bytes: its layers as they were packed, its
-// configuration and its manifest, and the indexes above it. Of an index it is the image for this
-// machine; where there is none, the index alone.
+// sizeOf returns the size of an image in the content store, in bytes: its compressed layers, its
+// configuration, its manifest, and the indexes above it. For an index it returns the size of the
+// image for this machine, or the size of the index alone if there is no such image.
 func sizeOf(read texts, name string, own int64) (int64, error) {
 	w := walk{read: read}
 	found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(name), Size: own}, 0)
@@ -75,7 +75,7 @@ func (s *Store) texts(ctx context.Context) texts {
 			return nil, err
 		}
 		if len(text) > maxManifest {
-			return nil, fmt.Errorf("images: %s is larger than a manifest may be (%d bytes)", digest, maxManifest)
+			return nil, fmt.Errorf("images: %s: larger than the limit of a manifest (%d bytes)", digest, maxManifest)
 		}
 		return text, nil
 	}

@@ -62,11 +62,11 @@ func (s *Store) verify(ctx context.Context, brought []*imagesapi.Image) (map[str
 		target := i.Target.GetDigest()
 		name, err := fullName(i.Name, target)
 		if err != nil {
-			return nil, fmt.Errorf("the archive names an image %s, which no pod could name: %w; save it under a name, such as registry.example.com/app:1",
+			return nil, fmt.Errorf("the archive has an image with the name %s, which is invalid in a pod: %w; save it under a name like registry.example.com/app:1",
 				printed(strings.TrimPrefix(i.Name, tagged+":")), err)
 		}
 		if other := targets[name]; other != "" && other != target {
-			return nil, fmt.Errorf("the archive has two images that a pod would name %s; save one of them under another name", name)
+			return nil, fmt.Errorf("the archive has two images with the same full name %s; save one of them under another name", name)
 		}
 		full[i.Name], targets[name] = name, target
 		if usable[target] {
@@ -113,7 +113,7 @@ func (s *Store) rename(ctx context.Context, brought []*imagesapi.Image, full map
 		}
 		renamed := &imagesapi.Image{Name: name, Target: i.Target, Labels: i.Labels}
 		if err := s.record(ctx, renamed); err != nil {
-			return nil, fmt.Errorf("image import: %s is there, but cannot be named %s: %w", i.Name, name, err)
+			return nil, fmt.Errorf("image import: %s: cannot rename to %s: %w", i.Name, name, err)
 		}
 		if err := s.remove(ctx, i); err != nil {
 			return nil, err

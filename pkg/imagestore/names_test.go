@@ -89,12 +89,12 @@ func TestImportRefused(t *testing.T) {
 	}{
 		"another platform":      {map[string]string{"app:1": index}, "docker.io/library/app:1: is for linux/arm64, and this machine is linux/amd64"},
 		"among others":          {map[string]string{"app:1": foreign, "registry.example.com/app:1": small}, "is for linux/arm64"},
-		"no name":               {map[string]string{"App:1": small}, "names an image App:1, which no pod could name: invalid reference format: repository name (library/App) must be lowercase"},
+		"no name":               {map[string]string{"App:1": small}, "has an image with the name App:1, which is invalid in a pod: invalid reference format: repository name (library/App) must be lowercase"},
 		"another one's digest":  {map[string]string{"app@sha256:" + strings.Repeat("f", 64): small}, "it is " + small},
-		"one name, two images":  {map[string]string{"app:1": small, "docker.io/library/app:1": d.put(fromFlux)}, "two images that a pod would name docker.io/library/app:1"},
+		"one name, two images":  {map[string]string{"app:1": small, "docker.io/library/app:1": d.put(fromFlux)}, "two images with the same full name docker.io/library/app:1"},
 		"no configuration":      {map[string]string{"app:1": lost}, "a part of it is not in the archive"},
 		"indexes without end":   {map[string]string{"app:1": within}, errBounds.Error()},
-		"an attestation's like": {map[string]string{"app:1": d.put(`{"schemaVersion":2}`)}, "neither an image nor an artefact"},
+		"an attestation's like": {map[string]string{"app:1": d.put(`{"schemaVersion":2}`)}, "neither an image nor an artifact"},
 	} {
 		d.next = c.brings
 		images, err := store.Import(t.Context(), anArchive())

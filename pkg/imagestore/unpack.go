@@ -55,7 +55,7 @@ func (s *Store) unpack(ctx context.Context, some []*imagesapi.Image) (err error)
 		if d := i.Target.GetDigest(); !done[d] {
 			done[d] = true
 			if err := s.unpackOne(ctx, d); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("image import: %s is there, but cannot be unpacked: %w", i.Name, err)
+				return fmt.Errorf("image import: %s: cannot unpack: %w", i.Name, err)
 			}
 		}
 	}

@@ -222,7 +222,7 @@ func TestUnpack(t *testing.T) {
 		full   bool
 		want   string
 	}{
-		"full":   {[]string{"base", "big"}, configOf("base", "big"), true, "docker.io/library/full:1 is there, but cannot be unpacked: layer 2 of 2: rpc error: code = Unknown desc = no space left on device"},
+		"full":   {[]string{"base", "big"}, configOf("base", "big"), true, "docker.io/library/full:1: cannot unpack: layer 2 of 2: rpc error: code = Unknown desc = no space left on device"},
 		"forged": {[]string{"base", "evil"}, configOf("base", "good"), false, "layer 2 of 2: its content is " + digest.FromString("evil").String()},
 		"short":  {[]string{"base", "new"}, configOf("base"), false, "it has 2 layers, and its configuration names 1"},
 		"odd":    {[]string{"base"}, "[]", false, "its configuration cannot be decoded"},

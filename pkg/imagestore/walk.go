@@ -26,7 +26,7 @@ const (
 )
 
 // errBounds is returned for an image beyond the limits.
-var errBounds = errors.New("its manifests exceed the bounds of an image")
+var errBounds = errors.New("its manifests exceed the limits of an image")
 
 // walk reads the manifests behind a name, within the limits.
 type walk struct {
@@ -73,13 +73,13 @@ func (w *walk) open(d digest.Digest, depth int) (manifest, error) {
 		return m, err
 	}
 	if len(m.Manifests) > 0 && depth >= maxDepth {
-		return m, fmt.Errorf("%w: more than %d indexes, one within the other", errBounds, maxDepth)
+		return m, fmt.Errorf("%w: more than %d nested indexes", errBounds, maxDepth)
 	}
 	if w.entries += len(m.Manifests) + len(m.Layers) + 1; w.entries > maxEntries {
 		return m, fmt.Errorf("%w: more than %d entries", errBounds, maxEntries)
 	}
 	if len(m.Layers) > maxLayers {
-		return m, fmt.Errorf("%w: %d layers, at most are %d", errBounds, len(m.Layers), maxLayers)
+		return m, fmt.Errorf("%w: %d layers, limit %d", errBounds, len(m.Layers), maxLayers)
 	}
 	return m, nil
 }
@@ -151,7 +151,7 @@ func (w *walk) judge(d ocispec.Descriptor, m manifest, depth int) (*image, error
 	case !w.configs && (depth == 0 || d.Platform != nil):
 		return found, nil
 	case m.Config.Digest == "":
-		return nil, fmt.Errorf("images: %s names no configuration, so it is neither an image nor an artefact (docker's schema 1 is not supported)", d.Digest)
+		return nil, fmt.Errorf("images: %s names no configuration, so it is neither an image nor an artifact (docker's schema 1 is not supported)", d.Digest)
 	}
 	text, err := w.text(m.Config.Digest)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package jsonline sends a value over a connection as one line of JSON, and receives a value of
+// Package jsonline sends a value over a connection as a line of JSON, and receives a value of
 // bounded length. The protocols that use it (packages pairing and joinrequest) define the messages
 // and the deadlines.
 package jsonline
@@ -24,7 +24,7 @@ func Send(conn io.Writer, protocol string, message any) error {
 // Receive reads a message of at most `most` bytes. Its errors begin with the name of the protocol.
 func Receive(conn io.Reader, protocol string, most int64, message any) error {
 	if err := json.NewDecoder(io.LimitReader(conn, most)).Decode(message); err != nil {
-		return fmt.Errorf("%s: no answer that makes sense: %w", protocol, err)
+		return fmt.Errorf("%s: cannot parse answer: %w", protocol, err)
 	}
 	return nil
 }

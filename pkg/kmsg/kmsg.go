@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Record is one record of the kernel log.
+// Record is a record of the kernel log.
 type Record struct {
 	Priority int           // syslog(3): 0 emergency to 7 debug
 	Facility int           // 0 kernel; otherwise a program wrote it
@@ -22,7 +22,7 @@ type Record struct {
 
 var errForm = errors.New("not a record of the kernel's log")
 
-// Parse parses the result of one read of /dev/kmsg: "6,339,5140900,-;text", with further lines that
+// Parse parses the result of a read of /dev/kmsg: "6,339,5140900,-;text", with further lines that
 // begin with a blank and name the device. Unprintable characters are escaped as \x1b; Parse leaves
 // them so, because it does not write to a terminal.
 func Parse(data string) (Record, error) {

@@ -20,7 +20,7 @@ const MaxLine = 8192
 // lineCost is added to the length of a line in the byte count: the size of a Line in memory.
 const lineCost = 48
 
-// Line is one line of text without its newline.
+// Line is a line of text without its newline.
 type Line struct {
 	Seq  uint64    // increases by 1 with each line; the first line has 1
 	Time time.Time // when the line was complete

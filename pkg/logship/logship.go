@@ -31,8 +31,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Source gives access to the lines of one or more stores.
@@ -139,7 +139,7 @@ type cursors struct {
 
 // errQuiet is returned when the receiver closes a connection without sent lines: many receivers
 // close idle connections.
-var errQuiet = errors.New("the receiver ended a connection that was quiet")
+var errQuiet = errors.New("the receiver closed an idle connection")
 
 const healthUp, healthLost = "up", "lost"
 
@@ -202,7 +202,7 @@ func (s *Sender) fail(err error) {
 	s.problem(err)
 	if s.health != healthLost {
 		s.health = healthLost
-		s.config.Event("failure", fmt.Sprintf("receiver %s is not reached, and tried again until it is: %v", s.config.Name, err))
+		s.config.Event("failure", fmt.Sprintf("receiver %s: unreachable, retrying: %v", s.config.Name, err))
 	}
 }
 
@@ -254,7 +254,7 @@ func (s *Sender) dial(ctx context.Context) (*tls.Conn, error) {
 	c := conn.(*tls.Conn) // guaranteed by tls.Dialer
 	if raw, ok := c.NetConn().(*net.TCPConn); ok {
 		if err := raw.SetWriteBuffer(inFlight); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: cannot bound what is in flight: %w", s.config.Address, err), c.Close())
+			return nil, errors.Join(fmt.Errorf("%s: cannot set size of send buffer: %w", s.config.Address, err), c.Close())
 		}
 	}
 	return c, nil
@@ -279,7 +279,7 @@ func (s *Sender) readSource(ctx context.Context, source Source, lines chan<- Rec
 		if ctx.Err() != nil {
 			return
 		}
-		s.problem(fmt.Errorf("a source cannot be read, and is tried again: %w", err))
+		s.problem(fmt.Errorf("cannot read a source, retrying: %w", err))
 		timer := time.NewTimer(s.times.sourceRetry)
 		select {
 		case <-timer.C:
@@ -418,7 +418,7 @@ func (s *Sender) next(l Record) []Record {
 	}
 	gap := l
 	gap.Number, gap.Missed = l.Number-1, l.Number-1-last
-	gap.Severity, gap.Kind, gap.Text = 4, "missed", fmt.Sprintf("lines %d to %d are missing: they were not kept until they could be sent for sure", last+1, gap.Number)
+	gap.Severity, gap.Kind, gap.Text = 4, "missed", fmt.Sprintf("lines %d to %d are missing: they were dropped before their delivery was confirmed", last+1, gap.Number)
 	s.missed += gap.Missed
 	return []Record{gap, l}
 }
@@ -458,9 +458,9 @@ func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error)
 	}
 	s.unanswered++
 	if !silent || s.unanswered < maxUnanswered || s.orderly && s.hasUnconfirmed() {
-		return fmt.Errorf("%s: the receiver did not end the connection in order, so what was sent over it is sent again: %w", s.config.Address, err)
+		return fmt.Errorf("%s: the receiver did not close the connection in order, so its lines are sent again: %w", s.config.Address, err)
 	}
-	s.problem(fmt.Errorf("%s: the receiver never ends a connection in order; what was sent over it counts as taken all the same: %w", s.config.Address, err))
+	s.problem(fmt.Errorf("%s: the receiver never closes a connection in order; its lines count as delivered all the same: %w", s.config.Address, err))
 	s.markHealthy()
 	s.markDelivered()
 	return nil
@@ -483,7 +483,7 @@ func (s *Sender) hasUnconfirmed() bool {
 func (s *Sender) markHealthy() {
 	if s.health != healthUp {
 		s.health = healthUp
-		s.config.Event("state", fmt.Sprintf("receiver %s is reached at %s", s.config.Name, s.config.Address))
+		s.config.Event("state", fmt.Sprintf("receiver %s: connected to %s", s.config.Name, s.config.Address))
 	}
 }
 
@@ -509,10 +509,10 @@ func (s *Sender) store(now cursors) error {
 	}
 	text, err := json.Marshal(now)
 	if err == nil {
-		err = durable.WriteFile(s.config.Cursors, append(text, '\n'), 0o600)
+		err = safefile.WriteFile(s.config.Cursors, append(text, '\n'), 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot note what receiver %s has: %w", s.config.Name, err)
+		return fmt.Errorf("receiver %s: cannot store delivered numbers: %w", s.config.Name, err)
 	}
 	s.stored = now
 	return nil
@@ -532,7 +532,7 @@ func (s *Sender) load() error {
 		err = json.Unmarshal(text, &last)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot read what receiver %s has, so all is sent again: %w", s.config.Name, err)
+		return fmt.Errorf("receiver %s: cannot read delivered numbers, so all lines are sent again: %w", s.config.Name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

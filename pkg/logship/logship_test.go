@@ -394,7 +394,7 @@ func TestNothingIsLost(t *testing.T) {
 	for len(events) > 0 {
 		told = append(told, <-events)
 	}
-	if text := strings.Join(told, "\n"); !strings.Contains(text, "state: receiver test is reached at 127.0.0.1:") || !strings.Contains(text, "failure: receiver test is not reached") {
+	if text := strings.Join(told, "\n"); !strings.Contains(text, "state: receiver test: connected to 127.0.0.1:") || !strings.Contains(text, "failure: receiver test: unreachable") {
 		t.Errorf("events:\n%s", text)
 	}
 }
@@ -461,7 +461,7 @@ func TestImpolite(t *testing.T) {
 			t.Errorf("line %d came %d times; want %d", n, have, want)
 		}
 	}
-	if p := s.State().Problem; !strings.Contains(p, "never ends a connection in order") {
+	if p := s.State().Problem; !strings.Contains(p, "never closes a connection in order") {
 		t.Error(p)
 	}
 }

@@ -48,8 +48,8 @@ type limits struct {
 	pause  time.Duration // pause after a timeout
 }
 
-// defaultLimits are the limits outside tests. The reference of the configuration (registries) documents the
-// limit for the answer.
+// defaultLimits are the limits outside tests. The reference of the configuration (registries)
+// documents the limit for the answer.
 var defaultLimits = limits{answer: 5 * time.Second, stall: 15 * time.Second, pause: 30 * time.Second}
 
 // Proxy returns a handler that forwards requests to registries, with a limit of 5 s for an answer.
@@ -87,7 +87,7 @@ func (t *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		http.Error(w, "images are pulled here, and not pushed", http.StatusMethodNotAllowed)
+		http.Error(w, "this registry accepts only pulls", http.StatusMethodNotAllowed)
 		return
 	}
 	path, ok := strings.CutPrefix(r.URL.Path, ProxyPath)
@@ -219,7 +219,7 @@ type watched struct {
 
 // Read fails when no byte arrives within the stall limit. The time between reads does not count.
 func (b *watched) Read(p []byte) (int, error) {
-	silent := fmt.Errorf("%w amid a file for %s", errSilent, b.a.t.limits.stall)
+	silent := fmt.Errorf("%w within a file for %s", errSilent, b.a.t.limits.stall)
 	timer := time.AfterFunc(b.a.t.limits.stall, func() { b.cancel(silent) })
 	n, err := b.ReadCloser.Read(p)
 	timer.Stop()
@@ -246,7 +246,7 @@ func answersAsRegistry(r *http.Response) error {
 	}
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // an invalid type is not a page
 	if kind == "text/html" || kind == "application/xhtml+xml" {
-		return fmt.Errorf("answers with a page (%s) instead of an image: it is no registry, or a proxy before it wants something", kind)
+		return fmt.Errorf("answers with a web page (%s) instead of an image: it is not a registry, or a proxy in front of it requires an action", kind)
 	}
 	return nil
 }

@@ -126,7 +126,7 @@ func TestThrough(t *testing.T) {
 		{"GET", "/through/other/v2/web/manifests/1", nil, 404, "404 page not found\n"},
 		{"GET", "/through/m/v2/../admin", nil, 404, "404 page not found\n"},
 		{"GET", "/through/m/v2/web/..", nil, 404, "404 page not found\n"},
-		{"POST", "/through/m/v2/web/blobs/uploads/", nil, 405, "images are pulled here, and not pushed\n"},
+		{"POST", "/through/m/v2/web/blobs/uploads/", nil, 405, "this registry accepts only pulls\n"},
 		{"GET", "/through/m/v2/web/manifests/1", []string{ProxyHeader, "other"}, 403, "this registry is for the machine's container runtime alone\n"},
 	} {
 		response, content := f.ask(c.method, c.path, c.headers...)
@@ -249,7 +249,7 @@ func TestStalled(t *testing.T) {
 	if _, content := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); content != "cut off" {
 		t.Errorf("%q is taken for the file", content)
 	}
-	if got := f.reasons(); !strings.Contains(got, "does not answer amid a file") {
+	if got := f.reasons(); !strings.Contains(got, "does not answer within a file") {
 		t.Errorf("told is %q", got)
 	}
 	if response, _ := f.ask("GET", "/through/m/v2/web/blobs/sha256:b"); response.StatusCode != http.StatusBadGateway {
@@ -279,7 +279,7 @@ func TestPage(t *testing.T) {
 				t.Errorf("%s %s: %d, want %d", method, c.kind, response.StatusCode, c.status)
 			}
 		}
-		if got := f.reasons(); (c.status == 502) != strings.Contains(got, "answers with a page") {
+		if got := f.reasons(); (c.status == 502) != strings.Contains(got, "answers with a web page") {
 			t.Errorf("%s: told is %q", c.kind, got)
 		}
 	}

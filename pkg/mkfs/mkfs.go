@@ -16,8 +16,8 @@ import (
 const Ext4BlockSize = 4096
 
 // Runner runs a program (absolute path and arguments) until it exits, and returns its output. A
-// nonzero exit status is an error. The caller provides it, because PID 1 reaps all children in one
-// place.
+// nonzero exit status is an error. The caller provides it, because in PID 1 a single reaper
+// collects all children.
 type Runner func(ctx context.Context, args ...string) ([]byte, error)
 
 // Quotas selects the quota accounting of a file system.
@@ -26,7 +26,7 @@ type Quotas bool
 const (
 	NoQuotas Quotas = false
 	// ProjectQuotas enables the accounting of project quotas (package projectquota). The kernel
-	// mounts such a file system only with the module quota_v2.
+	// mounts the file system then only with the module quota_v2.
 	ProjectQuotas Quotas = true
 )
 

@@ -22,7 +22,7 @@ func (m Mount) Do() error { return m.mount(0) }
 
 func (m Mount) mount(bits uintptr) error {
 	if err := os.MkdirAll(m.Target, 0o755); err != nil {
-		return fmt.Errorf("%s: cannot make mount point: %w", m.Target, err)
+		return fmt.Errorf("%s: cannot create mount point: %w", m.Target, err)
 	}
 	for _, f := range flagBits {
 		if m.Flags&f.flag != 0 {

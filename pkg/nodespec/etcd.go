@@ -4,7 +4,7 @@ import "time"
 
 // Input and output (JSON) of the orchestrator's commands for etcd.
 
-// EtcdSnapshot is the output of `orchestrator snapshot-data`: it describes the snapshot in the file
+// EtcdSnapshot is the output of `orchestrator stream-snapshot`: it describes the snapshot in the file
 // that the command has written.
 type EtcdSnapshot struct {
 	Revision int64  `json:"revision"` // last revision in it
@@ -12,13 +12,13 @@ type EtcdSnapshot struct {
 	Version  string `json:"version"` // version of etcd's storage format, "3.6.0"
 }
 
-// SendSnapshotRequest is the input of `orchestrator snapshot-data`.
+// SendSnapshotRequest is the input of `orchestrator stream-snapshot`.
 type SendSnapshotRequest struct {
 	// name of a stored snapshot to send unchanged instead of the present data; empty: none
 	Kept string `json:"kept"`
 }
 
-// TakeSnapshotRequest is the input of `orchestrator keep-snapshot`.
+// TakeSnapshotRequest is the input of `orchestrator take-snapshot`.
 type TakeSnapshotRequest struct {
 	Most int `json:"most"` // retention
 	// age public keys for the encryption; empty: not encrypted
@@ -38,7 +38,7 @@ type EtcdTarget struct {
 	CA        string `json:"ca"` // PEM; empty: public CAs only
 }
 
-// UploadResult is the output of `orchestrator send-snapshot`.
+// UploadResult is the output of `orchestrator upload-snapshot`.
 type UploadResult struct {
 	Sent      StoredSnapshot `json:"sent"` // without a name if there was none to upload
 	Remaining int            `json:"left"` // number of snapshots still to be uploaded
@@ -141,13 +141,13 @@ type EtcdRecovered struct {
 	IDs     []string `json:"ids"`     // their IDs: a member that rejoins gets another ID
 }
 
-// ReencryptRequest is the input of `orchestrator reseal-secrets`, which re-encrypts all Secrets
+// ReencryptRequest is the input of `orchestrator reencrypt-secrets`, which re-encrypts all Secrets
 // that are not encrypted with the current key.
 type ReencryptRequest struct {
 	Count bool `json:"count"` // only count, change nothing
 }
 
-// ReencryptResult is the output of `orchestrator reseal-secrets`.
+// ReencryptResult is the output of `orchestrator reencrypt-secrets`.
 type ReencryptResult struct {
 	Secrets     int `json:"secrets"`  // number of all Secrets
 	Reencrypted int `json:"resealed"` // number of Secrets with another key before

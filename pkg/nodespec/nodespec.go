@@ -69,8 +69,8 @@ type Spec struct {
 	External External `json:"external,omitzero"`
 	// DNS configures the resolvers of the cluster DNS for names outside the cluster.
 	DNS DNS `json:"dns"`
-	// VirtualAddresses are virtual addresses of the API, at most one per family. One control-plane
-	// machine holds each address at a time.
+	// VirtualAddresses are virtual addresses of the API, at most one per family. A single
+	// control-plane machine holds each address at a time.
 	VirtualAddresses []netip.Addr `json:"virtualAddresses,omitempty"`
 	// Pools are the address pools for Services of type LoadBalancer. Without pools, Orlop OS
 	// assigns no addresses.
@@ -87,7 +87,7 @@ type Spec struct {
 	PodCertificates bool `json:"podCertificates,omitempty"`
 
 	// TokenWebhook is the service that the API server calls for tokens that no other authenticator
-	// knows; nil without such a service.
+	// knows; nil: none.
 	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
 }
 
@@ -117,7 +117,7 @@ type LocalVolumes struct {
 // DNS configures the resolvers of the cluster DNS for names outside the cluster, and the cache of
 // their answers.
 type DNS struct {
-	// for every name without a stub domain; if empty, such names do not resolve
+	// for every name without a stub domain; if empty, these names do not resolve
 	Upstreams   []netip.AddrPort `json:"upstreams"`
 	StubDomains []StubDomain     `json:"stubDomains"` // the most specific domain applies
 	// maximum time of an answer in the cache, seconds, from 1
@@ -161,11 +161,11 @@ type AccessCheck struct {
 	DNSDomain      string `json:"dnsDomain"`
 }
 
-// PodsStoppedDetail is the detail that the component kubelet reports when, after SIGPWR, the pods of
-// the node have ended in order.
+// PodsStoppedDetail is the detail that the component kubelet reports when, after SIGPWR, the pods
+// of the node have ended in order.
 const PodsStoppedDetail = "the pods have ended"
 
-// Savepoint is the output of `orchestrator save-data`: the savepoint of the cluster's data for the
+// Savepoint is the output of `orchestrator take-savepoint`: the savepoint of the cluster's data for the
 // running version.
 type Savepoint struct {
 	Revision int64 `json:"revision"` // of etcd
@@ -185,7 +185,7 @@ type SavepointRestored struct {
 	Dropped  int64     `json:"dropped"`  // lost revisions after it
 }
 
-// NodeGCRequest is the JSON input of `orchestrator forget-nodes`.
+// NodeGCRequest is the JSON input of `orchestrator delete-removed-nodes`.
 type NodeGCRequest struct {
 	Names []string `json:"names"` // of Nodes
 	// MadeBefore protects newer Nodes: a Node created later belongs to another machine with the

@@ -6,8 +6,8 @@ import (
 )
 
 // MachineTCP returns the TCP ports of a machine on its own addresses. No Service and no host port
-// may take such a port. The list is the same for workers and control-plane machines, because a
-// machine may change its role.
+// may take them. The list is the same for workers and control-plane machines, because a machine may
+// change its role.
 func MachineTCP() []int {
 	return []int{etcdjoin.ClientPort, etcdjoin.PeerPort, paths.PortKubernetes, paths.PortKubelet, paths.PortMetrics, paths.PortApid}
 }

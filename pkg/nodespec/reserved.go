@@ -19,8 +19,8 @@ type Reserved struct {
 }
 
 // Reserved returns the addresses in the specification. The addresses of Nodes change, so Check gets
-// them separately. Extra addresses in the API server's certificate are not included: such an
-// address may belong to a Service in front of the API servers.
+// them separately. Extra addresses in the API server's certificate are not included, because they
+// may belong to a Service in front of the API servers.
 func (s Spec) Reserved() Reserved {
 	machines := slices.Concat(s.NodeIPs, s.ControlPlanes, s.VirtualAddresses)
 	if u, err := url.Parse(s.Endpoint); err == nil {

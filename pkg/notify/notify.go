@@ -2,14 +2,14 @@
 // component inside it, is ready.
 //
 // The process inherits the write end of a pipe, usually as file descriptor 3, and reads its number
-// from the environment variable ORLOP_NOTIFY_FD. It writes one JSON object per line:
+// from the environment variable ORLOP_NOTIFY_FD. It writes a JSON object per line:
 //
 //	{"component":"etcd","ready":true,"detail":"serving on /run/…/etcd.sock"}
 //
 // A line with an empty component describes the process as a whole. The reader (pkg/supervise)
-// regards a process as ready when it has announced at least one component and all announced
-// components are ready. A component can report that it is unready again. The reader forgets all
-// components when the process exits.
+// regards a process as ready when it has announced a component and all announced components are
+// ready. A component can report that it is unready again. The reader forgets all components when
+// the process exits.
 //
 // The package contains only the lines: no states, no deadlines, no processes.
 package notify
@@ -34,12 +34,12 @@ const MaxLine = 4096
 // maxDetail leaves room for JSON's escapes (at most 6 bytes per byte) and the other fields.
 const maxDetail = 500
 
-// Message is the content of one line.
+// Message is the content of a line.
 type Message struct {
 	// "etcd", "kube-apiserver", …; empty for the process itself; at most 64 bytes
 	Component string `json:"component"`
 	Ready     bool   `json:"ready"` // whether it can do its work now
-	// one line for people: its present work, or the reason why it waits
+	// a line for people: its present work, or the reason why it waits
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -50,7 +50,7 @@ type Writer struct {
 	w  io.Writer
 }
 
-// NewWriter returns a Writer that sends to w, with one Write per message.
+// NewWriter returns a Writer that sends each message to w in a single Write.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
 // Send reports whether a component is ready. It cuts a detail after 500 bytes and replaces line

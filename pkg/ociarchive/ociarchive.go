@@ -80,7 +80,7 @@ func Write(w io.Writer, images ...Image) error {
 func WriteLayout(dir string, images ...Image) error {
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
-		return fmt.Errorf("images: cannot make their folder: %w", err)
+		return fmt.Errorf("images: cannot create directory: %w", err)
 	}
 	for _, i := range images {
 		image, err := i.build()
@@ -91,7 +91,7 @@ func WriteLayout(dir string, images ...Image) error {
 			}))
 		}
 		if err != nil {
-			return fmt.Errorf("image %s: cannot make: %w", i.Name, err)
+			return fmt.Errorf("image %s: cannot build: %w", i.Name, err)
 		}
 	}
 	return nil
@@ -131,7 +131,7 @@ func (i Image) build() (v1.Image, error) {
 func (i Image) Digest() (string, error) {
 	image, err := i.build()
 	if err != nil {
-		return "", fmt.Errorf("image %s: cannot make: %w", i.Name, err)
+		return "", fmt.Errorf("image %s: cannot build: %w", i.Name, err)
 	}
 	digest, err := image.Digest()
 	return digest.String(), err

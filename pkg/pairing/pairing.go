@@ -1,5 +1,5 @@
-// Package pairing implements the protocol by which an unclaimed machine, and an operator who can
-// see its console, authenticate each other's keys.
+// Package pairing implements the protocol by which an unclaimed machine, and an operator at its
+// console, authenticate each other's keys.
 //
 // The machine shows a pairing code for single use. The operator's tool connects by TLS 1.3 without
 // a client certificate, with its own ALPN protocol name. It sends the operator's CA with a proof
@@ -71,7 +71,7 @@ func ParseCode(text string) (Code, error) {
 			r = '1'
 		}
 		if !strings.ContainsRune(alphabet, r) {
-			return "", fmt.Errorf("pairing code: %q is in none", r)
+			return "", fmt.Errorf("pairing code: invalid character %q", r)
 		}
 		if n > 0 && n%group == 0 {
 			b.WriteByte('-')
@@ -80,7 +80,7 @@ func ParseCode(text string) (Code, error) {
 		n++
 	}
 	if n != symbols {
-		return "", fmt.Errorf("pairing code: it has %d letters and digits, and not %d", n, symbols)
+		return "", fmt.Errorf("pairing code: %d letters and digits, expected %d", n, symbols)
 	}
 	return Code(b.String()), nil
 }
@@ -107,7 +107,7 @@ const (
 // complete.
 func Binding(state tls.ConnectionState) ([]byte, error) {
 	if state.Version < tls.VersionTLS13 || state.NegotiatedProtocol != Protocol {
-		return nil, errors.New("pairing: the connection was not made for it")
+		return nil, errors.New("pairing: the connection has another protocol")
 	}
 	return state.ExportKeyingMaterial("EXPORTER-orlop-pairing", nil, sha256.Size)
 }
@@ -143,7 +143,7 @@ func (c Code) NewAnswer(binding []byte, claim Claim) Answer {
 }
 
 // ErrWrongMachine is returned for an answer with a wrong proof.
-var ErrWrongMachine = errors.New("pairing: what answers does not know the code, so it is not the machine whose console shows it; nothing was kept")
+var ErrWrongMachine = errors.New("pairing: the peer does not know the code, so it is not the machine whose console shows it; nothing was stored")
 
 // RefusedError is the reason of a machine that rejects a claim. The text is from an unauthenticated
 // peer, in printable ASCII.
@@ -173,7 +173,7 @@ func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 	return nil
 }
 
-// Serve receives one claim from a connection and sends the answer that judge returns.
+// Serve receives a claim from a connection and sends the answer that judge returns.
 func Serve(conn io.ReadWriter, judge func(Claim) Answer) error {
 	var claim Claim
 	if err := receive(conn, &claim); err != nil {

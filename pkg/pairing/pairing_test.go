@@ -157,7 +157,7 @@ func TestInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestProofs: a proof is valid for one connection, one CA and one direction.
+// TestProofs: a proof is valid for a single connection, CA and direction.
 func TestProofs(t *testing.T) {
 	code := NewCode()
 	binding, other := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)

@@ -32,7 +32,7 @@ type Error struct {
 	Stack string // at most MaxStack bytes
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%s: the program failed: %s", e.Where, e.Value) }
+func (e *Error) Error() string { return fmt.Sprintf("%s: panic: %s", e.Where, e.Value) }
 
 // recorder receives each panic. Without it no panic is recovered.
 var recorder atomic.Pointer[func(*Error)]

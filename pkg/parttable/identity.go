@@ -90,7 +90,7 @@ func shared(p *gpt.Partition) bool {
 }
 
 // Identify replaces the GUIDs that a disk ("/dev/vda") shares with other disks (Shared) by new
-// ones. A power cut leaves the old or the new GUIDs. All other GUIDs stay.
+// GUIDs. After a power cut the disk has the old or the new GUIDs. All other GUIDs stay.
 func Identify(path string) error {
 	device, err := block.NewFromPath(path, block.OpenForWrite())
 	if err != nil {
@@ -102,7 +102,7 @@ func Identify(path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if err := identify(plain, uuid.NewRandom); err != nil {
-		return fmt.Errorf("%s: cannot give the disk GUIDs of its own: %w", path, err)
+		return fmt.Errorf("%s: cannot set new GUIDs: %w", path, err)
 	}
 	return nil
 }

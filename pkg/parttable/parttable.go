@@ -68,8 +68,8 @@ type heldWrite struct {
 	data   []byte
 }
 
-// WriteAt records a write. A read before Sync returns the old content; the library does no such
-// read.
+// WriteAt records a write. A read before Sync returns the old content; the library does not read
+// then.
 func (d *orderedDevice) WriteAt(p []byte, offset int64) (int, error) {
 	p = bytes.Clone(p)
 	if d.guid != uuid.Nil && bytes.HasPrefix(p, []byte("EFI PART")) {

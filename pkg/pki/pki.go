@@ -117,7 +117,7 @@ func NewCA(name string, ttl time.Duration) (*CA, error) {
 // NewCAAt is like NewCA at another time.
 func NewCAAt(name string, ttl time.Duration, now time.Time) (*CA, error) {
 	if name == "" || ttl <= 0 {
-		return nil, fmt.Errorf("CA %q: cannot make: a name and a lifetime above zero are needed", name)
+		return nil, fmt.Errorf("CA %q: cannot create: expected a name and a positive TTL", name)
 	}
 	key, err := NewKey()
 	if err != nil {
@@ -139,7 +139,7 @@ func NewCAAt(name string, ttl time.Duration, now time.Time) (*CA, error) {
 	}
 	cert, err := sign(template, template, &key.PublicKey, key)
 	if err != nil {
-		return nil, fmt.Errorf("CA %q: cannot make: %w", name, err)
+		return nil, fmt.Errorf("CA %q: cannot create: %w", name, err)
 	}
 	return &CA{Cert: cert, Key: key}, nil
 }
@@ -161,7 +161,7 @@ func (ca *CA) Issue(spec Spec) (*Leaf, error) {
 		template.NotBefore = ca.Cert.NotBefore
 	}
 	if !template.NotAfter.After(template.NotBefore) {
-		return nil, fmt.Errorf("certificate %q: cannot issue: the CA %q ended at %s; make a new CA",
+		return nil, fmt.Errorf("certificate %q: cannot issue: the CA %q expired at %s; create a new CA",
 			spec.CN, ca.Cert.Subject.CommonName, ca.Cert.NotAfter.Format(time.RFC3339))
 	}
 	cert, err := sign(template, ca.Cert, holder, ca.Key)
@@ -187,7 +187,7 @@ func SelfSigned(spec Spec) (*Leaf, error) {
 
 func leafTemplate(spec Spec) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	if spec.CN == "" || spec.TTL <= 0 {
-		return nil, nil, fmt.Errorf("certificate %q: cannot issue: a common name and a lifetime above zero are needed", spec.CN)
+		return nil, nil, fmt.Errorf("certificate %q: cannot issue: expected a common name and a positive TTL", spec.CN)
 	}
 	var usage []x509.ExtKeyUsage
 	switch spec.Usage {
@@ -198,7 +198,7 @@ func leafTemplate(spec Spec) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	case Both:
 		usage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	default:
-		return nil, nil, fmt.Errorf("certificate %q: cannot issue: usage %d is none of Client, Server, Both", spec.CN, spec.Usage)
+		return nil, nil, fmt.Errorf("certificate %q: cannot issue: invalid usage %d", spec.CN, spec.Usage)
 	}
 	key := spec.Key
 	if key == nil && spec.For == nil {
@@ -301,7 +301,7 @@ const prefixSize, randomSize = 8, 11
 func lineageSerial(origin string) (*big.Int, error) {
 	octets := make([]byte, prefixSize+randomSize)
 	if _, err := rand.Read(octets); err != nil {
-		return nil, fmt.Errorf("certificate: cannot make a serial number: %w", err)
+		return nil, fmt.Errorf("certificate: cannot create serial number: %w", err)
 	}
 	copy(octets, lineagePrefix(origin))
 	return new(big.Int).SetBytes(octets), nil
@@ -339,7 +339,7 @@ func HolderID(cert *x509.Certificate) string {
 func NewRequest(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
-		return nil, fmt.Errorf("certificate request: cannot make: %w", err)
+		return nil, fmt.Errorf("certificate request: cannot create: %w", err)
 	}
 	return der, nil
 }
@@ -422,4 +422,4 @@ func Matches(cert *x509.Certificate, key *ecdsa.PrivateKey) bool {
 	return err == nil && bytes.Equal(spki, cert.RawSubjectPublicKeyInfo)
 }
 
-var errNotCA = errors.New("the certificate is not one of a certificate authority")
+var errNotCA = errors.New("the certificate is not a CA certificate")

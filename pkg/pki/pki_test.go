@@ -75,7 +75,7 @@ func TestLeafStaysInsideItsCA(t *testing.T) {
 	if !leaf.Cert.NotAfter.Equal(ca.Cert.NotAfter) || !leaf.Cert.NotBefore.Equal(ca.Cert.NotBefore) {
 		t.Errorf("leaf lives %s to %s, its CA %s to %s", leaf.Cert.NotBefore, leaf.Cert.NotAfter, ca.Cert.NotBefore, ca.Cert.NotAfter)
 	}
-	if _, err := ca.Issue(Spec{CN: "x", Usage: Client, TTL: day, Now: noon.Add(101 * day)}); err == nil || !strings.Contains(err.Error(), "make a new CA") {
+	if _, err := ca.Issue(Spec{CN: "x", Usage: Client, TTL: day, Now: noon.Add(101 * day)}); err == nil || !strings.Contains(err.Error(), "create a new CA") {
 		t.Errorf("a certificate of an ended CA: got %v", err)
 	}
 }

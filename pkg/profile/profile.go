@@ -35,7 +35,7 @@ const (
 	MaxDuration     = time.Minute
 )
 
-// maxSize is the maximum size of a profile in bytes. A profile of one minute of the API server has
+// maxSize is the maximum size of a profile in bytes. A profile of the API server over a minute has
 // some hundred KiB.
 const maxSize = 3 << 20
 
@@ -57,7 +57,7 @@ func Parse(kind string, duration time.Duration) (Request, error) {
 	o := Request{Kind: kind, Duration: duration}
 	switch {
 	case !slices.Contains(Kinds, kind):
-		return o, fmt.Errorf("kind %q: there is no such profile; there are %s", kind, strings.Join(Kinds, ", "))
+		return o, fmt.Errorf("kind %q: unknown profile; expected one of %s", kind, strings.Join(Kinds, ", "))
 	case kind != "cpu" && duration != 0:
 		return o, fmt.Errorf("duration: a profile of kind %s shows a moment; only one of kind cpu takes time", kind)
 	case duration < 0 || duration > MaxDuration:
@@ -95,7 +95,7 @@ func Profile(ctx context.Context, o Request) ([]byte, error) {
 // Listen creates a listening socket for a process to inherit. The caller closes it.
 func Listen(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("profile: cannot make a folder: %w", err)
+		return nil, fmt.Errorf("profile: cannot create directory: %w", err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("profile: cannot replace the socket: %w", err)
@@ -156,7 +156,7 @@ func Fetch(ctx context.Context, path string, o Request) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("it does not answer: %w", err)
 	case len(text) > maxSize:
-		return nil, fmt.Errorf("the profile has more than %d bytes; watch it for a shorter time", maxSize)
+		return nil, fmt.Errorf("the profile has more than %d bytes; choose a shorter duration", maxSize)
 	case response.StatusCode != http.StatusOK:
 		return nil, errors.New(strings.TrimSpace(string(text)))
 	}

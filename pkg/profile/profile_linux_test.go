@@ -30,7 +30,7 @@ func TestParse(t *testing.T) {
 		{"heap", time.Second, Request{}, "duration: a profile of kind heap shows a moment"},
 		{"cpu", MaxDuration + 1, Request{}, "is not between 0 and 1m0s"},
 		{"cpu", -1, Request{}, "is not between 0 and 1m0s"},
-		{"mutex", 0, Request{}, `kind "mutex": there is no such profile; there are cpu, heap, allocs, goroutine`},
+		{"mutex", 0, Request{}, `kind "mutex": unknown profile; expected one of cpu, heap, allocs, goroutine`},
 	} {
 		got, err := Parse(c.kind, c.duration)
 		if c.problem == "" && (err != nil || got != c.want) {

@@ -26,7 +26,7 @@ import (
 )
 
 // ErrUnsupported is returned for a file system without project quotas.
-var ErrUnsupported = errors.New("the file system has no project quotas: an earlier version made it; reset the machine's data to have it made anew")
+var ErrUnsupported = errors.New("the file system has no project quotas, because an earlier version created it; reset the machine's data to create a new file system")
 
 // Limit is the limit of a project. Zero means no limit.
 type Limit struct {
@@ -94,7 +94,7 @@ func Assign(folder string, id uint32) error {
 		err = ErrUnsupported
 	}
 	if err != nil {
-		return fmt.Errorf("%s: cannot become project %d: %w", folder, id, err)
+		return fmt.Errorf("%s: cannot assign to project %d: %w", folder, id, err)
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func Assign(folder string, id uint32) error {
 func Of(folder string) (uint32, error) {
 	var id uint32
 	if err := attributes(folder, getAttributes, 0, func(a *fsxattr) { id = a.project }); err != nil {
-		return 0, fmt.Errorf("%s: cannot read its project: %w", folder, err)
+		return 0, fmt.Errorf("%s: cannot read project: %w", folder, err)
 	}
 	return id, nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // maxRounds is the maximum number of rounds of Converge before it returns an error. The second
-// round should find no operation; a few more are allowed because one operation may reveal another.
+// round should find no operation; a few more are allowed because an operation may reveal another.
 const maxRounds = 8
 
 // Diff reads the actual state and returns the remaining operations in order; none if the actual
@@ -55,7 +55,7 @@ func Converge(ctx context.Context, c Config) error {
 		}
 		last = ops
 	}
-	return fmt.Errorf("%s: does not settle; after %d rounds this is still to do: %s", c.Name, maxRounds, strings.Join(Print(last), "; "))
+	return fmt.Errorf("%s: does not converge; remaining operations after %d rounds: %s", c.Name, maxRounds, strings.Join(Print(last), "; "))
 }
 
 // do performs the operations in order: up to the first failure, or all of them with KeepGoing.

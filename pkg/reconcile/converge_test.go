@@ -85,7 +85,7 @@ func (useless) Do(context.Context) error { return nil }
 
 func TestConvergeGivesUpOnACircle(t *testing.T) {
 	err := Converge(t.Context(), Config{Name: "test", Diff: func(context.Context) ([]Op, error) { return []Op{useless{}}, nil }})
-	if err == nil || !strings.Contains(err.Error(), "does not settle") || !strings.Contains(err.Error(), "turn round") {
+	if err == nil || !strings.Contains(err.Error(), "does not converge") || !strings.Contains(err.Error(), "turn round") {
 		t.Fatalf("error %v", err)
 	}
 }

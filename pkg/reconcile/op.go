@@ -9,7 +9,7 @@ package reconcile
 
 import "context"
 
-// Op is one change to the machine.
+// Op is a change to the machine.
 //
 // String describes it for operators ("format STATE (/dev/vda4) as ext4"): it is the line of a dry
 // run, of a golden file and of the log. Do performs it. Do is safe to repeat, because a machine may

@@ -25,7 +25,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
-	"github.com/orlop-os/orlop/pkg/resume"
+	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 // Source is an artifact in a registry, with the access data.
@@ -110,7 +110,7 @@ func (s Source) repository() (*remote.Repository, error) {
 	if repository.PlainHTTP = s.PlainHTTP; !s.PlainHTTP {
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(s.CA) {
-			return nil, errors.New("no CA is given that vouches for the registry, and this system trusts none by itself")
+			return nil, errors.New("no CA is given for the registry, and this system trusts no public CA")
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool}
 	}
@@ -133,7 +133,7 @@ type tlsOnly struct{ http.RoundTripper }
 
 func (t tlsOnly) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" {
-		return nil, fmt.Errorf("the registry sends whoever has a password to %s: a password is not sent without TLS", r.URL.Redacted())
+		return nil, fmt.Errorf("the registry redirects the authentication to %s: a password is not sent without TLS", r.URL.Redacted())
 	}
 	return t.RoundTripper.RoundTrip(r)
 }
@@ -172,10 +172,10 @@ func layerOf(text []byte, mediaType string) (layer ocispec.Descriptor, err error
 	}
 	ours := slices.DeleteFunc(manifest.Layers, func(l ocispec.Descriptor) bool { return l.MediaType != mediaType })
 	if len(ours) != 1 {
-		return layer, fmt.Errorf("it has %d layers of type %s, and not one", len(ours), mediaType)
+		return layer, fmt.Errorf("it has %d layers of type %s, expected one", len(ours), mediaType)
 	}
 	if err := ours[0].Digest.Validate(); err != nil || ours[0].Digest.Algorithm() != digest.SHA256 {
-		return layer, fmt.Errorf("its layer's digest %q is no SHA-256", ours[0].Digest)
+		return layer, fmt.Errorf("its layer has the digest %q, expected SHA-256", ours[0].Digest)
 	}
 	if ours[0].Size <= 0 {
 		return layer, fmt.Errorf("its layer has a size of %d bytes", ours[0].Size)
@@ -186,7 +186,7 @@ func layerOf(text []byte, mediaType string) (layer ocispec.Descriptor, err error
 // Reader reads the file from an offset, with a new connection after each interruption (package
 // resume). It ends with ctx.
 func (f *File) Reader(ctx context.Context, at int64) io.Reader {
-	return resume.Reader(at, f.layer.Size, func(at int64) (io.ReadCloser, error) {
+	return transfer.ResumingReader(at, f.layer.Size, func(at int64) (io.ReadCloser, error) {
 		body, err := f.open(ctx, at)
 		if err != nil {
 			return nil, fmt.Errorf("registry: %s: %w", f.reference, err)

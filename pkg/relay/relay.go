@@ -34,10 +34,10 @@ const closeTimeout = 5 * time.Second
 func ParseTarget(text string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil || addr.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("machine %.80q: cannot be reached through another one: expected its IP address, without a port", text)
+		return netip.Addr{}, fmt.Errorf("machine %.80q: cannot relay: expected its IP address, without a port", text)
 	}
 	if addr = addr.Unmap(); !addr.IsGlobalUnicast() {
-		return netip.Addr{}, fmt.Errorf("machine %s: cannot be reached through another one: it is no address of one machine alone; name the one that its certificate holds", addr)
+		return netip.Addr{}, fmt.Errorf("machine %s: cannot relay: it is not a unicast address; use the address in the certificate of the machine", addr)
 	}
 	return addr, nil
 }
@@ -135,7 +135,7 @@ func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn ne
 			}
 			up = nil // data from the target still arrives
 		case <-late.C: // the return ends the call, and with it a hanging Send
-			return status.Errorf(codes.DeadlineExceeded, "nothing was passed on for %v", idle)
+			return status.Errorf(codes.DeadlineExceeded, "no data was relayed for %v", idle)
 		}
 	}
 }
@@ -154,7 +154,7 @@ func upward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn 
 			return err
 		}
 		if len(m.Chunk) > Chunk {
-			return status.Errorf(codes.InvalidArgument, "a message of %d bytes cannot be passed on; at most %d", len(m.Chunk), Chunk)
+			return status.Errorf(codes.InvalidArgument, "cannot relay a message of %d bytes; limit %d", len(m.Chunk), Chunk)
 		}
 		if _, err := conn.Write(m.Chunk); err != nil {
 			return nil // downward returns the reason, after the last data of the target
@@ -178,7 +178,7 @@ func downward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], con
 			return nil
 		}
 		if err != nil {
-			return status.Errorf(codes.Unavailable, "the connection broke off: %v", err)
+			return status.Errorf(codes.Unavailable, "the connection broke: %v", err)
 		}
 	}
 }

@@ -102,7 +102,7 @@ func TestEndOfTheCall(t *testing.T) {
 	stream, cancel, _, _ = start(t, 50*time.Millisecond)
 	near := Conn(stream, cancel)
 	near.SetDeadline(time.Now().Add(20 * time.Second))
-	if _, err := near.Read(make([]byte, 1)); status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "nothing was passed on for 50ms") {
+	if _, err := near.Read(make([]byte, 1)); status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "no data was relayed for 50ms") {
 		t.Errorf("nothing goes over it: %v", err)
 	}
 

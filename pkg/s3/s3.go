@@ -1,7 +1,7 @@
-// Package s3 uploads objects to a bucket of an S3-compatible store. It implements one request: PUT
-// of an object with known length and digest, with a path-style URL and a signature (AWS Signature
-// Version 4). It does not list, read, delete or retry. The credentials need only the right
-// s3:PutObject.
+// Package s3 uploads objects to a bucket of an S3-compatible store. It implements a single request:
+// PUT of an object with known length and digest, with a path-style URL and a signature (AWS
+// Signature Version 4). It does not list, read, delete or retry. The credentials need only the
+// right s3:PutObject.
 package s3
 
 import (
@@ -73,7 +73,7 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 		return errors.New("it is empty")
 	}
 	if size > MaxSize {
-		return fmt.Errorf("it has %d MiB, and a store takes %d in one piece", size>>20, int64(MaxSize)>>20)
+		return fmt.Errorf("it has %d MiB, and the limit of a store is %d", size>>20, int64(MaxSize)>>20)
 	}
 	client, err := b.client()
 	if err != nil {
@@ -86,11 +86,11 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 	if n, err := io.Copy(io.MultiWriter(sum, check), io.NewSectionReader(body, 0, size)); err != nil {
 		return fmt.Errorf("it cannot be read: %w", err)
 	} else if n != size {
-		return fmt.Errorf("it has %d bytes, and not %d", n, size)
+		return fmt.Errorf("it has %d bytes, expected %d", n, size)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	sending := watch(io.NewSectionReader(body, 0, size), func() { cancel(fmt.Errorf("the store has taken nothing of it for %v", stallTimeout)) })
+	sending := watch(io.NewSectionReader(body, 0, size), func() { cancel(fmt.Errorf("the store has accepted no data for %v", stallTimeout)) })
 	defer sending.Close()
 	// the signer removes this port, and the brackets with it
 	request, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.TrimSuffix(b.Endpoint, ":443")+"/"+b.Name+"/"+key, sending)
@@ -121,7 +121,7 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 	if answer.StatusCode/100 == 2 {
 		return nil
 	}
-	defer time.AfterFunc(answerTimeout, func() { cancel(errors.New("the store does not end its answer")) }).Stop()
+	defer time.AfterFunc(answerTimeout, func() { cancel(errors.New("the answer of the store is incomplete")) }).Stop()
 	return refusal(answer)
 }
 
@@ -142,7 +142,7 @@ func (b Bucket) client() (*http.Client, error) {
 		pool = x509.NewCertPool()
 	}
 	if len(b.CA) > 0 && !pool.AppendCertsFromPEM(b.CA) {
-		return nil, errors.New("there is no certificate in the CA that is given")
+		return nil, errors.New("the given CA contains no certificate")
 	}
 	return &http.Client{
 		Transport: &http.Transport{

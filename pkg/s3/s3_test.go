@@ -130,7 +130,7 @@ func TestRefused(t *testing.T) {
 		"another region":       {with(func(b *Bucket) { b.Region = "us-east-1" }), "SignatureDoesNotMatch"},
 		"another bucket":       {with(func(b *Bucket) { b.Name = "other" }), "NoSuchBucket: The specified bucket does not exist (HTTP 404)"},
 		"nobody vouches":       {with(func(b *Bucket) { b.CA = nil }), "certificate signed by unknown authority"},
-		"no certificate":       {with(func(b *Bucket) { b.CA = []byte("x") }), "there is no certificate in the CA"},
+		"no certificate":       {with(func(b *Bucket) { b.CA = []byte("x") }), "the given CA contains no certificate"},
 		"nobody there":         {with(func(b *Bucket) { b.Endpoint = "https://" + listener.Addr().String() }), "connection refused"},
 		"sent elsewhere":       {stolen, "the store answers 307 Temporary Redirect"},
 		"not a store's answer": {broken, "the store answers 502 Bad Gateway"},
@@ -146,13 +146,13 @@ func TestRefused(t *testing.T) {
 			}
 		}
 	}
-	if err := good.Put(t.Context(), "k", strings.NewReader("hello"), 6); err == nil || !strings.Contains(err.Error(), "it has 5 bytes, and not 6") {
+	if err := good.Put(t.Context(), "k", strings.NewReader("hello"), 6); err == nil || !strings.Contains(err.Error(), "it has 5 bytes, expected 6") {
 		t.Errorf("shorter than it was: %v", err)
 	}
 	if err := good.Put(t.Context(), "k", strings.NewReader(""), 0); err == nil || !strings.Contains(err.Error(), "it is empty") {
 		t.Errorf("empty: %v", err)
 	}
-	if err := good.Put(t.Context(), "k", nil, MaxSize+1); err == nil || !strings.Contains(err.Error(), "it has 5120 MiB, and a store takes 5120 in one piece") {
+	if err := good.Put(t.Context(), "k", nil, MaxSize+1); err == nil || !strings.Contains(err.Error(), "it has 5120 MiB, and the limit of a store is 5120") {
 		t.Errorf("too large: %v", err)
 	}
 	if keys := store.Keys(); len(keys) != 0 {

@@ -34,8 +34,8 @@ func Text(text string) string {
 }
 
 // Line joins the lines of a text by "; ", or by a blank after a line that ends with a colon or a
-// comma. It trims lines and omits empty lines. It is for texts of several lines, such as joined
-// errors, in a one-line context; unprintable characters stay.
+// comma. It trims lines and omits empty lines. It is for texts of several lines, for example joined
+// errors, in a single-line context; unprintable characters stay.
 func Line(text string) string {
 	if !strings.ContainsAny(text, "\r\n") {
 		return text

@@ -138,31 +138,33 @@ func (Reboot) action()               {}
 // Step returns the new record and the actions for an event, on a machine that runs the version
 // running. An error explains why the event is rejected; then the record is unchanged.
 //
-//	record            event         condition                  new record    actions
-//	done              Started       newer, epoch not below     writing       -
+//	record            event         condition                 new record    actions
+//	done              Started       newer, epoch not below    writing       -
 //	                                the floor
-//	writing           Started       (the last try was cut)     writing       -
-//	writing           WriteFailed                              failed        -
-//	writing           EntryWritten                             written       Reboot
-//	any               Booted        own entry is on trial      trial         Watch
-//	written, trial    Booted        running is To, no entry    trial         Watch
+//	writing           Started       (the last try was cut)    writing       -
+//	writing           WriteFailed                             failed        -
+//	writing           EntryWritten                            written       Reboot
+//	any               Booted        own entry is on trial     trial         Watch
+//	written, trial    Booted        running is To, no entry   trial         Watch
 //	                                (the ESP is damaged)
-//	written, trial    Booted        running is To, own good    committed     -
+//	written, trial    Booted        running is To, own good   committed     -
 //	                                (cut between rename and
 //	                                record)
-//	written, trial    Booted        running is From,           rolled back   RestoreConfiguration
+//	written, trial    Booted        running is From,          rolled back   RestoreConfiguration
 //	                                To failed
-//	trial             Booted        running is From, no To     rolled back   RestoreConfiguration
-//	                                (the firmware has lost it)
-//	written, writing  Booted        running is From, no To     failed        -
-//	written, trial    Booted        running is From, tries     unchanged     -
+//	trial             Booted        running is From, no To    rolled back   RestoreConfiguration
+//	                                (the firmware has lost
+//	                                it)
+//	written, writing  Booted        running is From, no To    failed        -
+//	written, trial    Booted        running is From, tries    unchanged     -
 //	                                left (the operator chose
 //	                                the old version)
-//	trial             ChecksPassed                             committed     Rename to good
-//	trial             ChecksFailed                             trial+reason  Rename to failed, Reboot
-//	done              RollbackRequested
-//	                                another entry, not failed, trial+reason  Rename own to failed,
-//	                                epoch not below the floor                Reboot
+//	trial             ChecksPassed                            committed     Rename to good
+//	trial             ChecksFailed                            trial+reason  Rename to failed,
+//	                                                                        Reboot
+//	done              Rollback-     another entry, not        trial+reason  Rename own to
+//	                  Requested     failed, epoch not below                 failed, Reboot
+//	                                the floor
 //
 // The floor applies to requests of operators. A version on trial with failed probes rolls back
 // regardless of the epoch of the previous version, because the floor rises only when a version is
@@ -179,7 +181,7 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		case c == 0:
 			return r, nil, fmt.Errorf("version %s is running already", running)
 		case c < 0:
-			return r, nil, fmt.Errorf("version %s is older than %s, which is running; `orlopctl rollback` goes back to the version before", e.To, running)
+			return r, nil, fmt.Errorf("version %s is older than %s, which is running; `orlopctl rollback` returns to the previous version", e.To, running)
 		}
 		if e.Epoch < e.Floor {
 			return r, nil, below(e.To, e.Epoch, e.Floor)
@@ -216,7 +218,7 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		others := slices.DeleteFunc(slices.Clone(e.Entries), func(o Entry) bool { return o.Version == running || o.Failed() })
 		other, ok := First(others)
 		if !ok {
-			return r, nil, fmt.Errorf("there is no other version to go back to")
+			return r, nil, fmt.Errorf("there is no other version for a rollback")
 		}
 		if epoch := e.Epochs[other.Version]; epoch < e.Floor {
 			return r, nil, below(other.Version, epoch, e.Floor)
@@ -229,7 +231,7 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 
 // below returns the error for a version with a lower epoch than a committed version.
 func below(version string, epoch, floor int) error {
-	return fmt.Errorf("version %s has epoch %d, and one with epoch %d was committed on this machine: what was mended in between would be open again; take a version with epoch %[3]d or higher", version, epoch, floor)
+	return fmt.Errorf("version %s has epoch %d, and one with epoch %d was committed on this machine: fixed vulnerabilities would return; use a version with epoch %[3]d or higher", version, epoch, floor)
 }
 
 func booted(running string, r Record, e Booted) (Record, []Action) {
@@ -259,12 +261,12 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 	switch {
 	case !there && r.Phase == Trial:
 		if r.Reason == "" {
-			r.Reason = fmt.Sprintf("the power was cut on trial, and the firmware's entry of version %s is gone", r.To)
+			r.Reason = fmt.Sprintf("the power was cut during the trial, and the firmware's entry of version %s is missing", r.To)
 		}
 	case !there:
 		r.Phase, r.Ended = Failed, e.At
 		if r.Reason == "" {
-			r.Reason = "it was cut short before the new version was on the disk; nothing has changed"
+			r.Reason = "the upgrade was interrupted before the new version was on the disk; nothing has changed"
 		}
 		return r, nil
 	case !other.Failed(): // the operator chose the old version
@@ -272,7 +274,7 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 	}
 	r.Tries = max(r.Tries, other.Done)
 	if r.Reason == "" {
-		r.Reason = fmt.Sprintf("version %s did not come up in %d tries", r.To, other.Done)
+		r.Reason = fmt.Sprintf("version %s did not boot in %d tries", r.To, other.Done)
 	}
 	if len(r.Log) == 0 {
 		r.Log = e.Log

@@ -118,7 +118,7 @@ func Zero(r io.ReaderAt, at, length uint64) (bool, error) {
 }
 
 // errPlace is returned for an offset beyond every disk.
-var errPlace = errors.New("an offset behind the end")
+var errPlace = errors.New("an offset beyond the end")
 
 // read fills p.
 func read(r io.ReaderAt, p []byte, at uint64) error {

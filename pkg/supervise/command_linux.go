@@ -34,7 +34,7 @@ type Command struct {
 }
 
 // ErrTooMuch is returned when a command exceeds Command.MaxOutput.
-var ErrTooMuch = errors.New("wrote more than it may")
+var ErrTooMuch = errors.New("exceeded the output limit")
 
 // Run runs a program until it exits, and returns its standard output and error (the last 256 KiB).
 // args are the absolute path of the executable and its arguments. If the context ends first, Run
@@ -104,7 +104,7 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w (%d bytes)", strings.Join(c.Args, " "), ErrTooMuch, c.MaxOutput)
 	}
 	if ctx.Err() != nil {
-		return text, fmt.Errorf("%s: was ended early: %w", strings.Join(c.Args, " "), errors.Join(ctx.Err(), err))
+		return text, fmt.Errorf("%s: was killed: %w", strings.Join(c.Args, " "), errors.Join(ctx.Err(), err))
 	}
 	if !p.Exit().OK() {
 		return text, &ExitError{Args: c.Args, Exit: p.Exit(), Output: lastLines(string(said), 5)}
@@ -207,7 +207,7 @@ func readEnd(r io.Reader, limit int) []byte {
 	}
 }
 
-// lastLines returns the last n lines of a text in one line, joined by "; ".
+// lastLines joins the last n lines of a text by "; ".
 func lastLines(text string, n int) string {
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
 	return strings.Join(lines[max(0, len(lines)-n):], "; ")

@@ -204,7 +204,7 @@ func (m *Manager) Signal(name string, signal syscall.Signal) error {
 		return err
 	}
 	if u.process == nil {
-		return fmt.Errorf("service %q: cannot send it a signal: it does not run", name)
+		return fmt.Errorf("service %q: cannot send signal: it is not running", name)
 	}
 	return u.process.Signal(signal, false)
 }
@@ -226,9 +226,9 @@ func (m *Manager) Shutdown(ctx context.Context) error {
 	defer cancel()
 	_, stuck := cell.Wait(ctx, m.status, none)
 	if stuck != nil {
-		stuck = errors.New("some are still there")
+		stuck = errors.New("some are still running")
 	}
-	return errors.Join(fmt.Errorf("services %s: killed, because they did not end in time", strings.Join(killed, ", ")), stuck)
+	return errors.Join(fmt.Errorf("services %s: killed, because they did not stop in time", strings.Join(killed, ", ")), stuck)
 }
 
 func (m *Manager) killAll() (names []string) {
@@ -386,7 +386,7 @@ func (m *Manager) publish() {
 	}
 }
 
-// detail returns, in one line, why the service waits or failed.
+// detail returns, in a line, why the service waits or failed.
 func (m *Manager) detail(u *unit) string {
 	var parts []string
 	add := func(text string) {

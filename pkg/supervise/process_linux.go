@@ -173,7 +173,7 @@ func (m *Manager) listen(name string, u *unit, p *Process, r *os.File) {
 		m.config.Event(name, "failure", text)
 	}
 	err := notify.Read(r, func(message notify.Message) { m.handleMessage(u, p, message) }, func(line string, err error) {
-		complain(fmt.Sprintf("says something that is not a readiness message: %q: %v", line, err))
+		complain(fmt.Sprintf("sent an invalid readiness message: %q: %v", line, err))
 	})
 	if err != nil {
 		complain(err.Error())
@@ -218,7 +218,7 @@ func (p Probe) dial() (network, address string) {
 	return "", ""
 }
 
-// Intervals of a connection probe: short while other services wait for this one, long once it
+// Intervals of a connection probe: short while other services wait for the service, long once it
 // answers. A ready service becomes unready only after several consecutive failures, because a busy
 // machine is slow.
 const (

@@ -169,7 +169,7 @@ func findCycle(byName map[string]Service, name string, path []string) []string {
 	return nil
 }
 
-// Change is a change of one service by Manager.Set.
+// Change is a change of a service by Manager.Set.
 type Change struct {
 	Service string
 	Kind    string // "start", "stop" or "restart"

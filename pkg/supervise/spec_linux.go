@@ -90,7 +90,7 @@ func (s Spec) prepareThread() error {
 				continue
 			}
 			if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
-				return fmt.Errorf("capability %d: cannot take away: %w", c, err)
+				return fmt.Errorf("capability %d: cannot drop: %w", c, err)
 			}
 		}
 	}

@@ -48,8 +48,8 @@ type State struct {
 	Failures int  // failures since it was last ready for Backoff.Reset
 }
 
-// Action is an output of the state machine. A service has one timer: SetTimer replaces it, and 0
-// removes it.
+// Action is an output of the state machine. Each service has a single timer: SetTimer replaces it,
+// and 0 removes it.
 type Action struct {
 	Kind  ActionKind
 	Timer time.Duration // for SetTimer

@@ -74,7 +74,7 @@ func plausible(floor, now time.Time, set func(time.Time) error) (bool, error) {
 		return false, nil
 	}
 	if err := set(floor); err != nil {
-		return false, fmt.Errorf("clock: shows %s, which cannot be, and cannot be set: %w", now.UTC().Format(time.RFC3339), err)
+		return false, fmt.Errorf("clock: shows the impossible time %s, and cannot be set: %w", now.UTC().Format(time.RFC3339), err)
 	}
 	return true, nil
 }

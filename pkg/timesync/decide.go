@@ -77,8 +77,8 @@ func (d Decision) Limited() bool { return d.Offset != d.Sample.Offset }
 // Errors of Decide.
 var (
 	ErrNoAnswer    = errors.New("no time server answered")
-	ErrBeforeBuild = errors.New("the time is before the system was built, or before one that this machine has kept; check the time server")
-	ErrOneServer   = errors.New("one server cannot set the clock so far; configure two servers or more that agree (Network.spec.ntp.servers)")
+	ErrBeforeBuild = errors.New("the time is before the build of the system, or before the time stored on this machine; check the time server")
+	ErrOneServer   = errors.New("a single server cannot set the clock so far; configure two or more servers that agree (Network.spec.ntp.servers)")
 	ErrTooLate     = errors.New("the time is decades after the system was built; check the time servers")
 )
 
@@ -151,7 +151,7 @@ func usable(s Sample) bool {
 
 func unusable(s Sample) error {
 	if s.Distance < 0 || s.Distance > maxDistance {
-		return fmt.Errorf("is too far from a reference clock to be believed (root distance %v, at most %v)", s.Distance, maxDistance)
+		return fmt.Errorf("is too far from a reference clock (root distance %v, at most %v)", s.Distance, maxDistance)
 	}
 	return errUnsynced(s.Stratum, s.Unsynced)
 }
@@ -163,7 +163,7 @@ func errUnsynced(stratum uint8, leap bool) error {
 	if leap {
 		said += ", leap indicator 3"
 	}
-	return fmt.Errorf("is not synchronised itself (%s); give it a time source of its own, or name another server", said)
+	return fmt.Errorf("is not synchronized itself (%s); give it a time source, or configure another server", said)
 }
 
 // quorum reports whether more than half of the answers agree with best, and come from at least two

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Limits for the growth of a Floor.
@@ -23,8 +23,8 @@ const (
 	quorumHold = time.Hour
 	// quorumMargin is how far the floor then stays behind the clock.
 	quorumMargin = 24 * time.Hour
-	// storeInterval is the minimum growth of the floor before it is stored again. A machine that always
-	// runs for a shorter time keeps its stored mark.
+	// storeInterval is the minimum growth of the floor before it is stored again. A machine that
+	// always runs for a shorter time keeps its stored mark.
 	storeInterval = 6 * time.Hour
 )
 
@@ -104,14 +104,14 @@ func ReadFloor(file string, build time.Time) (time.Time, error) {
 	buf := make([]byte, 64)
 	n, err := f.Read(buf)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("time mark %s: cannot read: %w; it is begun anew", file, err)
+		return time.Time{}, fmt.Errorf("time mark %s: cannot read: %w; a new mark is started", file, err)
 	}
 	mark, err := time.Parse(time.RFC3339, strings.TrimSuffix(string(buf[:n]), "\n"))
 	if err != nil {
-		return time.Time{}, fmt.Errorf("time mark %s: cannot use: %w; it is begun anew", file, err)
+		return time.Time{}, fmt.Errorf("time mark %s: cannot use: %w; a new mark is started", file, err)
 	}
 	if mark.After(build.Add(horizon)) {
-		return time.Time{}, fmt.Errorf("time mark %s: cannot use: %s is decades after the build; it is begun anew", file,
+		return time.Time{}, fmt.Errorf("time mark %s: cannot use: %s is decades after the build; a new mark is started", file,
 			mark.UTC().Format(time.RFC3339))
 	}
 	return mark, nil
@@ -132,7 +132,7 @@ func (p *Floor) Run(ctx context.Context, file string, kept time.Time, failed fun
 		if t, due := p.due(kept, time.Now()); due {
 			err := os.MkdirAll(filepath.Dir(file), 0o700)
 			if err == nil {
-				err = durable.WriteFile(file, []byte(t.Format(time.RFC3339)+"\n"), 0o600)
+				err = safefile.WriteFile(file, []byte(t.Format(time.RFC3339)+"\n"), 0o600)
 			}
 			if err == nil {
 				kept = t

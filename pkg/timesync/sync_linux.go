@@ -133,7 +133,7 @@ func (d Deps) status(servers []string, dec Decision, before Status) Status {
 		Quorum: dec.Quorum, Offset: dec.Sample.Offset, LastSync: d.Clock.Now().Round(0)}
 	if dec.Limited() && dec.Sample.Offset.Abs() > StepOver {
 		st.Synced, st.LastSync = false, before.LastSync
-		st.Problem = fmt.Sprintf("time server %s: says that the clock is %v off; it is followed slowly, because %v",
+		st.Problem = fmt.Sprintf("time server %s: reports an offset of %v; the clock follows slowly, because %v",
 			dec.Sample.Server, dec.Sample.Offset.Round(time.Second), ErrOneServer)
 		if before.Synced || before.Problem == "" {
 			d.Log("time: " + st.Problem)
@@ -169,7 +169,7 @@ func (d Deps) round(ctx context.Context, servers []string, known *synced) (Decis
 		return Decision{}, err
 	}
 	if dec.Move == Step {
-		d.Log(fmt.Sprintf("time: clock stepped by %v, as %s says", dec.Offset.Round(time.Millisecond), dec.Sample.Server))
+		d.Log(fmt.Sprintf("time: clock stepped by %v (server %s)", dec.Offset.Round(time.Millisecond), dec.Sample.Server))
 	}
 	known.last = began
 	d.Floor.Round(dec.Quorum, d.Clock.Now())
@@ -182,7 +182,7 @@ func (d Deps) round(ctx context.Context, servers []string, known *synced) (Decis
 func query(server string, dial func(_, to string) (net.Conn, error)) (s Sample, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			s, err = Sample{}, fmt.Errorf("its answer cannot be read: %v", r)
+			s, err = Sample{}, fmt.Errorf("cannot parse its answer: %v", r)
 		}
 	}()
 	var address string
@@ -209,9 +209,9 @@ func query(server string, dial func(_, to string) (net.Conn, error)) (s Sample, 
 func valid(r *ntp.Response) error {
 	switch {
 	case r.Stratum == 0 && (r.KissCode == "DENY" || r.KissCode == "RSTR"):
-		return fmt.Errorf("refuses to serve this machine (kiss of death %s); allow it there, or name another server", r.KissCode)
+		return fmt.Errorf("refuses to serve this machine (kiss of death %s); allow it there, or configure another server", r.KissCode)
 	case r.Stratum == 0 && r.KissCode == "RATE":
-		return errors.New("was asked too often (kiss of death RATE); allow this machine more there, or name another server")
+		return errors.New("rejects too many requests (kiss of death RATE); raise its limit for this machine, or configure another server")
 	case r.Stratum == 0 || r.Stratum >= 16 || r.Leap == ntp.LeapNotInSync:
 		return errUnsynced(r.Stratum, r.Leap == ntp.LeapNotInSync)
 	}

@@ -182,13 +182,13 @@ func TestUnsynchronised(t *testing.T) {
 		kiss   string
 		says   string
 	}{
-		{"chrony", [2]byte{leap3, 0}, "", "is not synchronised itself (stratum 0, leap indicator 3)"},
-		{"stratum 0", [2]byte{synced, 0}, "", "is not synchronised itself (stratum 0)"},
-		{"ntpd that begins", [2]byte{leap3, 0}, "INIT", "is not synchronised itself (stratum 0, leap indicator 3)"},
-		{"stratum 16", [2]byte{synced, 16}, "", "is not synchronised itself (stratum 16)"},
-		{"a leap indicator of 3", [2]byte{leap3, 3}, "", "is not synchronised itself (stratum 3, leap indicator 3)"},
+		{"chrony", [2]byte{leap3, 0}, "", "is not synchronized itself (stratum 0, leap indicator 3)"},
+		{"stratum 0", [2]byte{synced, 0}, "", "is not synchronized itself (stratum 0)"},
+		{"ntpd that begins", [2]byte{leap3, 0}, "INIT", "is not synchronized itself (stratum 0, leap indicator 3)"},
+		{"stratum 16", [2]byte{synced, 16}, "", "is not synchronized itself (stratum 16)"},
+		{"a leap indicator of 3", [2]byte{leap3, 3}, "", "is not synchronized itself (stratum 3, leap indicator 3)"},
 		{"it refuses", [2]byte{synced, 0}, "DENY", "refuses to serve this machine (kiss of death DENY)"},
-		{"asked too often", [2]byte{synced, 0}, "RATE", "was asked too often (kiss of death RATE)"},
+		{"asked too often", [2]byte{synced, 0}, "RATE", "rejects too many requests (kiss of death RATE)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newKissing(t, 0, c.kiss)

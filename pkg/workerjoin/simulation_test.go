@@ -55,7 +55,7 @@ var (
 
 func made[T any](f func() T) T { return f() }
 
-// world is the state of one run.
+// world is the state of a run.
 type world struct {
 	t      *testing.T
 	seed   uint64
@@ -358,7 +358,7 @@ func (w *world) others(p *plane) []*plane {
 	return out
 }
 
-// step delivers one message of a random request, or ends the request.
+// step delivers a message of a random request, or ends the request.
 func (w *world) step() {
 	if len(w.asking) == 0 {
 		return

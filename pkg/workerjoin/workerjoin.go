@@ -103,7 +103,8 @@ func Next(f Facts) Decision {
 	return s
 }
 
-// certificatesFit returns why the certificates of the machine do not fit its configured cluster, or nil.
+// certificatesFit returns why the certificates of the machine do not fit its configured cluster, or
+// nil.
 func certificatesFit(f Facts) error {
 	if f.Certificates.Machine == nil {
 		return errors.New("this machine has not joined the cluster yet")

@@ -1,0 +1,29 @@
+package nodespec
+
+// DiskMatchRequest is an expression, and the disks to evaluate it for.
+type DiskMatchRequest struct {
+	Expression string          `json:"expression"`
+	Disks      []DiskMatchDisk `json:"disks"`
+}
+
+// DiskMatchDisk is the variable disk of an expression. The JSON names are the names of its fields:
+// disk.size.
+type DiskMatchDisk struct {
+	Path       string `json:"path"`
+	Size       int64  `json:"size"`       // bytes
+	SectorSize int64  `json:"sectorSize"` // bytes
+	Model      string `json:"model"`
+	Serial     string `json:"serial"`
+	WWID       string `json:"wwid"`
+	Bus        string `json:"bus"`
+	Transport  string `json:"transport"`
+	Rotational bool   `json:"rotational"`
+	ReadOnly   bool   `json:"readOnly"`
+}
+
+// DiskMatchResult is the result of the evaluation.
+type DiskMatchResult struct {
+	// error of the expression; empty if it is valid
+	Problem string   `json:"problem,omitempty"`
+	Matches []string `json:"matches,omitempty"` // paths of the matching disks
+}
