@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -234,7 +234,7 @@ func stampOf(dir string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("credentials: cannot find: %w", err)
 		}
-		stamp += durable.Stamp(info) + "/"
+		stamp += safefile.Stamp(info) + "/"
 	}
 	return stamp, nil
 }

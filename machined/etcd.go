@@ -27,7 +27,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/plainfile"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -104,8 +104,8 @@ func (m *machine) transfer(most time.Duration, move func(moved func()) error) er
 	}
 }
 
-// within bounds a call whose process has files on DATA open: it ends at shutdown, because they
-// would block the unmount.
+// within bounds a call with a process that has files on DATA open: it ends at shutdown, because
+// they would block the unmount.
 func (m *machine) within(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	stop := context.AfterFunc(m.runCtx, cancel)
@@ -402,7 +402,7 @@ func restoreError(kept string, err error) error {
 // lastRestore returns the last restore; the zero value if there was none.
 func lastRestore() (r nodespec.EtcdRestored) {
 	const most = 4 << 10 // some hundred bytes are written
-	text, err := plainfile.Read(paths.EtcdSnapshots, nodespec.LastRestoreFile, most)
+	text, err := safefile.ReadUntrusted(paths.EtcdSnapshots, nodespec.LastRestoreFile, most)
 	if err != nil || json.Unmarshal(text, &r) != nil {
 		return nodespec.EtcdRestored{}
 	}

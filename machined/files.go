@@ -21,14 +21,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/peek"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// Files that clients may read (package peek). The allow-list contains paths that are known to hold
-// no secret, and no other path is readable: not STATE, no data of the cluster, of containers and of
-// processes' credentials, nothing of processes themselves (their environment, memory and open
-// files), and no firmware variables.
+// Files that clients may read (package safefile). The allow-list contains paths that are known to
+// hold no secret, and no other path is readable: not STATE, no data of the cluster, of containers
+// and of processes' credentials, nothing of processes themselves (their environment, memory and
+// open files), and no firmware variables.
 
 const (
 	// maxFileReads bounds concurrent reads. A read that never returns (a driver that hangs) retains
@@ -45,9 +45,9 @@ const (
 )
 
 // files is the allow-list.
-var files = &peek.AllowList{
+var files = &safefile.AllowList{
 	Root: "/",
-	Trees: append([]peek.Subtree{
+	Trees: append([]safefile.Subtree{
 		// of the image, which is public except for a configuration in it
 		{Path: "/usr"}, {Path: "/etc"},
 		// targets of links in /etc
@@ -60,22 +60,22 @@ var files = &peek.AllowList{
 	}, processTrees()...),
 	Hidden: []string{paths.EmbeddedConfig},
 	// The kernel checks permissions at a read of some of these files, and grants them to PID 1:
-	// keys of NVMe over fabrics, passwords of iSCSI. The last ones are raw memory of devices, with
+	// keys of NVMe over fabrics, passwords of iSCSI. The last files are raw memory of devices, with
 	// unknown content, and some devices fail if all of it is read.
 	Secret: regexp.MustCompile(`(?i)secret|password|chap|psk|credential|(^|_)key$|^(config|eeprom|nvmem|nvram|rom|vpd)$`),
 }
 
 // processTrees returns the parts of /proc that do not belong to a process. Excluded are files that
 // reveal kernel addresses, and files with a side effect of a read.
-func processTrees() []peek.Subtree {
+func processTrees() []safefile.Subtree {
 	names := []string{"buddyinfo", "cmdline", "consoles", "cpuinfo", "crypto", "devices", "diskstats", "filesystems", "fs/ext4", "fs/jbd2", "interrupts",
 		"irq", "loadavg", "locks", "mdstat", "meminfo", "misc", "modules", "mounts", "net", "partitions", "pressure", "schedstat", "scsi", "softirqs", "stat", "swaps", "sys",
 		"uptime", "version", "vmstat", "zoneinfo"}
 	// Targets of /proc/mounts and /proc/net: this process has the machine's own mounts and network.
 	own := fmt.Sprint(os.Getpid())
-	var trees []peek.Subtree
+	var trees []safefile.Subtree
 	for _, name := range append(names, own+"/mounts", own+"/mountinfo", own+"/net") {
-		trees = append(trees, peek.Subtree{Path: "/proc/" + name})
+		trees = append(trees, safefile.Subtree{Path: "/proc/" + name})
 	}
 	return trees
 }
@@ -193,9 +193,9 @@ func sendFile(ctx context.Context, f *os.File, offset int64, send func(*api.Read
 // openError is the status of a path that cannot be opened.
 func openError(path string, all bool, err error) error {
 	switch {
-	case errors.Is(err, peek.ErrNotAllowed) && !all && files.Private(path):
+	case errors.Is(err, safefile.ErrNotAllowed) && !all && files.Private(path):
 		return status.Errorf(codes.PermissionDenied, "%s: it needs the role %s", path, pki.RoleAdmin)
-	case errors.Is(err, peek.ErrNotAllowed):
+	case errors.Is(err, safefile.ErrNotAllowed):
 		return status.Errorf(codes.InvalidArgument, "%v; allowed: %s", err, shownTrees())
 	case errors.Is(err, fs.ErrNotExist):
 		return status.Error(codes.NotFound, err.Error())

@@ -175,7 +175,7 @@ func TestWithFile(t *testing.T) {
 	}
 }
 
-// TestFilesList checks that the allow-list contains no secret, and no directory above one.
+// TestFilesList checks that the allow-list contains no secret, and no directory above a secret.
 func TestFilesList(t *testing.T) {
 	for _, secret := range []string{
 		"/", "/state", "/state/config", "/var", "/var/lib", "/var/lib/etcd/x", "/var/lib/kubelet/pods/x", "/var/lib/containerd/x", "/run/orlop/kube/api/x", "/run/orlop/apid/server.key",

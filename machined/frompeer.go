@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/resume"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/transfer"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -311,7 +311,7 @@ func (p peer) SHA256() string { return p.bundle.Sha256 }
 func (p peer) Size() int64 { return p.bundle.Size }
 
 func (p peer) Reader(ctx context.Context, at int64) io.Reader {
-	return resume.Reader(at, p.bundle.Size, func(at int64) (io.ReadCloser, error) { return p.open(ctx, at) })
+	return transfer.ResumingReader(at, p.bundle.Size, func(at int64) (io.ReadCloser, error) { return p.open(ctx, at) })
 }
 
 // open connects to the peer and downloads its bundle from an offset.

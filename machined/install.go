@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/machined/seed"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
@@ -28,7 +28,7 @@ import (
 //  1. A configuration arrives over the API (apply) or is on a boot medium (seed.go). A problem with
 //     it, or with the disks, is reported, and nothing happens.
 //  2. Package install selects the disk and plans the operations; a dry run ends here.
-//  3. The operations run one by one while the caller watches topic "install".
+//  3. The operations run in order while the caller watches topic "install".
 //  4. The machine reboots from the disk, with its configuration and its key.
 
 // The phases of an installation.
@@ -84,7 +84,7 @@ func (m *machine) installUnattended(ctx context.Context) {
 		return
 	}
 	m.installation.Update(func(s installState) installState {
-		if s.Disk == "" { // an operator may have started one meanwhile
+		if s.Disk == "" { // an operator may have started an installation meanwhile
 			s = installState{Phase: installFailed, Reason: err.Error()}
 		}
 		return s
@@ -131,7 +131,7 @@ func (m *machine) planInstall(ctx context.Context, c *config.Config, unattended 
 	return install.Plan(install.Config{Disk: ask.Disk, Wipe: ask.Wipe, Unattended: unattended}, facts)
 }
 
-// installFacts reads the disks, and evaluates the disk expression if there is one.
+// installFacts reads the disks, and evaluates the disk expression, if any.
 func (m *machine) installFacts(ctx context.Context, expression string) (install.Facts, error) {
 	m.disksMu.Lock()
 	defer m.disksMu.Unlock()
@@ -185,16 +185,16 @@ func (e *expressionError) problem(c *config.Config) config.Problems {
 // matchDisks evaluates an expression for each disk; the result is by path. The orchestrator has the
 // compiler; see docs/decisions/0016-disk-expressions.md.
 func (m *machine) matchDisks(ctx context.Context, expression string, disks []disk.Disk) (map[string]bool, error) {
-	q := diskmatch.DiskMatchRequest{Expression: expression}
+	q := nodespec.DiskMatchRequest{Expression: expression}
 	for _, d := range disks {
-		q.Disks = append(q.Disks, diskmatch.DiskMatchDisk{
+		q.Disks = append(q.Disks, nodespec.DiskMatchDisk{
 			Path: d.Path, Size: int64(d.Size), SectorSize: int64(d.SectorSize), Model: d.Model, Serial: d.Serial, WWID: d.WWID, Bus: d.Bus,
 			Transport: d.Transport, Rotational: d.Rotational, ReadOnly: d.ReadOnly,
 		})
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	a, err := runCommand[diskmatch.DiskMatchResult](ctx, m, paths.UserAPI, "match-disks", q)
+	a, err := runCommand[nodespec.DiskMatchResult](ctx, m, paths.UserAPI, "match-disks", q)
 	if err != nil {
 		return nil, err
 	}

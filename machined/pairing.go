@@ -18,16 +18,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// The operator of a machine: the operators whose CAs the configuration lists; else the operator for
-// whom the image was built; else the operator who paired with it. An unclaimed machine shows a
-// pairing code on its console (package pairing, docs/decisions/0005-first-contact.md). The code
-// changes at each boot and disappears once the machine is claimed.
+// The operators of a machine: the CAs in the configuration; else the CA in the image; else the CA
+// of the pairing. An unclaimed machine shows a pairing code on its console (package pairing,
+// docs/decisions/0005-first-contact.md). The code changes at each boot and disappears once the
+// machine is claimed.
 
 // operators returns the CAs of the operators in PEM; empty if the machine is unclaimed.
 func operators(c *config.Config) ([]byte, error) {
@@ -64,7 +64,7 @@ func (m *machine) storeOwner(ca []byte) error {
 	}
 	err := os.MkdirAll(filepath.Dir(name), 0o700)
 	if err == nil {
-		err = durable.WriteFile(name, ca, 0o600)
+		err = safefile.WriteFile(name, ca, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot store the operator's CA: %w", err)
@@ -82,7 +82,7 @@ func moveOwner() error {
 		return nil
 	}
 	if err == nil {
-		err = durable.WriteFile(paths.PairedCA, ca, 0o600)
+		err = safefile.WriteFile(paths.PairedCA, ca, 0o600)
 	}
 	return err
 }
@@ -174,7 +174,8 @@ func (a apidAPI) Pair(ctx context.Context, r *api.PairRequest) (*api.PairRespons
 	} else {
 		c.Status, c.Reason = codes.PermissionDenied.String(), answer.Refusal
 	}
-	if answer.Refusal != tooManyAttempts { // a flood of attempts must not displace the other records
+	// a flood of attempts must not displace the other records
+	if answer.Refusal != tooManyAttempts {
 		if answer.Refusal == "" {
 			a.m.record(c)
 		} else {
@@ -240,7 +241,7 @@ func (m *machine) rejectUnclaimed(method string) error {
 	return nil
 }
 
-// containsCA reports whether a list of CAs (PEM) contains one with this fingerprint.
+// containsCA reports whether a list of CAs (PEM) contains a CA with this fingerprint.
 func containsCA(list []byte, fingerprint string) (bool, error) {
 	if len(list) == 0 {
 		return false, nil

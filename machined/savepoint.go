@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/plainfile"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Savepoints of the etcd data for upgrades. The orchestrator owns etcd and its files
@@ -58,7 +58,7 @@ func savepointRestored(since time.Time) (lost nodespec.SavepointRestored) {
 	// some hundred bytes are written
 	const most = 4 << 10
 	// the orchestrator owns the directory
-	text, err := plainfile.Read(paths.EtcdSnapshots, nodespec.RestoredFile, most)
+	text, err := safefile.ReadUntrusted(paths.EtcdSnapshots, nodespec.RestoredFile, most)
 	if err != nil || json.Unmarshal(text, &lost) != nil || lost.At.Before(since) {
 		return nodespec.SavepointRestored{}
 	}

@@ -19,12 +19,12 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/supervise"
 	"github.com/orlop-os/orlop/pkg/timesync"
 	"github.com/orlop-os/orlop/pkg/uevent"
@@ -83,12 +83,12 @@ func (m *machine) notBefore(floor time.Time, what string) error {
 	return err
 }
 
-// stepPrograms starts to read the programs of Kubernetes and containerd into memory, one after the
-// other. They have 170 MiB, dm-verity hashes every block, and the node needs them in any case;
-// while the disk is mounted and the network starts, one processor is idle. Measured under
-// emulation: the node is Ready 3 s earlier, and the API of the machine answers 0.4 s later; a start
-// after the API answers makes both later. The pages stay reclaimable. A machine that runs from
-// memory has the programs in memory already and does not run them.
+// stepPrograms starts to read the programs of Kubernetes and containerd into memory, in sequence.
+// They have 170 MiB, dm-verity hashes every block, and the node needs them in any case; while the
+// disk is mounted and the network starts, one processor is idle. Measured under emulation: the node
+// is Ready 3 s earlier, and the API of the machine answers 0.4 s later; a start after the API
+// answers makes both later. The pages stay reclaimable. A machine that runs from memory has the
+// programs in memory already and does not run them.
 func stepPrograms(ctx context.Context, m *machine) error {
 	if m.bootMedium != "" {
 		return nil
@@ -284,7 +284,7 @@ func ownDisk(read, known []disk.Disk) []disk.Disk {
 }
 
 // stepConfiguration loads the configuration. If the stored configuration is unreadable, the machine
-// goes into maintenance and reports the reason, and its operator can apply another one.
+// goes into maintenance and reports the reason, and its operator can apply another configuration.
 //
 // The nftables rules are installed before the network starts. reconcile tries again the rules that
 // the kernel rejects.
@@ -399,10 +399,10 @@ func storeIdentity(leaf *pki.Leaf, key, cert string) error {
 	if err := os.MkdirAll(filepath.Dir(key), mode); err != nil {
 		return fmt.Errorf("identity: cannot store: %w", err)
 	}
-	if err := durable.WriteFile(key, leaf.KeyPEM(), 0o600); err != nil {
+	if err := safefile.WriteFile(key, leaf.KeyPEM(), 0o600); err != nil {
 		return fmt.Errorf("identity: cannot store: %w", err)
 	}
-	if err := durable.WriteFile(cert, leaf.CertPEM(), 0o600); err != nil {
+	if err := safefile.WriteFile(cert, leaf.CertPEM(), 0o600); err != nil {
 		return fmt.Errorf("identity: cannot store: %w", err)
 	}
 	return nil

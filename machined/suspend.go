@@ -25,10 +25,10 @@ import (
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // How an administrator suspends a Kubernetes object that blocks the API, and resumes it
@@ -42,7 +42,7 @@ const (
 	suspendTimeout = time.Minute
 	// suspendCertTTL is the TTL of the certificate of a call.
 	suspendCertTTL = 10 * time.Minute
-	// maxSuspended bounds the objects on STATE, maxSuspendedSize the size of one, in bytes: etcd
+	// maxSuspended bounds the objects on STATE, maxSuspendedSize the size of each, in bytes: etcd
 	// accepts 1.5 MiB.
 	maxSuspended     = 64
 	maxSuspendedSize = 2 << 20
@@ -70,7 +70,7 @@ func (s suspendedStore) file(kind, name string) string {
 	return filepath.Join(s.dir, hex.EncodeToString(sum[:])+".json")
 }
 
-// put stores an object and replaces an earlier one of that name.
+// put stores an object and replaces an earlier object of that name.
 func (s suspendedStore) put(o suspended) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("suspended objects: cannot create their directory: %w", err)
@@ -90,10 +90,10 @@ func (s suspendedStore) put(o suspended) error {
 	if len(text) > maxSuspendedSize {
 		return fmt.Errorf("%s %s: cannot store: %d bytes exceed the limit of %d", o.Kind, o.Name, len(text), maxSuspendedSize)
 	}
-	if err := durable.WriteFile(s.file(o.Kind, o.Name), text, 0o600); err != nil {
+	if err := safefile.WriteFile(s.file(o.Kind, o.Name), text, 0o600); err != nil {
 		return fmt.Errorf("%s %s: cannot store: %w", o.Kind, o.Name, err)
 	}
-	return durable.SyncDir(filepath.Dir(s.dir))
+	return safefile.SyncDir(filepath.Dir(s.dir))
 }
 
 // get returns the stored object of a name, or fs.ErrNotExist.
@@ -116,7 +116,7 @@ func (s suspendedStore) drop(kind, name string) error {
 	if err := os.Remove(s.file(kind, name)); err != nil {
 		return fmt.Errorf("%s %s: cannot delete the stored copy: %w", kind, name, err)
 	}
-	return durable.SyncDir(s.dir)
+	return safefile.SyncDir(s.dir)
 }
 
 // list returns all objects, by kind and name. An unreadable file is skipped.
@@ -175,7 +175,7 @@ func (s *suspender) suspend(ctx context.Context, kind, name, by string, now time
 	return o, nil
 }
 
-// undo reverts a put: it restores the earlier object, if there was one.
+// undo reverts a put: it restores the earlier object, if any.
 func (s suspendedStore) undo(o, before suspended, had error) error {
 	if had == nil {
 		return s.put(before)
@@ -263,8 +263,8 @@ func (a clusterAPI) ListSuspended(context.Context, *api.ListSuspendedRequest) (*
 	return out, nil
 }
 
-// failedStep adds a code to an error without one: a failure of the API server is not a fault of the
-// call.
+// failedStep adds a code to an error without code: a failure of the API server is not a fault of
+// the call.
 func failedStep(err error) error {
 	if _, has := status.FromError(err); has {
 		return err

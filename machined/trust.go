@@ -25,8 +25,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -113,7 +113,7 @@ func (b *ledger) storeLocked(next trust.Ledger) error {
 		err = os.MkdirAll(filepath.Dir(b.file), 0o700)
 	}
 	if err == nil {
-		err = durable.WriteFile(b.file, append(slices.Clip(text), '\n'), 0o600)
+		err = safefile.WriteFile(b.file, append(slices.Clip(text), '\n'), 0o600)
 	}
 	if err != nil {
 		b.stored = nil
@@ -212,7 +212,7 @@ func (a trustAPI) issue(ctx context.Context, request []byte, ttl time.Duration, 
 		root = callerInfo(ctx, apid.MetadataIssuer)
 	}
 	// The certificate is backdated like the certificates of the operators' CAs, so that a machine
-	// whose clock is behind accepts it.
+	// with a late clock accepts it.
 	leaf, err := ca.Issue(pki.Spec{
 		CN: entry.Name, O: []string{pki.RolePrefix + entry.Role}, Usage: pki.Client, TTL: ttl, Backdate: pki.CABackdate, For: key, Lineage: entry.Lineage, Root: root,
 	})

@@ -26,10 +26,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/trust"
 	"github.com/orlop-os/orlop/pkg/workerjoin"
 )
@@ -51,11 +51,12 @@ type membershipState struct {
 	// after the removal, its pods have stopped and its node has stopped
 	PodsStopped bool `json:"podsStopped,omitempty"`
 	// why it cannot join, or cannot renew its certificates
-	Problem       string    `json:"problem,omitempty"`
-	ControlPlanes []string  `json:"controlPlanes,omitempty"` // control-plane machines that it calls
-	Ticket        string    `json:"ticket,omitempty"`        // serial number of the ticket with which it joined
-	Expires       time.Time `json:"expires,omitzero"`        // first expiry of its certificates
-	Renews        time.Time `json:"renews,omitzero"`         // time of the next renewal
+	Problem       string   `json:"problem,omitempty"`
+	ControlPlanes []string `json:"controlPlanes,omitempty"` // control-plane machines that it calls
+	// serial number of the ticket with which it joined
+	Ticket  string    `json:"ticket,omitempty"`
+	Expires time.Time `json:"expires,omitzero"` // first expiry of its certificates
+	Renews  time.Time `json:"renews,omitzero"`  // time of the next renewal
 
 	certs memberCertificates
 }
@@ -125,7 +126,7 @@ func (h memberCertificates) store(file string) error {
 		err = os.MkdirAll(filepath.Dir(file), 0o700)
 	}
 	if err == nil {
-		err = durable.WriteFile(file, text, 0o600)
+		err = safefile.WriteFile(file, text, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("membership: cannot store the certificates: %w", err)
@@ -292,7 +293,7 @@ func (j *membershipLoop) requestCertificates(ctx context.Context, c *config.Conf
 	return wait
 }
 
-// nextBackoff returns the present delay and doubles the next one.
+// nextBackoff returns the present delay and doubles the next delay.
 func (j *membershipLoop) nextBackoff() time.Duration {
 	now := j.backoff
 	j.backoff = min(2*now, maxJoinBackoff)
@@ -390,8 +391,8 @@ func (m *machine) recordRemoved(refused error) {
 	})
 }
 
-// signCertificates requests new certificates from the control-plane machines, one after the other,
-// until one signs them.
+// signCertificates requests new certificates from the control-plane machines, in turn until a
+// machine signs them.
 func (m *machine) signCertificates(ctx context.Context, how workerjoin.Action, c *config.Config, ticket *x509.Certificate, held memberCertificates, addresses []netip.Addr) (memberCertificates, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
@@ -453,8 +454,8 @@ func timeoutFor(ctx context.Context, left int) time.Duration {
 	return peerTimeout
 }
 
-// firstAnswer calls one machine after the other until one succeeds, and leaves time for the calls
-// of the others.
+// firstAnswer calls the machines in turn until a call succeeds, and leaves time for the calls of
+// the others.
 func firstAnswer(ctx context.Context, all []string, call func(ctx context.Context, from string) (*api.JoinResponse, error)) (*api.JoinResponse, error) {
 	var problems client.Failures
 	for i, from := range all {

@@ -26,7 +26,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Store is the directory of the configurations.
@@ -156,7 +156,7 @@ func (s Store) Boot(adopt bool) (returned, staged bool, err error) {
 	}
 	err = os.Rename(s.staged(), s.current())
 	if err == nil {
-		err = durable.SyncDir(s.Dir)
+		err = safefile.SyncDir(s.Dir)
 	}
 	if err != nil {
 		return returned, false, fmt.Errorf("configuration: cannot activate the staged one: %w", err)
@@ -180,7 +180,7 @@ func (s Store) LastReachable() (documents []byte, current bool, err error) {
 func (s Store) write(name string, content []byte) error {
 	err := os.MkdirAll(s.Dir, 0o700)
 	if err == nil {
-		err = durable.WriteFile(name, content, 0o600)
+		err = safefile.WriteFile(name, content, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("configuration: cannot store: %w", err)
@@ -194,7 +194,7 @@ func (s Store) remove(name string) error {
 		return nil
 	}
 	if err == nil {
-		err = durable.SyncDir(s.Dir)
+		err = safefile.SyncDir(s.Dir)
 	}
 	if err != nil {
 		return fmt.Errorf("configuration: cannot drop %s: %w", filepath.Base(name), err)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 const (
@@ -106,7 +106,7 @@ func (s Store) Add(documents []byte, by string, at time.Time, changes func(befor
 		err = os.MkdirAll(s.history(), 0o700)
 	}
 	if err == nil {
-		err = durable.WriteFile(s.entry(e.Number), text, 0o600)
+		err = safefile.WriteFile(s.entry(e.Number), text, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("configuration: cannot store it in the history: %w", err)

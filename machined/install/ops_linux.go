@@ -14,13 +14,13 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/progress"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/transfer"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -72,7 +72,7 @@ func (w WriteRoot) Do(ctx context.Context) error {
 	}
 	defer from.Close()
 	return verity.Write(w.Device, func(to io.Writer) error {
-		_, err := io.Copy(progress.Writer(to, func(n int64) { w.tell(n, w.Size) }), contextReader{ctx, from})
+		_, err := io.Copy(transfer.ProgressWriter(to, func(n int64) { w.tell(n, w.Size) }), contextReader{ctx, from})
 		return err
 	})
 }
@@ -105,7 +105,7 @@ func (k WriteState) Do(context.Context) (err error) {
 		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 			return err
 		}
-		if err := durable.WriteFile(name, f.Content, 0o600); err != nil {
+		if err := safefile.WriteFile(name, f.Content, 0o600); err != nil {
 			return err
 		}
 	}

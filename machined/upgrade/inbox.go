@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/bundle"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/progress"
+	"github.com/orlop-os/orlop/pkg/safefile"
+	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 // Inbox is the directory on DATA that holds one bundle: the current or last received bundle. Only
@@ -180,7 +180,7 @@ func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.
 	defer cancel()
 	pieces := readAhead(ctx, from)
 	admitted, kept, before := false, b.Have, b.Have
-	to := progress.Writer(io.NewOffsetWriter(f, before), func(n int64) {
+	to := transfer.ProgressWriter(io.NewOffsetWriter(f, before), func(n int64) {
 		if admitted {
 			done(before + n)
 		}
@@ -296,7 +296,7 @@ func (in Inbox) flush(f *os.File, b Bundle, sum digest) (err error) {
 func (in Inbox) saveRecord(b Bundle) error {
 	text, err := json.Marshal(b)
 	if err == nil {
-		err = durable.WriteFile(in.record(), text, 0o600)
+		err = safefile.WriteFile(in.record(), text, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("upgrade: cannot record the stored size of the bundle: %w", err)

@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/parttable"
-	"github.com/orlop-os/orlop/pkg/progress"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/transfer"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -103,7 +103,7 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 	}
 	if i.TakeSavepoint != nil {
 		if err := i.do(ctx, []operation{{"take a savepoint of the cluster's data for version " + i.Running, 0, func() error { return i.TakeSavepoint(ctx) }}}); err != nil {
-			return fmt.Errorf("%w; nothing was written; with --without-data a rollback cannot restore the data", err)
+			return fmt.Errorf("%w; nothing was written; with --without-savepoint a rollback cannot restore the data", err)
 		}
 	}
 	var uki []byte
@@ -115,7 +115,7 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 		{"remove the version in slot " + i.Slot.Label, 0, func() error { return i.ESP.RemoveOthers(i.Running) }},
 		{fmt.Sprintf("write version %s to %s (%s)", s.Version, i.Slot.Label, i.Slot.Root), s.RootImage.Size, func() error {
 			return verity.Write(i.Slot.Root, func(to io.Writer) error {
-				return r.Root(progress.Writer(to, i.Done))
+				return r.Root(transfer.ProgressWriter(to, i.Done))
 			})
 		}},
 		{"read it back", 0, func() error { return verity.Verify(i.Slot.Root, params) }},

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
@@ -148,7 +148,7 @@ func (s Store) write(name string, text []byte) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return fmt.Errorf("upgrade: cannot store: %w", err)
 	}
-	if err := durable.WriteFile(name, text, 0o600); err != nil {
+	if err := safefile.WriteFile(name, text, 0o600); err != nil {
 		return fmt.Errorf("upgrade: cannot store: %w", err)
 	}
 	return nil

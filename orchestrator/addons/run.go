@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/artifact"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Name is the name of the component.
@@ -66,7 +66,7 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 	}
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	for told := ""; ; {
+	for reported := ""; ; {
 		detail, err := m.round(ctx, time.Now())
 		if ctx.Err() != nil {
 			return nil
@@ -74,8 +74,8 @@ func Run(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, rights func(co
 		if err != nil {
 			detail = err.Error()
 		}
-		if detail != told {
-			told = detail
+		if detail != reported {
+			reported = detail
 			announce(Name, true, detail)
 		}
 		select {
@@ -153,7 +153,7 @@ func (m *manager) readDocuments() (changed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("add-ons of the configuration: %w", err)
 	}
-	stamp := durable.Stamp(info)
+	stamp := safefile.Stamp(info)
 	if stamp == m.stamp {
 		return false, nil
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/cel-go/cel"
 
-	"github.com/orlop-os/orlop/pkg/diskmatch"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // costLimit bounds an evaluation; a comparison costs 1 or 2.
@@ -20,11 +20,11 @@ const costLimit = 100_000
 
 // Answer reads a DiskMatchRequest and writes the DiskMatchResult, both as JSON.
 func Answer(from io.Reader, to io.Writer) error {
-	var q diskmatch.DiskMatchRequest
+	var q nodespec.DiskMatchRequest
 	if err := json.NewDecoder(from).Decode(&q); err != nil {
 		return fmt.Errorf("cannot decode the request: %w", err)
 	}
-	var a diskmatch.DiskMatchResult
+	var a nodespec.DiskMatchResult
 	var err error
 	if a.Matches, err = match(q); err != nil {
 		a.Problem = err.Error()
@@ -36,7 +36,7 @@ func Answer(from io.Reader, to io.Writer) error {
 var units = map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 // facts are the variables of an expression.
-func facts(d diskmatch.DiskMatchDisk) map[string]any {
+func facts(d nodespec.DiskMatchDisk) map[string]any {
 	all := map[string]any{
 		"disk.path": d.Path, "disk.size": d.Size, "disk.sectorSize": d.SectorSize, "disk.model": d.Model, "disk.serial": d.Serial,
 		"disk.wwid": d.WWID, "disk.bus": d.Bus, "disk.transport": d.Transport, "disk.rotational": d.Rotational, "disk.readOnly": d.ReadOnly,
@@ -49,9 +49,9 @@ func facts(d diskmatch.DiskMatchDisk) map[string]any {
 
 // match returns the paths of the disks for which the expression is true. The error contains the
 // position of a mistake.
-func match(q diskmatch.DiskMatchRequest) ([]string, error) {
+func match(q nodespec.DiskMatchRequest) ([]string, error) {
 	var variables []cel.EnvOption
-	for name, value := range facts(diskmatch.DiskMatchDisk{}) {
+	for name, value := range facts(nodespec.DiskMatchDisk{}) {
 		kind := cel.StringType
 		switch value.(type) {
 		case int64:
@@ -71,7 +71,7 @@ func match(q diskmatch.DiskMatchRequest) ([]string, error) {
 		for _, e := range issues.Errors() {
 			all = append(all, fmt.Sprintf("%d:%d: %s", e.Location.Line(), e.Location.Column()+1, strings.TrimSpace(e.Message)))
 		}
-		known := slices.Sorted(maps.Keys(facts(diskmatch.DiskMatchDisk{})))
+		known := slices.Sorted(maps.Keys(facts(nodespec.DiskMatchDisk{})))
 		return nil, fmt.Errorf("is not an expression about a disk: %s; the variables are %s", strings.Join(all, "; "), strings.Join(known, ", "))
 	}
 	if ast.OutputType() != cel.BoolType {

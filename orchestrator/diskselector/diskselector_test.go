@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/diskmatch"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-var disks = []diskmatch.DiskMatchDisk{
+var disks = []nodespec.DiskMatchDisk{
 	{Path: "/dev/nvme0n1", Size: 500 << 30, SectorSize: 4096, Model: "Samsung SSD 980", Serial: "S64D", WWID: "eui.0025", Bus: "/pci0000:00", Transport: "nvme"},
 	{Path: "/dev/sda", Size: 2 << 40, SectorSize: 512, Model: "WD", Transport: "sata", Rotational: true},
 	{Path: "/dev/sdb", Size: 1 << 30, Transport: "usb", ReadOnly: true},
@@ -38,7 +38,7 @@ func TestAnswer(t *testing.T) {
 		{"1 / (disk.size - disk.size) > 0", "", "cannot be evaluated for /dev/nvme0n1: division by zero"},
 		{"[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, [1,2,3,4,5,6,7,8,9,10].all(e, a+b+c+d+e > 0)))))", "", "cost limit"},
 	} {
-		in, err := json.Marshal(diskmatch.DiskMatchRequest{Expression: c.expression, Disks: disks})
+		in, err := json.Marshal(nodespec.DiskMatchRequest{Expression: c.expression, Disks: disks})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestAnswer(t *testing.T) {
 		if err := Answer(bytes.NewReader(in), &out); err != nil {
 			t.Fatal(err)
 		}
-		var got diskmatch.DiskMatchResult
+		var got nodespec.DiskMatchResult
 		if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 			t.Fatal(err)
 		}

@@ -37,9 +37,9 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Name is the name of the component.
@@ -264,7 +264,7 @@ func (l localMember) dropData() error {
 	if err := os.RemoveAll(filepath.Join(l.dirs.EtcdData, member)); err != nil {
 		return fmt.Errorf("etcd: cannot drop the data: %w", err)
 	}
-	return durable.SyncDir(l.dirs.EtcdData)
+	return safefile.SyncDir(l.dirs.EtcdData)
 }
 
 // memberID returns the IDs of the member and of the cluster to which the data belong. Each file of

@@ -22,9 +22,9 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"github.com/orlop-os/orlop/pkg/bootlog"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Operations of an operator on the members (docs/decisions/0029-members.md): remove a member,
@@ -315,7 +315,7 @@ func (l localMember) recover(ctx context.Context) (r nodespec.EtcdRecovered, err
 // reboots: the operator decided for the machines that were on at the time. After a power cut all
 // machines may return, and the operator may not remember the instruction.
 func (l localMember) writeOrder(name string) error {
-	return durable.WriteFile(l.at(name), []byte(bootlog.ID()), 0o600)
+	return safefile.WriteFile(l.at(name), []byte(bootlog.ID()), 0o600)
 }
 
 // isStale reports whether an instruction is from an earlier boot.
@@ -454,7 +454,7 @@ func (l localMember) removeMarker(name string) error {
 	if err := l.removeAll(name); err != nil {
 		return err
 	}
-	return durable.SyncDir(l.dirs.EtcdSnapshots)
+	return safefile.SyncDir(l.dirs.EtcdSnapshots)
 }
 
 // rejoin marks the data of this machine to be dropped at the next start of etcd, so that it joins

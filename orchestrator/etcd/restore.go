@@ -25,8 +25,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // An operator may download a snapshot, and an admin may restore it
@@ -381,7 +381,7 @@ func (l localMember) dropPendingRestore() error {
 		err = nil
 	}
 	if err == nil {
-		err = durable.SyncDir(l.dirs.EtcdSnapshots) // before the directory is removed
+		err = safefile.SyncDir(l.dirs.EtcdSnapshots) // before the directory is removed
 	}
 	if err == nil {
 		err = os.RemoveAll(l.at(requestedDir))
@@ -506,7 +506,7 @@ func (l localMember) removeAll(names ...string) error {
 func (l localMember) writeJSON(name string, value any) error {
 	text, err := json.Marshal(value)
 	if err == nil {
-		err = durable.WriteFile(l.at(name), text, 0o600)
+		err = safefile.WriteFile(l.at(name), text, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("etcd: cannot write %s: %w", name, err)

@@ -19,8 +19,8 @@ import (
 	kubernetes "k8s.io/component-base/version"
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // When a machine rolls back to the previous version, its data roll back, too. Upstream's etcd and
@@ -112,7 +112,7 @@ func (l localMember) takeSavepoint(ctx context.Context, spare int64) (nodespec.S
 	if _, err := snapshot.SaveWithVersion(ctx, zap.NewNop(), config, l.savepointFile()); err != nil {
 		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot take a savepoint: %w", err)
 	}
-	if err := durable.SyncDir(l.dirs.EtcdSnapshots); err != nil {
+	if err := safefile.SyncDir(l.dirs.EtcdSnapshots); err != nil {
 		return nodespec.Savepoint{}, err
 	}
 	status, err := etcdutl.NewV3(zap.NewNop()).Status(l.savepointFile())
@@ -312,7 +312,7 @@ func (l localMember) restoreSavepoint(last, own format) error {
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
-	if err := durable.WriteFile(l.at(nodespec.RestoredFile), text, 0o600); err != nil {
+	if err := safefile.WriteFile(l.at(nodespec.RestoredFile), text, 0o600); err != nil {
 		return fmt.Errorf("etcd: cannot record the loss of the restore: %w", err)
 	}
 	return nil
@@ -324,7 +324,7 @@ func move(from, to string) error {
 		return fmt.Errorf("etcd: cannot swap the data: %w", err)
 	}
 	for _, dir := range []string{filepath.Dir(from), filepath.Dir(to)} {
-		if err := durable.SyncDir(dir); err != nil {
+		if err := safefile.SyncDir(dir); err != nil {
 			return err
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"filippo.io/age"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // The snapshots that the machine takes by schedule or on request
@@ -126,10 +126,10 @@ func (l localMember) takeSnapshot(ctx context.Context, order nodespec.TakeSnapsh
 	made = nodespec.StoredSnapshot{At: time.Now().UTC().Truncate(time.Second), Revision: about.Revision, Version: about.Version, Encrypted: len(readers) > 0}
 	made.Name = snapshotName(made)
 	if err = os.Rename(part, filepath.Join(folder, made.Name)); err == nil {
-		err = durable.SyncDir(folder)
+		err = safefile.SyncDir(folder)
 	}
 	if err == nil {
-		err = durable.SyncDir(l.dirs.EtcdSnapshots) // the directory may be new
+		err = safefile.SyncDir(l.dirs.EtcdSnapshots) // the directory may be new
 	}
 	if err != nil {
 		return made, fmt.Errorf("etcd: cannot store a snapshot: %w", err)

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Annotation is the annotation of pods that start without an API server; its value is "true". The
@@ -111,9 +111,9 @@ func writeRecord(folder string, r Record) error {
 		return fmt.Errorf("record: cannot encode: %w", err)
 	}
 	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return fmt.Errorf("record: cannot make its folder: %w", err)
+		return fmt.Errorf("record: cannot create its directory: %w", err)
 	}
-	if err := durable.WriteFile(filepath.Join(folder, fileName), content, 0o600); err != nil {
+	if err := safefile.WriteFile(filepath.Join(folder, fileName), content, 0o600); err != nil {
 		return fmt.Errorf("record: cannot write: %w", err)
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/klog/v2"
 
-	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -60,7 +60,7 @@ func (f *RevokedFile) read() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("revoked certificates: %w", err)
 	}
-	stamp := durable.Stamp(info)
+	stamp := safefile.Stamp(info)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if stamp == f.stamp {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Source provides the blobs of artifacts.
@@ -179,7 +179,7 @@ func (s Store) write(sum string, content func(io.Writer) error) error {
 		err = f.CloseAtomicallyReplace()
 	}
 	if err == nil {
-		err = durable.SyncDir(s.Dir)
+		err = safefile.SyncDir(s.Dir)
 	}
 	if err != nil {
 		return fmt.Errorf("artifacts: cannot write: %w", err)

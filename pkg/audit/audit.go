@@ -35,7 +35,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Call is the recorded data of a call.
@@ -208,7 +208,7 @@ func (l *Log) rotate() error {
 	next := filepath.Join(l.dir, fmt.Sprintf("%s%020d%s", prefix, l.number+1, suffix))
 	err := os.WriteFile(next, nil, 0o600)
 	if err == nil {
-		err = durable.SyncDir(l.dir)
+		err = safefile.SyncDir(l.dir)
 	}
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/durable"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Journal stores the calls in progress, one file each, in its own directory. The number of
@@ -32,7 +32,7 @@ func (j Journal) Begin(at time.Time, c Call) error {
 		err = os.MkdirAll(j.Dir, 0o700)
 	}
 	if err == nil {
-		err = durable.WriteFile(j.file(c.ID), text, 0o600)
+		err = safefile.WriteFile(j.file(c.ID), text, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("audit: cannot record the start of a call: %w", err)
@@ -47,7 +47,7 @@ func (j Journal) End(id string) error {
 		return nil
 	}
 	if err == nil {
-		err = durable.SyncDir(j.Dir)
+		err = safefile.SyncDir(j.Dir)
 	}
 	if err != nil {
 		return fmt.Errorf("audit: cannot remove a finished call from the journal: %w", err)

@@ -26,7 +26,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/plainfile"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // maxPart is the maximum size in bytes of each of a boot's two files. The older file is dropped
@@ -256,7 +256,7 @@ func (l *Log) PreviousBoot() ([]Line, error) {
 func (l *Log) read(name string) ([]byte, error) {
 	var text []byte
 	err := l.inDir(func(root *os.Root) (err error) {
-		text, err = plainfile.Read(root.Name(), name, 2*maxPart+maxCrash)
+		text, err = safefile.ReadUntrusted(root.Name(), name, 2*maxPart+maxCrash)
 		return err
 	})
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/durable"
-	"github.com/orlop-os/orlop/pkg/plainfile"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Limits of the crash logs, in bytes: the kernel saves the last 10 KiB of its log when it panics,
@@ -76,7 +75,7 @@ func (l *Log) SaveCrash(pstore string) (bool, error) {
 		return false, fmt.Errorf("crash: cannot store: %w", err)
 	}
 	if err := l.inDir(func(root *os.Root) error {
-		return durable.WriteFile(filepath.Join(root.Name(), crash), encodeCrash(records), 0o600)
+		return safefile.WriteFile(filepath.Join(root.Name(), crash), encodeCrash(records), 0o600)
 	}); err != nil {
 		return false, fmt.Errorf("crash: cannot store: %w", err)
 	}
@@ -90,7 +89,7 @@ func readRecord(pstore, name string) (record, error) {
 	if strings.HasSuffix(name, ".enc.z") {
 		return record{}, fmt.Errorf("%s is compressed, and the kernel could not decompress it", name)
 	}
-	text, err := plainfile.Read(pstore, name, maxRecord)
+	text, err := safefile.ReadUntrusted(pstore, name, maxRecord)
 	if err != nil {
 		return record{}, err
 	}

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/durable"
 	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
@@ -164,7 +164,7 @@ func remove(name string) error {
 	}
 	err = os.Remove(name)
 	if err == nil {
-		err = durable.SyncDir(filepath.Dir(name))
+		err = safefile.SyncDir(filepath.Dir(name))
 	}
 	return errors.Join(err, f.Close())
 }
@@ -183,7 +183,7 @@ func (e *Partition) RemoveOthers(keep string) error {
 		if err := others(dir, keep, remove); err != nil {
 			return err
 		}
-		return errors.Join(durable.SyncDir(dir), removeStatements(filepath.Join(root, statements), filepath.Base(Statement(keep))))
+		return errors.Join(safefile.SyncDir(dir), removeStatements(filepath.Join(root, statements), filepath.Base(Statement(keep))))
 	})
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func removeStatements(dir, keep string) error {
 			return fmt.Errorf("ESP: %w", err)
 		}
 	}
-	return durable.SyncDir(dir)
+	return safefile.SyncDir(dir)
 }
 
 // unmounted calls do with the directory of entries while the file system is not mounted.
@@ -268,7 +268,7 @@ func write(name, temporary string, content io.Reader) error {
 		return fmt.Errorf("ESP: cannot write: %w", err)
 	}
 	// the directory entry and the clusters, before the rename
-	if err := durable.SyncDir(dir); err != nil {
+	if err := safefile.SyncDir(dir); err != nil {
 		return err
 	}
 	return rename(temporary, name)
@@ -290,7 +290,7 @@ func rename(from, to string) error {
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("ESP: cannot rename: %w", err)
 	}
-	return durable.SyncDir(filepath.Dir(to))
+	return safefile.SyncDir(filepath.Dir(to))
 }
 
 // ErrNoEntry is returned when a version has no entry, so that the loader cannot start it.

@@ -1,4 +1,4 @@
-package peek
+package safefile
 
 import (
 	"errors"

@@ -1,15 +1,4 @@
-// Package peek opens files of the machine below an allow-list of directories.
-//
-// A path outside of all allowed trees, as written, is rejected at once, without telling whether it
-// exists. The kernel resolves any other path, with all its links, without opening the file. Then
-// the package compares the resolved path with the list, and opens exactly this file if it is a
-// regular file or a directory. So no link leads out of the trees, regardless of its creator and of
-// the time of its change. Links of /proc to the open files of processes are not followed at all.
-// The package never opens a pipe, a socket or a device, which could block or have side effects.
-//
-// The callers choose the trees, and limit the time and the size: a file of /proc or /sys is
-// generated while it is read.
-package peek
+package safefile
 
 import (
 	"cmp"
@@ -34,7 +23,17 @@ type Subtree struct {
 	Private bool
 }
 
-// AllowList is the list of allowed files.
+// AllowList is the list of files that a client may read. Open opens files below its trees.
+//
+// A path outside of all allowed trees, as written, is rejected at once, without telling whether it
+// exists. The kernel resolves any other path, with all its links, without opening the file. Then
+// the package compares the resolved path with the list, and opens exactly this file if it is a
+// regular file or a directory. So no link leads out of the trees, regardless of its creator and of
+// the time of its change. Links of /proc to the open files of processes are not followed at all.
+// The package never opens a pipe, a socket or a device, which could block or have side effects.
+//
+// The callers choose the trees, and limit the time and the size: a file of /proc or /sys is
+// generated while it is read.
 type AllowList struct {
 	Root  string // prefix of all paths; "/" except in tests
 	Trees []Subtree
@@ -46,8 +45,8 @@ type AllowList struct {
 
 // Errors for rejected paths. For missing files the error is fs.ErrNotExist.
 var (
-	ErrNotAllowed = errors.New("may not be looked at")
-	ErrKind       = errors.New("is neither a file nor a folder")
+	ErrNotAllowed = errors.New("is not on the allow-list")
+	ErrKind       = errors.New("is neither a file nor a directory")
 )
 
 // Open opens a file or a directory for reading. The caller closes it. all includes private trees.

@@ -1,4 +1,4 @@
-package resume
+package transfer
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ func breaking(at int64, after int) io.ReadCloser {
 	return io.NopCloser(io.MultiReader(strings.NewReader(rest[:min(after, len(rest))]), iotest.ErrReader(errBroken)))
 }
 
-func TestReader(t *testing.T) {
+func TestResumingReader(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		at    int64
@@ -33,7 +33,7 @@ func TestReader(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			opens := 0
-			got, err := io.ReadAll(iotest.OneByteReader(Reader(c.at, int64(len(content)), func(at int64) (io.ReadCloser, error) {
+			got, err := io.ReadAll(iotest.OneByteReader(ResumingReader(c.at, int64(len(content)), func(at int64) (io.ReadCloser, error) {
 				opens++
 				return breaking(at, c.after), nil
 			})))
@@ -48,14 +48,14 @@ func TestReader(t *testing.T) {
 // it returns the data before that.
 func TestGivesUp(t *testing.T) {
 	opens := 0
-	got, err := io.ReadAll(Reader(0, int64(len(content)), func(at int64) (io.ReadCloser, error) {
+	got, err := io.ReadAll(ResumingReader(0, int64(len(content)), func(at int64) (io.ReadCloser, error) {
 		opens++
 		return breaking(at, 10*(2-opens)), nil
 	}))
 	if !errors.Is(err, errBroken) || string(got) != content[:10] || opens != 2 {
 		t.Errorf("%q, %v, %d connections", got, err, opens)
 	}
-	_, err = io.ReadAll(Reader(0, 1, func(int64) (io.ReadCloser, error) { return nil, errBroken }))
+	_, err = io.ReadAll(ResumingReader(0, 1, func(int64) (io.ReadCloser, error) { return nil, errBroken }))
 	if !errors.Is(err, errBroken) {
 		t.Errorf("no connection: %v", err)
 	}
@@ -63,7 +63,7 @@ func TestGivesUp(t *testing.T) {
 
 // TestTooMuch: data after the end is not read.
 func TestTooMuch(t *testing.T) {
-	got, err := io.ReadAll(Reader(0, 3, func(int64) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader([]byte(content))), nil }))
+	got, err := io.ReadAll(ResumingReader(0, 3, func(int64) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader([]byte(content))), nil }))
 	if err != nil || string(got) != content[:3] {
 		t.Errorf("%q, %v", got, err)
 	}

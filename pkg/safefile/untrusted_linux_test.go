@@ -1,4 +1,4 @@
-package plainfile
+package safefile
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestRead(t *testing.T) {
+func TestReadUntrusted(t *testing.T) {
 	const most = 1000
 	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "secret")
 	write := func(name string, size int) {
@@ -33,14 +33,14 @@ func TestRead(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := Read(dir, "good", most); err != nil || len(text) != most {
+	if text, err := ReadUntrusted(dir, "good", most); err != nil || len(text) != most {
 		t.Errorf("good: %d bytes, %v", len(text), err)
 	}
 	for name, want := range map[string]string{
 		"large": "at most", "link": "not a plain file", "escape": "not a plain file", "pipe": "not a plain file", "folder": "not a plain file",
 		"none": "has no file none", "../" + filepath.Base(filepath.Dir(outside)) + "/secret": "cannot open",
 	} {
-		text, err := Read(dir, name, most)
+		text, err := ReadUntrusted(dir, name, most)
 		if err == nil || !strings.Contains(err.Error(), want) || text != nil {
 			t.Errorf("%s: %d bytes, %v", name, len(text), err)
 		}

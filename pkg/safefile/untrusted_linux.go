@@ -1,6 +1,4 @@
-// Package plainfile reads files that a less trusted party has written or can replace at any time,
-// for example on a removable medium.
-package plainfile
+package safefile
 
 import (
 	"errors"
@@ -12,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Read reads a file in a directory, of at most `most` bytes. It follows no links, so it stays in
-// the directory. It reads only regular files, and never blocks on a pipe. For a missing file the
-// error is fs.ErrNotExist.
-func Read(dir, name string, most int64) ([]byte, error) {
+// ReadUntrusted reads a file in a directory that a less trusted party has written or can replace at
+// any time, for example on a removable medium. The file may have at most `most` bytes.
+// ReadUntrusted follows no links, so it stays in the directory. It reads only regular files, and
+// never blocks on a pipe. For a missing file the error is fs.ErrNotExist.
+func ReadUntrusted(dir, name string, most int64) ([]byte, error) {
 	folder, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot open: %w", dir, err)

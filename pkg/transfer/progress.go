@@ -1,0 +1,31 @@
+package transfer
+
+import (
+	"io"
+	"time"
+)
+
+// reportInterval is the minimum interval between reports.
+const reportInterval = 500 * time.Millisecond
+
+// ProgressWriter forwards writes to w, and calls done with the total number of bytes.
+func ProgressWriter(w io.Writer, done func(bytes int64)) io.Writer {
+	return &progressWriter{to: w, done: done}
+}
+
+type progressWriter struct {
+	to   io.Writer
+	n    int64
+	last time.Time
+	done func(int64)
+}
+
+func (c *progressWriter) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p)
+	c.n += int64(n)
+	if now := time.Now(); now.Sub(c.last) > reportInterval {
+		c.last = now
+		c.done(c.n)
+	}
+	return n, err
+}

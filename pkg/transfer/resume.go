@@ -1,0 +1,54 @@
+// Package transfer helps with long transfers: it resumes reading after a broken connection, and
+// reports progress at a rate suited to people.
+package transfer
+
+import (
+	"fmt"
+	"io"
+)
+
+// OpenFunc opens a connection that delivers the file from an offset.
+type OpenFunc func(at int64) (io.ReadCloser, error)
+
+// ResumingReader reads a remote file of size bytes from offset at to its end. It does not verify
+// the content. After a broken connection it opens another, as long as each connection has delivered
+// at least one byte.
+func ResumingReader(at, size int64, open OpenFunc) io.Reader {
+	return &resumingReader{at: at, size: size, open: open}
+}
+
+type resumingReader struct {
+	at, size int64
+	open     OpenFunc
+	body     io.ReadCloser // nil without a connection
+	brought  bool          // the connection has delivered data
+}
+
+func (r *resumingReader) Read(p []byte) (int, error) {
+	for r.at < r.size {
+		if r.body == nil {
+			body, err := r.open(r.at)
+			if err != nil {
+				return 0, err
+			}
+			r.body, r.brought = body, false
+		}
+		n, err := r.body.Read(p[:min(int64(len(p)), r.size-r.at)])
+		if n > 0 {
+			r.at, r.brought = r.at+int64(n), true
+			if r.at == r.size {
+				_ = r.body.Close() // the file is complete
+			}
+			return n, nil // the next call returns an error again
+		}
+		if err == nil {
+			continue
+		}
+		_ = r.body.Close() // broken
+		r.body = nil
+		if !r.brought {
+			return 0, fmt.Errorf("the connection delivered no data: %w", err)
+		}
+	}
+	return 0, io.EOF
+}
